@@ -1,0 +1,150 @@
+/* byteps.h: the C interface of BytePS.
+ *
+ * A process joins a job and gets a byteps_job; it sums tensors with the other workers of the job through the
+ * job's summation servers; it leaves. Everything is reached through handles: there is no global state, several jobs
+ * may live in one process, and joining again after leaving works.
+ *
+ * Errors. Functions that can fail return a byteps_code (0 is success) and fill *error when it is not NULL; the
+ * message names the tensor, rank, address or variable, and the remedy. Nothing here aborts the process because of a
+ * caller, a peer or the network.
+ * Threads. Every function may be called from any thread, except that byteps_leave must be the last call on its job.
+ * Fork. A child's copy of a job is inert: every call on it returns BYTEPS_INVALID_ARGUMENT, byteps_leave included.
+ * Memory. Tensor memory belongs to the caller; it must stay valid and untouched from byteps_push_pull until byteps_wait
+ * has returned for its handle (with any result).
+ */
+#ifndef BYTEPS_BYTEPS_H_
+#define BYTEPS_BYTEPS_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define BYTEPS_API __attribute__((visibility("default")))
+#else
+#define BYTEPS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows when something is added; a change that breaks callers changes the library's soname. */
+#define BYTEPS_ABI_VERSION 1
+
+typedef struct byteps_job byteps_job;
+
+typedef enum byteps_code {
+  BYTEPS_OK = 0,
+  BYTEPS_INVALID_ARGUMENT = 1, /* fix the call */
+  BYTEPS_AGAIN = 2,            /* not finished yet */
+  BYTEPS_TIMEOUT = 3,          /* the time allowed is over */
+  BYTEPS_DISCONNECTED = 4,     /* a member of the job is gone */
+  BYTEPS_UNSUPPORTED = 5,
+  BYTEPS_SYSTEM = 6,           /* the operating system refused */
+  BYTEPS_MISMATCH = 7,         /* ranks disagree about a tensor */
+  BYTEPS_CANCELLED = 8         /* ended by byteps_leave, or because another part of the job failed */
+} byteps_code;
+
+typedef struct byteps_error {
+  int32_t code;
+  char message[2044]; /* UTF-8, always terminated */
+} byteps_error;
+
+typedef enum byteps_dtype {
+  BYTEPS_FLOAT32 = 0,
+  BYTEPS_FLOAT64 = 1,
+  BYTEPS_FLOAT16 = 2,
+  BYTEPS_UINT8 = 3,
+  BYTEPS_INT32 = 4,
+  BYTEPS_INT8 = 5,
+  BYTEPS_INT64 = 6,
+  BYTEPS_BFLOAT16 = 7,
+  BYTEPS_BOOL = 8
+} byteps_dtype;
+
+typedef enum byteps_operation {
+  BYTEPS_SUM = 0,      /* bool: logical or */
+  BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of workers; integers round down; not for bool */
+  BYTEPS_BROADCAST = 2 /* root's values to all */
+} byteps_operation;
+
+/* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. */
+typedef struct byteps_tensor {
+  uint32_t struct_bytes;
+  uint32_t dtype;         /* byteps_dtype */
+  const char* name;       /* 1 to 1024 bytes of UTF-8; the same on all ranks for what belongs together */
+  const void* input;      /* element_count elements; not needed (may be NULL) on non-roots of a broadcast */
+  void* output;           /* element_count elements; may be input: the result lands in place */
+  uint64_t element_count; /* may be 0 */
+  uint32_t operation;     /* byteps_operation */
+  uint32_t root;          /* broadcast: rank whose values all get */
+  int32_t priority;       /* larger passes earlier; equal on all ranks is best */
+  uint32_t flags;         /* BYTEPS_ONCE */
+} byteps_tensor;
+
+/* This name is never used again: the servers forget it when all ranks have the result. */
+#define BYTEPS_ONCE 1u
+
+/* A push_pull under way. 0 is never a handle. */
+typedef int64_t byteps_handle;
+
+typedef struct byteps_metrics {
+  uint32_t struct_bytes; /* set by the caller */
+  uint32_t reserved;
+  uint64_t pushed_bytes;         /* tensor bytes sent to servers since byteps_join */
+  uint64_t pulled_bytes;         /* tensor bytes received from servers */
+  uint64_t finished_operations;
+  uint64_t finished_bytes;       /* bytes of tensors whose push_pull has finished */
+  uint64_t failed_operations;
+  uint64_t reconnects;
+} byteps_metrics;
+
+BYTEPS_API uint32_t byteps_abi_version(void);
+BYTEPS_API const char* byteps_version(void);
+
+/* Joins the job that the environment describes (docs/env.md). Without DMLC_* variables, and with one worker, it is a job
+ * of one: no network, every push_pull copies. Blocks until all members are there; says on standard error who is missing
+ * after 5 s and then every 10 s.
+ * settings: NULL, or "NAME=value" lines separated by newlines that override the environment. */
+BYTEPS_API int byteps_join(const char* settings, byteps_job** job, byteps_error* error);
+
+/* The same in two halves: start returns at once, finish waits up to timeout_ns (BYTEPS_AGAIN: not yet; call again) so that
+ * a caller can look for signals in between. After any other error the job is gone and *job is NULL. */
+BYTEPS_API int byteps_join_start(const char* settings, byteps_job** job, byteps_error* error);
+BYTEPS_API int byteps_join_finish(byteps_job** job, int64_t timeout_ns, byteps_error* error);
+
+/* Leaves and frees the job. Pending operations end with BYTEPS_CANCELLED. final != 0: this process will not join again,
+ * so servers and scheduler may end when all workers have left. */
+BYTEPS_API int byteps_leave(byteps_job* job, int final, byteps_error* error);
+
+/* Constant while the job lives. */
+BYTEPS_API uint32_t byteps_rank(const byteps_job* job);
+BYTEPS_API uint32_t byteps_size(const byteps_job* job);
+BYTEPS_API uint32_t byteps_local_rank(const byteps_job* job);
+BYTEPS_API uint32_t byteps_local_size(const byteps_job* job);
+BYTEPS_API uint32_t byteps_server_count(const byteps_job* job);
+
+/* Starts one exchange; never blocks. Any number may be in flight, in any order on each rank; the same name again queues
+ * behind its earlier use. */
+BYTEPS_API int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle, byteps_error* error);
+
+/* 1 finished (well or not; byteps_wait will not block), 0 not yet, -1 no such handle. */
+BYTEPS_API int byteps_poll(byteps_job* job, byteps_handle handle);
+
+/* Waits up to timeout_ns (negative: without limit). BYTEPS_AGAIN: not yet, the handle stays valid. Anything else is the
+ * operation's result, and the handle is used up. */
+BYTEPS_API int byteps_wait(byteps_job* job, byteps_handle handle, int64_t timeout_ns, byteps_error* error);
+
+/* All workers meet here. BYTEPS_AGAIN at the timeout: call again to go on waiting for the same barrier. */
+BYTEPS_API int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error);
+
+BYTEPS_API int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics);
+
+/* The table of all environment variables as Markdown (docs/env.md); valid for ever. */
+BYTEPS_API const char* byteps_environment_reference(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BYTEPS_BYTEPS_H_ */

@@ -1,0 +1,90 @@
+// Memory that is lent: an aligned Buffer, a pool of equal ones, and BufferRef, the proof of a loan.
+//
+// Ownership: a BufferPool owns its Buffers. A BufferRef counts who still uses one; when the last ref
+// goes, the Buffer is back in the pool. All of it belongs to one Actor (one thread): no lock, no atomic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace byteps {
+
+// kBufferAlignment-aligned memory, uninitialised, freed with the object.
+inline constexpr std::size_t kBufferAlignment = 64;
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::size_t bytes);  // bad_alloc when the machine has none
+  std::span<std::byte> span() { return {memory_.get(), bytes_}; }
+  std::span<const std::byte> span() const { return {memory_.get(), bytes_}; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+class BufferPool;
+
+// A shared loan of one Buffer. Copying makes a second holder; the last one to go returns it.
+class BufferRef {
+ public:
+  BufferRef() = default;
+  BufferRef(const BufferRef& other) : loan_(other.loan_) { hold(); }
+  BufferRef(BufferRef&& other) noexcept : loan_(std::exchange(other.loan_, nullptr)) {}
+  BufferRef& operator=(BufferRef other) noexcept {
+    std::swap(loan_, other.loan_);
+    return *this;
+  }
+  ~BufferRef() { release(); }
+
+  explicit operator bool() const { return loan_ != nullptr; }
+  std::span<std::byte> span() const;
+
+ private:
+  friend class BufferPool;
+  struct Loan {
+    Buffer buffer;
+    std::uint32_t holders = 0;
+    BufferPool* pool = nullptr;
+  };
+  explicit BufferRef(Loan* loan) : loan_(loan) { hold(); }
+  void hold() {
+    if (loan_ != nullptr) ++loan_->holders;
+  }
+  void release();
+  Loan* loan_ = nullptr;
+};
+
+// Buffers in size classes (powers of two of at least 64 bytes), kept for the next taker.
+// Must outlive its refs (checked at destruction).
+class BufferPool {
+ public:
+  BufferPool() = default;
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+  ~BufferPool();
+
+  // A buffer whose span() has at least `bytes` bytes (0 gives 64). Contents are undefined.
+  BufferRef take(std::size_t bytes);
+
+  std::size_t lent_bytes() const { return lent_bytes_; }
+  std::size_t idle_bytes() const { return idle_bytes_; }
+
+ private:
+  friend class BufferRef;
+  void give_back(BufferRef::Loan* loan);
+
+  std::vector<std::vector<BufferRef::Loan*>> idle_;  // by size class
+  std::size_t lent_bytes_ = 0;
+  std::size_t idle_bytes_ = 0;
+};
+
+}  // namespace byteps

@@ -1,0 +1,38 @@
+// DType: what the elements of a tensor are. The numbers are on the wire; 0 to 6 are upstream's
+// (byteps/common/common.h), the rest is ours.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace byteps {
+
+enum class DType : std::uint8_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kUint8 = 3,
+  kInt32 = 4,
+  kInt8 = 5,
+  kInt64 = 6,
+  kBfloat16 = 7,
+  kBool = 8,
+};
+inline constexpr int kDTypeCount = 9;
+
+// How contributions become the answer.
+enum class Operation : std::uint8_t {
+  kSum = 0,        // bool: logical or
+  kAverage = 1,    // the sum, divided once by the number of workers; integers round down (floor)
+  kBroadcast = 2,  // the root's bytes to everyone; the others push nothing
+};
+inline constexpr int kOperationCount = 3;
+
+std::size_t element_bytes(DType dtype);
+const char* name(DType dtype);          // "float32", ...
+const char* name(Operation operation);  // "sum", ...
+std::optional<DType> dtype_of(std::uint32_t wire_number);
+std::optional<Operation> operation_of(std::uint32_t wire_number);
+
+}  // namespace byteps

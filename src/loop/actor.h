@@ -1,0 +1,36 @@
+// Actor: the unit of threads. Someone (a Runner with a thread of its own, or the simulator) calls
+// turn() again and again; the Actor does bounded work and never blocks.
+#pragma once
+
+#include <cstddef>
+
+#include "base/time.h"
+
+namespace byteps {
+
+class Actor {
+ public:
+  virtual ~Actor() = default;
+
+  // Does bounded work at time `now` (which never goes back) and returns how much it did; 0 means
+  // there was nothing to do, and the caller may sleep until next_deadline() or until input comes.
+  virtual std::size_t turn(TimeNs now) = 0;
+
+  // When turn() wants to be called even though no input came; kNever if only input matters.
+  virtual TimeNs next_deadline() const = 0;
+
+  // True once the Actor has nothing left to do for ever; its Runner ends.
+  virtual bool finished() const = 0;
+};
+
+// What a Runner sleeps on: wait() returns when input may be there, at the timeout, or after wake().
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  // Sleeps at most timeout_ns (kNever: without limit). Only the owning thread.
+  virtual void wait(TimeNs timeout_ns) = 0;
+  // Makes the current or the next wait() return at once. Any thread.
+  virtual void wake() = 0;
+};
+
+}  // namespace byteps

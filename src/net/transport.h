@@ -1,0 +1,113 @@
+// Transport: how one Actor exchanges messages with its peers. One instance per Actor, one thread.
+//
+// The contract is weak on purpose, so that TCP, shared memory, RDMA and the simulated network can all
+// keep it (tests/conformance holds each of them to it):
+//  T1 Messages of one connection arrive in the order sent, each at most once and whole, or not at all.
+//  T2 Between connections there is no order, also between an old and a new connection to the same place.
+//  T3 When a connection ends, the messages not yet received may be lost, without a word about which.
+//  T4 Every lent payload comes back exactly once, as a kSent event, also when the connection ends; all of
+//     a connection's kSent events come before its kDown.
+//  T5 kUp comes first, kDown last, each at most once per PeerId; a PeerId is never used again. A connect()
+//     that fails ends in kDown without kUp. close() by the owner also ends in kDown.
+//  T6 Between land() and withdraw() (or kDown) the transport may write anywhere into the landing; after
+//     withdraw() returns, never again, even if a payload for it was half received.
+//  T7 Nothing received can make the process fail: bytes that break the format end that connection only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/time.h"
+
+namespace byteps {
+
+// A place to connect to: an IPv4 or IPv6 address in text, or a host name, and a port.
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+  std::string text() const;  // "10.0.0.1:9000", "[::1]:9000"
+  bool operator==(const Endpoint&) const = default;
+};
+
+enum class Role : std::uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
+const char* name(Role role);
+
+// Who a connection comes from; each side says it first. A Hello of another version or job is refused.
+struct Hello {
+  static constexpr std::uint16_t kProtocolVersion = 1;
+  static constexpr std::uint32_t kNoRank = 0xffffffff;  // before the scheduler gave one
+
+  std::uint16_t version = kProtocolVersion;
+  Role role = Role::kWorker;
+  std::uint32_t rank = kNoRank;
+  Epoch epoch;                          // 0 before the roster is known
+  std::array<std::byte, 16> job_id{};   // equal for all processes of a job; zero when none was given
+  bool operator==(const Hello&) const = default;
+};
+
+// Tells payloads lent by send() apart. Chosen by the sender, returned by kSent.
+using SendToken = std::uint64_t;
+// Names a landing at its owner. The owner tells the peer, the peer puts it into what it sends.
+using LandingTag = std::uint64_t;
+inline constexpr LandingTag kNoLanding = 0;
+
+struct Outgoing {
+  std::span<const std::byte> header;   // copied by send(); at most kHeaderBytesMax
+  std::span<const std::byte> payload;  // lent until kSent; at most kPayloadBytesMax; may be empty
+  LandingTag landing = kNoLanding;     // where at the receiver the payload belongs, if it still waits for it
+  std::uint64_t landing_offset = 0;    // bytes from the start of that landing
+  SendToken token = 0;                 // kSent is given for every accepted message, also without payload
+};
+inline constexpr std::size_t kHeaderBytesMax = 256;
+inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;
+
+struct Event {
+  enum class Kind : std::uint8_t { kUp, kDown, kReceived, kSent };
+  Kind kind = Kind::kUp;
+  PeerId peer;
+  // kUp: what the other side said of itself.
+  Hello hello;
+  // kReceived: valid until the next call of poll(), close() or land()/withdraw(). When `landed`, payload is
+  // the span of the landing that was written; otherwise a view of the transport's own memory.
+  std::span<const std::byte> header;
+  std::span<const std::byte> payload;
+  bool landed = false;
+  // kSent: the payload is the sender's again. It says nothing about whether the peer received it.
+  SendToken token = 0;
+  // kDown: kDisconnected with the reason and the peer's address, kTimeout, kMismatch (job, version), ...
+  Status why;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Begins to connect; kUp or kDown follows. Never blocks. Errors at once: kInvalidArgument (no such host form),
+  // kSystem (out of descriptors).
+  virtual Result<PeerId> connect(const Endpoint& to, const Hello& self) = 0;
+
+  // Hands over one message. kOk: accepted, kSent follows. kAgain: the connection's window is full, nothing was
+  // taken, try after the next kSent of this peer. kDisconnected: no such peer, or not up; nothing was taken.
+  virtual Status send(PeerId peer, const Outgoing& message) = 0;
+
+  // Promises `destination` for payloads from `peer` that name `tag` (never kNoLanding). Payloads that would leave
+  // it, or name an unknown tag, arrive as a view instead. The same tag may be promised to several peers.
+  virtual void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) = 0;
+  virtual void withdraw(PeerId peer, LandingTag tag) = 0;
+
+  // Moves bytes and fills `events` from the front; returns how many. Never blocks. Views of the previous call end.
+  virtual std::size_t poll(TimeNs now, std::span<Event> events) = 0;
+
+  // When poll() wants to be called although no input came (a connection attempt's time limit); kNever if not at all.
+  virtual TimeNs next_deadline() const = 0;
+
+  // Ends a connection. Accepted messages are still sent if that needs no waiting. kSent and kDown(reason) follow.
+  virtual void close(PeerId peer, Status reason) = 0;
+};
+
+}  // namespace byteps

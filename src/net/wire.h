@@ -1,0 +1,157 @@
+// wire.h: every byte that members of a job say to each other. Little-endian throughout.
+//
+// A message is a fixed header of kHeaderBytes, then a payload whose meaning depends on the kind. Data messages
+// (push, answer) carry tensor bytes; control messages carry tagged fields.
+//
+//   header, 48 bytes                           a tagged field
+//    0  u8   kind                               0  u8  tag (1..255)
+//    1  u8   flags                              1  u8  type (1 u64, 2 bytes)
+//    2  u16  zero                               2  u64 value              when type is u64
+//    4  u32  epoch                              2  u32 length, bytes      when type is bytes
+//    8  u64  key
+//   16  u32  part
+//   20  u32  round
+//   24  u64  offset of the frame in its part, bytes
+//   32  u32  rank of the worker it is about
+//   36  u32  zero
+//   40  u64  landing: push: where the pusher wants the answer; answer: repeated from the push
+//
+// Rules: every length is checked against a limit before it is used; fields with an unknown tag are skipped;
+// a known tag with a wrong type or twice makes the message malformed; decode never reads outside its input.
+// The tables in wire.cc generate encode, decode and the golden tests; the fuzzer calls decode.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "net/transport.h"
+
+namespace byteps::wire {
+
+inline constexpr std::size_t kHeaderBytes = 48;
+
+enum class Kind : std::uint8_t {
+  // data, between worker and shard
+  kPush = 1,    // one frame of a contribution, which also asks for the answer
+  kAnswer = 2,  // one frame of the result
+  // control, between worker and shard
+  kDeclare = 3,   // what a key means at this worker; before its first push on a connection
+  kWanted = 4,    // shard to worker: others wait for your contribution to (key, part, round)
+  kForget = 5,    // worker to shard: this worker is done with the key for ever
+  kMismatch = 6,  // shard to workers: declarations of a key disagree; ends its operations everywhere
+  // control, between member and scheduler
+  kJoin = 16,
+  kRoster = 17,
+  kHeartbeat = 18,
+  kLeave = 19,
+  kBarrier = 20,      // member to scheduler: I have arrived
+  kBarrierDone = 21,  // scheduler to members: all have
+  kFail = 22,         // either way: the job cannot go on; the text says why and who
+  kWaiting = 23,      // scheduler to members: who is still missing
+};
+
+// Flags of a push or an answer.
+inline constexpr std::uint8_t kNoPayload = 1;  // broadcast: a non-root's push, the root's answer
+
+struct Header {
+  Kind kind = Kind::kPush;
+  std::uint8_t flags = 0;
+  Epoch epoch;
+  Key key;
+  PartIndex part;
+  Round round;
+  std::uint64_t offset_bytes = 0;
+  WorkerRank worker;
+  LandingTag landing = kNoLanding;
+  bool operator==(const Header&) const = default;
+};
+using HeaderBytes = std::array<std::byte, kHeaderBytes>;
+HeaderBytes encode(const Header& header);
+Result<Header> decode_header(std::span<const std::byte> bytes);
+
+// ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most kListMax entries.
+
+inline constexpr std::size_t kTextBytesMax = 4096;
+inline constexpr std::size_t kListMax = 65536;
+
+struct Declare {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Operation operation = Operation::kSum;
+  std::uint64_t total_bytes = 0;
+  WorkerRank root;            // broadcast only
+  bool operator==(const Declare&) const = default;
+};
+
+struct Text {  // kMismatch, kFail, kWaiting
+  std::string text;
+  std::uint32_t code = 0;  // a byteps::Code
+  bool operator==(const Text&) const = default;
+};
+
+// What a member says when it comes. One process is one member; a server lists an endpoint per shard.
+struct Join {
+  Role role = Role::kWorker;
+  std::uint32_t wanted_rank = Hello::kNoRank;  // workers know theirs; servers may ask for one
+  std::uint32_t worker_count = 0;              // how large this member believes the job to be; 0: does not say
+  std::uint32_t server_count = 0;
+  std::string host;                            // for messages to people: "host:pid"
+  std::vector<Endpoint> endpoints;             // servers: one per shard
+  std::uint64_t partition_bytes = 0;           // workers: their settings; rank 0's become the job's
+  std::uint64_t frame_bytes = 0;
+  bool operator==(const Join&) const = default;
+};
+
+struct RosterMember {
+  Role role = Role::kWorker;
+  std::uint32_t rank = 0;
+  std::string host;
+  std::vector<Endpoint> endpoints;
+  bool operator==(const RosterMember&) const = default;
+};
+
+// Who is here. Sent to every member when the job is complete, and again at each change, with a larger epoch.
+struct Roster {
+  Epoch epoch;
+  std::uint32_t your_rank = 0;
+  std::uint64_t partition_bytes = 0;
+  std::uint64_t frame_bytes = 0;
+  std::vector<RosterMember> members;  // workers by rank, then servers by rank
+  bool operator==(const Roster&) const = default;
+};
+
+struct Leave {
+  bool final = true;  // the process ends; false: it may join again (shutdown or suspend, then init or resume)
+  bool operator==(const Leave&) const = default;
+};
+
+struct Barrier {
+  std::uint64_t number = 0;  // counts the barriers of an epoch
+  bool operator==(const Barrier&) const = default;
+};
+
+std::vector<std::byte> encode(const Declare& message);
+std::vector<std::byte> encode(const Text& message);
+std::vector<std::byte> encode(const Join& message);
+std::vector<std::byte> encode(const Roster& message);
+std::vector<std::byte> encode(const Leave& message);
+std::vector<std::byte> encode(const Barrier& message);
+std::vector<std::byte> encode(const Hello& message);
+
+Result<Declare> decode_declare(std::span<const std::byte> bytes);
+Result<Text> decode_text(std::span<const std::byte> bytes);
+Result<Join> decode_join(std::span<const std::byte> bytes);
+Result<Roster> decode_roster(std::span<const std::byte> bytes);
+Result<Leave> decode_leave(std::span<const std::byte> bytes);
+Result<Barrier> decode_barrier(std::span<const std::byte> bytes);
+Result<Hello> decode_hello(std::span<const std::byte> bytes);
+
+}  // namespace byteps::wire

@@ -1,0 +1,47 @@
+#include "base/buffer.h"
+
+#include <cstdint>
+
+#include "gtest/gtest.h"
+
+namespace byteps {
+namespace {
+
+TEST(BufferPool, gives_aligned_memory_of_at_least_the_size_asked_for) {
+  BufferPool pool;
+  for (const std::size_t bytes : {0UL, 1UL, 64UL, 65UL, 1000UL, 65536UL}) {
+    const BufferRef ref = pool.take(bytes);
+    EXPECT_GE(ref.span().size(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(ref.span().data()) % kBufferAlignment, 0U);
+  }
+}
+
+TEST(BufferPool, takes_a_buffer_back_only_when_its_last_holder_is_gone) {
+  BufferPool pool;
+  BufferRef first = pool.take(128);
+  BufferRef second = first;
+  first = BufferRef();
+  EXPECT_EQ(pool.lent_bytes(), 128U);
+  second = BufferRef();
+  EXPECT_EQ(pool.lent_bytes(), 0U);
+  EXPECT_EQ(pool.idle_bytes(), 128U);
+}
+
+TEST(BufferPool, reuses_what_came_back) {
+  BufferPool pool;
+  const std::byte* memory = pool.take(100).span().data();
+  EXPECT_EQ(pool.take(128).span().data(), memory);
+}
+
+TEST(BufferPoolDeathTest, ending_while_a_buffer_is_lent_is_a_bug) {
+  EXPECT_DEATH(
+      {
+        BufferRef outlives;
+        BufferPool pool;
+        outlives = pool.take(1);
+      },
+      "still lent");
+}
+
+}  // namespace
+}  // namespace byteps
