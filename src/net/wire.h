@@ -1,7 +1,7 @@
 // wire.h: every byte that members of a job say to each other. Little-endian throughout.
 //
-// A message is a fixed header of kHeaderBytes, then a payload whose meaning depends on the kind. Data messages
-// (push, answer) carry tensor bytes; control messages carry tagged fields.
+// A message is a fixed header of kHeaderBytes, then a payload whose meaning depends on the kind.
+// Data messages (push, answer) carry tensor bytes; control messages carry tagged fields.
 //
 //   header, 48 bytes                           a tagged field
 //    0  u8   kind                               0  u8  tag (1..255)
@@ -16,9 +16,10 @@
 //   36  u32  zero
 //   40  u64  landing: push: where the pusher wants the answer; answer: repeated from the push
 //
-// Rules: every length is checked against a limit before it is used; fields with an unknown tag are skipped;
-// a known tag with a wrong type or twice makes the message malformed; decode never reads outside its input.
-// The tables in wire.cc generate encode, decode and the golden tests; the fuzzer calls decode.
+// Rules: every length is checked against a limit before it is used; fields with an unknown tag are
+// skipped; a known tag with a wrong type, or any tag of this version twice, makes the message
+// malformed; decode never reads outside its input. The tables in wire.cc generate encode and
+// decode; golden bytes are in tests/net/wire_test.cc; the fuzzer calls decode.
 #pragma once
 
 #include <array>
@@ -43,10 +44,11 @@ enum class Kind : std::uint8_t {
   kPush = 1,    // one frame of a contribution, which also asks for the answer
   kAnswer = 2,  // one frame of the result
   // control, between worker and shard
-  kDeclare = 3,   // what a key means at this worker; before its first push on a connection
-  kWanted = 4,    // shard to worker: others wait for your contribution to (key, part, round)
-  kForget = 5,    // worker to shard: this worker is done with the key for ever
-  kMismatch = 6,  // shard to workers: declarations of a key disagree; ends its operations everywhere
+  kDeclare = 3,  // what a key means at this worker; before its first push on a connection
+  kWanted = 4,   // shard to worker: others wait for your contribution to (key, part, round)
+  kForget = 5,   // worker to shard: this worker is done with the key for ever
+  kMismatch =
+      6,  // shard to workers: declarations of a key disagree; ends its operations everywhere
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,
@@ -77,7 +79,8 @@ using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 HeaderBytes encode(const Header& header);
 Result<Header> decode_header(std::span<const std::byte> bytes);
 
-// ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most kListMax entries.
+// ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most
+// kListMax entries.
 
 inline constexpr std::size_t kTextBytesMax = 4096;
 inline constexpr std::size_t kListMax = 65536;
@@ -87,7 +90,7 @@ struct Declare {
   DType dtype = DType::kFloat32;
   Operation operation = Operation::kSum;
   std::uint64_t total_bytes = 0;
-  WorkerRank root;            // broadcast only
+  WorkerRank root;  // broadcast only
   bool operator==(const Declare&) const = default;
 };
 
@@ -97,15 +100,16 @@ struct Text {  // kMismatch, kFail, kWaiting
   bool operator==(const Text&) const = default;
 };
 
-// What a member says when it comes. One process is one member; a server lists an endpoint per shard.
+// What a member says when it comes. One process is one member; a server lists an endpoint per
+// shard.
 struct Join {
   Role role = Role::kWorker;
   std::uint32_t wanted_rank = Hello::kNoRank;  // workers know theirs; servers may ask for one
-  std::uint32_t worker_count = 0;              // how large this member believes the job to be; 0: does not say
+  std::uint32_t worker_count = 0;  // how large this member believes the job to be; 0: does not say
   std::uint32_t server_count = 0;
-  std::string host;                            // for messages to people: "host:pid"
-  std::vector<Endpoint> endpoints;             // servers: one per shard
-  std::uint64_t partition_bytes = 0;           // workers: their settings; rank 0's become the job's
+  std::string host;                   // for messages to people: "host:pid"
+  std::vector<Endpoint> endpoints;    // servers: one per shard
+  std::uint64_t partition_bytes = 0;  // workers: their settings; rank 0's become the job's
   std::uint64_t frame_bytes = 0;
   bool operator==(const Join&) const = default;
 };
@@ -118,7 +122,8 @@ struct RosterMember {
   bool operator==(const RosterMember&) const = default;
 };
 
-// Who is here. Sent to every member when the job is complete, and again at each change, with a larger epoch.
+// Who is here. Sent to every member when the job is complete, and again at each change, with a
+// larger epoch.
 struct Roster {
   Epoch epoch;
   std::uint32_t your_rank = 0;
@@ -129,7 +134,8 @@ struct Roster {
 };
 
 struct Leave {
-  bool final = true;  // the process ends; false: it may join again (shutdown or suspend, then init or resume)
+  bool final = true;  // the process ends; false: it may join again (shutdown or suspend, then init
+                      // or resume)
   bool operator==(const Leave&) const = default;
 };
 

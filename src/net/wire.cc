@@ -1,0 +1,403 @@
+// The codec. Each message has one function `fields(visitor, message)`: the table of its tags.
+// Encoding and decoding are two visitors over the same table, so they cannot disagree.
+#include "net/wire.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace byteps::wire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the codec copies little-endian numbers");
+
+constexpr std::uint8_t kTypeNumber = 1;
+constexpr std::uint8_t kTypeBytes = 2;
+constexpr std::size_t kTagCount = 32;  // tags of this version are below; larger ones are skipped
+
+template <typename Number>
+void put(std::span<std::byte> at, std::size_t offset, Number number) {
+  std::memcpy(at.data() + offset, &number, sizeof number);
+}
+template <typename Number>
+Number get(std::span<const std::byte> at, std::size_t offset) {
+  Number number;
+  std::memcpy(&number, at.data() + offset, sizeof number);
+  return number;
+}
+
+Status malformed(std::string what) {
+  return {Code::kInvalidArgument, "malformed message: " + std::move(what)};
+}
+
+// ---- visitors
+
+class Writer {
+ public:
+  void number(std::uint8_t tag, std::uint64_t value) {
+    start(tag, kTypeNumber);
+    append(value);
+  }
+  void bytes(std::uint8_t tag, std::span<const std::byte> value) {
+    start(tag, kTypeBytes);
+    append(static_cast<std::uint32_t>(value.size()));
+    out_.insert(out_.end(), value.begin(), value.end());
+  }
+  void text(std::uint8_t tag, const std::string& value) {
+    // Texts are cut rather than refused: they are for people, and names are checked before they
+    // come here.
+    const std::size_t length = std::min(value.size(), kTextBytesMax);
+    bytes(tag, std::as_bytes(std::span(value.data(), length)));
+  }
+  template <typename Number>
+  void field(std::uint8_t tag, Number& value) {
+    if constexpr (std::is_same_v<Number, std::string>) {
+      text(tag, value);
+    } else if constexpr (requires { value.value; }) {
+      number(tag, value.value);
+    } else {
+      number(tag, static_cast<std::uint64_t>(value));
+    }
+  }
+  template <std::size_t kCount>
+  void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
+    bytes(tag, value);
+  }
+  template <typename Item>
+  void list(std::uint8_t tag, std::vector<Item>& items);  // below: needs the tables
+
+  std::vector<std::byte> take() { return std::move(out_); }
+
+ private:
+  void start(std::uint8_t tag, std::uint8_t type) {
+    out_.push_back(std::byte{tag});
+    out_.push_back(std::byte{type});
+  }
+  template <typename Number>
+  void append(Number number) {
+    const auto raw = std::as_bytes(std::span(&number, 1));
+    out_.insert(out_.end(), raw.begin(), raw.end());
+  }
+  std::vector<std::byte> out_;
+};
+
+class Reader {
+ public:
+  // Finds the fields first; a visitor then takes them by tag. Absent fields leave the default.
+  explicit Reader(std::span<const std::byte> in) {
+    while (!in.empty() && status_.is_ok()) in = in.subspan(scan(in));
+  }
+
+  template <typename Value>
+  void field(std::uint8_t tag, Value& value) {
+    if constexpr (std::is_same_v<Value, std::string>) {
+      std::span<const std::byte> raw;
+      if (!bytes(tag, kTextBytesMax, raw)) return;
+      value.assign(reinterpret_cast<const char*>(raw.data()), raw.size());
+    } else if constexpr (requires { value.value; }) {
+      field(tag, value.value);
+    } else {
+      std::uint64_t number = 0;
+      if (number_of(tag, number)) narrow(tag, number, value);
+    }
+  }
+  template <std::size_t kCount>
+  void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
+    std::span<const std::byte> raw;
+    if (!bytes(tag, kCount, raw)) return;
+    if (raw.size() != kCount) return fail("a fixed field has another length", tag);
+    std::copy(raw.begin(), raw.end(), value.begin());
+  }
+  template <typename Item>
+  void list(std::uint8_t tag, std::vector<Item>& items);
+
+  const Status& status() const { return status_; }
+
+ private:
+  struct Field {
+    std::uint8_t type = 0;  // 0: absent
+    std::uint64_t number = 0;
+    std::span<const std::byte> bytes;
+  };
+
+  void fail(const char* what, std::uint8_t tag) {
+    if (status_.is_ok()) status_ = malformed(std::string(what) + ", tag " + std::to_string(tag));
+  }
+
+  // Reads one field; returns its length in `in`.
+  std::size_t scan(std::span<const std::byte> in) {
+    if (in.size() < 2) return fail("cut off in a field's start", 0), 0;
+    const auto tag = static_cast<std::uint8_t>(in[0]);
+    Field field;
+    field.type = static_cast<std::uint8_t>(in[1]);
+    std::size_t length = 2;
+    if (field.type == kTypeNumber) {
+      length += 8;
+      if (in.size() < length) return fail("cut off in a number", tag), 0;
+      field.number = get<std::uint64_t>(in, 2);
+    } else if (field.type == kTypeBytes) {
+      if (in.size() < 6) return fail("cut off in a length", tag), 0;
+      const std::size_t count = get<std::uint32_t>(in, 2);
+      if (count > in.size() - 6) return fail("a length leaves the message", tag), 0;
+      field.bytes = in.subspan(6, count);
+      length = 6 + count;
+    } else {
+      return fail("unknown field type", tag), 0;
+    }
+    if (tag == 0) return fail("zero is no tag", tag), 0;
+    if (tag < kTagCount) {
+      if (fields_[tag].type != 0) return fail("a tag stands twice", tag), 0;
+      fields_[tag] = field;
+    }
+    return length;
+  }
+
+  bool number_of(std::uint8_t tag, std::uint64_t& number) {
+    const Field& field = fields_[tag];
+    if (!status_.is_ok() || field.type == 0) return false;
+    if (field.type != kTypeNumber) return fail("a number was expected", tag), false;
+    number = field.number;
+    return true;
+  }
+  bool bytes(std::uint8_t tag, std::size_t bytes_max, std::span<const std::byte>& value) {
+    const Field& field = fields_[tag];
+    if (!status_.is_ok() || field.type == 0) return false;
+    if (field.type != kTypeBytes) return fail("bytes were expected", tag), false;
+    if (field.bytes.size() > bytes_max) return fail("too long", tag), false;
+    value = field.bytes;
+    return true;
+  }
+
+  template <typename Value>
+  void narrow(std::uint8_t tag, std::uint64_t number, Value& value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+      if (number > 1) return fail("neither 0 nor 1", tag);
+      value = number == 1;
+    } else if constexpr (std::is_same_v<Value, DType>) {
+      const auto known =
+          dtype_of(static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 0xffffffff)));
+      if (!known) return fail("unknown dtype", tag);
+      value = *known;
+    } else if constexpr (std::is_same_v<Value, Operation>) {
+      const auto known =
+          operation_of(static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 0xffffffff)));
+      if (!known) return fail("unknown operation", tag);
+      value = *known;
+    } else if constexpr (std::is_same_v<Value, Role>) {
+      if (number > static_cast<std::uint64_t>(Role::kWorker)) return fail("unknown role", tag);
+      value = static_cast<Role>(number);
+    } else {
+      if (number > std::numeric_limits<Value>::max()) return fail("number too large", tag);
+      value = static_cast<Value>(number);
+    }
+  }
+
+  std::array<Field, kTagCount> fields_{};
+  Status status_;
+};
+
+// ---- the tables: one line per field; a tag is never given a new meaning
+
+template <typename Visitor>
+void fields(Visitor& v, Endpoint& m) {
+  v.field(1, m.host);
+  v.field(2, m.port);
+}
+template <typename Visitor>
+void fields(Visitor& v, Declare& m) {
+  v.field(1, m.name);
+  v.field(2, m.dtype);
+  v.field(3, m.operation);
+  v.field(4, m.total_bytes);
+  v.field(5, m.root);
+}
+template <typename Visitor>
+void fields(Visitor& v, Text& m) {
+  v.field(1, m.text);
+  v.field(2, m.code);
+}
+template <typename Visitor>
+void fields(Visitor& v, Join& m) {
+  v.field(1, m.role);
+  v.field(2, m.wanted_rank);
+  v.field(3, m.worker_count);
+  v.field(4, m.server_count);
+  v.field(5, m.host);
+  v.list(6, m.endpoints);
+  v.field(7, m.partition_bytes);
+  v.field(8, m.frame_bytes);
+}
+template <typename Visitor>
+void fields(Visitor& v, RosterMember& m) {
+  v.field(1, m.role);
+  v.field(2, m.rank);
+  v.field(3, m.host);
+  v.list(4, m.endpoints);
+}
+template <typename Visitor>
+void fields(Visitor& v, Roster& m) {
+  v.field(1, m.epoch);
+  v.field(2, m.your_rank);
+  v.field(3, m.partition_bytes);
+  v.field(4, m.frame_bytes);
+  v.list(5, m.members);
+}
+template <typename Visitor>
+void fields(Visitor& v, Leave& m) {
+  v.field(1, m.final);
+}
+template <typename Visitor>
+void fields(Visitor& v, Barrier& m) {
+  v.field(1, m.number);
+}
+template <typename Visitor>
+void fields(Visitor& v, Hello& m) {
+  v.field(1, m.version);
+  v.field(2, m.role);
+  v.field(3, m.rank);
+  v.field(4, m.epoch);
+  v.array(5, m.job_id);
+}
+
+// A list is one bytes field: u32 length and content, again and again.
+template <typename Item>
+void Writer::list(std::uint8_t tag, std::vector<Item>& items) {
+  Writer all;
+  for (Item& item : items) {
+    Writer one;
+    fields(one, item);
+    const std::vector<std::byte> content = one.take();
+    all.append(static_cast<std::uint32_t>(content.size()));
+    all.out_.insert(all.out_.end(), content.begin(), content.end());
+  }
+  bytes(tag, all.out_);
+}
+
+template <typename Item>
+void Reader::list(std::uint8_t tag, std::vector<Item>& items) {
+  std::span<const std::byte> raw;
+  if (!bytes(tag, std::numeric_limits<std::uint32_t>::max(), raw)) return;
+  items.clear();
+  while (!raw.empty()) {
+    if (items.size() == kListMax) return fail("too many entries", tag);
+    if (raw.size() < 4) return fail("cut off in a list", tag);
+    const std::size_t length = get<std::uint32_t>(raw, 0);
+    if (length > raw.size() - 4) return fail("an entry leaves its list", tag);
+    Reader one(raw.subspan(4, length));
+    Item item;
+    fields(one, item);
+    if (!one.status().is_ok()) {
+      status_ = one.status();
+      return;
+    }
+    items.push_back(std::move(item));
+    raw = raw.subspan(4 + length);
+  }
+}
+
+template <typename Message>
+std::vector<std::byte> encode_fields(const Message& message) {
+  Writer writer;
+  // The tables take a mutable message because decoding fills it; encoding only reads.
+  fields(writer, const_cast<Message&>(message));
+  return writer.take();
+}
+
+template <typename Message>
+Result<Message> decode_fields(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Message message;
+  fields(reader, message);
+  if (!reader.status().is_ok()) return reader.status();
+  return message;
+}
+
+bool known(std::uint8_t kind) {
+  return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
+          kind <= static_cast<std::uint8_t>(Kind::kMismatch)) ||
+         (kind >= static_cast<std::uint8_t>(Kind::kJoin) &&
+          kind <= static_cast<std::uint8_t>(Kind::kWaiting));
+}
+
+}  // namespace
+
+HeaderBytes encode(const Header& header) {
+  HeaderBytes out{};
+  put(out, 0, static_cast<std::uint8_t>(header.kind));
+  put(out, 1, header.flags);
+  put(out, 4, header.epoch.value);
+  put(out, 8, header.key.value);
+  put(out, 16, header.part.value);
+  put(out, 20, header.round.value);
+  put(out, 24, header.offset_bytes);
+  put(out, 32, header.worker.value);
+  put(out, 40, header.landing);
+  return out;
+}
+
+Result<Header> decode_header(std::span<const std::byte> bytes) {
+  if (bytes.size() != kHeaderBytes) {
+    return malformed("a header of " + std::to_string(bytes.size()) + " bytes instead of 48");
+  }
+  const auto kind = get<std::uint8_t>(bytes, 0);
+  if (!known(kind)) return malformed("unknown kind " + std::to_string(kind));
+  Header header;
+  header.kind = static_cast<Kind>(kind);
+  header.flags = get<std::uint8_t>(bytes, 1);
+  header.epoch = Epoch(get<std::uint32_t>(bytes, 4));
+  header.key = Key(get<std::uint64_t>(bytes, 8));
+  header.part = PartIndex(get<std::uint32_t>(bytes, 16));
+  header.round = Round(get<std::uint32_t>(bytes, 20));
+  header.offset_bytes = get<std::uint64_t>(bytes, 24);
+  header.worker = WorkerRank(get<std::uint32_t>(bytes, 32));
+  header.landing = get<std::uint64_t>(bytes, 40);
+  return header;
+}
+
+std::vector<std::byte> encode(const Declare& message) {
+  return encode_fields(message);
+}
+std::vector<std::byte> encode(const Text& message) {
+  return encode_fields(message);
+}
+std::vector<std::byte> encode(const Join& message) {
+  return encode_fields(message);
+}
+std::vector<std::byte> encode(const Roster& message) {
+  return encode_fields(message);
+}
+std::vector<std::byte> encode(const Leave& message) {
+  return encode_fields(message);
+}
+std::vector<std::byte> encode(const Barrier& message) {
+  return encode_fields(message);
+}
+std::vector<std::byte> encode(const Hello& message) {
+  return encode_fields(message);
+}
+
+Result<Declare> decode_declare(std::span<const std::byte> bytes) {
+  return decode_fields<Declare>(bytes);
+}
+Result<Text> decode_text(std::span<const std::byte> bytes) {
+  return decode_fields<Text>(bytes);
+}
+Result<Join> decode_join(std::span<const std::byte> bytes) {
+  return decode_fields<Join>(bytes);
+}
+Result<Roster> decode_roster(std::span<const std::byte> bytes) {
+  return decode_fields<Roster>(bytes);
+}
+Result<Leave> decode_leave(std::span<const std::byte> bytes) {
+  return decode_fields<Leave>(bytes);
+}
+Result<Barrier> decode_barrier(std::span<const std::byte> bytes) {
+  return decode_fields<Barrier>(bytes);
+}
+Result<Hello> decode_hello(std::span<const std::byte> bytes) {
+  return decode_fields<Hello>(bytes);
+}
+
+}  // namespace byteps::wire

@@ -1,0 +1,193 @@
+// The codec: what goes in comes out; the bytes never change by accident (golden); nothing read from
+// a stranger can do more than make a message malformed.
+#include "net/wire.h"
+
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "gtest/gtest.h"
+
+namespace byteps::wire {
+namespace {
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string out;
+  for (const std::byte b : bytes) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    out.push_back(kDigits[static_cast<int>(b) >> 4]);
+    out.push_back(kDigits[static_cast<int>(b) & 15]);
+  }
+  return out;
+}
+
+Header sample_header() {
+  Header header;
+  header.kind = Kind::kAnswer;
+  header.flags = kNoPayload;
+  header.epoch = Epoch(0x01020304);
+  header.key = Key(0x1112131415161718);
+  header.part = PartIndex(0x21222324);
+  header.round = Round(0x31323334);
+  header.offset_bytes = 0x4142434445464748;
+  header.worker = WorkerRank(0x51525354);
+  header.landing = 0x6162636465666768;
+  return header;
+}
+
+Join sample_join() {
+  Join join;
+  join.role = Role::kServer;
+  join.wanted_rank = 3;
+  join.worker_count = 4;
+  join.server_count = 2;
+  join.host = "node7:4711";
+  join.endpoints = {{"10.0.0.7", 9000}, {"fe80::1", 65535}};
+  join.partition_bytes = 4096000;
+  join.frame_bytes = 32768;
+  return join;
+}
+
+Roster sample_roster() {
+  Roster roster;
+  roster.epoch = Epoch(2);
+  roster.your_rank = 1;
+  roster.partition_bytes = 4096000;
+  roster.frame_bytes = 32768;
+  roster.members = {{Role::kWorker, 0, "a:1", {}},
+                    {Role::kServer, 0, "b:2", {{"::1", 80}, {"::1", 81}}}};
+  return roster;
+}
+
+TEST(Wire, header_has_exactly_these_bytes) {
+  EXPECT_EQ(hex(encode(sample_header())),
+            "0201000004030201181716151413121124232221343332314847464544434241"
+            "54535251000000006867666564636261");
+}
+
+TEST(Wire, control_messages_have_exactly_these_bytes) {
+  Declare declare;
+  declare.name = "w";
+  declare.dtype = DType::kFloat64;
+  declare.operation = Operation::kBroadcast;
+  declare.total_bytes = 0x0102030405060708;
+  declare.root = WorkerRank(9);
+  EXPECT_EQ(hex(encode(declare)),
+            "01020100000077"          // 1: bytes, 1, "w"
+            "02010100000000000000"    // 2: float64
+            "03010200000000000000"    // 3: broadcast
+            "04010807060504030201"    // 4: bytes of the tensor
+            "05010900000000000000");  // 5: root
+  EXPECT_EQ(hex(encode(Leave{false})), "01010000000000000000");
+  EXPECT_EQ(hex(encode(Barrier{258})), "01010201000000000000");
+}
+
+TEST(Wire, every_message_comes_out_as_it_went_in) {
+  EXPECT_EQ(decode_header(encode(sample_header())).value(), sample_header());
+  EXPECT_EQ(decode_join(encode(sample_join())).value(), sample_join());
+  EXPECT_EQ(decode_roster(encode(sample_roster())).value(), sample_roster());
+  const Text text{"why", 4};
+  EXPECT_EQ(decode_text(encode(text)).value(), text);
+  const Barrier barrier{~0ULL};
+  EXPECT_EQ(decode_barrier(encode(barrier)).value(), barrier);
+  Hello hello;
+  hello.role = Role::kServer;
+  hello.rank = 5;
+  hello.epoch = Epoch(6);
+  hello.job_id[15] = std::byte{0xff};
+  EXPECT_EQ(decode_hello(encode(hello)).value(), hello);
+  const Declare declare{"layer.weight", DType::kBfloat16, Operation::kAverage, 5ULL << 32,
+                        WorkerRank(1)};
+  EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
+}
+
+TEST(Wire, an_unknown_tag_is_skipped) {
+  std::vector<std::byte> bytes = encode(Barrier{7});
+  const std::vector<std::byte> unknown = {std::byte{200}, std::byte{2}, std::byte{1}, std::byte{0},
+                                          std::byte{0},   std::byte{0}, std::byte{42}};
+  bytes.insert(bytes.begin(), unknown.begin(), unknown.end());
+  EXPECT_EQ(decode_barrier(bytes).value().number, 7U);
+}
+
+TEST(Wire, an_absent_field_keeps_its_default) {
+  EXPECT_TRUE(decode_leave({}).value().final);
+}
+
+TEST(Wire, a_tag_that_stands_twice_is_malformed) {
+  std::vector<std::byte> bytes = encode(Barrier{7});
+  const std::vector<std::byte> again = bytes;
+  bytes.insert(bytes.end(), again.begin(), again.end());
+  EXPECT_TRUE(decode_barrier(bytes).status().is(Code::kInvalidArgument));
+}
+
+TEST(Wire, a_wrong_type_or_an_unknown_value_is_malformed) {
+  std::vector<std::byte> bytes = encode(Declare{});
+  std::vector<std::byte> dtype = bytes;
+  dtype[6 + 2] = std::byte{99};  // after the empty name: tag 2, its value
+  EXPECT_FALSE(decode_declare(dtype).is_ok());
+  std::vector<std::byte> leave = encode(Leave{true});
+  leave[2] = std::byte{2};  // neither false nor true
+  EXPECT_FALSE(decode_leave(leave).is_ok());
+  leave[1] = std::byte{3};  // no such type
+  EXPECT_FALSE(decode_leave(leave).is_ok());
+}
+
+TEST(Wire, a_length_that_leaves_the_message_is_malformed) {
+  std::vector<std::byte> bytes = encode(Text{"hello", 1});
+  bytes[2] = std::byte{0xff};
+  bytes[5] = std::byte{0xff};
+  EXPECT_FALSE(decode_text(bytes).is_ok());
+}
+
+TEST(Wire, a_text_beyond_its_limit_is_cut_when_sent_and_refused_when_received) {
+  Text text{std::string(kTextBytesMax + 100, 'x'), 1};
+  EXPECT_EQ(decode_text(encode(text)).value().text.size(), kTextBytesMax);
+  std::vector<std::byte> bytes = {std::byte{1},    std::byte{2}, std::byte{1},
+                                  std::byte{0x10}, std::byte{0}, std::byte{0}};
+  bytes.resize(6 + 0x1001, std::byte{'x'});
+  EXPECT_FALSE(decode_text(bytes).is_ok());
+}
+
+TEST(Wire, every_cut_of_a_message_is_malformed_or_shorter_but_never_read_outside) {
+  // Exact-size heap copies, so that a sanitizer sees a read past the end.
+  const std::vector<std::byte> whole = encode(sample_roster());
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    const std::vector<std::byte> cut(whole.begin(),
+                                     whole.begin() + static_cast<std::ptrdiff_t>(length));
+    const Result<Roster> result = decode_roster(cut);
+    if (result.is_ok()) {
+      EXPECT_NE(result.value(), sample_roster());
+    }
+  }
+}
+
+TEST(Wire, random_changes_of_bytes_never_do_more_than_change_or_refuse_the_message) {
+  Prng prng(1);
+  const std::vector<std::vector<std::byte>> seeds = {encode(sample_join()), encode(sample_roster()),
+                                                     encode(Text{"text", 2}), encode(Hello{})};
+  std::size_t refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> bytes = seeds[prng.below(seeds.size())];
+    for (std::uint64_t changes = 1 + prng.below(4); changes > 0; --changes) {
+      bytes[prng.below(bytes.size())] = static_cast<std::byte>(prng.below(256));
+    }
+    refused += decode_join(bytes).is_ok() ? 0 : 1;
+    refused += decode_roster(bytes).is_ok() ? 0 : 1;
+    refused += decode_text(bytes).is_ok() ? 0 : 1;
+    refused += decode_hello(bytes).is_ok() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 10'000U);
+}
+
+TEST(Wire, a_header_of_another_length_or_kind_is_malformed) {
+  const HeaderBytes good = encode(sample_header());
+  EXPECT_FALSE(decode_header(std::span(good).first(47)).is_ok());
+  for (const int kind : {0, 7, 15, 24, 255}) {
+    HeaderBytes bad = good;
+    bad[0] = static_cast<std::byte>(kind);
+    EXPECT_FALSE(decode_header(bad).is_ok()) << kind;
+  }
+}
+
+}  // namespace
+}  // namespace byteps::wire
