@@ -14,7 +14,9 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   if (bytes > 0 && memory_ == nullptr) throw std::bad_alloc();
 }
 
-void Buffer::Free::operator()(std::byte* memory) const { std::free(memory); }
+void Buffer::Free::operator()(std::byte* memory) const {
+  std::free(memory);
+}
 
 std::span<std::byte> BufferRef::span() const {
   CHECK(loan_ != nullptr) << "the span of an empty BufferRef";

@@ -1,7 +1,8 @@
 // Memory that is lent: an aligned Buffer, a pool of equal ones, and BufferRef, the proof of a loan.
 //
-// Ownership: a BufferPool owns its Buffers. A BufferRef counts who still uses one; when the last ref
-// goes, the Buffer is back in the pool. All of it belongs to one Actor (one thread): no lock, no atomic.
+// Ownership: a BufferPool owns its Buffers. A BufferRef counts who still uses one; when the last
+// ref goes, the Buffer is back in the pool. All of it belongs to one Actor (one thread): no lock,
+// no atomic.
 #pragma once
 
 #include <cstddef>

@@ -30,10 +30,10 @@ struct CheckVoidify {
 
 }  // namespace byteps
 
-#define CHECK(condition)                          \
-  (condition) ? (void)0                           \
-              : ::byteps::CheckVoidify() &        \
-                    ::byteps::CheckFailure(__FILE__, __LINE__, #condition).stream()
+#define CHECK(condition) \
+  (condition)            \
+      ? (void)0          \
+      : ::byteps::CheckVoidify() & ::byteps::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
 #define CHECK_BYTEPS_OP(a, op, b) CHECK((a)op(b)) << "(" << (a) << " against " << (b) << ") "
 #define CHECK_EQ(a, b) CHECK_BYTEPS_OP(a, ==, b)

@@ -1,5 +1,6 @@
-// Config: every setting of a process, with default, unit and range. Parsed and checked once in app/env.cc
-// (or given by byteps_options), passed down by const reference. docs/env.md is generated from app/env.cc's table.
+// Config: every setting of a process, with default, unit and range. Parsed and checked once in
+// app/env.cc (or given by byteps_options), passed down by const reference. docs/env.md is generated
+// from app/env.cc's table.
 #pragma once
 
 #include <array>
@@ -12,38 +13,47 @@
 
 namespace byteps {
 
-// How tensors are cut and how much may be on the way. Rank 0's partition and frame size become the job's.
+// How tensors are cut and how much may be on the way. Rank 0's partition and frame size become the
+// job's.
 struct FlowConfig {
-  std::uint64_t partition_bytes = 4'096'000;  // unit of placement and priority; multiple of 64, at least 64
-  std::uint64_t frame_bytes = 32 << 10;       // unit on the wire, of summation and answers; multiple of 64
-  std::uint64_t credit_bytes = 2 << 20;       // unanswered bytes of a worker, shared equally by its connections
-  std::uint64_t credit_frames_min = 4;        // but never fewer frames than this on one connection
-  bool priority_scheduling = true;            // false: parts pass the gate in order of submission
+  std::uint64_t partition_bytes =
+      4'096'000;  // unit of placement and priority; multiple of 64, at least 64
+  std::uint64_t frame_bytes =
+      32 << 10;  // unit on the wire, of summation and answers; multiple of 64
+  std::uint64_t credit_bytes =
+      2 << 20;  // unanswered bytes of a worker, shared equally by its connections
+  std::uint64_t credit_frames_min = 4;  // but never fewer frames than this on one connection
+  bool priority_scheduling = true;      // false: parts pass the gate in order of submission
 };
 
 struct TimeoutConfig {
-  TimeNs failure_ns = 3 * kSecond;         // a peer silent for so long is gone; everything that waits derives from it
+  TimeNs failure_ns =
+      3 * kSecond;  // a peer silent for so long is gone; everything that waits derives from it
   TimeNs heartbeat_ns() const { return failure_ns / 6; }
-  TimeNs reconnect_ns() const { return failure_ns / 60; }  // pause between two attempts to reach a peer
-  TimeNs wanted_ns = 5 * kMillisecond;     // an incomplete part older than this asks for the missing contributions
-  TimeNs start_ns = 600 * kSecond;         // joining gives up after this, naming who is missing
-  TimeNs first_notice_ns = 5 * kSecond;    // start-up says who is missing after this ...
-  TimeNs notice_every_ns = 10 * kSecond;   // ... and again after this
+  TimeNs reconnect_ns() const {
+    return failure_ns / 60;
+  }  // pause between two attempts to reach a peer
+  TimeNs wanted_ns =
+      5 * kMillisecond;  // an incomplete part older than this asks for the missing contributions
+  TimeNs start_ns = 600 * kSecond;        // joining gives up after this, naming who is missing
+  TimeNs first_notice_ns = 5 * kSecond;   // start-up says who is missing after this ...
+  TimeNs notice_every_ns = 10 * kSecond;  // ... and again after this
 };
 
 // Where the job's scheduler is, and what this process is in the job.
 struct JobConfig {
-  std::string scheduler_host;           // empty: a job of one, without any network
+  std::string scheduler_host;  // empty: a job of one, without any network
   std::uint16_t scheduler_port = 0;
-  std::array<std::byte, 16> job_id{};   // derived from the job key; zero without one
-  std::uint32_t worker_count = 1;       // worker processes in the job
+  std::array<std::byte, 16> job_id{};  // derived from the job key; zero without one
+  std::uint32_t worker_count = 1;      // worker processes in the job
   std::uint32_t server_count = 0;
-  std::uint32_t rank = 0;               // workers: global rank
+  std::uint32_t rank = 0;  // workers: global rank
   std::uint32_t local_rank = 0;
   std::uint32_t local_size = 1;
   std::uint32_t wanted_server_rank = 0xffffffff;
-  std::string advertise_host;           // own address to tell others; empty: that of the connection to the scheduler
-  std::uint16_t listen_port = 0;        // servers: first shard's port, 0 for any free ones
+  std::string
+      advertise_host;  // own address to tell others; empty: that of the connection to the scheduler
+  std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
 };
 
 struct Config {
@@ -51,8 +61,8 @@ struct Config {
   FlowConfig flow;
   TimeoutConfig timeout;
   LogLevel log_level = LogLevel::kWarning;
-  std::uint32_t shard_count = 0;        // servers: event loops; 0 for one per core
-  bool deterministic = false;           // sum in order of rank, so that a run repeats bit for bit
+  std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per core
+  bool deterministic = false;     // sum in order of rank, so that a run repeats bit for bit
 };
 
 }  // namespace byteps

@@ -15,9 +15,15 @@ constexpr const char* kOperations[kOperationCount] = {"sum", "average", "broadca
 
 }  // namespace
 
-std::size_t element_bytes(DType dtype) { return kDTypes[static_cast<int>(dtype)].bytes; }
-const char* name(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
-const char* name(Operation operation) { return kOperations[static_cast<int>(operation)]; }
+std::size_t element_bytes(DType dtype) {
+  return kDTypes[static_cast<int>(dtype)].bytes;
+}
+const char* name(DType dtype) {
+  return kDTypes[static_cast<int>(dtype)].name;
+}
+const char* name(Operation operation) {
+  return kOperations[static_cast<int>(operation)];
+}
 
 std::optional<DType> dtype_of(std::uint32_t wire_number) {
   if (wire_number >= kDTypeCount) return std::nullopt;

@@ -23,23 +23,39 @@ struct Id {
   }
 };
 
-struct KeyTag { static constexpr const char* kName = "key"; };
-struct PartTag { static constexpr const char* kName = "part"; };
-struct RoundTag { static constexpr const char* kName = "round"; };
-struct EpochTag { static constexpr const char* kName = "epoch"; };
-struct WorkerTag { static constexpr const char* kName = "worker"; };
-struct ServerTag { static constexpr const char* kName = "server"; };
-struct ShardTag { static constexpr const char* kName = "shard"; };
-struct PeerTag { static constexpr const char* kName = "peer"; };
+struct KeyTag {
+  static constexpr const char* kName = "key";
+};
+struct PartTag {
+  static constexpr const char* kName = "part";
+};
+struct RoundTag {
+  static constexpr const char* kName = "round";
+};
+struct EpochTag {
+  static constexpr const char* kName = "epoch";
+};
+struct WorkerTag {
+  static constexpr const char* kName = "worker";
+};
+struct ServerTag {
+  static constexpr const char* kName = "server";
+};
+struct ShardTag {
+  static constexpr const char* kName = "shard";
+};
+struct PeerTag {
+  static constexpr const char* kName = "peer";
+};
 
-using Key = Id<KeyTag, std::uint64_t>;           // a tensor: hash of its name, equal on all workers
-using PartIndex = Id<PartTag, std::uint32_t>;    // which part of the tensor
-using Round = Id<RoundTag, std::uint32_t>;       // how often this tensor has been pushed before
-using Epoch = Id<EpochTag, std::uint32_t>;       // grows by one with each change of membership
+using Key = Id<KeyTag, std::uint64_t>;         // a tensor: hash of its name, equal on all workers
+using PartIndex = Id<PartTag, std::uint32_t>;  // which part of the tensor
+using Round = Id<RoundTag, std::uint32_t>;     // how often this tensor has been pushed before
+using Epoch = Id<EpochTag, std::uint32_t>;     // grows by one with each change of membership
 using WorkerRank = Id<WorkerTag, std::uint32_t>;
 using ServerRank = Id<ServerTag, std::uint32_t>;
 using ShardIndex = Id<ShardTag, std::uint32_t>;  // over all shards of all servers, in roster order
-using PeerId = Id<PeerTag, std::uint32_t>;       // one connection of one Transport; never used again
+using PeerId = Id<PeerTag, std::uint32_t>;  // one connection of one Transport; never used again
 
 // 64-bit FNV-1a with a final mix: the key of a tensor's name, and the spread of keys over shards.
 // The same on every machine and in every version: it is part of the protocol.
@@ -47,7 +63,9 @@ std::uint64_t stable_hash(std::string_view text);
 // Mixes one number into well-spread bits (the finaliser of splitmix64).
 std::uint64_t stable_mix(std::uint64_t number);
 
-inline Key key_of(std::string_view tensor_name) { return Key(stable_hash(tensor_name)); }
+inline Key key_of(std::string_view tensor_name) {
+  return Key(stable_hash(tensor_name));
+}
 
 }  // namespace byteps
 

@@ -1,4 +1,5 @@
-// Log: one line per event to a sink, with the process's role in front. Built in app/ and handed down.
+// Log: one line per event to a sink, with the process's role in front. Built in app/ and handed
+// down.
 #pragma once
 
 #include <functional>
@@ -49,7 +50,7 @@ class LogLine {
 
 }  // namespace byteps
 
-#define LOG(log, level)                                  \
-  if (!(log).enabled(::byteps::LogLevel::level)) {       \
-  } else /* NOLINT */                                    \
+#define LOG(log, level)                            \
+  if (!(log).enabled(::byteps::LogLevel::level)) { \
+  } else /* NOLINT */                              \
     ::byteps::LogLine((log), ::byteps::LogLevel::level).stream()

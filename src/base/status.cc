@@ -8,15 +8,24 @@ namespace byteps {
 
 const char* name(Code code) {
   switch (code) {
-    case Code::kOk: return "Ok";
-    case Code::kInvalidArgument: return "InvalidArgument";
-    case Code::kAgain: return "Again";
-    case Code::kTimeout: return "Timeout";
-    case Code::kDisconnected: return "Disconnected";
-    case Code::kUnsupported: return "Unsupported";
-    case Code::kSystem: return "System";
-    case Code::kMismatch: return "Mismatch";
-    case Code::kCancelled: return "Cancelled";
+    case Code::kOk:
+      return "Ok";
+    case Code::kInvalidArgument:
+      return "InvalidArgument";
+    case Code::kAgain:
+      return "Again";
+    case Code::kTimeout:
+      return "Timeout";
+    case Code::kDisconnected:
+      return "Disconnected";
+    case Code::kUnsupported:
+      return "Unsupported";
+    case Code::kSystem:
+      return "System";
+    case Code::kMismatch:
+      return "Mismatch";
+    case Code::kCancelled:
+      return "Cancelled";
   }
   return "Unknown";
 }

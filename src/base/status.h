@@ -3,8 +3,8 @@
 // Three kinds of failure have three means. A bug of ours: CHECK (base/check.h). Something that
 // happens in operation: Status or Result<T>, from here. A peer that misbehaves or is gone: an event
 // that carries a Status. A code says what the caller can do about it; the message names the thing
-// (tensor, rank, address, variable) and the remedy. The function that first decides which error it is
-// writes the message; those above pass it on.
+// (tensor, rank, address, variable) and the remedy. The function that first decides which error it
+// is writes the message; those above pass it on.
 #pragma once
 
 #include <optional>
@@ -55,8 +55,8 @@ Status system_error(std::string what, int error_number);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {          // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit on purpose
     CHECK(!status_.is_ok()) << "a Result without a value needs an error";
   }
 

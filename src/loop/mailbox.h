@@ -1,7 +1,8 @@
 // Mailbox: how another thread hands work to an Actor. Many producers, one consumer, bounded.
 //
-// A lock held for one push_back or one swap: measured cheaper to reason about than a lock-free ring, and its cost is
-// far below that of waking the consumer. The wake-up happens only when the box was empty.
+// A lock held for one push_back or one swap: measured cheaper to reason about than a lock-free
+// ring, and its cost is far below that of waking the consumer. The wake-up happens only when the
+// box was empty.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ namespace byteps {
 template <typename T>
 class Mailbox {
  public:
-  // `waiter` (may be null) is woken when something arrives; it must outlive the Mailbox's last post().
+  // `waiter` (may be null) is woken when something arrives; it must outlive the Mailbox's last
+  // post().
   Mailbox(std::size_t capacity, Waiter* waiter) : capacity_(capacity), waiter_(waiter) {}
 
   // Any thread. kAgain: the box is full, nothing was taken. kCancelled: closed, nothing was taken.
@@ -34,7 +36,8 @@ class Mailbox {
     return Status::ok();
   }
 
-  // Consumer only: everything posted so far, in order. The vector is emptied first and its memory reused.
+  // Consumer only: everything posted so far, in order. The vector is emptied first and its memory
+  // reused.
   void drain(std::vector<T>& into) {
     into.clear();
     const std::lock_guard lock(mutex_);

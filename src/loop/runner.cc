@@ -1,10 +1,10 @@
 #include "loop/runner.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <csignal>
 #include <utility>
+
+#include <pthread.h>
 
 namespace byteps {
 

@@ -1,0 +1,489 @@
+#include "app/env.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+extern char** environ;
+
+namespace byteps {
+namespace {
+
+constexpr std::uint64_t kKiB = 1024;
+constexpr std::uint64_t kGiB = kKiB * kKiB * kKiB;
+
+// What the variables say, before they are brought together into a Config.
+struct Draft {
+  Config config;
+  std::string interface;
+  std::string role;
+  std::string job_key;
+  std::string job_key_file;
+  std::optional<std::uint64_t> machine_count;  // DMLC_NUM_WORKER counts machines
+  std::optional<std::uint64_t> machine_index;
+  std::optional<std::uint64_t> server_count;
+  std::optional<std::uint64_t> global_rank;
+  std::optional<std::uint64_t> scheduling_credit;
+  std::optional<std::uint64_t> scheduler_port;
+  bool force_distributed = false;
+  bool async = false;
+  std::vector<std::string> warnings;
+};
+
+using SetNumber = void (*)(Draft&, std::uint64_t);
+using SetText = void (*)(Draft&, const std::string&);
+
+struct Variable {
+  const char* name;
+  const char* read_by;  // "all", "worker", "server", "launcher", ...
+  const char* default_text;
+  const char* form;  // unit and range, for people
+  const char* meaning;
+  // How it is parsed: as a number from min to max, as a text, or (neither) accepted without effect
+  // here.
+  std::uint64_t min = 0;
+  std::uint64_t max = 0;
+  SetNumber number = nullptr;
+  SetText text = nullptr;
+};
+
+constexpr const char* kLater = "accepted, without effect in this version";
+
+// The sections of docs/env.md and their variables.
+struct Section {
+  const char* title;
+  std::vector<Variable> variables;
+};
+
+std::vector<Variable> role_variables() {
+  constexpr std::uint64_t kCountMax = 65536;
+  return {
+      {"DMLC_ROLE", "all", "worker", "worker, server or scheduler",
+       "What this process is. The executables know their role.", 0, 0, nullptr,
+       [](Draft& d, const std::string& v) { d.role = v; }},
+      {"DMLC_NUM_WORKER", "all", "1", "machines, 1 to 65536",
+       "How many worker machines there are. Workers in the job = this times BYTEPS_LOCAL_SIZE.", 1,
+       kCountMax, [](Draft& d, std::uint64_t v) { d.machine_count = v; }},
+      {"DMLC_NUM_SERVER", "all", "none", "processes, 1 to 65536",
+       "How many summation servers there are. Needed when the job has more than one worker.", 1,
+       kCountMax, [](Draft& d, std::uint64_t v) { d.server_count = v; }},
+      {"DMLC_WORKER_ID", "worker", "none", "index, from 0",
+       "Which worker machine this is. Needed when the job has more than one worker.", 0, kCountMax,
+       [](Draft& d, std::uint64_t v) { d.machine_index = v; }},
+      {"DMLC_PS_ROOT_URI", "all", "none", "IPv4 or IPv6 address, or host name",
+       "Where the scheduler is.", 0, 0, nullptr,
+       [](Draft& d, const std::string& v) { d.config.job.scheduler_host = v; }},
+      {"DMLC_PS_ROOT_PORT", "all", "none",
+       "TCP port, 1 to 65535 (scheduler: 0 takes a free one and prints it)",
+       "The scheduler's port.", 0, 65535, [](Draft& d, std::uint64_t v) { d.scheduler_port = v; }},
+      {"DMLC_NODE_HOST", "worker, server", "the address used to reach the scheduler", "address",
+       "This machine's address, as told to others.", 0, 0, nullptr,
+       [](Draft& d, const std::string& v) { d.config.job.advertise_host = v; }},
+      {"DMLC_INTERFACE", "worker, server", "none", "interface, for example eth0",
+       "The interface whose address is told to others; DMLC_NODE_HOST wins.", 0, 0, nullptr,
+       [](Draft& d, const std::string& v) { d.interface = v; }},
+      {"DMLC_PORT", "server", "0", "TCP port, 0 to 65535",
+       "Port of the server's first shard, the others follow; 0 takes free ones.", 0, 65535,
+       [](Draft& d, std::uint64_t v) { d.config.job.listen_port = static_cast<std::uint16_t>(v); }},
+      {"DMLC_RANK", "server", "order of arrival", "index, from 0",
+       "The server rank this process would like.", 0, kCountMax,
+       [](Draft& d, std::uint64_t v) {
+         d.config.job.wanted_server_rank = static_cast<std::uint32_t>(v);
+       }},
+      {"BYTEPS_LOCAL_RANK", "worker", "0", "index, from 0",
+       "Which worker of its machine this is; set by bpslaunch.", 0, kCountMax,
+       [](Draft& d, std::uint64_t v) { d.config.job.local_rank = static_cast<std::uint32_t>(v); }},
+      {"BYTEPS_LOCAL_SIZE", "worker", "1", "processes, 1 to 65536",
+       "Workers on each machine; set by bpslaunch.", 1, kCountMax,
+       [](Draft& d, std::uint64_t v) { d.config.job.local_size = static_cast<std::uint32_t>(v); }},
+      {"BYTEPS_GLOBAL_RANK", "worker", "DMLC_WORKER_ID * BYTEPS_LOCAL_SIZE + BYTEPS_LOCAL_RANK",
+       "index, from 0", "Overrides the rank.", 0, kCountMax,
+       [](Draft& d, std::uint64_t v) { d.global_rank = v; }},
+      {"BYTEPS_FORCE_DISTRIBUTED", "all", "0", "0 or 1",
+       "1: use servers even with a single worker.", 0, 1,
+       [](Draft& d, std::uint64_t v) { d.force_distributed = v == 1; }},
+  };
+}
+
+std::vector<Variable> flow_variables() {
+  return {
+      {"BYTEPS_PARTITION_BYTES", "worker", "4096000",
+       "bytes, 64 to 1 GiB; rounded up to a multiple of 64",
+       "A tensor is cut into parts of this size: the unit of placement and priority. Rank 0's "
+       "value is used by all.",
+       64, kGiB,
+       [](Draft& d, std::uint64_t v) { d.config.flow.partition_bytes = (v + 63) / 64 * 64; }},
+      {"BYTEPS_FRAME_BYTES", "worker", "32768",
+       "bytes, 64 to 4 MiB; rounded up to a multiple of 64",
+       "A part travels, is summed and answered in frames of this size. Rank 0's value is used by "
+       "all.",
+       64, kPayloadBytesMax,
+       [](Draft& d, std::uint64_t v) { d.config.flow.frame_bytes = (v + 63) / 64 * 64; }},
+      {"BYTEPS_CREDIT_BYTES", "worker", "2097152", "bytes, from 0",
+       "Bytes a worker may have sent without an answer, shared by its connections; each may have "
+       "four frames in any case.",
+       0, std::numeric_limits<std::int64_t>::max(),
+       [](Draft& d, std::uint64_t v) { d.config.flow.credit_bytes = v; }},
+      {"BYTEPS_SCHEDULING_CREDIT", "worker", "none", "parts, from 0",
+       "Upstream's form of the credit: this many parts. 0 turns priorities off (first in, first "
+       "out); upstream's default is 0, ours is priorities on.",
+       0, 1 << 20, [](Draft& d, std::uint64_t v) { d.scheduling_credit = v; }},
+      {"BYTEPS_SERVER_ENGINE_THREAD", "server", "one per core",
+       "threads, 0 to 256 (0: one per core)",
+       "Shards of the server: event loops that receive, sum and answer, each for its own keys.", 0,
+       256,
+       [](Draft& d, std::uint64_t v) { d.config.shard_count = static_cast<std::uint32_t>(v); }},
+      {"BYTEPS_DETERMINISTIC", "server", "0", "0 or 1",
+       "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,
+       [](Draft& d, std::uint64_t v) { d.config.deterministic = v == 1; }},
+      {"BYTEPS_ENABLE_ASYNC", "worker, server", "0", "0 (1: not in this version)",
+       "Asynchronous training.", 0, 1, [](Draft& d, std::uint64_t v) { d.async = v == 1; }},
+  };
+}
+
+std::vector<Variable> safety_variables() {
+  return {
+      {"BYTEPS_FAILURE_TIMEOUT_MS", "all", "3000", "milliseconds, 100 to 3600000",
+       "A member that is silent or unreachable for so long is gone, and the job ends with an error "
+       "that names it. Everything that waits derives from this.",
+       100, 3'600'000,
+       [](Draft& d, std::uint64_t v) {
+         d.config.timeout.failure_ns = static_cast<TimeNs>(v) * kMillisecond;
+       }},
+      {"BYTEPS_START_TIMEOUT_S", "all", "600", "seconds, 1 to 604800",
+       "Joining gives up after this and names who is missing.", 1, 604'800,
+       [](Draft& d, std::uint64_t v) {
+         d.config.timeout.start_ns = static_cast<TimeNs>(v) * kSecond;
+       }},
+      {"BYTEPS_JOB_KEY", "all", "none", "text of at least 16 bytes",
+       "Secret of the job, equal for all its processes; others are refused. bpslaunch --local "
+       "makes one.",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.job_key = v; }},
+      {"BYTEPS_JOB_KEY_FILE", "all", "none", "path", "A file that holds the key.", 0, 0, nullptr,
+       [](Draft& d, const std::string& v) { d.job_key_file = v; }},
+      {"BYTEPS_LOG_LEVEL", "all", "WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
+       "What is written to standard error.", 0, 0, nullptr, nullptr},
+  };
+}
+
+std::vector<Variable> launcher_variables() {
+  return {
+      {"BYTEPS_LIBRARY", "Python", "none", "path",
+       "The libbyteps.so to load instead of the package's own."},
+      {"BYTEPS_BIN", "Python", "none", "folder",
+       "Where byteps_server and byteps_scheduler are, instead of the package's own."},
+      {"BYTEPS_NUMA_ON", "launcher", "1", "0 or 1",
+       "Bind the workers of a machine to its NUMA nodes when it has several."},
+      {"BYTEPS_VISIBLE_CPU_CORES", "launcher", "none", "for example 0-3:4-7",
+       "Cores per local rank, separated by colons."},
+      {"BYTEPS_ENABLE_GDB", "launcher", "0", "0 or 1",
+       "Run each process under gdb and print a backtrace when it crashes."},
+      {"BYTEPS_TELEMETRY_ON", "worker", "1", "0 or 1",
+       "Record push_pull speed for get_pushpull_speed()."},
+  };
+}
+
+// Upstream's remaining variables: known, so that no warning is given for a working job script.
+std::vector<Variable> upstream_variables() {
+  constexpr const char* kNames[] = {
+      "BYTEPS_MIN_COMPRESS_BYTES",
+      "BYTEPS_PCIE_SWITCH_SIZE",
+      "BYTEPS_REDUCE_ROOTS",
+      "BYTEPS_NCCL_NUM_RINGS",
+      "BYTEPS_NCCL_GROUP_SIZE",
+      "BYTEPS_OMP_THREAD_PER_GPU",
+      "BYTEPS_THREADPOOL_SIZE",
+      "BYTEPS_KEY_HASH_FN",
+      "BYTEPS_BUILT_IN_HASH_COEF",
+      "BYTEPS_ENABLE_MIXED_MODE",
+      "BYTEPS_MIXED_MODE_BOUND",
+      "BYTEPS_SOCKET_PATH",
+      "BYTEPS_LOG_HIDE_TIME",
+      "BYTEPS_DEBUG_SAMPLE_TENSOR",
+      "BYTEPS_TRACE_ON",
+      "BYTEPS_TRACE_START_STEP",
+      "BYTEPS_TRACE_END_STEP",
+      "BYTEPS_TRACE_DIR",
+      "BYTEPS_SERVER_ENGINE_BLOCKING",
+      "BYTEPS_SERVER_ENABLE_SCHEDULE",
+      "BYTEPS_SERVER_DEBUG",
+      "BYTEPS_SERVER_DEBUG_KEY",
+      "BYTEPS_ZMQ_MAX_SOCKET",
+      "BYTEPS_ZMQ_NTHREADS",
+      "BYTEPS_ENABLE_IPC",
+      "BYTEPS_IPC_COPY_NUM_THREADS",
+      "BYTEPS_IPC_ENABLE_ASYNC_COPY",
+      "BYTEPS_RDMA_RX_DEPTH",
+      "BYTEPS_RDMA_START_DEPTH",
+      "BYTEPS_RDMA_MAX_CONCURR_WR",
+      "BYTEPS_PRINT_RDMA_LOG",
+      "BYTEPS_ADDRESS_POOL_SIZE",
+      "BYTEPS_NUMA_DEFAULT_QUOTA",
+      "BYTEPS_NUMA_ROOT_QUOTA",
+      "BYTEPS_CPU_BLACKLIST",
+      "BYTEPS_MULTITHREADED_CPU",
+      "BYTEPS_ORDERED_HOSTS",
+      "BYTEPS_JOB_ID",
+  };
+  std::vector<Variable> variables;
+  for (const char* name : kNames) variables.push_back({name, "upstream", "", "", kLater});
+  return variables;
+}
+
+std::vector<Section> sections() {
+  return {{"The job and its roles", role_variables()},
+          {"How data moves", flow_variables()},
+          {"Failure, safety, messages", safety_variables()},
+          {"Launcher and Python", launcher_variables()},
+          {"Upstream's other variables", upstream_variables()}};
+}
+
+// ---- parsing
+
+Status invalid(const Variable& variable, const std::string& value) {
+  return {Code::kInvalidArgument,
+          std::string(variable.name) + "='" + value + "' is not valid: it takes " + variable.form};
+}
+
+Status apply(const Variable& variable, const std::string& value, Draft& draft) {
+  if (variable.text != nullptr) {
+    variable.text(draft, value);
+  } else if (variable.number != nullptr) {
+    std::uint64_t number = 0;
+    const char* end = value.data() + value.size();
+    const auto [stop, error] = std::from_chars(value.data(), end, number);
+    if (error != std::errc() || stop != end || number < variable.min || number > variable.max)
+      return invalid(variable, value);
+    variable.number(draft, number);
+  } else if (std::string_view(variable.name) == "BYTEPS_LOG_LEVEL") {
+    constexpr std::pair<const char*, LogLevel> kLevels[] = {
+        {"TRACE", LogLevel::kTrace},     {"DEBUG", LogLevel::kDebug}, {"INFO", LogLevel::kInfo},
+        {"WARNING", LogLevel::kWarning}, {"ERROR", LogLevel::kError}, {"FATAL", LogLevel::kSilent}};
+    for (const auto& [level_name, level] : kLevels) {
+      if (value == level_name) return draft.config.log_level = level, Status::ok();
+    }
+    return invalid(variable, value);
+  }
+  return Status::ok();
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+void warn_about_unknown(const Environment& environment, const std::vector<Section>& table,
+                        Draft& draft) {
+  for (const auto& [name, value] : environment) {
+    if (!name.starts_with("BYTEPS_")) continue;  // DMLC_* and PS_* belong to other tools as well
+    std::string_view nearest;
+    std::size_t nearest_distance = std::numeric_limits<std::size_t>::max();
+    for (const Section& section : table) {
+      for (const Variable& variable : section.variables) {
+        const std::size_t distance = edit_distance(name, variable.name);
+        if (distance < nearest_distance) nearest_distance = distance, nearest = variable.name;
+      }
+    }
+    if (nearest_distance == 0) continue;
+    std::string line = "unknown variable " + name + " is ignored";
+    if (nearest_distance <= 4) line.append("; did you mean ").append(nearest).append("?");
+    draft.warnings.push_back(std::move(line));
+  }
+}
+
+// ---- bringing it together
+
+Status missing(const char* name, const std::string& remedy) {
+  return {Code::kInvalidArgument, std::string(name) + " is missing: " + remedy};
+}
+
+Status take_job_key(Draft& draft) {
+  std::string key = draft.job_key;
+  if (key.empty() && !draft.job_key_file.empty()) {
+    std::ifstream file(draft.job_key_file);
+    std::getline(file, key);
+    if (!file && key.empty()) {
+      return {Code::kInvalidArgument,
+              "BYTEPS_JOB_KEY_FILE='" + draft.job_key_file + "' cannot be read or is empty"};
+    }
+  }
+  if (key.empty()) return Status::ok();
+  constexpr std::size_t kKeyBytesMin = 16;
+  if (key.size() < kKeyBytesMin) {
+    return {Code::kInvalidArgument,
+            "the job key (BYTEPS_JOB_KEY or BYTEPS_JOB_KEY_FILE) has " +
+                std::to_string(key.size()) +
+                " bytes: it needs at least 16; make one with: openssl rand -hex 16"};
+  }
+  const std::uint64_t halves[2] = {stable_hash("byteps job 1 " + key),
+                                   stable_hash("byteps job 2 " + key)};
+  std::copy_n(reinterpret_cast<const std::byte*>(halves), sizeof halves,
+              draft.config.job.job_id.begin());
+  return Status::ok();
+}
+
+Status finish_scheduler_address(Role role, Draft& draft) {
+  JobConfig& job = draft.config.job;
+  if (job.scheduler_host.empty()) {
+    return missing(
+        "DMLC_PS_ROOT_URI",
+        "set it to the address of the machine that runs the scheduler, for example 10.0.0.1");
+  }
+  if (!draft.scheduler_port || (*draft.scheduler_port == 0 && role != Role::kScheduler)) {
+    return missing(
+        "DMLC_PS_ROOT_PORT",
+        "set it to the scheduler's TCP port, for example 9000, equal for all processes of the job");
+  }
+  job.scheduler_port = static_cast<std::uint16_t>(*draft.scheduler_port);
+  return Status::ok();
+}
+
+Status finish_worker(Draft& draft) {
+  JobConfig& job = draft.config.job;
+  const std::uint64_t machines = draft.machine_count.value_or(1);
+  const std::uint64_t size = machines * job.local_size;
+  if (job.local_rank >= job.local_size) {
+    return {Code::kInvalidArgument,
+            "BYTEPS_LOCAL_RANK=" + std::to_string(job.local_rank) +
+                " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local_size)};
+  }
+  if (size == 1 && !draft.force_distributed) {
+    job.scheduler_host.clear();
+    job.worker_count = 1;
+    return Status::ok();
+  }
+  if (!draft.machine_index && machines > 1) {
+    return missing("DMLC_WORKER_ID", "set it to this machine's index, 0 to " +
+                                         std::to_string(machines - 1) + " (DMLC_NUM_WORKER is " +
+                                         std::to_string(machines) + ")");
+  }
+  if (draft.machine_index.value_or(0) >= machines) {
+    return {Code::kInvalidArgument,
+            "DMLC_WORKER_ID=" + std::to_string(*draft.machine_index) +
+                " must be below DMLC_NUM_WORKER=" + std::to_string(machines)};
+  }
+  const std::uint64_t rank =
+      draft.global_rank.value_or(draft.machine_index.value_or(0) * job.local_size + job.local_rank);
+  if (rank >= size) {
+    return {Code::kInvalidArgument, "BYTEPS_GLOBAL_RANK=" + std::to_string(rank) +
+                                        " must be below the number of workers, " +
+                                        std::to_string(size) +
+                                        " (DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE)"};
+  }
+  if (!draft.server_count) {
+    return missing("DMLC_NUM_SERVER",
+                   "set it to the number of server processes of the job, at least 1");
+  }
+  job.rank = static_cast<std::uint32_t>(rank);
+  job.worker_count = static_cast<std::uint32_t>(size);
+  return finish_scheduler_address(Role::kWorker, draft);
+}
+
+Status finish_server_or_scheduler(Role role, Draft& draft) {
+  JobConfig& job = draft.config.job;
+  if (!draft.machine_count)
+    return missing("DMLC_NUM_WORKER", "set it to the number of worker machines, at least 1");
+  if (!draft.server_count)
+    return missing("DMLC_NUM_SERVER", "set it to the number of server processes, at least 1");
+  job.worker_count = static_cast<std::uint32_t>(*draft.machine_count);
+  return finish_scheduler_address(role, draft);
+}
+
+}  // namespace
+
+Environment process_environment() {
+  Environment environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const bool ours =
+        text.starts_with("DMLC_") || text.starts_with("BYTEPS_") || text.starts_with("PS_");
+    const std::size_t equals = text.find('=');
+    if (ours && equals != std::string_view::npos)
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
+
+Result<Environment> with_settings(Environment base, std::string_view settings) {
+  std::istringstream lines{std::string(settings)};
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Status(Code::kInvalidArgument, "setting '" + line + "' is not of the form NAME=value");
+    }
+    base[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return base;
+}
+
+Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment) {
+  const std::vector<Section> table = sections();
+  Draft draft;
+  for (const Section& section : table) {
+    for (const Variable& variable : section.variables) {
+      const auto found = environment.find(variable.name);
+      if (found == environment.end() || found->second.empty()) continue;
+      if (Status status = apply(variable, found->second, draft); !status.is_ok()) return status;
+    }
+  }
+  warn_about_unknown(environment, table, draft);
+  if (!draft.role.empty() && draft.role != name(role)) {
+    return Status(Code::kInvalidArgument,
+                  "DMLC_ROLE='" + draft.role + "', but this process is a " + name(role));
+  }
+  if (draft.async) {
+    return Status(Code::kUnsupported,
+                  "BYTEPS_ENABLE_ASYNC=1: asynchronous training is not in this version; unset it");
+  }
+  if (draft.scheduling_credit) {
+    draft.config.flow.priority_scheduling = *draft.scheduling_credit > 0;
+    if (*draft.scheduling_credit > 0) {
+      draft.config.flow.credit_bytes = *draft.scheduling_credit * draft.config.flow.partition_bytes;
+    }
+  }
+  draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
+  if (Status status = take_job_key(draft); !status.is_ok()) return status;
+  const Status status =
+      role == Role::kWorker ? finish_worker(draft) : finish_server_or_scheduler(role, draft);
+  if (!status.is_ok()) return status;
+  return ParsedEnvironment{draft.config, draft.interface, std::move(draft.warnings)};
+}
+
+std::string environment_reference() {
+  std::ostringstream out;
+  out << "# Environment variables\n\nGenerated from the table in `src/app/env.cc` by `make docs`; "
+         "a test keeps the two equal.\n"
+         "A malformed value ends the process with an error that names the variable and the "
+         "accepted form (exit code 2).\n"
+         "An unknown `BYTEPS_*` variable gives a warning.\n";
+  for (const Section& section : sections()) {
+    out << "\n## " << section.title << "\n\n";
+    if (std::string_view(section.variables.front().read_by) == "upstream") {
+      out << "Known so that existing job scripts run without warnings; " << kLater << ":\n\n";
+      for (const Variable& variable : section.variables) out << "- `" << variable.name << "`\n";
+      continue;
+    }
+    out << "| variable | read by | default | form | meaning |\n|---|---|---|---|---|\n";
+    for (const Variable& v : section.variables) {
+      out << "| `" << v.name << "` | " << v.read_by << " | " << v.default_text << " | " << v.form
+          << " | " << v.meaning << " |\n";
+    }
+  }
+  return out.str();
+}
+
+}  // namespace byteps

@@ -1,0 +1,44 @@
+// The environment: every DMLC_* and BYTEPS_* variable in one table (env.cc), parsed and checked
+// once.
+//
+// The names and meanings are upstream's (bytedance/byteps docs/env.md, ps-lite docs); what differs
+// is said in the table. A variable that is malformed or missing gives an error that names it and
+// the accepted form; an unknown BYTEPS_* variable gives a warning with the nearest known name.
+// docs/env.md is generated from the table.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "net/transport.h"
+
+namespace byteps {
+
+// Names and values; a snapshot, so that reading it has no effect on anyone.
+using Environment = std::map<std::string, std::string>;
+
+// The variables of this process that begin with DMLC_, BYTEPS_ or PS_.
+Environment process_environment();
+
+// `settings` is "NAME=value" lines; they override. kInvalidArgument names a line without '='.
+Result<Environment> with_settings(Environment base, std::string_view settings);
+
+struct ParsedEnvironment {
+  Config config;
+  std::string interface;              // DMLC_INTERFACE: the network interface to be reached by
+  std::vector<std::string> warnings;  // one line each, for the log
+};
+
+// What the environment says about a process of this role. kInvalidArgument: the message names the
+// variable.
+Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment);
+
+// The table as Markdown: the content of docs/env.md.
+std::string environment_reference();
+
+}  // namespace byteps

@@ -1,0 +1,165 @@
+// What the environment says, and how it says what is wrong with it.
+#include "app/env.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace byteps {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+Environment two_machines() {
+  return {{"DMLC_NUM_WORKER", "2"},
+          {"DMLC_NUM_SERVER", "3"},
+          {"DMLC_WORKER_ID", "1"},
+          {"DMLC_PS_ROOT_URI", "10.0.0.1"},
+          {"DMLC_PS_ROOT_PORT", "9000"}};
+}
+
+Environment with(Environment environment, const std::string& name, const std::string& value) {
+  environment[name] = value;
+  return environment;
+}
+
+Environment without(Environment environment, const std::string& name) {
+  environment.erase(name);
+  return environment;
+}
+
+std::string error_of(Role role, const Environment& environment) {
+  return parse_environment(role, environment).status().message();
+}
+
+TEST(Environment, nothing_at_all_is_a_job_of_one) {
+  const ParsedEnvironment parsed = parse_environment(Role::kWorker, {}).value();
+  EXPECT_TRUE(parsed.config.job.scheduler_host.empty());
+  EXPECT_EQ(parsed.config.job.worker_count, 1U);
+  EXPECT_TRUE(parsed.warnings.empty());
+}
+
+TEST(Environment, rank_and_size_count_processes_while_dmlc_counts_machines) {
+  Environment environment = two_machines();
+  environment["BYTEPS_LOCAL_SIZE"] = "4";
+  environment["BYTEPS_LOCAL_RANK"] = "2";
+  const JobConfig job = parse_environment(Role::kWorker, environment).value().config.job;
+  EXPECT_EQ(job.worker_count, 8U);
+  EXPECT_EQ(job.rank, 6U);
+  EXPECT_EQ(job.server_count, 3U);
+  EXPECT_EQ(job.scheduler_host, "10.0.0.1");
+  EXPECT_EQ(job.scheduler_port, 9000);
+}
+
+TEST(Environment, global_rank_wins_over_the_computed_one) {
+  EXPECT_EQ(parse_environment(Role::kWorker, with(two_machines(), "BYTEPS_GLOBAL_RANK", "0"))
+                .value()
+                .config.job.rank,
+            0U);
+  EXPECT_THAT(error_of(Role::kWorker, with(two_machines(), "BYTEPS_GLOBAL_RANK", "2")),
+              HasSubstr("BYTEPS_GLOBAL_RANK=2"));
+}
+
+TEST(Environment, one_worker_needs_servers_only_when_forced) {
+  const Environment one = with(with(two_machines(), "DMLC_NUM_WORKER", "1"), "DMLC_WORKER_ID", "0");
+  EXPECT_TRUE(parse_environment(Role::kWorker, one).value().config.job.scheduler_host.empty());
+  EXPECT_EQ(parse_environment(Role::kWorker, with(one, "BYTEPS_FORCE_DISTRIBUTED", "1"))
+                .value()
+                .config.job.scheduler_host,
+            "10.0.0.1");
+}
+
+TEST(Environment, what_is_missing_is_named_with_the_remedy) {
+  for (const char* name :
+       {"DMLC_NUM_SERVER", "DMLC_WORKER_ID", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"}) {
+    EXPECT_THAT(error_of(Role::kWorker, without(two_machines(), name)),
+                AllOf(HasSubstr(std::string(name) + " is missing"), HasSubstr("set it to")));
+  }
+  for (const char* name :
+       {"DMLC_NUM_SERVER", "DMLC_NUM_WORKER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"}) {
+    EXPECT_THAT(error_of(Role::kServer, without(two_machines(), name)),
+                HasSubstr(std::string(name) + " is missing"));
+  }
+}
+
+TEST(Environment, malformed_numbers_are_named_with_the_accepted_form) {
+  for (const char* bad : {"two", "", "-1", "0", "1.5", "70000", "2 ", "99999999999999999999"}) {
+    const std::string value = bad;
+    if (value.empty()) continue;  // empty means unset, as in a shell's VAR=
+    EXPECT_THAT(error_of(Role::kWorker, with(two_machines(), "DMLC_NUM_WORKER", value)),
+                AllOf(HasSubstr("DMLC_NUM_WORKER='" + value + "'"), HasSubstr("1 to 65536")));
+  }
+}
+
+TEST(Environment, an_unknown_variable_warns_with_the_nearest_name) {
+  const auto parsed = parse_environment(Role::kWorker, {{"BYTEPS_PARTITON_BYTES", "1024"}}).value();
+  ASSERT_EQ(parsed.warnings.size(), 1U);
+  EXPECT_THAT(parsed.warnings[0], AllOf(HasSubstr("BYTEPS_PARTITON_BYTES"),
+                                        HasSubstr("did you mean BYTEPS_PARTITION_BYTES?")));
+}
+
+TEST(Environment, upstreams_variables_are_known) {
+  EXPECT_TRUE(parse_environment(Role::kWorker, {{"BYTEPS_PCIE_SWITCH_SIZE", "8"}})
+                  .value()
+                  .warnings.empty());
+}
+
+TEST(Environment, sizes_are_rounded_up_to_whole_elements_of_every_kind) {
+  const auto flow = parse_environment(Role::kWorker, {{"BYTEPS_PARTITION_BYTES", "1000001"},
+                                                      {"BYTEPS_FRAME_BYTES", "65"}})
+                        .value()
+                        .config.flow;
+  EXPECT_EQ(flow.partition_bytes, 1000064U);
+  EXPECT_EQ(flow.frame_bytes, 128U);
+}
+
+TEST(Environment, scheduling_credit_counts_parts_and_zero_means_first_in_first_out) {
+  const auto parse = [](const char* credit) {
+    return parse_environment(Role::kWorker, {{"BYTEPS_SCHEDULING_CREDIT", credit},
+                                             {"BYTEPS_PARTITION_BYTES", "640"}})
+        .value()
+        .config.flow;
+  };
+  EXPECT_EQ(parse("3").credit_bytes, 1920U);
+  EXPECT_TRUE(parse("3").priority_scheduling);
+  EXPECT_FALSE(parse("0").priority_scheduling);
+}
+
+TEST(Environment, a_job_key_makes_a_job_id_that_only_the_same_key_makes) {
+  const auto id = [](const char* key) {
+    return parse_environment(Role::kWorker, {{"BYTEPS_JOB_KEY", key}}).value().config.job.job_id;
+  };
+  EXPECT_EQ(id("0123456789abcdef"), id("0123456789abcdef"));
+  EXPECT_NE(id("0123456789abcdef"), id("0123456789abcdeg"));
+  EXPECT_NE(id("0123456789abcdef"), JobConfig().job_id);
+  const std::string error = error_of(Role::kWorker, {{"BYTEPS_JOB_KEY", "short"}});
+  EXPECT_THAT(error, AllOf(HasSubstr("at least 16"),
+                           ::testing::Not(HasSubstr("short"))));  // a key is never printed
+}
+
+TEST(Environment, another_role_is_refused) {
+  EXPECT_THAT(error_of(Role::kServer, with(two_machines(), "DMLC_ROLE", "worker")),
+              HasSubstr("this process is a server"));
+}
+
+TEST(Environment, settings_override_line_by_line) {
+  const Environment merged =
+      with_settings(two_machines(), "DMLC_WORKER_ID=0\n\nBYTEPS_LOG_LEVEL=DEBUG\n").value();
+  EXPECT_EQ(merged.at("DMLC_WORKER_ID"), "0");
+  EXPECT_EQ(parse_environment(Role::kWorker, merged).value().config.log_level, LogLevel::kDebug);
+  EXPECT_THAT(with_settings({}, "nonsense").status().message(), HasSubstr("'nonsense'"));
+}
+
+TEST(Environment, the_reference_lists_every_variable_once) {
+  const std::string reference = environment_reference();
+  for (const char* name : {"`DMLC_ROLE`", "`BYTEPS_CREDIT_BYTES`", "`BYTEPS_TRACE_ON`"}) {
+    const std::size_t first = reference.find(name);
+    ASSERT_NE(first, std::string::npos) << name;
+    EXPECT_EQ(reference.find(name, first + 1), std::string::npos) << name;
+  }
+}
+
+}  // namespace
+}  // namespace byteps
