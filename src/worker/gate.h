@@ -1,0 +1,79 @@
+// Gate: in front of each shard's connection wait the parts that are ready to be sent. The first in
+// order may pass, frame by frame, while credit lasts.
+//
+// Order: wanted parts first (other workers wait for them); then the larger priority, the earlier
+// round, the smaller key, the smaller part: all workers derive the same order. Without priority
+// scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered. A
+// frame passes when it fits under the limit, or when nothing is unanswered (so one frame always
+// may), or when its part is wanted (docs/protocol.md, "who waits for whom").
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace byteps {
+
+class Gate {
+ public:
+  struct Order {
+    std::int32_t priority = 0;
+    Round round;
+    Key key;
+    PartIndex part;
+    std::uint64_t submission = 0;  // grows with each submission of this worker
+  };
+  // A part waiting here. Valid until remove().
+  using Ticket = std::uint32_t;
+  static constexpr Ticket kNoTicket = 0xffffffff;
+
+  Gate(bool priority_scheduling, std::uint64_t credit_bytes)
+      : priority_scheduling_(priority_scheduling), credit_bytes_(credit_bytes) {}
+
+  // `item` is the caller's word, returned by front_item(). O(log n), as want() and remove().
+  Ticket add(const Order& order, bool wanted, std::uint64_t item);
+  void want(Ticket ticket);
+  void remove(Ticket ticket);
+
+  bool empty() const { return heap_.empty(); }
+  std::size_t size() const { return heap_.size(); }
+  // The part that is first in order; the gate must not be empty.
+  Ticket front() const { return heap_.front(); }
+  std::uint64_t front_item() const { return slots_[heap_.front()].item; }
+  // Whether a frame of the first part that costs so much may pass now.
+  bool may_pass(std::uint64_t cost_bytes) const {
+    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
+           slots_[heap_.front()].wanted;
+  }
+
+  void on_sent(std::uint64_t cost_bytes) { unanswered_bytes_ += cost_bytes; }
+  void on_answered(std::uint64_t cost_bytes);
+  // The connection has ended: nothing is on the way any more. What waits here stays.
+  void forget_sent() { unanswered_bytes_ = 0; }
+
+  std::uint64_t unanswered_bytes() const { return unanswered_bytes_; }
+  std::uint64_t credit_bytes() const { return credit_bytes_; }
+
+ private:
+  struct Slot {
+    Order order;
+    std::uint64_t item = 0;
+    std::uint32_t position = 0;  // in heap_
+    bool wanted = false;
+  };
+  bool before(Ticket a, Ticket b) const;
+  void place(std::size_t position, Ticket ticket);
+  void rise(std::size_t position);
+  void sink(std::size_t position);
+
+  const bool priority_scheduling_;
+  const std::uint64_t credit_bytes_;
+  std::uint64_t unanswered_bytes_ = 0;
+  std::vector<Slot> slots_;   // by ticket
+  std::vector<Ticket> free_;  // slots without a part
+  std::vector<Ticket> heap_;  // binary heap, the first in order on top; slots know their position
+};
+
+}  // namespace byteps

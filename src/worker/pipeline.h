@@ -1,0 +1,225 @@
+// Pipeline: how a worker's operations become frames to shards, and answers become results. The
+// core: no socket, thread or clock; worker.h is its shell.
+//
+// An operation's life:
+//   submit -> [waits in its tensor's line] -> its parts wait at the gates of their shards (gate.h)
+//          -> frames pass, are answered, land in the output -> all answered and nothing lent ->
+//          Complete
+// It ends early when its declaration meets another one (mismatch), a worker it needs has left, or
+// the job ends. Also then its memory is given back only when no payload of it is at a transport and
+// its landing is withdrawn.
+//
+// How the shell uses it: it calls the on_...() functions, submit() and tick(), then takes the
+// outputs() in their order; then, for each shard whose transport accepts, front() and pop() until
+// front() says no, one frame per shard in turn so that the frames of different servers interleave.
+//
+// Results land in place: input and output may be the same memory. Resending a frame whose answer
+// has half overwritten it is harmless (docs/protocol.md, "why repeats are harmless"). The landing
+// of an operation is its whole output: an answer's offset in it is part * partition_bytes + frame
+// offset.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "net/transport.h"
+#include "net/wire.h"
+#include "worker/gate.h"
+#include "worker/handles.h"
+#include "worker/tensor_table.h"
+
+namespace byteps {
+
+// One push_pull as the pipeline takes it; its arguments were checked by the WorkerDoor.
+struct PipelineCall {
+  HandleId handle;
+  std::string name;
+  TensorSpec spec;
+  std::span<const std::byte> input;  // spec.total_bytes; empty on the non-roots of a broadcast
+  std::span<std::byte> output;       // spec.total_bytes; may be input
+  std::int32_t priority = 0;
+  bool once = false;
+};
+
+struct PipelineConfig {
+  WorkerRank self;
+  Epoch epoch;
+  Cut cut;  // the job's
+  std::uint64_t credit_bytes = 2 << 20;
+  std::uint64_t credit_frames_min = 4;
+  bool priority_scheduling = true;
+  TimeNs failure_ns = 3 * kSecond;
+  TimeNs first_notice_ns = 5 * kSecond;
+  TimeNs notice_every_ns = 10 * kSecond;
+};
+
+// What the shell has to do, in this order.
+struct PipelineOutput {
+  enum class Kind : std::uint8_t {
+    kLand,      // promise `landing` for `tag` to this shard's connection
+    kWithdraw,  // take the promise back
+    kComplete,  // the handle ends with `status`; its memory is the caller's again
+    kNotice,    // tell the user: status.message()
+  };
+  Kind kind = Kind::kComplete;
+  ShardIndex shard;
+  LandingTag tag = kNoLanding;
+  std::span<std::byte> landing;
+  HandleId handle;
+  Status status;
+};
+
+// Tensor bytes and operations since the beginning.
+struct PipelineCounters {
+  std::uint64_t pushed_bytes = 0;
+  std::uint64_t pulled_bytes = 0;
+  std::uint64_t finished_operations = 0;
+  std::uint64_t finished_bytes = 0;
+  std::uint64_t failed_operations = 0;
+};
+
+class Pipeline {
+ public:
+  explicit Pipeline(const PipelineConfig& config);
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Takes a call; kComplete follows exactly once per handle.
+  void submit(PipelineCall&& call, TimeNs now);
+
+  // A shard's connection is up (again), or gone. Before kUp nothing is sent to it. At down, all its
+  // payloads must have come back already (T4); what it had not answered is sent again at the next
+  // up.
+  void on_shard_up(ShardIndex shard);
+  void on_shard_down(ShardIndex shard);
+
+  // An answer came. `landed`: payload is the part of the landing that was written, otherwise it is
+  // copied from there. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks
+  // the protocol, end its connection.
+  Status on_answer(ShardIndex shard, const wire::Header& header, std::span<const std::byte> payload,
+                   bool landed);
+  // Others wait for this part: it goes first and without credit, as soon as it is submitted.
+  void on_wanted(ShardIndex shard, const wire::Header& header);
+  // Ranks disagree about the tensor: all its operations, also later ones, end with kMismatch and
+  // this text.
+  void on_mismatch(Key key, std::string_view text);
+  // A payload lent by pop() is ours again.
+  void on_sent(SendToken token);
+  // A worker left the job: what still needs it fails failure_ns later, or after its submission if
+  // that is later.
+  void on_worker_left(WorkerRank rank, TimeNs now);
+  // The job ends: all operations, also later ones, end with this status.
+  void fail_all(const Status& status);
+
+  // Deadlines and notices; cheap when nothing is due.
+  void tick(TimeNs now);
+  TimeNs next_deadline() const { return next_deadline_; }
+
+  // The message that may go to this shard now: a Declare, a Push or a Forget; false when none may.
+  // Its header is valid until the next call of any function. When the transport has accepted it,
+  // call pop() before anything else.
+  bool front(ShardIndex shard, Outgoing& message);
+  void pop();
+
+  // What the shell has to do since the last clear_outputs().
+  std::span<const PipelineOutput> outputs() const { return outputs_; }
+  void clear_outputs() { outputs_.clear(); }
+
+  std::size_t pending_operations() const { return pending_operations_; }
+  const PipelineCounters& counters() const { return counters_; }
+  const TensorTable& tensors() const { return tensors_; }
+  // Bytes that are sent to this shard and not answered, and their limit.
+  const Gate& gate(ShardIndex shard) const { return shards_[shard.value].gate; }
+
+ private:
+  enum class OpState : std::uint8_t { kFree, kWaiting, kActive, kEnding };
+  struct Op {
+    OpState state = OpState::kFree;
+    bool once = false;
+    std::int32_t priority = 0;
+    HandleId handle;
+    TensorIndex tensor = kNoTensor;
+    std::span<const std::byte> input;
+    std::span<std::byte> output;
+    std::uint64_t submission = 0;
+    TimeNs submitted_ns = 0;
+    LandingTag tag = kNoLanding;
+    OpIndex line_next = kNoOp;  // in its tensor's line
+    OpIndex older = kNoOp;      // among all pending, by time of submission
+    OpIndex newer = kNoOp;
+    Status result;  // kEnding: what it will end with
+  };
+  struct ShardState {
+    explicit ShardState(Gate g) : gate(std::move(g)) {}
+    Gate gate;
+    bool up = false;
+    std::uint32_t connection = 0;  // counts ups; a Declare belongs to one connection
+    std::vector<Key>
+        forgets;  // the last ones, sent again at up: a loss would leave the key at the shard
+    std::size_t forgets_sent = 0;
+  };
+  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget };
+
+  OpIndex new_op(PipelineCall& call, TensorIndex tensor, TimeNs now);
+  void free_op(OpIndex index);
+  void start(TensorIndex index);
+  void open_gate(TensorIndex index, std::uint32_t part);
+  void end_early(TensorIndex index, const Status& status);
+  void leave_gates(Tensor& tensor);
+  void settle(TensorIndex index);
+  void finish_well(TensorIndex index);
+  void fail_line(Tensor& tensor, const Status& status);
+  void forget(const Tensor& tensor);
+  void land_on(ShardIndex shard, const Tensor& tensor);
+  void withdraw(const Tensor& tensor);
+  bool needs_landing(const Tensor& tensor) const;
+  std::uint32_t shards_used(const Tensor& tensor) const;
+  std::uint64_t cost(std::uint64_t frame_bytes) const { return frame_bytes + wire::kHeaderBytes; }
+  std::uint8_t push_flags(const Tensor& tensor) const;
+  void complete(HandleId handle, Status status);
+  void stage_push(ShardIndex shard, TensorIndex index, std::uint32_t part, Outgoing& message);
+  void fail_for_departed(TimeNs now);
+  void notice(TimeNs now);
+  void set_deadline();
+
+  // constant
+  const PipelineConfig config_;
+
+  // owned by the loop
+  TensorTable tensors_;
+  std::vector<ShardState> shards_;
+  std::vector<Op> ops_;
+  std::vector<OpIndex> free_ops_;
+  OpIndex oldest_ = kNoOp;
+  OpIndex newest_ = kNoOp;
+  std::size_t pending_operations_ = 0;
+  std::uint64_t last_submission_ = 0;
+  LandingTag last_tag_ = kNoLanding;
+  std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
+  std::vector<std::pair<WorkerRank, TimeNs>> departed_;
+  Status job_failed_;
+  TimeNs next_notice_ns_ = kNever;
+  TimeNs next_deadline_ = kNever;
+  std::vector<PipelineOutput> outputs_;
+  PipelineCounters counters_;
+
+  // between front() and pop()
+  Staged staged_ = Staged::kNothing;
+  ShardIndex staged_shard_;
+  TensorIndex staged_tensor_ = kNoTensor;
+  std::uint32_t staged_part_ = 0;
+  std::uint64_t staged_bytes_ = 0;
+  wire::HeaderBytes staged_header_{};
+};
+
+}  // namespace byteps

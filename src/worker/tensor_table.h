@@ -1,0 +1,131 @@
+// TensorTable: what this worker knows of each tensor: its declaration, its parts, its round, its
+// line of operations.
+//
+// Invariants
+//  1. A tensor is its name. Its key is key_of(name); two names of one key are refused.
+//  2. A tensor keeps the declaration of its first use; another one is refused before anything is
+//  sent.
+//  3. At most one operation of a tensor is under way; the others wait in its line. Rounds go
+//  strictly one after the other.
+//  4. frames of part p: [p * frames_per_part, ...); bit f of `answered` belongs to frame f counted
+//  so over the tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "worker/gate.h"
+
+namespace byteps {
+
+// What all ranks must agree about.
+struct TensorSpec {
+  DType dtype = DType::kFloat32;
+  Operation operation = Operation::kSum;
+  WorkerRank root;  // broadcast only; otherwise 0
+  std::uint64_t total_bytes = 0;
+  bool operator==(const TensorSpec&) const = default;
+  std::string text() const;  // "float32 x 1024, sum"
+};
+
+// How tensors are cut. All three are the job's, from the roster.
+struct Cut {
+  std::uint64_t partition_bytes = 4'096'000;
+  std::uint64_t frame_bytes = 32 << 10;  // not above partition_bytes
+  std::uint32_t shard_count = 1;
+};
+
+// Index of an operation in the Pipeline's table.
+using OpIndex = std::uint32_t;
+inline constexpr OpIndex kNoOp = 0xffffffff;
+// Index of a tensor in the TensorTable.
+using TensorIndex = std::uint32_t;
+inline constexpr TensorIndex kNoTensor = 0xffffffff;
+
+// A part on its way through the current round.
+struct PartState {
+  ShardIndex shard;
+  std::uint32_t next_frame = 0;   // on this connection, all before it are sent or already answered
+  std::uint32_t sent_frames = 0;  // ever sent in this round: the frames below this
+  std::uint32_t answered_frames = 0;  // how many of them
+  Gate::Ticket ticket = Gate::kNoTicket;
+  std::uint32_t wanted_rounds = 0;  // rounds below this are wanted by others
+};
+
+struct Tensor {
+  // constant
+  Key key;
+  std::string name;
+  TensorSpec spec;
+  std::uint32_t frames_per_part = 1;
+  std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
+
+  // the current round
+  Round round;
+  OpIndex active = kNoOp;
+  std::vector<PartState> parts;
+  std::vector<std::uint64_t> answered;  // one bit per frame (invariant 4)
+  std::uint32_t finished_parts = 0;
+  std::uint32_t lent_count = 0;  // payloads at a transport: frames and declarations
+  std::vector<std::uint32_t>
+      declared_on;  // by part index mod shard count: the connection that has the declaration
+
+  // those that wait (linked through the Pipeline's operations)
+  OpIndex line_first = kNoOp;
+  OpIndex line_last = kNoOp;
+  bool once = false;  // the active or a waiting operation is the name's last
+  Status failed;      // not ok: every further operation ends with it
+
+  bool is_answered(std::uint32_t part, std::uint32_t frame) const {
+    const std::uint64_t bit = std::uint64_t{part} * frames_per_part + frame;
+    return (answered[bit >> 6] >> (bit & 63) & 1) != 0;
+  }
+  void set_answered(std::uint32_t part, std::uint32_t frame) {
+    const std::uint64_t bit = std::uint64_t{part} * frames_per_part + frame;
+    answered[bit >> 6] |= std::uint64_t{1} << (bit & 63);
+  }
+};
+
+class TensorTable {
+ public:
+  explicit TensorTable(const Cut& cut) : cut_(cut) {}
+
+  // The tensor of this name, new or known. kInvalidArgument: known with another declaration (the
+  // message has both), another name has the same key, too large to be cut, or the name was given up
+  // (flag once).
+  Result<TensorIndex> find_or_add(std::string_view name, const TensorSpec& spec);
+
+  // kNoTensor when there is none.
+  TensorIndex find(Key key) const;
+  Tensor& operator[](TensorIndex index) { return tensors_[index]; }
+  const Tensor& operator[](TensorIndex index) const { return tensors_[index]; }
+  // The name may be used anew, as another tensor. Nothing of it may be under way.
+  void erase(TensorIndex index);
+
+  std::size_t size() const { return by_key_.size(); }
+  const Cut& cut() const { return cut_; }
+
+  // Where parts and frames lie. Sizes in bytes, 64 bits throughout; an empty tensor has one part
+  // with one empty frame.
+  std::uint64_t part_offset(std::uint32_t part) const { return part * cut_.partition_bytes; }
+  std::uint64_t part_bytes(const Tensor& tensor, std::uint32_t part) const;
+  std::uint32_t frame_count(const Tensor& tensor, std::uint32_t part) const;
+  std::uint64_t frame_bytes(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const;
+
+ private:
+  void cut_up(Tensor& tensor) const;
+
+  const Cut cut_;
+  std::vector<Tensor> tensors_;
+  std::vector<TensorIndex> free_;
+  std::unordered_map<Key, TensorIndex> by_key_;  // never iterated
+};
+
+}  // namespace byteps

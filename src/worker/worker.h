@@ -1,0 +1,199 @@
+// Worker: the part of a training process that pushes tensors to the job's servers and gets the sums
+// back.
+//
+//   any thread                      | the worker's thread (a Runner, or the simulator)
+//   WorkerDoor  --Mailbox-->        | Worker (Actor): Member (joining, heartbeats, barrier, leave)
+//   WorkerDoor  <--Handles--        |                 Pipeline (tensors to frames, answers to
+//   results)
+//                                   |                 Transport (one connection to the scheduler,
+//                                   one to each shard)
+//
+// A job of one (JobConfig::scheduler_host is empty) needs no Worker: its door copies input to
+// output at once.
+//
+// A job:  WorkerDoor door(config, &waiter_of_the_transport);
+//         Worker worker(config, transport, door, log);
+//         Runner runner("byteps-worker", worker, waiter, clock);
+//         door.wait_joined(...); door.submit(...); door.wait(...); ...
+//         door.leave(true); runner.join();
+// The door must outlive the worker, the transport and waiter both of them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "loop/actor.h"
+#include "loop/mailbox.h"
+#include "net/transport.h"
+#include "worker/handles.h"
+#include "worker/pipeline.h"
+#include "worker/tensor_table.h"
+
+namespace byteps {
+
+// One tensor of one call, unchecked, as byteps_tensor has it.
+struct Submission {
+  std::string_view name;  // 1 to 1024 bytes
+  const void* input =
+      nullptr;             // element_count elements; not needed on the non-roots of a broadcast
+  void* output = nullptr;  // element_count elements; may be input
+  std::uint64_t element_count = 0;
+  std::uint32_t dtype = 0;      // a DType's number
+  std::uint32_t operation = 0;  // an Operation's number
+  std::uint32_t root = 0;       // broadcast only
+  std::int32_t priority = 0;
+  bool once = false;  // the name is never used again
+};
+inline constexpr std::size_t kTensorNameBytesMax = 1024;
+
+struct WorkerMetrics {
+  std::uint64_t pushed_bytes = 0;  // tensor bytes handed to the transport, repeats included
+  std::uint64_t pulled_bytes = 0;  // tensor bytes of answers
+  std::uint64_t finished_operations = 0;
+  std::uint64_t finished_bytes = 0;
+  std::uint64_t failed_operations = 0;
+  std::uint64_t reconnects = 0;  // connections to shards that were lost and made again
+};
+
+// The worker as other threads see it. Every function may be called from any thread.
+class WorkerDoor {
+ public:
+  // `waiter` is what the Worker's Runner sleeps on; null for a job of one, and where turns need no
+  // wake-up.
+  WorkerDoor(const Config& config, Waiter* waiter);
+  WorkerDoor(const WorkerDoor&) = delete;
+  WorkerDoor& operator=(const WorkerDoor&) = delete;
+
+  bool is_job_of_one() const { return job_of_one_; }
+
+  // Starts one exchange; never blocks. The memory belongs to the operation until wait() has
+  // returned for its handle. Errors at once: kInvalidArgument (the call is wrong, or not joined
+  // yet), kAgain (too many pending), or what the job failed with. What only shows against earlier
+  // uses of the name (another size, dtype, operation or root) ends the handle with
+  // kInvalidArgument; what only shows against other ranks ends it with kMismatch.
+  Result<HandleId> submit(const Submission& submission);
+
+  // All workers meet: the handle ends when all have begun theirs. Barriers of one worker are
+  // counted in their order.
+  Result<HandleId> begin_barrier();
+
+  // See Handles.
+  Result<bool> poll(HandleId handle) const { return handles_.poll(handle); }
+  Status wait(HandleId handle, TimeNs timeout_ns) { return handles_.wait(handle, timeout_ns); }
+  std::size_t pending_handles() const { return handles_.pending_count(); }
+
+  // Blocks until the job is complete and all shards are reached. kAgain: not yet (negative or
+  // kNever: without limit). Any other error: why it will never be.
+  Status wait_joined(TimeNs timeout_ns) const;
+  // The same without blocking; also tells later that the job has failed (then that status).
+  Status state() const { return wait_joined(0); }
+
+  // Ends all pending operations with kCancelled and says good-bye to the scheduler; the Worker is
+  // finished() soon after (at most the failure timeout). Returns at once; calling it again, or
+  // after a failure, is harmless. final: this process will not join the job again.
+  void leave(bool final);
+
+  // Constant once joined.
+  std::uint32_t rank() const { return rank_.load(std::memory_order_acquire); }
+  std::uint32_t size() const { return size_.load(std::memory_order_acquire); }
+  std::uint32_t server_count() const { return server_count_.load(std::memory_order_acquire); }
+
+  WorkerMetrics metrics() const;
+
+ private:
+  friend class Worker;
+  struct Command {
+    enum class Kind : std::uint8_t { kSubmit, kBarrier, kLeave };
+    Kind kind = Kind::kSubmit;
+    bool final = true;  // kLeave
+    HandleId handle;    // kBarrier
+    PipelineCall call;  // kSubmit
+  };
+  struct Counters {
+    std::atomic<std::uint64_t> pushed_bytes{0};
+    std::atomic<std::uint64_t> pulled_bytes{0};
+    std::atomic<std::uint64_t> finished_operations{0};
+    std::atomic<std::uint64_t> finished_bytes{0};
+    std::atomic<std::uint64_t> failed_operations{0};
+    std::atomic<std::uint64_t> reconnects{0};
+  };
+
+  Status check(const Submission& submission, PipelineCall& call) const;
+  Result<HandleId> post(Command&& command);
+  void copy_at_once(PipelineCall& call);
+
+  // The Worker's side.
+  void joined(std::uint32_t rank, std::uint32_t size, std::uint32_t server_count);
+  void failed(const Status& why);
+  void ended();
+
+  // constant
+  const bool job_of_one_;
+
+  // shared: thread-safe by themselves
+  Handles handles_;
+  Mailbox<Command> mailbox_;
+  Counters counters_;
+  std::atomic<std::uint32_t> rank_;
+  std::atomic<std::uint32_t> size_;
+  std::atomic<std::uint32_t> server_count_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::condition_variable state_changed_;
+  Status state_;  // kAgain: joining; ok: joined; otherwise why not any more
+  bool left_ = false;
+  TensorTable alone_;  // a job of one: the declarations so far
+};
+
+class Member;
+
+// The loop's side. Single-threaded: only turn() and the two questions after it are called once it
+// runs.
+class Worker final : public Actor {
+ public:
+  // config.job.scheduler_host must not be empty.
+  Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log);
+  ~Worker() override;
+
+  std::size_t turn(TimeNs now) override;
+  TimeNs next_deadline() const override;
+  // After leave() or a failure, when all handles have ended and all lent memory is back.
+  bool finished() const override { return state_ == State::kFinished; }
+
+  // For tests and the simulator; the worker's thread only. Null before the roster is known.
+  const Pipeline* pipeline() const { return pipeline_.get(); }
+
+ private:
+  enum class State : std::uint8_t {
+    kJoining,
+    kConnecting,
+    kWorking,
+    kLeaving,
+    kClosing,
+    kFinished
+  };
+
+  // constant after construction
+  const Config config_;
+  Transport& transport_;
+  WorkerDoor& door_;
+  const Log& log_;
+
+  // owned by the loop
+  State state_ = State::kJoining;
+  std::unique_ptr<Member> member_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace byteps
