@@ -1,0 +1,169 @@
+// Member: a worker's or a server's side of the conversation with the scheduler (docs/protocol.md,
+// Joining).
+//
+// A core: connections, messages and ticks go in; what to do on the network (actions) and what the
+// owner should know (events) come out. It has no socket, clock or thread. MemberPort
+// (member_port.h) carries the actions out on a Transport, so that a worker's Actor and a server's
+// use the same code.
+//
+// A life: the first tick() starts it. It connects, sends Join, and again after each lost
+// connection; then
+//   kRoster          the job is complete (a server hears this once per generation of workers)
+//   kBarrierDone ... kWorkerLeft ... kNotice
+// and ends with exactly one of
+//   kLeft            worker: leave() was acknowledged, or failure_ns passed; server: the job is
+//   over, well kFailed          the job cannot go on; the status says why, who, and what to do
+// after which it is done() and says nothing more.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "net/transport.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+// What the network should be told to do.
+struct MemberAction {
+  enum class Kind : std::uint8_t { kConnect, kSend, kClose };
+  Kind kind = Kind::kConnect;
+  Endpoint to;                     // kConnect; answer with Member::on_connecting
+  Hello hello;                     // kConnect
+  PeerId peer;                     // kSend, kClose
+  wire::Header header;             // kSend
+  std::vector<std::byte> payload;  // kSend
+  Status reason;                   // kClose
+};
+
+// What the owner should know.
+struct MemberEvent {
+  enum class Kind : std::uint8_t { kRoster, kBarrierDone, kWorkerLeft, kNotice, kLeft, kFailed };
+  Kind kind = Kind::kNotice;
+  wire::Roster roster;        // kRoster; epoch is larger than that of any roster before
+  std::uint64_t barrier = 0;  // kBarrierDone: the number that barrier() returned
+  WorkerRank worker;          // kWorkerLeft: once per worker and epoch
+  bool final = false;         // kWorkerLeft: it will not come back
+  std::string text;           // kNotice: a line for people: who is missing, what is unreachable
+  Status why;                 // kFailed
+};
+
+struct MemberOutput {
+  std::vector<MemberAction> actions;  // to be carried out in order
+  std::vector<MemberEvent> events;
+};
+
+// What a member says of itself, from its settings. `host` is "host:pid", for messages to people; it
+// also tells a member that lost its connection from another process with its rank. Servers list one
+// endpoint per shard, with an address that workers can reach.
+wire::Join make_join(const Config& config, Role role, std::string host,
+                     std::vector<Endpoint> endpoints);
+
+class Member {
+ public:
+  // Uses config.job (scheduler's address, job id) and config.timeout.
+  Member(wire::Join join, const Config& config);
+
+  // ---- from the network. A core that answers kConnect says so with on_connecting: the peer of the
+  // attempt, or the status with which it failed at once. Events of other peers must not be passed.
+  void on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutput& out);
+  void on_up(TimeNs now, MemberOutput& out);
+  void on_down(const Status& why, TimeNs now, MemberOutput& out);
+  void on_message(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+                  MemberOutput& out);
+  void on_malformed(const Status& why, TimeNs now, MemberOutput& out);  // the header was nonsense
+
+  // ---- from the owner.
+  // Servers: all shards work with this epoch now. (A worker's epoch is applied by itself when its
+  // roster comes.)
+  void applied(Epoch epoch, TimeNs now, MemberOutput& out);
+  // Workers: arrives at the next barrier and returns its number; kBarrierDone tells when all have.
+  // May be called before the roster came and while an earlier barrier is open.
+  std::uint64_t barrier(TimeNs now, MemberOutput& out);
+  // Workers: kLeft follows, at the latest after failure_ns. `final`: this process will not join
+  // again.
+  void leave(bool final, TimeNs now, MemberOutput& out);
+  // Tells everyone that the job cannot go on, because of `why` at this member. kFailed(why) follows
+  // when the scheduler knows, at the latest after failure_ns.
+  void fail(const Status& why, TimeNs now, MemberOutput& out);
+
+  // Time passes. Call it after everything that has arrived was handed in, so that a pause of this
+  // process is not taken for a silence of the scheduler.
+  void tick(TimeNs now, MemberOutput& out);
+  TimeNs next_deadline() const;
+
+  bool done() const { return stage_ == Stage::kDone; }
+  Epoch epoch() const { return epoch_; }                // applied; 0 before the first roster
+  std::optional<PeerId> peer() const { return peer_; }  // the connection, or the attempt at one
+  const std::string& scheduler_text() const {
+    return scheduler_text_;
+  }  // "scheduler at 10.0.0.1:9000"
+
+ private:
+  enum class Stage : std::uint8_t {
+    kJoining,  // no roster yet
+    kRunning,
+    kLeaving,  // leave() was called, the answer is not here
+    kFailing,  // fail() was called, likewise
+    kDone,
+  };
+
+  // Constant after construction.
+  const wire::Join join_;
+  const TimeoutConfig timeout_;
+  const Endpoint scheduler_;
+  const std::array<std::byte, 16> job_id_;
+  const std::string scheduler_text_;
+
+  void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput& out);
+  void send_heartbeat(TimeNs now, MemberOutput& out);
+  void send_barrier(MemberOutput& out);
+  void connect(TimeNs now, MemberOutput& out);
+  void drop_connection(Status reason, TimeNs now, MemberOutput& out);
+  void finish(Status why, MemberOutput& out);
+  void on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
+  void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+                MemberOutput& out);
+  void on_barrier_done(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+                       MemberOutput& out);
+  void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
+  void watch_start(TimeNs now, MemberOutput& out);
+  void watch_silence(TimeNs now, MemberOutput& out);
+  bool has_roster() const { return roster_epoch_ != Epoch(0); }
+  std::string unreachable_text(TimeNs now) const;
+
+  Stage stage_ = Stage::kJoining;
+  bool started_ = false;
+  TimeNs started_ns_ = 0;
+
+  // The connection.
+  std::optional<PeerId> peer_;
+  bool up_ = false;
+  TimeNs attempt_ns_ = 0;       // when the last attempt began
+  TimeNs next_attempt_ns_ = 0;  // not before this, while there is no connection
+  TimeNs heard_ns_ = 0;         // last sign of life of the scheduler; before any, the start
+  TimeNs next_heartbeat_ns_ = kNever;
+  Status last_down_;  // why there is no connection
+
+  // What is known.
+  Epoch roster_epoch_;  // of the newest roster
+  Epoch epoch_;         // applied
+  std::uint32_t rank_ = Hello::kNoRank;
+  std::vector<WorkerRank> left_;  // workers known to have left this epoch, sorted
+  TimeNs next_notice_ns_ = kNever;
+  std::string waiting_text_;  // the scheduler's last word about who is missing
+
+  // What is asked for.
+  std::uint64_t barriers_wanted_ = 0;  // in this life
+  std::uint64_t barriers_done_ = 0;    // in this life
+  std::uint64_t barrier_base_ = 0;  // done in earlier epochs; the wire counts from 0 in each epoch
+  bool leave_final_ = true;
+  Status failing_;
+  TimeNs give_up_ns_ = kNever;  // kLeaving, kFailing
+};
+
+}  // namespace byteps

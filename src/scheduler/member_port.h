@@ -1,0 +1,53 @@
+// MemberPort: a Member on a Transport that it may share with other connections of the same Actor.
+//
+// Use, in the Actor's turn():
+//   for each event of transport.poll():  if (port.handle(event, now)) continue;  ... else it is one
+//   of yours port.tick(now);                      after all events of this turn for (MemberEvent&
+//   event : port.take_events()) ...
+// Send tokens with the top bit set (Outbox::owns) belong to the port; your own must not have it.
+#pragma once
+
+#include <vector>
+
+#include "loop/actor.h"
+#include "scheduler/member.h"
+#include "scheduler/outbox.h"
+
+namespace byteps {
+
+class MemberPort {
+ public:
+  // The Transport must outlive the port.
+  MemberPort(wire::Join join, const Config& config, Transport& transport);
+
+  // True: the event belonged to the connection with the scheduler and is dealt with.
+  bool handle(const Event& event, TimeNs now);
+  void tick(TimeNs now);
+  TimeNs next_deadline() const;
+
+  // See Member.
+  void applied(Epoch epoch, TimeNs now);
+  std::uint64_t barrier(TimeNs now);
+  void leave(bool final, TimeNs now);
+  void fail(const Status& why, TimeNs now);
+
+  // What happened since the last call, in order.
+  std::vector<MemberEvent> take_events();
+
+  // The Member has ended. Wait for closed() too before the Transport is destroyed.
+  bool done() const { return member_.done(); }
+  // No connection with the scheduler is left and every lent payload is back.
+  bool closed() const { return own_peers_.empty() && outbox_.empty(); }
+  const Member& member() const { return member_; }
+
+ private:
+  void carry_out(TimeNs now);
+
+  Transport& transport_;
+  Member member_;
+  Outbox outbox_;
+  MemberOutput out_;
+  std::vector<PeerId> own_peers_;  // current connection and those that still owe their kDown
+};
+
+}  // namespace byteps

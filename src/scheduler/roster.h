@@ -1,0 +1,191 @@
+// RosterKeeper: who is here. The scheduler's core: connections, messages and ticks in, a list of
+// outputs out.
+//
+// The life of a job (docs/protocol.md, Joining):
+//
+//   kGathering   members join; missing ones are named. Complete: epoch + 1, the servers get the
+//   Roster kConfirming  until every server's Heartbeat carries the new epoch; then the workers get
+//   the Roster kRunning     until all workers of this roster have left; then kGathering for the
+//   next generation, or the end kEnding      everyone is told (Fail, or Leave after success); until
+//   they have disconnected, or failure_ns kEnded
+//
+// Invariants:
+//  1 The epoch grows by one each time the job becomes complete, and never otherwise.
+//  2 A worker gets the Roster of an epoch only after all servers in it said that they apply it.
+//  3 A rank belongs to one process at a time: a second claimant is refused while the first is
+//  connected. 4 Between epochs nothing is lost by a lost member; within one, a member gone for
+//  failure_ns ends the job. 5 All decisions follow the order of arrival, ranks, and `now`: equal
+//  inputs give equal outputs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "net/transport.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+// Something for the shell to do, in order.
+struct KeeperOutput {
+  enum class Kind : std::uint8_t { kSend, kClose, kNotice };
+  Kind kind = Kind::kNotice;
+  PeerId peer;                       // kSend, kClose
+  wire::Header header;               // kSend
+  std::vector<std::byte> payload;    // kSend
+  Status reason;                     // kClose
+  LogLevel level = LogLevel::kInfo;  // kNotice
+  std::string text;                  // kNotice
+};
+
+class RosterKeeper {
+ public:
+  static constexpr std::uint32_t kWorkersMax = 16384;
+  static constexpr std::uint32_t kServersMax = 4096;
+  static constexpr std::size_t kHostBytesMax = 128;  // longer ones are shortened, for people only
+
+  // Uses config.job's counts, config.flow and config.timeout.
+  explicit RosterKeeper(const Config& config);
+
+  void on_up(PeerId peer, const Hello& hello, TimeNs now, std::vector<KeeperOutput>& out);
+  void on_down(PeerId peer, const Status& why, TimeNs now, std::vector<KeeperOutput>& out);
+  void step(PeerId peer, const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+            std::vector<KeeperOutput>& out);
+  // What this peer sent could not be understood; its connection ends.
+  void on_malformed(PeerId peer, const Status& why, std::vector<KeeperOutput>& out);
+
+  // Time passes; the first call starts the clock of the notices. Call it after everything that has
+  // arrived was handed in, so that a pause of the scheduler is not taken for a silence of the
+  // members.
+  void tick(TimeNs now, std::vector<KeeperOutput>& out);
+  TimeNs next_deadline() const;
+
+  enum class Phase : std::uint8_t { kGathering, kConfirming, kRunning, kEnding, kEnded };
+  Phase phase() const { return phase_; }
+  Epoch epoch() const { return epoch_; }
+  bool ended() const { return phase_ == Phase::kEnded; }
+  const Status& outcome() const { return outcome_; }
+
+  // The sentence for people about who is missing and who is here. Also what is sent as Waiting.
+  std::string waiting_text(TimeNs now) const;
+
+ private:
+  using Outputs = std::vector<KeeperOutput>;
+  using Arrival = std::uint64_t;  // numbers members in order of arrival; never used again
+
+  // One member. Workers outside the roster wait for the next epoch; servers outside it are spare.
+  struct Seat {
+    wire::Join join;                      // host made printable
+    std::uint32_t rank = Hello::kNoRank;  // servers: from their first roster on
+    bool in_roster = false;               // of the current epoch
+    bool left = false;                    // in_roster workers only
+    bool left_for_good = false;
+    bool told = false;           // kEnding: the last word was sent
+    std::optional<PeerId> peer;  // none: the connection is lost
+    TimeNs since_ns = 0;
+    TimeNs heard_ns = 0;  // last sign of life, or when the connection was lost
+    Status lost_why;
+    Epoch applied;              // by Join and Heartbeat
+    TimeNs next_notice_ns = 0;  // workers that wait while an epoch runs
+  };
+  struct Connection {
+    TimeNs since_ns = 0;
+    std::optional<Arrival> seat;  // none: it has not joined, or was refused, or its member has gone
+    bool refused = false;         // Fail was sent; nothing it says counts any more
+  };
+  // Seats by rank, as they would be if the job were complete now.
+  struct Cast {
+    std::vector<Seat*> workers;  // null: missing
+    std::vector<Seat*> servers;
+    bool complete() const;
+  };
+
+  // Messages.
+  void on_join(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
+               TimeNs now, Outputs& out);
+  void on_heartbeat(Seat& seat, const wire::Header& header, TimeNs now, Outputs& out);
+  void on_leave(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
+                TimeNs now, Outputs& out);
+  void on_barrier(PeerId peer, Seat& seat, const wire::Header& header,
+                  std::span<const std::byte> payload, Outputs& out);
+  void on_fail(Seat& seat, std::span<const std::byte> payload, TimeNs now, Outputs& out);
+
+  // Seats.
+  std::optional<Arrival> find_same(const wire::Join& join);
+  Status check_join(const wire::Join& join) const;
+  bool refuse_claimed_rank(PeerId peer, const wire::Join& join, TimeNs now, Outputs& out);
+  bool sizes_agree(const Seat& newcomer, Status& why) const;
+  void attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out);
+  void catch_up(Seat& seat, TimeNs now, Outputs& out);
+  void erase(Arrival arrival);
+  void mark_left(Seat& seat, bool final, TimeNs now, Outputs& out);
+  void refuse(PeerId peer, const Status& why, Outputs& out);
+
+  // Phases.
+  void gather(TimeNs now);
+  void try_complete(TimeNs now, Outputs& out);
+  void try_run(TimeNs now, Outputs& out);
+  void try_next_generation(TimeNs now, Outputs& out);
+  void fail_job(Status why, TimeNs now, Outputs& out);
+  void succeed(TimeNs now, Outputs& out);
+  void tell_end(Seat& seat, Outputs& out);
+  void try_end(TimeNs now);
+
+  // Ticks.
+  void send_heartbeats(TimeNs now, Outputs& out);
+  void drop_strangers(TimeNs now, Outputs& out);
+  void watch_silence(TimeNs now, Outputs& out);
+  void watch_start(TimeNs now, Outputs& out);
+
+  // What is expected, who plays what.
+  std::uint32_t expected_workers() const;
+  std::uint32_t expected_servers() const;
+  Cast cast();
+  wire::Roster roster_for(const Seat& seat) const;
+
+  // Texts.
+  std::string describe(const Seat& seat) const;
+  std::string missing_text(TimeNs now) const;
+  std::string here_text(TimeNs now) const;
+
+  void send(PeerId peer, wire::Kind kind, WorkerRank worker, std::vector<std::byte> payload,
+            Outputs& out) const;
+  void close(PeerId peer, Status reason, Outputs& out) const;
+  static void notice(LogLevel level, std::string text, Outputs& out);
+
+  // Constant after construction.
+  const JobConfig job_;
+  const FlowConfig flow_;
+  const TimeoutConfig timeout_;
+
+  Phase phase_ = Phase::kGathering;
+  Epoch epoch_;
+  Status outcome_;
+  std::map<Arrival, Seat> seats_;
+  std::map<PeerId, Connection> connections_;
+  Arrival next_arrival_ = 0;
+
+  // The epoch that is being confirmed or runs.
+  std::vector<wire::RosterMember> roster_members_;
+  std::uint64_t partition_bytes_ = 0;
+  std::uint64_t frame_bytes_ = 0;
+  std::uint64_t barrier_number_ = 0;         // the one that is open
+  std::set<std::uint32_t> barrier_arrived_;  // ranks
+
+  bool started_ = false;
+  TimeNs gather_ns_ = 0;  // when this gathering began
+  TimeNs next_notice_ns_ = kNever;
+  TimeNs idle_until_ns_ = kNever;  // all workers have left; the job ends then unless one comes back
+  TimeNs ending_until_ns_ = kNever;
+  TimeNs next_heartbeat_ns_ = kNever;
+  std::string last_refusal_;  // of this gathering, for the notices
+};
+
+}  // namespace byteps

@@ -1,0 +1,44 @@
+// Scheduler: the Actor around RosterKeeper. It moves messages between the core and a Transport, and
+// writes the log.
+#pragma once
+
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "loop/actor.h"
+#include "net/transport.h"
+#include "scheduler/outbox.h"
+#include "scheduler/roster.h"
+
+namespace byteps {
+
+class Scheduler final : public Actor {
+ public:
+  // `transport` is already listening at the job's scheduler address and outlives the Scheduler.
+  // Uses config.job (counts: what is expected before a worker said otherwise), config.flow and
+  // config.timeout.
+  Scheduler(const Config& config, Transport& transport, Log log);
+
+  std::size_t turn(TimeNs now) override;
+  TimeNs next_deadline() const override;
+  // The job is over, all members know it or failure_ns passed, and no payload is lent.
+  bool finished() const override;
+
+  // How the job ended: Ok when all workers left, otherwise why it failed. Ok while it still runs.
+  Status outcome() const { return keeper_.outcome(); }
+  Epoch epoch() const { return keeper_.epoch(); }
+
+ private:
+  void handle(const Event& event, TimeNs now);
+  void carry_out(TimeNs now);
+
+  Transport& transport_;
+  Log log_;
+  RosterKeeper keeper_;
+  Outbox outbox_;
+  std::vector<KeeperOutput> out_;
+  std::vector<Event> events_;
+};
+
+}  // namespace byteps
