@@ -1,0 +1,75 @@
+// ServerMember: the part of a server that speaks with the scheduler. It joins with the endpoints
+// of the server's shards, hands each roster to the shards, confirms an epoch only when every shard
+// has applied it (so a worker that knows an epoch finds no shard that does not), and stops the
+// shards when the job ends.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "loop/actor.h"
+#include "loop/mailbox.h"
+#include "net/transport.h"
+#include "scheduler/member_port.h"
+#include "server/shard.h"
+
+namespace byteps {
+
+class ServerMember final : public Actor {
+ public:
+  // `transport` connects only, and is used by this actor only. `host` is "host:pid", for messages
+  // to people. `shard_endpoints[i]` is where workers reach shard i of this server, `shards[i]` its
+  // inbox; `notices` is the box in which all shards answer, and wakes this actor. All references
+  // must outlive it.
+  ServerMember(const Config& config, Transport& transport, std::string host,
+               std::vector<Endpoint> shard_endpoints, std::vector<Mailbox<ShardCommand>*> shards,
+               Mailbox<ShardNotice>& notices, Log log);
+
+  std::size_t turn(TimeNs now) override;
+  TimeNs next_deadline() const override;
+  // The job has ended for this server (see outcome), every shard was told to stop, and the
+  // connection with the scheduler is closed.
+  bool finished() const override;
+  // Ok when the job ended well, otherwise why not. Meaningful after finished().
+  const Status& outcome() const { return outcome_; }
+
+  // Ends this server, and with it the job (a signal came): the scheduler hears why. Any thread;
+  // wake the actor afterwards.
+  void request_stop() { stop_requested_.store(true, std::memory_order_release); }
+
+ private:
+  void handle(MemberEvent& event);
+  void begin_epoch(const wire::Roster& roster);
+  void handle(const ShardNotice& notice, TimeNs now);
+  void end(Status outcome);
+  void post_commands();
+
+  // Constant after construction.
+  Transport& transport_;
+  const std::vector<Mailbox<ShardCommand>*> shards_;
+  Mailbox<ShardNotice>& notices_;
+  const Log log_;
+
+  // Owned by the loop.
+  MemberPort port_;
+  std::array<Event, 64> events_;
+  std::vector<ShardNotice> drained_;
+  std::vector<std::vector<ShardCommand>> to_post_;  // by shard: not yet taken by its inbox
+  Epoch epoch_;                                     // handed to the shards
+  std::vector<bool> applied_;                       // by shard, of epoch_
+  bool ended_ = false;
+  Status outcome_;
+  TimeNs close_by_ns_ = kNever;  // ended_: the connection is not waited for any longer
+
+  // Set by any thread, read by the loop.
+  std::atomic<bool> stop_requested_{false};
+};
+
+}  // namespace byteps

@@ -1,0 +1,216 @@
+// Shelf: what is summed. The pure core of a shard: a message comes in, what to send comes out. No
+// socket, no thread, no clock (docs/protocol.md: "Summing", "Why repeats are harmless", "Hostile
+// bytes").
+//
+// A tensor that somebody declared is an entry; a part of it gets a record at its first push; a
+// frame of a part has the round being summed, a bit per worker, an accumulator while it is
+// incomplete, and the last finished sum.
+//
+// Invariants (n workers; frame f sums round r, that is: its rounds below r are finished):
+//   I1 A worker's bit is set exactly when its contribution of round r is in. Each contribution is
+//      added at most once.
+//   I2 f has an accumulator, or contributions held back, only while 0 < set bits < n. (A broadcast
+//      has an accumulator only after the root's push.) With the n-th bit the frame is finished in
+//      the same step: r grows by one and all bits are clear.
+//   I3 f has a finished sum exactly when r > 0, and it is that of round r-1. The one of round r-2
+//      went back when round r-1 was finished. So a frame at rest costs its own bytes once.
+//   I4 A push of round r says that its worker has the whole sum of round r-1; a push of round r-1
+//      only that it may have lost the answer.
+//   I5 Memory is taken for what came, never for a length that was announced: a declaration costs
+//      its name, the first push of a part the records of that part's frames.
+//   I6 A part with an incomplete frame has exactly one alarm; no part ever has two.
+//   I7 What comes out depends on the messages, their order and `now`; on no address and no hash
+//      order.
+//   I8 In deterministic mode floats are added in order of rank; a contribution that comes before
+//      its turn is held back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "kernels/kernels.h"
+#include "net/wire.h"
+#include "server/part_map.h"
+
+namespace byteps {
+
+// What the shelf wants done, in the order of the vectors' entries. The caller clears it and passes
+// it in again, so that the steady state allocates nothing.
+struct ShelfOutput {
+  // Send one frame of a result to header.worker. The buffer is lent as long as this ref (or a copy)
+  // lives.
+  struct Answer {
+    wire::Header header;  // kind, epoch, key, part, round, offset, worker, its landing tag
+    std::uint64_t landing_offset = 0;  // offset of the frame in the whole tensor, bytes
+    BufferRef buffer;                  // empty when there is no payload
+    std::size_t payload_bytes = 0;
+    std::span<const std::byte> payload() const {
+      return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
+                    : std::span<const std::byte>();
+    }
+  };
+  // Tell this worker that others wait for its contribution.
+  struct Wanted {
+    WorkerRank worker;
+    Key key;
+    PartIndex part;
+    Round round;
+  };
+  // Tell one worker, or all that are connected, that this tensor cannot be summed
+  // (wire::Kind::kMismatch).
+  struct Spoiled {
+    std::optional<WorkerRank> worker;  // empty: all
+    Key key;
+    Code code = Code::kMismatch;  // kMismatch: declarations differ; kSystem: no memory; ...
+    std::string text;
+  };
+  // This worker broke the protocol: end its connection with one log line.
+  struct Violation {
+    WorkerRank worker;
+    std::string text;
+  };
+
+  std::vector<Answer> answers;
+  std::vector<Wanted> wanted;
+  std::vector<Spoiled> spoiled;
+  std::vector<Violation> violations;
+  std::vector<Status> failures;  // the job cannot go on with this server
+
+  bool empty() const {
+    return answers.empty() && wanted.empty() && spoiled.empty() && violations.empty() &&
+           failures.empty();
+  }
+  void clear();
+};
+
+struct ShelfSettings {
+  // A frame incomplete for so long asks for the missing contributions.
+  TimeNs wanted_ns = 5 * kMillisecond;
+  // Floats are added in order of rank.
+  bool deterministic = false;
+  // One more tensor fails the job.
+  std::size_t tensor_count_max = std::size_t{1} << 20;
+  // Bytes lent by the pool; a tensor that needs more is spoiled.
+  std::size_t memory_bytes_max = SIZE_MAX;
+  const KernelSet* kernels = &best_kernels();
+};
+
+// Facts of an epoch, from the roster.
+struct ShelfEpoch {
+  Epoch epoch;
+  std::uint32_t worker_count = 0;
+  std::uint64_t partition_bytes = 0;
+  std::uint64_t frame_bytes = 0;
+};
+
+class Shelf {
+ public:
+  // `pool` gives the memory of accumulators and sums; it must outlive the shelf and every Answer.
+  Shelf(const ShelfSettings& settings, BufferPool& pool);
+  ~Shelf();
+  Shelf(const Shelf&) = delete;
+  Shelf& operator=(const Shelf&) = delete;
+
+  // Forgets everything of the former epoch and serves this one. kInvalidArgument: facts that cannot
+  // be served (no worker, sizes that are no multiple of 64 bytes or beyond the limits); the shelf
+  // then serves nothing.
+  Status begin_epoch(const ShelfEpoch& facts);
+
+  // A worker has a new connection: it has to declare its keys again, and hears of spoiled ones.
+  void connect(WorkerRank worker, ShelfOutput& out);
+  // Its connection ended. What it contributed stays; its contributions count as soon as they are
+  // in.
+  void disconnect(WorkerRank worker);
+
+  // One message (kDeclare, kPush, kForget) of a connected worker. `payload` is only read during the
+  // call. Appends to out.
+  void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+            TimeNs now, ShelfOutput& out);
+
+  // Asks for contributions that are missing for too long. Cheap when there is nothing to ask.
+  void tick(TimeNs now, ShelfOutput& out);
+  // When tick() wants to be called; kNever if nothing is incomplete.
+  TimeNs next_deadline() const;
+
+  // For metrics and tests.
+  std::size_t tensor_count() const { return tensors_.size(); }
+  std::size_t incomplete_frame_count() const { return incomplete_frame_count_; }
+
+  static constexpr std::uint64_t kFramesPerPartMax = std::uint64_t{1} << 20;
+  static constexpr std::uint32_t kWorkerCountMax = 65536;
+  // Wanted repeats at wanted_ns, 2 wanted_ns, 4 wanted_ns, ... and from then on every wanted_ns <<
+  // this.
+  static constexpr std::uint32_t kWantedDoublings = 8;
+
+ private:
+  struct Tensor;
+  struct Frame;
+  struct Part;
+  struct Alarm {  // "look at this part then"
+    TimeNs due_at_ns;
+    std::uint64_t number;   // equal times ring in the order they were set
+    std::uint64_t part_id;  // the key and part may belong to another record by then
+    Key key;
+    PartIndex part;
+  };
+
+  void declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+               ShelfOutput& out);
+  void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+            TimeNs now, ShelfOutput& out);
+  void forget(WorkerRank from, const wire::Header& header);
+
+  // ---- declarations (shelf.cc, second half)
+  const char* wrong_with(const wire::Declare& declared) const;
+  Tensor* compare(Tensor& tensor, WorkerRank from, const wire::Declare& declared, ShelfOutput& out);
+  void spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out);
+  void tell_spoiled(const Tensor& tensor, Key key, WorkerRank worker, ShelfOutput& out) const;
+  void drop_parts(Tensor& tensor);
+
+  // ---- frames
+  Part* find_part(const wire::Header& header, WorkerRank from, ShelfOutput& out);
+  Part* make_part(Tensor& tensor, const wire::Header& header);
+  const char* wrong_with(const Part& part, const wire::Header& header, WorkerRank from,
+                         std::size_t payload_bytes) const;
+  void contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
+                  const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+                  ShelfOutput& out);
+  void add(Part& part, Frame& frame, std::span<const std::byte> payload);
+  void add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
+                    std::span<const std::byte> payload);
+  void finish(Part& part, std::uint32_t frame_index, ShelfOutput& out);
+  void answer(const Part& part, std::uint32_t frame_index, WorkerRank worker, LandingTag landing,
+              ShelfOutput& out) const;
+  BufferRef take(std::size_t bytes);  // bad_alloc beyond the limit
+
+  // ---- alarms
+  void set_alarm(Part& part, TimeNs due_at);
+  void ring(Part& part, TimeNs now, ShelfOutput& out);
+
+  std::size_t frame_length(const Part& part, std::uint32_t frame_index) const;
+  std::span<std::uint64_t> bits_of(Part& part, std::uint32_t frame_index) const;
+
+  const ShelfSettings settings_;
+  BufferPool& pool_;
+
+  ShelfEpoch facts_;           // worker_count 0: serves nothing
+  std::size_t bit_words_ = 0;  // 64-bit words for one bit per worker
+  std::map<Key, std::unique_ptr<Tensor>> tensors_;
+  PartMap<Part> parts_;        // every part of every tensor, for the one look-up per frame
+  std::vector<Alarm> alarms_;  // a heap, earliest first
+  std::uint64_t alarms_set_ = 0;
+  std::uint64_t parts_made_ = 0;
+  std::size_t incomplete_frame_count_ = 0;
+};
+
+}  // namespace byteps
