@@ -102,7 +102,7 @@ struct ShelfSettings {
   std::size_t tensor_count_max = std::size_t{1} << 20;
   // Bytes lent by the pool; a tensor that needs more is spoiled.
   std::size_t memory_bytes_max = SIZE_MAX;
-  const KernelSet* kernels = &best_kernels();
+  KernelSet kernels = best_kernels();
 };
 
 // Facts of an epoch, from the roster.
