@@ -15,7 +15,8 @@ class Prng {
   std::uint64_t next() { return stable_mix(state_ += 0x9e3779b97f4a7c15ULL); }
   // Uniform in [0, bound); bound must be above 0. The bias is below bound / 2^64.
   std::uint64_t below(std::uint64_t bound) {
-    return static_cast<std::uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }
   // True with this probability.
   bool chance(double probability) {
