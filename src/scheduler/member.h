@@ -122,6 +122,7 @@ class Member {
   void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput& out);
   void send_heartbeat(TimeNs now, MemberOutput& out);
   void send_barrier(MemberOutput& out);
+  void send_fail(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(Status reason, TimeNs now, MemberOutput& out);
   void finish(Status why, MemberOutput& out);

@@ -1,0 +1,27 @@
+// Phrases: the small pieces that messages for people are made of.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+
+namespace byteps {
+
+// "250 ms", "1.5 s", "12 s", "10 min".
+std::string duration_text(TimeNs duration_ns);
+
+// Ascending numbers as people write them: "0", "1 and 3", "0-3, 7 and 9".
+std::string number_list(const std::vector<std::uint32_t>& ascending);
+
+// "worker 1 of 4", "workers 1 and 3 of 4"; `noun` in the singular.
+std::string missing_ranks(std::string_view noun, const std::vector<std::uint32_t>& ascending,
+                          std::uint32_t of);
+
+// A stranger's text made harmless for a terminal: at most `bytes_max` bytes, control characters become '?'. Cuts
+// between UTF-8 characters, and says so with "...".
+std::string printable(std::string_view text, std::size_t bytes_max);
+
+}  // namespace byteps
