@@ -1,0 +1,271 @@
+// The C interface over WorkerDoor and Worker: assembles a job, checks what crosses the border, translates errors.
+// No exception leaves it; a forked child's copy of a job is inert.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <unistd.h>
+
+#include "app/env.h"
+#include "app/process.h"
+#include "byteps/byteps.h"
+#include "loop/clock.h"
+#include "loop/runner.h"
+#include "worker/worker.h"
+
+using byteps::Code;
+using byteps::Status;
+
+// Everything a job needs, in the order of construction; destroyed from the end.
+struct byteps_job {
+  byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport)
+      : owner(getpid()),
+        config(std::move(job_config)),
+        log("worker " + std::to_string(config.job.rank), config.log_level,
+            byteps::Log::standard_error()),
+        transport(std::move(own_transport)),
+        door(config, transport.get()) {
+    if (door.is_job_of_one()) return;
+    worker.emplace(config, *transport, door, log);
+    runner.emplace("byteps-worker", *worker, *transport, clock);
+  }
+
+  const pid_t owner;
+  const byteps::Config config;
+  const byteps::Log log;
+  byteps::MonotonicClock clock;
+  std::unique_ptr<byteps::TcpTransport> transport;  // null in a job of one
+  byteps::WorkerDoor door;
+  std::optional<byteps::Worker> worker;
+  std::optional<byteps::Runner> runner;
+
+  std::mutex barrier_mutex;  // guards what follows
+  std::optional<byteps::HandleId> barrier;
+};
+
+namespace {
+
+static_assert(static_cast<int>(Code::kCancelled) == BYTEPS_CANCELLED);
+static_assert(static_cast<int>(Code::kMismatch) == BYTEPS_MISMATCH);
+
+int report(const Status& status, byteps_error* error) {
+  if (error != nullptr) {
+    error->code = static_cast<int32_t>(status.code());
+    std::snprintf(error->message, sizeof error->message, "%s", status.message().c_str());
+  }
+  return static_cast<int>(status.code());
+}
+
+Status forked() {
+  return {Code::kInvalidArgument,
+          "this job belongs to the parent process: after fork() a child must join a job of its "
+          "own, or not use byteps"};
+}
+
+Status no_job() {
+  return {Code::kInvalidArgument, "the job is NULL: call byteps_join first"};
+}
+
+// Runs `body`, which returns a Status, as an interface function: nothing is thrown across the border.
+template <typename Body>
+int guarded(byteps_error* error, Body&& body) {
+  try {
+    return report(body(), error);
+  } catch (const std::bad_alloc&) {
+    return report({Code::kSystem, "out of memory"}, error);
+  } catch (const std::exception& exception) {
+    return report({Code::kSystem, std::string("unexpected: ") + exception.what()}, error);
+  }
+}
+
+// The same for functions of a job.
+template <typename Job, typename Body>
+int with_job(Job* job, byteps_error* error, Body&& body) {
+  if (job == nullptr) return report(no_job(), error);
+  if (job->owner != getpid()) return report(forked(), error);
+  return guarded(error, std::forward<Body>(body));
+}
+
+Status start(const char* settings, byteps_job** job) {
+  const auto environment =
+      byteps::with_settings(byteps::process_environment(), settings == nullptr ? "" : settings);
+  if (!environment.is_ok()) return environment.status();
+  const auto parsed = byteps::parse_environment(byteps::Role::kWorker, environment.value());
+  if (!parsed.is_ok()) return parsed.status();
+  const byteps::Config& config = parsed.value().config;
+  const byteps::Log log("worker", config.log_level, byteps::Log::standard_error());
+  for (const std::string& warning : parsed.value().warnings) LOG(log, kWarning) << warning;
+  std::unique_ptr<byteps::TcpTransport> transport;
+  if (!config.job.scheduler_host.empty()) {
+    auto made = byteps::make_transport(config, byteps::Role::kWorker, {}, log);
+    if (!made.is_ok()) return made.status();
+    transport = std::move(made).value();
+  }
+  *job = new byteps_job(config, std::move(transport));
+  return Status::ok();
+}
+
+void end(byteps_job* job, bool final) {
+  job->door.leave(final);
+  if (job->runner) job->runner->join();
+  delete job;
+}
+
+Status check_tensor(const byteps_tensor* tensor, const byteps_handle* handle) {
+  if (tensor == nullptr || handle == nullptr) {
+    return {Code::kInvalidArgument,
+            "byteps_push_pull needs a tensor and a place for the handle; one of them is NULL"};
+  }
+  if (tensor->struct_bytes < sizeof(byteps_tensor)) {
+    return {Code::kInvalidArgument,
+            "byteps_tensor.struct_bytes is " + std::to_string(tensor->struct_bytes) +
+                ": set it to sizeof(byteps_tensor), " + std::to_string(sizeof(byteps_tensor))};
+  }
+  if (tensor->name == nullptr)
+    return {Code::kInvalidArgument, "byteps_tensor.name is NULL: every tensor has a name"};
+  if ((tensor->flags & ~BYTEPS_ONCE) != 0) {
+    return {Code::kInvalidArgument,
+            "byteps_tensor.flags has unknown bits: " + std::to_string(tensor->flags)};
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t byteps_abi_version(void) {
+  return BYTEPS_ABI_VERSION;
+}
+const char* byteps_version(void) {
+  return BYTEPS_VERSION;
+}
+
+int byteps_join_start(const char* settings, byteps_job** job, byteps_error* error) {
+  if (job == nullptr)
+    return report({Code::kInvalidArgument, "byteps_join needs a place for the job; it is NULL"},
+                  error);
+  *job = nullptr;
+  return guarded(error, [&] { return start(settings, job); });
+}
+
+int byteps_join_finish(byteps_job** job, int64_t timeout_ns, byteps_error* error) {
+  if (job == nullptr) return report(no_job(), error);
+  return with_job(*job, error, [&] {
+    const Status status = (*job)->door.wait_joined(timeout_ns);
+    if (!status.is_ok() && !status.is(Code::kAgain)) {
+      end(*job, true);
+      *job = nullptr;
+    }
+    return status;
+  });
+}
+
+int byteps_join(const char* settings, byteps_job** job, byteps_error* error) {
+  const int code = byteps_join_start(settings, job, error);
+  return code != BYTEPS_OK ? code : byteps_join_finish(job, -1, error);
+}
+
+int byteps_leave(byteps_job* job, int final, byteps_error* error) {
+  return with_job(job, error, [&] {
+    end(job, final != 0);
+    return Status::ok();
+  });
+}
+
+uint32_t byteps_rank(const byteps_job* job) {
+  return job == nullptr ? 0 : job->door.rank();
+}
+uint32_t byteps_size(const byteps_job* job) {
+  return job == nullptr ? 0 : job->door.size();
+}
+uint32_t byteps_local_rank(const byteps_job* job) {
+  return job == nullptr ? 0 : job->config.job.local_rank;
+}
+uint32_t byteps_local_size(const byteps_job* job) {
+  return job == nullptr ? 0 : job->config.job.local_size;
+}
+uint32_t byteps_server_count(const byteps_job* job) {
+  return job == nullptr ? 0 : job->door.server_count();
+}
+
+int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
+                     byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    if (Status status = check_tensor(tensor, handle); !status.is_ok()) return status;
+    byteps::Submission submission;
+    submission.name = tensor->name;
+    submission.input = tensor->input;
+    submission.output = tensor->output;
+    submission.element_count = tensor->element_count;
+    submission.dtype = tensor->dtype;
+    submission.operation = tensor->operation;
+    submission.root = tensor->root;
+    submission.priority = tensor->priority;
+    submission.once = (tensor->flags & BYTEPS_ONCE) != 0;
+    const byteps::Result<byteps::HandleId> submitted = job->door.submit(submission);
+    if (!submitted.is_ok()) return submitted.status();
+    *handle = submitted.value().value;
+    return Status::ok();
+  });
+}
+
+int byteps_poll(byteps_job* job, byteps_handle handle) {
+  if (job == nullptr || job->owner != getpid()) return -1;
+  const byteps::Result<bool> finished = job->door.poll(byteps::HandleId(handle));
+  if (!finished.is_ok()) return -1;
+  return finished.value() ? 1 : 0;
+}
+
+int byteps_wait(byteps_job* job, byteps_handle handle, int64_t timeout_ns, byteps_error* error) {
+  return with_job(job, error, [&] { return job->door.wait(byteps::HandleId(handle), timeout_ns); });
+}
+
+int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    byteps::HandleId handle;
+    {
+      const std::lock_guard lock(job->barrier_mutex);
+      if (!job->barrier) {
+        const byteps::Result<byteps::HandleId> begun = job->door.begin_barrier();
+        if (!begun.is_ok()) return begun.status();
+        job->barrier = begun.value();
+      }
+      handle = *job->barrier;
+    }
+    const Status status = job->door.wait(handle, timeout_ns);
+    if (!status.is(Code::kAgain)) {
+      const std::lock_guard lock(job->barrier_mutex);
+      if (job->barrier == handle) job->barrier.reset();
+    }
+    return status;
+  });
+}
+
+int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
+  return with_job(job, nullptr, [&]() -> Status {
+    if (metrics == nullptr || metrics->struct_bytes < sizeof(byteps_metrics)) {
+      return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
+    }
+    const byteps::WorkerMetrics now = job->door.metrics();
+    metrics->pushed_bytes = now.pushed_bytes;
+    metrics->pulled_bytes = now.pulled_bytes;
+    metrics->finished_operations = now.finished_operations;
+    metrics->finished_bytes = now.finished_bytes;
+    metrics->failed_operations = now.failed_operations;
+    metrics->reconnects = now.reconnects;
+    return Status::ok();
+  });
+}
+
+const char* byteps_environment_reference(void) {
+  // Made once and kept: the interface promises that it is valid for ever.
+  static const std::string reference = byteps::environment_reference();
+  return reference.c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,57 @@
+#include "app/process.h"
+
+#include <array>
+#include <cstdio>
+
+#include <unistd.h>
+
+#include "net/tcp/address.h"
+
+namespace byteps {
+
+std::string host_and_pid() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  return std::string(host.data()) + ":" + std::to_string(getpid());
+}
+
+Result<std::string> advertised_host(const ParsedEnvironment& environment) {
+  const JobConfig& job = environment.config.job;
+  if (!job.advertise_host.empty()) return job.advertise_host;
+  if (!environment.interface.empty()) return tcp::address_of_interface(environment.interface);
+  return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});
+}
+
+std::string listening_host(const std::string& advertised) {
+  const bool loopback =
+      advertised.starts_with("127.") || advertised == "::1" || advertised == "localhost";
+  return loopback ? advertised : "";
+}
+
+Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
+                                                     std::vector<Endpoint> listen, const Log& log) {
+  TcpOptions options;
+  options.listen = std::move(listen);
+  options.self.role = role;
+  options.self.job_id = config.job.job_id;
+  options.connect_timeout_ns = config.timeout.failure_ns;
+  return TcpTransport::create(std::move(options), log);
+}
+
+int handle_arguments(int argc, char** argv, std::string_view help) {
+  if (argc == 1) return -1;
+  const std::string_view first(argv[1]);
+  if (argc == 2 && (first == "--help" || first == "-h")) {
+    std::printf("%.*s", static_cast<int>(help.size()), help.data());
+    return kExitOk;
+  }
+  if (argc == 2 && first == "--version") {
+    std::printf("byteps %s\n", BYTEPS_VERSION);
+    return kExitOk;
+  }
+  std::fprintf(stderr, "unknown argument '%s'; settings come from the environment, see --help\n",
+               argv[1]);
+  return kExitBadSettings;
+}
+
+}  // namespace byteps

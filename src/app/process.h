@@ -1,0 +1,40 @@
+// What the executables and the C interface share when they assemble a process: its settings, its log, its addresses.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/env.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "net/tcp/tcp_transport.h"
+
+namespace byteps {
+
+// Exit codes of the executables.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitJobFailed = 1;
+inline constexpr int kExitBadSettings = 2;  // the message names the variable
+inline constexpr int kExitPortInUse = 3;    // so that a launcher may choose another one
+
+// "hostname:pid", for messages to people.
+std::string host_and_pid();
+
+// The address that others reach this process at: DMLC_NODE_HOST, else that of DMLC_INTERFACE, else the one from which
+// the scheduler is reached.
+Result<std::string> advertised_host(const ParsedEnvironment& environment);
+
+// Where to listen in order to be reached at `advertised`: on loopback only if that is a loopback address, otherwise on
+// all addresses of its family (a machine may be known to others by an address it does not have itself).
+std::string listening_host(const std::string& advertised);
+
+// A transport of this process: says `role` in its Hellos, and accepts connections at `listen` (none: only connects).
+Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
+                                                     std::vector<Endpoint> listen, const Log& log);
+
+// Handles --help and --version; any other argument is an error. Returns an exit code, or -1 to go on.
+int handle_arguments(int argc, char** argv, std::string_view help);
+
+}  // namespace byteps

@@ -1,0 +1,68 @@
+// byteps_scheduler: knows who is in the job. One per job; see docs/launch.md.
+#include <atomic>
+#include <cstdio>
+
+#include "app/process.h"
+#include "loop/clock.h"
+#include "loop/runner.h"
+#include "loop/signal_watch.h"
+#include "scheduler/scheduler.h"
+
+namespace {
+
+constexpr const char* kHelp =
+    R"(byteps_scheduler: knows who is in a job: gives ranks, notices who is gone, meets at barriers.
+
+One per job. It moves no tensors; any machine will do. Start it before, after or between the others.
+
+Settings come from the environment (docs/env.md):
+  DMLC_PS_ROOT_URI    address of this machine, as the others reach it
+  DMLC_PS_ROOT_PORT   port to listen at
+  DMLC_NUM_WORKER     number of worker machines
+  DMLC_NUM_SERVER     number of servers
+  BYTEPS_JOB_KEY      secret of the job, equal for all its processes
+
+Example:
+  DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000 DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 byteps_scheduler
+
+Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use.
+)";
+
+int run() {
+  using namespace byteps;
+  const Result<ParsedEnvironment> environment =
+      parse_environment(Role::kScheduler, process_environment());
+  if (!environment.is_ok()) {
+    std::fprintf(stderr, "byteps_scheduler: %s\n", environment.status().message().c_str());
+    return kExitBadSettings;
+  }
+  const Config& config = environment.value().config;
+  const Log log("scheduler", config.log_level, Log::standard_error());
+  for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
+
+  const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
+  auto transport = make_transport(config, Role::kScheduler, {at}, log);
+  if (!transport.is_ok()) {
+    LOG(log, kError) << "cannot listen at port " << at.port
+                     << " (DMLC_PS_ROOT_PORT): " << transport.status().message();
+    return kExitPortInUse;
+  }
+  TcpTransport& listening = *transport.value();
+  LOG(log, kInfo) << "listening at " << listening.listening().front().text();
+
+  MonotonicClock clock;
+  std::atomic<bool> stop{false};
+  SignalWatch signals(stop, listening);
+  Scheduler scheduler(config, listening, log);
+  run_actor(scheduler, listening, clock, stop);
+  if (signals.received() != 0) return 128 + signals.received();
+  if (!scheduler.outcome().is_ok()) LOG(log, kError) << scheduler.outcome().message();
+  return scheduler.outcome().is_ok() ? kExitOk : kExitJobFailed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = byteps::handle_arguments(argc, argv, kHelp);
+  return code >= 0 ? code : run();
+}

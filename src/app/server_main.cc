@@ -1,0 +1,137 @@
+// byteps_server: sums tensors. As many per job as there is bandwidth for; see docs/launch.md.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "app/process.h"
+#include "loop/clock.h"
+#include "loop/mailbox.h"
+#include "loop/runner.h"
+#include "loop/signal_watch.h"
+#include "server/server_member.h"
+#include "server/shard.h"
+
+namespace byteps {
+namespace {
+
+constexpr const char* kHelp =
+    R"(byteps_server: sums the tensors that the workers of a job push, and sends the sums back.
+
+Needs no GPU, no Python and no framework. Each of its shards is one thread with keys, memory and connections of its own.
+
+Settings come from the environment (docs/env.md):
+  DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT   where the scheduler is
+  DMLC_NUM_WORKER, DMLC_NUM_SERVER      number of worker machines and of servers
+  DMLC_NODE_HOST or DMLC_INTERFACE      own address, when the default is not the right one
+  BYTEPS_SERVER_ENGINE_THREAD           shards; default one per core
+  BYTEPS_JOB_KEY                        secret of the job, equal for all its processes
+
+Example:
+  DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000 DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 byteps_server
+
+Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use.
+)";
+
+constexpr std::size_t kNoticesMax = 4096;
+
+// One shard with all that belongs to it, in the order of construction.
+struct ShardUnit {
+  ShardUnit(const Config& config, ShardIndex index, std::unique_ptr<TcpTransport> listening,
+            Mailbox<ShardNotice>& notices, const Log& log)
+      : transport(std::move(listening)),
+        inbox(kNoticesMax, transport.get()),
+        shard(config, index, *transport, inbox, notices, log) {}
+
+  std::unique_ptr<TcpTransport> transport;
+  Mailbox<ShardCommand> inbox;
+  Shard shard;
+};
+
+Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Config& config,
+                                                                     const std::string& host,
+                                                                     const Log& log) {
+  const std::uint32_t count = config.shard_count > 0
+                                  ? config.shard_count
+                                  : std::max(1U, std::thread::hardware_concurrency());
+  std::vector<std::unique_ptr<TcpTransport>> transports;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto port = config.job.listen_port == 0 ? 0U : config.job.listen_port + i;
+    auto transport = make_transport(
+        config, Role::kServer, {{listening_host(host), static_cast<std::uint16_t>(port)}}, log);
+    if (!transport.is_ok()) return transport.status();
+    transports.push_back(std::move(transport).value());
+  }
+  return transports;
+}
+
+int serve(const ParsedEnvironment& environment, const Log& log) {
+  const Config& config = environment.config;
+  const Result<std::string> host = advertised_host(environment);
+  if (!host.is_ok()) {
+    LOG(log, kError) << "own address: " << host.status().message() << "; set DMLC_NODE_HOST";
+    return kExitBadSettings;
+  }
+  auto listening = listen_for_shards(config, host.value(), log);
+  auto to_scheduler = make_transport(config, Role::kServer, {}, log);
+  if (!listening.is_ok() || !to_scheduler.is_ok()) {
+    const Status& why = listening.is_ok() ? to_scheduler.status() : listening.status();
+    LOG(log, kError) << "cannot listen (DMLC_PORT): " << why.message();
+    return kExitPortInUse;
+  }
+  TcpTransport& member_transport = *to_scheduler.value();
+
+  MonotonicClock clock;
+  std::atomic<bool> stop{false};
+  SignalWatch signals(stop, member_transport);
+  Mailbox<ShardNotice> notices(kNoticesMax, &member_transport);
+  std::vector<Endpoint> endpoints;
+  std::vector<std::unique_ptr<ShardUnit>> units;
+  std::vector<Mailbox<ShardCommand>*> inboxes;
+  for (auto& transport : listening.value()) {
+    endpoints.push_back({host.value(), transport->listening().front().port});
+    const ShardIndex index(static_cast<std::uint32_t>(units.size()));
+    units.push_back(std::make_unique<ShardUnit>(config, index, std::move(transport), notices, log));
+    inboxes.push_back(&units.back()->inbox);
+  }
+  ServerMember member(config, member_transport, host_and_pid(), endpoints, inboxes, notices, log);
+
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (auto& unit : units) {
+    runners.push_back(
+        std::make_unique<Runner>("byteps-shard", unit->shard, *unit->transport, clock));
+  }
+  run_actor(member, member_transport, clock, stop);
+  if (stop.load()) {
+    // A signal: tell the scheduler why, then end as for any other failure of the job.
+    member.request_stop();
+    const std::atomic<bool> never{false};
+    run_actor(member, member_transport, clock, never);
+  }
+  for (auto& runner : runners) runner->join();
+  if (signals.received() != 0) return 128 + signals.received();
+  if (!member.outcome().is_ok()) LOG(log, kError) << member.outcome().message();
+  return member.outcome().is_ok() ? kExitOk : kExitJobFailed;
+}
+
+int run() {
+  const Result<ParsedEnvironment> environment =
+      parse_environment(Role::kServer, process_environment());
+  if (!environment.is_ok()) {
+    std::fprintf(stderr, "byteps_server: %s\n", environment.status().message().c_str());
+    return kExitBadSettings;
+  }
+  const Log log("server", environment.value().config.log_level, Log::standard_error());
+  for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
+  return serve(environment.value(), log);
+}
+
+}  // namespace
+}  // namespace byteps
+
+int main(int argc, char** argv) {
+  const int code = byteps::handle_arguments(argc, argv, byteps::kHelp);
+  return code >= 0 ? code : byteps::run();
+}
