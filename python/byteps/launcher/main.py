@@ -1,0 +1,233 @@
+"""The command line of bpslaunch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from typing import Dict, List, Mapping, Optional
+
+from byteps.launcher import plan
+from byteps.launcher.crew import Crew
+from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job
+from byteps.launcher.plan import CannotStart, Plan
+from byteps.launcher.screen import Screen
+
+EXIT_USAGE = 2
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+DESCRIPTION = """\
+Starts the processes of a BytePS job.
+
+A job has three roles:
+  worker     your training program; one process per GPU, or as many as you like
+  server     sums what the workers push; runs on machines with or without GPUs
+  scheduler  one per job; knows who is here, holds no data
+"""
+
+EPILOG = """\
+On one machine, everything at once:
+  bpslaunch --local --workers 2 --servers 2 -- python train.py --epochs 5
+
+On several machines, one call per process or worker machine, told by the environment what it is:
+  export DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000
+  export BYTEPS_JOB_KEY_FILE=~/job.key                  # the same file everywhere: openssl rand -hex 16
+  DMLC_ROLE=scheduler bpslaunch                         # on 10.0.0.1
+  DMLC_ROLE=server    bpslaunch                         # on a machine that sums
+  DMLC_ROLE=worker DMLC_WORKER_ID=0 BYTEPS_LOCAL_SIZE=4 bpslaunch python train.py
+  DMLC_ROLE=worker DMLC_WORKER_ID=1 BYTEPS_LOCAL_SIZE=4 bpslaunch python train.py
+The order does not matter. The number of workers on a machine is the number of devices listed in
+NVIDIA_VISIBLE_DEVICES, or BYTEPS_LOCAL_SIZE, or 1.
+
+The command is run as given, without a shell; a single argument with spaces is split as a shell would.
+Exit code: 0 when all workers ended with 0; that of the process that failed (128 + n for signal n); 2 when an option
+or variable is wrong, with its name; 127 when the program does not exist. All variables: docs/env.md.
+"""
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    options = parse(sys.argv[1:] if argv is None else argv)
+    environ = dict(os.environ)
+    try:
+        command = split_command(options.command)
+        if options.local:
+            return run_local(options, command, environ)
+        return run_from_environment(command, environ, options.grace)
+    except (BadEnvironment, UsageError) as error:
+        return fail(str(error), EXIT_USAGE)
+    except CannotStart as error:
+        return fail(str(error), EXIT_NOT_FOUND)
+    except OSError as error:
+        return fail(f"cannot start: {error}", EXIT_NOT_EXECUTABLE)
+
+
+class UsageError(Exception):
+    """What is wrong with the command line."""
+
+
+def parse(argv: List[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bpslaunch",
+        usage="bpslaunch [--local [--workers N] [--servers N] [--shards N] [--env K=V]...] [--] command...",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"bpslaunch {_version()}")
+    parser.add_argument("--local", action="store_true", help="start a whole job on this machine, over loopback")
+    local = parser.add_argument_group("with --local")
+    local.add_argument("--workers", type=_count, metavar="N", help="worker processes (default 2)")
+    local.add_argument("--servers", type=_count_or_0, metavar="N", help="server processes (default 1, or 0 for one worker)")
+    local.add_argument("--shards", type=_count, metavar="N", help="event loops per server (default: cores / servers)")
+    local.add_argument(
+        "--env", type=_assignment, action="append", default=[], metavar="K=V", help="set a variable for all processes"
+    )
+    local.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
+    parser.add_argument(
+        "--grace", type=_seconds, default=5.0, metavar="S", help="seconds to end by itself before the next signal (default 5)"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the training program and its arguments")
+    options = parser.parse_args(argv)
+    if not options.local:
+        for name in ("workers", "servers", "shards", "env", "no_prefix"):
+            if getattr(options, name) not in (None, [], False):
+                parser.error(f"--{name.replace('_', '-')} needs --local; without it the environment describes the job")
+    return options
+
+
+def split_command(command: List[str]) -> List[str]:
+    """Without a leading '--'; a single argument with spaces is cut as a shell would."""
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if len(command) != 1 or not any(space in command[0] for space in " \t\n") or os.path.exists(command[0]):
+        return command
+    try:
+        words = shlex.split(command[0])
+    except ValueError as error:
+        raise UsageError(f"the command {command[0]!r} cannot be cut into words: {error}") from None
+    for word in words:
+        if word in ("&&", "||", "|", ";", "&", ">", "<", ">>"):
+            raise UsageError(f"the command contains '{word}', which needs a shell: write bpslaunch bash -c '...'")
+    return words
+
+
+# ---- modes
+
+
+def run_local(options: argparse.Namespace, command: List[str], environ: Dict[str, str]) -> int:
+    environ.update(options.env)
+    workers = 2 if options.workers is None else options.workers
+    servers = options.servers
+    if servers is None:
+        servers = 1 if workers > 1 else 0
+    if workers > 1 and servers == 0:
+        raise UsageError(f"--servers 0 needs --workers 1: {workers} workers have nobody to sum for them")
+    command = need_command(command, environ)
+    return run(plan.whole_job(workers, servers, command, environ, options.shards), options.grace, not options.no_prefix)
+
+
+def run_from_environment(command: List[str], environ: Dict[str, str], grace_s: float) -> int:
+    if "DMLC_ROLE" not in environ:
+        raise UsageError("DMLC_ROLE is missing: set it to worker, server or scheduler; or use --local (see --help)")
+    job = read_job(environ)
+    if job.role != "worker":
+        return run_service(job, command, environ)
+    command = need_command(command, environ)
+    if job.local_size > 1 and not job.has_remote_servers:
+        # One machine: upstream needs no servers then. The workers are summed by one that lives here with them.
+        return run(plan.whole_job(job.local_size, 1, command, environ), grace_s, has_prefix=False)
+    workers = plan.machine_workers(job, command, environ)
+    if job.local_size == 1:
+        become(workers.processes[0])
+    return run(workers, grace_s, has_prefix=False)
+
+
+def run_service(job: Job, command: List[str], environ: Dict[str, str]) -> int:
+    if command:
+        raise UsageError(f"DMLC_ROLE={job.role} takes no command, but got: {shlex.join(command)}")
+    if not job.has_remote_servers:
+        say(f"DMLC_NUM_WORKER=1 needs no {job.role}; to use one all the same, set BYTEPS_FORCE_DISTRIBUTED=1")
+        return 0
+    executable = plan.find_executable(job.role, environ)
+    become(plan.Process(job.role, job.role, plan.with_gdb([executable], environ), environ))
+    return 0
+
+
+def become(process: plan.Process) -> None:
+    """This process becomes the one to start: signals, terminal and exit code are then its own. Does not return."""
+    if process.cores:
+        os.sched_setaffinity(0, process.cores)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(process.command[0], process.command, process.environ)
+
+
+def run(job: Plan, grace_s: float, has_prefix: bool) -> int:
+    screen = Screen()
+    try:
+        screen.say(job.summary)
+        return Crew(job, screen, grace_s, has_prefix).run()
+    finally:
+        for held in job.held:
+            held.close()
+
+
+def need_command(command: List[str], environ: Mapping[str, str]) -> List[str]:
+    if not command:
+        raise UsageError("there is no command: write the training program after the options (see --help)")
+    return plan.find_command(command, environ)
+
+
+def say(text: str) -> None:
+    print(f"bpslaunch: {text}", file=sys.stderr)
+
+
+def fail(text: str, code: int) -> int:
+    say(text)
+    return code
+
+
+# ---- forms of options
+
+
+def _count(text: str) -> int:
+    number = parse_number(text)
+    if number is None or not 1 <= number <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {COUNT_MAX}")
+    return number
+
+
+def _count_or_0(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 0 to 86400")
+    return seconds
+
+
+def _assignment(text: str):
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"'{text}' is not of the form NAME=value")
+    return name, value
+
+
+def _version() -> str:
+    try:
+        from byteps import __version__
+    except ImportError:
+        return "(version unknown)"
+    return __version__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

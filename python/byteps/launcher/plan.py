@@ -1,0 +1,165 @@
+"""The processes to start, as data.
+
+A plan is built from the command line and the environment alone and starts nothing, so it can be printed and tested.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional, Set
+
+from byteps.launcher import cores
+from byteps.launcher.environment import BadEnvironment, Job, read_switch
+
+LOOPBACK = "127.0.0.1"
+
+# Who a process is in its job. bpslaunch --local gives these itself; the caller's values would belong to another job.
+IDENTITY = (
+    "DMLC_ROLE DMLC_NUM_WORKER DMLC_NUM_SERVER DMLC_WORKER_ID DMLC_RANK DMLC_PS_ROOT_URI DMLC_PS_ROOT_PORT "
+    "DMLC_NODE_HOST DMLC_INTERFACE DMLC_PORT BYTEPS_LOCAL_RANK BYTEPS_LOCAL_SIZE BYTEPS_GLOBAL_RANK "
+    "BYTEPS_FORCE_DISTRIBUTED BYTEPS_JOB_KEY BYTEPS_JOB_KEY_FILE"
+).split()
+
+
+class CannotStart(Exception):
+    """Something needed is not there; the text says what and where it was looked for."""
+
+
+@dataclass
+class Process:
+    """One process to start."""
+
+    role: str  # worker, server or scheduler
+    title: str  # as people see it: "worker 0"
+    command: List[str]
+    environ: Dict[str, str]
+    cores: Optional[Set[int]] = None  # None: not bound
+
+
+@dataclass
+class Plan:
+    processes: List[Process]
+    summary: str  # one line for the start
+    held: List[socket.socket] = field(default_factory=list)  # keeps the scheduler's port ours; close at the end
+
+
+def machine_workers(job: Job, command: List[str], environ: Mapping[str, str]) -> Plan:
+    """The workers of this machine; scheduler and servers are started by others."""
+    bound = cores.bind(job.local_size, environ)
+    processes = []
+    for local_rank in range(job.local_size):
+        own = dict(environ)
+        own["BYTEPS_LOCAL_RANK"] = str(local_rank)
+        own["BYTEPS_LOCAL_SIZE"] = str(job.local_size)
+        own["PYTHONUNBUFFERED"] = "1"
+        rank = job.machine_index * job.local_size + local_rank
+        processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[local_rank]))
+    summary = f"{count(job.local_size, 'worker')} of machine {job.machine_index}: {_shortly(command)}"
+    return Plan(processes, summary)
+
+
+def whole_job(
+    worker_count: int, server_count: int, command: List[str], environ: Mapping[str, str], shards: Optional[int] = None
+) -> Plan:
+    """Scheduler, servers and workers on this machine, over loopback, with a key of their own.
+
+    One worker without servers is a job of one and needs none of the others.
+    """
+    core_count = len(os.sched_getaffinity(0))
+    base = {name: value for name, value in environ.items() if name not in IDENTITY}
+    base.setdefault("OMP_NUM_THREADS", str(max(1, core_count // worker_count)))
+    base.update(
+        DMLC_NUM_WORKER="1",
+        BYTEPS_LOCAL_SIZE=str(worker_count),
+        PYTHONUNBUFFERED="1",
+        BYTEPS_JOB_KEY=secrets.token_hex(32),
+    )
+    plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}")
+    if server_count > 0:
+        held = hold_free_port()
+        plan.held.append(held)
+        port = held.getsockname()[1]
+        plan.summary += f", scheduler on {LOOPBACK} port {port}"
+        base.update(
+            DMLC_NUM_SERVER=str(server_count),
+            DMLC_PS_ROOT_URI=LOOPBACK,
+            DMLC_PS_ROOT_PORT=str(port),
+            DMLC_NODE_HOST=LOOPBACK,
+            BYTEPS_FORCE_DISTRIBUTED="1",
+        )
+        if shards is not None:
+            base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
+        base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // server_count)))
+        plan.processes.append(_service("scheduler", "scheduler", base))
+        for index in range(server_count):
+            plan.processes.append(_service("server", f"server {index}", dict(base, DMLC_RANK=str(index))))
+    bound = cores.bind(worker_count, environ)
+    for rank in range(worker_count):
+        own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID="0", BYTEPS_LOCAL_RANK=str(rank))
+        plan.processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[rank]))
+    plan.summary += f": {_shortly(command)}"
+    return plan
+
+
+def _service(role: str, title: str, base: Mapping[str, str]) -> Process:
+    return Process(role, title, with_gdb([find_executable(role, base)], base), dict(base, DMLC_ROLE=role))
+
+
+def find_executable(role: str, environ: Mapping[str, str]) -> str:
+    """byteps_scheduler or byteps_server: in $BYTEPS_BIN, in the installed package, or in the source tree's build."""
+    name = f"byteps_{role}"
+    package = Path(__file__).resolve().parents[1]
+    folders = [package / "bin", package.parents[1] / "build/release/bin"]
+    if environ.get("BYTEPS_BIN"):
+        folders = [Path(environ["BYTEPS_BIN"])]
+    for folder in folders:
+        if os.access(folder / name, os.X_OK):
+            return str(folder / name)
+    looked = ", ".join(str(folder) for folder in folders)
+    raise CannotStart(f"{name} was not found in {looked}; reinstall the byteps package, or set BYTEPS_BIN")
+
+
+def find_command(command: List[str], environ: Mapping[str, str]) -> List[str]:
+    """The command with its program as a path."""
+    path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
+    if path is None:
+        raise CannotStart(f"there is no program '{command[0]}' (looked along PATH)")
+    return [path] + command[1:]
+
+
+def with_gdb(command: List[str], environ: Mapping[str, str]) -> List[str]:
+    """BYTEPS_ENABLE_GDB=1: the command under gdb, which prints a backtrace if it crashes and keeps its exit code."""
+    if not read_switch(environ, "BYTEPS_ENABLE_GDB", default=False):
+        return command
+    gdb = shutil.which("gdb", path=environ.get("PATH", os.defpath))
+    if gdb is None:
+        raise BadEnvironment("BYTEPS_ENABLE_GDB=1, but there is no gdb along PATH: install it or unset the variable")
+    return [gdb, "-return-child-result", "-ex", "run", "-ex", "bt", "-batch", "--args"] + command
+
+
+def hold_free_port() -> socket.socket:
+    """A free loopback port that stays reserved for a process that sets SO_REUSEADDR, which our scheduler does.
+
+    The socket is bound but never listens: Linux gives its port to nobody who asks for any port, and lets a second
+    socket bind it by number when both have SO_REUSEADDR. So nobody can take the port before the scheduler is up.
+    """
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((LOOPBACK, 0))
+    return held
+
+
+def _shortly(command: List[str]) -> str:
+    """The command for people: the program's name without its folder, and the first of its arguments."""
+    text = shlex.join([os.path.basename(command[0])] + command[1:]).replace("\n", " ")
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
