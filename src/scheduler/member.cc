@@ -106,13 +106,16 @@ void Member::on_up(TimeNs now, MemberOutput& out) {
   if (stage_ == Stage::kFailing) send_fail(out);
 }
 
-void Member::on_down(const Status& why, TimeNs now, MemberOutput& /*out*/) {
+void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
   if (done()) return;
   peer_.reset();
   up_ = false;
   next_heartbeat_ns_ = kNever;
   next_attempt_ns_ = std::max(now, attempt_ns_ + timeout_.reconnect_ns());
   last_down_ = why;
+  // Without an epoch there is nothing to say goodbye to; and one that comes back under our name must not be
+  // taken for us.
+  if (stage_ == Stage::kLeaving && epoch_ == Epoch(0)) finish(Status::ok(), out);
 }
 
 void Member::drop_connection(Status reason, TimeNs now, MemberOutput& out) {

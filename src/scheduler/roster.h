@@ -83,81 +83,96 @@ class RosterKeeper {
   // One member. Workers outside the roster wait for the next epoch; servers outside it are spare.
   struct Seat {
     wire::Join join;                      // host made printable
-    std::uint32_t rank = Hello::kNoRank;  // servers: from their first roster on
+    std::uint32_t rank = Hello::kNoRank;  // workers: from Join; servers: from their first roster on
     bool in_roster = false;               // of the current epoch
-    bool left = false;                    // in_roster workers only
+    bool left = false;                    // workers in the roster only
     bool left_for_good = false;
-    bool told = false;           // kEnding: the last word was sent
+    bool told = false;           // kEnding: the last word was sent, or need not be
     std::optional<PeerId> peer;  // none: the connection is lost
     TimeNs since_ns = 0;
     TimeNs heard_ns = 0;  // last sign of life, or when the connection was lost
     Status lost_why;
-    Epoch applied;              // by Join and Heartbeat
+    Epoch applied;              // the epoch it works in, by Join and Heartbeat
     TimeNs next_notice_ns = 0;  // workers that wait while an epoch runs
+    bool worker() const { return join.role == Role::kWorker; }
   };
   struct Connection {
-    TimeNs since_ns = 0;
-    std::optional<Arrival> seat;  // none: it has not joined, or was refused, or its member has gone
-    bool refused = false;         // Fail was sent; nothing it says counts any more
+    TimeNs since_ns = 0;          // a connection without seat is closed after failure_ns
+    std::optional<Arrival> seat;  // none: not joined, refused, or its member has gone
+    bool refused = false;         // nothing it says counts any more
+    bool closed = false;          // kClose was given out
   };
-  // Seats by rank, as they would be if the job were complete now.
+  // Who would play what, if the job were complete now. nullopt: missing.
   struct Cast {
-    std::vector<Seat*> workers;  // null: missing
-    std::vector<Seat*> servers;
+    std::vector<std::optional<Arrival>> workers;  // by rank
+    std::vector<std::optional<Arrival>> servers;
     bool complete() const;
   };
 
   // Messages.
   void on_join(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                TimeNs now, Outputs& out);
-  void on_heartbeat(Seat& seat, const wire::Header& header, TimeNs now, Outputs& out);
+  void on_heartbeat(Seat& seat, Epoch epoch, Outputs& out);
   void on_leave(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, Outputs& out);
-  void on_barrier(PeerId peer, Seat& seat, const wire::Header& header,
+  void on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,
                   std::span<const std::byte> payload, Outputs& out);
-  void on_fail(Seat& seat, std::span<const std::byte> payload, TimeNs now, Outputs& out);
+  void on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload, TimeNs now,
+               Outputs& out);
 
-  // Seats.
-  std::optional<Arrival> find_same(const wire::Join& join);
+  // Joining, step by step.
+  struct Known {
+    std::optional<Arrival> same;  // the same member, back again
+    Status refusal;               // why it cannot be let in; Ok otherwise
+    Status fatal;                 // why nobody can go on; Ok otherwise
+  };
+  Known recognise(const wire::Join& join, Epoch epoch, TimeNs now, Outputs& out);
   Status check_join(const wire::Join& join) const;
-  bool refuse_claimed_rank(PeerId peer, const wire::Join& join, TimeNs now, Outputs& out);
-  bool sizes_agree(const Seat& newcomer, Status& why) const;
+  Status check_claims(const wire::Join& join) const;
+  Status check_sizes(const wire::Join& join) const;
+  Arrival admit(wire::Join join, TimeNs now);
   void attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out);
-  void catch_up(Seat& seat, TimeNs now, Outputs& out);
-  void erase(Arrival arrival);
+  void catch_up(const Seat& seat, Outputs& out);
+  void refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out);
+  void erase(Arrival arrival, TimeNs now);
   void mark_left(Seat& seat, bool final, TimeNs now, Outputs& out);
-  void refuse(PeerId peer, const Status& why, Outputs& out);
 
   // Phases.
   void gather(TimeNs now);
   void try_complete(TimeNs now, Outputs& out);
-  void try_run(TimeNs now, Outputs& out);
+  void begin_epoch(const Cast& cast, TimeNs now, Outputs& out);
+  void try_run(Outputs& out);
   void try_next_generation(TimeNs now, Outputs& out);
+  void note_absence(TimeNs now);
   void fail_job(Status why, TimeNs now, Outputs& out);
-  void succeed(TimeNs now, Outputs& out);
+  void succeed(std::string text, TimeNs now, Outputs& out);
   void tell_end(Seat& seat, Outputs& out);
-  void try_end(TimeNs now);
+  void try_end(TimeNs now, Outputs& out);
 
   // Ticks.
   void send_heartbeats(TimeNs now, Outputs& out);
   void drop_strangers(TimeNs now, Outputs& out);
   void watch_silence(TimeNs now, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
+  void watch_queue(TimeNs now, Outputs& out);
 
-  // What is expected, who plays what.
+  // What is expected, and who plays what.
+  bool idle() const { return idle_until_ns_ != kNever; }
+  bool anyone_waits() const;
   std::uint32_t expected_workers() const;
   std::uint32_t expected_servers() const;
-  Cast cast();
+  Cast cast() const;
   wire::Roster roster_for(const Seat& seat) const;
 
-  // Texts.
+  // Texts (roster_text.cc).
   std::string describe(const Seat& seat) const;
-  std::string missing_text(TimeNs now) const;
-  std::string here_text(TimeNs now) const;
+  std::string describe(const wire::Join& join, std::uint32_t rank) const;
+  std::string list_of(const std::vector<const Seat*>& seats, TimeNs now) const;
+  std::string missing_text(const Cast& cast) const;
 
   void send(PeerId peer, wire::Kind kind, WorkerRank worker, std::vector<std::byte> payload,
             Outputs& out) const;
-  void close(PeerId peer, Status reason, Outputs& out) const;
+  void close(PeerId peer, Status reason, Outputs& out);
   static void notice(LogLevel level, std::string text, Outputs& out);
 
   // Constant after construction.
@@ -178,11 +193,12 @@ class RosterKeeper {
   std::uint64_t frame_bytes_ = 0;
   std::uint64_t barrier_number_ = 0;         // the one that is open
   std::set<std::uint32_t> barrier_arrived_;  // ranks
+  std::uint32_t barrier_size_ = 0;           // workers of this epoch
 
   bool started_ = false;
   TimeNs gather_ns_ = 0;  // when this gathering began
   TimeNs next_notice_ns_ = kNever;
-  TimeNs idle_until_ns_ = kNever;  // all workers have left; the job ends then unless one comes back
+  TimeNs idle_until_ns_ = kNever;  // no worker is left; the job ends then
   TimeNs ending_until_ns_ = kNever;
   TimeNs next_heartbeat_ns_ = kNever;
   std::string last_refusal_;  // of this gathering, for the notices

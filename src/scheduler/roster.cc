@@ -1,0 +1,768 @@
+#include "scheduler/roster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/phrases.h"
+
+namespace byteps {
+namespace {
+
+Status nonsense(std::string what) {
+  return {Code::kInvalidArgument, std::move(what)};
+}
+
+bool divides_by_64(std::uint64_t bytes) {
+  return bytes > 0 && bytes % 64 == 0;
+}
+
+std::vector<std::byte> encode_status(const Status& why) {
+  return wire::encode(wire::Text{printable(why.message(), wire::kTextBytesMax),
+                                 static_cast<std::uint32_t>(why.code())});
+}
+
+}  // namespace
+
+RosterKeeper::RosterKeeper(const Config& config)
+    : job_(config.job), flow_(config.flow), timeout_(config.timeout) {}
+
+// ---- from the network ----
+
+void RosterKeeper::on_up(PeerId peer, const Hello& hello, TimeNs now, Outputs& out) {
+  connections_[peer].since_ns = now;
+  if (hello.role == Role::kScheduler) close(peer, nonsense("a scheduler called a scheduler"), out);
+}
+
+void RosterKeeper::on_down(PeerId peer, const Status& why, TimeNs now, Outputs& out) {
+  const auto connection = connections_.find(peer);
+  if (connection == connections_.end()) return;
+  const std::optional<Arrival> arrival = connection->second.seat;
+  connections_.erase(connection);
+  if (arrival) {
+    Seat& seat = seats_.at(*arrival);
+    seat.peer.reset();
+    seat.heard_ns = now;
+    seat.lost_why = why;
+    if (!seat.left && phase_ != Phase::kEnding) {
+      notice(LogLevel::kInfo, describe(seat) + " lost its connection: " + why.message(), out);
+    }
+  }
+  try_end(now, out);
+}
+
+void RosterKeeper::on_malformed(PeerId peer, const Status& why, Outputs& out) {
+  const auto connection = connections_.find(peer);
+  if (connection == connections_.end() || connection->second.refused) return;
+  const std::optional<Arrival> arrival = connection->second.seat;
+  const std::string who = arrival ? describe(seats_.at(*arrival)) : "a process that has not joined";
+  notice(LogLevel::kWarning, "closing the connection of " + who + ": " + why.message(), out);
+  close(peer, why, out);
+}
+
+void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
+                        TimeNs now, Outputs& out) {
+  const auto connection = connections_.find(peer);
+  if (connection == connections_.end() || connection->second.closed) return;
+  // Leave is answered whoever sends it: its answer may have been lost with an older connection.
+  if (header.kind == wire::Kind::kLeave) return on_leave(peer, header, payload, now, out);
+  if (connection->second.refused || phase_ == Phase::kEnded) return;
+  if (header.kind == wire::Kind::kJoin) return on_join(peer, header, payload, now, out);
+  const std::optional<Arrival> arrival = connection->second.seat;
+  if (!arrival) {
+    // A member that has left may still have something on the way.
+    if (header.epoch == Epoch(0)) on_malformed(peer, nonsense("a message before Join"), out);
+    return;
+  }
+  Seat& seat = seats_.at(*arrival);
+  seat.heard_ns = now;
+  if (phase_ == Phase::kEnding) return;
+  switch (header.kind) {
+    case wire::Kind::kHeartbeat:
+      return on_heartbeat(seat, header.epoch, out);
+    case wire::Kind::kBarrier:
+      return on_barrier(peer, seat, header, payload, out);
+    case wire::Kind::kFail:
+      return on_fail(peer, *arrival, payload, now, out);
+    default:
+      return on_malformed(peer, nonsense("a message that members do not send"), out);
+  }
+}
+
+// ---- joining ----
+
+void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
+                           std::span<const std::byte> payload, TimeNs now, Outputs& out) {
+  if (connections_.at(peer).seat) return on_malformed(peer, nonsense("a second Join"), out);
+  Result<wire::Join> decoded = wire::decode_join(payload);
+  if (!decoded.is_ok()) return on_malformed(peer, decoded.status(), out);
+  wire::Join& join = decoded.value();
+  join.host = printable(join.host, kHostBytesMax);
+  const Status fine = check_join(join);
+  if (!fine.is_ok()) return refuse(peer, fine, now, out);
+
+  const Known known = recognise(join, header.epoch, now, out);
+  if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
+    if (!known.same) return refuse(peer, {Code::kCancelled, "the job has ended"}, now, out);
+    attach(*known.same, peer, now, out);
+    return tell_end(seats_.at(*known.same), out);
+  }
+  if (!known.refusal.is_ok()) return refuse(peer, known.refusal, now, out);
+  const bool is_new = !known.same.has_value();
+  const Arrival arrival = is_new ? admit(std::move(join), now) : *known.same;
+  attach(arrival, peer, now, out);
+  if (!known.fatal.is_ok()) return fail_job(known.fatal, now, out);
+
+  Seat& seat = seats_.at(arrival);
+  notice(LogLevel::kInfo, describe(seat) + (is_new ? " is here" : " is back"), out);
+  if (phase_ == Phase::kGathering) return try_complete(now, out);
+  if (!seat.in_roster) return;
+  catch_up(seat, out);
+  on_heartbeat(seat, header.epoch, out);
+}
+
+// What a Join must be in itself, whoever else is here.
+Status RosterKeeper::check_join(const wire::Join& join) const {
+  const std::string who = describe(join, join.wanted_rank);
+  if (join.role != Role::kWorker && join.role != Role::kServer) {
+    return nonsense("only workers and servers join");
+  }
+  if (join.worker_count > kWorkersMax || join.server_count > kServersMax) {
+    return nonsense(who + " asks for a job of " + std::to_string(join.worker_count) +
+                    " workers and " + std::to_string(join.server_count) + " servers; at most " +
+                    std::to_string(kWorkersMax) + " and " + std::to_string(kServersMax) +
+                    " are possible");
+  }
+  if (join.role == Role::kServer) {
+    for (const Endpoint& endpoint : join.endpoints) {
+      if (endpoint.host.empty() || endpoint.port == 0) {
+        return nonsense(who + " names no address that workers could connect to");
+      }
+    }
+    return join.endpoints.empty() ? nonsense(who + " names no address") : Status::ok();
+  }
+  if (join.wanted_rank == Hello::kNoRank) {
+    return nonsense(who + " does not say its rank: set DMLC_WORKER_ID");
+  }
+  const std::uint32_t count = join.worker_count > 0 ? join.worker_count : expected_workers();
+  if (join.wanted_rank >= count) {
+    return nonsense(who + " cannot be part of a job of " + std::to_string(count) +
+                    " workers, whose ranks are 0 to " + std::to_string(count - 1) +
+                    ": check DMLC_WORKER_ID and DMLC_NUM_WORKER");
+  }
+  if (!divides_by_64(join.partition_bytes) || !divides_by_64(join.frame_bytes) ||
+      join.frame_bytes > kPayloadBytesMax) {
+    return nonsense(
+        who + " has impossible sizes: parts of " + std::to_string(join.partition_bytes) +
+        " and frames of " + std::to_string(join.frame_bytes) +
+        " bytes; both must be multiples of 64, frames at most " + std::to_string(kPayloadBytesMax));
+  }
+  return Status::ok();
+}
+
+// Is this the same member on a new connection, or a new one? `epoch` is the one it works in: 0 for a process that
+// has just begun (or has heard no roster), so a member of the running epoch that says 0 has begun anew.
+RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch, TimeNs now,
+                                            Outputs& out) {
+  Known known;
+  std::optional<Arrival> seated;   // in the roster
+  std::optional<Arrival> waiting;  // not
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.join.role != join.role || seat.join.host != join.host) continue;
+    if (seat.worker() ? seat.rank != join.wanted_rank : seat.join.endpoints != join.endpoints)
+      continue;
+    (seat.in_roster ? seated : waiting) = arrival;
+  }
+  if (epoch != Epoch(0)) {
+    // A worker's Member lives for one epoch; a server's goes from epoch to epoch.
+    const bool worker = join.role == Role::kWorker;
+    if (worker ? epoch == epoch_ : epoch <= epoch_)
+      known.same = seated || worker ? seated : waiting;
+    if (!known.same) {
+      known.refusal = {
+          Code::kDisconnected,
+          describe(join, join.wanted_rank) + " comes from epoch " + std::to_string(epoch.value) +
+              ", which this scheduler does not know or which is over: the scheduler was "
+              "started anew, or the job went on without it"};
+    }
+    return known;
+  }
+  if (waiting) {
+    known.same = waiting;
+    return known;
+  }
+  if (seated) {
+    Seat& seat = seats_.at(*seated);
+    const bool begun_anew = !seat.left && seat.applied == epoch_;
+    if (!seat.left && !begun_anew) {
+      known.same = seated;
+      return known;
+    }
+    if (begun_anew && !seat.worker()) {
+      known.fatal = {Code::kDisconnected, describe(seat) +
+                                              " was started anew while the job ran, and its sums "
+                                              "are lost"};
+      known.same = seated;
+      return known;
+    }
+    // Its Leave was lost, or it never said one.
+    if (begun_anew) mark_left(seat, false, now, out);
+  }
+  known.refusal = check_claims(join);
+  if (known.refusal.is_ok() && join.role == Role::kWorker) {
+    const Status sizes = check_sizes(join);
+    (phase_ == Phase::kGathering ? known.fatal : known.refusal) = sizes;
+  }
+  return known;
+}
+
+// A rank or an address belongs to one living process at a time.
+Status RosterKeeper::check_claims(const wire::Join& join) const {
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.join.role != join.role || seat.left || !seat.peer) continue;
+    if (seat.worker()) {
+      if (seat.rank != join.wanted_rank) continue;
+      return {Code::kMismatch, "two processes claim to be worker " + std::to_string(seat.rank) +
+                                   ": " + seat.join.host + " is here already, so " + join.host +
+                                   " is refused; give each its own DMLC_WORKER_ID"};
+    }
+    for (const Endpoint& endpoint : join.endpoints) {
+      if (std::find(seat.join.endpoints.begin(), seat.join.endpoints.end(), endpoint) ==
+          seat.join.endpoints.end()) {
+        continue;
+      }
+      return {Code::kMismatch, "two servers claim to be at " + endpoint.text() + ": " +
+                                   seat.join.host + " is here already, so " + join.host +
+                                   " is refused; check their addresses and ports"};
+    }
+  }
+  return Status::ok();
+}
+
+// What workers of one generation say about the job's size must agree.
+Status RosterKeeper::check_sizes(const wire::Join& join) const {
+  const auto compare = [&](const Seat& seat, std::uint32_t theirs, std::uint32_t ours,
+                           const char* what, const char* variable) {
+    if (theirs == 0 || ours == 0 || theirs == ours) return Status::ok();
+    return Status(Code::kMismatch, "workers disagree about the size of the job: " + describe(seat) +
+                                       " says " + std::to_string(theirs) + " " + what + ", " +
+                                       describe(join, join.wanted_rank) + " says " +
+                                       std::to_string(ours) + "; make " + variable +
+                                       " equal everywhere");
+  };
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.worker() || seat.in_roster) continue;
+    if (!seat.peer && seat.rank == join.wanted_rank) continue;  // it is replaced by this one
+    Status agree =
+        compare(seat, seat.join.worker_count, join.worker_count, "workers", "DMLC_NUM_WORKER");
+    if (!agree.is_ok()) return agree;
+    agree = compare(seat, seat.join.server_count, join.server_count, "servers", "DMLC_NUM_SERVER");
+    if (!agree.is_ok()) return agree;
+  }
+  return Status::ok();
+}
+
+RosterKeeper::Arrival RosterKeeper::admit(wire::Join join, TimeNs now) {
+  // Whoever waited under this rank and lost its connection is replaced.
+  for (auto it = seats_.begin(); it != seats_.end();) {
+    const Seat& seat = it->second;
+    const bool replaced = seat.worker() && join.role == Role::kWorker && !seat.in_roster &&
+                          !seat.peer && seat.rank == join.wanted_rank;
+    it = replaced ? seats_.erase(it) : std::next(it);
+  }
+  const Arrival arrival = next_arrival_++;
+  Seat& seat = seats_[arrival];
+  if (join.role == Role::kWorker) {
+    seat.rank = join.wanted_rank;
+    if (idle()) gather(now);  // the next generation begins to come
+  }
+  seat.join = std::move(join);
+  seat.since_ns = now;
+  seat.next_notice_ns = now + timeout_.first_notice_ns;
+  return arrival;
+}
+
+void RosterKeeper::attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out) {
+  Seat& seat = seats_.at(arrival);
+  if (seat.peer && *seat.peer != peer) {
+    connections_.at(*seat.peer).seat.reset();
+    close(*seat.peer, {Code::kDisconnected, "replaced by a newer connection of the same member"},
+          out);
+  }
+  seat.peer = peer;
+  seat.heard_ns = now;
+  connections_.at(peer).seat = arrival;
+}
+
+// What a member of the roster may have missed while it had no connection.
+void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
+  if (!seat.peer || seat.left || (seat.worker() && phase_ != Phase::kRunning)) return;
+  send(*seat.peer, wire::Kind::kRoster, WorkerRank(), wire::encode(roster_for(seat)), out);
+  if (!seat.worker()) return;
+  for (const auto& [arrival, other] : seats_) {
+    if (!other.in_roster || !other.left) continue;
+    send(*seat.peer, wire::Kind::kLeave, WorkerRank(other.rank),
+         wire::encode(wire::Leave{other.left_for_good}), out);
+  }
+}
+
+void RosterKeeper::refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out) {
+  notice(LogLevel::kWarning, "refused: " + why.message(), out);
+  send(peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
+  connections_.at(peer).refused = true;
+  connections_.at(peer).since_ns = now;
+  if (phase_ == Phase::kGathering) last_refusal_ = why.message();
+}
+
+void RosterKeeper::erase(Arrival arrival, TimeNs now) {
+  const Seat& seat = seats_.at(arrival);
+  if (seat.peer) {
+    connections_.at(*seat.peer).seat.reset();
+    connections_.at(*seat.peer).since_ns = now;
+  }
+  seats_.erase(arrival);
+}
+
+// ---- the other messages ----
+
+void RosterKeeper::on_heartbeat(Seat& seat, Epoch epoch, Outputs& out) {
+  if (!seat.in_roster || epoch != epoch_) return;
+  seat.applied = epoch;
+  try_run(out);
+}
+
+void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
+                            std::span<const std::byte> payload, TimeNs now, Outputs& out) {
+  const Result<wire::Leave> leave = wire::decode_leave(payload);
+  if (!leave.is_ok()) return on_malformed(peer, leave.status(), out);
+  const std::optional<Arrival> arrival = connections_.at(peer).seat;
+  const bool server_of_running_job = arrival && !seats_.at(*arrival).worker() &&
+                                     seats_.at(*arrival).in_roster &&
+                                     (phase_ == Phase::kConfirming || phase_ == Phase::kRunning);
+  if (server_of_running_job) {
+    return fail_job(
+        {Code::kDisconnected, describe(seats_.at(*arrival)) + " was stopped while the job ran"},
+        now, out);
+  }
+  send(peer, wire::Kind::kLeave, header.worker, wire::encode(leave.value()), out);
+  if (!arrival || phase_ == Phase::kEnding || phase_ == Phase::kEnded) return;
+  Seat& seat = seats_.at(*arrival);
+  seat.heard_ns = now;
+  if (seat.in_roster && seat.worker()) {
+    if (!seat.left) mark_left(seat, leave.value().final, now, out);
+    return;
+  }
+  notice(LogLevel::kInfo, describe(seat) + " left before the job was complete", out);
+  erase(*arrival, now);
+  note_absence(now);
+}
+
+void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
+  seat.left = true;
+  seat.left_for_good = final;
+  notice(LogLevel::kInfo, describe(seat) + (final ? " has left" : " has left and may come back"),
+         out);
+  if (phase_ == Phase::kRunning) {  // in kConfirming they hear of it with the roster
+    for (const auto& [arrival, other] : seats_) {
+      if (!other.in_roster || !other.worker() || other.left || !other.peer) continue;
+      send(*other.peer, wire::Kind::kLeave, WorkerRank(seat.rank), wire::encode(wire::Leave{final}),
+           out);
+    }
+  }
+  try_next_generation(now, out);
+}
+
+void RosterKeeper::on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,
+                              std::span<const std::byte> payload, Outputs& out) {
+  const Result<wire::Barrier> barrier = wire::decode_barrier(payload);
+  if (!barrier.is_ok()) return on_malformed(peer, barrier.status(), out);
+  if (!seat.in_roster || seat.left || header.epoch != epoch_) return;  // of another epoch
+  const std::uint64_t number = barrier.value().number;
+  if (!seat.worker() || phase_ != Phase::kRunning || number > barrier_number_) {
+    return on_malformed(peer, nonsense("barrier " + std::to_string(number) + " out of turn"), out);
+  }
+  const auto done = [&](const Seat& to) {
+    send(*to.peer, wire::Kind::kBarrierDone, WorkerRank(to.rank),
+         wire::encode(wire::Barrier{number}), out);
+  };
+  if (number < barrier_number_) return done(seat);
+  barrier_arrived_.insert(seat.rank);
+  if (barrier_arrived_.size() < barrier_size_) return;
+  barrier_arrived_.clear();
+  ++barrier_number_;
+  for (const auto& [arrival, other] : seats_) {
+    if (other.in_roster && other.worker() && !other.left && other.peer) done(other);
+  }
+}
+
+void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload,
+                           TimeNs now, Outputs& out) {
+  const Result<wire::Text> text = wire::decode_text(payload);
+  if (!text.is_ok()) return on_malformed(peer, text.status(), out);
+  const Seat& seat = seats_.at(arrival);
+  const std::uint32_t code = text.value().code;
+  const bool known = code > 0 && code <= static_cast<std::uint32_t>(Code::kCancelled);
+  const Status why(known ? static_cast<Code>(code) : Code::kCancelled,
+                   describe(seat) + ": " + printable(text.value().text, wire::kTextBytesMax / 2));
+  if (seat.in_roster || phase_ == Phase::kGathering) return fail_job(why, now, out);
+  // It waits for the next epoch; the running one is none of its business.
+  erase(arrival, now);
+  refuse(peer, why, now, out);
+}
+
+// ---- phases ----
+
+bool RosterKeeper::Cast::complete() const {
+  const auto here = [](const std::optional<Arrival>& seat) { return seat.has_value(); };
+  return !workers.empty() && std::all_of(workers.begin(), workers.end(), here) &&
+         std::all_of(servers.begin(), servers.end(), here);
+}
+
+bool RosterKeeper::anyone_waits() const {
+  return std::any_of(seats_.begin(), seats_.end(), [](const auto& entry) {
+    return entry.second.worker() && !entry.second.in_roster;
+  });
+}
+
+// The first of the waiting workers that says how many; all that say it agree.
+std::uint32_t RosterKeeper::expected_workers() const {
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.worker() && !seat.in_roster && seat.join.worker_count > 0)
+      return seat.join.worker_count;
+  }
+  return std::clamp<std::uint32_t>(job_.worker_count, 1, kWorkersMax);
+}
+
+std::uint32_t RosterKeeper::expected_servers() const {
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.worker() && !seat.in_roster && seat.join.server_count > 0)
+      return seat.join.server_count;
+  }
+  return std::min(job_.server_count, kServersMax);
+}
+
+// Workers sit by rank. Servers get the rank they had or wish, the earlier one first; the others fill the gaps in
+// order of arrival; who then has none is spare.
+RosterKeeper::Cast RosterKeeper::cast() const {
+  Cast cast;
+  cast.workers.resize(expected_workers());
+  cast.servers.resize(expected_servers());
+  std::vector<Arrival> without_rank;
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.peer || (seat.worker() && seat.in_roster)) continue;
+    if (seat.worker()) {
+      if (seat.rank < cast.workers.size()) cast.workers[seat.rank] = arrival;
+      continue;
+    }
+    const std::uint32_t wish = seat.rank != Hello::kNoRank ? seat.rank : seat.join.wanted_rank;
+    if (wish < cast.servers.size() && !cast.servers[wish]) {
+      cast.servers[wish] = arrival;
+    } else {
+      without_rank.push_back(arrival);
+    }
+  }
+  std::size_t next = 0;
+  for (std::optional<Arrival>& place : cast.servers) {
+    if (!place && next < without_rank.size()) place = without_rank[next++];
+  }
+  return cast;
+}
+
+void RosterKeeper::gather(TimeNs now) {
+  phase_ = Phase::kGathering;
+  gather_ns_ = now;
+  next_notice_ns_ = now + timeout_.first_notice_ns;
+  idle_until_ns_ = kNever;
+  last_refusal_.clear();
+}
+
+void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
+  const Cast roles = cast();
+  if (!roles.complete()) return;
+  if (roles.servers.empty()) {
+    return fail_job({Code::kInvalidArgument,
+                     "all workers are here, but nobody said how many servers the job has: set "
+                     "DMLC_NUM_SERVER to at least 1"},
+                    now, out);
+  }
+  begin_epoch(roles, now, out);
+}
+
+void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
+  epoch_ = Epoch(epoch_.value + 1);
+  phase_ = Phase::kConfirming;
+  idle_until_ns_ = kNever;
+  barrier_number_ = 0;
+  barrier_arrived_.clear();
+  barrier_size_ = static_cast<std::uint32_t>(roles.workers.size());
+  roster_members_.clear();
+  for (auto& [arrival, seat] : seats_) seat.in_roster = false;
+  for (const auto* side : {&roles.workers, &roles.servers}) {
+    for (std::uint32_t rank = 0; rank < side->size(); ++rank) {
+      Seat& seat = seats_.at(*(*side)[rank]);
+      seat.in_roster = true;
+      seat.rank = rank;
+      roster_members_.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints});
+    }
+  }
+  const Seat& first = seats_.at(*roles.workers[0]);
+  partition_bytes_ = first.join.partition_bytes;
+  frame_bytes_ = first.join.frame_bytes;
+  const std::size_t roster_bytes = wire::encode(roster_for(first)).size();
+  if (roster_bytes > kPayloadBytesMax) {
+    return fail_job({Code::kUnsupported, "the job is too large: its roster has " +
+                                             std::to_string(roster_bytes) + " bytes, at most " +
+                                             std::to_string(kPayloadBytesMax) + " fit a message"},
+                    now, out);
+  }
+  notice(LogLevel::kInfo,
+         "complete: epoch " + std::to_string(epoch_.value) + " with " +
+             std::to_string(roles.workers.size()) + " workers and " +
+             std::to_string(roles.servers.size()) + " servers",
+         out);
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
+  }
+}
+
+void RosterKeeper::try_run(Outputs& out) {
+  if (phase_ != Phase::kConfirming) return;
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.in_roster && !seat.worker() && seat.applied != epoch_) return;
+  }
+  phase_ = Phase::kRunning;
+  next_notice_ns_ = kNever;
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.in_roster && seat.worker()) catch_up(seat, out);
+  }
+}
+
+void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
+  bool for_good = true;
+  std::vector<Arrival> gone;
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.worker() || !seat.in_roster) continue;
+    if (!seat.left) return;
+    for_good = for_good && seat.left_for_good;
+    gone.push_back(arrival);
+  }
+  for (const Arrival arrival : gone) erase(arrival, now);
+  if (for_good && !anyone_waits()) return succeed("all workers have left", now, out);
+  gather(now);
+  note_absence(now);
+  try_complete(now, out);
+}
+
+// After the first epoch, a job without any worker lives on for a while only.
+void RosterKeeper::note_absence(TimeNs now) {
+  if (phase_ != Phase::kGathering || epoch_ == Epoch(0) || idle() || anyone_waits()) return;
+  idle_until_ns_ = now + 2 * timeout_.failure_ns;
+}
+
+void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
+  if (phase_ == Phase::kEnding || phase_ == Phase::kEnded) return;
+  notice(LogLevel::kError, "the job has failed: " + why.message(), out);
+  phase_ = Phase::kEnding;
+  outcome_ = std::move(why);
+  ending_until_ns_ = now + timeout_.failure_ns;
+  for (auto& [arrival, seat] : seats_) tell_end(seat, out);
+  try_end(now, out);
+}
+
+void RosterKeeper::succeed(std::string text, TimeNs now, Outputs& out) {
+  notice(LogLevel::kInfo, "the job is over: " + text, out);
+  phase_ = Phase::kEnding;
+  ending_until_ns_ = now + timeout_.failure_ns;
+  for (auto& [arrival, seat] : seats_) tell_end(seat, out);
+  try_end(now, out);
+}
+
+void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
+  if (seat.left) seat.told = true;
+  if (!seat.peer || seat.left) return;
+  seat.told = true;
+  if (outcome_.is_ok() && !seat.worker()) {
+    return send(*seat.peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}), out);
+  }
+  const Status why = outcome_.is_ok()
+                         ? Status(Code::kCancelled, "the job has ended: all workers have left")
+                         : outcome_;
+  send(*seat.peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
+}
+
+void RosterKeeper::try_end(TimeNs now, Outputs& out) {
+  if (phase_ != Phase::kEnding) return;
+  const bool all_told = std::all_of(seats_.begin(), seats_.end(),
+                                    [](const auto& entry) { return entry.second.told; });
+  if (now < ending_until_ns_ && !(all_told && connections_.empty())) return;
+  phase_ = Phase::kEnded;
+  for (auto& [peer, connection] : connections_) {
+    if (!connection.closed) close(peer, {Code::kCancelled, "the job has ended"}, out);
+  }
+}
+
+// ---- time ----
+
+void RosterKeeper::tick(TimeNs now, Outputs& out) {
+  if (!started_) {
+    started_ = true;
+    gather(now);
+    next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
+    try_complete(now, out);
+  }
+  try_end(now, out);
+  if (phase_ == Phase::kEnded) return;
+  drop_strangers(now, out);
+  if (phase_ == Phase::kEnding) return;
+  send_heartbeats(now, out);
+  watch_silence(now, out);
+  watch_start(now, out);
+  watch_queue(now, out);
+}
+
+void RosterKeeper::send_heartbeats(TimeNs now, Outputs& out) {
+  if (now < next_heartbeat_ns_) return;
+  next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.peer) send(*seat.peer, wire::Kind::kHeartbeat, WorkerRank(), {}, out);
+  }
+}
+
+void RosterKeeper::drop_strangers(TimeNs now, Outputs& out) {
+  for (auto& [peer, connection] : connections_) {
+    if (connection.seat || connection.closed) continue;
+    if (now < connection.since_ns + timeout_.failure_ns) continue;
+    close(peer, {Code::kTimeout, "did not join within " + duration_text(timeout_.failure_ns)}, out);
+  }
+}
+
+void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
+  std::vector<Arrival> gone;
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.left && now >= seat.heard_ns + timeout_.failure_ns) gone.push_back(arrival);
+  }
+  for (const Arrival arrival : gone) {
+    Seat& seat = seats_.at(arrival);
+    std::string text = describe(seat) +
+                       (seat.peer ? " has said nothing for " : " has been gone for ") +
+                       duration_text(now - seat.heard_ns);
+    if (!seat.peer) text += " (" + seat.lost_why.message() + ")";
+    if (seat.in_roster && phase_ != Phase::kGathering) {
+      fail_job(
+          {Code::kDisconnected,
+           text + " and the job cannot go on without it; look at its log, or whether its machine "
+                  "is down"},
+          now, out);
+      seat.told = true;  // nobody waits for it
+      return try_end(now, out);
+    }
+    notice(LogLevel::kWarning, text, out);
+    if (seat.peer) {
+      const PeerId peer = *seat.peer;
+      connections_.at(peer).seat.reset();
+      seat.peer.reset();
+      close(peer, {Code::kTimeout, "silent for " + duration_text(timeout_.failure_ns)}, out);
+    }
+    erase(arrival, now);
+    note_absence(now);
+  }
+}
+
+void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
+  if (phase_ != Phase::kGathering && phase_ != Phase::kConfirming) return;
+  if (idle()) {
+    if (now < idle_until_ns_) return;
+    return succeed(
+        "all workers left, and none came back within " + duration_text(2 * timeout_.failure_ns),
+        now, out);
+  }
+  if (now >= gather_ns_ + timeout_.start_ns) {
+    return fail_job({Code::kTimeout, "gave up after " + duration_text(timeout_.start_ns) + ": " +
+                                         waiting_text(now)},
+                    now, out);
+  }
+  if (now < next_notice_ns_) return;
+  next_notice_ns_ = now + timeout_.notice_every_ns;
+  const std::string text = waiting_text(now);
+  notice(LogLevel::kWarning, text, out);
+  const std::vector<std::byte> payload = encode_status({Code::kAgain, text});
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.peer && !seat.left) send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), payload, out);
+  }
+}
+
+// Workers that came while an epoch runs: they are told whose leaving they wait for.
+void RosterKeeper::watch_queue(TimeNs now, Outputs& out) {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kConfirming) return;
+  for (auto& [arrival, seat] : seats_) {
+    if (!seat.worker() || seat.in_roster || now < seat.next_notice_ns) continue;
+    seat.next_notice_ns = now + timeout_.notice_every_ns;
+    if (!seat.peer) continue;
+    std::vector<const Seat*> running;
+    for (const auto& [other_arrival, other] : seats_) {
+      if (other.worker() && other.in_roster && !other.left) running.push_back(&other);
+    }
+    const std::string text =
+        "waiting until the workers that run now have left: " + list_of(running, now);
+    send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), encode_status({Code::kAgain, text}), out);
+  }
+}
+
+TimeNs RosterKeeper::next_deadline() const {
+  if (!started_) return 0;
+  if (phase_ == Phase::kEnded) return kNever;
+  TimeNs next = kNever;
+  for (const auto& [peer, connection] : connections_) {
+    if (!connection.seat && !connection.closed) {
+      next = std::min(next, connection.since_ns + timeout_.failure_ns);
+    }
+  }
+  if (phase_ == Phase::kEnding) return std::min(next, ending_until_ns_);
+  next = std::min(next, next_heartbeat_ns_);
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.left) next = std::min(next, seat.heard_ns + timeout_.failure_ns);
+    if (seat.worker() && !seat.in_roster && phase_ != Phase::kGathering) {
+      next = std::min(next, seat.next_notice_ns);
+    }
+  }
+  if (idle()) return std::min(next, idle_until_ns_);
+  if (phase_ == Phase::kRunning) return next;
+  return std::min({next, next_notice_ns_, gather_ns_ + timeout_.start_ns});
+}
+
+// ---- outputs ----
+
+wire::Roster RosterKeeper::roster_for(const Seat& seat) const {
+  return {epoch_, seat.rank, partition_bytes_, frame_bytes_, roster_members_};
+}
+
+void RosterKeeper::send(PeerId peer, wire::Kind kind, WorkerRank worker,
+                        std::vector<std::byte> payload, Outputs& out) const {
+  KeeperOutput output;
+  output.kind = KeeperOutput::Kind::kSend;
+  output.peer = peer;
+  output.header.kind = kind;
+  output.header.epoch = epoch_;
+  output.header.worker = worker;
+  output.payload = std::move(payload);
+  out.push_back(std::move(output));
+}
+
+void RosterKeeper::close(PeerId peer, Status reason, Outputs& out) {
+  Connection& connection = connections_.at(peer);
+  connection.refused = true;
+  connection.closed = true;
+  KeeperOutput output;
+  output.kind = KeeperOutput::Kind::kClose;
+  output.peer = peer;
+  output.reason = std::move(reason);
+  out.push_back(std::move(output));
+}
+
+void RosterKeeper::notice(LogLevel level, std::string text, Outputs& out) {
+  KeeperOutput output;
+  output.level = level;
+  output.text = std::move(text);
+  out.push_back(std::move(output));
+}
+
+}  // namespace byteps

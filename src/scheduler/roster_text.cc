@@ -1,0 +1,85 @@
+// What RosterKeeper says to people.
+#include <algorithm>
+
+#include "scheduler/phrases.h"
+#include "scheduler/roster.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::size_t kListedMax = 16;  // members named one by one; the others are counted
+
+}  // namespace
+
+std::string RosterKeeper::describe(const wire::Join& join, std::uint32_t rank) const {
+  std::string text = name(join.role);
+  if (rank != Hello::kNoRank) text += " " + std::to_string(rank);
+  text += " (" + (join.host.empty() ? "unknown host" : printable(join.host, kHostBytesMax));
+  if (!join.endpoints.empty()) {
+    text += " at " + printable(join.endpoints[0].text(), kHostBytesMax);
+  }
+  return text + ")";
+}
+
+std::string RosterKeeper::describe(const Seat& seat) const {
+  return describe(seat.join, seat.rank);
+}
+
+std::string RosterKeeper::list_of(const std::vector<const Seat*>& seats, TimeNs now) const {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(seats.size(), kListedMax); ++i) {
+    text += (i > 0 ? ", " : "") + describe(*seats[i]) + " since " +
+            duration_text(now - seats[i]->since_ns);
+  }
+  if (seats.size() > kListedMax) {
+    text += " and " + std::to_string(seats.size() - kListedMax) + " more";
+  }
+  return text;
+}
+
+std::string RosterKeeper::missing_text(const Cast& roles) const {
+  const auto missing = [](const std::vector<std::optional<Arrival>>& side) {
+    std::vector<std::uint32_t> ranks;
+    for (std::uint32_t rank = 0; rank < side.size(); ++rank) {
+      if (!side[rank]) ranks.push_back(rank);
+    }
+    return ranks;
+  };
+  const std::vector<std::uint32_t> workers = missing(roles.workers);
+  const std::vector<std::uint32_t> servers = missing(roles.servers);
+  std::string text;
+  if (!workers.empty()) {
+    text += missing_ranks("worker", workers, static_cast<std::uint32_t>(roles.workers.size()));
+  }
+  if (!servers.empty()) {
+    if (!text.empty()) text += " and ";
+    text += missing_ranks("server", servers, static_cast<std::uint32_t>(roles.servers.size()));
+  }
+  return text.empty() ? "nobody" : text;
+}
+
+std::string RosterKeeper::waiting_text(TimeNs now) const {
+  std::vector<const Seat*> here;
+  std::vector<const Seat*> lost;
+  std::vector<const Seat*> silent;  // servers that do not work with the new epoch yet
+  for (const bool workers : {true, false}) {
+    for (const auto& [arrival, seat] : seats_) {
+      if (seat.worker() != workers || seat.left) continue;
+      (seat.peer ? here : lost).push_back(&seat);
+      if (seat.in_roster && !workers && seat.applied != epoch_) silent.push_back(&seat);
+    }
+  }
+  std::string text;
+  if (phase_ == Phase::kConfirming) {
+    text = "waiting until all servers have taken up epoch " + std::to_string(epoch_.value) +
+           "; not yet: " + list_of(silent, now);
+  } else {
+    text = "waiting for " + missing_text(cast()) +
+           "; here: " + (here.empty() ? "nobody" : list_of(here, now));
+  }
+  if (!lost.empty()) text += "; lost its connection: " + list_of(lost, now);
+  if (!last_refusal_.empty()) text += "; refused: " + printable(last_refusal_, 512);
+  return printable(text, wire::kTextBytesMax);
+}
+
+}  // namespace byteps
