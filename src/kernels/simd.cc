@@ -83,7 +83,7 @@ struct Bfloat {
   }
   // bfloat_of_float of half.h.
   template <class D>
-  static HWY_INLINE void write(D d, hn::Vec<D> sums, std::byte* output) {
+  static HWY_INLINE void write(D, hn::Vec<D> sums, std::byte* output) {
     const hn::RebindToUnsigned<D> unsigned_bits;
     const hn::RebindToSigned<D> signed_bits;
     const hn::Rebind<std::uint16_t, D> halves;
@@ -116,8 +116,8 @@ struct Half {
     return hn::Add(sums, elements);
   }
   template <class D>
-  static HWY_INLINE void write(D d, hn::Vec<D> sums, std::byte* output) {
-    const hn::Rebind<hwy::float16_t, decltype(d)> halves;
+  static HWY_INLINE void write(D, hn::Vec<D> sums, std::byte* output) {
+    const hn::Rebind<hwy::float16_t, D> halves;
     hn::StoreU(hn::DemoteTo(halves, sums), halves, reinterpret_cast<hwy::float16_t*>(output));
   }
 };

@@ -1,0 +1,140 @@
+// How fast the summation kernels are, beside what the memory of this machine allows.
+//
+//   kernels_bench --benchmark_filter=float32      GB/s counts the bytes of one array (the contribution), 1e9 bytes.
+//
+// An addition reads two arrays and writes one of them, a copy reads one and writes the other. The working set is that of
+// both arrays together: 512 KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Every row is made in one run, so rows of
+// one run can be compared; figures of different machines, or of a machine with other work, can not.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "base/buffer.h"
+#include "kernels/kernels.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::int64_t kWorkingSets[] = {512 << 10, 8 << 20, 512 << 20};
+
+void count_bytes(benchmark::State& state, std::size_t array_bytes) {
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations()) *
+                          static_cast<std::int64_t>(array_bytes));
+}
+
+// Written once before it is measured, so that the pages are there.
+Buffer filled(std::size_t bytes) {
+  Buffer buffer(bytes);
+  std::memset(buffer.span().data(), 0, bytes);
+  return buffer;
+}
+
+void copy_plain(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0)) / 2;
+  Buffer from = filled(bytes);
+  Buffer to = filled(bytes);
+  for (auto _ : state) {
+    std::memcpy(to.span().data(), from.span().data(), bytes);
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes);
+}
+
+// What a compiler makes of the obvious loop for its baseline CPU.
+void add_plain_loop(benchmark::State& state) {
+  const auto bytes = static_cast<std::size_t>(state.range(0)) / 2;
+  Buffer sums_buffer = filled(bytes);
+  Buffer elements_buffer = filled(bytes);
+  auto* sums = reinterpret_cast<float*>(sums_buffer.span().data());
+  const auto* elements = reinterpret_cast<const float*>(elements_buffer.span().data());
+  const std::size_t element_count = bytes / sizeof(float);
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < element_count; ++i) sums[i] += elements[i];
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes);
+}
+
+// Arrays of `dtype` whose contribution and accumulator together take the working set.
+std::size_t element_count_for(const SumKernels& kernels, std::int64_t working_set_bytes) {
+  const std::size_t per_element = kernels.element_bytes + kernels.accumulator_element_bytes;
+  return static_cast<std::size_t>(working_set_bytes) / per_element / 64 * 64;
+}
+
+enum class Step { kLoad, kAdd, kFinishSum, kFinishAverage };
+
+void run_step(benchmark::State& state, const SumKernels& kernels, Step step,
+              std::size_t misaligned_bytes) {
+  const std::size_t element_count = element_count_for(kernels, state.range(0));
+  const std::size_t bytes = element_count * kernels.element_bytes;
+  Buffer sums_buffer = filled(kernels.accumulator_bytes(element_count));
+  Buffer elements_buffer = filled(bytes + misaligned_bytes);
+  const auto sums = sums_buffer.span();
+  const auto elements = elements_buffer.span().subspan(misaligned_bytes);
+  for (auto _ : state) {
+    switch (step) {
+      case Step::kLoad:
+        kernels.load(sums, elements);
+        break;
+      case Step::kAdd:
+        kernels.add(sums, elements);
+        break;
+      case Step::kFinishSum:
+        kernels.finish(elements, sums, 1);
+        break;
+      case Step::kFinishAverage:
+        kernels.finish(elements, sums, 3);
+        break;
+    }
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, bytes);
+}
+
+void register_step(const KernelSet& set, DType dtype, const char* step_name, Step step,
+                   std::size_t misaligned_bytes = 0) {
+  const std::string row = std::string(name(dtype)) + "/" + step_name + "/" + set.target;
+  const SumKernels kernels = kernels_for(dtype, set);
+  auto* bench = benchmark::RegisterBenchmark(row.c_str(), [=](benchmark::State& state) {
+    run_step(state, kernels, step, misaligned_bytes);
+  });
+  for (const std::int64_t working_set_bytes : kWorkingSets) bench->Arg(working_set_bytes);
+}
+
+void register_all() {
+  auto* copy = benchmark::RegisterBenchmark("copy/memcpy", copy_plain);
+  auto* loop = benchmark::RegisterBenchmark("float32/add/plain_loop", add_plain_loop);
+  for (const std::int64_t working_set_bytes : kWorkingSets) {
+    copy->Arg(working_set_bytes);
+    loop->Arg(working_set_bytes);
+  }
+  for (const KernelSet& set : available_kernels()) {
+    register_step(set, DType::kFloat32, "add", Step::kAdd);
+    register_step(set, DType::kFloat32, "add_from_odd_address", Step::kAdd, 1);
+    register_step(set, DType::kFloat32, "average", Step::kFinishAverage);
+    for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
+      register_step(set, dtype, "load", Step::kLoad);
+      register_step(set, dtype, "add", Step::kAdd);
+      register_step(set, dtype, "finish", Step::kFinishSum);
+      register_step(set, dtype, "average", Step::kFinishAverage);
+    }
+    for (const DType dtype : {DType::kInt8, DType::kInt32, DType::kInt64}) {
+      register_step(set, dtype, "add", Step::kAdd);
+      register_step(set, dtype, "average", Step::kFinishAverage);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace byteps
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  byteps::register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
