@@ -4,7 +4,6 @@
 // shards when the job ends.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +44,7 @@ class ServerMember final : public Actor {
   void request_stop() { stop_requested_.store(true, std::memory_order_release); }
 
  private:
-  void handle(MemberEvent& event);
+  void handle(const MemberEvent& event);
   void begin_epoch(const wire::Roster& roster);
   void handle(const ShardNotice& notice, TimeNs now);
   void end(Status outcome);
@@ -59,14 +58,15 @@ class ServerMember final : public Actor {
 
   // Owned by the loop.
   MemberPort port_;
-  std::array<Event, 64> events_;
+  std::vector<Event> events_;
   std::vector<ShardNotice> drained_;
   std::vector<std::vector<ShardCommand>> to_post_;  // by shard: not yet taken by its inbox
   Epoch epoch_;                                     // handed to the shards
   std::vector<bool> applied_;                       // by shard, of epoch_
   bool ended_ = false;
   Status outcome_;
-  TimeNs close_by_ns_ = kNever;  // ended_: the connection is not waited for any longer
+  bool stop_seen_ = false;
+  TimeNs now_ = 0;
 
   // Set by any thread, read by the loop.
   std::atomic<bool> stop_requested_{false};

@@ -10,10 +10,10 @@
 //   S4 Every lent buffer is held in lent_ from send() until its kSent.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
@@ -32,8 +32,7 @@ namespace byteps {
 // What the ServerMember tells a shard.
 struct ShardCommand {
   enum class Kind : std::uint8_t {
-    kBeginEpoch,  // serve this roster's job; forget what was before. Answered by kEpochApplied (or
-                  // kFailed)
+    kBeginEpoch,  // forget what was before and serve `facts`; answered by kEpochApplied or kFailed
     kStop,        // close all connections and end
   };
   Kind kind = Kind::kStop;
@@ -82,34 +81,54 @@ class Shard final : public Actor {
   struct Message {
     wire::Header header;
     std::uint64_t landing_offset = 0;
-    BufferRef buffer;  // may be empty
+    BufferRef buffer;  // empty without payload
     std::size_t payload_bytes = 0;
   };
-  // What is known of one worker rank of this epoch.
+  // What the transport had no room for, in order. Its memory is kept.
+  class Queue {
+   public:
+    bool empty() const { return next_ == messages_.size(); }
+    std::size_t size() const { return messages_.size() - next_; }
+    Message& front() { return messages_[next_]; }
+    void push(Message&& message);
+    void pop();
+    void clear();
+
+   private:
+    std::vector<Message> messages_;
+    std::size_t next_ = 0;  // those before it are gone
+  };
+  struct Connection {
+    WorkerRank worker;
+    bool served = false;  // false: closed by us, its kDown is still to come
+  };
+  // A worker rank of this epoch.
   struct Link {
     PeerId peer;
     bool up = false;
-    std::deque<Message> queue;  // refused by the transport with kAgain, in order
+    Queue queue;
   };
 
-  void take_commands();
+  std::size_t take_commands();
   void begin_epoch(const ShelfEpoch& facts);
-  void close_all(const Status& why);
+  void end_all(const Status& why);
+  void end(WorkerRank worker, const Status& why);
+  void close_ended();
+
   void handle(const Event& event, TimeNs now);
   void up(const Event& event);
-  void down(const Event& event);
   void received(const Event& event, TimeNs now);
-  void end_link(WorkerRank worker, const Status& why);
+  void sent(const Event& event);
+  void down(const Event& event);
+  Status refusal(const Hello& hello);
+  Connection* connection_of(PeerId peer);
 
-  void deliver(TimeNs now);  // everything in out_
-  void tell(const ShelfOutput::Spoiled& spoiled);
-  void post(WorkerRank worker, Message message);
-  bool send(Link& link, const Message& message);  // false: the window is full
-  void flush(WorkerRank worker);
-  void give_back(SendToken token);
-  void notify(ShardNotice notice);
-  void flush_notices();
-  Link* link_of(PeerId peer, WorkerRank& worker);
+  std::size_t deliver();  // what is in out_; returns how much that was
+  void deliver(ShelfOutput::Spoiled& spoiled);
+  void post(WorkerRank worker, Message&& message);
+  bool send(Link& link, Message& message);  // false: no room, the message is as it was
+  void notify(ShardNotice::Kind kind, Status why);
+  void post_notices();
 
   // Constant after construction.
   const ShardIndex index_;
@@ -119,22 +138,23 @@ class Shard final : public Actor {
   const Log log_;
 
   // Owned by the loop.
-  BufferPool pool_;  // before everything that holds refs
+  BufferPool pool_;  // first: it outlives all refs
   Shelf shelf_;
   ShelfOutput out_;
-  ShelfEpoch facts_;
+  ShelfEpoch facts_;         // worker_count 0: none is served
   std::vector<Link> links_;  // by rank
-  std::unordered_map<PeerId, WorkerRank>
-      workers_;                       // connections that are served; looked up, never walked
-  std::size_t connection_count_ = 0;  // kUp seen, kDown not yet; also those no longer served
-  PeerId recent_peer_;                // events come in runs of one peer: spares the look-up
-  WorkerRank recent_worker_;
-  bool recent_valid_ = false;
-  std::vector<BufferRef> lent_;  // by token - 1
+  // Every connection that is not down, also those no longer served. Looked up, and walked only
+  // where the order does not matter.
+  std::unordered_map<PeerId, Connection> connections_;
+  Connection* recent_ = nullptr;  // that of recent_peer_: events come in runs of one peer
+  PeerId recent_peer_;
+  std::vector<BufferRef> lent_;  // by token - 1; token 0: nothing was lent
   std::vector<std::uint32_t> lent_free_;
+  std::vector<std::pair<PeerId, Status>> ended_;  // to be closed when the views are handled
   std::vector<ShardCommand> commands_;
   std::vector<ShardNotice> notices_;  // not yet taken by the outbox
-  std::array<Event, kEventBatch> events_;
+  std::vector<Event> events_;
+  TimeNs now_ = 0;
   bool stopping_ = false;
 };
 

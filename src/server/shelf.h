@@ -127,11 +127,9 @@ class Shelf {
   Status begin_epoch(const ShelfEpoch& facts);
 
   // A worker has a new connection: it has to declare its keys again, and hears of spoiled ones.
+  // What it contributed through an earlier connection counts; the end of a connection is no event
+  // here.
   void connect(WorkerRank worker, ShelfOutput& out);
-  // Its connection ended. What it contributed stays; its contributions count as soon as they are
-  // in.
-  void disconnect(WorkerRank worker);
-
   // One message (kDeclare, kPush, kForget) of a connected worker. `payload` is only read during the
   // call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -156,49 +154,50 @@ class Shelf {
   struct Tensor;
   struct Frame;
   struct Part;
-  struct Alarm {  // "look at this part then"
+  // "Look at this part then." It counts only if it is the one that the part's record names; the
+  // part may be forgotten by then, or have a newer alarm.
+  struct Alarm {
     TimeNs due_at_ns;
-    std::uint64_t number;   // equal times ring in the order they were set
-    std::uint64_t part_id;  // the key and part may belong to another record by then
+    std::uint64_t number;  // counts alarms: equal times ring in the order they were set
     Key key;
     PartIndex part;
   };
 
+  void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+                TimeNs now, ShelfOutput& out);
+  void violation(WorkerRank from, std::string text, ShelfOutput& out) const;
+  void out_of_memory(Key key, ShelfOutput& out);
+
+  // ---- tensors
   void declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                ShelfOutput& out);
-  void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-            TimeNs now, ShelfOutput& out);
-  void forget(WorkerRank from, const wire::Header& header);
-
-  // ---- declarations (shelf.cc, second half)
-  const char* wrong_with(const wire::Declare& declared) const;
-  Tensor* compare(Tensor& tensor, WorkerRank from, const wire::Declare& declared, ShelfOutput& out);
+  Tensor& make_tensor(WorkerRank from, Key key, wire::Declare declared);
   void spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out);
-  void tell_spoiled(const Tensor& tensor, Key key, WorkerRank worker, ShelfOutput& out) const;
+  void forget(WorkerRank from, Key key);
   void drop_parts(Tensor& tensor);
 
   // ---- frames
-  Part* find_part(const wire::Header& header, WorkerRank from, ShelfOutput& out);
-  Part* make_part(Tensor& tensor, const wire::Header& header);
-  const char* wrong_with(const Part& part, const wire::Header& header, WorkerRank from,
-                         std::size_t payload_bytes) const;
+  void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+            TimeNs now, ShelfOutput& out);
+  Part* open_part(WorkerRank from, const wire::Header& header, ShelfOutput& out);
+  Part& make_part(Tensor& tensor, PartIndex index);
+  const char* flaw_of_push(const Part& part, WorkerRank from, const wire::Header& header,
+                           std::size_t payload_bytes) const;
   void contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
-                  const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                  ShelfOutput& out);
+                  std::span<const std::byte> payload, TimeNs now, ShelfOutput& out);
   void add(Part& part, Frame& frame, std::span<const std::byte> payload);
   void add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
                     std::span<const std::byte> payload);
   void finish(Part& part, std::uint32_t frame_index, ShelfOutput& out);
-  void answer(const Part& part, std::uint32_t frame_index, WorkerRank worker, LandingTag landing,
+  void answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutput& out) const;
-  BufferRef take(std::size_t bytes);  // bad_alloc beyond the limit
+  std::size_t frame_length(const Part& part, std::uint32_t frame_index) const;
+  BufferRef take(std::size_t bytes);  // bad_alloc when there is no memory, or the limit is reached
 
   // ---- alarms
-  void set_alarm(Part& part, TimeNs due_at);
+  void watch(Part& part, const Frame& frame);
+  void set_alarm(Part& part, TimeNs due_at_ns);
   void ring(Part& part, TimeNs now, ShelfOutput& out);
-
-  std::size_t frame_length(const Part& part, std::uint32_t frame_index) const;
-  std::span<std::uint64_t> bits_of(Part& part, std::uint32_t frame_index) const;
 
   const ShelfSettings settings_;
   BufferPool& pool_;
@@ -206,11 +205,12 @@ class Shelf {
   ShelfEpoch facts_;           // worker_count 0: serves nothing
   std::size_t bit_words_ = 0;  // 64-bit words for one bit per worker
   std::map<Key, std::unique_ptr<Tensor>> tensors_;
-  PartMap<Part> parts_;        // every part of every tensor, for the one look-up per frame
-  std::vector<Alarm> alarms_;  // a heap, earliest first
+  PartMap<Part> parts_;                 // every part of every tensor, for the one look-up per frame
+  std::vector<Alarm> alarms_;           // a heap, earliest first
+  std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
   std::uint64_t alarms_set_ = 0;
-  std::uint64_t parts_made_ = 0;
   std::size_t incomplete_frame_count_ = 0;
+  std::size_t refused_bytes_ = 0;  // what take() could not give last
 };
 
 }  // namespace byteps

@@ -1,0 +1,90 @@
+#include "server/declaration.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+namespace byteps {
+namespace {
+
+constexpr std::size_t kQuotedBytesMax = 256;
+
+}  // namespace
+
+const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker_count,
+                    std::uint64_t partition_bytes) {
+  if (declared.name.empty()) return "the tensor has no name";
+  if (declared.name.size() > kTensorNameBytesMax) return "the tensor's name is too long";
+  if (key != key_of(declared.name)) return "the key is not that of the tensor's name";
+  if (declared.total_bytes % element_bytes(declared.dtype) != 0) {
+    return "the tensor's bytes are no whole number of elements";
+  }
+  if (part_count_of(declared, partition_bytes) > std::numeric_limits<std::uint32_t>::max()) {
+    return "the tensor has too many parts";
+  }
+  if (declared.operation == Operation::kBroadcast && declared.root.value >= worker_count) {
+    return "the root of the broadcast is no worker of the job";
+  }
+  if (declared.operation == Operation::kAverage && declared.dtype == DType::kBool) {
+    return "bool has no average";
+  }
+  return nullptr;
+}
+
+bool same_tensor(const wire::Declare& a, const wire::Declare& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.operation == b.operation &&
+         a.total_bytes == b.total_bytes &&
+         (a.operation != Operation::kBroadcast || a.root == b.root);
+}
+
+std::uint64_t part_count_of(const wire::Declare& declared, std::uint64_t partition_bytes) {
+  const std::uint64_t whole = declared.total_bytes / partition_bytes;
+  const std::uint64_t rest = declared.total_bytes % partition_bytes != 0 ? 1 : 0;
+  return std::max<std::uint64_t>(1, whole + rest);
+}
+
+std::string describe(const wire::Declare& declared) {
+  std::ostringstream text;
+  text << '(' << name(declared.dtype) << ", " << declared.total_bytes << " bytes, "
+       << name(declared.operation);
+  if (declared.operation == Operation::kBroadcast) text << " from " << declared.root;
+  text << ')';
+  return text.str();
+}
+
+std::string quoted(std::string_view name) {
+  std::string text = "\"";
+  const std::size_t length = std::min(name.size(), kQuotedBytesMax);
+  for (const char c : name.substr(0, length)) {
+    const auto byte = static_cast<unsigned char>(c);
+    text.push_back(byte < 0x20 || byte == 0x7f ? '?' : c);
+  }
+  if (length < name.size()) {
+    // Not in the middle of a character: continuation bytes are 10xxxxxx, a first one 11xxxxxx.
+    while ((static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();
+    if ((static_cast<unsigned char>(text.back()) & 0xc0) == 0xc0) text.pop_back();
+    text += "...";
+  }
+  return text + "\"";
+}
+
+std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
+                            WorkerRank second_worker, const wire::Declare& second) {
+  std::ostringstream text;
+  if (first.name != second.name) {
+    text << "the names of tensor " << quoted(first.name) << " (" << first_worker << ") and tensor "
+         << quoted(second.name) << " (" << second_worker
+         << ") have the same key. Rename one of them on all ranks";
+  } else if (first_worker == second_worker) {
+    text << "tensor " << quoted(first.name) << " changed: " << first_worker << " had "
+         << describe(first) << " and now has " << describe(second)
+         << ". Use another name for another tensor, on all ranks";
+  } else {
+    text << "tensor " << quoted(first.name) << " differs between ranks: " << first_worker << ' '
+         << describe(first) << ", but " << second_worker << ' ' << describe(second)
+         << ". Give it the same element type, size and operation on all ranks, or different names";
+  }
+  return text.str();
+}
+
+}  // namespace byteps

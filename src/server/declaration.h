@@ -1,0 +1,38 @@
+// What a worker declares of a tensor: whether a shard can serve it, whether two workers mean the
+// same, and the words for people when they do not.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/ids.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+// Longest name of a tensor, bytes (byteps.h says so to users).
+inline constexpr std::size_t kTensorNameBytesMax = 1024;
+
+// nullptr when a shard can serve this declaration of `key`; otherwise what is wrong with it. A
+// worker checks all of it before it declares, so a wrong one breaks the protocol.
+const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker_count,
+                    std::uint64_t partition_bytes);
+
+// Whether two declarations mean the same tensor. The root counts for broadcasts only.
+bool same_tensor(const wire::Declare& a, const wire::Declare& b);
+
+// Parts of the tensor; an empty one has one. `declared` has no flaw.
+std::uint64_t part_count_of(const wire::Declare& declared, std::uint64_t partition_bytes);
+
+// "(float32, 4096 bytes, sum)"
+std::string describe(const wire::Declare& declared);
+
+// The name in quotes, fit for a terminal: without control characters, cut when it is very long.
+std::string quoted(std::string_view name);
+
+// What to tell everyone when `first` and `second` are not the same tensor.
+std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
+                            WorkerRank second_worker, const wire::Declare& second);
+
+}  // namespace byteps

@@ -1,0 +1,124 @@
+#include "server/server_member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::size_t kEventBatch = 64;
+constexpr TimeNs kCommandRetryNs = kMillisecond;
+
+}  // namespace
+
+ServerMember::ServerMember(const Config& config, Transport& transport, std::string host,
+                           std::vector<Endpoint> shard_endpoints,
+                           std::vector<Mailbox<ShardCommand>*> shards,
+                           Mailbox<ShardNotice>& notices, Log log)
+    : transport_(transport),
+      shards_(std::move(shards)),
+      notices_(notices),
+      log_(std::move(log)),
+      port_(make_join(config, Role::kServer, std::move(host), std::move(shard_endpoints)), config,
+            transport),
+      events_(kEventBatch),
+      to_post_(shards_.size()),
+      applied_(shards_.size(), false) {}
+
+std::size_t ServerMember::turn(TimeNs now) {
+  now_ = now;
+  const std::size_t count = transport_.poll(now, events_);
+  // This transport has no other connection, so every event is the port's.
+  for (std::size_t i = 0; i < count; ++i) port_.handle(events_[i], now);
+  notices_.drain(drained_);
+  for (const ShardNotice& notice : drained_) handle(notice, now);
+  if (stop_requested_.load(std::memory_order_acquire) && !stop_seen_) {
+    stop_seen_ = true;
+    port_.fail({Code::kCancelled, "a server was told to stop"}, now);
+  }
+  port_.tick(now);
+  std::vector<MemberEvent> happened = port_.take_events();
+  for (const MemberEvent& event : happened) handle(event);
+  post_commands();
+  return count + drained_.size() + happened.size();
+}
+
+TimeNs ServerMember::next_deadline() const {
+  const bool waiting = std::any_of(to_post_.begin(), to_post_.end(),
+                                   [](const auto& commands) { return !commands.empty(); });
+  return std::min({transport_.next_deadline(), port_.next_deadline(),
+                   waiting ? now_ + kCommandRetryNs : kNever});
+}
+
+bool ServerMember::finished() const {
+  return ended_ && port_.closed() &&
+         std::all_of(to_post_.begin(), to_post_.end(),
+                     [](const auto& commands) { return commands.empty(); });
+}
+
+void ServerMember::handle(const MemberEvent& event) {
+  switch (event.kind) {
+    case MemberEvent::Kind::kRoster:
+      return begin_epoch(event.roster);
+    case MemberEvent::Kind::kNotice:
+      LOG(log_, kWarning) << event.text;
+      return;
+    case MemberEvent::Kind::kWorkerLeft:
+      LOG(log_, kDebug) << event.worker << " left";
+      return;
+    case MemberEvent::Kind::kBarrierDone:
+      return;
+    case MemberEvent::Kind::kLeft:
+      return end(Status::ok());
+    case MemberEvent::Kind::kFailed:
+      return end(event.why);
+  }
+}
+
+void ServerMember::begin_epoch(const wire::Roster& roster) {
+  ShardCommand command;
+  command.kind = ShardCommand::Kind::kBeginEpoch;
+  command.facts.epoch = roster.epoch;
+  command.facts.worker_count = static_cast<std::uint32_t>(
+      std::count_if(roster.members.begin(), roster.members.end(),
+                    [](const auto& member) { return member.role == Role::kWorker; }));
+  command.facts.partition_bytes = roster.partition_bytes;
+  command.facts.frame_bytes = roster.frame_bytes;
+  epoch_ = roster.epoch;
+  applied_.assign(shards_.size(), false);
+  for (auto& commands : to_post_) commands.push_back(command);
+  LOG(log_, kInfo) << roster.epoch << ": server " << roster.your_rank << ", "
+                   << command.facts.worker_count << " workers";
+}
+
+void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
+  if (notice.kind == ShardNotice::Kind::kFailed) return port_.fail(notice.why, now);
+  if (notice.epoch != epoch_) return;  // of an epoch that is over
+  CHECK_LT(notice.shard.value, applied_.size());
+  applied_[notice.shard.value] = true;
+  if (std::find(applied_.begin(), applied_.end(), false) == applied_.end()) {
+    port_.applied(epoch_, now);
+  }
+}
+
+void ServerMember::end(Status outcome) {
+  ended_ = true;
+  outcome_ = std::move(outcome);
+  for (auto& commands : to_post_) commands.push_back(ShardCommand{});  // kStop
+}
+
+void ServerMember::post_commands() {
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    std::vector<ShardCommand>& commands = to_post_[shard];
+    std::size_t posted = 0;
+    while (posted < commands.size() &&
+           !shards_[shard]->post(std::move(commands[posted])).is(Code::kAgain)) {
+      ++posted;
+    }
+    commands.erase(commands.begin(), commands.begin() + static_cast<std::ptrdiff_t>(posted));
+  }
+}
+
+}  // namespace byteps

@@ -1,0 +1,353 @@
+#include "server/shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps {
+namespace {
+
+constexpr TimeNs kNoticeRetryNs = kMillisecond;
+
+ShelfSettings shelf_settings(const Config& config) {
+  ShelfSettings settings;
+  settings.wanted_ns = config.timeout.wanted_ns;
+  settings.deterministic = config.deterministic;
+  return settings;
+}
+
+}  // namespace
+
+// ---- the queue of a link
+
+void Shard::Queue::push(Message&& message) {
+  // Moves up what is left once at least half is gone, instead of growing.
+  if (messages_.size() == messages_.capacity() && next_ > messages_.size() / 2) {
+    messages_.erase(messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(next_));
+    next_ = 0;
+  }
+  messages_.push_back(std::move(message));
+}
+
+void Shard::Queue::pop() {
+  messages_[next_++].buffer = {};
+  if (next_ == messages_.size()) clear();
+}
+
+void Shard::Queue::clear() {
+  messages_.clear();
+  next_ = 0;
+}
+
+// ---- turns
+
+Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
+             Mailbox<ShardCommand>& inbox, Mailbox<ShardNotice>& outbox, Log log)
+    : index_(index),
+      transport_(transport),
+      inbox_(inbox),
+      outbox_(outbox),
+      log_(std::move(log)),
+      shelf_(shelf_settings(config), pool_),
+      events_(kEventBatch) {}
+
+std::size_t Shard::turn(TimeNs now) {
+  now_ = now;
+  std::size_t work = take_commands();
+  close_ended();
+  for (int batch = 0; batch < kBatchesPerTurn; ++batch) {
+    const std::size_t count = transport_.poll(now, events_);
+    for (std::size_t i = 0; i < count; ++i) handle(events_[i], now);
+    close_ended();
+    work += count;
+    if (count < events_.size()) break;
+  }
+  shelf_.tick(now, out_);
+  work += deliver();
+  close_ended();
+  post_notices();
+  return work;
+}
+
+TimeNs Shard::next_deadline() const {
+  const TimeNs retry_ns = notices_.empty() ? kNever : now_ + kNoticeRetryNs;
+  return std::min({transport_.next_deadline(), shelf_.next_deadline(), retry_ns});
+}
+
+bool Shard::finished() const {
+  return stopping_ && connections_.empty() && lent_free_.size() == lent_.size();
+}
+
+std::size_t Shard::queued_message_count() const {
+  std::size_t count = 0;
+  for (const Link& link : links_) count += link.queue.size();
+  return count;
+}
+
+// ---- commands
+
+std::size_t Shard::take_commands() {
+  inbox_.drain(commands_);
+  for (const ShardCommand& command : commands_) {
+    if (command.kind == ShardCommand::Kind::kBeginEpoch) {
+      begin_epoch(command.facts);
+    } else {
+      stopping_ = true;
+      end_all({Code::kCancelled, "the server ends"});
+    }
+  }
+  return commands_.size();
+}
+
+void Shard::begin_epoch(const ShelfEpoch& facts) {
+  if (stopping_) return;
+  end_all({Code::kDisconnected, "a new epoch began"});
+  facts_ = {};
+  out_.clear();
+  const Status begun = shelf_.begin_epoch(facts);
+  if (!begun.is_ok()) {
+    LOG(log_, kError) << begun.message();
+    return notify(ShardNotice::Kind::kFailed, begun);
+  }
+  facts_ = facts;
+  links_.resize(facts.worker_count);
+  LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
+                    << " workers";
+  notify(ShardNotice::Kind::kEpochApplied, Status::ok());
+}
+
+void Shard::end_all(const Status& why) {
+  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) end(worker, why);
+  links_.clear();
+}
+
+// Stops serving the connection of this worker, if it has one. Its kDown still comes.
+void Shard::end(WorkerRank worker, const Status& why) {
+  Link& link = links_[worker.value];
+  if (!link.up) return;
+  connection_of(link.peer)->served = false;
+  link.up = false;
+  link.queue.clear();
+  ended_.emplace_back(link.peer, why);
+}
+
+// close() ends the views of all events of a poll(), so it waits until they are handled.
+void Shard::close_ended() {
+  for (const auto& [peer, why] : ended_) transport_.close(peer, why);
+  ended_.clear();
+}
+
+// ---- events
+
+Shard::Connection* Shard::connection_of(PeerId peer) {
+  if (recent_ != nullptr && recent_peer_ == peer) return recent_;
+  const auto found = connections_.find(peer);
+  if (found == connections_.end()) return nullptr;
+  recent_peer_ = peer;
+  recent_ = &found->second;  // elements of an unordered_map stay where they are
+  return recent_;
+}
+
+void Shard::handle(const Event& event, TimeNs now) {
+  switch (event.kind) {
+    case Event::Kind::kUp:
+      return up(event);
+    case Event::Kind::kReceived:
+      return received(event, now);
+    case Event::Kind::kSent:
+      return sent(event);
+    case Event::Kind::kDown:
+      return down(event);
+  }
+}
+
+void Shard::up(const Event& event) {
+  // Its roster may be newer than ours: the command is in the inbox then.
+  if (event.hello.epoch != facts_.epoch) take_commands();
+  connections_[event.peer] = {WorkerRank(event.hello.rank), false};
+  const Status refused = refusal(event.hello);
+  if (!refused.is_ok()) {
+    LOG(log_, kDebug) << "a connection was refused: " << refused.message();
+    ended_.emplace_back(event.peer, refused);
+    return;
+  }
+  const WorkerRank worker(event.hello.rank);
+  end(worker, {Code::kDisconnected, "this worker has a newer connection"});
+  connection_of(event.peer)->served = true;
+  links_[worker.value].peer = event.peer;
+  links_[worker.value].up = true;
+  shelf_.connect(worker, out_);
+  deliver();
+}
+
+// Ok: this connection is served.
+Status Shard::refusal(const Hello& hello) {
+  std::ostringstream why;
+  if (stopping_) {
+    why << "the server ends";
+  } else if (hello.role != Role::kWorker) {
+    why << "a shard serves workers, not a " << name(hello.role);
+  } else if (hello.epoch != facts_.epoch || facts_.worker_count == 0) {
+    why << "it is of " << hello.epoch << ", this shard serves " << facts_.epoch;
+  } else if (hello.rank >= facts_.worker_count) {
+    why << "worker " << hello.rank << " of a job with " << facts_.worker_count;
+  } else {
+    return Status::ok();
+  }
+  return {Code::kDisconnected, why.str()};
+}
+
+void Shard::received(const Event& event, TimeNs now) {
+  const Connection* connection = connection_of(event.peer);
+  if (connection == nullptr || !connection->served) return;
+  const WorkerRank worker = connection->worker;
+  const Result<wire::Header> header = wire::decode_header(event.header);
+  if (header.is_ok()) {
+    shelf_.step(worker, header.value(), event.payload, now, out_);
+  } else {
+    out_.violations.push_back({worker, header.status().message()});
+  }
+  deliver();
+}
+
+void Shard::sent(const Event& event) {
+  if (event.token != 0) {
+    const auto slot = static_cast<std::uint32_t>(event.token - 1);
+    CHECK(slot < lent_.size() && lent_[slot]) << "a payload came back that was not lent";
+    lent_[slot] = {};
+    lent_free_.push_back(slot);
+  }
+  const Connection* connection = connection_of(event.peer);
+  if (connection == nullptr || !connection->served) return;
+  Link& link = links_[connection->worker.value];
+  while (!link.queue.empty() && send(link, link.queue.front())) link.queue.pop();
+}
+
+void Shard::down(const Event& event) {
+  const auto found = connections_.find(event.peer);
+  if (found == connections_.end()) return;
+  if (found->second.served) {
+    Link& link = links_[found->second.worker.value];
+    link.up = false;
+    link.queue.clear();
+    LOG(log_, kDebug) << found->second.worker << " is gone: " << event.why.message();
+  }
+  if (recent_ == &found->second) recent_ = nullptr;
+  connections_.erase(found);
+}
+
+// ---- what the shelf wants done
+
+std::size_t Shard::deliver() {
+  if (out_.empty()) return 0;
+  for (ShelfOutput::Answer& answer : out_.answers) {
+    post(answer.header.worker,
+         {answer.header, answer.landing_offset, std::move(answer.buffer), answer.payload_bytes});
+  }
+  for (const ShelfOutput::Wanted& wanted : out_.wanted) {
+    Message message;
+    message.header.kind = wire::Kind::kWanted;
+    message.header.epoch = facts_.epoch;
+    message.header.key = wanted.key;
+    message.header.part = wanted.part;
+    message.header.round = wanted.round;
+    message.header.worker = wanted.worker;
+    post(wanted.worker, std::move(message));
+  }
+  for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
+  for (const ShelfOutput::Violation& violation : out_.violations) {
+    if (!links_[violation.worker.value].up) continue;
+    LOG(log_, kWarning) << violation.worker
+                        << " broke the protocol, its connection ends: " << violation.text;
+    end(violation.worker, {Code::kInvalidArgument, violation.text});
+  }
+  for (Status& failure : out_.failures) {
+    LOG(log_, kError) << failure.message();
+    notify(ShardNotice::Kind::kFailed, std::move(failure));
+  }
+  const std::size_t count = out_.answers.size() + out_.wanted.size() + out_.spoiled.size() +
+                            out_.violations.size() + out_.failures.size();
+  out_.clear();
+  return count;
+}
+
+void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
+  const std::vector<std::byte> text =
+      wire::encode(wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)});
+  Message message;
+  message.header.kind = wire::Kind::kMismatch;
+  message.header.epoch = facts_.epoch;
+  message.header.key = spoiled.key;
+  message.payload_bytes = text.size();
+  message.buffer = pool_.take(text.size());
+  std::memcpy(message.buffer.span().data(), text.data(), text.size());
+  if (!spoiled.worker) {
+    LOG(log_, kWarning) << spoiled.text;
+  }
+  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
+    if (spoiled.worker && *spoiled.worker != worker) continue;
+    Message copy = message;
+    copy.header.worker = worker;
+    post(worker, std::move(copy));
+  }
+}
+
+// S3. Drops it when the worker is not connected: it will ask again.
+void Shard::post(WorkerRank worker, Message&& message) {
+  Link& link = links_[worker.value];
+  if (!link.up) return;
+  if (link.queue.empty() && send(link, message)) return;
+  if (link.queue.size() >= kQueuedMessagesMax) {
+    const std::string text =
+        "it does not read: " + std::to_string(kQueuedMessagesMax) + " messages wait for it";
+    LOG(log_, kWarning) << worker << ", its connection ends: " << text;
+    return end(worker, {Code::kTimeout, text});
+  }
+  link.queue.push(std::move(message));
+}
+
+bool Shard::send(Link& link, Message& message) {
+  const wire::HeaderBytes header = wire::encode(message.header);
+  Outgoing outgoing;
+  outgoing.header = header;
+  if (message.buffer) {
+    if (lent_free_.empty()) {
+      lent_.emplace_back();
+      lent_free_.reserve(lent_.capacity());  // giving back never allocates
+      lent_free_.push_back(static_cast<std::uint32_t>(lent_.size() - 1));
+    }
+    outgoing.payload =
+        std::span<const std::byte>(message.buffer.span()).first(message.payload_bytes);
+    outgoing.landing = message.header.landing;
+    outgoing.landing_offset = message.landing_offset;
+    outgoing.token = lent_free_.back() + SendToken{1};
+  }
+  const Status sent = transport_.send(link.peer, outgoing);
+  if (sent.is(Code::kAgain)) return false;
+  CHECK(sent.is_ok() || sent.is(Code::kDisconnected)) << sent.text();
+  if (sent.is_ok() && message.buffer) {
+    lent_[lent_free_.back()] = std::move(message.buffer);
+    lent_free_.pop_back();
+  }
+  return true;  // or the connection is gone, and its kDown on the way
+}
+
+// ---- notices
+
+void Shard::notify(ShardNotice::Kind kind, Status why) {
+  notices_.push_back({kind, index_, facts_.epoch, std::move(why)});
+}
+
+void Shard::post_notices() {
+  std::size_t posted = 0;
+  while (posted < notices_.size() && !outbox_.post(std::move(notices_[posted])).is(Code::kAgain)) {
+    ++posted;
+  }
+  notices_.erase(notices_.begin(), notices_.begin() + static_cast<std::ptrdiff_t>(posted));
+}
+
+}  // namespace byteps

@@ -1,0 +1,553 @@
+#include "server/shelf.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <sstream>
+#include <utility>
+
+#include "base/check.h"
+#include "server/declaration.h"
+
+namespace byteps {
+namespace {
+
+// Rounds and epochs count up and may wrap: which of two is later is the sign of their difference.
+template <typename Id>
+std::int32_t later_by(Id a, Id b) {
+  return static_cast<std::int32_t>(a.value - b.value);
+}
+
+// A bit per worker.
+bool has_bit(std::span<const std::uint64_t> bits, WorkerRank worker) {
+  return (bits[worker.value / 64] >> (worker.value % 64) & 1) != 0;
+}
+void set_bit(std::span<std::uint64_t> bits, WorkerRank worker) {
+  bits[worker.value / 64] |= std::uint64_t{1} << (worker.value % 64);
+}
+void clear_bit(std::span<std::uint64_t> bits, WorkerRank worker) {
+  bits[worker.value / 64] &= ~(std::uint64_t{1} << (worker.value % 64));
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
+         dtype == DType::kBfloat16;
+}
+
+}  // namespace
+
+struct Shelf::Frame {
+  BufferRef accumulator;          // of `round`, in the kernels' accumulator layout
+  BufferRef finished;             // the sum of the round before
+  TimeNs since_ns = 0;            // when the first contribution of `round` came
+  Round round;                    // being summed
+  std::uint32_t contributed = 0;  // number of bits set
+};
+
+struct Shelf::Part {
+  Tensor* tensor = nullptr;
+  PartIndex index;
+  std::uint64_t bytes = 0;
+  std::vector<Frame> frames;
+  std::vector<std::uint64_t> bits;   // bit_words_ per frame
+  std::vector<LandingTag> landings;  // by worker: of its operation in the round being summed
+  std::size_t incomplete_count = 0;  // frames with a bit set
+
+  // Deterministic sums of floats only.
+  std::vector<std::uint32_t> added;  // by frame: ranks below are in the accumulator
+  std::vector<BufferRef> held;       // by frame and rank: came before its turn
+
+  std::uint64_t alarm_number = 0;  // the one alarm that counts
+  TimeNs alarm_due_ns = kNever;    // kNever: none is set
+  std::uint32_t wanted_count = 0;  // how often contributions were asked for ...
+  Round wanted_round;              // ... in this round
+};
+
+struct Shelf::Tensor {
+  Key key;
+  wire::Declare declared;
+  WorkerRank declared_by;  // who declared it first
+  std::uint64_t part_count = 0;
+  SumKernels kernels;
+  std::uint32_t divisor = 1;
+  bool is_broadcast = false;
+  bool in_order = false;  // I8
+  Code spoiled = Code::kOk;
+  std::string spoiled_text;
+  std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
+  std::vector<std::uint64_t> forgotten;      // a bit per worker
+  std::map<PartIndex, std::unique_ptr<Part>> parts;
+};
+
+void ShelfOutput::clear() {
+  answers.clear();
+  wanted.clear();
+  spoiled.clear();
+  violations.clear();
+  failures.clear();
+}
+
+Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool) : settings_(settings), pool_(pool) {}
+Shelf::~Shelf() = default;
+
+Status Shelf::begin_epoch(const ShelfEpoch& facts) {
+  parts_.clear();
+  tensors_.clear();
+  alarms_.clear();
+  incomplete_frame_count_ = 0;
+  facts_ = {};
+  std::ostringstream wrong;
+  if (facts.worker_count == 0 || facts.worker_count > kWorkerCountMax) {
+    wrong << facts.worker_count << " workers; 1 to " << kWorkerCountMax << " can be served";
+  } else if (facts.frame_bytes == 0 || facts.frame_bytes % 64 != 0 ||
+             facts.frame_bytes > kPayloadBytesMax) {
+    wrong << "frames of " << facts.frame_bytes << " bytes; they must be a multiple of 64, at most "
+          << kPayloadBytesMax;
+  } else if (facts.partition_bytes == 0 || facts.partition_bytes % 64 != 0 ||
+             facts.partition_bytes / facts.frame_bytes >= kFramesPerPartMax) {
+    wrong << "parts of " << facts.partition_bytes << " bytes; they must be a multiple of 64, below "
+          << kFramesPerPartMax << " frames of " << facts.frame_bytes << " bytes";
+  } else {
+    facts_ = facts;
+    bit_words_ = (facts.worker_count + 63) / 64;
+    missing_.assign(bit_words_, 0);
+    return Status::ok();
+  }
+  return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
+}
+
+void Shelf::connect(WorkerRank worker, ShelfOutput& out) {
+  CHECK_LT(worker.value, facts_.worker_count);
+  for (auto& [key, tensor] : tensors_) {
+    clear_bit(tensor->declared_here, worker);
+    if (tensor->spoiled != Code::kOk) {
+      out.spoiled.push_back({worker, key, tensor->spoiled, tensor->spoiled_text});
+    }
+  }
+}
+
+void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+                 TimeNs now, ShelfOutput& out) {
+  CHECK_LT(from.value, facts_.worker_count);
+  try {
+    dispatch(from, header, payload, now, out);
+  } catch (const std::bad_alloc&) {
+    out_of_memory(header.key, out);
+  }
+}
+
+void Shelf::dispatch(WorkerRank from, const wire::Header& header,
+                     std::span<const std::byte> payload, TimeNs now, ShelfOutput& out) {
+  if (header.worker != from) return violation(from, "a message in the name of another rank", out);
+  const std::int32_t ahead = later_by(header.epoch, facts_.epoch);
+  if (ahead > 0) return violation(from, "a message of an epoch that has not begun", out);
+  if (ahead < 0) return;  // late, of a job that is over
+  switch (header.kind) {
+    case wire::Kind::kPush:
+      return push(from, header, payload, now, out);
+    case wire::Kind::kDeclare:
+      return declare(from, header, payload, out);
+    case wire::Kind::kForget:
+      return forget(from, header.key);
+    default:
+      return violation(from, "a message of a kind that workers do not send to shards", out);
+  }
+}
+
+void Shelf::violation(WorkerRank from, std::string text, ShelfOutput& out) const {
+  out.violations.push_back({from, std::move(text)});
+}
+
+void Shelf::out_of_memory(Key key, ShelfOutput& out) {
+  std::ostringstream text;
+  text << "the server has no memory for " << refused_bytes_ << " more bytes beside "
+       << pool_.lent_bytes() << " in use";
+  const auto found = tensors_.find(key);
+  if (found == tensors_.end()) {
+    out.failures.emplace_back(Code::kSystem, text.str());
+    return;
+  }
+  const std::string name = quoted(found->second->declared.name);
+  spoil(*found->second, Code::kSystem,
+        "tensor " + name + " " + describe(found->second->declared) + ": " + text.str() +
+            ". Use more servers, or servers with more memory",
+        out);
+}
+
+// ---- tensors
+
+void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+                    ShelfOutput& out) {
+  Result<wire::Declare> decoded = wire::decode_declare(payload);
+  if (!decoded.is_ok()) return violation(from, "a declaration: " + decoded.status().message(), out);
+  wire::Declare& declared = decoded.value();
+  const char* flaw = flaw_of(declared, header.key, facts_.worker_count, facts_.partition_bytes);
+  if (flaw != nullptr) {
+    return violation(from, "a declaration of " + quoted(declared.name) + ": " + flaw, out);
+  }
+
+  const auto found = tensors_.find(header.key);
+  if (found == tensors_.end()) {
+    if (tensors_.size() >= settings_.tensor_count_max) {
+      out.failures.emplace_back(Code::kSystem, "a server has " + std::to_string(tensors_.size()) +
+                                                   " tensors already and cannot take " +
+                                                   quoted(declared.name) +
+                                                   ". Use the same names in each step");
+      return;
+    }
+    make_tensor(from, header.key, std::move(declared));
+    return;
+  }
+
+  Tensor& tensor = *found->second;
+  set_bit(tensor.declared_here, from);
+  if (tensor.spoiled != Code::kOk) {
+    out.spoiled.push_back({from, tensor.key, tensor.spoiled, tensor.spoiled_text});
+  } else if (!same_tensor(tensor.declared, declared)) {
+    spoil(tensor, Code::kMismatch,
+          difference_text(tensor.declared_by, tensor.declared, from, declared), out);
+  } else if (has_bit(tensor.forgotten, from)) {
+    std::ostringstream text;
+    text << "tensor " << quoted(declared.name) << ": " << from
+         << " uses again a name that it said it would use once, and others still use it";
+    spoil(tensor, Code::kInvalidArgument, text.str(), out);
+  }
+}
+
+Shelf::Tensor& Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared) {
+  auto tensor = std::make_unique<Tensor>();
+  tensor->key = key;
+  tensor->declared_by = from;
+  tensor->part_count = part_count_of(declared, facts_.partition_bytes);
+  tensor->kernels = kernels_for(declared.dtype, settings_.kernels);
+  tensor->is_broadcast = declared.operation == Operation::kBroadcast;
+  if (declared.operation == Operation::kAverage) tensor->divisor = facts_.worker_count;
+  tensor->in_order = settings_.deterministic && !tensor->is_broadcast && is_float(declared.dtype);
+  tensor->declared_here.assign(bit_words_, 0);
+  tensor->forgotten.assign(bit_words_, 0);
+  set_bit(tensor->declared_here, from);
+  tensor->declared = std::move(declared);
+  return *(tensors_[key] = std::move(tensor));
+}
+
+void Shelf::spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out) {
+  drop_parts(tensor);
+  tensor.spoiled = code;
+  tensor.spoiled_text = std::move(text);
+  out.spoiled.push_back({std::nullopt, tensor.key, code, tensor.spoiled_text});
+}
+
+void Shelf::forget(WorkerRank from, Key key) {
+  const auto found = tensors_.find(key);
+  if (found == tensors_.end()) return;  // all have forgotten it: a repeat
+  Tensor& tensor = *found->second;
+  set_bit(tensor.forgotten, from);
+  std::size_t count = 0;
+  for (const std::uint64_t word : tensor.forgotten)
+    count += static_cast<std::size_t>(std::popcount(word));
+  if (count < facts_.worker_count) return;
+  drop_parts(tensor);
+  tensors_.erase(found);
+}
+
+void Shelf::drop_parts(Tensor& tensor) {
+  for (const auto& [index, part] : tensor.parts) {
+    incomplete_frame_count_ -= part->incomplete_count;
+    // Not there when make_part() ran out of memory.
+    if (parts_.find(tensor.key, index) != nullptr) parts_.erase(tensor.key, index);
+  }
+  tensor.parts.clear();
+}
+
+// ---- frames
+
+void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+                 TimeNs now, ShelfOutput& out) {
+  Part* part = parts_.find(header.key, header.part);
+  if (part == nullptr) {
+    part = open_part(from, header, out);
+    if (part == nullptr) return;
+  }
+  const char* flaw = flaw_of_push(*part, from, header, payload.size());
+  if (flaw != nullptr) {
+    std::ostringstream text;
+    text << "a push of tensor " << quoted(part->tensor->declared.name) << ", " << header.part
+         << ", offset " << header.offset_bytes << ", " << payload.size() << " bytes: " << flaw;
+    return violation(from, text.str(), out);
+  }
+
+  const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / facts_.frame_bytes);
+  const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
+  if (ahead == 0) {
+    part->landings[from.value] = header.landing;
+    contribute(*part, frame_index, from, payload, now, out);
+  } else if (ahead == -1) {
+    answer(*part, frame_index, from, header.landing, out);
+  } else if (ahead > 0) {
+    std::ostringstream text;
+    text << "a push of tensor " << quoted(part->tensor->declared.name) << ", " << header.part
+         << ", " << header.round << ", while " << part->frames[frame_index].round
+         << " is being summed";
+    violation(from, text.str(), out);
+  }
+  // Earlier still: all have that sum.
+}
+
+// The record of a part that has none. nullptr: the push goes no further.
+Shelf::Part* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
+  const auto found = tensors_.find(header.key);
+  if (found == tensors_.end()) {
+    violation(from, "a push of a tensor that nobody declared", out);
+    return nullptr;
+  }
+  Tensor& tensor = *found->second;
+  if (!has_bit(tensor.declared_here, from)) {
+    violation(from,
+              "a push of tensor " + quoted(tensor.declared.name) +
+                  " without a declaration on this connection",
+              out);
+    return nullptr;
+  }
+  if (tensor.spoiled != Code::kOk) return nullptr;  // everyone was told
+  if (header.part.value >= tensor.part_count) {
+    std::ostringstream text;
+    text << "a push of tensor " << quoted(tensor.declared.name) << ", " << header.part << " of "
+         << tensor.part_count;
+    violation(from, text.str(), out);
+    return nullptr;
+  }
+  return &make_part(tensor, header.part);
+}
+
+Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
+  const std::uint64_t start = index.value * facts_.partition_bytes;
+  auto part = std::make_unique<Part>();
+  part->tensor = &tensor;
+  part->index = index;
+  part->bytes = std::min(facts_.partition_bytes, tensor.declared.total_bytes - start);
+  const std::uint64_t frame_count =
+      std::max<std::uint64_t>(1, (part->bytes + facts_.frame_bytes - 1) / facts_.frame_bytes);
+  part->frames.resize(frame_count);
+  part->bits.assign(frame_count * bit_words_, 0);
+  part->landings.assign(facts_.worker_count, kNoLanding);
+  if (tensor.in_order) {
+    part->added.assign(frame_count, 0);
+    part->held.resize(frame_count * facts_.worker_count);
+  }
+  Part& made = *(tensor.parts[index] = std::move(part));
+  parts_.insert(tensor.key, index, &made);
+  return made;
+}
+
+// nullptr: the push is one that a worker may send, whatever its round.
+const char* Shelf::flaw_of_push(const Part& part, WorkerRank from, const wire::Header& header,
+                                std::size_t payload_bytes) const {
+  const Tensor& tensor = *part.tensor;
+  if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
+  if (header.offset_bytes % facts_.frame_bytes != 0) return "no frame starts there";
+  const std::uint64_t frame_index = header.offset_bytes / facts_.frame_bytes;
+  if (frame_index >= part.frames.size()) return "the part ends before";
+  const bool without = tensor.is_broadcast && from != tensor.declared.root;
+  if (header.flags != (without ? wire::kNoPayload : 0)) return "the flags are wrong";
+  const std::size_t expected_bytes =
+      without ? 0 : frame_length(part, static_cast<std::uint32_t>(frame_index));
+  if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
+  return nullptr;
+}
+
+void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
+                       std::span<const std::byte> payload, TimeNs now, ShelfOutput& out) {
+  Frame& frame = part.frames[frame_index];
+  const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
+  if (has_bit(bits, from)) return;  // a repeat
+
+  if (!payload.empty()) {
+    if (part.tensor->in_order) {
+      add_in_order(part, frame_index, from, payload);
+    } else {
+      add(part, frame, payload);
+    }
+  }
+  set_bit(bits, from);
+  if (frame.contributed++ == 0) {
+    frame.since_ns = now;
+    ++part.incomplete_count;
+    ++incomplete_frame_count_;
+  }
+  if (frame.contributed == facts_.worker_count) {
+    finish(part, frame_index, out);
+  } else if (frame.contributed == 1) {
+    watch(part, frame);
+  }
+}
+
+void Shelf::add(Part& part, Frame& frame, std::span<const std::byte> payload) {
+  const SumKernels& kernels = part.tensor->kernels;
+  if (part.tensor->is_broadcast) {
+    frame.accumulator = take(payload.size());
+    std::memcpy(frame.accumulator.span().data(), payload.data(), payload.size());
+  } else if (!frame.accumulator) {
+    frame.accumulator = take(kernels.accumulator_bytes(payload.size() / kernels.element_bytes));
+    kernels.load(frame.accumulator.span(), payload);
+  } else {
+    kernels.add(frame.accumulator.span(), payload);
+  }
+}
+
+void Shelf::add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
+                         std::span<const std::byte> payload) {
+  Frame& frame = part.frames[frame_index];
+  std::uint32_t& added = part.added[frame_index];
+  const std::span held = std::span(part.held).subspan(
+      std::size_t{frame_index} * facts_.worker_count, facts_.worker_count);
+  if (from.value != added) {
+    held[from.value] = take(payload.size());
+    std::memcpy(held[from.value].span().data(), payload.data(), payload.size());
+    return;
+  }
+  add(part, frame, payload);
+  for (++added; added < facts_.worker_count && held[added]; ++added) {
+    add(part, frame, held[added].span().first(payload.size()));
+    held[added] = {};
+  }
+}
+
+void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
+  Frame& frame = part.frames[frame_index];
+  const Tensor& tensor = *part.tensor;
+  const std::size_t length = frame_length(part, frame_index);
+  frame.finished = {};  // I3, I4
+  if (length > 0) {
+    if (tensor.is_broadcast || tensor.kernels.in_place()) {
+      const std::span sum = frame.accumulator.span().first(length);
+      if (tensor.divisor > 1) tensor.kernels.finish(sum, sum, tensor.divisor);
+      frame.finished = std::move(frame.accumulator);
+    } else {
+      frame.finished = take(length);
+      tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(),
+                            tensor.divisor);
+      frame.accumulator = {};
+    }
+  }
+  const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
+  std::fill(bits.begin(), bits.end(), 0);
+  if (tensor.in_order) part.added[frame_index] = 0;
+  frame.contributed = 0;
+  ++frame.round.value;
+  --part.incomplete_count;
+  --incomplete_frame_count_;
+  for (WorkerRank to(0); to.value < facts_.worker_count; ++to.value) {
+    answer(part, frame_index, to, part.landings[to.value], out);
+  }
+}
+
+// The finished sum of one frame to one worker.
+void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
+                   ShelfOutput& out) const {
+  const Frame& frame = part.frames[frame_index];
+  const Tensor& tensor = *part.tensor;
+  ShelfOutput::Answer& answer = out.answers.emplace_back();
+  answer.header.kind = wire::Kind::kAnswer;
+  answer.header.epoch = facts_.epoch;
+  answer.header.key = tensor.key;
+  answer.header.part = part.index;
+  answer.header.round = Round(frame.round.value - 1);
+  answer.header.offset_bytes = frame_index * facts_.frame_bytes;
+  answer.header.worker = to;
+  answer.header.landing = landing;
+  answer.landing_offset = part.index.value * facts_.partition_bytes + answer.header.offset_bytes;
+  if (tensor.is_broadcast && to == tensor.declared.root) {
+    answer.header.flags = wire::kNoPayload;
+  } else {
+    answer.buffer = frame.finished;
+    answer.payload_bytes = frame_length(part, frame_index);
+  }
+}
+
+std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) const {
+  return std::min(facts_.frame_bytes, part.bytes - frame_index * facts_.frame_bytes);
+}
+
+BufferRef Shelf::take(std::size_t bytes) {
+  refused_bytes_ = bytes;
+  if (pool_.lent_bytes() + bytes > settings_.memory_bytes_max) throw std::bad_alloc();
+  return pool_.take(bytes);
+}
+
+// ---- alarms
+//
+// A part gets an alarm wanted_ns after a frame of it was begun. When it rings, mostly all is done
+// and it is gone; or the oldest incomplete frame is younger, and it is set again. So the steady
+// state pays at most one entry of a small heap per part and wanted_ns, whatever the number of
+// frames.
+
+namespace {
+constexpr auto kLater = [](const auto& a, const auto& b) {
+  return std::pair(a.due_at_ns, a.number) > std::pair(b.due_at_ns, b.number);
+};
+}  // namespace
+
+// A frame was begun and is not finished.
+void Shelf::watch(Part& part, const Frame& frame) {
+  // An alarm that waits longer belongs to an earlier round, or asked for this one already.
+  const bool asked = part.wanted_count > 0 && part.wanted_round == frame.round;
+  const TimeNs due_at_ns = frame.since_ns + settings_.wanted_ns;
+  if (part.alarm_due_ns == kNever || (part.alarm_due_ns > due_at_ns && !asked)) {
+    set_alarm(part, due_at_ns);
+  }
+}
+
+void Shelf::set_alarm(Part& part, TimeNs due_at_ns) {
+  part.alarm_due_ns = due_at_ns;
+  part.alarm_number = ++alarms_set_;
+  alarms_.push_back({due_at_ns, part.alarm_number, part.tensor->key, part.index});
+  std::push_heap(alarms_.begin(), alarms_.end(), kLater);
+}
+
+TimeNs Shelf::next_deadline() const {
+  return alarms_.empty() ? kNever : alarms_.front().due_at_ns;
+}
+
+void Shelf::tick(TimeNs now, ShelfOutput& out) {
+  while (!alarms_.empty() && alarms_.front().due_at_ns <= now) {
+    std::pop_heap(alarms_.begin(), alarms_.end(), kLater);
+    const Alarm alarm = alarms_.back();
+    alarms_.pop_back();
+    Part* part = parts_.find(alarm.key, alarm.part);
+    if (part == nullptr || part->alarm_number != alarm.number) continue;
+    part->alarm_due_ns = kNever;
+    if (part->incomplete_count > 0) ring(*part, now, out);
+  }
+}
+
+// Asks the workers that miss in an overdue frame of this part, and sets the next alarm.
+void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
+  const Frame* oldest = nullptr;
+  for (const Frame& frame : part.frames) {
+    if (frame.contributed == 0) continue;
+    if (oldest == nullptr || frame.since_ns < oldest->since_ns) oldest = &frame;
+  }
+  if (oldest->since_ns + settings_.wanted_ns > now) {
+    return set_alarm(part, oldest->since_ns + settings_.wanted_ns);
+  }
+
+  std::fill(missing_.begin(), missing_.end(), 0);
+  for (std::size_t i = 0; i < part.frames.size(); ++i) {
+    const Frame& frame = part.frames[i];
+    if (frame.contributed == 0 || frame.round != oldest->round) continue;
+    if (frame.since_ns + settings_.wanted_ns > now) continue;
+    for (std::size_t w = 0; w < bit_words_; ++w) missing_[w] |= ~part.bits[i * bit_words_ + w];
+  }
+  for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
+    if (!has_bit(missing_, worker)) continue;
+    out.wanted.push_back({worker, part.tensor->key, part.index, oldest->round});
+  }
+
+  if (part.wanted_round != oldest->round) part.wanted_count = 0;
+  part.wanted_round = oldest->round;
+  const std::uint32_t doublings = std::min(++part.wanted_count, kWantedDoublings);
+  set_alarm(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
+}
+
+}  // namespace byteps
