@@ -19,9 +19,11 @@
 // offset.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -110,9 +112,8 @@ class Pipeline {
                    bool landed);
   // Others wait for this part: it goes first and without credit, as soon as it is submitted.
   void on_wanted(ShardIndex shard, const wire::Header& header);
-  // Ranks disagree about the tensor: all its operations, also later ones, end with kMismatch and
-  // this text.
-  void on_mismatch(Key key, std::string_view text);
+  // The shard cannot sum the tensor (ranks disagree about it, say): its operations, also later ones, end with this.
+  void on_mismatch(Key key, const Status& why);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
   // A worker left the job: what still needs it fails failure_ns later, or after its submission if
@@ -135,6 +136,7 @@ class Pipeline {
   std::span<const PipelineOutput> outputs() const { return outputs_; }
   void clear_outputs() { outputs_.clear(); }
 
+  Epoch epoch() const { return config_.epoch; }
   std::size_t pending_operations() const { return pending_operations_; }
   const PipelineCounters& counters() const { return counters_; }
   const TensorTable& tensors() const { return tensors_; }
@@ -142,7 +144,12 @@ class Pipeline {
   const Gate& gate(ShardIndex shard) const { return shards_[shard.value].gate; }
 
  private:
-  enum class OpState : std::uint8_t { kFree, kWaiting, kActive, kEnding };
+  enum class OpState : std::uint8_t {
+    kFree,
+    kWaiting,
+    kActive,
+    kEnding
+  };  // kEnding: failed, lent memory is not back
   struct Op {
     OpState state = OpState::kFree;
     bool once = false;
@@ -157,7 +164,6 @@ class Pipeline {
     OpIndex line_next = kNoOp;  // in its tensor's line
     OpIndex older = kNoOp;      // among all pending, by time of submission
     OpIndex newer = kNoOp;
-    Status result;  // kEnding: what it will end with
   };
   struct ShardState {
     explicit ShardState(Gate g) : gate(std::move(g)) {}
@@ -168,28 +174,40 @@ class Pipeline {
         forgets;  // the last ones, sent again at up: a loss would leave the key at the shard
     std::size_t forgets_sent = 0;
   };
+  struct Departed {
+    WorkerRank rank;
+    TimeNs since_ns = 0;
+  };
   enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget };
 
-  OpIndex new_op(PipelineCall& call, TensorIndex tensor, TimeNs now);
-  void free_op(OpIndex index);
+  OpIndex new_op(const PipelineCall& call, TensorIndex tensor, TimeNs now);
+  void end_op(OpIndex index, const Status& status);
+  void complete(HandleId handle, const TensorSpec& spec, const Status& status);
   void start(TensorIndex index);
+  void apply_wanted_early(Tensor& tensor);
   void open_gate(TensorIndex index, std::uint32_t part);
-  void end_early(TensorIndex index, const Status& status);
+  void advance(Tensor& tensor, std::uint32_t part);
   void leave_gates(Tensor& tensor);
+  void end_early(TensorIndex index, const Status& status);
   void settle(TensorIndex index);
   void finish_well(TensorIndex index);
-  void fail_line(Tensor& tensor, const Status& status);
   void forget(const Tensor& tensor);
+
+  bool is_root(const Tensor& tensor) const;
+  bool needs_landing(const Tensor& tensor) const;
+  bool uses(const Tensor& tensor, ShardIndex shard) const;
+  std::size_t first_part_on(const Tensor& tensor, ShardIndex shard) const;
   void land_on(ShardIndex shard, const Tensor& tensor);
   void withdraw(const Tensor& tensor);
-  bool needs_landing(const Tensor& tensor) const;
-  std::uint32_t shards_used(const Tensor& tensor) const;
-  std::uint64_t cost(std::uint64_t frame_bytes) const { return frame_bytes + wire::kHeaderBytes; }
-  std::uint8_t push_flags(const Tensor& tensor) const;
-  void complete(HandleId handle, Status status);
-  void stage_push(ShardIndex shard, TensorIndex index, std::uint32_t part, Outgoing& message);
+
+  void stage_push(const Tensor& tensor, std::uint32_t frame, std::uint64_t bytes,
+                  wire::Header& header, Outgoing& message);
+  // What a frame costs of the credit: small ones are not free.
+  static std::uint64_t cost(std::uint64_t frame_bytes) { return frame_bytes + wire::kHeaderBytes; }
+
   void fail_for_departed(TimeNs now);
   void notice(TimeNs now);
+  std::string describe(const Tensor& tensor) const;
   void set_deadline();
 
   // constant
@@ -206,9 +224,10 @@ class Pipeline {
   std::uint64_t last_submission_ = 0;
   LandingTag last_tag_ = kNoLanding;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
-  std::vector<std::pair<WorkerRank, TimeNs>> departed_;
+  std::optional<Departed> departed_;                         // the first that left
   Status job_failed_;
   TimeNs next_notice_ns_ = kNever;
+  TimeNs next_departed_ns_ = kNever;
   TimeNs next_deadline_ = kNever;
   std::vector<PipelineOutput> outputs_;
   PipelineCounters counters_;
@@ -218,7 +237,8 @@ class Pipeline {
   ShardIndex staged_shard_;
   TensorIndex staged_tensor_ = kNoTensor;
   std::uint32_t staged_part_ = 0;
-  std::uint64_t staged_bytes_ = 0;
+  std::uint64_t staged_bytes_ = 0;          // what the frame covers of the tensor
+  std::uint64_t staged_payload_bytes_ = 0;  // what of it is sent
   wire::HeaderBytes staged_header_{};
 };
 

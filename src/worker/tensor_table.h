@@ -110,6 +110,8 @@ class TensorTable {
   void erase(TensorIndex index);
 
   std::size_t size() const { return by_key_.size(); }
+  // All indices are below this; those without a tensor have an empty one.
+  std::size_t slot_count() const { return tensors_.size(); }
   const Cut& cut() const { return cut_; }
 
   // Where parts and frames lie. Sizes in bytes, 64 bits throughout; an empty tensor has one part

@@ -24,10 +24,13 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/config.h"
@@ -36,8 +39,10 @@
 #include "loop/actor.h"
 #include "loop/mailbox.h"
 #include "net/transport.h"
+#include "scheduler/member_port.h"
 #include "worker/handles.h"
 #include "worker/pipeline.h"
+#include "worker/placement.h"
 #include "worker/tensor_table.h"
 
 namespace byteps {
@@ -131,12 +136,13 @@ class WorkerDoor {
 
   Status check(const Submission& submission, PipelineCall& call) const;
   Result<HandleId> post(Command&& command);
-  void copy_at_once(PipelineCall& call);
+  Result<HandleId> copy_at_once(const PipelineCall& call);
+  Status state_now() const;
+  void complete(HandleId handle, const Status& status) { handles_.complete(handle, status); }
 
   // The Worker's side.
   void joined(std::uint32_t rank, std::uint32_t size, std::uint32_t server_count);
-  void failed(const Status& why);
-  void ended();
+  void ended(const Status& why);  // no submission is taken any more; the first reason stays
 
   // constant
   const bool job_of_one_;
@@ -156,14 +162,14 @@ class WorkerDoor {
   TensorTable alone_;  // a job of one: the declarations so far
 };
 
-class Member;
-
 // The loop's side. Single-threaded: only turn() and the two questions after it are called once it
 // runs.
 class Worker final : public Actor {
  public:
-  // config.job.scheduler_host must not be empty.
-  Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log);
+  // config.job.scheduler_host must not be empty. `host` ("host:pid") is for messages to people; it also tells a worker
+  // that lost its connection from another process with its rank. Empty: "worker <rank>".
+  Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
+         std::string host = {});
   ~Worker() override;
 
   std::size_t turn(TimeNs now) override;
@@ -176,13 +182,53 @@ class Worker final : public Actor {
 
  private:
   enum class State : std::uint8_t {
-    kJoining,
-    kConnecting,
+    kJoining,     // no roster yet
+    kConnecting,  // not all shards were reached yet
     kWorking,
-    kLeaving,
-    kClosing,
-    kFinished
+    kEnding,  // left or failed: handles have ended, connections are closed, lent memory comes back
+    kFinished,
   };
+
+  // The connection to one shard.
+  struct Link {
+    ShardPlace place;
+    std::optional<PeerId> peer;  // also while it is being made or is closing
+    bool up = false;
+    bool closing = false;  // is to be closed, or was; kDown has not come
+    bool close_called = false;
+    bool full = false;  // the transport said kAgain; until the next kSent
+    bool was_up = false;
+    TimeNs up_since_ns = 0;
+    TimeNs lost_since_ns = kNever;  // unreachable since; kNever after a sign of life
+    TimeNs next_attempt_ns = 0;
+    Status last_down;
+  };
+
+  // What comes in.
+  void take_commands(TimeNs now);
+  std::size_t take_events(TimeNs now);
+  void handle(const Event& event, TimeNs now);
+  void on_link_up(std::uint32_t shard, TimeNs now);
+  void on_link_down(std::uint32_t shard, const Status& why, TimeNs now);
+  void on_message(std::uint32_t shard, const Event& event);
+  Status on_mismatch(const wire::Header& header, std::span<const std::byte> payload);
+  void take_member_events(TimeNs now);
+  void on_roster(const wire::Roster& roster, TimeNs now);
+  Status check_roster(const wire::Roster& roster) const;
+
+  // What goes out.
+  void keep_links(TimeNs now);
+  void connect(std::uint32_t shard, TimeNs now);
+  void close_link(std::uint32_t shard, const Status& why);
+  void apply_outputs();
+  std::size_t send_frames();
+  bool send_next(std::uint32_t shard);
+  void publish_counters();
+
+  // The end.
+  void end(const Status& why);
+  void try_finish();
+  std::string describe(const Link& link) const;
 
   // constant after construction
   const Config config_;
@@ -192,8 +238,19 @@ class Worker final : public Actor {
 
   // owned by the loop
   State state_ = State::kJoining;
-  std::unique_ptr<Member> member_;
-  std::unique_ptr<Pipeline> pipeline_;
+  Status ended_;  // kEnding: what everything ends with
+  MemberPort port_;
+  std::unique_ptr<Pipeline> pipeline_;  // from the roster on
+  std::vector<Link> links_;             // by ShardIndex
+  std::unordered_map<PeerId, std::uint32_t> link_of_;
+  std::uint32_t worker_count_ = 0;  // in the roster, as the next
+  std::uint32_t server_count_ = 0;
+  std::uint32_t next_link_ = 0;                 // whose turn it is to send
+  std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
+  std::uint64_t reconnects_ = 0;
+  TimeNs links_deadline_ns_ = kNever;
+  std::vector<WorkerDoor::Command> commands_;
+  std::vector<Event> events_;
 };
 
 }  // namespace byteps

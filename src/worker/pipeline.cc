@@ -1,0 +1,609 @@
+#include "worker/pipeline.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "scheduler/phrases.h"
+#include "worker/stages.h"
+
+namespace byteps {
+
+namespace {
+
+constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: shards repeat Wanted
+constexpr std::size_t kForgetsKept = 256;       // per shard, for the next connection
+constexpr std::size_t kNamesInNotice = 5;
+
+Cut checked(Cut cut) {
+  CHECK(cut.partition_bytes > 0 && cut.frame_bytes > 0 && cut.shard_count > 0);
+  cut.frame_bytes = std::min(cut.frame_bytes, cut.partition_bytes);
+  CHECK_LE(cut.frame_bytes, kPayloadBytesMax);
+  return cut;
+}
+
+std::uint64_t credit_of_connection(const PipelineConfig& config) {
+  const std::uint64_t frame = std::min(config.cut.frame_bytes, config.cut.partition_bytes);
+  return std::max(config.credit_frames_min * (frame + wire::kHeaderBytes),
+                  config.credit_bytes / config.cut.shard_count);
+}
+
+std::uint64_t item_of(TensorIndex tensor, std::uint32_t part) {
+  return std::uint64_t{tensor} << 32 | part;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const PipelineConfig& config) : config_(config), tensors_(checked(config.cut)) {
+  const std::uint64_t credit_bytes = credit_of_connection(config);
+  for (std::uint32_t shard = 0; shard < config.cut.shard_count; ++shard) {
+    shards_.emplace_back(Gate(config.priority_scheduling, credit_bytes));
+  }
+}
+
+// ---- operations: submitted, started, ended
+
+void Pipeline::submit(PipelineCall&& call, TimeNs now) {
+  if (!job_failed_.is_ok()) return complete(call.handle, call.spec, job_failed_);
+  const Result<TensorIndex> found = tensors_.find_or_add(call.name, call.spec);
+  if (!found.is_ok()) return complete(call.handle, call.spec, found.status());
+  const TensorIndex index = found.value();
+  Tensor& tensor = tensors_[index];
+  if (!tensor.failed.is_ok()) return complete(call.handle, call.spec, tensor.failed);
+  CHECK_EQ(call.output.size(), call.spec.total_bytes);
+
+  const OpIndex op = new_op(call, index, now);
+  tensor.once = call.once;
+  if (tensor.active == kNoOp) {
+    tensor.active = op;
+    start(index);
+  } else {
+    (tensor.line_last == kNoOp ? tensor.line_first : ops_[tensor.line_last].line_next) = op;
+    tensor.line_last = op;
+  }
+}
+
+OpIndex Pipeline::new_op(const PipelineCall& call, TensorIndex tensor, TimeNs now) {
+  OpIndex index = 0;
+  if (free_ops_.empty()) {
+    index = static_cast<OpIndex>(ops_.size());
+    ops_.emplace_back();
+  } else {
+    index = free_ops_.back();
+    free_ops_.pop_back();
+  }
+  Op& op = ops_[index];
+  op.state = OpState::kWaiting;
+  op.priority = call.priority;
+  op.once = call.once;
+  op.handle = call.handle;
+  op.tensor = tensor;
+  op.input = call.input;
+  op.output = call.output;
+  op.submission = ++last_submission_;
+  op.submitted_ns = now;
+  op.older = newest_;
+  (newest_ == kNoOp ? oldest_ : ops_[newest_].newer) = index;
+  newest_ = index;
+  ++pending_operations_;
+
+  if (next_notice_ns_ == kNever) next_notice_ns_ = now + config_.first_notice_ns;
+  if (departed_) next_departed_ns_ = std::min(next_departed_ns_, now + config_.failure_ns);
+  set_deadline();
+  return index;
+}
+
+// Takes the operation out of the list of pending ones, ends its handle, and frees its place.
+void Pipeline::end_op(OpIndex index, const Status& status) {
+  Op& op = ops_[index];
+  (op.older == kNoOp ? oldest_ : ops_[op.older].newer) = op.newer;
+  (op.newer == kNoOp ? newest_ : ops_[op.newer].older) = op.older;
+  complete(op.handle, tensors_[op.tensor].spec, status);
+  op = Op{};
+  free_ops_.push_back(index);
+  --pending_operations_;
+}
+
+void Pipeline::complete(HandleId handle, const TensorSpec& spec, const Status& status) {
+  if (status.is_ok()) {
+    ++counters_.finished_operations;
+    counters_.finished_bytes += spec.total_bytes;
+  } else {
+    ++counters_.failed_operations;
+  }
+  PipelineOutput& output = outputs_.emplace_back();
+  output.kind = PipelineOutput::Kind::kComplete;
+  output.handle = handle;
+  output.status = status;
+}
+
+// The tensor's active operation begins its round.
+void Pipeline::start(TensorIndex index) {
+  Tensor& tensor = tensors_[index];
+  Op& op = ops_[tensor.active];
+  op.state = OpState::kActive;
+  op.tag = ++last_tag_;
+  tensor.finished_parts = 0;
+  std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
+  apply_wanted_early(tensor);
+  if (needs_landing(tensor)) {
+    const std::size_t shard_count = std::min(tensor.parts.size(), shards_.size());
+    for (std::size_t part = 0; part < shard_count; ++part) {
+      const ShardIndex shard = tensor.parts[part].shard;
+      if (shards_[shard.value].up) land_on(shard, tensor);
+    }
+  }
+  for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+    PartState& state = tensor.parts[part];
+    state.next_frame = 0;
+    state.sent_frames = 0;
+    state.answered_frames = 0;
+    open_gate(index, part);
+  }
+}
+
+// What shards wanted before the tensor was submitted here for the first time.
+void Pipeline::apply_wanted_early(Tensor& tensor) {
+  auto found = wanted_early_.lower_bound({tensor.key, PartIndex(0)});
+  while (found != wanted_early_.end() && found->first.first == tensor.key) {
+    const std::uint32_t part = found->first.second.value;
+    if (part < tensor.parts.size()) tensor.parts[part].wanted_rounds = found->second.value + 1;
+    found = wanted_early_.erase(found);
+  }
+}
+
+void Pipeline::open_gate(TensorIndex index, std::uint32_t part) {
+  Tensor& tensor = tensors_[index];
+  PartState& state = tensor.parts[part];
+  if (state.ticket != Gate::kNoTicket) return;
+  const Op& op = ops_[tensor.active];
+  const Gate::Order order{.priority = op.priority,
+                          .round = tensor.round,
+                          .key = tensor.key,
+                          .part = PartIndex(part),
+                          .submission = op.submission};
+  const bool wanted = state.wanted_rounds > tensor.round.value;
+  state.ticket = shards_[state.shard.value].gate.add(order, wanted, item_of(index, part));
+}
+
+// Steps over frames that are answered already; a part without anything left to send leaves the gate.
+void Pipeline::advance(Tensor& tensor, std::uint32_t part) {
+  PartState& state = tensor.parts[part];
+  const std::uint32_t count = tensors_.frame_count(tensor, part);
+  while (state.next_frame < count && tensor.is_answered(part, state.next_frame)) ++state.next_frame;
+  if (state.next_frame < count || state.ticket == Gate::kNoTicket) return;
+  shards_[state.shard.value].gate.remove(state.ticket);
+  state.ticket = Gate::kNoTicket;
+}
+
+// Nothing more of the active operation is sent, and what is unanswered no longer counts.
+void Pipeline::leave_gates(Tensor& tensor) {
+  for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+    PartState& state = tensor.parts[part];
+    Gate& gate = shards_[state.shard.value].gate;
+    for (std::uint32_t frame = 0; frame < state.next_frame; ++frame) {
+      if (tensor.is_answered(part, frame)) continue;
+      gate.on_answered(cost(tensors_.frame_bytes(tensor, part, frame)));
+    }
+    state.next_frame = 0;
+    if (state.ticket != Gate::kNoTicket) gate.remove(state.ticket);
+    state.ticket = Gate::kNoTicket;
+  }
+}
+
+// The tensor cannot go on: its operations end with this status as soon as nothing of them is lent, later ones at once.
+// (A round that was begun and not finished leaves the ranks' rounds apart, so the name is of no use any more.)
+void Pipeline::end_early(TensorIndex index, const Status& status) {
+  Tensor& tensor = tensors_[index];
+  if (!tensor.failed.is_ok()) return;
+  tensor.failed = status;
+  if (tensor.active != kNoOp) {
+    leave_gates(tensor);
+    withdraw(tensor);
+    ops_[tensor.active].state = OpState::kEnding;
+  }
+  while (tensor.line_first != kNoOp) {
+    const OpIndex waiting = tensor.line_first;
+    tensor.line_first = ops_[waiting].line_next;
+    end_op(waiting, status);
+  }
+  tensor.line_last = kNoOp;
+  settle(index);
+}
+
+// Ends the active operation if it is at its end.
+void Pipeline::settle(TensorIndex index) {
+  Tensor& tensor = tensors_[index];
+  if (tensor.active == kNoOp || tensor.lent_count > 0) return;
+  if (ops_[tensor.active].state == OpState::kEnding) {
+    end_op(std::exchange(tensor.active, kNoOp), tensor.failed);
+  } else if (tensor.finished_parts == tensor.parts.size()) {
+    finish_well(index);
+  }
+}
+
+void Pipeline::finish_well(TensorIndex index) {
+  Tensor& tensor = tensors_[index];
+  const Op& op = ops_[tensor.active];
+  withdraw(tensor);
+  if (is_root(tensor) && !op.output.empty() && op.input.data() != op.output.data()) {
+    std::memcpy(op.output.data(), op.input.data(), op.output.size());
+  }
+  const bool once = op.once;
+  end_op(std::exchange(tensor.active, kNoOp), Status::ok());
+  ++tensor.round.value;
+  if (once) {
+    forget(tensor);
+    tensors_.erase(index);
+  } else if (tensor.line_first != kNoOp) {
+    tensor.active = tensor.line_first;
+    tensor.line_first = ops_[tensor.active].line_next;
+    if (tensor.line_first == kNoOp) tensor.line_last = kNoOp;
+    ops_[tensor.active].line_next = kNoOp;
+    start(index);
+  }
+}
+
+void Pipeline::forget(const Tensor& tensor) {
+  const std::size_t shard_count = std::min(tensor.parts.size(), shards_.size());
+  for (std::size_t part = 0; part < shard_count; ++part) {
+    ShardState& shard = shards_[tensor.parts[part].shard.value];
+    // Those that were sent are kept for the next connection, within a limit.
+    if (shard.forgets_sent >= 2 * kForgetsKept) {
+      shard.forgets.erase(shard.forgets.begin(), shard.forgets.begin() + kForgetsKept);
+      shard.forgets_sent -= kForgetsKept;
+    }
+    shard.forgets.push_back(tensor.key);
+  }
+}
+
+// ---- landings
+
+bool Pipeline::is_root(const Tensor& tensor) const {
+  return tensor.spec.operation == Operation::kBroadcast && tensor.spec.root == config_.self;
+}
+
+bool Pipeline::needs_landing(const Tensor& tensor) const {
+  return tensor.spec.total_bytes > 0 && !is_root(tensor);
+}
+
+bool Pipeline::uses(const Tensor& tensor, ShardIndex shard) const {
+  return first_part_on(tensor, shard) < tensor.parts.size();
+}
+
+// Parts go round the shards: those of this shard are the returned one and every shard_count-th after it.
+std::size_t Pipeline::first_part_on(const Tensor& tensor, ShardIndex shard) const {
+  return (shard.value + shards_.size() - tensor.parts[0].shard.value) % shards_.size();
+}
+
+void Pipeline::land_on(ShardIndex shard, const Tensor& tensor) {
+  PipelineOutput& output = outputs_.emplace_back();
+  output.kind = PipelineOutput::Kind::kLand;
+  output.shard = shard;
+  output.tag = ops_[tensor.active].tag;
+  output.landing = ops_[tensor.active].output;
+}
+
+// From the connections that are up; at the others it has ended with them.
+void Pipeline::withdraw(const Tensor& tensor) {
+  if (!needs_landing(tensor)) return;
+  const std::size_t shard_count = std::min(tensor.parts.size(), shards_.size());
+  for (std::size_t part = 0; part < shard_count; ++part) {
+    const ShardIndex shard = tensor.parts[part].shard;
+    if (!shards_[shard.value].up) continue;
+    PipelineOutput& output = outputs_.emplace_back();
+    output.kind = PipelineOutput::Kind::kWithdraw;
+    output.shard = shard;
+    output.tag = ops_[tensor.active].tag;
+  }
+}
+
+// ---- connections
+
+void Pipeline::on_shard_up(ShardIndex index) {
+  ShardState& shard = shards_[index.value];
+  CHECK(!shard.up) << index << " is up already";
+  shard.up = true;
+  ++shard.connection;
+  shard.forgets_sent = 0;
+  for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
+    if (ops_[op].state != OpState::kActive) continue;
+    const Tensor& tensor = tensors_[ops_[op].tensor];
+    if (needs_landing(tensor) && uses(tensor, index)) land_on(index, tensor);
+  }
+}
+
+void Pipeline::on_shard_down(ShardIndex index) {
+  ShardState& shard = shards_[index.value];
+  CHECK(shard.up) << index << " is down already";
+  shard.up = false;
+  shard.gate.forget_sent();
+  for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
+    if (ops_[op].state != OpState::kActive) continue;
+    Tensor& tensor = tensors_[ops_[op].tensor];
+    for (std::size_t part = first_part_on(tensor, index); part < tensor.parts.size();
+         part += shards_.size()) {
+      const std::uint32_t part_index = static_cast<std::uint32_t>(part);
+      PartState& state = tensor.parts[part];
+      if (state.answered_frames == tensors_.frame_count(tensor, part_index)) continue;
+      state.next_frame = 0;
+      open_gate(ops_[op].tensor, part_index);
+      advance(tensor, part_index);
+    }
+  }
+}
+
+// ---- messages from shards
+
+Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
+                           std::span<const std::byte> payload, bool landed) {
+  if (header.epoch != config_.epoch) return Status::ok();
+  const TensorIndex index = tensors_.find(header.key);
+  if (index == kNoTensor) return Status::ok();
+  Tensor& tensor = tensors_[index];
+  if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) return Status::ok();
+  if (header.round < tensor.round) return Status::ok();
+
+  const auto broken = [&](const char* what) {
+    return Status(Code::kDisconnected, "an answer for tensor '" + tensor.name + "' " + what);
+  };
+  if (header.round > tensor.round) return broken("is of a round that was not pushed");
+  const std::uint32_t part = header.part.value;
+  if (part >= tensor.parts.size()) return broken("names a part that it has not");
+  PartState& state = tensor.parts[part];
+  if (state.shard != shard) return broken("comes from a shard that does not own the part");
+  const std::uint64_t unit_bytes = tensors_.cut().frame_bytes;
+  const std::uint64_t frame_index = header.offset_bytes / unit_bytes;
+  if (header.offset_bytes % unit_bytes != 0 || frame_index >= state.sent_frames) {
+    return broken("names a frame that was not pushed");
+  }
+  const std::uint32_t frame = static_cast<std::uint32_t>(frame_index);
+  const std::uint64_t bytes = tensors_.frame_bytes(tensor, part, frame);
+  if (payload.size() != (is_root(tensor) ? 0 : bytes)) return broken("has a wrong size");
+  std::byte* const place =
+      ops_[tensor.active].output.data() + tensors_.part_offset(part) + header.offset_bytes;
+  if (landed && !payload.empty() && payload.data() != place) {
+    // It was written over other bytes of the tensor, which may have been right.
+    end_early(index, broken("was placed over another part of it by the shard"));
+    return broken("was placed over another part of it");
+  }
+  if (tensor.is_answered(part, frame)) return Status::ok();
+
+  if (!landed && !payload.empty()) std::memcpy(place, payload.data(), payload.size());
+  counters_.pulled_bytes += payload.size();
+  tensor.set_answered(part, frame);
+  ++state.answered_frames;
+  if (frame < state.next_frame) {
+    shards_[shard.value].gate.on_answered(cost(bytes));
+  } else {
+    advance(tensor, part);  // sent on an earlier connection only
+  }
+  if (state.answered_frames == tensors_.frame_count(tensor, part)) {
+    ++tensor.finished_parts;
+    settle(index);
+  }
+  return Status::ok();
+}
+
+void Pipeline::on_wanted(ShardIndex shard, const wire::Header& header) {
+  if (header.epoch != config_.epoch || header.round.value == 0xffffffff) return;
+  const TensorIndex index = tensors_.find(header.key);
+  if (index == kNoTensor) {
+    if (wanted_early_.size() >= kWantedEarlyMax) wanted_early_.clear();
+    wanted_early_[{header.key, header.part}] = header.round;
+    return;
+  }
+  Tensor& tensor = tensors_[index];
+  if (header.part.value >= tensor.parts.size()) return;
+  PartState& state = tensor.parts[header.part.value];
+  if (state.shard != shard) return;
+  state.wanted_rounds = std::max(state.wanted_rounds, header.round.value + 1);
+  if (state.ticket != Gate::kNoTicket && state.wanted_rounds > tensor.round.value) {
+    shards_[shard.value].gate.want(state.ticket);
+  }
+}
+
+void Pipeline::on_mismatch(Key key, const Status& why) {
+  const TensorIndex index = tensors_.find(key);
+  if (index != kNoTensor) end_early(index, why);
+}
+
+void Pipeline::on_sent(SendToken token) {
+  if (token == 0) return;
+  const TensorIndex index = static_cast<TensorIndex>(token - 1);
+  Tensor& tensor = tensors_[index];
+  CHECK_GT(tensor.lent_count, 0u) << "tensor '" << tensor.name << "'";
+  if (--tensor.lent_count == 0) settle(index);
+}
+
+// ---- messages to shards
+
+bool Pipeline::front(ShardIndex index, Outgoing& message) {
+  ShardState& shard = shards_[index.value];
+  if (!shard.up) return false;
+  staged_shard_ = index;
+  message = Outgoing{};
+  message.header = staged_header_;
+  wire::Header header;
+  header.epoch = config_.epoch;
+  header.worker = config_.self;
+  if (shard.forgets_sent < shard.forgets.size()) {
+    header.kind = wire::Kind::kForget;
+    header.key = shard.forgets[shard.forgets_sent];
+    staged_ = Staged::kForget;
+    staged_header_ = wire::encode(header);
+    return true;
+  }
+  if (shard.gate.empty()) return false;
+  const std::uint64_t item = shard.gate.front_item();
+  staged_tensor_ = static_cast<TensorIndex>(item >> 32);
+  staged_part_ = static_cast<std::uint32_t>(item);
+  const Tensor& tensor = tensors_[staged_tensor_];
+  const std::uint32_t frame = tensor.parts[staged_part_].next_frame;
+  const std::uint64_t bytes = tensors_.frame_bytes(tensor, staged_part_, frame);
+  if (!shard.gate.may_pass(cost(bytes))) return false;
+
+  header.key = tensor.key;
+  message.token = SendToken{staged_tensor_} + 1;
+  if (tensor.declared_on[staged_part_ % tensor.declared_on.size()] != shard.connection) {
+    header.kind = wire::Kind::kDeclare;
+    message.payload = tensor.declaration;
+    staged_ = Staged::kDeclare;
+  } else {
+    stage_push(tensor, frame, bytes, header, message);
+  }
+  staged_header_ = wire::encode(header);
+  return true;
+}
+
+void Pipeline::stage_push(const Tensor& tensor, std::uint32_t frame, std::uint64_t bytes,
+                          wire::Header& header, Outgoing& message) {
+  const Op& op = ops_[tensor.active];
+  header.kind = wire::Kind::kPush;
+  header.part = PartIndex(staged_part_);
+  header.round = tensor.round;
+  header.offset_bytes = frame * tensors_.cut().frame_bytes;
+  header.landing = needs_landing(tensor) ? op.tag : kNoLanding;
+  if (tensor.spec.operation == Operation::kBroadcast && !is_root(tensor)) {
+    header.flags = wire::kNoPayload;
+  } else {
+    message.payload =
+        op.input.subspan(tensors_.part_offset(staged_part_) + header.offset_bytes, bytes);
+  }
+  staged_ = Staged::kPush;
+  staged_bytes_ = bytes;
+  staged_payload_bytes_ = message.payload.size();
+}
+
+void Pipeline::pop() {
+  ShardState& shard = shards_[staged_shard_.value];
+  switch (std::exchange(staged_, Staged::kNothing)) {
+    case Staged::kNothing:
+      CHECK(false) << "pop() without front()";
+      break;
+    case Staged::kForget:
+      ++shard.forgets_sent;
+      break;
+    case Staged::kDeclare: {
+      Tensor& tensor = tensors_[staged_tensor_];
+      tensor.declared_on[staged_part_ % tensor.declared_on.size()] = shard.connection;
+      ++tensor.lent_count;
+      break;
+    }
+    case Staged::kPush: {
+      Tensor& tensor = tensors_[staged_tensor_];
+      PartState& state = tensor.parts[staged_part_];
+      shard.gate.on_sent(cost(staged_bytes_));
+      counters_.pushed_bytes += staged_payload_bytes_;
+      ++tensor.lent_count;
+      ++state.next_frame;
+      state.sent_frames = std::max(state.sent_frames, state.next_frame);
+      advance(tensor, staged_part_);
+      break;
+    }
+  }
+}
+
+// ---- time, departures, the end
+
+void Pipeline::on_worker_left(WorkerRank rank, TimeNs now) {
+  if (departed_) return;  // one is enough to be missed
+  departed_ = Departed{rank, now};
+  if (pending_operations_ > 0) {
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.failure_ns);
+  }
+  set_deadline();
+}
+
+void Pipeline::fail_all(const Status& status) {
+  CHECK(!status.is_ok());
+  if (!job_failed_.is_ok()) return;
+  job_failed_ = status;
+  for (TensorIndex index = 0; index < tensors_.slot_count(); ++index) {
+    if (tensors_[index].active != kNoOp) end_early(index, status);
+  }
+}
+
+void Pipeline::tick(TimeNs now) {
+  if (now < next_deadline_) return;
+  if (now >= next_departed_ns_) fail_for_departed(now);
+  if (now >= next_notice_ns_) notice(now);
+  set_deadline();
+}
+
+void Pipeline::set_deadline() {
+  next_deadline_ = std::min(next_notice_ns_, next_departed_ns_);
+}
+
+// What was submitted later gets as much time as what was under way.
+void Pipeline::fail_for_departed(TimeNs now) {
+  const Departed gone = *departed_;
+  std::vector<TensorIndex> due;
+  next_departed_ns_ = kNever;
+  for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
+    const Op& op = ops_[index];
+    if (op.state != OpState::kActive) continue;
+    const TimeNs deadline = std::max(op.submitted_ns, gone.since_ns) + config_.failure_ns;
+    if (now >= deadline) {
+      due.push_back(op.tensor);
+    } else {
+      next_departed_ns_ = std::min(next_departed_ns_, deadline);
+    }
+  }
+  for (const TensorIndex tensor : due) {
+    end_early(tensor, Status(Code::kDisconnected,
+                             "tensor '" + tensors_[tensor].name + "' waits for worker " +
+                                 std::to_string(gone.rank.value) + ", which has left the job"));
+  }
+}
+
+void Pipeline::notice(TimeNs now) {
+  if (oldest_ == kNoOp) {
+    next_notice_ns_ = kNever;
+    return;
+  }
+  const TimeNs first_ns = ops_[oldest_].submitted_ns + config_.first_notice_ns;
+  if (now < first_ns) {
+    next_notice_ns_ = first_ns;
+    return;
+  }
+  next_notice_ns_ = now + config_.notice_every_ns;
+  std::size_t late_count = 0;
+  std::string names;
+  for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
+    const Op& op = ops_[index];
+    if (now - op.submitted_ns < config_.first_notice_ns) break;
+    if (op.state != OpState::kActive || ++late_count > kNamesInNotice) continue;
+    names += (late_count > 1 ? "; " : "") + describe(tensors_[op.tensor]);
+  }
+  if (late_count == 0) return;
+  if (late_count > kNamesInNotice) {
+    names += "; and " + std::to_string(late_count - kNamesInNotice) + " more";
+  }
+  PipelineOutput& output = outputs_.emplace_back();
+  output.kind = PipelineOutput::Kind::kNotice;
+  output.status =
+      Status(Code::kAgain, "waiting for " + duration_text(now - ops_[oldest_].submitted_ns) + ": " +
+                               names + " (a worker may not have submitted it)");
+}
+
+// "tensor 'x' (3 of 8 parts wait at push for credit and the connection, 2 at pull for ...)"
+std::string Pipeline::describe(const Tensor& tensor) const {
+  std::array<std::size_t, kRoad.size()> waiting{};
+  for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+    const Stage stage = stage_of(tensor.parts[part], tensors_.frame_count(tensor, part));
+    if (stage != Stage::kDone) ++waiting[static_cast<std::size_t>(stage)];
+  }
+  std::string text = "tensor '" + tensor.name + "' (" + std::to_string(tensor.parts.size()) +
+                     (tensor.parts.size() == 1 ? " part" : " parts");
+  for (const StageInfo& info : kRoad) {
+    const std::size_t count = waiting[static_cast<std::size_t>(info.stage)];
+    if (count == 0) continue;
+    text += ", " + std::to_string(count) + " at " + std::string(info.name) + " waiting for " +
+            std::string(info.waits_for);
+  }
+  return text + ")";
+}
+
+}  // namespace byteps

@@ -1,0 +1,126 @@
+#include "worker/tensor_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "net/wire.h"
+#include "worker/placement.h"
+
+namespace byteps {
+
+namespace {
+
+// Bounds what one call can make us remember: 2^24 parts are 64 TB at the default partition size.
+constexpr std::uint64_t kPartsMax = std::uint64_t{1} << 24;
+
+std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t unit_bytes) {
+  return bytes / unit_bytes + (bytes % unit_bytes != 0 ? 1 : 0);
+}
+
+std::string quoted(std::string_view name) {
+  return "tensor '" + std::string(name) + "'";
+}
+
+}  // namespace
+
+std::string TensorSpec::text() const {
+  std::string text = std::string(name(dtype)) + ", " +
+                     std::to_string(total_bytes / element_bytes(dtype)) + " elements (" +
+                     std::to_string(total_bytes) + " bytes), " + name(operation);
+  if (operation == Operation::kBroadcast) text += " from rank " + std::to_string(root.value);
+  return text;
+}
+
+Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const TensorSpec& spec) {
+  const Key key = key_of(name);
+  const TensorIndex known = find(key);
+  if (known != kNoTensor) {
+    const Tensor& tensor = tensors_[known];
+    if (tensor.name != name) {
+      return Status(Code::kInvalidArgument, quoted(name) + " and tensor '" + tensor.name +
+                                                "' have the same key: rename one of them");
+    }
+    if (!tensor.failed.is_ok()) return known;
+    if (tensor.spec != spec) {
+      return Status(Code::kInvalidArgument, quoted(name) + " was " + tensor.spec.text() +
+                                                " before and is " + spec.text() +
+                                                " now: give different tensors different names");
+    }
+    if (tensor.once) {
+      return Status(Code::kInvalidArgument,
+                    quoted(name) + " was submitted as used once and is still under way");
+    }
+    return known;
+  }
+  if (divide_up(spec.total_bytes, cut_.partition_bytes) > kPartsMax) {
+    return Status(Code::kInvalidArgument, quoted(name) + " (" + spec.text() +
+                                              ") would have more than " +
+                                              std::to_string(kPartsMax) + " parts of " +
+                                              std::to_string(cut_.partition_bytes) +
+                                              " bytes: raise BYTEPS_PARTITION_BYTES");
+  }
+  TensorIndex index = 0;
+  if (free_.empty()) {
+    index = static_cast<TensorIndex>(tensors_.size());
+    tensors_.emplace_back();
+  } else {
+    index = free_.back();
+    free_.pop_back();
+  }
+  Tensor& tensor = tensors_[index];
+  tensor.key = key;
+  tensor.name = name;
+  tensor.spec = spec;
+  cut_up(tensor);
+  by_key_.emplace(key, index);
+  return index;
+}
+
+TensorIndex TensorTable::find(Key key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? kNoTensor : found->second;
+}
+
+void TensorTable::erase(TensorIndex index) {
+  Tensor& tensor = tensors_[index];
+  CHECK(tensor.active == kNoOp && tensor.line_first == kNoOp && tensor.lent_count == 0)
+      << "tensor '" << tensor.name << "' is still in use";
+  by_key_.erase(tensor.key);
+  tensor = Tensor{};
+  free_.push_back(index);
+}
+
+std::uint64_t TensorTable::part_bytes(const Tensor& tensor, std::uint32_t part) const {
+  return std::min(cut_.partition_bytes, tensor.spec.total_bytes - part_offset(part));
+}
+
+std::uint32_t TensorTable::frame_count(const Tensor& tensor, std::uint32_t part) const {
+  const std::uint64_t count = divide_up(part_bytes(tensor, part), cut_.frame_bytes);
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, count));
+}
+
+std::uint64_t TensorTable::frame_bytes(const Tensor& tensor, std::uint32_t part,
+                                       std::uint32_t frame) const {
+  return std::min(cut_.frame_bytes, part_bytes(tensor, part) - frame * cut_.frame_bytes);
+}
+
+void TensorTable::cut_up(Tensor& tensor) const {
+  const std::uint64_t total_bytes = tensor.spec.total_bytes;
+  const std::uint64_t part_count =
+      std::max<std::uint64_t>(1, divide_up(total_bytes, cut_.partition_bytes));
+  tensor.frames_per_part = frame_count(tensor, 0);
+  tensor.parts.resize(part_count);
+  for (std::uint32_t part = 0; part < part_count; ++part) {
+    tensor.parts[part].shard = shard_of(cut_.shard_count, tensor.key, PartIndex(part));
+  }
+  tensor.answered.resize(divide_up(part_count * tensor.frames_per_part, 64));
+  tensor.declared_on.resize(std::min<std::uint64_t>(part_count, cut_.shard_count));
+  tensor.declaration = wire::encode(wire::Declare{.name = tensor.name,
+                                                  .dtype = tensor.spec.dtype,
+                                                  .operation = tensor.spec.operation,
+                                                  .total_bytes = total_bytes,
+                                                  .root = tensor.spec.root});
+}
+
+}  // namespace byteps

@@ -1,0 +1,439 @@
+#include "worker/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "net/wire.h"
+#include "scheduler/phrases.h"
+
+namespace byteps {
+
+namespace {
+
+constexpr std::size_t kEventsPerTurn = 256;
+constexpr std::size_t kFramesPerTurn = 256;
+
+std::string own_name(const Config& config, std::string host) {
+  return host.empty() ? "worker " + std::to_string(config.job.rank) : std::move(host);
+}
+
+}  // namespace
+
+Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
+               std::string host)
+    : config_(config),
+      transport_(transport),
+      door_(door),
+      log_(log),
+      port_(make_join(config, Role::kWorker, own_name(config, std::move(host)), {}), config,
+            transport),
+      events_(kEventsPerTurn) {
+  CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
+}
+
+Worker::~Worker() = default;
+
+std::size_t Worker::turn(TimeNs now) {
+  if (state_ == State::kFinished) return 0;
+  std::size_t work = take_events(now);
+  take_commands(now);
+  work += commands_.size();
+  port_.tick(now);
+  take_member_events(now);
+  keep_links(now);
+  if (pipeline_) {
+    pipeline_->tick(now);
+    apply_outputs();
+    work += send_frames();
+    publish_counters();
+  }
+  port_.tick(now);  // what this turn asked of it
+  take_member_events(now);
+  try_finish();
+  return work;
+}
+
+TimeNs Worker::next_deadline() const {
+  TimeNs next = std::min({transport_.next_deadline(), port_.next_deadline(), links_deadline_ns_});
+  if (pipeline_) next = std::min(next, pipeline_->next_deadline());
+  return next;
+}
+
+// ---- what comes in
+
+void Worker::take_commands(TimeNs now) {
+  door_.mailbox_.drain(commands_);
+  for (WorkerDoor::Command& command : commands_) {
+    switch (command.kind) {
+      case WorkerDoor::Command::Kind::kSubmit:
+        // The door lets nobody through before the job is joined, so the pipeline is there unless we have failed.
+        if (pipeline_) {
+          pipeline_->submit(std::move(command.call), now);
+        } else {
+          door_.complete(command.handle, ended_);
+        }
+        break;
+      case WorkerDoor::Command::Kind::kBarrier:
+        if (state_ == State::kWorking) {
+          barriers_.emplace(port_.barrier(now), command.handle);
+        } else {
+          door_.complete(command.handle, ended_);
+        }
+        break;
+      case WorkerDoor::Command::Kind::kLeave:
+        if (state_ == State::kEnding) break;
+        port_.leave(command.final, now);
+        end(Status(Code::kCancelled, "this process has left the job"));
+        break;
+    }
+  }
+}
+
+std::size_t Worker::take_events(TimeNs now) {
+  // Outputs are applied after all events: landing and withdrawing would end the views they carry.
+  const std::size_t count = transport_.poll(now, events_);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!port_.handle(events_[i], now)) handle(events_[i], now);
+  }
+  return count;
+}
+
+void Worker::handle(const Event& event, TimeNs now) {
+  const auto found = link_of_.find(event.peer);
+  if (found == link_of_.end()) return;  // nobody that we know connects to a worker
+  const std::uint32_t shard = found->second;
+  switch (event.kind) {
+    case Event::Kind::kUp:
+      on_link_up(shard, now);
+      break;
+    case Event::Kind::kDown:
+      link_of_.erase(found);
+      on_link_down(shard, event.why, now);
+      break;
+    case Event::Kind::kSent:
+      links_[shard].full = false;
+      pipeline_->on_sent(event.token);
+      break;
+    case Event::Kind::kReceived:
+      on_message(shard, event);
+      break;
+  }
+}
+
+void Worker::on_link_up(std::uint32_t shard, TimeNs now) {
+  Link& link = links_[shard];
+  if (link.closing) return;
+  if (link.was_up) ++reconnects_;
+  link.up = true;
+  link.was_up = true;
+  link.full = false;
+  link.up_since_ns = now;
+  pipeline_->on_shard_up(ShardIndex(shard));
+  if (state_ != State::kConnecting) return;
+  if (!std::all_of(links_.begin(), links_.end(), [](const Link& each) { return each.was_up; })) {
+    return;
+  }
+  state_ = State::kWorking;
+  door_.joined(config_.job.rank, worker_count_, server_count_);
+}
+
+void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
+  Link& link = links_[shard];
+  // A connection that was up for a while was a good one; one that ends as soon as it is made is not.
+  const bool was_good = link.up && now - link.up_since_ns >= config_.timeout.heartbeat_ns();
+  if (link.lost_since_ns == kNever || was_good) link.lost_since_ns = now;
+  if (link.up) {
+    pipeline_->on_shard_down(ShardIndex(shard));
+    if (state_ != State::kEnding) {
+      LOG(log_, kInfo) << "lost " << describe(link) << ": " << why.message();
+    }
+  }
+  link.up = false;
+  link.closing = false;
+  link.peer.reset();
+  link.last_down = why;
+  link.next_attempt_ns = now + config_.timeout.reconnect_ns();
+}
+
+void Worker::on_message(std::uint32_t shard, const Event& event) {
+  Link& link = links_[shard];
+  if (!link.up || link.closing) return;
+  Status fine;
+  const Result<wire::Header> header = wire::decode_header(event.header);
+  if (!header.is_ok()) {
+    fine = header.status();
+  } else {
+    switch (header.value().kind) {
+      case wire::Kind::kAnswer:
+        fine = pipeline_->on_answer(ShardIndex(shard), header.value(), event.payload, event.landed);
+        break;
+      case wire::Kind::kWanted:
+        pipeline_->on_wanted(ShardIndex(shard), header.value());
+        break;
+      case wire::Kind::kMismatch:
+        fine = on_mismatch(header.value(), event.payload);
+        break;
+      default:
+        fine = Status(Code::kDisconnected, "a message of a kind that shards do not send");
+    }
+  }
+  if (fine.is_ok()) {
+    link.lost_since_ns = kNever;
+  } else {
+    LOG(log_, kWarning) << "ending the connection to " << describe(link) << ": " << fine.message();
+    link.closing = true;  // closed after the events of this turn, whose views close() would end
+    link.last_down = fine;
+  }
+}
+
+Status Worker::on_mismatch(const wire::Header& header, std::span<const std::byte> payload) {
+  if (header.epoch != pipeline_->epoch()) return Status::ok();
+  const Result<wire::Text> text = wire::decode_text(payload);
+  if (!text.is_ok()) return text.status();
+  const std::uint32_t number = text.value().code;
+  const bool known = number > static_cast<std::uint32_t>(Code::kOk) &&
+                     number <= static_cast<std::uint32_t>(Code::kCancelled);
+  pipeline_->on_mismatch(header.key, Status(known ? static_cast<Code>(number) : Code::kMismatch,
+                                            printable(text.value().text, wire::kTextBytesMax)));
+  return Status::ok();
+}
+
+void Worker::take_member_events(TimeNs now) {
+  for (const MemberEvent& event : port_.take_events()) {
+    switch (event.kind) {
+      case MemberEvent::Kind::kRoster:
+        on_roster(event.roster, now);
+        break;
+      case MemberEvent::Kind::kBarrierDone: {
+        const auto found = barriers_.find(event.barrier);
+        if (found == barriers_.end()) break;
+        door_.complete(found->second, Status::ok());
+        barriers_.erase(found);
+        break;
+      }
+      case MemberEvent::Kind::kWorkerLeft:
+        if (pipeline_) pipeline_->on_worker_left(event.worker, now);
+        break;
+      case MemberEvent::Kind::kNotice:
+        LOG(log_, kWarning) << event.text;
+        break;
+      case MemberEvent::Kind::kLeft:
+        end(Status(Code::kCancelled, "this process has left the job"));
+        break;
+      case MemberEvent::Kind::kFailed:
+        end(event.why);
+        break;
+    }
+  }
+}
+
+void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
+  if (state_ == State::kEnding) return;
+  const Status fine = check_roster(roster);
+  if (!fine.is_ok()) {
+    port_.fail(fine, now);
+    return end(fine);
+  }
+  PipelineConfig pipeline;
+  pipeline.self = WorkerRank(roster.your_rank);
+  pipeline.epoch = roster.epoch;
+  std::vector<ShardPlace> places = shards_of(roster);
+  pipeline.cut = {.partition_bytes = roster.partition_bytes,
+                  .frame_bytes = roster.frame_bytes,
+                  .shard_count = static_cast<std::uint32_t>(places.size())};
+  pipeline.credit_bytes = config_.flow.credit_bytes;
+  pipeline.credit_frames_min = config_.flow.credit_frames_min;
+  pipeline.priority_scheduling = config_.flow.priority_scheduling;
+  pipeline.failure_ns = config_.timeout.failure_ns;
+  pipeline.first_notice_ns = config_.timeout.first_notice_ns;
+  pipeline.notice_every_ns = config_.timeout.notice_every_ns;
+  pipeline_ = std::make_unique<Pipeline>(pipeline);
+
+  for (const wire::RosterMember& member : roster.members) {
+    ++(member.role == Role::kWorker ? worker_count_ : server_count_);
+  }
+  state_ = State::kConnecting;
+  for (ShardPlace& place : places) {
+    Link& link = links_.emplace_back();
+    link.place = std::move(place);
+    link.lost_since_ns = now;
+    link.next_attempt_ns = now;
+  }
+}
+
+Status Worker::check_roster(const wire::Roster& roster) const {
+  if (state_ != State::kJoining) {
+    return {Code::kDisconnected, "the job was formed anew (epoch " +
+                                     std::to_string(roster.epoch.value) +
+                                     ") while this worker was in it"};
+  }
+  const auto is_server = [](const wire::RosterMember& member) {
+    return member.role == Role::kServer;
+  };
+  if (!std::any_of(roster.members.begin(), roster.members.end(), is_server)) {
+    return {Code::kInvalidArgument,
+            "the job has workers but no server: start one, and set DMLC_NUM_SERVER"};
+  }
+  if (std::min(roster.frame_bytes, roster.partition_bytes) > kPayloadBytesMax) {
+    return {Code::kInvalidArgument, "frames of " + std::to_string(roster.frame_bytes) +
+                                        " bytes are too large; at most " +
+                                        std::to_string(kPayloadBytesMax) + " are allowed"};
+  }
+  return Status::ok();
+}
+
+// ---- what goes out
+
+// Connects to shards that are not connected, and gives up the job when one is unreachable for too long.
+void Worker::keep_links(TimeNs now) {
+  links_deadline_ns_ = kNever;
+  for (std::uint32_t shard = 0; shard < links_.size(); ++shard) {
+    Link& link = links_[shard];
+    if (link.closing && !link.close_called) close_link(shard, link.last_down);
+    if (state_ == State::kEnding || (link.up && !link.closing)) continue;
+    const TimeNs give_up_ns =
+        link.lost_since_ns == kNever ? kNever : link.lost_since_ns + config_.timeout.failure_ns;
+    if (now >= give_up_ns) {
+      const Status why(Code::kDisconnected,
+                       describe(link) + " cannot be reached for " +
+                           duration_text(now - link.lost_since_ns) +
+                           (link.last_down.is_ok() ? "" : ": " + link.last_down.message()));
+      port_.fail(why, now);
+      return end(why);
+    }
+    links_deadline_ns_ = std::min(links_deadline_ns_, give_up_ns);
+    if (link.peer) continue;
+    if (now >= link.next_attempt_ns) connect(shard, now);
+    if (!link.peer) links_deadline_ns_ = std::min(links_deadline_ns_, link.next_attempt_ns);
+  }
+}
+
+void Worker::connect(std::uint32_t shard, TimeNs now) {
+  Link& link = links_[shard];
+  Hello self;
+  self.role = Role::kWorker;
+  self.rank = config_.job.rank;
+  self.epoch = pipeline_->epoch();
+  self.job_id = config_.job.job_id;
+  const Result<PeerId> attempt = transport_.connect(link.place.endpoint, self);
+  link.next_attempt_ns = now + config_.timeout.reconnect_ns();
+  if (!attempt.is_ok()) {
+    link.last_down = attempt.status();
+    return;
+  }
+  link.peer = attempt.value();
+  link.closing = false;
+  link.close_called = false;
+  link_of_.emplace(attempt.value(), shard);
+}
+
+void Worker::close_link(std::uint32_t shard, const Status& why) {
+  Link& link = links_[shard];
+  link.closing = true;
+  link.close_called = true;
+  transport_.close(*link.peer, why);
+}
+
+void Worker::apply_outputs() {
+  for (const PipelineOutput& output : pipeline_->outputs()) {
+    switch (output.kind) {
+      case PipelineOutput::Kind::kLand: {
+        const Link& link = links_[output.shard.value];
+        if (link.up) transport_.land(*link.peer, output.tag, output.landing);
+        break;
+      }
+      case PipelineOutput::Kind::kWithdraw: {
+        const Link& link = links_[output.shard.value];
+        if (link.up) transport_.withdraw(*link.peer, output.tag);
+        break;
+      }
+      case PipelineOutput::Kind::kComplete:
+        door_.complete(output.handle, output.status);
+        break;
+      case PipelineOutput::Kind::kNotice:
+        LOG(log_, kWarning) << output.status.message();
+        break;
+    }
+  }
+  pipeline_->clear_outputs();
+}
+
+// One frame to each shard in turn, so that those of different servers interleave on the way.
+std::size_t Worker::send_frames() {
+  std::size_t sent_count = 0;
+  std::uint32_t idle_count = 0;
+  const std::uint32_t link_count = static_cast<std::uint32_t>(links_.size());
+  while (idle_count < link_count && sent_count < kFramesPerTurn) {
+    const bool sent = send_next(next_link_);
+    if (++next_link_ == link_count) next_link_ = 0;
+    idle_count = sent ? 0 : idle_count + 1;
+    sent_count += sent ? 1 : 0;
+  }
+  return sent_count;
+}
+
+bool Worker::send_next(std::uint32_t shard) {
+  Link& link = links_[shard];
+  Outgoing message;
+  if (!link.up || link.closing || link.full || !pipeline_->front(ShardIndex(shard), message)) {
+    return false;
+  }
+  const Status accepted = transport_.send(*link.peer, message);
+  if (accepted.is_ok()) {
+    pipeline_->pop();
+    return true;
+  }
+  // Otherwise the connection has ended, and its kDown is on the way.
+  link.full = true;
+  return false;
+}
+
+void Worker::publish_counters() {
+  const PipelineCounters& now = pipeline_->counters();
+  WorkerDoor::Counters& door = door_.counters_;
+  door.pushed_bytes.store(now.pushed_bytes, std::memory_order_relaxed);
+  door.pulled_bytes.store(now.pulled_bytes, std::memory_order_relaxed);
+  door.finished_operations.store(now.finished_operations, std::memory_order_relaxed);
+  door.finished_bytes.store(now.finished_bytes, std::memory_order_relaxed);
+  door.failed_operations.store(now.failed_operations, std::memory_order_relaxed);
+  door.reconnects.store(reconnects_, std::memory_order_relaxed);
+}
+
+// ---- the end
+
+// The job is over for this worker: everything ends with `why`, connections are closed so that lent memory comes back.
+void Worker::end(const Status& why) {
+  if (state_ == State::kEnding || state_ == State::kFinished) return;
+  state_ = State::kEnding;
+  ended_ = why;
+  door_.ended(why);
+  if (pipeline_) pipeline_->fail_all(why);
+  for (const auto& [number, handle] : barriers_) door_.complete(handle, why);
+  barriers_.clear();
+  if (pipeline_)
+    apply_outputs();  // landings are withdrawn first: close() may leave a late answer under way
+  for (std::uint32_t shard = 0; shard < links_.size(); ++shard) {
+    if (links_[shard].peer && !links_[shard].close_called) close_link(shard, why);
+  }
+}
+
+void Worker::try_finish() {
+  if (state_ != State::kEnding) return;
+  if (!port_.done() || !port_.closed() || !link_of_.empty()) return;
+  if (pipeline_) apply_outputs();
+  CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";
+  door_.mailbox_.close(commands_);
+  for (const WorkerDoor::Command& command : commands_) {
+    if (command.kind != WorkerDoor::Command::Kind::kLeave) door_.complete(command.handle, ended_);
+  }
+  state_ = State::kFinished;
+}
+
+std::string Worker::describe(const Link& link) const {
+  return "server " + std::to_string(link.place.server.value) + " (" +
+         printable(link.place.host, 128) + ") at " + link.place.endpoint.text() + ", shard " +
+         std::to_string(link.place.shard_of_server);
+}
+
+}  // namespace byteps
