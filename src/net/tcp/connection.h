@@ -1,0 +1,80 @@
+// Connection: one socket, what it is doing, and its two queues. A record of state; TcpTransport decides, and these
+// functions do the system calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/time.h"
+#include "net/tcp/address.h"
+#include "net/tcp/inbox.h"
+#include "net/tcp/outbox.h"
+#include "net/transport.h"
+
+namespace byteps::tcp {
+
+class Connection {
+ public:
+  // kConnecting → kHello → kUp → kEnded for one we began, kHello → kUp → kEnded for one accepted.
+  // kLingering: a socket whose owner has done with it, kept until its last bytes are out.
+  enum class State { kConnecting, kHello, kUp, kEnded, kLingering };
+
+  Connection(std::uint64_t serial_number, int socket) : serial(serial_number), descriptor(socket) {}
+  ~Connection() { close_socket(); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Writes from the outbox until it is empty, the socket is full or calls_max calls were made. A failure is kept in
+  // write_error: what the other side sent before must still be read, and reading finds the end.
+  void flush(std::size_t batch_bytes, int calls_max);
+
+  // Reads into `places`. Received: > 0. Nothing there now: 0. At its end or broken: -1, and `reason` says so.
+  std::ptrdiff_t receive(const Inbox::Places& places, Status& reason);
+
+  // Reads the other side's first record without a byte beyond it. True when `record` has all of it.
+  Result<bool> read_record(RecordHead& head);
+
+  // Reads and throws away a bounded amount. False when the other side has closed too.
+  bool drain();
+
+  void close_socket();
+  // "10.0.0.2:9000: " and the reason. Everything else here gives the reason alone.
+  Status with_address(const Status& reason) const;
+
+  const std::uint64_t serial;
+  int descriptor;
+  State state = State::kHello;
+  bool outbound = false;
+  PeerId peer;      // 0 before it has one
+  Endpoint remote;  // as asked for (outbound) or seen (accepted)
+  Hello self;       // outbound: what we say
+  Hello theirs;
+  std::vector<SocketAddress>
+      addresses;                  // outbound: the one in use, and those to try after it, last first
+  std::vector<std::byte> record;  // the other side's first record, as far as it is here
+
+  bool readable = false;         // reading may bring something
+  bool writable = false;         // writing may take something
+  bool peer_has_closed = false;  // epoll saw the end of the stream
+  int write_error = 0;
+  bool is_active = false;  // stands in the transport's lists
+  bool is_dirty = false;
+  bool up_reported = false;
+  bool sent_first = false;  // whose turn it is when events are scarce
+  TimeNs deadline = kNever;
+  Status why;  // kEnded
+
+  Outbox outbox;
+  Inbox inbox;
+
+ private:
+  Status closed_by_peer() const;
+};
+
+// "connection reset by peer": kTimeout for ETIMEDOUT, otherwise kDisconnected.
+Status connection_error(int error_number);
+
+}  // namespace byteps::tcp

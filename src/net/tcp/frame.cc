@@ -1,0 +1,107 @@
+#include "net/tcp/frame.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "net/wire.h"
+
+namespace byteps::tcp {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "frames are copied as they are in memory");
+
+constexpr std::uint32_t kMagic = 0x31535042;  // "BPS1" in memory
+
+template <typename Number>
+void put(std::byte* at, Number number) {
+  std::memcpy(at, &number, sizeof number);
+}
+template <typename Number>
+Number get(const std::byte* at) {
+  Number number;
+  std::memcpy(&number, at, sizeof number);
+  return number;
+}
+
+std::vector<std::byte> record(RecordKind kind, std::span<const std::byte> body) {
+  std::vector<std::byte> out(kRecordHeadBytes);
+  put(out.data(), kMagic);
+  put(out.data() + 4, static_cast<std::uint16_t>(kind));
+  put(out.data() + 6, static_cast<std::uint16_t>(body.size()));
+  out.insert(out.end(), body.begin(), body.end());
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_hello_record(const Hello& hello) {
+  const std::vector<std::byte> body = wire::encode(hello);
+  CHECK_LE(body.size(), kRecordBodyBytesMax);
+  return record(RecordKind::kHello, body);
+}
+
+std::vector<std::byte> encode_refusal_record(const Status& why) {
+  const std::string_view text =
+      std::string_view(why.message()).substr(0, kRecordBodyBytesMax - sizeof(std::uint32_t));
+  std::vector<std::byte> body(sizeof(std::uint32_t));
+  put(body.data(), static_cast<std::uint32_t>(why.code()));
+  const auto raw = std::as_bytes(std::span(text));
+  body.insert(body.end(), raw.begin(), raw.end());
+  return record(RecordKind::kRefusal, body);
+}
+
+Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
+  CHECK_EQ(bytes.size(), kRecordHeadBytes);
+  if (get<std::uint32_t>(bytes.data()) != kMagic) {
+    return Status(Code::kMismatch, "it does not speak our protocol");
+  }
+  const auto kind = get<std::uint16_t>(bytes.data() + 4);
+  if (kind != static_cast<std::uint16_t>(RecordKind::kHello) &&
+      kind != static_cast<std::uint16_t>(RecordKind::kRefusal)) {
+    return Status(Code::kMismatch, "it began with an unknown record");
+  }
+  const std::size_t body_bytes = get<std::uint16_t>(bytes.data() + 6);
+  if (body_bytes > kRecordBodyBytesMax) {
+    return Status(Code::kMismatch, "its first record is too long");
+  }
+  return RecordHead{static_cast<RecordKind>(kind), body_bytes};
+}
+
+Status decode_refusal(std::span<const std::byte> body) {
+  constexpr auto kCodeLast = static_cast<std::uint32_t>(Code::kCancelled);
+  if (body.size() < sizeof(std::uint32_t)) return {Code::kMismatch, "refused without a reason"};
+  const auto code = get<std::uint32_t>(body.data());
+  std::string text(reinterpret_cast<const char*>(body.data()) + sizeof code,
+                   body.size() - sizeof code);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return {code == 0 || code > kCodeLast ? Code::kMismatch : static_cast<Code>(code),
+          "refused by it: " + text};
+}
+
+void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out) {
+  put(out.data(), prefix.payload_bytes);
+  put(out.data() + 4, prefix.header_bytes);
+  put(out.data() + 6, std::uint16_t{0});
+  put(out.data() + 8, prefix.landing);
+  put(out.data() + 16, prefix.landing_offset);
+}
+
+Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix) {
+  prefix.payload_bytes = get<std::uint32_t>(bytes.data());
+  prefix.header_bytes = get<std::uint16_t>(bytes.data() + 4);
+  prefix.landing = get<std::uint64_t>(bytes.data() + 8);
+  prefix.landing_offset = get<std::uint64_t>(bytes.data() + 16);
+  if (prefix.payload_bytes <= kPayloadBytesMax && prefix.header_bytes <= kHeaderBytesMax &&
+      get<std::uint16_t>(bytes.data() + 6) == 0) [[likely]] {
+    return Status::ok();
+  }
+  return {Code::kDisconnected, "it sent bytes that are no frame (payload of " +
+                                   std::to_string(prefix.payload_bytes) + " bytes, header of " +
+                                   std::to_string(prefix.header_bytes) + ")"};
+}
+
+}  // namespace byteps::tcp

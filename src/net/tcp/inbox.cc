@@ -1,0 +1,233 @@
+#include "net/tcp/inbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps::tcp {
+namespace {
+
+void copy(std::span<const std::byte> from, std::byte* to) {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
+
+}  // namespace
+
+// ---- landings
+
+void Inbox::land(LandingTag tag, std::span<std::byte> destination) {
+  CHECK_NE(tag, kNoLanding);
+  withdraw(tag);
+  landings_[tag] = destination;
+}
+
+void Inbox::withdraw(LandingTag tag) {
+  landings_.erase(tag);
+  if (body_ == Body::kLanding && prefix_.landing == tag) body_ = Body::kDiscard;
+}
+
+bool Inbox::find_landing(std::span<std::byte>& span) const {
+  if (prefix_.landing == kNoLanding) return false;
+  const auto found = landings_.find(prefix_.landing);
+  if (found == landings_.end()) return false;
+  const std::size_t landing_bytes = found->second.size();
+  if (prefix_.landing_offset > landing_bytes) return false;
+  if (prefix_.payload_bytes > landing_bytes - prefix_.landing_offset) return false;
+  span = found->second.subspan(prefix_.landing_offset, prefix_.payload_bytes);
+  return true;
+}
+
+void Inbox::note_payload(std::size_t landed_bytes) {
+  usual_landed_bytes_ = (7 * usual_landed_bytes_ + landed_bytes) / 8;
+}
+
+// ---- receiving
+
+std::size_t Inbox::room_wanted(const Staging& staging) const {
+  return expects_large_landed() ? kHeadRoomBytes : staging.batch_bytes() / 4;
+}
+
+// Where the next bytes of the payload under way go. Empty for one that is thrown away: it passes through staging.
+std::span<std::byte> Inbox::body_room(Staging& staging) {
+  if (body_ == Body::kLanding) return body_landing_.subspan(body_have_bytes_);
+  if (body_ != Body::kOwnBuffer) return {};
+  std::size_t room_bytes = body_buffer_.span().size() - kHeaderBytesMax;
+  if (body_have_bytes_ == room_bytes) {
+    room_bytes = std::min<std::size_t>(prefix_.payload_bytes, 2 * room_bytes);
+    BufferRef larger = staging.take(kHeaderBytesMax + room_bytes);
+    copy(body_buffer_.span(), larger.span().data());
+    body_buffer_ = std::move(larger);
+    room_bytes = body_buffer_.span().size() - kHeaderBytesMax;
+  }
+  const std::size_t end = std::min<std::size_t>(room_bytes, prefix_.payload_bytes);
+  return body_buffer_.span().subspan(kHeaderBytesMax + body_have_bytes_, end - body_have_bytes_);
+}
+
+Inbox::Places Inbox::places(Staging& staging, std::size_t bytes_max) {
+  CHECK(!has_backlog());
+  Places places;
+  const auto add = [&](std::span<std::byte> room) {
+    if (room.empty()) return;
+    places.entries[static_cast<std::size_t>(places.count++)] = {room.data(), room.size()};
+    places.bytes += room.size();
+  };
+  std::span<std::byte> body = body_room(staging);
+  body = body.first(std::min(body.size(), bytes_max));
+  add(body);
+  const bool whole = body_ == Body::kNone || body_ == Body::kDiscard ||
+                     body_have_bytes_ + body.size() == prefix_.payload_bytes;
+  if (!whole) return places;
+  const std::span<std::byte> room = staging.room();
+  add(room.first(expects_large_landed() ? std::min(room.size(), kHeadRoomBytes) : room.size()));
+  return places;
+}
+
+void Inbox::received(std::size_t bytes, const Places& places, Staging& staging) {
+  std::size_t of_body = 0;
+  if (body_ == Body::kLanding || body_ == Body::kOwnBuffer) {
+    of_body = std::min(bytes, places.entries[0].iov_len);
+    body_have_bytes_ += of_body;
+  }
+  staged_ = staging.room().first(bytes - of_body);
+  staging.use(staged_.size());
+}
+
+// ---- parsing
+
+std::span<const std::byte> Inbox::take_staged(std::size_t bytes) {
+  const std::span<const std::byte> taken = staged_.first(bytes);
+  staged_ = staged_.subspan(bytes);
+  return taken;
+}
+
+Status Inbox::parse(PeerId peer, Staging& staging, EventSpan& out) {
+  Status status;
+  while (status.is_ok() && !out.full()) {
+    if (body_ != Body::kNone) {
+      continue_body(staging);
+      if (body_have_bytes_ < prefix_.payload_bytes) break;
+      finish_body(peer, staging, out);
+      continue;
+    }
+    std::span<const std::byte> header;
+    if (!read_head(status, header, staging)) break;
+    start_payload(peer, header, staging, out);
+  }
+  leave_staged(staging);
+  return status;
+}
+
+// Before parse() returns: what could not be parsed yet needs its memory longer than this poll.
+void Inbox::leave_staged(Staging& staging) {
+  if (!staged_.empty()) {
+    if (!staged_owner_) staged_owner_ = staging.share();
+  } else if (staged_owner_) {
+    staging.hold(std::exchange(staged_owner_, {}));  // events of this poll look into it
+  }
+}
+
+// Takes the next head from staging. False when it is not all there, or breaks the format (status). On success `header`
+// lives until the next poll, or in head_.
+bool Inbox::read_head(Status& status, std::span<const std::byte>& header, Staging& staging) {
+  if (head_have_bytes_ == 0 && staged_.size() >= kPrefixBytes) {
+    status = decode(staged_.first<kPrefixBytes>(), prefix_);
+    if (!status.is_ok()) return false;
+    if (staged_.size() >= prefix_.head_bytes()) {  // the usual case: no copy
+      header = take_staged(prefix_.head_bytes()).subspan(kPrefixBytes);
+      return true;
+    }
+  }
+  if (!collect_head(kPrefixBytes)) return false;
+  status = decode(std::span(head_).first<kPrefixBytes>(), prefix_);
+  if (!status.is_ok() || !collect_head(prefix_.head_bytes())) return false;
+  header = staging.keep(std::span(head_).subspan(kPrefixBytes, prefix_.header_bytes));
+  head_have_bytes_ = 0;
+  return true;
+}
+
+bool Inbox::collect_head(std::size_t bytes) {
+  if (head_have_bytes_ >= bytes) return true;
+  const auto piece = take_staged(std::min(staged_.size(), bytes - head_have_bytes_));
+  copy(piece, head_.data() + head_have_bytes_);
+  head_have_bytes_ += piece.size();
+  return head_have_bytes_ == bytes;
+}
+
+void Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
+                          EventSpan& out) {
+  std::span<std::byte> landing;
+  const bool lands = find_landing(landing);
+  note_payload(lands ? prefix_.payload_bytes : 0);
+  if (staged_.size() < prefix_.payload_bytes) {
+    body_ = lands ? Body::kLanding : Body::kOwnBuffer;
+    start_body(header, landing, staging);
+    return;
+  }
+  const std::span<const std::byte> payload = take_staged(prefix_.payload_bytes);
+  if (lands) copy(payload, landing.data());
+  emit(peer, out, header, lands ? landing : payload, lands);
+}
+
+void Inbox::start_body(std::span<const std::byte> header, std::span<std::byte> landing,
+                       Staging& staging) {
+  body_have_bytes_ = 0;
+  body_landing_ = landing;
+  if (body_ == Body::kLanding) {
+    copy(header, head_.data());
+    return;
+  }
+  const std::size_t room_bytes =
+      std::min<std::size_t>(prefix_.payload_bytes, std::max(staging.batch_bytes(), staged_.size()));
+  body_buffer_ = staging.take(kHeaderBytesMax + room_bytes);
+  copy(header, body_buffer_.span().data());
+}
+
+// Moves what staging has of the payload under way to its place.
+void Inbox::continue_body(Staging& staging) {
+  while (!staged_.empty() && body_have_bytes_ < prefix_.payload_bytes) {
+    const std::size_t rest = prefix_.payload_bytes - body_have_bytes_;
+    if (body_ == Body::kDiscard) {
+      body_have_bytes_ += take_staged(std::min(staged_.size(), rest)).size();
+      continue;
+    }
+    const std::span<std::byte> room = body_room(staging);
+    const auto piece = take_staged(std::min(staged_.size(), room.size()));
+    copy(piece, room.data());
+    body_have_bytes_ += piece.size();
+  }
+}
+
+void Inbox::finish_body(PeerId peer, Staging& staging, EventSpan& out) {
+  const Body body = std::exchange(body_, Body::kNone);
+  body_have_bytes_ = 0;
+  if (body == Body::kLanding) {
+    const auto header = std::span<const std::byte>(head_).first(prefix_.header_bytes);
+    emit(peer, out, staging.keep(header), std::exchange(body_landing_, {}), true);
+  } else if (body == Body::kOwnBuffer) {
+    const std::span<const std::byte> bytes = body_buffer_.span();
+    emit(peer, out, bytes.first(prefix_.header_bytes),
+         bytes.subspan(kHeaderBytesMax, prefix_.payload_bytes), false);
+    staging.hold(std::exchange(body_buffer_, {}));
+  }
+}
+
+void Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
+                 std::span<const std::byte> payload, bool landed) {
+  Event& event = out.add(Event::Kind::kReceived, peer);
+  event.header = header;
+  event.payload = payload;
+  event.landed = landed;
+}
+
+void Inbox::clear(Staging& staging) {
+  landings_.clear();
+  staged_ = {};
+  leave_staged(staging);
+  body_ = Body::kNone;
+  body_landing_ = {};
+  body_buffer_ = {};
+}
+
+}  // namespace byteps::tcp

@@ -1,0 +1,120 @@
+// Inbox: turns the bytes that one connection brings into events, with as few copies as the frames allow.
+//
+// Bytes come by readv(2) into up to two places at once: the rest of the payload that is half here, and then the
+// staging buffer, where whatever follows is parsed:
+//
+//   a payload whole in staging    without landing: its event is a view of staging. With one: it is copied there.
+//   a payload cut off at its end  with landing: the rest is received into the landing itself.
+//                                 without: it moves to a buffer of its own, the rest is received there.
+//                                 landing withdrawn meanwhile: the rest is read and thrown away, and no event comes.
+//
+// How much staging is offered decides between the two styles. If large landed payloads are usual here, only room for the
+// next frame's head: so each payload but its first bytes goes from the kernel to its landing. Otherwise all that
+// is left of the batch: many frames with one call.
+//
+// Hostile input: a prefix is checked before anything is done with it; a payload's own buffer grows as bytes come.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <unordered_map>
+
+#include <sys/uio.h>
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "net/tcp/frame.h"
+#include "net/tcp/staging.h"
+#include "net/transport.h"
+
+namespace byteps::tcp {
+
+// The span that poll() fills.
+class EventSpan {
+ public:
+  explicit EventSpan(std::span<Event> events) : events_(events) {}
+  bool full() const { return count_ == events_.size(); }
+  std::size_t count() const { return count_; }
+  Event& add(Event::Kind kind, PeerId peer) {
+    Event& event = events_[count_++];
+    event = Event{};
+    event.kind = kind;
+    event.peer = peer;
+    return event;
+  }
+
+ private:
+  std::span<Event> events_;
+  std::size_t count_ = 0;
+};
+
+class Inbox {
+ public:
+  void land(LandingTag tag, std::span<std::byte> destination);
+  void withdraw(LandingTag tag);
+
+  // True when bytes are here that await parse(); then nothing more is received.
+  bool has_backlog() const { return !staged_.empty(); }
+  // Staging room below which receiving would be a waste; try again in the next poll.
+  std::size_t room_wanted(const Staging& staging) const;
+
+  // Where to receive the next bytes: at most bytes_max, at least one. No backlog may be there.
+  struct Places {
+    std::array<iovec, 2> entries{};
+    int count = 0;
+    std::size_t bytes = 0;  // their sum
+  };
+  Places places(Staging& staging, std::size_t bytes_max);
+  // So many bytes were received there. parse() must follow, with at least one event free.
+  void received(std::size_t bytes, const Places& places, Staging& staging);
+  // Makes events until the bytes or the events run out. An error: the bytes break the format, end the connection.
+  Status parse(PeerId peer, Staging& staging, EventSpan& out);
+  // The connection is over: nothing that was half received comes any more.
+  void clear(Staging& staging);
+
+ private:
+  // Where the rest of the payload goes whose head was read.
+  enum class Body { kNone, kLanding, kOwnBuffer, kDiscard };
+
+  bool expects_large_landed() const { return usual_landed_bytes_ >= kLargeBytes; }
+  std::span<std::byte> body_room(Staging& staging);
+  bool read_head(Status& status, std::span<const std::byte>& header, Staging& staging);
+  bool collect_head(std::size_t bytes);
+  void start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
+                     EventSpan& out);
+  void start_body(std::span<const std::byte> header, std::span<std::byte> landing,
+                  Staging& staging);
+  void continue_body(Staging& staging);
+  void finish_body(PeerId peer, Staging& staging, EventSpan& out);
+  // The span of a landing that the payload belongs in; false when there is none for it.
+  bool find_landing(std::span<std::byte>& span) const;
+  void note_payload(std::size_t landed_bytes);
+  void emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
+            std::span<const std::byte> payload, bool landed);
+  std::span<const std::byte> take_staged(std::size_t bytes);
+  void leave_staged(Staging& staging);
+
+  static constexpr std::size_t kLargeBytes = 8 << 10;
+  static constexpr std::size_t kHeadRoomBytes = 512;  // one head, or some small frames
+
+  std::unordered_map<LandingTag, std::span<std::byte>> landings_;
+
+  // Received and not yet parsed; in the current staging buffer unless staged_owner_ holds an older one.
+  std::span<const std::byte> staged_;
+  BufferRef staged_owner_;
+
+  // The frame that is only partly here: its head, as far as it came ...
+  std::array<std::byte, kFrameHeadBytesMax> head_;
+  std::size_t head_have_bytes_ = 0;
+  Prefix prefix_;
+  // ... and, once the head is complete, its payload.
+  Body body_ = Body::kNone;
+  std::size_t body_have_bytes_ = 0;
+  std::span<std::byte> body_landing_;
+  BufferRef body_buffer_;  // the header, kHeaderBytesMax for it, then the payload
+
+  std::size_t usual_landed_bytes_ = 0;  // a moving average over frames; views count as 0
+};
+
+}  // namespace byteps::tcp

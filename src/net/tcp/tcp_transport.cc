@@ -1,0 +1,672 @@
+#include "net/tcp/tcp_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "net/tcp/connection.h"
+#include "net/tcp/frame.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+using tcp::Connection;
+using tcp::EventSpan;
+using tcp::SocketAddress;
+using State = tcp::Connection::State;
+
+namespace {
+
+constexpr std::uint64_t kWakeSerial =
+    0;  // epoll's word for the eventfd; listeners and connections count from 1
+constexpr int kBacklog = 1024;
+constexpr int kAcceptsPerPoll = 64;
+constexpr int kWritesPerPoll = 8;
+constexpr int kWritesAtEnd = 256;
+constexpr TimeNs kListenersRestNs = 100 * kMillisecond;
+
+void set_option(int descriptor, int level, int option) {
+  const int on = 1;
+  // Refused only for sockets that are no TCP sockets; and then it would only be slower.
+  (void)::setsockopt(descriptor, level, option, &on, sizeof on);
+}
+
+SocketAddress local_address(int descriptor) {
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  if (::getsockname(descriptor, address.get(), &address.bytes) != 0) address.bytes = 0;
+  return address;
+}
+
+bool is_out_of_descriptors(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS ||
+         error_number == ENOMEM;
+}
+
+Status socket_error(const std::string& what, int error_number) {
+  if (error_number == EMFILE) {
+    return system_error(what + " (raise the limit of open files, ulimit -n)", error_number);
+  }
+  return system_error(what, error_number);
+}
+
+// What a Hello must have to talk to us.
+Status check_hello(const Hello& theirs, const Hello& ours) {
+  if (theirs.version != ours.version) {
+    return {Code::kMismatch, "protocol version " + std::to_string(theirs.version) +
+                                 " cannot talk to version " + std::to_string(ours.version)};
+  }
+  if (theirs.job_id != ours.job_id) {
+    return {Code::kMismatch, "the two belong to different jobs (job keys differ)"};
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+// ---- setting up
+
+Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, Log log) {
+  if (options.read_batch_bytes < 4096 || options.write_batch_bytes == 0 ||
+      options.window_bytes == 0 || options.connections_max == 0) {
+    return Status(Code::kInvalidArgument, "TcpOptions: a limit is too small");
+  }
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(log)));
+  if (Status status = transport->open(); !status.is_ok()) return status;
+  return transport;
+}
+
+TcpTransport::TcpTransport(TcpOptions options, Log log)
+    : options_(std::move(options)), log_(std::move(log)), staging_(options_.read_batch_bytes) {}
+
+TcpTransport::~TcpTransport() {
+  // Unread input would turn the close into a reset, and the other side could lose what we sent it last.
+  for (const auto& [serial, connection] : connections_) {
+    if (connection->descriptor >= 0) connection->drain();
+  }
+  connections_.clear();
+  for (const Listener& listener : listeners_) ::close(listener.descriptor);
+  if (wake_ >= 0) ::close(wake_);
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+Status TcpTransport::open() {
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ < 0) return socket_error("epoll_create1", errno);
+  wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_ < 0) return socket_error("eventfd", errno);
+  if (Status status = watch(wake_, kWakeSerial, EPOLLIN); !status.is_ok()) return status;
+  for (const Endpoint& endpoint : options_.listen) {
+    if (Status status = listen_at(endpoint); !status.is_ok()) return status;
+  }
+  staging_.begin_poll();
+  return Status::ok();
+}
+
+Status TcpTransport::watch(int descriptor, std::uint64_t serial, std::uint32_t events) {
+  epoll_event interest{};
+  interest.events = events | EPOLLET;
+  interest.data.u64 = serial;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &interest) == 0) return Status::ok();
+  return system_error("epoll_ctl", errno);
+}
+
+Status TcpTransport::listen_at(const Endpoint& endpoint) {
+  if (!endpoint.host.empty()) {
+    // Port 0 is what resolve() calls no port; any other will do for the look-up.
+    const std::uint16_t port = endpoint.port;
+    Result<std::vector<SocketAddress>> addresses =
+        tcp::resolve({endpoint.host, port == 0 ? std::uint16_t{1} : port});
+    if (!addresses.is_ok()) {
+      return {Code::kInvalidArgument, "cannot listen at " + addresses.status().message()};
+    }
+    for (SocketAddress& address : addresses.value()) {
+      address.set_port(port);
+      if (Status status = listen_at(address, false); !status.is_ok()) return status;
+    }
+    return Status::ok();
+  }
+  Status status = listen_at(SocketAddress::any(AF_INET6, endpoint.port), true);
+  if (status.is(Code::kUnsupported)) {  // no IPv6 here
+    status = listen_at(SocketAddress::any(AF_INET, endpoint.port), false);
+  }
+  return status;
+}
+
+Status TcpTransport::listen_at(const SocketAddress& address, bool both_families) {
+  const std::string what = "cannot listen at " + address.endpoint().text();
+  const int descriptor = ::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) {
+    if (errno == EAFNOSUPPORT) return {Code::kUnsupported, what + ": no such address family"};
+    return socket_error(what, errno);
+  }
+  set_option(descriptor, SOL_SOCKET, SO_REUSEADDR);
+  if (address.family() == AF_INET6) {
+    const int only_v6 = both_families ? 0 : 1;
+    (void)::setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof only_v6);
+  }
+  if (::bind(descriptor, address.get(), address.bytes) != 0 ||
+      ::listen(descriptor, kBacklog) != 0) {
+    const int error_number = errno;
+    ::close(descriptor);
+    if (error_number == EADDRNOTAVAIL && both_families) return {Code::kUnsupported, what};
+    return system_error(what, error_number);
+  }
+  listeners_.push_back({descriptor, ++last_serial_, false});
+  return watch(descriptor, last_serial_, EPOLLIN);
+}
+
+std::vector<Endpoint> TcpTransport::listening() const {
+  std::vector<Endpoint> endpoints;
+  for (const Listener& listener : listeners_) {
+    endpoints.push_back(local_address(listener.descriptor).endpoint());
+  }
+  return endpoints;
+}
+
+std::string TcpTransport::address_of(PeerId peer) const {
+  const Connection* connection = find(peer);
+  return connection == nullptr ? std::string() : connection->remote.text();
+}
+
+// ---- the records of connections
+
+Connection* TcpTransport::find(PeerId peer) const {
+  const auto found = peers_.find(peer);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+Connection& TcpTransport::add_connection(int descriptor) {
+  const std::uint64_t serial = ++last_serial_;
+  auto& place = connections_[serial];
+  place = std::make_unique<Connection>(serial, descriptor);
+  return *place;
+}
+
+void TcpTransport::give_peer(Connection& connection) {
+  connection.peer = PeerId(++last_peer_);
+  peers_[connection.peer] = &connection;
+}
+
+void TcpTransport::forget(Connection& connection) {
+  set_deadline(connection, kNever);
+  peers_.erase(connection.peer);
+  connections_.erase(connection.serial);  // lists that still name its serial find nothing
+}
+
+void TcpTransport::set_deadline(Connection& connection, TimeNs deadline) {
+  if (connection.deadline != kNever) deadlines_.erase({connection.deadline, connection.serial});
+  connection.deadline = deadline;
+  if (deadline != kNever) deadlines_.insert({deadline, connection.serial});
+}
+
+void TcpTransport::activate(Connection& connection) {
+  if (std::exchange(connection.is_active, true)) return;
+  active_.push_back(connection.serial);
+}
+
+void TcpTransport::mark_dirty(Connection& connection) {
+  if (std::exchange(connection.is_dirty, true)) return;
+  dirty_.push_back(connection.serial);
+}
+
+// ---- the owner's calls
+
+Result<PeerId> TcpTransport::connect(const Endpoint& to, const Hello& self) {
+  Result<std::vector<SocketAddress>> addresses = tcp::resolve(to);
+  if (!addresses.is_ok() && addresses.status().is(Code::kInvalidArgument)) {
+    return addresses.status();
+  }
+  if (connections_.size() >= options_.connections_max) {
+    return Status(Code::kSystem, "no more than " + std::to_string(options_.connections_max) +
+                                     " connections are allowed here");
+  }
+  Connection& connection = add_connection(-1);
+  connection.outbound = true;
+  connection.remote = to;
+  connection.self = self;
+  give_peer(connection);
+  if (!addresses.is_ok()) {
+    end(connection, addresses.status(), false);
+    return connection.peer;
+  }
+  connection.addresses = std::move(addresses).value();
+  std::reverse(connection.addresses.begin(), connection.addresses.end());
+  unstamped_.push_back(connection.serial);
+  Status status = start_connect(connection);
+  if (status.is(Code::kSystem)) {
+    forget(connection);
+    return status;
+  }
+  if (!status.is_ok()) try_next_address(connection, std::move(status));
+  return connection.peer;
+}
+
+Status TcpTransport::send(PeerId peer, const Outgoing& message) {
+  CHECK_LE(message.header.size(), kHeaderBytesMax);
+  CHECK_LE(message.payload.size(), kPayloadBytesMax);
+  Connection* const connection = find(peer);
+  if (connection == nullptr || connection->state != State::kUp || !connection->up_reported) {
+    return {Code::kDisconnected, "this peer is not connected"};
+  }
+  tcp::Outbox& outbox = connection->outbox;
+  const std::size_t charged_bytes = outbox.charged_bytes();
+  // One message always fits, however large.
+  if (charged_bytes > 0 &&
+      charged_bytes + tcp::Outbox::charge_bytes(message) > options_.window_bytes) {
+    return {Code::kAgain, "the connection's window is full"};
+  }
+  outbox.push(message);
+  if (!connection->writable) return Status::ok();
+  if (outbox.unsent_bytes() >= options_.write_batch_bytes) {
+    connection->flush(options_.write_batch_bytes, 1);
+    activate(*connection);
+  }
+  if (connection->writable && outbox.unsent_bytes() > 0) mark_dirty(*connection);
+  return Status::ok();
+}
+
+void TcpTransport::land(PeerId peer, LandingTag tag, std::span<std::byte> destination) {
+  Connection* const connection = find(peer);
+  if (connection != nullptr && connection->state != State::kEnded) {
+    connection->inbox.land(tag, destination);
+  }
+}
+
+void TcpTransport::withdraw(PeerId peer, LandingTag tag) {
+  Connection* const connection = find(peer);
+  if (connection != nullptr) connection->inbox.withdraw(tag);
+}
+
+void TcpTransport::close(PeerId peer, Status reason) {
+  Connection* const connection = find(peer);
+  if (connection == nullptr || connection->state == State::kEnded) return;
+  end(*connection, std::move(reason), true);
+}
+
+// ---- the turn of things
+
+std::size_t TcpTransport::poll(TimeNs now, std::span<Event> events) {
+  now_ = now;
+  staging_.begin_poll();
+  stamp_deadlines();
+  if (!std::exchange(gathered_, false)) gather(0);
+  expire_deadlines();
+  accept_all();
+  flush_dirty();
+  EventSpan out(events);
+  for (std::size_t turns = active_.size(); turns > 0 && !out.full(); --turns) {
+    const auto found = connections_.find(active_.front());
+    active_.pop_front();
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second;
+    connection.is_active = false;
+    serve(connection, out);
+  }
+  // Who found no room in the staging memory is first in the next poll.
+  active_.insert(active_.begin(), starved_.begin(), starved_.end());
+  starved_.clear();
+  return out.count();
+}
+
+TimeNs TcpTransport::next_deadline() const {
+  if (!unstamped_.empty()) return now_;
+  const TimeNs deadline = deadlines_.empty() ? kNever : deadlines_.begin()->first;
+  return std::min(deadline, listeners_rest_until_);
+}
+
+bool TcpTransport::work_is_waiting() const {
+  if (!active_.empty() || !dirty_.empty() || !unstamped_.empty()) return true;
+  if (listeners_rest_until_ != kNever) return false;
+  return std::any_of(listeners_.begin(), listeners_.end(),
+                     [](const Listener& listener) { return listener.ready; });
+}
+
+void TcpTransport::wait(TimeNs timeout_ns) {
+  if (std::exchange(wake_pending_, false) || work_is_waiting()) return;
+  // Rounded up: waking before the deadline would only mean to wait once more.
+  constexpr TimeNs kLongestMs = 60'000;
+  const TimeNs timeout_ms =
+      std::min(kLongestMs, timeout_ns / kMillisecond + (timeout_ns % kMillisecond > 0 ? 1 : 0));
+  gather(timeout_ns == kNever ? -1 : static_cast<int>(timeout_ms));
+  gathered_ = true;
+  wake_pending_ = false;
+}
+
+void TcpTransport::wake() {
+  const std::uint64_t one = 1;
+  // Fails only when the counter is full; then the edge of an earlier write is still to be seen.
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+}
+
+void TcpTransport::gather(int timeout_ms) {
+  std::array<epoll_event, 256> ready;
+  const int count = ::epoll_wait(epoll_, ready.data(), static_cast<int>(ready.size()), timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    const epoll_event& event = ready[static_cast<std::size_t>(i)];
+    const std::uint64_t serial = event.data.u64;
+    if (serial == kWakeSerial) {
+      wake_pending_ = true;
+      continue;
+    }
+    const auto found = connections_.find(serial);
+    if (found == connections_.end()) {
+      for (Listener& listener : listeners_) listener.ready |= listener.serial == serial;
+      continue;
+    }
+    Connection& connection = *found->second;
+    const bool broken = (event.events & (EPOLLERR | EPOLLHUP)) != 0;
+    if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) connection.peer_has_closed = true;
+    if (broken || (event.events & (EPOLLIN | EPOLLRDHUP)) != 0) connection.readable = true;
+    if (broken || (event.events & EPOLLOUT) != 0) connection.writable = true;
+    if (connection.writable && connection.outbox.unsent_bytes() > 0) mark_dirty(connection);
+    activate(connection);
+  }
+}
+
+// connect() is not told the time, so an attempt's limit counts from the poll after it.
+void TcpTransport::stamp_deadlines() {
+  for (const std::uint64_t serial : unstamped_) {
+    const auto found = connections_.find(serial);
+    if (found == connections_.end()) continue;
+    const State state = found->second->state;
+    if (state == State::kConnecting || state == State::kHello) {
+      set_deadline(*found->second, now_ + options_.connect_timeout_ns);
+    }
+  }
+  unstamped_.clear();
+}
+
+void TcpTransport::expire_deadlines() {
+  if (listeners_rest_until_ <= now_) {
+    listeners_rest_until_ = kNever;
+    for (Listener& listener : listeners_) listener.ready = true;
+  }
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
+    Connection& connection = *connections_.at(deadlines_.begin()->second);
+    set_deadline(connection, kNever);
+    if (connection.state == State::kLingering) {
+      forget(connection);
+    } else if (connection.outbound) {
+      const bool reached = connection.state == State::kHello;
+      end(connection,
+          {Code::kTimeout,
+           connection.remote.text() +
+               (reached ? ": accepted, but said nothing in time" : ": no answer in time")},
+          false);
+    } else {
+      LOG(log_, kInfo) << connection.remote.text() << ": connected, but did not say who it is";
+      forget(connection);
+    }
+  }
+}
+
+void TcpTransport::flush_dirty() {
+  std::vector<std::uint64_t> dirty;
+  dirty.swap(dirty_);
+  for (const std::uint64_t serial : dirty) {
+    const auto found = connections_.find(serial);
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second;
+    connection.is_dirty = false;
+    connection.flush(options_.write_batch_bytes, kWritesPerPoll);
+    if (connection.writable && connection.outbox.unsent_bytes() > 0) mark_dirty(connection);
+    activate(connection);
+  }
+}
+
+// ---- accepting
+
+void TcpTransport::accept_all() {
+  if (listeners_rest_until_ != kNever) return;
+  for (Listener& listener : listeners_) {
+    for (int i = 0; i < kAcceptsPerPoll && listener.ready; ++i) accept_one(listener);
+  }
+}
+
+void TcpTransport::accept_one(Listener& listener) {
+  SocketAddress remote;
+  remote.bytes = sizeof remote.storage;
+  const int descriptor =
+      ::accept4(listener.descriptor, remote.get(), &remote.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (descriptor < 0) {
+    if (is_out_of_descriptors(errno)) {
+      // Whoever waits in the backlog stays there; asking again at once would only spin.
+      LOG(log_, kError) << socket_error("cannot accept connections for a moment", errno).text();
+      listeners_rest_until_ = now_ + kListenersRestNs;
+      listener.ready = false;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      listener.ready = false;
+    }
+    return;  // others, such as ECONNABORTED, concern that connection only: accept(2)
+  }
+  if (connections_.size() >= options_.connections_max) {
+    LOG(log_, kWarning) << remote.endpoint().text() << ": turned away, there are already "
+                        << connections_.size() << " connections";
+    ::close(descriptor);
+    return;
+  }
+  set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
+  Connection& connection = add_connection(descriptor);
+  connection.remote = remote.endpoint();
+  set_deadline(connection, now_ + options_.hello_timeout_ns);
+  const Status status = watch(descriptor, connection.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+  if (!status.is_ok()) {
+    LOG(log_, kError) << connection.remote.text() << ": " << status.text();
+    forget(connection);
+  }
+}
+
+// ---- connecting, and who is there
+
+// kDisconnected: this address does not work. kSystem: none would.
+Status TcpTransport::start_connect(Connection& connection) {
+  const SocketAddress& address = connection.addresses.back();
+  connection.state = State::kConnecting;
+  connection.descriptor = ::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (connection.descriptor < 0) {
+    if (is_out_of_descriptors(errno)) return socket_error(connection.remote.text(), errno);
+    return tcp::connection_error(errno);
+  }
+  set_option(connection.descriptor, IPPROTO_TCP, TCP_NODELAY);
+  if (::connect(connection.descriptor, address.get(), address.bytes) != 0 && errno != EINPROGRESS &&
+      errno != EINTR) {
+    return tcp::connection_error(errno);
+  }
+  return watch(connection.descriptor, connection.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+}
+
+void TcpTransport::try_next_address(Connection& connection, Status why) {
+  while (!why.is_ok()) {
+    connection.close_socket();
+    connection.peer_has_closed = false;
+    connection.addresses.pop_back();
+    if (connection.addresses.empty()) return end(connection, connection.with_address(why), false);
+    why = start_connect(connection);
+  }
+}
+
+void TcpTransport::finish_connect(Connection& connection) {
+  if (!connection.writable) return;
+  int error_number = 0;
+  socklen_t bytes = sizeof error_number;
+  if (::getsockopt(connection.descriptor, SOL_SOCKET, SO_ERROR, &error_number, &bytes) != 0) {
+    error_number = errno;
+  }
+  // A connection to a free port of one's own machine may by chance come from that very port.
+  if (error_number == 0 &&
+      local_address(connection.descriptor).endpoint() == connection.addresses.back().endpoint()) {
+    error_number = ECONNREFUSED;
+  }
+  if (error_number != 0) return try_next_address(connection, tcp::connection_error(error_number));
+  connection.state = State::kHello;
+  connection.outbox.put_record(tcp::encode_hello_record(connection.self));
+  connection.flush(options_.write_batch_bytes, 1);
+}
+
+void TcpTransport::advance_handshake(Connection& connection) {
+  if (connection.state == State::kConnecting) finish_connect(connection);
+  if (connection.state != State::kHello || !connection.readable) return;
+  tcp::RecordHead head;
+  const Result<bool> complete = connection.read_record(head);
+  if (complete.is_ok() && !complete.value()) return;
+  Status status = complete.status();
+  if (status.is_ok()) status = take_record(connection, head.kind);
+  if (!status.is_ok()) {
+    if (!connection.outbound) return refuse(connection, status);
+    return end(connection, connection.with_address(status), false);
+  }
+  connection.record = {};
+  set_deadline(connection, kNever);
+  connection.state = State::kUp;
+  if (connection.outbound) return;
+  give_peer(connection);
+  connection.outbox.put_record(tcp::encode_hello_record(options_.self));
+  connection.flush(options_.write_batch_bytes, 1);
+}
+
+// Looks at the other side's first record; ok if we want to talk to it.
+Status TcpTransport::take_record(Connection& connection, tcp::RecordKind kind) {
+  const auto body = std::span<const std::byte>(connection.record).subspan(tcp::kRecordHeadBytes);
+  if (kind == tcp::RecordKind::kRefusal) return tcp::decode_refusal(body);
+  const Result<Hello> hello = wire::decode_hello(body);
+  if (!hello.is_ok()) return {Code::kMismatch, hello.status().message()};
+  connection.theirs = hello.value();
+  return check_hello(hello.value(), connection.outbound ? connection.self : options_.self);
+}
+
+// An accepted connection that said the wrong thing is told so; one that went away leaves no trace.
+void TcpTransport::refuse(Connection& connection, const Status& why) {
+  connection.state = State::kEnded;
+  if (!why.is(Code::kMismatch)) {
+    LOG(log_, kDebug) << connection.with_address(why).message();
+    return;
+  }
+  LOG(log_, kWarning) << "refused a connection: " << connection.with_address(why).message();
+  connection.outbox.put_record(tcp::encode_refusal_record(why));
+  connection.flush(options_.write_batch_bytes, 1);
+  linger(connection);
+}
+
+// ---- one connection's turn
+
+void TcpTransport::serve(Connection& connection, EventSpan& out) {
+  if (connection.state == State::kConnecting || connection.state == State::kHello) {
+    advance_handshake(connection);
+  }
+  if (connection.state == State::kLingering) {
+    if (!connection.drain()) return forget(connection);
+    if (connection.readable) activate(connection);
+    return;
+  }
+  if (connection.state == State::kUp) serve_up(connection, out);
+  if (connection.state == State::kEnded) return serve_ended(connection, out);
+  if (connection.state != State::kUp) return;  // the next edge goes on
+  const bool more =
+      connection.outbox.has_sent() || connection.inbox.has_backlog() || connection.readable;
+  if (more) activate(connection);
+}
+
+void TcpTransport::serve_up(Connection& connection, EventSpan& out) {
+  if (!connection.up_reported) {
+    out.add(Event::Kind::kUp, connection.peer).hello = connection.theirs;
+    connection.up_reported = true;
+  }
+  connection.sent_first = !connection.sent_first;
+  if (connection.sent_first) report_sent(connection, out);
+  receive(connection, out);
+  if (!connection.sent_first) report_sent(connection, out);
+}
+
+void TcpTransport::serve_ended(Connection& connection, EventSpan& out) {
+  if (connection.peer == PeerId()) return forget(connection);  // never was up, nobody knows it
+  report_sent(connection, out);
+  if (connection.outbox.has_sent() || out.full()) return activate(connection);
+  out.add(Event::Kind::kDown, connection.peer).why = std::move(connection.why);
+  forget(connection);
+}
+
+void TcpTransport::report_sent(Connection& connection, EventSpan& out) {
+  while (connection.outbox.has_sent() && !out.full()) {
+    out.add(Event::Kind::kSent, connection.peer).token = connection.outbox.pop_sent();
+  }
+}
+
+void TcpTransport::receive(Connection& connection, EventSpan& out) {
+  std::size_t budget_bytes = options_.read_batch_bytes;
+  while (!out.full()) {
+    if (connection.inbox.has_backlog()) {
+      const Status status = connection.inbox.parse(connection.peer, staging_, out);
+      if (!status.is_ok()) return end_malformed(connection, status);
+      if (connection.inbox.has_backlog()) return;
+    }
+    if (out.full() || !connection.readable || budget_bytes == 0) return;
+    if (staging_.room().size() < connection.inbox.room_wanted(staging_)) {
+      connection.is_active = true;
+      starved_.push_back(connection.serial);
+      return;
+    }
+    const tcp::Inbox::Places places = connection.inbox.places(staging_, budget_bytes);
+    Status reason;
+    const std::ptrdiff_t count = connection.receive(places, reason);
+    if (count < 0) return end(connection, connection.with_address(reason), false);
+    if (count == 0) return;
+    const auto bytes = static_cast<std::size_t>(count);
+    budget_bytes -= std::min(bytes, budget_bytes);
+    connection.inbox.received(bytes, places, staging_);
+    const Status status = connection.inbox.parse(connection.peer, staging_, out);
+    if (!status.is_ok()) return end_malformed(connection, status);
+  }
+}
+
+// ---- the end
+
+void TcpTransport::end_malformed(Connection& connection, const Status& why) {
+  const Status full = connection.with_address(why);
+  LOG(log_, kWarning) << full.message();
+  end(connection, full, false);
+}
+
+void TcpTransport::end(Connection& connection, Status why, bool graceful) {
+  if (graceful && connection.state == State::kUp) {
+    connection.flush(options_.write_batch_bytes, kWritesAtEnd);
+    linger(connection);
+  }
+  connection.close_socket();
+  set_deadline(connection, kNever);
+  connection.outbox.give_up();
+  connection.inbox.clear(staging_);
+  connection.state = State::kEnded;
+  connection.why = std::move(why);
+  activate(connection);
+}
+
+// Takes the socket over until the other side has closed too, or for a limited time. Closing at once could turn into a
+// reset, which would take with it what was just written.
+void TcpTransport::linger(Connection& connection) {
+  const int descriptor = std::exchange(connection.descriptor, -1);
+  if (::shutdown(descriptor, SHUT_WR) != 0) {
+    ::close(descriptor);
+    return;
+  }
+  Connection& rest = add_connection(descriptor);
+  rest.state = State::kLingering;
+  rest.remote = connection.remote;
+  rest.readable = true;
+  set_deadline(rest, now_ + options_.linger_ns);
+  epoll_event interest{};
+  interest.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
+  interest.data.u64 = rest.serial;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, descriptor, &interest) != 0) return forget(rest);
+  activate(rest);
+}
+
+}  // namespace byteps

@@ -1,0 +1,165 @@
+// TcpTransport: the Transport over TCP, one per Actor, and what its Runner sleeps on.
+//
+// Non-blocking sockets and one edge-triggered epoll descriptor. No thread, no clock: time comes with poll().
+//
+// Sending. A message's frame head is copied into a slot of the connection's Outbox, its payload is not: sendmsg(2) gathers
+// many frames straight from lent memory. Messages wait for the next poll(), or for write_batch_bytes of them. kSent
+// comes when the last byte is the kernel's.
+//
+// Receiving. Two ways, chosen per connection by what comes (net/tcp/inbox.h). Payloads without a landing are read in
+// large batches into staging memory and given out as views of it. Larger payloads with a landing are received
+// directly into the landing, one system call for each.
+//
+// A poll() does bounded work: about read_batch_bytes of views, read_batch_bytes of landed payload per connection, and
+// as many events as the span holds. Connections take turns. What is left makes wait() return at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "loop/actor.h"
+#include "net/tcp/address.h"
+#include "net/tcp/staging.h"
+#include "net/transport.h"
+
+namespace byteps {
+
+namespace tcp {
+class Connection;
+class EventSpan;
+enum class RecordKind : std::uint16_t;
+}  // namespace tcp
+
+struct TcpOptions {
+  // Where to accept connections; none: only connects. Port 0: any free one, see listening(). Host "": all addresses of
+  // the machine, IPv6 and IPv4 on one socket where there is IPv6; "0.0.0.0": all of IPv4; "::": all of IPv6;
+  // otherwise an address or a host name, all of whose addresses are served.
+  std::vector<Endpoint> listen;
+  // Said to those who connect to us. They must have our version and our job_id, or are refused.
+  Hello self;
+  TimeNs connect_timeout_ns = 3 * kSecond;  // from connect() until the other side's Hello is here
+  TimeNs hello_timeout_ns = 5 * kSecond;    // from accepting a connection until its Hello is here
+  TimeNs linger_ns = 1 * kSecond;      // how long a closed connection may take to send its tail
+  std::size_t connections_max = 4096;  // of all kinds; more are turned away
+  std::size_t window_bytes =
+      4 << 20;  // per connection: sent but no kSent yet; above it send() says kAgain
+  std::size_t read_batch_bytes = 256 << 10;   // at least 4 KiB
+  std::size_t write_batch_bytes = 128 << 10;  // per system call
+};
+
+class TcpTransport final : public Transport, public Waiter {
+ public:
+  // kSystem: no descriptor, or the address is taken (the text says which). kInvalidArgument: a bad endpoint or limit.
+  static Result<std::unique_ptr<TcpTransport>> create(TcpOptions options, Log log);
+  // Closes everything; lent payloads are the lender's again, landings are no longer written. No events.
+  ~TcpTransport() override;
+  TcpTransport(const TcpTransport&) = delete;
+  TcpTransport& operator=(const TcpTransport&) = delete;
+
+  // Where we listen, with the real ports.
+  std::vector<Endpoint> listening() const;
+  // What those who connect from now on are told; its job_id and version are required of them.
+  void set_self(const Hello& self) { options_.self = self; }
+  // The other side's address, or empty when the peer is unknown.
+  std::string address_of(PeerId peer) const;
+
+  // An address in text begins at once. A host name is looked up here, which may block: meant for start-up. A name
+  // that is not known ends in kDown, so that callers can try again.
+  Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
+  Status send(PeerId peer, const Outgoing& message) override;
+  void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
+  void withdraw(PeerId peer, LandingTag tag) override;
+  std::size_t poll(TimeNs now, std::span<Event> events) override;
+  TimeNs next_deadline() const override;
+  void close(PeerId peer, Status reason) override;
+
+  // Waiter.
+  void wait(TimeNs timeout_ns) override;
+  void wake() override;  // any thread
+
+ private:
+  struct Listener {
+    int descriptor = -1;
+    std::uint64_t serial = 0;
+    bool ready = false;  // a connection may be waiting
+  };
+
+  TcpTransport(TcpOptions options, Log log);
+  Status open();
+  Status watch(int descriptor, std::uint64_t serial, std::uint32_t events);
+  Status listen_at(const Endpoint& endpoint);
+  Status listen_at(const tcp::SocketAddress& address, bool both_families);
+
+  tcp::Connection* find(PeerId peer) const;
+  tcp::Connection& add_connection(int descriptor);
+  void give_peer(tcp::Connection& connection);
+  void forget(tcp::Connection& connection);  // destroys it
+  void set_deadline(tcp::Connection& connection, TimeNs deadline);
+  void activate(tcp::Connection& connection);
+  void mark_dirty(tcp::Connection& connection);
+
+  // The steps of a poll. gather() asks epoll and takes notes; it makes no event and destroys nothing.
+  void stamp_deadlines();
+  void gather(int timeout_ms);
+  void expire_deadlines();
+  void accept_all();
+  void accept_one(Listener& listener);
+  void flush_dirty();
+  bool work_is_waiting() const;
+
+  Status start_connect(tcp::Connection& connection);
+  void try_next_address(tcp::Connection& connection, Status why);
+  void finish_connect(tcp::Connection& connection);
+  void advance_handshake(tcp::Connection& connection);
+  Status take_record(tcp::Connection& connection, tcp::RecordKind kind);
+  void refuse(tcp::Connection& connection, const Status& why);
+
+  // One connection's turn: gives out its events and reads from it. May destroy it.
+  void serve(tcp::Connection& connection, tcp::EventSpan& out);
+  void serve_up(tcp::Connection& connection, tcp::EventSpan& out);
+  void serve_ended(tcp::Connection& connection, tcp::EventSpan& out);
+  void report_sent(tcp::Connection& connection, tcp::EventSpan& out);
+  void receive(tcp::Connection& connection, tcp::EventSpan& out);
+
+  // Ends a connection; its kSent and kDown are given out by its later turns. Graceful: its tail may still get out.
+  void end(tcp::Connection& connection, Status why, bool graceful);
+  void end_malformed(tcp::Connection& connection, const Status& why);
+  void linger(tcp::Connection& connection);
+
+  // constant after construction
+  TcpOptions options_;  // but self, see set_self()
+  const Log log_;
+  int epoll_ = -1;
+  int wake_ = -1;  // eventfd; written by any thread, never read: each write is an edge
+
+  // owned by the loop
+  std::vector<Listener> listeners_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<tcp::Connection>>
+      connections_;  // by serial number
+  std::unordered_map<PeerId, tcp::Connection*> peers_;
+  std::deque<std::uint64_t> active_;    // serials, in turn: may have something for poll() to do
+  std::vector<std::uint64_t> starved_;  // serials: found no room in staging, in this poll
+  std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
+  std::set<std::pair<TimeNs, std::uint64_t>> deadlines_;  // (when, serial)
+  std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
+  tcp::Staging staging_;
+  TimeNs now_ = 0;  // of the last poll
+  TimeNs listeners_rest_until_ =
+      kNever;  // accept() failed for want of descriptors: not before this
+  std::uint64_t last_serial_ = 0;
+  std::uint32_t last_peer_ = 0;
+  bool gathered_ = false;      // wait() has asked epoll already
+  bool wake_pending_ = false;  // poll() saw a wake() that is for wait()
+};
+
+}  // namespace byteps
