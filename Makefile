@@ -1,0 +1,56 @@
+# The workshop. `make` alone lists what there is; each target is one line here and a script in tools/.
+
+JOBS    ?= $(shell nproc)
+PYTHON  ?= python3
+
+VENV    := .venv/bin
+SOURCES := $(shell find src include tests bench examples -name '*.cc' -o -name '*.h' -o -name '*.c')
+
+# The same objects for every checkout: paths in the cache are relative to it.
+export CCACHE_BASEDIR    := $(CURDIR)
+export CCACHE_NOHASHDIR  := 1
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PYTHON JOBS
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-asan test-tsan bench format lint wheel docs clean
+
+help:       ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:      ## .venv with all that is needed, and the release build; seconds when nothing has changed
+	@tools/setup
+
+demo: setup ## train a small network on real digits: 2 workers, 2 servers; plots in build/demo/
+	@mkdir -p build/demo
+	@OMP_NUM_THREADS=1 $(VENV)/bpslaunch --local --workers 2 --servers 2 -- $(CURDIR)/$(VENV)/python examples/torch/train_digits.py
+
+test: setup ## all tests: C++, Python, processes, simulated clusters, tidy; ends with a summary
+	@$(VENV)/python tools/test
+
+test-asan:  ## the C++ tests and 200 simulated clusters under address and undefined-behaviour sanitizers
+	@tools/test_sanitized asan
+
+test-tsan:  ## the C++ tests under the thread sanitizer
+	@tools/test_sanitized tsan
+
+bench: setup ## build and run the benchmarks
+	@build/release/bin/kernels_bench
+	@$(VENV)/python bench/push_pull.py
+	@build/release/bin/byteps_sim --seeds 1000
+
+format:     ## clang-format on all C and C++ files
+	@clang-format -i $(SOURCES)
+
+lint:       ## clang-tidy on src/, and whether clang-format would change anything
+	@clang-format --dry-run -Werror $(SOURCES)
+	@tools/lint
+
+wheel: setup ## dist/byteps-*-py3-none-*.whl, checked with each CPython 3.9 to 3.13 found here
+	@$(VENV)/python tools/wheel
+
+docs: setup ## docs/env.md from the table in src/app/env.cc
+	@$(VENV)/python tools/write_env_reference docs/env.md
+
+clean:      ## remove build/ and dist/ (.venv stays)
+	rm -rf build dist
