@@ -48,9 +48,14 @@ class LogLine {
   std::ostringstream stream_;
 };
 
+// Gives both arms of the conditional in LOG the type void.
+struct LogVoidify {
+  void operator&(std::ostream&) const {}
+};
+
 }  // namespace byteps
 
-#define LOG(log, level)                            \
-  if (!(log).enabled(::byteps::LogLevel::level)) { \
-  } else /* NOLINT */                              \
-    ::byteps::LogLine((log), ::byteps::LogLevel::level).stream()
+#define LOG(log, level)                     \
+  !(log).enabled(::byteps::LogLevel::level) \
+      ? (void)0                             \
+      : ::byteps::LogVoidify() & ::byteps::LogLine((log), ::byteps::LogLevel::level).stream()
