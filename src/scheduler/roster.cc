@@ -697,9 +697,9 @@ void RosterKeeper::watch_queue(TimeNs now, Outputs& out) {
     if (!seat.worker() || seat.in_roster || now < seat.next_notice_ns) continue;
     seat.next_notice_ns = now + timeout_.notice_every_ns;
     if (!seat.peer) continue;
-    std::vector<const Seat*> running;
+    std::vector<Mention> running;
     for (const auto& [other_arrival, other] : seats_) {
-      if (other.worker() && other.in_roster && !other.left) running.push_back(&other);
+      if (other.worker() && other.in_roster && !other.left) running.push_back({&other, other.rank});
     }
     const std::string text =
         "waiting until the workers that run now have left: " + list_of(running, now);

@@ -167,7 +167,11 @@ class RosterKeeper {
   // Texts (roster_text.cc).
   std::string describe(const Seat& seat) const;
   std::string describe(const wire::Join& join, std::uint32_t rank) const;
-  std::string list_of(const std::vector<const Seat*>& seats, TimeNs now) const;
+  struct Mention {
+    const Seat* seat;
+    std::uint32_t rank;  // which the seat may not have yet
+  };
+  std::string list_of(const std::vector<Mention>& seats, TimeNs now) const;
   std::string missing_text(const Cast& cast) const;
 
   void send(PeerId peer, wire::Kind kind, WorkerRank worker, std::vector<std::byte> payload,

@@ -25,11 +25,12 @@ std::string RosterKeeper::describe(const Seat& seat) const {
   return describe(seat.join, seat.rank);
 }
 
-std::string RosterKeeper::list_of(const std::vector<const Seat*>& seats, TimeNs now) const {
+std::string RosterKeeper::list_of(const std::vector<Mention>& seats, TimeNs now) const {
   std::string text;
   for (std::size_t i = 0; i < std::min(seats.size(), kListedMax); ++i) {
-    text += (i > 0 ? ", " : "") + describe(*seats[i]) + " since " +
-            duration_text(now - seats[i]->since_ns);
+    const auto& [seat, rank] = seats[i];
+    text += (i > 0 ? ", " : "") + describe(seat->join, rank) + " since " +
+            duration_text(now - seat->since_ns);
   }
   if (seats.size() > kListedMax) {
     text += " and " + std::to_string(seats.size() - kListedMax) + " more";
@@ -59,22 +60,29 @@ std::string RosterKeeper::missing_text(const Cast& roles) const {
 }
 
 std::string RosterKeeper::waiting_text(TimeNs now) const {
-  std::vector<const Seat*> here;
-  std::vector<const Seat*> lost;
-  std::vector<const Seat*> silent;  // servers that do not work with the new epoch yet
+  const Cast roles = cast();
+  const auto rank_of = [&](Arrival arrival, const Seat& seat) {
+    const auto place = std::find(roles.servers.begin(), roles.servers.end(), arrival);
+    if (seat.worker() || seat.in_roster || place == roles.servers.end()) return seat.rank;
+    return static_cast<std::uint32_t>(place - roles.servers.begin());
+  };
+  std::vector<Mention> here;
+  std::vector<Mention> lost;
+  std::vector<Mention> behind;  // servers that do not work with the new epoch yet
   for (const bool workers : {true, false}) {
     for (const auto& [arrival, seat] : seats_) {
       if (seat.worker() != workers || seat.left) continue;
-      (seat.peer ? here : lost).push_back(&seat);
-      if (seat.in_roster && !workers && seat.applied != epoch_) silent.push_back(&seat);
+      const Mention mention{&seat, rank_of(arrival, seat)};
+      (seat.peer ? here : lost).push_back(mention);
+      if (seat.in_roster && !workers && seat.applied != epoch_) behind.push_back(mention);
     }
   }
   std::string text;
   if (phase_ == Phase::kConfirming) {
     text = "waiting until all servers have taken up epoch " + std::to_string(epoch_.value) +
-           "; not yet: " + list_of(silent, now);
+           "; not yet: " + list_of(behind, now);
   } else {
-    text = "waiting for " + missing_text(cast()) +
+    text = "waiting for " + missing_text(roles) +
            "; here: " + (here.empty() ? "nobody" : list_of(here, now));
   }
   if (!lost.empty()) text += "; lost its connection: " + list_of(lost, now);

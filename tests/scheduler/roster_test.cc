@@ -1,0 +1,650 @@
+// RosterKeeper with plain messages: each rule of docs/protocol.md, Joining, from the scheduler's side.
+#include "scheduler/roster.h"
+
+#include <algorithm>
+#include <array>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/scheduler/table.h"
+
+namespace byteps {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Phase = RosterKeeper::Phase;
+using Kind = wire::Kind;
+
+// ---- joining ----
+
+TEST(Roster, is_the_same_for_all_whatever_the_order_of_joining) {
+  const std::array<wire::Join, 3> joins = {worker_join(0, "alpha:10"), worker_join(1, "beta:11"),
+                                           server_join("gamma:12", 4000)};
+  std::array<int, 3> order = {0, 1, 2};
+  do {
+    Table table;
+    std::array<PeerId, 3> peers;
+    for (const int who : order) peers[who] = table.join(joins[who]);
+    EXPECT_EQ(table.keeper().phase(), Phase::kConfirming);
+    table.heartbeat(peers[2], 1);
+    EXPECT_EQ(table.keeper().phase(), Phase::kRunning);
+    for (int who = 0; who < 3; ++who) {
+      const wire::Roster roster = table.roster_to(peers[who]);
+      EXPECT_EQ(roster.epoch, Epoch(1));
+      EXPECT_EQ(roster.your_rank, who < 2 ? static_cast<std::uint32_t>(who) : 0U);
+      ASSERT_EQ(roster.members.size(), 3U);
+      EXPECT_EQ(roster.members[1].host, "beta:11");
+      EXPECT_EQ(roster.members[2].endpoints[0].port, 4000);
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(Roster, reaches_workers_only_when_every_server_works_in_the_new_epoch) {
+  Table table(small_job(1, 2));
+  const PeerId worker = table.join(worker_join(0, "alpha:10", 1, 2));
+  const PeerId first = table.join(server_join("gamma:12", 4000));
+  const PeerId second = table.join(server_join("delta:13", 4000 + 1));
+  EXPECT_EQ(table.roster_to(first).epoch, Epoch(1));
+  EXPECT_EQ(table.roster_to(second).epoch, Epoch(1));
+  table.heartbeat(first, 1);
+  table.heartbeat(second, 0);  // still busy
+  EXPECT_TRUE(table.sent(worker, Kind::kRoster).empty());
+  table.heartbeat(second, 1);
+  EXPECT_EQ(table.roster_to(worker).epoch, Epoch(1));
+}
+
+TEST(Roster, gives_servers_the_rank_they_wish_and_the_others_the_gaps_in_order_of_arrival) {
+  Table table(small_job(1, 3));
+  const PeerId any = table.join(server_join("a:1", 4001));
+  const PeerId wants_zero = table.join(server_join("b:2", 4002, 0));
+  const PeerId wants_zero_too = table.join(server_join("c:3", 4003, 0));
+  table.join(worker_join(0, "alpha:10", 1, 3));
+  EXPECT_EQ(table.roster_to(wants_zero).your_rank, 0U);
+  EXPECT_EQ(table.roster_to(any).your_rank, 1U);
+  EXPECT_EQ(table.roster_to(wants_zero_too).your_rank, 2U);
+}
+
+TEST(Roster, carries_the_partition_and_frame_size_of_rank_0) {
+  Table table;
+  wire::Join zero = worker_join(0, "alpha:10");
+  zero.partition_bytes = 6400;
+  zero.frame_bytes = 640;
+  table.join(worker_join(1, "beta:11"));
+  table.join(zero);
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  EXPECT_EQ(table.roster_to(server).partition_bytes, 6400U);
+  EXPECT_EQ(table.roster_to(server).frame_bytes, 640U);
+}
+
+TEST(Roster, believes_workers_rather_than_its_own_settings_about_the_size_of_the_job) {
+  Table table(small_job(7, 7));
+  table.join(worker_join(0, "alpha:10", 1, 1));
+  table.join(server_join("gamma:12", 4000));
+  EXPECT_EQ(table.keeper().phase(), Phase::kConfirming);
+}
+
+TEST(Roster, uses_its_own_settings_when_workers_do_not_say_how_large_the_job_is) {
+  Table table(small_job(2, 1));
+  table.join(worker_join(0, "alpha:10", 0, 0));
+  table.join(server_join("gamma:12", 4000));
+  EXPECT_EQ(table.keeper().phase(), Phase::kGathering);
+  table.join(worker_join(1, "beta:11", 0, 0));
+  EXPECT_EQ(table.keeper().phase(), Phase::kConfirming);
+}
+
+TEST(Roster, keeps_a_server_too_many_as_a_spare_outside_the_roster) {
+  Table table;
+  const PeerId first = table.join(server_join("a:1", 4001));
+  const PeerId spare = table.join(server_join("b:2", 4002));
+  table.join(worker_join(0, "alpha:10"));
+  table.join(worker_join(1, "beta:11"));
+  EXPECT_EQ(table.roster_to(first).members.size(), 3U);
+  EXPECT_TRUE(table.sent(spare, Kind::kRoster).empty());
+  EXPECT_FALSE(table.closed(spare));
+}
+
+// ---- what cannot be let in ----
+
+TEST(Roster, refuses_a_second_process_with_the_same_rank_naming_both_hosts) {
+  Table table;
+  const PeerId first = table.join(worker_join(1, "alpha:10"));
+  const PeerId second = table.join(worker_join(1, "beta:11"));
+  EXPECT_THAT(table.text_to(second, Kind::kFail),
+              AllOf(HasSubstr("worker 1"), HasSubstr("alpha:10"), HasSubstr("beta:11"),
+                    HasSubstr("DMLC_WORKER_ID")));
+  EXPECT_TRUE(table.sent(first, Kind::kFail).empty());
+  table.pass(3 * kSecond, {first});
+  EXPECT_TRUE(table.closed(second)) << "it was given time to read why";
+  EXPECT_FALSE(table.closed(first));
+}
+
+TEST(Roster, refuses_a_duplicate_rank_also_while_the_job_runs_and_runs_on) {
+  RunningJob job;
+  const PeerId stranger = job.table.join(worker_join(1, "epsilon:77"));
+  EXPECT_THAT(job.table.text_to(stranger, Kind::kFail), HasSubstr("beta:11"));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+}
+
+TEST(Roster,
+     lets_a_restarted_worker_take_the_rank_of_one_whose_connection_is_gone_before_the_start) {
+  Table table;
+  const PeerId crashed = table.join(worker_join(1, "beta:11"));
+  table.down(crashed);
+  const PeerId again = table.join(worker_join(1, "beta:99"));
+  table.join(worker_join(0, "alpha:10"));
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.heartbeat(server, 1);
+  EXPECT_EQ(table.roster_to(again).members[1].host, "beta:99");
+}
+
+TEST(Roster, ends_the_job_when_workers_disagree_about_its_size_naming_both_values_and_hosts) {
+  for (const bool about_workers : {true, false}) {
+    Table table;
+    const PeerId server = table.join(server_join("gamma:12", 4000));
+    const PeerId first = table.join(worker_join(0, "alpha:10", 2, 2));
+    const PeerId second = table.join(about_workers ? worker_join(1, "beta:11", 3, 2)
+                                                   : worker_join(1, "beta:11", 2, 3));
+    for (const PeerId peer : {server, first, second}) {
+      EXPECT_EQ(table.code_to(peer), Code::kMismatch);
+      EXPECT_THAT(
+          table.text_to(peer, Kind::kFail),
+          AllOf(HasSubstr("worker 0 (alpha:10) says 2"), HasSubstr("worker 1 (beta:11) says 3"),
+                HasSubstr(about_workers ? "DMLC_NUM_WORKER" : "DMLC_NUM_SERVER")));
+    }
+    EXPECT_TRUE(table.keeper().outcome().is(Code::kMismatch));
+  }
+}
+
+TEST(Roster, refuses_joins_that_cannot_be_meant) {
+  wire::Join frame = worker_join(0, "alpha:10");
+  frame.frame_bytes = 100;
+  wire::Join huge = worker_join(0, "alpha:10");
+  huge.worker_count = 1'000'000;
+  wire::Join no_address = server_join("gamma:12", 4000);
+  no_address.endpoints[0].host.clear();
+  wire::Join no_endpoints = server_join("gamma:12", 4000);
+  no_endpoints.endpoints.clear();
+  const std::vector<std::pair<wire::Join, std::string>> cases = {
+      {worker_join(2, "alpha:10"), "ranks are 0 to 1"},
+      {worker_join(Hello::kNoRank, "alpha:10"), "DMLC_WORKER_ID"},
+      {frame, "multiples of 64"},
+      {huge, "at most"},
+      {no_address, "address"},
+      {no_endpoints, "address"},
+  };
+  for (const auto& [join, text] : cases) {
+    Table table;
+    const PeerId peer = table.join(join);
+    EXPECT_EQ(table.code_to(peer), Code::kInvalidArgument);
+    EXPECT_THAT(table.text_to(peer, Kind::kFail), HasSubstr(text));
+    EXPECT_EQ(table.keeper().phase(), Phase::kGathering);
+  }
+}
+
+TEST(Roster, refuses_two_servers_at_the_same_address) {
+  Table table(small_job(2, 2));
+  table.join(server_join("gamma:12", 4000));
+  const PeerId second = table.join(server_join("delta:13", 4000));
+  EXPECT_THAT(table.text_to(second, Kind::kFail),
+              AllOf(HasSubstr("10.0.0.2:4000"), HasSubstr("gamma:12")));
+}
+
+TEST(Roster, refuses_a_member_of_a_job_that_another_scheduler_began) {
+  Table table;
+  const PeerId peer = table.join(worker_join(0, "alpha:10"), Epoch(3));
+  EXPECT_EQ(table.code_to(peer), Code::kDisconnected);
+  EXPECT_THAT(table.text_to(peer, Kind::kFail), HasSubstr("epoch 3"));
+}
+
+TEST(Roster, says_so_when_nobody_knows_of_any_server) {
+  Table table(small_job(1, 0));
+  const PeerId worker = table.join(worker_join(0, "alpha:10", 1, 0));
+  EXPECT_THAT(table.text_to(worker, Kind::kFail), HasSubstr("DMLC_NUM_SERVER"));
+}
+
+// ---- hostile bytes ----
+
+TEST(Roster, closes_only_the_connection_that_sends_nonsense_with_one_log_line) {
+  RunningJob job;
+  const std::vector<std::byte> garbage(7, std::byte{0xff});
+  for (const Kind kind :
+       {Kind::kJoin, Kind::kBarrier, Kind::kLeave, Kind::kFail, Kind::kRoster, Kind::kPush}) {
+    const PeerId peer = job.table.up(Role::kWorker);
+    job.table.forget();
+    job.table.say(peer, kind, garbage);
+    EXPECT_TRUE(job.table.closed(peer)) << static_cast<int>(kind);
+    EXPECT_EQ(job.table.notices(LogLevel::kWarning).size(), 1U);
+    job.table.say(peer, kind, garbage);
+    EXPECT_EQ(job.table.notices(LogLevel::kWarning).size(), 1U) << "one line, not two";
+    job.table.down(peer);
+  }
+  for (const PeerId peer : job.all()) EXPECT_FALSE(job.table.closed(peer));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+}
+
+TEST(Roster, closes_a_connection_that_never_joins_after_the_failure_timeout) {
+  Table table;
+  const PeerId peer = table.up(Role::kWorker);
+  table.pass(2900 * kMillisecond);
+  EXPECT_FALSE(table.closed(peer));
+  table.pass(100 * kMillisecond);
+  EXPECT_TRUE(table.closed(peer));
+}
+
+TEST(Roster, writes_no_control_characters_of_a_stranger_into_the_log) {
+  Table table;
+  table.join(worker_join(0, "evil\x1b[31m\n" + std::string(10'000, 'x')));
+  const std::string text = table.keeper().waiting_text(table.now());
+  EXPECT_THAT(text,
+              AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\n")), HasSubstr("evil?[31m?xxx")));
+  EXPECT_LT(text.size(), 400U);
+}
+
+TEST(Roster, closes_a_member_whose_barrier_is_out_of_turn) {
+  RunningJob job;
+  job.table.barrier(job.worker0, 5);
+  EXPECT_TRUE(job.table.closed(job.worker0));
+  EXPECT_FALSE(job.table.closed(job.worker1));
+}
+
+// ---- notices ----
+
+TEST(Roster, says_who_is_missing_after_5_s_and_every_10_s_after) {
+  Table table;
+  const PeerId worker = table.join(worker_join(0, "alpha:10"));
+  table.pass(4900 * kMillisecond, {worker});
+  EXPECT_TRUE(table.sent(worker, Kind::kWaiting).empty());
+  table.pass(100 * kMillisecond, {worker});
+  ASSERT_EQ(table.sent(worker, Kind::kWaiting).size(), 1U);
+  EXPECT_EQ(table.text_to(worker, Kind::kWaiting),
+            "waiting for worker 1 of 2 and server 0 of 1; here: worker 0 (alpha:10) since 5 s");
+  EXPECT_EQ(table.notices(LogLevel::kWarning).size(), 1U);
+  table.pass(9900 * kMillisecond, {worker});
+  EXPECT_EQ(table.sent(worker, Kind::kWaiting).size(), 1U);
+  table.pass(100 * kMillisecond, {worker});
+  EXPECT_EQ(table.sent(worker, Kind::kWaiting).size(), 2U);
+}
+
+TEST(Roster, lists_missing_ranks_as_ranges_and_who_is_here_with_address) {
+  Table table(small_job(9, 3));
+  for (const std::uint32_t rank : {0U, 7U}) {
+    table.join(worker_join(rank, "host" + std::to_string(rank) + ":1", 9, 3));
+  }
+  table.join(server_join("gamma:12", 4000, 1));
+  EXPECT_EQ(
+      table.keeper().waiting_text(table.now()),
+      "waiting for workers 1-6 and 8 of 9 and servers 0 and 2 of 3; here: worker 0 (host0:1) since "
+      "0 ms, worker 7 (host7:1) since 0 ms, server 1 (gamma:12 at 10.0.0.2:4000) since 0 ms");
+}
+
+TEST(Roster, notices_stay_short_in_a_large_job) {
+  Table table(small_job(4000, 1));
+  for (std::uint32_t rank = 0; rank < 3999; ++rank) {
+    table.join(worker_join(rank, std::string(200, 'h'), 4000, 1));
+  }
+  const std::string text = table.keeper().waiting_text(table.now());
+  EXPECT_THAT(text, AllOf(HasSubstr("worker 3999 of 4000"), HasSubstr("and 3983 more")));
+  EXPECT_LE(text.size(), wire::kTextBytesMax);
+}
+
+TEST(Roster, names_a_refused_process_and_a_lost_connection_in_the_notice) {
+  Table table;
+  table.join(worker_join(0, "alpha:10"));
+  table.join(worker_join(0, "beta:11"));
+  table.down(table.join(server_join("gamma:12", 4000)));
+  EXPECT_THAT(
+      table.keeper().waiting_text(table.now()),
+      AllOf(HasSubstr("lost its connection: server"), HasSubstr("gamma:12"),
+            HasSubstr("refused: two processes claim to be worker 0"), HasSubstr("server 0 of 1")));
+}
+
+TEST(Roster, names_the_server_that_does_not_take_up_the_epoch) {
+  Table table;
+  const PeerId worker0 = table.join(worker_join(0, "alpha:10"));
+  const PeerId worker1 = table.join(worker_join(1, "beta:11"));
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.pass(5 * kSecond, {worker0, worker1, server}, 0);
+  EXPECT_THAT(
+      table.text_to(worker0, Kind::kWaiting),
+      AllOf(HasSubstr("epoch 1"), HasSubstr("not yet: server 0 (gamma:12 at 10.0.0.2:4000)")));
+}
+
+TEST(Roster, gives_up_at_the_start_timeout_with_the_text_of_the_notice) {
+  Config config = small_job();
+  config.timeout.start_ns = 20 * kSecond;
+  Table table(config);
+  const PeerId worker = table.join(worker_join(0, "alpha:10"));
+  table.pass(20 * kSecond, {worker});
+  EXPECT_EQ(table.code_to(worker), Code::kTimeout);
+  EXPECT_THAT(table.text_to(worker, Kind::kFail),
+              AllOf(HasSubstr("gave up after 20 s"), HasSubstr("worker 1 of 2 and server 0 of 1"),
+                    HasSubstr("alpha:10")));
+  table.down(worker);
+  EXPECT_TRUE(table.keeper().ended());
+  EXPECT_TRUE(table.keeper().outcome().is(Code::kTimeout));
+}
+
+// ---- life and loss ----
+
+TEST(Roster, sends_heartbeats_every_sixth_of_the_failure_timeout) {
+  RunningJob job;
+  job.table.forget();
+  job.table.pass(3 * kSecond, job.all(), 1);
+  EXPECT_EQ(job.table.sent(job.worker0, Kind::kHeartbeat).size(), 6U);
+  EXPECT_EQ(job.table.sent(job.server, Kind::kHeartbeat).size(), 6U);
+}
+
+TEST(Roster, ends_the_job_naming_the_member_that_is_silent_for_the_failure_timeout) {
+  RunningJob job;
+  job.table.pass(2900 * kMillisecond, {job.worker0, job.server}, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  job.table.pass(100 * kMillisecond, {job.worker0, job.server}, 1);
+  for (const PeerId peer : {job.worker0, job.server}) {
+    EXPECT_EQ(job.table.code_to(peer), Code::kDisconnected);
+    EXPECT_THAT(job.table.text_to(peer, Kind::kFail),
+                AllOf(HasSubstr("worker 1 (beta:11)"), HasSubstr("said nothing for 3 s")));
+  }
+}
+
+TEST(Roster, ends_the_job_naming_the_member_that_is_gone_for_the_failure_timeout_and_why) {
+  RunningJob job;
+  job.table.down(job.server, "10.0.0.2:51234: connection reset by peer");
+  job.table.pass(3 * kSecond, {job.worker0, job.worker1}, 1);
+  EXPECT_THAT(job.table.text_to(job.worker1, Kind::kFail),
+              AllOf(HasSubstr("server 0 (gamma:12 at 10.0.0.2:4000)"), HasSubstr("gone for 3 s"),
+                    HasSubstr("connection reset by peer")));
+}
+
+TEST(Roster, a_member_that_is_lost_and_back_gets_the_same_roster_and_nothing_else_happens) {
+  RunningJob job;
+  const wire::Roster before = job.table.roster_to(job.worker1);
+  job.table.down(job.worker1);
+  job.table.pass(2 * kSecond, {job.worker0, job.server}, 1);
+  const PeerId again = job.table.join(worker_join(1, "beta:11"), Epoch(1));
+  EXPECT_EQ(job.table.roster_to(again), before);
+  job.table.pass(10 * kSecond, {job.worker0, again, job.server}, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  EXPECT_EQ(job.table.keeper().epoch(), Epoch(1));
+}
+
+TEST(Roster, a_new_connection_of_a_member_replaces_one_that_is_not_known_to_be_dead) {
+  RunningJob job;
+  const PeerId again = job.table.join(worker_join(1, "beta:11"), Epoch(1));
+  EXPECT_TRUE(job.table.closed(job.worker1));
+  EXPECT_EQ(job.table.roster_to(again).epoch, Epoch(1));
+  job.table.down(job.worker1);  // late
+  job.table.pass(10 * kSecond, {job.worker0, again, job.server}, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+}
+
+TEST(Roster, a_server_that_is_lost_while_it_takes_up_the_epoch_gets_the_roster_again) {
+  Table table;
+  const PeerId worker0 = table.join(worker_join(0, "alpha:10"));
+  table.join(worker_join(1, "beta:11"));
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.down(server);
+  const PeerId again = table.join(server_join("gamma:12", 4000));
+  EXPECT_EQ(table.roster_to(again).epoch, Epoch(1));
+  EXPECT_EQ(table.keeper().phase(), Phase::kConfirming);
+  table.heartbeat(again, 1);
+  EXPECT_EQ(table.roster_to(worker0).epoch, Epoch(1));
+}
+
+TEST(Roster, a_server_that_lost_its_memory_ends_the_job_at_once) {
+  RunningJob job;
+  job.table.down(job.server);
+  job.table.join(server_join("gamma:12", 4000), Epoch(0));
+  EXPECT_THAT(job.table.text_to(job.worker0, Kind::kFail),
+              AllOf(HasSubstr("server 0 (gamma:12"), HasSubstr("started anew")));
+}
+
+TEST(Roster, a_lost_member_before_the_start_is_only_missing_again) {
+  Table table;
+  const PeerId worker0 = table.join(worker_join(0, "alpha:10"));
+  const PeerId worker1 = table.join(worker_join(1, "beta:11"));
+  table.pass(4 * kSecond, {worker0});  // worker 1 is silent
+  EXPECT_TRUE(table.closed(worker1));
+  EXPECT_EQ(table.keeper().phase(), Phase::kGathering);
+  EXPECT_THAT(table.keeper().waiting_text(table.now()), HasSubstr("worker 1 of 2"));
+}
+
+TEST(Roster, a_members_failure_is_everybodys_and_names_it) {
+  RunningJob job;
+  job.table.say(
+      job.worker1, Kind::kFail,
+      wire::encode(wire::Text{"no memory for tensor x", static_cast<std::uint32_t>(Code::kSystem)}),
+      Epoch(1));
+  for (const PeerId peer : job.all()) {
+    EXPECT_EQ(job.table.code_to(peer), Code::kSystem);
+    EXPECT_THAT(job.table.text_to(peer, Kind::kFail),
+                HasSubstr("worker 1 (beta:11): no memory for tensor x"));
+  }
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
+}
+
+TEST(Roster, after_a_failure_it_ends_when_all_have_disconnected_or_after_the_failure_timeout) {
+  for (const bool all_disconnect : {true, false}) {
+    RunningJob job;
+    job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
+    job.table.down(job.worker0);
+    job.table.down(job.worker1);
+    EXPECT_FALSE(job.table.keeper().ended());
+    if (all_disconnect) {
+      job.table.down(job.server);
+    } else {
+      job.table.pass(2900 * kMillisecond);
+      EXPECT_FALSE(job.table.keeper().ended());
+      job.table.pass(100 * kMillisecond);
+      EXPECT_TRUE(job.table.closed(job.server));
+    }
+    EXPECT_TRUE(job.table.keeper().ended());
+    EXPECT_TRUE(job.table.keeper().outcome().is(Code::kSystem));
+  }
+}
+
+TEST(Roster, a_member_that_was_away_when_the_job_failed_hears_of_it_when_it_is_back) {
+  RunningJob job;
+  job.table.down(job.worker0);
+  job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
+  job.table.down(job.worker1);
+  job.table.down(job.server);
+  EXPECT_FALSE(job.table.keeper().ended());
+  const PeerId again = job.table.join(worker_join(0, "alpha:10"), Epoch(1));
+  EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("beta:11"));
+  job.table.down(again);
+  EXPECT_TRUE(job.table.keeper().ended());
+}
+
+// ---- leaving ----
+
+TEST(Roster, answers_leave_and_tells_the_other_workers_who_left) {
+  RunningJob job;
+  job.table.leave(job.worker1, 1, true);
+  ASSERT_EQ(job.table.sent(job.worker1, Kind::kLeave).size(), 1U);
+  const auto told = job.table.sent(job.worker0, Kind::kLeave);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].header.worker, WorkerRank(1));
+  EXPECT_TRUE(wire::decode_leave(told[0].payload).value().final);
+  EXPECT_TRUE(job.table.sent(job.server, Kind::kLeave).empty());
+  job.table.down(job.worker1);
+  job.table.pass(20 * kSecond, {job.worker0, job.server}, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning) << "who has left is not missed";
+}
+
+TEST(Roster, ends_well_when_all_workers_have_left_for_good) {
+  RunningJob job;
+  job.table.leave(job.worker1, 1, true);
+  job.table.leave(job.worker0, 0, true);
+  EXPECT_EQ(job.table.sent(job.server, Kind::kLeave).size(), 1U);
+  for (const PeerId peer : job.all()) job.table.down(peer);
+  EXPECT_TRUE(job.table.keeper().ended());
+  EXPECT_TRUE(job.table.keeper().outcome().is_ok());
+}
+
+TEST(Roster, answers_a_repeated_leave_also_after_the_end_of_the_epoch) {
+  RunningJob job;
+  job.table.leave(job.worker1, 1, false);
+  job.table.down(job.worker1);  // the answer was lost
+  job.table.leave(job.worker0, 0, false);
+  const PeerId again = job.table.join(worker_join(1, "beta:11"), Epoch(1));
+  job.table.leave(again, 1, false);
+  EXPECT_EQ(job.table.sent(again, Kind::kLeave).size(), 1U);
+}
+
+TEST(Roster, a_worker_that_was_away_hears_who_left_when_it_is_back) {
+  RunningJob job;
+  job.table.down(job.worker0);
+  job.table.leave(job.worker1, 1, true);
+  const PeerId again = job.table.join(worker_join(0, "alpha:10"), Epoch(1));
+  ASSERT_EQ(job.table.sent(again, Kind::kLeave).size(), 1U);
+  EXPECT_EQ(job.table.sent(again, Kind::kLeave)[0].header.worker, WorkerRank(1));
+}
+
+TEST(Roster, waits_twice_the_failure_timeout_for_workers_that_may_come_back_then_ends_well) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, true);
+  job.table.down(job.worker0);
+  job.table.down(job.worker1);
+  job.table.pass(5900 * kMillisecond, {job.server}, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kGathering);
+  EXPECT_TRUE(job.table.sent(job.server, Kind::kLeave).empty());
+  EXPECT_TRUE(job.table.sent(job.server, Kind::kWaiting).empty()) << "nobody is waited for in vain";
+  job.table.pass(100 * kMillisecond, {job.server}, 1);
+  EXPECT_EQ(job.table.sent(job.server, Kind::kLeave).size(), 1U);
+  EXPECT_TRUE(job.table.keeper().outcome().is_ok());
+}
+
+TEST(Roster, a_worker_that_leaves_before_the_start_is_missing_again) {
+  Table table;
+  const PeerId worker = table.join(worker_join(0, "alpha:10"));
+  table.leave(worker, 0, true, 0);
+  EXPECT_EQ(table.sent(worker, Kind::kLeave).size(), 1U);
+  EXPECT_THAT(table.keeper().waiting_text(table.now()), HasSubstr("workers 0 and 1 of 2"));
+}
+
+TEST(Roster, a_server_stopped_while_the_job_runs_ends_the_job_naming_it) {
+  RunningJob job;
+  job.table.leave(job.server, 0, true);
+  EXPECT_THAT(job.table.text_to(job.worker0, Kind::kFail),
+              AllOf(HasSubstr("server 0 (gamma:12"), HasSubstr("stopped")));
+}
+
+// ---- the next generation ----
+
+TEST(Roster, a_new_set_of_workers_with_other_counts_is_a_new_epoch_on_the_same_servers) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, false);
+  std::vector<PeerId> workers;
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(job.table.keeper().epoch(), Epoch(1));
+    workers.push_back(job.table.join(worker_join(rank, "new:" + std::to_string(rank), 3, 1)));
+  }
+  EXPECT_EQ(job.table.roster_to(job.server).epoch, Epoch(2));
+  EXPECT_TRUE(job.table.sent(workers[0], Kind::kRoster).empty());
+  job.table.heartbeat(job.server, 1);
+  EXPECT_TRUE(job.table.sent(workers[0], Kind::kRoster).empty());
+  job.table.heartbeat(job.server, 2);
+  EXPECT_EQ(job.table.roster_to(workers[2]).members.size(), 4U);
+  EXPECT_EQ(job.table.roster_to(workers[2]).epoch, Epoch(2));
+}
+
+TEST(Roster, workers_of_the_next_generation_wait_until_the_running_ones_have_left_and_are_told_so) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.down(job.worker0);
+  const PeerId early =
+      job.table.join(worker_join(0, "alpha:10", 1, 1));  // same process, begun anew
+  std::vector<PeerId> alive = {job.worker1, job.server};
+  job.table.pass(5 * kSecond, {job.worker1, job.server, early}, 1);
+  EXPECT_THAT(job.table.text_to(early, Kind::kWaiting),
+              AllOf(HasSubstr("worker 1 (beta:11)"), HasSubstr("left")));
+  EXPECT_TRUE(job.table.sent(early, Kind::kRoster).empty());
+  job.table.leave(job.worker1, 1, true);
+  job.table.heartbeat(job.server, 2);
+  EXPECT_EQ(job.table.roster_to(early).epoch, Epoch(2));
+}
+
+TEST(Roster, a_worker_that_begins_anew_without_a_word_has_left_its_old_life) {
+  RunningJob job;
+  const PeerId again = job.table.join(worker_join(1, "beta:11"), Epoch(0));
+  ASSERT_EQ(job.table.sent(job.worker0, Kind::kLeave).size(), 1U);
+  EXPECT_EQ(job.table.sent(job.worker0, Kind::kLeave)[0].header.worker, WorkerRank(1));
+  EXPECT_TRUE(job.table.sent(again, Kind::kRoster).empty());
+  job.table.leave(job.worker0, 0, false);
+  job.table.join(worker_join(0, "alpha:10"), Epoch(0));
+  job.table.heartbeat(job.server, 2);
+  EXPECT_EQ(job.table.roster_to(again).epoch, Epoch(2));
+}
+
+TEST(Roster, a_late_goodbye_of_an_old_life_does_not_end_the_new_one) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, false);
+  const PeerId zero = job.table.join(worker_join(0, "alpha:10"));
+  const PeerId one = job.table.join(worker_join(1, "beta:11"));
+  job.table.heartbeat(job.server, 2);
+  job.table.heartbeat(zero, 2);
+  job.table.heartbeat(one, 2);
+  const PeerId ghost = job.table.join(worker_join(1, "beta:11"), Epoch(1));
+  job.table.leave(ghost, 1, false, 1);
+  EXPECT_EQ(job.table.sent(ghost, Kind::kLeave).size(), 1U);
+  EXPECT_TRUE(job.table.sent(zero, Kind::kLeave).empty());
+  EXPECT_FALSE(job.table.closed(one));
+}
+
+TEST(Roster, a_failing_worker_of_the_next_generation_does_not_disturb_the_running_one) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  const PeerId early = job.table.join(worker_join(0, "alpha:10"));
+  job.table.say(early, Kind::kFail, wire::encode(wire::Text{"no", 6}));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  EXPECT_TRUE(job.table.sent(job.worker1, Kind::kFail).empty());
+}
+
+// ---- barriers ----
+
+TEST(Roster, a_barrier_is_done_when_all_workers_have_arrived) {
+  RunningJob job;
+  job.table.barrier(job.worker0, 0);
+  EXPECT_TRUE(job.table.sent(job.worker0, Kind::kBarrierDone).empty());
+  job.table.barrier(job.worker0, 0);  // a repeat does not count twice
+  EXPECT_TRUE(job.table.sent(job.worker0, Kind::kBarrierDone).empty());
+  job.table.barrier(job.worker1, 0);
+  for (const PeerId peer : {job.worker0, job.worker1}) {
+    const auto done = job.table.sent(peer, Kind::kBarrierDone);
+    ASSERT_EQ(done.size(), 1U);
+    EXPECT_EQ(wire::decode_barrier(done[0].payload).value().number, 0U);
+  }
+  EXPECT_TRUE(job.table.sent(job.server, Kind::kBarrierDone).empty());
+}
+
+TEST(Roster, a_worker_that_lost_the_answer_of_a_barrier_is_answered_at_once) {
+  RunningJob job;
+  job.table.barrier(job.worker0, 0);
+  job.table.down(job.worker0);
+  job.table.barrier(job.worker1, 0);
+  const PeerId again = job.table.join(worker_join(0, "alpha:10"), Epoch(1));
+  job.table.barrier(again, 0);
+  EXPECT_EQ(job.table.sent(again, Kind::kBarrierDone).size(), 1U);
+  job.table.barrier(again, 1);
+  EXPECT_EQ(job.table.sent(again, Kind::kBarrierDone).size(), 1U) << "the next one is open";
+}
+
+TEST(Roster, barriers_count_from_0_again_in_a_new_epoch) {
+  RunningJob job;
+  job.table.barrier(job.worker0, 0);
+  job.table.barrier(job.worker1, 0);
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, false);
+  const PeerId alone = job.table.join(worker_join(0, "alpha:10", 1, 1));
+  job.table.heartbeat(job.server, 2);
+  job.table.barrier(alone, 0, 2);
+  EXPECT_EQ(job.table.sent(alone, Kind::kBarrierDone).size(), 1U);
+}
+
+}  // namespace
+}  // namespace byteps

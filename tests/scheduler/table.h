@@ -1,0 +1,154 @@
+// Table: a RosterKeeper with plain messages, for tests. Time stands still unless pass() moves it.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "scheduler/member.h"
+#include "scheduler/roster.h"
+
+namespace byteps {
+
+inline Config small_job(std::uint32_t workers = 2, std::uint32_t servers = 1) {
+  Config config;
+  config.job.worker_count = workers;
+  config.job.server_count = servers;
+  config.job.scheduler_host = "10.0.0.9";
+  config.job.scheduler_port = 9000;
+  return config;
+}
+
+inline wire::Join worker_join(std::uint32_t rank, std::string host, std::uint32_t workers = 2,
+                              std::uint32_t servers = 1) {
+  Config config = small_job(workers, servers);
+  config.job.rank = rank;
+  return make_join(config, Role::kWorker, std::move(host), {});
+}
+
+inline wire::Join server_join(std::string host, std::uint16_t port,
+                              std::uint32_t wish = Hello::kNoRank) {
+  Config config = small_job(0, 0);
+  config.job.wanted_server_rank = wish;
+  return make_join(config, Role::kServer, std::move(host), {{"10.0.0.2", port}});
+}
+
+class Table {
+ public:
+  using Out = std::vector<KeeperOutput>;
+
+  explicit Table(const Config& config = small_job()) : keeper_(config) { tick(); }
+
+  PeerId up(Role role) {
+    const PeerId peer(next_peer_++);
+    Hello hello;
+    hello.role = role;
+    keeper_.on_up(peer, hello, now_, out_);
+    return peer;
+  }
+  PeerId join(const wire::Join& join, Epoch epoch = Epoch(0)) {
+    const PeerId peer = up(join.role);
+    say(peer, wire::Kind::kJoin, wire::encode(join), epoch);
+    return peer;
+  }
+  void say(PeerId peer, wire::Kind kind, const std::vector<std::byte>& payload = {},
+           Epoch epoch = Epoch(0), WorkerRank worker = WorkerRank(0)) {
+    wire::Header header;
+    header.kind = kind;
+    header.epoch = epoch;
+    header.worker = worker;
+    keeper_.step(peer, header, payload, now_, out_);
+  }
+  void heartbeat(PeerId peer, std::uint32_t epoch) {
+    say(peer, wire::Kind::kHeartbeat, {}, Epoch(epoch));
+  }
+  void barrier(PeerId peer, std::uint64_t number, std::uint32_t epoch = 1) {
+    say(peer, wire::Kind::kBarrier, wire::encode(wire::Barrier{number}), Epoch(epoch));
+  }
+  void leave(PeerId peer, std::uint32_t rank, bool final, std::uint32_t epoch = 1) {
+    say(peer, wire::Kind::kLeave, wire::encode(wire::Leave{final}), Epoch(epoch), WorkerRank(rank));
+  }
+  void down(PeerId peer, const char* why = "connection reset by peer") {
+    keeper_.on_down(peer, {Code::kDisconnected, why}, now_, out_);
+  }
+  void tick() { keeper_.tick(now_, out_); }
+  // Moves time in steps of the keeper's own deadlines, while `alive` members send heartbeats.
+  void pass(TimeNs duration, const std::vector<PeerId>& alive = {}, std::uint32_t epoch = 0) {
+    const TimeNs until = now_ + duration;
+    while (now_ < until) {
+      now_ = std::min(until, now_ + 100 * kMillisecond);
+      for (const PeerId peer : alive) heartbeat(peer, epoch);
+      tick();
+    }
+  }
+
+  RosterKeeper& keeper() { return keeper_; }
+  TimeNs now() const { return now_; }
+
+  // What was sent to a peer since the last forget(), as far as it is of this kind.
+  Out sent(PeerId peer, wire::Kind kind) const {
+    Out found;
+    for (const KeeperOutput& output : out_) {
+      if (output.kind == KeeperOutput::Kind::kSend && output.peer == peer &&
+          output.header.kind == kind) {
+        found.push_back(output);
+      }
+    }
+    return found;
+  }
+  std::string text_to(PeerId peer, wire::Kind kind) const {  // of the last one
+    const Out found = sent(peer, kind);
+    if (found.empty()) return "";
+    return wire::decode_text(found.back().payload).value().text;
+  }
+  Code code_to(PeerId peer) const {
+    const Out found = sent(peer, wire::Kind::kFail);
+    if (found.empty()) return Code::kOk;
+    return static_cast<Code>(wire::decode_text(found.back().payload).value().code);
+  }
+  wire::Roster roster_to(PeerId peer) const {
+    const Out found = sent(peer, wire::Kind::kRoster);
+    if (found.empty()) return {};
+    return wire::decode_roster(found.back().payload).value();
+  }
+  bool closed(PeerId peer) const {
+    return std::any_of(out_.begin(), out_.end(), [&](const KeeperOutput& output) {
+      return output.kind == KeeperOutput::Kind::kClose && output.peer == peer;
+    });
+  }
+  std::vector<std::string> notices(LogLevel level) const {
+    std::vector<std::string> texts;
+    for (const KeeperOutput& output : out_) {
+      if (output.kind == KeeperOutput::Kind::kNotice && output.level == level) {
+        texts.push_back(output.text);
+      }
+    }
+    return texts;
+  }
+  void forget() { out_.clear(); }
+
+ private:
+  RosterKeeper keeper_;
+  TimeNs now_ = 1000 * kSecond;
+  std::uint32_t next_peer_ = 1;
+  Out out_;
+};
+
+// A job of two workers and one server that runs in epoch 1.
+struct RunningJob {
+  explicit RunningJob(const Config& config = small_job()) : table(config) {
+    worker0 = table.join(worker_join(0, "alpha:10"));
+    worker1 = table.join(worker_join(1, "beta:11"));
+    server = table.join(server_join("gamma:12", 4000));
+    table.heartbeat(server, 1);
+    table.heartbeat(worker0, 1);
+    table.heartbeat(worker1, 1);
+  }
+  std::vector<PeerId> all() const { return {worker0, worker1, server}; }
+  Table table;
+  PeerId worker0, worker1, server;
+};
+
+}  // namespace byteps
