@@ -1,0 +1,674 @@
+// Each promise of docs/protocol.md about summing, as a sentence. shelf_model_test.cc has the chaos.
+#include "server/shelf.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "tests/server/shelf_world.h"
+
+namespace byteps {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr auto kF32 = DType::kFloat32;
+const wire::Declare kX = declaration("x", kF32, 8);
+
+TEST(Shelf, sends_the_sum_to_all_workers_when_the_last_contribution_is_in) {
+  ShelfWorld world(3);
+  world.declare_all(kX);
+  world.push(2, "x", 0, floats({1, 10}), {}, 0, 22);
+  world.push(0, "x", 0, floats({2, 20}), {}, 0, 20);
+  EXPECT_TRUE(world.out.empty());
+  world.push(1, "x", 0, floats({4, 40}), {}, 0, 21);
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 3U);
+  for (std::uint32_t worker = 0; worker < 3; ++worker) {
+    const ShelfOutput::Answer& answer = out.answers[worker];
+    EXPECT_EQ(answer.header.kind, wire::Kind::kAnswer);
+    EXPECT_EQ(answer.header.epoch, Epoch(7));
+    EXPECT_EQ(answer.header.key, key_of("x"));
+    EXPECT_EQ(answer.header.round, Round(0));
+    EXPECT_EQ(answer.header.worker, WorkerRank(worker));
+    EXPECT_EQ(answer.header.landing, 20U + worker);
+    EXPECT_EQ(answer.header.flags, 0);
+    EXPECT_EQ(bytes_of(answer.payload()), floats({7, 70}));
+  }
+}
+
+TEST(Shelf, answers_a_frame_before_the_rest_of_its_part_is_there) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("x", kF32, 600));
+  world.push(0, "x", 0, filled(64, 0), {1, 128});
+  world.push(1, "x", 0, filled(64, 0), {1, 128});
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 2U);
+  EXPECT_EQ(out.answers[0].header.part, PartIndex(1));
+  EXPECT_EQ(out.answers[0].header.offset_bytes, 128U);
+  EXPECT_EQ(out.answers[0].landing_offset, 256U + 128U);
+}
+
+TEST(Shelf, takes_the_short_last_frame_of_the_short_last_part) {
+  ShelfWorld world(1);
+  world.declare(0, declaration("x", kF32, 256 + 64 + 12));
+  world.push(0, "x", 0, filled(12, 0), {1, 64});
+  ASSERT_EQ(world.out.answers.size(), 1U);
+  EXPECT_EQ(world.out.answers[0].payload_bytes, 12U);
+}
+
+TEST(Shelf, sums_an_empty_tensor_as_one_empty_frame) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("nothing", kF32, 0));
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    world.push(0, "nothing", round, {});
+    world.push(1, "nothing", round, {});
+    const ShelfOutput out = world.take();
+    ASSERT_EQ(out.answers.size(), 2U);
+    EXPECT_EQ(out.answers[0].payload().size(), 0U);
+  }
+  world.push(0, "nothing", 3, {}, {1, 0});
+  EXPECT_EQ(world.out.violations.size(), 1U);
+}
+
+TEST(Shelf, an_average_divides_once_and_integers_round_down) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("f", kF32, 8, Operation::kAverage));
+  world.declare_all(declaration("i", DType::kInt32, 8, Operation::kAverage));
+  world.push(0, "f", 0, floats({1, 2}));
+  world.push(1, "f", 0, floats({2, 2}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(1).payload()), floats({1.5F, 2}));
+  world.push(0, "i", 0, elements(DType::kInt32, {-3, 3}));
+  world.push(1, "i", 0, elements(DType::kInt32, {0, 0}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(1).payload()), elements(DType::kInt32, {-2, 1}));
+}
+
+TEST(Shelf, half_types_round_once_at_the_end) {
+  // 2048 + 1 is no float16; rounded after each addition the ones would be lost.
+  ShelfWorld world(3);
+  world.declare_all(declaration("h", DType::kFloat16, 2));
+  world.push(0, "h", 0, elements(DType::kFloat16, {2048}));
+  world.push(1, "h", 0, elements(DType::kFloat16, {1}));
+  world.push(2, "h", 0, elements(DType::kFloat16, {1}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), elements(DType::kFloat16, {2050}));
+}
+
+// ---- repeats: the table of the protocol, line by line
+
+TEST(Shelf, a_repeat_of_the_round_being_summed_is_ignored) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}), {}, 0, 5);
+  world.push(0, "x", 0, floats({100, 100}), {}, 0, 6);
+  EXPECT_TRUE(world.out.empty());
+  world.push(1, "x", 0, floats({2, 2}));
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 2U);
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 3}));
+  EXPECT_EQ(out.answers[0].header.landing, 6U) << "the landing of the repeat counts";
+}
+
+TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_with_its_own_landing) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  world.push(1, "x", 0, floats({2, 2}));
+  world.take();
+  world.push(1, "x", 1, floats({50, 50}));  // the next round does not disturb it
+  world.push(0, "x", 0, floats({9, 9}), {}, 0, 77);
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 1U);
+  EXPECT_EQ(out.answers[0].header.worker, WorkerRank(0));
+  EXPECT_EQ(out.answers[0].header.round, Round(0));
+  EXPECT_EQ(out.answers[0].header.landing, 77U);
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 3}));
+}
+
+TEST(Shelf, a_push_two_rounds_late_is_ignored) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    world.push(0, "x", round, floats({1, 1}));
+    world.push(1, "x", round, floats({1, 1}));
+  }
+  world.take();
+  world.push(0, "x", 0, floats({9, 9}));
+  EXPECT_TRUE(world.out.empty());
+  world.push(0, "x", 2, floats({3, 3}));
+  world.push(1, "x", 2, floats({4, 4}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({7, 7}));
+}
+
+TEST(Shelf, a_push_of_a_round_that_cannot_have_begun_breaks_the_protocol) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 1, floats({1, 1}));
+  ASSERT_EQ(world.out.violations.size(), 1U);
+  EXPECT_EQ(world.out.violations[0].worker, WorkerRank(0));
+  EXPECT_THAT(world.out.violations[0].text, HasSubstr("\"x\""));
+  EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+}
+
+TEST(Shelf, a_contribution_survives_the_end_of_its_connection) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  world.reconnect(0);
+  world.declare(0, kX);
+  world.push(0, "x", 0, floats({7, 7}));  // half overwritten by now, and ignored
+  world.push(1, "x", 0, floats({2, 2}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({3, 3}));
+}
+
+TEST(Shelf, the_epoch_after_the_largest_number_is_later) {
+  ShelfWorld world(1);
+  ASSERT_TRUE(world.shelf.begin_epoch({Epoch(0xffffffff), 1, 256, 64}).is_ok());
+  world.shelf.connect(WorkerRank(0), world.out);
+  world.facts.epoch = Epoch(0);  // one later
+  world.declare(0, kX);
+  EXPECT_EQ(world.out.violations.size(), 1U);
+  world.take();
+  world.facts.epoch = Epoch(0xfffffffe);  // one earlier
+  world.declare(0, kX);
+  EXPECT_TRUE(world.out.empty());
+}
+
+// ---- memory
+
+TEST(Shelf, a_tensor_at_rest_costs_its_bytes_once) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    ShelfWorld world(2);
+    world.declare_all(declaration("x", dtype, 1024));
+    EXPECT_EQ(world.pool.lent_bytes(), 0U) << "a declaration takes no memory";
+    for (std::uint32_t round = 0; round < 3; ++round) {
+      for (std::uint32_t worker = 0; worker < 2; ++worker) {
+        for (std::uint32_t part = 0; part < 4; ++part) {
+          for (std::uint64_t offset = 0; offset < 256; offset += 64) {
+            world.push(worker, "x", round, filled(64, 0), {part, offset});
+          }
+        }
+      }
+      EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+      world.out.clear();
+      EXPECT_EQ(world.pool.lent_bytes(), 1024U);
+    }
+  }
+}
+
+TEST(Shelf, an_incomplete_frame_costs_one_accumulator_more) {
+  ShelfWorld world(3);
+  world.declare_all(declaration("f", kF32, 64));
+  world.declare_all(declaration("h", DType::kFloat16, 64));
+  world.push(0, "f", 0, filled(64, 0));
+  world.push(1, "f", 0, filled(64, 0));
+  EXPECT_EQ(world.pool.lent_bytes(), 64U);
+  world.push(0, "h", 0, filled(64, 0));
+  EXPECT_EQ(world.pool.lent_bytes(), 64U + 128U) << "float16 is summed in float32";
+}
+
+TEST(Shelf, an_announced_length_takes_no_memory) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("huge", DType::kUint8, std::uint64_t{1} << 39));
+  world.push(0, "huge", 0, filled(64, 1), {2'000'000'000, 192});
+  EXPECT_THAT(world.out.violations, IsEmpty());
+  EXPECT_EQ(world.pool.lent_bytes(), 64U);
+}
+
+TEST(Shelf, a_tensor_without_memory_is_refused_by_name_and_the_shelf_lives) {
+  ShelfSettings settings;
+  settings.memory_bytes_max = 200;
+  ShelfWorld world(2, 256, 64, settings);
+  world.declare_all(declaration("big", kF32, 256));
+  world.declare_all(kX);
+  for (const std::uint64_t offset : {0, 64, 128, 192}) {
+    world.push(0, "big", 0, filled(64, 0), {0, offset});
+  }
+  ASSERT_EQ(world.out.spoiled.size(), 1U);
+  EXPECT_EQ(world.out.spoiled[0].code, Code::kSystem);
+  EXPECT_EQ(world.out.spoiled[0].key, key_of("big"));
+  EXPECT_FALSE(world.out.spoiled[0].worker.has_value()) << "all are told";
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("\"big\" (float32, 256 bytes, sum)"));
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("64 more bytes beside 192 in use"));
+  EXPECT_EQ(world.pool.lent_bytes(), 0U);
+  EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+  world.take();
+  world.push(0, "big", 0, filled(64, 0));  // on its way when the worker was told
+  EXPECT_TRUE(world.out.empty());
+  world.push(0, "x", 0, floats({1, 1}));
+  world.push(1, "x", 0, floats({1, 1}));
+  EXPECT_EQ(world.take().answers.size(), 2U);
+}
+
+TEST(Shelf, too_many_tensors_fail_the_job) {
+  ShelfSettings settings;
+  settings.tensor_count_max = 2;
+  ShelfWorld world(1, 256, 64, settings);
+  for (const char* name : {"a", "b", "c"}) world.declare(0, declaration(name, kF32, 4));
+  ASSERT_EQ(world.out.failures.size(), 1U);
+  EXPECT_THAT(world.out.failures[0].message(), HasSubstr("\"c\""));
+  EXPECT_EQ(world.shelf.tensor_count(), 2U);
+}
+
+// ---- broadcast
+
+TEST(Shelf, a_broadcast_gives_the_roots_bytes_to_the_others_and_a_word_to_the_root) {
+  ShelfWorld world(3);
+  world.declare_all(declaration("b", DType::kFloat16, 4, Operation::kBroadcast, 1));
+  world.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world.push(1, "b", 0, filled(4, 0xff));  // NaN: bytes are copied, not added
+  EXPECT_TRUE(world.out.empty()) << "worker 2 has not come";
+  world.push(2, "b", 0, {}, {}, wire::kNoPayload);
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 3U);
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), filled(4, 0xff));
+  EXPECT_EQ(out.answers[1].header.flags, wire::kNoPayload);
+  EXPECT_EQ(out.answers[1].payload().size(), 0U);
+  EXPECT_EQ(bytes_of(out.answers[2].payload()), filled(4, 0xff));
+}
+
+TEST(Shelf, a_lost_broadcast_answer_is_sent_again) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("b", kF32, 4, Operation::kBroadcast, 1));
+  world.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world.push(1, "b", 0, filled(4, 3));
+  world.take();
+  world.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world.push(1, "b", 0, filled(4, 9));
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 2U);
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), filled(4, 3));
+  EXPECT_EQ(out.answers[1].header.flags, wire::kNoPayload);
+}
+
+// ---- declarations
+
+TEST(Shelf, a_mismatch_names_tensor_ranks_and_what_each_had_and_goes_to_all) {
+  ShelfWorld world(2);
+  world.declare(0, declaration("layer.weight", kF32, 4096));
+  world.push(0, "layer.weight", 0, filled(64, 0));
+  world.declare(1, declaration("layer.weight", DType::kFloat64, 4096));
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_FALSE(out.spoiled[0].worker.has_value());
+  EXPECT_EQ(out.spoiled[0].code, Code::kMismatch);
+  EXPECT_THAT(out.spoiled[0].text,
+              HasSubstr("tensor \"layer.weight\" differs between ranks: worker 0 (float32, 4096 "
+                        "bytes, sum), but worker 1 (float64, 4096 bytes, sum)"));
+  EXPECT_EQ(world.pool.lent_bytes(), 0U) << "a spoiled tensor holds no memory";
+  world.push(0, "layer.weight", 0, filled(64, 0), {0, 64});
+  world.push(1, "layer.weight", 0, filled(64, 0));
+  EXPECT_TRUE(world.out.empty()) << "pushes that were on their way are ignored";
+}
+
+TEST(Shelf, a_mismatch_is_told_again_to_those_who_declare_or_connect_later) {
+  ShelfWorld world(3);
+  world.declare(0, kX);
+  world.declare(1, declaration("x", kF32, 12));
+  world.take();
+  world.declare(2, kX);
+  ASSERT_EQ(world.out.spoiled.size(), 1U);
+  EXPECT_EQ(world.out.spoiled[0].worker, WorkerRank(2));
+  world.take();
+  world.reconnect(1);
+  ASSERT_EQ(world.out.spoiled.size(), 1U);
+  EXPECT_EQ(world.out.spoiled[0].worker, WorkerRank(1));
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("12 bytes"));
+}
+
+TEST(Shelf, the_root_matters_for_broadcasts_only) {
+  ShelfWorld world(2);
+  world.declare(0, declaration("s", kF32, 8, Operation::kSum, 0));
+  world.declare(1, declaration("s", kF32, 8, Operation::kSum, 1));
+  EXPECT_TRUE(world.out.empty());
+  world.declare(0, declaration("b", kF32, 8, Operation::kBroadcast, 0));
+  world.declare(1, declaration("b", kF32, 8, Operation::kBroadcast, 1));
+  ASSERT_EQ(world.out.spoiled.size(), 1U);
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("broadcast from worker 1"));
+}
+
+TEST(Shelf, a_tensor_that_changes_at_one_worker_says_so) {
+  ShelfWorld world(2);
+  world.declare(0, kX);
+  world.declare(0, declaration("x", kF32, 16));
+  ASSERT_EQ(world.out.spoiled.size(), 1U);
+  EXPECT_THAT(world.out.spoiled[0].text,
+              HasSubstr("worker 0 had (float32, 8 bytes, sum) and now has (float32, 16 bytes"));
+}
+
+TEST(Shelf, a_forgotten_key_begins_anew_when_all_have_forgotten_it) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  world.push(1, "x", 0, floats({1, 1}));
+  world.take();
+  world.forget(0, "x");
+  world.forget(0, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 1U);
+  world.push(1, "x", 0, floats({1, 1}));  // worker 1 has lost its answer
+  EXPECT_EQ(world.take().answers.size(), 1U);
+  world.forget(1, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.pool.lent_bytes(), 0U);
+  world.forget(1, "x");  // a repeat
+  world.declare_all(declaration("x", DType::kInt32, 4));
+  world.push(0, "x", 0, elements(DType::kInt32, {1}));
+  world.push(1, "x", 0, elements(DType::kInt32, {1}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), elements(DType::kInt32, {2}));
+}
+
+TEST(Shelf, a_name_promised_for_once_and_used_again_too_early_is_an_error_for_all) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.forget(0, "x");
+  world.declare(0, kX);
+  ASSERT_EQ(world.out.spoiled.size(), 1U);
+  EXPECT_EQ(world.out.spoiled[0].code, Code::kInvalidArgument);
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("worker 0 uses again"));
+}
+
+TEST(Shelf, a_new_epoch_forgets_everything) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  world.facts.epoch = Epoch(8);
+  world.facts.worker_count = 1;
+  ASSERT_TRUE(world.shelf.begin_epoch(world.facts).is_ok());
+  EXPECT_EQ(world.pool.lent_bytes(), 0U);
+  EXPECT_EQ(world.shelf.next_deadline(), kNever);
+  world.reconnect(0);
+  world.declare(0, declaration("x", DType::kInt8, 3));
+  world.push(0, "x", 0, filled(3, 1));
+  EXPECT_EQ(world.take().answers.size(), 1U);
+}
+
+TEST(Shelf, refuses_a_roster_that_cannot_be_served) {
+  BufferPool pool;
+  Shelf shelf({}, pool);
+  for (const ShelfEpoch& facts : {
+           ShelfEpoch{Epoch(1), 0, 256, 64},
+           ShelfEpoch{Epoch(1), Shelf::kWorkerCountMax + 1, 256, 64},
+           ShelfEpoch{Epoch(1), 1, 256, 0},
+           ShelfEpoch{Epoch(1), 1, 256, 65},
+           ShelfEpoch{Epoch(1), 1, 256, 2 * kPayloadBytesMax},
+           ShelfEpoch{Epoch(1), 1, 0, 64},
+           ShelfEpoch{Epoch(1), 1, 100, 64},
+           ShelfEpoch{Epoch(1), 1, std::uint64_t{1} << 62, 64},
+       }) {
+    EXPECT_EQ(shelf.begin_epoch(facts).code(), Code::kInvalidArgument);
+  }
+  EXPECT_TRUE(shelf.begin_epoch({Epoch(1), Shelf::kWorkerCountMax, 4'096'000, 32768}).is_ok());
+}
+
+// ---- wanted
+
+TEST(Shelf, asks_those_who_miss_once_a_frame_is_incomplete_for_wanted_ns) {
+  ShelfWorld world(3);
+  world.declare_all(declaration("x", kF32, 600));
+  EXPECT_EQ(world.shelf.next_deadline(), kNever);
+  world.now = 100;
+  world.push(1, "x", 0, filled(64, 0), {1, 64});
+  EXPECT_EQ(world.shelf.next_deadline(), 100 + 5 * kMillisecond);
+  world.tick(99 + 5 * kMillisecond);
+  EXPECT_TRUE(world.out.empty());
+  world.tick(100 + 5 * kMillisecond);
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.wanted.size(), 2U);
+  EXPECT_EQ(out.wanted[0].worker, WorkerRank(0));
+  EXPECT_EQ(out.wanted[1].worker, WorkerRank(2));
+  EXPECT_EQ(out.wanted[0].key, key_of("x"));
+  EXPECT_EQ(out.wanted[0].part, PartIndex(1));
+  EXPECT_EQ(out.wanted[0].round, Round(0));
+}
+
+TEST(Shelf, asks_again_at_doubling_intervals_up_to_a_limit) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  std::vector<TimeNs> asked_at;
+  for (TimeNs at = 0; at < 10 * kSecond; at += kMillisecond) {
+    world.tick(at);
+    if (!world.wanted_workers().empty()) asked_at.push_back(at / kMillisecond);
+  }
+  ASSERT_GE(asked_at.size(), 12U);
+  asked_at.resize(12);
+  EXPECT_THAT(asked_at, ElementsAre(5, 15, 35, 75, 155, 315, 635, 1275, 2555, 3835, 5115, 6395));
+}
+
+TEST(Shelf, does_not_ask_when_all_is_done_in_time) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("x", kF32, 256));
+  for (std::uint32_t round = 0; round < 100; ++round) {
+    const TimeNs start = round * 8 * kMillisecond;
+    world.now = start;
+    for (const std::uint64_t offset : {0, 64, 128, 192}) {
+      // Each frame is complete after 2 ms, the part after 8 ms.
+      world.push(0, "x", round, filled(64, 0), {0, offset});
+      world.tick(world.now + 2 * kMillisecond);
+      world.push(1, "x", round, filled(64, 0), {0, offset});
+    }
+    EXPECT_THAT(world.take().wanted, IsEmpty());
+  }
+  world.tick(kSecond * 10);
+  EXPECT_TRUE(world.out.empty());
+  EXPECT_EQ(world.shelf.next_deadline(), kNever);
+}
+
+TEST(Shelf, a_long_wait_in_one_round_does_not_delay_the_question_in_the_next) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  for (TimeNs at = 0; at <= 2 * kSecond; at += kMillisecond) world.tick(at);
+  world.push(1, "x", 0, floats({1, 1}));
+  world.take();
+  world.push(1, "x", 1, floats({1, 1}));
+  world.tick(world.now + 5 * kMillisecond);
+  EXPECT_THAT(world.wanted_workers(), ElementsAre(0));
+}
+
+TEST(Shelf, each_worker_that_misses_in_any_overdue_frame_of_the_part_is_asked) {
+  ShelfWorld world(4);
+  world.declare_all(declaration("x", kF32, 256));
+  for (const std::uint32_t worker : {0, 1, 2}) world.push(worker, "x", 0, filled(64, 0), {0, 0});
+  for (const std::uint32_t worker : {0, 1, 3}) world.push(worker, "x", 0, filled(64, 0), {0, 64});
+  world.now = 4 * kMillisecond;
+  world.push(0, "x", 0, filled(64, 0), {0, 128});  // too young to ask worker 1 for
+  world.tick(5 * kMillisecond);
+  EXPECT_THAT(world.wanted_workers(), ElementsAre(2, 3));
+}
+
+TEST(Shelf, a_forgotten_part_asks_for_nothing) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  world.forget(0, "x");
+  world.forget(1, "x");
+  world.tick(kSecond);
+  EXPECT_TRUE(world.out.empty());
+  EXPECT_EQ(world.shelf.next_deadline(), kNever);
+}
+
+// ---- deterministic sums
+
+TEST(Shelf, deterministic_float_sums_are_the_same_bits_in_any_order_of_arrival) {
+  constexpr std::uint32_t kWorkers = 5;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBfloat16}) {
+    Bytes first_sum;
+    Prng prng(42);
+    std::vector<Bytes> contributions(kWorkers);
+    for (Bytes& contribution : contributions) {
+      for (int i = 0; i < 8; ++i) {
+        append_number(contribution, dtype,
+                      (static_cast<double>(prng.below(2'000'001)) - 1e6) / 30'011);
+      }
+    }
+    std::vector<std::uint32_t> order = {0, 1, 2, 3, 4};
+    do {
+      ShelfSettings settings;
+      settings.deterministic = true;
+      ShelfWorld world(kWorkers, 256, 64, settings);
+      world.declare_all(declaration("d", dtype, contributions[0].size(), Operation::kAverage));
+      for (std::uint32_t round = 0; round < 2; ++round) {
+        for (const std::uint32_t worker : order) {
+          world.push(worker, "d", round, contributions[worker]);
+          world.push(worker, "d", round, filled(contributions[worker].size(), 1));  // a repeat
+        }
+        const ShelfOutput out = world.take();
+        ASSERT_GE(out.answers.size(), kWorkers);
+        if (first_sum.empty()) first_sum = bytes_of(out.answers[0].payload());
+        ASSERT_EQ(bytes_of(out.answers[0].payload()), first_sum);
+      }
+      ASSERT_EQ(world.pool.lent_bytes(), 64U) << "what was held back is given back";
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+}
+
+// ---- hostile bytes: each ends the connection, none does anything else
+
+class HostileShelf : public testing::Test {
+ protected:
+  HostileShelf() : world_(2) {
+    world_.declare_all(declaration("x", kF32, 300));
+    world_.declare_all(declaration("b", kF32, 64, Operation::kBroadcast, 1));
+    header_ = world_.about(0, "x");
+    header_.kind = wire::Kind::kPush;
+  }
+  void expect_violation(const Bytes& payload, const char* what) {
+    world_.shelf.step(WorkerRank(0), header_, payload, 0, world_.out);
+    EXPECT_EQ(world_.out.violations.size(), 1U) << what;
+    EXPECT_EQ(world_.out.answers.size() + world_.out.spoiled.size(), 0U) << what;
+    EXPECT_EQ(world_.pool.lent_bytes(), 0U) << what;
+    world_.take();
+  }
+  void expect_bad_declaration(const wire::Declare& declared, const char* what) {
+    header_ = world_.about(0, declared.name);
+    header_.kind = wire::Kind::kDeclare;
+    expect_violation(wire::encode(declared), what);
+    EXPECT_EQ(world_.shelf.tensor_count(), 2U) << what;
+  }
+  ShelfWorld world_;
+  wire::Header header_;
+};
+
+TEST_F(HostileShelf, another_workers_rank) {
+  header_.worker = WorkerRank(1);
+  expect_violation(filled(64, 0), "rank 1 from worker 0");
+  header_.worker = WorkerRank(0xffffffff);
+  expect_violation(filled(64, 0), "rank of nobody");
+}
+
+TEST_F(HostileShelf, an_undeclared_key) {
+  header_.key = Key(1);
+  expect_violation(filled(64, 0), "key 1");
+}
+
+TEST_F(HostileShelf, a_key_declared_on_an_earlier_connection_only) {
+  world_.push(1, "x", 0, filled(64, 0));
+  const std::size_t lent_bytes = world_.pool.lent_bytes();
+  world_.reconnect(0);
+  world_.push(0, "x", 0, filled(64, 0));          // the part has a record
+  world_.push(0, "x", 0, filled(44, 0), {1, 0});  // and has none
+  EXPECT_EQ(world_.out.violations.size(), 2U);
+  EXPECT_EQ(world_.pool.lent_bytes(), lent_bytes);
+}
+
+TEST_F(HostileShelf, parts_and_offsets_outside_the_tensor) {
+  header_.part = PartIndex(2);
+  expect_violation(filled(64, 0), "part 2 of 2");
+  header_.part = PartIndex(0xffffffff);
+  expect_violation(filled(64, 0), "last part number");
+  header_.part = PartIndex(0);
+  for (const std::uint64_t offset :
+       {std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{256}, std::uint64_t{1} << 38,
+        ~std::uint64_t{0} - 63, ~std::uint64_t{0}}) {
+    header_.offset_bytes = offset;
+    expect_violation(filled(64, 0), "offset");
+  }
+  header_.part = PartIndex(1);
+  header_.offset_bytes = 64;
+  expect_violation({}, "behind the last frame, empty");
+}
+
+TEST_F(HostileShelf, payloads_of_another_length) {
+  for (const std::size_t bytes : {0, 1, 60, 63, 65, 128}) {
+    expect_violation(filled(bytes, 0), "payload");
+  }
+  header_.part = PartIndex(1);
+  expect_violation(filled(64, 0), "the last frame has 44 bytes");
+}
+
+TEST_F(HostileShelf, flags_that_do_not_fit) {
+  header_.flags = wire::kNoPayload;
+  expect_violation({}, "a sum without payload");
+  header_.flags = 2;
+  expect_violation(filled(64, 0), "unknown flag");
+  header_.key = key_of("b");
+  header_.flags = 0;
+  expect_violation(filled(64, 0), "a broadcast's payload from another than the root");
+  expect_violation({}, "without flag");
+  header_.flags = wire::kNoPayload;
+  expect_violation(filled(64, 0), "flag and payload");
+}
+
+TEST_F(HostileShelf, the_root_must_have_a_payload) {
+  world_.push(1, "b", 0, {}, {}, wire::kNoPayload);
+  EXPECT_EQ(world_.out.violations.size(), 1U);
+}
+
+TEST_F(HostileShelf, epochs_that_have_not_begun) {
+  header_.epoch = Epoch(8);
+  expect_violation(filled(64, 0), "next epoch");
+}
+
+TEST_F(HostileShelf, a_message_of_a_former_epoch_is_only_late) {
+  header_.epoch = Epoch(6);
+  world_.shelf.step(WorkerRank(0), header_, filled(64, 0), 0, world_.out);
+  EXPECT_TRUE(world_.out.empty());
+  EXPECT_EQ(world_.pool.lent_bytes(), 0U);
+}
+
+TEST_F(HostileShelf, kinds_that_workers_do_not_send_to_shards) {
+  for (const wire::Kind kind : {wire::Kind::kAnswer, wire::Kind::kWanted, wire::Kind::kMismatch,
+                                wire::Kind::kJoin, wire::Kind::kRoster, wire::Kind::kFail}) {
+    header_.kind = kind;
+    expect_violation(filled(64, 0), "kind");
+  }
+}
+
+TEST_F(HostileShelf, declarations_that_make_no_sense) {
+  expect_bad_declaration(declaration("", kF32, 4), "no name");
+  expect_bad_declaration(declaration(std::string(1025, 'n'), kF32, 4), "long name");
+  expect_bad_declaration(declaration("a", kF32, 5), "half an element");
+  expect_bad_declaration(declaration("a", DType::kUint8, ~std::uint64_t{0}), "too many parts");
+  expect_bad_declaration(declaration("a", kF32, 4, Operation::kBroadcast, 2), "root 2 of 2");
+  expect_bad_declaration(declaration("a", DType::kBool, 4, Operation::kAverage), "average of bool");
+  header_ = world_.about(0, "some other name");
+  header_.kind = wire::Kind::kDeclare;
+  expect_violation(wire::encode(declaration("a", kF32, 4)), "key of another name");
+  expect_violation(filled(13, 255), "garbage");
+}
+
+TEST_F(HostileShelf, random_messages_never_crash_it) {
+  Prng prng(1);
+  for (int i = 0; i < 100'000; ++i) {
+    wire::Header header =
+        world_.about(static_cast<std::uint32_t>(prng.below(2)), prng.chance(0.5) ? "x" : "b");
+    header.kind = static_cast<wire::Kind>(1 + prng.below(6));
+    header.flags = static_cast<std::uint8_t>(prng.below(3));
+    header.part = PartIndex(static_cast<std::uint32_t>(prng.below(3)));
+    header.round = Round(static_cast<std::uint32_t>(prng.below(4)));
+    header.offset_bytes = prng.chance(0.8) ? prng.below(6) * 64 : prng.next();
+    header.landing = prng.next();
+    Bytes payload = filled(prng.chance(0.5) ? 64 : prng.below(70), 1);
+    world_.shelf.step(header.worker, header, payload, i * kMicrosecond, world_.out);
+    world_.shelf.tick(i * kMicrosecond, world_.out);
+    world_.out.clear();
+  }
+  EXPECT_LE(world_.pool.lent_bytes(), 2U * (5 * 64 + 64));
+}
+
+}  // namespace
+}  // namespace byteps

@@ -1,0 +1,149 @@
+// A Shelf with its pool and output, and short words to speak with it.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/buffer.h"
+#include "base/dtype.h"
+#include "kernels/half.h"
+#include "net/wire.h"
+#include "server/shelf.h"
+
+namespace byteps {
+
+using Bytes = std::vector<std::byte>;
+
+// Small whole numbers as elements of a kind, and back. Numbers must be exact in that kind.
+template <typename T>
+void append_element(Bytes& bytes, T element) {
+  const auto raw = std::as_bytes(std::span(&element, 1));
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
+}
+inline void append_number(Bytes& bytes, DType dtype, double number) {
+  const auto whole = static_cast<std::int64_t>(number);
+  switch (dtype) {
+    case DType::kFloat32:
+      return append_element(bytes, static_cast<float>(number));
+    case DType::kFloat64:
+      return append_element(bytes, number);
+    case DType::kFloat16:
+      return append_element(bytes, half_of_float(static_cast<float>(number)));
+    case DType::kBfloat16:
+      return append_element(bytes, bfloat_of_float(static_cast<float>(number)));
+    case DType::kUint8:
+    case DType::kInt8:
+      return append_element(bytes, static_cast<std::uint8_t>(whole));
+    case DType::kInt32:
+      return append_element(bytes, static_cast<std::int32_t>(whole));
+    case DType::kInt64:
+      return append_element(bytes, whole);
+    case DType::kBool:
+      return append_element(bytes, static_cast<std::uint8_t>(whole != 0));
+  }
+}
+inline Bytes elements(DType dtype, const std::vector<double>& numbers) {
+  Bytes bytes;
+  for (const double number : numbers) append_number(bytes, dtype, number);
+  return bytes;
+}
+inline Bytes floats(const std::vector<float>& numbers) {
+  Bytes bytes;
+  for (const float number : numbers) append_element(bytes, number);
+  return bytes;
+}
+inline Bytes filled(std::size_t bytes, int value) {
+  return Bytes(bytes, static_cast<std::byte>(value));
+}
+inline Bytes bytes_of(std::span<const std::byte> span) {
+  return {span.begin(), span.end()};
+}
+
+inline wire::Declare declaration(std::string name, DType dtype, std::uint64_t total_bytes,
+                                 Operation operation = Operation::kSum, std::uint32_t root = 0) {
+  wire::Declare declared;
+  declared.name = std::move(name);
+  declared.dtype = dtype;
+  declared.operation = operation;
+  declared.total_bytes = total_bytes;
+  declared.root = WorkerRank(root);
+  return declared;
+}
+
+struct Place {  // which frame
+  std::uint32_t part = 0;
+  std::uint64_t offset = 0;
+};
+
+struct ShelfWorld {
+  explicit ShelfWorld(std::uint32_t worker_count, std::uint64_t partition_bytes = 256,
+                      std::uint64_t frame_bytes = 64, ShelfSettings settings = {})
+      : shelf(settings, pool) {
+    facts = {Epoch(7), worker_count, partition_bytes, frame_bytes};
+    EXPECT_TRUE(shelf.begin_epoch(facts).is_ok());
+    for (std::uint32_t worker = 0; worker < worker_count; ++worker) {
+      shelf.connect(WorkerRank(worker), out);
+    }
+  }
+
+  void declare(std::uint32_t worker, const wire::Declare& declared) {
+    wire::Header header = about(worker, declared.name);
+    header.kind = wire::Kind::kDeclare;
+    shelf.step(WorkerRank(worker), header, wire::encode(declared), now, out);
+  }
+  void declare_all(const wire::Declare& declared) {
+    for (std::uint32_t worker = 0; worker < facts.worker_count; ++worker) declare(worker, declared);
+  }
+  void push(std::uint32_t worker, const std::string& name, std::uint32_t round,
+            const Bytes& payload, Place place = {}, std::uint8_t flags = 0,
+            LandingTag landing = 1) {
+    wire::Header header = about(worker, name);
+    header.kind = wire::Kind::kPush;
+    header.flags = flags;
+    header.part = PartIndex(place.part);
+    header.round = Round(round);
+    header.offset_bytes = place.offset;
+    header.landing = landing;
+    shelf.step(WorkerRank(worker), header, payload, now, out);
+  }
+  void forget(std::uint32_t worker, const std::string& name) {
+    wire::Header header = about(worker, name);
+    header.kind = wire::Kind::kForget;
+    shelf.step(WorkerRank(worker), header, {}, now, out);
+  }
+  void reconnect(std::uint32_t worker) { shelf.connect(WorkerRank(worker), out); }
+  void tick(TimeNs at) {
+    now = at;
+    shelf.tick(now, out);
+  }
+  wire::Header about(std::uint32_t worker, const std::string& name) const {
+    wire::Header header;
+    header.epoch = facts.epoch;
+    header.key = key_of(name);
+    header.worker = WorkerRank(worker);
+    return header;
+  }
+  // What came out since the last call, moved away.
+  ShelfOutput take() {
+    ShelfOutput taken;
+    std::swap(taken, out);
+    return taken;
+  }
+  std::vector<std::uint32_t> wanted_workers() {
+    std::vector<std::uint32_t> workers;
+    for (const auto& wanted : take().wanted) workers.push_back(wanted.worker.value);
+    return workers;
+  }
+
+  BufferPool pool;
+  Shelf shelf;
+  ShelfOutput out;
+  ShelfEpoch facts;
+  TimeNs now = 0;
+};
+
+}  // namespace byteps
