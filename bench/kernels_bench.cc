@@ -1,10 +1,11 @@
 // How fast the summation kernels are, beside what the memory of this machine allows.
 //
-//   kernels_bench --benchmark_filter=float32      GB/s counts the bytes of one array (the contribution), 1e9 bytes.
+//   kernels_bench --benchmark_filter=float32
 //
-// An addition reads two arrays and writes one of them, a copy reads one and writes the other. The working set is that of
-// both arrays together: 512 KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Every row is made in one run, so rows of
-// one run can be compared; figures of different machines, or of a machine with other work, can not.
+// GB/s (1e9 bytes) counts the bytes of one array, the contribution. An addition reads two arrays and writes
+// one of them, a copy reads one and writes the other. The working set is that of both arrays together: 512
+// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Every row is made in one run, so rows of one run can be
+// compared; figures of different machines, or of a machine with other work, can not.
 #include <cstring>
 #include <string>
 #include <vector>

@@ -7,8 +7,10 @@
 // calling thread.
 //
 //   float32   s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm   value 2^(e-127) * 1.m
-//   float16   s eeeee mmmmmmmmmm                   value 2^(e-15) * 1.m;  e = 0: 2^-24 * m;  e =
-//   31: infinity or NaN bfloat16  s eeeeeeee mmmmmmm
+//   float16   s eeeee mmmmmmmmmm                   value 2^(e-15) * 1.m;   e = 0: 2^-24 * m
+//   bfloat16  s eeeeeeee mmmmmmm                   value 2^(e-127) * 1.m;  e = 0: 2^-133 * m
+//
+// In all of them the largest e means infinity (m = 0) or NaN.
 #pragma once
 
 #include <bit>
@@ -19,8 +21,8 @@ namespace byteps {
 inline float float_of_half(std::uint16_t half) {
   constexpr std::uint32_t kRebias = 127 - 15;
   const std::uint32_t sign = (half & 0x8000u) << 16;
-  const std::uint32_t shifted = (half & 0x7fffu)
-                                << 13;  // exponent and mantissa where float32 has them
+  // Exponent and mantissa where float32 has them.
+  const std::uint32_t shifted = (half & 0x7fffu) << 13;
   const std::uint32_t exponent = half & 0x7c00u;
   const std::uint32_t normal = shifted + (kRebias << 23);
   const std::uint32_t special =
@@ -39,7 +41,7 @@ inline std::uint16_t half_of_float(float number) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(number);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  // 0xfff and the last kept bit: up from above the half, at the half to even. A carry may reach
+  // 0xfff and the last kept bit: up from above the middle, in the middle to even. A carry may reach
   // infinity: it should.
   const std::uint32_t normal =
       (magnitude - ((127u - 15u) << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;

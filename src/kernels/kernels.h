@@ -1,28 +1,27 @@
-// The arithmetic of a sum: the contributions to a frame go into an accumulator, the answer comes
-// out of it.
+// The arithmetic of a sum: the contributions to a frame go into an accumulator, the answer comes out of it.
 //
-//   const KernelSet set = best_kernels();                 // once per process: asks the CPU
-//   const SumKernels kernels = kernels_for(dtype, set);   // once per tensor
-//   kernels.load(accumulator, first);                     // the first contribution
-//   kernels.add(accumulator, second);                     // each further one
-//   kernels.finish(output, accumulator, divisor);         // the answer
+//   const KernelSet set = best_kernels();                // once per process: asks the CPU
+//   const SumKernels kernels = kernels_for(dtype, set);  // once per tensor
+//   kernels.load(accumulator, first);                    // the first contribution
+//   kernels.add(accumulator, second);                    // each further one
+//   kernels.finish(output, accumulator, divisor);        // the answer
 //
-// What is computed, for every set of kernels alike, bit for bit:
+// What is computed, by every set of kernels alike, bit for bit:
 //
-//   element           accumulator   add                      finish with divisor n > 1
-//   float32, float64  the same      IEEE addition            x / n, rounded once
-//   float16, bfloat16 float32       IEEE addition in float32 x / n in float32, then rounded once to
-//   the element integers          the same      wraps modulo 2^bits      floor(x / n): -1 averaged
-//   over 2 is -1 bool              one byte 0/1  logical or               n is ignored
+//   element            accumulator  add                  finish with divisor n > 1
+//   float32, float64   the same     IEEE addition        x / n, rounded once
+//   float16, bfloat16  float32      addition in float32  x / n in float32, then rounded to the element
+//   integers           the same     wraps modulo 2^bits  floor(x / n): -1 averaged over 2 is -1
+//   bool               a byte 0/1   logical or           n is ignored
 //
-// Every rounding is to nearest, ties to even; infinities, signed zeros and subnormals are as IEEE
-// 754 says, overflow of the element becomes infinity. NaN gives NaN; when both operands are NaN,
-// whose payload survives is not specified. The result of a float sum depends on the order of add()
-// calls; to choose that order is the caller's business.
+// Every rounding is to nearest, ties to even; infinities, signed zeros and subnormals are as IEEE 754 says,
+// and what is too large for the element becomes infinity. NaN gives NaN; when two NaN are added, whose
+// payload survives is not specified. The result of a float sum depends on the order of add() calls; to
+// choose that order is the caller's business.
 //
-// Memory: spans may begin at any byte address, hold any number of whole elements, none included,
-// and nothing outside them is read or written. They may not overlap, but for finish() in place. No
-// function here keeps anything: all may be called from any thread.
+// Memory: spans may begin at any byte address, hold any number of whole elements, none included, and
+// nothing outside them is read or written. They may not overlap, but for finish() in place. No function
+// here keeps anything: all may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -72,8 +71,7 @@ struct SumKernels {
               std::uint32_t divisor) const;
 };
 
-// All kernels of one target: "scalar" (plain C++, the reference), "sse4", "avx2", "avx512", "neon",
-// ...
+// All kernels of one target: "scalar" (plain C++, the reference), "sse4", "avx2", "avx512", "neon".
 struct KernelSet {
   const char* target = nullptr;
   SumKernels kinds[kDTypeCount];  // by DType

@@ -1,5 +1,6 @@
-// The scalar kernels against a dull model in wider arithmetic; then every other target of this CPU against the scalar
-// ones, bit for bit. Arrays are heap blocks of the exact size, so that a sanitizer sees any access outside them.
+// The scalar kernels against a dull model in wider arithmetic; then every other target of this CPU against
+// the scalar ones, bit for bit. Arrays are heap blocks of the exact size, so that a sanitizer sees any
+// access outside.
 #include "kernels/kernels.h"
 
 #include <bit>
@@ -282,8 +283,8 @@ class Target : public testing::TestWithParam<std::size_t> {
   static SumKernels reference(DType dtype) { return kernels_for(dtype, scalar()); }
 };
 
-// Elements of the kind with many special values among them: any bits, and for floats zeros, subnormals, the largest
-// numbers, infinities and NaN.
+// Elements of the kind with many special values among them: any bits, and for floats zeros, subnormals, the
+// largest numbers, infinities and NaN.
 std::vector<std::byte> random_elements(DType dtype, std::size_t element_count, Prng& prng) {
   std::vector<std::byte> bytes(element_count * element_bytes(dtype));
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng.next());

@@ -1,0 +1,169 @@
+"""tools/tidy finds each kind of violation where it was planted, and leaves alone what is allowed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIDY = ROOT / "tools" / "tidy"
+
+# The words that tidy looks for must not stand here in one piece, or it would find them.
+UNFINISHED = "TO" "DO"
+HOME = "/ro" "ot/"
+
+LONG_CPP = "int f() {\n" + "  g();\n" * 70 + "}\n"
+LAST_ALLOWED_CPP = LONG_CPP.replace("  g();\n  g();\n", "", 1)
+LONG_PYTHON = "def f():\n" + "    g()\n" * 70
+HASH_TABLE = "struct A {\n  std::unordered_map<Key, int> sums_;\n};\n"
+
+# rule, path, text, line of the finding
+VIOLATIONS = [
+    ("include", "src/base/a.h", '#include "loop/clock.h"\n', 1),
+    ("include", "src/loop/a.cc", '#include "base/ids.h"\n#include "net/wire.h"\n', 2),
+    ("include", "src/kernels/a.cc", '#include "loop/clock.h"\n', 1),
+    ("include", "src/net/tcp/a.cc", '#include "scheduler/roster.h"\n', 1),
+    ("include", "src/scheduler/a.cc", '#include "kernels/kernels.h"\n', 1),
+    ("include", "src/server/a.cc", '#include "worker/gate.h"\n', 1),
+    ("include", "src/worker/stages/a.cc", '#include "server/shelf.h"\n', 1),
+    ("include", "src/sim/a.cc", '#include "app/env.h"\n', 1),
+    ("room", "src/net/a.cc", "const auto t = std::chrono::steady_clock::now();\n", 1),
+    ("room", "src/server/a.cc", "void f() {\n  clock_gettime(CLOCK_MONOTONIC, &t);\n}\n", 2),
+    ("room", "src/server/a.cc", "void f() {\n  gettimeofday(&t, nullptr);\n}\n", 2),
+    ("room", "src/worker/a.cc", "long f() {\n  return time(nullptr);\n}\n", 2),
+    ("room", "src/worker/a.cc", "void f() {\n  std::this_thread::sleep_for(d);\n}\n", 2),
+    ("room", "src/base/a.cc", 'const auto home = getenv("HOME");\n', 1),
+    ("room", "src/server/a.h", "struct A {\n  std::thread thread_;\n};\n", 2),
+    ("room", "src/app/a.cc", "void f() {\n  pthread_create(&t, nullptr, g, nullptr);\n}\n", 2),
+    ("room", "src/loop/a.cc", "int f() {\n  return rand();\n}\n", 2),
+    ("room", "src/sim/a.cc", "std::mt19937 make();\n", 1),
+    ("room", "src/app/a.cc", "void f(std::random_device& device);\n", 1),
+    ("room", "src/net/a.cc", "void f() {\n  getrandom(p, 1, 0);\n}\n", 2),
+    ("global", "src/base/a.cc", "namespace byteps {\n\nint counter = 0;\n}\n", 3),
+    ("global", "src/base/a.cc", "namespace {\nstd::map<int, int> known;\n}\n", 2),
+    ("global", "src/base/a.cc", "std::atomic<bool> stop{false};\n", 1),
+    ("global", "src/base/a.cc", 'const char* name = "a";\n', 1),
+    ("global", "src/base/a.cc", "thread_local int depth = 0;\n", 1),
+    ("global", "src/base/a.cc", "int f() {\n  static int calls = 0;\n  return ++calls;\n}\n", 2),
+    ("global", "src/base/a.h", "struct A {\n  static inline int count = 0;\n};\n", 2),
+    ("length", "src/base/a.cc", LONG_CPP, 1),
+    (
+        "length", "tests/base/a_test.cc",
+        "namespace {\n" + LONG_CPP.replace("int f()", "TEST(A, b)") + "}\n", 2,
+    ),
+    ("length", "python/byteps/a.py", LONG_PYTHON, 1),
+    ("length", "tools/a", "#!/usr/bin/env python3\n" + LONG_PYTHON, 2),
+    ("width", "src/base/a.cc", "// " + "a" * 108 + "\n", 1),
+    ("width", "python/byteps/a.py", "\nx = '" + "a" * 110 + "'\n", 2),
+    ("unfinished", "src/base/a.cc", f"// {UNFINISHED}: think\n", 1),
+    ("unfinished", "docs/a.md", f"{UNFINISHED} write this\n", 1),
+    ("dead", "src/base/a.cc", "void f() {\n  // g(1, 2);\n}\n", 2),
+    ("dead", "src/base/a.cc", "//  an example: fine\n// x = 3;\n", 2),
+    ("dead", "src/base/a.cc", "// if (a) {\n//   b();\n// }\n", 1),
+    ("dead", "src/base/a.cc", '// #include "base/ids.h"\n', 1),
+    ("dead", "python/byteps/a.py", "# print(x)\n", 1),
+    ("dead", "python/byteps/a.py", "# for x in y:\n", 1),
+    ("machine", "docs/a.md", f"see {HOME}notes\n", 1),
+    ("path", "docs/a.md", "\nsee `src/base/gone.h`\n", 2),
+    ("path", "docs/a.md", "see [this](../src/base/gone.h)\n", 1),
+    ("path", "README.md", "see [this](docs/gone.md#part) and [that](https://example.org/gone)\n", 1),
+    ("path", "README.md", "see `src/base/{there,gone}.h`\n", 1),
+    ("order", "src/server/a.cc", HASH_TABLE + "void f() {\n  for (auto& s : sums_) g(s);\n}\n", 5),
+]
+
+ALLOWED = [
+    (
+        "src/worker/a.cc",
+        '#include "server_list.h"\n'
+        '#include "scheduler/roster.h"\n#include "worker/gate.h"\n',
+    ),
+    ("src/app/a.cc", '#include "sim/world.h"\nvoid f() {\n  getenv("HOME");\n}\n'),
+    ("src/loop/a.cc", "std::thread start();\nlong f() {\n  return clock_gettime(CLOCK_MONOTONIC, &t);\n}\n"),
+    ("src/app/a.cc", "int f() {\n  return std::thread::hardware_concurrency();\n}\n"),
+    (
+        "src/base/a.cc",
+        '// asks time(nullptr) and rand() of nobody\n'
+        'const std::string_view kText = "getenv(1)";\n',
+    ),
+    ("src/base/a.cc", "long f(const Event& event) {\n  return event.time(0) + operand(1);\n}\n"),
+    (
+        "src/base/a.cc",
+        "namespace a {\nconstexpr int kOne = 1;\n"
+        "const char* const kNames[] = {\"a\", \"b\"};\n}\n",
+    ),
+    ("src/base/a.cc", "extern int f(int a);\nusing A = int;\nstruct B;\nstd::string g(int a, int b = 2);\n"),
+    (
+        "src/base/a.cc",
+        "A::A(int a) : a_{a}, b_(a) {\n  static constexpr int kOne = 1;\n"
+        "  static const char* const x = kX;\n}\n",
+    ),
+    (
+        "src/base/a.h",
+        "class A {\n public:\n  static A make(int a);\n"
+        "  int size() const { return 1; }\n  int size_ = 0;\n};\n",
+    ),
+    ("src/base/a.cc", "#define X(a) \\\n  int a = 0;\nX(b)\n"),
+    ("src/base/a.cc", LAST_ALLOWED_CPP + LAST_ALLOWED_CPP),
+    (
+        "src/base/a.cc",
+        "// First the sum (of all), then the answer;\n"
+        "// see f().\n//   f(1);  an example\nint f();\n",
+    ),
+    ("python/byteps/a.py", "# the sum of all\n# returns: nothing\n#   f(1)\n# name, command\nx = 1\n"),
+    (
+        "docs/a.md",
+        "`src/base/there.h` `src/base/there.h:3` `src/base/*.{h,h}` "
+        "`src/` `src/<room>/x.h` `build/x` [b](#b)\n",
+    ),
+    ("src/server/a.cc", HASH_TABLE + "void f() {\n  for (auto& s : sorted_) sums_.find(s);\n}\n"),
+]  # fmt: skip
+
+
+def tidy(root):
+    """Exit code, and the findings as (path, line, rule)."""
+    done = subprocess.run([sys.executable, str(TIDY), str(root)], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    findings = [line.split(":")[:3] for line in done.stdout.splitlines()[:-1]]
+    return done.returncode, [(path, int(line), rule.strip()) for path, line, rule in findings]
+
+
+def plant(root, path, text):
+    for name, content in (("src/base/there.h", "#pragma once\n"), (path, text)):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+
+@pytest.mark.parametrize(("rule", "path", "text", "line"), VIOLATIONS)
+def test_a_planted_violation_is_found_and_nothing_else(tmp_path, rule, path, text, line):
+    plant(tmp_path, path, text)
+    code, found = tidy(tmp_path)
+    assert code == 1
+    assert found[0] == (path, line, rule)
+    assert {finding[2] for finding in found} == {rule}
+
+
+@pytest.mark.parametrize(("path", "text"), ALLOWED)
+def test_what_is_allowed_is_left_alone(tmp_path, path, text):
+    plant(tmp_path, path, text)
+    assert tidy(tmp_path) == (0, [])
+
+
+def test_every_rule_has_a_planted_violation():
+    names = set()
+    for line in TIDY.read_text().splitlines():
+        if line.startswith('    ("') and line.endswith("),") and line.count(",") == 2:
+            names.add(line.split('"')[1])
+    assert names == {rule for rule, *_ in VIOLATIONS}
+
+
+def test_ignored_files_are_not_looked_at(tmp_path):
+    plant(tmp_path, "build/a.cc", "int counter = 0;\n" + "a" * 200)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / ".gitignore").write_text("/build/\n")
+    assert tidy(tmp_path) == (0, [])
+
+
+def test_this_repository_is_tidy():
+    code, found = tidy(ROOT)
+    assert (code, found) == (0, [])
