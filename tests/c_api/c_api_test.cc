@@ -1,0 +1,211 @@
+// The C interface as a caller sees it, through the shared library: a job of one, wrong calls, and a forked child.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "byteps/byteps.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+using ::testing::HasSubstr;
+
+// The settings under test come from here alone, whatever the environment says.
+constexpr const char* kAlone =
+    "DMLC_NUM_WORKER=1\nDMLC_WORKER_ID=0\nBYTEPS_LOCAL_SIZE=1\nBYTEPS_LOCAL_RANK=0\n";
+
+class JobOfOne : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(byteps_join(kAlone, &job_, &error_), BYTEPS_OK) << error_.message;
+  }
+  void TearDown() override {
+    if (job_ != nullptr) {
+      EXPECT_EQ(byteps_leave(job_, 1, &error_), BYTEPS_OK) << error_.message;
+    }
+  }
+
+  byteps_tensor tensor(const char* name, std::vector<float>& values) const {
+    byteps_tensor made{};
+    made.struct_bytes = sizeof made;
+    made.name = name;
+    made.dtype = BYTEPS_FLOAT32;
+    made.input = values.data();
+    made.output = values.data();
+    made.element_count = values.size();
+    return made;
+  }
+  int push_pull(const byteps_tensor& tensor) {
+    byteps_handle handle = 0;
+    const int code = byteps_push_pull(job_, &tensor, &handle, &error_);
+    return code != BYTEPS_OK ? code : byteps_wait(job_, handle, -1, &error_);
+  }
+
+  byteps_job* job_ = nullptr;
+  byteps_error error_{};
+};
+
+TEST_F(JobOfOne, is_rank_zero_of_one_without_servers) {
+  EXPECT_EQ(byteps_rank(job_), 0U);
+  EXPECT_EQ(byteps_size(job_), 1U);
+  EXPECT_EQ(byteps_local_rank(job_), 0U);
+  EXPECT_EQ(byteps_local_size(job_), 1U);
+  EXPECT_EQ(byteps_server_count(job_), 0U);
+}
+
+TEST_F(JobOfOne, the_sum_of_one_is_a_copy) {
+  std::vector<float> input = {1, 2, 3};
+  std::vector<float> output(3);
+  byteps_tensor call = tensor("t", input);
+  call.output = output.data();
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(output, input);
+}
+
+TEST_F(JobOfOne, a_handle_is_finished_once_and_then_unknown) {
+  std::vector<float> values(4, 1.0F);
+  const byteps_tensor call = tensor("t", values);
+  byteps_handle handle = 0;
+  ASSERT_EQ(byteps_push_pull(job_, &call, &handle, &error_), BYTEPS_OK);
+  EXPECT_NE(handle, 0);
+  EXPECT_EQ(byteps_poll(job_, handle), 1);
+  EXPECT_EQ(byteps_wait(job_, handle, -1, &error_), BYTEPS_OK);
+  EXPECT_EQ(byteps_poll(job_, handle), -1);
+  EXPECT_EQ(byteps_wait(job_, handle, -1, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr(std::to_string(handle)));
+}
+
+TEST_F(JobOfOne, wrong_calls_are_refused_with_a_reason) {
+  std::vector<float> values(4, 1.0F);
+  byteps_handle handle = 0;
+  const byteps_tensor good = tensor("t", values);
+  const auto refused = [&](const byteps_tensor& call, const char* reason) {
+    EXPECT_EQ(byteps_push_pull(job_, &call, &handle, &error_), BYTEPS_INVALID_ARGUMENT) << reason;
+    EXPECT_THAT(error_.message, HasSubstr(reason));
+  };
+  byteps_tensor bad = good;
+  bad.struct_bytes = 4;
+  refused(bad, "struct_bytes");
+  bad = good, bad.name = nullptr;
+  refused(bad, "name is NULL");
+  bad = good, bad.flags = 0x80;
+  refused(bad, "unknown bits");
+  bad = good, bad.dtype = 77;
+  refused(bad, "dtype");
+  bad = good, bad.operation = 9;
+  refused(bad, "operation");
+  bad = good, bad.output = nullptr;
+  refused(bad, "output");
+  bad = good, bad.operation = BYTEPS_BROADCAST, bad.root = 1;
+  refused(bad, "root");
+  bad = good, bad.dtype = BYTEPS_BOOL, bad.operation = BYTEPS_AVERAGE;
+  refused(bad, "bool");
+  bad = good, bad.element_count = ~0ULL / 2;
+  refused(bad, "t");
+  EXPECT_EQ(byteps_push_pull(job_, nullptr, &handle, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(byteps_push_pull(job_, &good, nullptr, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(byteps_push_pull(nullptr, &good, &handle, &error_), BYTEPS_INVALID_ARGUMENT);
+}
+
+TEST_F(JobOfOne, an_empty_tensor_needs_no_memory) {
+  std::vector<float> none;
+  byteps_tensor call = tensor("empty", none);
+  call.input = call.output = nullptr;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+}
+
+TEST_F(JobOfOne, counts_what_it_did) {
+  std::vector<float> values(256, 1.0F);
+  ASSERT_EQ(push_pull(tensor("t", values)), BYTEPS_OK);
+  byteps_metrics metrics{};
+  EXPECT_EQ(byteps_get_metrics(job_, &metrics),
+            BYTEPS_INVALID_ARGUMENT);  // struct_bytes is not set
+  metrics.struct_bytes = sizeof metrics;
+  ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
+  EXPECT_EQ(metrics.finished_operations, 1U);
+  EXPECT_EQ(metrics.finished_bytes, 1024U);
+  EXPECT_EQ(metrics.failed_operations, 0U);
+}
+
+TEST_F(JobOfOne, a_barrier_of_one_is_passed) {
+  EXPECT_EQ(byteps_barrier(job_, -1, &error_), BYTEPS_OK) << error_.message;
+}
+
+TEST_F(JobOfOne, a_forked_childs_copy_is_inert) {
+  std::vector<float> values(4, 1.0F);
+  const byteps_tensor call = tensor("t", values);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    byteps_handle handle = 0;
+    const bool refused =
+        byteps_push_pull(job_, &call, &handle, &error_) == BYTEPS_INVALID_ARGUMENT &&
+        std::strstr(error_.message, "fork") != nullptr &&
+        byteps_wait(job_, 1, 0, nullptr) == BYTEPS_INVALID_ARGUMENT && byteps_poll(job_, 1) == -1 &&
+        byteps_leave(job_, 1, nullptr) == BYTEPS_INVALID_ARGUMENT;
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;  // the parent's goes on
+}
+
+TEST(Join, bad_settings_are_named) {
+  byteps_job* job = nullptr;
+  byteps_error error{};
+  EXPECT_EQ(byteps_join("DMLC_NUM_WORKER=two", &job, &error), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(job, nullptr);
+  EXPECT_THAT(error.message, HasSubstr("DMLC_NUM_WORKER='two'"));
+  EXPECT_EQ(byteps_join("DMLC_NUM_WORKER=2\nDMLC_NUM_SERVER=1\nDMLC_WORKER_ID=0\n", &job, &error),
+            BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error.message, HasSubstr("DMLC_PS_ROOT_URI"));
+  EXPECT_EQ(byteps_join(nullptr, nullptr, &error), BYTEPS_INVALID_ARGUMENT);
+}
+
+TEST(Join, without_a_scheduler_ends_at_its_time_limit_with_the_address) {
+  byteps_job* job = nullptr;
+  byteps_error error{};
+  // Port 9 (discard) of loopback: nobody listens there.
+  const char* settings =
+      "DMLC_NUM_WORKER=2\nDMLC_NUM_SERVER=1\nDMLC_WORKER_ID=0\nDMLC_PS_ROOT_URI=127.0.0.1\nDMLC_PS_"
+      "ROOT_PORT=9\n"
+      "BYTEPS_START_TIMEOUT_S=1\nBYTEPS_FAILURE_TIMEOUT_MS=300\nBYTEPS_LOG_LEVEL=ERROR\n";
+  EXPECT_EQ(byteps_join(settings, &job, &error), BYTEPS_TIMEOUT) << error.message;
+  EXPECT_EQ(job, nullptr);
+  EXPECT_THAT(error.message, HasSubstr("127.0.0.1:9"));
+}
+
+TEST(Join, can_be_left_while_it_is_still_joining) {
+  byteps_job* job = nullptr;
+  byteps_error error{};
+  const char* settings =
+      "DMLC_NUM_WORKER=2\nDMLC_NUM_SERVER=1\nDMLC_WORKER_ID=0\nDMLC_PS_ROOT_URI=127.0.0.1\nDMLC_PS_"
+      "ROOT_PORT=9\n"
+      "BYTEPS_FAILURE_TIMEOUT_MS=300\nBYTEPS_LOG_LEVEL=ERROR\n";
+  ASSERT_EQ(byteps_join_start(settings, &job, &error), BYTEPS_OK) << error.message;
+  EXPECT_EQ(byteps_join_finish(&job, 10'000'000, &error), BYTEPS_AGAIN);
+  ASSERT_NE(job, nullptr);
+  EXPECT_EQ(byteps_leave(job, 1, &error), BYTEPS_OK) << error.message;
+}
+
+TEST(Join, again_after_leaving_works) {
+  for (int time = 0; time < 3; ++time) {
+    byteps_job* job = nullptr;
+    byteps_error error{};
+    ASSERT_EQ(byteps_join(kAlone, &job, &error), BYTEPS_OK) << error.message;
+    EXPECT_EQ(byteps_leave(job, 0, &error), BYTEPS_OK);
+  }
+}
+
+TEST(Library, says_its_version) {
+  EXPECT_EQ(byteps_abi_version(), static_cast<uint32_t>(BYTEPS_ABI_VERSION));
+  EXPECT_STREQ(byteps_version(), BYTEPS_VERSION);
+}
+
+}  // namespace
