@@ -1,0 +1,122 @@
+// Handles, alone and under several threads. The threads meet at the handles themselves: nothing sleeps.
+#include "worker/handles.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace byteps {
+namespace {
+
+TEST(Handles, count_from_one_and_never_come_back) {
+  Handles handles;
+  EXPECT_EQ(handles.create().value(), HandleId(1));
+  EXPECT_EQ(handles.create().value(), HandleId(2));
+  handles.complete(HandleId(1), Status::ok());
+  EXPECT_TRUE(handles.wait(HandleId(1), 0).is_ok());
+  EXPECT_EQ(handles.create().value(), HandleId(3));
+}
+
+TEST(Handles, give_the_result_once_and_are_used_up) {
+  Handles handles;
+  const HandleId handle = handles.create().value();
+  EXPECT_FALSE(handles.poll(handle).value());
+  EXPECT_TRUE(handles.wait(handle, 0).is(Code::kAgain));
+  EXPECT_TRUE(handles.wait(handle, kMillisecond).is(Code::kAgain));
+  EXPECT_EQ(handles.pending_count(), 1u);
+  handles.complete(handle, Status(Code::kMismatch, "sizes differ"));
+  EXPECT_EQ(handles.pending_count(), 0u);
+  EXPECT_TRUE(handles.poll(handle).value());
+  const Status result = handles.wait(handle, -1);
+  EXPECT_TRUE(result.is(Code::kMismatch));
+  EXPECT_EQ(result.message(), "sizes differ");
+  EXPECT_TRUE(handles.wait(handle, -1).is(Code::kInvalidArgument));
+  EXPECT_TRUE(handles.poll(handle).status().is(Code::kInvalidArgument));
+}
+
+TEST(Handles, strangers_are_refused) {
+  Handles handles;
+  for (const std::int64_t number : {0, -1, 5}) {
+    EXPECT_TRUE(handles.wait(HandleId(number), -1).is(Code::kInvalidArgument));
+    EXPECT_FALSE(handles.poll(HandleId(number)).is_ok());
+  }
+}
+
+TEST(Handles, a_discarded_one_was_never_there) {
+  Handles handles;
+  const HandleId handle = handles.create().value();
+  handles.discard(handle);
+  EXPECT_EQ(handles.pending_count(), 0u);
+  EXPECT_TRUE(handles.wait(handle, -1).is(Code::kInvalidArgument));
+}
+
+TEST(Handles, are_limited) {
+  Handles handles;
+  for (std::size_t i = 0; i < Handles::kHandlesMax; ++i) ASSERT_TRUE(handles.create().is_ok());
+  EXPECT_TRUE(handles.create().status().is(Code::kAgain));
+  handles.complete(HandleId(7), Status::ok());
+  EXPECT_FALSE(handles.create().is_ok()) << "finished ones count until they are waited for";
+  EXPECT_TRUE(handles.wait(HandleId(7), 0).is_ok());
+  EXPECT_TRUE(handles.create().is_ok());
+}
+
+TEST(Handles, completing_twice_is_a_bug) {
+  Handles handles;
+  const HandleId handle = handles.create().value();
+  handles.complete(handle, Status::ok());
+  EXPECT_DEATH(handles.complete(handle, Status::ok()), "completed before");
+}
+
+TEST(Handles, four_threads_wait_while_one_completes_each_result_reaches_its_own_waiter) {
+  constexpr int kThreads = 4;
+  constexpr int kEach = 2000;
+  Handles handles;
+  std::vector<std::vector<HandleId>> mine(kThreads);
+  std::vector<HandleId> all;
+  for (int i = 0; i < kEach; ++i) {
+    for (auto& list : mine) all.push_back(list.emplace_back(handles.create().value()));
+  }
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (const auto& list : mine) {
+    threads.emplace_back([&handles, &list, &wrong] {
+      for (const HandleId handle : list) {
+        const Status result = handles.wait(handle, -1);
+        if (result.message() != std::to_string(handle.value)) ++wrong;
+      }
+    });
+  }
+  for (const HandleId handle : all) {
+    handles.complete(handle, Status(Code::kTimeout, std::to_string(handle.value)));
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(handles.pending_count(), 0u);
+}
+
+TEST(Handles, of_two_waiters_for_one_handle_exactly_one_gets_the_result) {
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    Handles handles;
+    const HandleId handle = handles.create().value();
+    std::atomic<int> got{0};
+    std::atomic<int> refused{0};
+    const auto wait = [&] {
+      const Status result = handles.wait(handle, -1);
+      if (result.is_ok()) ++got;
+      if (result.is(Code::kInvalidArgument)) ++refused;
+    };
+    std::thread first(wait);
+    std::thread second(wait);
+    handles.complete(handle, Status::ok());
+    first.join();
+    second.join();
+    ASSERT_EQ(got, 1);
+    ASSERT_EQ(refused, 1);
+  }
+}
+
+}  // namespace
+}  // namespace byteps

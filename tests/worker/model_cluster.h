@@ -1,0 +1,450 @@
+// A dull cluster around real Pipelines: shards that are maps and add 64-bit integers, connections that are queues. It
+// checks the protocol's rules as it goes (EXPECT), and moves only when told to, one step at a time.
+//
+// A message's life: front()/pop() -> `sending` (payload still in the worker's memory) -> transmit(): bytes are read, the
+// payload comes back -> `to_shard` -> deliver_to_shard(): summed, perhaps answered -> `to_worker` -> deliver_to_worker().
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "net/wire.h"
+#include "worker/pipeline.h"
+#include "worker/placement.h"
+
+namespace byteps::model {
+
+using Bytes = std::vector<std::byte>;
+
+struct Message {
+  wire::Header header;
+  Bytes payload;
+};
+
+class Cluster {
+ public:
+  struct Settings {
+    std::uint32_t workers = 2;
+    std::uint32_t shards = 2;
+    std::uint64_t partition_bytes = 256;
+    std::uint64_t frame_bytes = 64;
+    std::uint64_t credit_bytes = 2 << 20;
+    std::uint64_t credit_frames_min = 4;
+    bool priority_scheduling = true;
+  };
+
+  Cluster(const Settings& settings, std::uint64_t seed) : settings_(settings), prng_(seed) {
+    for (std::uint32_t rank = 0; rank < settings.workers; ++rank) {
+      PipelineConfig config;
+      config.self = WorkerRank(rank);
+      config.epoch = Epoch(3);
+      config.cut = {settings.partition_bytes, settings.frame_bytes, settings.shards};
+      config.credit_bytes = settings.credit_bytes;
+      config.credit_frames_min = settings.credit_frames_min;
+      config.priority_scheduling = settings.priority_scheduling;
+      workers_.push_back(std::make_unique<Pipeline>(config));
+      results_.emplace_back();
+    }
+    links_.resize(settings.workers * settings.shards);
+    shards_.resize(settings.shards);
+  }
+
+  Pipeline& worker(std::uint32_t rank) { return *workers_[rank]; }
+  // Handles that ended, per worker.
+  const std::map<std::int64_t, Status>& results(std::uint32_t rank) const { return results_[rank]; }
+  std::vector<std::string>& notices() { return notices_; }
+  // Called for each ended handle, when its memory is the caller's again.
+  std::function<void(std::uint32_t rank, HandleId handle, const Status& status)> on_complete;
+
+  // Answers arrive as a view in so many of a hundred cases, and are sent twice in so many.
+  int view_percent = 0;
+  int repeat_percent = 0;
+
+  void up(std::uint32_t rank, std::uint32_t shard) {
+    Link& link = link_of(rank, shard);
+    ASSERT_FALSE(link.up);
+    link.up = true;
+    workers_[rank]->on_shard_up(ShardIndex(shard));
+    apply(rank);
+    for (const auto& [key, text] : shards_[shard].spoiled) send_mismatch(rank, shard, key, text);
+  }
+  void all_up() {
+    for (std::uint32_t rank = 0; rank < settings_.workers; ++rank) {
+      for (std::uint32_t shard = 0; shard < settings_.shards; ++shard) {
+        if (!link_of(rank, shard).up) up(rank, shard);
+      }
+    }
+  }
+
+  // The connection ends: what is under way is lost, an answer may have landed by half, lent payloads come back.
+  void down(std::uint32_t rank, std::uint32_t shard) {
+    Link& link = link_of(rank, shard);
+    ASSERT_TRUE(link.up);
+    link.up = false;
+    link.to_shard.clear();
+    if (!link.to_worker.empty()) {
+      const Message& half = link.to_worker.front();
+      const std::span<std::byte> place = landing_of(link, half);
+      if (!place.empty()) std::memcpy(place.data(), half.payload.data(), half.payload.size() / 2);
+    }
+    link.to_worker.clear();
+    link.landings.clear();
+    link.declared.clear();
+    while (!link.sending.empty()) give_back(rank, link);
+    workers_[rank]->on_shard_down(ShardIndex(shard));
+    apply(rank);
+  }
+
+  // ---- single steps; false: there was nothing to do
+
+  bool take_frame(std::uint32_t rank, std::uint32_t shard) {
+    Outgoing message;
+    if (!workers_[rank]->front(ShardIndex(shard), message)) return false;
+    const Result<wire::Header> header = wire::decode_header(message.header);
+    EXPECT_TRUE(header.is_ok());
+    Link& link = link_of(rank, shard);
+    EXPECT_TRUE(link.up) << "a message for a connection that is down";
+    link.sending.push_back({header.value(), message.payload, message.token});
+    workers_[rank]->pop();
+    ++taken_frames;
+    return true;
+  }
+  bool transmit(std::uint32_t rank, std::uint32_t shard) {
+    Link& link = link_of(rank, shard);
+    if (link.sending.empty()) return false;
+    const Sending& first = link.sending.front();
+    link.to_shard.push_back({first.header, Bytes(first.payload.begin(), first.payload.end())});
+    give_back(rank, link);
+    apply(rank);
+    return true;
+  }
+  bool deliver_to_shard(std::uint32_t rank, std::uint32_t shard) {
+    Link& link = link_of(rank, shard);
+    if (link.to_shard.empty()) return false;
+    const Message message = std::move(link.to_shard.front());
+    link.to_shard.pop_front();
+    step_shard(rank, shard, message);
+    return true;
+  }
+  bool deliver_to_worker(std::uint32_t rank, std::uint32_t shard) {
+    Link& link = link_of(rank, shard);
+    if (link.to_worker.empty()) return false;
+    const Message message = std::move(link.to_worker.front());
+    link.to_worker.pop_front();
+    Pipeline& pipeline = *workers_[rank];
+    switch (message.header.kind) {
+      case wire::Kind::kAnswer: {
+        const std::span<std::byte> place = landing_of(link, message);
+        const bool landed = !place.empty() && !hits(view_percent);
+        if (landed) std::memcpy(place.data(), message.payload.data(), place.size());
+        const Status fine = pipeline.on_answer(ShardIndex(shard), message.header,
+                                               landed ? place : std::span(message.payload), landed);
+        EXPECT_TRUE(fine.is_ok()) << fine.text();
+        break;
+      }
+      case wire::Kind::kWanted:
+        pipeline.on_wanted(ShardIndex(shard), message.header);
+        break;
+      case wire::Kind::kMismatch:
+        pipeline.on_mismatch(
+            message.header.key,
+            Status(Code::kMismatch, wire::decode_text(message.payload).value().text));
+        break;
+      default:
+        ADD_FAILURE() << "a kind that shards do not send";
+    }
+    apply(rank);
+    return true;
+  }
+  // Each incomplete frame asks who is missing. True if anybody was asked.
+  bool want(std::uint32_t shard) {
+    bool asked = false;
+    for (auto& [place, frame] : shards_[shard].frames) {
+      if (frame.contributed.empty()) continue;
+      for (std::uint32_t rank = 0; rank < settings_.workers; ++rank) {
+        Link& link = link_of(rank, shard);
+        if (!link.up || frame.contributed.contains(rank)) continue;
+        Message wanted{frame.header, {}};
+        wanted.header.kind = wire::Kind::kWanted;
+        wanted.header.round = frame.round;
+        wanted.header.worker = WorkerRank(rank);
+        link.to_worker.push_back(wanted);
+        asked = true;
+      }
+    }
+    return asked;
+  }
+
+  // Everything that can move without Wanted, until nothing does. True if anything did.
+  bool run_until_quiet() {
+    bool any = false;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::uint32_t rank = 0; rank < settings_.workers; ++rank) {
+        for (std::uint32_t shard = 0; shard < settings_.shards; ++shard) {
+          while (take_frame(rank, shard)) moved = true;
+          while (transmit(rank, shard)) moved = true;
+          while (deliver_to_shard(rank, shard)) moved = true;
+          while (deliver_to_worker(rank, shard)) moved = true;
+        }
+      }
+      any = any || moved;
+    }
+    return any;
+  }
+  // The same with Wanted whenever nothing else moves: what a real cluster reaches in the end.
+  void run_to_the_end() {
+    for (int quiet = 0; quiet < 2;) {
+      quiet = run_until_quiet() ? 0 : quiet + 1;
+      for (std::uint32_t shard = 0; shard < settings_.shards; ++shard) {
+        if (want(shard)) ++wanted_rounds;
+      }
+    }
+  }
+  // One random step; submissions and connections are the caller's.
+  bool random_step() {
+    const auto rank = static_cast<std::uint32_t>(prng_.below(settings_.workers));
+    const auto shard = static_cast<std::uint32_t>(prng_.below(settings_.shards));
+    switch (prng_.below(5)) {
+      case 0:
+        return take_frame(rank, shard);
+      case 1:
+        return transmit(rank, shard);
+      case 2:
+        return deliver_to_shard(rank, shard);
+      case 3:
+        return deliver_to_worker(rank, shard);
+      default:
+        return prng_.below(20) == 0 && want(shard);
+    }
+  }
+
+  void apply(std::uint32_t rank) {
+    Pipeline& pipeline = *workers_[rank];
+    for (const PipelineOutput& output : pipeline.outputs()) {
+      switch (output.kind) {
+        case PipelineOutput::Kind::kLand: {
+          Link& link = link_of(rank, output.shard.value);
+          EXPECT_TRUE(link.up);
+          EXPECT_TRUE(link.landings.emplace(output.tag, output.landing).second) << "landed twice";
+          break;
+        }
+        case PipelineOutput::Kind::kWithdraw:
+          EXPECT_EQ(link_of(rank, output.shard.value).landings.erase(output.tag), 1u);
+          break;
+        case PipelineOutput::Kind::kComplete:
+          EXPECT_TRUE(results_[rank].emplace(output.handle.value, output.status).second)
+              << output.handle << " ended twice";
+          if (on_complete) on_complete(rank, output.handle, output.status);
+          break;
+        case PipelineOutput::Kind::kNotice:
+          notices_.push_back(output.status.message());
+          break;
+      }
+    }
+    pipeline.clear_outputs();
+  }
+
+  bool is_up(std::uint32_t rank, std::uint32_t shard) { return link_of(rank, shard).up; }
+  std::size_t landing_count() const {
+    std::size_t count = 0;
+    for (const Link& link : links_) count += link.landings.size();
+    return count;
+  }
+  std::size_t lent_count() const {
+    std::size_t count = 0;
+    for (const Link& link : links_) count += link.sending.size();
+    return count;
+  }
+  // Keys that a shard knows.
+  std::size_t declared_count(std::uint32_t shard) const { return shards_[shard].declared.size(); }
+  const std::deque<Message>& to_shard(std::uint32_t rank, std::uint32_t shard) {
+    return link_of(rank, shard).to_shard;
+  }
+  std::uint64_t taken_frames = 0;
+  std::uint64_t wanted_rounds = 0;
+
+ private:
+  struct Sending {
+    wire::Header header;
+    std::span<const std::byte> payload;
+    SendToken token = 0;
+  };
+  struct Link {
+    bool up = false;
+    std::deque<Sending> sending;
+    std::deque<Message> to_shard;
+    std::deque<Message> to_worker;
+    std::map<LandingTag, std::span<std::byte>> landings;
+    std::set<Key> declared;
+  };
+  struct Frame {
+    wire::Header header;  // key, part, offset
+    Round round;
+    std::set<std::uint32_t> contributed;
+    std::map<std::uint32_t, LandingTag> tags;
+    Bytes sum;
+    Bytes last;
+  };
+  struct Shard {
+    std::map<std::tuple<Key, PartIndex, std::uint64_t>, Frame> frames;
+    std::map<Key, std::pair<wire::Declare, std::uint32_t>> declared;
+    std::map<Key, std::string> spoiled;
+    std::map<Key, std::set<std::uint32_t>> forgotten;
+  };
+
+  Link& link_of(std::uint32_t rank, std::uint32_t shard) {
+    return links_[rank * settings_.shards + shard];
+  }
+  bool hits(int percent) { return static_cast<int>(prng_.below(100)) < percent; }
+
+  void give_back(std::uint32_t rank, Link& link) {
+    const SendToken token = link.sending.front().token;
+    link.sending.pop_front();
+    workers_[rank]->on_sent(token);
+  }
+
+  std::span<std::byte> landing_of(Link& link, const Message& answer) {
+    const auto found = link.landings.find(answer.header.landing);
+    if (answer.header.kind != wire::Kind::kAnswer || found == link.landings.end()) return {};
+    const std::uint64_t offset =
+        answer.header.part.value * settings_.partition_bytes + answer.header.offset_bytes;
+    EXPECT_LE(offset + answer.payload.size(), found->second.size());
+    return found->second.subspan(offset, answer.payload.size());
+  }
+
+  void send_mismatch(std::uint32_t rank, std::uint32_t shard, Key key, const std::string& text) {
+    Message message;
+    message.header.kind = wire::Kind::kMismatch;
+    message.header.key = key;
+    message.payload =
+        wire::encode(wire::Text{.text = text, .code = static_cast<std::uint32_t>(Code::kMismatch)});
+    link_of(rank, shard).to_worker.push_back(message);
+  }
+
+  void step_shard(std::uint32_t rank, std::uint32_t index, const Message& message) {
+    Shard& shard = shards_[index];
+    const wire::Header& header = message.header;
+    EXPECT_EQ(header.worker, WorkerRank(rank));
+    EXPECT_EQ(header.epoch, Epoch(3));
+    if (header.kind == wire::Kind::kForget) {
+      if (!shard.declared.contains(header.key)) return;
+      shard.forgotten[header.key].insert(rank);
+      if (shard.forgotten[header.key].size() < settings_.workers) return;
+      shard.forgotten.erase(header.key);
+      shard.declared.erase(header.key);
+      std::erase_if(shard.frames,
+                    [&](const auto& each) { return std::get<0>(each.first) == header.key; });
+      return;
+    }
+    if (header.kind == wire::Kind::kDeclare) return declare(rank, index, message);
+    ASSERT_EQ(header.kind, wire::Kind::kPush);
+    ASSERT_TRUE(link_of(rank, index).declared.contains(header.key)) << "pushed before declared";
+    if (shard.spoiled.contains(header.key)) return;
+    push(rank, index, message);
+  }
+
+  void declare(std::uint32_t rank, std::uint32_t index, const Message& message) {
+    Shard& shard = shards_[index];
+    const Key key = message.header.key;
+    EXPECT_TRUE(link_of(rank, index).declared.insert(key).second)
+        << "declared twice on a connection";
+    const wire::Declare declared = wire::decode_declare(message.payload).value();
+    EXPECT_EQ(key_of(declared.name), key);
+    if (shard.spoiled.contains(key)) return send_mismatch(rank, index, key, shard.spoiled[key]);
+    const auto [known, is_new] = shard.declared.emplace(key, std::pair(declared, rank));
+    if (is_new || known->second.first == declared) return;
+    shard.spoiled[key] = "tensor '" + declared.name + "' differs between ranks " +
+                         std::to_string(known->second.second) + " and " + std::to_string(rank);
+    for (std::uint32_t each = 0; each < settings_.workers; ++each) {
+      if (link_of(each, index).up) send_mismatch(each, index, key, shard.spoiled[key]);
+    }
+  }
+
+  void push(std::uint32_t rank, std::uint32_t index, const Message& message) {
+    Shard& shard = shards_[index];
+    const wire::Header& header = message.header;
+    const wire::Declare& declared = shard.declared.at(header.key).first;
+    EXPECT_EQ(shard_of(settings_.shards, header.key, header.part), ShardIndex(index));
+    const std::uint64_t at = header.part.value * settings_.partition_bytes + header.offset_bytes;
+    const std::uint64_t bytes =
+        std::min({settings_.frame_bytes, settings_.partition_bytes - header.offset_bytes,
+                  declared.total_bytes - at});
+    const bool broadcast = declared.operation == Operation::kBroadcast;
+    const bool empty_handed = broadcast && declared.root != WorkerRank(rank);
+    EXPECT_EQ(header.flags, empty_handed ? wire::kNoPayload : 0);
+    ASSERT_EQ(message.payload.size(), empty_handed ? 0 : bytes);
+
+    Frame& frame = shard.frames[{header.key, header.part, header.offset_bytes}];
+    frame.header = header;
+    if (header.round.value + 1 == frame.round.value) {  // the answer was lost
+      return answer(rank, index, frame, header.round, header.landing, declared);
+    }
+    if (header.round < frame.round) return;
+    ASSERT_EQ(header.round, frame.round) << "a push of a round too far ahead";
+    frame.tags[rank] = header.landing;
+    if (!frame.contributed.insert(rank).second) return;
+    frame.sum.resize(bytes);
+    add(frame.sum, message.payload);
+    if (frame.contributed.size() < settings_.workers) return;
+    frame.last = std::exchange(frame.sum, {});
+    frame.contributed.clear();
+    ++frame.round.value;
+    for (std::uint32_t each = 0; each < settings_.workers; ++each) {
+      const int times = hits(repeat_percent) ? 2 : 1;
+      for (int i = 0; i < times; ++i) {
+        answer(each, index, frame, header.round, frame.tags[each], declared);
+      }
+    }
+  }
+
+  static void add(Bytes& sum, const Bytes& contribution) {
+    for (std::size_t i = 0; i + 8 <= contribution.size(); i += 8) {
+      std::uint64_t a = 0;
+      std::uint64_t b = 0;
+      std::memcpy(&a, &sum[i], 8);
+      std::memcpy(&b, &contribution[i], 8);
+      a += b;
+      std::memcpy(&sum[i], &a, 8);
+    }
+  }
+
+  void answer(std::uint32_t rank, std::uint32_t index, const Frame& frame, Round round,
+              LandingTag tag, const wire::Declare& declared) {
+    Link& link = link_of(rank, index);
+    if (!link.up) return;
+    Message message{frame.header, frame.last};
+    message.header.kind = wire::Kind::kAnswer;
+    message.header.flags = 0;
+    message.header.round = round;
+    message.header.worker = WorkerRank(rank);
+    message.header.landing = tag;
+    if (declared.operation == Operation::kBroadcast && declared.root == WorkerRank(rank)) {
+      message.header.flags = wire::kNoPayload;
+      message.payload.clear();
+    }
+    link.to_worker.push_back(message);
+  }
+
+  const Settings settings_;
+  Prng prng_;
+  std::vector<std::unique_ptr<Pipeline>> workers_;
+  std::vector<std::map<std::int64_t, Status>> results_;
+  std::vector<Link> links_;
+  std::vector<Shard> shards_;
+  std::vector<std::string> notices_;
+};
+
+}  // namespace byteps::model

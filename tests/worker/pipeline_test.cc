@@ -1,0 +1,556 @@
+// The pipeline, one behaviour at a time, in the dull cluster of model_cluster.h.
+#include "worker/pipeline.h"
+
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "tests/worker/model_cluster.h"
+
+namespace byteps {
+namespace {
+
+using model::Cluster;
+using ::testing::HasSubstr;
+using Numbers = std::vector<std::uint64_t>;
+
+Numbers numbers(std::size_t count, std::uint64_t first) {
+  Numbers values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+PipelineCall call(std::int64_t handle, const std::string& name, const Numbers& input,
+                  Numbers& output) {
+  PipelineCall result;
+  result.handle = HandleId(handle);
+  result.name = name;
+  result.spec = {.dtype = DType::kInt64,
+                 .operation = Operation::kSum,
+                 .root = {},
+                 .total_bytes = output.size() * 8};
+  result.input = std::as_bytes(std::span(input));
+  result.output = std::as_writable_bytes(std::span(output));
+  return result;
+}
+
+PipelineCall broadcast(std::int64_t handle, const std::string& name, const Numbers& input,
+                       Numbers& output, std::uint32_t root) {
+  PipelineCall result = call(handle, name, input, output);
+  result.spec.operation = Operation::kBroadcast;
+  result.spec.root = WorkerRank(root);
+  return result;
+}
+
+class PipelineTest : public ::testing::Test {
+ protected:
+  void submit(Cluster& cluster, std::uint32_t rank, PipelineCall&& one, TimeNs now = 0) {
+    cluster.worker(rank).submit(std::move(one), now);
+    cluster.apply(rank);
+  }
+  static Status result(Cluster& cluster, std::uint32_t rank, std::int64_t handle) {
+    const auto found = cluster.results(rank).find(handle);
+    return found == cluster.results(rank).end() ? Status(Code::kAgain, "pending") : found->second;
+  }
+  static void expect_quiet(Cluster& cluster, std::uint32_t workers, std::uint32_t shards) {
+    EXPECT_EQ(cluster.landing_count(), 0u);
+    EXPECT_EQ(cluster.lent_count(), 0u);
+    for (std::uint32_t rank = 0; rank < workers; ++rank) {
+      EXPECT_EQ(cluster.worker(rank).pending_operations(), 0u);
+      for (std::uint32_t shard = 0; shard < shards; ++shard) {
+        EXPECT_EQ(cluster.worker(rank).gate(ShardIndex(shard)).unanswered_bytes(), 0u);
+        EXPECT_TRUE(cluster.worker(rank).gate(ShardIndex(shard)).empty());
+      }
+    }
+  }
+};
+
+TEST_F(PipelineTest, sum_of_two_workers_lands_in_place_and_beside) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers a = numbers(500, 1);
+  const Numbers b = numbers(500, 1000);
+  Numbers out(500);
+  submit(cluster, 0, call(1, "w", a, a));
+  submit(cluster, 1, call(1, "w", b, out));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 1, 1).is_ok());
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_EQ(out[i], 1001 + 2 * i);
+  EXPECT_EQ(a, out);
+  expect_quiet(cluster, 2, 2);
+  const PipelineCounters& counters = cluster.worker(0).counters();
+  EXPECT_EQ(counters.pushed_bytes, 4000u);
+  EXPECT_EQ(counters.pulled_bytes, 4000u);
+  EXPECT_EQ(counters.finished_operations, 1u);
+  EXPECT_EQ(counters.finished_bytes, 4000u);
+}
+
+TEST_F(PipelineTest, empty_tensor_is_one_exchange_with_every_rank) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers none;
+  submit(cluster, 0, call(1, "empty", none, none));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "it waits for the other rank";
+  submit(cluster, 1, call(1, "empty", none, none));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 1, 1).is_ok());
+  expect_quiet(cluster, 2, 2);
+}
+
+TEST_F(PipelineTest,
+       broadcast_gives_everyone_the_roots_bytes_also_the_root_when_output_is_elsewhere) {
+  Cluster cluster({.workers = 3}, 1);
+  cluster.all_up();
+  const Numbers root = numbers(300, 7);
+  std::vector<Numbers> out(3, Numbers(300));
+  submit(cluster, 0, broadcast(1, "b", {}, out[0], 1));
+  submit(cluster, 1, broadcast(1, "b", root, out[1], 1));
+  submit(cluster, 2, broadcast(1, "b", {}, out[2], 1));
+  cluster.run_until_quiet();
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(result(cluster, rank, 1).is_ok());
+    EXPECT_EQ(out[rank], root);
+  }
+  EXPECT_EQ(cluster.worker(0).counters().pushed_bytes, 0u);
+  EXPECT_EQ(cluster.worker(1).counters().pulled_bytes, 0u);
+  expect_quiet(cluster, 3, 2);
+}
+
+TEST_F(PipelineTest, same_name_again_queues_and_rounds_do_not_mix) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  std::vector<Numbers> a;
+  std::vector<Numbers> b;
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    a.push_back(numbers(50, 100 * round));
+    b.push_back(numbers(50, 10'000 * round));
+  }
+  for (std::size_t round = 0; round < 4; ++round) {
+    submit(cluster, 0, call(static_cast<std::int64_t>(round) + 1, "w", a[round], a[round]));
+  }
+  cluster.run_until_quiet();
+  for (std::size_t round = 0; round < 4; ++round) {
+    submit(cluster, 1, call(static_cast<std::int64_t>(round) + 1, "w", b[round], b[round]));
+  }
+  cluster.run_until_quiet();
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    for (std::uint64_t i = 0; i < 50; ++i) ASSERT_EQ(a[round][i], 10'100 * round + 2 * i);
+    EXPECT_EQ(a[round], b[round]);
+  }
+  expect_quiet(cluster, 2, 2);
+}
+
+TEST_F(PipelineTest, another_declaration_of_a_known_name_ends_at_once_and_sends_nothing) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers a(10);
+  Numbers longer(11);
+  submit(cluster, 0, call(1, "w", a, a));
+  submit(cluster, 0, call(2, "w", longer, longer));
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kInvalidArgument));
+  EXPECT_THAT(result(cluster, 0, 2).message(), HasSubstr("11 elements"));
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "the first one is not disturbed";
+  submit(cluster, 1, call(1, "w", a, a));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+}
+
+TEST_F(PipelineTest, mismatch_ends_operations_of_all_ranks_also_queued_and_later_ones) {
+  // Rank 0 has parts on both shards; the sizes meet at the shard of part 0.
+  Cluster cluster({.partition_bytes = 64}, 1);
+  cluster.all_up();
+  Numbers a(100);
+  Numbers a2(100);
+  Numbers b(3);
+  Numbers fine(5);
+  submit(cluster, 0, call(1, "w", a, a));
+  submit(cluster, 0, call(2, "w", a2, a2));
+  cluster.run_until_quiet();
+  submit(cluster, 1, call(1, "w", b, b));
+  cluster.run_until_quiet();
+  for (const auto& [rank, handle] : {std::pair(0u, 1), std::pair(0u, 2), std::pair(1u, 1)}) {
+    EXPECT_TRUE(result(cluster, rank, handle).is(Code::kMismatch)) << rank << ' ' << handle;
+    EXPECT_THAT(result(cluster, rank, handle).message(), HasSubstr("'w' differs between ranks 0"));
+  }
+  submit(cluster, 0, call(3, "w", a, a));
+  EXPECT_TRUE(result(cluster, 0, 3).is(Code::kMismatch));
+  expect_quiet(cluster, 2, 2);  // credit that waited at the other shard is back, too
+
+  submit(cluster, 0, call(4, "other", fine, fine));
+  Numbers fine_b(5);
+  submit(cluster, 1, call(2, "other", fine_b, fine_b));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 4).is_ok()) << "other tensors go on";
+}
+
+TEST_F(PipelineTest, failed_operation_keeps_its_memory_until_payloads_are_back) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers a(100);
+  submit(cluster, 0, call(1, "w", a, a));
+  const std::uint32_t shard = shard_of(2, key_of("w"), PartIndex(0)).value;
+  ASSERT_TRUE(cluster.take_frame(0, shard));
+  ASSERT_TRUE(cluster.take_frame(0, shard));
+  EXPECT_EQ(cluster.lent_count(), 2u);
+  cluster.worker(0).on_mismatch(key_of("w"), Status(Code::kMismatch, "differs"));
+  cluster.apply(0);
+  EXPECT_EQ(cluster.landing_count(), 0u) << "nothing may land any more";
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
+  EXPECT_FALSE(cluster.take_frame(0, shard)) << "nothing more is sent";
+  cluster.transmit(0, shard);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
+  cluster.transmit(0, shard);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kMismatch));
+}
+
+TEST_F(PipelineTest, answers_do_not_end_an_operation_while_a_payload_is_lent) {
+  Cluster cluster({.workers = 1, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(4, 5);
+  submit(cluster, 0, call(1, "w", a, a));
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // Declare
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // Push
+  wire::Header answer;
+  answer.kind = wire::Kind::kAnswer;
+  answer.epoch = Epoch(3);
+  answer.key = key_of("w");
+  const Numbers sum(4, 9);
+  EXPECT_TRUE(cluster.worker(0)
+                  .on_answer(ShardIndex(0), answer, std::as_bytes(std::span(sum)), false)
+                  .is_ok());
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
+  cluster.transmit(0, 0);
+  cluster.transmit(0, 0);
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_EQ(a, sum);
+}
+
+TEST_F(PipelineTest, higher_priority_overtakes_between_frames) {
+  Cluster cluster({.workers = 1, .shards = 1, .partition_bytes = 6400}, 1);
+  cluster.all_up();
+  Numbers low(64);
+  Numbers high(8);
+  submit(cluster, 0, call(1, "low", low, low));
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // Declare
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // low, first frame
+  PipelineCall urgent = call(2, "high", high, high);
+  urgent.priority = 1;
+  submit(cluster, 0, std::move(urgent));
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // Declare
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // high
+  ASSERT_TRUE(cluster.take_frame(0, 0));  // low, second frame
+  while (cluster.transmit(0, 0)) {
+  }
+  std::vector<Key> order;
+  for (const model::Message& message : cluster.to_shard(0, 0)) {
+    if (message.header.kind == wire::Kind::kPush) order.push_back(message.header.key);
+  }
+  EXPECT_EQ(order, (std::vector<Key>{key_of("low"), key_of("high"), key_of("low")}));
+}
+
+TEST_F(PipelineTest, wanted_part_goes_in_spite_of_spent_credit) {
+  Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
+  cluster.all_up();
+  Numbers x0(8, 1), y0(8, 2), x1(8, 3), y1(8, 4);
+  submit(cluster, 0, call(1, "x", x0, x0));
+  cluster.run_until_quiet();
+  submit(cluster, 0, call(2, "y", y0, y0));
+  submit(cluster, 1, call(2, "y", y1, y1));
+  cluster.run_until_quiet();
+  submit(cluster, 1, call(1, "x", x1, x1));
+  cluster.run_until_quiet();
+  // Rank 0 has spent its credit on x, rank 1 its own on y: each waits for the other.
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
+  EXPECT_TRUE(result(cluster, 1, 2).is(Code::kAgain));
+  cluster.want(0);
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 1, 2).is_ok());
+  EXPECT_EQ(x0, Numbers(8, 4));
+  EXPECT_EQ(y1, Numbers(8, 6));
+  expect_quiet(cluster, 2, 1);
+}
+
+TEST_F(PipelineTest, wanted_before_submitted_counts_when_it_is_submitted) {
+  Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
+  cluster.all_up();
+  Numbers x0(8), x1(8), y1(8);
+  submit(cluster, 0, call(1, "x", x0, x0));
+  submit(cluster, 1, call(1, "y", y1, y1));
+  cluster.run_until_quiet();
+  cluster.want(0);
+  cluster.run_until_quiet();
+  submit(cluster, 1, call(2, "x", x1, x1));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 1, 2).is_ok());
+}
+
+TEST_F(PipelineTest, lost_connection_sends_again_what_has_no_answer_and_only_that) {
+  Cluster cluster({.workers = 1, .shards = 1, .partition_bytes = 640}, 1);
+  cluster.all_up();
+  Numbers a = numbers(80, 0);
+  const Numbers before = a;
+  submit(cluster, 0, call(1, "w", a, a));
+  while (cluster.take_frame(0, 0)) {
+    cluster.transmit(0, 0);
+  }
+  for (int i = 0; i < 1 + 6; ++i) cluster.deliver_to_shard(0, 0);
+  for (int i = 0; i < 3; ++i) cluster.deliver_to_worker(0, 0);
+  const std::uint64_t taken = cluster.taken_frames;
+  cluster.down(0, 0);
+  EXPECT_FALSE(cluster.take_frame(0, 0));
+  cluster.up(0, 0);
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_EQ(a, before);  // the sum of one
+  EXPECT_EQ(cluster.taken_frames - taken, 1u + 7u) << "Declare and the seven unanswered frames";
+  expect_quiet(cluster, 1, 1);
+}
+
+TEST_F(PipelineTest, name_used_once_is_forgotten_by_all_shards_and_may_be_another_tensor) {
+  Cluster cluster({.partition_bytes = 64}, 1);
+  cluster.all_up();
+  Numbers a(100), b(100), c(3);
+  PipelineCall one = call(1, "once", a, a);
+  one.once = true;
+  submit(cluster, 0, std::move(one));
+  submit(cluster, 0, call(2, "once", c, c));
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kInvalidArgument));
+  submit(cluster, 0, call(3, "once", a, a));
+  EXPECT_THAT(result(cluster, 0, 3).message(), HasSubstr("used once"));
+  PipelineCall other = call(1, "once", b, b);
+  other.once = true;
+  submit(cluster, 1, std::move(other));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_EQ(cluster.declared_count(0) + cluster.declared_count(1), 0u);
+  EXPECT_EQ(cluster.worker(0).tensors().size(), 0u);
+  expect_quiet(cluster, 2, 2);
+}
+
+TEST_F(PipelineTest, forget_that_was_lost_is_sent_again) {
+  Cluster cluster({.workers = 1, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(4);
+  PipelineCall one = call(1, "once", a, a);
+  one.once = true;
+  submit(cluster, 0, std::move(one));
+  while (!result(cluster, 0, 1).is_ok()) {
+    cluster.take_frame(0, 0);
+    cluster.transmit(0, 0);
+    cluster.deliver_to_shard(0, 0);
+    cluster.deliver_to_worker(0, 0);
+  }
+  ASSERT_TRUE(cluster.take_frame(0, 0));
+  ASSERT_TRUE(cluster.transmit(0, 0));
+  EXPECT_EQ(cluster.declared_count(0), 1u);
+  cluster.down(0, 0);
+  cluster.up(0, 0);
+  cluster.run_until_quiet();
+  EXPECT_EQ(cluster.declared_count(0), 0u);
+}
+
+TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time_and_names_both) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers a(4), b(4), c(4), d(4);
+  submit(cluster, 0, call(1, "old", a, a), 0);
+  submit(cluster, 0, call(2, "old", b, b), 0);
+  cluster.run_until_quiet();
+  cluster.worker(0).on_worker_left(WorkerRank(1), 1 * kSecond);
+  submit(cluster, 0, call(3, "new", c, c), 2 * kSecond);
+  cluster.run_until_quiet();
+  EXPECT_EQ(cluster.worker(0).next_deadline(), 4 * kSecond);
+  cluster.worker(0).tick(4 * kSecond - 1);
+  cluster.apply(0);
+  EXPECT_TRUE(cluster.results(0).empty());
+  cluster.worker(0).tick(4 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
+  EXPECT_THAT(result(cluster, 0, 1).message(), HasSubstr("'old'"));
+  EXPECT_THAT(result(cluster, 0, 1).message(), HasSubstr("worker 1"));
+  EXPECT_TRUE(result(cluster, 0, 3).is(Code::kAgain));
+  EXPECT_EQ(cluster.worker(0).next_deadline(), 5 * kSecond);
+  cluster.worker(0).tick(5 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 3).is(Code::kDisconnected));
+  submit(cluster, 0, call(4, "newer", d, d), 6 * kSecond);
+  cluster.worker(0).tick(9 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 4).is(Code::kDisconnected));
+}
+
+TEST_F(PipelineTest, notices_name_the_tensors_that_wait_and_where_they_stand) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  std::vector<Numbers> tensors(8, Numbers(4));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    submit(cluster, 0,
+           call(static_cast<std::int64_t>(i) + 1, "t" + std::to_string(i), tensors[i], tensors[i]));
+  }
+  cluster.run_until_quiet();
+  cluster.worker(0).tick(5 * kSecond - 1);
+  cluster.apply(0);
+  EXPECT_TRUE(cluster.notices().empty());
+  cluster.worker(0).tick(5 * kSecond);
+  cluster.apply(0);
+  ASSERT_EQ(cluster.notices().size(), 1u);
+  EXPECT_THAT(cluster.notices()[0], HasSubstr("waiting for 5 s"));
+  EXPECT_THAT(cluster.notices()[0], HasSubstr("'t0' (1 part, 1 at pull"));
+  EXPECT_THAT(cluster.notices()[0], HasSubstr("and 3 more"));
+  cluster.worker(0).tick(15 * kSecond - 1);
+  cluster.apply(0);
+  EXPECT_EQ(cluster.notices().size(), 1u);
+  cluster.worker(0).tick(15 * kSecond);
+  cluster.apply(0);
+  EXPECT_EQ(cluster.notices().size(), 2u);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    submit(cluster, 1,
+           call(static_cast<std::int64_t>(i) + 1, "t" + std::to_string(i), tensors[i], tensors[i]));
+  }
+  cluster.run_until_quiet();
+  cluster.worker(0).tick(40 * kSecond);
+  cluster.apply(0);
+  EXPECT_EQ(cluster.notices().size(), 2u);
+  EXPECT_EQ(cluster.worker(0).next_deadline(), kNever);
+}
+
+TEST_F(PipelineTest, fail_all_ends_everything_and_later_submissions) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers a(4), b(4), c(4), d(4);
+  submit(cluster, 0, call(1, "x", a, a));
+  submit(cluster, 0, call(2, "x", b, b));
+  submit(cluster, 0, call(3, "y", c, c));
+  cluster.take_frame(0, shard_of(2, key_of("y"), PartIndex(0)).value);
+  cluster.worker(0).fail_all(Status(Code::kCancelled, "left"));
+  cluster.apply(0);
+  for (std::uint32_t shard = 0; shard < 2; ++shard) cluster.down(0, shard);
+  submit(cluster, 0, call(4, "z", d, d));
+  for (std::int64_t handle = 1; handle <= 4; ++handle) {
+    EXPECT_TRUE(result(cluster, 0, handle).is(Code::kCancelled)) << handle;
+  }
+  EXPECT_EQ(cluster.worker(0).counters().failed_operations, 4u);
+  EXPECT_EQ(cluster.worker(0).pending_operations(), 0u);
+}
+
+TEST_F(PipelineTest, answers_that_break_the_protocol_are_named_and_change_nothing) {
+  Cluster cluster({.workers = 1, .shards = 2, .partition_bytes = 64}, 1);
+  cluster.all_up();
+  Numbers a = numbers(20, 3);
+  const Numbers before = a;
+  submit(cluster, 0, call(1, "w", a, a));
+  const ShardIndex shard = shard_of(2, key_of("w"), PartIndex(0));
+  ASSERT_TRUE(cluster.take_frame(0, shard.value));
+  ASSERT_TRUE(cluster.take_frame(0, shard.value));
+  const Numbers junk(8, 99);
+  wire::Header good;
+  good.kind = wire::Kind::kAnswer;
+  good.epoch = Epoch(3);
+  good.key = key_of("w");
+  const auto answer = [&](wire::Header header, std::size_t bytes, ShardIndex from) {
+    return cluster.worker(0).on_answer(from, header, std::as_bytes(std::span(junk)).first(bytes),
+                                       false);
+  };
+  wire::Header bad = good;
+  bad.round = Round(1);
+  EXPECT_THAT(answer(bad, 64, shard).message(), HasSubstr("round"));
+  bad = good;
+  bad.part = PartIndex(3);
+  EXPECT_THAT(answer(bad, 64, shard).message(), HasSubstr("part"));
+  bad = good;
+  bad.offset_bytes = 8;
+  EXPECT_THAT(answer(bad, 64, shard).message(), HasSubstr("frame"));
+  bad.offset_bytes = 64;
+  EXPECT_THAT(answer(bad, 64, shard).message(), HasSubstr("frame"));
+  EXPECT_THAT(answer(good, 56, shard).message(), HasSubstr("size"));
+  EXPECT_THAT(answer(good, 64, ShardIndex(1 - shard.value)).message(), HasSubstr("own"));
+  bad = good;
+  bad.part = PartIndex(2);  // owned by the same shard, but its frame was never pushed
+  EXPECT_THAT(answer(bad, 32, shard).message(), HasSubstr("not pushed"));
+  bad = good;
+  bad.epoch = Epoch(2);
+  EXPECT_TRUE(answer(bad, 64, shard).is_ok()) << "late, of another epoch: not a fault";
+  bad = good;
+  bad.key = key_of("unknown");
+  EXPECT_TRUE(answer(bad, 64, shard).is_ok()) << "late, of a forgotten name: not a fault";
+  EXPECT_EQ(a, before);
+  EXPECT_EQ(cluster.worker(0).counters().pulled_bytes, 0u);
+}
+
+// The memory is promised by the system but never there: only the arithmetic is under test, as no payload is read.
+TEST_F(PipelineTest, a_tensor_of_6_gib_is_pushed_by_its_64_bit_offsets) {
+  constexpr std::uint64_t kBytes = (std::uint64_t{6} << 30) + 40;
+  void* const memory =
+      mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::byte* const begin = static_cast<std::byte*>(memory);
+  PipelineConfig config;
+  config.epoch = Epoch(1);
+  config.cut = {.partition_bytes = 4 << 20, .frame_bytes = 1 << 20, .shard_count = 3};
+  config.credit_bytes = std::uint64_t{1} << 40;
+  Pipeline pipeline(config);
+  for (std::uint32_t shard = 0; shard < 3; ++shard) pipeline.on_shard_up(ShardIndex(shard));
+  PipelineCall huge;
+  huge.handle = HandleId(1);
+  huge.name = "huge";
+  huge.spec = {
+      .dtype = DType::kUint8, .operation = Operation::kSum, .root = {}, .total_bytes = kBytes};
+  huge.input = {begin, kBytes};
+  huge.output = {begin, kBytes};
+  pipeline.submit(std::move(huge), 0);
+  std::uint64_t frames = 0;
+  for (std::uint32_t shard = 0; shard < 3; ++shard) {
+    Outgoing message;
+    while (pipeline.front(ShardIndex(shard), message)) {
+      pipeline.pop();
+      pipeline.on_sent(message.token);
+      const wire::Header header = wire::decode_header(message.header).value();
+      if (header.kind != wire::Kind::kPush) continue;
+      const std::uint64_t at = header.part.value * (std::uint64_t{4} << 20) + header.offset_bytes;
+      ASSERT_EQ(message.payload.data(), begin + at);
+      ASSERT_EQ(message.payload.size(), std::min<std::uint64_t>(1 << 20, kBytes - at));
+      wire::Header answer = header;
+      answer.kind = wire::Kind::kAnswer;
+      ASSERT_TRUE(pipeline.on_answer(ShardIndex(shard), answer, message.payload, true).is_ok());
+      ++frames;
+    }
+  }
+  EXPECT_EQ(frames, 6u * 1024 + 1);
+  EXPECT_EQ(pipeline.counters().pushed_bytes, kBytes);
+  EXPECT_EQ(pipeline.counters().pulled_bytes, kBytes);
+  EXPECT_EQ(pipeline.counters().finished_operations, 1u);
+  munmap(memory, kBytes);
+}
+
+TEST_F(PipelineTest, an_answer_placed_over_another_frame_fails_the_tensor) {
+  Cluster cluster({.workers = 1, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(16);
+  submit(cluster, 0, call(1, "w", a, a));
+  cluster.take_frame(0, 0);
+  cluster.take_frame(0, 0);
+  cluster.transmit(0, 0);
+  cluster.transmit(0, 0);
+  wire::Header answer;
+  answer.kind = wire::Kind::kAnswer;
+  answer.epoch = Epoch(3);
+  answer.key = key_of("w");
+  const auto wrong = std::as_bytes(std::span(a)).subspan(64, 64);
+  EXPECT_FALSE(cluster.worker(0).on_answer(ShardIndex(0), answer, wrong, true).is_ok());
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
+}
+
+}  // namespace
+}  // namespace byteps

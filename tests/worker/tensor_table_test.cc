@@ -1,0 +1,142 @@
+#include "worker/tensor_table.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "net/wire.h"
+#include "worker/stages.h"
+
+namespace byteps {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr Cut kSmallCut{.partition_bytes = 256, .frame_bytes = 64, .shard_count = 3};
+
+TensorSpec floats(std::uint64_t bytes) {
+  return {.dtype = DType::kFloat32, .operation = Operation::kSum, .root = {}, .total_bytes = bytes};
+}
+
+TEST(TensorTable, a_name_keeps_its_declaration_and_the_error_has_both) {
+  TensorTable table(kSmallCut);
+  const TensorIndex index = table.find_or_add("w", floats(400)).value();
+  EXPECT_EQ(table.find_or_add("w", floats(400)).value(), index);
+  const Status size = table.find_or_add("w", floats(404)).status();
+  EXPECT_TRUE(size.is(Code::kInvalidArgument));
+  EXPECT_THAT(size.message(), HasSubstr("'w'"));
+  EXPECT_THAT(size.message(), HasSubstr("100 elements"));
+  EXPECT_THAT(size.message(), HasSubstr("101 elements"));
+
+  TensorSpec other = floats(400);
+  other.dtype = DType::kInt32;
+  EXPECT_TRUE(table.find_or_add("w", other).status().is(Code::kInvalidArgument));
+  other = floats(400);
+  other.operation = Operation::kAverage;
+  EXPECT_TRUE(table.find_or_add("w", other).status().is(Code::kInvalidArgument));
+  other.operation = Operation::kBroadcast;
+  ASSERT_TRUE(table.find_or_add("b", other).is_ok());
+  other.root = WorkerRank(1);
+  EXPECT_THAT(table.find_or_add("b", other).status().message(), HasSubstr("from rank 1"));
+}
+
+TEST(TensorTable, an_erased_name_may_come_back_as_another_tensor) {
+  TensorTable table(kSmallCut);
+  const TensorIndex index = table.find_or_add("w", floats(400)).value();
+  table.erase(index);
+  EXPECT_EQ(table.size(), 0u);
+  EXPECT_EQ(table.find(key_of("w")), kNoTensor);
+  EXPECT_TRUE(table.find_or_add("w", floats(8)).is_ok());
+}
+
+TEST(TensorTable, parts_and_frames_cover_the_tensor_exactly) {
+  TensorTable table(kSmallCut);
+  for (const std::uint64_t total : {1u, 63u, 64u, 65u, 255u, 256u, 257u, 1000u, 1024u}) {
+    const TensorSpec spec{
+        .dtype = DType::kUint8, .operation = Operation::kSum, .root = {}, .total_bytes = total};
+    const Tensor& tensor = table[table.find_or_add(std::to_string(total), spec).value()];
+    std::uint64_t covered = 0;
+    for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+      EXPECT_EQ(table.part_offset(part), covered);
+      ASSERT_GT(table.frame_count(tensor, part), 0u);
+      ASSERT_LE(table.frame_count(tensor, part), tensor.frames_per_part);
+      for (std::uint32_t frame = 0; frame < table.frame_count(tensor, part); ++frame) {
+        ASSERT_GT(table.frame_bytes(tensor, part, frame), 0u);
+        ASSERT_LE(table.frame_bytes(tensor, part, frame), kSmallCut.frame_bytes);
+        covered += table.frame_bytes(tensor, part, frame);
+      }
+    }
+    EXPECT_EQ(covered, total);
+  }
+}
+
+TEST(TensorTable, an_empty_tensor_has_one_part_with_one_empty_frame) {
+  TensorTable table(kSmallCut);
+  const Tensor& tensor = table[table.find_or_add("empty", floats(0)).value()];
+  ASSERT_EQ(tensor.parts.size(), 1u);
+  EXPECT_EQ(table.frame_count(tensor, 0), 1u);
+  EXPECT_EQ(table.frame_bytes(tensor, 0, 0), 0u);
+}
+
+TEST(TensorTable, sizes_beyond_4_gib_are_cut_without_losing_a_bit) {
+  TensorTable table({.partition_bytes = 4'096'000, .frame_bytes = 32 << 10, .shard_count = 5});
+  const std::uint64_t total = 5 * kGiB + 12;
+  const Tensor& tensor = table[table.find_or_add("huge", floats(total)).value()];
+  const std::uint32_t last = static_cast<std::uint32_t>(tensor.parts.size() - 1);
+  EXPECT_EQ(tensor.parts.size(), (total + 4'095'999) / 4'096'000);
+  EXPECT_GT(table.part_offset(last), 4 * kGiB);
+  EXPECT_EQ(table.part_offset(last) + table.part_bytes(tensor, last), total);
+  std::uint64_t covered = 0;
+  for (std::uint32_t part = 0; part <= last; ++part) covered += table.part_bytes(tensor, part);
+  EXPECT_EQ(covered, total);
+}
+
+TEST(TensorTable, a_part_beyond_4_gib_has_frames_beyond_4_gib) {
+  TensorTable table({.partition_bytes = 8 * kGiB, .frame_bytes = 4 << 20, .shard_count = 1});
+  const Tensor& tensor = table[table.find_or_add("huge", floats(6 * kGiB + 4)).value()];
+  ASSERT_EQ(tensor.parts.size(), 1u);
+  const std::uint32_t count = table.frame_count(tensor, 0);
+  EXPECT_EQ(count, 6 * 256 + 1);
+  EXPECT_EQ(table.frame_bytes(tensor, 0, count - 1), 4u);
+  EXPECT_EQ(table.frame_bytes(tensor, 0, count - 2), 4u << 20);
+}
+
+TEST(TensorTable, a_tensor_of_too_many_parts_is_refused_with_the_remedy) {
+  TensorTable table({.partition_bytes = 64, .frame_bytes = 64, .shard_count = 1});
+  const Status status = table.find_or_add("huge", floats(8 * kGiB)).status();
+  EXPECT_TRUE(status.is(Code::kInvalidArgument));
+  EXPECT_THAT(status.message(), HasSubstr("BYTEPS_PARTITION_BYTES"));
+}
+
+TEST(TensorTable, the_declaration_is_what_the_wire_says) {
+  TensorTable table(kSmallCut);
+  TensorSpec spec = floats(400);
+  spec.operation = Operation::kBroadcast;
+  spec.root = WorkerRank(2);
+  const Tensor& tensor = table[table.find_or_add("w", spec).value()];
+  const wire::Declare declared = wire::decode_declare(tensor.declaration).value();
+  EXPECT_EQ(declared.name, "w");
+  EXPECT_EQ(declared.dtype, DType::kFloat32);
+  EXPECT_EQ(declared.operation, Operation::kBroadcast);
+  EXPECT_EQ(declared.total_bytes, 400u);
+  EXPECT_EQ(declared.root, WorkerRank(2));
+}
+
+TEST(Stages, the_road_is_in_order_and_a_part_is_where_its_frames_say) {
+  for (std::size_t i = 0; i < kRoad.size(); ++i) {
+    EXPECT_EQ(static_cast<std::size_t>(kRoad[i].stage), i);
+  }
+  EXPECT_EQ(static_cast<std::size_t>(Stage::kDone), kRoad.size());
+  PartState part;
+  EXPECT_EQ(stage_of(part, 2), Stage::kPush);
+  part.next_frame = 2;
+  part.answered_frames = 1;
+  EXPECT_EQ(stage_of(part, 2), Stage::kPull);
+  part.answered_frames = 2;
+  EXPECT_EQ(stage_of(part, 2), Stage::kDone);
+}
+
+}  // namespace
+}  // namespace byteps
