@@ -1,0 +1,10 @@
+"""What all framework layers share: the C library, a job, and the one job of this process.
+
+library.py   finds and loads libbyteps.so
+abi.py       include/byteps/byteps.h as ctypes: structures and prototypes
+errors.py    the exceptions
+client.py    Job: one membership in a job
+session.py   the process's own job: init, shutdown, suspend, resume, rank, size
+
+No framework is imported here: tensors come as addresses.
+"""

@@ -1,0 +1,101 @@
+"""include/byteps/byteps.h as ctypes. The header is the manual."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+
+ABI_VERSION = 1
+
+# byteps_code
+OK = 0
+INVALID_ARGUMENT = 1
+AGAIN = 2
+
+# byteps_dtype
+FLOAT32 = 0
+FLOAT64 = 1
+FLOAT16 = 2
+UINT8 = 3
+INT32 = 4
+INT8 = 5
+INT64 = 6
+BFLOAT16 = 7
+BOOL = 8
+
+# byteps_operation
+SUM = 0
+AVERAGE = 1
+BROADCAST = 2
+
+# byteps_tensor.flags
+ONCE = 1
+
+
+class Error(Structure):
+    _fields_ = [("code", c_int32), ("message", c_char * 2044)]
+
+    def text(self) -> str:
+        return bytes(self.message).decode("utf-8", "replace")
+
+
+class Tensor(Structure):
+    _fields_ = [
+        ("struct_bytes", c_uint32),
+        ("dtype", c_uint32),
+        ("name", c_char_p),
+        ("input", c_void_p),
+        ("output", c_void_p),
+        ("element_count", c_uint64),
+        ("operation", c_uint32),
+        ("root", c_uint32),
+        ("priority", c_int32),
+        ("flags", c_uint32),
+    ]
+
+
+class Metrics(Structure):
+    _fields_ = [
+        ("struct_bytes", c_uint32),
+        ("reserved", c_uint32),
+        ("pushed_bytes", c_uint64),
+        ("pulled_bytes", c_uint64),
+        ("finished_operations", c_uint64),
+        ("finished_bytes", c_uint64),
+        ("failed_operations", c_uint64),
+        ("reconnects", c_uint64),
+    ]
+
+
+TENSOR_BYTES = ctypes.sizeof(Tensor)
+METRICS_BYTES = ctypes.sizeof(Metrics)
+
+_JOB = c_void_p
+_ERROR = POINTER(Error)
+
+_PROTOTYPES = {
+    "byteps_abi_version": (c_uint32, []),
+    "byteps_version": (c_char_p, []),
+    "byteps_join_start": (c_int, [c_char_p, POINTER(_JOB), _ERROR]),
+    "byteps_join_finish": (c_int, [POINTER(_JOB), c_int64, _ERROR]),
+    "byteps_leave": (c_int, [_JOB, c_int, _ERROR]),
+    "byteps_rank": (c_uint32, [_JOB]),
+    "byteps_size": (c_uint32, [_JOB]),
+    "byteps_local_rank": (c_uint32, [_JOB]),
+    "byteps_local_size": (c_uint32, [_JOB]),
+    "byteps_server_count": (c_uint32, [_JOB]),
+    "byteps_push_pull": (c_int, [_JOB, POINTER(Tensor), POINTER(c_int64), _ERROR]),
+    "byteps_poll": (c_int, [_JOB, c_int64]),
+    "byteps_wait": (c_int, [_JOB, c_int64, c_int64, _ERROR]),
+    "byteps_barrier": (c_int, [_JOB, c_int64, _ERROR]),
+    "byteps_get_metrics": (c_int, [_JOB, POINTER(Metrics)]),
+    "byteps_environment_reference": (c_char_p, []),
+}
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Gives every function its types; AttributeError when the library lacks one."""
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments

@@ -1,0 +1,210 @@
+"""Job: one membership in a job, over the C interface.
+
+Waiting is done in slices of SLICE_NS, so that Ctrl-C and other Python signal handlers run soon; within a slice nothing
+polls and Python's lock is free.
+
+Threads: everything may be called from any thread, leave() too: it ends the waits of the others with CancelledError.
+Fork: in a child every call raises InvalidArgumentError, except leave(), which does nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from ctypes import byref
+from typing import Callable, Dict, Mapping, NamedTuple, Optional
+
+from byteps._core import abi, errors
+from byteps._core.library import Library, load
+
+SLICE_NS = 200_000_000
+
+_library: Optional[Library] = None  # loaded at the first join: importing byteps needs no library
+_jobs: "weakref.WeakSet[Job]" = weakref.WeakSet()
+
+
+def library() -> Library:
+    global _library
+    if _library is None:
+        _library = load()
+    return _library
+
+
+class Metrics(NamedTuple):
+    """Counted since the job was joined. Bytes are those of tensors, without headers."""
+
+    pushed_bytes: int
+    pulled_bytes: int
+    finished_operations: int
+    finished_bytes: int
+    failed_operations: int
+    reconnects: int
+
+
+class Job:
+    """Made by join(). `rank`, `size`, `local_rank`, `local_size` and `server_count` stay the same while it lives;
+    a job of one has no servers."""
+
+    def __init__(self, pointer: int, lib: Library) -> None:
+        self._library = lib
+        self._pointer: Optional[int] = pointer  # None: left, or a forked child's copy
+        self._ended_as: Optional[Callable[[], errors.BytePSError]] = None
+        # Guards the two above against leave(). Reentrant: a signal handler may call us amid one of our calls.
+        self._lock = threading.RLock()
+        self._quiet = threading.Condition(self._lock)
+        self._blocked: Dict[int, int] = {}  # calls in the C library without the lock, per thread
+        self._submit = lib.nonblocking.byteps_push_pull
+        self._poll = lib.nonblocking.byteps_poll
+        self._wait = lib.blocking.byteps_wait
+        self.rank: int = lib.nonblocking.byteps_rank(pointer)
+        self.size: int = lib.nonblocking.byteps_size(pointer)
+        self.local_rank: int = lib.nonblocking.byteps_local_rank(pointer)
+        self.local_size: int = lib.nonblocking.byteps_local_size(pointer)
+        self.server_count: int = lib.nonblocking.byteps_server_count(pointer)
+        _jobs.add(self)
+
+    @classmethod
+    def join(cls, settings: Optional[Mapping[str, str]] = None) -> "Job":
+        """Joins the job that the environment describes, `settings` overriding it. Blocks until all members are there."""
+        lib = library()
+        error = abi.Error()
+        pointer = ctypes.c_void_p()
+        lines = "\n".join(f"{name}={value}" for name, value in (settings or {}).items())
+        code = lib.blocking.byteps_join_start(lines.encode(), byref(pointer), byref(error))
+        try:
+            while code in (abi.OK, abi.AGAIN):
+                code = lib.blocking.byteps_join_finish(byref(pointer), SLICE_NS, byref(error))
+                if code == abi.OK:
+                    return cls(pointer.value or 0, lib)
+        except BaseException:  # a signal between two slices
+            if pointer.value:
+                lib.blocking.byteps_leave(pointer, 1, None)
+            raise
+        raise errors.from_code(code, error.text())
+
+    def leave(self, final: bool = True) -> None:
+        """Leaves the job; what is under way ends with CancelledError. Harmless when repeated.
+
+        final: this process will not join again, so servers and scheduler may end when all workers have left."""
+        with self._lock:
+            pointer, self._pointer = self._pointer, None
+            if pointer is None:
+                return
+            self._ended_as = lambda: errors.CancelledError("this process has left the job")
+            # This thread itself is here, so not in the C library, even when a signal handler called from amid a wait.
+            while any(thread != threading.get_ident() for thread in self._blocked):
+                self._quiet.wait()
+        error = abi.Error()
+        code = self._library.blocking.byteps_leave(pointer, int(final), byref(error))
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+
+    @property
+    def is_live(self) -> bool:
+        """False after leave(), and in a forked child."""
+        return self._pointer is not None
+
+    def push_pull(
+        self,
+        name: str,
+        dtype: int,
+        input: int,
+        output: int,
+        element_count: int,
+        operation: int,
+        root: int = 0,
+        priority: int = 0,
+        once: bool = False,
+    ) -> int:
+        """Starts one exchange and returns its handle; never blocks. `input` and `output` are addresses (0: none) of
+        memory that must stay valid until wait() has returned or raised for the handle, or the job has been left."""
+        tensor = abi.Tensor(
+            abi.TENSOR_BYTES,
+            dtype,
+            name.encode(),
+            input,
+            output,
+            element_count,
+            operation,
+            root,
+            priority,
+            abi.ONCE if once else 0,
+        )
+        handle = ctypes.c_int64()
+        error = abi.Error()
+        with self._lock:
+            code = self._submit(self._live_pointer(), byref(tensor), byref(handle), byref(error))
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+        return handle.value
+
+    def poll(self, handle: int) -> bool:
+        """True when wait() would not block. InvalidArgumentError: no such handle, or used up."""
+        with self._lock:
+            state = self._poll(self._live_pointer(), handle)
+        if state < 0:
+            raise errors.InvalidArgumentError(f"handle {handle} is not known, or has been waited for already")
+        return bool(state)
+
+    def wait(self, handle: int) -> None:
+        """Blocks until the exchange has ended, and raises if it failed; either uses the handle up. An exception from a
+        signal handler (KeyboardInterrupt) does not: wait again."""
+        self._in_slices(lambda pointer, error: self._wait(pointer, handle, SLICE_NS, error))
+
+    def barrier(self) -> None:
+        """All workers meet here."""
+        call = self._library.blocking.byteps_barrier
+        self._in_slices(lambda pointer, error: call(pointer, SLICE_NS, error))
+
+    def metrics(self) -> Metrics:
+        raw = abi.Metrics(abi.METRICS_BYTES)
+        with self._lock:
+            code = self._library.nonblocking.byteps_get_metrics(self._live_pointer(), byref(raw))
+        if code != abi.OK:
+            raise errors.from_code(code, "the counters cannot be read")
+        return Metrics(*(int(getattr(raw, field)) for field in Metrics._fields))
+
+    def _live_pointer(self) -> int:
+        pointer = self._pointer
+        if pointer is None:
+            raise self._ended_as() if self._ended_as else errors.NotInitializedError()
+        return pointer
+
+    def _in_slices(self, call: Callable[[int, "ctypes._CArgObject"], int]) -> None:
+        error = abi.Error()
+        thread = threading.get_ident()
+        code = abi.AGAIN
+        while code == abi.AGAIN:
+            with self._lock:
+                pointer = self._live_pointer()
+                self._blocked[thread] = self._blocked.get(thread, 0) + 1
+            try:
+                code = call(pointer, byref(error))
+            finally:
+                with self._lock:
+                    self._blocked[thread] -= 1
+                    if self._blocked[thread] == 0:
+                        del self._blocked[thread]
+                        self._quiet.notify_all()
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+
+    def _become_inert(self) -> None:
+        """In a forked child. The parent's memory is not freed: its threads are not here to give it back."""
+        self._lock = threading.RLock()  # the parent may have held it
+        self._quiet = threading.Condition(self._lock)
+        self._blocked = {}
+        self._pointer = None
+        self._ended_as = lambda: errors.InvalidArgumentError(
+            "this process was forked from a member of a job and is none itself: use byteps in the parent only"
+        )
+
+
+def _after_fork_in_child() -> None:
+    for job in list(_jobs):
+        job._become_inert()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

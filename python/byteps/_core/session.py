@@ -1,0 +1,176 @@
+"""The one job of this process, shared by all framework layers.
+
+init() joins, shutdown() leaves, and init() may be called again. There is at most one job at a time; layers of two
+frameworks in one process use the same one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from typing import Callable, Dict, List, Optional, Tuple
+
+from byteps._core import errors
+from byteps._core.client import Job, Metrics
+
+SPEED_INTERVAL_S = 10.0
+NO_SPEED = (0, -5.0)
+
+
+class Session:
+    """A joined job and what is counted per job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._numbers: Dict[str, int] = {}  # next number per prefix
+        self._owners: Dict[str, object] = {}  # what a name of lasting_name() stands for
+        self._speed_time_s = time.monotonic()
+        self._speed_bytes = 0
+
+    def unique_name(self, prefix: str) -> str:
+        """`prefix` with a number that grows with each call: the same on all ranks that make the same calls in the
+        same order since they joined."""
+        number = self._numbers.get(prefix, 0)
+        self._numbers[prefix] = number + 1
+        return f"{prefix}.{number}"
+
+    def lasting_name(self, name: str, meaning: object) -> str:
+        """`name`, or when that stands for something else already (another shape: a second model), `name` with a number.
+        The same on all ranks that make the same calls in the same order."""
+        candidate, number = name, 1
+        while self._owners.setdefault(candidate, meaning) != meaning:
+            number += 1
+            candidate = f"{name}.{number}"
+        return candidate
+
+    def take_speed(self) -> Tuple[int, float]:
+        now_s = time.monotonic()
+        duration_s = now_s - self._speed_time_s
+        if duration_s < SPEED_INTERVAL_S or os.environ.get("BYTEPS_TELEMETRY_ON", "1") == "0":
+            return NO_SPEED
+        finished_bytes = self.job.metrics().finished_bytes
+        speed = (finished_bytes - self._speed_bytes) / duration_s / 1e6
+        self._speed_time_s, self._speed_bytes = now_s, finished_bytes
+        return int(time.time() * 1000), speed
+
+
+_session: Optional[Session] = None
+_lock = threading.RLock()  # serializes init and shutdown
+_leave_hooks: List[Callable[[], None]] = []
+
+
+def current() -> Session:
+    session = _session
+    if session is None:
+        raise errors.NotInitializedError()
+    return session
+
+
+def job() -> Job:
+    return current().job
+
+
+def on_leave(hook: Callable[[], None]) -> None:
+    """`hook` runs each time after the job has been left: the memory of pending operations is free then."""
+    _leave_hooks.append(hook)
+
+
+def init(lazy: bool = True) -> None:
+    """Joins the job that the environment describes and waits until all members are there; without DMLC_* variables it
+    is a job of one. Does nothing when already joined. `lazy` is accepted for compatibility and makes no difference:
+    joining is cheap, and an error in the settings shows here."""
+    del lazy
+    _join()
+
+
+def shutdown() -> None:
+    """Leaves the job; init() may be called again within twice BYTEPS_FAILURE_TIMEOUT_MS, for so long servers and
+    scheduler stay. A process that just ends has no need to call this."""
+    _leave(final=False)
+
+
+def suspend() -> None:
+    """Leaves the job in order to resume() in one of another size."""
+    _leave(final=False)
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
+    """Joins a job with `num_workers` worker machines and `num_servers` servers as rank `global_rank`. Names keep their
+    meaning; parameters are not synchronized: broadcast them. `context` is accepted for compatibility."""
+    del context
+    with _lock:
+        if _session is not None:
+            raise errors.InvalidArgumentError("resume() in a running job: call suspend() first")
+        local_size = int(os.environ.get("BYTEPS_LOCAL_SIZE") or 1)
+        os.environ["DMLC_NUM_WORKER"] = str(num_workers)
+        os.environ["DMLC_NUM_SERVER"] = str(num_servers)
+        os.environ["BYTEPS_GLOBAL_RANK"] = str(global_rank)
+        os.environ["DMLC_WORKER_ID"] = str(global_rank // local_size)
+        _join()
+
+
+def size() -> int:
+    """The number of workers in the job."""
+    return job().size
+
+
+def rank() -> int:
+    """This worker's number, from 0 to size() - 1."""
+    return job().rank
+
+
+def local_size() -> int:
+    """The number of workers on this machine."""
+    return job().local_size
+
+
+def local_rank() -> int:
+    """This worker's number on this machine."""
+    return job().local_rank
+
+
+def barrier() -> None:
+    """Returns when all workers have called it."""
+    job().barrier()
+
+
+def metrics() -> Metrics:
+    """Bytes and operations counted since init()."""
+    return job().metrics()
+
+
+def get_pushpull_speed() -> Tuple[int, float]:
+    """(milliseconds since 1970, MB/s): the bytes of finished push_pulls since the last point, at most one point every
+    10 s; (0, -5.0) when there is none yet, and with BYTEPS_TELEMETRY_ON=0."""
+    return current().take_speed()
+
+
+def _join() -> None:
+    global _session
+    with _lock:
+        if _session is None:
+            _session = Session(Job.join())
+
+
+def _leave(final: bool) -> None:
+    global _session
+    with _lock:
+        session, _session = _session, None
+        if session is None:
+            return
+        try:
+            session.job.leave(final)
+        finally:
+            for hook in _leave_hooks:
+                hook()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_leave, final=True)

@@ -1,0 +1,251 @@
+"""Broadcasts: one rank's parameters, optimizer state or objects to all.
+
+Every broadcast has a name of its own, numbered by call, so all ranks must make the same calls in the same order. The
+tensors of one call travel together, in any order. Before, the ranks compare what they are about to broadcast, and all of
+them raise when they differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+
+from byteps._core import abi, errors, session
+from byteps.torch import ops
+
+try:
+    import cloudpickle as _pickler  # also takes lambdas, and classes of __main__
+except ImportError:
+    _pickler = pickle  # type: ignore[assignment]
+
+__all__ = ["broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, Any]], Iterable[torch.Tensor]]
+
+
+def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "Parameter.") -> None:
+    """Gives all ranks the root's values, in place. `params`: model.state_dict(), model.named_parameters(),
+    model.parameters(), or a list of either kind. Buffers of any dtype are welcome; None entries are skipped."""
+    _check_root(root_rank)
+    named = _named_tensors(params)
+    _require_agreement(
+        [f"{name}: {_spec(tensor)}" for name, tensor in named], root_rank, "broadcast_parameters: parameters differ"
+    )
+    _broadcast_all(named, root_rank, prefix)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
+) -> None:
+    """Gives all ranks the options of the root's parameter groups (learning rate, ...) and the root's state, whatever
+    they had before: also nothing, before the first step. The parameters themselves are not broadcast."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    _check_root(root_rank)
+    groups = optimizer.param_groups
+    _require_agreement(
+        [f"group {i}, parameter {j}: {_spec(p)}" for i, g in enumerate(groups) for j, p in enumerate(g["params"])],
+        root_rank,
+        "broadcast_optimizer_state: the optimizers' parameters differ",
+    )
+    parameters = [p for group in groups for p in group["params"]]
+    indices = {id(p): index for index, p in enumerate(parameters)}
+    here = {
+        "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
+        # Keyed by the parameter's index; what is not about a parameter, by its own key.
+        "state": {
+            ("parameter", indices[id(key)]) if isinstance(key, torch.Tensor) else ("key", key): value
+            for key, value in optimizer.state.items()
+        },
+    }
+    is_root = session.job().rank == root_rank
+    skeleton, tensors = _take_tensors_out(here)
+    skeleton = broadcast_object(skeleton, root_rank, "optimizer")
+    if not is_root:
+        tensors = []
+        here = _put_tensors_in(skeleton, here, tensors)
+    _broadcast_all([(str(index), tensor) for index, tensor in enumerate(tensors)], root_rank, f"{prefix}optimizer.")
+    if is_root:
+        return
+    for group, options in zip(groups, here["groups"]):
+        group.update(options)
+    optimizer.state.clear()
+    for (kind, key), value in here["state"].items():
+        optimizer.state[parameters[key] if kind == "parameter" else key] = value
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+    """The root's object, on all ranks (on the root `obj` itself). It is pickled, with cloudpickle when that is installed:
+    use it between members of one job only, which trust each other. The others' `obj` does not matter."""
+    _check_root(root_rank)
+    current = session.current()
+    is_root = current.job.rank == root_rank
+    unique = current.unique_name(f"Object.{name or 'object'}")
+    payload, failure = b"", None
+    if is_root:
+        try:
+            payload = _pickler.dumps(obj)
+        except Exception as error:  # whatever the object's own code raises
+            failure = error
+            payload = f"{type(error).__name__}: {error}".encode()
+    header = torch.tensor([int(failure is not None), len(payload)], dtype=torch.int64)
+    ops.synchronize(ops.start_broadcast(header, root_rank, unique + ".size"))
+    failed, payload_bytes = header.tolist()
+    content = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[: len(payload)]
+    if not is_root:
+        content = torch.empty(payload_bytes, dtype=torch.uint8)
+    ops.synchronize(ops.start_broadcast(content, root_rank, unique + ".content"))
+    if is_root:
+        if failure is not None:
+            raise failure
+        return obj
+    received = bytes(memoryview(content.numpy())) if _has_numpy() else bytes(content.tolist())
+    if failed:
+        raise errors.BytePSError(
+            f"broadcast_object: root rank {root_rank} could not pickle its object: {received.decode(errors='replace')}"
+        )
+    return pickle.loads(received)
+
+
+def _has_numpy() -> bool:
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+# ---- tensors
+
+
+def _named_tensors(params: Parameters) -> List[Tuple[str, torch.Tensor]]:
+    if isinstance(params, Mapping):
+        items: List[Any] = sorted(params.items())
+    elif isinstance(params, (str, bytes, torch.Tensor, torch.nn.Module)) or not isinstance(params, Iterable):
+        raise ValueError(
+            f"invalid params of type {type(params).__name__}: expected model.state_dict(), model.named_parameters(), "
+            "or a list of tensors"
+        )
+    else:
+        items = [
+            item if isinstance(item, tuple) and len(item) == 2 else (str(index), item)
+            for index, item in enumerate(params)
+        ]
+    for name, tensor in items:
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"'{name}' is a {type(tensor).__name__}, not a tensor; use broadcast_object for other objects"
+            )
+    duplicates = {name for name, _ in items if sum(other == name for other, _ in items) > 1} if items else set()
+    if duplicates:
+        raise ValueError("names must be unique. Found duplicates: " + ", ".join(sorted(map(str, duplicates))))
+    return [(str(name), tensor) for name, tensor in items if tensor is not None]
+
+
+def _broadcast_all(named: List[Tuple[str, torch.Tensor]], root_rank: int, prefix: str) -> None:
+    """All at once; every handle is waited for, also when one has failed."""
+    call = session.current().unique_name("call")
+    handles = [ops.start_broadcast(tensor, root_rank, f"{prefix}{name}@{call}") for name, tensor in named]
+    failure: Optional[Exception] = None
+    for handle in handles:
+        try:
+            ops.synchronize(handle)
+        except errors.BytePSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _spec(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).replace('torch.', '')}{list(tensor.shape)}"
+
+
+# ---- nested structures
+
+
+class _TensorPlace:
+    """Stands for a tensor in a structure that is pickled."""
+
+    def __init__(self, dtype: torch.dtype, shape: Tuple[int, ...]) -> None:
+        self.dtype = dtype
+        self.shape = shape
+
+
+def _take_tensors_out(value: Any) -> Tuple[Any, List[torch.Tensor]]:
+    """A copy with places for tensors, and the tensors in their order."""
+    tensors: List[torch.Tensor] = []
+
+    def visit(leaf: Any, _: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        tensors.append(leaf)
+        return _TensorPlace(leaf.dtype, tuple(leaf.shape))
+
+    return _copy(value, None, visit), tensors
+
+
+def _put_tensors_in(skeleton: Any, former: Any, tensors: List[torch.Tensor]) -> Any:
+    """A copy with tensors in the places, which are appended to `tensors`: that of `former` where it fits, so that others
+    who hold it see the new values."""
+
+    def visit(leaf: Any, old: Any) -> Any:
+        if not isinstance(leaf, _TensorPlace):
+            return leaf
+        fits = isinstance(old, torch.Tensor) and old.dtype == leaf.dtype and tuple(old.shape) == leaf.shape
+        tensors.append(old if fits else torch.empty(leaf.shape, dtype=leaf.dtype))
+        return tensors[-1]
+
+    return _copy(skeleton, former, visit)
+
+
+def _copy(value: Any, former: Any, visit: Callable[[Any, Any], Any]) -> Any:
+    """Copies dicts, lists and tuples, and calls visit(leaf, what `former` has in its place or None)."""
+    if isinstance(value, dict):
+        known = former if isinstance(former, dict) else {}
+        copied: Dict[Any, Any] = {key: _copy(item, known.get(key), visit) for key, item in value.items()}
+        return copied
+    if type(value) in (list, tuple):
+        olds = former if isinstance(former, (list, tuple)) and len(former) == len(value) else [None] * len(value)
+        return type(value)(_copy(item, old, visit) for item, old in zip(value, olds))
+    return visit(value, former)
+
+
+# ---- agreement
+
+
+def _check_root(root_rank: int) -> None:
+    size = session.job().size
+    if not isinstance(root_rank, int) or not 0 <= root_rank < size:
+        raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, 0 to {size - 1}")
+
+
+def _require_agreement(items: List[str], root_rank: int, what: str) -> None:
+    """Raises ValueError on every rank, with what differs, unless all ranks have the same items in the same order."""
+    current = session.current()
+    job = current.job
+    if job.size == 1:
+        return
+    digest = hashlib.sha256("\n".join(items).encode()).digest()
+    table = torch.zeros(job.size, dtype=torch.int64)
+    table[job.rank] = int.from_bytes(digest[:8], "little", signed=True)
+    ops.synchronize(ops.start(table, table, abi.SUM, current.unique_name("agreement"), once=True))
+    differing = [rank for rank, value in enumerate(table.tolist()) if value != table[root_rank]]
+    if not differing:
+        return
+    expected = broadcast_object(items, root_rank, "agreement")
+    message = f"{what} on rank {', '.join(map(str, differing))} from those of root rank {root_rank}"
+    if job.rank in differing:
+        lacking = [item for item in expected if item not in items]
+        extra = [item for item in items if item not in expected]
+        message += f". Here lacking: {_shortened(lacking)}. Here in addition: {_shortened(extra)}"
+        if not lacking and not extra:
+            message += ". The order differs"
+    raise ValueError(message)
+
+
+def _shortened(items: List[str]) -> str:
+    shown = "; ".join(items[:5]) or "nothing"
+    return shown + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

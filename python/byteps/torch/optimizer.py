@@ -1,0 +1,339 @@
+"""DistributedOptimizer: any torch optimizer, with gradients averaged over all workers before each step.
+
+One parameter's way: backward accumulates its gradient; the hook counts the passes and, after the last one, starts the
+push_pull in place; step() waits for all of them and calls the wrapped optimizer's own step().
+
+Invariants
+ 1. All ranks push the same parameters at each synchronize(): those without a gradient on a rank are pushed as zeros.
+ 2. A parameter to which no rank gave a gradient keeps grad None, and the optimizer skips it, as it would on one worker.
+    To know this, one small tensor per step carries a bit per parameter (logical or over the ranks).
+ 3. While a gradient is under way nobody else may write to it; what shows this (torch's version counter) is an error.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type
+
+import torch
+
+from byteps._core import abi, errors, session
+from byteps.torch import ops
+from byteps.torch.compression import Compression, Compressor
+
+__all__ = ["DistributedOptimizer"]
+
+
+def DistributedOptimizer(  # noqa: N802: the name users know
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
+    compression: Type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+) -> torch.optim.Optimizer:
+    """An optimizer of the same class that averages gradients over all workers before each step. It shares parameter
+    groups and state with `optimizer`, which should not be used any more.
+
+    named_parameters: model.named_parameters(), in the order of the layers: the first ones, which the next forward pass
+        needs first, travel first. Without it, the order within the optimizer's groups counts. All ranks must have the
+        same names.
+    compression: Compression.none, .fp16 or .bf16: what travels.
+    backward_passes_per_step: so many backward passes are accumulated locally, as a sum, before the gradients travel.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "DistributedOptimizer does not support torch.optim.LBFGS: it evaluates the loss several times within one "
+            "step, as often as its line search on this rank's data asks for. Use a first-order optimizer."
+        )
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    kind = type(optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {})
+    distributed = kind.__new__(kind)
+    # A learning rate scheduler replaces `step` in the instance it is made for; that one bypasses us.
+    distributed.__dict__.update((key, value) for key, value in vars(optimizer).items() if key != "step")
+    distributed._attach(optimizer, named_parameters, compression, backward_passes_per_step)
+    return distributed
+
+
+class _Slot:
+    """What is known of one parameter."""
+
+    __slots__ = ("context", "grad", "grad_version", "handle", "hook", "name", "parameter", "passes_left", "priority")
+
+    def __init__(self, parameter: torch.Tensor, name: str, priority: int, passes: int) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.priority = priority
+        self.passes_left = passes
+        self.hook: Any = None
+        # While a push_pull is under way:
+        self.handle: Optional[int] = None
+        self.context: Any = None
+        self.grad: Optional[torch.Tensor] = None  # parameter.grad at the push; None: it had none
+        self.grad_version = 0
+
+
+class _DistributedOptimizer:
+    """Mixed in before the wrapped optimizer's class."""
+
+    def _attach(
+        self,
+        original: torch.optim.Optimizer,
+        named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]],
+        compression: Type[Compressor],
+        passes: int,
+    ) -> None:
+        self._original = original
+        self._compression = compression
+        self._passes_per_step = _checked_passes(passes)
+        self._should_synchronize = True
+        self._synchronized = False
+        self._slots: List[_Slot] = []
+        self._owned: set = set()  # id() of every parameter with a slot
+        names = _names_in_layer_order(named_parameters)
+        in_groups = [p for group in self.param_groups for p in group["params"]]
+        unnamed = _numbered_names(self.param_groups)
+        wanted = {id(p) for p in in_groups}
+        for parameter, name in names:
+            if id(parameter) in wanted:
+                self._add_slot(parameter, name)
+        for parameter in in_groups:
+            if id(parameter) not in self._owned:
+                self._add_slot(parameter, unnamed[id(parameter)])
+        self._hook_what_needs_it()
+
+    # ---- what users call
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are averaged. step() does this by itself; call it to work on the averaged gradients,
+        for example to clip them, and then step() within skip_synchronize()."""
+        self._hook_what_needs_it()
+        if not _alone():
+            self._push_what_is_missing()
+            present = self._push_presence()
+            failure = self._wait_for_all(present)
+            if failure is not None:
+                raise failure
+        for slot in self._slots:
+            slot.passes_left = self._passes_per_step
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, step() does not synchronize: synchronize() has been called before.
+
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        """
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Another number of backward passes from now on; not while gradients are under way."""
+        self._raise_if_under_way("set_backward_passes_per_step() was called")
+        self._passes_per_step = _checked_passes(passes)
+        for slot in self._slots:
+            slot.passes_left = passes
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, **kwargs: Any) -> Any:
+        """Averages the gradients and updates the parameters. A closure is called as by the wrapped optimizer, and the
+        gradients that it makes are averaged before they are used."""
+        self._original._opt_called = True  # for a scheduler that was made for the original
+        if not self._should_synchronize:
+            self._synchronized = False
+            return self._step_here(closure, kwargs)
+        if closure is None:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): gradients are averaged twice, which costs time",
+                    stacklevel=2,
+                )
+            self.synchronize()
+            self._synchronized = False
+            return self._step_here(None, kwargs)
+        if any(slot.handle is not None for slot in self._slots):
+            self.synchronize()
+
+        def averaged_closure() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        result = self._step_here(averaged_closure, kwargs)
+        self._synchronized = False
+        return result
+
+    step.hooked = True  # torch wraps step() for its own hooks; the wrapped class's step, called by ours, has them
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        self._raise_if_under_way(
+            "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+            "optimizer.synchronize()"
+        )
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        super().add_param_group(param_group)  # type: ignore[misc]
+        for parameter in self.param_groups[-1]["params"]:
+            self._add_slot(parameter, _numbered_names(self.param_groups)[id(parameter)])
+        self._hook_what_needs_it()
+
+    @staticmethod
+    def find_duplicates(lst: Iterable[Any]) -> set:
+        """The elements that occur more than once."""
+        seen: set = set()
+        return {item for item in lst if item in seen or seen.add(item)}
+
+    # ---- pushing
+
+    def _add_slot(self, parameter: torch.Tensor, name: str) -> None:
+        spec = (parameter.dtype, tuple(parameter.shape), self._compression)
+        wire_name = session.current().lasting_name("Gradient." + name, spec)
+        self._slots.append(_Slot(parameter, wire_name, -len(self._slots), self._passes_per_step))
+        self._owned.add(id(parameter))
+
+    def _hook_what_needs_it(self) -> None:
+        """A frozen parameter can have no hook; it gets one when it is thawed."""
+        for slot in self._slots:
+            if slot.hook is None and slot.parameter.requires_grad:
+                slot.hook = slot.parameter.register_post_accumulate_grad_hook(self._make_hook(slot))
+
+    def _make_hook(self, slot: _Slot) -> Callable[[torch.Tensor], None]:
+        def hook(_: torch.Tensor) -> None:
+            if _alone():
+                return
+            if slot.handle is not None or slot.passes_left <= 0:
+                raise AssertionError(
+                    f"{slot.name}: gradients were computed more than backward_passes_per_step "
+                    f"({self._passes_per_step}) times before step() or synchronize(); increase "
+                    "backward_passes_per_step to accumulate gradients locally"
+                )
+            self._synchronized = False
+            slot.passes_left -= 1
+            if slot.passes_left == 0:
+                self._push(slot)
+
+        return hook
+
+    def _push(self, slot: _Slot) -> None:
+        grad = slot.parameter.grad
+        slot.grad = grad
+        if grad is None:
+            grad = torch.zeros(slot.parameter.shape, dtype=slot.parameter.dtype, device=slot.parameter.device)
+        elif grad.layout != torch.strided:
+            raise ValueError(
+                f"{slot.name}: sparse gradients are not supported in this version; "
+                "use a dense gradient, for example torch.nn.Embedding(..., sparse=False)"
+            )
+        else:
+            slot.grad_version = grad._version
+        with torch.no_grad():
+            tensor, slot.context = self._compression.compress(grad)
+        slot.handle = ops.push_pull_async_inplace(tensor, name=slot.name, priority=slot.priority)
+
+    def _push_what_is_missing(self) -> None:
+        for slot in self._slots:
+            if slot.handle is None and slot.parameter.requires_grad:
+                self._push(slot)
+
+    def _push_presence(self) -> torch.Tensor:
+        """One bit per parameter: some rank has a gradient for it (invariant 2)."""
+        present = torch.tensor([slot.handle is not None and slot.grad is not None for slot in self._slots])
+        name = session.current().lasting_name("Gradients.present", len(self._slots))
+        first = 1  # before all gradients: it is tiny, and all of them are needed anyway
+        return ops.synchronize(ops.start(present, present, abi.SUM, name, first))
+
+    # ---- taking results
+
+    def _wait_for_all(self, present: torch.Tensor) -> Optional[Exception]:
+        """Every handle is waited for, also when one has failed, so that the next step begins clean."""
+        failure: Optional[Exception] = None
+        for slot, is_present in zip(self._slots, present.tolist()):
+            if slot.handle is None:
+                continue
+            changed = slot.grad is not None and slot.grad._version != slot.grad_version
+            try:
+                result = ops.synchronize(slot.handle)
+            except errors.BytePSError as error:
+                failure = failure or error
+            else:
+                if changed:
+                    failure = failure or RuntimeError(_CHANGED.format(name=slot.name))
+                elif is_present:
+                    self._take(slot, result)
+            slot.handle = slot.grad = slot.context = None
+        return failure
+
+    def _take(self, slot: _Slot, result: torch.Tensor) -> None:
+        parameter = slot.parameter
+        with torch.no_grad():
+            averaged = self._compression.decompress(result, slot.context)
+            if parameter.grad is averaged:
+                return
+            if parameter.grad is not None:
+                parameter.grad.copy_(averaged)
+            elif slot.grad is None:  # other ranks had a gradient
+                parameter.grad = averaged
+            # Otherwise the user dropped it after backward (model.zero_grad()): it stays dropped.
+
+    # ---- small things
+
+    def _step_here(self, closure: Optional[Callable[[], Any]], kwargs: Dict[str, Any]) -> Any:
+        if closure is None:
+            return super().step(**kwargs)  # type: ignore[misc]
+        return super().step(closure, **kwargs)  # type: ignore[misc]
+
+    def _raise_if_under_way(self, what: str) -> None:
+        if any(slot.handle is not None for slot in self._slots):
+            raise AssertionError(f"{what}. This is prohibited: gradients are under way")
+
+
+_CHANGED = (
+    "{name}: the gradient was changed between backward() and synchronize(), while it was being averaged. Call "
+    "optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() within "
+    "optimizer.skip_synchronize()"
+)
+
+
+def _alone() -> bool:
+    return session.job().server_count == 0
+
+
+def _checked_passes(passes: int) -> int:
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step is {passes}: it must be at least 1")
+    return passes
+
+
+def _names_in_layer_order(
+    named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]],
+) -> List[Tuple[torch.Tensor, str]]:
+    named = list(named_parameters) if named_parameters is not None else []
+    if any(not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str) for item in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    duplicates = _DistributedOptimizer.find_duplicates(name for name, _ in named)
+    if duplicates:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. Found duplicates: " + ", ".join(sorted(duplicates))
+        )
+    by_parameter = {id(parameter): (parameter, name) for name, parameter in named}
+    return list(by_parameter.values())
+
+
+def _numbered_names(groups: List[Dict[str, Any]]) -> Dict[int, str]:
+    return {
+        id(parameter): f"push_pull.noname.{group_index}.{index}"
+        for group_index, group in enumerate(groups)
+        for index, parameter in enumerate(group["params"])
+    }

@@ -1,0 +1,201 @@
+"""A whole job on loopback for tests: scheduler, servers, and worker processes that stay alive and run what they are told.
+
+    with Cluster(workers=2) as cluster:
+        results = cluster.run(function, 1, b=2)      # function(1, b=2) on every rank; results by rank
+        failures = cluster.failures(function)        # what it raised on every rank, or None
+
+A worker has called byteps.torch.init() before its first function runs. All processes are ended by their own ids.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import cloudpickle
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("BYTEPS_BIN") or ROOT / "build/release/bin")
+RUN_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 15.0
+
+
+class ClusterError(Exception):
+    """A process did not do its part: it died, or did not answer in time."""
+
+
+class RemoteError(Exception):
+    """A function raised on a rank: `kind` is the exception's class name, `bases` those of its bases."""
+
+    def __init__(self, rank: int, kind: str, bases: Sequence[str], text: str, trace: str) -> None:
+        super().__init__(f"rank {rank}: {kind}: {text}\n{trace}")
+        self.rank, self.kind, self.bases, self.text = rank, kind, list(bases), text
+
+
+def clean_environment() -> Dict[str, str]:
+    """This process's environment without anything about a job."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "BYTEPS_"))}
+    for name in ("BYTEPS_LIBRARY", "BYTEPS_BIN"):
+        if name in os.environ:
+            environ[name] = os.environ[name]
+    environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT / "tests/python")])
+    environ["OMP_NUM_THREADS"] = "1"
+    return environ
+
+
+def hold_port() -> socket.socket:
+    """A free loopback port, kept from others until the scheduler has bound it (both use SO_REUSEADDR)."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+class Worker:
+    """One worker process and the pipe to it."""
+
+    def __init__(self, rank: int, environ: Dict[str, str], init: bool) -> None:
+        self.rank = rank
+        ours, theirs = Pipe()
+        self.pipe: Connection = ours
+        command = [sys.executable, "-m", "cluster_worker", str(theirs.fileno()), str(int(init))]
+        self.process = subprocess.Popen(command, env=environ, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def send(self, function: Callable, args: tuple, kwargs: dict) -> None:
+        self.pipe.send_bytes(cloudpickle.dumps((function, args, kwargs)))
+
+    def receive(self, deadline: float) -> Any:
+        """('ok', value) or ('error', RemoteError)."""
+        while not self.pipe.poll(0.2):
+            if self.process.poll() is not None and not self.pipe.poll(0):
+                raise ClusterError(f"rank {self.rank} ended with exit code {self.process.returncode}")
+            if time.monotonic() > deadline:
+                raise ClusterError(f"rank {self.rank} did not answer in time")
+        try:
+            tag, value = cloudpickle.loads(self.pipe.recv_bytes())
+        except EOFError:
+            code = self.process.wait(END_TIMEOUT_S)
+            raise ClusterError(f"rank {self.rank} ended with exit code {code}") from None
+        return (tag, value) if tag == "ok" else (tag, RemoteError(self.rank, *value))
+
+
+class Cluster:
+    def __init__(
+        self, workers: int = 2, servers: int = 2, environ: Optional[Dict[str, str]] = None, init: bool = True
+    ) -> None:
+        self.size = workers
+        self.server_count = servers
+        self._extra = dict(environ or {})
+        self._init = init
+        self.workers: List[Worker] = []
+        self.services: List[subprocess.Popen] = []
+        self.broken = False
+
+    def __enter__(self) -> "Cluster":
+        with hold_port() as held:
+            port = held.getsockname()[1]
+            base = clean_environment()
+            base.update(
+                DMLC_NUM_WORKER=str(self.size),
+                DMLC_NUM_SERVER=str(self.server_count),
+                DMLC_PS_ROOT_URI="127.0.0.1",
+                DMLC_PS_ROOT_PORT=str(port),
+                DMLC_NODE_HOST="127.0.0.1",
+                BYTEPS_JOB_KEY=secrets.token_hex(16),
+                BYTEPS_FORCE_DISTRIBUTED="1",
+                BYTEPS_SERVER_ENGINE_THREAD="2",
+                BYTEPS_START_TIMEOUT_S="60",
+            )
+            base.update(self._extra)
+            try:
+                self._start(base)
+            except BaseException:
+                self.kill()
+                raise
+        return self
+
+    def _start(self, base: Dict[str, str]) -> None:
+        for role, count in (("scheduler", 1), ("server", self.server_count)):
+            for _ in range(count):
+                self.services.append(subprocess.Popen([str(BIN / f"byteps_{role}")], env=dict(base, DMLC_ROLE=role)))
+        for rank in range(self.size):
+            own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID=str(rank))
+            self.workers.append(Worker(rank, own, self._init))
+        self.gather(RUN_TIMEOUT_S)  # every worker says that it is up
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None or self.broken:
+            self.kill()
+        else:
+            self.end()
+
+    # ---- telling workers what to do
+
+    def run(self, function: Callable, *args: Any, **kwargs: Any) -> List[Any]:
+        """Results by rank; raises the first rank's RemoteError if there is one."""
+        return self.run_each([(function, args, kwargs)] * self.size)
+
+    def run_each(self, calls: Sequence[tuple], timeout_s: float = RUN_TIMEOUT_S) -> List[Any]:
+        """The same with a (function, args, kwargs) for each rank."""
+        for tag, value in self.outcomes(calls, timeout_s):
+            if tag == "error":
+                raise value
+        return [value for _, value in self._last]
+
+    def failures(self, function: Callable, *args: Any, **kwargs: Any) -> List[Optional[RemoteError]]:
+        """By rank: what the function raised there, None where it returned."""
+        outcomes = self.outcomes([(function, args, kwargs)] * self.size)
+        return [value if tag == "error" else None for tag, value in outcomes]
+
+    def outcomes(self, calls: Sequence[tuple], timeout_s: float = RUN_TIMEOUT_S) -> List[tuple]:
+        for worker, call in zip(self.workers, calls):
+            worker.send(*call)
+        return self.gather(timeout_s)
+
+    def gather(self, timeout_s: float) -> List[tuple]:
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._last = [worker.receive(deadline) for worker in self.workers]
+        except ClusterError:
+            self.broken = True
+            raise
+        return self._last
+
+    # ---- the end
+
+    def end(self) -> None:
+        """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, with success."""
+        for worker in self.workers:
+            worker.pipe.close()
+        ended: Dict[str, Any] = {}
+        everyone = [(f"worker {w.rank}", w.process) for w in self.workers]
+        everyone += [(f"service {i}", process) for i, process in enumerate(self.services)]
+        try:
+            for title, process in everyone:
+                ended[title] = process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ClusterError(f"{title} did not end; ended so far: {ended}") from None
+        bad = {title: code for title, code in ended.items() if code != 0}
+        if bad:
+            raise ClusterError(f"exit codes: {bad}")
+
+    def kill(self) -> None:
+        for process in [worker.process for worker in self.workers] + self.services:
+            if process.poll() is None:
+                process.kill()
+        for process in [worker.process for worker in self.workers] + self.services:
+            process.wait(END_TIMEOUT_S)
+        for worker in self.workers:
+            worker.pipe.close()
+
+
+__all__ = ["BIN", "ROOT", "Cluster", "ClusterError", "RemoteError", "Worker", "clean_environment", "hold_port", "wait"]

@@ -1,0 +1,36 @@
+"""A worker process of cluster.py: reads pickled calls from the pipe, answers with results, ends when the pipe closes."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+import cloudpickle
+import torch
+
+
+def main() -> None:
+    pipe = Connection(int(sys.argv[1]))
+    torch.set_num_threads(1)
+    if sys.argv[2] == "1":
+        import byteps.torch as bps
+
+        bps.init()
+    pipe.send_bytes(cloudpickle.dumps(("ok", None)))
+    while True:
+        try:
+            request = pipe.recv_bytes()
+        except EOFError:
+            return
+        try:
+            function, args, kwargs = cloudpickle.loads(request)
+            answer = ("ok", function(*args, **kwargs))
+            encoded = cloudpickle.dumps(answer)
+        except BaseException as error:  # everything is told, also SystemExit and KeyboardInterrupt
+            bases = [kind.__name__ for kind in type(error).__mro__]
+            encoded = cloudpickle.dumps(("error", (type(error).__name__, bases, str(error), traceback.format_exc())))
+        pipe.send_bytes(encoded)
+
+
+main()
