@@ -145,7 +145,7 @@ void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
   if (link.lost_since_ns == kNever || was_good) link.lost_since_ns = now;
   if (link.up) {
     pipeline_->on_shard_down(ShardIndex(shard));
-    if (state_ != State::kEnding) {
+    if (state_ != State::kEnding && !link.closing) {
       LOG(log_, kInfo) << "lost " << describe(link) << ": " << why.message();
     }
   }

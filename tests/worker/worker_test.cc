@@ -1,0 +1,563 @@
+// The worker's shell and its door. The test plays the scheduler and the shards on a scripted transport, and is the clock.
+#include "worker/worker.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/worker/scripted_transport.h"
+
+namespace byteps {
+namespace {
+
+using ::testing::HasSubstr;
+using wire::Kind;
+
+const Endpoint kScheduler{"10.0.0.9", 9000};
+const std::vector<Endpoint> kShards = {{"10.0.0.1", 7000}, {"10.0.0.2", 7000}};
+
+Config two_workers() {
+  Config config;
+  config.job.scheduler_host = kScheduler.host;
+  config.job.scheduler_port = kScheduler.port;
+  config.job.worker_count = 2;
+  config.job.server_count = 2;
+  config.job.rank = 0;
+  config.flow.partition_bytes = 64;
+  config.flow.frame_bytes = 64;
+  return config;
+}
+
+wire::Roster roster_of_two() {
+  wire::Roster roster;
+  roster.epoch = Epoch(1);
+  roster.your_rank = 0;
+  roster.partition_bytes = 64;
+  roster.frame_bytes = 64;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    roster.members.push_back({.role = Role::kWorker, .rank = rank, .host = "w", .endpoints = {}});
+  }
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    roster.members.push_back({.role = Role::kServer,
+                              .rank = rank,
+                              .host = "machine" + std::to_string(rank) + ":17",
+                              .endpoints = {kShards[rank]}});
+  }
+  return roster;
+}
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  void turn(TimeNs after = kMillisecond) {
+    now_ += after;
+    do {
+      for (int i = 0; i < 1000 && worker_.turn(now_) > 0; ++i) {
+      }
+    } while (!worker_.finished() && worker_.next_deadline() <= now_ && worker_.turn(now_) > 0);
+  }
+  // Time passes in small steps, as a runner would make it.
+  void pass(TimeNs duration) {
+    for (TimeNs end = now_ + duration; now_ < end && !worker_.finished();) turn(50 * kMillisecond);
+  }
+  // The scheduler stays alive meanwhile.
+  void pass_with_heartbeats(TimeNs duration) {
+    for (TimeNs end = now_ + duration; now_ < end && !worker_.finished();) {
+      say(Kind::kHeartbeat);
+      turn(50 * kMillisecond);
+    }
+  }
+  PeerId scheduler() { return transport_.peer_at(kScheduler); }
+  PeerId shard(std::size_t index) { return transport_.peer_at(kShards[index]); }
+  void say(Kind kind, std::vector<std::byte> payload = {}, std::uint32_t about = 0) {
+    wire::Header header;
+    header.kind = kind;
+    header.epoch = Epoch(1);
+    header.worker = WorkerRank(about);
+    transport_.receive(scheduler(), header, std::move(payload));
+  }
+  void reach_scheduler() {
+    turn();
+    transport_.up(scheduler());
+    turn();
+  }
+  void join() {
+    reach_scheduler();
+    say(Kind::kRoster, wire::encode(roster_of_two()));
+    turn();
+    for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
+    turn();
+    ASSERT_TRUE(door_.state().is_ok()) << door_.state().text();
+  }
+  HandleId submit(const std::string& name, std::vector<float>& values) {
+    Submission one;
+    one.name = name;
+    one.input = values.data();
+    one.output = values.data();
+    one.element_count = values.size();
+    const Result<HandleId> handle = door_.submit(one);
+    EXPECT_TRUE(handle.is_ok()) << handle.status().text();
+    turn();
+    return handle.value();
+  }
+  // Answers every push so far with the bytes it brought.
+  void answer_all() {
+    while (const auto push = transport_.take(Kind::kPush)) {
+      wire::Header answer = push->header;
+      answer.kind = Kind::kAnswer;
+      transport_.receive(push->peer, answer, push->payload);
+    }
+    turn();
+  }
+  Status result(HandleId handle) { return door_.wait(handle, 0); }
+
+  const Config config_ = two_workers();
+  ScriptedTransport transport_;
+  std::vector<std::string> log_lines_;
+  Log log_{"worker 0", LogLevel::kInfo,
+           [this](std::string_view line) { log_lines_.emplace_back(line); }};
+  WorkerDoor door_{config_, nullptr};
+  Worker worker_{config_, transport_, door_, log_, "machine:42"};
+  TimeNs now_ = kSecond;
+};
+
+TEST_F(WorkerTest, joins_through_the_scheduler_and_then_reaches_all_shards) {
+  EXPECT_TRUE(door_.state().is(Code::kAgain));
+  reach_scheduler();
+  const auto join_message = transport_.take(Kind::kJoin);
+  ASSERT_TRUE(join_message);
+  EXPECT_EQ(wire::decode_join(join_message->payload).value().host, "machine:42");
+  say(Kind::kRoster, wire::encode(roster_of_two()));
+  turn();
+  ASSERT_EQ(transport_.attempts.size(), 3u);
+  EXPECT_EQ(transport_.attempts[1].hello.epoch, Epoch(1));
+  EXPECT_EQ(transport_.attempts[1].hello.rank, 0u);
+  EXPECT_EQ(transport_.attempts[1].hello.role, Role::kWorker);
+  transport_.up(shard(0));
+  turn();
+  EXPECT_TRUE(door_.state().is(Code::kAgain)) << "one shard is missing";
+  transport_.up(shard(1));
+  turn();
+  EXPECT_TRUE(door_.state().is_ok());
+  EXPECT_EQ(door_.size(), 2u);
+  EXPECT_EQ(door_.server_count(), 2u);
+}
+
+TEST_F(WorkerTest, submissions_before_joining_are_refused) {
+  float value = 1;
+  Submission one;
+  one.name = "w";
+  one.input = &value;
+  one.output = &value;
+  one.element_count = 1;
+  EXPECT_TRUE(door_.submit(one).status().is(Code::kInvalidArgument));
+  EXPECT_TRUE(door_.begin_barrier().status().is(Code::kInvalidArgument));
+}
+
+TEST_F(WorkerTest, a_tensor_is_declared_pushed_and_answered) {
+  join();
+  std::vector<float> values(40, 2.5F);
+  const HandleId handle = submit("w", values);
+  EXPECT_FALSE(door_.poll(handle).value());
+  EXPECT_EQ(transport_.landings.size(), 2u) << "one per shard";
+  ASSERT_TRUE(transport_.take(Kind::kDeclare));
+  ASSERT_TRUE(transport_.take(Kind::kDeclare));
+  answer_all();
+  EXPECT_TRUE(result(handle).is_ok());
+  EXPECT_TRUE(transport_.landings.empty());
+  const WorkerMetrics metrics = door_.metrics();
+  EXPECT_EQ(metrics.pushed_bytes, 160u);
+  EXPECT_EQ(metrics.pulled_bytes, 160u);
+  EXPECT_EQ(metrics.finished_operations, 1u);
+  EXPECT_EQ(metrics.finished_bytes, 160u);
+  EXPECT_EQ(door_.pending_handles(), 0u);
+}
+
+TEST_F(WorkerTest, a_full_connection_is_asked_again_when_something_of_it_was_sent) {
+  join();
+  std::vector<std::string> names;  // two whose tensors belong to shard 0
+  for (int i = 0; names.size() < 2; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    if (shard_of(2, key_of(name), PartIndex(0)) == ShardIndex(0)) names.push_back(name);
+  }
+  transport_.hold_payloads = true;
+  std::vector<float> a(4);
+  std::vector<float> b(4);
+  const HandleId first = submit(names[0], a);
+  transport_.full = true;
+  const HandleId second = submit(names[1], b);
+  transport_.full = false;
+  const std::size_t sent_before = transport_.sent.size();
+  turn();
+  EXPECT_EQ(transport_.sent.size(), sent_before) << "nothing has come back: it is not asked";
+  transport_.hold_payloads = false;
+  transport_.give_back();
+  turn();
+  answer_all();
+  EXPECT_TRUE(result(first).is_ok());
+  EXPECT_TRUE(result(second).is_ok());
+}
+
+TEST_F(WorkerTest, a_lost_shard_is_reached_again_and_gets_what_it_has_not_answered) {
+  join();
+  std::vector<float> values(40, 1);
+  const HandleId handle = submit("w", values);
+  const std::size_t before = transport_.attempts.size();
+  transport_.sent.clear();
+  const PeerId lost = shard(0);
+  transport_.down(lost, Status(Code::kDisconnected, "reset by peer"));
+  transport_.down(shard(1), Status(Code::kDisconnected, "reset by peer"));
+  turn();
+  EXPECT_EQ(transport_.attempts.size(), before) << "not before reconnect_ns";
+  pass_with_heartbeats(100 * kMillisecond);
+  EXPECT_EQ(transport_.attempts.size(), before + 2);
+  EXPECT_NE(shard(0), lost);
+  transport_.up(shard(0));
+  transport_.up(shard(1));
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kDeclare));
+  answer_all();
+  EXPECT_TRUE(result(handle).is_ok());
+  EXPECT_EQ(door_.metrics().reconnects, 2u);
+  EXPECT_EQ(door_.metrics().pushed_bytes, 320u) << "repeats count";
+}
+
+TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("w", values);
+  const HandleId barrier = door_.begin_barrier().value();
+  turn();
+  transport_.down(shard(1), Status(Code::kDisconnected, "connection refused"));
+  pass_with_heartbeats(2900 * kMillisecond);
+  EXPECT_TRUE(result(handle).is(Code::kAgain));
+  pass_with_heartbeats(200 * kMillisecond);
+  for (const Status& status : {result(handle), result(barrier), door_.state()}) {
+    EXPECT_TRUE(status.is(Code::kDisconnected)) << status.text();
+    EXPECT_THAT(status.message(), HasSubstr("server 1 (machine1:17) at 10.0.0.2:7000"));
+  }
+  const auto fail = transport_.take(Kind::kFail);
+  ASSERT_TRUE(fail);
+  EXPECT_THAT(wire::decode_text(fail->payload).value().text, HasSubstr("10.0.0.2:7000"));
+  Submission late;
+  late.name = "late";
+  EXPECT_THAT(door_.submit(late).status().message(), HasSubstr("10.0.0.2:7000"));
+  say(Kind::kFail, fail->payload);
+  pass(100 * kMillisecond);
+  EXPECT_TRUE(worker_.finished());
+  EXPECT_EQ(door_.pending_handles(), 0u);
+  door_.leave(true);  // harmless
+}
+
+TEST_F(WorkerTest, a_shard_whose_connection_never_lasts_is_unreachable_too) {
+  join();
+  for (int i = 0; i < 200 && door_.state().is_ok(); ++i) {
+    transport_.down(shard(0), Status(Code::kDisconnected, "refused this push"));
+    pass_with_heartbeats(100 * kMillisecond);
+    if (door_.state().is_ok()) transport_.up(shard(0));
+    turn();
+  }
+  EXPECT_TRUE(door_.state().is(Code::kDisconnected));
+  EXPECT_THAT(door_.state().message(), HasSubstr("refused this push"));
+}
+
+TEST_F(WorkerTest, lent_payloads_come_back_before_handles_end_when_the_job_fails) {
+  join();
+  transport_.hold_payloads = true;
+  std::vector<float> values(40);
+  const HandleId handle = submit("w", values);
+  say(Kind::kFail,
+      wire::encode(wire::Text{.text = "worker 1 (host b:7) is gone",
+                              .code = static_cast<std::uint32_t>(Code::kDisconnected)}));
+  turn();
+  const Status status = result(handle);
+  EXPECT_TRUE(status.is(Code::kDisconnected)) << status.text();
+  EXPECT_THAT(status.message(), HasSubstr("worker 1 (host b:7) is gone"));
+  EXPECT_TRUE(transport_.landings.empty());
+  EXPECT_TRUE(worker_.finished());
+}
+
+TEST_F(WorkerTest, leaving_cancels_what_is_pending_and_says_good_bye) {
+  join();
+  std::vector<float> values(40);
+  const HandleId handle = submit("w", values);
+  const HandleId barrier = door_.begin_barrier().value();
+  turn();
+  door_.leave(false);
+  door_.leave(true);  // the first one counts
+  turn();
+  EXPECT_TRUE(result(handle).is(Code::kCancelled));
+  EXPECT_TRUE(result(barrier).is(Code::kCancelled));
+  EXPECT_FALSE(worker_.finished());
+  const auto leave = transport_.take(Kind::kLeave);
+  ASSERT_TRUE(leave);
+  EXPECT_FALSE(wire::decode_leave(leave->payload).value().final);
+  say(Kind::kLeave, wire::encode(wire::Leave{.final = false}), 0);
+  pass(200 * kMillisecond);
+  EXPECT_TRUE(worker_.finished());
+  Submission late;
+  late.name = "late";
+  EXPECT_TRUE(door_.submit(late).status().is(Code::kCancelled));
+}
+
+TEST_F(WorkerTest, leaving_ends_without_a_scheduler_after_the_failure_time) {
+  join();
+  door_.leave(true);
+  turn();
+  pass(2900 * kMillisecond);
+  EXPECT_FALSE(worker_.finished());
+  pass(300 * kMillisecond);
+  EXPECT_TRUE(worker_.finished());
+}
+
+TEST_F(WorkerTest, leaving_before_the_job_is_complete_ends_soon) {
+  turn();
+  door_.leave(true);
+  pass(100 * kMillisecond);
+  EXPECT_TRUE(worker_.finished());
+  EXPECT_TRUE(door_.wait_joined(-1).is(Code::kCancelled));
+}
+
+TEST_F(WorkerTest, barriers_end_in_their_order) {
+  join();
+  const HandleId first = door_.begin_barrier().value();
+  const HandleId second = door_.begin_barrier().value();
+  turn();
+  ASSERT_TRUE(transport_.take(Kind::kBarrier));
+  EXPECT_TRUE(result(first).is(Code::kAgain));
+  say(Kind::kBarrierDone, wire::encode(wire::Barrier{.number = 0}));
+  turn();
+  EXPECT_TRUE(result(first).is_ok());
+  EXPECT_TRUE(result(second).is(Code::kAgain));
+  say(Kind::kBarrierDone, wire::encode(wire::Barrier{.number = 1}));
+  turn();
+  EXPECT_TRUE(result(second).is_ok());
+}
+
+TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_one_line) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("w", values);
+  const auto push = transport_.take(Kind::kPush);
+  ASSERT_TRUE(push);
+  log_lines_.clear();
+  wire::Header answer = push->header;
+  answer.kind = Kind::kAnswer;
+  transport_.receive(push->peer, answer, std::vector<std::byte>(3));
+  transport_.receive(push->peer, answer, std::vector<std::byte>(5));
+  turn();
+  ASSERT_EQ(transport_.closed.size(), 1u);
+  EXPECT_EQ(transport_.closed[0].first, push->peer);
+  EXPECT_EQ(std::count_if(log_lines_.begin(), log_lines_.end(),
+                          [](const std::string& line) {
+                            return line.find("wrong size") != std::string::npos;
+                          }),
+            1);
+  EXPECT_TRUE(result(handle).is(Code::kAgain)) << "it is pushed again on the next connection";
+  EXPECT_TRUE(door_.state().is_ok());
+}
+
+TEST_F(WorkerTest, nonsense_from_a_shard_ends_only_its_connection) {
+  join();
+  transport_.receive_raw(shard(0), std::vector<std::byte>(7), {});
+  wire::Header header;
+  header.kind = Kind::kJoin;
+  transport_.receive(shard(1), header);
+  turn();
+  EXPECT_EQ(transport_.closed.size(), 2u);
+  EXPECT_TRUE(door_.state().is_ok());
+}
+
+TEST_F(WorkerTest, a_mismatch_ends_the_operation_with_the_shards_text) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("w", values);
+  const auto push = transport_.take(Kind::kPush);
+  wire::Header header;
+  header.kind = Kind::kMismatch;
+  header.epoch = Epoch(1);
+  header.key = key_of("w");
+  transport_.receive(push->peer, header,
+                     wire::encode(wire::Text{.text = "tensor 'w': rank 1 has float64",
+                                             .code = static_cast<std::uint32_t>(Code::kMismatch)}));
+  turn();
+  const Status status = result(handle);
+  EXPECT_TRUE(status.is(Code::kMismatch));
+  EXPECT_EQ(status.message(), "tensor 'w': rank 1 has float64");
+}
+
+TEST_F(WorkerTest, what_waits_for_a_worker_that_left_fails) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("w", values);
+  say(Kind::kLeave, wire::encode(wire::Leave{.final = true}), 1);
+  pass_with_heartbeats(2900 * kMillisecond);
+  EXPECT_TRUE(result(handle).is(Code::kAgain));
+  pass_with_heartbeats(300 * kMillisecond);
+  const Status status = result(handle);
+  EXPECT_TRUE(status.is(Code::kDisconnected));
+  EXPECT_THAT(status.message(), HasSubstr("'w' waits for worker 1"));
+}
+
+TEST_F(WorkerTest, a_job_without_servers_is_refused) {
+  reach_scheduler();
+  wire::Roster roster = roster_of_two();
+  roster.members.resize(2);
+  say(Kind::kRoster, wire::encode(roster));
+  turn();
+  EXPECT_TRUE(door_.state().is(Code::kInvalidArgument));
+  EXPECT_THAT(door_.state().message(), HasSubstr("DMLC_NUM_SERVER"));
+}
+
+// ---- the door alone
+
+class DoorTest : public ::testing::Test {
+ protected:
+  WorkerDoor door_{Config{}, nullptr};
+  float values_[4] = {1, 2, 3, 4};
+  float out_[4] = {};
+  Submission good() {
+    Submission one;
+    one.name = "w";
+    one.input = values_;
+    one.output = out_;
+    one.element_count = 4;
+    return one;
+  }
+  std::string refusal(const Submission& one) {
+    const Result<HandleId> handle = door_.submit(one);
+    EXPECT_FALSE(handle.is_ok());
+    EXPECT_TRUE(handle.status().is(Code::kInvalidArgument)) << handle.status().text();
+    return handle.status().message();
+  }
+};
+
+TEST_F(DoorTest, a_job_of_one_copies_at_once) {
+  ASSERT_TRUE(door_.is_job_of_one());
+  EXPECT_TRUE(door_.wait_joined(-1).is_ok());
+  EXPECT_EQ(door_.rank(), 0u);
+  EXPECT_EQ(door_.size(), 1u);
+  EXPECT_EQ(door_.server_count(), 0u);
+  for (std::uint32_t operation = 0; operation < 3; ++operation) {
+    Submission one = good();
+    const std::string name = "w" + std::to_string(operation);
+    one.name = name;
+    one.operation = operation;
+    std::fill(std::begin(out_), std::end(out_), 0.F);
+    const HandleId handle = door_.submit(one).value();
+    EXPECT_TRUE(door_.poll(handle).value());
+    EXPECT_TRUE(door_.wait(handle, -1).is_ok());
+    EXPECT_THAT(out_, ::testing::ElementsAre(1, 2, 3, 4));
+  }
+  EXPECT_TRUE(door_.wait(door_.begin_barrier().value(), -1).is_ok());
+  EXPECT_EQ(door_.metrics().finished_bytes, 48u);
+}
+
+TEST_F(DoorTest, a_job_of_one_in_place_and_empty_tensors_work) {
+  Submission one = good();
+  one.output = values_;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  one.name = "empty";
+  one.input = nullptr;
+  one.output = nullptr;
+  one.element_count = 0;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+}
+
+TEST_F(DoorTest, a_job_of_one_remembers_declarations_unless_used_once) {
+  Submission one = good();
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  one.element_count = 3;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is(Code::kInvalidArgument));
+  one = good();
+  one.name = "once";
+  one.once = true;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  one.element_count = 3;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+}
+
+TEST_F(DoorTest, wrong_calls_are_refused_and_say_why) {
+  Submission one = good();
+  one.name = "";
+  EXPECT_THAT(refusal(one), HasSubstr("name"));
+  const std::string long_name(1025, 'n');
+  one.name = long_name;
+  EXPECT_THAT(refusal(one), HasSubstr("1025 bytes"));
+  one = good();
+  one.dtype = 9;
+  EXPECT_THAT(refusal(one), HasSubstr("dtype"));
+  one = good();
+  one.operation = 3;
+  EXPECT_THAT(refusal(one), HasSubstr("operation"));
+  one = good();
+  one.dtype = static_cast<std::uint32_t>(DType::kBool);
+  one.operation = static_cast<std::uint32_t>(Operation::kAverage);
+  EXPECT_THAT(refusal(one), HasSubstr("average"));
+  one = good();
+  one.operation = static_cast<std::uint32_t>(Operation::kBroadcast);
+  one.root = 1;
+  EXPECT_THAT(refusal(one), HasSubstr("root 1"));
+  one = good();
+  one.input = nullptr;
+  EXPECT_THAT(refusal(one), HasSubstr("input is NULL"));
+  one = good();
+  one.output = nullptr;
+  EXPECT_THAT(refusal(one), HasSubstr("output is NULL"));
+  one = good();
+  one.element_count = ~std::uint64_t{0} / 2;
+  EXPECT_THAT(refusal(one), HasSubstr("more than memory"));
+  one = good();
+  one.output = values_ + 1;
+  one.element_count = 3;
+  EXPECT_THAT(refusal(one), HasSubstr("overlap"));
+  one.input = values_ + 1;
+  one.output = values_;
+  EXPECT_THAT(refusal(one), HasSubstr("overlap"));
+  one.input = values_ + 2;
+  one.element_count = 2;
+  EXPECT_TRUE(door_.submit(one).is_ok()) << "side by side is fine";
+  EXPECT_EQ(door_.pending_handles(), 0u);
+}
+
+TEST_F(DoorTest, a_name_of_1024_bytes_is_allowed) {
+  const std::string long_name(1024, 'n');
+  Submission one = good();
+  one.name = long_name;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+}
+
+TEST_F(DoorTest, nothing_is_taken_after_leaving) {
+  door_.leave(true);
+  door_.leave(true);
+  EXPECT_TRUE(door_.submit(good()).status().is(Code::kCancelled));
+  EXPECT_TRUE(door_.begin_barrier().status().is(Code::kCancelled));
+}
+
+TEST_F(DoorTest, four_threads_submit_to_a_job_of_one) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([this, t] {
+      std::vector<float> in(16, static_cast<float>(t));
+      std::vector<float> out(16);
+      const std::string name = "thread " + std::to_string(t);
+      for (int i = 0; i < 500; ++i) {
+        Submission one;
+        one.name = name;
+        one.input = in.data();
+        one.output = out.data();
+        one.element_count = 16;
+        ASSERT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+        ASSERT_EQ(out, in);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(door_.metrics().finished_operations, 2000u);
+}
+
+}  // namespace
+}  // namespace byteps
