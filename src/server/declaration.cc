@@ -52,7 +52,7 @@ std::string describe(const wire::Declare& declared) {
   return text.str();
 }
 
-std::string quoted(std::string_view name) {
+std::string quoted_name(std::string_view name) {
   std::string text = "\"";
   const std::size_t length = std::min(name.size(), kQuotedBytesMax);
   for (const char c : name.substr(0, length)) {
@@ -72,16 +72,16 @@ std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
                             WorkerRank second_worker, const wire::Declare& second) {
   std::ostringstream text;
   if (first.name != second.name) {
-    text << "the names of tensor " << quoted(first.name) << " (" << first_worker << ") and tensor "
-         << quoted(second.name) << " (" << second_worker
+    text << "the names of tensor " << quoted_name(first.name) << " (" << first_worker
+         << ") and tensor " << quoted_name(second.name) << " (" << second_worker
          << ") have the same key. Rename one of them on all ranks";
   } else if (first_worker == second_worker) {
-    text << "tensor " << quoted(first.name) << " changed: " << first_worker << " had "
+    text << "tensor " << quoted_name(first.name) << " changed: " << first_worker << " had "
          << describe(first) << " and now has " << describe(second)
          << ". Use another name for another tensor, on all ranks";
   } else {
-    text << "tensor " << quoted(first.name) << " differs between ranks: " << first_worker << ' '
-         << describe(first) << ", but " << second_worker << ' ' << describe(second)
+    text << "tensor " << quoted_name(first.name) << " differs between ranks: " << first_worker
+         << ' ' << describe(first) << ", but " << second_worker << ' ' << describe(second)
          << ". Give it the same element type, size and operation on all ranks, or different names";
   }
   return text.str();

@@ -29,7 +29,7 @@ std::uint64_t part_count_of(const wire::Declare& declared, std::uint64_t partiti
 std::string describe(const wire::Declare& declared);
 
 // The name in quotes, fit for a terminal: without control characters, cut when it is very long.
-std::string quoted(std::string_view name);
+std::string quoted_name(std::string_view name);
 
 // What to tell everyone when `first` and `second` are not the same tensor.
 std::string difference_text(WorkerRank first_worker, const wire::Declare& first,

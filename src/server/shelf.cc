@@ -168,7 +168,7 @@ void Shelf::out_of_memory(Key key, ShelfOutput& out) {
     out.failures.emplace_back(Code::kSystem, text.str());
     return;
   }
-  const std::string name = quoted(found->second->declared.name);
+  const std::string name = quoted_name(found->second->declared.name);
   spoil(*found->second, Code::kSystem,
         "tensor " + name + " " + describe(found->second->declared) + ": " + text.str() +
             ". Use more servers, or servers with more memory",
@@ -184,7 +184,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   wire::Declare& declared = decoded.value();
   const char* flaw = flaw_of(declared, header.key, facts_.worker_count, facts_.partition_bytes);
   if (flaw != nullptr) {
-    return violation(from, "a declaration of " + quoted(declared.name) + ": " + flaw, out);
+    return violation(from, "a declaration of " + quoted_name(declared.name) + ": " + flaw, out);
   }
 
   const auto found = tensors_.find(header.key);
@@ -192,7 +192,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
     if (tensors_.size() >= settings_.tensor_count_max) {
       out.failures.emplace_back(Code::kSystem, "a server has " + std::to_string(tensors_.size()) +
                                                    " tensors already and cannot take " +
-                                                   quoted(declared.name) +
+                                                   quoted_name(declared.name) +
                                                    ". Use the same names in each step");
       return;
     }
@@ -209,7 +209,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
           difference_text(tensor.declared_by, tensor.declared, from, declared), out);
   } else if (has_bit(tensor.forgotten, from)) {
     std::ostringstream text;
-    text << "tensor " << quoted(declared.name) << ": " << from
+    text << "tensor " << quoted_name(declared.name) << ": " << from
          << " uses again a name that it said it would use once, and others still use it";
     spoil(tensor, Code::kInvalidArgument, text.str(), out);
   }
@@ -272,7 +272,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   const char* flaw = flaw_of_push(*part, from, header, payload.size());
   if (flaw != nullptr) {
     std::ostringstream text;
-    text << "a push of tensor " << quoted(part->tensor->declared.name) << ", " << header.part
+    text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
          << ", offset " << header.offset_bytes << ", " << payload.size() << " bytes: " << flaw;
     return violation(from, text.str(), out);
   }
@@ -286,7 +286,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     answer(*part, frame_index, from, header.landing, out);
   } else if (ahead > 0) {
     std::ostringstream text;
-    text << "a push of tensor " << quoted(part->tensor->declared.name) << ", " << header.part
+    text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
          << ", " << header.round << ", while " << part->frames[frame_index].round
          << " is being summed";
     violation(from, text.str(), out);
@@ -304,7 +304,7 @@ Shelf::Part* Shelf::open_part(WorkerRank from, const wire::Header& header, Shelf
   Tensor& tensor = *found->second;
   if (!has_bit(tensor.declared_here, from)) {
     violation(from,
-              "a push of tensor " + quoted(tensor.declared.name) +
+              "a push of tensor " + quoted_name(tensor.declared.name) +
                   " without a declaration on this connection",
               out);
     return nullptr;
@@ -312,8 +312,8 @@ Shelf::Part* Shelf::open_part(WorkerRank from, const wire::Header& header, Shelf
   if (tensor.spoiled != Code::kOk) return nullptr;  // everyone was told
   if (header.part.value >= tensor.part_count) {
     std::ostringstream text;
-    text << "a push of tensor " << quoted(tensor.declared.name) << ", " << header.part << " of "
-         << tensor.part_count;
+    text << "a push of tensor " << quoted_name(tensor.declared.name) << ", " << header.part
+         << " of " << tensor.part_count;
     violation(from, text.str(), out);
     return nullptr;
   }

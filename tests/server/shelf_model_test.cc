@@ -1,6 +1,7 @@
-// The shelf under chaos against a dull model: workers with several tensors of all kinds, each in an order of its own, with
-// repeats (whose payload is garbage by then), late ones, lost answers and new connections. Every result that reaches a
-// worker is compared with the sum of that round, computed by a plain loop over whole numbers.
+// The shelf under chaos against a dull model: workers with several tensors of all kinds, each in an
+// order of its own, with repeats (whose payload is garbage by then), late ones, lost answers and new
+// connections. Every result that reaches a worker is compared with the sum of that round, computed
+// by a plain loop over whole numbers.
 #include <cmath>
 #include <deque>
 #include <map>
@@ -84,6 +85,7 @@ class Chaos {
     tensors_.push_back(declaration("tensor " + std::to_string(t), dtype,
                                    count * element_bytes(dtype), operation,
                                    static_cast<std::uint32_t>(prng_.below(worker_count_))));
+    frames_.push_back(cut(tensors_.back().total_bytes));
   }
 
   // Whole numbers that stay exact in every kind, also summed over 70 workers.
@@ -93,19 +95,23 @@ class Chaos {
         stable_mix(tensor * 1'000'003 + round * 10'007 + worker * 101 + index) % 4);
   }
 
-  Bytes contribution(std::size_t t, std::uint32_t round, std::uint32_t worker) const {
-    Bytes bytes;
-    const std::uint64_t count = tensors_[t].total_bytes / element_bytes(tensors_[t].dtype);
-    for (std::uint64_t i = 0; i < count; ++i) {
-      append_number(bytes, tensors_[t].dtype, number(t, round, worker, i));
+  // Elements of `bytes` bytes from `start`, of what this worker pushes.
+  Bytes contribution(std::size_t t, std::uint32_t round, std::uint32_t worker, std::uint64_t start,
+                     std::uint64_t bytes) const {
+    const std::size_t size = element_bytes(tensors_[t].dtype);
+    Bytes elements;
+    for (std::uint64_t i = start / size; i < (start + bytes) / size; ++i) {
+      append_number(elements, tensors_[t].dtype, number(t, round, worker, i));
     }
-    return bytes;
+    return elements;
   }
 
   // The model.
   Bytes expected(std::size_t t, std::uint32_t round) const {
     const wire::Declare& tensor = tensors_[t];
-    if (tensor.operation == Operation::kBroadcast) return contribution(t, round, tensor.root.value);
+    if (tensor.operation == Operation::kBroadcast) {
+      return contribution(t, round, tensor.root.value, 0, tensor.total_bytes);
+    }
     const bool floating = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kFloat64 ||
                           tensor.dtype == DType::kFloat16 || tensor.dtype == DType::kBfloat16;
     Bytes bytes;
@@ -131,9 +137,8 @@ class Chaos {
     return bytes;
   }
 
-  std::vector<FrameId> frames(std::size_t t) const {
+  static std::vector<FrameId> cut(std::uint64_t total) {
     std::vector<FrameId> all;
-    const std::uint64_t total = tensors_[t].total_bytes;
     for (std::uint64_t start = 0; start < std::max<std::uint64_t>(1, total);
          start += kPartitionBytes) {
       const std::uint64_t length = std::min(kPartitionBytes, total - start);
@@ -158,7 +163,7 @@ class Chaos {
     if (prng_.chance(0.01)) return reconnect(rank);
     if (tensor.round > 0 && prng_.chance(0.1)) return push_late(rank, t);
     if (tensor.round == rounds_) return;
-    const std::vector<FrameId> all = frames(t);
+    const std::vector<FrameId>& all = frames_[t];
     const FrameId frame = all[prng_.below(all.size())];
     const bool repeat = tensor.pushed.contains(frame) || tensor.answered.contains(frame);
     if (repeat && !prng_.chance(0.05)) return;
@@ -175,10 +180,8 @@ class Chaos {
     const bool without = tensor.operation == Operation::kBroadcast && tensor.root.value != rank;
     Bytes payload;
     if (!without) {
-      const Bytes whole = contribution(t, round, rank);
-      const auto start = static_cast<std::ptrdiff_t>(frame.part * kPartitionBytes + frame.offset);
-      const auto length = static_cast<std::ptrdiff_t>(frame_length(t, frame));
-      payload.assign(whole.begin() + start, whole.begin() + start + length);
+      payload = contribution(t, round, rank, frame.part * kPartitionBytes + frame.offset,
+                             frame_length(t, frame));
       if (garbage) payload = filled(payload.size(), 0x55);
     }
     world_.push(rank, tensor.name, round, payload, {frame.part, frame.offset},
@@ -190,7 +193,7 @@ class Chaos {
 
   // A doubled push of an earlier round that arrives now.
   void push_late(std::uint32_t rank, std::size_t t) {
-    const std::vector<FrameId> all = frames(t);
+    const std::vector<FrameId>& all = frames_[t];
     const auto round = static_cast<std::uint32_t>(prng_.below(workers_[rank].tensors[t].round));
     push(rank, t, round, all[prng_.below(all.size())], true);
   }
@@ -222,7 +225,7 @@ class Chaos {
     std::copy(answer.payload().begin(), answer.payload().end(),
               tensor.result.begin() + static_cast<std::ptrdiff_t>(answer.landing_offset));
     tensor.answered.insert(frame);
-    if (tensor.answered.size() < frames(t).size()) return;
+    if (tensor.answered.size() < frames_[t].size()) return;
     if (!root) {
       ASSERT_EQ(tensor.result, expected(t, tensor.round))
           << tensors_[t].name << " at worker " << rank << ", round " << tensor.round;
@@ -261,7 +264,7 @@ class Chaos {
   std::size_t owned_bytes() const {
     std::size_t bytes = 0;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      for (const FrameId& frame : frames(t)) bytes += frame_length(t, frame) > 0 ? kFrameBytes : 0;
+      for (const FrameId& frame : frames_[t]) bytes += frame_length(t, frame) > 0 ? kFrameBytes : 0;
     }
     return bytes;
   }
@@ -271,12 +274,13 @@ class Chaos {
   ShelfWorld world_;
   std::vector<Worker> workers_;  // after the world: they hold its buffers
   std::vector<wire::Declare> tensors_;
+  std::vector<std::vector<FrameId>> frames_;  // by tensor
   std::uint32_t rounds_ = 0;
   std::map<std::tuple<std::size_t, std::uint32_t, FrameId>, std::set<std::uint32_t>> contributed_;
 };
 
 TEST(ShelfModel, every_result_is_the_sum_of_its_round_whatever_is_lost_repeated_or_late) {
-  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Chaos(seed, false).run(4);
     if (HasFailure()) return;
@@ -284,7 +288,7 @@ TEST(ShelfModel, every_result_is_the_sum_of_its_round_whatever_is_lost_repeated_
 }
 
 TEST(ShelfModel, deterministic_sums_keep_the_same_promises) {
-  for (std::uint64_t seed = 1001; seed <= 1150; ++seed) {
+  for (std::uint64_t seed = 1001; seed <= 1050; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Chaos(seed, true).run(4);
     if (HasFailure()) return;
