@@ -2,9 +2,11 @@
 
 One loop waits for output, for signals and for the next deadline; there are no threads. How it ends:
 - all workers ended with 0: servers and scheduler end by themselves within `grace_s`, or are told to. Result 0.
-- a process failed: all others get SIGTERM, and SIGKILL after `grace_s`. Result: its exit code, or 128 + its signal.
-- SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it; when they are gone, or after `grace_s`, all get SIGTERM,
-  and SIGKILL after another `grace_s`. A second one: SIGKILL to all at once. Result: 128 + the signal.
+- a process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
+- SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
+In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
+The scheduler is told last, because a server that is told to stop takes leave of it. What servers and scheduler say
+once bpslaunch has begun to end processes is not shown: the loss of the others is no news then.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from typing import Deque, List, Optional, Tuple
+from typing import Deque, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from byteps.launcher import sessions
 from byteps.launcher.keeper import Keeper
@@ -29,12 +31,26 @@ READ_BYTES = 64 << 10
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 
 
+WORKERS = frozenset(["worker"])
+HELD_BY_SCHEDULER = frozenset(["worker", "server"])
+ALL = frozenset(["worker", "server", "scheduler"])
+
+
+class Step(NamedTuple):
+    """A signal to come, on the way to the end."""
+
+    when_s: float
+    number: int
+    roles: FrozenSet[str]
+    after: FrozenSet[str] = frozenset()  # due early when no process of these roles runs any more
+
+
 class Member:
     """A process of the crew, from its start to the end of all it started."""
 
-    def __init__(self, process: Process, index: int):
+    def __init__(self, process: Process, index: int, has_prefix: bool):
         self.process = process
-        self.label = Label(process.title, index)
+        self.label = Label(process.title if has_prefix or not self.is_worker else "", index)
         self.child: Optional[subprocess.Popen] = None
         self.streams: List[Tuple[int, int, Cutter]] = []  # pipe, our descriptor, cutter; open ones
         self.last_lines: Deque[bytes] = deque(maxlen=LAST_LINES)
@@ -53,13 +69,13 @@ class Member:
 
 class Crew:
     def __init__(self, plan: Plan, screen: Screen, grace_s: float, has_prefix: bool):
-        self._members = [Member(process, index) for index, process in enumerate(plan.processes)]
+        self._members = [Member(process, index, has_prefix) for index, process in enumerate(plan.processes)]
         self._screen = screen
         self._grace_s = grace_s
-        self._has_prefix = has_prefix  # else the processes write to our descriptors themselves
         self._selector = selectors.DefaultSelector()
         self._result: Optional[int] = None  # decided: everything is being ended
-        self._steps: List[Tuple[float, int, bool]] = []  # to come: when, signal, to workers only
+        self._steps: List[Step] = []
+        self._services_are_muted = False
         self._signal_in, self._signal_out = socket.socketpair()
 
     def run(self) -> int:
@@ -102,31 +118,30 @@ class Crew:
                 os.sched_setaffinity(0, process.cores)
 
         environ = dict(process.environ)
-        if self._has_prefix and self._screen.is_terminal():  # progress bars fit behind the prefix
+        if self._screen.is_terminal():  # progress bars fit behind the prefix
             environ.setdefault("COLUMNS", str(max(20, self._screen.columns() - len(member.label.plain))))
             environ.setdefault("LINES", "24")
         member.child = subprocess.Popen(
             process.command,
             env=environ,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if self._has_prefix else None,
-            stderr=subprocess.PIPE if self._has_prefix else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=before_exec,
         )
         keeper.watch(member.child.pid)
         for file, own in ((member.child.stdout, 1), (member.child.stderr, 2)):
-            if file is not None:
-                os.set_blocking(file.fileno(), False)
-                member.streams.append((file.fileno(), own, Cutter()))
-                self._selector.register(file.fileno(), selectors.EVENT_READ, member)
+            os.set_blocking(file.fileno(), False)
+            member.streams.append((file.fileno(), own, Cutter()))
+            self._selector.register(file.fileno(), selectors.EVENT_READ, member)
 
     # ---- watching
 
     def _wait(self) -> None:
         """Until output, a signal, or something is due."""
         now = time.monotonic()
-        due = [when for when, _, _ in self._steps]
+        due = [step.when_s for step in self._steps]
         for member in self._members:
             if member.exit_code == JOB_FAILED and not member.is_worker and self._result is None:
                 due.append(member.ended_s + SETTLE_S)
@@ -167,10 +182,13 @@ class Crew:
     def _show(self, member: Member, own: int, piece) -> None:
         if not piece.is_progress:
             member.last_lines.append(piece.text)
+        if self._services_are_muted and not member.is_worker:
+            return
         try:
             self._screen.show(own, member.label, piece)
         except BrokenPipeError:  # our reader is gone, as with "| head"
-            self._finish(128 + signal.SIGPIPE, signal.SIGTERM, workers_first=False)
+            if self._result is None:
+                self._finish(128 + signal.SIGPIPE, signal.SIGTERM)
 
     def _collect(self, keeper: Keeper) -> None:
         """Who has ended, and whose session is empty."""
@@ -206,21 +224,27 @@ class Crew:
             failed = self._failed(now)
             if failed is not None:
                 self._report(failed)
-                self._finish(failed.exit_code, signal.SIGTERM, workers_first=False)
-            elif not any(m.is_running for m in self._members if m.is_worker):
-                self._finish(0, None, workers_first=False)
-        workers_run = any(m.is_running for m in self._members if m.is_worker)
-        while self._steps:
-            when, number, workers_only = self._steps[0]
-            if when > now and not (number == signal.SIGTERM and not workers_run and self._result != 0):
-                break
-            self._steps.pop(0)
-            targets = [m.child.pid for m in self._members if m.session_lives and (m.is_worker or not workers_only)]
+                self._finish(failed.exit_code, signal.SIGTERM)
+            elif not self._runs(WORKERS):
+                self._finish(0, None)
+        while self._steps and self._is_due(self._steps[0], now):
+            self._take(self._steps.pop(0), now)
+
+    def _runs(self, roles: FrozenSet[str]) -> bool:
+        return any(m.is_running for m in self._members if m.process.role in roles)
+
+    def _is_due(self, step: Step, now: float) -> bool:
+        return now >= step.when_s or (bool(step.after) and not self._runs(step.after))
+
+    def _take(self, step: Step, now: float) -> None:
+        targets = [m for m in self._members if m.session_lives and m.process.role in step.roles]
+        self._services_are_muted = True
+        for member in targets:
             if self._result == 0:
-                self._note_leftovers(number)
-            sessions.send(number, targets)
-            if not self._steps and number == signal.SIGKILL:
-                self._steps.append((now + 0.1, signal.SIGKILL, False))  # a fork may slip through one look
+                self._note_leftover(member, step.number)
+        sessions.send(step.number, [m.child.pid for m in targets])
+        if step.number == signal.SIGKILL:  # again and again: a fork may slip through one look
+            self._steps.append(Step(now + 0.1, signal.SIGKILL, ALL))
 
     def _failed(self, now: float) -> Optional[Member]:
         """Whom to blame: the first to fail, but a worker rather than a server that ended because the job failed."""
@@ -236,30 +260,27 @@ class Crew:
     def _interrupt(self, number: signal.Signals) -> None:
         if self._result is not None and self._result != 0:
             self._say(f"{number.name}: killing what is left")
-            self._steps = [(0.0, signal.SIGKILL, False)]
+            self._steps = [Step(0.0, signal.SIGKILL, ALL)]
             return
         self._say(f"{number.name}: ending the job")
-        self._finish(128 + number, number, workers_first=True)
+        self._finish(128 + number, number)
 
-    def _finish(self, result: int, number: Optional[int], workers_first: bool) -> None:
-        """Everything ends with this result. number: what the processes get first; None: they end by themselves."""
-        if self._result is not None and result == 128 + signal.SIGPIPE:
-            return
+    def _finish(self, result: int, number: Optional[int]) -> None:
+        """Everything ends with this result. number: what the workers get now; None: all end by themselves."""
         self._result = result
         now = time.monotonic()
+        late, last = now + self._grace_s, now + 2 * self._grace_s
         if number is None:
-            self._steps = [
-                (now + self._grace_s, signal.SIGTERM, False),
-                (now + 2 * self._grace_s, signal.SIGKILL, False),
-            ]
-        elif workers_first:
-            self._steps = [
-                (now, number, True),
-                (now + self._grace_s, signal.SIGTERM, False),
-                (now + 2 * self._grace_s, signal.SIGKILL, False),
-            ]
+            self._steps = [Step(late, signal.SIGTERM, HELD_BY_SCHEDULER)]
         else:
-            self._steps = [(now, number, False), (now + self._grace_s, signal.SIGKILL, False)]
+            self._steps = [
+                Step(now, number, WORKERS),
+                Step(late, signal.SIGTERM, HELD_BY_SCHEDULER, after=WORKERS),
+            ]
+        self._steps += [
+            Step(last, signal.SIGTERM, frozenset(["scheduler"]), after=HELD_BY_SCHEDULER),
+            Step(last, signal.SIGKILL, ALL),
+        ]
 
     # ---- saying
 
@@ -269,16 +290,14 @@ class Crew:
         if member.child.returncode < 0:
             how = f"signal {_signal_name(-member.child.returncode)} (exit code {code})"
         self._say(f"{member.process.title} (pid {member.child.pid}) failed with {how}; ending the others")
-        if self._has_prefix and member.last_lines:
+        if member.last_lines:
             self._say("its last lines:")
             for line in member.last_lines:
                 self._say("  | " + line.decode(errors="replace"))
 
-    def _note_leftovers(self, number: int) -> None:
-        for member in self._members:
-            if member.session_lives:
-                what = member.process.title if member.is_running else f"something that {member.process.title} started"
-                self._say(f"{what} still runs after the workers have ended: {_signal_name(number)}")
+    def _note_leftover(self, member: Member, number: int) -> None:
+        what = member.process.title if member.is_running else f"something that {member.process.title} started"
+        self._say(f"{what} still runs after the workers have ended: {_signal_name(number)}")
 
     def _say(self, text: str) -> None:
         try:

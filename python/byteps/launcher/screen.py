@@ -30,30 +30,31 @@ class Cutter:
 
     def __init__(self) -> None:
         self._pending = b""
-        self._over_drawn = False  # the last end was a carriage return: what follows is a bar
+        self._bar: Optional[bytes] = None  # what a terminal would show before what is pending; None: no bar
 
     def feed(self, data: bytes) -> List[Piece]:
         pieces = []
         data = self._pending + data
         begin = 0
         for end in _END.finditer(data):
-            text = data[begin : end.start()]
+            text = data[begin : end.start()] or self._bar or b""
             is_return = end.group() == b"\r"
             if text or not is_return:
                 pieces.append(Piece(is_return, text))
-            self._over_drawn = is_return
+            self._bar = text if is_return else None
             begin = end.end()
         self._pending = data[begin:]
         if len(self._pending) > LINE_BYTES_MAX:
             pieces.append(Piece(False, self._pending))
             self._pending = b""
-        elif self._over_drawn and self._pending.strip(b"\r"):
+        elif self._bar is not None and self._pending.strip(b"\r"):
             pieces.append(Piece(True, self._pending.strip(b"\r")))  # shown, and still pending
         return pieces
 
     def finish(self) -> List[Piece]:
         """At the end of the stream: what had no end of line."""
-        rest, self._pending = self._pending.strip(b"\r"), b""
+        rest = self._pending.strip(b"\r") or self._bar or b""
+        self._pending, self._bar = b"", None
         return [Piece(False, rest)] if rest.strip() else []
 
 
@@ -61,8 +62,9 @@ class Label:
     """A rank's name on the screen, and when it last showed progress in a file."""
 
     def __init__(self, title: str, index: int):
-        self.plain = f"[{title}] ".encode()
-        self.coloured = b"\x1b[%dm[%s]\x1b[0m " % (COLOURS[index % len(COLOURS)], title.encode())
+        """An empty title gives lines as they are."""
+        self.plain = f"[{title}] ".encode() if title else b""
+        self.coloured = b"\x1b[%dm[%s]\x1b[0m " % (COLOURS[index % len(COLOURS)], title.encode()) if title else b""
         self.progress_s = 0.0
 
 
@@ -88,6 +90,8 @@ class Screen:
                 self._erase()
                 self._bar = None
             self._write_line(fd, label.coloured if self._is_coloured else label.plain, piece.text)
+        elif self._bar == (fd, label, piece.text):
+            pass
         elif self._bar is None or self._bar[:2] == (fd, label):  # the bar belongs to whoever began first
             self._erase()
             self._bar = (fd, label, piece.text) if piece.text.strip() else None

@@ -1,0 +1,324 @@
+"""bpslaunch --local: a whole job on this machine."""
+
+import os
+import pty
+import re
+import signal
+import sys
+import time
+
+import pytest
+from conftest import MEMBER, wait_until
+
+PYTHON = sys.executable
+
+
+def both_joined(place):
+    return lambda: {"joined0", "joined1"} <= set(os.listdir(place.folder))
+
+
+def test_workers_sum_and_each_line_says_whose_it_is(place):
+    code, out, err = place.run("--local", "--workers", "2", "--servers", "2", "--", PYTHON, MEMBER)
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["[worker 0] rank 0 of 2, sum 3", "[worker 1] rank 1 of 2, sum 3"]
+    first, last = err.splitlines()  # quiet: one line at the start, one at the end
+    assert first.startswith("bpslaunch: 2 workers, 2 servers, scheduler on 127.0.0.1 port ")
+    assert re.fullmatch(r"bpslaunch: all workers ended well after [0-9.]+ s", last)
+    assert place.left() == []
+
+
+def test_a_failing_rank_ends_the_job_with_its_exit_code_and_name(place):
+    code, out, err = place.run("--local", "--", PYTHON, MEMBER, "--only", "1", "--exit", "7")
+    assert code == 7, err
+    assert "worker 1 (pid " in err and "failed with exit code 7; ending the others" in err
+    assert place.left() == []
+
+
+def test_ending_is_quick_and_says_nothing_of_servers(place):
+    begin = time.monotonic()
+    code, out, err = place.run("--local", "--servers", "2", "--grace", "30", "--", PYTHON, MEMBER, "--only", "1", "--exit", "7")
+    assert code == 7
+    assert time.monotonic() - begin < 15
+    assert "[server" not in err and "[scheduler]" not in err
+
+
+def test_the_last_lines_of_a_failing_rank_are_repeated(place):
+    program = "import sys; print('what went wrong', file=sys.stderr); sys.exit(3)"
+    code, out, err = place.run("--local", "--workers", "1", "--", PYTHON, "-c", program)
+    assert code == 3
+    assert "[worker 0] what went wrong" in err
+    assert "bpslaunch: its last lines:\nbpslaunch:   | what went wrong\n" in err
+
+
+def test_a_killed_rank_ends_the_job_with_128_and_its_signal(place):
+    code, out, err = place.run("--local", "--", PYTHON, MEMBER, "--only", "0", "--kill")
+    assert code == 128 + signal.SIGKILL
+    assert "worker 0 (pid " in err and "failed with signal SIGKILL (exit code 137)" in err
+    assert place.left() == []
+
+
+def test_a_killed_server_ends_the_job_and_is_named(place):
+    launcher = place.launch("--local", "--servers", "2", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    assert wait_until(both_joined(place))
+    server = next(pid for pid, command in place.living().items() if "byteps_server" in command)
+    os.kill(server, signal.SIGKILL)
+    out, err = launcher.communicate(timeout=30)
+    assert launcher.returncode == 128 + signal.SIGKILL
+    assert f"(pid {server}) failed with signal SIGKILL" in err
+    assert place.left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_the_workers_and_everything_ends(place, number):
+    launcher = place.launch("--local", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    assert wait_until(both_joined(place))
+    launcher.send_signal(number)
+    out, err = launcher.communicate(timeout=30)
+    assert launcher.returncode == 128 + number
+    assert f"bpslaunch: {number.name}: ending the job" in err
+    if number == signal.SIGINT:
+        assert err.count("KeyboardInterrupt") == 2  # each worker could clean up
+    assert place.left() == []
+
+
+def test_workers_that_ignore_signals_are_killed_after_the_grace(place):
+    program = (
+        "import signal, time, pathlib, os\n"
+        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)\n"
+        "pathlib.Path('joined' + os.environ['BYTEPS_LOCAL_RANK']).touch()\n"
+        "time.sleep(1000)"
+    )
+    launcher = place.launch("--local", "--grace", "0.3", "--", PYTHON, "-c", program)
+    assert wait_until(both_joined(place))
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=20)
+    assert launcher.returncode == 128 + signal.SIGINT
+    assert place.left() == []
+
+
+def test_a_second_interrupt_kills_at_once(place):
+    program = (
+        "import signal, time, pathlib, os\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "pathlib.Path('joined' + os.environ['BYTEPS_LOCAL_RANK']).touch()\n"
+        "time.sleep(1000)"
+    )
+    launcher = place.launch("--local", "--grace", "600", "--", PYTHON, "-c", program)
+    assert wait_until(both_joined(place))
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.stderr.readline()  # the start
+    assert "SIGINT: ending the job" in launcher.stderr.readline()
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=20)
+    assert launcher.returncode == 128 + signal.SIGINT
+    assert place.left() == []
+
+
+def test_killing_bpslaunch_itself_leaves_no_orphan(place):
+    launcher = place.launch("--local", "--servers", "2", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    assert wait_until(both_joined(place))
+    assert len(place.living()) >= 6  # bpslaunch, its keeper, scheduler, servers, workers
+    launcher.kill()
+    launcher.wait()
+    assert place.left(wait_s=10) == []
+
+
+def test_killing_bpslaunch_also_ends_stubborn_grandchildren(place):
+    program = "trap '' TERM INT; touch joined$BYTEPS_LOCAL_RANK; while :; do sleep 1000; done"
+    launcher = place.launch("--local", "--", "bash", "-c", f"bash -c \"{program}\"; echo not reached")
+    assert wait_until(both_joined(place))
+    launcher.kill()
+    launcher.wait()
+    assert place.left(wait_s=10) == []
+
+
+def test_what_a_worker_leaves_running_is_ended(place):
+    code, out, err = place.run("--local", "--grace", "0.3", "--", "bash", "-c", "sleep 1000 & exit 0")
+    assert code == 0
+    assert "something that worker 0 started still runs after the workers have ended: SIGTERM" in err
+    assert place.left() == []
+
+
+def test_workers_that_never_join_are_a_success_of_their_own(place):
+    code, out, err = place.run("--local", "--grace", "0.3", "--", PYTHON, "-c", "print('alone')")
+    assert code == 0
+    assert sorted(out.splitlines()) == ["[worker 0] alone", "[worker 1] alone"]
+    assert place.left() == []
+
+
+def test_one_worker_needs_no_servers(place):
+    code, out, err = place.run("--local", "--workers", "1", "--", PYTHON, MEMBER)
+    assert (code, out) == (0, "[worker 0] rank 0 of 1, sum 1\n")
+    assert "1 worker, 0 servers: " in err
+
+
+def test_one_worker_uses_servers_when_told(place):
+    code, out, err = place.run("--local", "--workers", "1", "--servers", "2", "--", PYTHON, MEMBER)
+    assert (code, out) == (0, "[worker 0] rank 0 of 1, sum 1\n")
+
+
+def test_several_jobs_at_the_same_time_do_not_meet(place):
+    jobs = [place.launch("--local", "--workers", str(n), "--", PYTHON, MEMBER) for n in (2, 3, 2)]
+    sums = []
+    for job in jobs:
+        out, err = job.communicate(timeout=60)
+        assert job.returncode == 0, err
+        sums.append(sorted(out.splitlines())[0])
+    assert sums == ["[worker 0] rank 0 of 2, sum 3", "[worker 0] rank 0 of 3, sum 6", "[worker 0] rank 0 of 2, sum 3"]
+    assert place.left() == []
+
+
+def test_the_job_key_is_fresh_and_on_no_command_line(place):
+    keys = set()
+    for _ in range(2):
+        launcher = place.launch("--local", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+        assert wait_until(both_joined(place))
+        for pid in place.living():
+            with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/cmdline", "rb") as command:
+                found = re.findall(rb"BYTEPS_JOB_KEY=([0-9a-f]+)", environ.read())
+                line = command.read()
+            if pid != launcher.pid and found:
+                keys.add(found[0])
+                assert len(found[0]) == 64 and found[0] not in line
+        launcher.send_signal(signal.SIGTERM)
+        launcher.communicate(timeout=30)
+        for name in ("joined0", "joined1"):
+            os.unlink(place.folder / name)
+    assert len(keys) == 2
+
+
+def test_a_variable_of_another_job_does_not_leak_in(place):
+    environ = {"DMLC_ROLE": "server", "DMLC_PS_ROOT_URI": "10.1.2.3", "BYTEPS_GLOBAL_RANK": "5", "DMLC_NODE_HOST": "10.9.9.9"}
+    code, out, err = place.run("--local", "--", PYTHON, MEMBER, environ=environ)
+    assert code == 0, err
+
+
+def test_env_sets_variables_for_all(place):
+    program = "import os; print(os.environ['COLOUR'], os.environ['EMPTY'] == '')"
+    code, out, err = place.run(
+        "--local", "--workers", "1", "--env", "COLOUR=a=b c", "--env", "EMPTY=", "--", PYTHON, "-c", program
+    )
+    assert (code, out) == (0, "[worker 0] a=b c True\n")
+
+
+# ---- the command
+
+
+def test_quoting_is_preserved(place):
+    words = ["a b", "", "$HOME", "'", '"', "*", "--local", "--", "ü"]
+    code, out, err = place.run("--local", "--workers", "1", PYTHON, "-c", "import sys; print(sys.argv[1:])", *words)
+    assert (code, out) == (0, f"[worker 0] {words!r}\n")
+
+
+def test_one_string_is_cut_as_a_shell_would(place):
+    code, out, err = place.run("--local", "--workers", "1", f"{PYTHON} -c 'import sys; print(sys.argv[1:])' 'a b' c")
+    assert (code, out) == (0, "[worker 0] ['a b', 'c']\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, code, text",
+    [
+        (["--local"], 2, "there is no command"),
+        (["--local", "--workers", "0", "x"], 2, "'0' is not a number from 1 to 65536"),
+        (["--local", "--workers", "2", "--servers", "0", "true"], 2, "--servers 0 needs --workers 1"),
+        (["--local", "--env", "COLOUR", "true"], 2, "'COLOUR' is not of the form NAME=value"),
+        (["--workers", "2", "true"], 2, "--workers needs --local"),
+        (["--local", "cd /tmp && ls"], 2, "'&&', which needs a shell"),
+        (["--local", "--", "no_such_program"], 127, "there is no program 'no_such_program'"),
+    ],
+)
+def test_a_wrong_command_line_is_named(place, arguments, code, text):
+    got, out, err = place.run(*arguments)
+    assert got == code
+    assert text in err
+    assert place.left() == []
+
+
+def test_missing_executables_are_named(place):
+    code, out, err = place.run("--local", "--", "true", environ={"BYTEPS_BIN": "/nowhere"})
+    assert code == 127
+    assert "byteps_scheduler was not found in /nowhere" in err
+
+
+def test_help_explains_the_roles_with_an_example(place):
+    code, out, err = place.run("--help")
+    assert code == 0
+    for text in ("worker ", "server ", "scheduler ", "bpslaunch --local --workers 2 --servers 2 -- python train.py"):
+        assert text in out
+
+
+def test_version(place):
+    code, out, err = place.run("--version")
+    assert (code, out) == (0, "bpslaunch " + (place.root / "VERSION").read_text().strip() + "\n")
+
+
+# ---- output
+
+
+def test_standard_output_and_error_stay_apart(place):
+    program = "import sys; print('to out'); print('to err', file=sys.stderr)"
+    code, out, err = place.run("--local", "--workers", "1", "--", PYTHON, "-c", program)
+    assert out == "[worker 0] to out\n"
+    assert "[worker 0] to err\n" in err
+
+
+def test_a_line_without_an_end_and_bytes_that_are_no_text_arrive(place):
+    program = "import sys; sys.stdout.buffer.write(b'\\xff\\xfe ' + b'x' * 300000 + b'\\nlast')"
+    launcher = place.launch("--local", "--workers", "1", "--", PYTHON, "-c", program)
+    raw = launcher.stdout.buffer.read()
+    assert launcher.wait(timeout=20) == 0
+    assert raw.replace(b"\n[worker 0] x", b"x").count(b"x") == 300000
+    assert raw.startswith(b"[worker 0] \xff\xfe x") and raw.endswith(b"[worker 0] last\n")
+
+
+def test_no_prefix_leaves_the_output_as_it_is(place):
+    code, out, err = place.run("--local", "--workers", "1", "--no-prefix", "--", PYTHON, "-c", "print('plain')")
+    assert (code, out) == (0, "plain\n")
+
+
+def test_a_progress_bar_in_a_file_leaves_its_first_and_its_last_state(place):
+    program = (
+        "import sys\n"
+        "for step in range(101): sys.stdout.write(f'\\r{step}%'); sys.stdout.flush()\n"
+        "sys.stdout.write('\\n'); print('done')"
+    )
+    code, out, err = place.run("--local", "--workers", "1", "--", PYTHON, "-c", program)
+    lines = out.splitlines()
+    assert lines[-2:] == ["[worker 0] 100%", "[worker 0] done"]
+    assert len(lines) <= 3
+
+
+def test_a_progress_bar_on_a_terminal_draws_over_itself(place):
+    program = (
+        "import sys, time\n"
+        "for step in range(3): sys.stdout.write(f'\\rstep {step}'); sys.stdout.flush(); time.sleep(0.1)\n"
+        "sys.stdout.write('\\n')"
+    )
+    ours, theirs = pty.openpty()
+    launcher = place.launch(
+        "--local", "--workers", "1", "--", PYTHON, "-c", program, stdout=theirs, stderr=theirs, environ={"NO_COLOR": "1"}
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            data = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not data:
+            break
+        seen += data
+    os.close(ours)
+    assert launcher.wait(timeout=20) == 0
+    assert b"[worker 0] step 0\r\x1b[K[worker 0] step 1\r\x1b[K" in seen
+    assert b"[worker 0] step 2\r\n" in seen
+
+
+def test_everything_ends_when_nobody_reads_the_output(place):
+    program = "import time\nwhile True: print('line'); time.sleep(0.01)"
+    launcher = place.launch("--local", "--grace", "1", "--", PYTHON, "-c", program)
+    launcher.stdout.readline()
+    launcher.stdout.close()
+    assert launcher.wait(timeout=20) == 128 + signal.SIGPIPE
+    launcher.stderr.close()
+    assert place.left() == []
