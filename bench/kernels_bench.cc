@@ -113,18 +113,19 @@ void register_all() {
   }
   for (const KernelSet& set : available_kernels()) {
     register_step(set, DType::kFloat32, "add", Step::kAdd);
-    register_step(set, DType::kFloat32, "add_from_odd_address", Step::kAdd, 1);
-    register_step(set, DType::kFloat32, "average", Step::kFinishAverage);
-    for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
-      register_step(set, dtype, "load", Step::kLoad);
-      register_step(set, dtype, "add", Step::kAdd);
-      register_step(set, dtype, "finish", Step::kFinishSum);
-      register_step(set, dtype, "average", Step::kFinishAverage);
-    }
-    for (const DType dtype : {DType::kInt8, DType::kInt32, DType::kInt64}) {
-      register_step(set, dtype, "add", Step::kAdd);
-      register_step(set, dtype, "average", Step::kFinishAverage);
-    }
+  }
+  const KernelSet best = best_kernels();
+  register_step(best, DType::kFloat32, "add_from_odd_address", Step::kAdd, 1);
+  register_step(best, DType::kFloat32, "average", Step::kFinishAverage);
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
+    register_step(best, dtype, "load", Step::kLoad);
+    register_step(best, dtype, "add", Step::kAdd);
+    register_step(best, dtype, "finish", Step::kFinishSum);
+    register_step(best, dtype, "average", Step::kFinishAverage);
+  }
+  for (const DType dtype : {DType::kInt8, DType::kInt32, DType::kInt64}) {
+    register_step(best, dtype, "add", Step::kAdd);
+    register_step(best, dtype, "average", Step::kFinishAverage);
   }
 }
 
