@@ -1,8 +1,8 @@
 // FaultyTransport: wraps a Transport and makes it misbehave within the contract, under a seed.
 //
-// What the contract allows and a good network seldom does: windows that are full for no reason, connections that end at any
-// moment and take with them what was under way, events that come late. With duplicates off it keeps T1 to T7
-// of net/transport.h itself, and passes tests/conformance.
+// What the contract allows and a good network seldom does: windows that are full for no reason,
+// connections that end at any moment and take with them what was under way, events that come late. With
+// duplicates off it keeps T1 to T7 of net/transport.h itself, and passes tests/conformance.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,16 @@
 namespace byteps {
 
 struct Faults {
-  // Probabilities. send() says kAgain, though only while a kSent of that peer is still to come: the caller waits for it.
+  // Probabilities. send() says kAgain, though only while a kSent of that peer is still to come: the
+  // caller waits for it.
   double again = 0;
   // An event waits for up to delay_polls_max later polls, and all later ones of its peer behind it.
   double delay = 0;
   std::uint32_t delay_polls_max = 8;
   // Per poll: one of the connections that are up is closed; received messages that were delayed are lost.
   double close = 0;
-  // Breaks T1 on purpose: a received message comes once more, as a view. For testing that repeats do no harm.
+  // Breaks T1 on purpose: a received message comes once more, as a view. For testing that repeats do no
+  // harm.
   double duplicate = 0;
 };
 

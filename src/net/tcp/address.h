@@ -28,13 +28,14 @@ struct SocketAddress {
   Endpoint endpoint() const;
 };
 
-// All addresses of an endpoint, at least one, in the order to try them. Addresses in text ("10.0.0.1", "fe80::1%eth0")
-// are answered at once; a host name is looked up with getaddrinfo(3), which may block for seconds.
-// kInvalidArgument: no host or port given. kDisconnected: the name is not known (perhaps not yet).
+// All addresses of an endpoint, at least one, in the order to try them. Addresses in text ("10.0.0.1",
+// "fe80::1%eth0") are answered at once; a host name is looked up with getaddrinfo(3), which may block for
+// seconds. kInvalidArgument: no host or port given. kDisconnected: the name is not known (perhaps not
+// yet).
 Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint);
 
-// The address of this machine that packets to `target` would come from, as text: what to advertise to others.
-// Sends nothing. kSystem when there is no route.
+// The address of this machine that packets to `target` would come from, as text: what to advertise to
+// others. Sends nothing. kSystem when there is no route.
 Result<std::string> local_address_towards(const Endpoint& target);
 
 // The first IPv4 address, else the first IPv6 address with more than link scope, of a network interface

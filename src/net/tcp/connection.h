@@ -1,5 +1,5 @@
-// Connection: one socket, what it is doing, and its two queues. A record of state; TcpTransport decides, and these
-// functions do the system calls.
+// Connection: one socket, what it is doing, and its two queues. A record of state; TcpTransport decides,
+// and these functions do the system calls.
 #pragma once
 
 #include <cstddef>
@@ -27,11 +27,13 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Writes from the outbox until it is empty, the socket is full or calls_max calls were made. A failure is kept in
-  // write_error: what the other side sent before must still be read, and reading finds the end.
+  // Writes from the outbox until it is empty, the socket is full or calls_max calls were made. A failure
+  // is kept in write_error: what the other side sent before must still be read, and reading finds the
+  // end.
   void flush(std::size_t batch_bytes, int calls_max);
 
-  // Reads into `places`. Received: > 0. Nothing there now: 0. At its end or broken: -1, and `reason` says so.
+  // Reads into `places`. Received: > 0. Nothing there now: 0. At its end or broken: -1, and `reason` says
+  // so.
   std::ptrdiff_t receive(const Inbox::Places& places, Status& reason);
 
   // Reads the other side's first record without a byte beyond it. True when `record` has all of it.

@@ -49,7 +49,8 @@ std::size_t Inbox::room_wanted(const Staging& staging) const {
   return expects_large_landed() ? kHeadRoomBytes : staging.batch_bytes() / 4;
 }
 
-// Where the next bytes of the payload under way go. Empty for one that is thrown away: it passes through staging.
+// Where the next bytes of the payload under way go. Empty for one that is thrown away: it passes through
+// staging.
 std::span<std::byte> Inbox::body_room(Staging& staging) {
   if (body_ == Body::kLanding) return body_landing_.subspan(body_have_bytes_);
   if (body_ != Body::kOwnBuffer) return {};
@@ -128,8 +129,8 @@ void Inbox::leave_staged(Staging& staging) {
   }
 }
 
-// Takes the next head from staging. False when it is not all there, or breaks the format (status). On success `header`
-// lives until the next poll, or in head_.
+// Takes the next head from staging. False when it is not all there, or breaks the format (status). On
+// success `header` lives until the next poll, or in head_.
 bool Inbox::read_head(Status& status, std::span<const std::byte>& header, Staging& staging) {
   if (head_have_bytes_ == 0 && staged_.size() >= kPrefixBytes) {
     status = decode(staged_.first<kPrefixBytes>(), prefix_);

@@ -1,18 +1,22 @@
 // Inbox: turns the bytes that one connection brings into events, with as few copies as the frames allow.
 //
-// Bytes come by readv(2) into up to two places at once: the rest of the payload that is half here, and then the
-// staging buffer, where whatever follows is parsed:
+// Bytes come by readv(2) into up to two places at once: the rest of the payload that is half here, and then
+// the staging buffer, where whatever follows is parsed:
 //
-//   a payload whole in staging    without landing: its event is a view of staging. With one: it is copied there.
-//   a payload cut off at its end  with landing: the rest is received into the landing itself.
-//                                 without: it moves to a buffer of its own, the rest is received there.
-//                                 landing withdrawn meanwhile: the rest is read and thrown away, and no event comes.
+//   a payload that is whole in staging
+//     without landing   its event is a view of staging
+//     with landing      it is copied there
+//   a payload that is cut off at the end of staging
+//     without landing   moves to a buffer of its own, and the rest is received there
+//     with landing      the rest is received into the landing itself
+//     landing withdrawn meanwhile: the rest is read and thrown away, and no event comes
 //
-// How much staging is offered decides between the two styles. If large landed payloads are usual here, only room for the
-// next frame's head: so each payload but its first bytes goes from the kernel to its landing. Otherwise all that
-// is left of the batch: many frames with one call.
+// How much staging is offered decides between the two styles. If large landed payloads are usual here, only
+// room for the next frame's head: so each payload but its first bytes goes from the kernel to its landing.
+// Otherwise all that is left of the batch: many frames with one call.
 //
-// Hostile input: a prefix is checked before anything is done with it; a payload's own buffer grows as bytes come.
+// Hostile input: a prefix is checked before anything is done with it; a payload's own buffer grows as bytes
+// come.
 #pragma once
 
 #include <array>
@@ -68,7 +72,8 @@ class Inbox {
   Places places(Staging& staging, std::size_t bytes_max);
   // So many bytes were received there. parse() must follow, with at least one event free.
   void received(std::size_t bytes, const Places& places, Staging& staging);
-  // Makes events until the bytes or the events run out. An error: the bytes break the format, end the connection.
+  // Makes events until the bytes or the events run out. An error: the bytes break the format, end the
+  // connection.
   Status parse(PeerId peer, Staging& staging, EventSpan& out);
   // The connection is over: nothing that was half received comes any more.
   void clear(Staging& staging);

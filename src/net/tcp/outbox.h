@@ -1,4 +1,5 @@
-// Outbox: the messages of one connection that were accepted by send() and whose kSent has not been given yet.
+// Outbox: the messages of one connection that were accepted by send() and whose kSent has not been given
+// yet.
 //
 // A ring of slots in the order sent. Three marks divide it:
 //
@@ -35,7 +36,8 @@ class Outbox {
 
   // What is still to be written.
   std::size_t unsent_bytes() const { return unsent_bytes_; }
-  // Fills `out` with what comes next, at most bytes_max of it; returns how many entries. `bytes` is their sum.
+  // Fills `out` with what comes next, at most bytes_max of it; returns how many entries. `bytes` is their
+  // sum.
   std::size_t gather(std::span<iovec> out, std::size_t bytes_max, std::size_t& bytes);
   // The kernel took so many of the bytes.
   void advance(std::size_t bytes);

@@ -23,7 +23,8 @@ void Staging::begin_poll() {
 
 void Staging::use(std::size_t bytes) {
   CHECK_LE(bytes, room().size());
-  // The next reader begins on a cache line of its own; the payloads it gets are then aligned like their frames.
+  // The next reader begins on a cache line of its own; the payloads it gets are then aligned like their
+  // frames.
   const std::size_t end = used_bytes_ + bytes;
   used_bytes_ = std::min((end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment,
                          current_.span().size());

@@ -1,7 +1,7 @@
 // Staging: the memory in which received bytes wait for the owner, from one poll() to the next.
 //
-// All connections of a transport read into one buffer in turn, so that it stays in the cache of the core that then sums
-// what is in it. Whatever is handed out lives until the next begin_poll().
+// All connections of a transport read into one buffer in turn, so that it stays in the cache of the core
+// that then sums what is in it. Whatever is handed out lives until the next begin_poll().
 #pragma once
 
 #include <cstddef>

@@ -649,8 +649,8 @@ void TcpTransport::end(Connection& connection, Status why, bool graceful) {
   activate(connection);
 }
 
-// Takes the socket over until the other side has closed too, or for a limited time. Closing at once could turn into a
-// reset, which would take with it what was just written.
+// Takes the socket over until the other side has closed too, or for a limited time. Closing at once could
+// turn into a reset, which would take with it what was just written.
 void TcpTransport::linger(Connection& connection) {
   const int descriptor = std::exchange(connection.descriptor, -1);
   if (::shutdown(descriptor, SHUT_WR) != 0) {

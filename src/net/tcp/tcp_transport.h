@@ -1,17 +1,19 @@
 // TcpTransport: the Transport over TCP, one per Actor, and what its Runner sleeps on.
 //
-// Non-blocking sockets and one edge-triggered epoll descriptor. No thread, no clock: time comes with poll().
+// Non-blocking sockets and one edge-triggered epoll descriptor. No thread, no clock: time comes with
+// poll().
 //
-// Sending. A message's frame head is copied into a slot of the connection's Outbox, its payload is not: sendmsg(2) gathers
-// many frames straight from lent memory. Messages wait for the next poll(), or for write_batch_bytes of them. kSent
-// comes when the last byte is the kernel's.
+// Sending. A message's frame head is copied into a slot of the connection's Outbox, its payload is not:
+// sendmsg(2) gathers many frames straight from lent memory. Messages wait for the next poll(), or for
+// write_batch_bytes of them. kSent comes when the last byte is the kernel's.
 //
-// Receiving. Two ways, chosen per connection by what comes (net/tcp/inbox.h). Payloads without a landing are read in
-// large batches into staging memory and given out as views of it. Larger payloads with a landing are received
-// directly into the landing, one system call for each.
+// Receiving. Two ways, chosen per connection by what comes (net/tcp/inbox.h). Payloads without a landing
+// are read in large batches into staging memory and given out as views of it. Larger payloads with a
+// landing are received directly into the landing, one system call for each.
 //
-// A poll() does bounded work: about read_batch_bytes of views, read_batch_bytes of landed payload per connection, and
-// as many events as the span holds. Connections take turns. What is left makes wait() return at once.
+// A poll() does bounded work: about read_batch_bytes of views, read_batch_bytes of landed payload per
+// connection, and as many events as the span holds. Connections take turns. What is left makes wait()
+// return at once.
 #pragma once
 
 #include <cstddef>
@@ -41,9 +43,9 @@ enum class RecordKind : std::uint16_t;
 }  // namespace tcp
 
 struct TcpOptions {
-  // Where to accept connections; none: only connects. Port 0: any free one, see listening(). Host "": all addresses of
-  // the machine, IPv6 and IPv4 on one socket where there is IPv6; "0.0.0.0": all of IPv4; "::": all of IPv6;
-  // otherwise an address or a host name, all of whose addresses are served.
+  // Where to accept connections; none: only connects. Port 0: any free one, see listening(). Host "": all
+  // addresses of the machine, IPv6 and IPv4 on one socket where there is IPv6; "0.0.0.0": all of IPv4;
+  // "::": all of IPv6; otherwise an address or a host name, all of whose addresses are served.
   std::vector<Endpoint> listen;
   // Said to those who connect to us. They must have our version and our job_id, or are refused.
   Hello self;
@@ -59,7 +61,8 @@ struct TcpOptions {
 
 class TcpTransport final : public Transport, public Waiter {
  public:
-  // kSystem: no descriptor, or the address is taken (the text says which). kInvalidArgument: a bad endpoint or limit.
+  // kSystem: no descriptor, or the address is taken (the text says which). kInvalidArgument: a bad
+  // endpoint or limit.
   static Result<std::unique_ptr<TcpTransport>> create(TcpOptions options, Log log);
   // Closes everything; lent payloads are the lender's again, landings are no longer written. No events.
   ~TcpTransport() override;
@@ -73,8 +76,8 @@ class TcpTransport final : public Transport, public Waiter {
   // The other side's address, or empty when the peer is unknown.
   std::string address_of(PeerId peer) const;
 
-  // An address in text begins at once. A host name is looked up here, which may block: meant for start-up. A name
-  // that is not known ends in kDown, so that callers can try again.
+  // An address in text begins at once. A host name is looked up here, which may block: meant for
+  // start-up. A name that is not known ends in kDown, so that callers can try again.
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
   Status send(PeerId peer, const Outgoing& message) override;
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
@@ -131,7 +134,8 @@ class TcpTransport final : public Transport, public Waiter {
   void report_sent(tcp::Connection& connection, tcp::EventSpan& out);
   void receive(tcp::Connection& connection, tcp::EventSpan& out);
 
-  // Ends a connection; its kSent and kDown are given out by its later turns. Graceful: its tail may still get out.
+  // Ends a connection; its kSent and kDown are given out by its later turns. Graceful: its tail may still
+  // get out.
   void end(tcp::Connection& connection, Status why, bool graceful);
   void end_malformed(tcp::Connection& connection, const Status& why);
   void linger(tcp::Connection& connection);

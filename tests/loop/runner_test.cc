@@ -1,0 +1,145 @@
+#include "loop/runner.h"
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "loop/mailbox.h"
+
+namespace byteps {
+namespace {
+
+class TestWaiter final : public Waiter {
+ public:
+  // A finite timeout ends at once and moves the clock; kNever waits for wake().
+  explicit TestWaiter(std::atomic<TimeNs>& clock) : clock_(clock) {}
+  void wait(TimeNs timeout_ns) override {
+    std::unique_lock lock(mutex_);
+    ++waits_;
+    if (timeout_ns != kNever) {
+      clock_ += timeout_ns;
+      return;
+    }
+    asleep_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return pending_; });
+    pending_ = false;
+    asleep_ = false;
+  }
+  void wake() override {
+    const std::lock_guard lock(mutex_);
+    pending_ = true;
+    changed_.notify_all();
+  }
+  void until_asleep() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return asleep_ && !pending_; });
+  }
+  int waits() {
+    const std::lock_guard lock(mutex_);
+    return waits_;
+  }
+
+ private:
+  std::atomic<TimeNs>& clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool pending_ = false;
+  bool asleep_ = false;
+  int waits_ = 0;
+};
+
+class TestClock final : public Clock {
+ public:
+  explicit TestClock(std::atomic<TimeNs>& now) : now_(now) {}
+  TimeNs now() override { return now_; }
+
+ private:
+  std::atomic<TimeNs>& now_;
+};
+
+class TestActor final : public Actor {
+ public:
+  explicit TestActor(std::function<std::size_t(TimeNs)> on_turn) : on_turn_(std::move(on_turn)) {}
+  std::size_t turn(TimeNs now) override { return on_turn_(now); }
+  TimeNs next_deadline() const override { return deadline; }
+  bool finished() const override { return done; }
+  TimeNs deadline = kNever;
+  bool done = false;
+
+ private:
+  std::function<std::size_t(TimeNs)> on_turn_;
+};
+
+class RunnerTest : public testing::Test {
+ protected:
+  std::atomic<TimeNs> now_{1000};
+  TestClock clock_{now_};
+  TestWaiter waiter_{now_};
+};
+
+TEST_F(RunnerTest, turns_without_sleeping_while_there_is_work_and_ends_when_finished) {
+  int turns = 0;
+  TestActor actor([&](TimeNs) -> std::size_t { return actor.done = ++turns == 5, 1; });
+  const std::atomic<bool> stop{false};
+  run_actor(actor, waiter_, clock_, stop);
+  EXPECT_EQ(turns, 5);
+  EXPECT_EQ(waiter_.waits(), 0);
+}
+
+TEST_F(RunnerTest, sleeps_exactly_until_the_deadline_and_one_that_has_passed_is_no_sleep) {
+  std::vector<TimeNs> turns;
+  TestActor actor([&](TimeNs now) -> std::size_t {
+    turns.push_back(now);
+    actor.deadline = turns.size() == 1 ? 1500 : 1200;
+    actor.done = turns.size() == 3;
+    return 0;
+  });
+  const std::atomic<bool> stop{false};
+  run_actor(actor, waiter_, clock_, stop);
+  EXPECT_EQ(turns, (std::vector<TimeNs>{1000, 1500, 1500}));
+}
+
+TEST_F(RunnerTest, stop_ends_a_runner_that_sleeps_without_limit) {
+  std::atomic<int> turns{0};
+  TestActor actor([&](TimeNs) -> std::size_t { return ++turns, 0; });
+  Runner runner("test", actor, waiter_, clock_);
+  waiter_.until_asleep();
+  runner.stop();
+  runner.join();
+  EXPECT_EQ(turns, 1);
+}
+
+TEST_F(RunnerTest, destruction_stops_and_joins_a_busy_runner) {
+  std::atomic<int> turns{0};
+  TestActor actor([&](TimeNs) -> std::size_t { return ++turns, 1; });
+  {
+    const Runner runner("test", actor, waiter_, clock_);
+    while (turns == 0) std::this_thread::yield();
+  }
+  const int after = turns;
+  EXPECT_EQ(turns, after) << "no turn after the destructor";
+}
+
+TEST_F(RunnerTest, a_post_wakes_the_actor_that_sleeps_and_none_is_lost) {
+  constexpr int kPosts = 2000;
+  Mailbox<int> mailbox(kPosts, &waiter_);
+  std::vector<int> items;
+  int received = 0;
+  TestActor actor([&](TimeNs) -> std::size_t {
+    mailbox.drain(items);
+    received += static_cast<int>(items.size());
+    actor.done = received == kPosts;
+    return items.size();
+  });
+  Runner runner("test", actor, waiter_, clock_);
+  for (int i = 0; i < kPosts; ++i) EXPECT_TRUE(mailbox.post(int{i}).is_ok());
+  runner.join();
+  EXPECT_EQ(received, kPosts);
+}
+
+}  // namespace
+}  // namespace byteps

@@ -1,0 +1,174 @@
+// The two ends of a TCP test: a TcpTransport that is turned, and a bare socket that says whatever it likes.
+#pragma once
+
+#include <cerrno>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "net/tcp/address.h"
+#include "net/tcp/frame.h"
+#include "net/tcp/tcp_transport.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+using Bytes = std::vector<std::byte>;
+
+inline Hello hello_of(Role role, std::uint32_t rank) {
+  Hello hello;
+  hello.role = role;
+  hello.rank = rank;
+  hello.job_id.fill(std::byte{7});
+  return hello;
+}
+
+inline TcpOptions loopback_options() {
+  TcpOptions options;
+  options.listen = {Endpoint{"127.0.0.1", 0}};
+  options.self = hello_of(Role::kServer, 0);
+  return options;
+}
+
+// Time is the test's own: it moves only by at() and with each turn that brought nothing.
+class TurnedTcp {
+ public:
+  struct Seen {
+    Event::Kind kind;
+    PeerId peer;
+    Bytes header;
+    Bytes payload;
+    bool landed;
+    SendToken token;
+    Status why;
+  };
+
+  explicit TurnedTcp(TcpOptions options = loopback_options())
+      : transport_(TcpTransport::create(std::move(options), Log("test", LogLevel::kDebug,
+                                                                [this](std::string_view line) {
+                                                                  log_.append(line).push_back('\n');
+                                                                }))
+                       .value()) {}
+
+  TcpTransport& transport() { return *transport_; }
+  Endpoint address() { return transport_->listening().at(0); }
+  const std::vector<Seen>& seen() const { return seen_; }
+  const std::string& log() const { return log_; }
+  void advance(TimeNs by) { now_ += by; }
+  TimeNs now() const { return now_; }
+
+  std::size_t poll() {
+    const std::size_t count = transport_->poll(now_, events_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Event& e = events_[i];
+      seen_.push_back({e.kind,
+                       e.peer,
+                       {e.header.begin(), e.header.end()},
+                       {e.payload.begin(), e.payload.end()},
+                       e.landed,
+                       e.token,
+                       e.why});
+    }
+    return count;
+  }
+
+  bool until(const std::function<bool()>& done) {
+    for (int i = 0; i < 5'000; ++i) {
+      if (done()) return true;
+      if (poll() == 0) transport_->wait(kMillisecond);
+    }
+    return done();
+  }
+  // Lets everything that is under way on loopback be seen.
+  void settle() {
+    for (int i = 0; i < 10; ++i) {
+      if (poll() == 0) transport_->wait(kMillisecond);
+    }
+  }
+
+  std::size_t count(Event::Kind kind) const {
+    std::size_t found = 0;
+    for (const Seen& event : seen_) found += event.kind == kind ? 1 : 0;
+    return found;
+  }
+
+ private:
+  std::string log_;
+  std::unique_ptr<TcpTransport> transport_;
+  TimeNs now_ = kSecond;
+  std::vector<Event> events_ = std::vector<Event>(32);
+  std::vector<Seen> seen_;
+};
+
+// A blocking socket.
+class BareSocket {
+ public:
+  explicit BareSocket(const Endpoint& to) {
+    const tcp::SocketAddress address = tcp::resolve(to).value().at(0);
+    descriptor_ = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(::connect(descriptor_, address.get(), address.bytes), 0);
+  }
+  ~BareSocket() { close(); }
+  BareSocket(const BareSocket&) = delete;
+  BareSocket& operator=(const BareSocket&) = delete;
+
+  bool write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+  // What is there now; empty when nothing.
+  Bytes read_some() {
+    Bytes bytes(65536);
+    const ssize_t count = ::recv(descriptor_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    bytes.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    return bytes;
+  }
+  // True once the other side has ended the connection, orderly or not. Throws away what comes before.
+  bool has_ended() {
+    std::byte scratch[4096];
+    while (true) {
+      const ssize_t count = ::recv(descriptor_, scratch, sizeof scratch, MSG_DONTWAIT);
+      if (count == 0) return true;
+      if (count < 0) return errno != EAGAIN && errno != EWOULDBLOCK;
+    }
+  }
+  void close() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
+inline Bytes frame(std::uint32_t payload_bytes, std::uint16_t header_bytes, LandingTag landing = 0,
+                   std::uint64_t offset = 0) {
+  Bytes out(tcp::kPrefixBytes);
+  tcp::encode({payload_bytes, header_bytes, landing, offset},
+              std::span(out).first<tcp::kPrefixBytes>());
+  return out;
+}
+
+inline void append(Bytes& to, std::span<const std::byte> bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+inline Bytes numbered(std::size_t bytes, std::size_t first = 0) {
+  Bytes out(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>((first + i) * 131 >> 3);
+  return out;
+}
+
+}  // namespace byteps
