@@ -161,12 +161,18 @@ void Member::send_fail(MemberOutput& out) {
        out);
 }
 
+// The last word was heard: the scheduler need not stay for us.
+void Member::acknowledge_end(MemberOutput& out) {
+  send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);
+}
+
 // ---- messages ----
 
 void Member::on_message(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                         MemberOutput& out) {
   if (done() || !up_) return;
   heard_ns_ = now;
+  known_ = true;
   switch (header.kind) {
     case wire::Kind::kHeartbeat:
       return;
@@ -238,6 +244,7 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
   const Result<wire::Leave> leave = wire::decode_leave(payload);
   if (!leave.is_ok()) return on_malformed(leave.status(), now, out);
   if (join_.role == Role::kServer) {  // the job is over
+    acknowledge_end(out);
     return finish(stage_ == Stage::kFailing ? failing_ : Status::ok(), out);
   }
   if (header.worker == WorkerRank(rank_)) {
@@ -258,6 +265,7 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
 void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return on_malformed(text.status(), now, out);
+  acknowledge_end(out);
   if (stage_ == Stage::kLeaving) return finish(Status::ok(), out);
   if (stage_ == Stage::kFailing) return finish(failing_, out);
   const std::uint32_t code = text.value().code;
@@ -364,7 +372,7 @@ std::string Member::unreachable_text(TimeNs now) const {
 }
 
 void Member::watch_silence(TimeNs now, MemberOutput& out) {
-  if (stage_ == Stage::kRunning && now >= heard_ns_ + timeout_.failure_ns) {
+  if (misses_scheduler() && now >= heard_ns_ + timeout_.failure_ns) {
     std::string text = scheduler_text_ +
                        (up_ ? " has said nothing for " : " has been unreachable for ") +
                        duration_text(now - heard_ns_);
@@ -388,7 +396,7 @@ TimeNs Member::next_deadline() const {
   if (stage_ == Stage::kJoining) {
     next = std::min({next, next_notice_ns_, started_ns_ + timeout_.start_ns});
   }
-  if (stage_ == Stage::kRunning) next = std::min(next, heard_ns_ + timeout_.failure_ns);
+  if (misses_scheduler()) next = std::min(next, heard_ns_ + timeout_.failure_ns);
   return std::min(
       next, peer_ ? std::max(heard_ns_, attempt_ns_) + timeout_.failure_ns / 2 : next_attempt_ns_);
 }

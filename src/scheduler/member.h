@@ -123,6 +123,7 @@ class Member {
   void send_heartbeat(TimeNs now, MemberOutput& out);
   void send_barrier(MemberOutput& out);
   void send_fail(MemberOutput& out);
+  void acknowledge_end(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(Status reason, TimeNs now, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
@@ -134,6 +135,10 @@ class Member {
   void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
   void watch_start(TimeNs now, MemberOutput& out);
   void watch_silence(TimeNs now, MemberOutput& out);
+  // Whether the scheduler's absence for failure_ns is an end. Before it has answered it may not have been started.
+  bool misses_scheduler() const {
+    return stage_ == Stage::kRunning || (stage_ == Stage::kJoining && known_);
+  }
   bool has_roster() const { return roster_epoch_ != Epoch(0); }
   std::string unreachable_text(TimeNs now) const;
 
@@ -147,6 +152,7 @@ class Member {
   TimeNs attempt_ns_ = 0;       // when the last attempt began
   TimeNs next_attempt_ns_ = 0;  // not before this, while there is no connection
   TimeNs heard_ns_ = 0;         // last sign of life of the scheduler; before any, the start
+  bool known_ = false;          // the scheduler has answered once: it counts us as a member
   TimeNs next_heartbeat_ns_ = kNever;
   Status last_down_;  // why there is no connection
 

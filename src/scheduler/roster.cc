@@ -102,7 +102,9 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
 
   const Known known = recognise(join, header.epoch, now, out);
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
-    if (!known.same) return refuse(peer, {Code::kCancelled, "the job has ended"}, now, out);
+    if (!known.same && !outcome_.is_ok()) return refuse(peer, outcome_, now, out);
+    // One of the next job, perhaps, which has the same address: let it try again.
+    if (!known.same) return close(peer, {Code::kCancelled, "the job has ended"}, out);
     attach(*known.same, peer, now, out);
     return tell_end(seats_.at(*known.same), out);
   }
@@ -343,8 +345,12 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
         {Code::kDisconnected, describe(seats_.at(*arrival)) + " was stopped while the job ran"},
         now, out);
   }
+  if (arrival && phase_ == Phase::kEnding) {
+    seats_.at(*arrival).heard_end = true;
+    return;
+  }
   send(peer, wire::Kind::kLeave, header.worker, wire::encode(leave.value()), out);
-  if (!arrival || phase_ == Phase::kEnding || phase_ == Phase::kEnded) return;
+  if (!arrival || phase_ == Phase::kEnded) return;
   Seat& seat = seats_.at(*arrival);
   seat.heard_ns = now;
   if (seat.in_roster && seat.worker()) {
@@ -577,9 +583,8 @@ void RosterKeeper::succeed(std::string text, TimeNs now, Outputs& out) {
 }
 
 void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
-  if (seat.left) seat.told = true;
-  if (!seat.peer || seat.left) return;
-  seat.told = true;
+  if (seat.left) seat.heard_end = true;  // it is done with us
+  if (!seat.peer || seat.heard_end) return;
   if (outcome_.is_ok() && !seat.worker()) {
     return send(*seat.peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}), out);
   }
@@ -591,13 +596,18 @@ void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
 
 void RosterKeeper::try_end(TimeNs now, Outputs& out) {
   if (phase_ != Phase::kEnding) return;
-  const bool all_told = std::all_of(seats_.begin(), seats_.end(),
-                                    [](const auto& entry) { return entry.second.told; });
-  if (now < ending_until_ns_ && !(all_told && connections_.empty())) return;
+  const bool all_know = std::all_of(seats_.begin(), seats_.end(),
+                                    [](const auto& entry) { return entry.second.heard_end; });
+  if (now < ending_until_ns_ && !(all_know && connections_.empty())) return;
   phase_ = Phase::kEnded;
   for (auto& [peer, connection] : connections_) {
     if (!connection.closed) close(peer, {Code::kCancelled, "the job has ended"}, out);
   }
+}
+
+void RosterKeeper::stop(const Status& why, TimeNs now, Outputs& out) {
+  CHECK(!why.is_ok()) << "stopping needs a reason";
+  fail_job(why, now, out);
 }
 
 // ---- time ----
@@ -652,7 +662,7 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
            text + " and the job cannot go on without it; look at its log, or whether its machine "
                   "is down"},
           now, out);
-      seat.told = true;  // nobody waits for it
+      seat.heard_end = true;  // nobody waits for it
       return try_end(now, out);
     }
     notice(LogLevel::kWarning, text, out);

@@ -3,19 +3,20 @@
 //
 // The life of a job (docs/protocol.md, Joining):
 //
-//   kGathering   members join; missing ones are named. Complete: epoch + 1, the servers get the
-//   Roster kConfirming  until every server's Heartbeat carries the new epoch; then the workers get
-//   the Roster kRunning     until all workers of this roster have left; then kGathering for the
-//   next generation, or the end kEnding      everyone is told (Fail, or Leave after success); until
-//   they have disconnected, or failure_ns kEnded
+//   kGathering   members join; missing ones are named. Complete: epoch + 1, servers get the Roster
+//   kConfirming  until every server's Heartbeat carries the new epoch; then workers get the Roster
+//   kRunning     until all workers of this roster have left; then kGathering again, or the end
+//   kEnding      everyone is told (Fail; after success Leave) and answers Leave; until all have, or
+//                failure_ns has passed
+//   kEnded
 //
 // Invariants:
 //  1 The epoch grows by one each time the job becomes complete, and never otherwise.
 //  2 A worker gets the Roster of an epoch only after all servers in it said that they apply it.
-//  3 A rank belongs to one process at a time: a second claimant is refused while the first is
-//  connected. 4 Between epochs nothing is lost by a lost member; within one, a member gone for
-//  failure_ns ends the job. 5 All decisions follow the order of arrival, ranks, and `now`: equal
-//  inputs give equal outputs.
+//  3 A rank belongs to one process at a time: a second claimant is refused while the first is here.
+//  4 Between epochs nothing is lost with a member; within one, a member gone for failure_ns ends
+//    the job.
+//  5 Decisions follow the order of arrival, ranks and `now` only: equal inputs, equal outputs.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +62,9 @@ class RosterKeeper {
   // What this peer sent could not be understood; its connection ends.
   void on_malformed(PeerId peer, const Status& why, std::vector<KeeperOutput>& out);
 
+  // Ends the job because of `why`; everyone is told.
+  void stop(const Status& why, TimeNs now, std::vector<KeeperOutput>& out);
+
   // Time passes; the first call starts the clock of the notices. Call it after everything that has
   // arrived was handed in, so that a pause of the scheduler is not taken for a silence of the
   // members.
@@ -87,7 +91,7 @@ class RosterKeeper {
     bool in_roster = false;               // of the current epoch
     bool left = false;                    // workers in the roster only
     bool left_for_good = false;
-    bool told = false;           // kEnding: the last word was sent, or need not be
+    bool heard_end = false;      // kEnding: it acknowledged the last word, or needs none
     std::optional<PeerId> peer;  // none: the connection is lost
     TimeNs since_ns = 0;
     TimeNs heard_ns = 0;  // last sign of life, or when the connection was lost

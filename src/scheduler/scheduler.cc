@@ -28,6 +28,9 @@ std::size_t Scheduler::turn(TimeNs now) {
     if (count == 0) break;
   }
   keeper_.tick(now, out_);
+  if (stop_requested_.exchange(false, std::memory_order_acquire)) {
+    keeper_.stop({Code::kCancelled, "the scheduler was told to stop"}, now, out_);
+  }
   carry_out(now);
   return work;
 }

@@ -2,6 +2,7 @@
 // writes the log.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "base/config.h"
@@ -29,6 +30,10 @@ class Scheduler final : public Actor {
   Status outcome() const { return keeper_.outcome(); }
   Epoch epoch() const { return keeper_.epoch(); }
 
+  // Ends the job (a signal came): everyone hears why. Any thread; wake the actor afterwards, and go on turning it
+  // until it is finished().
+  void request_stop() { stop_requested_.store(true, std::memory_order_release); }
+
  private:
   void handle(const Event& event, TimeNs now);
   void carry_out(TimeNs now);
@@ -39,6 +44,9 @@ class Scheduler final : public Actor {
   Outbox outbox_;
   std::vector<KeeperOutput> out_;
   std::vector<Event> events_;
+
+  // Set by any thread, read by the loop.
+  std::atomic<bool> stop_requested_{false};
 };
 
 }  // namespace byteps

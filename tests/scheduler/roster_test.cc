@@ -321,7 +321,7 @@ TEST(Roster, gives_up_at_the_start_timeout_with_the_text_of_the_notice) {
   EXPECT_THAT(table.text_to(worker, Kind::kFail),
               AllOf(HasSubstr("gave up after 20 s"), HasSubstr("worker 1 of 2 and server 0 of 1"),
                     HasSubstr("alpha:10")));
-  table.down(worker);
+  table.hear_end(worker);
   EXPECT_TRUE(table.keeper().ended());
   EXPECT_TRUE(table.keeper().outcome().is(Code::kTimeout));
 }
@@ -424,15 +424,15 @@ TEST(Roster, a_members_failure_is_everybodys_and_names_it) {
   EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
 }
 
-TEST(Roster, after_a_failure_it_ends_when_all_have_disconnected_or_after_the_failure_timeout) {
-  for (const bool all_disconnect : {true, false}) {
+TEST(Roster, after_a_failure_it_ends_when_all_have_heard_of_it_or_after_the_failure_timeout) {
+  for (const bool all_hear : {true, false}) {
     RunningJob job;
     job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
-    job.table.down(job.worker0);
-    job.table.down(job.worker1);
+    job.table.hear_end(job.worker0);
+    job.table.hear_end(job.worker1);
     EXPECT_FALSE(job.table.keeper().ended());
-    if (all_disconnect) {
-      job.table.down(job.server);
+    if (all_hear) {
+      job.table.hear_end(job.server);
     } else {
       job.table.pass(2900 * kMillisecond);
       EXPECT_FALSE(job.table.keeper().ended());
@@ -448,13 +448,28 @@ TEST(Roster, a_member_that_was_away_when_the_job_failed_hears_of_it_when_it_is_b
   RunningJob job;
   job.table.down(job.worker0);
   job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
-  job.table.down(job.worker1);
-  job.table.down(job.server);
+  job.table.hear_end(job.worker1);
+  job.table.hear_end(job.server);
   EXPECT_FALSE(job.table.keeper().ended());
   const PeerId again = job.table.join(worker_join(0, "alpha:10"), Epoch(1));
   EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("beta:11"));
-  job.table.down(again);
+  job.table.down(again);  // perhaps before it has read it
+  EXPECT_FALSE(job.table.keeper().ended());
+  job.table.hear_end(job.table.join(worker_join(0, "alpha:10"), Epoch(1)));
   EXPECT_TRUE(job.table.keeper().ended());
+}
+
+TEST(Roster, one_who_comes_after_the_end_hears_of_the_failure_or_is_sent_to_look_for_the_next_job) {
+  RunningJob failed;
+  failed.table.say(failed.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
+  const PeerId late = failed.table.join(worker_join(0, "alpha:99"));
+  EXPECT_THAT(failed.table.text_to(late, Kind::kFail), HasSubstr("worker 1 (beta:11): x"));
+  RunningJob over;
+  over.table.leave(over.worker0, 0, true);
+  over.table.leave(over.worker1, 1, true);
+  const PeerId next = over.table.join(worker_join(0, "alpha:99"));
+  EXPECT_TRUE(over.table.sent(next, Kind::kFail).empty());
+  EXPECT_TRUE(over.table.closed(next));
 }
 
 // ---- leaving ----
@@ -478,7 +493,10 @@ TEST(Roster, ends_well_when_all_workers_have_left_for_good) {
   job.table.leave(job.worker1, 1, true);
   job.table.leave(job.worker0, 0, true);
   EXPECT_EQ(job.table.sent(job.server, Kind::kLeave).size(), 1U);
-  for (const PeerId peer : job.all()) job.table.down(peer);
+  job.table.down(job.worker0);
+  job.table.down(job.worker1);
+  EXPECT_FALSE(job.table.keeper().ended());
+  job.table.hear_end(job.server);
   EXPECT_TRUE(job.table.keeper().ended());
   EXPECT_TRUE(job.table.keeper().outcome().is_ok());
 }

@@ -73,6 +73,10 @@ class Table {
   void down(PeerId peer, const char* why = "connection reset by peer") {
     keeper_.on_down(peer, {Code::kDisconnected, why}, now_, out_);
   }
+  void hear_end(PeerId peer) {  // what a Member does with the last word
+    leave(peer, 0, true);
+    down(peer, "left");
+  }
   void tick() { keeper_.tick(now_, out_); }
   // Moves time in steps of the keeper's own deadlines, while `alive` members send heartbeats.
   void pass(TimeNs duration, const std::vector<PeerId>& alive = {}, std::uint32_t epoch = 0) {

@@ -1,0 +1,433 @@
+// Member with plain messages: the same rules from a member's side.
+#include "scheduler/member.h"
+
+#include <algorithm>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/scheduler/table.h"
+
+namespace byteps {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Happening = MemberEvent::Kind;
+using Kind = wire::Kind;
+
+// A Member whose network is this class: it grants connections, or refuses them.
+class Desk {
+ public:
+  explicit Desk(const wire::Join& join = worker_join(1, "beta:11"), Config config = small_job())
+      : member_(join, config) {}
+
+  void tick() {
+    member_.tick(now_, out_);
+    grant();
+  }
+  void pass(TimeNs duration, bool scheduler_lives = false) {
+    const TimeNs until = now_ + duration;
+    while (now_ < until) {
+      now_ = std::min(until, now_ + 50 * kMillisecond);
+      if (scheduler_lives) say(Kind::kHeartbeat);
+      tick();
+    }
+  }
+  void connect() {
+    tick();
+    ASSERT_TRUE(member_.peer().has_value());
+    member_.on_up(now_, out_);
+  }
+  void say(Kind kind, const std::vector<std::byte>& payload = {}, Epoch epoch = Epoch(1),
+           WorkerRank worker = WorkerRank(0)) {
+    wire::Header header;
+    header.kind = kind;
+    header.epoch = epoch;
+    header.worker = worker;
+    member_.on_message(header, payload, now_, out_);
+  }
+  void say_roster(std::uint32_t epoch = 1, std::uint32_t rank = 1) {
+    say(Kind::kRoster, wire::encode(roster(epoch, rank)), Epoch(epoch));
+  }
+  static wire::Roster roster(std::uint32_t epoch, std::uint32_t rank) {
+    wire::Roster roster;
+    roster.epoch = Epoch(epoch);
+    roster.your_rank = rank;
+    roster.partition_bytes = 6400;
+    roster.frame_bytes = 640;
+    roster.members = {{Role::kWorker, 0, "alpha:10", {}},
+                      {Role::kWorker, 1, "beta:11", {}},
+                      {Role::kServer, 0, "gamma:12", {{"10.0.0.2", 4000}}}};
+    return roster;
+  }
+  void down(const char* why = "connection reset by peer") {
+    member_.on_down({Code::kDisconnected, why}, now_, out_);
+  }
+
+  std::vector<MemberAction> sent(Kind kind) const {
+    std::vector<MemberAction> found;
+    for (const MemberAction& action : done_) {
+      if (action.kind == MemberAction::Kind::kSend && action.header.kind == kind)
+        found.push_back(action);
+    }
+    for (const MemberAction& action : out_.actions) {
+      if (action.kind == MemberAction::Kind::kSend && action.header.kind == kind)
+        found.push_back(action);
+    }
+    return found;
+  }
+  std::vector<MemberEvent> happened(Happening kind) const {
+    std::vector<MemberEvent> found;
+    for (const MemberEvent& event : out_.events) {
+      if (event.kind == kind) found.push_back(event);
+    }
+    return found;
+  }
+  std::size_t happenings() const { return out_.events.size(); }
+  std::size_t attempts() const { return attempts_; }
+  void forget() {
+    out_ = {};
+    done_.clear();
+  }
+  Member& member() { return member_; }
+  TimeNs now() const { return now_; }
+  MemberOutput& out() { return out_; }
+  bool refuse_ = false;
+
+ private:
+  void grant() {
+    std::vector<MemberAction> actions = std::exchange(out_.actions, {});
+    for (MemberAction& action : actions) {
+      if (action.kind == MemberAction::Kind::kConnect) {
+        ++attempts_;
+        member_.on_connecting(PeerId(next_peer_++), now_, out_);
+        if (refuse_) down("connection refused");
+      }
+      done_.push_back(std::move(action));
+    }
+  }
+
+  Member member_;
+  TimeNs now_ = 500 * kSecond;
+  std::uint32_t next_peer_ = 1;
+  std::size_t attempts_ = 0;
+  MemberOutput out_;
+  std::vector<MemberAction> done_;
+};
+
+struct RunningDesk : Desk {
+  explicit RunningDesk(const wire::Join& join = worker_join(1, "beta:11")) : Desk(join) {
+    connect();
+    say_roster(1, join.role == Role::kWorker ? 1 : 0);
+  }
+};
+
+// ---- connecting and joining ----
+
+TEST(Member, connects_with_its_role_and_rank_and_joins) {
+  Desk desk;
+  desk.member().tick(desk.now(), desk.out());
+  ASSERT_EQ(desk.out().actions.size(), 1U);
+  const MemberAction& action = desk.out().actions[0];
+  EXPECT_EQ(action.kind, MemberAction::Kind::kConnect);
+  EXPECT_EQ(action.to.text(), "10.0.0.9:9000");
+  EXPECT_EQ(action.hello.role, Role::kWorker);
+  EXPECT_EQ(action.hello.rank, 1U);
+  desk.member().on_connecting(PeerId(1), desk.now(), desk.out());
+  desk.member().on_up(desk.now(), desk.out());
+  ASSERT_EQ(desk.sent(Kind::kJoin).size(), 1U);
+  EXPECT_EQ(wire::decode_join(desk.sent(Kind::kJoin)[0].payload).value(),
+            worker_join(1, "beta:11"));
+}
+
+TEST(Member, tries_again_after_a_pause_and_never_faster) {
+  Desk desk;
+  desk.refuse_ = true;
+  desk.tick();
+  for (int i = 0; i < 100; ++i) desk.tick();  // no time passes
+  EXPECT_EQ(desk.attempts(), 1U);
+  desk.pass(1 * kSecond);
+  EXPECT_EQ(desk.attempts(), 21U);  // failure_ns / 60 = 50 ms
+}
+
+TEST(Member, says_that_the_scheduler_is_unreachable_after_5_s_and_every_10_s_after_then_gives_up) {
+  Config config = small_job();
+  config.timeout.start_ns = 30 * kSecond;
+  Desk desk(worker_join(1, "beta:11"), config);
+  desk.refuse_ = true;
+  desk.tick();
+  desk.pass(4950 * kMillisecond);
+  EXPECT_EQ(desk.happenings(), 0U);
+  desk.pass(50 * kMillisecond);
+  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
+  EXPECT_EQ(desk.happened(Happening::kNotice)[0].text,
+            "scheduler at 10.0.0.9:9000 unreachable since 5 s: connection refused; is it started, "
+            "and are "
+            "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT right?");
+  desk.pass(10 * kSecond);
+  EXPECT_EQ(desk.happened(Happening::kNotice).size(), 2U);
+  desk.pass(15 * kSecond);
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  const Status why = desk.happened(Happening::kFailed)[0].why;
+  EXPECT_TRUE(why.is(Code::kTimeout));
+  EXPECT_THAT(why.message(),
+              AllOf(HasSubstr("after 30 s"), HasSubstr("10.0.0.9:9000"), HasSubstr("refused")));
+  EXPECT_TRUE(desk.member().done());
+  EXPECT_EQ(desk.member().next_deadline(), kNever);
+}
+
+TEST(Member, misses_the_scheduler_for_the_failure_timeout_only_once_it_has_answered) {
+  for (const bool answered : {true, false}) {
+    Desk desk;
+    desk.connect();
+    if (answered) desk.say(Kind::kHeartbeat);
+    desk.refuse_ = true;
+    desk.down();
+    desk.pass(3 * kSecond);
+    EXPECT_EQ(desk.member().done(), answered);
+  }
+}
+
+TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
+  Config config = small_job();
+  config.timeout.start_ns = 10 * kSecond;
+  Desk desk(worker_join(1, "beta:11"), config);
+  desk.connect();
+  desk.say(Kind::kWaiting, wire::encode(wire::Text{"waiting for worker 0 of 2", 2}));
+  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
+  EXPECT_EQ(desk.happened(Happening::kNotice)[0].text, "waiting for worker 0 of 2");
+  desk.pass(10 * kSecond, true);
+  EXPECT_EQ(desk.happened(Happening::kNotice).size(), 1U) << "the scheduler is the one to say more";
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(), HasSubstr("worker 0 of 2"));
+}
+
+TEST(Member, joins_again_on_each_new_connection_with_the_epoch_it_is_in) {
+  RunningDesk desk;
+  desk.forget();
+  desk.down();
+  desk.pass(50 * kMillisecond);
+  desk.connect();
+  ASSERT_EQ(desk.sent(Kind::kJoin).size(), 1U);
+  EXPECT_EQ(desk.sent(Kind::kJoin)[0].header.epoch, Epoch(1));
+}
+
+TEST(Member, a_deaf_connection_is_replaced_before_the_failure_timeout) {
+  RunningDesk desk;
+  desk.pass(1500 * kMillisecond);
+  EXPECT_EQ(desk.attempts(), 2U);
+  desk.member().on_up(desk.now(), desk.out());
+  desk.pass(10 * kSecond, true);
+  EXPECT_FALSE(desk.member().done());
+}
+
+// ---- running ----
+
+TEST(Member, a_worker_hears_the_roster_once_and_confirms_it_at_once) {
+  RunningDesk desk;
+  ASSERT_EQ(desk.happened(Happening::kRoster).size(), 1U);
+  EXPECT_EQ(desk.happened(Happening::kRoster)[0].roster, Desk::roster(1, 1));
+  ASSERT_EQ(desk.sent(Kind::kHeartbeat).size(), 1U);
+  EXPECT_EQ(desk.sent(Kind::kHeartbeat)[0].header.epoch, Epoch(1));
+  desk.say_roster();
+  EXPECT_EQ(desk.happened(Happening::kRoster).size(), 1U);
+}
+
+TEST(Member, a_server_confirms_an_epoch_only_when_its_shards_have_applied_it) {
+  RunningDesk desk(server_join("gamma:12", 4000));
+  desk.pass(1 * kSecond, true);
+  for (const MemberAction& action : desk.sent(Kind::kHeartbeat))
+    EXPECT_EQ(action.header.epoch, Epoch(0));
+  desk.forget();
+  desk.member().applied(Epoch(1), desk.now(), desk.out());
+  ASSERT_EQ(desk.sent(Kind::kHeartbeat).size(), 1U);
+  EXPECT_EQ(desk.sent(Kind::kHeartbeat)[0].header.epoch, Epoch(1));
+  desk.say_roster(2, 0);
+  EXPECT_EQ(desk.happened(Happening::kRoster).size(), 1U);
+  EXPECT_EQ(desk.member().epoch(), Epoch(1));
+}
+
+TEST(Member, sends_heartbeats_every_sixth_of_the_failure_timeout) {
+  RunningDesk desk;
+  desk.forget();
+  desk.pass(3 * kSecond, true);
+  EXPECT_EQ(desk.sent(Kind::kHeartbeat).size(), 6U);
+}
+
+TEST(Member, ends_naming_the_scheduler_when_it_is_unreachable_for_the_failure_timeout) {
+  RunningDesk desk;
+  desk.refuse_ = true;
+  desk.down();
+  desk.pass(2950 * kMillisecond);
+  EXPECT_FALSE(desk.member().done());
+  desk.pass(50 * kMillisecond);
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  const Status why = desk.happened(Happening::kFailed)[0].why;
+  EXPECT_TRUE(why.is(Code::kDisconnected));
+  EXPECT_THAT(why.message(), AllOf(HasSubstr("scheduler at 10.0.0.9:9000"), HasSubstr("3 s"),
+                                   HasSubstr("connection refused")));
+}
+
+TEST(Member, ends_when_the_scheduler_is_there_but_says_nothing_for_the_failure_timeout) {
+  RunningDesk desk;
+  desk.pass(3 * kSecond);
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(),
+              HasSubstr("scheduler at 10.0.0.9:9000"));
+}
+
+TEST(Member, ends_with_the_reason_that_the_scheduler_gives) {
+  RunningDesk desk;
+  desk.say(Kind::kFail, wire::encode(wire::Text{"worker 0 (alpha:10) is gone", 4}));
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  EXPECT_TRUE(desk.happened(Happening::kFailed)[0].why.is(Code::kDisconnected));
+  EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(), "worker 0 (alpha:10) is gone");
+  desk.say(Kind::kFail, wire::encode(wire::Text{"again", 4}));
+  desk.pass(10 * kSecond);
+  EXPECT_EQ(desk.happened(Happening::kFailed).size(), 1U) << "once";
+}
+
+TEST(Member, tells_its_own_failure_and_ends_when_the_scheduler_knows) {
+  for (const bool scheduler_answers : {true, false}) {
+    RunningDesk desk;
+    desk.member().fail({Code::kSystem, "no memory"}, desk.now(), desk.out());
+    ASSERT_EQ(desk.sent(Kind::kFail).size(), 1U);
+    EXPECT_EQ(wire::decode_text(desk.sent(Kind::kFail)[0].payload).value(),
+              (wire::Text{"no memory", 6}));
+    EXPECT_FALSE(desk.member().done());
+    if (scheduler_answers) {
+      desk.say(Kind::kFail, wire::encode(wire::Text{"worker 1 (beta:11): no memory", 6}));
+    } else {
+      desk.pass(3 * kSecond);
+    }
+    ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+    EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(), "no memory");
+  }
+}
+
+TEST(Member, nonsense_from_the_scheduler_ends_the_connection_and_not_the_process) {
+  wire::Roster gap = Desk::roster(1, 1);
+  gap.members[1].rank = 2;
+  wire::Roster no_frame = Desk::roster(1, 1);
+  no_frame.frame_bytes = 0;
+  wire::Roster no_address = Desk::roster(1, 1);
+  no_address.members[2].endpoints.clear();
+  const std::vector<std::vector<std::byte>> payloads = {
+      std::vector<std::byte>(5, std::byte{0xff}),
+      wire::encode(gap),
+      wire::encode(no_frame),
+      wire::encode(no_address),
+      wire::encode(Desk::roster(1, 7)),
+      wire::encode(Desk::roster(1, 0)),  // another's rank
+      wire::encode(Desk::roster(0, 1)),
+  };
+  for (const auto& payload : payloads) {
+    Desk desk;
+    desk.connect();
+    desk.say(Kind::kRoster, payload);
+    EXPECT_FALSE(desk.member().peer().has_value());
+    EXPECT_EQ(desk.happenings(), 0U);
+    desk.pass(50 * kMillisecond);
+    EXPECT_EQ(desk.attempts(), 2U);
+  }
+}
+
+// ---- barriers ----
+
+TEST(Member, a_barrier_is_said_again_after_a_lost_connection_and_done_once) {
+  RunningDesk desk;
+  EXPECT_EQ(desk.member().barrier(desk.now(), desk.out()), 0U);
+  desk.down();
+  desk.pass(50 * kMillisecond);
+  desk.connect();
+  ASSERT_EQ(desk.sent(Kind::kBarrier).size(), 2U);
+  desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{0}));
+  desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{0}));
+  ASSERT_EQ(desk.happened(Happening::kBarrierDone).size(), 1U);
+  EXPECT_EQ(desk.happened(Happening::kBarrierDone)[0].barrier, 0U);
+}
+
+TEST(Member, barriers_asked_for_at_once_are_gone_through_one_after_the_other) {
+  RunningDesk desk;
+  EXPECT_EQ(desk.member().barrier(desk.now(), desk.out()), 0U);
+  EXPECT_EQ(desk.member().barrier(desk.now(), desk.out()), 1U);
+  EXPECT_EQ(desk.sent(Kind::kBarrier).size(), 1U);
+  desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{0}));
+  ASSERT_EQ(desk.sent(Kind::kBarrier).size(), 2U);
+  EXPECT_EQ(wire::decode_barrier(desk.sent(Kind::kBarrier)[1].payload).value().number, 1U);
+  desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{1}));
+  EXPECT_EQ(desk.happened(Happening::kBarrierDone).size(), 2U);
+}
+
+TEST(Member, a_barrier_asked_for_before_the_roster_is_said_when_it_comes) {
+  Desk desk;
+  desk.connect();
+  desk.member().barrier(desk.now(), desk.out());
+  EXPECT_TRUE(desk.sent(Kind::kBarrier).empty());
+  desk.say_roster();
+  EXPECT_EQ(desk.sent(Kind::kBarrier).size(), 1U);
+}
+
+// ---- leaving ----
+
+TEST(Member, leaves_when_the_scheduler_answers) {
+  RunningDesk desk;
+  desk.member().leave(false, desk.now(), desk.out());
+  ASSERT_EQ(desk.sent(Kind::kLeave).size(), 1U);
+  EXPECT_FALSE(wire::decode_leave(desk.sent(Kind::kLeave)[0].payload).value().final);
+  EXPECT_FALSE(desk.member().done());
+  desk.say(Kind::kLeave, wire::encode(wire::Leave{false}), Epoch(1), WorkerRank(1));
+  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_TRUE(desk.member().done());
+}
+
+TEST(Member,
+     says_leave_again_after_a_lost_connection_and_is_gone_after_the_failure_timeout_anyway) {
+  RunningDesk desk;
+  desk.member().leave(true, desk.now(), desk.out());
+  desk.down();
+  desk.pass(50 * kMillisecond);
+  desk.connect();
+  EXPECT_EQ(desk.sent(Kind::kLeave).size(), 2U);
+  desk.down();
+  desk.refuse_ = true;
+  desk.pass(2950 * kMillisecond);
+  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_TRUE(desk.happened(Happening::kFailed).empty());
+}
+
+TEST(Member, leaving_before_the_scheduler_was_reached_needs_no_answer) {
+  Desk desk;
+  desk.refuse_ = true;
+  desk.tick();
+  desk.member().leave(true, desk.now(), desk.out());
+  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+}
+
+TEST(Member, a_failure_of_the_job_while_leaving_is_no_longer_this_members_business) {
+  RunningDesk desk;
+  desk.member().leave(true, desk.now(), desk.out());
+  desk.say(Kind::kFail, wire::encode(wire::Text{"x", 4}));
+  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_TRUE(desk.happened(Happening::kFailed).empty());
+}
+
+TEST(Member, hears_once_of_each_worker_that_left) {
+  RunningDesk desk;
+  for (int i = 0; i < 2; ++i) {
+    desk.say(Kind::kLeave, wire::encode(wire::Leave{true}), Epoch(1), WorkerRank(0));
+  }
+  ASSERT_EQ(desk.happened(Happening::kWorkerLeft).size(), 1U);
+  EXPECT_EQ(desk.happened(Happening::kWorkerLeft)[0].worker, WorkerRank(0));
+  EXPECT_TRUE(desk.happened(Happening::kWorkerLeft)[0].final);
+}
+
+TEST(Member, a_servers_job_is_over_when_the_scheduler_says_leave) {
+  RunningDesk desk(server_join("gamma:12", 4000));
+  desk.say(Kind::kLeave, wire::encode(wire::Leave{true}));
+  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_TRUE(desk.member().done());
+}
+
+}  // namespace
+}  // namespace byteps
