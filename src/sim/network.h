@@ -1,0 +1,268 @@
+// SimNetwork: the wires between SimTransports, with a time of its own and faults under a seed.
+//
+// A message's road:   send() -> waits for its host's line -> departs -> flies -> arrives -> poll() gives it out
+//
+//   line      each host sends and receives at bytes_per_second; what it cannot send yet queues
+//   flight    delay_ns and up to jitter_ns more; a connection keeps its order, two connections do not
+//   lending   when the payload is read out of the lender's memory, and when kSent comes: a connection chooses one of
+//             Lending by chance, because a real transport may do either, and a caller must not care
+//   landing   a prefix of a payload may be written into its landing before the message is whole, also when the rest
+//             never comes
+//
+// Faults are asked for from outside (cut, block, hold) or happen by chance (SimNetworkOptions). One thread, no clock:
+// whoever owns the network moves its time with advance(). Equal calls under an equal seed give equal runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "net/transport.h"
+#include "sim/trace.h"
+
+namespace byteps::sim {
+
+class SimTransport;
+
+// A machine of the network: transports on one machine share its line.
+using HostIndex = std::uint32_t;
+
+// When a payload is read, and when its lender gets it back.
+enum class Lending : std::uint8_t {
+  kCopyAtSend,    // read by send(); kSent when it departs
+  kReadAtDepart,  // read and given back when it departs, as a kernel's socket buffer does
+  kReadAtArrive,  // read and given back when the receiver gets it, as RDMA does
+};
+
+struct SimNetworkOptions {
+  std::uint64_t bytes_per_second = 1'250'000'000;  // of each host and direction; 0: no limit
+  TimeNs delay_ns = 20 * kMicrosecond;             // one way
+  TimeNs jitter_ns = 10 * kMicrosecond;
+  std::size_t window_bytes = 1 << 20;  // per connection and direction: sent, and no kSent given out
+  TimeNs connect_timeout_ns = 3 * kSecond;  // then a connection attempt ends
+  std::size_t events_per_poll_max = 1 << 20;
+
+  bool mix_peers = false;  // poll() takes the peers in a random order
+  double partial_landing =
+      0;  // chance that a payload is half in its landing before it is given out
+  double lost_tail_at_close =
+      0;                        // chance that close() loses what was accepted and has not departed
+  double repeat = 0;            // chance that a message is given out twice, contrary to T1 ...
+  TimeNs repeat_within_ns = 0;  // ... so much later at most ...
+  std::function<bool(std::span<const std::byte> header)>
+      may_repeat;  // ... if its protocol bears it
+  bool check_lent_memory =
+      false;  // a payload changed by its owner while it is lent is a breach, see breaches()
+  bool poison_views = true;  // what poll() gave out is overwritten when its time is over
+  std::vector<Lending> lending = {Lending::kCopyAtSend, Lending::kReadAtDepart,
+                                  Lending::kReadAtArrive};
+  std::function<std::string(std::span<const std::byte> header)>
+      describe;  // a message in words, for the trace
+};
+
+// Called for each payload that a receiver gets, for tests that look at offsets.
+using ReceiveProbe = std::function<void(std::span<const std::byte> header,
+                                        std::span<const std::byte> payload, bool landed)>;
+
+class SimNetwork {
+ public:
+  using ConnectionId = std::uint32_t;
+
+  SimNetwork(SimNetworkOptions options, Prng prng, Trace& trace);
+  ~SimNetwork();
+  SimNetwork(const SimNetwork&) = delete;
+  SimNetwork& operator=(const SimNetwork&) = delete;
+
+  // ---- time
+  TimeNs now() const { return now_; }
+  TimeNs next_event_ns() const { return events_.empty() ? kNever : events_.top().at; }
+  // Carries out all that happens up to `to`, which must not be before now().
+  void advance(TimeNs to);
+
+  // ---- faults. They name transports by their number, see SimTransport::number().
+  struct Pair {
+    std::uint32_t a = 0;
+    std::uint32_t b = 0;
+  };
+  // Pairs of transports with a connection between them that is up at both ends, each once, in order.
+  std::vector<Pair> connected_pairs() const;
+  // Breaks the connections between two transports now. Each message under way survives only if those before it do.
+  // `a` hears of it after a_hears_ns, `b` after b_hears_ns; until then they send into nothing, and what survives may
+  // still arrive, up to late_ns later than it would have.
+  struct Cut {
+    Pair pair;
+    TimeNs a_hears_ns = 0;
+    TimeNs b_hears_ns = 0;
+    TimeNs late_ns = 0;
+  };
+  void cut(const Cut& cut);
+  // Nobody connects between these two until then. silent: attempts are not refused, they hang and are repeated.
+  void block(Pair pair, TimeNs until, bool silent);
+  // Nothing departs between these two until then.
+  void hold(Pair pair, TimeNs until);
+  // From now on nothing happens by chance but delays: no repeats, no lost tails, no partial landings.
+  void end_chances();
+
+  // ---- what was seen
+  // Sentences about contracts that the owner of a transport broke.
+  const std::vector<std::string>& breaches() const { return breaches_; }
+  std::uint64_t delivered_messages() const { return delivered_messages_; }
+  std::uint64_t delivered_bytes() const { return delivered_bytes_; }
+  void set_probe(ReceiveProbe probe) { probe_ = std::move(probe); }
+  // Payloads accepted and not given back, of all transports that live.
+  std::size_t lent_payloads() const;
+
+ private:
+  friend class SimTransport;
+  static constexpr std::uint64_t kNoNumber = ~std::uint64_t{0};
+
+  // A message between send() and its end.
+  struct Flight {
+    std::vector<std::byte> header;
+    std::vector<std::byte> copy;         // the payload once it was read
+    std::span<const std::byte> payload;  // the lender's memory, or `copy`
+    LandingTag landing = kNoLanding;
+    std::uint64_t landing_offset = 0;
+    SendToken token = 0;
+    std::uint64_t lent_hash = 0;
+    bool fin = false;      // the end of the connection, behind all messages
+    bool read = false;     // `payload` is `copy`
+    bool sent = false;     // kSent was queued, or there is nobody to tell
+    bool arrived = false;  // waits in the receiver's ready queue
+    bool gone = false;     // given out, lost or dropped
+  };
+  // From end `side` to the other one. Flights are numbered in the order sent.
+  struct Direction {
+    std::deque<Flight*> flights;
+    std::uint64_t first = 0;  // number of flights.front()
+    std::uint64_t next_depart = 0;
+    std::uint64_t next_arrive = 0;
+    std::uint64_t lost_from = kNoNumber;
+    TimeNs last_arrival = 0;
+    TimeNs depart_not_before_ns = 0;
+    TimeNs arrive_not_before_ns = 0;
+    std::size_t charged_bytes = 0;
+    Lending lending = Lending::kCopyAtSend;
+    std::uint64_t end() const { return first + flights.size(); }
+    Flight& flight(std::uint64_t number) { return *flights[number - first]; }
+  };
+  enum class EndState : std::uint8_t { kNone, kConnecting, kUp, kDown };
+  struct End {
+    SimTransport* owner = nullptr;
+    std::uint32_t number = 0;  // of the owner, this and the next two also when that has gone
+    HostIndex host = 0;
+    std::string name;
+    PeerId peer;
+    EndState state = EndState::kNone;
+  };
+  // ends[0] connects, ends[1] listens. way[i] goes from ends[i] to the other.
+  struct Connection {
+    ConnectionId id = 0;
+    End ends[2];
+    Direction way[2];
+    Endpoint to;
+    Hello hello;
+    Status refused;
+    TimeNs delay_ns = 0;
+    bool broken = false;
+  };
+  enum class Happening : std::uint8_t {
+    kSyn,
+    kHello,
+    kRefused,
+    kConnectTimeout,
+    kDepart,
+    kArrive,
+    kHear,
+    kRepeat
+  };
+  struct Scheduled {
+    TimeNs at;
+    std::uint64_t number;  // equal times happen in the order they were scheduled
+    Happening what;
+    std::uint8_t side;
+    ConnectionId connection;
+    std::uint64_t argument;
+    bool operator>(const Scheduled& other) const {
+      return at != other.at ? at > other.at : number > other.number;
+    }
+  };
+  struct Line {
+    TimeNs send_free_ns = 0;
+    TimeNs receive_free_ns = 0;
+  };
+  struct Block {
+    Pair pair;
+    TimeNs until;
+    bool silent;
+  };
+
+  // For SimTransport.
+  std::uint32_t attach(SimTransport& transport);
+  void detach(SimTransport& transport);
+  Result<PeerId> connect(SimTransport& from, const Endpoint& to, const Hello& self);
+  Status send(ConnectionId id, int side, const Outgoing& message);
+  void close(ConnectionId id, int side, const Status& reason);
+  // End `side` was given this message (or dropped it, when it closed).
+  void given_out(ConnectionId id, int side, Flight& flight, bool dropped);
+  // End `side` was given a kSent.
+  void sent_given_out(ConnectionId id, int side, std::size_t charged_bytes);
+  void maybe_repeat(const Connection& connection, int side, const Flight& flight);
+
+  void schedule(TimeNs at, Happening what, ConnectionId id, int side, std::uint64_t argument = 0);
+  void happen(const Scheduled& event);
+  void on_syn(Connection& connection);
+  void on_hello(Connection& connection);
+  void on_depart(Connection& connection, int side);
+  void on_arrive(Connection& connection, int side);
+  void on_repeat(Connection& connection, int side, std::uint64_t repeat);
+  void refuse(Connection& connection, Status why);
+
+  void enqueue(Connection& connection, int side, Flight* flight);
+  void enqueue_fin(Connection& connection, int side);
+  void end_down(Connection& connection, int side, const Status& why);
+  void give_back(Connection& connection, int side, Flight& flight);
+  void read(Connection& connection, int side, Flight& flight);
+  void retire(ConnectionId id);
+  void write_prefix(Connection& connection, int from_side, const Flight& flight);
+  const Block* block_between(std::uint32_t a, std::uint32_t b);
+  TimeNs flight_ns(const Connection& connection);
+  Connection* find(ConnectionId id) { return connections_[id].get(); }
+  TimeNs line_ns(std::size_t bytes) const;
+  Line& line(HostIndex host);
+  Flight* take_flight();
+  void return_flight(Flight* flight);
+  void note(Trace::What what, const char* word, const Connection& connection, int side,
+            std::span<const std::byte> header = {}, const Status& why = {});
+
+  SimNetworkOptions options_;
+  Prng prng_;
+  Trace& trace_;
+  TimeNs now_ = 0;
+  std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> events_;
+  std::uint64_t last_event_ = 0;
+  std::vector<std::unique_ptr<Connection>> connections_;  // by id; null when over
+  std::map<std::uint32_t, SimTransport*> transports_;     // those that live, by number
+  std::uint32_t last_number_ = 0;
+  std::vector<Line> lines_;
+  std::vector<Block> blocks_;
+  std::map<std::uint64_t, Flight*> repeats_;  // scheduled
+  std::uint64_t last_repeat_ = 0;
+  std::vector<std::unique_ptr<Flight>> all_flights_;
+  std::vector<Flight*> free_flights_;
+  std::vector<std::string> breaches_;
+  std::uint64_t delivered_messages_ = 0;
+  std::uint64_t delivered_bytes_ = 0;
+  ReceiveProbe probe_;
+};
+
+}  // namespace byteps::sim
