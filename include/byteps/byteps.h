@@ -102,14 +102,14 @@ typedef struct byteps_metrics {
 BYTEPS_API uint32_t byteps_abi_version(void);
 BYTEPS_API const char* byteps_version(void);
 
-/* Joins the job that the environment describes (docs/env.md). Without DMLC_* variables, and with one worker, it is a job
- * of one: no network, every push_pull copies. Blocks until all members are there; says on standard error who is missing
+/* Joins the job that the environment describes (docs/env.md). Without DMLC_* variables, and with one worker, it
+ * is a job of one: no network, every push_pull copies. Blocks until all members are there; says on standard error who is missing
  * after 5 s and then every 10 s.
  * settings: NULL, or "NAME=value" lines separated by newlines that override the environment. */
 BYTEPS_API int byteps_join(const char* settings, byteps_job** job, byteps_error* error);
 
-/* The same in two halves: start returns at once, finish waits up to timeout_ns (BYTEPS_AGAIN: not yet; call again) so that
- * a caller can look for signals in between. After any other error the job is gone and *job is NULL. */
+/* The same in two halves: start returns at once, finish waits up to timeout_ns (BYTEPS_AGAIN: not yet; call again)
+ * so that a caller can look for signals in between. After any other error the job is gone and *job is NULL. */
 BYTEPS_API int byteps_join_start(const char* settings, byteps_job** job, byteps_error* error);
 BYTEPS_API int byteps_join_finish(byteps_job** job, int64_t timeout_ns, byteps_error* error);
 
@@ -126,7 +126,8 @@ BYTEPS_API uint32_t byteps_server_count(const byteps_job* job);
 
 /* Starts one exchange; never blocks. Any number may be in flight, in any order on each rank; the same name again queues
  * behind its earlier use. */
-BYTEPS_API int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle, byteps_error* error);
+BYTEPS_API int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
+                                byteps_error* error);
 
 /* 1 finished (well or not; byteps_wait will not block), 0 not yet, -1 no such handle. */
 BYTEPS_API int byteps_poll(byteps_job* job, byteps_handle handle);
