@@ -103,8 +103,8 @@ BYTEPS_API uint32_t byteps_abi_version(void);
 BYTEPS_API const char* byteps_version(void);
 
 /* Joins the job that the environment describes (docs/env.md). Without DMLC_* variables, and with one worker, it
- * is a job of one: no network, every push_pull copies. Blocks until all members are there; says on standard error who is missing
- * after 5 s and then every 10 s.
+ * is a job of one: no network, every push_pull copies. Blocks until all members are there; says on standard error
+ * who is missing after 5 s and then every 10 s.
  * settings: NULL, or "NAME=value" lines separated by newlines that override the environment. */
 BYTEPS_API int byteps_join(const char* settings, byteps_job** job, byteps_error* error);
 
