@@ -133,7 +133,7 @@ Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call) {
     const std::lock_guard lock(mutex_);
     const Result<TensorIndex> tensor = alone_.find_or_add(call.name, call.spec);
     result = tensor.status();
-    if (tensor.is_ok() && call.once) alone_.erase(tensor.value());
+    if (tensor.is_ok() && call.once) alone_.give_up(tensor.value());
   }
   if (result.is_ok()) {
     if (!call.output.empty() && call.output.data() != call.input.data()) {

@@ -235,7 +235,7 @@ void Pipeline::finish_well(TensorIndex index) {
   ++tensor.round.value;
   if (once) {
     forget(tensor);
-    tensors_.erase(index);
+    tensors_.give_up(index);
   } else if (tensor.line_first != kNoOp) {
     tensor.active = tensor.line_first;
     tensor.line_first = ops_[tensor.active].line_next;

@@ -1,22 +1,18 @@
-// Pipeline: how a worker's operations become frames to shards, and answers become results. The
-// core: no socket, thread or clock; worker.h is its shell.
+// Pipeline: how a worker's operations become frames to shards, and answers become results. The core: no socket, thread or
+// clock; worker.h is its shell.
 //
 // An operation's life:
 //   submit -> [waits in its tensor's line] -> its parts wait at the gates of their shards (gate.h)
-//          -> frames pass, are answered, land in the output -> all answered and nothing lent ->
-//          Complete
-// It ends early when its declaration meets another one (mismatch), a worker it needs has left, or
-// the job ends. Also then its memory is given back only when no payload of it is at a transport and
-// its landing is withdrawn.
+//          -> frames pass, are answered, land in the output -> all answered and nothing lent -> kComplete
+// It ends early when its declaration meets another one (mismatch), a worker it needs has left, or the job ends. Also
+// then its memory is given back only when no payload of it is at a transport and its landing is withdrawn.
 //
-// How the shell uses it: it calls the on_...() functions, submit() and tick(), then takes the
-// outputs() in their order; then, for each shard whose transport accepts, front() and pop() until
-// front() says no, one frame per shard in turn so that the frames of different servers interleave.
+// How the shell uses it: it calls the on_...() functions, submit() and tick(), then takes the outputs() in their order;
+// then, for each shard whose transport accepts, front() and pop() until front() says no, one frame per shard in turn so
+// that the frames of different servers interleave.
 //
-// Results land in place: input and output may be the same memory. Resending a frame whose answer
-// has half overwritten it is harmless (docs/protocol.md, "why repeats are harmless"). The landing
-// of an operation is its whole output: an answer's offset in it is part * partition_bytes + frame
-// offset.
+// Results land in place: input and output may be the same memory. Resending a frame whose answer has half overwritten it
+// is harmless (docs/protocol.md, "why repeats are harmless"). The landing of an operation is its whole output.
 #pragma once
 
 #include <array>
@@ -99,9 +95,8 @@ class Pipeline {
   // Takes a call; kComplete follows exactly once per handle.
   void submit(PipelineCall&& call, TimeNs now);
 
-  // A shard's connection is up (again), or gone. Before kUp nothing is sent to it. At down, all its
-  // payloads must have come back already (T4); what it had not answered is sent again at the next
-  // up.
+  // A shard's connection is up (again), or gone. Before up nothing is sent to it. At down, all its payloads must have come
+  // back already (T4); what it had not answered is sent again at the next up.
   void on_shard_up(ShardIndex shard);
   void on_shard_down(ShardIndex shard);
 
@@ -116,8 +111,7 @@ class Pipeline {
   void on_mismatch(Key key, const Status& why);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
-  // A worker left the job: what still needs it fails failure_ns later, or after its submission if
-  // that is later.
+  // A worker left the job: what still needs it fails after failure_ns, counted from its submission if that was later.
   void on_worker_left(WorkerRank rank, TimeNs now);
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);

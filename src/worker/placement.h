@@ -1,5 +1,4 @@
-// Placement: which shard owns which part. A pure function of (shard count, key, part), the same on
-// every worker.
+// Placement: which shard owns which part. A pure function of (shard count, key, part), the same on every worker.
 //
 //   shard_of(key, part) = (mix(key) + part) mod shard_count
 //
@@ -19,8 +18,7 @@
 
 namespace byteps {
 
-// One shard of the job, at its place in the global order: element i of shards_of() is
-// ShardIndex(i).
+// One shard of the job, at its place in the global order: element i of shards_of() is ShardIndex(i).
 struct ShardPlace {
   ServerRank server;
   std::uint32_t shard_of_server = 0;

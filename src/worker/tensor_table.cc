@@ -53,6 +53,11 @@ Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Tensor
     }
     return known;
   }
+  if (given_up_.contains(key)) {
+    return Status(Code::kInvalidArgument, quoted(name) +
+                                              " was submitted before as used once: give each use "
+                                              "a name of its own, or do not mark it so");
+  }
   if (divide_up(spec.total_bytes, cut_.partition_bytes) > kPartsMax) {
     return Status(Code::kInvalidArgument, quoted(name) + " (" + spec.text() +
                                               ") would have more than " +
@@ -82,11 +87,18 @@ TensorIndex TensorTable::find(Key key) const {
   return found == by_key_.end() ? kNoTensor : found->second;
 }
 
-void TensorTable::erase(TensorIndex index) {
+void TensorTable::give_up(TensorIndex index) {
   Tensor& tensor = tensors_[index];
   CHECK(tensor.active == kNoOp && tensor.line_first == kNoOp && tensor.lent_count == 0)
       << "tensor '" << tensor.name << "' is still in use";
   by_key_.erase(tensor.key);
+  given_up_.insert(tensor.key);
+  if (given_up_ring_.size() < kGivenUpMax) {
+    given_up_ring_.push_back(tensor.key);
+  } else {
+    given_up_.erase(std::exchange(given_up_ring_[given_up_next_], tensor.key));
+    given_up_next_ = (given_up_next_ + 1) % kGivenUpMax;
+  }
   tensor = Tensor{};
   free_.push_back(index);
 }

@@ -1,14 +1,11 @@
-// TensorTable: what this worker knows of each tensor: its declaration, its parts, its round, its
-// line of operations.
+// TensorTable: what this worker knows of each tensor: its declaration, its parts, its round, its line of operations.
 //
 // Invariants
 //  1. A tensor is its name. Its key is key_of(name); two names of one key are refused.
-//  2. A tensor keeps the declaration of its first use; another one is refused before anything is
-//  sent.
-//  3. At most one operation of a tensor is under way; the others wait in its line. Rounds go
-//  strictly one after the other.
-//  4. frames of part p: [p * frames_per_part, ...); bit f of `answered` belongs to frame f counted
-//  so over the tensor.
+//  2. A tensor keeps the declaration of its first use; another one is refused before anything is sent.
+//  3. At most one operation of a tensor is under way; the others wait in its line. Rounds go strictly one after the other.
+//  4. Frames are counted over the tensor: those of part p begin with p * frames_per_part. Bit f of `answered` is frame f's.
+//  5. A name that was given up (used once) is refused while it is remembered: ranks that are behind would mix up its rounds.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/dtype.h"
@@ -97,17 +95,17 @@ class TensorTable {
  public:
   explicit TensorTable(const Cut& cut) : cut_(cut) {}
 
-  // The tensor of this name, new or known. kInvalidArgument: known with another declaration (the
-  // message has both), another name has the same key, too large to be cut, or the name was given up
-  // (flag once).
+  // The tensor of this name, new or known. kInvalidArgument: known with another declaration (the message has both),
+  // another name has the same key, the name was given up, or there would be too many parts.
   Result<TensorIndex> find_or_add(std::string_view name, const TensorSpec& spec);
 
   // kNoTensor when there is none.
   TensorIndex find(Key key) const;
   Tensor& operator[](TensorIndex index) { return tensors_[index]; }
   const Tensor& operator[](TensorIndex index) const { return tensors_[index]; }
-  // The name may be used anew, as another tensor. Nothing of it may be under way.
-  void erase(TensorIndex index);
+  // Forgets the tensor for ever; nothing of it may be under way. The last kGivenUpMax names are remembered and refused.
+  void give_up(TensorIndex index);
+  static constexpr std::size_t kGivenUpMax = 65536;
 
   std::size_t size() const { return by_key_.size(); }
   // All indices are below this; those without a tensor have an empty one.
@@ -128,6 +126,9 @@ class TensorTable {
   std::vector<Tensor> tensors_;
   std::vector<TensorIndex> free_;
   std::unordered_map<Key, TensorIndex> by_key_;  // never iterated
+  std::unordered_set<Key> given_up_;             // those in given_up_ring_
+  std::vector<Key> given_up_ring_;
+  std::size_t given_up_next_ = 0;  // the oldest in the ring, once it is full
 };
 
 }  // namespace byteps

@@ -1,22 +1,18 @@
-// Worker: the part of a training process that pushes tensors to the job's servers and gets the sums
-// back.
+// Worker: the part of a training process that pushes tensors to the job's servers and gets the sums back.
 //
-//   any thread                      | the worker's thread (a Runner, or the simulator)
-//   WorkerDoor  --Mailbox-->        | Worker (Actor): Member (joining, heartbeats, barrier, leave)
-//   WorkerDoor  <--Handles--        |                 Pipeline (tensors to frames, answers to
-//   results)
-//                                   |                 Transport (one connection to the scheduler,
-//                                   one to each shard)
+//   any thread                 | the worker's thread (a Runner, or the simulator)
+//   WorkerDoor --Mailbox-->    | Worker (Actor): MemberPort (joining, heartbeats, barrier, leave)
+//   WorkerDoor <--Handles--    |                 Pipeline (tensors to frames, answers to results)
+//                              |                 Transport (one connection to the scheduler, one to each shard)
 //
-// A job of one (JobConfig::scheduler_host is empty) needs no Worker: its door copies input to
-// output at once.
+// A job of one (JobConfig::scheduler_host is empty) needs no Worker: its door copies input to output at once.
 //
 // A job:  WorkerDoor door(config, &waiter_of_the_transport);
-//         Worker worker(config, transport, door, log);
+//         Worker worker(config, transport, door, log, "host:pid");
 //         Runner runner("byteps-worker", worker, waiter, clock);
 //         door.wait_joined(...); door.submit(...); door.wait(...); ...
 //         door.leave(true); runner.join();
-// The door must outlive the worker, the transport and waiter both of them.
+// The door must outlive the worker; the transport, its waiter and the log must outlive both.
 #pragma once
 
 #include <array>

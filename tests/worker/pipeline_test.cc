@@ -316,7 +316,7 @@ TEST_F(PipelineTest, lost_connection_sends_again_what_has_no_answer_and_only_tha
   expect_quiet(cluster, 1, 1);
 }
 
-TEST_F(PipelineTest, name_used_once_is_forgotten_by_all_shards_and_may_be_another_tensor) {
+TEST_F(PipelineTest, name_used_once_is_forgotten_by_all_shards_and_refused_afterwards) {
   Cluster cluster({.partition_bytes = 64}, 1);
   cluster.all_up();
   Numbers a(100), b(100), c(3);
@@ -334,6 +334,8 @@ TEST_F(PipelineTest, name_used_once_is_forgotten_by_all_shards_and_may_be_anothe
   EXPECT_TRUE(result(cluster, 0, 1).is_ok());
   EXPECT_EQ(cluster.declared_count(0) + cluster.declared_count(1), 0u);
   EXPECT_EQ(cluster.worker(0).tensors().size(), 0u);
+  submit(cluster, 0, call(4, "once", a, a));
+  EXPECT_TRUE(result(cluster, 0, 4).is(Code::kInvalidArgument));
   expect_quiet(cluster, 2, 2);
 }
 

@@ -42,13 +42,18 @@ TEST(TensorTable, a_name_keeps_its_declaration_and_the_error_has_both) {
   EXPECT_THAT(table.find_or_add("b", other).status().message(), HasSubstr("from rank 1"));
 }
 
-TEST(TensorTable, an_erased_name_may_come_back_as_another_tensor) {
+TEST(TensorTable, a_name_that_was_given_up_is_refused_as_long_as_it_is_remembered) {
   TensorTable table(kSmallCut);
-  const TensorIndex index = table.find_or_add("w", floats(400)).value();
-  table.erase(index);
+  table.give_up(table.find_or_add("w", floats(400)).value());
   EXPECT_EQ(table.size(), 0u);
   EXPECT_EQ(table.find(key_of("w")), kNoTensor);
-  EXPECT_TRUE(table.find_or_add("w", floats(8)).is_ok());
+  EXPECT_THAT(table.find_or_add("w", floats(400)).status().message(), HasSubstr("used once"));
+  for (std::size_t i = 0; i < TensorTable::kGivenUpMax; ++i) {
+    table.give_up(table.find_or_add("other " + std::to_string(i), floats(8)).value());
+  }
+  EXPECT_TRUE(table.find_or_add("w", floats(8)).is_ok()) << "so long ago that all ranks have it";
+  EXPECT_FALSE(table.find_or_add("other 0", floats(8)).is_ok());
+  EXPECT_EQ(table.slot_count(), 1u) << "memory is used again";
 }
 
 TEST(TensorTable, parts_and_frames_cover_the_tensor_exactly) {
