@@ -15,14 +15,14 @@ import socket
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import cloudpickle
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("BYTEPS_BIN") or ROOT / "build/release/bin")
+BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 RUN_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 15.0
 
@@ -42,9 +42,7 @@ class RemoteError(Exception):
 def clean_environment() -> Dict[str, str]:
     """This process's environment without anything about a job."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "BYTEPS_"))}
-    for name in ("BYTEPS_LIBRARY", "BYTEPS_BIN"):
-        if name in os.environ:
-            environ[name] = os.environ[name]
+    environ.update(BYTEPS_LIBRARY=str(BUILD / "lib/libbyteps.so"), BYTEPS_BIN=str(BUILD / "bin"))
     environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT / "tests/python")])
     environ["OMP_NUM_THREADS"] = "1"
     return environ
@@ -98,6 +96,7 @@ class Cluster:
         self.workers: List[Worker] = []
         self.services: List[subprocess.Popen] = []
         self.broken = False
+        self._last: List[tuple] = []
 
     def __enter__(self) -> "Cluster":
         with hold_port() as held:
@@ -125,7 +124,7 @@ class Cluster:
     def _start(self, base: Dict[str, str]) -> None:
         for role, count in (("scheduler", 1), ("server", self.server_count)):
             for _ in range(count):
-                self.services.append(subprocess.Popen([str(BIN / f"byteps_{role}")], env=dict(base, DMLC_ROLE=role)))
+                self.services.append(subprocess.Popen([str(BUILD / f"bin/byteps_{role}")], env=dict(base, DMLC_ROLE=role)))
         for rank in range(self.size):
             own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID=str(rank))
             self.workers.append(Worker(rank, own, self._init))
@@ -147,6 +146,7 @@ class Cluster:
         """The same with a (function, args, kwargs) for each rank."""
         for tag, value in self.outcomes(calls, timeout_s):
             if tag == "error":
+                self.broken = True  # the ranks may be at different places now
                 raise value
         return [value for _, value in self._last]
 
@@ -171,10 +171,14 @@ class Cluster:
 
     # ---- the end
 
-    def end(self) -> None:
-        """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, with success."""
+    def dismiss(self) -> None:
+        """Tells the workers to exit; end() waits for it."""
         for worker in self.workers:
             worker.pipe.close()
+
+    def end(self) -> None:
+        """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, with success."""
+        self.dismiss()
         ended: Dict[str, Any] = {}
         everyone = [(f"worker {w.rank}", w.process) for w in self.workers]
         everyone += [(f"service {i}", process) for i, process in enumerate(self.services)]
@@ -196,6 +200,3 @@ class Cluster:
             process.wait(END_TIMEOUT_S)
         for worker in self.workers:
             worker.pipe.close()
-
-
-__all__ = ["BIN", "ROOT", "Cluster", "ClusterError", "RemoteError", "Worker", "clean_environment", "hold_port", "wait"]

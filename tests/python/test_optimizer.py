@@ -1,0 +1,463 @@
+"""DistributedOptimizer: the same training as in one process with the whole batch, to rounding."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import byteps.torch as bps
+
+BATCH = 12  # divisible by 1, 2 and 3
+
+
+def make_model(seed=1):
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 10), nn.Tanh(), nn.Linear(10, 3)]
+    return nn.Sequential(*layers).double()
+
+
+def batches(count, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        inputs = torch.randn(BATCH, 1, 8, 8, dtype=torch.float64, generator=generator)
+        yield inputs, torch.randint(0, 3, (BATCH,), generator=generator)
+
+
+def my_share(tensor):
+    return tensor[bps.rank() :: bps.size()]
+
+
+def assert_same(model, reference, tolerance=1e-10):
+    for (name, mine), theirs in zip(model.named_parameters(), reference.parameters()):
+        assert torch.allclose(mine, theirs, rtol=tolerance, atol=tolerance), (name, (mine - theirs).abs().max())
+
+
+KINDS = {
+    "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda ps: torch.optim.Adam(ps, lr=0.01),
+    "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.01, amsgrad=True),
+    "rmsprop": lambda ps: torch.optim.RMSprop(ps, lr=0.01, centered=True),
+}
+
+
+# ---- the same training
+
+
+def train_both(kind, steps=15, named=True):
+    reference, model = make_model(), make_model(seed=1 + bps.rank())
+    alone = KINDS[kind](reference.parameters())
+    optimizer = KINDS[kind](model.parameters())
+    optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters() if named else None)
+    assert isinstance(optimizer, type(alone)) and type(optimizer).__name__ == type(alone).__name__
+    bps.broadcast_parameters(model.state_dict(), root_rank=0)
+    bps.broadcast_optimizer_state(optimizer, root_rank=0)
+    for inputs, labels in batches(steps):
+        for trained, its_optimizer, x, y in (
+            (reference, alone, inputs, labels),
+            (model, optimizer, my_share(inputs), my_share(labels)),
+        ):
+            its_optimizer.zero_grad()
+            nn.functional.cross_entropy(trained(x), y).backward()
+            its_optimizer.step()
+    assert_same(model, reference)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_training_equals_one_process_with_the_whole_batch(job2, kind):
+    job2.run(train_both, kind)
+
+
+def test_training_equals_one_process_with_any_number_of_workers(job):
+    job.run(train_both, "sgd", named=False)
+
+
+def accumulate(passes):
+    reference, model = make_model(), make_model()
+    alone = torch.optim.SGD(reference.parameters(), lr=0.1)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=passes
+    )
+    for turn in range(3):
+        if turn == 2:
+            optimizer.set_backward_passes_per_step(1)
+            passes = 1
+        alone.zero_grad()
+        optimizer.zero_grad()
+        for inputs, labels in batches(passes, seed=turn):
+            nn.functional.cross_entropy(reference(inputs), labels).backward()
+            nn.functional.cross_entropy(model(my_share(inputs)), my_share(labels)).backward()
+        alone.step()
+        optimizer.step()
+    assert_same(model, reference)
+
+
+def test_backward_passes_are_accumulated_before_gradients_travel(job2):
+    job2.run(accumulate, passes=3)
+
+
+def fewer_passes_than_announced():
+    model = nn.Linear(2, 1)
+    bps.broadcast_parameters(model.state_dict())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), backward_passes_per_step=4
+    )
+    model(torch.full((1, 2), 1.0 + bps.rank())).sum().backward()  # the last, incomplete group of an epoch
+    optimizer.step()
+    assert torch.equal(model.weight.grad, torch.full((1, 2), (bps.size() + 1) / 2))
+
+
+def test_a_step_after_fewer_passes_averages_what_is_there(job2):
+    job2.run(fewer_passes_than_announced)
+
+
+def clip():
+    reference, model = make_model(), make_model()
+    alone = torch.optim.SGD(reference.parameters(), lr=1.0)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for inputs, labels in batches(4):
+            alone.zero_grad()
+            nn.functional.cross_entropy(reference(inputs), labels).backward()
+            wanted = nn.utils.clip_grad_norm_(reference.parameters(), 0.1)
+            alone.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(my_share(inputs)), my_share(labels)).backward()
+            optimizer.synchronize()
+            got = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            assert torch.allclose(got, wanted)
+    assert_same(model, reference)
+
+
+def test_gradients_are_clipped_after_synchronize(job2):
+    job2.run(clip)
+
+
+def clip_too_early():
+    model = make_model()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    inputs, labels = next(batches(1))
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-9)
+    with pytest.raises(RuntimeError, match="was changed between backward.* and synchronize"):
+        optimizer.step()
+    optimizer.zero_grad()  # and the next step is fine
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+
+
+def test_changing_a_gradient_that_is_under_way_is_an_error(job2):
+    job2.run(clip_too_early)
+
+
+def loss_scaling():
+    model = nn.Linear(4, 1)
+    bps.broadcast_parameters(model.state_dict())
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    before = copy.deepcopy(model.state_dict())
+    for rank_with_infinity in (1, None):
+        optimizer.zero_grad()
+        inputs = torch.full((1, 4), float("inf") if bps.rank() == rank_with_infinity else 1.0)
+        scaler.scale(model(inputs).sum()).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        if rank_with_infinity is not None:  # no rank may step, and all lower their scale alike
+            assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+            assert scaler.get_scale() == 2.0**7
+    assert torch.allclose(model.weight, before["weight"] - 1)
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no GradScaler for CPUs")
+def test_an_infinite_gradient_on_one_rank_stops_the_step_on_all(job2):
+    job2.run(loss_scaling)
+
+
+def with_closure():
+    reference, model = make_model(), make_model()
+    alone = torch.optim.SGD(reference.parameters(), lr=0.1)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+
+    def evaluate(trained, its_optimizer, x, y):
+        its_optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(trained(x), y)
+        loss.backward()
+        return loss
+
+    for inputs, labels in batches(4):
+        alone.step(lambda: evaluate(reference, alone, inputs, labels))
+        loss = optimizer.step(lambda: evaluate(model, optimizer, my_share(inputs), my_share(labels)))
+        assert isinstance(loss, torch.Tensor)
+    assert_same(model, reference)
+
+
+def test_a_closure_makes_gradients_that_are_averaged_before_they_are_used(job2):
+    job2.run(with_closure)
+
+
+def with_scheduler(scheduler_first):
+    model = nn.Linear(2, 1)
+    bps.broadcast_parameters(model.state_dict())
+    plain = torch.optim.SGD(model.parameters(), lr=1.0)
+    if scheduler_first:
+        scheduler = torch.optim.lr_scheduler.StepLR(plain, 1, 0.5)
+    optimizer = bps.DistributedOptimizer(plain, model.named_parameters())
+    if not scheduler_first:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for rate in (1.0, 0.5, 0.25):
+            assert optimizer.param_groups[0]["lr"] == rate
+            optimizer.zero_grad()
+            model(torch.full((1, 2), 1.0 + bps.rank())).sum().backward()
+            before = model.weight.detach().clone()
+            optimizer.step()
+            assert torch.allclose(before - model.weight, torch.full((1, 2), rate * (bps.size() + 1) / 2))
+            scheduler.step()
+
+
+def test_learning_rate_schedulers_work_whenever_they_are_made(job2):
+    job2.run(with_scheduler, True)
+    job2.run(with_scheduler, False)
+
+
+# ---- parameters without gradients
+
+
+class Branches(nn.Module):
+    """Each rank goes its own way: `mine[rank]`; `nobody` is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Linear(3, 3)
+        self.mine = nn.ModuleList([nn.Linear(3, 1) for _ in range(3)])
+        self.nobody = nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        return self.mine[bps.rank()](self.shared(inputs)).sum()
+
+
+def unused(compression_name):
+    torch.manual_seed(3)
+    model = Branches()
+    compression = getattr(bps.Compression, compression_name)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5), model.named_parameters(), compression
+    )
+    untouched = copy.deepcopy(model.nobody.state_dict())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.full((4, 3), 1.0 + bps.rank())).backward()
+        optimizer.step()
+        for index, layer in enumerate(model.mine):
+            assert (layer.weight.grad is not None) == (index < bps.size())
+        assert model.nobody.weight.grad is None  # so no weight decay either, as in one process
+    assert all(torch.equal(value, untouched[name]) for name, value in model.nobody.state_dict().items())
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16", "bf16"])
+def test_parameters_used_on_some_ranks_only_stay_equal_on_all(job2, compression):
+    first, second = job2.run(unused, compression)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def dropped_gradients():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    bps.broadcast_parameters(model.state_dict())
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    before = copy.deepcopy(model.state_dict())
+    model(torch.ones(1, 2)).sum().backward()
+    model.zero_grad(set_to_none=True)  # behind the optimizer's back
+    optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[1].weight, before["1.weight"])
+
+
+def test_gradients_that_the_user_drops_stay_dropped(job2):
+    job2.run(dropped_gradients)
+
+
+def freeze_and_thaw():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    bps.broadcast_parameters(model.state_dict())
+    model[0].requires_grad_(False)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    inputs = torch.full((1, 2), 1.0 + bps.rank())
+
+    def step():
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    first = step()
+    model[0].requires_grad_(True)
+    second = step()
+    third = step()
+    assert not torch.equal(first["0.weight"], second["0.weight"])
+    return third
+
+
+def test_thawed_parameters_are_averaged_too(job2):
+    first, second = job2.run(freeze_and_thaw)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def later_group():
+    first, second = nn.Linear(2, 2), nn.Linear(2, 1)
+    for layer in (first, second):
+        bps.broadcast_parameters(layer.state_dict())
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(first.parameters(), lr=1.0), first.named_parameters())
+    optimizer.add_param_group({"params": list(second.parameters()), "lr": 0.5})
+    second(first(torch.full((1, 2), 1.0 + bps.rank()))).sum().backward()
+    optimizer.step()
+    return second.weight.detach(), first.weight.detach()
+
+
+def test_a_parameter_group_added_later_is_averaged_too(job2):
+    (a, b), (c, d) = job2.run(later_group)
+    assert torch.equal(a, c) and torch.equal(b, d)
+
+
+# ---- names
+
+
+def two_models_of_the_same_names():
+    """As in a GAN: names are equal, shapes are not."""
+    generator, discriminator = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(nn.Linear(3, 1))
+    optimizers = [
+        bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        for model in (generator, discriminator)
+    ]
+    for model in (generator, discriminator):
+        bps.broadcast_parameters(model.state_dict(), root_rank=0)
+    for _ in range(2):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        discriminator(generator(torch.full((1, 2), 1.0 + bps.rank()))).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return generator[0].weight.detach(), discriminator[0].weight.detach()
+
+
+def test_two_models_may_use_the_same_names(job2):
+    (a, b), (c, d) = job2.run(two_models_of_the_same_names)
+    assert torch.equal(a, c) and torch.equal(b, d)
+
+
+def different_models():
+    model = nn.Linear(4, 2 + bps.rank())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), [("head." + name, p) for name, p in model.named_parameters()]
+    )
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+
+
+def test_models_that_differ_between_ranks_give_an_error_that_names_the_parameter(job2):
+    for failure in job2.failures(different_models):
+        assert failure.kind == "MismatchError" and "byteps.Gradient.head." in failure.text
+    job2.broken = True  # names of that model are spoiled
+
+
+def priorities():
+    from byteps.torch import ops
+
+    seen = []
+    original = ops.push_pull_async_inplace
+    ops.push_pull_async_inplace = lambda tensor, **kwargs: seen.append(kwargs) or original(tensor, **kwargs)
+    try:
+        model = make_model()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+        inputs, labels = next(batches(1))
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    finally:
+        ops.push_pull_async_inplace = original
+    return {kwargs["name"]: kwargs["priority"] for kwargs in seen}
+
+
+def test_the_first_layers_travel_first(job2):
+    for by_name in job2.run(priorities):
+        names = [f"Gradient.{name}" for name, _ in make_model().named_parameters()]
+        ordered = sorted(by_name, key=lambda name: -by_name[name])
+        assert [name.rsplit(".", 1)[0] if name.count(".") > 2 else name for name in ordered] == names
+
+
+# ---- errors
+
+
+def test_wrong_arguments_are_refused_with_a_reason(alone):
+    model = nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"sequence of tuples"):
+        bps.DistributedOptimizer(sgd, named_parameters=model.parameters())
+    with pytest.raises(ValueError, match=r"must be unique. Found duplicates: same"):
+        bps.DistributedOptimizer(sgd, [("same", model.weight), ("same", model.bias)])
+    with pytest.raises(ValueError, match="LBFGS"):
+        bps.DistributedOptimizer(torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(ValueError, match="already"):
+        bps.DistributedOptimizer(bps.DistributedOptimizer(sgd))
+    with pytest.raises(ValueError, match="at least 1"):
+        bps.DistributedOptimizer(sgd, backward_passes_per_step=0)
+    with pytest.raises(ValueError, match=r"torch\.optim\.Optimizer"):
+        bps.DistributedOptimizer(model)
+    assert bps.DistributedOptimizer(sgd).find_duplicates([1, 2, 1]) == {1}
+
+
+def guards():
+    model = nn.Linear(2, 1)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(AssertionError, match="before optimizer.step"):
+        optimizer.zero_grad()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(AssertionError, match="under way"):
+        optimizer.set_backward_passes_per_step(2)
+    with pytest.raises(RuntimeError):  # the second backward changed the gradients
+        optimizer.step()
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="skip_synchronize"):
+        optimizer.step()
+    embedding = nn.Embedding(5, 2, sparse=True)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=0.1), embedding.named_parameters())
+    with pytest.raises(ValueError, match="sparse"):
+        embedding(torch.tensor([1])).sum().backward()
+
+
+def test_misuse_is_told_from_use(job2):
+    job2.run(guards)
+
+
+def test_alone_nothing_is_pushed_and_state_is_kept(alone):
+    model = make_model()
+    plain = torch.optim.Adam(model.parameters(), lr=0.01)
+    inputs, labels = next(batches(1))
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    plain.step()
+    optimizer = bps.DistributedOptimizer(plain, model.named_parameters())
+    assert optimizer.state is plain.state and len(optimizer.state) == 6
+    saved = copy.deepcopy(optimizer.state_dict())
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+    before = bps.metrics().finished_operations
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    nn.functional.cross_entropy(model(inputs), labels).backward()  # any number: nothing is under way
+    optimizer.step()
+    optimizer.load_state_dict(saved)
+    optimizer.step()
+    assert bps.metrics().finished_operations == before
+    assert calls == [1, 1]
