@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -23,8 +24,8 @@ import cloudpickle
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
-RUN_TIMEOUT_S = 60.0
-END_TIMEOUT_S = 15.0
+RUN_TIMEOUT_S = 100.0
+END_TIMEOUT_S = 30.0
 
 
 class ClusterError(Exception):
@@ -111,7 +112,8 @@ class Cluster:
                 BYTEPS_JOB_KEY=secrets.token_hex(16),
                 BYTEPS_FORCE_DISTRIBUTED="1",
                 BYTEPS_SERVER_ENGINE_THREAD="2",
-                BYTEPS_START_TIMEOUT_S="60",
+                BYTEPS_START_TIMEOUT_S="120",
+                BYTEPS_FAILURE_TIMEOUT_MS="20000",  # so that a busy machine is not taken for a dead one
             )
             base.update(self._extra)
             try:
@@ -166,6 +168,7 @@ class Cluster:
             self._last = [worker.receive(deadline) for worker in self.workers]
         except ClusterError:
             self.broken = True
+            self._show_stacks()
             raise
         return self._last
 
@@ -186,11 +189,19 @@ class Cluster:
             for title, process in everyone:
                 ended[title] = process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            self._show_stacks()
             self.kill()
             raise ClusterError(f"{title} did not end; ended so far: {ended}") from None
         bad = {title: code for title, code in ended.items() if code != 0}
         if bad:
             raise ClusterError(f"exit codes: {bad}")
+
+    def _show_stacks(self) -> None:
+        """Where the workers are, on standard error."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
 
     def kill(self) -> None:
         for process in [worker.process for worker in self.workers] + self.services:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -11,6 +13,7 @@ import torch
 
 
 def main() -> None:
+    faulthandler.register(signal.SIGUSR1)
     pipe = Connection(int(sys.argv[1]))
     torch.set_num_threads(1)
     if sys.argv[2] == "1":

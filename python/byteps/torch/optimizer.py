@@ -110,14 +110,15 @@ class _DistributedOptimizer:
         """Waits until all gradients are averaged. step() does this by itself; call it to work on the averaged gradients,
         for example to clip them, and then step() within skip_synchronize()."""
         self._hook_what_needs_it()
+        failure: Optional[Exception] = None
         if not _alone():
             self._push_what_is_missing()
             present = self._push_presence()
             failure = self._wait_for_all(present)
-            if failure is not None:
-                raise failure
         for slot in self._slots:
             slot.passes_left = self._passes_per_step
+        if failure is not None:
+            raise failure
         self._synchronized = True
 
     @contextmanager

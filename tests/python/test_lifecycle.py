@@ -1,0 +1,328 @@
+"""Joining, leaving, joining again; signals; forks."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import torch
+from cluster import ROOT, Cluster, clean_environment
+from torch.utils.data import DataLoader, Dataset
+
+import byteps
+import byteps.torch as bps
+from byteps._core import session
+from byteps.torch import ops
+
+
+def run_script(script, timeout_s=60, **environ):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**clean_environment(), **environ},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+# ---- before and after
+
+
+def test_every_call_before_init_says_that_init_is_missing():
+    model = torch.nn.Linear(1, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = [
+        bps.size,
+        bps.rank,
+        bps.local_size,
+        bps.local_rank,
+        bps.barrier,
+        bps.metrics,
+        bps.get_pushpull_speed,
+        lambda: bps.push_pull(torch.ones(1), name="x"),
+        lambda: bps.push_pull(torch.ones(1)),
+        lambda: bps.push_pull_async(torch.ones(1)),
+        lambda: bps.byteps_push_pull(torch.ones(1)),
+        lambda: ops.push_pull_group_sync_inplace(torch.ones(1)),
+        lambda: bps.poll(1),
+        lambda: bps.synchronize(1),
+        lambda: bps.declare("x"),
+        lambda: bps.broadcast_parameters(model.state_dict(), 0),
+        lambda: bps.broadcast_optimizer_state(sgd, 0),
+        lambda: bps.broadcast_object(1),
+        lambda: bps.DistributedOptimizer(sgd, model.named_parameters()),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == "BytePS has not been initialized; use bps.init()."
+    bps.shutdown()  # harmless
+    bps.suspend()
+
+
+def test_without_any_environment_the_job_has_one_member(alone):
+    bps.init()  # again: no effect
+    assert (bps.size(), bps.rank(), bps.local_size(), bps.local_rank()) == (1, 0, 1, 0)
+    bps.barrier()
+    assert bps.declare("tensor") == 0
+    assert bps.get_pushpull_speed() == (0, -5.0)
+
+
+def test_speed_is_a_point_every_ten_seconds(alone, monkeypatch):
+    bps.push_pull(torch.ones(250_000), name="megabyte")
+    session.current()._speed_time_s -= 10
+    milliseconds, speed = bps.get_pushpull_speed()
+    assert abs(milliseconds / 1000 - time.time()) < 5
+    assert speed == pytest.approx(0.1, rel=0.3)  # 1 MB in 10 s
+    assert bps.get_pushpull_speed() == (0, -5.0)
+    session.current()._speed_time_s -= 10
+    monkeypatch.setenv("BYTEPS_TELEMETRY_ON", "0")
+    assert bps.get_pushpull_speed() == (0, -5.0)
+
+
+def test_old_handles_are_unknown_after_shutdown(alone):
+    old = bps.push_pull_async(torch.ones(2))
+    bps.shutdown()
+    bps.init()
+    new = bps.push_pull_async(torch.ones(2))
+    with pytest.raises(ValueError, match="not known"):
+        bps.synchronize(old)
+    assert new > old and torch.equal(bps.synchronize(new), torch.ones(2))
+
+
+def test_wrong_settings_raise_and_name_the_variable(monkeypatch):
+    monkeypatch.setenv("DMLC_NUM_WORKER", "many")
+    with pytest.raises(ValueError, match="DMLC_NUM_WORKER='many'"):
+        bps.init()
+    monkeypatch.setenv("DMLC_NUM_WORKER", "2")
+    with pytest.raises(ValueError, match="DMLC_WORKER_ID is missing"):
+        bps.init()
+    monkeypatch.delenv("DMLC_NUM_WORKER")
+    monkeypatch.setenv("BYTEPS_ENABLE_ASYNC", "1")
+    with pytest.raises(bps.BytePSError, match="BYTEPS_ENABLE_ASYNC=1: asynchronous training is not in this version"):
+        bps.init()
+
+
+def test_the_version_is_that_of_the_source_tree():
+    assert byteps.__version__ == (ROOT / "VERSION").read_text().strip()
+
+
+def test_importing_byteps_imports_no_framework_and_needs_no_library():
+    done = run_script(
+        "import byteps, byteps._core.session, sys; print(byteps.__version__, 'torch' in sys.modules)",
+        BYTEPS_LIBRARY="/nowhere/libbyteps.so",
+    )
+    assert done.stdout.split() == [byteps.__version__, "False"], done.stderr
+
+
+def test_a_missing_library_is_an_import_error_that_says_where_it_was_looked_for():
+    done = run_script("import byteps.torch as bps; bps.init()", BYTEPS_LIBRARY="/nowhere/libbyteps.so")
+    assert "ImportError: libbyteps.so was not found (looked at /nowhere/libbyteps.so)" in done.stderr
+
+
+# ---- again and again, in other sizes
+
+
+def join_leave_join():
+    sums = []
+    for turn in range(3):
+        if turn > 0:
+            bps.init()
+        sums.append(bps.push_pull(torch.ones(1000 + turn) * (bps.rank() + 1), average=False, name="same")[0].item())
+        unnamed = bps.push_pull(torch.ones(turn + 1), average=False)
+        assert torch.equal(unnamed, torch.full((turn + 1,), float(bps.size())))
+        pending = bps.push_pull_async(torch.ones(3), name=f"never.{bps.rank()}")  # no other rank pushes it
+        bps.barrier()
+        bps.shutdown()
+        with pytest.raises(ValueError, match="has not been initialized"):
+            bps.synchronize(pending)
+    return sums
+
+
+def test_init_after_shutdown_joins_again_with_all_names_forgotten():
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}) as cluster:
+        assert cluster.run(join_leave_join) == [[3.0, 3.0, 3.0]] * 2
+
+
+def suspend_now():
+    bps.push_pull(torch.ones(2), average=False, name="before")
+    bps.suspend()
+
+
+def resume_as(size, rank):
+    bps.resume(size, 2, rank)
+    result = bps.push_pull(torch.full((2,), float(rank)), average=False, name="before")
+    return bps.size(), bps.rank(), result[0].item()
+
+
+def test_resume_changes_ranks_and_size():
+    with Cluster(3, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "5000"}) as cluster:
+        cluster.run(suspend_now)
+        outcomes = cluster.run_each([(resume_as, (3, 2 - rank), {}) for rank in range(3)])  # other ranks
+        assert outcomes == [(3, 2, 3.0), (3, 1, 3.0), (3, 0, 3.0)]
+        cluster.run(suspend_now)
+        # Rank 2 goes home; the other two go on, with the same servers.
+        outcomes = cluster.run_each([(resume_as, (2, 0), {}), (resume_as, (2, 1), {}), (lambda: None, (), {})])
+        assert outcomes[:2] == [(2, 0, 1.0), (2, 1, 1.0)]
+
+
+def test_resume_without_suspend_is_an_error(alone):
+    with pytest.raises(ValueError, match="suspend"):
+        bps.resume(1, 0, 0)
+
+
+def leave_while_others_wait():
+    outcomes = []
+
+    def work():
+        try:
+            bps.push_pull(torch.ones(1), name=f"never.{bps.rank()}")
+        except Exception as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    bps.shutdown()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert [type(error).__name__ for error in outcomes] == ["CancelledError"] * 3, outcomes
+    bps.init()
+
+
+def test_shutdown_ends_the_waits_of_other_threads():
+    with Cluster(2) as cluster:
+        cluster.run(leave_while_others_wait)
+
+
+# ---- signals
+
+
+def interrupted_wait():
+    if bps.rank() == 1:
+        bps.barrier()
+        return torch.equal(bps.push_pull(torch.ones(4), name="interrupted"), torch.ones(4))
+    handle = bps.push_pull_async(torch.ones(4), name="interrupted")
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        bps.synchronize(handle)
+    assert time.monotonic() - begin < 5
+    bps.barrier()
+    return torch.equal(bps.synchronize(handle), torch.ones(4))  # the operation was not lost
+
+
+def test_ctrl_c_ends_a_wait_soon_and_the_handle_stays_valid(job2):
+    assert job2.run(interrupted_wait) == [True, True]
+
+
+def test_ctrl_c_ends_init_while_it_waits_for_others():
+    environ = dict(
+        clean_environment(),
+        DMLC_NUM_WORKER="2",
+        DMLC_NUM_SERVER="1",
+        DMLC_WORKER_ID="0",
+        DMLC_PS_ROOT_URI="127.0.0.1",
+        DMLC_PS_ROOT_PORT="1",
+    )
+    script = "import byteps._core.session as s; print('up', flush=True); s.init()"
+    process = subprocess.Popen([sys.executable, "-c", script], env=environ, stdout=-1, stderr=-1, text=True)
+    try:
+        assert process.stdout.readline() == "up\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+
+
+def handler_that_leaves():
+    signal.signal(signal.SIGUSR2, lambda *_: bps.shutdown())
+    bps.barrier()
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR2)).start()
+    try:
+        bps.push_pull(torch.ones(1), name=f"never.{bps.rank()}")
+    except bps.BytePSError as error:
+        return type(error).__name__
+    finally:
+        bps.init()
+
+
+def test_a_signal_handler_may_leave_amid_a_wait():
+    with Cluster(2) as cluster:
+        assert cluster.run(handler_that_leaves) == ["CancelledError"] * 2
+
+
+def test_a_rank_that_fails_ends_the_waits_of_the_others():
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
+        cluster.workers[0].send(lambda: bps.push_pull(torch.ones(1), name="alone"), (), {})
+        time.sleep(0.5)
+        cluster.workers[1].process.kill()
+        tag, failure = cluster.workers[0].receive(time.monotonic() + 60)
+        assert tag == "error" and "BytePSError" in failure.bases
+        cluster.broken = True  # what is left is ended by force
+
+
+# ---- forks
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index))
+
+
+def load_with_forked_workers():
+    loader = DataLoader(Numbers(), batch_size=3, num_workers=2, multiprocessing_context="fork")
+    total = 0.0
+    for batch in loader:
+        total += bps.push_pull(batch, average=False, name="batch").sum().item()
+    return total
+
+
+def test_data_loaders_fork_amid_a_job(job2):
+    assert job2.run(load_with_forked_workers) == [2 * sum(range(12))] * 2
+
+
+def forked_child_calls():
+    pending = bps.push_pull_async(torch.ones(2), name=f"pending.{os.getpid()}")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        seen = []
+        for call in (
+            lambda: bps.push_pull(torch.ones(1), name="child"),
+            lambda: bps.poll(pending),
+            lambda: bps.synchronize(pending),
+            bps.barrier,
+            bps.shutdown,
+        ):
+            try:
+                call()
+                seen.append("ok")
+            except BaseException as error:
+                seen.append(type(error).__name__)
+        os.write(writer, " ".join(seen).encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(pid, 0)
+    return os.read(reader, 1000).decode()
+
+
+def test_a_forked_child_is_no_member_and_does_no_harm(job2):
+    assert job2.run(forked_child_calls) == [" ".join(["InvalidArgumentError"] * 4 + ["ok"])] * 2
+    assert job2.run(lambda: bps.push_pull(torch.ones(1), False, "after.fork").item()) == [2.0, 2.0]
+
+
+def test_alone_too_a_forked_child_is_no_member(alone):
+    assert forked_child_calls() == " ".join(["InvalidArgumentError"] * 4 + ["ok"])
