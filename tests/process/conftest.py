@@ -31,7 +31,9 @@ class Place:
         self.temporary.mkdir()
         self.folder = folder
         self.environ = {
-            name: value for name, value in os.environ.items() if not name.startswith(("BYTEPS_", "DMLC_", "NVIDIA_"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("BYTEPS_", "DMLC_", "NVIDIA_"))
         }
         self.environ.update(
             {
@@ -49,7 +51,11 @@ class Place:
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
         process = subprocess.Popen(
-            [str(word) for word in command], env={**self.environ, **dict(environ)}, cwd=self.folder, text=True, **options
+            [str(word) for word in command],
+            env={**self.environ, **dict(environ)},
+            cwd=self.folder,
+            text=True,
+            **options,
         )
         self.started.append(process)
         return process

@@ -24,7 +24,8 @@ class Tensor(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32), ("dtype", ctypes.c_uint32), ("name", ctypes.c_char_p),
         ("input", ctypes.c_void_p), ("output", ctypes.c_void_p), ("element_count", ctypes.c_uint64),
-        ("operation", ctypes.c_uint32), ("root", ctypes.c_uint32), ("priority", ctypes.c_int32), ("flags", ctypes.c_uint32),
+        ("operation", ctypes.c_uint32), ("root", ctypes.c_uint32), ("priority", ctypes.c_int32),
+        ("flags", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -40,7 +41,9 @@ def need(code):
 
 def total(job, number):
     values = (ctypes.c_float * 1000)(*[number] * 1000)
-    tensor = Tensor(ctypes.sizeof(Tensor), FLOAT32, b"tensor", ctypes.addressof(values), ctypes.addressof(values), 1000)
+    tensor = Tensor(
+        ctypes.sizeof(Tensor), FLOAT32, b"tensor", ctypes.addressof(values), ctypes.addressof(values), 1000
+    )
     handle = ctypes.c_int64()
     need(library.byteps_push_pull(job, ctypes.byref(tensor), ctypes.byref(handle), ctypes.byref(error)))
     need(library.byteps_wait(job, handle, ctypes.c_int64(-1), ctypes.byref(error)))

@@ -22,7 +22,9 @@ def test_one_rank_on_two_nodes_gets_one_node():
 @pytest.mark.parametrize("local_size", range(1, 20))
 @pytest.mark.parametrize("node_count", [2, 3, 4])
 @pytest.mark.parametrize("cores_per_node", [1, 2, 7])
-def test_every_rank_gets_cores_of_one_node_and_no_core_is_shared_while_there_are_enough(local_size, node_count, cores_per_node):
+def test_every_rank_gets_cores_of_one_node_and_no_core_is_shared_while_there_are_enough(
+    local_size, node_count, cores_per_node
+):
     nodes = [list(range(n * cores_per_node, (n + 1) * cores_per_node)) for n in range(node_count)]
     sets = cores.share_nodes(nodes, local_size)
     assert len(sets) == local_size

@@ -31,22 +31,58 @@ def job(**changes):
 @pytest.mark.parametrize(
     "role, changes, text",
     [
-        ("worker", {"DMLC_NUM_WORKER": None}, "DMLC_NUM_WORKER is missing: set it to the number of worker machines"),
-        ("server", {"DMLC_NUM_WORKER": None}, "DMLC_NUM_WORKER is missing: set it to the number of worker machines"),
-        ("worker", {"DMLC_WORKER_ID": None}, "DMLC_WORKER_ID is missing: set it to the index of this worker machine"),
-        ("worker", {"DMLC_WORKER_ID": "1"}, "DMLC_WORKER_ID='1' is not valid: it takes the index of this worker machine, 0 to 0"),
-        ("worker", {"DMLC_NUM_SERVER": None}, "DMLC_NUM_SERVER is missing: set it to the number of server processes"),
-        ("scheduler", {"DMLC_NUM_SERVER": "0"}, "DMLC_NUM_SERVER='0' is not valid: it takes the number of server processes, 1 to"),
+        (
+            "worker",
+            {"DMLC_NUM_WORKER": None},
+            "DMLC_NUM_WORKER is missing: set it to the number of worker machines",
+        ),
+        (
+            "server",
+            {"DMLC_NUM_WORKER": None},
+            "DMLC_NUM_WORKER is missing: set it to the number of worker machines",
+        ),
+        (
+            "worker",
+            {"DMLC_WORKER_ID": None},
+            "DMLC_WORKER_ID is missing: set it to the index of this worker machine",
+        ),
+        (
+            "worker",
+            {"DMLC_WORKER_ID": "1"},
+            "DMLC_WORKER_ID='1' is not valid: it takes the index of this worker machine, 0 to 0",
+        ),
+        (
+            "worker",
+            {"DMLC_NUM_SERVER": None},
+            "DMLC_NUM_SERVER is missing: set it to the number of server processes",
+        ),
+        (
+            "scheduler",
+            {"DMLC_NUM_SERVER": "0"},
+            "DMLC_NUM_SERVER='0' is not valid: it takes the number of server processes, 1 to",
+        ),
         ("server", {"DMLC_PS_ROOT_URI": None}, "DMLC_PS_ROOT_URI is missing: set it to the scheduler's address"),
-        ("worker", {"DMLC_PS_ROOT_PORT": "http"}, "DMLC_PS_ROOT_PORT='http' is not valid: it takes the scheduler's TCP port, 1 to 65535"),
+        (
+            "worker",
+            {"DMLC_PS_ROOT_PORT": "http"},
+            "DMLC_PS_ROOT_PORT='http' is not valid: it takes the scheduler's TCP port, 1 to 65535",
+        ),
         ("server", {"DMLC_PS_ROOT_PORT": "65536"}, "DMLC_PS_ROOT_PORT='65536' is not valid"),
         ("worker", {"DMLC_NUM_WORKER": "two"}, "DMLC_NUM_WORKER='two' is not valid"),
         ("worker", {"BYTEPS_LOCAL_SIZE": "-1"}, "BYTEPS_LOCAL_SIZE='-1' is not valid"),
-        ("worker", {"BYTEPS_FORCE_DISTRIBUTED": "yes"}, "BYTEPS_FORCE_DISTRIBUTED='yes' is not valid: it takes 0 or 1"),
-        ("worker", {"BYTEPS_VISIBLE_CPU_CORES": "a-b"}, "BYTEPS_VISIBLE_CPU_CORES='a-b' is not valid: it takes a list of cores"),
+        (
+            "worker",
+            {"BYTEPS_FORCE_DISTRIBUTED": "yes"},
+            "BYTEPS_FORCE_DISTRIBUTED='yes' is not valid: it takes 0 or 1",
+        ),
+        (
+            "worker",
+            {"BYTEPS_VISIBLE_CPU_CORES": "a-b"},
+            "BYTEPS_VISIBLE_CPU_CORES='a-b' is not valid: it takes a list of cores",
+        ),
         ("master", {}, "DMLC_ROLE='master' is not valid: it takes one of worker, server, scheduler"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_variable_is_named_with_exit_code_2(place, role, changes, text):
     command = [PYTHON, MEMBER] if role == "worker" else []
     code, out, err = place.run(*command, environ=job(DMLC_ROLE=role, **changes))
@@ -92,9 +128,12 @@ def test_the_order_of_starting_does_not_matter(place, order):
 def test_two_machines_with_two_workers_each(place):
     environ = job(DMLC_NUM_WORKER="2", DMLC_NUM_SERVER="2", BYTEPS_LOCAL_SIZE="2", BYTEPS_FORCE_DISTRIBUTED=None)
     processes = [
-        place.launch(PYTHON, MEMBER, environ={**environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": machine}) for machine in "01"
+        place.launch(PYTHON, MEMBER, environ={**environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": machine})
+        for machine in "01"
     ]
-    processes += [place.launch(environ={**environ, "DMLC_ROLE": role}) for role in ("server", "server", "scheduler")]
+    processes += [
+        place.launch(environ={**environ, "DMLC_ROLE": role}) for role in ("server", "server", "scheduler")
+    ]
     lines = []
     for process in processes:
         out, err = process.communicate(timeout=60)
@@ -124,11 +163,7 @@ def test_one_worker_needs_no_server_and_is_the_launched_process_itself(place):
 
 
 def test_the_first_failing_local_rank_ends_its_siblings(place):
-    program = (
-        "import os, sys, time\n"
-        "if os.environ['BYTEPS_LOCAL_RANK'] == '1': sys.exit(9)\n"
-        "time.sleep(1000)"
-    )
+    program = "import os, sys, time\n" "if os.environ['BYTEPS_LOCAL_RANK'] == '1': sys.exit(9)\n" "time.sleep(1000)"
     environ = job(DMLC_ROLE="worker", NVIDIA_VISIBLE_DEVICES="0,1")
     code, out, err = place.run(PYTHON, "-c", program, environ=environ)
     assert code == 9
@@ -138,7 +173,14 @@ def test_the_first_failing_local_rank_ends_its_siblings(place):
 
 @pytest.mark.parametrize(
     "devices, local_size, expected",
-    [("0,1", None, 2), ("all", None, 1), ("", "3", 3), (None, "2", 2), ("GPU-1f,GPU-2e,GPU-3d", "1", 3), (None, None, 1)],
+    [
+        ("0,1", None, 2),
+        ("all", None, 1),
+        ("", "3", 3),
+        (None, "2", 2),
+        ("GPU-1f,GPU-2e,GPU-3d", "1", 3),
+        (None, None, 1),
+    ],
 )
 def test_the_number_of_local_ranks(place, devices, local_size, expected):
     program = "import os; print(os.environ['BYTEPS_LOCAL_RANK'], os.environ['BYTEPS_LOCAL_SIZE'])"

@@ -36,7 +36,9 @@ def test_a_failing_rank_ends_the_job_with_its_exit_code_and_name(place):
 
 def test_ending_is_quick_and_says_nothing_of_servers(place):
     begin = time.monotonic()
-    code, out, err = place.run("--local", "--servers", "2", "--grace", "30", "--", PYTHON, MEMBER, "--only", "1", "--exit", "7")
+    code, out, err = place.run(
+        "--local", "--servers", "2", "--grace", "30", "--", PYTHON, MEMBER, "--only", "1", "--exit", "7"
+    )
     assert code == 7
     assert time.monotonic() - begin < 15
     assert "[server" not in err and "[scheduler]" not in err
@@ -125,7 +127,7 @@ def test_killing_bpslaunch_itself_leaves_no_orphan(place):
 
 def test_killing_bpslaunch_also_ends_stubborn_grandchildren(place):
     program = "trap '' TERM INT; touch joined$BYTEPS_LOCAL_RANK; while :; do sleep 1000; done"
-    launcher = place.launch("--local", "--", "bash", "-c", f"bash -c \"{program}\"; echo not reached")
+    launcher = place.launch("--local", "--", "bash", "-c", f'bash -c "{program}"; echo not reached')
     assert wait_until(both_joined(place))
     launcher.kill()
     launcher.wait()
@@ -164,7 +166,11 @@ def test_several_jobs_at_the_same_time_do_not_meet(place):
         out, err = job.communicate(timeout=60)
         assert job.returncode == 0, err
         sums.append(sorted(out.splitlines())[0])
-    assert sums == ["[worker 0] rank 0 of 2, sum 3", "[worker 0] rank 0 of 3, sum 6", "[worker 0] rank 0 of 2, sum 3"]
+    assert sums == [
+        "[worker 0] rank 0 of 2, sum 3",
+        "[worker 0] rank 0 of 3, sum 6",
+        "[worker 0] rank 0 of 2, sum 3",
+    ]
     assert place.left() == []
 
 
@@ -188,7 +194,12 @@ def test_the_job_key_is_fresh_and_on_no_command_line(place):
 
 
 def test_a_variable_of_another_job_does_not_leak_in(place):
-    environ = {"DMLC_ROLE": "server", "DMLC_PS_ROOT_URI": "10.1.2.3", "BYTEPS_GLOBAL_RANK": "5", "DMLC_NODE_HOST": "10.9.9.9"}
+    environ = {
+        "DMLC_ROLE": "server",
+        "DMLC_PS_ROOT_URI": "10.1.2.3",
+        "BYTEPS_GLOBAL_RANK": "5",
+        "DMLC_NODE_HOST": "10.9.9.9",
+    }
     code, out, err = place.run("--local", "--", PYTHON, MEMBER, environ=environ)
     assert code == 0, err
 
@@ -211,7 +222,9 @@ def test_quoting_is_preserved(place):
 
 
 def test_one_string_is_cut_as_a_shell_would(place):
-    code, out, err = place.run("--local", "--workers", "1", f"{PYTHON} -c 'import sys; print(sys.argv[1:])' 'a b' c")
+    code, out, err = place.run(
+        "--local", "--workers", "1", f"{PYTHON} -c 'import sys; print(sys.argv[1:])' 'a b' c"
+    )
     assert (code, out) == (0, "[worker 0] ['a b', 'c']\n")
 
 
@@ -243,7 +256,12 @@ def test_missing_executables_are_named(place):
 def test_help_explains_the_roles_with_an_example(place):
     code, out, err = place.run("--help")
     assert code == 0
-    for text in ("worker ", "server ", "scheduler ", "bpslaunch --local --workers 2 --servers 2 -- python train.py"):
+    for text in (
+        "worker ",
+        "server ",
+        "scheduler ",
+        "bpslaunch --local --workers 2 --servers 2 -- python train.py",
+    ):
         assert text in out
 
 
@@ -296,7 +314,16 @@ def test_a_progress_bar_on_a_terminal_draws_over_itself(place):
     )
     ours, theirs = pty.openpty()
     launcher = place.launch(
-        "--local", "--workers", "1", "--", PYTHON, "-c", program, stdout=theirs, stderr=theirs, environ={"NO_COLOR": "1"}
+        "--local",
+        "--workers",
+        "1",
+        "--",
+        PYTHON,
+        "-c",
+        program,
+        stdout=theirs,
+        stderr=theirs,
+        environ={"NO_COLOR": "1"},
     )
     os.close(theirs)
     seen = b""

@@ -9,7 +9,15 @@ import pytest
 from conftest import BUILD, LIBRARY, ROOT
 
 HEADER = ROOT / "include/byteps/byteps.h"
-C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2", "libgcc_s.so.1"}
+C_LIBRARY = {
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "ld-linux-x86-64.so.2",
+    "libgcc_s.so.1",
+}
 
 
 def output(*command):
@@ -17,7 +25,9 @@ def output(*command):
 
 
 def test_it_exports_what_the_header_declares_and_nothing_else():
-    exported = {line.split()[-1].partition("@")[0] for line in output("nm", "-D", "--defined-only", LIBRARY).splitlines()}
+    exported = {
+        line.split()[-1].partition("@")[0] for line in output("nm", "-D", "--defined-only", LIBRARY).splitlines()
+    }
     declared = set(re.findall(r"^BYTEPS_API .*?(byteps_\w+)\(", HEADER.read_text(), re.MULTILINE))
     assert exported == declared
     assert len(declared) > 10
@@ -40,9 +50,20 @@ def test_the_plain_c_example_compiles_and_sums(place, compiler):
         pytest.skip(f"there is no {compiler} here")
     program = place.folder / "push_pull"
     output(
-        compiler, "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{ROOT}/include", ROOT / "examples/c/push_pull.c",
-        f"-L{LIBRARY.parent}", "-lbyteps", f"-Wl,-rpath,{LIBRARY.parent}", "-o", program,
-    )  # fmt: skip
+        compiler,
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        f"-I{ROOT}/include",
+        ROOT / "examples/c/push_pull.c",
+        f"-L{LIBRARY.parent}",
+        "-lbyteps",
+        f"-Wl,-rpath,{LIBRARY.parent}",
+        "-o",
+        program,
+    )
     code, out, err = place.run("--local", "--workers", "3", "--servers", "2", "--", str(program))
     assert code == 0, err
     assert len(out.splitlines()) == 3 and all("the sum is" in line for line in out.splitlines())
@@ -52,7 +73,18 @@ def test_the_plain_c_example_compiles_and_sums(place, compiler):
 def test_the_header_is_valid_in_every_dialect(place, language):
     source = place.folder / "header_only"
     source.write_text('#include "byteps/byteps.h"\n')
-    output("g++", "-x", language[0], f"-std={language[1]}", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{ROOT}/include", source)
+    output(
+        "g++",
+        "-x",
+        language[0],
+        f"-std={language[1]}",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fsyntax-only",
+        f"-I{ROOT}/include",
+        source,
+    )
 
 
 def test_the_environment_reference_is_the_one_in_docs():

@@ -21,7 +21,9 @@ def model(data):
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"", b" "]), max_size=30))
 def test_lines_do_not_depend_on_how_the_bytes_arrive(chunks):
     data = b"".join(chunks)
-    assert lines_of(chunks) == lines_of([data]) == lines_of([data[i : i + 1] for i in range(len(data))]) == model(data)
+    assert (
+        lines_of(chunks) == lines_of([data]) == lines_of([data[i : i + 1] for i in range(len(data))]) == model(data)
+    )
 
 
 def test_a_bar_is_shown_while_it_is_drawn():

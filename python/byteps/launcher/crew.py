@@ -213,7 +213,7 @@ class Crew:
                 keeper.forget(member.child.pid)
 
     def _drain(self, member: Member) -> None:
-        """All that is in the pipes now; a pipe holds at most a megabyte, so this ends even if someone goes on writing."""
+        """All that is in the pipes now: at most a megabyte each, so this ends even if someone goes on writing."""
         for _ in range((1 << 20) // READ_BYTES):
             self._pump(member)
 

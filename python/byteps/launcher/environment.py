@@ -42,9 +42,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
     machine_index = 0
     local_size = 1
     if role == "worker":
-        machine_index = _number(
-            environ, "DMLC_WORKER_ID", 0, machine_count - 1, "the index of this worker machine"
-        )
+        machine_index = _number(environ, "DMLC_WORKER_ID", 0, machine_count - 1, "the index of this worker machine")
         local_size = read_local_size(environ)
     job = Job(role, machine_count, machine_index, local_size, forced)
     if job.has_remote_servers:

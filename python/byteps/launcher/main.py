@@ -80,21 +80,36 @@ def parse(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--local", action="store_true", help="start a whole job on this machine, over loopback")
     local = parser.add_argument_group("with --local")
     local.add_argument("--workers", type=_count, metavar="N", help="worker processes (default 2)")
-    local.add_argument("--servers", type=_count_or_0, metavar="N", help="server processes (default 1, or 0 for one worker)")
-    local.add_argument("--shards", type=_count, metavar="N", help="event loops per server (default: cores / servers)")
     local.add_argument(
-        "--env", type=_assignment, action="append", default=[], metavar="K=V", help="set a variable for all processes"
+        "--servers", type=_count_or_0, metavar="N", help="server processes (default 1, or 0 for one worker)"
+    )
+    local.add_argument(
+        "--shards", type=_count, metavar="N", help="event loops per server (default: cores / servers)"
+    )
+    local.add_argument(
+        "--env",
+        type=_assignment,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="set a variable for all processes",
     )
     local.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
     parser.add_argument(
-        "--grace", type=_seconds, default=5.0, metavar="S", help="seconds to end by itself before the next signal (default 5)"
+        "--grace",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds to end by itself before the next signal (default 5)",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the training program and its arguments")
     options = parser.parse_args(argv)
     if not options.local:
         for name in ("workers", "servers", "shards", "env", "no_prefix"):
             if getattr(options, name) not in (None, [], False):
-                parser.error(f"--{name.replace('_', '-')} needs --local; without it the environment describes the job")
+                parser.error(
+                    f"--{name.replace('_', '-')} needs --local; without it the environment describes the job"
+                )
     return options
 
 
@@ -126,7 +141,9 @@ def run_local(options: argparse.Namespace, command: List[str], environ: Dict[str
     if workers > 1 and servers == 0:
         raise UsageError(f"--servers 0 needs --workers 1: {workers} workers have nobody to sum for them")
     command = need_command(command, environ)
-    return run(plan.whole_job(workers, servers, command, environ, options.shards), options.grace, not options.no_prefix)
+    return run(
+        plan.whole_job(workers, servers, command, environ, options.shards), options.grace, not options.no_prefix
+    )
 
 
 def run_from_environment(command: List[str], environ: Dict[str, str], grace_s: float) -> int:

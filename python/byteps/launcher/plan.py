@@ -65,7 +65,11 @@ def machine_workers(job: Job, command: List[str], environ: Mapping[str, str]) ->
 
 
 def whole_job(
-    worker_count: int, server_count: int, command: List[str], environ: Mapping[str, str], shards: Optional[int] = None
+    worker_count: int,
+    server_count: int,
+    command: List[str],
+    environ: Mapping[str, str],
+    shards: Optional[int] = None,
 ) -> Plan:
     """Scheduler, servers and workers on this machine, over loopback, with a key of their own.
 
@@ -139,7 +143,9 @@ def with_gdb(command: List[str], environ: Mapping[str, str]) -> List[str]:
         return command
     gdb = shutil.which("gdb", path=environ.get("PATH", os.defpath))
     if gdb is None:
-        raise BadEnvironment("BYTEPS_ENABLE_GDB=1, but there is no gdb along PATH: install it or unset the variable")
+        raise BadEnvironment(
+            "BYTEPS_ENABLE_GDB=1, but there is no gdb along PATH: install it or unset the variable"
+        )
     # gdb ends with 1 when its last command fails, as bt does after a regular end; so the last one is harmless.
     steps = ["-ex", "run", "-ex", "bt", "-ex", "set confirm off"]
     return [gdb, "-batch", "-return-child-result"] + steps + ["--args"] + command
