@@ -110,6 +110,13 @@ class Cluster {
         events.begin(), events.end(), [&](const Seen& event) { return event.kind == kind; }));
   }
 
+  std::size_t count(Node node, Kind kind, PeerId peer) {
+    const auto& events = seen_[node];
+    return static_cast<std::size_t>(
+        std::count_if(events.begin(), events.end(),
+                      [&](const Seen& event) { return event.kind == kind && event.peer == peer; }));
+  }
+
   // A connection from one node to another; the PeerId at each of them. Both have seen kUp.
   struct Link {
     Node from = 0;
@@ -120,9 +127,8 @@ class Cluster {
   Link link(Node from, Node to, const Hello& hello) {
     const std::size_t ups_before = count(to, Kind::kUp);
     Link link{from, at(from).connect(world_.address(to), hello).value(), to, PeerId()};
-    const bool up = until([&] {
-      return !seen(from, Kind::kUp, link.out).empty() && count(to, Kind::kUp) > ups_before;
-    });
+    const bool up = until(
+        [&] { return count(from, Kind::kUp, link.out) > 0 && count(to, Kind::kUp) > ups_before; });
     if (up) link.in = seen(to, Kind::kUp).back().peer;
     return link;
   }

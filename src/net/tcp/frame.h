@@ -1,8 +1,8 @@
 // The bytes of a TCP connection. Little-endian throughout.
 //
 // Each side first says who it is, in one record; the side that connected speaks first, the other one
-// answers, with its own Hello or with a refusal. Nothing else is read before, at most 4 KiB are taken, and only
-// for a limited time.
+// answers, with its own Hello or with a refusal. Nothing else is read before, at most 4 KiB are taken,
+// and only for a limited time.
 //
 //   record                                     its body
 //    0  u32  magic "BPS1"                       kind 1: an encoded Hello (net/wire.h)

@@ -1,0 +1,223 @@
+// How close TcpTransport comes to bare sockets: bytes per second and CPU seconds per GiB of each side, over
+// loopback, one thread per side. usage: transport_bench [GiB per case, default 4] [frame KiB, default 32]
+//
+// The bare loops are the yardstick: send(2) of one frame or of 128 KiB at a time, recv(2) of one frame
+// into the memory it belongs in, or of 256 KiB into one buffer. On loopback much of the receiver's kernel
+// work is done in the sender's calls, so compare rows, not columns.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buffer.h"
+#include "base/log.h"
+#include "loop/clock.h"
+#include "net/tcp/address.h"
+#include "net/tcp/tcp_transport.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::size_t kMemoryBytes = 64 << 20;  // of each side: more than its caches
+constexpr std::size_t kHeaderBytes = 48;
+
+struct Load {
+  std::uint64_t frame_count = 0;
+  std::size_t frame_bytes = 0;
+  double gibibytes() const {
+    return static_cast<double>(frame_count) * static_cast<double>(frame_bytes) / (1 << 30);
+  }
+};
+
+struct Cost {
+  double wall_s = 0;
+  double sender_cpu_s = 0;
+  double receiver_cpu_s = 0;
+};
+
+double seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Runs the two sides on a thread each; the receiver's end is the end.
+Cost measure(const std::function<void()>& sender, const std::function<void()>& receiver) {
+  Cost cost;
+  const double start = seconds(CLOCK_MONOTONIC);
+  std::thread other([&] {
+    sender();
+    cost.sender_cpu_s = seconds(CLOCK_THREAD_CPUTIME_ID);
+  });
+  const double cpu_start = seconds(CLOCK_THREAD_CPUTIME_ID);
+  receiver();
+  cost.receiver_cpu_s = seconds(CLOCK_THREAD_CPUTIME_ID) - cpu_start;
+  cost.wall_s = seconds(CLOCK_MONOTONIC) - start;
+  other.join();
+  return cost;
+}
+
+void print(const char* name, const Load& load, const Cost& cost) {
+  const double gibibytes = load.gibibytes();
+  std::printf("%-44s %7.2f GiB/s   sender %.3f   receiver %.3f   both %.3f CPU s/GiB\n", name,
+              gibibytes / cost.wall_s, cost.sender_cpu_s / gibibytes,
+              cost.receiver_cpu_s / gibibytes,
+              (cost.sender_cpu_s + cost.receiver_cpu_s) / gibibytes);
+  std::fflush(stdout);
+}
+
+// ---- bare sockets
+
+struct SocketPair {
+  int sender = -1;
+  int receiver = -1;
+};
+
+SocketPair connected_pair() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  tcp::SocketAddress address = tcp::resolve({"127.0.0.1", 1}).value().at(0);
+  address.set_port(0);
+  CHECK(::bind(listener, address.get(), address.bytes) == 0 && ::listen(listener, 1) == 0);
+  CHECK(::getsockname(listener, address.get(), &address.bytes) == 0);
+  SocketPair pair;
+  pair.sender = ::socket(AF_INET, SOCK_STREAM, 0);
+  CHECK(::connect(pair.sender, address.get(), address.bytes) == 0);
+  pair.receiver = ::accept(listener, nullptr, nullptr);
+  ::close(listener);
+  return pair;
+}
+
+Cost bare(const Load& load, std::size_t send_bytes, std::size_t recv_bytes, bool in_place) {
+  const SocketPair pair = connected_pair();
+  const std::size_t total = load.frame_count * load.frame_bytes;
+  Buffer from(kMemoryBytes);
+  Buffer to(kMemoryBytes);
+  std::fill(from.span().begin(), from.span().end(), std::byte{1});
+  std::fill(to.span().begin(), to.span().end(), std::byte{2});
+  const Cost cost = measure(
+      [&] {
+        for (std::size_t sent = 0; sent < total;) {
+          const std::size_t at = sent % kMemoryBytes;
+          const std::size_t bytes = std::min({send_bytes, total - sent, kMemoryBytes - at});
+          const ssize_t count = ::send(pair.sender, from.span().data() + at, bytes, MSG_NOSIGNAL);
+          CHECK_GT(count, 0);
+          sent += static_cast<std::size_t>(count);
+        }
+      },
+      [&] {
+        for (std::size_t received = 0; received < total;) {
+          const std::size_t at = in_place ? received % kMemoryBytes : 0;
+          const std::size_t bytes =
+              std::min(recv_bytes - received % recv_bytes * (in_place ? 1 : 0), kMemoryBytes - at);
+          const ssize_t count = ::recv(pair.receiver, to.span().data() + at, bytes, 0);
+          CHECK_GT(count, 0);
+          received += static_cast<std::size_t>(count);
+        }
+      });
+  ::close(pair.sender);
+  ::close(pair.receiver);
+  return cost;
+}
+
+// ---- the transport
+
+struct Side {
+  explicit Side(TcpOptions options)
+      : transport(TcpTransport::create(std::move(options),
+                                       Log("bench", LogLevel::kWarning, Log::standard_error()))
+                      .value()),
+        memory(kMemoryBytes) {
+    std::fill(memory.span().begin(), memory.span().end(), std::byte{1});
+  }
+  // The new events; sleeps when there is none.
+  std::span<const Event> next() {
+    const std::size_t count = transport->poll(clock.now(), events);
+    if (count == 0) transport->wait(transport->next_deadline() == kNever ? kNever : kMillisecond);
+    return std::span(events).first(count);
+  }
+  std::unique_ptr<TcpTransport> transport;
+  Buffer memory;
+  MonotonicClock clock;
+  std::array<Event, 256> events;
+};
+
+void send_all(Side& side, const Endpoint& to, const Load& load, LandingTag tag) {
+  const PeerId peer = side.transport->connect(to, {}).value();
+  const std::array<std::byte, kHeaderBytes> header{};
+  bool up = false;
+  std::uint64_t accepted = 0;
+  std::uint64_t returned = 0;
+  while (returned < load.frame_count) {
+    for (const Event& event : side.next()) {
+      CHECK(event.kind != Event::Kind::kDown) << event.why.text();
+      up |= event.kind == Event::Kind::kUp;
+      returned += event.kind == Event::Kind::kSent ? 1 : 0;
+    }
+    while (up && accepted < load.frame_count) {
+      const std::size_t at = accepted * load.frame_bytes % kMemoryBytes;
+      const Status status =
+          side.transport->send(peer, {.header = header,
+                                      .payload = side.memory.span().subspan(at, load.frame_bytes),
+                                      .landing = tag,
+                                      .landing_offset = at,
+                                      .token = accepted});
+      if (!status.is_ok()) break;
+      ++accepted;
+    }
+  }
+}
+
+void receive_all(Side& side, const Load& load, LandingTag tag) {
+  std::uint64_t received = 0;
+  while (received < load.frame_count) {
+    for (const Event& event : side.next()) {
+      if (event.kind == Event::Kind::kUp) side.transport->land(event.peer, tag, side.memory.span());
+      received += event.kind == Event::Kind::kReceived ? 1 : 0;
+    }
+  }
+}
+
+Cost transport(const Load& load, bool landing) {
+  TcpOptions options;
+  options.listen = {Endpoint{"127.0.0.1", 0}};
+  Side receiver(options);
+  Side sender({});
+  const Endpoint address = receiver.transport->listening().at(0);
+  return measure([&] { send_all(sender, address, load, landing ? 1 : 2); },
+                 [&] { receive_all(receiver, load, 1); });
+}
+
+int run(int count, char** arguments) {
+  const double gibibytes = count > 1 ? std::atof(arguments[1]) : 4;
+  Load load;
+  load.frame_bytes = static_cast<std::size_t>(count > 2 ? std::atoi(arguments[2]) : 32) << 10;
+  if (gibibytes <= 0 || load.frame_bytes == 0 || kMemoryBytes % load.frame_bytes != 0) {
+    std::fprintf(stderr, "usage: transport_bench [GiB per case] [frame KiB, a power of two]\n");
+    return 2;
+  }
+  load.frame_count = static_cast<std::uint64_t>(gibibytes * (1 << 30)) / load.frame_bytes;
+  for (int round = 0; round < 3; ++round) {
+    print("bare: send frame, recv frame in place", load,
+          bare(load, load.frame_bytes, load.frame_bytes, true));
+    print("bare: send 128 KiB, recv frame in place", load,
+          bare(load, 128 << 10, load.frame_bytes, true));
+    print("transport: into landing", load, transport(load, true));
+    print("bare: send 128 KiB, recv 256 KiB", load, bare(load, 128 << 10, 256 << 10, false));
+    print("transport: as views", load, transport(load, false));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace byteps
+
+int main(int count, char** arguments) {
+  return byteps::run(count, arguments);
+}
