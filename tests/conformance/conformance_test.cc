@@ -324,7 +324,7 @@ TEST_P(Conformance, views_stay_what_they_were_until_the_next_poll) {
     cluster().poll(link.from);
     const std::size_t count = cluster().at(link.to).poll(cluster().world().now(), events);
     // Looked at only when the whole span is there, and something was sent in between.
-    (void)cluster().at(link.to).send(link.in, {.header = {}, .payload = answer, .token = 1});
+    (void)cluster().at(link.to).send(link.in, {.header = answer, .payload = {}, .token = 1});
     for (std::size_t i = 0; i < count; ++i) {
       if (events[i].kind != Kind::kReceived) continue;
       EXPECT_EQ(bytes_of(events[i].header), pattern(received, 200));

@@ -35,7 +35,8 @@ class SimWorld final : public World {
   Endpoint nobody() override { return {"sim", 9}; }
   TimeNs now() override { return network_.now(); }
   void idle() override {
-    // A poll of a real node takes some time too; without it, those who send in each round would stop the clock.
+    // A poll of a real node takes some time too; without it, those who send in each round would stop the
+    // clock.
     const TimeNs soon = network_.now() + 20 * kMicrosecond;
     const TimeNs next = network_.next_event_ns();
     network_.advance(next == kNever ? soon : std::max(next, soon));
