@@ -1,4 +1,4 @@
-"""A whole job on loopback for tests: scheduler, servers, and worker processes that stay alive and run what they are told.
+"""A whole job on loopback for tests: scheduler, servers, and workers that stay alive and run what they are told.
 
     with Cluster(workers=2) as cluster:
         results = cluster.run(function, 1, b=2)      # function(1, b=2) on every rank; results by rank
@@ -126,7 +126,8 @@ class Cluster:
     def _start(self, base: Dict[str, str]) -> None:
         for role, count in (("scheduler", 1), ("server", self.server_count)):
             for _ in range(count):
-                self.services.append(subprocess.Popen([str(BUILD / f"bin/byteps_{role}")], env=dict(base, DMLC_ROLE=role)))
+                command = [str(BUILD / f"bin/byteps_{role}")]
+                self.services.append(subprocess.Popen(command, env=dict(base, DMLC_ROLE=role)))
         for rank in range(self.size):
             own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID=str(rank))
             self.workers.append(Worker(rank, own, self._init))
@@ -180,7 +181,7 @@ class Cluster:
             worker.pipe.close()
 
     def end(self) -> None:
-        """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, with success."""
+        """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, and well."""
         self.dismiss()
         ended: Dict[str, Any] = {}
         everyone = [(f"worker {w.rank}", w.process) for w in self.workers]

@@ -1,4 +1,4 @@
-"""A worker process of cluster.py: reads pickled calls from the pipe, answers with results, ends when the pipe closes."""
+"""A worker process of cluster.py: reads pickled calls from a pipe, answers with results, ends when the pipe closes."""
 
 from __future__ import annotations
 

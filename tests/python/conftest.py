@@ -1,5 +1,5 @@
-"""Fixtures: `alone` is a job of one in this process; `job1`, `job2`, `job3` are jobs of so many worker processes and two
-servers, shared by all tests of a run and started anew when a test has broken one."""
+"""Fixtures: `alone` is a job of one in this process; `job1`, `job2`, `job3` are jobs of so many worker processes and
+two servers, shared by all tests of a run and started anew when a test has broken one."""
 
 import os
 import sys

@@ -367,7 +367,6 @@ def different_models():
 def test_models_that_differ_between_ranks_give_an_error_that_names_the_parameter(job2):
     for failure in job2.failures(different_models):
         assert failure.kind == "MismatchError" and "byteps.Gradient.head." in failure.text
-    job2.broken = True  # names of that model are spoiled
 
 
 def priorities():

@@ -72,7 +72,8 @@ def test_every_dtype_in_every_shape_is_summed_and_averaged(job):
 def large_tensor():
     rank, size = bps.rank(), bps.size()
     shape = (3_000_001,)  # three parts
-    check(bps.push_pull(values(rank, shape, torch.float32), False, "large"), expected(size, shape, torch.float32, False))
+    mine = values(rank, shape, torch.float32)
+    check(bps.push_pull(mine, False, "large"), expected(size, shape, torch.float32, False))
 
 
 def test_a_tensor_of_several_parts_is_summed(job3):
@@ -415,7 +416,7 @@ def test_a_name_keeps_its_shape(job2):
 
 
 def test_what_cannot_be_summed_is_refused_with_a_reason(alone):
-    for dtype in (torch.int16, torch.complex64, torch.uint16):
+    for dtype in (torch.int16, torch.complex64):
         with pytest.raises(ValueError, match=f"Tensor type {dtype} is not supported"):
             bps.push_pull_async(torch.zeros(2, dtype=dtype))
     with pytest.raises(ValueError, match="CPU-only"):

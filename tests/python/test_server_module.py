@@ -89,5 +89,6 @@ def test_a_role_that_is_none_is_refused():
 
 def test_a_missing_executable_is_named(tmp_path):
     environ = dict(clean_environment(), DMLC_ROLE="server", BYTEPS_BIN=str(tmp_path))
-    done = subprocess.run([sys.executable, "-m", "byteps.server"], env=environ, capture_output=True, text=True, timeout=30)
+    command = [sys.executable, "-m", "byteps.server"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "byteps_server was not found" in done.stderr

@@ -67,7 +67,7 @@ class Job:
 
     @classmethod
     def join(cls, settings: Optional[Mapping[str, str]] = None) -> "Job":
-        """Joins the job that the environment describes, `settings` overriding it. Blocks until all members are there."""
+        """Joins the job that the environment, overridden by `settings`, describes. Blocks until all are there."""
         lib = library()
         error = abi.Error()
         pointer = ctypes.c_void_p()

@@ -7,10 +7,11 @@ frameworks in one process use the same one.
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from byteps._core import errors
 from byteps._core.client import Job, Metrics
@@ -24,7 +25,7 @@ class Session:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._numbers: Dict[str, int] = {}  # next number per prefix
+        self._numbers: Dict[str, Iterator[int]] = {}  # per prefix
         self._owners: Dict[str, object] = {}  # what a name of lasting_name() stands for
         self._speed_time_s = time.monotonic()
         self._speed_bytes = 0
@@ -32,9 +33,8 @@ class Session:
     def unique_name(self, prefix: str) -> str:
         """`prefix` with a number that grows with each call: the same on all ranks that make the same calls in the
         same order since they joined."""
-        number = self._numbers.get(prefix, 0)
-        self._numbers[prefix] = number + 1
-        return f"{prefix}.{number}"
+        numbers = self._numbers.get(prefix) or self._numbers.setdefault(prefix, itertools.count())
+        return f"{prefix}.{next(numbers)}"
 
     def lasting_name(self, name: str, meaning: object) -> str:
         """`name`, or when that stands for something else already (another shape: a second model), `name` with a number.

@@ -1,14 +1,16 @@
 """Broadcasts: one rank's parameters, optimizer state or objects to all.
 
 Every broadcast has a name of its own, numbered by call, so all ranks must make the same calls in the same order. The
-tensors of one call travel together, in any order. Before, the ranks compare what they are about to broadcast, and all of
-them raise when they differ.
+tensors of one call travel together, in any order. Before, the ranks compare what they are about to broadcast, and all
+of them raise when they differ.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import pickle
+from collections import Counter
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
@@ -78,8 +80,8 @@ def broadcast_optimizer_state(
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
-    """The root's object, on all ranks (on the root `obj` itself). It is pickled, with cloudpickle when that is installed:
-    use it between members of one job only, which trust each other. The others' `obj` does not matter."""
+    """The root's object, on all ranks (on the root `obj` itself). It is pickled, with cloudpickle when that is
+    installed: members of one job trust each other. The others' `obj` does not matter."""
     _check_root(root_rank)
     current = session.current()
     is_root = current.job.rank == root_rank
@@ -102,20 +104,12 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -
         if failure is not None:
             raise failure
         return obj
-    received = bytes(memoryview(content.numpy())) if _has_numpy() else bytes(content.tolist())
+    received = ctypes.string_at(content.data_ptr(), payload_bytes)
     if failed:
         raise errors.BytePSError(
             f"broadcast_object: root rank {root_rank} could not pickle its object: {received.decode(errors='replace')}"
         )
     return pickle.loads(received)
-
-
-def _has_numpy() -> bool:
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 # ---- tensors
@@ -139,9 +133,9 @@ def _named_tensors(params: Parameters) -> List[Tuple[str, torch.Tensor]]:
             raise ValueError(
                 f"'{name}' is a {type(tensor).__name__}, not a tensor; use broadcast_object for other objects"
             )
-    duplicates = {name for name, _ in items if sum(other == name for other, _ in items) > 1} if items else set()
+    duplicates = sorted(name for name, uses in Counter(str(name) for name, _ in items).items() if uses > 1)
     if duplicates:
-        raise ValueError("names must be unique. Found duplicates: " + ", ".join(sorted(map(str, duplicates))))
+        raise ValueError("names must be unique. Found duplicates: " + ", ".join(duplicates))
     return [(str(name), tensor) for name, tensor in items if tensor is not None]
 
 
@@ -188,8 +182,8 @@ def _take_tensors_out(value: Any) -> Tuple[Any, List[torch.Tensor]]:
 
 
 def _put_tensors_in(skeleton: Any, former: Any, tensors: List[torch.Tensor]) -> Any:
-    """A copy with tensors in the places, which are appended to `tensors`: that of `former` where it fits, so that others
-    who hold it see the new values."""
+    """A copy with tensors in the places, which are appended to `tensors`: that of `former` where it fits, so that
+    others who hold it see the new values."""
 
     def visit(leaf: Any, old: Any) -> Any:
         if not isinstance(leaf, _TensorPlace):

@@ -246,8 +246,8 @@ def start(
 
 
 def start_broadcast(tensor: torch.Tensor, root: int, name: str) -> int:
-    """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: bytes are copied. `name` must
-    be unique."""
+    """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: bytes are copied. `name`
+    must be unique."""
     current = session.current()
     _check_dense_on_cpu(tensor)
     kind, count = _ELEMENT_KINDS.get(tensor.dtype, abi.UINT8), tensor.numel()

@@ -107,7 +107,7 @@ class _DistributedOptimizer:
     # ---- what users call
 
     def synchronize(self) -> None:
-        """Waits until all gradients are averaged. step() does this by itself; call it to work on the averaged gradients,
+        """Waits until all gradients are averaged. step() does this by itself; call it to work on averaged gradients,
         for example to clip them, and then step() within skip_synchronize()."""
         self._hook_what_needs_it()
         failure: Optional[Exception] = None
