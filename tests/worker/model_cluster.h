@@ -204,13 +204,16 @@ class Cluster {
     }
     return any;
   }
-  // The same with Wanted whenever nothing else moves: what a real cluster reaches in the end.
+  // The same with Wanted whenever nothing else moves: what a real cluster reaches in the end. Ends too when asking does
+  // not bring new frames any more (a deadlock, which the caller sees in what is pending).
   void run_to_the_end() {
-    for (int quiet = 0; quiet < 2;) {
-      quiet = run_until_quiet() ? 0 : quiet + 1;
+    for (int idle = 0; idle < 3; ++idle) {
+      const std::uint64_t taken_before = taken_frames;
+      run_until_quiet();
       for (std::uint32_t shard = 0; shard < settings_.shards; ++shard) {
         if (want(shard)) ++wanted_rounds;
       }
+      if (taken_frames != taken_before) idle = -1;
     }
   }
   // One random step; submissions and connections are the caller's.
