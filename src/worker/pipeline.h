@@ -1,5 +1,5 @@
-// Pipeline: how a worker's operations become frames to shards, and answers become results. The core: no socket, thread or
-// clock; worker.h is its shell.
+// Pipeline: how a worker's operations become frames to shards, and answers become results. The core: no socket,
+// thread or clock; worker.h is its shell.
 //
 // An operation's life:
 //   submit -> [waits in its tensor's line] -> its parts wait at the gates of their shards (gate.h)
@@ -11,8 +11,9 @@
 // then, for each shard whose transport accepts, front() and pop() until front() says no, one frame per shard in turn so
 // that the frames of different servers interleave.
 //
-// Results land in place: input and output may be the same memory. Resending a frame whose answer has half overwritten it
-// is harmless (docs/protocol.md, "why repeats are harmless"). The landing of an operation is its whole output.
+// Results land in place: input and output may be the same memory. Resending a frame whose answer has half
+// overwritten it is harmless (docs/protocol.md, "why repeats are harmless"). The landing of an operation is its
+// whole output.
 #pragma once
 
 #include <array>
@@ -95,8 +96,8 @@ class Pipeline {
   // Takes a call; kComplete follows exactly once per handle.
   void submit(PipelineCall&& call, TimeNs now);
 
-  // A shard's connection is up (again), or gone. Before up nothing is sent to it. At down, all its payloads must have come
-  // back already (T4); what it had not answered is sent again at the next up.
+  // A shard's connection is up (again), or gone. Before up nothing is sent to it. At down, all its payloads must
+  // have come back already (T4); what it had not answered is sent again at the next up.
   void on_shard_up(ShardIndex shard);
   void on_shard_down(ShardIndex shard);
 

@@ -1,8 +1,9 @@
-// The road of a part, as data: which stages it passes, in which order, and who works there. Pipeline moves parts along it.
+// The road of a part, as data: which stages it passes, in which order, and who works there. Pipeline moves parts
+// along it.
 //
-// Today a part has two stages. Others will stand where the comments in kRoad say: reduce (sum over the GPUs or processes of
-// one machine), copy_out (device to host), compress; and on the way back decompress, copy_in, spread (to the machine's
-// other GPUs). A stage is added here, gets a value in Stage, and its state in PartState.
+// Today a part has two stages. Others will stand where the comments in kRoad say: reduce (sum over the GPUs or
+// processes of one machine), copy_out (device to host), compress; and on the way back decompress, copy_in, spread
+// (to the machine's other GPUs). A stage is added here, gets a value in Stage, and its state in PartState.
 #pragma once
 
 #include <array>

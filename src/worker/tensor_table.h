@@ -3,9 +3,12 @@
 // Invariants
 //  1. A tensor is its name. Its key is key_of(name); two names of one key are refused.
 //  2. A tensor keeps the declaration of its first use; another one is refused before anything is sent.
-//  3. At most one operation of a tensor is under way; the others wait in its line. Rounds go strictly one after the other.
-//  4. Frames are counted over the tensor: those of part p begin with p * frames_per_part. Bit f of `answered` is frame f's.
-//  5. A name that was given up (used once) is refused while it is remembered: ranks that are behind would mix up its rounds.
+//  3. At most one operation of a tensor is under way; the others wait in its line. Rounds go strictly one after the
+//     other.
+//  4. Frames are counted over the tensor: those of part p begin with p * frames_per_part. Bit f of `answered` is
+//     frame f's.
+//  5. A name that was given up (used once) is refused while it is remembered: ranks that are behind would mix up its
+//     rounds.
 #pragma once
 
 #include <cstddef>

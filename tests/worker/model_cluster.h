@@ -1,8 +1,9 @@
 // A dull cluster around real Pipelines: shards that are maps and add 64-bit integers, connections that are queues. It
 // checks the protocol's rules as it goes (EXPECT), and moves only when told to, one step at a time.
 //
-// A message's life: front()/pop() -> `sending` (payload still in the worker's memory) -> transmit(): bytes are read, the
-// payload comes back -> `to_shard` -> deliver_to_shard(): summed, perhaps answered -> `to_worker` -> deliver_to_worker().
+// A message's life: front()/pop() -> `sending` (payload still in the worker's memory) -> transmit(): bytes are read,
+// the payload comes back -> `to_shard` -> deliver_to_shard(): summed, perhaps answered -> `to_worker` ->
+// deliver_to_worker().
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// Pipelines in the dull cluster under random steps. Each worker submits its tensors in an order of its own; steps happen in
-// any order; connections end at random points; answers come as views or twice; credit may be as small as one frame.
-// Then everything is let run, and must hold:
-//   each handle has ended exactly once and well, each result is the exact sum of its round (or the root's bytes), no payload
-//   is lent, no landing is left, all credit is back.
+// Pipelines in the dull cluster under random steps. Each worker submits its tensors in an order of its own; steps
+// happen in any order; connections end at random points; answers come as views or twice; credit may be as small as
+// one frame. Then everything is let run, and must hold:
+//   each handle has ended exactly once and well, each result is the exact sum of its round (or the root's bytes), no
+//   payload is lent, no landing is left, all credit is back.
 #include <algorithm>
 #include <set>
 #include <string>

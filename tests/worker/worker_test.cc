@@ -1,4 +1,5 @@
-// The worker's shell and its door. The test plays the scheduler and the shards on a scripted transport, and is the clock.
+// The worker's shell and its door. The test plays the scheduler and the shards on a scripted transport, and is the
+// clock.
 #include "worker/worker.h"
 
 #include <memory>
