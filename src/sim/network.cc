@@ -275,8 +275,8 @@ void SimNetwork::enqueue_fin(Connection& connection, int side) {
   if (connection.ends[1 - side].state == EndState::kNone) return;  // nobody answered yet
   Flight* fin = take_flight();
   fin->fin = true;
-  fin->sent = true;
   enqueue(connection, side, fin);
+  give_back(connection, side, *fin);
 }
 
 // The payload is copied out of the lender's memory.
@@ -291,17 +291,21 @@ void SimNetwork::read(Connection& connection, int side, Flight& flight) {
   }
 }
 
-// The lender hears that its payload is its own again.
+// The lender hears that its payload is its own again, in the order sent.
 void SimNetwork::give_back(Connection& connection, int side, Flight& flight) {
-  if (flight.sent) return;
-  flight.sent = true;
-  End& end = connection.ends[side];
-  if (end.owner == nullptr) return;
-  SimTransport::Ready ready;
-  ready.kind = Event::Kind::kSent;
-  ready.token = flight.token;
-  ready.charged_bytes = flight.payload.size() + kMessageBytes;
-  end.owner->queue(end.peer, std::move(ready));
+  flight.done = true;
+  Direction& way = connection.way[side];
+  const End& end = connection.ends[side];
+  for (; way.next_sent < way.end() && way.flight(way.next_sent).done; ++way.next_sent) {
+    Flight& next = way.flight(way.next_sent);
+    next.sent = true;
+    if (end.owner == nullptr || next.fin) continue;
+    SimTransport::Ready ready;
+    ready.kind = Event::Kind::kSent;
+    ready.token = next.token;
+    ready.charged_bytes = next.payload.size() + kMessageBytes;
+    end.owner->queue(end.peer, std::move(ready));
+  }
 }
 
 void SimNetwork::on_depart(Connection& connection, int side) {
@@ -355,6 +359,7 @@ void SimNetwork::on_arrive(Connection& connection, int side) {
   ready.kind = Event::Kind::kReceived;
   ready.flight = &flight;
   receiver.owner->queue(receiver.peer, std::move(ready));
+  if (arrival_probe_) arrival_probe_(connection.ends[side].number, receiver.number);
 }
 
 void SimNetwork::given_out(ConnectionId id, int side, Flight& flight, bool dropped) {
@@ -384,7 +389,7 @@ void SimNetwork::maybe_repeat(const Connection& connection, int side, const Flig
   repeat->payload = repeat->copy;
   repeat->landing = flight.landing;
   repeat->landing_offset = flight.landing_offset;
-  repeat->read = repeat->sent = repeat->gone = true;
+  repeat->read = repeat->done = repeat->sent = repeat->gone = true;
   repeats_.emplace(++last_repeat_, repeat);
   const auto within = static_cast<std::uint64_t>(options_.repeat_within_ns) + 1;
   schedule(now_ + static_cast<TimeNs>(prng_.below(within)), Happening::kRepeat, connection.id, side,
@@ -422,7 +427,7 @@ void SimNetwork::end_down(Connection& connection, int side, const Status& why) {
   Direction& out = connection.way[side];
   for (std::uint64_t number = out.first; number < out.end(); ++number) {
     Flight& flight = out.flight(number);
-    if (flight.sent) continue;
+    if (flight.done) continue;
     if (!flight.gone && number < out.lost_from) read(connection, side, flight);
     if (number >= out.lost_from && number >= out.next_depart) flight.gone = true;
     give_back(connection, side, flight);
@@ -547,6 +552,11 @@ void SimNetwork::end_chances() {
   options_.repeat = 0;
 }
 
+std::string SimNetwork::name(std::uint32_t number) const {
+  const auto found = transports_.find(number);
+  return found == transports_.end() ? "" : found->second->name();
+}
+
 std::size_t SimNetwork::lent_payloads() const {
   std::size_t count = 0;
   for (const auto& [number, transport] : transports_) count += transport->lent_payloads();
@@ -562,10 +572,12 @@ void SimNetwork::note(Trace::What what, const char* word, const Connection& conn
   trace_.note(now_, what, end.number, other.number,
               connection.id ^ (header.empty() ? 0 : hash_of(header) << 8));
   if (!trace_.keeps_text()) return;
+  const std::string message = header.empty() || !options_.describe ? "" : options_.describe(header);
+  if (!header.empty() && options_.describe && message.empty()) return;  // not worth a line
   std::string text = end.name + " " + word + " " +
                      (other.name.empty() ? connection.to.text() : other.name) + " (connection " +
                      std::to_string(connection.id) + ")";
-  if (!header.empty() && options_.describe) text += ": " + options_.describe(header);
+  if (!message.empty()) text += ": " + message;
   if (!why.is_ok()) text += ": " + why.message();
   trace_.say(now_, text);
 }

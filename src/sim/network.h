@@ -66,12 +66,20 @@ struct SimNetworkOptions {
   std::vector<Lending> lending = {Lending::kCopyAtSend, Lending::kReadAtDepart,
                                   Lending::kReadAtArrive};
   std::function<std::string(std::span<const std::byte> header)>
-      describe;  // a message in words, for the trace
+      describe;  // a message in words, for the trace; empty: leave it out
+  // To see that a broken network is found: may change a payload just before it is given out; false: the message is not
+  // given out at all.
+  using Tamper =
+      std::function<bool(std::span<const std::byte> header, std::span<std::byte> payload)>;
+  Tamper tamper;
 };
 
 // Called for each payload that a receiver gets, for tests that look at offsets.
 using ReceiveProbe = std::function<void(std::span<const std::byte> header,
                                         std::span<const std::byte> payload, bool landed)>;
+
+// Called when a message has arrived at a living transport. It must not call the network.
+using ArrivalProbe = std::function<void(std::uint32_t from_number, std::uint32_t to_number)>;
 
 class SimNetwork {
  public:
@@ -118,6 +126,9 @@ class SimNetwork {
   std::uint64_t delivered_messages() const { return delivered_messages_; }
   std::uint64_t delivered_bytes() const { return delivered_bytes_; }
   void set_probe(ReceiveProbe probe) { probe_ = std::move(probe); }
+  void set_arrival_probe(ArrivalProbe probe) { arrival_probe_ = std::move(probe); }
+  // The name of the transport with this number; empty when it has gone.
+  std::string name(std::uint32_t number) const;
   // Payloads accepted and not given back, of all transports that live.
   std::size_t lent_payloads() const;
 
@@ -136,7 +147,8 @@ class SimNetwork {
     std::uint64_t lent_hash = 0;
     bool fin = false;      // the end of the connection, behind all messages
     bool read = false;     // `payload` is `copy`
-    bool sent = false;     // kSent was queued, or there is nobody to tell
+    bool done = false;     // its payload is not needed any more
+    bool sent = false;     // ... and kSent was queued, or there is nobody to tell
     bool arrived = false;  // waits in the receiver's ready queue
     bool gone = false;     // given out, lost or dropped
   };
@@ -146,6 +158,7 @@ class SimNetwork {
     std::uint64_t first = 0;  // number of flights.front()
     std::uint64_t next_depart = 0;
     std::uint64_t next_arrive = 0;
+    std::uint64_t next_sent = 0;
     std::uint64_t lost_from = kNoNumber;
     TimeNs last_arrival = 0;
     TimeNs depart_not_before_ns = 0;
@@ -263,6 +276,7 @@ class SimNetwork {
   std::uint64_t delivered_messages_ = 0;
   std::uint64_t delivered_bytes_ = 0;
   ReceiveProbe probe_;
+  ArrivalProbe arrival_probe_;
 };
 
 }  // namespace byteps::sim

@@ -142,12 +142,12 @@ std::size_t SimTransport::poll(TimeNs /*now*/, std::span<Event> events) {
     Ready ready = std::move(peer.ready.front());
     peer.ready.pop_front();
     if (!peer.ready.empty()) ready_peers_.push_back(id);
-    give_out(id, peer, ready, events[count++]);
+    if (give_out(id, peer, ready, events[count])) ++count;
   }
   return count;
 }
 
-void SimTransport::give_out(PeerId id, Peer& peer, Ready& ready, Event& event) {
+bool SimTransport::give_out(PeerId id, Peer& peer, Ready& ready, Event& event) {
   event = Event{};
   event.kind = ready.kind;
   event.peer = id;
@@ -157,8 +157,7 @@ void SimTransport::give_out(PeerId id, Peer& peer, Ready& ready, Event& event) {
       event.hello = ready.hello;
       break;
     case Event::Kind::kReceived:
-      give_received(peer, id, ready, event);
-      break;
+      return give_received(peer, id, ready, event);
     case Event::Kind::kSent:
       CHECK(!peer.lent.empty() && peer.lent.front().token == ready.token);
       peer.lent.pop_front();
@@ -171,9 +170,10 @@ void SimTransport::give_out(PeerId id, Peer& peer, Ready& ready, Event& event) {
       peers_.erase(id);
       break;
   }
+  return true;
 }
 
-void SimTransport::give_received(Peer& peer, PeerId id, Ready& ready, Event& event) {
+bool SimTransport::give_received(Peer& peer, PeerId id, Ready& ready, Event& event) {
   Flight& flight = *ready.flight;
   if (views_.size() < views_used_ + 2) views_.resize(views_used_ + 2);
   std::vector<std::byte>& header = views_[views_used_++];
@@ -191,12 +191,20 @@ void SimTransport::give_received(Peer& peer, PeerId id, Ready& ready, Event& eve
     view.assign(flight.payload.begin(), flight.payload.end());
     event.payload = view;
   }
+  const bool given = !network_.options_.tamper || tamper(event);
   if (network_.probe_) network_.probe_(event.header, event.payload, event.landed);
   if (ready.repeated) {
     network_.return_flight(&flight);
   } else {
     network_.given_out(peer.connection, peer.side, flight, false);
   }
+  return given;
+}
+
+bool SimTransport::tamper(const Event& event) {
+  // Landing or view: this transport has just written it.
+  std::byte* const first = const_cast<std::byte*>(event.payload.data());
+  return network_.options_.tamper(event.header, {first, event.payload.size()});
 }
 
 // ---- questions

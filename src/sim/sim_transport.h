@@ -85,8 +85,10 @@ class SimTransport final : public Transport {
   // Where the payload goes; nothing when there is no landing for it.
   std::optional<std::span<std::byte>> landing_of(PeerId peer, const Flight& flight);
 
-  void give_out(PeerId id, Peer& peer, Ready& ready, Event& event);
-  void give_received(Peer& peer, PeerId id, Ready& ready, Event& event);
+  // False: there is no event after all.
+  bool give_out(PeerId id, Peer& peer, Ready& ready, Event& event);
+  bool give_received(Peer& peer, PeerId id, Ready& ready, Event& event);
+  bool tamper(const Event& event);
   void end_views();
 
   SimNetwork& network_;

@@ -1,0 +1,214 @@
+#include "sim/cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps::sim {
+namespace {
+
+constexpr std::uint32_t kIdleTurnsMax = 1000;
+constexpr std::uint32_t kBusyTurnsMax = 200'000;
+constexpr std::size_t kMailboxCapacity = 4096;
+constexpr std::uint16_t kShardPort = 7000;
+
+SimTransportOptions transport_options(const std::string& name, HostIndex host, Role role,
+                                      const Config& config, Waiter& waiter) {
+  SimTransportOptions options;
+  options.name = name;
+  options.host = host;
+  options.self.role = role;
+  options.self.job_id = config.job.job_id;
+  options.waiter = &waiter;
+  return options;
+}
+
+SimTransportOptions listening_at(SimTransportOptions options, Endpoint endpoint) {
+  options.listen = std::move(endpoint);
+  return options;
+}
+
+}  // namespace
+
+// ---- seats
+
+SimCluster::SimCluster(ClusterOptions options, Prng prng, Trace& trace)
+    : options_(std::move(options)),
+      prng_(prng),
+      trace_(trace),
+      network_(options_.network, prng_.split(), trace) {}
+
+SimCluster::~SimCluster() = default;
+
+SimCluster::Seat::Seat(SimCluster& cluster, std::string name)
+    : cluster_(cluster), name_(std::move(name)) {
+  cluster_.seats_.push_back(this);
+}
+
+SimCluster::Seat::~Seat() {
+  std::erase(cluster_.seats_, this);
+}
+
+void SimCluster::Seat::sit(Actor& actor, std::function<void()> after_turn) {
+  actor_ = &actor;
+  after_turn_ = std::move(after_turn);
+  next_turn_ns_ = cluster_.now();
+}
+
+void SimCluster::Seat::wait(TimeNs /*timeout_ns*/) {
+  CHECK(false) << "a simulated actor never waits";
+}
+
+void SimCluster::Seat::wake() {
+  const TimeNs at = cluster_.now() + cluster_.random_up_to(cluster_.options_.think_max_ns);
+  next_turn_ns_ = std::min(next_turn_ns_, at);
+}
+
+void SimCluster::pause(Seat& seat, TimeNs until) {
+  trace_.note(now(), Trace::What::kPause, 0, static_cast<std::uint64_t>(until));
+  if (trace_.keeps_text()) trace_.say(now(), seat.name() + " stands still for a while");
+  seat.paused_until_ns_ = std::max(seat.paused_until_ns_, until);
+}
+
+std::vector<SimCluster::Seat*> SimCluster::busy_seats() {
+  std::vector<Seat*> busy;
+  for (Seat* seat : seats_) {
+    if (seat->actor_ != nullptr && !seat->actor_->finished()) busy.push_back(seat);
+  }
+  return busy;
+}
+
+void SimCluster::at(TimeNs when, std::function<void()> what) {
+  timers_.emplace(std::max(when, now()), std::move(what));
+}
+
+// ---- time
+
+bool SimCluster::step(TimeNs limit) {
+  TimeNs next = network_.next_event_ns();
+  if (!timers_.empty()) next = std::min(next, timers_.begin()->first);
+  for (const Seat* seat : seats_) {
+    if (seat->actor_ == nullptr || seat->next_turn_ns_ == kNever) continue;
+    next = std::min(next, std::max(seat->next_turn_ns_, seat->paused_until_ns_));
+  }
+  if (next == kNever || next > limit) return false;
+  network_.advance(std::max(next, now()));
+  while (!timers_.empty() && timers_.begin()->first <= now()) {
+    const auto what = timers_.extract(timers_.begin());
+    what.mapped()();
+  }
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    Seat& seat = *seats_[i];
+    if (seat.actor_ != nullptr && std::max(seat.next_turn_ns_, seat.paused_until_ns_) <= now()) {
+      turn(seat);
+    }
+  }
+  return true;
+}
+
+void SimCluster::turn(Seat& seat) {
+  seat.next_turn_ns_ = kNever;
+  const std::size_t work = seat.actor_->turn(now());
+  ++turns_;
+  if (seat.actor_->finished()) {
+    trace_.note(now(), Trace::What::kEnd, 0, turns_);
+    if (trace_.keeps_text()) trace_.say(now(), seat.name() + " is finished");
+    seat.actor_ = nullptr;
+  } else if (work > 0) {
+    seat.idle_turns_ = 0;
+    if (++seat.busy_turns_ == kBusyTurnsMax) {
+      breaches_.push_back(seat.name() + " finds work in every turn and never rests");
+    }
+    const TimeNs at = now() + 1 + random_up_to(options_.turn_max_ns);
+    seat.next_turn_ns_ = std::min(seat.next_turn_ns_, at);
+  } else {
+    seat.busy_turns_ = 0;
+    const TimeNs deadline = seat.actor_->next_deadline();
+    seat.idle_turns_ = deadline <= now() ? seat.idle_turns_ + 1 : 0;
+    if (seat.idle_turns_ == kIdleTurnsMax) {
+      breaches_.push_back(seat.name() + " has nothing to do, but a deadline that is over");
+    }
+    seat.next_turn_ns_ = std::min(seat.next_turn_ns_, std::max(deadline, now() + 1));
+  }
+  if (seat.after_turn_) seat.after_turn_();
+}
+
+bool SimCluster::run_until(const std::function<bool()>& done, TimeNs limit) {
+  while (!done()) {
+    if (!breaches_.empty() || !step(limit)) return done();
+  }
+  return true;
+}
+
+std::vector<std::string> SimCluster::breaches() const {
+  std::vector<std::string> all = breaches_;
+  all.insert(all.end(), network_.breaches().begin(), network_.breaches().end());
+  return all;
+}
+
+Log SimCluster::log_for(const std::string& who, LogLevel level) {
+  if (!trace_.keeps_text()) return {who, LogLevel::kSilent, [](std::string_view) {}};
+  return {who, level, [this](std::string_view line) { trace_.say(now(), std::string(line)); }};
+}
+
+// ---- processes
+
+SchedulerProcess::SchedulerProcess(SimCluster& cluster, const Config& config, HostIndex host)
+    : seat(cluster, "scheduler"),
+      transport(cluster.network(),
+                listening_at(transport_options(seat.name(), host, Role::kScheduler, config, seat),
+                             endpoint())),
+      scheduler(config, transport, cluster.log_for(seat.name())) {
+  seat.sit(scheduler);
+}
+
+ServerProcess::ShardUnit::ShardUnit(SimCluster& cluster, const Config& config,
+                                    const std::string& name, ShardIndex index, HostIndex host,
+                                    const Endpoint& endpoint, Mailbox<ShardNotice>& notices)
+    : seat(cluster, name),
+      transport(cluster.network(),
+                listening_at(transport_options(name, host, Role::kServer, config, seat), endpoint)),
+      inbox(kMailboxCapacity, &seat),
+      shard(config, index, transport, inbox, notices, cluster.log_for(name)) {
+  seat.sit(shard);
+}
+
+ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number,
+                             HostIndex host, std::uint32_t shard_count)
+    : seat(cluster, "server " + std::to_string(number)),
+      transport(cluster.network(),
+                transport_options(seat.name(), host, Role::kServer, config, seat)),
+      notices(kMailboxCapacity, &seat) {
+  const std::string host_name = "server-" + std::to_string(number);
+  std::vector<Endpoint> endpoints;
+  std::vector<Mailbox<ShardCommand>*> inboxes;
+  for (std::uint32_t i = 0; i < shard_count; ++i) {
+    endpoints.push_back({host_name, static_cast<std::uint16_t>(kShardPort + i)});
+    shards.push_back(std::make_unique<ShardUnit>(cluster, config,
+                                                 seat.name() + " shard " + std::to_string(i),
+                                                 ShardIndex(i), host, endpoints.back(), notices));
+    inboxes.push_back(&shards.back()->inbox);
+  }
+  member.emplace(config, transport, host_name + ":1", endpoints, inboxes, notices,
+                 cluster.log_for(seat.name()));
+  seat.sit(*member);
+}
+
+bool ServerProcess::is_finished() const {
+  return member->finished() && std::all_of(shards.begin(), shards.end(),
+                                           [](const auto& unit) { return unit->shard.finished(); });
+}
+
+WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,
+                             std::string host_text, HostIndex host,
+                             std::function<void()> after_turn)
+    : seat(cluster, name),
+      transport(cluster.network(), transport_options(name, host, Role::kWorker, config, seat)),
+      door(config, &seat),
+      log(cluster.log_for(name)),
+      worker(config, transport, door, log, std::move(host_text)) {
+  seat.sit(worker, std::move(after_turn));
+}
+
+}  // namespace byteps::sim

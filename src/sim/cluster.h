@@ -1,0 +1,163 @@
+// SimCluster: the processes of a job in one thread: the production Actors on SimTransports, turned by virtual time.
+//
+// An actor is turned when its transport has something, when somebody woke it, or at its deadline, each time after a
+// random moment of thinking; never otherwise. So nothing spins, and a cluster that waits for its next heartbeat costs
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "base/prng.h"
+#include "loop/actor.h"
+#include "loop/mailbox.h"
+#include "scheduler/scheduler.h"
+#include "server/server_member.h"
+#include "server/shard.h"
+#include "sim/network.h"
+#include "sim/sim_transport.h"
+#include "sim/trace.h"
+#include "worker/worker.h"
+
+namespace byteps::sim {
+
+struct ClusterOptions {
+  SimNetworkOptions network;
+  TimeNs think_max_ns = 5 * kMicrosecond;  // between a reason to turn and the turn
+  TimeNs turn_max_ns = 2 * kMicrosecond;   // between two turns while there is work
+};
+
+class SimCluster {
+ public:
+  SimCluster(ClusterOptions options, Prng prng, Trace& trace);
+  ~SimCluster();
+  SimCluster(const SimCluster&) = delete;
+  SimCluster& operator=(const SimCluster&) = delete;
+
+  SimNetwork& network() { return network_; }
+  TimeNs now() const { return network_.now(); }
+
+  // ---- what runs on it
+
+  // An actor's place: when it is turned next. It is the Waiter of the actor's transport and mailboxes, so it is made
+  // before them and ends after them.
+  class Seat final : public Waiter {
+   public:
+    // Names differ within a cluster.
+    Seat(SimCluster& cluster, std::string name);
+    ~Seat() override;
+    Seat(const Seat&) = delete;
+    Seat& operator=(const Seat&) = delete;
+
+    // The actor is turned from now on until it is finished; `after_turn` is called after each turn, and must not end
+    // the seat.
+    void sit(Actor& actor, std::function<void()> after_turn = {});
+    // The actor is turned no more.
+    void rise() { actor_ = nullptr; }
+
+    void wait(TimeNs timeout_ns) override;  // never called: the cluster waits
+    void wake() override;
+    const std::string& name() const { return name_; }
+
+   private:
+    friend class SimCluster;
+    SimCluster& cluster_;
+    const std::string name_;
+    Actor* actor_ = nullptr;
+    std::function<void()> after_turn_;
+    TimeNs next_turn_ns_ = kNever;
+    TimeNs paused_until_ns_ = 0;
+    std::uint32_t idle_turns_ = 0;  // in a row: no work, and its deadline was not later
+    std::uint32_t busy_turns_ = 0;  // in a row: work
+  };
+  // This actor's process stands still until then.
+  void pause(Seat& seat, TimeNs until);
+  // Those with an actor that is not finished, in the order made.
+  std::vector<Seat*> busy_seats();
+
+  // Calls `what` at that time; equal times in the order of the calls.
+  void at(TimeNs when, std::function<void()> what);
+
+  // ---- time
+
+  // Goes to the next thing that happens and does it. False: nothing ever will, or not before `limit`.
+  bool step(TimeNs limit = kNever);
+  // Steps until done() or the limit; returns done().
+  bool run_until(const std::function<bool()>& done, TimeNs limit);
+
+  // ---- what was seen
+  // Sentences about actors that turn without end or without reason, and what the network saw.
+  std::vector<std::string> breaches() const;
+  std::uint64_t turns() const { return turns_; }
+
+  // A log whose lines go to the trace.
+  Log log_for(const std::string& who, LogLevel level = LogLevel::kInfo);
+
+ private:
+  void turn(Seat& seat);
+  TimeNs random_up_to(TimeNs most) {
+    return static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(most) + 1));
+  }
+
+  const ClusterOptions options_;
+  Prng prng_;
+  Trace& trace_;
+  SimNetwork network_;
+  std::vector<Seat*> seats_;  // in the order made
+  std::multimap<TimeNs, std::function<void()>> timers_;
+  std::uint64_t turns_ = 0;
+  std::vector<std::string> breaches_;
+};
+
+// ---- processes. Each starts when it is constructed and dies when it is destroyed.
+
+struct SchedulerProcess {
+  SchedulerProcess(SimCluster& cluster, const Config& config, HostIndex host);
+  static Endpoint endpoint() { return {"scheduler", 9000}; }
+
+  SimCluster::Seat seat;
+  SimTransport transport;
+  Scheduler scheduler;
+};
+
+struct ServerProcess {
+  ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number, HostIndex host,
+                std::uint32_t shard_count);
+  bool is_finished() const;
+
+  struct ShardUnit {
+    ShardUnit(SimCluster& cluster, const Config& config, const std::string& name, ShardIndex index,
+              HostIndex host, const Endpoint& endpoint, Mailbox<ShardNotice>& notices);
+    SimCluster::Seat seat;
+    SimTransport transport;
+    Mailbox<ShardCommand> inbox;
+    Shard shard;
+  };
+  SimCluster::Seat seat;
+  SimTransport transport;
+  Mailbox<ShardNotice> notices;
+  std::vector<std::unique_ptr<ShardUnit>> shards;
+  std::optional<ServerMember> member;
+};
+
+struct WorkerProcess {
+  // `name` must differ from those of all other processes; `host_text` is what the worker says of itself.
+  WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,
+                std::string host_text, HostIndex host, std::function<void()> after_turn = {});
+
+  SimCluster::Seat seat;
+  SimTransport transport;
+  WorkerDoor door;
+  Log log;
+  Worker worker;
+};
+
+}  // namespace byteps::sim

@@ -1,0 +1,329 @@
+#include "sim/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <sstream>
+
+#include "net/wire.h"
+
+namespace byteps::sim {
+namespace {
+
+constexpr std::uint64_t kFramesPerTensorMax = 48;
+
+class Planner {
+ public:
+  Planner(const PlanOptions& options, Prng prng) : options_(options), prng_(prng) {}
+
+  WorldPlan plan() {
+    worker_count_ = options_.worker_count.value_or(1 + below(5));
+    server_count_ = options_.server_count.value_or(1 + below(3));
+    choose_config();
+    choose_network();
+    choose_faults();
+    plan_.scheduler_start_ns = start_time();
+    for (std::uint32_t i = 0; i < server_count_; ++i) {
+      plan_.shard_counts.push_back(1 + below(3));
+      plan_.server_start_ns.push_back(start_time());
+    }
+    const std::uint32_t generation_count = chance(0.25) ? 2 : 1;
+    for (std::uint32_t i = 0; i < generation_count; ++i) choose_generation(i);
+    plan_.check_memory = chance(0.5);
+    set_limit();
+    return std::move(plan_);
+  }
+
+ private:
+  std::uint32_t below(std::uint64_t bound) {
+    return static_cast<std::uint32_t>(prng_.below(bound));
+  }
+  bool chance(double probability) { return prng_.chance(probability); }
+  TimeNs up_to(TimeNs most) {
+    return static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(most) + 1));
+  }
+  template <typename T, std::size_t n>
+  T one_of(const std::array<T, n>& choices) {
+    return choices[prng_.below(n)];
+  }
+
+  TimeNs start_time() {
+    return chance(0.3) ? 0 : up_to(chance(0.1) ? 12 * kSecond : 300 * kMillisecond);
+  }
+
+  void choose_config() {
+    Config& config = plan_.config;
+    config.job.scheduler_host = SchedulerProcess::endpoint().host;
+    config.job.scheduler_port = SchedulerProcess::endpoint().port;
+    config.job.job_id.fill(std::byte{0x42});
+    config.job.worker_count = worker_count_;
+    config.job.server_count = server_count_;
+    config.timeout.failure_ns = one_of<TimeNs, 3>({300 * kMillisecond, kSecond, 3 * kSecond});
+    config.timeout.wanted_ns =
+        one_of<TimeNs, 4>({200 * kMicrosecond, kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
+    config.deterministic = chance(0.3);
+    config.log_level = LogLevel::kInfo;
+  }
+
+  void choose_network() {
+    SimNetworkOptions& network = plan_.cluster.network;
+    network.bytes_per_second =
+        one_of<std::uint64_t, 4>({0, 10'000'000, 100'000'000, 1'250'000'000});
+    network.delay_ns =
+        one_of<TimeNs, 4>({kMicrosecond, 20 * kMicrosecond, 200 * kMicrosecond, kMillisecond});
+    network.jitter_ns = up_to(2 * network.delay_ns);
+    network.window_bytes = one_of<std::size_t, 4>({1, 2000, 20'000, 1 << 20});
+    network.connect_timeout_ns = plan_.config.timeout.failure_ns;
+    network.events_per_poll_max = chance(0.2) ? 1 : 1 << 20;
+    network.mix_peers = chance(0.5);
+    plan_.cluster.think_max_ns =
+        one_of<TimeNs, 3>({kMicrosecond, 10 * kMicrosecond, 300 * kMicrosecond});
+    plan_.cluster.turn_max_ns = one_of<TimeNs, 2>({kMicrosecond, 20 * kMicrosecond});
+    network.may_repeat = [](std::span<const std::byte> bytes) {
+      const Result<wire::Header> header = wire::decode_header(bytes);
+      return header.is_ok() && (header.value().kind == wire::Kind::kPush ||
+                                header.value().kind == wire::Kind::kAnswer);
+    };
+  }
+
+  void choose_faults() {
+    SimNetworkOptions& network = plan_.cluster.network;
+    if (chance(0.25)) {
+      network.check_lent_memory = true;
+      return;
+    }
+    const TimeNs failure_ns = plan_.config.timeout.failure_ns;
+    plan_.faults.until_ns = failure_ns / 10 + up_to(3 * failure_ns);
+    plan_.faults.gap_ns = failure_ns / one_of<TimeNs, 3>({5, 50, 500});
+    plan_.faults.per_message = one_of<double, 4>({0, 0.003, 0.02, 0.1});
+    plan_.faults.length_max_ns = failure_ns / 4;
+    network.partial_landing = chance(0.5) ? 0.3 : 0;
+    network.lost_tail_at_close = chance(0.5) ? 0.5 : 0;
+    network.repeat = chance(0.4) ? 0.2 : 0;
+    network.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
+  }
+
+  // Mostly tiny, so that a small tensor has many parts and frames.
+  FlowConfig choose_flow() {
+    FlowConfig flow;
+    flow.partition_bytes = 64 * one_of<std::uint64_t, 8>({1, 2, 3, 4, 8, 16, 17, 64});
+    flow.frame_bytes = 64 * (1 + below(chance(0.2) ? 64 : flow.partition_bytes / 64));
+    flow.credit_bytes = one_of<std::uint64_t, 4>({1, 200, 1000, 20'000});
+    flow.credit_frames_min = one_of<std::uint64_t, 3>({0, 1, 4});
+    flow.priority_scheduling = chance(0.7);
+    return flow;
+  }
+
+  void choose_generation(std::uint32_t number) {
+    GenerationPlan& generation = plan_.generations.emplace_back();
+    generation.same_process = number > 0 && chance(0.5);
+    generation.reuse_memory = chance(0.5);
+    generation.workers.resize(worker_count_);
+    for (WorkerPlan& worker : generation.workers) {
+      worker.flow = choose_flow();
+      worker.start_ns = number == 0 ? start_time() : up_to(plan_.config.timeout.failure_ns);
+      worker.leave_gap_ns = chance(0.5) ? 0 : up_to(plan_.config.timeout.failure_ns);
+    }
+    if (chance(0.5)) {
+      for (WorkerPlan& worker : generation.workers) worker.flow = generation.workers[0].flow;
+    }
+    const FlowConfig& flow = generation.workers[0].flow;  // rank 0's sizes become the job's
+    const std::uint32_t tensor_count = 1 + below(8);
+    for (std::uint32_t i = 0; i < tensor_count; ++i) {
+      generation.tensors.push_back(choose_tensor(i, flow));
+    }
+    if (worker_count_ > 1 && chance(0.2)) {
+      make_odd(generation.tensors[prng_.below(generation.tensors.size())], flow);
+    }
+    choose_steps(generation);
+  }
+
+  TensorPlan choose_tensor(std::uint32_t number, const FlowConfig& flow) {
+    TensorPlan tensor;
+    tensor.facts = choose_facts(flow);
+    tensor.facts.name = "tensor." + std::to_string(number);
+    tensor.once = chance(0.15);
+    tensor.rounds = tensor.once ? 1 : 1 + below(4);
+    tensor.priority = static_cast<std::int32_t>(below(5)) - 2;
+    return tensor;
+  }
+
+  TensorFacts choose_facts(const FlowConfig& flow) {
+    TensorFacts facts;
+    facts.dtype = static_cast<DType>(below(kDTypeCount));
+    facts.operation = static_cast<Operation>(below(kOperationCount));
+    if (facts.dtype == DType::kBool && facts.operation == Operation::kAverage) {
+      facts.operation = Operation::kSum;
+    }
+    if (facts.operation == Operation::kBroadcast) facts.root = below(worker_count_);
+    facts.element_count = choose_element_count(flow, element_bytes(facts.dtype));
+    facts.value_seed = prng_.next();
+    return facts;
+  }
+
+  // Sizes around the borders of frames and parts.
+  std::uint64_t choose_element_count(const FlowConfig& flow, std::uint64_t bytes_each) {
+    const std::uint64_t frame = std::min(flow.frame_bytes, flow.partition_bytes);
+    const std::uint64_t most = kFramesPerTensorMax * frame / bytes_each;
+    const std::uint64_t border = (chance(0.5) ? frame : flow.partition_bytes) / bytes_each;
+    std::uint64_t count = 0;
+    switch (below(5)) {
+      case 0:
+        count = below(3);
+        break;
+      case 1:
+      case 2:
+        count = border * (1 + below(6)) + below(3) - 1;
+        break;
+      default:
+        count = prng_.below(6 * flow.partition_bytes / bytes_each + 1);
+        break;
+    }
+    return std::min(count, most);
+  }
+
+  // One rank has another dtype, size, operation or root.
+  void make_odd(TensorPlan& tensor, const FlowConfig& flow) {
+    tensor.once = false;
+    tensor.odd_rank = below(worker_count_);
+    do {
+      tensor.odd_facts = tensor.facts;
+      const TensorFacts other = choose_facts(flow);
+      switch (below(3)) {
+        case 0:
+          tensor.odd_facts.dtype = other.dtype;
+          break;
+        case 1:
+          tensor.odd_facts.element_count = other.element_count;
+          break;
+        default:
+          tensor.odd_facts.operation = other.operation;
+          tensor.odd_facts.root = other.root;
+          break;
+      }
+      if (tensor.odd_facts.operation != Operation::kBroadcast) tensor.odd_facts.root = 0;
+    } while (!is_odd(tensor));
+  }
+
+  static bool is_odd(const TensorPlan& tensor) {
+    const TensorFacts& a = tensor.facts;
+    const TensorFacts& b = tensor.odd_facts;
+    if (b.dtype == DType::kBool && b.operation == Operation::kAverage) return false;
+    return a.dtype != b.dtype || a.bytes() != b.bytes() || a.operation != b.operation ||
+           (a.operation == Operation::kBroadcast && a.root != b.root);
+  }
+
+  // ---- who does what when
+
+  void choose_steps(GenerationPlan& generation) {
+    std::uint32_t rounds = 0;
+    for (const TensorPlan& tensor : generation.tensors) rounds = std::max(rounds, tensor.rounds);
+    const std::uint32_t barrier_count = chance(0.5) ? below(4) : 0;
+    for (WorkerPlan& worker : generation.workers) {
+      const bool loop = chance(0.5);
+      if (loop) {
+        add_loop(generation, worker, rounds, barrier_count);
+      } else {
+        add_burst(generation, worker, rounds, barrier_count);
+      }
+      choose_gaps(worker);
+    }
+  }
+
+  void shuffle(std::span<StepPlan> steps) {
+    for (std::size_t i = steps.size(); i > 1; --i) std::swap(steps[i - 1], steps[prng_.below(i)]);
+  }
+
+  StepPlan submit(std::uint32_t tensor, std::uint32_t round) {
+    StepPlan step;
+    step.tensor = tensor;
+    step.round = round;
+    step.in_place = chance(0.6);
+    return step;
+  }
+
+  // As a training loop does: all tensors of a round, then wait.
+  void add_loop(const GenerationPlan& generation, WorkerPlan& worker, std::uint32_t rounds,
+                std::uint32_t barrier_count) {
+    for (std::uint32_t round = 0; round < rounds; ++round) {
+      const std::size_t before = worker.steps.size();
+      for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
+        if (round < generation.tensors[i].rounds) worker.steps.push_back(submit(i, round));
+      }
+      shuffle(std::span(worker.steps).subspan(before));
+      worker.steps.push_back({.kind = StepPlan::Kind::kWait});
+      if (round < barrier_count) worker.steps.push_back({.kind = StepPlan::Kind::kBarrier});
+      if (chance(0.5)) worker.steps.push_back({.kind = StepPlan::Kind::kWait});
+    }
+    for (std::uint32_t i = rounds; i < barrier_count; ++i) {
+      worker.steps.push_back({.kind = StepPlan::Kind::kBarrier});
+    }
+  }
+
+  // Everything in any order without waiting, but the rounds of a tensor one after the other.
+  void add_burst(const GenerationPlan& generation, WorkerPlan& worker, std::uint32_t rounds,
+                 std::uint32_t barrier_count) {
+    for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
+      for (std::uint32_t round = 0; round < std::min(rounds, generation.tensors[i].rounds);
+           ++round) {
+        worker.steps.push_back(submit(i, 0));
+      }
+    }
+    for (std::uint32_t i = 0; i < barrier_count; ++i) {
+      worker.steps.push_back({.kind = StepPlan::Kind::kBarrier});
+    }
+    shuffle(worker.steps);
+    std::vector<std::uint32_t> next_round(generation.tensors.size(), 0);
+    for (StepPlan& step : worker.steps) {
+      if (step.kind == StepPlan::Kind::kSubmit) step.round = next_round[step.tensor]++;
+    }
+  }
+
+  void choose_gaps(WorkerPlan& worker) {
+    const TimeNs span_ns =
+        chance(0.3) ? 0 : up_to(std::max(plan_.faults.until_ns, 20 * kMillisecond));
+    const TimeNs gap_ns = 2 * span_ns / static_cast<TimeNs>(worker.steps.size() + 1);
+    for (StepPlan& step : worker.steps) step.gap_ns = chance(0.5) ? 0 : up_to(gap_ns);
+  }
+
+  void set_limit() {
+    TimeNs steps_ns = 0;
+    for (const GenerationPlan& generation : plan_.generations) {
+      for (const WorkerPlan& worker : generation.workers) {
+        for (const StepPlan& step : worker.steps) steps_ns += step.gap_ns;
+      }
+    }
+    plan_.limit_ns =
+        60 * kSecond + steps_ns + plan_.faults.until_ns + 20 * plan_.config.timeout.failure_ns;
+  }
+
+  const PlanOptions options_;
+  Prng prng_;
+  WorldPlan plan_;
+  std::uint32_t worker_count_ = 0;
+  std::uint32_t server_count_ = 0;
+};
+
+}  // namespace
+
+WorldPlan make_plan(const PlanOptions& options, Prng prng) {
+  return Planner(options, prng).plan();
+}
+
+std::string describe(const WorldPlan& plan) {
+  std::ostringstream text;
+  text << plan.config.job.worker_count << " workers, shards per server";
+  for (const std::uint32_t count : plan.shard_counts) text << ' ' << count;
+  for (const GenerationPlan& generation : plan.generations) {
+    const FlowConfig& flow = generation.workers[0].flow;
+    text << "; " << generation.tensors.size() << " tensors in parts of " << flow.partition_bytes
+         << " and frames of " << flow.frame_bytes << " bytes";
+  }
+  text << "; failure timeout " << plan.config.timeout.failure_ns / kMillisecond << " ms";
+  if (plan.faults.until_ns > 0) {
+    text << ", faults for " << plan.faults.until_ns / kMillisecond << " ms";
+  }
+  return text.str();
+}
+
+}  // namespace byteps::sim

@@ -1,0 +1,91 @@
+// Plan: everything that a seed decides about a simulated world before it begins. Faults are drawn while it runs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/prng.h"
+#include "base/time.h"
+#include "sim/cluster.h"
+#include "sim/values.h"
+
+namespace byteps::sim {
+
+// A tensor that all workers of a generation use for some rounds.
+struct TensorPlan {
+  TensorFacts facts;
+  std::uint32_t rounds = 1;
+  std::int32_t priority = 0;
+  bool once = false;
+  // This rank believes something else about the tensor, so everybody must hear of a mismatch.
+  std::optional<std::uint32_t> odd_rank;
+  TensorFacts odd_facts;
+
+  const TensorFacts& facts_of(std::uint32_t rank) const {
+    return odd_rank == rank ? odd_facts : facts;
+  }
+};
+
+// What a worker does next, after `gap_ns`.
+struct StepPlan {
+  enum class Kind : std::uint8_t {
+    kSubmit,   // round `round` of tensor `tensor`
+    kBarrier,  // begins its next barrier
+    kWait,     // until all that was begun has ended
+  };
+  Kind kind = Kind::kSubmit;
+  std::uint32_t tensor = 0;
+  std::uint32_t round = 0;
+  bool in_place = true;
+  TimeNs gap_ns = 0;
+};
+
+struct WorkerPlan {
+  TimeNs start_ns = 0;  // after the end of its earlier life, or the beginning of the world
+  TimeNs leave_gap_ns = 0;
+  FlowConfig flow;
+  std::vector<StepPlan> steps;
+};
+
+// The workers from joining to leaving. All but the last generation leave to come back.
+struct GenerationPlan {
+  std::vector<TensorPlan> tensors;
+  std::vector<WorkerPlan> workers;  // by rank
+  bool same_process = false;        // workers come back under the name they had
+  bool reuse_memory =
+      false;  // each round of a tensor uses the memory of the one before, if that has ended
+};
+
+struct FaultPlan {
+  TimeNs until_ns = 0;     // no fault begins later; 0: none at all
+  TimeNs gap_ns = 0;       // between two of them, on average, whatever is going on
+  double per_message = 0;  // chance that the arrival of a message brings one to its connection
+  TimeNs length_max_ns = 0;
+};
+
+struct WorldPlan {
+  Config config;                            // of scheduler and servers; workers have their own flow
+  std::vector<std::uint32_t> shard_counts;  // by server
+  TimeNs scheduler_start_ns = 0;
+  std::vector<TimeNs> server_start_ns;
+  std::vector<GenerationPlan> generations;
+  ClusterOptions cluster;
+  FaultPlan faults;
+  bool check_memory = false;  // before leaving, servers are compared with what they must hold
+  TimeNs limit_ns = 0;        // everything is finished long before
+};
+
+struct PlanOptions {
+  std::optional<std::uint32_t> worker_count;  // none: 1 to 5
+  std::optional<std::uint32_t> server_count;  // none: 1 to 3
+};
+
+WorldPlan make_plan(const PlanOptions& options, Prng prng);
+
+// One line about the size of a world, for people.
+std::string describe(const WorldPlan& plan);
+
+}  // namespace byteps::sim

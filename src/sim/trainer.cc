@@ -1,0 +1,332 @@
+#include "sim/trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps::sim {
+namespace {
+
+constexpr std::byte kGuard{0x77};
+
+}  // namespace
+
+// ---- memory
+
+GuardedMemory::GuardedMemory(std::size_t bytes)
+    : size_(bytes), bytes_(bytes + 2 * kGuardBytes, kGuard) {}
+
+std::byte GuardedMemory::scribble_at(std::size_t i) const {
+  return static_cast<std::byte>(seed_ * 31 + i * 7 + 13);
+}
+
+void GuardedMemory::scribble(std::uint64_t seed) {
+  seed_ = seed;
+  scribbled_ = true;
+  const std::span<std::byte> memory = span();
+  for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = scribble_at(i);
+}
+
+bool GuardedMemory::is_whole() const {
+  for (std::size_t i = 0; i < kGuardBytes; ++i) {
+    if (bytes_[i] != kGuard || bytes_[kGuardBytes + size_ + i] != kGuard) return false;
+  }
+  for (std::size_t i = 0; scribbled_ && i < size_; ++i) {
+    if (bytes_[kGuardBytes + i] != scribble_at(i)) return false;
+  }
+  return true;
+}
+
+// ---- lives
+
+Trainer::Trainer(SimCluster& cluster, Ledger& ledger, Trace& trace, std::uint32_t rank)
+    : cluster_(cluster), ledger_(ledger), trace_(trace), rank_(rank) {}
+
+void Trainer::start() {
+  state_ = State::kStarting;
+  cluster_.at(cluster_.now() + own_plan().start_ns, [this] { begin_life(); });
+}
+
+void Trainer::begin_life() {
+  Config config = ledger_.plan().config;
+  config.job.rank = rank_;
+  config.flow = own_plan().flow;
+  if (!plan().same_process) ++lives_;
+  const std::string rank_text = std::to_string(rank_);
+  process_ = std::make_unique<WorkerProcess>(
+      cluster_, config, "worker " + rank_text + " life " + std::to_string(generation_),
+      "worker-" + rank_text + ":" + std::to_string(lives_), 100 + rank_, [this] { after_turn(); });
+  step_ = 0;
+  barriers_ = 0;
+  idle_memory_.clear();
+  state_ = State::kJoining;
+}
+
+void Trainer::after_turn() {
+  look_for_ends();
+  switch (state_) {
+    case State::kJoining: {
+      const Status joined = process_->door.state();
+      if (joined.is(Code::kAgain)) return;
+      if (!joined.is_ok()) return fail(Invariant::kGoodEnd, "could not join: " + joined.text());
+      state_ = State::kWorking;
+      return next_step();
+    }
+    case State::kWorking:
+      return go_on();
+    case State::kReady:
+      if (!process_->door.state().is_ok()) {
+        fail(Invariant::kGoodEnd, "the job failed: " + process_->door.state().text());
+      }
+      return;
+    case State::kLeaving:
+      if (process_->worker.finished()) end_life();
+      return;
+    case State::kStarting:
+    case State::kDone:
+      return;
+  }
+}
+
+void Trainer::go_on() {
+  const Status state = process_->door.state();
+  if (!state.is_ok()) return fail(Invariant::kGoodEnd, "the job failed: " + state.text());
+  if (waits_ && operations_.empty()) {
+    waits_ = false;
+    next_step();
+  }
+  if (step_ == own_plan().steps.size() && operations_.empty()) state_ = State::kReady;
+}
+
+// The gap before the next step begins.
+void Trainer::next_step() {
+  if (step_ == own_plan().steps.size()) return go_on();
+  const StepPlan& step = own_plan().steps[step_];
+  cluster_.at(cluster_.now() + step.gap_ns, [this, life = generation_] {
+    if (state_ != State::kWorking || life != generation_ || !ledger_.ok()) return;
+    const StepPlan& due = own_plan().steps[step_++];
+    switch (due.kind) {
+      case StepPlan::Kind::kSubmit:
+        submit(due);
+        break;
+      case StepPlan::Kind::kBarrier:
+        begin_barrier();
+        break;
+      case StepPlan::Kind::kWait:
+        waits_ = true;
+        return go_on();
+    }
+    next_step();
+  });
+}
+
+void Trainer::release() {
+  CHECK(state_ == State::kReady);
+  state_ = State::kLeaving;
+  cluster_.at(cluster_.now() + own_plan().leave_gap_ns, [this] {
+    trace_.note(cluster_.now(), Trace::What::kLeave, rank_, generation_);
+    process_->door.leave(generation_ + 1 == ledger_.plan().generations.size());
+  });
+}
+
+void Trainer::end_life() {
+  const Status state = process_->door.state();
+  if (!state.is(Code::kCancelled)) fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
+  if (process_->transport.lent_payloads() > 0) {
+    fail(Invariant::kLentComesBack, "is finished while payloads are lent");
+  }
+  reconnects_ += process_->door.metrics().reconnects;
+  // Called from a turn of the process, so it cannot end here.
+  state_ = State::kStarting;
+  cluster_.at(cluster_.now(), [this] {
+    process_.reset();
+    if (++generation_ < ledger_.plan().generations.size()) return start();
+    state_ = State::kDone;
+  });
+}
+
+// ---- steps
+
+// Memory that an earlier round of this tensor has done with, or new memory.
+GuardedMemory* Trainer::memory_for(std::uint32_t tensor, bool output, std::size_t bytes) {
+  if (plan().reuse_memory) {
+    const auto idle = idle_memory_.find({tensor, output});
+    if (idle != idle_memory_.end()) {
+      GuardedMemory* memory = idle->second;
+      idle_memory_.erase(idle);
+      if (!memory->is_whole()) {
+        fail(Invariant::kMemoryIsFree, "memory of " + plan().tensors[tensor].facts.name +
+                                           " was written to after its handle had ended");
+      }
+      memory->use();
+      return memory;
+    }
+  }
+  return memory_.emplace_back(std::make_unique<GuardedMemory>(bytes)).get();
+}
+
+void Trainer::submit(const StepPlan& step) {
+  const TensorPlan& tensor = plan().tensors[step.tensor];
+  const TensorFacts& facts = tensor.facts_of(rank_);
+  Pending operation;
+  operation.tensor = step.tensor;
+  operation.round = step.round;
+  operation.output = memory_for(step.tensor, true, facts.bytes());
+  const bool gives = facts.operation != Operation::kBroadcast || facts.root == rank_;
+  if (gives) {
+    operation.input =
+        step.in_place ? operation.output : memory_for(step.tensor, false, facts.bytes());
+    const std::vector<std::byte> values =
+        contribution(facts, step.round, rank_, ledger_.worker_count());
+    std::copy(values.begin(), values.end(), operation.input->span().begin());
+  }
+  Submission submission;
+  submission.name = facts.name;
+  submission.input = operation.input == nullptr ? nullptr : operation.input->span().data();
+  submission.output = operation.output->span().data();
+  submission.element_count = facts.element_count;
+  submission.dtype = static_cast<std::uint32_t>(facts.dtype);
+  submission.operation = static_cast<std::uint32_t>(facts.operation);
+  submission.root = facts.root;
+  submission.priority = tensor.priority;
+  submission.once = tensor.once;
+  const Result<HandleId> handle = process_->door.submit(submission);
+  if (!handle.is_ok()) {
+    return fail(Invariant::kOneEnd,
+                "could not submit " + facts.name + ": " + handle.status().text());
+  }
+  operation.handle = handle.value();
+  operations_.push_back(operation);
+  trace_.note(cluster_.now(), Trace::What::kSubmit, rank_, step.tensor, step.round);
+  if (trace_.keeps_text()) {
+    trace_.say(cluster_.now(), process_->seat.name() + " submits " + describe(operation));
+  }
+}
+
+void Trainer::begin_barrier() {
+  const Result<HandleId> handle = process_->door.begin_barrier();
+  if (!handle.is_ok()) {
+    return fail(Invariant::kOneEnd, "could not begin a barrier: " + handle.status().text());
+  }
+  Pending operation;
+  operation.handle = handle.value();
+  operation.is_barrier = true;
+  operation.barrier = barriers_++;
+  ledger_.begin_barrier(generation_, operation.barrier);
+  operations_.push_back(operation);
+}
+
+// ---- ends
+
+void Trainer::look_for_ends() {
+  if (process_->door.pending_handles() == operations_.size()) return;
+  for (std::size_t i = 0; i < operations_.size();) {
+    const Result<bool> finished = process_->door.poll(operations_[i].handle);
+    if (!finished.is_ok()) return fail(Invariant::kOneEnd, "a handle is unknown before its end");
+    if (!finished.value()) {
+      ++i;
+      continue;
+    }
+    Pending operation = operations_[i];
+    operations_.erase(operations_.begin() + static_cast<std::ptrdiff_t>(i));
+    ended(operation, process_->door.wait(operation.handle, 0));
+  }
+}
+
+void Trainer::ended(Pending& operation, const Status& status) {
+  trace_.note(cluster_.now(), Trace::What::kFinish, rank_, operation.tensor,
+              operation.round + (static_cast<std::uint64_t>(status.code()) << 32));
+  if (trace_.keeps_text()) {
+    trace_.say(cluster_.now(),
+               process_->seat.name() + " ends " + describe(operation) + ": " + status.text());
+  }
+  if (process_->door.poll(operation.handle).is_ok()) {
+    fail(Invariant::kOneEnd, describe(operation) + " is still known after its end");
+  }
+  if (operation.is_barrier) {
+    if (!status.is_ok()) fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
+    if (ledger_.begun_barriers(generation_, operation.barrier) != ledger_.worker_count()) {
+      fail(Invariant::kOneEnd, describe(operation) + " ended before all had begun it");
+    }
+    return;
+  }
+  const bool odd = plan().tensors[operation.tensor].odd_rank.has_value();
+  if (odd ? !status.is(Code::kMismatch) : !status.is_ok()) {
+    fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
+  }
+  if (!odd && status.is_ok()) check_result(operation);
+  free_memory(*operation.output, describe(operation));
+  idle_memory_[{operation.tensor, true}] = operation.output;
+  if (operation.input != nullptr && operation.input != operation.output) {
+    free_memory(*operation.input, describe(operation));
+    idle_memory_[{operation.tensor, false}] = operation.input;
+  }
+}
+
+void Trainer::check_result(Pending& operation) {
+  const std::vector<std::byte>& expected =
+      ledger_.expected(generation_, operation.tensor, operation.round);
+  const std::span<const std::byte> result = operation.output->span();
+  if (!std::equal(result.begin(), result.end(), expected.begin(), expected.end())) {
+    const auto wrong = std::mismatch(result.begin(), result.end(), expected.begin()).first;
+    fail(Invariant::kExactResult, describe(operation) + " is wrong from byte " +
+                                      std::to_string(wrong - result.begin()) + " of " +
+                                      std::to_string(result.size()));
+  }
+  if (operation.input == nullptr || operation.input == operation.output) return;
+  const TensorFacts& facts = plan().tensors[operation.tensor].facts;
+  const std::vector<std::byte> given =
+      contribution(facts, operation.round, rank_, ledger_.worker_count());
+  const std::span<const std::byte> input = operation.input->span();
+  if (!std::equal(input.begin(), input.end(), given.begin(), given.end())) {
+    fail(Invariant::kExactResult, describe(operation) + " changed its input");
+  }
+}
+
+void Trainer::free_memory(GuardedMemory& memory, const std::string& what) {
+  const std::string claim = process_->transport.claim_on(memory.span());
+  if (!claim.empty()) fail(Invariant::kMemoryIsFree, what + " has ended, but " + claim);
+  if (!memory.is_whole()) fail(Invariant::kMemoryIsFree, what + ": bytes beside it were written");
+  memory.scribble(++scribbles_);
+}
+
+void Trainer::check_memory() {
+  for (const auto& memory : memory_) {
+    if (!memory->is_whole()) {
+      ledger_.fail(
+          Invariant::kMemoryIsFree,
+          "worker " + std::to_string(rank_) + ": memory was written to after its handle had ended");
+    }
+  }
+}
+
+// ---- words
+
+void Trainer::fail(Invariant invariant, const std::string& text) {
+  ledger_.fail(invariant, (process_ ? process_->seat.name() : "worker " + std::to_string(rank_)) +
+                              ": " + text);
+}
+
+std::string Trainer::describe(const Pending& operation) const {
+  if (operation.is_barrier) return "barrier " + std::to_string(operation.barrier);
+  const TensorFacts& facts = plan().tensors[operation.tensor].facts_of(rank_);
+  return facts.name + " round " + std::to_string(operation.round) + " (" +
+         byteps::name(facts.dtype) + " x " + std::to_string(facts.element_count) + ", " +
+         byteps::name(facts.operation) +
+         (operation.input == operation.output ? ", in place)" : ")");
+}
+
+std::string Trainer::text() const {
+  static constexpr const char* kStates[] = {"starting", "joining", "working",
+                                            "ready",    "leaving", "done"};
+  std::string text = "worker " + std::to_string(rank_) + " is " +
+                     kStates[static_cast<std::size_t>(state_)] + " in generation " +
+                     std::to_string(generation_);
+  if (state_ == State::kDone || process_ == nullptr) return text;
+  text += ", step " + std::to_string(step_) + " of " + std::to_string(own_plan().steps.size());
+  for (const Pending& operation : operations_) text += "; waits for " + describe(operation);
+  return text;
+}
+
+}  // namespace byteps::sim

@@ -1,0 +1,35 @@
+// Values: what a simulated worker contributes, and what must come back. Small integers, chosen so that every sum and
+// every average is exact in the tensor's dtype; a broadcast's are arbitrary bytes. Computed the dull way, without the
+// kernels that are being tested.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace byteps::sim {
+
+// What all ranks must agree about, and what the values follow from.
+struct TensorFacts {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Operation operation = Operation::kSum;
+  std::uint32_t root = 0;
+  std::uint64_t element_count = 0;
+  std::uint64_t value_seed = 0;
+
+  std::uint64_t bytes() const { return element_count * element_bytes(dtype); }
+};
+
+// The bytes that `rank` of `worker_count` puts in.
+std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t round,
+                                    std::uint32_t rank, std::uint32_t worker_count);
+
+// The bytes that all must get.
+std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t round,
+                                       std::uint32_t worker_count);
+
+}  // namespace byteps::sim

@@ -1,0 +1,42 @@
+// A world: one simulated job from its seed to its end, with everything that must hold looked at (docs/simulator.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/ledger.h"
+#include "sim/plan.h"
+
+namespace byteps::sim {
+
+struct WorldOptions {
+  std::uint64_t seed = 1;
+  PlanOptions plan;
+  std::size_t trace_events = 0;  // how many of the last events to tell in words
+  // To see that a broken network is found: called with each message just before it is given out.
+  SimNetworkOptions::Tamper tamper;
+};
+
+struct WorldResult {
+  Invariant broken = Invariant::kNone;
+  std::string text;                // what was found
+  std::string size;                // of the world, in a line
+  std::vector<std::string> trace;  // the last events
+  std::uint64_t trace_hash = 0;    // equal for equal seeds
+  std::uint64_t messages = 0;
+  std::uint64_t payload_bytes = 0;
+  std::uint64_t turns = 0;
+  std::uint64_t faults = 0;
+  std::uint64_t reconnects = 0;  // of workers to shards
+  TimeNs virtual_ns = 0;
+  bool ok() const { return broken == Invariant::kNone; }
+};
+
+WorldResult run_world(const WorldOptions& options);
+
+// The same in words, as a report of a failure has it.
+std::string report(const WorldOptions& options, const WorldResult& result);
+
+}  // namespace byteps::sim
