@@ -22,8 +22,9 @@ setup:      ## .venv with all that is needed, and the release build; seconds whe
 	@tools/setup
 
 demo: setup ## train a small network on real digits: 2 workers, 2 servers; plots in build/demo/
-	@mkdir -p build/demo
+	@rm -rf build/demo && mkdir -p build/demo
 	@OMP_NUM_THREADS=1 $(VENV)/bpslaunch --local --workers 2 --servers 2 -- $(CURDIR)/$(VENV)/python examples/torch/train_digits.py
+	@cat build/demo/result.txt
 
 test: setup ## all tests: C++, Python, processes, simulated clusters, tidy; ends with a summary
 	@$(VENV)/python tools/test
@@ -36,7 +37,9 @@ test-tsan:  ## the C++ tests under the thread sanitizer
 
 bench: setup ## build and run the benchmarks
 	@build/release/bin/kernels_bench
-	@$(VENV)/python bench/push_pull.py
+	@build/release/bin/shelf_bench
+	@build/release/bin/transport_bench
+	@$(VENV)/python bench/push_pull.py --record
 	@build/release/bin/byteps_sim --seeds 1000
 
 format:     ## clang-format on all C and C++ files

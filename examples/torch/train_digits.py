@@ -71,11 +71,9 @@ def prove(steps=100, batch=48):
 
 
 def plot(path, losses, reference_losses):
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.switch_backend("Agg")
     pyplot.figure(figsize=(7, 4))
     pyplot.plot(reference_losses, linewidth=4, color="0.8", label="one process, whole batch")
     pyplot.plot(losses, "--", label=f"{bps.size()} workers, shares of the batch")
@@ -113,7 +111,9 @@ def main():
         print(f"  the same training?  parameters differ by {difference:.1e} after 100 steps in float64")
         print(f"  loss curves         {args.plot}\n")
         values = f"max_relative_difference={difference:.3g} pushed_mib={pushed:.1f} pulled_mib={pulled:.1f}"
-        print(f"DEMO accuracy={accuracy:.4f} samples_per_s={samples_per_s:.0f} {values}", flush=True)
+        result = f"DEMO accuracy={accuracy:.4f} samples_per_s={samples_per_s:.0f} {values}"
+        args.plot.with_name("result.txt").write_text(result + "\n", encoding="utf-8")
+        print(result, flush=True)
 
 
 if __name__ == "__main__":

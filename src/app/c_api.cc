@@ -30,7 +30,7 @@ struct byteps_job {
         transport(std::move(own_transport)),
         door(config, transport.get()) {
     if (door.is_job_of_one()) return;
-    worker.emplace(config, *transport, door, log);
+    worker.emplace(config, *transport, door, log, byteps::host_and_pid());
     runner.emplace("byteps-worker", *worker, *transport, clock);
   }
 

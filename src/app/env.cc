@@ -97,7 +97,7 @@ std::vector<Variable> role_variables() {
       {"BYTEPS_LOCAL_RANK", "worker", "0", "index, from 0",
        "Which worker of its machine this is; set by bpslaunch.", 0, kCountMax,
        [](Draft& d, std::uint64_t v) { d.config.job.local_rank = static_cast<std::uint32_t>(v); }},
-      {"BYTEPS_LOCAL_SIZE", "worker", "1", "processes, 1 to 65536",
+      {"BYTEPS_LOCAL_SIZE", "all", "1", "processes, 1 to 65536",
        "Workers on each machine; set by bpslaunch.", 1, kCountMax,
        [](Draft& d, std::uint64_t v) { d.config.job.local_size = static_cast<std::uint32_t>(v); }},
       {"BYTEPS_GLOBAL_RANK", "worker", "DMLC_WORKER_ID * BYTEPS_LOCAL_SIZE + BYTEPS_LOCAL_RANK",
@@ -398,7 +398,7 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
     return missing("DMLC_NUM_WORKER", "set it to the number of worker machines, at least 1");
   if (!draft.server_count)
     return missing("DMLC_NUM_SERVER", "set it to the number of server processes, at least 1");
-  job.worker_count = static_cast<std::uint32_t>(*draft.machine_count);
+  job.worker_count = static_cast<std::uint32_t>(*draft.machine_count * job.local_size);
   return finish_scheduler_address(role, draft);
 }
 

@@ -71,6 +71,12 @@ TEST(Environment, one_worker_needs_servers_only_when_forced) {
             "10.0.0.1");
 }
 
+TEST(Environment, a_server_knows_the_number_of_workers_when_it_is_told_the_local_size) {
+  const Environment two_each = with(two_machines(), "BYTEPS_LOCAL_SIZE", "3");
+  EXPECT_EQ(parse_environment(Role::kServer, two_each).value().config.job.worker_count, 6U);
+  EXPECT_EQ(parse_environment(Role::kServer, two_machines()).value().config.job.worker_count, 2U);
+}
+
 TEST(Environment, what_is_missing_is_named_with_the_remedy) {
   for (const char* name :
        {"DMLC_NUM_SERVER", "DMLC_WORKER_ID", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"}) {
