@@ -55,6 +55,12 @@ int run() {
   SignalWatch signals(stop, listening);
   Scheduler scheduler(config, listening, log);
   run_actor(scheduler, listening, clock, stop);
+  if (stop.load()) {
+    // A signal: tell everyone why, then end as for any other failure of the job.
+    scheduler.request_stop();
+    const std::atomic<bool> never{false};
+    run_actor(scheduler, listening, clock, never);
+  }
   if (signals.received() != 0) return 128 + signals.received();
   if (!scheduler.outcome().is_ok()) LOG(log, kError) << scheduler.outcome().message();
   return scheduler.outcome().is_ok() ? kExitOk : kExitJobFailed;

@@ -63,6 +63,9 @@ enum class Kind : std::uint8_t {
 // Flags of a push or an answer.
 inline constexpr std::uint8_t kNoPayload = 1;  // broadcast: a non-root's push, the root's answer
 
+// Flag of a BarrierDone.
+inline constexpr std::uint8_t kNeverDone = 2;  // the worker in the header has left: it cannot end
+
 struct Header {
   Kind kind = Kind::kPush;
   std::uint8_t flags = 0;

@@ -235,6 +235,10 @@ void Member::on_barrier_done(const wire::Header& header, std::span<const std::by
   MemberEvent event;
   event.kind = MemberEvent::Kind::kBarrierDone;
   event.barrier = barriers_done_++;
+  if ((header.flags & wire::kNeverDone) != 0) {
+    event.why = fault("worker " + std::to_string(header.worker.value) +
+                      " has left the job: a barrier of all workers can never end");
+  }
   out.events.push_back(std::move(event));
   if (barriers_wanted_ > barriers_done_) send_barrier(out);
 }

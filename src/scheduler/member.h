@@ -49,7 +49,7 @@ struct MemberEvent {
   WorkerRank worker;          // kWorkerLeft: once per worker and epoch
   bool final = false;         // kWorkerLeft: it will not come back
   std::string text;           // kNotice: a line for people: who is missing, what is unreachable
-  Status why;                 // kFailed
+  Status why;                 // kFailed; kBarrierDone: Ok, or why this barrier can never end
 };
 
 struct MemberOutput {

@@ -102,9 +102,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
 
   const Known known = recognise(join, header.epoch, now, out);
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
-    if (!known.same && !outcome_.is_ok()) return refuse(peer, outcome_, now, out);
-    // One of the next job, perhaps, which has the same address: let it try again.
-    if (!known.same) return close(peer, {Code::kCancelled, "the job has ended"}, out);
+    if (!known.same) return turn_away(peer, header.epoch, now, out);
     attach(*known.same, peer, now, out);
     return tell_end(seats_.at(*known.same), out);
   }
@@ -120,6 +118,16 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (!seat.in_roster) return;
   catch_up(seat, out);
   on_heartbeat(seat, header.epoch, out);
+}
+
+// Someone new, after the end.
+void RosterKeeper::turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out) {
+  if (!outcome_.is_ok()) return refuse(peer, outcome_, now, out);
+  if (epoch == Epoch(0)) {
+    // One of the next job, perhaps, which has the same address: let it try again.
+    return close(peer, {Code::kCancelled, "the job has ended"}, out);
+  }
+  connections_.at(peer).refused = true;  // a former member: its Leave is answered, nothing else
 }
 
 // What a Join must be in itself, whoever else is here.
@@ -194,7 +202,8 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
   }
   if (seated) {
     Seat& seat = seats_.at(*seated);
-    const bool begun_anew = !seat.left && seat.applied == epoch_;
+    const bool in_epoch = phase_ == Phase::kConfirming || phase_ == Phase::kRunning;
+    const bool begun_anew = in_epoch && !seat.left && seat.applied == epoch_;
     if (!seat.left && !begun_anew) {
       known.same = seated;
       return known;
@@ -374,6 +383,12 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
            out);
     }
   }
+  if (const auto never = barrier_misses_for_ever()) {
+    for (const auto& [arrival, other] : seats_) {
+      const bool waits = other.in_roster && other.worker() && barrier_arrived_.contains(other.rank);
+      if (waits) answer_barrier(other, barrier_number_, never, out);
+    }
+  }
   try_next_generation(now, out);
 }
 
@@ -383,21 +398,38 @@ void RosterKeeper::on_barrier(PeerId peer, const Seat& seat, const wire::Header&
   if (!barrier.is_ok()) return on_malformed(peer, barrier.status(), out);
   if (!seat.in_roster || seat.left || header.epoch != epoch_) return;  // of another epoch
   const std::uint64_t number = barrier.value().number;
-  if (!seat.worker() || phase_ != Phase::kRunning || number > barrier_number_) {
+  const std::optional<WorkerRank> never = barrier_misses_for_ever();
+  const bool in_turn = number <= barrier_number_ || never.has_value();
+  if (!seat.worker() || phase_ != Phase::kRunning || !in_turn) {
     return on_malformed(peer, nonsense("barrier " + std::to_string(number) + " out of turn"), out);
   }
-  const auto done = [&](const Seat& to) {
-    send(*to.peer, wire::Kind::kBarrierDone, WorkerRank(to.rank),
-         wire::encode(wire::Barrier{number}), out);
-  };
-  if (number < barrier_number_) return done(seat);
+  if (number < barrier_number_) return answer_barrier(seat, number, std::nullopt, out);
+  if (never) return answer_barrier(seat, number, never, out);
   barrier_arrived_.insert(seat.rank);
   if (barrier_arrived_.size() < barrier_size_) return;
   barrier_arrived_.clear();
   ++barrier_number_;
   for (const auto& [arrival, other] : seats_) {
-    if (other.in_roster && other.worker() && !other.left && other.peer) done(other);
+    if (other.in_roster && other.worker()) answer_barrier(other, number, std::nullopt, out);
   }
+}
+
+void RosterKeeper::answer_barrier(const Seat& to, std::uint64_t number,
+                                  std::optional<WorkerRank> never, Outputs& out) const {
+  if (!to.peer || to.left) return;
+  send(*to.peer, wire::Kind::kBarrierDone, never.value_or(WorkerRank()),
+       wire::encode(wire::Barrier{number}), out);
+  if (never) out.back().header.flags = wire::kNeverDone;
+}
+
+// A worker that left without having come to the open barrier: no barrier of this epoch ends any more.
+std::optional<WorkerRank> RosterKeeper::barrier_misses_for_ever() const {
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.in_roster && seat.left && !barrier_arrived_.contains(seat.rank)) {
+      return WorkerRank(seat.rank);
+    }
+  }
+  return std::nullopt;
 }
 
 void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload,
@@ -543,6 +575,7 @@ void RosterKeeper::try_run(Outputs& out) {
 }
 
 void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
+  if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
   bool for_good = true;
   std::vector<Arrival> gone;
   for (const auto& [arrival, seat] : seats_) {
@@ -585,6 +618,7 @@ void RosterKeeper::succeed(std::string text, TimeNs now, Outputs& out) {
 void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
   if (seat.left) seat.heard_end = true;  // it is done with us
   if (!seat.peer || seat.heard_end) return;
+  seat.told_end = true;
   if (outcome_.is_ok() && !seat.worker()) {
     return send(*seat.peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}), out);
   }
@@ -594,11 +628,20 @@ void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
   send(*seat.peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
 }
 
+// When nobody need be waited for any more: all have acknowledged the last word or, told of it and disconnected, have
+// not come back for a sixth of the failure timeout, which is several of their attempts.
+TimeNs RosterKeeper::end_ns() const {
+  TimeNs end = connections_.empty() ? 0 : ending_until_ns_;
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.heard_end) continue;
+    const bool gone = seat.told_end && !seat.peer;
+    end = std::max(end, gone ? seat.heard_ns + timeout_.heartbeat_ns() : ending_until_ns_);
+  }
+  return std::min(end, ending_until_ns_);
+}
+
 void RosterKeeper::try_end(TimeNs now, Outputs& out) {
-  if (phase_ != Phase::kEnding) return;
-  const bool all_know = std::all_of(seats_.begin(), seats_.end(),
-                                    [](const auto& entry) { return entry.second.heard_end; });
-  if (now < ending_until_ns_ && !(all_know && connections_.empty())) return;
+  if (phase_ != Phase::kEnding || now < end_ns()) return;
   phase_ = Phase::kEnded;
   for (auto& [peer, connection] : connections_) {
     if (!connection.closed) close(peer, {Code::kCancelled, "the job has ended"}, out);
@@ -608,6 +651,7 @@ void RosterKeeper::try_end(TimeNs now, Outputs& out) {
 void RosterKeeper::stop(const Status& why, TimeNs now, Outputs& out) {
   CHECK(!why.is_ok()) << "stopping needs a reason";
   fail_job(why, now, out);
+  ending_until_ns_ = std::min(ending_until_ns_, now + 2 * timeout_.heartbeat_ns());
 }
 
 // ---- time ----
@@ -726,7 +770,7 @@ TimeNs RosterKeeper::next_deadline() const {
       next = std::min(next, connection.since_ns + timeout_.failure_ns);
     }
   }
-  if (phase_ == Phase::kEnding) return std::min(next, ending_until_ns_);
+  if (phase_ == Phase::kEnding) return std::min(next, end_ns());
   next = std::min(next, next_heartbeat_ns_);
   for (const auto& [arrival, seat] : seats_) {
     if (!seat.left) next = std::min(next, seat.heard_ns + timeout_.failure_ns);

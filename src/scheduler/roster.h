@@ -48,8 +48,8 @@ struct KeeperOutput {
 
 class RosterKeeper {
  public:
-  static constexpr std::uint32_t kWorkersMax = 16384;
-  static constexpr std::uint32_t kServersMax = 4096;
+  static constexpr std::uint32_t kWorkersMax = 4096;
+  static constexpr std::uint32_t kServersMax = 1024;
   static constexpr std::size_t kHostBytesMax = 128;  // longer ones are shortened, for people only
 
   // Uses config.job's counts, config.flow and config.timeout.
@@ -62,7 +62,7 @@ class RosterKeeper {
   // What this peer sent could not be understood; its connection ends.
   void on_malformed(PeerId peer, const Status& why, std::vector<KeeperOutput>& out);
 
-  // Ends the job because of `why`; everyone is told.
+  // Ends the job because of `why`, which everyone is told, and lingers a shorter while.
   void stop(const Status& why, TimeNs now, std::vector<KeeperOutput>& out);
 
   // Time passes; the first call starts the clock of the notices. Call it after everything that has
@@ -91,6 +91,7 @@ class RosterKeeper {
     bool in_roster = false;               // of the current epoch
     bool left = false;                    // workers in the roster only
     bool left_for_good = false;
+    bool told_end = false;       // kEnding: the last word was sent
     bool heard_end = false;      // kEnding: it acknowledged the last word, or needs none
     std::optional<PeerId> peer;  // none: the connection is lost
     TimeNs since_ns = 0;
@@ -121,6 +122,9 @@ class RosterKeeper {
                 TimeNs now, Outputs& out);
   void on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,
                   std::span<const std::byte> payload, Outputs& out);
+  void answer_barrier(const Seat& to, std::uint64_t number, std::optional<WorkerRank> never,
+                      Outputs& out) const;
+  std::optional<WorkerRank> barrier_misses_for_ever() const;
   void on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload, TimeNs now,
                Outputs& out);
 
@@ -137,6 +141,7 @@ class RosterKeeper {
   Arrival admit(wire::Join join, TimeNs now);
   void attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out);
   void catch_up(const Seat& seat, Outputs& out);
+  void turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out);
   void refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out);
   void erase(Arrival arrival, TimeNs now);
   void mark_left(Seat& seat, bool final, TimeNs now, Outputs& out);
@@ -152,6 +157,7 @@ class RosterKeeper {
   void succeed(std::string text, TimeNs now, Outputs& out);
   void tell_end(Seat& seat, Outputs& out);
   void try_end(TimeNs now, Outputs& out);
+  TimeNs end_ns() const;
 
   // Ticks.
   void send_heartbeats(TimeNs now, Outputs& out);

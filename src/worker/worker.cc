@@ -208,7 +208,7 @@ void Worker::take_member_events(TimeNs now) {
       case MemberEvent::Kind::kBarrierDone: {
         const auto found = barriers_.find(event.barrier);
         if (found == barriers_.end()) break;
-        door_.complete(found->second, Status::ok());
+        door_.complete(found->second, event.why);
         barriers_.erase(found);
         break;
       }

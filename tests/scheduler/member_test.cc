@@ -347,6 +347,21 @@ TEST(Member, a_barrier_is_said_again_after_a_lost_connection_and_done_once) {
   EXPECT_EQ(desk.happened(Happening::kBarrierDone)[0].barrier, 0U);
 }
 
+TEST(Member, a_barrier_that_can_never_end_says_who_left) {
+  RunningDesk desk;
+  desk.member().barrier(desk.now(), desk.out());
+  wire::Header header;
+  header.kind = Kind::kBarrierDone;
+  header.epoch = Epoch(1);
+  header.flags = wire::kNeverDone;
+  header.worker = WorkerRank(0);
+  desk.member().on_message(header, wire::encode(wire::Barrier{0}), desk.now(), desk.out());
+  ASSERT_EQ(desk.happened(Happening::kBarrierDone).size(), 1U);
+  EXPECT_TRUE(desk.happened(Happening::kBarrierDone)[0].why.is(Code::kDisconnected));
+  EXPECT_THAT(desk.happened(Happening::kBarrierDone)[0].why.message(),
+              HasSubstr("worker 0 has left"));
+}
+
 TEST(Member, barriers_asked_for_at_once_are_gone_through_one_after_the_other) {
   RunningDesk desk;
   EXPECT_EQ(desk.member().barrier(desk.now(), desk.out()), 0U);

@@ -280,12 +280,12 @@ TEST(Roster, lists_missing_ranks_as_ranges_and_who_is_here_with_address) {
 }
 
 TEST(Roster, notices_stay_short_in_a_large_job) {
-  Table table(small_job(4000, 1));
-  for (std::uint32_t rank = 0; rank < 3999; ++rank) {
-    table.join(worker_join(rank, std::string(200, 'h'), 4000, 1));
+  Table table(small_job(1000, 1));
+  for (std::uint32_t rank = 0; rank < 999; ++rank) {
+    table.join(worker_join(rank, std::string(200, 'h'), 1000, 1));
   }
   const std::string text = table.keeper().waiting_text(table.now());
-  EXPECT_THAT(text, AllOf(HasSubstr("worker 3999 of 4000"), HasSubstr("and 3983 more")));
+  EXPECT_THAT(text, AllOf(HasSubstr("worker 999 of 1000"), HasSubstr("and 983 more")));
   EXPECT_LE(text.size(), wire::kTextBytesMax);
 }
 
@@ -472,6 +472,16 @@ TEST(Roster, one_who_comes_after_the_end_hears_of_the_failure_or_is_sent_to_look
   EXPECT_TRUE(over.table.closed(next));
 }
 
+TEST(Roster, does_not_stay_long_for_those_who_were_told_and_do_not_come_back) {
+  RunningJob job;
+  job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
+  for (const PeerId peer : job.all()) job.table.down(peer);
+  job.table.pass(400 * kMillisecond);
+  EXPECT_FALSE(job.table.keeper().ended());
+  job.table.pass(100 * kMillisecond);
+  EXPECT_TRUE(job.table.keeper().ended());
+}
+
 // ---- leaving ----
 
 TEST(Roster, answers_leave_and_tells_the_other_workers_who_left) {
@@ -623,6 +633,25 @@ TEST(Roster, a_failing_worker_of_the_next_generation_does_not_disturb_the_runnin
   EXPECT_TRUE(job.table.sent(job.worker1, Kind::kFail).empty());
 }
 
+TEST(Roster, a_server_that_was_started_anew_between_epochs_does_no_harm) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, false);
+  job.table.down(job.server);
+  const PeerId again = job.table.join(server_join("gamma:12", 4000));
+  const PeerId alone = job.table.join(worker_join(0, "alpha:10", 1, 1));
+  job.table.heartbeat(again, 2);
+  EXPECT_EQ(job.table.roster_to(alone).epoch, Epoch(2));
+}
+
+TEST(Roster, a_worker_that_begins_anew_after_the_end_does_not_revive_the_job) {
+  RunningJob job;
+  job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
+  const PeerId again = job.table.join(worker_join(1, "beta:11"), Epoch(0));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
+  EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("x"));
+}
+
 // ---- barriers ----
 
 TEST(Roster, a_barrier_is_done_when_all_workers_have_arrived) {
@@ -650,6 +679,33 @@ TEST(Roster, a_worker_that_lost_the_answer_of_a_barrier_is_answered_at_once) {
   EXPECT_EQ(job.table.sent(again, Kind::kBarrierDone).size(), 1U);
   job.table.barrier(again, 1);
   EXPECT_EQ(job.table.sent(again, Kind::kBarrierDone).size(), 1U) << "the next one is open";
+}
+
+TEST(Roster, a_barrier_that_a_worker_left_without_can_never_end_and_says_so) {
+  RunningJob job;
+  job.table.barrier(job.worker0, 0);
+  job.table.leave(job.worker1, 1, true);
+  auto done = job.table.sent(job.worker0, Kind::kBarrierDone);
+  ASSERT_EQ(done.size(), 1U) << "who waits already";
+  EXPECT_EQ(done[0].header.flags, wire::kNeverDone);
+  EXPECT_EQ(done[0].header.worker, WorkerRank(1));
+  job.table.barrier(job.worker0, 1);
+  done = job.table.sent(job.worker0, Kind::kBarrierDone);
+  ASSERT_EQ(done.size(), 2U) << "and who comes later";
+  EXPECT_EQ(done[1].header.flags, wire::kNeverDone);
+  EXPECT_FALSE(job.table.closed(job.worker0));
+}
+
+TEST(Roster, a_barrier_ends_well_when_a_worker_came_to_it_and_left_then) {
+  RunningJob job;
+  job.table.barrier(job.worker1, 0);
+  job.table.leave(job.worker1, 1, true);
+  job.table.barrier(job.worker0, 0);
+  const auto done = job.table.sent(job.worker0, Kind::kBarrierDone);
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].header.flags, 0);
+  job.table.barrier(job.worker0, 1);
+  EXPECT_EQ(job.table.sent(job.worker0, Kind::kBarrierDone).back().header.flags, wire::kNeverDone);
 }
 
 TEST(Roster, barriers_count_from_0_again_in_a_new_epoch) {

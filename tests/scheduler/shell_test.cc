@@ -50,7 +50,7 @@ class Process {
  public:
   Process(World& world, Role role, std::uint32_t number, TimeNs start_ns);
   void turn(TimeNs now);
-  TimeNs next_deadline() const;
+  TimeNs next_deadline(TimeNs now) const;
   bool ended() const { return ended_; }
   const Status& outcome() const { return outcome_; }
   std::size_t lent() const { return transport_->lent(); }
@@ -124,10 +124,11 @@ class World {
         if (processes_[who] == nullptr || (who == paused_ && now_ < paused_until_ns_)) continue;
         processes_[who]->turn(now_);
       }
-      TimeNs next =
-          std::min(board_.next_arrival(), scheduler_ ? scheduler_->next_deadline() : kNever);
-      for (const auto& process : processes_) {
-        if (process) next = std::min(next, process->next_deadline());
+      TimeNs next = kNever;  // at most 20 ms: what waits for others is looked at again then
+      if (scheduler_ && !scheduler_->finished()) next = scheduler_->next_deadline();
+      for (std::size_t i = 0; i < processes_.size(); ++i) {
+        const bool pausing = i == paused_ && now_ < paused_until_ns_;
+        if (processes_[i] && !pausing) next = std::min(next, processes_[i]->next_deadline(now_));
       }
       now_ = std::clamp(next, now_ + 100 * kMicrosecond, now_ + 20 * kMillisecond);
     }
@@ -319,9 +320,9 @@ void Process::next_generation(TimeNs now) {
   ended_ = true;
 }
 
-TimeNs Process::next_deadline() const {
+TimeNs Process::next_deadline(TimeNs now) const {
   if (ended_) return kNever;
-  if (!port_) return wake_ns_;
+  if (!port_) return wake_ns_ > now ? wake_ns_ : kNever;
   return std::min({port_->next_deadline(), apply_ns_, transport_->next_deadline()});
 }
 

@@ -25,8 +25,6 @@ class Switchboard {
   std::unique_ptr<SwitchTransport> transport(Hello self);
   void set_now(TimeNs now) { now_ = now; }
   TimeNs now() const { return now_; }
-  // The earliest time at which someone's poll() has something; kNever if nothing is on the way.
-  TimeNs next_arrival() const;
   // Ends a connection picked at random, with all that is on the way. False: there is none.
   bool drop_one();
 
@@ -46,19 +44,16 @@ class Switchboard {
   TimeNs now_ = 0;
   std::uint32_t next_peer_ = 1;
   std::map<std::string, SwitchTransport*> listeners_;
-  std::vector<SwitchTransport*> transports_;
   std::deque<Line> lines_;
+  std::map<PeerId, std::pair<Line*, int>> places_;
 };
 
 class SwitchTransport final : public Transport {
  public:
   static constexpr std::size_t kWindow = 4;  // small, so that kAgain is met
 
-  SwitchTransport(Switchboard& board, Hello self) : board_(board), self_(self) {
-    board_.transports_.push_back(this);
-  }
+  SwitchTransport(Switchboard& board, Hello self) : board_(board), self_(self) {}
   ~SwitchTransport() override {
-    std::erase(board_.transports_, this);
     std::erase_if(board_.listeners_, [&](const auto& entry) { return entry.second == this; });
     for (Switchboard::Line& line : board_.lines_) {
       if (line.ends[0] != this && line.ends[1] != this) continue;
@@ -90,6 +85,7 @@ class SwitchTransport final : public Transport {
     line.peers[0] = peer;
     line.peers[1] = PeerId(board_.next_peer_++);
     for (const int side : {0, 1}) {
+      board_.places_[line.peers[side]] = {&line, side};
       Stored up;
       up.event.kind = Event::Kind::kUp;
       up.event.peer = line.peers[side];
@@ -164,12 +160,9 @@ class SwitchTransport final : public Transport {
   };
 
   std::pair<Switchboard::Line*, int> find(PeerId peer) {
-    for (Switchboard::Line& line : board_.lines_) {
-      for (const int side : {0, 1}) {
-        if (line.peers[side] == peer) return {&line, side};
-      }
-    }
-    return {nullptr, 0};
+    const auto place = board_.places_.find(peer);
+    if (place == board_.places_.end()) return {nullptr, 0};
+    return place->second;
   }
   void deliver(Switchboard::Line& line, int side, Stored stored, TimeNs at) {
     line.latest[side] = std::max(line.latest[side] + 1, at);
@@ -187,14 +180,6 @@ class SwitchTransport final : public Transport {
 
 inline std::unique_ptr<SwitchTransport> Switchboard::transport(Hello self) {
   return std::make_unique<SwitchTransport>(*this, self);
-}
-
-inline TimeNs Switchboard::next_arrival() const {
-  TimeNs next = kNever;
-  for (const SwitchTransport* transport : transports_) {
-    next = std::min(next, transport->next_deadline());
-  }
-  return next;
 }
 
 inline void Switchboard::end(Line& line, const Status& why, int closer) {
