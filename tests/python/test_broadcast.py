@@ -173,6 +173,19 @@ def test_optimizer_state_is_the_roots_whatever_the_others_had(job2, kind):
         assert state0["param_groups"][1]["note"] == {"deep": [None, False, "text"]}
 
 
+def shared_option():
+    rate = torch.tensor(0.5)
+    optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=rate, foreach=False)
+    optimizer.param_groups[0]["initial_lr"] = rate if bps.rank() == 1 else torch.tensor(0.7)
+    bps.broadcast_optimizer_state(optimizer, root_rank=0)
+    group = optimizer.param_groups[0]
+    return float(group["lr"]), float(group["initial_lr"])
+
+
+def test_options_that_share_a_tensor_on_one_rank_only_get_the_roots_values(job2):
+    assert job2.run(shared_option) == [(0.5, pytest.approx(0.7))] * 2
+
+
 def wrapped_optimizer_state():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (1 + bps.rank()))

@@ -183,14 +183,19 @@ def _take_tensors_out(value: Any) -> Tuple[Any, List[torch.Tensor]]:
 
 def _put_tensors_in(skeleton: Any, former: Any, tensors: List[torch.Tensor]) -> Any:
     """A copy with tensors in the places, which are appended to `tensors`: that of `former` where it fits, so that
-    others who hold it see the new values."""
+    others who hold it see the new values. But one tensor in one place only: two options that share a tensor here (lr
+    and initial_lr) may differ on the root."""
+    taken = set()
 
     def visit(leaf: Any, old: Any) -> Any:
         if not isinstance(leaf, _TensorPlace):
             return leaf
         fits = isinstance(old, torch.Tensor) and old.dtype == leaf.dtype and tuple(old.shape) == leaf.shape
-        tensors.append(old if fits else torch.empty(leaf.shape, dtype=leaf.dtype))
-        return tensors[-1]
+        if not fits or id(old) in taken:
+            old = torch.empty(leaf.shape, dtype=leaf.dtype)
+        taken.add(id(old))
+        tensors.append(old)
+        return old
 
     return _copy(skeleton, former, visit)
 

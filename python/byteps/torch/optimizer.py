@@ -146,7 +146,7 @@ class _DistributedOptimizer:
     def step(self, closure: Optional[Callable[[], Any]] = None, **kwargs: Any) -> Any:
         """Averages the gradients and updates the parameters. A closure is called as by the wrapped optimizer, and the
         gradients that it makes are averaged before they are used."""
-        self._original._opt_called = True  # for a scheduler that was made for the original
+        self._tell_scheduler_of_original()
         if not self._should_synchronize:
             self._synchronized = False
             return self._step_here(closure, kwargs)
@@ -291,6 +291,12 @@ class _DistributedOptimizer:
         if closure is None:
             return super().step(**kwargs)  # type: ignore[misc]
         return super().step(closure, **kwargs)  # type: ignore[misc]
+
+    def _tell_scheduler_of_original(self) -> None:
+        """A learning rate scheduler that was made for the original warns unless that has stepped before itself."""
+        self._original._opt_called = True
+        if hasattr(self._original, "_step_count"):  # older torch counts
+            self._original._step_count += 1
 
     def _raise_if_under_way(self, what: str) -> None:
         if any(slot.handle is not None for slot in self._slots):
