@@ -6,7 +6,7 @@ One loop waits for output, for signals and for the next deadline; there are no t
 - SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
 In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
 The scheduler is told last, because a server that is told to stop takes leave of it. What servers and scheduler say
-once bpslaunch has begun to end processes is not shown: the loss of the others is no news then.
+once the result is decided is not shown: the loss of the others is no news then.
 """
 
 from __future__ import annotations
@@ -238,7 +238,6 @@ class Crew:
 
     def _take(self, step: Step, now: float) -> None:
         targets = [m for m in self._members if m.session_lives and m.process.role in step.roles]
-        self._services_are_muted = True
         for member in targets:
             if self._result == 0:
                 self._note_leftover(member, step.number)
@@ -268,6 +267,7 @@ class Crew:
     def _finish(self, result: int, number: Optional[int]) -> None:
         """Everything ends with this result. number: what the workers get now; None: all end by themselves."""
         self._result = result
+        self._services_are_muted = True
         now = time.monotonic()
         late, last = now + self._grace_s, now + 2 * self._grace_s
         if number is None:
