@@ -1,4 +1,8 @@
-"""One worker of the rival: torch.distributed all_reduce over gloo. Usage: gloo_worker.py BYTES ROUNDS TENSORS RANK SIZE PORT"""
+"""One worker of the rival: torch.distributed all_reduce over gloo.
+
+Usage: gloo_worker.py BYTES ROUNDS TENSORS RANK SIZE PORT
+"""
+
 import os
 import sys
 import time

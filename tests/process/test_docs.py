@@ -1,8 +1,9 @@
 """What the documentation tells people to type works: blocks marked <!-- tested --> are run as they are written.
 
-A marked block is a fence of ```sh. Each runs in a shell of its own in the repository's folder, with .venv/bin first in PATH, as after
-`source .venv/bin/activate`. A line may end in `\\`; comments are allowed.
+A marked block is a fence of ```sh. Each runs in a shell of its own in the repository's folder, with .venv/bin first
+in PATH, as after `source .venv/bin/activate`.
 """
+
 import os
 import pathlib
 import re
@@ -28,8 +29,15 @@ def blocks():
 @pytest.mark.parametrize("commands", blocks())
 def test_a_documented_command_runs_as_written(commands):
     env = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
-    run = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=ROOT, env=env, text=True, capture_output=True,
-                         stdin=subprocess.DEVNULL, timeout=280)
+    run = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=ROOT,
+        env=env,
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=280,
+    )
     assert run.returncode == 0, f"{commands}\n{run.stdout[-3000:]}\n{run.stderr[-3000:]}"
 
 

@@ -1,4 +1,5 @@
-"""A tensor beyond 4 GiB through real processes: 64-bit lengths and offsets everywhere (the simulator has a test of its own)."""
+"""A tensor beyond 4 GiB through real processes: 64-bit lengths and offsets everywhere."""
+
 import os
 import pathlib
 import socket
@@ -30,15 +31,32 @@ def test_a_tensor_of_five_gib_is_summed_byte_for_byte():
     # Each worker holds it once, the servers once together; a third of a GiB for what is on the way.
     workers = min(2, int((available_bytes() - 2 * GIB) / TENSOR_BYTES) - 1)
     if workers < 1:
-        pytest.skip(f"needs {2 * TENSOR_BYTES / GIB + 2:.0f} GiB of free memory, {available_bytes() / GIB:.0f} are there")
-    env = {**os.environ, "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_NUM_WORKER": str(workers),
-           "DMLC_NUM_SERVER": "2", "BYTEPS_FORCE_DISTRIBUTED": "1", "BYTEPS_FRAME_BYTES": "262144",
-           "BYTEPS_CREDIT_BYTES": str(16 << 20), "BYTEPS_FAILURE_TIMEOUT_MS": "20000"}
+        pytest.skip(
+            f"needs {2 * TENSOR_BYTES / GIB + 2:.0f} GiB of free memory, {available_bytes() / GIB:.0f} are there"
+        )
+    env = {
+        **os.environ,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_NUM_WORKER": str(workers),
+        "DMLC_NUM_SERVER": "2",
+        "BYTEPS_FORCE_DISTRIBUTED": "1",
+        "BYTEPS_FRAME_BYTES": "262144",
+        "BYTEPS_CREDIT_BYTES": str(16 << 20),
+        "BYTEPS_FAILURE_TIMEOUT_MS": "20000",
+    }
     processes = [subprocess.Popen([BIN / "byteps_scheduler"], env=env)]
     try:
         processes += [subprocess.Popen([BIN / "byteps_server"], env=env) for _ in range(2)]
-        running = [subprocess.Popen([BIN / "large_tensor_worker", str(TENSOR_BYTES)], env={**env, "DMLC_WORKER_ID": str(i)},
-                                    stdout=subprocess.PIPE, text=True) for i in range(workers)]
+        running = [
+            subprocess.Popen(
+                [BIN / "large_tensor_worker", str(TENSOR_BYTES)],
+                env={**env, "DMLC_WORKER_ID": str(i)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for i in range(workers)
+        ]
         processes += running
         for rank, worker in enumerate(running):
             output, _ = worker.communicate(timeout=240)
