@@ -327,6 +327,12 @@ void Pipeline::on_shard_down(ShardIndex index) {
       const std::uint32_t part_index = static_cast<std::uint32_t>(part);
       PartState& state = tensor.parts[part];
       if (state.answered_frames == tensors_.frame_count(tensor, part_index)) continue;
+      // What was sent and not answered goes first and without credit: if only its answer was lost, no shard
+      // will ever want it, while all others may wait for what this worker does after it.
+      if (state.sent_frames > state.answered_frames) {
+        state.wanted_rounds = std::max(state.wanted_rounds, tensor.round.value + 1);
+        if (state.ticket != Gate::kNoTicket) shards_[index.value].gate.want(state.ticket);
+      }
       state.next_frame = 0;
       open_gate(ops_[op].tensor, part_index);
       advance(tensor, part_index);

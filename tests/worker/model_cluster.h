@@ -93,6 +93,9 @@ class Cluster {
   void down(std::uint32_t rank, std::uint32_t shard) {
     Link& link = link_of(rank, shard);
     ASSERT_TRUE(link.up);
+    // Lent payloads are back before the end (T4), and that may finish an operation and begin the next.
+    while (!link.sending.empty()) give_back(rank, link);
+    apply(rank);
     link.up = false;
     link.to_shard.clear();
     if (!link.to_worker.empty()) {
@@ -103,7 +106,6 @@ class Cluster {
     link.to_worker.clear();
     link.landings.clear();
     link.declared.clear();
-    while (!link.sending.empty()) give_back(rank, link);
     workers_[rank]->on_shard_down(ShardIndex(shard));
     apply(rank);
   }

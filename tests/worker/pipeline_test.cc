@@ -316,6 +316,29 @@ TEST_F(PipelineTest, lost_connection_sends_again_what_has_no_answer_and_only_tha
   expect_quiet(cluster, 1, 1);
 }
 
+// Found by the simulator, seed 8237: an answer was lost, its tensor had to be asked for again, but the credit was spent
+// on one that the other worker submits only later. No shard wants a frame that it has finished.
+TEST_F(PipelineTest, lost_answer_is_asked_for_in_spite_of_spent_credit) {
+  Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
+  cluster.all_up();
+  Numbers y0(8, 1), y1(8, 2), x0(8, 3);
+  submit(cluster, 1, call(1, "y", y1, y1));
+  cluster.run_until_quiet();
+  submit(cluster, 0, call(1, "y", y0, y0));
+  while (cluster.take_frame(0, 0)) cluster.transmit(0, 0);
+  for (int i = 0; i < 2; ++i) cluster.deliver_to_shard(0, 0);  // Declare, and the last contribution
+  cluster.down(0, 0);
+  PipelineCall urgent = call(2, "x", x0, x0);
+  urgent.priority = 1;
+  submit(cluster, 0, std::move(urgent));
+  cluster.up(0, 0);
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 1, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kAgain)) << "the other has not submitted it";
+  EXPECT_EQ(y0, Numbers(8, 3));
+}
+
 TEST_F(PipelineTest, name_used_once_is_forgotten_by_all_shards_and_refused_afterwards) {
   Cluster cluster({.partition_bytes = 64}, 1);
   cluster.all_up();
