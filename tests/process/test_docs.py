@@ -26,7 +26,7 @@ def blocks():
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("commands", blocks())
+@pytest.mark.parametrize("commands", list(blocks()))
 def test_a_documented_command_runs_as_written(commands):
     env = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
     run = subprocess.run(
