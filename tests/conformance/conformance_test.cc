@@ -26,6 +26,8 @@ struct WorldKind {
   std::function<std::unique_ptr<World>()> make;  // null: not on this machine
 };
 
+void PrintTo(const WorldKind& kind, std::ostream* out) { *out << kind.name; }
+
 std::unique_ptr<World> tcp_world(const std::string& host) {
   auto world = std::make_unique<TcpWorld>(host);
   return world->is_available() ? std::move(world) : nullptr;

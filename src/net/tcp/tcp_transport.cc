@@ -589,7 +589,7 @@ void TcpTransport::serve_up(Connection& connection, EventSpan& out) {
 void TcpTransport::serve_ended(Connection& connection, EventSpan& out) {
   if (connection.peer == PeerId()) return forget(connection);  // never was up, nobody knows it
   report_sent(connection, out);
-  if (connection.outbox.has_sent() || out.full()) return activate(connection);
+  if (out.full()) return activate(connection);
   out.add(Event::Kind::kDown, connection.peer).why = std::move(connection.why);
   forget(connection);
 }

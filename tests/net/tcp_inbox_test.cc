@@ -1,0 +1,97 @@
+// How the Inbox asks for bytes: which style of receiving, and how much memory for what was only promised.
+// That it gets the messages right is tested through the transport (tcp_transport_test, tcp_hostile_test,
+// conformance).
+#include <algorithm>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "net/tcp/inbox.h"
+#include "tests/net/tcp_peer.h"
+
+namespace byteps::tcp {
+namespace {
+
+constexpr std::size_t kBatchBytes = 64 << 10;
+
+class InboxTest : public testing::Test {
+ protected:
+  void SetUp() override { staging_.begin_poll(); }
+
+  // One read of at most what the inbox asks for, from the front of `stream`, and the parse after it.
+  void feed(std::span<const std::byte>& stream) {
+    const Inbox::Places places = inbox_.places(staging_, kBatchBytes);
+    std::size_t bytes = 0;
+    for (int i = 0; i < places.count && !stream.empty(); ++i) {
+      const iovec& entry = places.entries[static_cast<std::size_t>(i)];
+      const std::size_t piece = std::min(entry.iov_len, stream.size());
+      std::memcpy(entry.iov_base, stream.data(), piece);
+      stream = stream.subspan(piece);
+      bytes += piece;
+    }
+    inbox_.received(bytes, places, staging_);
+    EventSpan out(events_);
+    EXPECT_TRUE(inbox_.parse(PeerId(1), staging_, out).is_ok());
+    received_ += out.count();
+    staging_.begin_poll();
+  }
+
+  Staging staging_{kBatchBytes};
+  Inbox inbox_;
+  std::vector<Event> events_ = std::vector<Event>(64);
+  std::size_t received_ = 0;
+};
+
+TEST_F(InboxTest, large_landed_payloads_are_soon_received_in_place_with_one_read_each) {
+  Bytes memory(32 << 10);
+  inbox_.land(5, memory);
+  Bytes message = frame(32 << 10, 48, 5);
+  append(message, numbered(48 + (32 << 10)));
+  Bytes bytes;
+  for (int i = 0; i < 40; ++i) append(bytes, message);
+  std::span<const std::byte> stream = bytes;
+  while (received_ < 10) feed(stream);
+  // From here on the first place is the landing, and each read finishes one message.
+  for (int i = 0; i < 20; ++i) {
+    const std::size_t before = received_;
+    const Inbox::Places places = inbox_.places(staging_, kBatchBytes);
+    const auto* at = static_cast<const std::byte*>(places.entries[0].iov_base);
+    EXPECT_TRUE(at >= memory.data() && at < memory.data() + memory.size());
+    EXPECT_GT(places.entries[0].iov_len, 31U << 10) << "nearly all of it goes there directly";
+    feed(stream);
+    EXPECT_EQ(received_, before + 1);
+  }
+}
+
+TEST_F(InboxTest, payloads_without_landing_and_small_landed_ones_are_read_in_batches) {
+  Bytes memory(1024);
+  inbox_.land(5, memory);
+  Bytes bytes;
+  for (int i = 0; i < 200; ++i) {
+    append(bytes, frame(1024, 0, i % 2 == 0 ? 5 : 6));
+    append(bytes, numbered(1024));
+  }
+  std::span<const std::byte> stream = bytes;
+  int reads = 0;
+  for (; !stream.empty(); ++reads) feed(stream);
+  EXPECT_EQ(received_, 200U);
+  EXPECT_LE(reads, 5) << "200 KiB in batches of 64 KiB";
+}
+
+TEST_F(InboxTest, memory_for_a_promised_payload_grows_with_what_has_come) {
+  Bytes message = frame(static_cast<std::uint32_t>(kPayloadBytesMax), 0);
+  append(message, numbered(kPayloadBytesMax));
+  std::span<const std::byte> stream = message;
+  std::size_t have = 0;
+  while (!stream.empty()) {
+    Inbox::Places places = inbox_.places(staging_, kPayloadBytesMax);
+    // A buffer of 64 KiB at first, later at most as much again as is here, and what rounding adds.
+    EXPECT_LE(places.entries[0].iov_len, std::max(2 * kBatchBytes, 2 * have + kBatchBytes));
+    feed(stream);
+    have = message.size() - stream.size();
+  }
+  EXPECT_EQ(received_, 1U);
+}
+
+}  // namespace
+}  // namespace byteps::tcp
