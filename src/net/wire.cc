@@ -228,6 +228,7 @@ void fields(Visitor& v, Join& m) {
   v.list(6, m.endpoints);
   v.field(7, m.partition_bytes);
   v.field(8, m.frame_bytes);
+  v.field(9, m.life);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {

@@ -114,6 +114,9 @@ struct Join {
   std::vector<Endpoint> endpoints;    // servers: one per shard
   std::uint64_t partition_bytes = 0;  // workers: their settings; rank 0's become the job's
   std::uint64_t frame_bytes = 0;
+  // Tells the lives of one host's process apart: grows from one to the next, the same in all Joins of
+  // one; 0: does not say. So a Join that comes late, on an older connection, is no new life.
+  std::uint64_t life = 0;
   bool operator==(const Join&) const = default;
 };
 

@@ -118,7 +118,7 @@ void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
   if (stage_ == Stage::kLeaving && epoch_ == Epoch(0)) finish(Status::ok(), out);
 }
 
-void Member::drop_connection(Status reason, TimeNs now, MemberOutput& out) {
+void Member::drop_connection(const Status& reason, TimeNs now, MemberOutput& out) {
   if (!peer_) return;
   MemberAction action;
   action.kind = MemberAction::Kind::kClose;
@@ -339,6 +339,7 @@ void Member::tick(TimeNs now, MemberOutput& out) {
   if (!started_) {
     started_ = true;
     started_ns_ = heard_ns_ = next_attempt_ns_ = now;
+    join_.life = static_cast<std::uint64_t>(now) + 1;  // a later life on this host begins later
     next_notice_ns_ = now + timeout_.first_notice_ns;
   }
   if (done()) return;

@@ -113,7 +113,7 @@ class Member {
   };
 
   // Constant after construction.
-  const wire::Join join_;
+  wire::Join join_;  // but its life, which is when the first tick() came
   const TimeoutConfig timeout_;
   const Endpoint scheduler_;
   const std::array<std::byte, 16> job_id_;
@@ -125,7 +125,7 @@ class Member {
   void send_fail(MemberOutput& out);
   void acknowledge_end(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
-  void drop_connection(Status reason, TimeNs now, MemberOutput& out);
+  void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
   void on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
   void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,

@@ -101,6 +101,9 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (!fine.is_ok()) return refuse(peer, fine, now, out);
 
   const Known known = recognise(join, header.epoch, now, out);
+  if (known.late) {
+    return close(peer, {Code::kDisconnected, "overtaken by a newer connection"}, out);
+  }
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
     if (!known.same) return turn_away(peer, header.epoch, now, out);
     attach(*known.same, peer, now, out);
@@ -108,11 +111,13 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   }
   if (!known.refusal.is_ok()) return refuse(peer, known.refusal, now, out);
   const bool is_new = !known.same.has_value();
+  const std::uint64_t life = join.life;
   const Arrival arrival = is_new ? admit(std::move(join), now) : *known.same;
   attach(arrival, peer, now, out);
   if (!known.fatal.is_ok()) return fail_job(known.fatal, now, out);
 
   Seat& seat = seats_.at(arrival);
+  seat.join.life = std::max(seat.join.life, life);
   notice(LogLevel::kInfo, describe(seat) + (is_new ? " is here" : " is back"), out);
   if (phase_ == Phase::kGathering) return try_complete(now, out);
   if (!seat.in_roster) return;
@@ -170,7 +175,8 @@ Status RosterKeeper::check_join(const wire::Join& join) const {
 }
 
 // Is this the same member on a new connection, or a new one? `epoch` is the one it works in: 0 for a process that
-// has just begun (or has heard no roster), so a member of the running epoch that says 0 has begun anew.
+// has just begun (or has heard no roster), so a member of the running epoch that says 0 in a later life has begun
+// anew.
 RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch, TimeNs now,
                                             Outputs& out) {
   Known known;
@@ -196,6 +202,14 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
     }
     return known;
   }
+  // Connections have no order among each other: what a member said first may arrive after all that it said since.
+  for (const std::optional<Arrival>& place : {waiting, seated}) {
+    if (!place || join.life == 0) continue;
+    const Seat& seat = seats_.at(*place);
+    const bool was_further = seat.in_roster && (seat.left || seat.applied == epoch_);
+    known.late |= join.life < seat.join.life || (join.life == seat.join.life && was_further);
+  }
+  if (known.late) return known;
   if (waiting) {
     known.same = waiting;
     return known;
@@ -607,7 +621,7 @@ void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
   try_end(now, out);
 }
 
-void RosterKeeper::succeed(std::string text, TimeNs now, Outputs& out) {
+void RosterKeeper::succeed(const std::string& text, TimeNs now, Outputs& out) {
   notice(LogLevel::kInfo, "the job is over: " + text, out);
   phase_ = Phase::kEnding;
   ending_until_ns_ = now + timeout_.failure_ns;

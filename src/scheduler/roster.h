@@ -133,6 +133,7 @@ class RosterKeeper {
     std::optional<Arrival> same;  // the same member, back again
     Status refusal;               // why it cannot be let in; Ok otherwise
     Status fatal;                 // why nobody can go on; Ok otherwise
+    bool late = false;            // of an older connection or life, overtaken by what came since
   };
   Known recognise(const wire::Join& join, Epoch epoch, TimeNs now, Outputs& out);
   Status check_join(const wire::Join& join) const;
@@ -154,7 +155,7 @@ class RosterKeeper {
   void try_next_generation(TimeNs now, Outputs& out);
   void note_absence(TimeNs now);
   void fail_job(Status why, TimeNs now, Outputs& out);
-  void succeed(std::string text, TimeNs now, Outputs& out);
+  void succeed(const std::string& text, TimeNs now, Outputs& out);
   void tell_end(Seat& seat, Outputs& out);
   void try_end(TimeNs now, Outputs& out);
   TimeNs end_ns() const;

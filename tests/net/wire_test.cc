@@ -45,6 +45,7 @@ Join sample_join() {
   join.endpoints = {{"10.0.0.7", 9000}, {"fe80::1", 65535}};
   join.partition_bytes = 4096000;
   join.frame_bytes = 32768;
+  join.life = 5;
   return join;
 }
 

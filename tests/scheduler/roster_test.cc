@@ -644,6 +644,35 @@ TEST(Roster, a_server_that_was_started_anew_between_epochs_does_no_harm) {
   EXPECT_EQ(job.table.roster_to(alone).epoch, Epoch(2));
 }
 
+// Found by the simulator, seeds 1553 and 4522: the first connection of a member was cut, and what it had said there
+// arrived when it had long joined on its second and worked in the epoch.
+TEST(Roster, a_join_that_comes_late_on_an_older_connection_is_no_new_life) {
+  Table table;
+  wire::Join worker = worker_join(0, "alpha:10", 1, 1);
+  wire::Join server = server_join("gamma:12", 4000);
+  worker.life = 1000;
+  server.life = 1000;
+  const PeerId older_worker = table.up(Role::kWorker);
+  const PeerId older_server = table.up(Role::kServer);
+  const PeerId current_worker = table.join(worker);
+  const PeerId current_server = table.join(server);
+  table.heartbeat(current_server, 1);
+  table.heartbeat(current_worker, 1);
+  table.say(older_worker, Kind::kJoin, wire::encode(worker));
+  table.say(older_server, Kind::kJoin, wire::encode(server));
+  EXPECT_EQ(table.keeper().phase(), Phase::kRunning);
+  EXPECT_TRUE(table.sent(current_worker, Kind::kFail).empty());
+  table.barrier(current_worker, 0);
+  EXPECT_EQ(table.sent(current_worker, Kind::kBarrierDone).size(), 1U) << "it still counts";
+
+  worker.life = 999;  // of a life before that
+  table.say(table.up(Role::kWorker), Kind::kJoin, wire::encode(worker));
+  EXPECT_EQ(table.keeper().phase(), Phase::kRunning);
+  server.life = 1001;  // the next life: its sums are lost
+  table.join(server);
+  EXPECT_THAT(table.text_to(current_worker, Kind::kFail), HasSubstr("started anew"));
+}
+
 TEST(Roster, a_worker_that_begins_anew_after_the_end_does_not_revive_the_job) {
   RunningJob job;
   job.table.say(job.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
