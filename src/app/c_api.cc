@@ -264,8 +264,8 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
 
 const char* byteps_environment_reference(void) {
   // Made once and kept: the interface promises that it is valid for ever.
-  static const std::string reference = byteps::environment_reference();
-  return reference.c_str();
+  static const std::string kReference = byteps::environment_reference();
+  return kReference.c_str();
 }
 
 }  // extern "C"

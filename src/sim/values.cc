@@ -115,6 +115,7 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
   }
   std::vector<std::byte> bytes(tensor.bytes());
   const std::size_t step = element_bytes(tensor.dtype);
+  CHECK_GT(worker_count, 0U);
   for (std::uint64_t i = 0; i < tensor.element_count; ++i) {
     std::int64_t sum = 0;
     for (std::uint32_t rank = 0; rank < worker_count; ++rank) {
