@@ -257,6 +257,7 @@ Status SimNetwork::send(ConnectionId id, int side, const Outgoing& message) {
   flight->landing_offset = message.landing_offset;
   flight->token = message.token;
   if (options_.check_lent_memory) flight->lent_hash = hash_of(message.payload);
+  if (send_probe_) send_probe_(message.header, message.payload);
   if (way.lending == Lending::kCopyAtSend) read(*connection, side, *flight);
   note(Trace::What::kSend, "sends", *connection, side, flight->header);
   enqueue(*connection, side, flight);
@@ -372,7 +373,7 @@ void SimNetwork::given_out(ConnectionId id, int side, Flight& flight, bool dropp
     maybe_repeat(connection, side, flight);
   }
   give_back(connection, 1 - side, flight);
-  retire(id);
+  if (!dropped) retire(id);  // whoever drops still works on the connection
 }
 
 void SimNetwork::sent_given_out(ConnectionId id, int side, std::size_t charged_bytes) {

@@ -78,6 +78,10 @@ struct SimNetworkOptions {
 using ReceiveProbe = std::function<void(std::span<const std::byte> header,
                                         std::span<const std::byte> payload, bool landed)>;
 
+// Called for each message that a transport accepts; the payload is the lender's memory.
+using SendProbe =
+    std::function<void(std::span<const std::byte> header, std::span<const std::byte> payload)>;
+
 // Called when a message has arrived at a living transport. It must not call the network.
 using ArrivalProbe = std::function<void(std::uint32_t from_number, std::uint32_t to_number)>;
 
@@ -125,7 +129,8 @@ class SimNetwork {
   const std::vector<std::string>& breaches() const { return breaches_; }
   std::uint64_t delivered_messages() const { return delivered_messages_; }
   std::uint64_t delivered_bytes() const { return delivered_bytes_; }
-  void set_probe(ReceiveProbe probe) { probe_ = std::move(probe); }
+  void set_receive_probe(ReceiveProbe probe) { receive_probe_ = std::move(probe); }
+  void set_send_probe(SendProbe probe) { send_probe_ = std::move(probe); }
   void set_arrival_probe(ArrivalProbe probe) { arrival_probe_ = std::move(probe); }
   // The name of the transport with this number; empty when it has gone.
   std::string name(std::uint32_t number) const;
@@ -275,7 +280,8 @@ class SimNetwork {
   std::vector<std::string> breaches_;
   std::uint64_t delivered_messages_ = 0;
   std::uint64_t delivered_bytes_ = 0;
-  ReceiveProbe probe_;
+  ReceiveProbe receive_probe_;
+  SendProbe send_probe_;
   ArrivalProbe arrival_probe_;
 };
 

@@ -192,7 +192,7 @@ bool SimTransport::give_received(Peer& peer, PeerId id, Ready& ready, Event& eve
     event.payload = view;
   }
   const bool given = !network_.options_.tamper || tamper(event);
-  if (network_.probe_) network_.probe_(event.header, event.payload, event.landed);
+  if (network_.receive_probe_) network_.receive_probe_(event.header, event.payload, event.landed);
   if (ready.repeated) {
     network_.return_flight(&flight);
   } else {

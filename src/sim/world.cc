@@ -4,6 +4,7 @@
 #include <bit>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -82,6 +83,7 @@ class World {
       scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, plan_.config, 0);
     });
     servers_.resize(plan_.shard_counts.size());
+    server_ends_.resize(servers_.size());
     for (std::uint32_t i = 0; i < servers_.size(); ++i) {
       cluster_->at(plan_.server_start_ns[i], [this, i] {
         servers_[i] = std::make_unique<ServerProcess>(*cluster_, plan_.config, i, 1 + i,
@@ -94,18 +96,32 @@ class World {
     }
   }
 
-  bool is_over() {
-    return scheduler_ && scheduler_->scheduler.finished() &&
+  bool is_over() const {
+    return scheduler_end_ &&
            std::all_of(trainers_.begin(), trainers_.end(),
                        [](const auto& trainer) { return trainer->is_done(); }) &&
-           std::all_of(servers_.begin(), servers_.end(),
-                       [](const auto& server) { return server && server->is_finished(); });
+           std::all_of(server_ends_.begin(), server_ends_.end(),
+                       [](const auto& end) { return end.has_value(); });
+  }
+
+  // Processes that are finished exit: their connections end, and nobody listens any more.
+  void end_processes() {
+    if (scheduler_ && scheduler_->scheduler.finished()) {
+      scheduler_end_ = scheduler_->scheduler.outcome();
+      scheduler_.reset();
+    }
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      if (!servers_[i] || !servers_[i]->is_finished()) continue;
+      server_ends_[i] = servers_[i]->member->outcome();
+      servers_[i].reset();
+    }
   }
 
   void look() {
     const std::vector<std::string> breaches = cluster_->breaches();
     if (!breaches.empty()) ledger_.fail(Invariant::kContract, breaches.front());
     release_trainers();
+    end_processes();
   }
 
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
@@ -260,15 +276,13 @@ class World {
   }
 
   void check_end() {
-    if (!scheduler_->scheduler.outcome().is_ok()) {
-      ledger_.fail(Invariant::kGoodEnd,
-                   "the scheduler ended with " + scheduler_->scheduler.outcome().text());
+    if (!scheduler_end_->is_ok()) {
+      ledger_.fail(Invariant::kGoodEnd, "the scheduler ended with " + scheduler_end_->text());
     }
-    for (const auto& server : servers_) {
-      if (!server->member->outcome().is_ok()) {
-        ledger_.fail(Invariant::kGoodEnd,
-                     server->seat.name() + " ended with " + server->member->outcome().text());
-      }
+    for (std::size_t i = 0; i < server_ends_.size(); ++i) {
+      if (server_ends_[i]->is_ok()) continue;
+      ledger_.fail(Invariant::kGoodEnd,
+                   "server " + std::to_string(i) + " ended with " + server_ends_[i]->text());
     }
     // What is still on the way must not reach anybody's memory.
     for (int i = 0; i < 1000 && cluster_->step(); ++i) {
@@ -323,6 +337,8 @@ class World {
   std::unique_ptr<SimCluster> cluster_;
   std::unique_ptr<SchedulerProcess> scheduler_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
+  std::optional<Status> scheduler_end_;  // once it has exited; likewise the servers'
+  std::vector<std::optional<Status>> server_ends_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimeNs> disturbed_until_;
   std::uint64_t faults_ = 0;

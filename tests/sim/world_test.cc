@@ -1,0 +1,173 @@
+// Worlds: the protocol's invariants under many seeds; the same seed gives the same run; and a broken network is found,
+// so a green run means something.
+#include "sim/world.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "net/wire.h"
+
+namespace byteps::sim {
+namespace {
+
+WorldOptions of_seed(std::uint64_t seed) {
+  WorldOptions options;
+  options.seed = seed;
+  return options;
+}
+
+// Runs it, and once more in words if it failed.
+void expect_well(WorldOptions options) {
+  WorldResult result = run_world(options);
+  if (result.ok()) return;
+  options.trace_events = 60;
+  result = run_world(options);
+  ADD_FAILURE() << report(options, result);
+}
+
+wire::Kind kind_of(std::span<const std::byte> header) {
+  const Result<wire::Header> decoded = wire::decode_header(header);
+  return decoded.is_ok() ? decoded.value().kind : wire::Kind::kHeartbeat;
+}
+
+TEST(World, all_invariants_hold_for_200_seeds) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) expect_well(of_seed(seed));
+}
+
+TEST(World, seeds_that_failed_once_hold_now) {
+  std::ifstream file(std::string(__FILE__).substr(0, std::string(__FILE__).rfind('/')) +
+                     "/seeds.txt");
+  ASSERT_TRUE(file) << "tests/sim/seeds.txt";
+  std::uint32_t count = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::uint64_t seed = 0;
+    if (line.starts_with('#') || !(words >> seed)) continue;
+    expect_well(of_seed(seed));
+    ++count;
+  }
+  EXPECT_GT(count, 0U);
+}
+
+TEST(World, the_same_seed_gives_the_same_run) {
+  for (std::uint64_t seed = 1000; seed < 1020; ++seed) {
+    const WorldResult first = run_world(of_seed(seed));
+    WorldOptions in_words = of_seed(seed);
+    in_words.trace_events = 5;
+    const WorldResult second = run_world(in_words);
+    EXPECT_EQ(first.trace_hash, second.trace_hash) << "seed " << seed;
+    EXPECT_EQ(first.virtual_ns, second.virtual_ns) << "seed " << seed;
+    EXPECT_EQ(first.turns, second.turns) << "seed " << seed;
+    EXPECT_FALSE(second.trace.empty());
+  }
+}
+
+TEST(World, seeds_differ_and_faults_hit_connections_at_work) {
+  std::set<std::uint64_t> hashes;
+  std::uint64_t faults = 0;
+  std::uint64_t reconnects = 0;
+  std::uint64_t calm_worlds = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const WorldResult result = run_world(of_seed(seed));
+    hashes.insert(result.trace_hash);
+    faults += result.faults;
+    reconnects += result.reconnects;
+    calm_worlds += result.faults == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(hashes.size(), 60U);
+  EXPECT_GT(faults, 300U);
+  EXPECT_GT(reconnects, 100U);
+  EXPECT_GT(calm_worlds, 5U);
+}
+
+TEST(World, sizes_can_be_chosen) {
+  WorldOptions options = of_seed(5);
+  options.plan.worker_count = 7;
+  options.plan.server_count = 4;
+  const WorldResult result = run_world(options);
+  EXPECT_TRUE(result.ok()) << report(options, result);
+  EXPECT_NE(result.size.find("7 workers"), std::string::npos) << result.size;
+}
+
+// ---- broken networks are found
+
+// How many worlds end with this invariant broken, and which others any of them broke.
+struct Findings {
+  std::uint32_t found = 0;
+  std::set<std::string> others;
+};
+
+template <typename MakeTamper>
+Findings break_worlds(std::uint64_t worlds, Invariant expected, const MakeTamper& make_tamper) {
+  Findings findings;
+  for (std::uint64_t seed = 1; seed <= worlds; ++seed) {
+    WorldOptions options = of_seed(seed);
+    options.tamper = make_tamper();
+    const WorldResult result = run_world(options);
+    if (result.broken == expected) {
+      ++findings.found;
+      EXPECT_NE(report(options, result).find("seed " + std::to_string(seed)), std::string::npos);
+    } else if (!result.ok()) {
+      findings.others.insert(name(result.broken));
+    }
+  }
+  return findings;
+}
+
+TEST(World, a_payload_changed_on_the_way_breaks_a_result) {
+  const Findings findings = break_worlds(40, Invariant::kExactResult, [] {
+    return [count = 0](std::span<const std::byte> header, std::span<std::byte> payload) mutable {
+      if (kind_of(header) == wire::Kind::kAnswer && !payload.empty() && ++count == 3) {
+        payload.back() ^= std::byte{1};
+      }
+      return true;
+    };
+  });
+  EXPECT_GT(findings.found, 25U);
+  EXPECT_EQ(findings.others, std::set<std::string>{});
+}
+
+TEST(World, an_answer_that_never_comes_stops_progress) {
+  const Findings findings = break_worlds(10, Invariant::kProgress, [] {
+    // The connection stays up, which no transport may do (T3), so nobody asks again.
+    return [count = 0](std::span<const std::byte> header, std::span<std::byte>) mutable {
+      return kind_of(header) != wire::Kind::kAnswer || ++count % 10 != 0;
+    };
+  });
+  EXPECT_GT(findings.found, 4U);
+}
+
+TEST(World, a_write_into_memory_that_was_given_back_is_found) {
+  const Findings findings = break_worlds(40, Invariant::kMemoryIsFree, [] {
+    // A landing is written once more, long after its payload had arrived.
+    return [landings = std::vector<std::span<std::byte>>()](std::span<const std::byte> header,
+                                                            std::span<std::byte> payload) mutable {
+      if (kind_of(header) != wire::Kind::kAnswer || payload.empty()) return true;
+      landings.push_back(payload);
+      if (landings.size() > 30) landings[landings.size() - 30].front() ^= std::byte{0x10};
+      return true;
+    };
+  });
+  EXPECT_GT(findings.found, 3U);
+}
+
+TEST(World, a_tensor_nobody_else_submits_is_named_by_who_waits) {
+  WorldOptions options = of_seed(3);
+  options.tamper = [](std::span<const std::byte> header, std::span<std::byte>) {
+    return kind_of(header) != wire::Kind::kAnswer;
+  };
+  options.trace_events = 10;
+  const WorldResult result = run_world(options);
+  EXPECT_EQ(result.broken, Invariant::kProgress);
+  EXPECT_NE(result.text.find("waits for tensor."), std::string::npos) << result.text;
+}
+
+}  // namespace
+}  // namespace byteps::sim
