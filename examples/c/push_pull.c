@@ -43,7 +43,8 @@ int main(void) {
   const float expected = size * (size + 1) / 2;
   for (size_t i = 0; i < kCount; ++i) {
     if (values[i] != expected) {
-      fprintf(stderr, "push_pull: element %zu is %g instead of %g\n", i, (double)values[i], (double)expected);
+      fprintf(stderr, "push_pull: element %zu is %g instead of %g\n", i, (double)values[i],
+              (double)expected);
       return 1;
     }
   }

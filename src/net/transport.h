@@ -45,8 +45,8 @@ struct Hello {
   std::uint16_t version = kProtocolVersion;
   Role role = Role::kWorker;
   std::uint32_t rank = kNoRank;
-  Epoch epoch;                          // 0 before the roster is known
-  std::array<std::byte, 16> job_id{};   // equal for all processes of a job; zero when none was given
+  Epoch epoch;                         // 0 before the roster is known
+  std::array<std::byte, 16> job_id{};  // equal for all processes of a job; zero when none was given
   bool operator==(const Hello&) const = default;
 };
 
@@ -59,9 +59,10 @@ inline constexpr LandingTag kNoLanding = 0;
 struct Outgoing {
   std::span<const std::byte> header;   // copied by send(); at most kHeaderBytesMax
   std::span<const std::byte> payload;  // lent until kSent; at most kPayloadBytesMax; may be empty
-  LandingTag landing = kNoLanding;     // where at the receiver the payload belongs, if it still waits for it
-  std::uint64_t landing_offset = 0;    // bytes from the start of that landing
-  SendToken token = 0;                 // kSent is given for every accepted message, also without payload
+  LandingTag landing =
+      kNoLanding;  // where at the receiver the payload belongs, if it still waits for it
+  std::uint64_t landing_offset = 0;  // bytes from the start of that landing
+  SendToken token = 0;  // kSent is given for every accepted message, also without payload
 };
 inline constexpr std::size_t kHeaderBytesMax = 256;
 inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;

@@ -26,7 +26,9 @@ struct WorldKind {
   std::function<std::unique_ptr<World>()> make;  // null: not on this machine
 };
 
-void PrintTo(const WorldKind& kind, std::ostream* out) { *out << kind.name; }
+void PrintTo(const WorldKind& kind, std::ostream* out) {
+  *out << kind.name;
+}
 
 std::unique_ptr<World> tcp_world(const std::string& host) {
   auto world = std::make_unique<TcpWorld>(host);
