@@ -59,9 +59,8 @@ inline constexpr LandingTag kNoLanding = 0;
 struct Outgoing {
   std::span<const std::byte> header;   // copied by send(); at most kHeaderBytesMax
   std::span<const std::byte> payload;  // lent until kSent; at most kPayloadBytesMax; may be empty
-  LandingTag landing =
-      kNoLanding;  // where the receiver wants the payload, if it still waits for it
-  std::uint64_t landing_offset = 0;  // bytes from the start of that landing
+  LandingTag landing = kNoLanding;     // where the receiver wants the payload, if it still does
+  std::uint64_t landing_offset = 0;    // bytes from the start of that landing
   SendToken token = 0;  // kSent is given for every accepted message, also without payload
 };
 inline constexpr std::size_t kHeaderBytesMax = 256;
