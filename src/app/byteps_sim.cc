@@ -1,14 +1,13 @@
 // byteps_sim: runs simulated clusters, one per seed; see docs/simulator.md.
-#include <array>
 #include <charconv>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "loop/clock.h"
@@ -20,10 +19,10 @@ namespace {
 constexpr const char* kHelp =
     R"(byteps_sim: runs whole clusters in one thread, one per seed, and checks them.
 
-  --seeds N        how many (default 100)
+  --seeds N        how many (default 100, at least 1)
   --first-seed N   the first of them (default 1); the others follow it
-  --workers N      always so many workers (default: 1 to 5, by seed)
-  --servers N      always so many servers (default: 1 to 3, by seed)
+  --workers N      always so many workers (1 to 16; default: 1 to 5, by seed)
+  --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
   --events N       how many of the last events a failure tells (default 60)
   --verbose        a line for each seed
   --help
@@ -52,12 +51,13 @@ std::optional<Arguments> parse(int argc, char** argv) {
   const struct {
     std::string_view name;
     std::uint64_t* value;
+    std::uint64_t least;
     std::uint64_t most;
-  } numbers[] = {{"--seeds", &arguments.seeds, ~std::uint64_t{0}},
-                 {"--first-seed", &arguments.first_seed, ~std::uint64_t{0}},
-                 {"--workers", &arguments.workers, 16},
-                 {"--servers", &arguments.servers, 16},
-                 {"--events", &arguments.events, 1'000'000}};
+  } numbers[] = {{"--seeds", &arguments.seeds, 1, ~std::uint64_t{0}},
+                 {"--first-seed", &arguments.first_seed, 0, ~std::uint64_t{0}},
+                 {"--workers", &arguments.workers, 1, 16},
+                 {"--servers", &arguments.servers, 1, 16},
+                 {"--events", &arguments.events, 0, 1'000'000}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     bool known = word == "--verbose" || word == "--help" || word == "-h";
@@ -68,7 +68,13 @@ std::optional<Arguments> parse(int argc, char** argv) {
       const std::string_view text = argv[++i];
       const auto read = std::from_chars(text.data(), text.data() + text.size(), *number.value);
       known = read.ec == std::errc() && read.ptr == text.data() + text.size() &&
-              *number.value <= number.most;
+              *number.value >= number.least && *number.value <= number.most;
+      if (!known) {
+        std::fprintf(stderr, "byteps_sim: %s takes a number from %llu to %llu, not '%s'\n",
+                     argv[i - 1], static_cast<unsigned long long>(number.least),
+                     static_cast<unsigned long long>(number.most), argv[i]);
+        return std::nullopt;
+      }
     }
     if (!known) {
       std::fprintf(stderr, "byteps_sim: bad argument '%s'; see --help\n", argv[i]);
@@ -76,14 +82,6 @@ std::optional<Arguments> parse(int argc, char** argv) {
     }
   }
   return arguments;
-}
-
-// A failed CHECK aborts; the line about the seed is kept ready for a handler that may only write it. The one mutable
-// global of this file, because a signal handler is given nothing else.
-std::array<char, 256> last_words;
-extern "C" void say_last_words(int /*signal*/) {
-  const ssize_t written = write(STDERR_FILENO, last_words.data(), std::strlen(last_words.data()));
-  static_cast<void>(written);
 }
 
 std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
@@ -113,18 +111,15 @@ void tell_failure(const Arguments& arguments, std::uint64_t seed) {
               sim::report(options, result).c_str(), replay_command(arguments, seed).c_str());
 }
 
-int run(const Arguments& arguments) {
-  std::signal(SIGABRT, say_last_words);
+// Runs the seeds; `current_seed` always says which one is under way.
+int run(const Arguments& arguments, std::uint64_t& current_seed) {
   MonotonicClock clock;
   const TimeNs begun_ns = clock.now();
   const bool progress = isatty(STDERR_FILENO) != 0 && !arguments.verbose;
   std::uint64_t failed = 0;
   for (std::uint64_t i = 0; i < arguments.seeds; ++i) {
     const std::uint64_t seed = arguments.first_seed + i;
-    std::snprintf(last_words.data(), last_words.size(),
-                  "aborted in seed %llu at commit %s; replay: %s\n",
-                  static_cast<unsigned long long>(seed), BYTEPS_COMMIT,
-                  replay_command(arguments, seed).c_str());
+    current_seed = seed;
     const sim::WorldResult result = sim::run_world(world_options(arguments, seed));
     if (!result.ok() && ++failed <= kReportsMax) tell_failure(arguments, seed);
     if (arguments.verbose) {
@@ -152,6 +147,34 @@ int run(const Arguments& arguments) {
   return failed == 0 ? 0 : kExitFailed;
 }
 
+// A failed CHECK aborts the process. So the seeds run in a child, and its parent tells which one it was.
+int run_supervised(const Arguments& arguments) {
+  void* shared = mmap(nullptr, sizeof(std::uint64_t), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) {
+    std::perror("byteps_sim: mmap");
+    return kExitFailed;
+  }
+  std::uint64_t& current_seed = *static_cast<std::uint64_t*>(shared);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int code = run(arguments, current_seed);
+    std::fflush(nullptr);
+    _exit(code);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) {
+    std::perror("byteps_sim: fork");
+    return kExitFailed;
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  std::fprintf(stderr, "ended by signal %d in seed %llu at commit %s; replay: %s\n",
+               WTERMSIG(status), static_cast<unsigned long long>(current_seed), BYTEPS_COMMIT,
+               replay_command(arguments, current_seed).c_str());
+  return kExitFailed;
+}
+
 }  // namespace
 }  // namespace byteps
 
@@ -162,5 +185,5 @@ int main(int argc, char** argv) {
     std::fputs(byteps::kHelp, stdout);
     return 0;
   }
-  return byteps::run(*arguments);
+  return byteps::run_supervised(*arguments);
 }
