@@ -419,6 +419,29 @@ TEST(TcpListening, set_self_is_what_later_connections_are_told) {
   EXPECT_EQ(answer, tcp::encode_hello_record(self));
 }
 
+TEST(TcpListening, one_who_is_refused_again_and_again_gets_a_log_line_every_10_s_with_the_count) {
+  TurnedTcp server;
+  Hello stranger = hello_of(Role::kWorker, 0);
+  stranger.job_id.fill(std::byte{8});
+  const auto refuse_one = [&] {
+    BareSocket socket(server.address());
+    ASSERT_TRUE(socket.write(tcp::encode_hello_record(stranger)));
+    ASSERT_TRUE(server.until([&] { return socket.has_ended(); }));
+  };
+  const auto lines = [&] { return std::count(server.log().begin(), server.log().end(), '\n'); };
+  refuse_one();
+  EXPECT_EQ(lines(), 1) << server.log();
+  EXPECT_NE(server.log().find("job keys differ"), std::string::npos);
+  for (int i = 0; i < 20; ++i) refuse_one();
+  EXPECT_EQ(lines(), 1) << server.log();
+  server.advance(10 * kSecond);
+  refuse_one();
+  EXPECT_EQ(lines(), 2) << server.log();
+  EXPECT_NE(server.log().find("(and 20 more"), std::string::npos) << server.log();
+  refuse_one();
+  EXPECT_EQ(lines(), 2) << server.log();
+}
+
 // Takes all free descriptors of the process until it is destroyed.
 class NoDescriptors {
  public:

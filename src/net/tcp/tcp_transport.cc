@@ -32,6 +32,7 @@ constexpr int kAcceptsPerPoll = 64;
 constexpr int kWritesPerPoll = 8;
 constexpr int kWritesAtEnd = 256;
 constexpr TimeNs kListenersRestNs = 100 * kMillisecond;
+constexpr TimeNs kRefusalLogEveryNs = 10 * kSecond;
 
 void set_option(int descriptor, int level, int option) {
   const int on = 1;
@@ -550,10 +551,24 @@ void TcpTransport::refuse(Connection& connection, const Status& why) {
     LOG(log_, kDebug) << connection.with_address(why).message();
     return;
   }
-  LOG(log_, kWarning) << "refused a connection: " << connection.with_address(why).message();
+  log_refusal(connection.with_address(why).message());
   connection.outbox.put_record(tcp::encode_refusal_record(why));
   connection.flush(options_.write_batch_bytes, 1);
   linger(connection);
+}
+
+// Who is refused may try again for long: one line now and then is enough.
+void TcpTransport::log_refusal(const std::string& text) {
+  if (now_ < next_refusal_log_ns_) {
+    ++refusals_unlogged_;
+    return;
+  }
+  next_refusal_log_ns_ = now_ + kRefusalLogEveryNs;
+  const std::uint64_t others = std::exchange(refusals_unlogged_, 0);
+  LOG(log_, kWarning) << "refused a connection: " << text
+                      << (others > 0 ? " (and " + std::to_string(others) +
+                                           " more since the last such line)"
+                                     : "");
 }
 
 // ---- one connection's turn

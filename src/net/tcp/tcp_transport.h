@@ -126,6 +126,7 @@ class TcpTransport final : public Transport, public Waiter {
   void advance_handshake(tcp::Connection& connection);
   Status take_record(tcp::Connection& connection, tcp::RecordKind kind);
   void refuse(tcp::Connection& connection, const Status& why);
+  void log_refusal(const std::string& text);
 
   // One connection's turn: gives out its events and reads from it. May destroy it.
   void serve(tcp::Connection& connection, tcp::EventSpan& out);
@@ -160,6 +161,8 @@ class TcpTransport final : public Transport, public Waiter {
   TimeNs now_ = 0;  // of the last poll
   TimeNs listeners_rest_until_ =
       kNever;  // accept() failed for want of descriptors: not before this
+  TimeNs next_refusal_log_ns_ = 0;
+  std::uint64_t refusals_unlogged_ = 0;
   std::uint64_t last_serial_ = 0;
   std::uint32_t last_peer_ = 0;
   bool gathered_ = false;      // wait() has asked epoll already
