@@ -62,7 +62,7 @@ int run() {
     run_actor(scheduler, listening, clock, never);
   }
   if (signals.received() != 0) return 128 + signals.received();
-  if (!scheduler.outcome().is_ok()) LOG(log, kError) << scheduler.outcome().message();
+  // Why the job failed was logged when it did.
   return scheduler.outcome().is_ok() ? kExitOk : kExitJobFailed;
 }
 

@@ -8,6 +8,8 @@
 namespace byteps {
 namespace {
 
+constexpr TimeNs kRefusalPauseMaxNs = kSecond;
+
 Status fault(const std::string& what) {
   return {Code::kDisconnected, what};
 }
@@ -96,6 +98,7 @@ void Member::on_up(TimeNs now, MemberOutput& out) {
   if (done()) return;
   up_ = true;
   heard_ns_ = now;
+  refused_since_ns_.reset();
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
   send(wire::Kind::kJoin, wire::encode(join_), out);
   // What was said on the last connection may be lost with it; the scheduler knows repeats.
@@ -113,9 +116,30 @@ void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
   next_heartbeat_ns_ = kNever;
   next_attempt_ns_ = std::max(now, attempt_ns_ + timeout_.reconnect_ns());
   last_down_ = why;
+  if (why.is(Code::kMismatch)) {
+    note_refusal(now, out);
+    if (done()) return;
+  } else {
+    refused_since_ns_.reset();
+  }
   // Without an epoch there is nothing to say goodbye to; and one that comes back under our name must not be
   // taken for us.
   if (stage_ == Stage::kLeaving && epoch_ == Epoch(0)) finish(Status::ok(), out);
+}
+
+// The scheduler, or whoever is at its address, does not want to talk to us. That does not pass by itself, but its
+// predecessor may still be at the address for a moment.
+void Member::note_refusal(TimeNs now, MemberOutput& out) {
+  if (!refused_since_ns_) {
+    refused_since_ns_ = now;
+    refusal_pause_ns_ = timeout_.heartbeat_ns();
+  }
+  if (now >= *refused_since_ns_ + 2 * timeout_.failure_ns && stage_ == Stage::kJoining) {
+    return finish({Code::kMismatch, unreachable_text(now)}, out);
+  }
+  next_attempt_ns_ = std::max(now, attempt_ns_ + refusal_pause_ns_);
+  refusal_pause_ns_ =
+      std::min(2 * refusal_pause_ns_, std::max(kRefusalPauseMaxNs, timeout_.heartbeat_ns()));
 }
 
 void Member::drop_connection(const Status& reason, TimeNs now, MemberOutput& out) {
@@ -188,6 +212,7 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
       Result<wire::Text> text = wire::decode_text(payload);
       if (!text.is_ok()) return on_malformed(text.status(), now, out);
       waiting_text_ = printable(text.value().text, wire::kTextBytesMax);
+      waiting_text_ns_ = now;
       MemberEvent event;
       event.text = waiting_text_;
       out.events.push_back(std::move(event));
@@ -356,7 +381,8 @@ void Member::watch_start(TimeNs now, MemberOutput& out) {
     const std::string reason =
         !up_ ? unreachable_text(now)
         : !waiting_text_.empty()
-            ? waiting_text_
+            ? "the scheduler said " + duration_text(now - waiting_text_ns_) +
+                  " ago: " + waiting_text_
             : scheduler_text_ + " is there, but the job did not become complete";
     return finish({Code::kTimeout,
                    "gave up joining after " + duration_text(timeout_.start_ns) + ": " + reason},
@@ -371,6 +397,12 @@ void Member::watch_start(TimeNs now, MemberOutput& out) {
 }
 
 std::string Member::unreachable_text(TimeNs now) const {
+  if (refused_since_ns_) {
+    return scheduler_text_ + " has refused this process for " +
+           duration_text(now - *refused_since_ns_) + ": " + last_down_.message() +
+           "; BYTEPS_JOB_KEY and the version of byteps must be the same for all of a job, and no "
+           "other job may have this address";
+  }
   std::string text = scheduler_text_ + " unreachable since " + duration_text(now - heard_ns_);
   if (!last_down_.is_ok()) text += ": " + last_down_.message();
   return text + "; is it started, and are DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT right?";

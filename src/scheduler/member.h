@@ -12,7 +12,8 @@
 //   kBarrierDone ... kWorkerLeft ... kNotice
 // and ends with exactly one of
 //   kLeft            worker: leave() was acknowledged, or failure_ns passed; server: the job is
-//   over, well kFailed          the job cannot go on; the status says why, who, and what to do
+//                    over, well
+//   kFailed          the job cannot go on; the status says why, who, and what to do
 // after which it is done() and says nothing more.
 #pragma once
 
@@ -126,6 +127,7 @@ class Member {
   void acknowledge_end(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
+  void note_refusal(TimeNs now, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
   void on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
   void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
@@ -154,7 +156,9 @@ class Member {
   TimeNs heard_ns_ = 0;         // last sign of life of the scheduler; before any, the start
   bool known_ = false;          // the scheduler has answered once: it counts us as a member
   TimeNs next_heartbeat_ns_ = kNever;
-  Status last_down_;  // why there is no connection
+  Status last_down_;                        // why there is no connection
+  std::optional<TimeNs> refused_since_ns_;  // all attempts since then were refused (kMismatch)
+  TimeNs refusal_pause_ns_ = 0;             // until the attempt after the next refusal
 
   // What is known.
   Epoch roster_epoch_;  // of the newest roster
@@ -163,6 +167,7 @@ class Member {
   std::vector<WorkerRank> left_;  // workers known to have left this epoch, sorted
   TimeNs next_notice_ns_ = kNever;
   std::string waiting_text_;  // the scheduler's last word about who is missing
+  TimeNs waiting_text_ns_ = 0;
 
   // What is asked for.
   std::uint64_t barriers_wanted_ = 0;  // in this life

@@ -209,6 +209,9 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
     const bool was_further = seat.in_roster && (seat.left || seat.applied == epoch_);
     known.late |= join.life < seat.join.life || (join.life == seat.join.life && was_further);
   }
+  const auto former = former_lives_.find({join.host, join.wanted_rank});
+  const bool of_former = join.role == Role::kWorker && former != former_lives_.end();
+  known.late |= of_former && join.life != 0 && join.life <= former->second;
   if (known.late) return known;
   if (waiting) {
     known.same = waiting;
@@ -240,12 +243,24 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
   return known;
 }
 
-// A rank or an address belongs to one living process at a time.
+// Whether a worker that is new here means the next epoch although its rank is still taken in the running one: that
+// one is ending, or this process has left it. The first to leave are the first to be back, under ranks whose holders
+// may have their Leave still to say.
+bool RosterKeeper::means_next_epoch(const wire::Join& join) const {
+  return std::any_of(seats_.begin(), seats_.end(), [&](const auto& entry) {
+    const Seat& seat = entry.second;
+    return seat.in_roster && seat.left && (!seat.left_for_good || seat.join.host == join.host);
+  });
+}
+
+// A rank or an address belongs to one living process at a time. Ranks of the running epoch and those of the next are
+// apart once the running one is ending.
 Status RosterKeeper::check_claims(const wire::Join& join) const {
+  const bool next_epoch = join.role == Role::kWorker && means_next_epoch(join);
   for (const auto& [arrival, seat] : seats_) {
     if (seat.join.role != join.role || seat.left || !seat.peer) continue;
     if (seat.worker()) {
-      if (seat.rank != join.wanted_rank) continue;
+      if (seat.rank != join.wanted_rank || (seat.in_roster && next_epoch)) continue;
       return {Code::kMismatch, "two processes claim to be worker " + std::to_string(seat.rank) +
                                    ": " + seat.join.host + " is here already, so " + join.host +
                                    " is refused; give each its own DMLC_WORKER_ID"};
@@ -598,7 +613,12 @@ void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
     for_good = for_good && seat.left_for_good;
     gone.push_back(arrival);
   }
-  for (const Arrival arrival : gone) erase(arrival, now);
+  former_lives_.clear();
+  for (const Arrival arrival : gone) {
+    const Seat& seat = seats_.at(arrival);
+    former_lives_[{seat.join.host, seat.rank}] = seat.join.life;
+    erase(arrival, now);
+  }
   if (for_good && !anyone_waits()) return succeed("all workers have left", now, out);
   gather(now);
   note_absence(now);

@@ -13,7 +13,8 @@
 // Invariants:
 //  1 The epoch grows by one each time the job becomes complete, and never otherwise.
 //  2 A worker gets the Roster of an epoch only after all servers in it said that they apply it.
-//  3 A rank belongs to one process at a time: a second claimant is refused while the first is here.
+//  3 Within an epoch a rank belongs to one process: a second claimant is refused while the first is here. Once a
+//    worker has left the running epoch, those who come claim ranks of the next.
 //  4 Between epochs nothing is lost with a member; within one, a member gone for failure_ns ends
 //    the job.
 //  5 Decisions follow the order of arrival, ranks and `now` only: equal inputs, equal outputs.
@@ -25,6 +26,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
@@ -137,6 +139,7 @@ class RosterKeeper {
   };
   Known recognise(const wire::Join& join, Epoch epoch, TimeNs now, Outputs& out);
   Status check_join(const wire::Join& join) const;
+  bool means_next_epoch(const wire::Join& join) const;
   Status check_claims(const wire::Join& join) const;
   Status check_sizes(const wire::Join& join) const;
   Arrival admit(wire::Join join, TimeNs now);
@@ -201,6 +204,9 @@ class RosterKeeper {
   std::map<Arrival, Seat> seats_;
   std::map<PeerId, Connection> connections_;
   Arrival next_arrival_ = 0;
+
+  // The lives that were in the last epoch, by host and rank: what they said may still be on the way.
+  std::map<std::pair<std::string, std::uint32_t>, std::uint64_t> former_lives_;
 
   // The epoch that is being confirmed or runs.
   std::vector<wire::RosterMember> roster_members_;

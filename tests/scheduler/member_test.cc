@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Happening = MemberEvent::Kind;
 using Kind = wire::Kind;
 
@@ -93,6 +94,7 @@ class Desk {
   TimeNs now() const { return now_; }
   MemberOutput& out() { return out_; }
   bool refuse_ = false;
+  Status refusal_{Code::kDisconnected, "connection refused"};
 
  private:
   void grant() {
@@ -101,7 +103,7 @@ class Desk {
       if (action.kind == MemberAction::Kind::kConnect) {
         ++attempts_;
         member_.on_connecting(PeerId(next_peer_++), now_, out_);
-        if (refuse_) down("connection refused");
+        if (refuse_) member_.on_down(refusal_, now_, out_);
       }
       done_.push_back(std::move(action));
     }
@@ -202,7 +204,45 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   desk.pass(10 * kSecond, true);
   EXPECT_EQ(desk.happened(Happening::kNotice).size(), 1U) << "the scheduler is the one to say more";
   ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(), HasSubstr("worker 0 of 2"));
+  EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(),
+            "gave up joining after 10 s: the scheduler said 10 s ago: waiting for worker 0 of 2")
+      << "the durations in the scheduler's text are of the time when it said it";
+}
+
+TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_job) {
+  Desk desk;
+  desk.refuse_ = true;
+  desk.refusal_ = Status(Code::kMismatch, "the two belong to different jobs (job keys differ)");
+  desk.tick();
+  desk.pass(5 * kSecond);
+  EXPECT_LE(desk.attempts(), 7U);
+  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
+  EXPECT_THAT(
+      desk.happened(Happening::kNotice)[0].text,
+      AllOf(HasSubstr("job keys differ"), HasSubstr("BYTEPS_JOB_KEY"), Not(HasSubstr("started"))));
+  desk.pass(2 * kSecond);
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  const Status why = desk.happened(Happening::kFailed)[0].why;
+  EXPECT_TRUE(why.is(Code::kMismatch));
+  EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("BYTEPS_JOB_KEY")));
+}
+
+TEST(Member, refusals_that_end_in_time_do_not_end_the_member) {
+  Desk desk;
+  desk.refuse_ = true;
+  const Status refused(Code::kMismatch, "the two belong to different jobs (job keys differ)");
+  for (int i = 0; i < 5; ++i) {  // one job after the other has the address
+    desk.refusal_ = refused;
+    desk.pass(4 * kSecond);
+    desk.refusal_ = Status(Code::kDisconnected, "connection refused");
+    desk.pass(2 * kSecond);
+  }
+  EXPECT_FALSE(desk.member().done());
+  desk.refuse_ = false;
+  desk.pass(1 * kSecond);
+  desk.connect();
+  desk.say_roster();
+  EXPECT_EQ(desk.happened(Happening::kRoster).size(), 1U);
 }
 
 TEST(Member, joins_again_on_each_new_connection_with_the_epoch_it_is_in) {

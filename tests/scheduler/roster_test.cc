@@ -624,6 +624,99 @@ TEST(Roster, a_late_goodbye_of_an_old_life_does_not_end_the_new_one) {
   EXPECT_FALSE(job.table.closed(one));
 }
 
+// Whoever leaves first is back first, under a rank whose holder has not said Leave yet.
+TEST(Roster, workers_that_swap_ranks_may_come_back_before_the_others_have_left) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.down(job.worker0);
+  const PeerId alpha = job.table.join(worker_join(1, "alpha:10"));
+  EXPECT_TRUE(job.table.sent(alpha, Kind::kFail).empty()) << job.table.text_to(alpha, Kind::kFail);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  job.table.barrier(job.worker1, 0);
+  EXPECT_EQ(job.table.sent(job.worker1, Kind::kBarrierDone).size(), 1U) << "it is still worker 1";
+  job.table.leave(job.worker1, 1, false);
+  job.table.down(job.worker1);
+  const PeerId beta = job.table.join(worker_join(0, "beta:11"));
+  job.table.heartbeat(job.server, 2);
+  ASSERT_EQ(job.table.roster_to(alpha).epoch, Epoch(2));
+  EXPECT_EQ(job.table.roster_to(alpha).your_rank, 1U);
+  EXPECT_EQ(job.table.roster_to(beta).your_rank, 0U);
+  EXPECT_EQ(job.table.roster_to(beta).members[1].host, "alpha:10");
+}
+
+TEST(Roster, a_parked_worker_that_lost_its_connection_is_known_again) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.down(job.table.join(worker_join(1, "alpha:10")));
+  const PeerId again = job.table.join(worker_join(1, "alpha:10"));
+  job.table.leave(job.worker1, 1, false);
+  job.table.join(worker_join(0, "beta:11"));
+  job.table.heartbeat(job.server, 2);
+  EXPECT_EQ(job.table.roster_to(again).your_rank, 1U);
+  EXPECT_EQ(job.table.roster_to(again).epoch, Epoch(2));
+}
+
+TEST(Roster, a_new_process_may_take_a_rank_of_an_epoch_that_is_ending) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  const PeerId fresh = job.table.join(worker_join(1, "delta:13", 1 + 1, 1));
+  EXPECT_TRUE(job.table.sent(fresh, Kind::kFail).empty());
+}
+
+TEST(Roster, two_of_the_next_generation_cannot_have_one_rank) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  job.table.join(worker_join(1, "alpha:10"));
+  const PeerId second = job.table.join(worker_join(1, "delta:13"));
+  EXPECT_TRUE(job.table.code_to(second) == Code::kMismatch);
+  EXPECT_THAT(job.table.text_to(second, Kind::kFail),
+              AllOf(HasSubstr("alpha:10"), HasSubstr("delta:13")));
+}
+
+TEST(Roster, a_rank_stays_taken_when_others_have_left_for_good) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, true);
+  const PeerId second = job.table.join(worker_join(1, "delta:13"));
+  EXPECT_TRUE(job.table.code_to(second) == Code::kMismatch);
+  const PeerId same_process = job.table.join(worker_join(1, "alpha:10"));
+  EXPECT_TRUE(job.table.sent(same_process, Kind::kFail).empty());
+}
+
+TEST(Roster, the_size_of_the_next_generation_is_not_compared_with_that_of_the_running_one) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, false);
+  const PeerId alpha = job.table.join(worker_join(1, "alpha:10", 3, 1));
+  const PeerId delta = job.table.join(worker_join(2, "delta:13", 3, 1));
+  const PeerId other = job.table.join(worker_join(3, "omega:14", 4, 1));
+  EXPECT_TRUE(job.table.sent(alpha, Kind::kFail).empty());
+  EXPECT_TRUE(job.table.sent(delta, Kind::kFail).empty());
+  EXPECT_THAT(job.table.text_to(other, Kind::kFail), HasSubstr("disagree"));
+  job.table.leave(job.worker1, 1, false);
+  job.table.join(worker_join(0, "beta:11", 3, 1));
+  job.table.heartbeat(job.server, 2);
+  EXPECT_EQ(job.table.roster_to(delta).members.size(), 4U);
+}
+
+TEST(Roster, a_late_join_of_the_last_epoch_takes_no_rank_of_the_next) {
+  Table table;
+  wire::Join alpha = worker_join(0, "alpha:10");
+  wire::Join beta = worker_join(1, "beta:11");
+  alpha.life = beta.life = 1000;
+  const PeerId older = table.up(Role::kWorker);
+  const PeerId zero = table.join(alpha);
+  const PeerId one = table.join(beta);
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.heartbeat(server, 1);
+  table.leave(zero, 0, false);
+  table.leave(one, 1, false);
+  table.say(older, Kind::kJoin, wire::encode(alpha));
+  EXPECT_TRUE(table.closed(older));
+  wire::Join swapped = worker_join(0, "beta:11");
+  swapped.life = 2000;
+  const PeerId next = table.join(swapped);
+  EXPECT_TRUE(table.sent(next, Kind::kFail).empty());
+}
+
 TEST(Roster, a_failing_worker_of_the_next_generation_does_not_disturb_the_running_one) {
   RunningJob job;
   job.table.leave(job.worker0, 0, false);

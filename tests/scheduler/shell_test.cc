@@ -29,6 +29,7 @@ struct Generation {
   std::uint32_t worker_count = 2;
   std::uint32_t server_count = 1;
   std::uint64_t barrier_count = 2;
+  std::uint32_t turn = 0;     // worker process n has rank (n + turn) mod worker_count
   std::uint32_t running = 0;  // workers that have not left
   std::uint32_t begun = 0;
   std::map<std::uint64_t, std::uint32_t> arrived;  // barrier -> workers
@@ -45,7 +46,8 @@ std::vector<Generation> one_generation(std::uint32_t workers, std::uint32_t serv
 
 class World;
 
-// One process: a server for the whole job, or a worker that lives through the generations its rank is part of.
+// One process: a server for the whole job, or a worker that lives through the generations its number is part of, in
+// each under another rank.
 class Process {
  public:
   Process(World& world, Role role, std::uint32_t number, TimeNs start_ns);
@@ -66,6 +68,7 @@ class Process {
   World& world_;
   const Role role_;
   const std::uint32_t number_;
+  std::uint32_t rank_ = 0;  // workers: in this generation
   const std::string host_;
   std::unique_ptr<SwitchTransport> transport_;
   std::unique_ptr<MemberPort> port_;
@@ -227,9 +230,10 @@ void Process::begin(std::size_t generation, TimeNs now) {
   port_.reset();
   left_ = false;
   barriers_done_ = 0;
+  rank_ = (number_ + wanted.turn) % wanted.worker_count;
   wire::Join join = role_ == Role::kServer
                         ? server_join(host_, static_cast<std::uint16_t>(4000 + number_))
-                        : worker_join(number_, host_, wanted.worker_count, wanted.server_count);
+                        : worker_join(rank_, host_, wanted.worker_count, wanted.server_count);
   port_ = std::make_unique<MemberPort>(std::move(join), world_.config(), *transport_);
   port_->tick(now);
 }
@@ -268,7 +272,7 @@ void Process::handle(const MemberEvent& event, TimeNs now) {
       EXPECT_FALSE(event.text.empty());
       break;
     case MemberEvent::Kind::kWorkerLeft:
-      EXPECT_NE(event.worker.value, number_);
+      EXPECT_NE(event.worker.value, rank_);
       break;
     case MemberEvent::Kind::kRoster:
       EXPECT_GT(event.roster.epoch, newest_);
@@ -313,7 +317,9 @@ void Process::next_generation(TimeNs now) {
     while (outcome_.is_ok() && ++generation_ < world_.generations().size()) {
       if (world_.generations()[generation_].worker_count <= number_) continue;
       port_.reset();
-      wake_ns_ = now + static_cast<TimeNs>(world_.prng().below(kSecond));
+      // Often at once, so that it is back long before the others have left.
+      wake_ns_ = now;
+      if (world_.prng().chance(0.5)) wake_ns_ += static_cast<TimeNs>(world_.prng().below(kSecond));
       return;
     }
   }
@@ -332,6 +338,7 @@ std::vector<Generation> random_generations(Prng& prng, std::uint32_t server_coun
     generation.worker_count = static_cast<std::uint32_t>(1 + prng.below(4));
     generation.server_count = static_cast<std::uint32_t>(1 + prng.below(server_count));
     generation.barrier_count = prng.below(4);
+    generation.turn = static_cast<std::uint32_t>(prng.below(4));
   }
   return generations;
 }
