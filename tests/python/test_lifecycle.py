@@ -170,6 +170,24 @@ def test_resume_changes_ranks_and_size():
         assert outcomes[:2] == [(2, 0, 1.0), (2, 1, 1.0)]
 
 
+def swap_ranks_without_waiting(times):
+    results = []
+    for _ in range(times):
+        rank = bps.rank()
+        results.append(bps.push_pull(torch.tensor([float(rank)]), average=False, name="swapped")[0].item())
+        if rank == 0:
+            time.sleep(0.05)  # the other one is back long before this one has left
+        bps.suspend()
+        bps.resume(2, 2, 1 - rank)
+        assert bps.rank() == 1 - rank
+    return results
+
+
+def test_workers_that_swap_their_ranks_need_not_wait_for_each_other():
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "5000"}) as cluster:
+        assert cluster.run(swap_ranks_without_waiting, 5) == [[1.0] * 5] * 2
+
+
 def test_resume_without_suspend_is_an_error(alone):
     with pytest.raises(ValueError, match="suspend"):
         bps.resume(1, 0, 0)
