@@ -98,9 +98,16 @@ def test_what_is_no_parameter_is_refused(alone):
         bps.broadcast_parameters({"extra": {}}, 0)
     with pytest.raises(ValueError, match="duplicates: w"):
         bps.broadcast_parameters([("w", torch.ones(1)), ("w", torch.ones(1))], 0)
-    for root in (1, -1, None):
+    for name, why in (("a\0b", "NUL"), ("w\udc80", "lone surrogate")):
+        with pytest.raises(ValueError, match=why):
+            bps.broadcast_parameters({name: torch.ones(1)}, 0)
+    with pytest.raises(ValueError, match="share one place in memory"):
+        bps.broadcast_parameters({"expanded": torch.ones(1).expand(3)}, 0)
+    for root in (1, -1, None, True, False, 0.0, "0"):
         with pytest.raises(ValueError, match="root_rank"):
             bps.broadcast_parameters({}, root)
+        with pytest.raises(ValueError, match="root_rank"):
+            bps.broadcast_object(1, root)
 
 
 # ---- optimizer state

@@ -193,6 +193,32 @@ def test_resume_without_suspend_is_an_error(alone):
         bps.resume(1, 0, 0)
 
 
+def test_a_job_of_one_resumes_without_servers(alone, monkeypatch):
+    for name in session.RESUMED:
+        monkeypatch.setenv(name, "1")  # so that they are as before after the test
+        monkeypatch.delenv(name)
+    for _ in range(2):
+        bps.suspend()
+        bps.resume(1, 0, 0)
+        assert (bps.size(), bps.rank()) == (1, 0)
+        assert bps.push_pull(torch.ones(1), False).item() == 1.0
+    bps.shutdown()
+    bps.init()  # the environment is one that init() takes
+
+
+@pytest.mark.parametrize("numbers, why", [((2, 0, 0), "num_servers is 0: 2 workers"), ((-1, 1, 0), "DMLC_NUM_WORKER")])
+def test_a_resume_that_fails_leaves_the_environment_as_it_was(monkeypatch, numbers, why):
+    for name in session.RESUMED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DMLC_NUM_WORKER", "1")
+    before = dict(os.environ)
+    with pytest.raises(ValueError, match=why):
+        bps.resume(*numbers)
+    assert dict(os.environ) == before
+    bps.init()
+    bps.shutdown()
+
+
 def leave_while_others_wait():
     outcomes = []
 

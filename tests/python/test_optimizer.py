@@ -411,6 +411,8 @@ def test_wrong_arguments_are_refused_with_a_reason(alone):
         bps.DistributedOptimizer(sgd, backward_passes_per_step=0)
     with pytest.raises(ValueError, match=r"torch\.optim\.Optimizer"):
         bps.DistributedOptimizer(model)
+    with pytest.raises(ValueError, match="lone surrogate"):
+        bps.DistributedOptimizer(sgd, [("w\udc80", model.weight)])
     assert bps.DistributedOptimizer(sgd).find_duplicates([1, 2, 1]) == {1}
 
 
@@ -441,6 +443,44 @@ def test_misuse_is_told_from_use(job2):
     job2.run(guards)
 
 
+def count_passes():
+    model = nn.Linear(2, 1)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2
+    )
+    backward = lambda: model(torch.ones(1, 2)).sum().backward()  # noqa: E731
+    for passes in (2, 1, 2, 0):  # fewer are no misuse
+        for _ in range(passes):
+            backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    backward()
+    optimizer.zero_grad()
+    backward()
+    with pytest.raises(AssertionError, match=r"before optimizer.step"):
+        optimizer.zero_grad()
+    with pytest.raises(AssertionError, match=r"more than backward_passes_per_step \(2\) times"):
+        backward()
+    with pytest.raises(AssertionError, match="under way"):
+        optimizer.set_backward_passes_per_step(3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 2)).sum()
+        loss.backward()
+        return loss
+
+    model = nn.Linear(2, 1)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    backward()
+    optimizer.step(closure)
+
+
+def test_backward_passes_are_counted_alike_with_two_workers_and_alone(job2, alone):
+    job2.run(count_passes)
+    count_passes()
+
+
 def test_alone_nothing_is_pushed_and_state_is_kept(alone):
     model = make_model()
     plain = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -454,7 +494,6 @@ def test_alone_nothing_is_pushed_and_state_is_kept(alone):
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
     before = bps.metrics().finished_operations
     nn.functional.cross_entropy(model(inputs), labels).backward()
-    nn.functional.cross_entropy(model(inputs), labels).backward()  # any number: nothing is under way
     optimizer.step()
     optimizer.load_state_dict(saved)
     optimizer.step()

@@ -433,6 +433,35 @@ def test_what_cannot_be_summed_is_refused_with_a_reason(alone):
         ops.byteps_torch_set_num_grads(0)
 
 
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        (5, "name is 5: the name of a tensor is a str, not int"),
+        (b"bytes", "is a str, not bytes"),
+        ("a\0b", "NUL"),
+        ("w\udc80", "lone surrogate"),
+    ],
+)
+def test_what_is_no_name_is_refused_before_anything_travels(alone, name, why):
+    before = bps.metrics().finished_operations
+    for call in (bps.push_pull, bps.push_pull_async, bps.push_pull_inplace, bps.byteps_push_pull):
+        with pytest.raises(ValueError, match=why):
+            call(torch.ones(2), name=name)
+    with pytest.raises(ValueError, match=why):
+        bps.declare(name)
+    assert bps.metrics().finished_operations == before and not ops._operations
+
+
+def test_a_result_cannot_land_in_elements_that_share_memory(alone):
+    before = bps.metrics().finished_operations
+    for tensor in (torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 2)):
+        with pytest.raises(ValueError, match="share one place in memory"):
+            bps.push_pull_inplace(tensor)
+    assert bps.metrics().finished_operations == before and not ops._operations
+    assert torch.equal(bps.push_pull(torch.ones(1).expand(3)), torch.ones(3))
+    assert torch.equal(bps.push_pull_inplace(torch.ones(1, 3).expand(1, 3)), torch.ones(1, 3))
+
+
 def test_a_job_of_one_gives_back_what_it_gets(alone):
     every_dtype_and_shape()
     non_contiguous()

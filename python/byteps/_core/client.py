@@ -32,6 +32,19 @@ def library() -> Library:
     return _library
 
 
+def encoded_name(name: str) -> bytes:
+    """The bytes by which a tensor is known. InvalidArgumentError when it is no text that can travel: C ends a name at
+    NUL, and a lone surrogate has no UTF-8."""
+    if not isinstance(name, str):
+        raise errors.InvalidArgumentError(f"name is {name!r}: the name of a tensor is a str, not {type(name).__name__}")
+    if "\0" in name:
+        raise errors.InvalidArgumentError(f"name is {name!r}: it contains a NUL character, which names may not")
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgumentError(f"name is {name!r}: it contains a lone surrogate, so it is no text") from None
+
+
 class Metrics(NamedTuple):
     """Counted since the job was joined. Bytes are those of tensors, without headers."""
 
@@ -123,7 +136,7 @@ class Job:
         tensor = abi.Tensor(
             abi.TENSOR_BYTES,
             dtype,
-            name.encode(),
+            encoded_name(name),
             input,
             output,
             element_count,

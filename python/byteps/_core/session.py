@@ -11,11 +11,13 @@ import itertools
 import os
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from byteps._core import errors
 from byteps._core.client import Job, Metrics
 
+# What resume() says to the core.
+RESUMED = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_WORKER_ID", "BYTEPS_GLOBAL_RANK")
 SPEED_INTERVAL_S = 10.0
 NO_SPEED = (0, -5.0)
 
@@ -97,18 +99,28 @@ def suspend() -> None:
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
-    """Joins a job with `num_workers` worker machines and `num_servers` servers as rank `global_rank`. Names keep their
-    meaning; parameters are not synchronized: broadcast them. `context` is accepted for compatibility."""
+    """Joins a job with `num_workers` worker machines and `num_servers` servers as rank `global_rank`. A job of
+    one may have 0 servers. Names keep their meaning; parameters are not synchronized: broadcast them. When it raises,
+    the environment is as before. `context` is accepted for compatibility."""
     del context
     with _lock:
         if _session is not None:
             raise errors.InvalidArgumentError("resume() in a running job: call suspend() first")
         local_size = int(os.environ.get("BYTEPS_LOCAL_SIZE") or 1)
-        os.environ["DMLC_NUM_WORKER"] = str(num_workers)
-        os.environ["DMLC_NUM_SERVER"] = str(num_servers)
-        os.environ["BYTEPS_GLOBAL_RANK"] = str(global_rank)
-        os.environ["DMLC_WORKER_ID"] = str(global_rank // local_size)
-        _join()
+        if num_servers == 0 and num_workers * local_size != 1:
+            raise errors.InvalidArgumentError(
+                f"num_servers is 0: {num_workers * local_size} workers have nobody to sum for them; only 1 needs none"
+            )
+        former = {name: os.environ.get(name) for name in RESUMED}
+        machine = global_rank // local_size
+        try:
+            _set_environment(dict(zip(RESUMED, map(str, (num_workers, num_servers, machine, global_rank)))))
+            if num_servers == 0:
+                del os.environ["DMLC_NUM_SERVER"]  # none is said by leaving it out
+            _join()
+        except BaseException:
+            _set_environment(former)
+            raise
 
 
 def size() -> int:
@@ -145,6 +157,14 @@ def get_pushpull_speed() -> Tuple[int, float]:
     """(milliseconds since 1970, MB/s): the bytes of finished push_pulls since the last point, at most one point every
     10 s; (0, -5.0) when there is none yet, and with BYTEPS_TELEMETRY_ON=0."""
     return current().take_speed()
+
+
+def _set_environment(values: Mapping[str, Optional[str]]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _join() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 import torch
 
 from byteps._core import abi, errors, session
+from byteps._core.client import encoded_name
 from byteps.torch import ops
 
 try:
@@ -133,6 +134,7 @@ def _named_tensors(params: Parameters) -> List[Tuple[str, torch.Tensor]]:
             raise ValueError(
                 f"'{name}' is a {type(tensor).__name__}, not a tensor; use broadcast_object for other objects"
             )
+        encoded_name(str(name))
     duplicates = sorted(name for name, uses in Counter(str(name) for name, _ in items).items() if uses > 1)
     if duplicates:
         raise ValueError("names must be unique. Found duplicates: " + ", ".join(duplicates))
@@ -217,7 +219,7 @@ def _copy(value: Any, former: Any, visit: Callable[[Any, Any], Any]) -> Any:
 
 def _check_root(root_rank: int) -> None:
     size = session.job().size
-    if not isinstance(root_rank, int) or not 0 <= root_rank < size:
+    if isinstance(root_rank, bool) or not isinstance(root_rank, int) or not 0 <= root_rank < size:
         raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, 0 to {size - 1}")
 
 

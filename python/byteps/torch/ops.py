@@ -17,7 +17,7 @@ from typing import Any, Dict, Optional, Tuple, Type
 import torch
 
 from byteps._core import abi, errors, session
-from byteps._core.client import Job
+from byteps._core.client import Job, encoded_name
 from byteps._core.session import (
     barrier,
     get_pushpull_speed,
@@ -215,8 +215,7 @@ def synchronize(handle: int) -> torch.Tensor:
 def declare(name: str) -> int:
     """Accepted for compatibility: names need no declaration, nor any order of it. Returns 0."""
     session.current()
-    if not isinstance(name, str):
-        raise ValueError(f"the name of a tensor is a str, not {type(name).__name__}")
+    encoded_name(name)
     return 0
 
 
@@ -233,7 +232,11 @@ def start(
 ) -> int:
     """Starts `operation` on `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself."""
     current = session.current()
+    if name is not None:
+        encoded_name(name)  # before anything is noted or made
     kind = _element_kind(tensor)
+    if output is tensor:
+        check_no_overlap(tensor)
     source = tensor
     if not tensor.is_contiguous() or tensor.is_neg():
         source = tensor.detach().resolve_neg().contiguous()
@@ -250,6 +253,7 @@ def start_broadcast(tensor: torch.Tensor, root: int, name: str) -> int:
     must be unique."""
     current = session.current()
     _check_dense_on_cpu(tensor)
+    check_no_overlap(tensor)
     kind, count = _ELEMENT_KINDS.get(tensor.dtype, abi.UINT8), tensor.numel()
     if tensor.dtype not in _ELEMENT_KINDS:
         count *= tensor.element_size()
@@ -258,6 +262,15 @@ def start_broadcast(tensor: torch.Tensor, root: int, name: str) -> int:
         buffer = tensor.detach().resolve_neg().resolve_conj().contiguous()
     entry = _Operation(current.job, buffer, buffer, tensor)
     return _submit(entry, kind, count, abi.BROADCAST, name, root, 0, True)
+
+
+def check_no_overlap(tensor: torch.Tensor) -> None:
+    """A result cannot land in a tensor whose elements share memory; torch would say so only after the exchange."""
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+        raise ValueError(
+            "several elements of the tensor share one place in memory (expand() makes such tensors), so no result can "
+            "land in it: use tensor.clone()"
+        )
 
 
 def _submit(

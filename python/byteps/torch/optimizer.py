@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 import torch
 
 from byteps._core import abi, errors, session
+from byteps._core.client import encoded_name
 from byteps.torch import ops
 from byteps.torch.compression import Compression, Compressor
 
@@ -160,7 +161,7 @@ class _DistributedOptimizer:
             self.synchronize()
             self._synchronized = False
             return self._step_here(None, kwargs)
-        if any(slot.handle is not None for slot in self._slots):
+        if self._is_under_way():
             self.synchronize()
 
         def averaged_closure() -> Any:
@@ -196,6 +197,7 @@ class _DistributedOptimizer:
     # ---- pushing
 
     def _add_slot(self, parameter: torch.Tensor, name: str) -> None:
+        encoded_name(name)
         spec = (parameter.dtype, tuple(parameter.shape), self._compression)
         wire_name = session.current().lasting_name("Gradient." + name, spec)
         self._slots.append(_Slot(parameter, wire_name, -len(self._slots), self._passes_per_step))
@@ -209,8 +211,6 @@ class _DistributedOptimizer:
 
     def _make_hook(self, slot: _Slot) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
-            if _alone():
-                return
             if slot.handle is not None or slot.passes_left <= 0:
                 raise AssertionError(
                     f"{slot.name}: gradients were computed more than backward_passes_per_step "
@@ -219,7 +219,7 @@ class _DistributedOptimizer:
                 )
             self._synchronized = False
             slot.passes_left -= 1
-            if slot.passes_left == 0:
+            if slot.passes_left == 0 and not _alone():
                 self._push(slot)
 
         return hook
@@ -298,8 +298,12 @@ class _DistributedOptimizer:
         if hasattr(self._original, "_step_count"):  # older torch counts
             self._original._step_count += 1
 
+    def _is_under_way(self) -> bool:
+        """Some gradient is complete. Alone none travels, but what is wrong with two workers is wrong there too."""
+        return any(slot.handle is not None or slot.passes_left <= 0 for slot in self._slots)
+
     def _raise_if_under_way(self, what: str) -> None:
-        if any(slot.handle is not None for slot in self._slots):
+        if self._is_under_way():
             raise AssertionError(f"{what}. This is prohibited: gradients are under way")
 
 
