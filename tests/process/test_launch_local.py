@@ -247,6 +247,14 @@ def test_a_wrong_command_line_is_named(place, arguments, code, text):
     assert place.left() == []
 
 
+@pytest.mark.parametrize("name", ["./train.sh", "train.sh", "."])
+def test_what_is_there_but_not_executable_is_told_from_what_is_missing(place, name):
+    (place.folder / "train.sh").write_text("#!/bin/sh\n")
+    code, out, err = place.run("--local", "--", name, environ={"PATH": f"/nowhere:{place.folder}"})
+    assert code == 126
+    assert f"{name}' is not executable" in err and "no program" not in err
+
+
 def test_missing_executables_are_named(place):
     code, out, err = place.run("--local", "--", "true", environ={"BYTEPS_BIN": "/nowhere"})
     assert code == 127
@@ -287,6 +295,16 @@ def test_a_line_without_an_end_and_bytes_that_are_no_text_arrive(place):
     assert launcher.wait(timeout=20) == 0
     assert raw.replace(b"\n[worker 0] x", b"x").count(b"x") == 300000
     assert raw.startswith(b"[worker 0] \xff\xfe x") and raw.endswith(b"[worker 0] last\n")
+
+
+def test_who_is_missing_is_said_once(place):
+    program = "import os, runpy, sys, time\nif os.environ['BYTEPS_LOCAL_RANK'] == '1': time.sleep(7)\n"
+    program += f"sys.argv = [{MEMBER!r}]; runpy.run_path({MEMBER!r}, run_name='__main__')"
+    code, out, err = place.run("--local", "--servers", "2", "--", PYTHON, "-c", program)
+    assert code == 0, err
+    notices = [line for line in err.splitlines() if "waiting for" in line]
+    assert len(notices) == 1 and notices[0].startswith("[scheduler] ")
+    assert "waiting for worker 1 of 2; here: worker 0" in notices[0]
 
 
 def test_no_prefix_leaves_the_output_as_it_is(place):

@@ -12,6 +12,7 @@ once the result is decided is not shown: the loss of the others is no news then.
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import socket
@@ -30,6 +31,11 @@ LAST_LINES = 10
 READ_BYTES = 64 << 10
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 
+
+# Who is missing: the scheduler tells it all members, and each of them says it.
+ROLL_CALL = re.compile(
+    rb"\[byteps WARNING [^\]]*\] waiting (for .*; here: |until all servers have taken up epoch )"
+)
 
 WORKERS = frozenset(["worker"])
 HELD_BY_SCHEDULER = frozenset(["worker", "server"])
@@ -76,6 +82,7 @@ class Crew:
         self._result: Optional[int] = None  # decided: everything is being ended
         self._steps: List[Step] = []
         self._services_are_muted = False
+        self._scheduler_is_here = any(m.process.role == "scheduler" for m in self._members)
         self._signal_in, self._signal_out = socket.socketpair()
 
     def run(self) -> int:
@@ -183,6 +190,8 @@ class Crew:
         if not piece.is_progress:
             member.last_lines.append(piece.text)
         if self._services_are_muted and not member.is_worker:
+            return
+        if self._scheduler_is_here and member.process.role != "scheduler" and ROLL_CALL.match(piece.text):
             return
         try:
             self._screen.show(own, member.label, piece)

@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Optional
 from byteps.launcher import plan
 from byteps.launcher.crew import Crew
 from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job
-from byteps.launcher.plan import CannotStart, Plan
+from byteps.launcher.plan import CannotStart, NotExecutable, Plan
 from byteps.launcher.screen import Screen
 
 EXIT_USAGE = 2
@@ -43,7 +43,8 @@ NVIDIA_VISIBLE_DEVICES, or BYTEPS_LOCAL_SIZE, or 1.
 
 The command is run as given, without a shell; a single argument with spaces is split as a shell would.
 Exit code: 0 when all workers ended with 0; that of the process that failed (128 + n for signal n); 2 when an option
-or variable is wrong, with its name; 127 when the program does not exist. All variables: docs/env.md.
+or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist.
+All variables: docs/env.md.
 """
 
 
@@ -57,6 +58,8 @@ def main(argv: Optional[List[str]] = None) -> int:
         return run_from_environment(command, environ, options.grace)
     except (BadEnvironment, UsageError) as error:
         return fail(str(error), EXIT_USAGE)
+    except NotExecutable as error:
+        return fail(str(error), EXIT_NOT_EXECUTABLE)
     except CannotStart as error:
         return fail(str(error), EXIT_NOT_FOUND)
     except OSError as error:

@@ -31,6 +31,10 @@ class CannotStart(Exception):
     """Something needed is not there; the text says what and where it was looked for."""
 
 
+class NotExecutable(CannotStart):
+    """It is there, but may not be run."""
+
+
 @dataclass
 class Process:
     """One process to start."""
@@ -133,6 +137,10 @@ def find_command(command: List[str], environ: Mapping[str, str]) -> List[str]:
     """The command with its program as a path."""
     path = shutil.which(command[0], path=environ.get("PATH", os.defpath))
     if path is None:
+        folders = [""] if os.path.dirname(command[0]) else environ.get("PATH", os.defpath).split(os.pathsep)
+        for candidate in (os.path.join(folder, command[0]) for folder in folders):
+            if os.path.exists(candidate):
+                raise NotExecutable(f"'{candidate}' is not executable")
         raise CannotStart(f"there is no program '{command[0]}' (looked along PATH)")
     return [path] + command[1:]
 
