@@ -121,6 +121,7 @@ class SimCluster {
 
 struct SchedulerProcess {
   SchedulerProcess(SimCluster& cluster, const Config& config, HostIndex host);
+  ~SchedulerProcess() { transport.die(); }
   static Endpoint endpoint() { return {"scheduler", 9000}; }
 
   SimCluster::Seat seat;
@@ -131,11 +132,13 @@ struct SchedulerProcess {
 struct ServerProcess {
   ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number, HostIndex host,
                 std::uint32_t shard_count);
+  ~ServerProcess() { transport.die(); }
   bool is_finished() const;
 
   struct ShardUnit {
     ShardUnit(SimCluster& cluster, const Config& config, const std::string& name, ShardIndex index,
               HostIndex host, const Endpoint& endpoint, Mailbox<ShardNotice>& notices);
+    ~ShardUnit() { transport.die(); }
     SimCluster::Seat seat;
     SimTransport transport;
     Mailbox<ShardCommand> inbox;
@@ -152,6 +155,7 @@ struct WorkerProcess {
   // `name` must differ from those of all other processes; `host_text` is what the worker says of itself.
   WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,
                 std::string host_text, HostIndex host, std::function<void()> after_turn = {});
+  ~WorkerProcess() { transport.die(); }
 
   SimCluster::Seat seat;
   SimTransport transport;

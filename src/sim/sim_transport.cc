@@ -23,6 +23,12 @@ SimTransport::SimTransport(SimNetwork& network, SimTransportOptions options)
     : network_(network), options_(std::move(options)), number_(network.attach(*this)) {}
 
 SimTransport::~SimTransport() {
+  die();
+}
+
+void SimTransport::die() {
+  if (is_dead_) return;
+  is_dead_ = true;
   network_.detach(*this);
   for (auto& [id, peer] : peers_) {
     for (Ready& ready : peer.ready) {

@@ -29,10 +29,13 @@ class SimTransport final : public Transport {
  public:
   // The network must outlive the transport.
   SimTransport(SimNetwork& network, SimTransportOptions options);
-  // The process dies: lent payloads are the lender's again, the peers find out as if the connections had been closed.
-  ~SimTransport() override;
+  ~SimTransport() override;  // die()
   SimTransport(const SimTransport&) = delete;
   SimTransport& operator=(const SimTransport&) = delete;
+
+  // The process dies: lent payloads are the lender's again, the peers find out as if the connections had been closed.
+  // No other function may be called any more. Whoever lent memory calls it before that memory goes.
+  void die();
 
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
   Status send(PeerId peer, const Outgoing& message) override;
@@ -94,6 +97,7 @@ class SimTransport final : public Transport {
   SimNetwork& network_;
   const SimTransportOptions options_;
   std::uint32_t number_ = 0;
+  bool is_dead_ = false;
   std::uint32_t last_peer_ = 0;
   std::map<PeerId, Peer> peers_;
   std::deque<PeerId> ready_peers_;             // each with something in `ready`

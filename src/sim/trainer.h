@@ -99,12 +99,12 @@ class Trainer {
   State state_ = State::kStarting;
   std::uint32_t generation_ = 0;
   std::uint32_t lives_ = 0;
+  std::vector<std::unique_ptr<GuardedMemory>> memory_;  // outlives the process that lends it
   std::unique_ptr<WorkerProcess> process_;
   std::size_t step_ = 0;
   bool waits_ = false;  // for all handles
   std::uint32_t barriers_ = 0;
   std::vector<Pending> operations_;  // not ended
-  std::vector<std::unique_ptr<GuardedMemory>> memory_;
   std::map<std::pair<std::uint32_t, bool>, GuardedMemory*>
       idle_memory_;  // by tensor and whether it is an output
   std::uint64_t scribbles_ = 0;
