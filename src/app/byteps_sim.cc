@@ -23,6 +23,7 @@ constexpr const char* kHelp =
   --first-seed N   the first of them (default 1); the others follow it
   --workers N      always so many workers (1 to 16; default: 1 to 5, by seed)
   --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
+  --lose-process   in each world one process dies, so handles may end with errors, but all must end
   --events N       how many of the last events a failure tells (default 60)
   --verbose        a line for each seed
   --help
@@ -43,6 +44,7 @@ struct Arguments {
   std::uint64_t servers = 0;
   std::uint64_t events = 60;
   bool verbose = false;
+  bool lose_process = false;
   bool help = false;
 };
 
@@ -60,8 +62,10 @@ std::optional<Arguments> parse(int argc, char** argv) {
                  {"--events", &arguments.events, 0, 1'000'000}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    bool known = word == "--verbose" || word == "--help" || word == "-h";
+    bool known =
+        word == "--verbose" || word == "--lose-process" || word == "--help" || word == "-h";
     arguments.verbose |= word == "--verbose";
+    arguments.lose_process |= word == "--lose-process";
     arguments.help |= word == "--help" || word == "-h";
     for (const auto& number : numbers) {
       if (word != number.name || i + 1 == argc) continue;
@@ -88,6 +92,7 @@ std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
   std::string command = "byteps_sim --seeds 1 --first-seed " + std::to_string(seed);
   if (arguments.workers > 0) command += " --workers " + std::to_string(arguments.workers);
   if (arguments.servers > 0) command += " --servers " + std::to_string(arguments.servers);
+  if (arguments.lose_process) command += " --lose-process";
   return command;
 }
 
@@ -97,6 +102,7 @@ sim::WorldOptions world_options(const Arguments& arguments, std::uint64_t seed) 
   const auto chosen = [](std::uint64_t count) {
     return count == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(count));
   };
+  options.lose_process = arguments.lose_process;
   options.plan.worker_count = chosen(arguments.workers);
   options.plan.server_count = chosen(arguments.servers);
   return options;
@@ -123,12 +129,13 @@ int run(const Arguments& arguments, std::uint64_t& current_seed) {
     const sim::WorldResult result = sim::run_world(world_options(arguments, seed));
     if (!result.ok() && ++failed <= kReportsMax) tell_failure(arguments, seed);
     if (arguments.verbose) {
-      std::printf("seed %llu: %s; %llu messages, %llu faults, %llu reconnects, %.0f ms%s\n",
+      std::printf("seed %llu: %s; %llu messages, %llu faults, %llu reconnects, %.0f ms%s%s%s\n",
                   static_cast<unsigned long long>(seed), result.size.c_str(),
                   static_cast<unsigned long long>(result.messages),
                   static_cast<unsigned long long>(result.faults),
                   static_cast<unsigned long long>(result.reconnects),
                   static_cast<double>(result.virtual_ns) / kMillisecond,
+                  result.lost.empty() ? "" : ", lost ", result.lost.c_str(),
                   result.ok() ? "" : ": FAILED");
     }
     if (progress && (i % 16 == 15 || i + 1 == arguments.seeds)) {

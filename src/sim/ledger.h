@@ -41,6 +41,11 @@ class Ledger {
   Invariant invariant() const { return invariant_; }
   const std::string& text() const { return text_; }
 
+  // A process died, so the job must fail: handles may end with errors, but must end.
+  void lose(std::string who) { lost_ = std::move(who); }
+  const std::string& lost() const { return lost_; }  // empty: none
+  bool has_lost() const { return !lost_.empty(); }
+
   const WorldPlan& plan() const { return plan_; }
   std::uint32_t worker_count() const { return plan_.config.job.worker_count; }
 
@@ -60,6 +65,7 @@ class Ledger {
   const WorldPlan& plan_;
   Invariant invariant_ = Invariant::kNone;
   std::string text_;
+  std::string lost_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::vector<std::byte>>
       results_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> barriers_;

@@ -45,7 +45,9 @@ Trainer::Trainer(SimCluster& cluster, Ledger& ledger, Trace& trace, std::uint32_
 
 void Trainer::start() {
   state_ = State::kStarting;
-  cluster_.at(cluster_.now() + own_plan().start_ns, [this] { begin_life(); });
+  cluster_.at(cluster_.now() + own_plan().start_ns, [this] {
+    if (state_ == State::kStarting) begin_life();
+  });
 }
 
 void Trainer::begin_life() {
@@ -58,6 +60,7 @@ void Trainer::begin_life() {
       cluster_, config, "worker " + rank_text + " life " + std::to_string(generation_),
       "worker-" + rank_text + ":" + std::to_string(lives_), 100 + rank_, [this] { after_turn(); });
   step_ = 0;
+  waits_ = false;
   barriers_ = 0;
   idle_memory_.clear();
   state_ = State::kJoining;
@@ -69,16 +72,14 @@ void Trainer::after_turn() {
     case State::kJoining: {
       const Status joined = process_->door.state();
       if (joined.is(Code::kAgain)) return;
-      if (!joined.is_ok()) return fail(Invariant::kGoodEnd, "could not join: " + joined.text());
+      if (!joined.is_ok()) return job_failed(joined);
       state_ = State::kWorking;
       return next_step();
     }
     case State::kWorking:
       return go_on();
     case State::kReady:
-      if (!process_->door.state().is_ok()) {
-        fail(Invariant::kGoodEnd, "the job failed: " + process_->door.state().text());
-      }
+      if (!process_->door.state().is_ok()) job_failed(process_->door.state());
       return;
     case State::kLeaving:
       if (process_->worker.finished()) end_life();
@@ -91,7 +92,7 @@ void Trainer::after_turn() {
 
 void Trainer::go_on() {
   const Status state = process_->door.state();
-  if (!state.is_ok()) return fail(Invariant::kGoodEnd, "the job failed: " + state.text());
+  if (!state.is_ok()) return job_failed(state);
   if (waits_ && operations_.empty()) {
     waits_ = false;
     next_step();
@@ -125,14 +126,33 @@ void Trainer::release() {
   CHECK(state_ == State::kReady);
   state_ = State::kLeaving;
   cluster_.at(cluster_.now() + own_plan().leave_gap_ns, [this] {
+    if (state_ != State::kLeaving || !process_) return;
     trace_.note(cluster_.now(), Trace::What::kLeave, rank_, generation_);
     process_->door.leave(generation_ + 1 == ledger_.plan().generations.size());
   });
 }
 
+// Without a lost process the job never fails; with one, everything that waits ends with an error.
+void Trainer::job_failed(const Status& why) {
+  if (!ledger_.has_lost()) return fail(Invariant::kGoodEnd, "the job failed: " + why.text());
+  state_ = State::kLeaving;
+  if (process_->worker.finished()) end_life();
+}
+
+void Trainer::die() {
+  process_.reset();
+  operations_.clear();
+  state_ = State::kDone;
+}
+
 void Trainer::end_life() {
   const Status state = process_->door.state();
-  if (!state.is(Code::kCancelled)) fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
+  if (!state.is(Code::kCancelled) && !ledger_.has_lost()) {
+    fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
+  }
+  if (!operations_.empty()) {
+    fail(Invariant::kOneEnd, "is finished, but " + describe(operations_[0]) + " has not ended");
+  }
   if (process_->transport.lent_payloads() > 0) {
     fail(Invariant::kLentComesBack, "is finished while payloads are lent");
   }
@@ -140,8 +160,10 @@ void Trainer::end_life() {
   // Called from a turn of the process, so it cannot end here.
   state_ = State::kStarting;
   cluster_.at(cluster_.now(), [this] {
+    if (state_ != State::kStarting) return;
     process_.reset();
-    if (++generation_ < ledger_.plan().generations.size()) return start();
+    const bool goes_on = !ledger_.has_lost();
+    if (++generation_ < ledger_.plan().generations.size() && goes_on) return start();
     state_ = State::kDone;
   });
 }
@@ -193,6 +215,7 @@ void Trainer::submit(const StepPlan& step) {
   submission.once = tensor.once;
   const Result<HandleId> handle = process_->door.submit(submission);
   if (!handle.is_ok()) {
+    if (ledger_.has_lost()) return;
     return fail(Invariant::kOneEnd,
                 "could not submit " + facts.name + ": " + handle.status().text());
   }
@@ -207,6 +230,7 @@ void Trainer::submit(const StepPlan& step) {
 void Trainer::begin_barrier() {
   const Result<HandleId> handle = process_->door.begin_barrier();
   if (!handle.is_ok()) {
+    if (ledger_.has_lost()) return;
     return fail(Invariant::kOneEnd, "could not begin a barrier: " + handle.status().text());
   }
   Pending operation;
@@ -245,6 +269,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
     fail(Invariant::kOneEnd, describe(operation) + " is still known after its end");
   }
   if (operation.is_barrier) {
+    if (!status.is_ok() && ledger_.has_lost()) return;
     if (!status.is_ok()) fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
     if (ledger_.begun_barriers(generation_, operation.barrier) != ledger_.worker_count()) {
       fail(Invariant::kOneEnd, describe(operation) + " ended before all had begun it");
@@ -252,7 +277,8 @@ void Trainer::ended(Pending& operation, const Status& status) {
     return;
   }
   const bool odd = plan().tensors[operation.tensor].odd_rank.has_value();
-  if (odd ? !status.is(Code::kMismatch) : !status.is_ok()) {
+  const bool as_it_must = odd ? status.is(Code::kMismatch) : status.is_ok();
+  if (!as_it_must && (status.is_ok() || !ledger_.has_lost())) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }
   if (!odd && status.is_ok()) check_result(operation);

@@ -51,6 +51,10 @@ class Trainer {
   // All steps of this generation are done and all handles have ended; it leaves when release() is called.
   bool is_ready_to_leave() const { return state_ == State::kReady; }
   void release();
+  // Its process dies now, if it has one; it does not come back.
+  void die();
+  bool has_process() const { return process_ != nullptr; }
+  bool is_working() const { return state_ == State::kWorking; }
   // All its lives are over.
   bool is_done() const { return state_ == State::kDone; }
   std::uint32_t generation() const { return generation_; }
@@ -88,6 +92,7 @@ class Trainer {
   void check_result(Pending& operation);
   void free_memory(GuardedMemory& memory, const std::string& what);
   void end_life();
+  void job_failed(const Status& why);
   void fail(Invariant invariant, const std::string& text);
   std::string describe(const Pending& operation) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,7 +49,8 @@ std::string message_text(std::span<const std::byte> bytes) {
 class World {
  public:
   explicit World(const WorldOptions& options)
-      : trace_(options.trace_events),
+      : lose_process_(options.lose_process),
+        trace_(options.trace_events),
         prng_(options.seed),
         plan_(make_plan(options.plan, prng_.split())),
         ledger_(plan_),
@@ -122,12 +124,47 @@ class World {
     if (!breaches.empty()) ledger_.fail(Invariant::kContract, breaches.front());
     release_trainers();
     end_processes();
+    const auto works = [](const auto& trainer) { return trainer->is_working(); };
+    if (lose_process_ && std::all_of(trainers_.begin(), trainers_.end(), works)) {
+      lose_process_ = false;
+      const auto within = static_cast<std::uint64_t>(plan_.config.timeout.failure_ns / 10);
+      cluster_->at(cluster_->now() + static_cast<TimeNs>(fault_prng_.below(within)),
+                   [this] { lose_one(); });
+    }
+  }
+
+  // Whoever dies is missed within the failure timeout; those that would join again give up at the start timeout.
+  void lose_one() {
+    std::vector<std::pair<std::string, std::function<void()>>> living;
+    if (scheduler_) {
+      living.emplace_back("the scheduler", [this] {
+        scheduler_.reset();
+        scheduler_end_ = Status::ok();
+      });
+    }
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      if (!servers_[i]) continue;
+      living.emplace_back("server " + std::to_string(i), [this, i] {
+        servers_[i].reset();
+        server_ends_[i] = Status::ok();
+      });
+    }
+    for (std::size_t i = 0; i < trainers_.size(); ++i) {
+      if (!trainers_[i]->has_process()) continue;
+      living.emplace_back("worker " + std::to_string(i), [this, i] { trainers_[i]->die(); });
+    }
+    if (living.empty()) return;
+    const auto& [who, die] = living[fault_prng_.below(living.size())];
+    ledger_.lose(who);
+    if (trace_.keeps_text()) trace_.say(cluster_->now(), who + " dies");
+    die();
+    plan_.limit_ns = cluster_->now() + plan_.config.timeout.start_ns + 20 * kSecond;
   }
 
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
   void release_trainers() {
     const auto ready = [](const auto& trainer) { return trainer->is_ready_to_leave(); };
-    if (!plan_.check_memory) {
+    if (!plan_.check_memory || ledger_.has_lost()) {
       for (auto& trainer : trainers_) {
         if (ready(trainer)) trainer->release();
       }
@@ -139,6 +176,7 @@ class World {
     cluster_->at(std::max(cluster_->now(), faults_end_ns) + plan_.config.timeout.failure_ns,
                  [this] {
                    is_settling_ = false;
+                   if (ledger_.has_lost()) return;
                    check_server_memory();
                    for (auto& trainer : trainers_) {
                      if (trainer->is_ready_to_leave()) trainer->release();
@@ -276,6 +314,11 @@ class World {
   }
 
   void check_end() {
+    if (!ledger_.has_lost()) check_good_end();
+    check_nothing_left();
+  }
+
+  void check_good_end() {
     if (!scheduler_end_->is_ok()) {
       ledger_.fail(Invariant::kGoodEnd, "the scheduler ended with " + scheduler_end_->text());
     }
@@ -284,6 +327,9 @@ class World {
       ledger_.fail(Invariant::kGoodEnd,
                    "server " + std::to_string(i) + " ended with " + server_ends_[i]->text());
     }
+  }
+
+  void check_nothing_left() {
     // What is still on the way must not reach anybody's memory.
     for (int i = 0; i < 1000 && cluster_->step(); ++i) {
     }
@@ -325,10 +371,12 @@ class World {
     result.turns = cluster_->turns();
     result.faults = faults_;
     for (const auto& trainer : trainers_) result.reconnects += trainer->reconnects();
+    result.lost = ledger_.lost();
     result.virtual_ns = cluster_->now();
     return result;
   }
 
+  bool lose_process_;
   Trace trace_;
   Prng prng_;
   WorldPlan plan_;

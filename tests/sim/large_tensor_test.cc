@@ -1,5 +1,5 @@
-// A tensor of more than 4 GiB through the whole cluster: scheduler, server, two workers, in place. Goal: every length and
-// offset on the way has 64 bits.
+// A tensor of more than 4 GiB through the whole cluster: scheduler, server, two workers, in place. Goal: every
+// length and offset on the way has 64 bits.
 //
 // Method: the tensors are almost all zeros, in memory that is reserved and not touched, and pages that are all zero are
 // handed back to the system as soon as something was written there. That changes no byte and keeps the test small. The

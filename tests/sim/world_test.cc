@@ -56,6 +56,19 @@ TEST(World, seeds_that_failed_once_hold_now) {
   EXPECT_GT(count, 0U);
 }
 
+TEST(World, when_a_process_dies_every_handle_and_every_other_process_ends_in_100_seeds) {
+  std::set<std::string> lost;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    WorldOptions options = of_seed(seed);
+    options.lose_process = true;
+    expect_well(options);
+    lost.insert(run_world(options).lost);
+  }
+  EXPECT_TRUE(lost.contains("the scheduler"));
+  EXPECT_TRUE(lost.contains("server 0"));
+  EXPECT_TRUE(lost.contains("worker 0"));
+}
+
 TEST(World, the_same_seed_gives_the_same_run) {
   for (std::uint64_t seed = 1000; seed < 1020; ++seed) {
     const WorldResult first = run_world(of_seed(seed));

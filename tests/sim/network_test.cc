@@ -1,0 +1,271 @@
+// The simulated network's own behaviour: time, lines, faults. That it is a Transport is tests/conformance.
+#include "sim/network.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "sim/sim_transport.h"
+
+namespace byteps::sim {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// A listener "server" and a client, connected, with everything they hear.
+class Pair {
+ public:
+  struct Heard {
+    Event::Kind kind;
+    PeerId peer;
+    Bytes header;
+    bool landed;
+    SendToken token;
+    TimeNs at;
+  };
+
+  explicit Pair(SimNetworkOptions options, std::uint64_t seed = 1)
+      : network_(std::move(options), Prng(seed), trace_) {
+    server_ = std::make_unique<SimTransport>(
+        network_, SimTransportOptions{.name = "server", .host = 0, .listen = kServer, .self = {}});
+    client_ = std::make_unique<SimTransport>(
+        network_, SimTransportOptions{.name = "client", .host = 1, .listen = {}, .self = {}});
+  }
+
+  PeerId connect() { return client_->connect(kServer, {}).value(); }
+  // Moves time on by `span`, polling after each thing that happens.
+  void run(TimeNs span) {
+    const TimeNs end = network_.now() + span;
+    for (;;) {
+      listen(*server_, at_server);
+      listen(*client_, at_client);
+      if (network_.now() == end) return;
+      network_.advance(std::min(end, std::max(network_.next_event_ns(), network_.now())));
+    }
+  }
+  // The network's time moves, but nobody looks.
+  void pass(TimeNs span) { network_.advance(network_.now() + span); }
+
+  SimNetwork& network() { return network_; }
+  SimTransport& server() { return *server_; }
+  SimTransport& client() { return *client_; }
+  SimNetwork::Pair numbers() const { return {client_->number(), server_->number()}; }
+
+  static std::size_t count(const std::vector<Heard>& heard, Event::Kind kind) {
+    return static_cast<std::size_t>(std::count_if(
+        heard.begin(), heard.end(), [&](const Heard& each) { return each.kind == kind; }));
+  }
+
+  std::vector<Heard> at_server;
+  std::vector<Heard> at_client;
+
+ private:
+  static inline const Endpoint kServer{"server", 1};
+
+  void listen(SimTransport& transport, std::vector<Heard>& heard) {
+    std::vector<Event> events(8);
+    while (const std::size_t n = transport.poll(network_.now(), events)) {
+      for (std::size_t i = 0; i < n; ++i) {
+        const Event& event = events[i];
+        heard.push_back({event.kind, event.peer, Bytes(event.header.begin(), event.header.end()),
+                         event.landed, event.token, network_.now()});
+      }
+    }
+  }
+
+  Trace trace_;
+  SimNetwork network_;
+  std::unique_ptr<SimTransport> server_;
+  std::unique_ptr<SimTransport> client_;
+};
+
+SimNetworkOptions steady() {
+  SimNetworkOptions options;
+  options.delay_ns = 0;
+  options.jitter_ns = 0;
+  return options;
+}
+
+TEST(SimNetwork, a_line_of_1_mb_per_s_takes_1_s_for_1_mb) {
+  SimNetworkOptions options = steady();
+  options.bytes_per_second = 1'000'000;
+  options.window_bytes = 4 << 20;
+  Pair pair(options);
+  const PeerId peer = pair.connect();
+  pair.run(kMillisecond);
+  const Bytes payload(250'000);
+  const TimeNs begun = pair.network().now();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(pair.client().send(peer, {.header = {}, .payload = payload}).is_ok());
+  }
+  pair.run(5 * kSecond);
+  ASSERT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 4U);
+  const double seconds =
+      static_cast<double>(pair.at_server.back().at - begun) / static_cast<double>(kSecond);
+  EXPECT_NEAR(seconds, 1.0, 0.01);
+}
+
+TEST(SimNetwork, a_refused_and_a_silent_block_delay_a_connection_until_they_end) {
+  for (const bool silent : {false, true}) {
+    Pair pair(steady());
+    pair.network().block(pair.numbers(), kSecond, silent);
+    const PeerId first = pair.connect();
+    pair.run(kSecond);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 0U);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kDown), silent ? 0U : 1U);
+    const PeerId peer = silent ? first : pair.connect();
+    pair.run(kSecond);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 1U);
+    EXPECT_TRUE(pair.client().send(peer, {}).is_ok());
+  }
+}
+
+// T2 and T3, as a half-open connection has them: the client is on its second connection while the server still gets
+// messages of the first.
+TEST(SimNetwork, an_end_that_hears_late_of_a_cut_still_gets_messages_of_the_old_connection) {
+  std::size_t interleaved = 0;
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    SimNetworkOptions options = steady();
+    options.bytes_per_second = 10'000'000;
+    Pair pair(options, seed);
+    const PeerId old_peer = pair.connect();
+    pair.run(kMillisecond);
+    const Bytes payload(100);
+    for (int i = 0; i < 20; ++i) {
+      const Bytes header = {std::byte{static_cast<unsigned char>(i)}};
+      ASSERT_TRUE(pair.client().send(old_peer, {.header = header, .payload = payload}).is_ok());
+    }
+    pair.network().cut({.pair = pair.numbers(),
+                        .a_hears_ns = 0,
+                        .b_hears_ns = 100 * kMillisecond,
+                        .late_ns = 50 * kMillisecond});
+    pair.run(kMillisecond);
+    ASSERT_EQ(Pair::count(pair.at_client, Event::Kind::kSent), 20U) << "all is back ...";
+    ASSERT_EQ(pair.at_client.back().kind, Event::Kind::kDown) << "... before the end";
+    const PeerId new_peer = pair.connect();
+    pair.run(kMillisecond);
+    ASSERT_TRUE(pair.client().send(new_peer, {.header = {}, .payload = payload}).is_ok());
+    pair.run(kSecond);
+
+    const PeerId old_at_server = pair.at_server.front().peer;
+    std::size_t next = 0;
+    bool saw_new = false;
+    bool ended = false;
+    for (const Pair::Heard& heard : pair.at_server) {
+      if (heard.peer != old_at_server) {
+        saw_new = true;
+        continue;
+      }
+      ASSERT_FALSE(ended) << "after kDown";
+      ended = heard.kind == Event::Kind::kDown;
+      if (heard.kind != Event::Kind::kReceived) continue;
+      ASSERT_EQ(heard.header.at(0), std::byte{static_cast<unsigned char>(next++)}) << "in order";
+      interleaved += saw_new ? 1 : 0;
+    }
+    EXPECT_TRUE(ended);
+    EXPECT_LE(next, 20U);
+  }
+  EXPECT_GT(interleaved, 50U);
+}
+
+TEST(SimNetwork, lent_payloads_come_back_in_order_and_before_the_end_whatever_happens) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Prng prng(seed);
+    SimNetworkOptions options;
+    options.bytes_per_second = 5'000'000;
+    options.window_bytes = 3000;
+    options.partial_landing = 0.5;
+    options.lost_tail_at_close = 0.5;
+    Pair pair(options, seed);
+    PeerId peer = pair.connect();
+    pair.run(kMillisecond);
+    const Bytes payload(700);
+    SendToken accepted = 0;
+    for (int i = 0; i < 30; ++i) {
+      accepted +=
+          pair.client().send(peer, {.header = {}, .payload = payload, .token = accepted}).is_ok();
+      if (prng.chance(0.5)) pair.run(static_cast<TimeNs>(prng.below(200 * kMicrosecond)));
+    }
+    switch (prng.below(3)) {
+      case 0:
+        pair.client().close(peer, {Code::kCancelled, "enough"});
+        break;
+      case 1:
+        pair.server().close(pair.at_server.front().peer, {Code::kCancelled, "enough"});
+        break;
+      default:
+        pair.network().cut({.pair = pair.numbers(),
+                            .a_hears_ns = static_cast<TimeNs>(prng.below(kMillisecond)),
+                            .b_hears_ns = static_cast<TimeNs>(prng.below(kMillisecond)),
+                            .late_ns = kMillisecond});
+        break;
+    }
+    pair.run(kSecond);
+    SendToken next = 0;
+    for (const Pair::Heard& heard : pair.at_client) {
+      if (heard.kind == Event::Kind::kSent) {
+        ASSERT_EQ(heard.token, next++) << "seed " << seed;
+      }
+    }
+    EXPECT_EQ(next, accepted) << "seed " << seed;
+    EXPECT_EQ(pair.at_client.back().kind, Event::Kind::kDown) << "seed " << seed;
+    EXPECT_EQ(pair.at_server.back().kind, Event::Kind::kDown) << "seed " << seed;
+    EXPECT_EQ(pair.network().lent_payloads(), 0U);
+  }
+}
+
+TEST(SimNetwork, held_messages_wait_and_then_all_arrive) {
+  Pair pair(steady());
+  const PeerId peer = pair.connect();
+  pair.run(kMillisecond);
+  pair.network().hold(pair.numbers(), pair.network().now() + kSecond);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(pair.client().send(peer, {}).is_ok());
+  pair.run(kSecond / 2);
+  EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 0U);
+  pair.run(kSecond);
+  EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 5U);
+}
+
+TEST(SimNetwork, messages_repeat_when_told_so_and_only_those_that_may) {
+  SimNetworkOptions options = steady();
+  options.repeat = 1;
+  options.repeat_within_ns = kMillisecond;
+  options.may_repeat = [](std::span<const std::byte> header) { return header[0] == std::byte{7}; };
+  Pair pair(options);
+  const PeerId peer = pair.connect();
+  pair.run(kMillisecond);
+  for (const std::byte first : {std::byte{7}, std::byte{8}}) {
+    const Bytes header = {first};
+    ASSERT_TRUE(pair.client().send(peer, {.header = header, .payload = {}}).is_ok());
+  }
+  pair.run(kSecond);
+  std::size_t repeated = 0;
+  for (const Pair::Heard& heard : pair.at_server) {
+    if (heard.kind == Event::Kind::kReceived) repeated += heard.header[0] == std::byte{7} ? 1 : 0;
+  }
+  EXPECT_EQ(repeated, 2U);
+  EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 3U);
+}
+
+TEST(SimNetwork, a_payload_that_its_owner_changes_while_it_is_lent_is_a_breach) {
+  SimNetworkOptions options = steady();
+  options.check_lent_memory = true;
+  options.lending = {Lending::kReadAtArrive};
+  Pair pair(options);
+  const PeerId peer = pair.connect();
+  pair.run(kMillisecond);
+  Bytes payload(100);
+  ASSERT_TRUE(pair.client().send(peer, {.header = {}, .payload = payload}).is_ok());
+  EXPECT_NE(pair.client().claim_on(payload), "");
+  payload[50] = std::byte{1};
+  pair.client().close(peer, {Code::kCancelled, "enough"});
+  pair.run(kSecond);
+  EXPECT_EQ(pair.network().breaches().size(), 1U);
+}
+
+}  // namespace
+}  // namespace byteps::sim
