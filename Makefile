@@ -39,7 +39,7 @@ test-tsan:  ## the C++ tests under the thread sanitizer
 bench: setup ## build and run the benchmarks
 	@build/release/bin/kernels_bench
 	@build/release/bin/shelf_bench
-	@build/release/bin/transport_bench
+	@build/release/bin/transport_bench 1
 	@$(VENV)/python bench/push_pull.py --record
 	@build/release/bin/byteps_sim --seeds 1000
 
