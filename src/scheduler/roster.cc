@@ -662,13 +662,15 @@ void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
   send(*seat.peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
 }
 
-// When nobody need be waited for any more: all have acknowledged the last word or, told of it and disconnected, have
-// not come back for a sixth of the failure timeout, which is several of their attempts.
+// When nobody need be waited for any more: all have acknowledged the last word or, told that the job has failed and
+// disconnected, have not come back for a sixth of the failure timeout, which is several of their attempts. After a good
+// end nobody goes without a word, so who is not back is cut off, and gets as long as in the middle of the job: it
+// would end with an error otherwise.
 TimeNs RosterKeeper::end_ns() const {
   TimeNs end = connections_.empty() ? 0 : ending_until_ns_;
   for (const auto& [arrival, seat] : seats_) {
     if (seat.heard_end) continue;
-    const bool gone = seat.told_end && !seat.peer;
+    const bool gone = seat.told_end && !seat.peer && !outcome_.is_ok();
     end = std::max(end, gone ? seat.heard_ns + timeout_.heartbeat_ns() : ending_until_ns_);
   }
   return std::min(end, ending_until_ns_);

@@ -459,6 +459,23 @@ TEST(Roster, a_member_that_was_away_when_the_job_failed_hears_of_it_when_it_is_b
   EXPECT_TRUE(job.table.keeper().ended());
 }
 
+// Found by the simulator, seed 213019: the connection went down with the last word in it, and the network kept the
+// server away for longer than the scheduler stayed.
+TEST(Roster, waits_the_whole_failure_timeout_for_a_server_that_may_have_missed_the_good_end) {
+  RunningJob job;
+  job.table.leave(job.worker0, 0, true);
+  job.table.leave(job.worker1, 1, true);
+  ASSERT_EQ(job.table.keeper().phase(), Phase::kEnding);
+  for (const PeerId peer : job.all()) job.table.down(peer);
+  job.table.pass(2 * kSecond);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
+  const PeerId again = job.table.join(server_join("gamma:12", 4000), Epoch(1));
+  EXPECT_EQ(job.table.sent(again, Kind::kLeave).size(), 1U);
+  job.table.down(again);
+  job.table.pass(1500 * kMillisecond);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kEnded) << "but no longer";
+}
+
 TEST(Roster, one_who_comes_after_the_end_hears_of_the_failure_or_is_sent_to_look_for_the_next_job) {
   RunningJob failed;
   failed.table.say(failed.worker1, Kind::kFail, wire::encode(wire::Text{"x", 6}), Epoch(1));
