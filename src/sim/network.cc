@@ -185,6 +185,7 @@ void SimNetwork::on_syn(Connection& connection) {
   connection.ends[1] = {&other,       other.number(), other.options_.host,
                         other.name(), PeerId(),       EndState::kUp};
   connection.ends[1].peer = other.add_peer(connection.id, 1);
+  connection.answer = theirs;
   note(Trace::What::kUp, "accepts", connection, 1);
   SimTransport::Ready ready;
   ready.kind = Event::Kind::kUp;
@@ -208,9 +209,7 @@ void SimNetwork::on_hello(Connection& connection) {
   note(Trace::What::kUp, "is up", connection, 0);
   SimTransport::Ready ready;
   ready.kind = Event::Kind::kUp;
-  // The listener may be gone already; what it said of itself is on the way all the same.
-  ready.hello = connection.ends[1].owner != nullptr ? connection.ends[1].owner->options_.self
-                                                    : connection.hello;
+  ready.hello = connection.answer;
   end.owner->queue(end.peer, std::move(ready));
 }
 
@@ -374,6 +373,11 @@ void SimNetwork::given_out(ConnectionId id, int side, Flight& flight, bool dropp
   }
   give_back(connection, 1 - side, flight);
   if (!dropped) retire(id);  // whoever drops still works on the connection
+}
+
+void SimNetwork::down_given_out(ConnectionId id, int side) {
+  Connection* connection = find(id);
+  if (connection != nullptr) connection->ends[side].owner = nullptr;
 }
 
 void SimNetwork::sent_given_out(ConnectionId id, int side, std::size_t charged_bytes) {

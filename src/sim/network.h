@@ -188,7 +188,8 @@ class SimNetwork {
     End ends[2];
     Direction way[2];
     Endpoint to;
-    Hello hello;
+    Hello hello;   // of ends[0]
+    Hello answer;  // of ends[1]
     Status refused;
     TimeNs delay_ns = 0;
     bool broken = false;
@@ -232,6 +233,8 @@ class SimNetwork {
   void close(ConnectionId id, int side, const Status& reason);
   // End `side` was given this message (or dropped it, when it closed).
   void given_out(ConnectionId id, int side, Flight& flight, bool dropped);
+  // End `side` was given its kDown: its owner does not know it any more.
+  void down_given_out(ConnectionId id, int side);
   // End `side` was given a kSent.
   void sent_given_out(ConnectionId id, int side, std::size_t charged_bytes);
   void maybe_repeat(const Connection& connection, int side, const Flight& flight);

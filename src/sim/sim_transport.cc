@@ -173,6 +173,7 @@ bool SimTransport::give_out(PeerId id, Peer& peer, Ready& ready, Event& event) {
     case Event::Kind::kDown:
       CHECK(peer.lent.empty()) << "kDown before all payloads are back";
       event.why = std::move(ready.why);
+      network_.down_given_out(peer.connection, peer.side);
       peers_.erase(id);
       break;
   }

@@ -14,7 +14,7 @@ std::uint64_t bits_at(const TensorFacts& tensor, std::uint32_t round, std::uint3
   return stable_mix(stable_mix(tensor.value_seed + round) + stable_mix(rank) + element * 7919);
 }
 
-// The largest magnitude of a contribution before it is made divisible, so that sums of 16 workers stay exact.
+// The largest magnitude of a contribution, so that sums of 16 workers stay exact.
 std::int64_t range_of(DType dtype) {
   switch (dtype) {
     case DType::kInt8:
@@ -36,6 +36,12 @@ std::int64_t range_of(DType dtype) {
   return 1;
 }
 
+constexpr std::uint32_t kAllRanks = 0xffffffff;
+
+std::int64_t between(std::int64_t low, std::int64_t high, std::uint64_t bits) {
+  return low + static_cast<std::int64_t>(bits % static_cast<std::uint64_t>(high - low + 1));
+}
+
 bool is_signed(DType dtype) {
   return dtype != DType::kUint8 && dtype != DType::kBool;
 }
@@ -45,10 +51,14 @@ std::int64_t value_at(const TensorFacts& tensor, std::uint32_t round, std::uint3
   const std::uint64_t bits = bits_at(tensor, round, rank, element);
   if (tensor.dtype == DType::kBool) return bits % 4 == 0 ? 1 : 0;
   const std::int64_t range = range_of(tensor.dtype);
-  const std::int64_t low = is_signed(tensor.dtype) ? -range : 0;
-  const auto span = static_cast<std::uint64_t>(range - low + 1);
-  const std::int64_t value = low + static_cast<std::int64_t>(bits % span);
-  return tensor.operation == Operation::kAverage ? value * worker_count : value;
+  const bool average = tensor.operation == Operation::kAverage;
+  if (!average) return between(is_signed(tensor.dtype) ? -range : 0, range, bits);
+  // The same for all, and what two ranks differ by from it cancels out: the division leaves no rest.
+  const std::int64_t low = is_signed(tensor.dtype) ? -range : range;
+  const std::int64_t common = between(low, low + range, bits_at(tensor, round, kAllRanks, element));
+  if (rank + 1 == worker_count && rank % 2 == 0) return common;
+  const std::int64_t apart = between(0, range, bits_at(tensor, round, rank / 2, element));
+  return rank % 2 == 0 ? common + apart : common - apart;
 }
 
 // A half-width float of a small integer: `mantissa_bits` of 10 (float16) or 7 (bfloat16).
