@@ -1,8 +1,7 @@
 // Mailbox: how another thread hands work to an Actor. Many producers, one consumer, bounded.
 //
-// A lock held for one push_back or one swap: measured cheaper to reason about than a lock-free
-// ring, and its cost is far below that of waking the consumer. The wake-up happens only when the
-// box was empty.
+// A lock, held for one push_back or one swap, is easier to be sure of than a lock-free ring, and waking the
+// consumer costs far more. The wake-up happens only when the box was empty.
 #pragma once
 
 #include <cstddef>

@@ -45,34 +45,36 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
                    std::to_string(tensor_name.size()) + " bytes; at most " +
                    std::to_string(kTensorNameBytesMax) + " are allowed");
   }
-  const std::string who = "tensor '" + std::string(tensor_name) + "': ";
+  const auto refused = [&](const std::string& why) {
+    return invalid("tensor '" + std::string(tensor_name) + "': " + why);
+  };
   const auto dtype = dtype_of(submission.dtype);
   const auto operation = operation_of(submission.operation);
-  if (!dtype) return invalid(who + "no dtype has the number " + std::to_string(submission.dtype));
+  if (!dtype) return refused("no dtype has the number " + std::to_string(submission.dtype));
   if (!operation) {
-    return invalid(who + "no operation has the number " + std::to_string(submission.operation));
+    return refused("no operation has the number " + std::to_string(submission.operation));
   }
   if (*operation == Operation::kAverage && *dtype == DType::kBool) {
-    return invalid(who + "booleans have no average; use sum, which is their logical or");
+    return refused("booleans have no average; use sum, which is their logical or");
   }
   const bool broadcast = *operation == Operation::kBroadcast;
   if (broadcast && submission.root >= size()) {
-    return invalid(who + "root " + std::to_string(submission.root) + " is not a rank of a job of " +
+    return refused("root " + std::to_string(submission.root) + " is not a rank of a job of " +
                    std::to_string(size()));
   }
   constexpr std::uint64_t kBytesMax = std::numeric_limits<std::ptrdiff_t>::max();
   if (submission.element_count > kBytesMax / element_bytes(*dtype)) {
-    return invalid(who + std::to_string(submission.element_count) + " elements of " + name(*dtype) +
+    return refused(std::to_string(submission.element_count) + " elements of " + name(*dtype) +
                    " are more than memory can have");
   }
   const std::uint64_t bytes = submission.element_count * element_bytes(*dtype);
   const bool needs_input = !broadcast || submission.root == rank();
-  if (bytes > 0 && submission.output == nullptr) return invalid(who + "output is NULL");
+  if (bytes > 0 && submission.output == nullptr) return refused("output is NULL");
   if (bytes > 0 && needs_input && submission.input == nullptr) {
-    return invalid(who + "input is NULL");
+    return refused("input is NULL");
   }
   if (needs_input && overlap_apart(submission.input, submission.output, bytes)) {
-    return invalid(who + "input and output overlap without being the same memory");
+    return refused("input and output overlap without being the same memory");
   }
 
   call.name = tensor_name;
