@@ -1,0 +1,34 @@
+"""bps: one command for people who look after jobs. Each subcommand is a module with main(arguments) -> exit code."""
+
+import importlib
+import sys
+
+SUBCOMMANDS = {
+    "doctor": ("byteps.doctor", "check hosts, ports, limits and keys before a job runs"),
+    "why": ("byteps.why", "name the first cause of a job that failed"),
+}
+
+
+def main(arguments=None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in SUBCOMMANDS:
+        print(f"bps: there is no subcommand {name!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        return importlib.import_module(SUBCOMMANDS[name][0]).main(rest)
+    except KeyboardInterrupt:
+        return 130
+
+
+def usage() -> str:
+    lines = ["usage: bps SUBCOMMAND [...]; `bps SUBCOMMAND --help` says more", ""]
+    lines += [f"  {name:8} {what}" for name, (_, what) in SUBCOMMANDS.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
