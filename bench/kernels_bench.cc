@@ -1,4 +1,4 @@
-// How fast the summation kernels are, beside what the memory of this machine allows.
+// How fast the summation kernels and the checksum are, beside what the memory of this machine allows.
 //
 //   kernels_bench --benchmark_filter=float32
 //
@@ -13,6 +13,7 @@
 #include <benchmark/benchmark.h>
 
 #include "base/buffer.h"
+#include "kernels/crc32c.h"
 #include "kernels/kernels.h"
 
 namespace byteps {
@@ -62,6 +63,22 @@ void add_plain_loop(benchmark::State& state) {
 std::size_t element_count_for(const SumKernels& kernels, std::int64_t working_set_bytes) {
   const std::size_t per_element = kernels.element_bytes + kernels.accumulator_element_bytes;
   return static_cast<std::size_t>(working_set_bytes) / per_element / 64 * 64;
+}
+
+// A checksum only reads: its working set is one array.
+void run_crc32c(benchmark::State& state, const Crc32cKernel& kernel, std::size_t misaligned_bytes) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  const Buffer buffer = filled(bytes + misaligned_bytes);
+  const std::span<const std::byte> message = buffer.span().subspan(misaligned_bytes);
+  for (auto _ : state) benchmark::DoNotOptimize(kernel.update(0, message));
+  count_bytes(state, bytes);
+}
+
+void register_crc32c(const Crc32cKernel& kernel, const char* name, std::size_t misaligned_bytes) {
+  const std::string row = std::string("crc32c/") + name + "/" + kernel.target;
+  auto* bench = benchmark::RegisterBenchmark(
+      row.c_str(), [=](benchmark::State& state) { run_crc32c(state, kernel, misaligned_bytes); });
+  for (const std::int64_t bytes : {64, 256, 32 << 10, 8 << 20, 512 << 20}) bench->Arg(bytes);
 }
 
 enum class Step { kLoad, kAdd, kFinishSum, kFinishAverage };
@@ -127,6 +144,8 @@ void register_all() {
     register_step(best, dtype, "add", Step::kAdd);
     register_step(best, dtype, "average", Step::kFinishAverage);
   }
+  for (const Crc32cKernel& kernel : available_crc32c()) register_crc32c(kernel, "message", 0);
+  register_crc32c(available_crc32c().back(), "message_at_odd_address", 1);
 }
 
 }  // namespace
