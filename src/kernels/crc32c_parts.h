@@ -47,7 +47,7 @@ constexpr std::uint32_t power_of_x(std::uint64_t exponent) {
 // Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009, with its appendix on
 // reflected data; for the three streams, V. Gopal and others, "Fast CRC Computation for iSCSI Polynomial
 // Using CRC32 Instruction", Intel, 2011.
-consteval std::uint64_t multiplier_for_shift(std::uint64_t bits) {
+constexpr std::uint64_t multiplier_for_shift(std::uint64_t bits) {
   return power_of_x(bits - 33);
 }
 

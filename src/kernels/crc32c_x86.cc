@@ -40,6 +40,8 @@ BYTEPS_SSE42 inline std::uint64_t shifted(std::uint64_t state, std::uint64_t mul
 template <std::size_t kStreamBytes>
 BYTEPS_SSE42 inline std::uint32_t three_streams(std::uint32_t state, const std::byte*& at,
                                                 std::size_t& left) {
+  constexpr std::uint64_t kPastTwo = multiplier_for_shift(16 * kStreamBytes);
+  constexpr std::uint64_t kPastOne = multiplier_for_shift(8 * kStreamBytes);
   for (; left >= 3 * kStreamBytes; left -= 3 * kStreamBytes, at += 3 * kStreamBytes) {
     std::uint64_t first = state;
     std::uint64_t second = 0;
@@ -53,8 +55,7 @@ BYTEPS_SSE42 inline std::uint32_t three_streams(std::uint32_t state, const std::
       third = _mm_crc32_u64(third, load_word(at + i + 2 * kStreamBytes));
     }
     step(kStreamBytes - 8);
-    const std::uint64_t joined = shifted(first, multiplier_for_shift(16 * kStreamBytes)) ^
-                                 shifted(second, multiplier_for_shift(8 * kStreamBytes));
+    const std::uint64_t joined = shifted(first, kPastTwo) ^ shifted(second, kPastOne);
     third = _mm_crc32_u64(third, load_word(at + 3 * kStreamBytes - 8) ^ joined);
     state = static_cast<std::uint32_t>(third);
   }
@@ -79,7 +80,7 @@ struct Pair {
   long long first;
   long long second;
 };
-consteval Pair pair_for_shift(std::uint64_t bits) {
+constexpr Pair pair_for_shift(std::uint64_t bits) {
   return {static_cast<long long>(multiplier_for_shift(bits + 64)),
           static_cast<long long>(multiplier_for_shift(bits))};
 }
@@ -115,9 +116,8 @@ BYTEPS_AVX512 inline __m256i half_of(__m512i value) {
 
 // The register of a message of 64 bytes.
 BYTEPS_AVX512 inline std::uint32_t state_of(__m512i value) {
-  constexpr Pair kNone = {0, 0};
-  const __m512i to_last =
-      multipliers(pair_for_shift(384), pair_for_shift(256), pair_for_shift(128), kNone);
+  constexpr Pair kBy[] = {pair_for_shift(384), pair_for_shift(256), pair_for_shift(128), {0, 0}};
+  const __m512i to_last = multipliers(kBy[0], kBy[1], kBy[2], kBy[3]);
   const __m512i last =
       _mm512_maskz_mov_epi64(0xc0, value);  // its last 128 bits stay where they are
   const __m512i sum = fold(value, to_last, last);
@@ -145,14 +145,16 @@ BYTEPS_AVX512 std::uint32_t update_avx512(std::uint32_t crc, std::span<const std
   __m512i d = load_register(at + 3 * kRegisterBytes);
   left -= kStepBytes;
   at += kStepBytes;
-  const __m512i by_step = multipliers(pair_for_shift(8 * kStepBytes));
+  constexpr Pair kStep = pair_for_shift(8 * kStepBytes);
+  const __m512i by_step = multipliers(kStep);
   for (; left >= kStepBytes; left -= kStepBytes, at += kStepBytes) {
     a = fold(a, by_step, load_register(at));
     b = fold(b, by_step, load_register(at + kRegisterBytes));
     c = fold(c, by_step, load_register(at + 2 * kRegisterBytes));
     d = fold(d, by_step, load_register(at + 3 * kRegisterBytes));
   }
-  const __m512i by_register = multipliers(pair_for_shift(8 * kRegisterBytes));
+  constexpr Pair kRegister = pair_for_shift(8 * kRegisterBytes);
+  const __m512i by_register = multipliers(kRegister);
   __m512i sum = fold(fold(fold(a, by_register, b), by_register, c), by_register, d);
   for (; left >= kRegisterBytes; left -= kRegisterBytes, at += kRegisterBytes) {
     sum = fold(sum, by_register, load_register(at));
