@@ -66,7 +66,8 @@ BYTEPS_SSE42 std::uint32_t update_sse42(std::uint32_t crc, std::span<const std::
   const std::byte* at = bytes.data();
   std::size_t left = bytes.size();
   std::uint32_t state = ~crc;
-  state = three_streams<2048>(state, at, left);
+  // Streams of 2048 bytes are a tenth faster in the caches, and 2.5 times slower out of memory: three places
+  // that far apart are too much for the prefetcher.
   state = three_streams<256>(state, at, left);
   state = three_streams<32>(state, at, left);
   return ~one_by_one(state, at, left);
