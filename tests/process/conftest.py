@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,25 @@ def place(tmp_path):
     place = Place(tmp_path)
     yield place
     place.close()
+
+
+CASES_AT_ONCE = 8
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, tmp_path_factory):
+    """For tests that mostly wait for a timeout: the selected of the module's CASES, by the tests' parameter "name", all
+    begun at once. A case is a function of a Job (job.py); result() of its outcome is what it returned or raised."""
+    from job import Job
+
+    cases = request.module.CASES
+    chosen = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
+
+    def run(name):
+        return cases[name](Job(tmp_path_factory.mktemp(name)))
+
+    with ThreadPoolExecutor(CASES_AT_ONCE) as pool:
+        futures = {name: pool.submit(run, name) for name in cases if name in chosen}
+        yield futures
+        for future in futures.values():
+            future.cancel()

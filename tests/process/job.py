@@ -1,0 +1,200 @@
+"""A job for the failure tests: its processes are started one by one, so that a test can stop, kill or cut off any.
+
+    with Job(folder, workers=2, servers=1) as job:
+        job.start({"*": [["loop"]]})          # the plan of rank.py
+        job.wait_for("looping")
+        job.servers[0].kill()
+        job.join()                            # all that lives has ended
+        job.workers[0].ends                   # [{"name": ..., "code": ..., "message": ..., "t": ...}]
+
+All that a process writes goes to files below `folder`.
+"""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from conftest import Place, wait_until
+
+RANK = str(Path(__file__).with_name("rank.py"))
+FAILURE_S = 3.0  # BYTEPS_FAILURE_TIMEOUT_MS's default
+BOUND_S = 2 * FAILURE_S
+JOIN_S = 40.0
+
+
+class Process:
+    """One process of the job."""
+
+    def __init__(self, job, name, command, environ, prefix=(), **options):
+        self.name, self.job = name, job
+        self.out_path = job.place.folder / f"{name}.out"
+        self.err_path = job.place.folder / f"{name}.err"
+        with open(self.out_path, "w") as out, open(self.err_path, "w") as err:
+            self.child = job.place.start([*prefix, *command], environ, stdout=out, stderr=err, **options)
+        self.pid = self.child.pid
+
+    @property
+    def events(self):
+        lines = [line for line in self.out_path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def heard(self, event):
+        return [each for each in self.events if each["event"] == event]
+
+    @property
+    def ends(self):
+        return self.heard("end")
+
+    @property
+    def failures(self):
+        return [end for end in self.ends if end["code"] != 0]
+
+    @property
+    def err(self):
+        return self.err_path.read_text()
+
+    @property
+    def code(self):
+        """None while it runs; negative: ended by that signal."""
+        return self.child.poll()
+
+    def kill(self):
+        return self.send(signal.SIGKILL)
+
+    def stop(self):
+        return self.send(signal.SIGSTOP)
+
+    def go_on(self):
+        return self.send(signal.SIGCONT)
+
+    def send(self, number):
+        """Returns when, on the monotonic clock."""
+        now = time.monotonic()
+        self.child.send_signal(number)
+        return now
+
+
+class Job:
+    def __init__(self, folder, workers=2, servers=2, environ=(), port=None):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.place = Place(folder)
+        self.size, self.server_count = workers, servers
+        self.flight = folder / "flight"
+        self.flight.mkdir()
+        self._held = None
+        if port is None:  # kept from others until the scheduler has bound it
+            self._held = socket.socket()
+            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held.bind(("127.0.0.1", 0))
+            port = self._held.getsockname()[1]
+        self.port = port
+        self.environ = {
+            "DMLC_NUM_WORKER": str(workers),
+            "DMLC_NUM_SERVER": str(servers),
+            "DMLC_PS_ROOT_URI": "127.0.0.1",
+            "DMLC_PS_ROOT_PORT": str(port),
+            "BYTEPS_JOB_KEY": secrets.token_hex(16),
+            "BYTEPS_SERVER_ENGINE_THREAD": "1",
+            "BYTEPS_FORCE_DISTRIBUTED": "1",
+            "BYTEPS_FLIGHT_DIR": str(self.flight),
+            "BYTEPS_LOG_LEVEL": "INFO",
+            **dict(environ),
+        }
+        self.scheduler = None
+        self.servers, self.workers = [], []
+
+    # ---- starting
+
+    def start(self, plan):
+        self.start_scheduler()
+        for _ in range(self.server_count):
+            self.start_server()
+        for rank in range(self.size):
+            self.start_worker(rank, plan)
+        return self
+
+    def start_scheduler(self, environ=(), prefix=(), **options):
+        self.scheduler = Process(
+            self, "scheduler", [self.place.executable("scheduler")], {**self.environ, **dict(environ)}, prefix, **options
+        )
+        return self.scheduler
+
+    def start_server(self, environ=(), prefix=(), **options):
+        name = f"server{len(self.servers)}"
+        full = {**self.environ, "DMLC_RANK": str(len(self.servers)), **dict(environ)}
+        self.servers.append(Process(self, name, [self.place.executable("server")], full, prefix, **options))
+        return self.servers[-1]
+
+    def start_worker(self, rank, plan, environ=(), prefix=(), **options):
+        full = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank), **dict(environ)}
+        command = [sys.executable, RANK, json.dumps(plan)]
+        self.workers.append(Process(self, f"worker{len(self.workers)}", command, full, prefix, **options))
+        return self.workers[-1]
+
+    # ---- waiting
+
+    @property
+    def processes(self):
+        return [p for p in (self.scheduler, *self.servers, *self.workers) if p is not None]
+
+    def wait_for(self, event, workers=None, timeout_s=JOIN_S):
+        workers = self.workers if workers is None else workers
+
+        def all_heard():
+            for worker in workers:
+                assert worker.code is None or worker.heard(event), self.story(f"{worker.name} ended before {event!r}")
+            return all(worker.heard(event) for worker in workers)
+
+        assert wait_until(all_heard, timeout_s), self.story(f"no {event!r}")
+
+    def join(self, but=(), timeout_s=JOIN_S):
+        """Waits until all have ended, apart from those in `but`."""
+        waited = [p for p in self.processes if p not in but]
+        assert wait_until(lambda: all(p.code is not None for p in waited), timeout_s), self.story("not all have ended")
+
+    # ---- judging
+
+    def check_end(self, began_s, workers, words, bound_s=BOUND_S):
+        """Every handle that was pending on these workers ended in time, with an error that has one of the texts of
+        `words` (a text is a list of words that must all be there); the process ended with 1."""
+        for worker in workers:
+            assert worker.failures, self.story(f"{worker.name} has no error")
+            for end in worker.failures:
+                late_s = end["t"] - began_s
+                assert late_s <= bound_s, self.story(f"{worker.name}: {end['name']} ended after {late_s:.1f} s")
+                assert any(all(word in end["message"] for word in text) for text in words), self.story(
+                    f"{worker.name}: {end['message']!r} has none of {words}"
+                )
+            assert worker.code == 1, self.story(f"{worker.name} ended with {worker.code}")
+
+    def check_nothing_is_left(self, wait_s=1.0):
+        left = self.place.left(wait_s)
+        assert left == [], self.story(f"left: {left}")
+
+    def story(self, text):
+        """`text` and what all processes wrote, for the message of a failed assertion."""
+        parts = [text]
+        for process in self.processes:
+            parts.append(f"---- {process.name} (pid {process.pid}): exit code {process.code}")
+            parts.append("\n".join(process.out_path.read_text().splitlines()[-30:]))
+            parts.append("\n".join(process.err.splitlines()[-30:]))
+        return "\n".join(parts)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._held is not None:
+            self._held.close()
+        for process in self.processes:
+            if process.code is None:
+                process.go_on()
+        self.place.close()
+        for name in os.listdir(self.place.temporary):
+            print(f"left behind: {name}", file=sys.stderr)

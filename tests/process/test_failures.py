@@ -1,0 +1,162 @@
+"""What happens when something goes wrong: in each case every pending operation of every live worker ends within twice
+the failure timeout, with an error that names the cause, and nothing is left behind.
+
+Most of the time is waiting for a timeout, so the cases of a module run side by side (conftest.py).
+"""
+
+import signal
+import time
+
+import pytest
+from job import BOUND_S
+
+LOOP = {"*": [["loop"]]}
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+# ---- a rank pushes something else than the others
+
+
+def differs(job, first, second, words):
+    with job.start({"0": [["push", *first], ["wait"]], "1": [["push", *second], ["wait"]]}):
+        job.wait_for("joined")
+        began_s = max(worker.heard("joined")[0]["t"] for worker in job.workers)
+        job.join()
+        job.check_end(began_s, job.workers, [[f'tensor "{first[0]}"', "worker 0", "worker 1", *words]])
+        job.check_nothing_is_left()
+
+
+@case
+def another_size(job):
+    differs(job, ["A", "float32", 1000, "sum"], ["A", "float32", 2000, "sum"], ["4000 bytes", "8000 bytes"])
+
+
+@case
+def another_dtype(job):
+    differs(job, ["A", "float32", 1000, "sum"], ["A", "int32", 1000, "sum"], ["float32", "int32"])
+
+
+@case
+def another_operation(job):
+    differs(job, ["A", "float32", 1000, "sum"], ["A", "float32", 1000, "average"], ["sum", "average"])
+
+
+@case
+def another_root(job):
+    differs(job, ["A", "float32", 9, "broadcast", 0], ["A", "float32", 9, "broadcast", 1], ["from worker 0", "from worker 1"])
+
+
+# ---- a process is killed or stopped in mid-push
+
+
+def loses(job, victim, signal_number, words):
+    with job.start(LOOP):
+        job.wait_for("looping")
+        lost = victim(job)
+        began_s = lost.send(signal_number)
+        live = [worker for worker in job.workers if worker is not lost]
+        job.join(but=[lost])
+        job.check_end(began_s, live, words)
+        services = [p for p in (job.scheduler, *job.servers) if p is not lost]
+        assert all(p.code == 1 for p in services), job.story("a service did not say that the job failed")
+        if signal_number == signal.SIGSTOP:
+            lost.go_on()
+            job.join(timeout_s=BOUND_S)
+            assert lost.code == 1, job.story(f"{lost.name} ended with {lost.code}")
+            if lost in job.workers:
+                assert lost.failures and all(end["message"] for end in lost.failures)
+        job.check_nothing_is_left()
+
+
+def worker_1(job):
+    return job.workers[1]
+
+
+def server_1(job):
+    return job.servers[1]
+
+
+def scheduler(job):
+    return job.scheduler
+
+
+SERVER_WORDS = [["server 1"]]
+
+
+@case
+def worker_killed(job):
+    loses(job, worker_1, signal.SIGKILL, [["worker 1 (", "has been gone for"]])
+
+
+@case
+def worker_stopped(job):
+    loses(job, worker_1, signal.SIGSTOP, [["worker 1 (", "has said nothing for"]])
+
+
+@case
+def server_killed(job):
+    loses(job, server_1, signal.SIGKILL, SERVER_WORDS)
+
+
+@case
+def server_stopped(job):
+    loses(job, server_1, signal.SIGSTOP, SERVER_WORDS)
+
+
+@case
+def scheduler_killed(job):
+    loses(job, scheduler, signal.SIGKILL, [["scheduler at 127.0.0.1:", "has been unreachable for"]])
+
+
+@case
+def scheduler_stopped(job):
+    loses(job, scheduler, signal.SIGSTOP, [["scheduler at 127.0.0.1:", "the job cannot go on without it"]])
+
+
+# ---- a rank ends early
+
+
+def ends_early(job, step, code, words):
+    with job.start({"1": [["loop", 5], step], "*": [["loop"]]}):
+        job.wait_for("looping")
+        early = job.workers[1]
+        assert early.child.wait(20) == code, job.story("it did not end as told")
+        began_s = time.monotonic()
+        job.join()
+        job.check_end(began_s, [job.workers[0]], words)
+        job.check_nothing_is_left()
+
+
+@case
+def rank_exits_without_a_word(job):
+    ends_early(job, ["exit", 0], 0, [["worker 1 (", "has been gone for"]])
+
+
+@case
+def rank_exits_with_an_error(job):
+    ends_early(job, ["quit", 3], 3, [["worker 1", "which has left the job"]])
+
+
+@case
+def rank_raises(job):
+    ends_early(job, ["raise"], 1, [["worker 1", "which has left the job"]])
+
+
+@case
+def rank_ends_well_while_others_go_on(job):
+    ends_early(job, ["quit", 0], 0, [["worker 1", "which has left the job"]])
+
+
+# ---- running them
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_it_ends_with_an_error_that_names_the_cause(name, outcomes):
+    outcomes[name].result()
