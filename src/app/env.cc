@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include <sys/stat.h>
+
 extern char** environ;
 
 namespace byteps {
@@ -31,6 +33,7 @@ struct Draft {
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
   bool async = false;
+  bool insecure = false;
   std::vector<std::string> warnings;
 };
 
@@ -163,8 +166,13 @@ std::vector<Variable> safety_variables() {
        "Secret of the job, equal for all its processes; others are refused. bpslaunch --local "
        "makes one.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.job_key = v; }},
-      {"BYTEPS_JOB_KEY_FILE", "all", "none", "path", "A file that holds the key.", 0, 0, nullptr,
+      {"BYTEPS_JOB_KEY_FILE", "all", "none", "path",
+       "A file whose first line is the key; nobody else should be able to read it.", 0, 0, nullptr,
        [](Draft& d, const std::string& v) { d.job_key_file = v; }},
+      {"BYTEPS_INSECURE", "all", "0", "0 or 1",
+       "1: a job without a key may use the network; whoever reaches its ports may join and read. "
+       "0: without a key only loopback is used.",
+       0, 1, [](Draft& d, std::uint64_t v) { d.insecure = v == 1; }},
       {"BYTEPS_LOG_LEVEL", "all", "WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
        "What is written to standard error.", 0, 0, nullptr, nullptr},
   };
@@ -310,28 +318,55 @@ Status missing(const char* name, const std::string& remedy) {
   return {Code::kInvalidArgument, std::string(name) + " is missing: " + remedy};
 }
 
+constexpr const char* kMakeKey =
+    "make one, the same for all processes: (umask 077; openssl rand -hex 16 > job.key), then set "
+    "BYTEPS_JOB_KEY_FILE to that file";
+
+void warn_about_readers(const std::string& path, Draft& draft) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
+  draft.warnings.push_back("other users may read the job key: chmod 600 " + path);
+}
+
 Status take_job_key(Draft& draft) {
   std::string key = draft.job_key;
+  if (key.empty() && !draft.job_key_file.empty()) warn_about_readers(draft.job_key_file, draft);
   if (key.empty() && !draft.job_key_file.empty()) {
     std::ifstream file(draft.job_key_file);
     std::getline(file, key);
     if (!file && key.empty()) {
-      return {Code::kInvalidArgument,
-              "BYTEPS_JOB_KEY_FILE='" + draft.job_key_file + "' cannot be read or is empty"};
+      return {Code::kInvalidArgument, "BYTEPS_JOB_KEY_FILE='" + draft.job_key_file +
+                                          "' cannot be read or is empty; " + kMakeKey};
     }
   }
+  draft.config.job.loopback_only = key.empty() && !draft.insecure;
   if (key.empty()) return Status::ok();
   constexpr std::size_t kKeyBytesMin = 16;
   if (key.size() < kKeyBytesMin) {
-    return {Code::kInvalidArgument,
-            "the job key (BYTEPS_JOB_KEY or BYTEPS_JOB_KEY_FILE) has " +
-                std::to_string(key.size()) +
-                " bytes: it needs at least 16; make one with: openssl rand -hex 16"};
+    return {Code::kInvalidArgument, "the job key (BYTEPS_JOB_KEY or BYTEPS_JOB_KEY_FILE) has " +
+                                        std::to_string(key.size()) +
+                                        " bytes: it needs at least 16; " + kMakeKey};
   }
   const std::uint64_t halves[2] = {stable_hash("byteps job 1 " + key),
                                    stable_hash("byteps job 2 " + key)};
   std::copy_n(reinterpret_cast<const std::byte*>(halves), sizeof halves,
               draft.config.job.job_id.begin());
+  return Status::ok();
+}
+
+// A job without a key is for this machine only, unless it is said that the network is safe.
+Status check_reach(Draft& draft) {
+  const JobConfig& job = draft.config.job;
+  if (job.loopback_only) {
+    if (!is_loopback(job.scheduler_host)) return needs_key("DMLC_PS_ROOT_URI", job.scheduler_host);
+    if (!job.advertise_host.empty() && !is_loopback(job.advertise_host)) {
+      return needs_key("DMLC_NODE_HOST", job.advertise_host);
+    }
+  } else if (draft.insecure && draft.job_key.empty() && draft.job_key_file.empty()) {
+    draft.warnings.push_back(
+        "BYTEPS_INSECURE=1 and no job key: whoever reaches the ports of this job may join it, read "
+        "and change what it sums");
+  }
   return Status::ok();
 }
 
@@ -342,6 +377,7 @@ Status finish_scheduler_address(Role role, Draft& draft) {
         "DMLC_PS_ROOT_URI",
         "set it to the address of the machine that runs the scheduler, for example 10.0.0.1");
   }
+  if (Status status = check_reach(draft); !status.is_ok()) return status;
   if (!draft.scheduler_port || (*draft.scheduler_port == 0 && role != Role::kScheduler)) {
     return missing(
         "DMLC_PS_ROOT_PORT",
@@ -403,6 +439,18 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
 }
 
 }  // namespace
+
+bool is_loopback(std::string_view host) {
+  return host.starts_with("127.") || host == "::1" || host == "localhost";
+}
+
+Status needs_key(std::string_view name, std::string_view host) {
+  return {Code::kInvalidArgument,
+          std::string(name) + "='" + std::string(host) +
+              "' is not a loopback address, and the job has no key: " + kMakeKey +
+              "; or set BYTEPS_INSECURE=1 if everyone who can reach these "
+              "machines is trusted"};
+}
 
 Environment process_environment() {
   Environment environment;

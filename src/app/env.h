@@ -38,6 +38,12 @@ struct ParsedEnvironment {
 // variable.
 Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment);
 
+// Whether a host, as it stands in a variable, is this machine's own loopback: 127.x.x.x, ::1, localhost.
+bool is_loopback(std::string_view host);
+
+// The error of a process without a job key whose variable `name` leads out of this machine. It tells both remedies.
+Status needs_key(std::string_view name, std::string_view host);
+
 // The table as Markdown: the content of docs/env.md.
 std::string environment_reference();
 

@@ -18,14 +18,18 @@ std::string host_and_pid() {
 Result<std::string> advertised_host(const ParsedEnvironment& environment) {
   const JobConfig& job = environment.config.job;
   if (!job.advertise_host.empty()) return job.advertise_host;
-  if (!environment.interface.empty()) return tcp::address_of_interface(environment.interface);
+  if (!environment.interface.empty()) {
+    Result<std::string> address = tcp::address_of_interface(environment.interface);
+    if (address.is_ok() && job.loopback_only && !is_loopback(address.value())) {
+      return needs_key("DMLC_INTERFACE", environment.interface);
+    }
+    return address;
+  }
   return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});
 }
 
 std::string listening_host(const std::string& advertised) {
-  const bool loopback =
-      advertised.starts_with("127.") || advertised == "::1" || advertised == "localhost";
-  return loopback ? advertised : "";
+  return is_loopback(advertised) ? advertised : "";
 }
 
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
@@ -34,6 +38,7 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.listen = std::move(listen);
   options.self.role = role;
   options.self.job_id = config.job.job_id;
+  options.loopback_only = config.job.loopback_only;
   options.connect_timeout_ns = config.timeout.failure_ns;
   return TcpTransport::create(std::move(options), log);
 }

@@ -71,7 +71,8 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
   const Config& config = environment.config;
   const Result<std::string> host = advertised_host(environment);
   if (!host.is_ok()) {
-    LOG(log, kError) << "own address: " << host.status().message() << "; set DMLC_NODE_HOST";
+    LOG(log, kError) << "own address: " << host.status().message()
+                     << "; or set DMLC_NODE_HOST to the address that workers reach this machine at";
     return kExitBadSettings;
   }
   auto listening = listen_for_shards(config, host.value(), log);

@@ -45,6 +45,7 @@ struct JobConfig {
   std::string scheduler_host;  // empty: a job of one, without any network
   std::uint16_t scheduler_port = 0;
   std::array<std::byte, 16> job_id{};  // derived from the job key; zero without one
+  bool loopback_only = false;          // nothing outside this machine is listened to or reached
   std::uint32_t worker_count = 1;      // worker processes in the job
   std::uint32_t server_count = 0;
   std::uint32_t rank = 0;  // workers: global rank

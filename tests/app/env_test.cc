@@ -1,7 +1,11 @@
 // What the environment says, and how it says what is wrong with it.
 #include "app/env.h"
 
+#include <cstdio>
+#include <fstream>
 #include <string>
+
+#include <sys/stat.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,11 +17,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Environment two_machines() {
-  return {{"DMLC_NUM_WORKER", "2"},
-          {"DMLC_NUM_SERVER", "3"},
-          {"DMLC_WORKER_ID", "1"},
-          {"DMLC_PS_ROOT_URI", "10.0.0.1"},
-          {"DMLC_PS_ROOT_PORT", "9000"}};
+  return {{"DMLC_NUM_WORKER", "2"},      {"DMLC_NUM_SERVER", "3"},
+          {"DMLC_WORKER_ID", "1"},       {"DMLC_PS_ROOT_URI", "10.0.0.1"},
+          {"DMLC_PS_ROOT_PORT", "9000"}, {"BYTEPS_JOB_KEY", "a key of enough length"}};
 }
 
 Environment with(Environment environment, const std::string& name, const std::string& value) {
@@ -143,6 +145,52 @@ TEST(Environment, a_job_key_makes_a_job_id_that_only_the_same_key_makes) {
   const std::string error = error_of(Role::kWorker, {{"BYTEPS_JOB_KEY", "short"}});
   EXPECT_THAT(error, AllOf(HasSubstr("at least 16"),
                            ::testing::Not(HasSubstr("short"))));  // a key is never printed
+}
+
+TEST(Environment, without_a_key_only_loopback_is_reached) {
+  const Environment keyless = without(two_machines(), "BYTEPS_JOB_KEY");
+  for (const Role role : {Role::kWorker, Role::kServer, Role::kScheduler}) {
+    EXPECT_THAT(error_of(role, keyless),
+                AllOf(HasSubstr("DMLC_PS_ROOT_URI='10.0.0.1' is not a loopback address"),
+                      HasSubstr("openssl rand -hex 16"), HasSubstr("BYTEPS_INSECURE=1")));
+    for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "localhost"}) {
+      const auto parsed = parse_environment(role, with(keyless, "DMLC_PS_ROOT_URI", host));
+      ASSERT_TRUE(parsed.is_ok()) << host << parsed.status().message();
+      EXPECT_TRUE(parsed.value().config.job.loopback_only);
+    }
+    EXPECT_FALSE(parse_environment(role, two_machines()).value().config.job.loopback_only);
+  }
+  const Environment advertised =
+      with(with(keyless, "DMLC_PS_ROOT_URI", "127.0.0.1"), "DMLC_NODE_HOST", "10.0.0.2");
+  EXPECT_THAT(error_of(Role::kServer, advertised), HasSubstr("DMLC_NODE_HOST='10.0.0.2'"));
+}
+
+TEST(Environment, insecure_lets_a_job_without_a_key_use_the_network_and_warns) {
+  const Environment keyless =
+      with(without(two_machines(), "BYTEPS_JOB_KEY"), "BYTEPS_INSECURE", "1");
+  const ParsedEnvironment parsed = parse_environment(Role::kServer, keyless).value();
+  EXPECT_FALSE(parsed.config.job.loopback_only);
+  EXPECT_THAT(parsed.warnings, ::testing::ElementsAre(HasSubstr("BYTEPS_INSECURE=1")));
+  // With a key it is not needed, and takes nothing away.
+  const Environment both = with(two_machines(), "BYTEPS_INSECURE", "1");
+  EXPECT_TRUE(parse_environment(Role::kServer, both).value().warnings.empty());
+}
+
+TEST(Environment, a_key_file_that_others_may_read_gives_a_warning) {
+  const std::string path = ::testing::TempDir() + "byteps_env_test.key";
+  std::ofstream(path) << "a key of enough length\n";
+  Environment environment = without(two_machines(), "BYTEPS_JOB_KEY");
+  environment["BYTEPS_JOB_KEY_FILE"] = path;
+  chmod(path.c_str(), 0640);
+  EXPECT_THAT(parse_environment(Role::kServer, environment).value().warnings,
+              ::testing::ElementsAre(HasSubstr("chmod 600 " + path)));
+  chmod(path.c_str(), 0600);
+  const ParsedEnvironment parsed = parse_environment(Role::kServer, environment).value();
+  EXPECT_TRUE(parsed.warnings.empty());
+  EXPECT_EQ(parsed.config.job.job_id,
+            parse_environment(Role::kServer, two_machines()).value().config.job.job_id);
+  std::remove(path.c_str());
+  EXPECT_THAT(error_of(Role::kServer, environment), HasSubstr("cannot be read"));
 }
 
 TEST(Environment, another_role_is_refused) {

@@ -393,6 +393,27 @@ TEST(TcpListening, on_all_addresses_both_families_reach_one_port) {
   }));
 }
 
+TEST(TcpListening, loopback_only_neither_listens_at_nor_connects_to_other_addresses) {
+  TcpOptions options;
+  options.loopback_only = true;
+  for (const char* host : {"", "0.0.0.0", "::"}) {
+    options.listen = {{host, 0}};
+    EXPECT_TRUE(TcpTransport::create(options, Log("test", LogLevel::kSilent, {}))
+                    .status()
+                    .is(Code::kInvalidArgument))
+        << host;
+  }
+  options.listen = {{"127.0.0.1", 0}};
+  auto transport = TcpTransport::create(options, Log("test", LogLevel::kSilent, {}));
+  ASSERT_TRUE(transport.is_ok()) << transport.status().message();
+  const Endpoint own = transport.value()->listening().front();
+  EXPECT_TRUE(transport.value()->connect(own, {}).is_ok());
+  const auto outside = transport.value()->connect({"192.0.2.1", 9000}, {});
+  EXPECT_TRUE(outside.status().is(Code::kInvalidArgument));
+  EXPECT_NE(outside.status().message().find("192.0.2.1:9000 is not on loopback"),
+            std::string::npos);
+}
+
 TEST(TcpListening, a_taken_port_is_a_system_error_that_names_it) {
   TurnedTcp first;
   TcpOptions options = loopback_options();

@@ -103,11 +103,65 @@ def test_the_executables_themselves_name_a_wrong_variable(place, role):
         ({"DMLC_NUM_SERVER": None}, "DMLC_NUM_SERVER"),
         ({"DMLC_PS_ROOT_URI": None}, "DMLC_PS_ROOT_URI"),
         ({"BYTEPS_JOB_KEY": "short"}, "BYTEPS_JOB_KEY"),
+        ({"BYTEPS_JOB_KEY": None, "DMLC_PS_ROOT_URI": "10.0.0.1"}, "BYTEPS_JOB_KEY_FILE"),
     ]:
         process = place.start([place.executable(role)], job(**changes))
         out, err = process.communicate(timeout=20)
         assert process.returncode == 2, err
         assert name in err
+
+
+def listening_addresses(pid):
+    """Local addresses of the listening sockets of a process, as the kernel lists them (hexadecimal)."""
+    own = set()
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            own.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+        except OSError:
+            pass
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in open(f"/proc/{pid}/net/{table}").readlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.add(fields[1].split(":")[0])
+    return found
+
+
+def test_without_a_key_scheduler_and_server_listen_on_loopback_only(place):
+    environ = job(BYTEPS_JOB_KEY=None)
+    for role in ("scheduler", "server"):
+        process = place.start([place.executable(role)], environ)
+        assert wait_until(lambda: listening_addresses(process.pid))
+        assert listening_addresses(process.pid) == {"0100007F"}
+
+
+def test_an_interface_that_leads_outside_needs_a_key(place):
+    interface = next((name for name in os.listdir("/sys/class/net") if name != "lo"), None)
+    if interface is None:
+        pytest.skip("this machine has no network interface beside lo")
+    process = place.start([place.executable("server")], job(BYTEPS_JOB_KEY=None, DMLC_INTERFACE=interface))
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert f"DMLC_INTERFACE='{interface}'" in err or "has no IP address" in err
+
+
+def test_a_worker_without_a_key_refuses_to_leave_this_machine(place):
+    environ = job(BYTEPS_JOB_KEY=None, DMLC_PS_ROOT_URI="10.0.0.1")
+    process = place.start([PYTHON, MEMBER], environ)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "openssl rand -hex 16" in err and "BYTEPS_INSECURE=1" in err
+
+
+def test_insecure_is_said_once_in_the_log(place):
+    environ = job(BYTEPS_JOB_KEY=None, BYTEPS_INSECURE="1")
+    processes = [place.start([place.executable(role)], environ) for role in ("scheduler", "server")]
+    processes.append(place.start([PYTHON, MEMBER], environ))
+    for process in processes:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert err.count("BYTEPS_INSECURE=1 and no job key") == 1
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(ROLES)))

@@ -55,6 +55,19 @@ SocketAddress SocketAddress::any(int family, std::uint16_t port) {
   return address;
 }
 
+bool SocketAddress::is_loopback() const {
+  if (family() == AF_INET) {
+    sockaddr_in v4{};
+    std::memcpy(&v4, &storage, sizeof v4);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
+  }
+  if (family() != AF_INET6) return false;
+  sockaddr_in6 v6{};
+  std::memcpy(&v6, &storage, sizeof v6);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return v6.sin6_addr.s6_addr[12] == IN_LOOPBACKNET;
+  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
 void SocketAddress::set_port(std::uint16_t port) {
   // The port stands at the same place in both families.
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));

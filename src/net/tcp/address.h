@@ -21,6 +21,7 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
+  bool is_loopback() const;  // 127.0.0.0/8 or ::1, also as IPv4 seen through IPv6
   // Every address of the machine of that family (AF_INET, AF_INET6).
   static SocketAddress any(int family, std::uint16_t port);
   void set_port(std::uint16_t port);

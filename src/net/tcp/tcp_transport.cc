@@ -59,6 +59,11 @@ Status socket_error(const std::string& what, int error_number) {
   return system_error(what, error_number);
 }
 
+Status not_loopback(const std::string& what) {
+  return {Code::kInvalidArgument,
+          what + " is not on loopback, and a process without a job key talks to this machine only"};
+}
+
 // What a Hello must have to talk to us.
 Status check_hello(const Hello& theirs, const Hello& ours) {
   if (theirs.version != ours.version) {
@@ -130,11 +135,13 @@ Status TcpTransport::listen_at(const Endpoint& endpoint) {
       return {Code::kInvalidArgument, "cannot listen at " + addresses.status().message()};
     }
     for (SocketAddress& address : addresses.value()) {
+      if (options_.loopback_only && !address.is_loopback()) return not_loopback(endpoint.text());
       address.set_port(port);
       if (Status status = listen_at(address, false); !status.is_ok()) return status;
     }
     return Status::ok();
   }
+  if (options_.loopback_only) return not_loopback("all addresses of this machine");
   Status status = listen_at(SocketAddress::any(AF_INET6, endpoint.port), true);
   if (status.is(Code::kUnsupported)) {  // no IPv6 here
     status = listen_at(SocketAddress::any(AF_INET, endpoint.port), false);
@@ -225,6 +232,12 @@ Result<PeerId> TcpTransport::connect(const Endpoint& to, const Hello& self) {
   Result<std::vector<SocketAddress>> addresses = tcp::resolve(to);
   if (!addresses.is_ok() && addresses.status().is(Code::kInvalidArgument)) {
     return addresses.status();
+  }
+  if (options_.loopback_only && addresses.is_ok()) {
+    const auto is_outside = [](const SocketAddress& address) { return !address.is_loopback(); };
+    if (std::any_of(addresses.value().begin(), addresses.value().end(), is_outside)) {
+      return not_loopback(to.text());
+    }
   }
   if (connections_.size() >= options_.connections_max) {
     return Status(Code::kSystem, "no more than " + std::to_string(options_.connections_max) +

@@ -49,6 +49,8 @@ struct TcpOptions {
   std::vector<Endpoint> listen;
   // Said to those who connect to us. They must have our version and our job_id, or are refused.
   Hello self;
+  // Only loopback addresses are listened at and connected to; others are kInvalidArgument. For jobs without a key.
+  bool loopback_only = false;
   TimeNs connect_timeout_ns = 3 * kSecond;  // from connect() until the other side's Hello is here
   TimeNs hello_timeout_ns = 5 * kSecond;    // from accepting a connection until its Hello is here
   TimeNs linger_ns = 1 * kSecond;      // how long a closed connection may take to send its tail
