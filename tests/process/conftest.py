@@ -109,6 +109,27 @@ class Place:
             process.wait()
 
 
+def key_files(place):
+    """What BYTEPS_JOB_KEY_FILE is in the processes of a job."""
+    found = set()
+    for pid in place.living():
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found |= {entry.partition(b"=")[2] for entry in environ if entry.startswith(b"BYTEPS_JOB_KEY_FILE=")}
+    return found
+
+
+def seen_by_others(place):
+    """Command lines of all processes of the machine, and the environments of ours, in one piece."""
+    texts = []
+    for pid in [entry for entry in os.listdir("/proc") if entry.isdigit()]:
+        try:
+            texts.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+        except OSError:
+            pass
+    texts += [Path(f"/proc/{pid}/environ").read_bytes() for pid in place.living()]
+    return b"\0".join(texts)
+
+
 def wait_until(condition, timeout_s=20.0):
     """Whether the condition became true in time."""
     deadline = time.monotonic() + timeout_s

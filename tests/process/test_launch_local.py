@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import MEMBER, wait_until
+from conftest import MEMBER, key_files, seen_by_others, wait_until
 
 PYTHON = sys.executable
 
@@ -174,23 +174,25 @@ def test_several_jobs_at_the_same_time_do_not_meet(place):
     assert place.left() == []
 
 
-def test_the_job_key_is_fresh_and_on_no_command_line(place):
+def test_the_job_key_is_fresh_and_in_no_command_line_no_environment_and_no_output(place):
     keys = set()
     for _ in range(2):
         launcher = place.launch("--local", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
         assert wait_until(both_joined(place))
-        for pid in place.living():
-            with open(f"/proc/{pid}/environ", "rb") as environ, open(f"/proc/{pid}/cmdline", "rb") as command:
-                found = re.findall(rb"BYTEPS_JOB_KEY=([0-9a-f]+)", environ.read())
-                line = command.read()
-            if pid != launcher.pid and found:
-                keys.add(found[0])
-                assert len(found[0]) == 64 and found[0] not in line
+        paths = key_files(place)
+        assert len(paths) == 1  # all have the same one
+        (path,) = paths
+        assert os.stat(path).st_mode & 0o077 == 0
+        key = open(path, "rb").readline().strip()
+        assert len(key) == 64
+        keys.add(key)
+        assert key not in seen_by_others(place)
         launcher.send_signal(signal.SIGTERM)
-        launcher.communicate(timeout=30)
+        assert key.decode() not in "".join(launcher.communicate(timeout=30))
         for name in ("joined0", "joined1"):
             os.unlink(place.folder / name)
     assert len(keys) == 2
+    assert place.left() == []
 
 
 def test_a_variable_of_another_job_does_not_leak_in(place):

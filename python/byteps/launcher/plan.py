@@ -6,16 +6,16 @@ A plan is built from the command line and the environment alone and starts nothi
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Set
+from typing import Dict, List, Mapping, Optional, Set, Union
 
 from byteps.launcher import cores
 from byteps.launcher.environment import BadEnvironment, Job, read_switch
+from byteps.launcher.key import JobKey
 
 LOOPBACK = "127.0.0.1"
 
@@ -46,11 +46,14 @@ class Process:
     cores: Optional[Set[int]] = None  # None: not bound
 
 
+Held = Union[socket.socket, JobKey]
+
+
 @dataclass
 class Plan:
     processes: List[Process]
     summary: str  # one line for the start
-    held: List[socket.socket] = field(default_factory=list)  # keeps the scheduler's port ours; close at the end
+    held: List[Held] = field(default_factory=list)  # the scheduler's port, the job key; close at the end
 
 
 def machine_workers(job: Job, command: List[str], environ: Mapping[str, str]) -> Plan:
@@ -82,13 +85,14 @@ def whole_job(
     core_count = len(os.sched_getaffinity(0))
     base = {name: value for name, value in environ.items() if name not in IDENTITY}
     base.setdefault("OMP_NUM_THREADS", str(max(1, core_count // worker_count)))
+    key = JobKey()
     base.update(
         DMLC_NUM_WORKER="1",
         BYTEPS_LOCAL_SIZE=str(worker_count),
         PYTHONUNBUFFERED="1",
-        BYTEPS_JOB_KEY=secrets.token_hex(32),
+        BYTEPS_JOB_KEY_FILE=key.path,
     )
-    plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}")
+    plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}", [key])
     if server_count > 0:
         held = hold_free_port()
         plan.held.append(held)
