@@ -1,6 +1,40 @@
 #include "scheduler/phrases.h"
 
+#include <algorithm>
+
 namespace byteps {
+namespace {
+
+// Bytes of the well-formed UTF-8 character that `text` begins with (Unicode, table 3-7); 0: there is none.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t at) {
+    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
+  };
+  const auto follows = [&](std::size_t at) { return (byte(at) & 0xc0U) == 0x80U; };
+  const unsigned first = byte(0);
+  const unsigned second = byte(1);
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || !follows(1)) return 0;
+  if (first < 0xe0) return 2;
+  if (!follows(2)) return 0;
+  if (first < 0xf0) {
+    const bool overlong = first == 0xe0 && second < 0xa0;
+    const bool surrogate = first == 0xed && second >= 0xa0;
+    return overlong || surrogate ? 0 : 3;
+  }
+  const bool overlong = first == 0xf0 && second < 0x90;
+  const bool too_large = first > 0xf4 || (first == 0xf4 && second >= 0x90);
+  return !follows(3) || overlong || too_large ? 0 : 4;
+}
+
+// U+0000 to U+001F, U+007F, and U+0080 to U+009F, which some terminals obey too.
+bool is_control(std::string_view character) {
+  const auto last = static_cast<unsigned char>(character.back());
+  return character.size() == 1 ? last < 0x20 || last == 0x7f
+                               : character[0] == '\xc2' && character.size() == 2 && last < 0xa0;
+}
+
+}  // namespace
 
 std::string duration_text(TimeNs duration_ns) {
   const TimeNs ms = duration_ns / kMillisecond;
@@ -45,9 +79,17 @@ std::string printable(std::string_view text, std::size_t bytes_max) {
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
     text = text.substr(0, end);
   }
-  std::string clean(text);
-  for (char& c : clean) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  std::string clean;
+  clean.reserve(text.size() + 3);
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    const std::string_view character = text.substr(0, std::max<std::size_t>(1, bytes));
+    if (bytes == 0 || is_control(character)) {
+      clean += '?';
+    } else {
+      clean += character;
+    }
+    text.remove_prefix(character.size());
   }
   return cut ? clean + "..." : clean;
 }

@@ -4,10 +4,12 @@
 #include <limits>
 #include <sstream>
 
+#include "scheduler/phrases.h"
+
 namespace byteps {
 namespace {
 
-constexpr std::size_t kQuotedBytesMax = 256;
+constexpr std::size_t kQuotedBytesMax = 256 + 3;  // "..." when it is cut
 
 }  // namespace
 
@@ -53,19 +55,7 @@ std::string describe(const wire::Declare& declared) {
 }
 
 std::string quoted_name(std::string_view name) {
-  std::string text = "\"";
-  const std::size_t length = std::min(name.size(), kQuotedBytesMax);
-  for (const char c : name.substr(0, length)) {
-    const auto byte = static_cast<unsigned char>(c);
-    text.push_back(byte < 0x20 || byte == 0x7f ? '?' : c);
-  }
-  if (length < name.size()) {
-    // Not in the middle of a character: continuation bytes are 10xxxxxx, a first one 11xxxxxx.
-    while ((static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();
-    if ((static_cast<unsigned char>(text.back()) & 0xc0) == 0xc0) text.pop_back();
-    text += "...";
-  }
-  return text + "\"";
+  return "\"" + printable(name, kQuotedBytesMax) + "\"";
 }
 
 std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
