@@ -1,0 +1,55 @@
+"""Jobs of plain C workers whose threads check every sum. Under the sanitizers CI runs the same:
+BYTEPS_TEST_BUILD=build/tsan python -m pytest tests/process/test_checked_job.py"""
+
+import signal
+
+import pytest
+from conftest import BUILD, wait_until
+from job import Job, Process
+
+# A build with sanitizers is slow, and so are its silences.
+ENVIRON = {"BYTEPS_FAILURE_TIMEOUT_MS": "10000"}
+NO_REPORT = ("ThreadSanitizer", "AddressSanitizer", "LeakSanitizer", "runtime error", "CHECK")
+
+
+def start(job, *arguments):
+    job.start_scheduler()
+    for _ in range(job.server_count):
+        job.start_server()
+    for rank in range(job.size):
+        environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
+        command = [BUILD / "bin/checked_worker", *arguments]
+        job.workers.append(Process(job, f"worker{rank}", command, environ))
+
+
+def check(job, codes):
+    for process in job.processes:
+        said = process.err
+        assert not any(word in said for word in NO_REPORT), job.story(f"{process.name} has a finding")
+        assert process.code in codes[process.name.rstrip("0123456789")], job.story(
+            f"{process.name} ended with {process.code}"
+        )
+    job.check_nothing_is_left()
+
+
+@pytest.mark.timeout(180)
+def test_two_workers_join_twice_and_every_sum_is_right(tmp_path):
+    with Job(tmp_path, workers=2, servers=2, environ=ENVIRON) as job:
+        start(job, "2", "20", "leave")
+        job.join(timeout_s=120)
+        check(job, {"worker": [0], "server": [0], "scheduler": [0]})
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("victim", ["server", "worker", "scheduler"])
+def test_a_killed_process_ends_the_others_without_a_finding(tmp_path, victim):
+    with Job(tmp_path, workers=2, servers=2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}) as job:
+        start(job, "1", "0", "leave")
+        at_work = lambda: all("round" in worker.out_path.read_text() for worker in job.workers)  # noqa: E731
+        assert wait_until(at_work), job.story("no rounds")
+        lost = {"server": job.servers, "worker": job.workers, "scheduler": [job.scheduler]}[victim][-1]
+        lost.kill()
+        job.join(timeout_s=60)
+        codes = {"worker": [1], "server": [1], "scheduler": [1]}
+        codes[victim] = [*codes[victim], -signal.SIGKILL]
+        check(job, codes)
