@@ -297,11 +297,7 @@ void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutpu
   acknowledge_end(out);
   if (stage_ == Stage::kLeaving) return finish(Status::ok(), out);
   if (stage_ == Stage::kFailing) return finish(failing_, out);
-  const std::uint32_t code = text.value().code;
-  const bool known = code > 0 && code <= static_cast<std::uint32_t>(Code::kCancelled);
-  finish({known ? static_cast<Code>(code) : Code::kCancelled,
-          printable(text.value().text, wire::kTextBytesMax)},
-         out);
+  finish(error_of(text.value(), Code::kCancelled), out);
 }
 
 // ---- the owner ----

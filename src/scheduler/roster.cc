@@ -466,10 +466,8 @@ void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::by
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return on_malformed(peer, text.status(), out);
   const Seat& seat = seats_.at(arrival);
-  const std::uint32_t code = text.value().code;
-  const bool known = code > 0 && code <= static_cast<std::uint32_t>(Code::kCancelled);
-  const Status why(known ? static_cast<Code>(code) : Code::kCancelled,
-                   describe(seat) + ": " + printable(text.value().text, wire::kTextBytesMax / 2));
+  const Status said = error_of(text.value(), Code::kCancelled, wire::kTextBytesMax / 2);
+  const Status why(said.code(), describe(seat) + ": " + said.message());
   if (seat.in_roster || phase_ == Phase::kGathering) return fail_job(why, now, out);
   // It waits for the next epoch; the running one is none of its business.
   erase(arrival, now);

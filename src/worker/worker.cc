@@ -191,11 +191,7 @@ Status Worker::on_mismatch(const wire::Header& header, std::span<const std::byte
   if (header.epoch != pipeline_->epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
-  const std::uint32_t number = text.value().code;
-  const bool known = number > static_cast<std::uint32_t>(Code::kOk) &&
-                     number <= static_cast<std::uint32_t>(Code::kCancelled);
-  pipeline_->on_mismatch(header.key, Status(known ? static_cast<Code>(number) : Code::kMismatch,
-                                            printable(text.value().text, wire::kTextBytesMax)));
+  pipeline_->on_mismatch(header.key, error_of(text.value(), Code::kMismatch));
   return Status::ok();
 }
 

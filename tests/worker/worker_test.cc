@@ -177,6 +177,17 @@ TEST_F(WorkerTest, a_tensor_is_declared_pushed_and_answered) {
   EXPECT_EQ(door_.pending_handles(), 0u);
 }
 
+TEST_F(WorkerTest, a_failure_with_the_code_of_waiting_is_a_failure) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("w", values);
+  say(Kind::kFail,
+      wire::encode(wire::Text{.text = "", .code = static_cast<std::uint32_t>(Code::kAgain)}));
+  turn();
+  EXPECT_TRUE(door_.state().is(Code::kCancelled)) << door_.state().text();
+  EXPECT_EQ(result(handle).message(), "no reason was given");
+}
+
 TEST_F(WorkerTest, a_full_connection_is_asked_again_when_something_of_it_was_sent) {
   join();
   std::vector<std::string> names;  // two whose tensors belong to shard 0
