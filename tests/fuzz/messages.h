@@ -1,0 +1,182 @@
+// Control messages as a script wishes them: mostly ones that a member of a small job could send, so that what
+// lies behind the first checks is reached; sometimes with bytes changed, sometimes any bytes at all.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fuzz/script.h"
+#include "net/wire.h"
+
+namespace byteps::fuzz {
+
+struct Message {
+  std::vector<std::byte> header;
+  std::vector<std::byte> payload;
+};
+
+inline Endpoint endpoint_of(std::uint32_t number) {
+  return {"10.0.0." + std::to_string(number / 4 + 1),
+          static_cast<std::uint16_t>(4000 + number % 4)};
+}
+
+inline std::string text_of(Script& script) {
+  const std::vector<std::byte> raw = script.bytes(64);
+  return {reinterpret_cast<const char*>(raw.data()), raw.size()};
+}
+
+inline wire::Join join_of(Script& script) {
+  wire::Join join;
+  const std::uint32_t who = script.below(12);
+  join.role = who < 6 ? Role::kWorker : Role::kServer;
+  join.host = (who < 6 ? "w" : "s") + std::to_string(who % 4) + ":1";
+  join.wanted_rank = who < 6 ? who % 3 : Hello::kNoRank;
+  join.worker_count = 2;
+  join.server_count = 1;
+  join.partition_bytes = 4096;
+  join.frame_bytes = 1024;
+  join.life = 1;
+  if (join.role == Role::kServer) join.endpoints = {endpoint_of(who % 4)};
+  for (std::uint32_t change = script.below(3); change > 0; --change) {
+    switch (script.below(9)) {
+      case 0:
+        join.wanted_rank = script.number32();
+        break;
+      case 1:
+        join.worker_count = script.number32();
+        break;
+      case 2:
+        join.server_count = script.number32();
+        break;
+      case 3:
+        join.host = text_of(script);
+        break;
+      case 4:
+        join.endpoints.push_back(endpoint_of(script.byte()));
+        break;
+      case 5:
+        join.partition_bytes = script.number();
+        break;
+      case 6:
+        join.frame_bytes = script.number();
+        break;
+      case 7:
+        join.life = script.number();
+        break;
+      case 8:
+        join.role = static_cast<Role>(script.below(3));
+        break;
+    }
+  }
+  return join;
+}
+
+// A job of `worker_count` workers and `server_count` servers of one shard each.
+inline wire::Roster roster_of(std::uint32_t worker_count, std::uint32_t server_count,
+                              std::uint32_t your_rank, Epoch epoch) {
+  wire::Roster roster;
+  roster.epoch = epoch;
+  roster.your_rank = your_rank;
+  roster.partition_bytes = 256;
+  roster.frame_bytes = 64;
+  for (std::uint32_t rank = 0; rank < worker_count; ++rank) {
+    roster.members.push_back({Role::kWorker, rank, "w" + std::to_string(rank), {}});
+  }
+  for (std::uint32_t rank = 0; rank < server_count; ++rank) {
+    roster.members.push_back(
+        {Role::kServer, rank, "s" + std::to_string(rank), {endpoint_of(rank)}});
+  }
+  return roster;
+}
+
+inline wire::Roster strange_roster_of(Script& script) {
+  wire::Roster roster =
+      roster_of(script.below(4), script.below(4), script.below(3), Epoch(script.number32()));
+  for (std::uint32_t change = script.below(3); change > 0; --change) {
+    switch (script.below(5)) {
+      case 0:
+        roster.partition_bytes = script.number();
+        break;
+      case 1:
+        roster.frame_bytes = script.number();
+        break;
+      case 2:
+        roster.your_rank = script.number32();
+        break;
+      case 3:
+        for (auto& member : roster.members) member.endpoints.push_back(endpoint_of(script.byte()));
+        break;
+      case 4:
+        if (!roster.members.empty()) roster.members[0].rank = script.number32();
+        break;
+    }
+  }
+  return roster;
+}
+
+inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
+  switch (kind) {
+    case wire::Kind::kJoin:
+      return wire::encode(join_of(script));
+    case wire::Kind::kRoster:
+      return wire::encode(strange_roster_of(script));
+    case wire::Kind::kLeave:
+      return wire::encode(wire::Leave{script.flag()});
+    case wire::Kind::kBarrier:
+    case wire::Kind::kBarrierDone:
+      return wire::encode(wire::Barrier{script.number()});
+    case wire::Kind::kFail:
+    case wire::Kind::kWaiting:
+    case wire::Kind::kMismatch:
+      return wire::encode(wire::Text{text_of(script), script.number32()});
+    case wire::Kind::kDeclare: {
+      wire::Declare declare;
+      declare.name = "t" + std::to_string(script.below(4));
+      declare.dtype = static_cast<DType>(script.below(kDTypeCount));
+      declare.operation = static_cast<Operation>(script.below(kOperationCount));
+      declare.total_bytes = script.number();
+      declare.root = WorkerRank(script.number32());
+      return wire::encode(declare);
+    }
+    default:
+      return {};
+  }
+}
+
+// What someone may say to or as the scheduler.
+inline Message control_of(Script& script) {
+  static constexpr wire::Kind kKinds[] = {
+      wire::Kind::kJoin,    wire::Kind::kRoster,      wire::Kind::kHeartbeat, wire::Kind::kLeave,
+      wire::Kind::kBarrier, wire::Kind::kBarrierDone, wire::Kind::kFail,      wire::Kind::kWaiting};
+  wire::Header header;
+  header.kind = kKinds[script.below(8)];
+  header.epoch = Epoch(script.number32());
+  header.worker = WorkerRank(script.number32());
+  header.flags = script.below(8) == 0 ? script.byte() : std::uint8_t{0};
+  Message message;
+  message.payload = payload_of(script, header.kind);
+  const wire::HeaderBytes bytes = wire::encode(header);
+  message.header.assign(bytes.begin(), bytes.end());
+  return message;
+}
+
+inline void spoil(Script& script, Message& message) {
+  switch (script.below(4)) {
+    case 0:
+      script.mutate(message.header);
+      break;
+    case 1:
+      script.mutate(message.payload);
+      break;
+    case 2:
+      message.payload = script.bytes();
+      break;
+    case 3:
+      message.header = script.bytes();
+      message.payload = script.bytes();
+      break;
+  }
+}
+
+}  // namespace byteps::fuzz
