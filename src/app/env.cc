@@ -29,6 +29,7 @@ struct Draft {
   std::optional<std::uint64_t> machine_index;
   std::optional<std::uint64_t> server_count;
   std::optional<std::uint64_t> global_rank;
+  std::optional<std::uint64_t> global_size;
   std::optional<std::uint64_t> scheduling_credit;
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
@@ -106,6 +107,10 @@ std::vector<Variable> role_variables() {
       {"BYTEPS_GLOBAL_RANK", "worker", "DMLC_WORKER_ID * BYTEPS_LOCAL_SIZE + BYTEPS_LOCAL_RANK",
        "index, from 0", "Overrides the rank.", 0, kCountMax,
        [](Draft& d, std::uint64_t v) { d.global_rank = v; }},
+      {"BYTEPS_GLOBAL_SIZE", "all", "DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE", "processes, 1 to 65536",
+       "Workers in the job, when machines have different numbers of them; set by bpslaunch "
+       "--hosts.",
+       1, kCountMax, [](Draft& d, std::uint64_t v) { d.global_size = v; }},
       {"BYTEPS_FORCE_DISTRIBUTED", "all", "0", "0 or 1",
        "1: use servers even with a single worker.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.force_distributed = v == 1; }},
@@ -164,7 +169,7 @@ std::vector<Variable> safety_variables() {
        }},
       {"BYTEPS_JOB_KEY", "all", "none", "text of at least 16 bytes",
        "Secret of the job, equal for all its processes; others are refused. bpslaunch --local "
-       "makes one.",
+       "and --hosts make one. A file is better: environments are printed and uploaded.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.job_key = v; }},
       {"BYTEPS_JOB_KEY_FILE", "all", "none", "path",
        "A file whose first line is the key; nobody else should be able to read it.", 0, 0, nullptr,
@@ -390,7 +395,7 @@ Status finish_scheduler_address(Role role, Draft& draft) {
 Status finish_worker(Draft& draft) {
   JobConfig& job = draft.config.job;
   const std::uint64_t machines = draft.machine_count.value_or(1);
-  const std::uint64_t size = machines * job.local_size;
+  const std::uint64_t size = draft.global_size.value_or(machines * job.local_size);
   if (job.local_rank >= job.local_size) {
     return {Code::kInvalidArgument,
             "BYTEPS_LOCAL_RANK=" + std::to_string(job.local_rank) +
@@ -414,10 +419,10 @@ Status finish_worker(Draft& draft) {
   const std::uint64_t rank =
       draft.global_rank.value_or(draft.machine_index.value_or(0) * job.local_size + job.local_rank);
   if (rank >= size) {
-    return {Code::kInvalidArgument, "BYTEPS_GLOBAL_RANK=" + std::to_string(rank) +
-                                        " must be below the number of workers, " +
-                                        std::to_string(size) +
-                                        " (DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE)"};
+    return {Code::kInvalidArgument,
+            "BYTEPS_GLOBAL_RANK=" + std::to_string(rank) +
+                " must be below the number of workers, " + std::to_string(size) +
+                " (BYTEPS_GLOBAL_SIZE, or DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE)"};
   }
   if (!draft.server_count) {
     return missing("DMLC_NUM_SERVER",
@@ -434,7 +439,8 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
     return missing("DMLC_NUM_WORKER", "set it to the number of worker machines, at least 1");
   if (!draft.server_count)
     return missing("DMLC_NUM_SERVER", "set it to the number of server processes, at least 1");
-  job.worker_count = static_cast<std::uint32_t>(*draft.machine_count * job.local_size);
+  job.worker_count =
+      static_cast<std::uint32_t>(draft.global_size.value_or(*draft.machine_count * job.local_size));
   return finish_scheduler_address(role, draft);
 }
 

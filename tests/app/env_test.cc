@@ -55,6 +55,18 @@ TEST(Environment, rank_and_size_count_processes_while_dmlc_counts_machines) {
   EXPECT_EQ(job.scheduler_port, 9000);
 }
 
+TEST(Environment, global_size_is_for_machines_with_different_numbers_of_workers) {
+  Environment environment = with(two_machines(), "BYTEPS_GLOBAL_SIZE", "3");
+  environment["BYTEPS_GLOBAL_RANK"] = "2";
+  environment["BYTEPS_LOCAL_SIZE"] = "1";
+  const JobConfig job = parse_environment(Role::kWorker, environment).value().config.job;
+  EXPECT_EQ(job.worker_count, 3U);
+  EXPECT_EQ(job.rank, 2U);
+  EXPECT_EQ(parse_environment(Role::kScheduler, environment).value().config.job.worker_count, 3U);
+  environment["BYTEPS_GLOBAL_RANK"] = "3";
+  EXPECT_THAT(error_of(Role::kWorker, environment), HasSubstr("BYTEPS_GLOBAL_SIZE"));
+}
+
 TEST(Environment, global_rank_wins_over_the_computed_one) {
   EXPECT_EQ(parse_environment(Role::kWorker, with(two_machines(), "BYTEPS_GLOBAL_RANK", "0"))
                 .value()
