@@ -36,6 +36,10 @@ test-asan:  ## the C++ tests and 200 simulated clusters under address and undefi
 test-tsan:  ## the C++ tests under the thread sanitizer
 	@tools/test_sanitized tsan
 
+.PHONY: fuzz
+fuzz:       ## all fuzz targets from their kept corpora, FUZZ_SECONDS (60) each; needs clang
+	@tools/fuzz
+
 bench: setup ## build and run the benchmarks
 	@build/release/bin/kernels_bench
 	@build/release/bin/shelf_bench
