@@ -30,11 +30,11 @@ demo: setup ## train a small network on real digits: 2 workers, 2 servers; plots
 test: setup ## all tests: C++, Python, processes, simulated clusters, tidy; ends with a summary
 	@$(VENV)/python tools/test
 
-test-asan:  ## the C++ tests and 200 simulated clusters under address and undefined-behaviour sanitizers
-	@tools/test_sanitized asan
+test-asan: setup ## C++ tests, jobs and 200 simulated clusters under address and undefined-behaviour sanitizers
+	@$(VENV)/python tools/test asan
 
-test-tsan:  ## the C++ tests under the thread sanitizer
-	@tools/test_sanitized tsan
+test-tsan: setup ## C++ tests and jobs under the thread sanitizer
+	@$(VENV)/python tools/test tsan
 
 .PHONY: fuzz
 fuzz:       ## all fuzz targets from their kept corpora, FUZZ_SECONDS (60) each; needs clang
