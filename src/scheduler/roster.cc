@@ -30,7 +30,12 @@ RosterKeeper::RosterKeeper(const Config& config)
 
 void RosterKeeper::on_up(PeerId peer, const Hello& hello, TimeNs now, Outputs& out) {
   connections_[peer].since_ns = now;
-  if (hello.role == Role::kScheduler) close(peer, nonsense("a scheduler called a scheduler"), out);
+  if (hello.role == Role::kScheduler) {
+    close(peer, nonsense("a scheduler called a scheduler"), out);
+  } else if (phase_ ==
+             Phase::kEnded) {  // nothing must be said to it: the scheduler would have to stay
+    close(peer, {Code::kCancelled, "the job has ended"}, out);
+  }
 }
 
 void RosterKeeper::on_down(PeerId peer, const Status& why, TimeNs now, Outputs& out) {

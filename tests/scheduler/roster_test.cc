@@ -328,6 +328,17 @@ TEST(Roster, gives_up_at_the_start_timeout_with_the_text_of_the_notice) {
 
 // ---- life and loss ----
 
+TEST(Roster, closes_whoever_comes_after_the_end_and_tells_it_nothing) {
+  Table table;
+  std::vector<KeeperOutput> out;
+  table.keeper().stop({Code::kCancelled, "stopped"}, table.now(), out);
+  ASSERT_TRUE(table.keeper().ended());
+  const PeerId late = table.up(Role::kWorker);
+  EXPECT_TRUE(table.closed(late));
+  table.leave(late, 0, true);
+  EXPECT_TRUE(table.sent(late, Kind::kLeave).empty()) << "its window would keep the scheduler";
+}
+
 TEST(Roster, sends_heartbeats_every_sixth_of_the_failure_timeout) {
   RunningJob job;
   job.table.forget();
