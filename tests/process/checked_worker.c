@@ -1,9 +1,10 @@
 /* A worker in plain C, for checks that Python would blur: valgrind, the sanitizers, memory over a long run.
  *
- *   checked_worker CYCLES ROUNDS ENDING
+ *   checked_worker CYCLES ROUNDS ENDING [PAUSE_MS]
  *
  * Joins and leaves CYCLES times. In between two threads sum tensors of their own, ROUNDS times each (0: until all
- * of them have agreed to stop, which any rank proposes when it gets SIGTERM), and check every element.
+ * of them have agreed to stop, which any rank proposes when it gets SIGTERM), and check every element. One tensor of
+ * each round has a name that is never used again (BYTEPS_ONCE). After a round a thread pauses PAUSE_MS.
  *
  *   ENDING leave  leaves, exit code 0
  *          exit   calls exit(0) in the last cycle with operations under way, without leaving
@@ -21,10 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kThreads = 2, kTensors = 4, kElementsMax = 262144 };
+enum { kThreads = 2, kTensors = 4, kOnce = 1 };
 enum { kFailed = 1, kBadArguments = 2, kWrongSum = 4, kUnexpectedlyWell = 5 };
 
-static const uint64_t kElements[kTensors] = {1, 1000, 65537, kElementsMax};
+static const uint64_t kElements[kTensors] = {1, 1000, 65537, 262144};
 
 static volatile sig_atomic_t terminated = 0;
 
@@ -32,6 +33,8 @@ typedef struct Submitter {
   pthread_t thread;
   byteps_job* job;
   int index;
+  long cycle;
+  long pause_ms;
   long rounds; /* 0: until all agree to stop */
   atomic_long done;
   atomic_int ended;
@@ -48,8 +51,15 @@ static float value_of(long round, uint64_t i) {
   return (float)(1 + ((uint64_t)round * 31 + i) % 89);
 }
 
-static int push(byteps_job* job, const char* name, float* values, uint64_t count,
-                byteps_handle* handle, byteps_error* error) {
+/* Tensor t of this round; t = kTensors is the wish to stop. */
+static int push(const Submitter* self, long round, int t, float* values, byteps_handle* handle,
+                byteps_error* error) {
+  char name[96];
+  if (t == kOnce) {
+    snprintf(name, sizeof name, "checked.%d.once.%ld.%ld", self->index, self->cycle, round);
+  } else {
+    snprintf(name, sizeof name, "checked.%d.%d", self->index, t);
+  }
   byteps_tensor tensor;
   memset(&tensor, 0, sizeof tensor);
   tensor.struct_bytes = sizeof tensor;
@@ -57,65 +67,72 @@ static int push(byteps_job* job, const char* name, float* values, uint64_t count
   tensor.dtype = BYTEPS_FLOAT32;
   tensor.operation = BYTEPS_SUM;
   tensor.input = tensor.output = values;
-  tensor.element_count = count;
-  return byteps_push_pull(job, &tensor, handle, error);
+  tensor.element_count = t == kTensors ? 1 : kElements[t];
+  tensor.flags = t == kOnce ? BYTEPS_ONCE : 0;
+  return byteps_push_pull(self->job, &tensor, handle, error);
 }
 
-/* One sum of each tensor, and of the wish to stop. */
-static int one_round(Submitter* self, float* const values[kTensors], long round, int* stop) {
-  const float weight = (float)(byteps_rank(self->job) + 1);
-  byteps_handle handles[kTensors + 1] = {0};
-  byteps_error error = {0};
-  float wish = terminated ? 1.0f : 0.0f;
-  char name[64];
-  int code = BYTEPS_OK;
-  for (int t = 0; t < kTensors && code == BYTEPS_OK; ++t) {
-    for (uint64_t i = 0; i < kElements[t]; ++i) values[t][i] = weight * value_of(round, i);
-    snprintf(name, sizeof name, "checked.%d.%d", self->index, t);
-    code = push(self->job, name, values[t], kElements[t], &handles[t], &error);
-  }
-  if (code == BYTEPS_OK) {
-    snprintf(name, sizeof name, "checked.%d.stop", self->index);
-    code = push(self->job, name, &wish, 1, &handles[kTensors], &error);
-  }
-  for (int t = 0; t <= kTensors;
-       ++t) { /* each handle, also after a failure: the memory is theirs until then */
-    if (handles[t] == 0) continue;
-    const int result = byteps_wait(self->job, handles[t], -1, code == BYTEPS_OK ? &error : NULL);
-    if (code == BYTEPS_OK) code = result;
-  }
-  if (code != BYTEPS_OK) {
-    fprintf(stderr, "checked_worker: %s\n", error.message);
-    return kFailed;
-  }
+static int check(const Submitter* self, float* const values[], long round) {
   const float size = (float)byteps_size(self->job);
   for (int t = 0; t < kTensors; ++t) {
     for (uint64_t i = 0; i < kElements[t]; ++i) {
       const float expected = size * (size + 1) / 2 * value_of(round, i);
       if (values[t][i] == expected) continue;
-      fprintf(
-          stderr,
-          "checked_worker: rank %u, thread %d, round %ld, tensor %d: element %llu is %g, not %g\n",
-          byteps_rank(self->job), self->index, round, t, (unsigned long long)i,
-          (double)values[t][i], (double)expected);
+      fprintf(stderr,
+              "checked_worker: rank %u, thread %d, round %ld, tensor %d: ", byteps_rank(self->job),
+              self->index, round, t);
+      fprintf(stderr, "element %llu is %g, not %g\n", (unsigned long long)i, (double)values[t][i],
+              (double)expected);
       return kWrongSum;
     }
   }
-  *stop = wish > 0;
   return 0;
+}
+
+/* One sum of each tensor. values[kTensors]: how many ranks wish to stop. */
+static int one_round(const Submitter* self, float* const values[], long round) {
+  const float weight = (float)(byteps_rank(self->job) + 1);
+  for (int t = 0; t < kTensors; ++t) {
+    for (uint64_t i = 0; i < kElements[t]; ++i) values[t][i] = weight * value_of(round, i);
+  }
+  values[kTensors][0] = terminated ? 1.0f : 0.0f;
+
+  byteps_handle handles[kTensors + 1] = {0};
+  byteps_error error = {0};
+  int code = BYTEPS_OK;
+  for (int t = 0; t <= kTensors && code == BYTEPS_OK; ++t) {
+    code = push(self, round, t, values[t], &handles[t], &error);
+  }
+  /* Each handle, also after a failure: until then the memory is the job's. */
+  for (int t = 0; t <= kTensors; ++t) {
+    if (handles[t] == 0) continue;
+    const int result = byteps_wait(self->job, handles[t], -1, code == BYTEPS_OK ? &error : NULL);
+    if (code == BYTEPS_OK) code = result;
+  }
+  if (code == BYTEPS_OK) return check(self, values, round);
+  fprintf(stderr, "checked_worker: %s\n", error.message);
+  return kFailed;
+}
+
+static void pause_for(long milliseconds) {
+  const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+  nanosleep(&pause, NULL);
 }
 
 static void* submit(void* argument) {
   Submitter* self = argument;
-  float* values[kTensors];
-  for (int t = 0; t < kTensors; ++t) values[t] = malloc(kElements[t] * sizeof(float));
-  int stop = 0;
-  for (long round = 0; !stop && (self->rounds == 0 || round < self->rounds); ++round) {
-    self->code = one_round(self, values, round, &stop);
-    if (self->code != 0) break;
-    atomic_store(&self->done, round + 1);
+  float* values[kTensors + 1];
+  for (int t = 0; t <= kTensors; ++t) {
+    values[t] = malloc((t == kTensors ? 1 : kElements[t]) * sizeof(float));
   }
-  for (int t = 0; t < kTensors; ++t) free(values[t]);
+  values[kTensors][0] = 0;
+  for (long round = 0; self->rounds == 0 || round < self->rounds; ++round) {
+    self->code = one_round(self, values, round);
+    if (self->code != 0 || values[kTensors][0] > 0) break;
+    atomic_store(&self->done, round + 1);
+    pause_for(self->pause_ms);
+  }
+  for (int t = 0; t <= kTensors; ++t) free(values[t]);
   atomic_store(&self->ended, 1);
   return NULL;
 }
@@ -130,13 +147,22 @@ static void watch(Submitter* first, uint32_t rank, int exit_in_between) {
       last_s = time(NULL);
       printf("rank %u round %ld\n", rank, done);
     }
-    const struct timespec pause = {0, 20 * 1000000};
-    nanosleep(&pause, NULL);
+    pause_for(20);
   }
 }
 
-/* Joins, sums, leaves (final: for good). Returns the code for the process. */
-static int cycle(long rounds, int final, int exit_in_between) {
+/* What the arguments say. */
+typedef struct Plan {
+  long cycles;
+  long rounds;
+  int exits;
+  int fails;
+  long pause_ms;
+} Plan;
+
+/* Joins, sums, leaves. Returns the code for the process. */
+static int run_cycle(const Plan* plan, long number) {
+  const int last = number == plan->cycles - 1;
   byteps_error error = {0};
   byteps_job* job = NULL;
   if (byteps_join(NULL, &job, &error) != BYTEPS_OK) {
@@ -150,16 +176,18 @@ static int cycle(long rounds, int final, int exit_in_between) {
   for (int i = 0; i < kThreads; ++i) {
     submitters[i].job = job;
     submitters[i].index = i;
-    submitters[i].rounds = rounds;
+    submitters[i].cycle = number;
+    submitters[i].pause_ms = plan->pause_ms;
+    submitters[i].rounds = plan->rounds;
     pthread_create(&submitters[i].thread, NULL, submit, &submitters[i]);
   }
-  watch(&submitters[0], rank, exit_in_between);
+  watch(&submitters[0], rank, last && plan->exits);
   int code = 0;
   for (int i = 0; i < kThreads; ++i) {
     pthread_join(submitters[i].thread, NULL);
     if (submitters[i].code > code) code = submitters[i].code;
   }
-  if (byteps_leave(job, final, &error) != BYTEPS_OK) {
+  if (byteps_leave(job, last, &error) != BYTEPS_OK) {
     fprintf(stderr, "checked_worker: %s\n", error.message);
     if (code == 0) code = kFailed;
   }
@@ -167,12 +195,15 @@ static int cycle(long rounds, int final, int exit_in_between) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4) return kBadArguments;
-  const long cycles = strtol(argv[1], NULL, 10);
-  const long rounds = strtol(argv[2], NULL, 10);
-  const int exits = strcmp(argv[3], "exit") == 0;
-  const int fails = strcmp(argv[3], "fail") == 0;
-  if (cycles < 1 || (!exits && !fails && strcmp(argv[3], "leave") != 0)) return kBadArguments;
+  if (argc < 4 || argc > 5) return kBadArguments;
+  Plan plan;
+  plan.cycles = strtol(argv[1], NULL, 10);
+  plan.rounds = strtol(argv[2], NULL, 10);
+  plan.exits = strcmp(argv[3], "exit") == 0;
+  plan.fails = strcmp(argv[3], "fail") == 0;
+  plan.pause_ms = argc == 5 ? strtol(argv[4], NULL, 10) : 0;
+  if (plan.cycles < 1) return kBadArguments;
+  if (!plan.exits && !plan.fails && strcmp(argv[3], "leave") != 0) return kBadArguments;
   setvbuf(stdout, NULL, _IOLBF, 0);
   struct sigaction action;
   memset(&action, 0, sizeof action);
@@ -180,9 +211,7 @@ int main(int argc, char** argv) {
   sigaction(SIGTERM, &action, NULL);
 
   int code = 0;
-  for (long i = 0; i < cycles && code == 0; ++i) {
-    code = cycle(rounds, i == cycles - 1, exits && i == cycles - 1);
-  }
-  if (!fails) return code;
+  for (long i = 0; i < plan.cycles && code == 0; ++i) code = run_cycle(&plan, i);
+  if (!plan.fails) return code;
   return code == kFailed ? 0 : code == 0 ? kUnexpectedlyWell : code;
 }
