@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 1
+#define BYTEPS_ABI_VERSION 2
 
 typedef struct byteps_job byteps_job;
 
@@ -140,6 +140,10 @@ BYTEPS_API int byteps_wait(byteps_job* job, byteps_handle handle, int64_t timeou
 BYTEPS_API int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error);
 
 BYTEPS_API int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics);
+
+/* Adds a line to the job's flight recorder, which keeps the last events (docs/flight.md). failed != 0: this process
+ * ends badly because of what `text` says, so the events are written to a file. Since version 2. */
+BYTEPS_API int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* error);
 
 /* The table of all environment variables as Markdown (docs/env.md); valid for ever. */
 BYTEPS_API const char* byteps_environment_reference(void);

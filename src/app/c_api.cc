@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "app/env.h"
+#include "app/flight_file.h"
 #include "app/process.h"
 #include "byteps/byteps.h"
 #include "loop/clock.h"
@@ -22,11 +23,13 @@ using byteps::Status;
 
 // Everything a job needs, in the order of construction; destroyed from the end.
 struct byteps_job {
-  byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport)
+  byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport,
+             std::unique_ptr<byteps::FlightFile> flight_file)
       : owner(getpid()),
         config(std::move(job_config)),
+        flight(std::move(flight_file)),
         log("worker " + std::to_string(config.job.rank), config.log_level,
-            byteps::Log::standard_error()),
+            byteps::Log::standard_error(), &flight->recorder()),
         transport(std::move(own_transport)),
         door(config, transport.get()) {
     if (door.is_job_of_one()) return;
@@ -36,6 +39,7 @@ struct byteps_job {
 
   const pid_t owner;
   const byteps::Config config;
+  const std::unique_ptr<byteps::FlightFile> flight;
   const byteps::Log log;
   byteps::MonotonicClock clock;
   std::unique_ptr<byteps::TcpTransport> transport;  // null in a job of one
@@ -94,18 +98,21 @@ Status start(const char* settings, byteps_job** job) {
   const auto environment =
       byteps::with_settings(byteps::process_environment(), settings == nullptr ? "" : settings);
   if (!environment.is_ok()) return environment.status();
+  auto flight = std::make_unique<byteps::FlightFile>(byteps::Role::kWorker, environment.value());
+  byteps::FlightRecorder& recorder = flight->recorder();
   const auto parsed = byteps::parse_environment(byteps::Role::kWorker, environment.value());
-  if (!parsed.is_ok()) return parsed.status();
+  if (!parsed.is_ok()) return recorder.with_path("settings", parsed.status());
   const byteps::Config& config = parsed.value().config;
-  const byteps::Log log("worker", config.log_level, byteps::Log::standard_error());
+  recorder.set_rank(config.job.rank);
+  const byteps::Log log("worker", config.log_level, byteps::Log::standard_error(), &recorder);
   for (const std::string& warning : parsed.value().warnings) LOG(log, kWarning) << warning;
   std::unique_ptr<byteps::TcpTransport> transport;
   if (!config.job.scheduler_host.empty()) {
     auto made = byteps::make_transport(config, byteps::Role::kWorker, {}, log);
-    if (!made.is_ok()) return made.status();
+    if (!made.is_ok()) return recorder.with_path("job", made.status());
     transport = std::move(made).value();
   }
-  *job = new byteps_job(config, std::move(transport));
+  *job = new byteps_job(config, std::move(transport), std::move(flight));
   return Status::ok();
 }
 
@@ -243,6 +250,17 @@ int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error) {
       if (job->barrier == handle) job->barrier.reset();
     }
     return status;
+  });
+}
+
+int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    if (text == nullptr) {
+      return {Code::kInvalidArgument, "byteps_record needs a text; it is NULL"};
+    }
+    job->log.record({.kind = failed != 0 ? "raised" : "note", .text = text});
+    if (failed != 0) job->flight->recorder().leave_behind("raised", {Code::kCancelled, text});
+    return Status::ok();
   });
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdio>
 
+#include <signal.h>
 #include <unistd.h>
 
 #include "net/tcp/address.h"
@@ -41,6 +42,17 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.loopback_only = config.job.loopback_only;
   options.connect_timeout_ns = config.timeout.failure_ns;
   return TcpTransport::create(std::move(options), log);
+}
+
+void record_signal(const Log& log, int number) {
+  const char* const name = number == SIGINT ? "SIGINT" : "SIGTERM";
+  log.record({.kind = "signal", .name = name, .number = static_cast<std::uint64_t>(number)});
+}
+
+void say_events(const Log& log, const Status& outcome) {
+  if (log.flight() == nullptr) return;
+  const std::string path = log.flight()->leave_behind("job", outcome);
+  if (!path.empty()) LOG(log, kError) << "the last events are in " << path << "; bps why reads them";
 }
 
 int handle_arguments(int argc, char** argv, std::string_view help) {

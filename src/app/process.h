@@ -34,6 +34,12 @@ std::string listening_host(const std::string& advertised);
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
                                                      std::vector<Endpoint> listen, const Log& log);
 
+// A signal ends this process: for the flight recorder.
+void record_signal(const Log& log, int number);
+
+// The job has failed: leaves the last events behind, with all that came after the failure, and says where they are.
+void say_events(const Log& log, const Status& outcome);
+
 // Handles --help and --version; any other argument is an error. Returns an exit code, or -1 to go on.
 int handle_arguments(int argc, char** argv, std::string_view help);
 

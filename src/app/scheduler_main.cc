@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "app/flight_file.h"
 #include "app/process.h"
 #include "loop/clock.h"
 #include "loop/runner.h"
@@ -30,21 +31,25 @@ Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error);
 
 int run() {
   using namespace byteps;
+  FlightFile flight(Role::kScheduler, process_environment());
   const Result<ParsedEnvironment> environment =
       parse_environment(Role::kScheduler, process_environment());
   if (!environment.is_ok()) {
-    std::fprintf(stderr, "byteps_scheduler: %s\n", environment.status().message().c_str());
+    const Status why = flight.recorder().with_path("settings", environment.status());
+    std::fprintf(stderr, "byteps_scheduler: %s\n", why.message().c_str());
     return kExitBadSettings;
   }
   const Config& config = environment.value().config;
-  const Log log("scheduler", config.log_level, Log::standard_error());
+  const Log log("scheduler", config.log_level, Log::standard_error(), &flight.recorder());
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
 
   const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
   auto transport = make_transport(config, Role::kScheduler, {at}, log);
   if (!transport.is_ok()) {
-    LOG(log, kError) << "cannot listen at port " << at.port
-                     << " (DMLC_PS_ROOT_PORT): " << transport.status().message();
+    const Status why(transport.status().code(), "cannot listen at port " + std::to_string(at.port) +
+                                                    " (DMLC_PS_ROOT_PORT): " +
+                                                    transport.status().message());
+    LOG(log, kError) << log.left_behind("port", why).message();
     return kExitPortInUse;
   }
   TcpTransport& listening = *transport.value();
@@ -57,10 +62,12 @@ int run() {
   run_actor(scheduler, listening, clock, stop);
   if (stop.load()) {
     // A signal: tell everyone why, then end as for any other failure of the job.
+    record_signal(log, signals.received());
     scheduler.request_stop();
     const std::atomic<bool> never{false};
     run_actor(scheduler, listening, clock, never);
   }
+  if (!scheduler.outcome().is_ok()) say_events(log, scheduler.outcome());
   if (signals.received() != 0) return 128 + signals.received();
   // Why the job failed was logged when it did.
   return scheduler.outcome().is_ok() ? kExitOk : kExitJobFailed;

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "app/flight_file.h"
 #include "app/process.h"
 #include "loop/clock.h"
 #include "loop/mailbox.h"
@@ -71,15 +72,18 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
   const Config& config = environment.config;
   const Result<std::string> host = advertised_host(environment);
   if (!host.is_ok()) {
-    LOG(log, kError) << "own address: " << host.status().message()
-                     << "; or set DMLC_NODE_HOST to the address that workers reach this machine at";
+    const Status why(host.status().code(),
+                     "own address: " + host.status().message() +
+                         "; or set DMLC_NODE_HOST to the address that workers reach this machine at");
+    LOG(log, kError) << log.left_behind("settings", why).message();
     return kExitBadSettings;
   }
   auto listening = listen_for_shards(config, host.value(), log);
   auto to_scheduler = make_transport(config, Role::kServer, {}, log);
   if (!listening.is_ok() || !to_scheduler.is_ok()) {
     const Status& why = listening.is_ok() ? to_scheduler.status() : listening.status();
-    LOG(log, kError) << "cannot listen (DMLC_PORT): " << why.message();
+    const Status told(why.code(), "cannot listen (DMLC_PORT): " + why.message());
+    LOG(log, kError) << log.left_behind("port", told).message();
     return kExitPortInUse;
   }
   TcpTransport& member_transport = *to_scheduler.value();
@@ -107,24 +111,31 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
   run_actor(member, member_transport, clock, stop);
   if (stop.load()) {
     // A signal: tell the scheduler why, then end as for any other failure of the job.
+    record_signal(log, signals.received());
     member.request_stop();
     const std::atomic<bool> never{false};
     run_actor(member, member_transport, clock, never);
   }
   for (auto& runner : runners) runner->join();
+  if (!member.outcome().is_ok()) {
+    if (signals.received() == 0) LOG(log, kError) << member.outcome().message();
+    say_events(log, member.outcome());
+  }
   if (signals.received() != 0) return 128 + signals.received();
-  if (!member.outcome().is_ok()) LOG(log, kError) << member.outcome().message();
   return member.outcome().is_ok() ? kExitOk : kExitJobFailed;
 }
 
 int run() {
+  FlightFile flight(Role::kServer, process_environment());
   const Result<ParsedEnvironment> environment =
       parse_environment(Role::kServer, process_environment());
   if (!environment.is_ok()) {
-    std::fprintf(stderr, "byteps_server: %s\n", environment.status().message().c_str());
+    const Status why = flight.recorder().with_path("settings", environment.status());
+    std::fprintf(stderr, "byteps_server: %s\n", why.message().c_str());
     return kExitBadSettings;
   }
-  const Log log("server", environment.value().config.log_level, Log::standard_error());
+  const Log log("server", environment.value().config.log_level, Log::standard_error(),
+                &flight.recorder());
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
   return serve(environment.value(), log);
 }

@@ -13,7 +13,8 @@ const char* label(LogLevel level) {
 }  // namespace
 
 void Log::write(LogLevel level, std::string_view message) const {
-  if (!enabled(level) || !sink_) return;
+  if (recorded(level)) flight_->record({.kind = "log", .name = label(level), .text = message});
+  if (level < level_ || !sink_) return;
   std::string line = "[byteps ";
   line.append(label(level)).append(" ").append(who_).append("] ").append(message);
   sink_(line);

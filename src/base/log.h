@@ -1,11 +1,15 @@
 // Log: one line per event to a sink, with the process's role in front. Built in app/ and handed
-// down.
+// down. It also carries the process's flight recorder, if it has one: lines from kDebug on are recorded, printed or not.
 #pragma once
 
 #include <functional>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "base/flight.h"
+#include "base/status.h"
 
 namespace byteps {
 
@@ -17,20 +21,33 @@ class Log {
   using Sink = std::function<void(std::string_view line)>;  // line without newline
 
   // Writes "[byteps WARNING worker 1] message". `who` may change once the rank is known.
-  Log(std::string who, LogLevel level, Sink sink)
-      : who_(std::move(who)), level_(level), sink_(std::move(sink)) {}
+  // The recorder must outlive the log and its copies.
+  Log(std::string who, LogLevel level, Sink sink, FlightRecorder* flight = nullptr)
+      : who_(std::move(who)), level_(level), sink_(std::move(sink)), flight_(flight) {}
 
-  bool enabled(LogLevel level) const { return level >= level_; }
+  bool enabled(LogLevel level) const { return level >= level_ || recorded(level); }
   void write(LogLevel level, std::string_view message) const;
   void rename(std::string who) { who_ = std::move(who); }  // by the thread that owns the Actor
+
+  // The flight recorder (flight.h); without one, nothing happens.
+  void record(const FlightEvent& event) const {
+    if (flight_ != nullptr) flight_->record(event);
+  }
+  Status left_behind(const char* how, Status why) const {
+    return flight_ == nullptr ? std::move(why) : flight_->with_path(how, std::move(why));
+  }
+  FlightRecorder* flight() const { return flight_; }
 
   // Lines to standard error (one write(2) each).
   static Sink standard_error();
 
  private:
+  bool recorded(LogLevel level) const { return flight_ != nullptr && level >= LogLevel::kDebug; }
+
   std::string who_;
   LogLevel level_;
   Sink sink_;
+  FlightRecorder* flight_;
 };
 
 // LOG(log, kWarning) << "text"; nothing is formatted when the level is off.

@@ -17,4 +17,7 @@ class MonotonicClock final : public Clock {
   TimeNs now() override;
 };
 
+// Nanoseconds since 1970, for people and for comparing machines; it may jump.
+TimeNs wall_clock_now();
+
 }  // namespace byteps

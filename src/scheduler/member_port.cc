@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/message_text.h"
+#include "scheduler/phrases.h"
+
 namespace byteps {
 
-MemberPort::MemberPort(wire::Join join, const Config& config, Transport& transport)
-    : transport_(transport), member_(std::move(join), config), outbox_(transport) {}
+MemberPort::MemberPort(wire::Join join, const Config& config, Transport& transport,
+                       FlightRecorder* flight)
+    : transport_(transport),
+      flight_(flight),
+      member_(std::move(join), config),
+      outbox_(transport) {}
 
 bool MemberPort::handle(const Event& event, TimeNs now) {
   if (event.kind == Event::Kind::kSent) {
@@ -17,6 +24,7 @@ bool MemberPort::handle(const Event& event, TimeNs now) {
   const auto own = std::find(own_peers_.begin(), own_peers_.end(), event.peer);
   if (own == own_peers_.end()) return false;
   const bool current = member_.peer() == event.peer;
+  if (flight_ != nullptr) record(event, now);
   switch (event.kind) {
     case Event::Kind::kUp:
       if (current) member_.on_up(now, out_);
@@ -64,7 +72,62 @@ void MemberPort::fail(const Status& why, TimeNs now) {
   member_.fail(why, now, out_);
 }
 
+// ---- the flight recorder
+
+void MemberPort::record(const Event& event, TimeNs now) {
+  constexpr const char* kRole = "scheduler";
+  switch (event.kind) {
+    case Event::Kind::kUp:
+      last_down_.clear();
+      return flight_->record(
+          {.kind = "up", .role = kRole, .text = member_.scheduler_text(), .at_ns = now});
+    case Event::Kind::kDown:
+      if (event.why.message() == last_down_) return;  // attempt after attempt
+      last_down_ = event.why.message();
+      return flight_->record(
+          {.kind = "down", .role = kRole, .text = event.why.message(), .at_ns = now});
+    case Event::Kind::kReceived: {
+      flight_->heard(kRole, FlightEvent::kNone, now);
+      const Result<wire::Header> header = wire::decode_header(event.header);
+      if (header.is_ok()) record("received", header.value(), event.payload, now);
+      return;
+    }
+    case Event::Kind::kSent:
+      return;
+  }
+}
+
+void MemberPort::record(const char* kind, const wire::Header& header,
+                        std::span<const std::byte> payload, TimeNs now) const {
+  if (header.kind == wire::Kind::kHeartbeat) return;
+  const std::string text = message_text(header, payload);
+  flight_->record({.kind = kind,
+                   .name = message_name(header.kind),
+                   .role = "scheduler",
+                   .epoch = header.epoch.value,
+                   .text = text,
+                   .at_ns = now});
+}
+
+void MemberPort::record_roster(const wire::Roster& roster) const {
+  std::vector<FlightPeer> peers;
+  for (const wire::RosterMember& member : roster.members) {
+    FlightPeer& peer = peers.emplace_back();
+    peer.role = name(member.role);
+    peer.rank = member.rank;
+    peer.host = printable(member.host, 128);
+  }
+  flight_->set_rank(roster.your_rank);
+  flight_->set_epoch(roster.epoch.value);
+  flight_->set_peers(std::move(peers));
+}
+
 std::vector<MemberEvent> MemberPort::take_events() {
+  if (flight_ != nullptr) {
+    for (const MemberEvent& event : out_.events) {
+      if (event.kind == MemberEvent::Kind::kRoster) record_roster(event.roster);
+    }
+  }
   return std::exchange(out_.events, {});
 }
 
@@ -79,6 +142,7 @@ void MemberPort::carry_out(TimeNs now) {
         break;
       }
       case MemberAction::Kind::kSend: {
+        if (flight_ != nullptr) record("sent", action.header, action.payload, now);
         const Status sent = outbox_.send(action.peer, action.header, std::move(action.payload));
         if (sent.is(Code::kAgain))
           transport_.close(action.peer, sent);  // its kDown tells the member

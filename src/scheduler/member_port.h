@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "base/flight.h"
 #include "loop/actor.h"
 #include "scheduler/member.h"
 #include "scheduler/outbox.h"
@@ -17,8 +18,9 @@ namespace byteps {
 
 class MemberPort {
  public:
-  // The Transport must outlive the port.
-  MemberPort(wire::Join join, const Config& config, Transport& transport);
+  // The Transport must outlive the port, and so must the recorder, which gets all that is said but heartbeats.
+  MemberPort(wire::Join join, const Config& config, Transport& transport,
+             FlightRecorder* flight = nullptr);
 
   // True: the event belonged to the connection with the scheduler and is dealt with.
   bool handle(const Event& event, TimeNs now);
@@ -42,8 +44,15 @@ class MemberPort {
 
  private:
   void carry_out(TimeNs now);
+  void record(const Event& event, TimeNs now);
+  void record(const char* kind, const wire::Header& header, std::span<const std::byte> payload,
+              TimeNs now) const;
+
+  void record_roster(const wire::Roster& roster) const;
 
   Transport& transport_;
+  FlightRecorder* const flight_;
+  std::string last_down_;  // recorded, and no connection since
   Member member_;
   Outbox outbox_;
   MemberOutput out_;

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/flight.h"
 #include "base/log.h"
 #include "net/transport.h"
 #include "net/wire.h"
@@ -78,6 +79,10 @@ class RosterKeeper {
   Epoch epoch() const { return epoch_; }
   bool ended() const { return phase_ == Phase::kEnded; }
   const Status& outcome() const { return outcome_; }
+
+  // For the flight recorder: who is at the other end of a connection, and all members with their last sign of life.
+  std::string who(PeerId peer) const;
+  std::vector<FlightPeer> members() const;
 
   // The sentence for people about who is missing and who is here. Also what is sent as Waiting.
   std::string waiting_text(TimeNs now) const;

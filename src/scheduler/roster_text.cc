@@ -25,6 +25,26 @@ std::string RosterKeeper::describe(const Seat& seat) const {
   return describe(seat.join, seat.rank);
 }
 
+std::string RosterKeeper::who(PeerId peer) const {
+  const auto connection = connections_.find(peer);
+  const bool seated = connection != connections_.end() && connection->second.seat.has_value();
+  return seated ? describe(seats_.at(*connection->second.seat)) : "a process that has not joined";
+}
+
+std::vector<FlightPeer> RosterKeeper::members() const {
+  std::vector<FlightPeer> members;
+  for (const auto& [arrival, seat] : seats_) {
+    FlightPeer member;
+    member.role = name(seat.join.role);
+    member.rank = seat.rank;
+    member.host = seat.join.host;
+    member.heard_ns = seat.heard_ns;
+    member.state = seat.left ? "left" : seat.peer ? "here" : "lost";
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
 std::string RosterKeeper::list_of(const std::vector<Mention>& seats, TimeNs now) const {
   std::string text;
   for (std::size_t i = 0; i < std::min(seats.size(), kListedMax); ++i) {

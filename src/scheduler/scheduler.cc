@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/message_text.h"
+
 namespace byteps {
 namespace {
 
@@ -32,10 +34,12 @@ std::size_t Scheduler::turn(TimeNs now) {
     keeper_.stop({Code::kCancelled, "the scheduler was told to stop"}, now, out_);
   }
   carry_out(now);
+  if (!keeper_.outcome().is_ok() && !left_behind_) leave_behind();
   return work;
 }
 
 void Scheduler::handle(const Event& event, TimeNs now) {
+  if (log_.flight() != nullptr) record(event, now);
   switch (event.kind) {
     case Event::Kind::kUp:
       return keeper_.on_up(event.peer, event.hello, now, out_);
@@ -57,6 +61,7 @@ void Scheduler::carry_out(TimeNs /*now*/) {
   for (KeeperOutput& output : out_) {
     switch (output.kind) {
       case KeeperOutput::Kind::kSend: {
+        record_sent(output);
         const Status sent = outbox_.send(output.peer, output.header, std::move(output.payload));
         if (sent.is(Code::kAgain)) {
           LOG(log_, kWarning) << "closing a connection: " << sent.message();
@@ -73,6 +78,56 @@ void Scheduler::carry_out(TimeNs /*now*/) {
     }
   }
   out_.clear();
+}
+
+// ---- the flight recorder
+
+// What it says of a member is what was known before the event.
+void Scheduler::record(const Event& event, TimeNs now) const {
+  switch (event.kind) {
+    case Event::Kind::kUp:
+      return log_.record({.kind = "up",
+                          .role = name(event.hello.role),
+                          .rank = event.hello.rank,
+                          .epoch = event.hello.epoch.value,
+                          .at_ns = now});
+    case Event::Kind::kDown: {
+      const std::string text = keeper_.who(event.peer) + ": " + event.why.message();
+      return log_.record({.kind = "down", .text = text, .at_ns = now});
+    }
+    case Event::Kind::kReceived: {
+      const Result<wire::Header> header = wire::decode_header(event.header);
+      if (!header.is_ok() || header.value().kind == wire::Kind::kHeartbeat) return;
+      const std::string text =
+          keeper_.who(event.peer) + ": " + message_text(header.value(), event.payload);
+      return log_.record({.kind = "received",
+                          .name = message_name(header.value().kind),
+                          .epoch = header.value().epoch.value,
+                          .text = text,
+                          .at_ns = now});
+    }
+    case Event::Kind::kSent:
+      return;
+  }
+}
+
+void Scheduler::record_sent(const KeeperOutput& output) const {
+  if (log_.flight() == nullptr || output.header.kind == wire::Kind::kHeartbeat) return;
+  const std::string text =
+      keeper_.who(output.peer) + ": " + message_text(output.header, output.payload);
+  log_.record({.kind = "sent",
+               .name = message_name(output.header.kind),
+               .epoch = output.header.epoch.value,
+               .text = text});
+}
+
+// The job has failed. Now, because whoever started this process may not wait until it ends by itself.
+void Scheduler::leave_behind() {
+  left_behind_ = true;
+  if (log_.flight() == nullptr) return;
+  log_.flight()->set_epoch(keeper_.epoch().value);
+  log_.flight()->set_peers(keeper_.members());
+  log_.flight()->leave_behind("job", keeper_.outcome());
 }
 
 TimeNs Scheduler::next_deadline() const {

@@ -37,6 +37,9 @@ class Scheduler final : public Actor {
  private:
   void handle(const Event& event, TimeNs now);
   void carry_out(TimeNs now);
+  void record(const Event& event, TimeNs now) const;
+  void record_sent(const KeeperOutput& output) const;
+  void leave_behind();
 
   Transport& transport_;
   Log log_;
@@ -44,6 +47,7 @@ class Scheduler final : public Actor {
   Outbox outbox_;
   std::vector<KeeperOutput> out_;
   std::vector<Event> events_;
+  bool left_behind_ = false;
 
   // Set by any thread, read by the loop.
   std::atomic<bool> stop_requested_{false};

@@ -22,7 +22,7 @@ ServerMember::ServerMember(const Config& config, Transport& transport, std::stri
       notices_(notices),
       log_(std::move(log)),
       port_(make_join(config, Role::kServer, std::move(host), std::move(shard_endpoints)), config,
-            transport),
+            transport, log_.flight()),
       events_(kEventBatch),
       to_post_(shards_.size()),
       applied_(shards_.size(), false) {}
@@ -106,6 +106,8 @@ void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
 void ServerMember::end(Status outcome) {
   ended_ = true;
   outcome_ = std::move(outcome);
+  // Now, because whoever started this process may not wait until it ends by itself.
+  if (!outcome_.is_ok() && log_.flight() != nullptr) log_.flight()->leave_behind("job", outcome_);
   for (auto& commands : to_post_) commands.push_back(ShardCommand{});  // kStop
 }
 

@@ -180,6 +180,7 @@ void Shard::up(const Event& event) {
   connection_of(event.peer)->served = true;
   links_[worker.value].peer = event.peer;
   links_[worker.value].up = true;
+  record_link("up", worker, {});
   shelf_.connect(worker, out_);
   deliver();
 }
@@ -207,6 +208,7 @@ void Shard::received(const Event& event, TimeNs now) {
   const WorkerRank worker = connection->worker;
   const Result<wire::Header> header = wire::decode_header(event.header);
   if (header.is_ok()) {
+    if (header.value().kind == wire::Kind::kDeclare) record_declare(header.value(), event.payload);
     shelf_.step(worker, header.value(), event.payload, now, out_);
   } else {
     out_.violations.push_back({worker, header.status().message()});
@@ -234,7 +236,7 @@ void Shard::down(const Event& event) {
     Link& link = links_[found->second.worker.value];
     link.up = false;
     link.queue.clear();
-    LOG(log_, kDebug) << found->second.worker << " is gone: " << event.why.message();
+    record_link("down", found->second.worker, event.why.message());
   }
   if (recent_ == &found->second) recent_ = nullptr;
   connections_.erase(found);
@@ -256,6 +258,13 @@ std::size_t Shard::deliver() {
     message.header.part = wanted.part;
     message.header.round = wanted.round;
     message.header.worker = wanted.worker;
+    log_.record({.kind = "wanted",
+                 .role = "worker",
+                 .rank = wanted.worker.value,
+                 .key = wanted.key.value,
+                 .part = wanted.part.value,
+                 .round = wanted.round.value,
+                 .at_ns = now_});
     post(wanted.worker, std::move(message));
   }
   for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
@@ -334,6 +343,31 @@ bool Shard::send(Link& link, Message& message) {
     lent_free_.pop_back();
   }
   return true;  // or the connection is gone, and its kDown on the way
+}
+
+// ---- the flight recorder
+
+void Shard::record_link(const char* kind, WorkerRank worker, std::string_view why) const {
+  log_.record({.kind = kind,
+               .role = "worker",
+               .rank = worker.value,
+               .epoch = facts_.epoch.value,
+               .number = index_.value,
+               .text = why,
+               .at_ns = now_});
+}
+
+void Shard::record_declare(const wire::Header& header, std::span<const std::byte> payload) const {
+  if (log_.flight() == nullptr) return;
+  const Result<wire::Declare> declare = wire::decode_declare(payload);
+  if (!declare.is_ok()) return;  // the shelf says so
+  log_.record({.kind = "declare",
+               .role = "worker",
+               .rank = header.worker.value,
+               .key = header.key.value,
+               .bytes = declare.value().total_bytes,
+               .text = declare.value().name,
+               .at_ns = now_});
 }
 
 // ---- notices

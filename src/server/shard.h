@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -127,6 +128,8 @@ class Shard final : public Actor {
   void deliver(ShelfOutput::Spoiled& spoiled);
   void post(WorkerRank worker, Message&& message);
   bool send(Link& link, Message& message);  // false: no room, the message is as it was
+  void record_link(const char* kind, WorkerRank worker, std::string_view why) const;
+  void record_declare(const wire::Header& header, std::span<const std::byte> payload) const;
   void notify(ShardNotice::Kind kind, Status why);
   void post_notices();
 

@@ -27,7 +27,7 @@ Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, con
       door_(door),
       log_(log),
       port_(make_join(config, Role::kWorker, own_name(config, std::move(host)), {}), config,
-            transport),
+            transport, log.flight()),
       events_(kEventsPerTurn) {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
 }
@@ -69,6 +69,11 @@ void Worker::take_commands(TimeNs now) {
       case WorkerDoor::Command::Kind::kSubmit:
         // The door lets nobody through before the job is joined, so the pipeline is there unless we have failed.
         if (pipeline_) {
+          log_.record({.kind = "submit",
+                       .number = static_cast<std::uint64_t>(command.handle.value),
+                       .bytes = command.call.spec.total_bytes,
+                       .text = command.call.name,
+                       .at_ns = now});
           pipeline_->submit(std::move(command.call), now);
         } else {
           door_.complete(command.handle, ended_);
@@ -76,6 +81,9 @@ void Worker::take_commands(TimeNs now) {
         break;
       case WorkerDoor::Command::Kind::kBarrier:
         if (state_ == State::kWorking) {
+          log_.record({.kind = "barrier",
+                       .number = static_cast<std::uint64_t>(command.handle.value),
+                       .at_ns = now});
           barriers_.emplace(port_.barrier(now), command.handle);
         } else {
           door_.complete(command.handle, ended_);
@@ -83,6 +91,8 @@ void Worker::take_commands(TimeNs now) {
         break;
       case WorkerDoor::Command::Kind::kLeave:
         if (state_ == State::kEnding) break;
+        log_.record(
+            {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
         port_.leave(command.final, now);
         end(Status(Code::kCancelled, "this process has left the job"));
         break;
@@ -129,6 +139,7 @@ void Worker::on_link_up(std::uint32_t shard, TimeNs now) {
   link.was_up = true;
   link.full = false;
   link.up_since_ns = now;
+  record_link("up", link, {}, now);
   pipeline_->on_shard_up(ShardIndex(shard));
   if (state_ != State::kConnecting) return;
   if (!std::all_of(links_.begin(), links_.end(), [](const Link& each) { return each.was_up; })) {
@@ -140,6 +151,9 @@ void Worker::on_link_up(std::uint32_t shard, TimeNs now) {
 
 void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
   Link& link = links_[shard];
+  if (link.up || why.message() != link.last_down.message()) {
+    record_link("down", link, why.message(), now);
+  }
   // A connection that was up for a while was a good one; one that ends as soon as it is made is not.
   const bool was_good = link.up && now - link.up_since_ns >= config_.timeout.heartbeat_ns();
   if (link.lost_since_ns == kNever || was_good) link.lost_since_ns = now;
@@ -169,6 +183,7 @@ void Worker::on_message(std::uint32_t shard, const Event& event) {
         fine = pipeline_->on_answer(ShardIndex(shard), header.value(), event.payload, event.landed);
         break;
       case wire::Kind::kWanted:
+        record_wanted(header.value());
         pipeline_->on_wanted(ShardIndex(shard), header.value());
         break;
       case wire::Kind::kMismatch:
@@ -191,6 +206,7 @@ Status Worker::on_mismatch(const wire::Header& header, std::span<const std::byte
   if (header.epoch != pipeline_->epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
+  log_.record({.kind = "mismatch", .key = header.key.value, .text = text.value().text});
   pipeline_->on_mismatch(header.key, error_of(text.value(), Code::kMismatch));
   return Status::ok();
 }
@@ -204,6 +220,10 @@ void Worker::take_member_events(TimeNs now) {
       case MemberEvent::Kind::kBarrierDone: {
         const auto found = barriers_.find(event.barrier);
         if (found == barriers_.end()) break;
+        log_.record({.kind = "done",
+                     .number = static_cast<std::uint64_t>(found->second.value),
+                     .text = event.why.message(),
+                     .at_ns = now});
         door_.complete(found->second, event.why);
         barriers_.erase(found);
         break;
@@ -218,7 +238,7 @@ void Worker::take_member_events(TimeNs now) {
         end(Status(Code::kCancelled, "this process has left the job"));
         break;
       case MemberEvent::Kind::kFailed:
-        end(event.why);
+        fail(event.why);
         break;
     }
   }
@@ -229,7 +249,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   const Status fine = check_roster(roster);
   if (!fine.is_ok()) {
     port_.fail(fine, now);
-    return end(fine);
+    return fail(fine);
   }
   PipelineConfig pipeline;
   pipeline.self = WorkerRank(roster.your_rank);
@@ -296,7 +316,7 @@ void Worker::keep_links(TimeNs now) {
                            duration_text(now - link.lost_since_ns) +
                            (link.last_down.is_ok() ? "" : ": " + link.last_down.message()));
       port_.fail(why, now);
-      return end(why);
+      return fail(why);
     }
     links_deadline_ns_ = std::min(links_deadline_ns_, give_up_ns);
     if (link.peer) continue;
@@ -345,7 +365,7 @@ void Worker::apply_outputs() {
         break;
       }
       case PipelineOutput::Kind::kComplete:
-        door_.complete(output.handle, output.status);
+        complete(output);
         break;
       case PipelineOutput::Kind::kNotice:
         LOG(log_, kWarning) << output.status.message();
@@ -396,7 +416,52 @@ void Worker::publish_counters() {
   door.reconnects.store(reconnects_, std::memory_order_relaxed);
 }
 
+// ---- the flight recorder
+
+void Worker::record_link(const char* kind, const Link& link, const std::string& why,
+                         TimeNs now) const {
+  if (log_.flight() == nullptr) return;
+  const std::string text = describe(link) + (why.empty() ? "" : ": " + why);
+  log_.record({.kind = kind,
+               .role = "server",
+               .rank = link.place.server.value,
+               .text = text,
+               .at_ns = now});
+}
+
+void Worker::record_wanted(const wire::Header& header) const {
+  if (log_.flight() == nullptr) return;
+  const TensorIndex tensor = pipeline_->tensors().find(header.key);
+  log_.record(
+      {.kind = "wanted",
+       .key = header.key.value,
+       .part = header.part.value,
+       .round = header.round.value,
+       .text = tensor == kNoTensor ? std::string_view() : pipeline_->tensors()[tensor].name});
+}
+
+// Ends an operation's handle. The first that fails, before anyone hears of it, leaves the last events behind: the job
+// goes on, but a user whose tensor cannot be summed will end it.
+void Worker::complete(const PipelineOutput& output) {
+  const auto handle = static_cast<std::uint64_t>(output.handle.value);
+  if (output.status.is_ok()) {
+    log_.record({.kind = "done", .number = handle});
+    return door_.complete(output.handle, output.status);
+  }
+  if (state_ == State::kEnding) return door_.complete(output.handle, output.status);
+  log_.record({.kind = "failed", .number = handle, .text = output.status.message()});
+  const bool misuse = output.status.is(Code::kInvalidArgument);
+  door_.complete(output.handle,
+                 misuse ? output.status : log_.left_behind("operation", output.status));
+}
+
 // ---- the end
+
+// The job has failed for this worker. Everyone who waits hears why, and where the last events are.
+void Worker::fail(const Status& why) {
+  if (state_ == State::kEnding || state_ == State::kFinished) return;
+  end(log_.left_behind("job", why));
+}
 
 // The job is over for this worker: everything ends with `why`, connections are closed so that lent memory comes back.
 void Worker::end(const Status& why) {

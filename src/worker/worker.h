@@ -221,7 +221,13 @@ class Worker final : public Actor {
   bool send_next(std::uint32_t shard);
   void publish_counters();
 
+  // The flight recorder.
+  void record_link(const char* kind, const Link& link, const std::string& why, TimeNs now) const;
+  void record_wanted(const wire::Header& header) const;
+  void complete(const PipelineOutput& output);
+
   // The end.
+  void fail(const Status& why);
   void end(const Status& why);
   void try_finish();
   std::string describe(const Link& link) const;

@@ -1,0 +1,118 @@
+#include "base/flight.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace byteps {
+
+FlightRecorder::FlightRecorder(std::size_t event_count, Clock clock, Writer writer)
+    : event_count_(event_count),
+      clock_(std::move(clock)),
+      writer_(std::move(writer)),
+      started_ns_(clock_()) {
+  if (event_count_ == 0) return;
+  slots_.reserve(event_count_);
+  text_ = std::make_unique_for_overwrite<char[]>(text_ring_bytes() + kTextBytesMax);
+}
+
+void FlightRecorder::record(const FlightEvent& event) {
+  if (event_count_ == 0) return;
+  Slot slot{event, 0, static_cast<std::uint32_t>(std::min(event.text.size(), kTextBytesMax))};
+  slot.event.text = {};
+  if (event.at_ns == kNever) slot.event.at_ns = clock_();
+  const std::lock_guard lock(mutex_);
+  if (slot.text_bytes > 0) {
+    slot.text_begin = text_end_;
+    std::memcpy(text_.get() + text_end_ % text_ring_bytes(), event.text.data(), slot.text_bytes);
+    text_end_ += slot.text_bytes;
+  }
+  if (slots_.size() < event_count_) {
+    slots_.push_back(slot);
+  } else {
+    slots_[recorded_count_ % event_count_] = slot;
+  }
+  ++recorded_count_;
+}
+
+void FlightRecorder::set_rank(std::uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  rank_ = rank;
+}
+
+void FlightRecorder::set_epoch(std::uint32_t epoch) {
+  const std::lock_guard lock(mutex_);
+  epoch_ = epoch;
+}
+
+void FlightRecorder::set_peers(std::vector<FlightPeer> peers) {
+  const std::lock_guard lock(mutex_);
+  peers_ = std::move(peers);
+}
+
+void FlightRecorder::heard(const char* role, std::uint32_t rank, TimeNs now) {
+  if (event_count_ == 0) return;
+  const std::lock_guard lock(mutex_);
+  for (FlightPeer& peer : heard_) {
+    if (peer.rank != rank || std::strcmp(peer.role, role) != 0) continue;
+    peer.heard_ns = now;
+    return;
+  }
+  heard_.push_back({.role = role, .rank = rank, .heard_ns = now});
+}
+
+std::string FlightRecorder::leave_behind(const char* how, const Status& why) {
+  if (event_count_ == 0 || !writer_) return {};
+  record({.kind = "end", .name = how, .text = why.message()});
+  {
+    const std::lock_guard lock(mutex_);
+    if (outcome_.is_ok()) {
+      how_ = how;
+      outcome_ = why;
+    }
+  }
+  const std::lock_guard lock(writing_mutex_);
+  written_for_ = how;
+  return path_ = writer_(*this);
+}
+
+Status FlightRecorder::with_path(const char* how, Status why) {
+  std::string path;
+  {
+    const std::lock_guard lock(writing_mutex_);
+    if (std::strcmp(written_for_, how) == 0) path = path_;
+  }
+  if (path.empty()) path = leave_behind(how, why);
+  if (path.empty()) return why;
+  return {why.code(), why.message() + " (events: " + path + ")"};
+}
+
+FlightRecorder::Facts FlightRecorder::facts() const {
+  const TimeNs now_ns = clock_();
+  const std::lock_guard lock(mutex_);
+  Facts facts{rank_, epoch_, peers_, how_, outcome_, recorded_count_, started_ns_, now_ns};
+  facts.peers.insert(facts.peers.end(), heard_.begin(), heard_.end());
+  return facts;
+}
+
+FlightRecorder::Entry FlightRecorder::entry(const Slot& slot) const {
+  Entry entry{slot.event, {}, false};
+  entry.text_lost = slot.text_bytes > 0 && text_end_ - slot.text_begin > text_ring_bytes();
+  if (slot.text_bytes > 0 && !entry.text_lost) {
+    entry.text.assign(text_.get() + slot.text_begin % text_ring_bytes(), slot.text_bytes);
+  }
+  return entry;
+}
+
+std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Entry> entries;
+  entries.reserve(slots_.size());
+  const std::size_t oldest = slots_.size() < event_count_ ? 0 : recorded_count_ % event_count_;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    entries.push_back(entry(slots_[(oldest + i) % slots_.size()]));
+  }
+  return entries;
+}
+
+}  // namespace byteps

@@ -1,0 +1,98 @@
+#include "scheduler/message_text.h"
+
+#include <algorithm>
+
+#include "scheduler/phrases.h"
+
+namespace byteps {
+namespace {
+
+std::string text_of(const wire::Join& join) {
+  std::string text = name(join.role);
+  if (join.wanted_rank != Hello::kNoRank) text += " " + std::to_string(join.wanted_rank);
+  text += " (" + printable(join.host, 128) + ") of " + std::to_string(join.worker_count) +
+          " workers and " + std::to_string(join.server_count) + " servers";
+  if (!join.endpoints.empty()) text += " at " + printable(join.endpoints[0].text(), 128);
+  return text;
+}
+
+std::string text_of(const wire::Roster& roster) {
+  const auto workers =
+      std::count_if(roster.members.begin(), roster.members.end(),
+                    [](const wire::RosterMember& each) { return each.role == Role::kWorker; });
+  const auto servers = static_cast<std::ptrdiff_t>(roster.members.size()) - workers;
+  return "epoch " + std::to_string(roster.epoch.value) + ": " + std::to_string(workers) +
+         " workers, " + std::to_string(servers) + " servers, your rank " +
+         std::to_string(roster.your_rank);
+}
+
+}  // namespace
+
+const char* message_name(wire::Kind kind) {
+  switch (kind) {
+    case wire::Kind::kPush:
+      return "Push";
+    case wire::Kind::kAnswer:
+      return "Answer";
+    case wire::Kind::kDeclare:
+      return "Declare";
+    case wire::Kind::kWanted:
+      return "Wanted";
+    case wire::Kind::kForget:
+      return "Forget";
+    case wire::Kind::kMismatch:
+      return "Mismatch";
+    case wire::Kind::kJoin:
+      return "Join";
+    case wire::Kind::kRoster:
+      return "Roster";
+    case wire::Kind::kHeartbeat:
+      return "Heartbeat";
+    case wire::Kind::kLeave:
+      return "Leave";
+    case wire::Kind::kBarrier:
+      return "Barrier";
+    case wire::Kind::kBarrierDone:
+      return "BarrierDone";
+    case wire::Kind::kFail:
+      return "Fail";
+    case wire::Kind::kWaiting:
+      return "Waiting";
+  }
+  return "unknown";
+}
+
+std::string message_text(const wire::Header& header, std::span<const std::byte> payload) {
+  const auto say = [](const auto& decoded, const auto& words) {
+    return decoded.is_ok() ? words(decoded.value()) : std::string("malformed");
+  };
+  switch (header.kind) {
+    case wire::Kind::kFail:
+    case wire::Kind::kWaiting:
+      return say(wire::decode_text(payload),
+                 [](const wire::Text& text) { return printable(text.text, wire::kTextBytesMax); });
+    case wire::Kind::kJoin:
+      return say(wire::decode_join(payload), [](const wire::Join& join) { return text_of(join); });
+    case wire::Kind::kRoster:
+      return say(wire::decode_roster(payload),
+                 [](const wire::Roster& roster) { return text_of(roster); });
+    case wire::Kind::kLeave:
+      return say(wire::decode_leave(payload), [&](const wire::Leave& leave) {
+        return "worker " + std::to_string(header.worker.value) +
+               (leave.final ? ", for good" : ", may come back");
+      });
+    case wire::Kind::kBarrier:
+    case wire::Kind::kBarrierDone:
+      return say(wire::decode_barrier(payload), [&](const wire::Barrier& barrier) {
+        const bool never = (header.flags & wire::kNeverDone) != 0;
+        return "barrier " + std::to_string(barrier.number) +
+               (never
+                    ? " can never end: worker " + std::to_string(header.worker.value) + " has left"
+                    : "");
+      });
+    default:
+      return {};
+  }
+}
+
+}  // namespace byteps

@@ -1,0 +1,18 @@
+// MessageText: what a control message says, in a line for the flight recorder.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "net/wire.h"
+
+namespace byteps {
+
+const char* message_name(wire::Kind kind);
+
+// What the payload says: the text of a Fail, who a Join is from, ... Strangers' text is made harmless. "" when there is
+// nothing to say, "malformed" when it cannot be decoded.
+std::string message_text(const wire::Header& header, std::span<const std::byte> payload);
+
+}  // namespace byteps
