@@ -1,10 +1,11 @@
-"""Runs a plan: starts its processes, watches them, ends them. No process survives it.
+"""Runs a plan: starts its processes, here or on other hosts, watches them, ends them. No process survives it.
 
 One loop waits for output, for signals and for the next deadline; there are no threads. How it ends:
 - all workers ended with 0: servers and scheduler end by themselves within `grace_s`, or are told to. Result 0.
 - a process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
 - SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
 In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
+A host whose link is lost counts as the failure of all that ran there; its agent ends them.
 The scheduler is told last, because a server that is told to stop takes leave of it. What servers and scheduler say
 once the result is decided is not shown: the loss of the others is no news then.
 """
@@ -19,16 +20,20 @@ import socket
 import subprocess
 import time
 from collections import deque
-from typing import Deque, FrozenSet, List, NamedTuple, Optional, Tuple
+from typing import Deque, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from byteps.launcher import sessions
+from byteps.launcher.frames import Frame, Kind
 from byteps.launcher.keeper import Keeper
+from byteps.launcher.link import SSH_FAILED, Link
 from byteps.launcher.plan import Plan, Process
 from byteps.launcher.screen import Cutter, Label, Screen
 
 SETTLE_S = 0.5  # a server that says "the job failed" waits so long for a worker that says why
 LAST_LINES = 10
 READ_BYTES = 64 << 10
+KILLED_WITHIN_S = 10.0  # another host has so long to say that what it was to kill is gone
+LINK_TICK_S = 1.0
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 
 
@@ -57,12 +62,28 @@ class Member:
     def __init__(self, process: Process, index: int, has_prefix: bool):
         self.process = process
         self.label = Label(process.title if has_prefix or not self.is_worker else "", index)
-        self.child: Optional[subprocess.Popen] = None
+        self.child: Optional[subprocess.Popen] = None  # here
         self.streams: List[Tuple[int, int, Cutter]] = []  # pipe, our descriptor, cutter; open ones
+        self.cutters = {1: Cutter(), 2: Cutter()}  # on another host: by descriptor
+        self.pid = 0  # on the host that runs it
+        self.number = 0  # on another host: its place in what that host was told to start
+        self.trouble = ""  # on another host: why it could not start or is out of sight
         self.last_lines: Deque[bytes] = deque(maxlen=LAST_LINES)
+        self.signal_number = 0  # that ended it
         self.exit_code: Optional[int] = None  # 128 + n for signal n; None while it runs
         self.ended_s = 0.0
         self.session_lives = True  # it or something it started
+
+    def end(self, code: int) -> None:
+        """code: as subprocess has it, negative for a signal."""
+        self.signal_number = max(0, -code)
+        self.exit_code = code if code >= 0 else 128 - code
+        self.ended_s = time.monotonic()
+
+    @property
+    def title(self) -> str:
+        link = self.process.link
+        return self.process.title + (f" on {link.host.name}" if link else "")
 
     @property
     def is_worker(self) -> bool:
@@ -76,6 +97,13 @@ class Member:
 class Crew:
     def __init__(self, plan: Plan, screen: Screen, grace_s: float, has_prefix: bool):
         self._members = [Member(process, index, has_prefix) for index, process in enumerate(plan.processes)]
+        self._remote: Dict[Link, List[Member]] = {}
+        for member in self._members:
+            if member.process.link is not None:
+                there = self._remote.setdefault(member.process.link, [])
+                member.number = len(there)
+                there.append(member)
+        self._kill_s: Optional[float] = None  # when SIGKILL was first sent
         self._screen = screen
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
@@ -85,14 +113,19 @@ class Crew:
         self._scheduler_is_here = any(m.process.role == "scheduler" for m in self._members)
         self._signal_in, self._signal_out = socket.socketpair()
 
-    def run(self) -> int:
-        """Returns the exit code. The calling thread must be the main one."""
+    def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Tuple[Link, dict]] = ()) -> int:
+        """Returns the exit code. The calling thread must be the main one. orders: what the agents are told to start."""
         begin_s = time.monotonic()
-        keeper = Keeper()
+        own_keeper = None if keeper else Keeper()
+        keeper = keeper or own_keeper
         self._catch_signals()
         try:
+            for link, order in orders:
+                link.register(self._selector)
+                link.send(order)
             for member in self._members:
-                self._start(member, keeper)
+                if member.process.link is None:
+                    self._start(member, keeper)
             while any(member.session_lives for member in self._members):
                 self._wait()
                 self._collect(keeper)
@@ -103,7 +136,9 @@ class Crew:
                 self._say(f"all workers ended well after {time.monotonic() - begin_s:.1f} s")
             return self._result
         finally:
-            keeper.dismiss()
+            signal.set_wakeup_fd(-1)
+            if own_keeper:
+                own_keeper.dismiss()
 
     # ---- starting
 
@@ -137,7 +172,8 @@ class Crew:
             start_new_session=True,
             preexec_fn=before_exec,
         )
-        keeper.watch(member.child.pid)
+        member.pid = member.child.pid
+        keeper.watch(member.pid)
         for file, own in ((member.child.stdout, 1), (member.child.stderr, 2)):
             os.set_blocking(file.fileno(), False)
             member.streams.append((file.fileno(), own, Cutter()))
@@ -154,12 +190,19 @@ class Crew:
                 due.append(member.ended_s + SETTLE_S)
             if not member.is_running and member.session_lives:
                 due.append(now + 0.05)
+        if self._remote:
+            due.append(now + LINK_TICK_S)
         timeout_s = max(0.0, min(due) - now) if due else None
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._take_signals()
+            elif isinstance(key.data, Link):
+                for frame in key.data.serve(key.fd):
+                    self._hear(key.data, frame)
             else:
                 self._pump(key.data, key.fd)
+        for link in self._remote:
+            link.tick()
 
     def _take_signals(self) -> None:
         try:
@@ -169,6 +212,47 @@ class Crew:
         for number in numbers:
             if number != signal.SIGCHLD:
                 self._interrupt(signal.Signals(number))
+
+    def _hear(self, link: Link, frame: Frame) -> None:
+        """What an agent says of a process."""
+        if frame.process >= len(self._remote[link]):
+            return link.end(f"its agent speaks of process {frame.process}, which it was not told to start")
+        member = self._remote[link][frame.process]
+        if frame.kind == Kind.OUTPUT:
+            own = 1 if frame.body[:1] == b"\1" else 2
+            for piece in member.cutters[own].feed(frame.body[1:]):
+                self._show(member, own, piece)
+        elif frame.kind == Kind.STARTED:
+            member.pid = frame.json()["pid"]
+        elif frame.kind == Kind.EXIT:
+            member.end(frame.json()["code"])
+        elif frame.kind == Kind.GONE:
+            self._release(member)
+        elif frame.kind == Kind.CANNOT_START:
+            trouble = frame.json()
+            member.trouble = trouble["text"]
+            member.end(trouble["code"])
+            for each in self._remote[link]:  # those that were started before it are ended with the rest
+                if each.pid == 0:
+                    each.session_lives = False
+                    if each.is_running:
+                        each.end(trouble["code"])
+
+    def _lose(self, link: Link) -> None:
+        """What ran behind a link that is lost is out of sight; its agent ends it."""
+        for member in self._remote[link]:
+            if member.is_running:
+                member.trouble = f"lost the connection to {link.host.name}: {link.lost}"
+                member.end(SSH_FAILED)
+            if member.session_lives:
+                self._release(member)
+
+    def _release(self, member: Member) -> None:
+        member.session_lives = False
+        for own, cutter in member.cutters.items():
+            for piece in cutter.finish():
+                self._show(member, own, piece)
+        self._screen.release(member.label)
 
     def _pump(self, member: Member, only_fd: Optional[int] = None) -> None:
         """Shows what the member has written."""
@@ -201,25 +285,26 @@ class Crew:
 
     def _collect(self, keeper: Keeper) -> None:
         """Who has ended, and whose session is empty."""
-        for member in self._members:
+        for link in self._remote:
+            if link.lost is not None:
+                self._lose(link)
+        here = [m for m in self._members if m.process.link is None]
+        for member in here:
             if member.is_running and member.child.poll() is not None:
-                code = member.child.returncode
-                member.exit_code = code if code >= 0 else 128 - code
-                member.ended_s = time.monotonic()
+                member.end(member.child.returncode)
                 self._drain(member)
-        ended = [m for m in self._members if m.session_lives and not m.is_running]
-        alive = sessions.members(m.child.pid for m in ended)
+        ended = [m for m in here if m.session_lives and not m.is_running]
+        alive = sessions.members(m.pid for m in ended)
         for member in ended:
-            if member.child.pid not in alive:
-                member.session_lives = False
+            if member.pid not in alive:
                 self._drain(member)
                 for fd, own, cutter in member.streams:  # held open by a process that left the session
                     self._selector.unregister(fd)
                     for piece in cutter.finish():
                         self._show(member, own, piece)
                 member.streams.clear()
-                self._screen.release(member.label)
-                keeper.forget(member.child.pid)
+                self._release(member)
+                keeper.forget(member.pid)
 
     def _drain(self, member: Member) -> None:
         """All that is in the pipes now: at most a megabyte each, so this ends even if someone goes on writing."""
@@ -250,8 +335,14 @@ class Crew:
         for member in targets:
             if self._result == 0:
                 self._note_leftover(member, step.number)
-        sessions.send(step.number, [m.child.pid for m in targets])
+        sessions.send(step.number, [m.pid for m in targets if m.process.link is None])
+        for link in self._remote:
+            link.send({"signal": int(step.number), "to": [m.number for m in targets if m.process.link is link]})
         if step.number == signal.SIGKILL:  # again and again: a fork may slip through one look
+            self._kill_s = self._kill_s or now
+            if now > self._kill_s + KILLED_WITHIN_S:
+                for link in self._remote:
+                    link.end("it does not say that what it was told to kill is gone")
             self._steps.append(Step(now + 0.1, signal.SIGKILL, ALL))
 
     def _failed(self, now: float) -> Optional[Member]:
@@ -296,16 +387,18 @@ class Crew:
     def _report(self, member: Member) -> None:
         code = member.exit_code
         how = f"exit code {code}"
-        if member.child.returncode < 0:
-            how = f"signal {_signal_name(-member.child.returncode)} (exit code {code})"
-        self._say(f"{member.process.title} (pid {member.child.pid}) failed with {how}; ending the others")
+        if member.signal_number:
+            how = f"signal {_signal_name(member.signal_number)} (exit code {code})"
+        if member.trouble:
+            return self._say(f"{member.title}: {member.trouble}; ending the others")
+        self._say(f"{member.title} (pid {member.pid}) failed with {how}; ending the others")
         if member.last_lines:
             self._say("its last lines:")
             for line in member.last_lines:
                 self._say("  | " + line.decode(errors="replace"))
 
     def _note_leftover(self, member: Member, number: int) -> None:
-        what = member.process.title if member.is_running else f"something that {member.process.title} started"
+        what = member.title if member.is_running else f"something that {member.title} started"
         self._say(f"{what} still runs after the workers have ended: {_signal_name(number)}")
 
     def _say(self, text: str) -> None:

@@ -1,9 +1,9 @@
 """The job key of the jobs that bpslaunch starts.
 
-Processes get it as a file in memory that belongs to the launching process and to nobody else's eyes: other users may not
-open it, it never is on a disk, it ends with the launcher, and a program that prints or uploads its environment, as
-trackers of experiments do, gives away a path that says nothing. Processes started by a worker can read it too, which an
-inherited descriptor would not give them: Python closes those.
+Processes get it as a file in memory that belongs to the launching process: other users may not open it, it never is on
+a disk, it ends with the launcher, and a program that prints or uploads its environment, as trackers of experiments do,
+gives away a path that says nothing. Processes started by a worker can read it too, which an inherited descriptor would
+not give them: Python closes those.
 """
 
 from __future__ import annotations

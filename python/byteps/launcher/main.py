@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from typing import Dict, List, Mapping, Optional
 
-from byteps.launcher import plan
+from byteps.launcher import hosts, plan
 from byteps.launcher.crew import Crew
 from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job
+from byteps.launcher.hostfile import BadHostfile, read_hosts
+from byteps.launcher.hosts import BadHosts
+from byteps.launcher.keeper import Keeper
+from byteps.launcher.link import SSH_FAILED, Link, Unreachable
 from byteps.launcher.plan import CannotStart, NotExecutable, Plan
 from byteps.launcher.screen import Screen
 
@@ -31,6 +36,9 @@ EPILOG = """\
 On one machine, everything at once:
   bpslaunch --local --workers 2 --servers 2 -- python train.py --epochs 5
 
+On several machines, everything at once over ssh; the file has lines like: node1 workers=4 servers=1
+  bpslaunch --hosts hosts.txt -- python train.py --epochs 5
+
 On several machines, one call per process or worker machine, told by the environment what it is:
   export DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000
   export BYTEPS_JOB_KEY_FILE=~/job.key                  # the same file everywhere: openssl rand -hex 16
@@ -43,7 +51,8 @@ NVIDIA_VISIBLE_DEVICES, or BYTEPS_LOCAL_SIZE, or 1.
 
 The command is run as given, without a shell; a single argument with spaces is split as a shell would.
 Exit code: 0 when all workers ended with 0; that of the process that failed (128 + n for signal n); 2 when an option
-or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist.
+or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist; 255 when a host cannot be
+reached.
 All variables: docs/env.md.
 """
 
@@ -55,15 +64,21 @@ def main(argv: Optional[List[str]] = None) -> int:
         command = split_command(options.command)
         if options.local:
             return run_local(options, command, environ)
+        if options.hosts:
+            return run_hosts(options, command, environ)
         return run_from_environment(command, environ, options.grace)
-    except (BadEnvironment, UsageError) as error:
+    except (BadEnvironment, BadHostfile, BadHosts, UsageError) as error:
         return fail(str(error), EXIT_USAGE)
+    except Unreachable as error:
+        return fail(str(error), SSH_FAILED)
     except NotExecutable as error:
         return fail(str(error), EXIT_NOT_EXECUTABLE)
     except CannotStart as error:
         return fail(str(error), EXIT_NOT_FOUND)
     except OSError as error:
         return fail(f"cannot start: {error}", EXIT_NOT_EXECUTABLE)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 class UsageError(Exception):
@@ -73,7 +88,7 @@ class UsageError(Exception):
 def parse(argv: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bpslaunch",
-        usage="bpslaunch [--local [--workers N] [--servers N] [--shards N] [--env K=V]...] [--] command...",
+        usage="bpslaunch [--local | --hosts FILE] [options] [--] command...",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -81,23 +96,34 @@ def parse(argv: List[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"bpslaunch {_version()}")
     parser.add_argument("--local", action="store_true", help="start a whole job on this machine, over loopback")
+    parser.add_argument("--hosts", metavar="FILE", help="start a whole job on the hosts listed in FILE, over ssh")
     local = parser.add_argument_group("with --local")
     local.add_argument("--workers", type=_count, metavar="N", help="worker processes (default 2)")
     local.add_argument(
         "--servers", type=_count_or_0, metavar="N", help="server processes (default 1, or 0 for one worker)"
     )
-    local.add_argument(
+    both = parser.add_argument_group("with --local or --hosts")
+    both.add_argument(
         "--shards", type=_count, metavar="N", help="event loops per server (default: cores / servers)"
     )
-    local.add_argument(
+    both.add_argument(
+        "-x",
         "--env",
         type=_assignment,
         action="append",
         default=[],
-        metavar="K=V",
-        help="set a variable for all processes",
+        metavar="K[=V]",
+        help="set a variable for all processes; with --hosts K alone means the value it has here",
     )
-    local.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
+    both.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
+    remote = parser.add_argument_group("with --hosts")
+    remote.add_argument(
+        "--workers-per-host", type=_count_or_0, metavar="N", help="where the file says nothing (default 1)"
+    )
+    remote.add_argument("--servers-per-host", type=_count_or_0, metavar="N", help="likewise (default 0)")
+    remote.add_argument("--ssh", default="ssh", metavar="COMMAND", help="for example 'ssh -i key' (default ssh)")
+    remote.add_argument("--python", metavar="PATH", help="Python of the other hosts (default: the one of this host)")
+    remote.add_argument("--folder", metavar="PATH", help="where the processes run (default: the current one)")
     parser.add_argument(
         "--grace",
         type=_seconds,
@@ -107,12 +133,20 @@ def parse(argv: List[str]) -> argparse.Namespace:
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the training program and its arguments")
     options = parser.parse_args(argv)
-    if not options.local:
-        for name in ("workers", "servers", "shards", "env", "no_prefix"):
-            if getattr(options, name) not in (None, [], False):
-                parser.error(
-                    f"--{name.replace('_', '-')} needs --local; without it the environment describes the job"
-                )
+    if options.local and options.hosts:
+        parser.error("--local and --hosts exclude each other")
+    for name, value in options.env:
+        if options.local and value is None:
+            parser.error(f"'{name}' is not of the form NAME=value")
+    for names, wanted, is_there in (
+        (("workers", "servers"), "--local", options.local),
+        (("shards", "env", "no_prefix"), "--local or --hosts", options.local or options.hosts),
+        (("workers_per_host", "servers_per_host", "python", "folder"), "--hosts", options.hosts),
+    ):
+        for name in names:
+            if not is_there and getattr(options, name) not in (None, [], False):
+                hint = "; the hostfile has these" if options.hosts else "; without it the environment describes the job"
+                parser.error(f"--{name.replace('_', '-')} needs {wanted}{hint}")
     return options
 
 
@@ -147,6 +181,28 @@ def run_local(options: argparse.Namespace, command: List[str], environ: Dict[str
     return run(
         plan.whole_job(workers, servers, command, environ, options.shards), options.grace, not options.no_prefix
     )
+
+
+def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str, str]) -> int:
+    listed = read_hosts(options.hosts, options.workers_per_host, options.servers_per_host)
+    if not command:
+        raise UsageError("there is no command: write the training program after the options (see --help)")
+    address = hosts.scheduler_address(listed, environ)
+    common = hosts.forwarded(environ, options.env)
+    key = hosts.job_key(environ)
+    keeper = Keeper()
+    links: List[Link] = []
+    try:
+        links = hosts.reach(listed, options.ssh, options.python, keeper)
+        port = hosts.scheduler_port(links[0], environ)
+        job = hosts.job_plan(links, address, port, command, common, options.shards)
+        screen = Screen()
+        screen.say(job.summary)
+        orders = hosts.start_messages(job, options.folder or hosts.own_folder(), key)
+        return Crew(job, screen, options.grace, not options.no_prefix).run(keeper, orders)
+    finally:
+        hosts.release(links, keeper)
+        keeper.dismiss()
 
 
 def run_from_environment(command: List[str], environ: Dict[str, str], grace_s: float) -> int:
@@ -235,10 +291,11 @@ def _seconds(text: str) -> float:
 
 
 def _assignment(text: str):
+    """A value of None: the one that the variable has here."""
     name, equals, value = text.partition("=")
-    if not equals or not name:
+    if not name:
         raise argparse.ArgumentTypeError(f"'{text}' is not of the form NAME=value")
-    return name, value
+    return name, value if equals else None
 
 
 def _version() -> str:

@@ -11,11 +11,14 @@ import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Set, Union
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Union
 
 from byteps.launcher import cores
 from byteps.launcher.environment import BadEnvironment, Job, read_switch
 from byteps.launcher.key import JobKey
+
+if TYPE_CHECKING:
+    from byteps.launcher.link import Link
 
 LOOPBACK = "127.0.0.1"
 
@@ -23,6 +26,7 @@ LOOPBACK = "127.0.0.1"
 IDENTITY = (
     "DMLC_ROLE DMLC_NUM_WORKER DMLC_NUM_SERVER DMLC_WORKER_ID DMLC_RANK DMLC_PS_ROOT_URI DMLC_PS_ROOT_PORT "
     "DMLC_NODE_HOST DMLC_INTERFACE DMLC_PORT BYTEPS_LOCAL_RANK BYTEPS_LOCAL_SIZE BYTEPS_GLOBAL_RANK "
+    "BYTEPS_GLOBAL_SIZE "
     "BYTEPS_FORCE_DISTRIBUTED BYTEPS_JOB_KEY BYTEPS_JOB_KEY_FILE"
 ).split()
 
@@ -44,6 +48,7 @@ class Process:
     command: List[str]
     environ: Dict[str, str]
     cores: Optional[Set[int]] = None  # None: not bound
+    link: Optional[Link] = None  # to the host that runs it, which finds the program itself; None: this host
 
 
 Held = Union[socket.socket, JobKey]
@@ -67,7 +72,7 @@ def machine_workers(job: Job, command: List[str], environ: Mapping[str, str]) ->
         own["PYTHONUNBUFFERED"] = "1"
         rank = job.machine_index * job.local_size + local_rank
         processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[local_rank]))
-    summary = f"{count(job.local_size, 'worker')} of machine {job.machine_index}: {_shortly(command)}"
+    summary = f"{count(job.local_size, 'worker')} of machine {job.machine_index}: {shortly(command)}"
     return Plan(processes, summary)
 
 
@@ -115,7 +120,7 @@ def whole_job(
     for rank in range(worker_count):
         own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID="0", BYTEPS_LOCAL_RANK=str(rank))
         plan.processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[rank]))
-    plan.summary += f": {_shortly(command)}"
+    plan.summary += f": {shortly(command)}"
     return plan
 
 
@@ -163,19 +168,19 @@ def with_gdb(command: List[str], environ: Mapping[str, str]) -> List[str]:
     return [gdb, "-batch", "-return-child-result"] + steps + ["--args"] + command
 
 
-def hold_free_port() -> socket.socket:
-    """A free loopback port that stays reserved for a process that sets SO_REUSEADDR, which our scheduler does.
+def hold_free_port(host: str = LOOPBACK) -> socket.socket:
+    """A free port that stays reserved for a process that sets SO_REUSEADDR, which our scheduler does.
 
     The socket is bound but never listens: Linux gives its port to nobody who asks for any port, and lets a second
     socket bind it by number when both have SO_REUSEADDR. So nobody can take the port before the scheduler is up.
     """
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((LOOPBACK, 0))
+    held.bind((host, 0))
     return held
 
 
-def _shortly(command: List[str]) -> str:
+def shortly(command: List[str]) -> str:
     """The command for people: the program's name without its folder, and the first of its arguments."""
     text = shlex.join([os.path.basename(command[0])] + command[1:]).replace("\n", " ")
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,179 @@
+"""A job on several hosts: which process runs where, and what is told to whom."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shlex
+import time
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from byteps import __version__
+from byteps.launcher import link
+from byteps.launcher.hostfile import Host
+from byteps.launcher.keeper import Keeper
+from byteps.launcher.key import JobKey, given_key
+from byteps.launcher.link import Link, Unreachable
+from byteps.launcher.plan import IDENTITY, Plan, Process, count, shortly
+
+# What goes to the other hosts from bpslaunch's own environment, beside what -x names: settings of BytePS and of the
+# libraries that training uses, and where programs and libraries are.
+FORWARDED_PREFIXES = ("BYTEPS_", "DMLC_", "NCCL_", "CUDA_", "OMP_", "MKL_", "PYTHON", "LC_")
+FORWARDED_NAMES = "PATH LD_LIBRARY_PATH VIRTUAL_ENV CONDA_PREFIX LANG".split()
+END_WITHIN_S = 5.0  # an agent ends what it started within two seconds
+KEPT = ("DMLC_INTERFACE",)  # of IDENTITY: the same interface on all hosts
+
+
+class BadHosts(Exception):
+    """These hosts cannot make a job; the text says why and what to do."""
+
+
+def forwarded(environ: Mapping[str, str], extra: Iterable[Tuple[str, Optional[str]]] = ()) -> Dict[str, str]:
+    """`extra`: names with the value to set, or None for the one that it has here."""
+    chosen = {
+        name: value
+        for name, value in environ.items()
+        if (name.startswith(FORWARDED_PREFIXES) or name in FORWARDED_NAMES) and (name not in IDENTITY or name in KEPT)
+    }
+    for name, value in extra:
+        if value is not None:
+            chosen[name] = value
+        elif name in environ:
+            chosen[name] = environ[name]
+        else:
+            raise BadHosts(f"-x {name}: there is no such variable here; write -x {name}=value")
+    return chosen
+
+
+def scheduler_address(hosts: Sequence[Host], environ: Mapping[str, str]) -> str:
+    """How all reach the scheduler, which runs on the first host."""
+    address = environ.get("DMLC_PS_ROOT_URI") or hosts[0].address
+    others = [host.name for host in hosts[1:] if not host.is_loopback]
+    if Host(address, address).is_loopback and others:
+        raise BadHosts(
+            f"the scheduler runs on the first host, and {others[0]} cannot reach it at {address}: name the first host "
+            "as the others know it, write address=A behind it, or set DMLC_PS_ROOT_URI"
+        )
+    return address
+
+
+def reach(hosts: Sequence[Host], ssh: str, python: Optional[str], keeper: Keeper) -> List[Link]:
+    """Links to agents on all hosts, or Unreachable."""
+    words = shlex.split(ssh)
+    links = [Link(host, words, python or link.default_python(), keeper) for host in hosts]
+    selector = selectors.DefaultSelector()
+    try:
+        link.connect(links, selector)
+        for each in links:
+            if each.lost is not None:
+                raise Unreachable(each.why_unreachable())
+        link.check_versions(links, __version__)
+    except BaseException:
+        release(links, keeper)
+        raise
+    finally:
+        for key in list(selector.get_map().values()):
+            selector.unregister(key.fd)
+        selector.close()
+    return links
+
+
+def release(links: Sequence[Link], keeper: Keeper) -> None:
+    for each in links:
+        each.end("bpslaunch ends")
+    deadline_s = time.monotonic() + END_WITHIN_S
+    for each in links:
+        each.join(keeper, max(0.0, deadline_s - time.monotonic()))
+
+
+def scheduler_port(first: Link, environ: Mapping[str, str]) -> int:
+    if environ.get("DMLC_PS_ROOT_PORT"):
+        return int(environ["DMLC_PS_ROOT_PORT"])
+    with selectors.DefaultSelector() as selector:
+        first.register(selector)
+        (port,) = link.ask_all([first], selector, 10.0, "port")
+        for key in list(selector.get_map().values()):
+            selector.unregister(key.fd)
+    if port is None:
+        raise Unreachable(f"host {first.host.name} found no port for the scheduler: {first.lost or 'no answer'}")
+    return port
+
+
+def job_plan(
+    links: Sequence[Link],
+    address: str,
+    port: int,
+    command: List[str],
+    environ: Mapping[str, str],
+    shards: Optional[int] = None,
+) -> Plan:
+    """Ranks are given host by host. `environ` is what all processes get."""
+    hosts = [each.host for each in links]
+    worker_count = sum(host.workers for host in hosts)
+    server_count = sum(host.servers for host in hosts)
+    base = dict(
+        environ,
+        DMLC_NUM_WORKER=str(sum(host.workers > 0 for host in hosts)),
+        DMLC_NUM_SERVER=str(server_count),
+        DMLC_PS_ROOT_URI=address,
+        DMLC_PS_ROOT_PORT=str(port),
+        BYTEPS_GLOBAL_SIZE=str(worker_count),
+    )
+    if shards is not None:
+        base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
+    if server_count > 0:
+        base["BYTEPS_FORCE_DISTRIBUTED"] = "1"
+    plan = Plan([], f"{count(len(hosts), 'host')}, {count(worker_count, 'worker')}, {count(server_count, 'server')}")
+    if server_count > 0:
+        plan.summary += f", scheduler on {address} port {port}"
+        plan.processes.append(Process("scheduler", "scheduler", [], dict(base, DMLC_ROLE="scheduler"), link=links[0]))
+    server_rank = worker_rank = machine = 0
+    for each in links:
+        host = each.host
+        own = dict(base, BYTEPS_LOCAL_SIZE=str(max(1, host.workers)))
+        if "DMLC_INTERFACE" not in environ:
+            own["DMLC_NODE_HOST"] = host.address
+        for _ in range(host.servers):
+            special = dict(own, DMLC_ROLE="server", DMLC_RANK=str(server_rank))
+            plan.processes.append(Process("server", f"server {server_rank}", [], special, link=each))
+            server_rank += 1
+        for local_rank in range(host.workers):
+            special = dict(
+                own,
+                DMLC_ROLE="worker",
+                DMLC_WORKER_ID=str(machine),
+                BYTEPS_LOCAL_RANK=str(local_rank),
+                BYTEPS_GLOBAL_RANK=str(worker_rank),
+            )
+            plan.processes.append(Process("worker", f"worker {worker_rank}", command, special, link=each))
+            worker_rank += 1
+        machine += host.workers > 0
+    plan.summary += f": {shortly(command)}"
+    return plan
+
+
+def start_messages(plan: Plan, folder: str, key: JobKey) -> List[Tuple[Link, Dict[str, Any]]]:
+    """What each agent is told to start, in the order of the plan."""
+    wanted: Dict[Link, List[Dict[str, Any]]] = {}
+    for process in plan.processes:
+        if process.link is not None:
+            words = {"role": process.role, "title": process.title, "command": process.command}
+            wanted.setdefault(process.link, []).append({**words, "environ": process.environ})
+    return [
+        (each, {"start": {"folder": folder, "environ": {}, "key": key.text, "processes": processes}})
+        for each, processes in wanted.items()
+    ]
+
+
+def job_key(environ: Mapping[str, str]) -> JobKey:
+    """The key that is set here, or a fresh one."""
+    return JobKey(given_key(environ))
+
+
+def own_folder() -> str:
+    """Where we are, as the user knows it: what a link to a network folder is called, is the same on all hosts."""
+    known = os.environ.get("PWD", "")
+    try:
+        return known if os.path.samefile(known, ".") else os.getcwd()
+    except OSError:
+        return os.getcwd()
