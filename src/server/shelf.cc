@@ -283,7 +283,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     part->landings[from.value] = header.landing;
     contribute(*part, frame_index, from, payload, now, out);
   } else if (ahead == -1) {
-    answer(*part, frame_index, from, header.landing, out);
+    answer(*part, frame_index, from, kNoLanding, out);  // I9
   } else if (ahead > 0) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part

@@ -23,6 +23,9 @@
 //      order.
 //   I8 In deterministic mode floats are added in order of rank; a contribution that comes before
 //      its turn is held back.
+//   I9 At most one answer to a worker's contribution names its landing: the one with which the frame was finished. A
+//      repeated answer goes without, for it may be damaged on the way, and the place it would be written to before
+//      anybody notices may hold the sum already.
 #pragma once
 
 #include <cstddef>

@@ -112,7 +112,8 @@ TEST(Shelf, a_repeat_of_the_round_being_summed_is_ignored) {
   EXPECT_EQ(out.answers[0].header.landing, 6U) << "the landing of the repeat counts";
 }
 
-TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_with_its_own_landing) {
+// A transport may write a landing before it knows that the bytes are damaged. Then the frame's sum may be there already.
+TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_without_a_landing) {
   ShelfWorld world(2);
   world.declare_all(kX);
   world.push(0, "x", 0, floats({1, 1}));
@@ -124,7 +125,7 @@ TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_with_its_own_landin
   ASSERT_EQ(out.answers.size(), 1U);
   EXPECT_EQ(out.answers[0].header.worker, WorkerRank(0));
   EXPECT_EQ(out.answers[0].header.round, Round(0));
-  EXPECT_EQ(out.answers[0].header.landing, 77U);
+  EXPECT_EQ(out.answers[0].header.landing, kNoLanding);
   EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 3}));
 }
 
