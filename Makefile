@@ -14,7 +14,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PYTHON JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-asan test-tsan bench format lint wheel docs clean
+.PHONY: help setup demo test test-asan test-tsan soak bench format lint wheel docs clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-tsan: setup ## C++ tests and jobs under the thread sanitizer
 .PHONY: fuzz
 fuzz:       ## all fuzz targets from their kept corpora, FUZZ_SECONDS (60) each; needs clang
 	@tools/fuzz
+
+soak: setup ## half an hour of real jobs, something killed or stopped every 15 s; SOAK_MINUTES=5 is shorter
+	@$(VENV)/python tools/soak
 
 bench: setup ## build and run the benchmarks
 	@build/release/bin/kernels_bench

@@ -4,7 +4,7 @@
  *
  * Joins and leaves CYCLES times. In between two threads sum tensors of their own, ROUNDS times each (0: until all
  * of them have agreed to stop, which any rank proposes when it gets SIGTERM), and check every element. One tensor of
- * each round has a name that is never used again (BYTEPS_ONCE). After a round a thread pauses PAUSE_MS.
+ * every fourth round has a name that is never used again (BYTEPS_ONCE). After a round a thread pauses PAUSE_MS.
  *
  *   ENDING leave  leaves, exit code 0
  *          exit   calls exit(0) in the last cycle with operations under way, without leaving
@@ -54,8 +54,9 @@ static float value_of(long round, uint64_t i) {
 /* Tensor t of this round; t = kTensors is the wish to stop. */
 static int push(const Submitter* self, long round, int t, float* values, byteps_handle* handle,
                 byteps_error* error) {
+  const int once = t == kOnce && round % 4 == 0;
   char name[96];
-  if (t == kOnce) {
+  if (once) {
     snprintf(name, sizeof name, "checked.%d.once.%ld.%ld", self->index, self->cycle, round);
   } else {
     snprintf(name, sizeof name, "checked.%d.%d", self->index, t);
@@ -68,7 +69,7 @@ static int push(const Submitter* self, long round, int t, float* values, byteps_
   tensor.operation = BYTEPS_SUM;
   tensor.input = tensor.output = values;
   tensor.element_count = t == kTensors ? 1 : kElements[t];
-  tensor.flags = t == kOnce ? BYTEPS_ONCE : 0;
+  tensor.flags = once ? BYTEPS_ONCE : 0;
   return byteps_push_pull(self->job, &tensor, handle, error);
 }
 
