@@ -61,6 +61,11 @@ void FlightRecorder::heard(const char* role, std::uint32_t rank, TimeNs now) {
   heard_.push_back({.role = role, .rank = rank, .heard_ns = now});
 }
 
+void FlightRecorder::note_late(TimeNs due_ns, TimeNs now) {
+  if (due_ns == kNever || now - kLateNs <= due_ns) return;
+  record({.kind = "late", .number = static_cast<std::uint64_t>(now - due_ns), .at_ns = now});
+}
+
 std::string FlightRecorder::leave_behind(const char* how, const Status& why) {
   if (event_count_ == 0 || !writer_) return {};
   record({.kind = "end", .name = how, .text = why.message()});

@@ -76,6 +76,11 @@ class FlightRecorder {
   void set_peers(std::vector<FlightPeer> peers);
   void heard(const char* role, std::uint32_t rank, TimeNs now);  // a sign of life of this peer
 
+  // For an Actor with a deadline that is never far: "late" is recorded when it is turned kLateNs after it wanted to be,
+  // because the process was stopped or got no CPU.
+  static constexpr TimeNs kLateNs = 500 * kMillisecond;
+  void note_late(TimeNs due_ns, TimeNs now);
+
   // Something ended badly: `how` is "settings", "port", "signal", "check", "operation", "raised" or "job". Writes
   // the file, or writes it anew, and returns its path; "" when it could not. One caller at a time.
   std::string leave_behind(const char* how, const Status& why);

@@ -51,8 +51,10 @@ bool MemberPort::handle(const Event& event, TimeNs now) {
 }
 
 void MemberPort::tick(TimeNs now) {
+  if (flight_ != nullptr) flight_->note_late(due_ns_, now);
   member_.tick(now, out_);
   carry_out(now);
+  due_ns_ = next_deadline();
 }
 
 TimeNs MemberPort::next_deadline() const {

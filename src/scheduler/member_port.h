@@ -52,7 +52,8 @@ class MemberPort {
 
   Transport& transport_;
   FlightRecorder* const flight_;
-  std::string last_down_;  // recorded, and no connection since
+  std::string last_down_;   // recorded, and no connection since
+  TimeNs due_ns_ = kNever;  // when tick() wanted to be called again
   Member member_;
   Outbox outbox_;
   MemberOutput out_;

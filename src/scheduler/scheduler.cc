@@ -21,6 +21,7 @@ Scheduler::Scheduler(const Config& config, Transport& transport, Log log)
       events_(kEventsPerPoll) {}
 
 std::size_t Scheduler::turn(TimeNs now) {
+  if (log_.flight() != nullptr) log_.flight()->note_late(due_ns_, now);
   std::size_t work = 0;
   for (int i = 0; i < kPollsPerTurn; ++i) {
     const std::size_t count = transport_.poll(now, events_);
@@ -35,6 +36,7 @@ std::size_t Scheduler::turn(TimeNs now) {
   }
   carry_out(now);
   if (!keeper_.outcome().is_ok() && !left_behind_) leave_behind();
+  due_ns_ = next_deadline();
   return work;
 }
 

@@ -47,6 +47,7 @@ class Scheduler final : public Actor {
   Outbox outbox_;
   std::vector<KeeperOutput> out_;
   std::vector<Event> events_;
+  TimeNs due_ns_ = kNever;  // when turn() wanted to be called again
   bool left_behind_ = false;
 
   // Set by any thread, read by the loop.

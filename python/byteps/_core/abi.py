@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 # byteps_code
 OK = 0
@@ -89,6 +89,7 @@ _PROTOTYPES = {
     "byteps_wait": (c_int, [_JOB, c_int64, c_int64, _ERROR]),
     "byteps_barrier": (c_int, [_JOB, c_int64, _ERROR]),
     "byteps_get_metrics": (c_int, [_JOB, POINTER(Metrics)]),
+    "byteps_record": (c_int, [_JOB, c_char_p, c_int, _ERROR]),
     "byteps_environment_reference": (c_char_p, []),
 }
 

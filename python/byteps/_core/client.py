@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import weakref
 from ctypes import byref
@@ -105,6 +106,8 @@ class Job:
             pointer, self._pointer = self._pointer, None
             if pointer is None:
                 return
+            if final:
+                self._record_exception(pointer)
             self._ended_as = lambda: errors.CancelledError("this process has left the job")
             # This thread itself is here, so not in the C library, even when a signal handler called from amid a wait.
             while any(thread != threading.get_ident() for thread in self._blocked):
@@ -113,6 +116,22 @@ class Job:
         code = self._library.blocking.byteps_leave(pointer, int(final), byref(error))
         if code != abi.OK:
             raise errors.from_code(code, error.text())
+
+    def _record_exception(self, pointer: int) -> None:
+        """When an exception that nobody caught ends the interpreter, it is what `bps why` should name. One of ours is a
+        consequence, and its cause is recorded already."""
+        error = getattr(sys, "last_value", None)
+        if error is None or hasattr(sys, "ps1"):  # none, or a person tries things out
+            return
+        seen = []
+        link = error
+        while link is not None and link not in seen:
+            if isinstance(link, errors.BytePSError):
+                return
+            seen.append(link)
+            link = link.__cause__ or link.__context__
+        text = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
+        self._library.blocking.byteps_record(pointer, text.encode(errors="replace"), 1, None)
 
     @property
     def is_live(self) -> bool:
