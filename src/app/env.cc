@@ -10,6 +10,8 @@
 
 #include <sys/stat.h>
 
+#include "net/auth.h"
+
 extern char** environ;
 
 namespace byteps {
@@ -358,10 +360,8 @@ Status take_job_key(Draft& draft) {
                                         std::to_string(key.size()) +
                                         " bytes: it needs at least 16; " + kMakeKey};
   }
-  const std::uint64_t halves[2] = {stable_hash("byteps job 1 " + key),
-                                   stable_hash("byteps job 2 " + key)};
-  std::copy_n(reinterpret_cast<const std::byte*>(halves), sizeof halves,
-              draft.config.job.job_id.begin());
+  draft.config.job.key = JobKey(key);
+  draft.config.job.job_id = auth::job_id_of(draft.config.job.key);
   return Status::ok();
 }
 

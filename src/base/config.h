@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/job_key.h"
 #include "base/log.h"
 #include "base/time.h"
 
@@ -44,7 +45,8 @@ struct TimeoutConfig {
 struct JobConfig {
   std::string scheduler_host;  // empty: a job of one, without any network
   std::uint16_t scheduler_port = 0;
-  std::array<std::byte, 16> job_id{};  // derived from the job key; zero without one
+  JobKey key;
+  std::array<std::byte, 16> job_id{};  // derived from the key; zero without one
   bool loopback_only = false;          // nothing outside this machine is listened to or reached
   std::uint32_t worker_count = 1;      // worker processes in the job
   std::uint32_t server_count = 0;

@@ -7,6 +7,10 @@ std::string Endpoint::text() const {
   return (ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+std::string Hello::text() const {
+  return rank == kNoRank ? name(role) : std::string(name(role)) + " " + std::to_string(rank);
+}
+
 const char* name(Role role) {
   switch (role) {
     case Role::kScheduler:

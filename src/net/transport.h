@@ -37,7 +37,8 @@ struct Endpoint {
 enum class Role : std::uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
 const char* name(Role role);
 
-// Who a connection comes from; each side says it first. A Hello of another version or job is refused.
+// Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
+// role, rank and epoch are those that were looked for is for the owner to say.
 struct Hello {
   static constexpr std::uint16_t kProtocolVersion = 1;
   static constexpr std::uint32_t kNoRank = 0xffffffff;  // before the scheduler gave one
@@ -47,6 +48,7 @@ struct Hello {
   std::uint32_t rank = kNoRank;
   Epoch epoch;                         // 0 before the roster is known
   std::array<std::byte, 16> job_id{};  // equal for all processes of a job; zero when none was given
+  std::string text() const;            // "server 2", "worker" when it has no rank
   bool operator==(const Hello&) const = default;
 };
 
@@ -105,6 +107,9 @@ class Transport {
 
   // When poll() wants to be called although no input came (a connection attempt's time limit); kNever if not at all.
   virtual TimeNs next_deadline() const = 0;
+
+  // What those who connect from now on are told. Only for transports that accept connections.
+  virtual void set_self(const Hello& /*self*/) {}
 
   // Ends a connection. Accepted messages are still sent if that needs no waiting. kSent and kDown(reason) follow.
   virtual void close(PeerId peer, Status reason) = 0;

@@ -94,8 +94,11 @@ void Member::on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutp
   }
 }
 
-void Member::on_up(TimeNs now, MemberOutput& out) {
+void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
   if (done()) return;
+  if (theirs.role != Role::kScheduler) {
+    return drop_connection({Code::kMismatch, "a " + theirs.text() + " answers there"}, now, out);
+  }
   up_ = true;
   heard_ns_ = now;
   refused_since_ns_.reset();
@@ -214,7 +217,7 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
       waiting_text_ = printable(text.value().text, wire::kTextBytesMax);
       waiting_text_ns_ = now;
       MemberEvent event;
-      event.text = waiting_text_;
+      event.text = scheduler_text_ + " says: " + waiting_text_;
       out.events.push_back(std::move(event));
       return;
     }
@@ -394,10 +397,9 @@ void Member::watch_start(TimeNs now, MemberOutput& out) {
 
 std::string Member::unreachable_text(TimeNs now) const {
   if (refused_since_ns_) {
-    return scheduler_text_ + " has refused this process for " +
+    return scheduler_text_ + ": every attempt to join was refused for " +
            duration_text(now - *refused_since_ns_) + ": " + last_down_.message() +
-           "; BYTEPS_JOB_KEY and the version of byteps must be the same for all of a job, and no "
-           "other job may have this address";
+           "; or do DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT lead to another job?";
   }
   std::string text = scheduler_text_ + " unreachable since " + duration_text(now - heard_ns_);
   if (!last_down_.is_ok()) text += ": " + last_down_.message();

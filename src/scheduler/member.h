@@ -72,7 +72,7 @@ class Member {
   // ---- from the network. A core that answers kConnect says so with on_connecting: the peer of the
   // attempt, or the status with which it failed at once. Events of other peers must not be passed.
   void on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutput& out);
-  void on_up(TimeNs now, MemberOutput& out);
+  void on_up(const Hello& theirs, TimeNs now, MemberOutput& out);
   void on_down(const Status& why, TimeNs now, MemberOutput& out);
   void on_message(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                   MemberOutput& out);

@@ -27,7 +27,7 @@ bool MemberPort::handle(const Event& event, TimeNs now) {
   if (flight_ != nullptr) record(event, now);
   switch (event.kind) {
     case Event::Kind::kUp:
-      if (current) member_.on_up(now, out_);
+      if (current) member_.on_up(event.hello, now, out_);
       break;
     case Event::Kind::kDown:
       own_peers_.erase(own);

@@ -110,6 +110,7 @@ class RosterKeeper {
   };
   struct Connection {
     TimeNs since_ns = 0;          // a connection without seat is closed after failure_ns
+    Hello hello;                  // who it said it is, before Join
     std::optional<Arrival> seat;  // none: not joined, refused, or its member has gone
     bool refused = false;         // nothing it says counts any more
     bool closed = false;          // kClose was given out

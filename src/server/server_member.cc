@@ -80,6 +80,7 @@ void ServerMember::handle(const MemberEvent& event) {
 void ServerMember::begin_epoch(const wire::Roster& roster) {
   ShardCommand command;
   command.kind = ShardCommand::Kind::kBeginEpoch;
+  command.server_rank = roster.your_rank;
   command.facts.epoch = roster.epoch;
   command.facts.worker_count = static_cast<std::uint32_t>(
       std::count_if(roster.members.begin(), roster.members.end(),

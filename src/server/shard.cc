@@ -53,7 +53,10 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
       outbox_(outbox),
       log_(std::move(log)),
       shelf_(shelf_settings(config), pool_),
-      events_(kEventBatch) {}
+      events_(kEventBatch) {
+  self_.role = Role::kServer;
+  self_.job_id = config.job.job_id;
+}
 
 std::size_t Shard::turn(TimeNs now) {
   now_ = now;
@@ -94,7 +97,7 @@ std::size_t Shard::take_commands() {
   inbox_.drain(commands_);
   for (const ShardCommand& command : commands_) {
     if (command.kind == ShardCommand::Kind::kBeginEpoch) {
-      begin_epoch(command.facts);
+      begin_epoch(command.facts, command.server_rank);
     } else {
       stopping_ = true;
       end_all({Code::kCancelled, "the server ends"});
@@ -103,7 +106,7 @@ std::size_t Shard::take_commands() {
   return commands_.size();
 }
 
-void Shard::begin_epoch(const ShelfEpoch& facts) {
+void Shard::begin_epoch(const ShelfEpoch& facts, std::uint32_t server_rank) {
   if (stopping_) return;
   end_all({Code::kDisconnected, "a new epoch began"});
   facts_ = {};
@@ -114,6 +117,9 @@ void Shard::begin_epoch(const ShelfEpoch& facts) {
     return notify(ShardNotice::Kind::kFailed, begun);
   }
   facts_ = facts;
+  self_.rank = server_rank;
+  self_.epoch = facts.epoch;
+  transport_.set_self(self_);
   links_.resize(facts.worker_count);
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
                     << " workers";

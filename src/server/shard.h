@@ -37,7 +37,8 @@ struct ShardCommand {
     kStop,        // close all connections and end
   };
   Kind kind = Kind::kStop;
-  ShelfEpoch facts;  // kBeginEpoch
+  ShelfEpoch facts;               // kBeginEpoch
+  std::uint32_t server_rank = 0;  // kBeginEpoch: who this server is in it
 };
 
 // What a shard tells the ServerMember.
@@ -111,7 +112,7 @@ class Shard final : public Actor {
   };
 
   std::size_t take_commands();
-  void begin_epoch(const ShelfEpoch& facts);
+  void begin_epoch(const ShelfEpoch& facts, std::uint32_t server_rank);
   void end_all(const Status& why);
   void end(WorkerRank worker, const Status& why);
   void close_ended();
@@ -146,6 +147,7 @@ class Shard final : public Actor {
   ShelfOutput out_;
   ShelfEpoch facts_;         // worker_count 0: none is served
   std::vector<Link> links_;  // by rank
+  Hello self_;               // what workers are told who connect
   // Every connection that is not down, also those no longer served. Looked up, and walked only
   // where the order does not matter.
   std::unordered_map<PeerId, Connection> connections_;

@@ -43,6 +43,7 @@ class SimTransport final : public Transport {
   void withdraw(PeerId peer, LandingTag tag) override;
   std::size_t poll(TimeNs now, std::span<Event> events) override;
   TimeNs next_deadline() const override { return kNever; }  // the network wakes
+  void set_self(const Hello& self) override { options_.self = self; }
   void close(PeerId peer, Status reason) override;
 
   // poll() would give something.
@@ -95,7 +96,7 @@ class SimTransport final : public Transport {
   void end_views();
 
   SimNetwork& network_;
-  const SimTransportOptions options_;
+  SimTransportOptions options_;  // constant but for self, see set_self()
   std::uint32_t number_ = 0;
   bool is_dead_ = false;
   std::uint32_t last_peer_ = 0;

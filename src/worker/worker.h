@@ -204,7 +204,8 @@ class Worker final : public Actor {
   void take_commands(TimeNs now);
   std::size_t take_events(TimeNs now);
   void handle(const Event& event, TimeNs now);
-  void on_link_up(std::uint32_t shard, TimeNs now);
+  Status check_shard(const Link& link, const Hello& theirs) const;
+  void on_link_up(std::uint32_t shard, const Hello& theirs, TimeNs now);
   void on_link_down(std::uint32_t shard, const Status& why, TimeNs now);
   void on_message(std::uint32_t shard, const Event& event);
   Status on_mismatch(const wire::Header& header, std::span<const std::byte> payload);
@@ -216,6 +217,7 @@ class Worker final : public Actor {
   void keep_links(TimeNs now);
   void connect(std::uint32_t shard, TimeNs now);
   void close_link(std::uint32_t shard, const Status& why);
+  void tell_missing_links(TimeNs now);
   void apply_outputs();
   std::size_t send_frames();
   bool send_next(std::uint32_t shard);
@@ -251,6 +253,7 @@ class Worker final : public Actor {
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
   std::uint64_t reconnects_ = 0;
   TimeNs links_deadline_ns_ = kNever;
+  TimeNs next_notice_ns_ = kNever;  // kConnecting: when to say which shards are missing
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;
 };

@@ -14,11 +14,11 @@ namespace {
 
 class TcpHostile : public testing::Test {
  protected:
-  // A connection of bare bytes that has said a good Hello and is up.
+  // A connection of bare bytes that has proved itself and is up.
   std::unique_ptr<BareSocket> make_up() {
     auto socket = std::make_unique<BareSocket>(server_.address());
     const std::size_t before = server_.count(Event::Kind::kUp);
-    EXPECT_TRUE(socket->write(tcp::encode_hello_record(hello_of(Role::kWorker, 1))));
+    EXPECT_TRUE(shake_hands(*socket, server_, hello_of(Role::kWorker, 1)));
     EXPECT_TRUE(server_.until([&] { return server_.count(Event::Kind::kUp) > before; }));
     return socket;
   }
@@ -48,7 +48,7 @@ TEST_F(TcpHostile, bytes_that_are_no_hello_are_refused_before_anyone_hears_of_th
 }
 
 TEST_F(TcpHostile, a_first_record_beyond_4_kib_is_refused_by_its_length) {
-  Bytes bytes = tcp::encode_hello_record(hello_of(Role::kWorker, 1));
+  Bytes bytes = tcp::encode_hello_record(hello_of(Role::kWorker, 1), {});
   bytes[6] = std::byte{0xff};
   bytes[7] = std::byte{0xff};
   BareSocket stranger(server_.address());
@@ -60,7 +60,7 @@ TEST_F(TcpHostile, a_first_record_beyond_4_kib_is_refused_by_its_length) {
 TEST_F(TcpHostile, random_first_records_are_refused) {
   Prng prng(5);
   for (int i = 0; i < 60; ++i) {
-    Bytes bytes = tcp::encode_hello_record(hello_of(Role::kWorker, 1));
+    Bytes bytes = tcp::encode_hello_record(hello_of(Role::kWorker, 1), {});
     const std::size_t body_bytes = bytes.size() - tcp::kRecordHeadBytes;
     // Half of them with a good start, so that the body's decoder is reached.
     for (std::size_t k = i % 2 == 0 ? 0 : tcp::kRecordHeadBytes; k < bytes.size(); ++k) {
@@ -84,7 +84,7 @@ TEST_F(TcpHostile, random_first_records_are_refused) {
 TEST_F(TcpHostile, who_says_nothing_is_dropped_after_5_seconds_and_not_before) {
   BareSocket silent(server_.address());
   BareSocket slow(server_.address());
-  Bytes hello = tcp::encode_hello_record(hello_of(Role::kWorker, 1));
+  Bytes hello = tcp::encode_hello_record(hello_of(Role::kWorker, 1), {});
   server_.settle();
   EXPECT_EQ(server_.transport().next_deadline(), server_.now() + 5 * kSecond);
   // A byte a second does not buy more time.
@@ -195,13 +195,11 @@ TEST_F(TcpHostile, connections_beyond_the_maximum_are_turned_away_and_the_others
   std::deque<BareSocket> sockets;
   for (int i = 0; i < 5; ++i) {
     sockets.emplace_back(small.address());
-    (void)sockets.back().write(tcp::encode_hello_record(hello_of(Role::kWorker, 1)));
+    EXPECT_EQ(shake_hands(sockets.back(), small, hello_of(Role::kWorker, 1)), i < 3);
+    small.settle();
   }
-  ASSERT_TRUE(small.until([&] {
-    return std::count_if(sockets.begin(), sockets.end(),
-                         [](BareSocket& socket) { return socket.has_ended(); }) == 2;
-  }));
   small.settle();
+  EXPECT_TRUE(sockets[3].has_ended() && sockets[4].has_ended());
   EXPECT_EQ(small.count(Event::Kind::kUp), 3U);
   EXPECT_EQ(small.count(Event::Kind::kDown), 0U);
 }

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "net/tcp/address.h"
 #include "net/tcp/frame.h"
+#include "net/tcp/handshake.h"
 #include "net/tcp/tcp_transport.h"
 #include "net/wire.h"
 
@@ -44,6 +46,7 @@ class TurnedTcp {
   struct Seen {
     Event::Kind kind;
     PeerId peer;
+    Hello hello;
     Bytes header;
     Bytes payload;
     bool landed;
@@ -71,6 +74,7 @@ class TurnedTcp {
       const Event& e = events_[i];
       seen_.push_back({e.kind,
                        e.peer,
+                       e.hello,
                        {e.header.begin(), e.header.end()},
                        {e.payload.begin(), e.payload.end()},
                        e.landed,
@@ -114,6 +118,8 @@ class BareSocket {
   explicit BareSocket(const Endpoint& to) {
     const tcp::SocketAddress address = tcp::resolve(to).value().at(0);
     descriptor_ = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    (void)::setsockopt(descriptor_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     EXPECT_EQ(::connect(descriptor_, address.get(), address.bytes), 0);
   }
   ~BareSocket() { close(); }
@@ -135,6 +141,18 @@ class BareSocket {
     bytes.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
     return bytes;
   }
+  // Turns `other` until so many bytes are here. Empty when they do not come.
+  Bytes read_exactly(std::size_t bytes_wanted, TurnedTcp& other) {
+    Bytes bytes;
+    other.until([&] {
+      Bytes more(bytes_wanted - bytes.size());
+      const ssize_t count = ::recv(descriptor_, more.data(), more.size(), MSG_DONTWAIT);
+      if (count > 0) bytes.insert(bytes.end(), more.begin(), more.begin() + count);
+      return bytes.size() == bytes_wanted || count == 0;
+    });
+    if (bytes.size() != bytes_wanted) bytes.clear();
+    return bytes;
+  }
   // True once the other side has ended the connection, orderly or not. Throws away what comes before.
   bool has_ended() {
     std::byte scratch[4096];
@@ -152,6 +170,26 @@ class BareSocket {
  private:
   int descriptor_ = -1;
 };
+
+// A member of the job by hand: says who it is and proves it, while `other` is turned. False when `other`
+// does not want it.
+inline bool shake_hands(BareSocket& socket, TurnedTcp& other, const Hello& self,
+                        const JobKey& key = {}) {
+  tcp::Handshake handshake(auth::Side::kConnecting, self, auth::fresh_nonce().value(), key);
+  if (!socket.write(handshake.own_hello())) return false;
+  Bytes say;
+  while (!handshake.is_done()) {
+    const Bytes head = socket.read_exactly(tcp::kRecordHeadBytes, other);
+    if (head.empty()) return false;
+    const auto decoded = tcp::decode_record_head(head);
+    if (!decoded.is_ok()) return false;
+    Bytes record = head;
+    const Bytes body = socket.read_exactly(decoded.value().body_bytes, other);
+    record.insert(record.end(), body.begin(), body.end());
+    if (!handshake.take(decoded.value().kind, record, say).is_ok()) return false;
+  }
+  return socket.write(say);
+}
 
 inline Bytes frame(std::uint32_t payload_bytes, std::uint16_t header_bytes, LandingTag landing = 0,
                    std::uint64_t offset = 0) {

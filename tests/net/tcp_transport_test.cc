@@ -24,7 +24,7 @@ class TcpReceiving : public testing::Test {
  protected:
   void SetUp() override {
     socket_ = std::make_unique<BareSocket>(server_.address());
-    ASSERT_TRUE(socket_->write(tcp::encode_hello_record(hello_of(Role::kWorker, 3))));
+    ASSERT_TRUE(shake_hands(*socket_, server_, hello_of(Role::kWorker, 3)));
     ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kUp) == 1; }));
     peer_ = server_.seen().back().peer;
   }
@@ -33,13 +33,14 @@ class TcpReceiving : public testing::Test {
   PeerId peer_;
 };
 
-TEST_F(TcpReceiving, hello_and_messages_byte_by_byte_are_the_same_messages) {
+TEST_F(TcpReceiving, messages_byte_by_byte_are_the_same_messages) {
   TurnedTcp server;
   BareSocket socket(server.address());
+  ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 3)));
+  ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
   Bytes memory(100);
-  Bytes bytes = tcp::encode_hello_record(hello_of(Role::kWorker, 3));
-  const std::size_t hello_bytes = bytes.size();
-  append(bytes, frame(10, 4));
+  server.transport().land(server.seen()[0].peer, 9, memory);
+  Bytes bytes = frame(10, 4);
   append(bytes, numbered(14));
   append(bytes, frame(0, 0));
   append(bytes, frame(20, 0, 9, 50));
@@ -50,10 +51,6 @@ TEST_F(TcpReceiving, hello_and_messages_byte_by_byte_are_the_same_messages) {
     ASSERT_TRUE(socket.write(std::span(bytes).subspan(i, 1)));
     server.poll();
     server.transport().wait(kMillisecond);
-    if (i + 1 == hello_bytes) {
-      ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
-      server.transport().land(server.seen()[0].peer, 9, memory);
-    }
   }
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kReceived) == 4; }));
   EXPECT_EQ(server.seen()[1].header, numbered(4));
@@ -152,7 +149,7 @@ TEST_F(TcpReceiving,
 
 TEST_F(TcpReceiving, one_busy_peer_does_not_keep_others_waiting) {
   BareSocket quiet(server_.address());
-  ASSERT_TRUE(quiet.write(tcp::encode_hello_record(hello_of(Role::kWorker, 4))));
+  ASSERT_TRUE(shake_hands(quiet, server_, hello_of(Role::kWorker, 4)));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kUp) == 2; }));
   const PeerId quiet_peer = server_.seen().back().peer;
   Bytes flood;
@@ -184,7 +181,7 @@ TEST(TcpFairness, peers_that_all_have_more_than_a_poll_can_hold_take_turns) {
   std::vector<PeerId> peers;
   for (std::size_t i = 0; i < kPeers; ++i) {
     sockets.push_back(std::make_unique<BareSocket>(server.address()));
-    ASSERT_TRUE(sockets[i]->write(tcp::encode_hello_record(hello_of(Role::kWorker, 4))));
+    ASSERT_TRUE(shake_hands(*sockets[i], server, hello_of(Role::kWorker, 4)));
     ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1 + i; }));
     peers.push_back(server.seen().back().peer);
   }
@@ -250,7 +247,7 @@ TEST(TcpWaiting, a_wake_before_the_wait_is_not_lost_even_if_a_poll_comes_between
 TEST(TcpWaiting, wait_returns_at_once_while_events_are_left_over) {
   TurnedTcp server;
   BareSocket socket(server.address());
-  ASSERT_TRUE(socket.write(tcp::encode_hello_record(hello_of(Role::kWorker, 0))));
+  ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
   Bytes bytes;
   for (int i = 0; i < 10; ++i) append(bytes, frame(0, 0));
@@ -358,7 +355,7 @@ TEST(TcpConnecting, what_was_sent_just_before_close_still_arrives) {
 TEST(TcpConnecting, a_closed_connection_whose_peer_says_nothing_is_dropped_after_its_time) {
   TurnedTcp server;
   BareSocket socket(server.address());
-  ASSERT_TRUE(socket.write(tcp::encode_hello_record(hello_of(Role::kWorker, 0))));
+  ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
   server.transport().close(server.seen()[0].peer, {Code::kCancelled, "leaving"});
   server.settle();
@@ -426,41 +423,17 @@ TEST(TcpListening, a_taken_port_is_a_system_error_that_names_it) {
 
 TEST(TcpListening, set_self_is_what_later_connections_are_told) {
   TurnedTcp server;
+  TurnedTcp client(connecting_options());
   Hello self = hello_of(Role::kServer, 0);
   self.rank = 12;
   self.epoch = Epoch(4);
   server.transport().set_self(self);
-  BareSocket socket(server.address());
-  ASSERT_TRUE(socket.write(tcp::encode_hello_record(hello_of(Role::kWorker, 0))));
-  Bytes answer;
-  ASSERT_TRUE(server.until([&] {
-    append(answer, socket.read_some());
-    return !answer.empty();
+  (void)client.transport().connect(server.address(), hello_of(Role::kWorker, 0)).value();
+  ASSERT_TRUE(client.until([&] {
+    server.poll();
+    return client.count(Event::Kind::kUp) == 1;
   }));
-  EXPECT_EQ(answer, tcp::encode_hello_record(self));
-}
-
-TEST(TcpListening, one_who_is_refused_again_and_again_gets_a_log_line_every_10_s_with_the_count) {
-  TurnedTcp server;
-  Hello stranger = hello_of(Role::kWorker, 0);
-  stranger.job_id.fill(std::byte{8});
-  const auto refuse_one = [&] {
-    BareSocket socket(server.address());
-    ASSERT_TRUE(socket.write(tcp::encode_hello_record(stranger)));
-    ASSERT_TRUE(server.until([&] { return socket.has_ended(); }));
-  };
-  const auto lines = [&] { return std::count(server.log().begin(), server.log().end(), '\n'); };
-  refuse_one();
-  EXPECT_EQ(lines(), 1) << server.log();
-  EXPECT_NE(server.log().find("job keys differ"), std::string::npos);
-  for (int i = 0; i < 20; ++i) refuse_one();
-  EXPECT_EQ(lines(), 1) << server.log();
-  server.advance(10 * kSecond);
-  refuse_one();
-  EXPECT_EQ(lines(), 2) << server.log();
-  EXPECT_NE(server.log().find("(and 20 more"), std::string::npos) << server.log();
-  refuse_one();
-  EXPECT_EQ(lines(), 2) << server.log();
+  EXPECT_EQ(client.seen()[0].hello, self);
 }
 
 // Takes all free descriptors of the process until it is destroyed.
@@ -494,7 +467,6 @@ TEST(TcpListening, without_descriptors_accepting_rests_and_connect_says_the_reme
   TurnedTcp server;
   TurnedTcp client(connecting_options());
   BareSocket waiting(server.address());
-  ASSERT_TRUE(waiting.write(tcp::encode_hello_record(hello_of(Role::kWorker, 0))));
   {
     const NoDescriptors none;
     const auto refused = client.transport().connect(server.address(), hello_of(Role::kWorker, 0));
@@ -507,6 +479,7 @@ TEST(TcpListening, without_descriptors_accepting_rests_and_connect_says_the_reme
     EXPECT_EQ(server.log().find("cannot accept"), server.log().rfind("cannot accept"));
   }
   server.advance(100 * kMillisecond);
+  EXPECT_TRUE(shake_hands(waiting, server, hello_of(Role::kWorker, 0)));
   EXPECT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
 }
 

@@ -16,9 +16,19 @@ using ::testing::Not;
 using Happening = MemberEvent::Kind;
 using Kind = wire::Kind;
 
+constexpr const char* kKeysDiffer = "job keys differ: BYTEPS_JOB_KEY must be the same for all";
+
+Hello scheduler_hello() {
+  Hello hello;
+  hello.role = Role::kScheduler;
+  return hello;
+}
+
 // A Member whose network is this class: it grants connections, or refuses them.
 class Desk {
  public:
+  // Time passes, and this process does nothing.
+  void stand_still(TimeNs duration) { now_ += duration; }
   explicit Desk(const wire::Join& join = worker_join(1, "beta:11"), Config config = small_job())
       : member_(join, config) {}
 
@@ -37,7 +47,7 @@ class Desk {
   void connect() {
     tick();
     ASSERT_TRUE(member_.peer().has_value());
-    member_.on_up(now_, out_);
+    member_.on_up(scheduler_hello(), now_, out_);
   }
   void say(Kind kind, const std::vector<std::byte>& payload = {}, Epoch epoch = Epoch(1),
            WorkerRank worker = WorkerRank(0)) {
@@ -136,7 +146,7 @@ TEST(Member, connects_with_its_role_and_rank_and_joins) {
   EXPECT_EQ(action.hello.role, Role::kWorker);
   EXPECT_EQ(action.hello.rank, 1U);
   desk.member().on_connecting(PeerId(1), desk.now(), desk.out());
-  desk.member().on_up(desk.now(), desk.out());
+  desk.member().on_up(scheduler_hello(), desk.now(), desk.out());
   ASSERT_EQ(desk.sent(Kind::kJoin).size(), 1U);
   wire::Join expected = worker_join(1, "beta:11");
   const wire::Join said = wire::decode_join(desk.sent(Kind::kJoin)[0].payload).value();
@@ -200,7 +210,8 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   desk.connect();
   desk.say(Kind::kWaiting, wire::encode(wire::Text{"waiting for worker 0 of 2", 2}));
   ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kNotice)[0].text, "waiting for worker 0 of 2");
+  EXPECT_EQ(desk.happened(Happening::kNotice)[0].text,
+            "scheduler at 10.0.0.1:9000 says: waiting for worker 0 of 2");
   desk.pass(10 * kSecond, true);
   EXPECT_EQ(desk.happened(Happening::kNotice).size(), 1U) << "the scheduler is the one to say more";
   ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
@@ -212,7 +223,7 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
 TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_job) {
   Desk desk;
   desk.refuse_ = true;
-  desk.refusal_ = Status(Code::kMismatch, "the two belong to different jobs (job keys differ)");
+  desk.refusal_ = Status(Code::kMismatch, kKeysDiffer);
   desk.tick();
   desk.pass(5 * kSecond);
   EXPECT_LE(desk.attempts(), 7U);
@@ -227,10 +238,29 @@ TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_jo
   EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("BYTEPS_JOB_KEY")));
 }
 
+TEST(Member, treats_a_server_at_the_schedulers_address_as_a_refusal_and_names_it) {
+  Desk desk;
+  Hello server;
+  server.role = Role::kServer;
+  server.rank = 2;
+  for (int i = 0; i < 70 && !desk.member().done(); ++i) {
+    desk.pass(100 * kMillisecond);
+    if (!desk.member().peer()) continue;
+    desk.member().on_up(server, desk.now(), desk.out());
+    EXPECT_FALSE(desk.member().peer()) << "the connection is closed";
+  }
+  EXPECT_TRUE(desk.sent(Kind::kJoin).empty()) << "nothing is said to a stranger";
+  EXPECT_LE(desk.attempts(), 10U);
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(),
+              AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("server 2 answers there"),
+                    HasSubstr("DMLC_PS_ROOT_PORT")));
+}
+
 TEST(Member, refusals_that_end_in_time_do_not_end_the_member) {
   Desk desk;
   desk.refuse_ = true;
-  const Status refused(Code::kMismatch, "the two belong to different jobs (job keys differ)");
+  const Status refused(Code::kMismatch, kKeysDiffer);
   for (int i = 0; i < 5; ++i) {  // one job after the other has the address
     desk.refusal_ = refused;
     desk.pass(4 * kSecond);
@@ -259,7 +289,7 @@ TEST(Member, a_deaf_connection_is_replaced_before_the_failure_timeout) {
   RunningDesk desk;
   desk.pass(1500 * kMillisecond);
   EXPECT_EQ(desk.attempts(), 2U);
-  desk.member().on_up(desk.now(), desk.out());
+  desk.member().on_up(scheduler_hello(), desk.now(), desk.out());
   desk.pass(10 * kSecond, true);
   EXPECT_FALSE(desk.member().done());
 }

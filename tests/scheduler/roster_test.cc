@@ -224,6 +224,20 @@ TEST(Roster, closes_only_the_connection_that_sends_nonsense_with_one_log_line) {
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
+TEST(Roster, closes_a_connection_whose_join_is_not_of_the_role_and_rank_it_proved) {
+  Table table;
+  const wire::Join worker = worker_join(1, "beta:11");
+  const wire::Join server = server_join("gamma:12", 4001);
+  const std::vector<std::pair<PeerId, wire::Join>> wrong = {{table.up(Role::kWorker, 0), worker},
+                                                            {table.up(Role::kServer, 1), worker},
+                                                            {table.up(Role::kWorker, 1), server}};
+  for (const auto& [peer, join] : wrong) {
+    table.say(peer, wire::Kind::kJoin, wire::encode(join));
+    EXPECT_TRUE(table.closed(peer));
+  }
+  EXPECT_FALSE(table.closed(table.join(worker)));
+}
+
 TEST(Roster, closes_a_connection_that_never_joins_after_the_failure_timeout) {
   Table table;
   const PeerId peer = table.up(Role::kWorker);

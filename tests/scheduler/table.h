@@ -41,15 +41,16 @@ class Table {
 
   explicit Table(const Config& config = small_job()) : keeper_(config) { tick(); }
 
-  PeerId up(Role role) {
+  PeerId up(Role role, std::uint32_t rank = Hello::kNoRank) {
     const PeerId peer(next_peer_++);
     Hello hello;
     hello.role = role;
+    hello.rank = rank;
     keeper_.on_up(peer, hello, now_, out_);
     return peer;
   }
   PeerId join(const wire::Join& join, Epoch epoch = Epoch(0)) {
-    const PeerId peer = up(join.role);
+    const PeerId peer = up(join.role, join.wanted_rank);
     say(peer, wire::Kind::kJoin, wire::encode(join), epoch);
     return peer;
   }
@@ -87,6 +88,9 @@ class Table {
       tick();
     }
   }
+
+  // Time passes, and the keeper's process does nothing.
+  void stand_still(TimeNs duration) { now_ += duration; }
 
   RosterKeeper& keeper() { return keeper_; }
   TimeNs now() const { return now_; }

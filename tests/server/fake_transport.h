@@ -65,6 +65,7 @@ class FakeTransport final : public Transport {
   std::size_t window = 1'000'000;  // messages lent per peer, then kAgain
   std::vector<Endpoint> connected_to;
   std::vector<Hello> hellos;
+  Hello told;  // what the owner says of itself to those who connect
   std::map<PeerId, Status> closed;
   std::size_t lent_count() const {
     std::size_t count = 0;
@@ -106,6 +107,7 @@ class FakeTransport final : public Transport {
     return count;
   }
   TimeNs next_deadline() const override { return kNever; }
+  void set_self(const Hello& hello) override { told = hello; }
   void close(PeerId peer, Status reason) override {
     for (auto& views : views_) {
       std::fill(views->header.begin(), views->header.end(), std::byte{0xdd});

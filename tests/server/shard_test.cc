@@ -28,7 +28,7 @@ class ShardTest : public testing::Test {
     ASSERT_TRUE(inbox_.post(command(epoch, worker_count)).is_ok());
   }
   static ShardCommand command(std::uint32_t epoch, std::uint32_t worker_count) {
-    return {ShardCommand::Kind::kBeginEpoch, {Epoch(epoch), worker_count, 256, 64}};
+    return {ShardCommand::Kind::kBeginEpoch, {Epoch(epoch), worker_count, 256, 64}, 7};
   }
   static Hello hello(std::uint32_t rank, std::uint32_t epoch = 1, Role role = Role::kWorker) {
     Hello hello;
@@ -121,6 +121,14 @@ TEST_F(ShardTest, sums_a_frame_and_answers_all_from_one_buffer) {
     EXPECT_EQ(sent[worker].landing_offset, 128U);
     EXPECT_EQ(sent[worker].payload, elements(DType::kFloat32, std::vector<double>(16, 3)));
   }
+}
+
+TEST_F(ShardTest, tells_who_connects_which_server_it_is_and_of_which_epoch) {
+  begin(5, 2);
+  turn();
+  EXPECT_EQ(transport_.told.role, Role::kServer);
+  EXPECT_EQ(transport_.told.rank, 7U);
+  EXPECT_EQ(transport_.told.epoch, Epoch(5));
 }
 
 TEST_F(ShardTest, refuses_who_is_no_worker_of_this_epoch) {

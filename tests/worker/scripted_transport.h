@@ -34,6 +34,7 @@ class ScriptedTransport final : public Transport {
   std::vector<std::pair<PeerId, Status>> closed;
   bool hold_payloads = false;  // kSent waits until give_back() or the end of the connection
   bool full = false;           // send() says kAgain
+  std::map<std::string, Hello> answers;  // who is at which endpoint
 
   // The newest attempt at this place.
   PeerId peer_at(const Endpoint& place) const {
@@ -44,11 +45,14 @@ class ScriptedTransport final : public Transport {
     return PeerId(0);
   }
 
+  const Attempt& attempt_of(PeerId peer) const { return attempts.at(peer.value - 1); }
+
   void up(PeerId peer) {
     up_[peer] = true;
     Incoming event;
     event.kind = Event::Kind::kUp;
     event.peer = peer;
+    event.hello = answers.at(attempt_of(peer).to.text());
     incoming_.push_back(std::move(event));
   }
   void down(PeerId peer, Status why) {
@@ -124,6 +128,7 @@ class ScriptedTransport final : public Transport {
       event = Event{};
       event.kind = current_[i].kind;
       event.peer = current_[i].peer;
+      event.hello = current_[i].hello;
       event.header = current_[i].header;
       event.payload = current_[i].payload;
       event.token = current_[i].token;
@@ -141,6 +146,7 @@ class ScriptedTransport final : public Transport {
   struct Incoming {
     Event::Kind kind = Event::Kind::kUp;
     PeerId peer;
+    Hello hello;
     std::vector<std::byte> header;
     std::vector<std::byte> payload;
     SendToken token = 0;

@@ -15,6 +15,7 @@
 namespace byteps {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using wire::Kind;
 
@@ -53,6 +54,16 @@ wire::Roster roster_of_two() {
 
 class WorkerTest : public ::testing::Test {
  protected:
+  WorkerTest() {
+    transport_.answers[kScheduler.text()].role = Role::kScheduler;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      Hello& server = transport_.answers[kShards[rank].text()];
+      server.role = Role::kServer;
+      server.rank = rank;
+      server.epoch = Epoch(1);
+    }
+  }
+
   void turn(TimeNs after = kMillisecond) {
     now_ += after;
     do {

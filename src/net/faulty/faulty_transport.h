@@ -43,6 +43,7 @@ class FaultyTransport final : public Transport {
   std::size_t poll(TimeNs now, std::span<Event> events) override;
   // At once while events are delayed, so that they come out though no input comes.
   TimeNs next_deadline() const override;
+  void set_self(const Hello& self) override { inner_->set_self(self); }
   void close(PeerId peer, Status reason) override;
 
   // What happens from now on; to end all faults before a run is checked.

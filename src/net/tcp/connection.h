@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "base/time.h"
 #include "net/tcp/address.h"
+#include "net/tcp/handshake.h"
 #include "net/tcp/inbox.h"
 #include "net/tcp/outbox.h"
 #include "net/transport.h"
@@ -18,9 +20,9 @@ namespace byteps::tcp {
 
 class Connection {
  public:
-  // kConnecting → kHello → kUp → kEnded for one we began, kHello → kUp → kEnded for one accepted.
+  // kConnecting → kHandshake → kUp → kEnded for one we began, kHandshake → kUp → kEnded for one accepted.
   // kLingering: a socket whose owner has done with it, kept until its last bytes are out.
-  enum class State { kConnecting, kHello, kUp, kEnded, kLingering };
+  enum class State { kConnecting, kHandshake, kUp, kEnded, kLingering };
 
   Connection(std::uint64_t serial_number, int socket) : serial(serial_number), descriptor(socket) {}
   ~Connection() { close_socket(); }
@@ -36,7 +38,7 @@ class Connection {
   // so.
   std::ptrdiff_t receive(const Inbox::Places& places, Status& reason);
 
-  // Reads the other side's first record without a byte beyond it. True when `record` has all of it.
+  // Reads the other side's next record without a byte beyond it. True when `record` has all of it.
   Result<bool> read_record(RecordHead& head);
 
   // Reads and throws away a bounded amount. False when the other side has closed too.
@@ -48,15 +50,16 @@ class Connection {
 
   const std::uint64_t serial;
   int descriptor;
-  State state = State::kHello;
+  State state = State::kHandshake;
   bool outbound = false;
   PeerId peer;      // 0 before it has one
   Endpoint remote;  // as asked for (outbound) or seen (accepted)
   Hello self;       // outbound: what we say
   Hello theirs;
   std::vector<SocketAddress>
-      addresses;                  // outbound: the one in use, and those to try after it, last first
-  std::vector<std::byte> record;  // the other side's first record, as far as it is here
+      addresses;  // outbound: the one in use, and those to try after it, last first
+  std::unique_ptr<Handshake> handshake;  // kHandshake
+  std::vector<std::byte> record;  // kHandshake: the other side's next record, as far as it is here
 
   bool readable = false;         // reading may bring something
   bool writable = false;         // writing may take something
@@ -64,6 +67,8 @@ class Connection {
   int write_error = 0;
   bool is_active = false;  // stands in the transport's lists
   bool is_dirty = false;
+  bool is_stranger = false;  // accepted, and has not proved that it belongs to the job
+  bool names_job = false;    // a stranger that knows the job's id
   bool up_reported = false;
   bool sent_first = false;  // whose turn it is when events are scarce
   TimeNs deadline = kNever;

@@ -37,15 +37,20 @@ std::vector<std::byte> record(RecordKind kind, std::span<const std::byte> body) 
 
 }  // namespace
 
-std::vector<std::byte> encode_hello_record(const Hello& hello) {
-  const std::vector<std::byte> body = wire::encode(hello);
+std::vector<std::byte> encode_hello_record(const Hello& hello, const auth::Nonce& nonce) {
+  std::vector<std::byte> body(nonce.begin(), nonce.end());
+  const std::vector<std::byte> fields = wire::encode(hello);
+  body.insert(body.end(), fields.begin(), fields.end());
   CHECK_LE(body.size(), kRecordBodyBytesMax);
   return record(RecordKind::kHello, body);
 }
 
+std::vector<std::byte> encode_proof_record(const auth::Proof& proof) {
+  return record(RecordKind::kProof, proof);
+}
+
 std::vector<std::byte> encode_refusal_record(const Status& why) {
-  const std::string_view text =
-      std::string_view(why.message()).substr(0, kRecordBodyBytesMax - sizeof(std::uint32_t));
+  const std::string_view text = std::string_view(why.message()).substr(0, kRefusalTextBytesMax);
   std::vector<std::byte> body(sizeof(std::uint32_t));
   put(body.data(), static_cast<std::uint32_t>(why.code()));
   const auto raw = std::as_bytes(std::span(text));
@@ -59,8 +64,8 @@ Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
     return Status(Code::kMismatch, "it does not speak our protocol");
   }
   const auto kind = get<std::uint16_t>(bytes.data() + 4);
-  if (kind != static_cast<std::uint16_t>(RecordKind::kHello) &&
-      kind != static_cast<std::uint16_t>(RecordKind::kRefusal)) {
+  if (kind < static_cast<std::uint16_t>(RecordKind::kHello) ||
+      kind > static_cast<std::uint16_t>(RecordKind::kProof)) {
     return Status(Code::kMismatch, "it began with an unknown record");
   }
   const std::size_t body_bytes = get<std::uint16_t>(bytes.data() + 6);
@@ -70,12 +75,19 @@ Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
   return RecordHead{static_cast<RecordKind>(kind), body_bytes};
 }
 
+Result<Hello> decode_hello_body(std::span<const std::byte> body) {
+  if (body.size() < sizeof(auth::Nonce)) return Status(Code::kMismatch, "its Hello has no nonce");
+  Result<Hello> hello = wire::decode_hello(body.subspan(sizeof(auth::Nonce)));
+  if (!hello.is_ok()) return Status(Code::kMismatch, hello.status().message());
+  return hello;
+}
+
 Status decode_refusal(std::span<const std::byte> body) {
   constexpr auto kCodeLast = static_cast<std::uint32_t>(Code::kCancelled);
   if (body.size() < sizeof(std::uint32_t)) return {Code::kMismatch, "refused without a reason"};
   const auto code = get<std::uint32_t>(body.data());
   std::string text(reinterpret_cast<const char*>(body.data()) + sizeof code,
-                   body.size() - sizeof code);
+                   std::min(body.size() - sizeof code, kRefusalTextBytesMax));
   std::replace_if(
       text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return {code == 0 || code > kCodeLast ? Code::kMismatch : static_cast<Code>(code),

@@ -17,10 +17,10 @@ iovec entry(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-void Outbox::put_record(std::vector<std::byte> record) {
-  CHECK(record_.empty() && end_ == 0) << "a record goes first";
-  record_ = std::move(record);
-  unsent_bytes_ += record_.size();
+void Outbox::put_record(std::span<const std::byte> record) {
+  CHECK_EQ(end_, 0U) << "records go first";
+  record_.insert(record_.end(), record.begin(), record.end());
+  unsent_bytes_ += record.size();
 }
 
 void Outbox::push(const Outgoing& message) {
@@ -75,6 +75,10 @@ void Outbox::advance(std::size_t bytes) {
   const std::size_t of_record = std::min(bytes, record_.size() - record_sent_bytes_);
   record_sent_bytes_ += of_record;
   if (record_sent_bytes_ < record_.size()) return;
+  if (of_record > 0) {
+    record_ = {};  // free: it is not needed any more
+    record_sent_bytes_ = 0;
+  }
   slot_sent_bytes_ += bytes - of_record;
   while (sent_ != end_ && slot_sent_bytes_ >= slot(sent_).bytes()) {
     slot_sent_bytes_ -= slot(sent_++).bytes();

@@ -24,8 +24,8 @@ namespace byteps::tcp {
 
 class Outbox {
  public:
-  // Bytes that go before all messages: our Hello.
-  void put_record(std::vector<std::byte> record);
+  // Bytes that go before all messages: a record of the handshake. May be called again before the first push().
+  void put_record(std::span<const std::byte> record);
 
   // What a message counts against the window from push() to pop_sent(): its payload and its slot.
   static std::size_t charge_bytes(const Outgoing& message) {

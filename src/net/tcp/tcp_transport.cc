@@ -14,13 +14,13 @@
 #include "base/check.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/frame.h"
-#include "net/wire.h"
 
 namespace byteps {
 
 using tcp::Connection;
 using tcp::EventSpan;
 using tcp::SocketAddress;
+using Kind = tcp::QuietLog::Kind;
 using State = tcp::Connection::State;
 
 namespace {
@@ -32,7 +32,6 @@ constexpr int kAcceptsPerPoll = 64;
 constexpr int kWritesPerPoll = 8;
 constexpr int kWritesAtEnd = 256;
 constexpr TimeNs kListenersRestNs = 100 * kMillisecond;
-constexpr TimeNs kRefusalLogEveryNs = 10 * kSecond;
 
 void set_option(int descriptor, int level, int option) {
   const int on = 1;
@@ -64,25 +63,13 @@ Status not_loopback(const std::string& what) {
           what + " is not on loopback, and a process without a job key talks to this machine only"};
 }
 
-// What a Hello must have to talk to us.
-Status check_hello(const Hello& theirs, const Hello& ours) {
-  if (theirs.version != ours.version) {
-    return {Code::kMismatch, "protocol version " + std::to_string(theirs.version) +
-                                 " cannot talk to version " + std::to_string(ours.version)};
-  }
-  if (theirs.job_id != ours.job_id) {
-    return {Code::kMismatch, "the two belong to different jobs (job keys differ)"};
-  }
-  return Status::ok();
-}
-
 }  // namespace
 
 // ---- setting up
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, Log log) {
   if (options.read_batch_bytes < 4096 || options.write_batch_bytes == 0 ||
-      options.window_bytes == 0 || options.connections_max == 0) {
+      options.window_bytes == 0 || options.connections_max == 0 || options.strangers_max == 0) {
     return Status(Code::kInvalidArgument, "TcpOptions: a limit is too small");
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(log)));
@@ -206,6 +193,7 @@ void TcpTransport::give_peer(Connection& connection) {
 
 void TcpTransport::forget(Connection& connection) {
   set_deadline(connection, kNever);
+  delist_stranger(connection);
   peers_.erase(connection.peer);
   connections_.erase(connection.serial);  // lists that still name its serial find nothing
 }
@@ -239,7 +227,7 @@ Result<PeerId> TcpTransport::connect(const Endpoint& to, const Hello& self) {
       return not_loopback(to.text());
     }
   }
-  if (connections_.size() >= options_.connections_max) {
+  if (!make_room()) {
     return Status(Code::kSystem, "no more than " + std::to_string(options_.connections_max) +
                                      " connections are allowed here");
   }
@@ -392,7 +380,7 @@ void TcpTransport::stamp_deadlines() {
     const auto found = connections_.find(serial);
     if (found == connections_.end()) continue;
     const State state = found->second->state;
-    if (state == State::kConnecting || state == State::kHello) {
+    if (state == State::kConnecting || state == State::kHandshake) {
       set_deadline(*found->second, now_ + options_.connect_timeout_ns);
     }
   }
@@ -410,14 +398,15 @@ void TcpTransport::expire_deadlines() {
     if (connection.state == State::kLingering) {
       forget(connection);
     } else if (connection.outbound) {
-      const bool reached = connection.state == State::kHello;
+      const bool reached = connection.state == State::kHandshake;
       end(connection,
           {Code::kTimeout,
            connection.remote.text() +
-               (reached ? ": accepted, but said nothing in time" : ": no answer in time")},
+               (reached ? ": accepted, but did not say in time who it is" : ": no answer in time")},
           false);
     } else {
-      LOG(log_, kInfo) << connection.remote.text() << ": connected, but did not say who it is";
+      log_.write(Kind::kSilent, LogLevel::kInfo, now_,
+                 connection.remote.text() + ": connected, but did not say in time who it is");
       forget(connection);
     }
   }
@@ -454,7 +443,8 @@ void TcpTransport::accept_one(Listener& listener) {
   if (descriptor < 0) {
     if (is_out_of_descriptors(errno)) {
       // Whoever waits in the backlog stays there; asking again at once would only spin.
-      LOG(log_, kError) << socket_error("cannot accept connections for a moment", errno).text();
+      log_.write(Kind::kCannotAccept, LogLevel::kError, now_,
+                 socket_error("cannot accept connections for a moment", errno).text());
       listeners_rest_until_ = now_ + kListenersRestNs;
       listener.ready = false;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -462,21 +452,61 @@ void TcpTransport::accept_one(Listener& listener) {
     }
     return;  // others, such as ECONNABORTED, concern that connection only: accept(2)
   }
-  if (connections_.size() >= options_.connections_max) {
-    LOG(log_, kWarning) << remote.endpoint().text() << ": turned away, there are already "
-                        << connections_.size() << " connections";
+  while (strangers_.size() >= options_.strangers_max) drop_stranger();
+  if (!make_room()) {
+    log_.write(Kind::kTurnedAway, LogLevel::kWarning, now_,
+               remote.endpoint().text() + ": turned away, there are already " +
+                   std::to_string(connections_.size()) + " connections");
     ::close(descriptor);
     return;
   }
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
   Connection& connection = add_connection(descriptor);
   connection.remote = remote.endpoint();
-  set_deadline(connection, now_ + options_.hello_timeout_ns);
-  const Status status = watch(descriptor, connection.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+  enlist_stranger(connection);
+  set_deadline(connection, now_ + options_.handshake_timeout_ns);
+  Status status = watch(descriptor, connection.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+  if (status.is_ok()) status = begin_handshake(connection, auth::Side::kAccepting, options_.self);
   if (!status.is_ok()) {
-    LOG(log_, kError) << connection.remote.text() << ": " << status.text();
-    forget(connection);
+    log_.write(Kind::kCannotAccept, LogLevel::kError, now_,
+               connection.remote.text() + ": " + status.text());
+    return forget(connection);
   }
+  connection.readable = true;  // its Hello may be here already
+  connection.writable = true;
+  activate(connection);
+}
+
+// ---- strangers: accepted connections that have not proved that they belong to the job
+
+void TcpTransport::enlist_stranger(Connection& connection) {
+  delist_stranger(connection);
+  connection.is_stranger = true;
+  connection.names_job = connection.handshake != nullptr && connection.handshake->knows_job();
+  strangers_.insert({connection.names_job, connection.serial});
+}
+
+void TcpTransport::delist_stranger(Connection& connection) {
+  if (!std::exchange(connection.is_stranger, false)) return;
+  strangers_.erase({connection.names_job, connection.serial});
+}
+
+void TcpTransport::drop_stranger() {
+  Connection& oldest = *connections_.at(strangers_.begin()->second);
+  log_.write(Kind::kTurnedAway, LogLevel::kWarning, now_,
+             oldest.remote.text() +
+                 ": dropped for newer connections before it has proved to belong to the job; "
+                 "there are " +
+                 std::to_string(strangers_.size()) + " such");
+  forget(oldest);
+}
+
+// For one more connection. False: there are too many that we cannot do without.
+bool TcpTransport::make_room() {
+  if (connections_.size() < options_.connections_max) return true;
+  if (strangers_.empty()) return false;
+  drop_stranger();
+  return true;
 }
 
 // ---- connecting, and who is there
@@ -521,73 +551,79 @@ void TcpTransport::finish_connect(Connection& connection) {
     error_number = ECONNREFUSED;
   }
   if (error_number != 0) return try_next_address(connection, tcp::connection_error(error_number));
-  connection.state = State::kHello;
-  connection.outbox.put_record(tcp::encode_hello_record(connection.self));
+  const Status status = begin_handshake(connection, auth::Side::kConnecting, connection.self);
+  if (!status.is_ok()) return end(connection, connection.with_address(status), false);
+  say(connection, connection.handshake->own_hello());
+}
+
+Status TcpTransport::begin_handshake(Connection& connection, auth::Side side, const Hello& self) {
+  const Result<auth::Nonce> nonce = auth::fresh_nonce();
+  if (!nonce.is_ok()) return nonce.status();
+  connection.state = State::kHandshake;
+  connection.handshake = std::make_unique<tcp::Handshake>(side, self, nonce.value(), options_.key);
+  return Status::ok();
+}
+
+void TcpTransport::say(Connection& connection, std::span<const std::byte> record) {
+  if (record.empty()) return;
+  connection.outbox.put_record(record);
   connection.flush(options_.write_batch_bytes, 1);
 }
 
 void TcpTransport::advance_handshake(Connection& connection) {
   if (connection.state == State::kConnecting) finish_connect(connection);
-  if (connection.state != State::kHello || !connection.readable) return;
+  while (connection.state == State::kHandshake && connection.readable) {
+    const Result<bool> taken = take_record(connection);
+    if (!taken.is_ok()) return fail_handshake(connection, taken.status());
+    if (!taken.value()) return;
+    if (connection.handshake->is_done()) finish_handshake(connection);
+  }
+}
+
+// False: it is not all here. An error: the connection must end.
+Result<bool> TcpTransport::take_record(Connection& connection) {
   tcp::RecordHead head;
   const Result<bool> complete = connection.read_record(head);
-  if (complete.is_ok() && !complete.value()) return;
-  Status status = complete.status();
-  if (status.is_ok()) status = take_record(connection, head.kind);
-  if (!status.is_ok()) {
-    if (!connection.outbound) return refuse(connection, status);
-    return end(connection, connection.with_address(status), false);
-  }
+  if (!complete.is_ok() || !complete.value()) return complete;
+  std::vector<std::byte> answer;
+  const Status status = connection.handshake->take(head.kind, connection.record, answer);
+  if (!status.is_ok()) return status;
+  connection.record.clear();
+  say(connection, answer);
+  if (connection.is_stranger) enlist_stranger(connection);
+  return true;
+}
+
+void TcpTransport::finish_handshake(Connection& connection) {
+  connection.theirs = connection.handshake->theirs();
+  connection.handshake.reset();
   connection.record = {};
   set_deadline(connection, kNever);
+  delist_stranger(connection);
   connection.state = State::kUp;
-  if (connection.outbound) return;
-  give_peer(connection);
-  connection.outbox.put_record(tcp::encode_hello_record(options_.self));
-  connection.flush(options_.write_batch_bytes, 1);
+  if (!connection.outbound) give_peer(connection);
 }
 
-// Looks at the other side's first record; ok if we want to talk to it.
-Status TcpTransport::take_record(Connection& connection, tcp::RecordKind kind) {
-  const auto body = std::span<const std::byte>(connection.record).subspan(tcp::kRecordHeadBytes);
-  if (kind == tcp::RecordKind::kRefusal) return tcp::decode_refusal(body);
-  const Result<Hello> hello = wire::decode_hello(body);
-  if (!hello.is_ok()) return {Code::kMismatch, hello.status().message()};
-  connection.theirs = hello.value();
-  return check_hello(hello.value(), connection.outbound ? connection.self : options_.self);
-}
-
-// An accepted connection that said the wrong thing is told so; one that went away leaves no trace.
-void TcpTransport::refuse(Connection& connection, const Status& why) {
+// The other side is told what was wrong with it. One that only went away leaves no trace.
+void TcpTransport::fail_handshake(Connection& connection, const Status& why) {
+  const Status full = connection.with_address(why);
+  if (why.is(Code::kMismatch) && connection.handshake->wants_to_refuse()) {
+    say(connection, tcp::encode_refusal_record(why));
+    linger(connection);
+  }
+  if (connection.outbound) return end(connection, full, false);
   connection.state = State::kEnded;
-  if (!why.is(Code::kMismatch)) {
-    LOG(log_, kDebug) << connection.with_address(why).message();
-    return;
+  if (why.is(Code::kMismatch)) {
+    log_.write(Kind::kRefused, LogLevel::kWarning, now_, "refused a connection: " + full.message());
+  } else {
+    log_.write(Kind::kWentAway, LogLevel::kDebug, now_, full.message());
   }
-  log_refusal(connection.with_address(why).message());
-  connection.outbox.put_record(tcp::encode_refusal_record(why));
-  connection.flush(options_.write_batch_bytes, 1);
-  linger(connection);
-}
-
-// Who is refused may try again for long: one line now and then is enough.
-void TcpTransport::log_refusal(const std::string& text) {
-  if (now_ < next_refusal_log_ns_) {
-    ++refusals_unlogged_;
-    return;
-  }
-  next_refusal_log_ns_ = now_ + kRefusalLogEveryNs;
-  const std::uint64_t others = std::exchange(refusals_unlogged_, 0);
-  LOG(log_, kWarning) << "refused a connection: " << text
-                      << (others > 0 ? " (and " + std::to_string(others) +
-                                           " more since the last such line)"
-                                     : "");
 }
 
 // ---- one connection's turn
 
 void TcpTransport::serve(Connection& connection, EventSpan& out) {
-  if (connection.state == State::kConnecting || connection.state == State::kHello) {
+  if (connection.state == State::kConnecting || connection.state == State::kHandshake) {
     advance_handshake(connection);
   }
   if (connection.state == State::kLingering) {
@@ -659,7 +695,7 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
 
 void TcpTransport::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  LOG(log_, kWarning) << full.message();
+  log_.write(Kind::kMalformed, LogLevel::kWarning, now_, full.message());
   end(connection, full, false);
 }
 
@@ -688,6 +724,7 @@ void TcpTransport::linger(Connection& connection) {
   Connection& rest = add_connection(descriptor);
   rest.state = State::kLingering;
   rest.remote = connection.remote;
+  if (connection.is_stranger) enlist_stranger(rest);
   rest.readable = true;
   set_deadline(rest, now_ + options_.linger_ns);
   epoll_event interest{};

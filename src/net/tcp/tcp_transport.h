@@ -21,16 +21,20 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/job_key.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/time.h"
 #include "loop/actor.h"
+#include "net/auth.h"
 #include "net/tcp/address.h"
+#include "net/tcp/quiet_log.h"
 #include "net/tcp/staging.h"
 #include "net/transport.h"
 
@@ -39,7 +43,6 @@ namespace byteps {
 namespace tcp {
 class Connection;
 class EventSpan;
-enum class RecordKind : std::uint16_t;
 }  // namespace tcp
 
 struct TcpOptions {
@@ -49,12 +52,18 @@ struct TcpOptions {
   std::vector<Endpoint> listen;
   // Said to those who connect to us. They must have our version and our job_id, or are refused.
   Hello self;
+  // Both sides of each connection prove that they hold it. Empty: anyone with our job_id may come.
+  JobKey key;
   // Only loopback addresses are listened at and connected to; others are kInvalidArgument. For jobs without a key.
   bool loopback_only = false;
-  TimeNs connect_timeout_ns = 3 * kSecond;  // from connect() until the other side's Hello is here
-  TimeNs hello_timeout_ns = 5 * kSecond;    // from accepting a connection until its Hello is here
+  TimeNs connect_timeout_ns = 3 * kSecond;  // from connect() until the other side has proved itself
+  TimeNs handshake_timeout_ns = 5 * kSecond;  // the same, from accepting a connection
   TimeNs linger_ns = 1 * kSecond;      // how long a closed connection may take to send its tail
   std::size_t connections_max = 4096;  // of all kinds; more are turned away
+  // Of these, accepted ones that have not proved that they belong to the job. For another one the oldest
+  // is dropped, first of those that have not even named the job: so a crowd of strangers, who hold all
+  // they may, does not keep members out.
+  std::size_t strangers_max = 256;
   std::size_t window_bytes =
       4 << 20;  // per connection: sent but no kSent yet; above it send() says kAgain
   std::size_t read_batch_bytes = 256 << 10;   // at least 4 KiB
@@ -74,7 +83,7 @@ class TcpTransport final : public Transport, public Waiter {
   // Where we listen, with the real ports.
   std::vector<Endpoint> listening() const;
   // What those who connect from now on are told; its job_id and version are required of them.
-  void set_self(const Hello& self) { options_.self = self; }
+  void set_self(const Hello& self) override { options_.self = self; }
   // The other side's address, or empty when the peer is unknown.
   std::string address_of(PeerId peer) const;
 
@@ -119,16 +128,22 @@ class TcpTransport final : public Transport, public Waiter {
   void expire_deadlines();
   void accept_all();
   void accept_one(Listener& listener);
+  bool make_room();
+  void drop_stranger();
+  void enlist_stranger(tcp::Connection& connection);
+  void delist_stranger(tcp::Connection& connection);
   void flush_dirty();
   bool work_is_waiting() const;
 
   Status start_connect(tcp::Connection& connection);
   void try_next_address(tcp::Connection& connection, Status why);
   void finish_connect(tcp::Connection& connection);
+  Status begin_handshake(tcp::Connection& connection, auth::Side side, const Hello& self);
+  void say(tcp::Connection& connection, std::span<const std::byte> record);
   void advance_handshake(tcp::Connection& connection);
-  Status take_record(tcp::Connection& connection, tcp::RecordKind kind);
-  void refuse(tcp::Connection& connection, const Status& why);
-  void log_refusal(const std::string& text);
+  Result<bool> take_record(tcp::Connection& connection);
+  void finish_handshake(tcp::Connection& connection);
+  void fail_handshake(tcp::Connection& connection, const Status& why);
 
   // One connection's turn: gives out its events and reads from it. May destroy it.
   void serve(tcp::Connection& connection, tcp::EventSpan& out);
@@ -145,7 +160,7 @@ class TcpTransport final : public Transport, public Waiter {
 
   // constant after construction
   TcpOptions options_;  // but self, see set_self()
-  const Log log_;
+  tcp::QuietLog log_;
   int epoll_ = -1;
   int wake_ = -1;  // eventfd; written by any thread, never read: each write is an edge
 
@@ -154,6 +169,7 @@ class TcpTransport final : public Transport, public Waiter {
   std::unordered_map<std::uint64_t, std::unique_ptr<tcp::Connection>>
       connections_;  // by serial number
   std::unordered_map<PeerId, tcp::Connection*> peers_;
+  std::set<std::pair<bool, std::uint64_t>> strangers_;  // (has named the job, serial)
   std::deque<std::uint64_t> active_;    // serials, in turn: may have something for poll() to do
   std::vector<std::uint64_t> starved_;  // serials: found no room in staging, in this poll
   std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
@@ -163,8 +179,6 @@ class TcpTransport final : public Transport, public Waiter {
   TimeNs now_ = 0;  // of the last poll
   TimeNs listeners_rest_until_ =
       kNever;  // accept() failed for want of descriptors: not before this
-  TimeNs next_refusal_log_ns_ = 0;
-  std::uint64_t refusals_unlogged_ = 0;
   std::uint64_t last_serial_ = 0;
   std::uint32_t last_peer_ = 0;
   bool gathered_ = false;      // wait() has asked epoll already
