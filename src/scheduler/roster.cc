@@ -102,11 +102,11 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   Result<wire::Join> decoded = wire::decode_join(payload);
   if (!decoded.is_ok()) return on_malformed(peer, decoded.status(), out);
   wire::Join& join = decoded.value();
+  join.host = printable(join.host, kHostBytesMax);
   const Hello& hello = connections_.at(peer).hello;
   if (join.role != hello.role || (join.role == Role::kWorker && join.wanted_rank != hello.rank)) {
     return on_malformed(peer, nonsense("a Join of another role or rank than its Hello"), out);
   }
-  join.host = printable(join.host, kHostBytesMax);
   const Status fine = check_join(join);
   if (!fine.is_ok()) return refuse(peer, fine, now, out);
 

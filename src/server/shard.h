@@ -146,8 +146,8 @@ class Shard final : public Actor {
   Shelf shelf_;
   ShelfOutput out_;
   ShelfEpoch facts_;         // worker_count 0: none is served
-  std::vector<Link> links_;  // by rank
   Hello self_;               // what workers are told who connect
+  std::vector<Link> links_;  // by rank
   // Every connection that is not down, also those no longer served. Looked up, and walked only
   // where the order does not matter.
   std::unordered_map<PeerId, Connection> connections_;

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t kEventsPerTurn = 256;
 constexpr std::size_t kFramesPerTurn = 256;
-constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
 
 std::string own_name(const Config& config, std::string host) {
   return host.empty() ? "worker " + std::to_string(config.job.rank) : std::move(host);
@@ -148,13 +147,13 @@ Status Worker::check_shard(const Link& link, const Hello& theirs) const {
 void Worker::on_link_up(std::uint32_t shard, const Hello& theirs, TimeNs now) {
   Link& link = links_[shard];
   if (link.closing) return;
-  if (link.was_up) ++reconnects_;
-  link.up = true;
   if (Status fine = check_shard(link, theirs); !fine.is_ok()) {
     link.closing = true;  // closed after the events of this turn, whose views close() would end
     link.last_down = std::move(fine);
     return;
   }
+  if (link.was_up) ++reconnects_;
+  link.up = true;
   link.was_up = true;
   link.full = false;
   link.up_since_ns = now;
@@ -291,7 +290,6 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   state_ = State::kConnecting;
   for (ShardPlace& place : places) {
     Link& link = links_.emplace_back();
-  next_notice_ns_ = now + config_.timeout.first_notice_ns;
     link.place = std::move(place);
     link.lost_since_ns = now;
     link.next_attempt_ns = now;
@@ -354,27 +352,6 @@ void Worker::connect(std::uint32_t shard, TimeNs now) {
   self.job_id = config_.job.job_id;
   const Result<PeerId> attempt = transport_.connect(link.place.endpoint, self);
   link.next_attempt_ns = now + config_.timeout.reconnect_ns();
-  if (state_ == State::kConnecting) tell_missing_links(now);
-}
-
-// Joining waits for all shards: says for which ones, and why they are not there.
-void Worker::tell_missing_links(TimeNs now) {
-  if (now >= next_notice_ns_) {
-    next_notice_ns_ = now + config_.timeout.notice_every_ns;
-    std::string text;
-    std::size_t missing_count = 0;
-    for (const Link& link : links_) {
-      if (link.was_up || ++missing_count > kMissingListedMax) continue;
-      text += (missing_count > 1 ? ", " : "") + describe(link) + " since " +
-              duration_text(now - link.lost_since_ns) +
-              (link.last_down.is_ok() ? "" : " (" + link.last_down.message() + ")");
-    }
-    if (missing_count > kMissingListedMax) {
-      text += " and " + std::to_string(missing_count - kMissingListedMax) + " more";
-    }
-    LOG(log_, kWarning) << "all members are here, but there is no connection yet to " << text;
-  }
-  links_deadline_ns_ = std::min(links_deadline_ns_, next_notice_ns_);
   if (!attempt.is_ok()) {
     link.last_down = attempt.status();
     return;

@@ -217,7 +217,6 @@ class Worker final : public Actor {
   void keep_links(TimeNs now);
   void connect(std::uint32_t shard, TimeNs now);
   void close_link(std::uint32_t shard, const Status& why);
-  void tell_missing_links(TimeNs now);
   void apply_outputs();
   std::size_t send_frames();
   bool send_next(std::uint32_t shard);
@@ -253,7 +252,6 @@ class Worker final : public Actor {
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
   std::uint64_t reconnects_ = 0;
   TimeNs links_deadline_ns_ = kNever;
-  TimeNs next_notice_ns_ = kNever;  // kConnecting: when to say which shards are missing
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;
 };

@@ -27,8 +27,6 @@ Hello scheduler_hello() {
 // A Member whose network is this class: it grants connections, or refuses them.
 class Desk {
  public:
-  // Time passes, and this process does nothing.
-  void stand_still(TimeNs duration) { now_ += duration; }
   explicit Desk(const wire::Join& join = worker_join(1, "beta:11"), Config config = small_job())
       : member_(join, config) {}
 
