@@ -367,6 +367,20 @@ void Member::tick(TimeNs now, MemberOutput& out) {
     next_notice_ns_ = now + timeout_.first_notice_ns;
   }
   if (done()) return;
+  excuse_own_pause(now);
+  look_at_clock(now, out);
+  planned_ns_ = next_deadline();
+}
+
+// While this process stood still it could not hear the scheduler, and what came may still wait to be handed in.
+void Member::excuse_own_pause(TimeNs now) {
+  if (now <= planned_ns_) return;
+  const TimeNs late_ns = now - planned_ns_;
+  heard_ns_ = std::min(now, heard_ns_ + late_ns);
+  attempt_ns_ = std::min(now, attempt_ns_ + late_ns);
+}
+
+void Member::look_at_clock(TimeNs now, MemberOutput& out) {
   if (now >= give_up_ns_) return finish(stage_ == Stage::kFailing ? failing_ : Status::ok(), out);
   if (stage_ == Stage::kJoining) watch_start(now, out);
   if (!done()) watch_silence(now, out);

@@ -92,8 +92,8 @@ class Member {
   // when the scheduler knows, at the latest after failure_ns.
   void fail(const Status& why, TimeNs now, MemberOutput& out);
 
-  // Time passes. Call it after everything that has arrived was handed in, so that a pause of this
-  // process is not taken for a silence of the scheduler.
+  // Time passes. Call it after what has arrived was handed in. The time by which a call comes later than
+  // next_deadline() is a pause of this process, and does not count as silence of the scheduler.
   void tick(TimeNs now, MemberOutput& out);
   TimeNs next_deadline() const;
 
@@ -135,6 +135,8 @@ class Member {
   void on_barrier_done(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                        MemberOutput& out);
   void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
+  void excuse_own_pause(TimeNs now);
+  void look_at_clock(TimeNs now, MemberOutput& out);
   void watch_start(TimeNs now, MemberOutput& out);
   void watch_silence(TimeNs now, MemberOutput& out);
   // Whether the scheduler's absence for failure_ns is an end. Before it has answered it may not have been started.
@@ -147,6 +149,7 @@ class Member {
   Stage stage_ = Stage::kJoining;
   bool started_ = false;
   TimeNs started_ns_ = 0;
+  TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next
 
   // The connection.
   std::optional<PeerId> peer_;

@@ -707,6 +707,22 @@ void RosterKeeper::tick(TimeNs now, Outputs& out) {
     next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
     try_complete(now, out);
   }
+  excuse_own_pause(now);
+  look_at_clock(now, out);
+  planned_ns_ = next_deadline();
+}
+
+// While the scheduler stood still it could hear nobody, and what came may still wait to be handed in.
+void RosterKeeper::excuse_own_pause(TimeNs now) {
+  if (now <= planned_ns_) return;
+  const TimeNs late_ns = now - planned_ns_;
+  for (auto& [arrival, seat] : seats_) seat.heard_ns = std::min(now, seat.heard_ns + late_ns);
+  for (auto& [peer, connection] : connections_) {
+    connection.since_ns = std::min(now, connection.since_ns + late_ns);
+  }
+}
+
+void RosterKeeper::look_at_clock(TimeNs now, Outputs& out) {
   try_end(now, out);
   if (phase_ == Phase::kEnded) return;
   drop_strangers(now, out);

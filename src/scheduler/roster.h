@@ -68,9 +68,9 @@ class RosterKeeper {
   // Ends the job because of `why`, which everyone is told, and lingers a shorter while.
   void stop(const Status& why, TimeNs now, std::vector<KeeperOutput>& out);
 
-  // Time passes; the first call starts the clock of the notices. Call it after everything that has
-  // arrived was handed in, so that a pause of the scheduler is not taken for a silence of the
-  // members.
+  // Time passes; the first call starts the clock of the notices. Call it after what has arrived was
+  // handed in. The time by which a call comes later than next_deadline() is a pause of the scheduler,
+  // and does not count as silence of the members.
   void tick(TimeNs now, std::vector<KeeperOutput>& out);
   TimeNs next_deadline() const;
 
@@ -170,6 +170,8 @@ class RosterKeeper {
   TimeNs end_ns() const;
 
   // Ticks.
+  void excuse_own_pause(TimeNs now);
+  void look_at_clock(TimeNs now, Outputs& out);
   void send_heartbeats(TimeNs now, Outputs& out);
   void drop_strangers(TimeNs now, Outputs& out);
   void watch_silence(TimeNs now, Outputs& out);
@@ -223,6 +225,7 @@ class RosterKeeper {
   std::uint32_t barrier_size_ = 0;           // workers of this epoch
 
   bool started_ = false;
+  TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next
   TimeNs gather_ns_ = 0;  // when this gathering began
   TimeNs next_notice_ns_ = kNever;
   TimeNs idle_until_ns_ = kNever;  // no worker is left; the job ends then

@@ -27,6 +27,8 @@ Hello scheduler_hello() {
 // A Member whose network is this class: it grants connections, or refuses them.
 class Desk {
  public:
+  // Time passes, and this process does nothing.
+  void stand_still(TimeNs duration) { now_ += duration; }
   explicit Desk(const wire::Join& join = worker_join(1, "beta:11"), Config config = small_job())
       : member_(join, config) {}
 
@@ -345,6 +347,22 @@ TEST(Member, ends_when_the_scheduler_is_there_but_says_nothing_for_the_failure_t
   ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
   EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(),
               HasSubstr("scheduler at 10.0.0.9:9000"));
+}
+
+// What the scheduler said meanwhile is not all handed in when the clock is looked at.
+TEST(Member, does_not_take_its_own_pause_for_a_silence_of_the_scheduler) {
+  Desk desk;
+  desk.connect();
+  desk.say_roster();
+  desk.pass(kSecond, true);
+  desk.stand_still(10 * kSecond);
+  desk.tick();
+  EXPECT_FALSE(desk.member().done());
+  EXPECT_EQ(desk.attempts(), 1U) << "the connection is not given up either";
+  desk.pass(kSecond);
+  EXPECT_FALSE(desk.member().done());
+  desk.pass(3 * kSecond);
+  EXPECT_EQ(desk.happened(Happening::kFailed).size(), 1U);
 }
 
 TEST(Member, ends_with_the_reason_that_the_scheduler_gives) {

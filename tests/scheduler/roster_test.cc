@@ -373,6 +373,19 @@ TEST(Roster, ends_the_job_naming_the_member_that_is_silent_for_the_failure_timeo
   }
 }
 
+// What members said meanwhile is not all handed in when the clock is looked at.
+TEST(Roster, does_not_take_its_own_pause_for_a_silence_of_the_members) {
+  RunningJob job;
+  job.table.pass(kSecond, job.all(), 1);
+  job.table.stand_still(10 * kSecond);
+  job.table.tick();
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  job.table.pass(2 * kSecond, {job.worker0, job.server}, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  job.table.pass(1500 * kMillisecond, {job.worker0, job.server}, 1);
+  EXPECT_THAT(job.table.text_to(job.worker0, Kind::kFail), HasSubstr("worker 1 (beta:11)"));
+}
+
 TEST(Roster, ends_the_job_naming_the_member_that_is_gone_for_the_failure_timeout_and_why) {
   RunningJob job;
   job.table.down(job.server, "10.0.0.2:51234: connection reset by peer");
