@@ -36,6 +36,7 @@ Worker::~Worker() = default;
 
 std::size_t Worker::turn(TimeNs now) {
   if (state_ == State::kFinished) return 0;
+  excuse_own_pause(now);
   std::size_t work = take_events(now);
   take_commands(now);
   work += commands_.size();
@@ -51,6 +52,7 @@ std::size_t Worker::turn(TimeNs now) {
   port_.tick(now);  // what this turn asked of it
   take_member_events(now);
   try_finish();
+  planned_ns_ = next_deadline();
   return work;
 }
 
@@ -318,6 +320,15 @@ Status Worker::check_roster(const wire::Roster& roster) const {
 }
 
 // ---- what goes out
+
+// While this process stood still it could reach no shard: that time does not count.
+void Worker::excuse_own_pause(TimeNs now) {
+  if (now <= planned_ns_) return;
+  for (Link& link : links_) {
+    if (link.lost_since_ns == kNever) continue;
+    link.lost_since_ns = std::min(now, link.lost_since_ns + now - planned_ns_);
+  }
+}
 
 // Connects to shards that are not connected, and gives up the job when one is unreachable for too long.
 void Worker::keep_links(TimeNs now) {

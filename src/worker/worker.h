@@ -214,6 +214,7 @@ class Worker final : public Actor {
   Status check_roster(const wire::Roster& roster) const;
 
   // What goes out.
+  void excuse_own_pause(TimeNs now);
   void keep_links(TimeNs now);
   void connect(std::uint32_t shard, TimeNs now);
   void close_link(std::uint32_t shard, const Status& why);
@@ -252,6 +253,7 @@ class Worker final : public Actor {
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
   std::uint64_t reconnects_ = 0;
   TimeNs links_deadline_ns_ = kNever;
+  TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;
 };

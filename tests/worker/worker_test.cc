@@ -275,6 +275,17 @@ TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) 
   door_.leave(true);  // harmless
 }
 
+TEST_F(WorkerTest, a_pause_of_its_own_does_not_make_a_shard_unreachable) {
+  join();
+  transport_.down(shard(1), Status(Code::kDisconnected, "connection reset"));
+  turn();
+  turn(10 * kSecond);  // the process stood still
+  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+  transport_.up(shard(1));
+  pass_with_heartbeats(5 * kSecond);
+  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+}
+
 TEST_F(WorkerTest, a_shard_whose_connection_never_lasts_is_unreachable_too) {
   join();
   for (int i = 0; i < 200 && door_.state().is_ok(); ++i) {
