@@ -24,10 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from byteps import flight
-from byteps.flight import Event, Recording, clean, title
+from byteps.flight import Event, Recording, text_of, title
 
 TIMELINE_EVENTS = 20
 QUIET = ("submit", "done", "barrier", "wanted", "declare", "start")  # not news in a timeline
+
+SEEN = "bpslaunch saw"
 
 MEMBER = r"(?P<role>worker|server|scheduler)(?: (?P<rank>\d+))? \((?P<host>[^() ]*)(?: at [^()]*)?\)"
 DURATION = r"(?P<number>[\d.]+) (?P<unit>ms|s|min)"
@@ -66,6 +68,11 @@ class Verdict:
     remedy: str = ""
     timeline: List[str] = field(default_factory=list)
     is_found: bool = True
+
+    @property
+    def is_known_to_launcher(self) -> bool:
+        """It says no more than what bpslaunch saw itself."""
+        return bool(self.evidence) and SEEN in self.evidence[0]
 
 
 @dataclass
@@ -107,7 +114,7 @@ def analyse(recordings: List[Recording], timeline_events: int = TIMELINE_EVENTS)
         verdict.evidence = [said(each) for each in recordings if each.text]
         return verdict
     verdict = Verdict(suspect.cause, suspect.role, suspect.rank, suspect.host, suspect.when)
-    verdict.evidence = with_others(suspect, suspects, recordings)
+    verdict.evidence = with_others(suspect, suspects)
     verdict.remedy = suspect.remedy
     verdict.timeline = timeline(recordings, suspect.when, timeline_events)
     return verdict
@@ -139,7 +146,7 @@ def choose(suspects: List[Suspect], began: Optional[float]) -> Optional[Suspect]
 def find_suspects(recordings: List[Recording]) -> Iterator[Suspect]:
     for recording in recordings:
         if recording.role == "launcher":
-            yield from seen_by_launcher(recording)
+            yield from seen_by_launcher(recording, recordings)
             continue
         for rule in RULES:
             suspect = rule(recording, recordings)
@@ -149,14 +156,14 @@ def find_suspects(recordings: List[Recording]) -> Iterator[Suspect]:
             yield from vanished(recording, recordings)
 
 
-def own(recording: Recording, when: float, cause: str, remedy: str, **more: Any) -> Suspect:
+def own(recording: Recording, when: float, cause: str, remedy: str, saying: str = "", **more: Any) -> Suspect:
     return Suspect(
         when,
         cause,
         recording.role,
         recording.rank,
         recording.host,
-        [said(recording)],
+        [f"{name_of(recording)}: {saying}" if saying else said(recording)],
         remedy,
         is_own_word=True,
         **more,
@@ -338,7 +345,7 @@ def no_scheduler(recording: Recording, recordings: List[Recording]) -> Optional[
     when = fail_time(recording) - seconds(found)
     scheduler = next((each for each in recordings if each.role == "scheduler"), None)
     late = longest_pause(scheduler)
-    why = found["why"].split("; ")[0].lstrip(" :")
+    why = found["why"].split("; ")[0].replace(": the job cannot go on without it", "").strip(" :()")
     remedy = "Look at the scheduler's output, and whether its machine is up."
     if late is not None and late[1] >= 1.0:
         cause = f"the scheduler at {found['address']} stood still for {late[1]:.1f} s: it was stopped or got no CPU"
@@ -429,7 +436,7 @@ RULES: Tuple[Callable[[Recording, List[Recording]], Optional[Suspect]], ...] = (
 def vanished(scheduler: Recording, recordings: List[Recording]) -> Iterator[Suspect]:
     """Members whose connection to the scheduler ended without a word before the job failed, and who did not come back."""
     failed = fail_time(scheduler)
-    lost: Dict[str, Tuple[float, "re.Match[str]", str]] = {}
+    lost: Dict[str, Tuple[Event, "re.Match[str]", str]] = {}
     for event in scheduler.find("log"):
         if event.when > failed:
             break
@@ -437,31 +444,45 @@ def vanished(scheduler: Recording, recordings: List[Recording]) -> Iterator[Susp
         if not found:
             continue
         if found["why"] is not None:
-            lost[found["host"]] = (event.when, found, found["why"])
+            lost[found["host"]] = (event, found, found["why"])
         else:
             lost.pop(found["host"], None)
-    for host, (when, found, why) in lost.items():
-        yield accuse(scheduler, found, when, *disappeared(recordings, host, why))
+    told = {host_in(e) for each in recordings for e in each.find("ended") if e.fields.get("told")}
+    for host, (event, found, why) in lost.items():
+        if host in told:
+            continue
+        suspect = accuse(scheduler, found, event.when, *disappeared(recordings, host, why))
+        suspect.evidence = [f"{name_of(scheduler)}: {event.text}"]
+        yield suspect
 
 
-def seen_by_launcher(recording: Recording) -> Iterator[Suspect]:
-    """What bpslaunch saw end by itself, and what it was told."""
+def seen_by_launcher(recording: Recording, recordings: List[Recording]) -> Iterator[Suspect]:
+    """What bpslaunch saw end by itself, and what it was told. A process that left a recording says more itself, unless
+    it was killed."""
     for event in recording.find("signal"):
         cause = f"bpslaunch was told to stop by {event.name}"
         if event.name == "SIGINT":
             cause = "the job was interrupted (Ctrl-C): bpslaunch got SIGINT"
-        yield own(recording, event.when, cause, "Nothing is wrong with the job.")
+        yield own(recording, event.when, cause, "Nothing is wrong with the job.", saying=f"bpslaunch got {event.name}")
     for event in recording.find("ended"):
+        host = host_in(event)
+        was_killed = bool(event.fields.get("signal"))
         if event.fields.get("told") or not event.fields.get("code"):
             continue
-        host = f"{clean(str(recording.header.get('host', '')))}:{event.number or 0}"
+        if not was_killed and (event.role != "worker" or recording_of(recordings, host) is not None):
+            continue
         remedy = f"Look at the output of {title(event.role, event.rank)}."
         cause = f"{title(event.role, event.rank, host)} ended with {event.text}"
-        evidence = [f"bpslaunch saw {title(event.role, event.rank)} end with {event.text}"]
-        yield Suspect(event.when, cause, event.role, event.rank, host, evidence, remedy)
+        evidence = [f"{name_of(recording)}: {SEEN} {title(event.role, event.rank)} end with {event.text}"]
+        yield Suspect(event.when, cause, event.role, event.rank, host, evidence, remedy, is_own_word=True)
 
 
 # ---------------------------------------------------------------------------- small questions
+
+
+def host_in(event: Event) -> str:
+    """Of a process that the launcher speaks of."""
+    return f"{text_of(event.recording.header, 'host')}:{event.number or 0}"
 
 
 def said(recording: Recording) -> str:
@@ -541,19 +562,24 @@ def known(recordings: List[Recording], role: str, rank: Optional[int]) -> str:
 # ---------------------------------------------------------------------------- saying it
 
 
-def with_others(suspect: Suspect, suspects: List[Suspect], recordings: List[Recording]) -> List[str]:
-    """Its evidence, what others say of the same process, and who left no recording although others knew it."""
+def with_others(suspect: Suspect, suspects: List[Suspect]) -> List[str]:
+    """Its evidence, and what others say of the same process; what several say alike is one line."""
     lines = list(suspect.evidence)
     for other in suspects:
         if other is not suspect and other.names(suspect.role, suspect.rank, suspect.host):
             lines += other.evidence
-    silent_ones = []
-    for peer in {(p.role, p.rank, p.host) for each in recordings for p in each.peers if p.host}:
-        if peer[2] not in {each.host for each in recordings}:
-            silent_ones.append(title(*peer))
-    if silent_ones:
-        lines.append("no recording of " + ", ".join(sorted(silent_ones)[:8]))
-    return list(dict.fromkeys(lines))[:8]
+    by_text: Dict[str, List[str]] = {}
+    for each in dict.fromkeys(lines):
+        file, _, text = each.partition(": ")
+        by_text.setdefault(text, []).append(file)
+    return [f"{files[0]}{f' and {len(files) - 1} more' if files[1:] else ''}: {text}" for text, files in by_text.items()][:8]
+
+
+def without_recording(recordings: List[Recording]) -> List[str]:
+    """Processes that others knew and that left nothing."""
+    here = {each.host for each in recordings}
+    peers = {(peer.role, peer.rank, peer.host) for each in recordings for peer in each.peers if peer.host}
+    return sorted(title(*peer) for peer in peers if peer[2] not in here)
 
 
 def timeline(recordings: List[Recording], when: float, count: int) -> List[str]:
@@ -600,6 +626,9 @@ def report(verdict: Verdict, recordings: List[Recording]) -> str:
     damaged = sum(each.damaged_lines for each in recordings)
     if recordings:
         lines += ["", f"From {len(recordings)} recordings" + (f"; {damaged} damaged lines" if damaged else "")]
+    absent = without_recording(recordings)
+    if absent:
+        lines.append(f"Without one, so killed or ended well: {', '.join(absent[:16])}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ agent.py        what runs on each host: starts what it is told to, ends it when 
 frames.py       what the two say to each other
 cores.py        which cores each worker of a machine is bound to
 crew.py         runs a plan: starts, watches, ends; no process survives it
+recordings.py   where the processes leave their last events, and the first cause at the end
 keeper.py       a small process that ends the crew if bpslaunch itself is killed
 screen.py       the ranks' output, line by line, with a prefix
 """

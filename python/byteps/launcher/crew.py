@@ -20,7 +20,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from typing import Deque, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from byteps.launcher import sessions
 from byteps.launcher.frames import Frame, Kind
@@ -108,6 +108,8 @@ class Crew:
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
         self._result: Optional[int] = None  # decided: everything is being ended
+        self._decided_s = 0.0  # when
+        self.interrupted_by: Optional[signal.Signals] = None
         self._steps: List[Step] = []
         self._services_are_muted = False
         self._scheduler_is_here = any(m.process.role == "scheduler" for m in self._members)
@@ -362,13 +364,14 @@ class Crew:
             self._steps = [Step(0.0, signal.SIGKILL, ALL)]
             return
         self._say(f"{number.name}: ending the job")
+        self.interrupted_by = number
         self._finish(128 + number, number)
 
     def _finish(self, result: int, number: Optional[int]) -> None:
         """Everything ends with this result. number: what the workers get now; None: all end by themselves."""
         self._result = result
         self._services_are_muted = True
-        now = time.monotonic()
+        now = self._decided_s = time.monotonic()
         late, last = now + self._grace_s, now + 2 * self._grace_s
         if number is None:
             self._steps = [Step(late, signal.SIGTERM, HELD_BY_SCHEDULER)]
@@ -384,6 +387,24 @@ class Crew:
 
     # ---- saying
 
+    def story(self) -> List[Dict[str, Any]]:
+        """What was seen, as events of a recording: who ended how, and who by himself (not "told")."""
+        events: List[Dict[str, Any]] = []
+        if self.interrupted_by is not None:
+            events.append({"t": int(self._decided_s * 1e9), "kind": "signal", "name": self.interrupted_by.name})
+        for member in self._members:
+            if member.is_running:
+                continue
+            rank = member.process.title.rpartition(" ")[2]
+            event: Dict[str, Any] = {"t": int(member.ended_s * 1e9), "kind": "ended", "role": member.process.role}
+            event.update(number=member.pid, code=member.exit_code, signal=member.signal_number, text=_how(member))
+            if rank.isdigit():
+                event["rank"] = int(rank)
+            if self._result != 0 and member.ended_s > self._decided_s:
+                event["told"] = 1
+            events.append(event)
+        return events
+
     def _report(self, member: Member) -> None:
         code = member.exit_code
         how = f"exit code {code}"
@@ -391,7 +412,7 @@ class Crew:
             how = f"signal {_signal_name(member.signal_number)} (exit code {code})"
         if member.trouble:
             return self._say(f"{member.title}: {member.trouble}; ending the others")
-        self._say(f"{member.title} (pid {member.pid}) failed with {how}; ending the others")
+        self._say(f"{member.title} (pid {member.pid}) failed with {_how(member)}; ending the others")
         if member.last_lines:
             self._say("its last lines:")
             for line in member.last_lines:
@@ -406,6 +427,12 @@ class Crew:
             self._screen.say(text)
         except OSError:
             pass  # nobody reads standard error any more
+
+
+def _how(member: Member) -> str:
+    if member.signal_number:
+        return f"signal {_signal_name(member.signal_number)} (exit code {member.exit_code})"
+    return f"exit code {member.exit_code}"
 
 
 def _signal_name(number: int) -> str:

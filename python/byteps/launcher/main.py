@@ -17,6 +17,7 @@ from byteps.launcher.hosts import BadHosts
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.link import SSH_FAILED, Link, Unreachable
 from byteps.launcher.plan import CannotStart, NotExecutable, Plan
+from byteps.launcher.recordings import Recordings
 from byteps.launcher.screen import Screen
 
 EXIT_USAGE = 2
@@ -243,10 +244,16 @@ def become(process: plan.Process) -> None:
 
 def run(job: Plan, grace_s: float, has_prefix: bool) -> int:
     screen = Screen()
+    recordings = Recordings(job.processes[0].environ)
+    recordings.give(job)
+    crew = Crew(job, screen, grace_s, has_prefix)
+    result = 1
     try:
         screen.say(job.summary)
-        return Crew(job, screen, grace_s, has_prefix).run()
+        result = crew.run()
+        return result
     finally:
+        recordings.close(result, crew.story(), crew.interrupted_by is not None, screen.say)
         for held in job.held:
             held.close()
 
