@@ -406,10 +406,6 @@ class Crew:
         return events
 
     def _report(self, member: Member) -> None:
-        code = member.exit_code
-        how = f"exit code {code}"
-        if member.signal_number:
-            how = f"signal {_signal_name(member.signal_number)} (exit code {code})"
         if member.trouble:
             return self._say(f"{member.title}: {member.trouble}; ending the others")
         self._say(f"{member.title} (pid {member.pid}) failed with {_how(member)}; ending the others")
