@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "net/tcp/address.h"
+#include "scheduler/phrases.h"
 
 namespace byteps {
 
@@ -27,6 +28,29 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
     return address;
   }
   return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});
+}
+
+Result<std::string> await_advertised_host(const ParsedEnvironment& environment, Clock& clock,
+                                          Waiter& waiter, const std::atomic<bool>& stop,
+                                          const Log& log) {
+  const TimeoutConfig& timeout = environment.config.timeout;
+  const JobConfig& job = environment.config.job;
+  const TimeNs begin_ns = clock.now();
+  TimeNs next_notice_ns = begin_ns + timeout.first_notice_ns;
+  for (;;) {
+    Result<std::string> host = advertised_host(environment);
+    if (host.is_ok() || host.status().is(Code::kInvalidArgument) || stop.load()) return host;
+    const TimeNs now = clock.now();
+    if (now >= begin_ns + timeout.start_ns) return host;
+    if (now >= next_notice_ns) {
+      next_notice_ns = now + timeout.notice_every_ns;
+      LOG(log, kWarning) << "no way to the scheduler at "
+                         << Endpoint{job.scheduler_host, job.scheduler_port}.text() << " since "
+                         << duration_text(now - begin_ns) << ": " << host.status().message()
+                         << "; is DMLC_PS_ROOT_URI right?";
+    }
+    waiter.wait(timeout.heartbeat_ns());
+  }
 }
 
 std::string listening_host(const std::string& advertised) {
@@ -53,7 +77,8 @@ void record_signal(const Log& log, int number) {
 void say_events(const Log& log, const Status& outcome) {
   if (log.flight() == nullptr) return;
   const std::string path = log.flight()->leave_behind("job", outcome);
-  if (!path.empty()) LOG(log, kError) << "the last events are in " << path << "; bps why reads them";
+  if (!path.empty())
+    LOG(log, kError) << "the last events are in " << path << "; bps why reads them";
 }
 
 int handle_arguments(int argc, char** argv, std::string_view help) {

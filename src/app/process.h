@@ -1,6 +1,7 @@
 // What the executables and the C interface share when they assemble a process: its settings, its log, its addresses.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "app/env.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "loop/clock.h"
 #include "net/tcp/tcp_transport.h"
 
 namespace byteps {
@@ -25,6 +27,12 @@ std::string host_and_pid();
 // The address that others reach this process at: DMLC_NODE_HOST, else that of DMLC_INTERFACE, else the one from which
 // the scheduler is reached.
 Result<std::string> advertised_host(const ParsedEnvironment& environment);
+
+// The same, tried again while it only depends on the network: a scheduler's host name may be known later than its job
+// starts. Says what it waits for; gives up after the start timeout, or when `stop` is set. `waiter` is slept on.
+Result<std::string> await_advertised_host(const ParsedEnvironment& environment, Clock& clock,
+                                          Waiter& waiter, const std::atomic<bool>& stop,
+                                          const Log& log);
 
 // Where to listen in order to be reached at `advertised`: on loopback only if that is a loopback address, otherwise on
 // all addresses of its family (a machine may be known to others by an address it does not have itself).

@@ -70,27 +70,34 @@ Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Confi
 
 int serve(const ParsedEnvironment& environment, const Log& log) {
   const Config& config = environment.config;
-  const Result<std::string> host = advertised_host(environment);
+  auto to_scheduler = make_transport(config, Role::kServer, {}, log);
+  if (!to_scheduler.is_ok()) {
+    LOG(log, kError) << log.left_behind("network", to_scheduler.status()).message();
+    return kExitJobFailed;
+  }
+  TcpTransport& member_transport = *to_scheduler.value();
+  MonotonicClock clock;
+  std::atomic<bool> stop{false};
+  SignalWatch signals(stop, member_transport);
+
+  const Result<std::string> host =
+      await_advertised_host(environment, clock, member_transport, stop, log);
+  if (stop.load() && !host.is_ok()) return 128 + signals.received();
   if (!host.is_ok()) {
-    const Status why(host.status().code(),
-                     "own address: " + host.status().message() +
-                         "; or set DMLC_NODE_HOST to the address that workers reach this machine at");
+    const Status why(
+        host.status().code(),
+        "own address: " + host.status().message() +
+            "; or set DMLC_NODE_HOST to the address that workers reach this machine at");
     LOG(log, kError) << log.left_behind("settings", why).message();
     return kExitBadSettings;
   }
   auto listening = listen_for_shards(config, host.value(), log);
-  auto to_scheduler = make_transport(config, Role::kServer, {}, log);
-  if (!listening.is_ok() || !to_scheduler.is_ok()) {
-    const Status& why = listening.is_ok() ? to_scheduler.status() : listening.status();
-    const Status told(why.code(), "cannot listen (DMLC_PORT): " + why.message());
+  if (!listening.is_ok()) {
+    const Status told(listening.status().code(),
+                      "cannot listen (DMLC_PORT): " + listening.status().message());
     LOG(log, kError) << log.left_behind("port", told).message();
     return kExitPortInUse;
   }
-  TcpTransport& member_transport = *to_scheduler.value();
-
-  MonotonicClock clock;
-  std::atomic<bool> stop{false};
-  SignalWatch signals(stop, member_transport);
   Mailbox<ShardNotice> notices(kNoticesMax, &member_transport);
   std::vector<Endpoint> endpoints;
   std::vector<std::unique_ptr<ShardUnit>> units;

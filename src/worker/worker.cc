@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kEventsPerTurn = 256;
 constexpr std::size_t kFramesPerTurn = 256;
+constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
 
 std::string own_name(const Config& config, std::string host) {
   return host.empty() ? "worker " + std::to_string(config.job.rank) : std::move(host);
@@ -290,6 +291,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
     ++(member.role == Role::kWorker ? worker_count_ : server_count_);
   }
   state_ = State::kConnecting;
+  next_notice_ns_ = now + config_.timeout.first_notice_ns;
   for (ShardPlace& place : places) {
     Link& link = links_.emplace_back();
     link.place = std::move(place);
@@ -352,6 +354,27 @@ void Worker::keep_links(TimeNs now) {
     if (now >= link.next_attempt_ns) connect(shard, now);
     if (!link.peer) links_deadline_ns_ = std::min(links_deadline_ns_, link.next_attempt_ns);
   }
+  if (state_ == State::kConnecting) tell_missing_links(now);
+}
+
+// Joining waits for all shards: says for which ones, and why they are not there.
+void Worker::tell_missing_links(TimeNs now) {
+  if (now >= next_notice_ns_) {
+    next_notice_ns_ = now + config_.timeout.notice_every_ns;
+    std::string text;
+    std::size_t missing_count = 0;
+    for (const Link& link : links_) {
+      if (link.was_up || ++missing_count > kMissingListedMax) continue;
+      text += (missing_count > 1 ? ", " : "") + describe(link) + " since " +
+              duration_text(now - link.lost_since_ns) +
+              (link.last_down.is_ok() ? "" : " (" + link.last_down.message() + ")");
+    }
+    if (missing_count > kMissingListedMax) {
+      text += " and " + std::to_string(missing_count - kMissingListedMax) + " more";
+    }
+    LOG(log_, kWarning) << "all members are here, but there is no connection yet to " << text;
+  }
+  links_deadline_ns_ = std::min(links_deadline_ns_, next_notice_ns_);
 }
 
 void Worker::connect(std::uint32_t shard, TimeNs now) {

@@ -217,6 +217,7 @@ class Worker final : public Actor {
   void excuse_own_pause(TimeNs now);
   void keep_links(TimeNs now);
   void connect(std::uint32_t shard, TimeNs now);
+  void tell_missing_links(TimeNs now);
   void close_link(std::uint32_t shard, const Status& why);
   void apply_outputs();
   std::size_t send_frames();
@@ -252,6 +253,7 @@ class Worker final : public Actor {
   std::uint32_t next_link_ = 0;                 // whose turn it is to send
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
   std::uint64_t reconnects_ = 0;
+  TimeNs next_notice_ns_ = kNever;  // kConnecting: when to say which shards are missing
   TimeNs links_deadline_ns_ = kNever;
   TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next
   std::vector<WorkerDoor::Command> commands_;

@@ -211,7 +211,7 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   desk.say(Kind::kWaiting, wire::encode(wire::Text{"waiting for worker 0 of 2", 2}));
   ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
   EXPECT_EQ(desk.happened(Happening::kNotice)[0].text,
-            "scheduler at 10.0.0.1:9000 says: waiting for worker 0 of 2");
+            "scheduler at 10.0.0.9:9000 says: waiting for worker 0 of 2");
   desk.pass(10 * kSecond, true);
   EXPECT_EQ(desk.happened(Happening::kNotice).size(), 1U) << "the scheduler is the one to say more";
   ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);

@@ -1,7 +1,7 @@
 """A link: one ssh connection and the agent at its other end.
 
-ssh asks for no password and gives up by itself when the host does not answer. What ends a link, for whatever reason, ends
-what the agent started.
+ssh asks for no password and gives up by itself when the host does not answer. What ends a link, for whatever reason,
+ends what the agent started.
 """
 
 from __future__ import annotations
