@@ -39,7 +39,8 @@ JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 
 # Who is missing: the scheduler tells it all members, and each of them says it.
 ROLL_CALL = re.compile(
-    rb"\[byteps WARNING [^\]]*\] waiting (for .*; here: |until all servers have taken up epoch )"
+    rb"\[byteps WARNING [^\]]*\] (scheduler at \S+ says: )?"
+    rb"waiting (for .*; here: |until all servers have taken up epoch )"
 )
 
 WORKERS = frozenset(["worker"])
