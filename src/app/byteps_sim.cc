@@ -1,4 +1,6 @@
 // byteps_sim: runs simulated clusters, one per seed; see docs/simulator.md.
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
@@ -23,7 +25,9 @@ constexpr const char* kHelp =
   --first-seed N   the first of them (default 1); the others follow it
   --workers N      always so many workers (1 to 16; default: 1 to 5, by seed)
   --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
-  --lose-process   in each world one process dies, so handles may end with errors, but all must end
+  --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, and one of
+                   kill, long-pause, long-partition (of several of these one by seed); none: no faults.
+                   Default: by seed
   --events N       how many of the last events a failure tells (default 60)
   --verbose        a line for each seed
   --help
@@ -44,9 +48,28 @@ struct Arguments {
   std::uint64_t servers = 0;
   std::uint64_t events = 60;
   bool verbose = false;
-  bool lose_process = false;
+  std::string faults_text;
+  std::optional<sim::Faults> faults;  // none: by seed
   bool help = false;
 };
+
+std::optional<sim::Faults> parse_faults(std::string_view text) {
+  sim::Faults faults;
+  if (text == "none") return faults;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    bool known = false;
+    for (std::size_t i = 0; i < sim::kFaultCount; ++i) {
+      const auto fault = static_cast<sim::Fault>(i);
+      if (word != sim::name(fault)) continue;
+      faults.add(fault);
+      known = true;
+    }
+    if (!known) return std::nullopt;
+  }
+  return faults;
+}
 
 std::optional<Arguments> parse(int argc, char** argv) {
   Arguments arguments;
@@ -62,10 +85,13 @@ std::optional<Arguments> parse(int argc, char** argv) {
                  {"--events", &arguments.events, 0, 1'000'000}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    bool known =
-        word == "--verbose" || word == "--lose-process" || word == "--help" || word == "-h";
+    bool known = word == "--verbose" || word == "--help" || word == "-h";
     arguments.verbose |= word == "--verbose";
-    arguments.lose_process |= word == "--lose-process";
+    if (word == "--faults" && i + 1 < argc) {
+      arguments.faults_text = argv[++i];
+      arguments.faults = parse_faults(argv[i]);
+      known = arguments.faults.has_value();
+    }
     arguments.help |= word == "--help" || word == "-h";
     for (const auto& number : numbers) {
       if (word != number.name || i + 1 == argc) continue;
@@ -92,7 +118,7 @@ std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
   std::string command = "byteps_sim --seeds 1 --first-seed " + std::to_string(seed);
   if (arguments.workers > 0) command += " --workers " + std::to_string(arguments.workers);
   if (arguments.servers > 0) command += " --servers " + std::to_string(arguments.servers);
-  if (arguments.lose_process) command += " --lose-process";
+  if (arguments.faults) command += " --faults " + arguments.faults_text;
   return command;
 }
 
@@ -102,7 +128,7 @@ sim::WorldOptions world_options(const Arguments& arguments, std::uint64_t seed) 
   const auto chosen = [](std::uint64_t count) {
     return count == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(count));
   };
-  options.lose_process = arguments.lose_process;
+  options.plan.faults = arguments.faults;
   options.plan.worker_count = chosen(arguments.workers);
   options.plan.server_count = chosen(arguments.servers);
   return options;
@@ -123,20 +149,27 @@ int run(const Arguments& arguments, std::uint64_t& current_seed) {
   const TimeNs begun_ns = clock.now();
   const bool progress = isatty(STDERR_FILENO) != 0 && !arguments.verbose;
   std::uint64_t failed = 0;
+  std::array<std::uint64_t, sim::kFaultCount> worlds_with{};
+  std::uint64_t calm_worlds = 0;
   for (std::uint64_t i = 0; i < arguments.seeds; ++i) {
     const std::uint64_t seed = arguments.first_seed + i;
     current_seed = seed;
     const sim::WorldResult result = sim::run_world(world_options(arguments, seed));
+    calm_worlds += result.happened.empty() ? 1 : 0;
+    for (std::size_t k = 0; k < sim::kFaultCount; ++k) {
+      worlds_with[k] += result.happened.has(static_cast<sim::Fault>(k)) ? 1 : 0;
+    }
     if (!result.ok() && ++failed <= kReportsMax) tell_failure(arguments, seed);
     if (arguments.verbose) {
-      std::printf("seed %llu: %s; %llu messages, %llu faults, %llu reconnects, %.0f ms%s%s%s\n",
-                  static_cast<unsigned long long>(seed), result.size.c_str(),
-                  static_cast<unsigned long long>(result.messages),
-                  static_cast<unsigned long long>(result.faults),
-                  static_cast<unsigned long long>(result.reconnects),
-                  static_cast<double>(result.virtual_ns) / kMillisecond,
-                  result.lost.empty() ? "" : ", lost ", result.lost.c_str(),
-                  result.ok() ? "" : ": FAILED");
+      std::printf(
+          "seed %llu: %s; %llu messages, %llu turns, %llu faults, %llu reconnects, %.0f ms%s%s%s\n",
+          static_cast<unsigned long long>(seed), result.size.c_str(),
+          static_cast<unsigned long long>(result.messages),
+          static_cast<unsigned long long>(result.turns),
+          static_cast<unsigned long long>(result.faults),
+          static_cast<unsigned long long>(result.reconnects),
+          static_cast<double>(result.virtual_ns) / kMillisecond, result.lost.empty() ? "" : ", ",
+          result.lost.c_str(), result.ok() ? "" : ": FAILED");
     }
     if (progress && (i % 16 == 15 || i + 1 == arguments.seeds)) {
       std::fprintf(stderr, "\r%llu of %llu clusters, %llu failed ",
@@ -146,6 +179,12 @@ int run(const Arguments& arguments, std::uint64_t& current_seed) {
     }
   }
   if (progress) std::fprintf(stderr, "\n");
+  std::printf("worlds with");
+  for (std::size_t k = 0; k < sim::kFaultCount; ++k) {
+    std::printf(" %s %llu,", sim::name(static_cast<sim::Fault>(k)),
+                static_cast<unsigned long long>(worlds_with[k]));
+  }
+  std::printf(" no fault at all %llu\n", static_cast<unsigned long long>(calm_worlds));
   const double seconds = static_cast<double>(clock.now() - begun_ns) / kSecond;
   std::printf("SIM seeds=%llu failed=%llu seconds=%.1f seeds_per_s=%.1f\n",
               static_cast<unsigned long long>(arguments.seeds),

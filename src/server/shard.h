@@ -71,6 +71,7 @@ class Shard final : public Actor {
   std::size_t lent_bytes() const { return pool_.lent_bytes(); }
   std::size_t queued_message_count() const;
   const Shelf& shelf() const { return shelf_; }
+  Epoch epoch() const { return facts_.epoch; }  // the one it serves
 
   static constexpr std::size_t kEventBatch = 256;
   static constexpr int kBatchesPerTurn = 8;  // then the mailbox and the timers get their turn

@@ -61,7 +61,8 @@ void SimCluster::Seat::wait(TimeNs /*timeout_ns*/) {
 }
 
 void SimCluster::Seat::wake() {
-  const TimeNs at = cluster_.now() + cluster_.random_up_to(cluster_.options_.think_max_ns);
+  const TimeNs at = cluster_.now() + cluster_.random_up_to(cluster_.options_.think_max_ns) +
+                    cluster_.slowness_ns(*this);
   next_turn_ns_ = std::min(next_turn_ns_, at);
 }
 
@@ -69,6 +70,16 @@ void SimCluster::pause(Seat& seat, TimeNs until) {
   trace_.note(now(), Trace::What::kPause, 0, static_cast<std::uint64_t>(until));
   if (trace_.keeps_text()) trace_.say(now(), seat.name() + " stands still for a while");
   seat.paused_until_ns_ = std::max(seat.paused_until_ns_, until);
+}
+
+void SimCluster::slow_down(Seat& seat, TimeNs think_max_ns, TimeNs until) {
+  if (trace_.keeps_text()) trace_.say(now(), seat.name() + " gets little of its processor");
+  seat.slow_think_max_ns_ = think_max_ns;
+  seat.slow_until_ns_ = until;
+}
+
+TimeNs SimCluster::slowness_ns(const Seat& seat) {
+  return now() < seat.slow_until_ns_ ? random_up_to(seat.slow_think_max_ns_) : 0;
 }
 
 std::vector<SimCluster::Seat*> SimCluster::busy_seats() {
@@ -120,7 +131,7 @@ void SimCluster::turn(Seat& seat) {
     if (++seat.busy_turns_ == kBusyTurnsMax) {
       breaches_.push_back(seat.name() + " finds work in every turn and never rests");
     }
-    const TimeNs at = now() + 1 + random_up_to(options_.turn_max_ns);
+    const TimeNs at = now() + 1 + random_up_to(options_.turn_max_ns) + slowness_ns(seat);
     seat.next_turn_ns_ = std::min(seat.next_turn_ns_, at);
   } else {
     seat.busy_turns_ = 0;

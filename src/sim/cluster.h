@@ -75,11 +75,15 @@ class SimCluster {
     std::function<void()> after_turn_;
     TimeNs next_turn_ns_ = kNever;
     TimeNs paused_until_ns_ = 0;
+    TimeNs slow_until_ns_ = 0;
+    TimeNs slow_think_max_ns_ = 0;
     std::uint32_t idle_turns_ = 0;  // in a row: no work, and its deadline was not later
     std::uint32_t busy_turns_ = 0;  // in a row: work
   };
   // This actor's process stands still until then.
   void pause(Seat& seat, TimeNs until);
+  // Until then each of its turns comes so much later at most.
+  void slow_down(Seat& seat, TimeNs think_max_ns, TimeNs until);
   // Those with an actor that is not finished, in the order made.
   std::vector<Seat*> busy_seats();
 
@@ -103,6 +107,7 @@ class SimCluster {
 
  private:
   void turn(Seat& seat);
+  TimeNs slowness_ns(const Seat& seat);
   TimeNs random_up_to(TimeNs most) {
     return static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(most) + 1));
   }

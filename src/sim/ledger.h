@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "sim/plan.h"
 
 namespace byteps::sim {
@@ -25,8 +27,23 @@ enum class Invariant : std::uint8_t {
   kServerMemory,   // servers hold what they own and no more
   kGoodEnd,        // every process ends well after the workers have left
   kContract,       // no actor spins or breaks the transport's contract
+  kFenced,         // whoever knows an epoch finds no shard that does not
+  // After a deadly fault:
+  kTimelyEnd,   // pending handles end within twice the failure timeout, processes soon after
+  kNamedCause,  // every error names who is lost
 };
 const char* name(Invariant invariant);
+
+// A process that is lost, or may be: dead, stopped or cut off for longer than the failure timeout.
+struct Loss {
+  std::string what;              // for people
+  std::vector<std::string> who;  // those it may be blamed on: "worker 1", "server-0", "scheduler"
+  std::string
+      sleeper;  // stands still, and may find all others gone when it wakes: it may blame anybody
+  TimeNs at = 0;
+  bool is_sure = false;  // somebody whom every pending handle needs is gone for too long
+  TimeNs processes_end_ns = kNever;  // then no process is left
+};
 
 class Ledger {
  public:
@@ -41,10 +58,15 @@ class Ledger {
   Invariant invariant() const { return invariant_; }
   const std::string& text() const { return text_; }
 
-  // A process died, so the job must fail: handles may end with errors, but must end.
-  void lose(std::string who) { lost_ = std::move(who); }
-  const std::string& lost() const { return lost_; }  // empty: none
-  bool has_lost() const { return !lost_.empty(); }
+  // From now on handles may end with errors, but all end, and the errors name somebody of loss.who.
+  void lose(Loss loss) { loss_ = std::move(loss); }
+  const std::optional<Loss>& loss() const { return loss_; }
+  bool has_lost() const { return loss_.has_value(); }
+  // An error that `who` was given. `joins`: it has not heard of the present epoch, so it may find that a scheduler of
+  // a failed job has gone.
+  void check_cause(const std::string& who, const Status& error, bool joins = false);
+  // By when a handle that began then must have ended; kNever when nothing surely lost is in the way.
+  TimeNs handle_end_ns(TimeNs begun_ns) const;
 
   const WorldPlan& plan() const { return plan_; }
   std::uint32_t worker_count() const { return plan_.config.job.worker_count; }
@@ -65,7 +87,7 @@ class Ledger {
   const WorldPlan& plan_;
   Invariant invariant_ = Invariant::kNone;
   std::string text_;
-  std::string lost_;
+  std::optional<Loss> loss_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::vector<std::byte>>
       results_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> barriers_;

@@ -55,6 +55,9 @@ void SimNetwork::advance(TimeNs to) {
 }
 
 void SimNetwork::happen(const Scheduled& event) {
+  const auto host = static_cast<HostIndex>(event.argument);
+  if (event.what == Happening::kDepart) return after_depart(host, event.connection, event.side);
+  if (event.what == Happening::kArrive) return after_arrive(host, event.connection, event.side);
   Connection* connection = find(event.connection);
   if (event.what == Happening::kRepeat && connection == nullptr) {
     return_flight(repeats_.extract(event.argument).mapped());
@@ -76,15 +79,21 @@ void SimNetwork::happen(const Scheduled& event) {
                  {Code::kTimeout, connection->to.text() + " did not answer in time"});
       }
       break;
-    case Happening::kDepart:
-      on_depart(*connection, event.side);
+    case Happening::kResume:
+      offer(*connection, event.side);
       break;
-    case Happening::kArrive:
-      on_arrive(*connection, event.side);
+    case Happening::kReach:
+      on_reach(*connection, event.side);
       break;
     case Happening::kHear:
       end_down(*connection, event.side, {Code::kDisconnected, "the connection was reset"});
       break;
+    case Happening::kUnreachable:
+      on_unreachable(*connection, event.side, event.argument);
+      break;
+    case Happening::kDepart:
+    case Happening::kArrive:
+      break;  // above
     case Happening::kRepeat:
       on_repeat(*connection, event.side, event.argument);
       break;
@@ -95,17 +104,6 @@ void SimNetwork::happen(const Scheduled& event) {
 TimeNs SimNetwork::flight_ns(const Connection& connection) {
   return connection.delay_ns +
          static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(options_.jitter_ns) + 1));
-}
-
-TimeNs SimNetwork::line_ns(std::size_t bytes) const {
-  if (options_.bytes_per_second == 0) return 0;
-  return static_cast<TimeNs>(static_cast<double>(bytes) * static_cast<double>(kSecond) /
-                             static_cast<double>(options_.bytes_per_second));
-}
-
-SimNetwork::Line& SimNetwork::line(HostIndex host) {
-  if (host >= lines_.size()) lines_.resize(host + 1);
-  return lines_[host];
 }
 
 // ---- transports and connections
@@ -124,8 +122,9 @@ void SimNetwork::detach(SimTransport& transport) {
     transport.drop_received(peer_id);
     if (end.state != EndState::kDown) {
       Direction& way = connection->way[side];
-      // What has departed still arrives.
-      way.lost_from = std::min(way.lost_from, way.next_depart);
+      // What has departed still arrives; of the rest, what its kernel had.
+      const std::uint64_t waiting = way.end() - std::min(way.end(), way.next_depart);
+      way.lost_from = std::min(way.lost_from, way.next_depart + prng_.below(waiting + 1));
       end_down(*connection, side, Status::ok());
       enqueue_fin(*connection, side);
     }
@@ -167,6 +166,15 @@ void SimNetwork::on_syn(Connection& connection) {
     return refuse(connection, {Code::kDisconnected, to + " refused the connection"});
   }
   SimTransport& other = *listener->second;
+  if (is_walled(connection.ends[0].host, other.options_.host)) {
+    return schedule(now_ + options_.connect_timeout_ns / kSynsPerTimeout, Happening::kSyn,
+                    connection.id, 0);
+  }
+  const auto frozen = frozen_until_.find(other.number());
+  if (frozen != frozen_until_.end() && now_ < frozen->second) {
+    if (frozen->second != kNever) schedule(frozen->second, Happening::kSyn, connection.id, 0);
+    return;
+  }
   const Block* block = block_between(connection.ends[0].number, other.number());
   if (block != nullptr && block->silent) {
     return schedule(now_ + options_.connect_timeout_ns / kSynsPerTimeout, Happening::kSyn,
@@ -187,6 +195,7 @@ void SimNetwork::on_syn(Connection& connection) {
   connection.ends[1].peer = other.add_peer(connection.id, 1);
   connection.answer = theirs;
   note(Trace::What::kUp, "accepts", connection, 1);
+  if (connect_probe_) connect_probe_(connection.hello, other.number());
   SimTransport::Ready ready;
   ready.kind = Event::Kind::kUp;
   ready.hello = connection.hello;
@@ -264,11 +273,8 @@ Status SimNetwork::send(ConnectionId id, int side, const Outgoing& message) {
 }
 
 void SimNetwork::enqueue(Connection& connection, int side, Flight* flight) {
-  const std::size_t bytes = flight->header.size() + flight->payload.size();
   connection.way[side].flights.push_back(flight);
-  Line& out = line(connection.ends[side].host);
-  out.send_free_ns = std::max(out.send_free_ns, now_) + line_ns(bytes);
-  schedule(out.send_free_ns, Happening::kDepart, connection.id, side);
+  offer(connection, side);
 }
 
 void SimNetwork::enqueue_fin(Connection& connection, int side) {
@@ -308,13 +314,10 @@ void SimNetwork::give_back(Connection& connection, int side, Flight& flight) {
   }
 }
 
+// Its line has sent the next message that is still to be sent.
 void SimNetwork::on_depart(Connection& connection, int side) {
   Direction& way = connection.way[side];
-  if (now_ < way.depart_not_before_ns) {
-    return schedule(way.depart_not_before_ns, Happening::kDepart, connection.id, side);
-  }
   const std::uint64_t number = way.next_depart++;
-  if (number < way.first) return;
   Flight& flight = way.flight(number);
   if (number >= way.lost_from && (connection.broken || !flight.fin)) {
     flight.gone = true;
@@ -324,20 +327,22 @@ void SimNetwork::on_depart(Connection& connection, int side) {
   }
   if (way.lending == Lending::kReadAtDepart) read(connection, side, flight);
   if (way.lending != Lending::kReadAtArrive) give_back(connection, side, flight);
-  const std::size_t bytes = flight.header.size() + flight.payload.size();
-  Line& in = line(connection.ends[1 - side].host);
-  TimeNs at = std::max(now_ + flight_ns(connection), in.receive_free_ns + line_ns(bytes));
-  in.receive_free_ns = at;
-  at = std::max(at, way.last_arrival);
-  way.last_arrival = at;
-  schedule(at, Happening::kArrive, connection.id, side);
+  way.last_arrival = std::max(now_ + flight_ns(connection), way.last_arrival);
+  schedule(way.last_arrival, Happening::kReach, connection.id, side);
+}
+
+void SimNetwork::on_reach(Connection& connection, int side) {
+  Direction& way = connection.way[side];
+  if (now_ < way.arrive_not_before_ns) {
+    return schedule(way.arrive_not_before_ns, Happening::kReach, connection.id, side);
+  }
+  way.reached_ns.push_back(now_);
+  offer_far(connection, side);
 }
 
 void SimNetwork::on_arrive(Connection& connection, int side) {
   Direction& way = connection.way[side];
-  if (now_ < way.arrive_not_before_ns) {
-    return schedule(way.arrive_not_before_ns, Happening::kArrive, connection.id, side);
-  }
+  way.reached_ns.pop_front();
   // Those that were lost before they departed have no arrival.
   way.next_arrive = std::max(way.next_arrive, way.first);
   while (way.flight(way.next_arrive).gone) ++way.next_arrive;
@@ -353,8 +358,9 @@ void SimNetwork::on_arrive(Connection& connection, int side) {
     }
     return give_back(connection, side, flight);
   }
+  if (corrupts(connection, side, flight)) return;
   flight.arrived = true;
-  if (prng_.chance(options_.partial_landing)) write_prefix(connection, side, flight);
+  if (prng_.chance(options_.partial_landing)) write_landing(connection, side, flight, false);
   SimTransport::Ready ready;
   ready.kind = Event::Kind::kReceived;
   ready.flight = &flight;
@@ -413,16 +419,6 @@ void SimNetwork::on_repeat(Connection& connection, int side, std::uint64_t repea
   end.owner->queue(end.peer, std::move(ready));
 }
 
-// A landing may be written before the message is whole.
-void SimNetwork::write_prefix(Connection& connection, int from_side, const Flight& flight) {
-  const End& end = connection.ends[1 - from_side];
-  if (end.owner == nullptr || flight.payload.empty() || (flight.sent && !flight.read)) return;
-  const std::optional<std::span<std::byte>> landing = end.owner->landing_of(end.peer, flight);
-  if (!landing) return;
-  const std::size_t bytes = 1 + prng_.below(flight.payload.size());
-  std::memcpy(landing->data(), flight.payload.data(), bytes);
-}
-
 // ---- ends
 
 // One end learns that the connection is over.
@@ -440,7 +436,7 @@ void SimNetwork::end_down(Connection& connection, int side, const Status& why) {
   Direction& in = connection.way[1 - side];
   const bool half = in.next_arrive < in.next_depart && in.next_arrive >= in.first;
   if (half && prng_.chance(options_.partial_landing)) {
-    write_prefix(connection, 1 - side, in.flight(in.next_arrive));
+    write_landing(connection, 1 - side, in.flight(in.next_arrive), false);
   }
   end.state = EndState::kDown;
   note(Trace::What::kDown, "is down", connection, side, {}, why);
@@ -486,80 +482,15 @@ void SimNetwork::retire(ConnectionId id) {
   connections_[id].reset();
 }
 
-// ---- faults
-
-std::vector<SimNetwork::Pair> SimNetwork::connected_pairs() const {
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> found;
-  for (const auto& connection : connections_) {
-    if (connection == nullptr || connection->broken) continue;
-    const End& a = connection->ends[0];
-    const End& b = connection->ends[1];
-    if (a.state != EndState::kUp || b.state != EndState::kUp) continue;
-    found.emplace(std::minmax(a.number, b.number), Pair{a.number, b.number});
-  }
-  std::vector<Pair> pairs;
-  for (const auto& [numbers, pair] : found) pairs.push_back(pair);
-  return pairs;
-}
-
-void SimNetwork::cut(const Cut& cut) {
-  for (auto& connection : connections_) {
-    if (connection == nullptr || connection->broken) continue;
-    const std::uint32_t first = connection->ends[0].number;
-    const std::uint32_t second = connection->ends[1].number;
-    if (connection->ends[1].state == EndState::kNone) continue;
-    const bool straight = first == cut.pair.a && second == cut.pair.b;
-    if (!straight && !(first == cut.pair.b && second == cut.pair.a)) continue;
-    note(Trace::What::kCut, "is cut from", *connection, 0);
-    connection->broken = true;
-    for (int side = 0; side < 2; ++side) {
-      Direction& way = connection->way[side];
-      const std::uint64_t on_the_way = way.end() - std::min(way.end(), way.next_arrive);
-      way.lost_from = std::min(way.lost_from, way.next_arrive + prng_.below(on_the_way + 1));
-      way.arrive_not_before_ns =
-          now_ + static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(cut.late_ns) + 1));
-      const bool is_a = connection->ends[side].number == cut.pair.a;
-      schedule(now_ + (is_a ? cut.a_hears_ns : cut.b_hears_ns), Happening::kHear, connection->id,
-               side);
-    }
-  }
-}
-
-void SimNetwork::block(Pair pair, TimeNs until, bool silent) {
-  std::erase_if(blocks_, [this](const Block& block) { return block.until <= now_; });
-  blocks_.push_back({pair, until, silent});
-}
-
-const SimNetwork::Block* SimNetwork::block_between(std::uint32_t a, std::uint32_t b) {
-  for (const Block& block : blocks_) {
-    if (block.until <= now_) continue;
-    if ((block.pair.a == a && block.pair.b == b) || (block.pair.a == b && block.pair.b == a)) {
-      return &block;
-    }
-  }
-  return nullptr;
-}
-
-void SimNetwork::hold(Pair pair, TimeNs until) {
-  for (auto& connection : connections_) {
-    if (connection == nullptr) continue;
-    const auto numbers = std::minmax(connection->ends[0].number, connection->ends[1].number);
-    if (numbers != std::minmax(pair.a, pair.b)) continue;
-    for (Direction& way : connection->way) {
-      way.depart_not_before_ns = std::max(way.depart_not_before_ns, until);
-    }
-  }
-}
-
-void SimNetwork::end_chances() {
-  options_.partial_landing = 0;
-  options_.lost_tail_at_close = 0;
-  options_.repeat = 0;
-}
+// ---- what was seen
 
 std::string SimNetwork::name(std::uint32_t number) const {
   const auto found = transports_.find(number);
   return found == transports_.end() ? "" : found->second->name();
+}
+
+HostIndex SimNetwork::host(std::uint32_t number) const {
+  return transports_.at(number)->options_.host;
 }
 
 std::size_t SimNetwork::lent_payloads() const {

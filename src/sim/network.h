@@ -2,15 +2,17 @@
 //
 // A message's road:   send() -> waits for its host's line -> departs -> flies -> arrives -> poll() gives it out
 //
-//   line      each host sends and receives at bytes_per_second; what it cannot send yet queues
+//   line      each host sends and receives at bytes_per_second; what it cannot send yet queues, and its connections
+//             take turns message by message, so that a heartbeat does not wait behind megabytes
 //   flight    delay_ns and up to jitter_ns more; a connection keeps its order, two connections do not
 //   lending   when the payload is read out of the lender's memory, and when kSent comes: a connection chooses one of
 //             Lending by chance, because a real transport may do either, and a caller must not care
 //   landing   a prefix of a payload may be written into its landing before the message is whole, also when the rest
 //             never comes
 //
-// Faults are asked for from outside (cut, block, hold) or happen by chance (SimNetworkOptions). One thread, no clock:
-// whoever owns the network moves its time with advance(). Equal calls under an equal seed give equal runs.
+// Faults are asked for from outside (cut, block, hold, wall, slow_down, freeze) or happen by chance (SimNetworkOptions).
+// One thread, no clock: whoever owns the network moves its time with advance(). Equal calls under an equal seed give
+// equal runs. Connections and messages are in network.cc, lines in network_lines.cc, faults in network_faults.cc.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +51,8 @@ struct SimNetworkOptions {
   TimeNs jitter_ns = 10 * kMicrosecond;
   std::size_t window_bytes = 1 << 20;  // per connection and direction: sent, and no kSent given out
   TimeNs connect_timeout_ns = 3 * kSecond;  // then a connection attempt ends
+  TimeNs unreachable_ns =
+      1500 * kMillisecond;  // a connection ends behind a wall that stands so long
   std::size_t events_per_poll_max = 1 << 20;
 
   bool mix_peers = false;  // poll() takes the peers in a random order
@@ -60,6 +64,9 @@ struct SimNetworkOptions {
   TimeNs repeat_within_ns = 0;  // ... so much later at most ...
   std::function<bool(std::span<const std::byte> header)>
       may_repeat;  // ... if its protocol bears it
+  double corrupt =
+      0;  // chance that a message arrives with changed bytes, which its receiver's checksum shows: that
+  // connection ends there, the message is not given out, and its landing may have been written
   bool check_lent_memory =
       false;  // a payload changed by its owner while it is lent is a breach, see breaches()
   bool poison_views = true;  // what poll() gave out is overwritten when its time is over
@@ -84,6 +91,9 @@ using SendProbe =
 
 // Called when a message has arrived at a living transport. It must not call the network.
 using ArrivalProbe = std::function<void(std::uint32_t from_number, std::uint32_t to_number)>;
+
+// Called when a connection reaches a listener that lets it in. It must not call the network.
+using ConnectProbe = std::function<void(const Hello& hello, std::uint32_t listener_number)>;
 
 class SimNetwork {
  public:
@@ -121,7 +131,22 @@ class SimNetwork {
   void block(Pair pair, TimeNs until, bool silent);
   // Nothing departs between these two until then.
   void hold(Pair pair, TimeNs until);
-  // From now on nothing happens by chance but delays: no repeats, no lost tails, no partial landings.
+  // A partition. Until `until` (kNever: for ever) nothing departs from hosts of `from` to hosts of `to`, nor the other
+  // way when `both`. Whichever way is shut, no connection is made across, and one that is there ends at both ends with
+  // kTimeout once the wall has stood for unreachable_ns, as TCP without acknowledgements does. What waits at a wall that
+  // falls before departs then.
+  struct Wall {
+    std::vector<HostIndex> from;
+    std::vector<HostIndex> to;
+    bool both = true;
+    TimeNs until = 0;
+  };
+  void put_up(const Wall& wall);
+  // This host's line has so many bytes per second from now on, in both directions; 0: no limit.
+  void slow_down(HostIndex host, std::uint64_t bytes_per_second);
+  // The process of this transport stands still until then: its listener answers nobody.
+  void freeze(std::uint32_t number, TimeNs until);
+  // From now on nothing happens by chance but delays: no repeats, no lost tails, no partial landings, no corruption.
   void end_chances();
 
   // ---- what was seen
@@ -129,11 +154,16 @@ class SimNetwork {
   const std::vector<std::string>& breaches() const { return breaches_; }
   std::uint64_t delivered_messages() const { return delivered_messages_; }
   std::uint64_t delivered_bytes() const { return delivered_bytes_; }
+  std::uint64_t corrupted_messages() const { return corrupted_messages_; }
+  std::uint64_t repeated_messages() const { return last_repeat_; }
   void set_receive_probe(ReceiveProbe probe) { receive_probe_ = std::move(probe); }
   void set_send_probe(SendProbe probe) { send_probe_ = std::move(probe); }
   void set_arrival_probe(ArrivalProbe probe) { arrival_probe_ = std::move(probe); }
+  void set_connect_probe(ConnectProbe probe) { connect_probe_ = std::move(probe); }
   // The name of the transport with this number; empty when it has gone.
   std::string name(std::uint32_t number) const;
+  // Of a transport that lives.
+  HostIndex host(std::uint32_t number) const;
   // Payloads accepted and not given back, of all transports that live.
   std::size_t lent_payloads() const;
 
@@ -165,9 +195,13 @@ class SimNetwork {
     std::uint64_t next_arrive = 0;
     std::uint64_t next_sent = 0;
     std::uint64_t lost_from = kNoNumber;
-    TimeNs last_arrival = 0;
+    TimeNs last_arrival = 0;  // no message of it reaches the other host earlier
     TimeNs depart_not_before_ns = 0;
     TimeNs arrive_not_before_ns = 0;
+    TimeNs resume_at_ns = 0;        // a kResume is scheduled for then
+    bool at_line = false;           // waits for its sender's line, or is served there
+    bool at_far_line = false;       // ... its receiver's
+    std::deque<TimeNs> reached_ns;  // of messages that wait for the receiver's line: since when
     std::size_t charged_bytes = 0;
     Lending lending = Lending::kCopyAtSend;
     std::uint64_t end() const { return first + flights.size(); }
@@ -199,9 +233,12 @@ class SimNetwork {
     kHello,
     kRefused,
     kConnectTimeout,
-    kDepart,
-    kArrive,
-    kHear,
+    kResume,       // what was held may depart
+    kDepart,       // the sender's line has sent it; argument: the host
+    kReach,        // it is at the receiver's host
+    kArrive,       // the receiver's line has received it; argument: the host
+    kHear,         // of a cut
+    kUnreachable,  // argument: the wall
     kRepeat
   };
   struct Scheduled {
@@ -215,14 +252,30 @@ class SimNetwork {
       return at != other.at ? at > other.at : number > other.number;
     }
   };
+  // One direction of a connection.
+  struct Lane {
+    ConnectionId connection;
+    int side;
+  };
+  // What a host sends, or what it receives: one message after the other, of each lane in turn.
+  struct Queue {
+    std::deque<Lane> waiting;
+    bool is_busy = false;
+    TimeNs free_ns = 0;  // since when it is not
+  };
   struct Line {
-    TimeNs send_free_ns = 0;
-    TimeNs receive_free_ns = 0;
+    std::uint64_t bytes_per_second = 0;
+    Queue send;
+    Queue receive;
   };
   struct Block {
     Pair pair;
     TimeNs until;
     bool silent;
+  };
+  struct StandingWall {
+    std::uint64_t number;
+    Wall wall;
   };
 
   // For SimTransport.
@@ -244,9 +297,21 @@ class SimNetwork {
   void on_syn(Connection& connection);
   void on_hello(Connection& connection);
   void on_depart(Connection& connection, int side);
+  void on_reach(Connection& connection, int side);
   void on_arrive(Connection& connection, int side);
+  void on_unreachable(Connection& connection, int side, std::uint64_t wall);
   void on_repeat(Connection& connection, int side, std::uint64_t repeat);
   void refuse(Connection& connection, Status why);
+
+  // Lines.
+  void offer(Connection& connection, int side);
+  void offer_far(Connection& connection, int side);
+  void serve_send(HostIndex host);
+  void serve_receive(HostIndex host);
+  void after_depart(HostIndex host, ConnectionId id, int side);
+  void after_arrive(HostIndex host, ConnectionId id, int side);
+  Line& line(HostIndex host);
+  static TimeNs line_ns(const Line& line, std::size_t bytes);
 
   void enqueue(Connection& connection, int side, Flight* flight);
   void enqueue_fin(Connection& connection, int side);
@@ -254,12 +319,13 @@ class SimNetwork {
   void give_back(Connection& connection, int side, Flight& flight);
   void read(Connection& connection, int side, Flight& flight);
   void retire(ConnectionId id);
-  void write_prefix(Connection& connection, int from_side, const Flight& flight);
   const Block* block_between(std::uint32_t a, std::uint32_t b);
+  TimeNs wall_until(HostIndex from, HostIndex to) const;
+  bool is_walled(HostIndex a, HostIndex b) const;
+  bool corrupts(Connection& connection, int side, Flight& flight);
+  void write_landing(Connection& connection, int from_side, const Flight& flight, bool garbage);
   TimeNs flight_ns(const Connection& connection);
   Connection* find(ConnectionId id) { return connections_[id].get(); }
-  TimeNs line_ns(std::size_t bytes) const;
-  Line& line(HostIndex host);
   Flight* take_flight();
   void return_flight(Flight* flight);
   void note(Trace::What what, const char* word, const Connection& connection, int side,
@@ -276,16 +342,21 @@ class SimNetwork {
   std::uint32_t last_number_ = 0;
   std::vector<Line> lines_;
   std::vector<Block> blocks_;
-  std::map<std::uint64_t, Flight*> repeats_;  // scheduled
+  std::vector<StandingWall> walls_;
+  std::uint64_t last_wall_ = 0;
+  std::map<std::uint32_t, TimeNs> frozen_until_;  // by number
+  std::map<std::uint64_t, Flight*> repeats_;      // scheduled
   std::uint64_t last_repeat_ = 0;
   std::vector<std::unique_ptr<Flight>> all_flights_;
   std::vector<Flight*> free_flights_;
   std::vector<std::string> breaches_;
   std::uint64_t delivered_messages_ = 0;
   std::uint64_t delivered_bytes_ = 0;
+  std::uint64_t corrupted_messages_ = 0;
   ReceiveProbe receive_probe_;
   SendProbe send_probe_;
   ArrivalProbe arrival_probe_;
+  ConnectProbe connect_probe_;
 };
 
 }  // namespace byteps::sim

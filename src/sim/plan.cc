@@ -30,6 +30,7 @@ class Planner {
     const std::uint32_t generation_count = chance(0.25) ? 2 : 1;
     for (std::uint32_t i = 0; i < generation_count; ++i) choose_generation(i);
     plan_.check_memory = chance(0.5);
+    choose_slowness();
     set_limit();
     return std::move(plan_);
   }
@@ -59,6 +60,7 @@ class Planner {
     config.job.worker_count = worker_count_;
     config.job.server_count = server_count_;
     config.timeout.failure_ns = one_of<TimeNs, 3>({300 * kMillisecond, kSecond, 3 * kSecond});
+    config.timeout.start_ns = 40 * kSecond;  // starts are up to 12 s apart
     config.timeout.wanted_ns =
         one_of<TimeNs, 4>({200 * kMicrosecond, kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
     config.deterministic = chance(0.3);
@@ -74,6 +76,7 @@ class Planner {
     network.jitter_ns = up_to(2 * network.delay_ns);
     network.window_bytes = one_of<std::size_t, 4>({1, 2000, 20'000, 1 << 20});
     network.connect_timeout_ns = plan_.config.timeout.failure_ns;
+    network.unreachable_ns = plan_.config.timeout.failure_ns / 2;
     network.events_per_poll_max = chance(0.2) ? 1 : 1 << 20;
     network.mix_peers = chance(0.5);
     plan_.cluster.think_max_ns =
@@ -86,21 +89,77 @@ class Planner {
     };
   }
 
+  Faults choose_kinds() {
+    Faults kinds;
+    if (chance(0.15)) return kinds;
+    const struct {
+      Fault fault;
+      double often;
+    } usual[] = {{Fault::kCut, 0.7},   {Fault::kRepeat, 0.4}, {Fault::kPartition, 0.3},
+                 {Fault::kPause, 0.4}, {Fault::kSlow, 0.2},   {Fault::kCorrupt, 0.3}};
+    for (const auto& [fault, often] : usual) {
+      if (chance(often)) kinds.add(fault);
+    }
+    if (chance(0.25)) {
+      kinds.add(
+          one_of<Fault, 4>({Fault::kKill, Fault::kKill, Fault::kLongPause, Fault::kLongPartition}));
+    }
+    return kinds;
+  }
+
   void choose_faults() {
     SimNetworkOptions& network = plan_.cluster.network;
-    if (chance(0.25)) {
-      network.check_lent_memory = true;
-      return;
-    }
+    FaultPlan& faults = plan_.faults;
+    faults.kinds = choose_kinds();
+    if (options_.faults) faults.kinds = *options_.faults;
     const TimeNs failure_ns = plan_.config.timeout.failure_ns;
-    plan_.faults.until_ns = failure_ns / 10 + up_to(3 * failure_ns);
-    plan_.faults.gap_ns = failure_ns / one_of<TimeNs, 3>({5, 50, 500});
-    plan_.faults.per_message = one_of<double, 4>({0, 0.003, 0.02, 0.1});
-    plan_.faults.length_max_ns = failure_ns / 4;
-    network.partial_landing = chance(0.5) ? 0.3 : 0;
-    network.lost_tail_at_close = chance(0.5) ? 0.5 : 0;
-    network.repeat = chance(0.4) ? 0.2 : 0;
-    network.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
+    faults.deadly_after_ns = up_to(failure_ns / 2);
+    const std::uint64_t turn = std::uint64_t{1} << (3 + below(9));
+    if (chance(0.5)) faults.deadly_turn = turn + prng_.below(turn);
+    // A payload in place may rightly change while it is lent a second time, so this is for calm worlds.
+    network.check_lent_memory = faults.kinds.empty();
+    if (faults.kinds.empty()) return;
+    faults.until_ns = failure_ns / 10 + up_to(3 * failure_ns);
+    faults.gap_ns = failure_ns / one_of<TimeNs, 3>({5, 50, 500});
+    faults.per_message = one_of<double, 4>({0, 0.003, 0.02, 0.1});
+    faults.length_max_ns = failure_ns / 4;
+    // Behind a slow line a heartbeat takes a while already.
+    const bool slow = faults.kinds.has(Fault::kSlow);
+    faults.partition_max_ns = slow ? failure_ns / 4 : failure_ns / 2;
+    faults.pause_max_ns = slow ? failure_ns / 2 : failure_ns * 3 / 4;
+    choose_chances(network);
+  }
+
+  void choose_chances(SimNetworkOptions& network) {
+    const Faults& kinds = plan_.faults.kinds;
+    if (kinds.has(Fault::kCut)) {
+      network.partial_landing = chance(0.5) ? 0.3 : 0;
+      network.lost_tail_at_close = chance(0.5) ? 0.5 : 0;
+    }
+    if (kinds.has(Fault::kRepeat)) {
+      network.repeat = 0.2;
+      network.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
+    }
+    if (kinds.has(Fault::kCorrupt)) network.corrupt = one_of<double, 3>({0.001, 0.01, 0.05});
+  }
+
+  // So slow that of all lanes of a host each sends a message within a fraction of the failure timeout: then a heartbeat
+  // still comes in time, and slow is not gone.
+  void choose_slowness() {
+    FaultPlan& faults = plan_.faults;
+    if (!faults.kinds.has(Fault::kSlow)) return;
+    std::uint64_t shard_count = 0;
+    for (const std::uint32_t count : plan_.shard_counts) shard_count += count;
+    std::uint64_t message_bytes = 0;
+    for (const GenerationPlan& generation : plan_.generations) {
+      const FlowConfig& flow = generation.workers[0].flow;
+      message_bytes = std::max(message_bytes, std::min(flow.frame_bytes, flow.partition_bytes));
+    }
+    const std::uint64_t lane_count = std::max(shard_count, std::uint64_t{3} * worker_count_) + 2;
+    const double seconds =
+        static_cast<double>(plan_.config.timeout.failure_ns) / static_cast<double>(8 * kSecond);
+    faults.slow_line_bytes_per_second = static_cast<std::uint64_t>(
+        static_cast<double>(lane_count * (message_bytes + 512)) / seconds);
   }
 
   // Mostly tiny, so that a small tensor has many parts and frames.
@@ -288,13 +347,20 @@ class Planner {
 
   void set_limit() {
     TimeNs steps_ns = 0;
+    std::uint64_t bytes = 0;
     for (const GenerationPlan& generation : plan_.generations) {
       for (const WorkerPlan& worker : generation.workers) {
-        for (const StepPlan& step : worker.steps) steps_ns += step.gap_ns;
+        for (const StepPlan& step : worker.steps) {
+          steps_ns += step.gap_ns;
+          if (step.kind != StepPlan::Kind::kSubmit) continue;
+          bytes += generation.tensors[step.tensor].facts.bytes() + 16 * 1024;
+        }
       }
     }
     plan_.limit_ns =
         60 * kSecond + steps_ns + plan_.faults.until_ns + 20 * plan_.config.timeout.failure_ns;
+    const std::uint64_t slow = plan_.faults.slow_line_bytes_per_second;
+    if (slow > 0) plan_.limit_ns += static_cast<TimeNs>(8 * bytes / slow + 1) * kSecond;
   }
 
   const PlanOptions options_;
@@ -305,6 +371,13 @@ class Planner {
 };
 
 }  // namespace
+
+const char* name(Fault fault) {
+  static constexpr const char* kNames[kFaultCount] = {"cut",   "repeat",     "partition",
+                                                      "pause", "slow",       "corrupt",
+                                                      "kill",  "long-pause", "long-partition"};
+  return kNames[static_cast<std::size_t>(fault)];
+}
 
 WorldPlan make_plan(const PlanOptions& options, Prng prng) {
   return Planner(options, prng).plan();
@@ -320,8 +393,11 @@ std::string describe(const WorldPlan& plan) {
          << " and frames of " << flow.frame_bytes << " bytes";
   }
   text << "; failure timeout " << plan.config.timeout.failure_ns / kMillisecond << " ms";
-  if (plan.faults.until_ns > 0) {
-    text << ", faults for " << plan.faults.until_ns / kMillisecond << " ms";
+  if (plan.faults.kinds.empty()) return text.str();
+  text << ", for " << plan.faults.until_ns / kMillisecond << " ms:";
+  for (std::size_t i = 0; i < kFaultCount; ++i) {
+    const Fault fault = static_cast<Fault>(i);
+    if (plan.faults.kinds.has(fault)) text << ' ' << name(fault);
   }
   return text.str();
 }

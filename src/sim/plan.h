@@ -59,11 +59,52 @@ struct GenerationPlan {
       false;  // each round of a tensor uses the memory of the one before, if that has ended
 };
 
+// Kinds of faults. A world has some of them.
+enum class Fault : std::uint8_t {
+  kCut,        // connections end with their tail lost, are held up, or cannot be made for a while
+  kRepeat,     // pushes and answers that are given out twice
+  kPartition,  // hosts cannot reach each other, one way or both, for less than the failure timeout
+  kPause,      // a process stands still for less than the failure timeout
+  kSlow,       // a host's line, or a process, is slow for a while or for ever
+  kCorrupt,    // messages arrive with changed bytes
+  // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
+  kKill,           // a process dies
+  kLongPause,      // a process stands still for longer
+  kLongPartition,  // hosts cannot reach each other for longer, or for ever
+};
+inline constexpr std::size_t kFaultCount = 9;
+const char* name(Fault fault);
+constexpr bool is_deadly(Fault fault) {
+  return fault >= Fault::kKill;
+}
+
+// A set of kinds.
+class Faults {
+ public:
+  void add(Fault fault) { bits_ |= 1U << static_cast<unsigned>(fault); }
+  bool has(Fault fault) const { return (bits_ >> static_cast<unsigned>(fault) & 1U) != 0; }
+  bool empty() const { return bits_ == 0; }
+  bool has_deadly() const {
+    return has(Fault::kKill) || has(Fault::kLongPause) || has(Fault::kLongPartition);
+  }
+
+ private:
+  unsigned bits_ = 0;
+};
+
 struct FaultPlan {
-  TimeNs until_ns = 0;     // no fault begins later; 0: none at all
-  TimeNs gap_ns = 0;       // between two of them, on average, whatever is going on
-  double per_message = 0;  // chance that the arrival of a message brings one to its connection
-  TimeNs length_max_ns = 0;
+  Faults kinds;
+  TimeNs until_ns = 0;          // no fault begins later, but a deadly one; 0: none at all
+  TimeNs gap_ns = 0;            // between two of them, on average, whatever is going on
+  double per_message = 0;       // chance that the arrival of a message brings one to its connection
+  TimeNs length_max_ns = 0;     // of cuts
+  TimeNs partition_max_ns = 0;  // of partitions and pauses that the job must bear
+  TimeNs pause_max_ns = 0;
+  std::uint64_t slow_line_bytes_per_second = 0;  // the least that a slow host has
+
+  // The deadly one, if any, comes so long after all workers have begun to work, or with this turn of an actor.
+  TimeNs deadly_after_ns = 0;
+  std::uint64_t deadly_turn = 0;  // 0: after deadly_after_ns
 };
 
 struct WorldPlan {
@@ -81,6 +122,7 @@ struct WorldPlan {
 struct PlanOptions {
   std::optional<std::uint32_t> worker_count;  // none: 1 to 5
   std::optional<std::uint32_t> server_count;  // none: 1 to 3
+  std::optional<Faults> faults;               // each world has these; none: by seed
 };
 
 WorldPlan make_plan(const PlanOptions& options, Prng prng);

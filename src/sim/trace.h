@@ -25,6 +25,8 @@ class Trace {
     kDown,
     kCut,
     kBlock,
+    kWall,
+    kCorrupt,
     kPause,
     kStart,
     kEnd,

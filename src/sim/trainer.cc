@@ -61,6 +61,7 @@ void Trainer::begin_life() {
       "worker-" + rank_text + ":" + std::to_string(lives_), 100 + rank_, [this] { after_turn(); });
   step_ = 0;
   waits_ = false;
+  failed_ = false;
   barriers_ = 0;
   idle_memory_.clear();
   state_ = State::kJoining;
@@ -103,23 +104,28 @@ void Trainer::go_on() {
 // The gap before the next step begins.
 void Trainer::next_step() {
   if (step_ == own_plan().steps.size()) return go_on();
-  const StepPlan& step = own_plan().steps[step_];
-  cluster_.at(cluster_.now() + step.gap_ns, [this, life = generation_] {
-    if (state_ != State::kWorking || life != generation_ || !ledger_.ok()) return;
-    const StepPlan& due = own_plan().steps[step_++];
-    switch (due.kind) {
-      case StepPlan::Kind::kSubmit:
-        submit(due);
-        break;
-      case StepPlan::Kind::kBarrier:
-        begin_barrier();
-        break;
-      case StepPlan::Kind::kWait:
-        waits_ = true;
-        return go_on();
-    }
-    next_step();
-  });
+  const TimeNs when = cluster_.now() + own_plan().steps[step_].gap_ns;
+  cluster_.at(when, [this, life = generation_] { begin_step(life); });
+}
+
+void Trainer::begin_step(std::uint32_t life) {
+  if (state_ != State::kWorking || life != generation_ || !ledger_.ok()) return;
+  if (cluster_.now() < paused_until_ns_) {
+    return cluster_.at(paused_until_ns_, [this, life] { begin_step(life); });
+  }
+  const StepPlan& due = own_plan().steps[step_++];
+  switch (due.kind) {
+    case StepPlan::Kind::kSubmit:
+      submit(due);
+      break;
+    case StepPlan::Kind::kBarrier:
+      begin_barrier();
+      break;
+    case StepPlan::Kind::kWait:
+      waits_ = true;
+      return go_on();
+  }
+  next_step();
 }
 
 void Trainer::release() {
@@ -135,6 +141,8 @@ void Trainer::release() {
 // Without a lost process the job never fails; with one, everything that waits ends with an error.
 void Trainer::job_failed(const Status& why) {
   if (!ledger_.has_lost()) return fail(Invariant::kGoodEnd, "the job failed: " + why.text());
+  ledger_.check_cause(process_->seat.name(), why, state_ == State::kJoining);
+  failed_ = true;
   state_ = State::kLeaving;
   if (process_->worker.finished()) end_life();
 }
@@ -150,6 +158,7 @@ void Trainer::end_life() {
   if (!state.is(Code::kCancelled) && !ledger_.has_lost()) {
     fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
   }
+  if (!state.is(Code::kCancelled)) failed_ = true;
   if (!operations_.empty()) {
     fail(Invariant::kOneEnd, "is finished, but " + describe(operations_[0]) + " has not ended");
   }
@@ -162,8 +171,7 @@ void Trainer::end_life() {
   cluster_.at(cluster_.now(), [this] {
     if (state_ != State::kStarting) return;
     process_.reset();
-    const bool goes_on = !ledger_.has_lost();
-    if (++generation_ < ledger_.plan().generations.size() && goes_on) return start();
+    if (++generation_ < ledger_.plan().generations.size() && !failed_) return start();
     state_ = State::kDone;
   });
 }
@@ -215,11 +223,12 @@ void Trainer::submit(const StepPlan& step) {
   submission.once = tensor.once;
   const Result<HandleId> handle = process_->door.submit(submission);
   if (!handle.is_ok()) {
-    if (ledger_.has_lost()) return;
+    if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd,
                 "could not submit " + facts.name + ": " + handle.status().text());
   }
   operation.handle = handle.value();
+  operation.begun_ns = cluster_.now();
   operations_.push_back(operation);
   trace_.note(cluster_.now(), Trace::What::kSubmit, rank_, step.tensor, step.round);
   if (trace_.keeps_text()) {
@@ -230,11 +239,12 @@ void Trainer::submit(const StepPlan& step) {
 void Trainer::begin_barrier() {
   const Result<HandleId> handle = process_->door.begin_barrier();
   if (!handle.is_ok()) {
-    if (ledger_.has_lost()) return;
+    if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd, "could not begin a barrier: " + handle.status().text());
   }
   Pending operation;
   operation.handle = handle.value();
+  operation.begun_ns = cluster_.now();
   operation.is_barrier = true;
   operation.barrier = barriers_++;
   ledger_.begin_barrier(generation_, operation.barrier);
@@ -269,7 +279,9 @@ void Trainer::ended(Pending& operation, const Status& status) {
     fail(Invariant::kOneEnd, describe(operation) + " is still known after its end");
   }
   if (operation.is_barrier) {
-    if (!status.is_ok() && ledger_.has_lost()) return;
+    if (!status.is_ok() && ledger_.has_lost()) {
+      return ledger_.check_cause(process_->seat.name(), status);
+    }
     if (!status.is_ok()) fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
     if (ledger_.begun_barriers(generation_, operation.barrier) != ledger_.worker_count()) {
       fail(Invariant::kOneEnd, describe(operation) + " ended before all had begun it");
@@ -281,6 +293,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
   if (!as_it_must && (status.is_ok() || !ledger_.has_lost())) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }
+  if (!as_it_must && !status.is_ok()) ledger_.check_cause(process_->seat.name(), status);
   if (!odd && status.is_ok()) check_result(operation);
   free_memory(*operation.output, describe(operation));
   idle_memory_[{operation.tensor, true}] = operation.output;
@@ -315,6 +328,16 @@ void Trainer::free_memory(GuardedMemory& memory, const std::string& what) {
   if (!claim.empty()) fail(Invariant::kMemoryIsFree, what + " has ended, but " + claim);
   if (!memory.is_whole()) fail(Invariant::kMemoryIsFree, what + ": bytes beside it were written");
   memory.scribble(++scribbles_);
+}
+
+void Trainer::check_time() {
+  for (const Pending& operation : operations_) {
+    const TimeNs begun_ns = std::max(operation.begun_ns, paused_until_ns_);
+    if (cluster_.now() < ledger_.handle_end_ns(begun_ns)) continue;
+    fail(Invariant::kTimelyEnd,
+         describe(operation) + " has not ended, " + ledger_.loss()->what + " " +
+             std::to_string((cluster_.now() - ledger_.loss()->at) / kMillisecond) + " ms ago");
+  }
 }
 
 void Trainer::check_memory() {

@@ -5,6 +5,7 @@
 // scribbled over and looked at again before it is used anew, and at the end of the world.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -55,11 +56,21 @@ class Trainer {
   void die();
   bool has_process() const { return process_ != nullptr; }
   bool is_working() const { return state_ == State::kWorking; }
+  // It has a process that has not begun to leave: the job needs it.
+  bool is_needed() const {
+    return process_ != nullptr && state_ != State::kLeaving && state_ != State::kStarting;
+  }
+  bool is_in_job() const { return state_ == State::kWorking || state_ == State::kReady; }
+  // Its process does nothing until then.
+  void stand_still(TimeNs until) { paused_until_ns_ = std::max(paused_until_ns_, until); }
+  WorkerProcess* process() { return process_.get(); }
   // All its lives are over.
   bool is_done() const { return state_ == State::kDone; }
   std::uint32_t generation() const { return generation_; }
   std::uint64_t reconnects() const { return reconnects_; }  // of lives that are over
 
+  // Handles that should have ended by now because of what is lost.
+  void check_time();
   // After the end of the world: memory that was written to too late.
   void check_memory();
   // What it waits for, for people.
@@ -69,6 +80,7 @@ class Trainer {
   enum class State : std::uint8_t { kStarting, kJoining, kWorking, kReady, kLeaving, kDone };
   struct Pending {
     HandleId handle;
+    TimeNs begun_ns = 0;
     bool is_barrier = false;
     std::uint32_t barrier = 0;
     std::uint32_t tensor = 0;
@@ -84,6 +96,7 @@ class Trainer {
   void after_turn();
   void go_on();
   void next_step();
+  void begin_step(std::uint32_t life);
   void submit(const StepPlan& step);
   void begin_barrier();
   GuardedMemory* memory_for(std::uint32_t tensor, bool output, std::size_t bytes);
@@ -107,7 +120,9 @@ class Trainer {
   std::vector<std::unique_ptr<GuardedMemory>> memory_;  // outlives the process that lends it
   std::unique_ptr<WorkerProcess> process_;
   std::size_t step_ = 0;
-  bool waits_ = false;  // for all handles
+  TimeNs paused_until_ns_ = 0;
+  bool waits_ = false;   // for all handles
+  bool failed_ = false;  // this life's job
   std::uint32_t barriers_ = 0;
   std::vector<Pending> operations_;  // not ended
   std::map<std::pair<std::uint32_t, bool>, GuardedMemory*>

@@ -11,6 +11,7 @@
 
 #include "net/wire.h"
 #include "sim/cluster.h"
+#include "sim/mischief.h"
 #include "sim/trainer.h"
 
 namespace byteps::sim {
@@ -49,8 +50,7 @@ std::string message_text(std::span<const std::byte> bytes) {
 class World {
  public:
   explicit World(const WorldOptions& options)
-      : lose_process_(options.lose_process),
-        trace_(options.trace_events),
+      : trace_(options.trace_events),
         prng_(options.seed),
         plan_(make_plan(options.plan, prng_.split())),
         ledger_(plan_),
@@ -62,11 +62,10 @@ class World {
 
   WorldResult run() {
     start_processes();
-    if (plan_.faults.until_ns > 0) {
-      schedule_fault();
-      cluster_->network().set_arrival_probe(
-          [this](std::uint32_t from, std::uint32_t to) { arrived(from, to); });
-    }
+    mischief_.emplace(*cluster_, plan_, ledger_, trace_, fault_prng_, [this] { return census(); });
+    mischief_->begin();
+    cluster_->network().set_connect_probe(
+        [this](const Hello& hello, std::uint32_t number) { check_fence(hello, number); });
     while (ledger_.ok() && !is_over()) {
       if (!cluster_->step(plan_.limit_ns)) {
         ledger_.fail(Invariant::kProgress, "nothing more happens: " + who_waits());
@@ -124,41 +123,18 @@ class World {
     if (!breaches.empty()) ledger_.fail(Invariant::kContract, breaches.front());
     release_trainers();
     end_processes();
-    const auto works = [](const auto& trainer) { return trainer->is_working(); };
-    if (lose_process_ && std::all_of(trainers_.begin(), trainers_.end(), works)) {
-      lose_process_ = false;
-      const auto within = static_cast<std::uint64_t>(plan_.config.timeout.failure_ns / 10);
-      cluster_->at(cluster_->now() + static_cast<TimeNs>(fault_prng_.below(within)),
-                   [this] { lose_one(); });
-    }
+    const bool all_work = std::all_of(trainers_.begin(), trainers_.end(),
+                                      [](const auto& trainer) { return trainer->is_in_job(); });
+    mischief_->look(all_work, trainers_[0]->generation() + 1 == plan_.generations.size());
+    if (ledger_.has_lost() && cluster_->now() >= next_check_ns_) check_time();
   }
 
-  // Whoever dies is missed within the failure timeout; those that would join again give up at the start timeout.
-  void lose_one() {
-    std::vector<std::pair<std::string, std::function<void()>>> living;
-    if (scheduler_) {
-      living.emplace_back("the scheduler", [this] {
-        scheduler_.reset();
-        scheduler_end_ = Status::ok();
-      });
-    }
-    for (std::size_t i = 0; i < servers_.size(); ++i) {
-      if (!servers_[i]) continue;
-      living.emplace_back("server " + std::to_string(i), [this, i] {
-        servers_[i].reset();
-        server_ends_[i] = Status::ok();
-      });
-    }
-    for (std::size_t i = 0; i < trainers_.size(); ++i) {
-      if (!trainers_[i]->has_process()) continue;
-      living.emplace_back("worker " + std::to_string(i), [this, i] { trainers_[i]->die(); });
-    }
-    if (living.empty()) return;
-    const auto& [who, die] = living[fault_prng_.below(living.size())];
-    ledger_.lose(who);
-    if (trace_.keeps_text()) trace_.say(cluster_->now(), who + " dies");
-    die();
-    plan_.limit_ns = cluster_->now() + plan_.config.timeout.start_ns + 20 * kSecond;
+  // What a loss stops must not wait for ever.
+  void check_time() {
+    next_check_ns_ = cluster_->now() + plan_.config.timeout.failure_ns / 16;
+    for (auto& trainer : trainers_) trainer->check_time();
+    if (cluster_->now() < ledger_.loss()->processes_end_ns) return;
+    ledger_.fail(Invariant::kTimelyEnd, ledger_.loss()->what + ", but: " + who_waits());
   }
 
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
@@ -184,100 +160,82 @@ class World {
                  });
   }
 
-  // ---- faults
+  // ---- who lives, for the mischief
 
-  void schedule_fault() {
-    const auto gap = static_cast<std::uint64_t>(2 * plan_.faults.gap_ns);
-    const TimeNs when = cluster_->now() + static_cast<TimeNs>(fault_prng_.below(gap + 1));
-    if (when > plan_.faults.until_ns) {
-      return cluster_->at(plan_.faults.until_ns, [this] { cluster_->network().end_chances(); });
+  std::vector<Living> census() {
+    std::vector<Living> living;
+    if (scheduler_) {
+      Living& each = living.emplace_back();
+      each.who = "the scheduler";
+      each.names = {"scheduler"};
+      each.role = Role::kScheduler;
+      each.host = 0;
+      each.seats = {&scheduler_->seat};
+      each.numbers = {scheduler_->transport.number()};
+      each.die = [this] {
+        scheduler_.reset();
+        scheduler_end_ = Status::ok();
+      };
     }
-    cluster_->at(when, [this] {
-      do_fault();
-      schedule_fault();
-    });
+    for (std::uint32_t i = 0; i < servers_.size(); ++i) {
+      if (servers_[i]) living.push_back(living_server(i));
+    }
+    for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
+      if (trainers_[rank]->has_process()) living.push_back(living_worker(rank));
+    }
+    return living;
   }
 
-  TimeNs fault_length() {
-    // Many short ones, some as long as the protocol bears.
-    const auto most = static_cast<std::uint64_t>(plan_.faults.length_max_ns);
-    return static_cast<TimeNs>(fault_prng_.below((fault_prng_.chance(0.5) ? most : most / 50) + 1));
+  Living living_server(std::uint32_t number) {
+    ServerProcess& server = *servers_[number];
+    Living each;
+    each.who = "server " + std::to_string(number);
+    each.names = {"server-" + std::to_string(number)};  // its host; its rank may be another
+    each.role = Role::kServer;
+    each.host = 1 + number;
+    each.seats = {&server.seat};
+    each.numbers = {server.transport.number()};
+    for (const auto& unit : server.shards) {
+      each.seats.push_back(&unit->seat);
+      each.numbers.push_back(unit->transport.number());
+    }
+    each.die = [this, number] {
+      servers_[number].reset();
+      server_ends_[number] = Status::ok();
+    };
+    return each;
   }
 
-  void do_fault() {
-    if (fault_prng_.chance(0.1)) return do_pause();
-    const std::vector<SimNetwork::Pair> pairs = cluster_->network().connected_pairs();
-    if (pairs.empty()) return;
-    do_fault_between(pairs[fault_prng_.below(pairs.size())]);
-  }
-
-  // A fault while there is traffic, which is where it hurts. `to` has just got a sign of life from `from`.
-  void arrived(std::uint32_t from, std::uint32_t to) {
-    if (!fault_prng_.chance(plan_.faults.per_message)) return;
-    if (cluster_->now() > plan_.faults.until_ns) return;
-    const SimNetwork::Pair pair{from, to};
-    // Only workers give up shards, not shards workers; so one from a shard to a worker starts all patience anew.
-    if (cluster_->network().name(from).find("shard") != std::string::npos) {
-      disturbed_until_.erase(std::minmax(from, to));
-    }
-    cluster_->at(cluster_->now(), [this, pair] { do_fault_between(pair); });
-  }
-
-  void do_fault_between(SimNetwork::Pair pair) {
-    if (fault_prng_.chance(0.5)) std::swap(pair.a, pair.b);
-    const TimeNs length = fault_length();
-    if (!take_quiet({pair}, length)) return;
-    ++faults_;
-    SimNetwork& network = cluster_->network();
-    if (fault_prng_.chance(0.2)) return network.hold(pair, cluster_->now() + length);
-    SimNetwork::Cut cut;
-    cut.pair = pair;
-    cut.a_hears_ns = fault_prng_.chance(0.5) ? length : short_time();
-    cut.b_hears_ns = short_time();
-    cut.late_ns = fault_prng_.chance(0.5) ? length : 0;
-    network.cut(cut);
-    if (fault_prng_.chance(0.4)) {
-      network.block(pair, cluster_->now() + length, fault_prng_.chance(0.5));
-    }
-  }
-
-  TimeNs short_time() { return static_cast<TimeNs>(fault_prng_.below(100 * kMicrosecond)); }
-
-  // A process stands still. All its connections count as disturbed.
-  void do_pause() {
-    const std::vector<SimCluster::Seat*> seats = cluster_->busy_seats();
-    if (seats.empty()) return;
-    SimCluster::Seat& seat = *seats[fault_prng_.below(seats.size())];
-    const TimeNs length = fault_length() / 2;
-    for (const auto& [numbers, until] : disturbed_until_) {
-      const bool is_its = cluster_->network().name(numbers.first) == seat.name() ||
-                          cluster_->network().name(numbers.second) == seat.name();
-      if (is_its && cluster_->now() < until) return;
-    }
-    std::vector<SimNetwork::Pair> pairs = cluster_->network().connected_pairs();
-    std::erase_if(pairs, [&](const SimNetwork::Pair& pair) {
-      return cluster_->network().name(pair.a) != seat.name() &&
-             cluster_->network().name(pair.b) != seat.name();
-    });
-    if (!take_quiet(pairs, length)) return;
-    ++faults_;
-    cluster_->pause(seat, cluster_->now() + length);
-  }
-
-  // Between two faults of the same two there is time for a sign of life, or they would rightly give each other up.
-  bool take_quiet(const std::vector<SimNetwork::Pair>& pairs, TimeNs length) {
-    const auto key = [](const SimNetwork::Pair& pair) { return std::minmax(pair.a, pair.b); };
-    for (const SimNetwork::Pair& pair : pairs) {
-      const auto found = disturbed_until_.find(key(pair));
-      if (found != disturbed_until_.end() && cluster_->now() < found->second) return false;
-    }
-    for (const SimNetwork::Pair& pair : pairs) {
-      disturbed_until_[key(pair)] = cluster_->now() + length + plan_.config.timeout.failure_ns / 3;
-    }
-    return true;
+  Living living_worker(std::uint32_t rank) {
+    Trainer& trainer = *trainers_[rank];
+    Living each;
+    each.who = "worker " + std::to_string(rank);
+    each.names = {each.who};
+    each.role = Role::kWorker;
+    each.host = 100 + rank;
+    each.is_needed = trainer.is_needed();
+    each.seats = {&trainer.process()->seat};
+    each.numbers = {trainer.process()->transport.number()};
+    each.die = [&trainer] { trainer.die(); };
+    each.stand_still = [&trainer](TimeNs until) { trainer.stand_still(until); };
+    return each;
   }
 
   // ---- what must hold
+
+  // A worker is told of an epoch when all shards serve it.
+  void check_fence(const Hello& hello, std::uint32_t listener) {
+    for (const auto& server : servers_) {
+      if (!server) continue;
+      for (const auto& unit : server->shards) {
+        if (unit->transport.number() != listener || unit->shard.epoch() >= hello.epoch) continue;
+        ledger_.fail(Invariant::kFenced,
+                     "worker " + std::to_string(hello.rank) + " works in epoch " +
+                         std::to_string(hello.epoch.value) + ", but " + unit->transport.name() +
+                         " serves epoch " + std::to_string(unit->shard.epoch().value));
+      }
+    }
+  }
 
   // At rest the servers together hold one sum of each frame of the tensors that will be used again.
   void check_server_memory() {
@@ -314,19 +272,21 @@ class World {
   }
 
   void check_end() {
-    if (!ledger_.has_lost()) check_good_end();
+    check_ends();
     check_nothing_left();
   }
 
-  void check_good_end() {
-    if (!scheduler_end_->is_ok()) {
-      ledger_.fail(Invariant::kGoodEnd, "the scheduler ended with " + scheduler_end_->text());
-    }
+  void check_ends() {
+    check_end_of("the scheduler", *scheduler_end_);
     for (std::size_t i = 0; i < server_ends_.size(); ++i) {
-      if (server_ends_[i]->is_ok()) continue;
-      ledger_.fail(Invariant::kGoodEnd,
-                   "server " + std::to_string(i) + " ended with " + server_ends_[i]->text());
+      check_end_of("server " + std::to_string(i), *server_ends_[i]);
     }
+  }
+
+  void check_end_of(const std::string& who, const Status& end) {
+    if (end.is_ok()) return;
+    if (ledger_.has_lost()) return ledger_.check_cause(who, end);
+    ledger_.fail(Invariant::kGoodEnd, who + " ended with " + end.text());
   }
 
   void check_nothing_left() {
@@ -369,14 +329,16 @@ class World {
     result.messages = cluster_->network().delivered_messages();
     result.payload_bytes = cluster_->network().delivered_bytes();
     result.turns = cluster_->turns();
-    result.faults = faults_;
+    result.faults = mischief_->count();
+    result.happened = mischief_->happened();
+    if (cluster_->network().corrupted_messages() > 0) result.happened.add(Fault::kCorrupt);
+    if (cluster_->network().repeated_messages() > 0) result.happened.add(Fault::kRepeat);
     for (const auto& trainer : trainers_) result.reconnects += trainer->reconnects();
-    result.lost = ledger_.lost();
+    if (ledger_.has_lost()) result.lost = ledger_.loss()->what;
     result.virtual_ns = cluster_->now();
     return result;
   }
 
-  bool lose_process_;
   Trace trace_;
   Prng prng_;
   WorldPlan plan_;
@@ -388,8 +350,8 @@ class World {
   std::optional<Status> scheduler_end_;  // once it has exited; likewise the servers'
   std::vector<std::optional<Status>> server_ends_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, TimeNs> disturbed_until_;
-  std::uint64_t faults_ = 0;
+  std::optional<Mischief> mischief_;
+  TimeNs next_check_ns_ = 0;
   bool is_settling_ = false;
 };
 

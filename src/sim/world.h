@@ -14,8 +14,6 @@ namespace byteps::sim {
 struct WorldOptions {
   std::uint64_t seed = 1;
   PlanOptions plan;
-  // One process dies while all workers work. Handles may then end with an error, but all end, and so does everybody.
-  bool lose_process = false;
   std::size_t trace_events = 0;  // how many of the last events to tell in words
   // To see that a broken network is found: called with each message just before it is given out.
   SimNetworkOptions::Tamper tamper;
@@ -31,8 +29,9 @@ struct WorldResult {
   std::uint64_t payload_bytes = 0;
   std::uint64_t turns = 0;
   std::uint64_t faults = 0;
+  Faults happened;               // of which kinds any did
   std::uint64_t reconnects = 0;  // of workers to shards
-  std::string lost;              // the process that died
+  std::string lost;              // who was lost, and how
   TimeNs virtual_ns = 0;
   bool ok() const { return broken == Invariant::kNone; }
 };

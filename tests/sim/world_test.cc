@@ -55,17 +55,40 @@ TEST(World, seeds_that_failed_once_hold_now) {
   EXPECT_GT(count, 0U);
 }
 
-TEST(World, when_a_process_dies_every_handle_and_every_other_process_ends_in_100_seeds) {
-  std::set<std::string> lost;
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+// Each world has this kind of fault; in how many it really happened.
+std::uint32_t worlds_with(Fault fault, std::uint64_t seeds, std::set<std::string>* lost = nullptr) {
+  std::uint32_t count = 0;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     WorldOptions options = of_seed(seed);
-    options.lose_process = true;
-    expect_well(options);
-    lost.insert(run_world(options).lost);
+    options.plan.faults.emplace().add(fault);
+    const WorldResult result = run_world(options);
+    if (!result.ok()) expect_well(options);
+    count += result.happened.has(fault) ? 1 : 0;
+    if (lost != nullptr) lost->insert(result.lost.substr(0, result.lost.find(" died")));
   }
+  return count;
+}
+
+TEST(World, when_a_process_dies_all_that_waits_ends_in_time_and_names_it_in_100_seeds) {
+  std::set<std::string> lost;
+  EXPECT_GT(worlds_with(Fault::kKill, 100, &lost), 80U);
   EXPECT_TRUE(lost.contains("the scheduler"));
   EXPECT_TRUE(lost.contains("server 0"));
   EXPECT_TRUE(lost.contains("worker 0"));
+}
+
+TEST(World, when_a_process_stands_still_for_too_long_all_that_waits_ends_in_time_and_names_it) {
+  EXPECT_GT(worlds_with(Fault::kLongPause, 60), 45U);
+}
+
+TEST(World, when_hosts_are_cut_off_for_too_long_all_that_waits_ends_in_time_and_names_one) {
+  EXPECT_GT(worlds_with(Fault::kLongPartition, 60), 45U);
+}
+
+TEST(World, short_partitions_pauses_slowness_and_corruption_are_borne) {
+  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kCorrupt}) {
+    EXPECT_GT(worlds_with(fault, 40), 25U) << name(fault);
+  }
 }
 
 TEST(World, the_same_seed_gives_the_same_run) {

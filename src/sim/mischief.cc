@@ -1,0 +1,331 @@
+#include "sim/mischief.h"
+
+#include <algorithm>
+
+namespace byteps::sim {
+namespace {
+
+constexpr std::uint64_t kUnlimitedBytesPerSecond = 1'250'000'000;  // what "no limit" counts as
+constexpr HostIndex kFirstWorkerHost = 100;
+
+}  // namespace
+
+Mischief::Mischief(SimCluster& cluster, WorldPlan& plan, Ledger& ledger, Trace& trace, Prng prng,
+                   Census census)
+    : cluster_(cluster),
+      plan_(plan),
+      ledger_(ledger),
+      trace_(trace),
+      prng_(prng),
+      census_(std::move(census)),
+      deadly_due_(plan.faults.kinds.has_deadly()) {}
+
+void Mischief::begin() {
+  if (plan_.faults.kinds.empty()) return;
+  schedule();
+  if (plan_.faults.kinds.has(Fault::kCut)) {
+    cluster_.network().set_arrival_probe(
+        [this](std::uint32_t from, std::uint32_t to) { arrived(from, to); });
+  }
+}
+
+void Mischief::look(bool all_work, bool in_last) {
+  all_work_ = all_work;
+  in_last_ = in_last;
+  if (!deadly_due_) return;
+  const std::uint64_t turn = plan_.faults.deadly_turn;
+  if (turn > 0 ? cluster_.turns() < turn : !all_work) return;
+  deadly_due_ = false;
+  if (turn > 0) return do_deadly();
+  cluster_.at(cluster_.now() + plan_.faults.deadly_after_ns, [this] { do_deadly(); });
+}
+
+void Mischief::note(Fault fault) {
+  ++count_;
+  happened_.add(fault);
+}
+
+void Mischief::schedule() {
+  const TimeNs when = cluster_.now() + up_to(2 * plan_.faults.gap_ns);
+  if (ended_) return;
+  if (when > plan_.faults.until_ns) {
+    return cluster_.at(plan_.faults.until_ns, [this] { cluster_.network().end_chances(); });
+  }
+  cluster_.at(when, [this] {
+    if (ended_) return;
+    do_something();
+    schedule();
+  });
+}
+
+void Mischief::do_something() {
+  const Faults& kinds = plan_.faults.kinds;
+  std::vector<Fault> choices;
+  if (kinds.has(Fault::kCut)) choices.assign(6, Fault::kCut);
+  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow}) {
+    if (kinds.has(fault)) choices.push_back(fault);
+  }
+  if (choices.empty()) return;
+  switch (choices[prng_.below(choices.size())]) {
+    case Fault::kPartition:
+      return partition();
+    case Fault::kPause:
+      return prng_.chance(0.5) ? pause() : pause_one_actor();
+    case Fault::kSlow:
+      return slow_down();
+    default: {
+      const std::vector<Pair> pairs = cluster_.network().connected_pairs();
+      if (!pairs.empty()) disturb(pairs[prng_.below(pairs.size())]);
+    }
+  }
+}
+
+// A fault while there is traffic, which is where it hurts. `to` has just got a sign of life from `from`.
+void Mischief::arrived(std::uint32_t from, std::uint32_t to) {
+  if (ended_ || !prng_.chance(plan_.faults.per_message)) return;
+  if (cluster_.now() > plan_.faults.until_ns) return;
+  const Pair pair{from, to};
+  // Only workers give up shards, not shards workers; so one from a shard to a worker starts all patience anew.
+  if (cluster_.network().name(from).find("shard") != std::string::npos) {
+    disturbed_until_.erase(std::minmax(from, to));
+  }
+  cluster_.at(cluster_.now(), [this, pair] {
+    if (!ended_) disturb(pair);
+  });
+}
+
+// ---- what the job must bear
+
+void Mischief::disturb(Pair pair) {
+  if (prng_.chance(0.5)) std::swap(pair.a, pair.b);
+  const TimeNs lasts = length(plan_.faults.length_max_ns);
+  if (!take_quiet(pair, lasts)) return;
+  note(Fault::kCut);
+  SimNetwork& network = cluster_.network();
+  if (prng_.chance(0.2)) return network.hold(pair, cluster_.now() + lasts);
+  const TimeNs soon = 100 * kMicrosecond;
+  SimNetwork::Cut cut;
+  cut.pair = pair;
+  cut.a_hears_ns = prng_.chance(0.5) ? lasts : up_to(soon);
+  cut.b_hears_ns = up_to(soon);
+  cut.late_ns = prng_.chance(0.5) ? lasts : 0;
+  network.cut(cut);
+  if (prng_.chance(0.4)) network.block(pair, cluster_.now() + lasts, prng_.chance(0.5));
+}
+
+// All of a process stands still, as after SIGSTOP.
+void Mischief::pause() {
+  const std::vector<Living> living = census_();
+  if (living.empty()) return;
+  const Living& process = living[prng_.below(living.size())];
+  const TimeNs lasts = length(plan_.faults.pause_max_ns);
+  if (!take_quiet(process.numbers, lasts)) return;
+  note(Fault::kPause);
+  pause_until(process, cluster_.now() + lasts);
+}
+
+// One thread of a process gets no processor for a while.
+void Mischief::pause_one_actor() {
+  const std::vector<Living> living = census_();
+  if (living.empty()) return;
+  const Living& process = living[prng_.below(living.size())];
+  const std::size_t which = prng_.below(process.seats.size());
+  const TimeNs lasts = length(plan_.faults.length_max_ns) / 2;
+  if (!take_quiet(std::vector{process.numbers[which]}, lasts)) return;
+  note(Fault::kPause);
+  cluster_.pause(*process.seats[which], cluster_.now() + lasts);
+}
+
+void Mischief::pause_until(const Living& process, TimeNs until) {
+  for (SimCluster::Seat* seat : process.seats) cluster_.pause(*seat, until);
+  for (const std::uint32_t number : process.numbers) cluster_.network().freeze(number, until);
+  if (process.stand_still) process.stand_still(until);
+}
+
+// A random set of hosts against another one, or against all others.
+SimNetwork::Wall Mischief::random_wall() {
+  std::vector<HostIndex> hosts = {0};
+  for (HostIndex i = 0; i < plan_.shard_counts.size(); ++i) hosts.push_back(1 + i);
+  for (HostIndex i = 0; i < plan_.config.job.worker_count; ++i) {
+    hosts.push_back(kFirstWorkerHost + i);
+  }
+  for (std::size_t i = hosts.size(); i > 1; --i) std::swap(hosts[i - 1], hosts[prng_.below(i)]);
+  const std::size_t some = 1 + prng_.below(hosts.size() - 1);
+  const std::size_t others =
+      prng_.chance(0.5) ? hosts.size() - some : 1 + prng_.below(hosts.size() - some);
+  const auto middle = hosts.begin() + static_cast<std::ptrdiff_t>(some);
+  SimNetwork::Wall wall;
+  wall.from.assign(hosts.begin(), middle);
+  wall.to.assign(middle, middle + static_cast<std::ptrdiff_t>(others));
+  wall.both = prng_.chance(0.5);
+  return wall;
+}
+
+void Mischief::partition() {
+  SimNetwork::Wall wall = random_wall();
+  const TimeNs lasts = length(plan_.faults.partition_max_ns);
+  wall.until = cluster_.now() + lasts;
+  std::vector<std::uint32_t> numbers;
+  for (const Living& process : census_()) {
+    const auto is_its = [&](HostIndex host) { return host == process.host; };
+    if (!std::any_of(wall.from.begin(), wall.from.end(), is_its) &&
+        !std::any_of(wall.to.begin(), wall.to.end(), is_its)) {
+      continue;
+    }
+    numbers.insert(numbers.end(), process.numbers.begin(), process.numbers.end());
+  }
+  if (numbers.empty() || !take_quiet(numbers, lasts)) return;
+  note(Fault::kPartition);
+  cluster_.network().put_up(wall);
+}
+
+// A host's line, or one of its threads, for a while or for ever.
+void Mischief::slow_down() {
+  const std::vector<Living> living = census_();
+  if (living.empty()) return;
+  const Living& process = living[prng_.below(living.size())];
+  const TimeNs until = prng_.chance(0.5) ? kNever : cluster_.now() + up_to(failure_ns());
+  note(Fault::kSlow);
+  if (prng_.chance(0.3)) {
+    SimCluster::Seat& seat = *process.seats[prng_.below(process.seats.size())];
+    return cluster_.slow_down(seat, up_to(failure_ns() / 100), until);
+  }
+  const std::uint64_t usual = plan_.cluster.network.bytes_per_second;
+  const std::uint64_t factor = prng_.chance(0.5) ? 10 + prng_.below(90) : 100 + prng_.below(900);
+  const std::uint64_t slow = (usual == 0 ? kUnlimitedBytesPerSecond : usual) / factor;
+  const HostIndex host = process.host;
+  cluster_.network().slow_down(host, std::max(slow, plan_.faults.slow_line_bytes_per_second));
+  if (until == kNever) return;
+  cluster_.at(until, [this, host, usual] { cluster_.network().slow_down(host, usual); });
+}
+
+// Between two faults of the same two there is time for a sign of life, or they would rightly give each other up.
+bool Mischief::take_quiet(Pair pair, TimeNs lasts) {
+  for (const auto& key :
+       {std::minmax(pair.a, pair.b), std::minmax(pair.a, pair.a), std::minmax(pair.b, pair.b)}) {
+    const auto found = disturbed_until_.find(key);
+    if (found != disturbed_until_.end() && cluster_.now() < found->second) return false;
+  }
+  disturbed_until_[std::minmax(pair.a, pair.b)] = cluster_.now() + lasts + failure_ns() / 3;
+  return true;
+}
+
+// The same for all that these transports have to do with others, whether they are connected at the moment or not.
+bool Mischief::take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts) {
+  const auto is_its = [&](std::uint32_t number) {
+    return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+  };
+  for (const auto& [pair, until] : disturbed_until_) {
+    if (cluster_.now() < until && (is_its(pair.first) || is_its(pair.second))) return false;
+  }
+  for (const std::uint32_t number : numbers) {
+    disturbed_until_[{number, number}] = cluster_.now() + lasts + failure_ns() / 3;
+  }
+  return true;
+}
+
+// ---- what it need not
+
+void Mischief::do_deadly() {
+  std::vector<Fault> choices;
+  for (const Fault fault : {Fault::kKill, Fault::kLongPause, Fault::kLongPartition}) {
+    if (plan_.faults.kinds.has(fault)) choices.push_back(fault);
+  }
+  const Fault fault = choices[prng_.below(choices.size())];
+  if (fault == Fault::kLongPartition) return cut_off();
+  const std::vector<Living> living = census_();
+  if (living.empty()) return;
+  const Living& victim = living[prng_.below(living.size())];
+  fault == Fault::kKill ? kill(victim) : stop(victim);
+}
+
+void Mischief::kill(const Living& victim) {
+  note(Fault::kKill);
+  Loss loss;
+  loss.what = victim.who + " died";
+  loss.who = victim.names;
+  loss.is_sure = victim.is_needed;
+  lose(std::move(loss), 0);
+  victim.die();
+}
+
+// It stands still for so long that it is lost, or perhaps. Then it goes on and finds out, or dies.
+void Mischief::stop(const Living& victim) {
+  const TimeNs least_ns = failure_ns() * 13 / 10;
+  const bool is_sure = prng_.chance(0.75);
+  const TimeNs lasts =
+      is_sure ? between(least_ns, 6 * failure_ns()) : between(plan_.faults.pause_max_ns, least_ns);
+  Loss loss;
+  loss.what = victim.who + " stood still for " + std::to_string(lasts / kMillisecond) + " ms";
+  loss.who = victim.names;
+  loss.is_sure = is_sure && victim.is_needed;
+  loss.sleeper = victim.who;
+  // A scheduler that wakes finds that members have given it up, and blames them.
+  if (victim.role == Role::kScheduler) loss.who.insert(loss.who.end(), {"worker", "server"});
+  note(Fault::kLongPause);
+  lose(std::move(loss), lasts);
+  pause_until(victim, cluster_.now() + lasts);
+  if (prng_.chance(0.3)) {
+    cluster_.at(cluster_.now() + lasts, [this, who = victim.who] {
+      for (const Living& each : census_()) {
+        if (each.who == who) return each.die();
+      }
+    });
+  }
+}
+
+bool Mischief::depend(Role a, Role b) {
+  return a != b;  // the scheduler on all, workers on servers
+}
+
+void Mischief::cut_off() {
+  SimNetwork::Wall wall = random_wall();
+  const bool is_long = prng_.chance(0.75);
+  const TimeNs lasts = is_long ? between(2 * failure_ns(), 8 * failure_ns())
+                               : between(plan_.faults.partition_max_ns, 2 * failure_ns());
+  wall.until = is_long && prng_.chance(0.3) ? kNever : cluster_.now() + lasts;
+  const auto role_of = [](HostIndex host) {
+    return host == 0 ? Role::kScheduler : host < kFirstWorkerHost ? Role::kServer : Role::kWorker;
+  };
+  const std::vector<Living> living = census_();
+  const auto is_needed = [&](HostIndex host) {
+    return std::any_of(living.begin(), living.end(),
+                       [&](const Living& each) { return each.host == host && each.is_needed; });
+  };
+  Loss loss;
+  loss.what = "hosts were cut off for " +
+              (wall.until == kNever ? "ever" : std::to_string(lasts / kMillisecond) + " ms");
+  loss.who.emplace_back("scheduler");
+  bool matters = false;
+  for (const HostIndex a : wall.from) {
+    for (const HostIndex b : wall.to) {
+      if (!depend(role_of(a), role_of(b))) continue;
+      matters = true;
+      loss.is_sure |= is_long && is_needed(a) && is_needed(b);
+      for (const HostIndex host : {a, b}) {
+        if (role_of(host) == Role::kServer)
+          loss.who.push_back("server-" + std::to_string(host - 1));
+        if (role_of(host) != Role::kWorker) continue;
+        loss.who.push_back("worker " + std::to_string(host - kFirstWorkerHost));
+      }
+    }
+  }
+  note(Fault::kLongPartition);
+  if (matters) lose(std::move(loss), 0);
+  cluster_.network().put_up(wall);
+}
+
+void Mischief::lose(Loss loss, TimeNs lasts) {
+  ended_ = true;
+  cluster_.network().end_chances();
+  loss.at = cluster_.now();
+  if (trace_.keeps_text()) trace_.say(cluster_.now(), loss.what);
+  // Workers that happen to need a lost server no more may leave well, and wait for it in their next generation.
+  if (loss.is_sure && all_work_ && in_last_) {
+    loss.processes_end_ns = loss.at + lasts + 4 * failure_ns();
+  }
+  plan_.limit_ns += lasts + 8 * failure_ns() + plan_.config.timeout.start_ns + 20 * kSecond;
+  ledger_.lose(std::move(loss));
+}
+
+}  // namespace byteps::sim

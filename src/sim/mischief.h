@@ -1,0 +1,104 @@
+// Mischief: the faults of a world. It knows the processes that live, and does to them and to the network between them
+// what the plan allows, so hard that the job can just bear it; and once, in some worlds, more than that.
+//
+// What a job must bear comes from the failure timeout F and the heartbeats, a sixth of it apart: whoever stands still
+// or is cut off for less than F, with time for a sign of life before the next such thing (take_quiet), is not lost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "sim/cluster.h"
+#include "sim/ledger.h"
+#include "sim/plan.h"
+#include "sim/trace.h"
+
+namespace byteps::sim {
+
+// A process that lives.
+struct Living {
+  std::string who;                 // for people
+  std::vector<std::string> names;  // what an error may call it
+  Role role = Role::kWorker;
+  HostIndex host = 0;
+  bool is_needed = true;  // by every handle that is pending anywhere
+  std::vector<SimCluster::Seat*> seats;
+  std::vector<std::uint32_t> numbers;  // of its transports
+  std::function<void()> die;
+  std::function<void(TimeNs until)> stand_still;  // beside its seats
+};
+
+class Mischief {
+ public:
+  using Census = std::function<std::vector<Living>()>;
+
+  // `plan` may get a later limit. All must outlive the mischief.
+  Mischief(SimCluster& cluster, WorldPlan& plan, Ledger& ledger, Trace& trace, Prng prng,
+           Census census);
+
+  // Before the first step.
+  void begin();
+  // After each step. `all_work`: every worker is in the job and works; `in_last`: in its last generation.
+  void look(bool all_work, bool in_last);
+
+  std::uint64_t count() const { return count_; }
+  const Faults& happened() const { return happened_; }
+
+ private:
+  using Pair = SimNetwork::Pair;
+
+  void schedule();
+  void do_something();
+  void arrived(std::uint32_t from, std::uint32_t to);
+  void note(Fault fault);
+
+  // What the job must bear.
+  void disturb(Pair pair);
+  void pause();
+  void pause_one_actor();
+  void partition();
+  void slow_down();
+  bool take_quiet(Pair pair, TimeNs lasts);
+  bool take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts);
+
+  // What it need not.
+  void do_deadly();
+  void kill(const Living& victim);
+  void stop(const Living& victim);
+  void cut_off();
+  void lose(Loss loss, TimeNs lasts);
+
+  SimNetwork::Wall random_wall();
+  // Whether these two cannot do without each other.
+  static bool depend(Role a, Role b);
+  void pause_until(const Living& process, TimeNs until);
+  TimeNs up_to(TimeNs most) {
+    return static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(most) + 1));
+  }
+  TimeNs between(TimeNs least, TimeNs most) { return least + up_to(most - least); }
+  // Many short ones, some as long as can be.
+  TimeNs length(TimeNs most) { return up_to(prng_.chance(0.5) ? most : most / 50); }
+  TimeNs failure_ns() const { return plan_.config.timeout.failure_ns; }
+
+  SimCluster& cluster_;
+  WorldPlan& plan_;
+  Ledger& ledger_;
+  Trace& trace_;
+  Prng prng_;
+  const Census census_;
+
+  bool ended_ = false;       // no more faults
+  bool deadly_due_ = false;  // still to be done
+  bool all_work_ = false;
+  bool in_last_ = false;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, TimeNs> disturbed_until_;
+  std::uint64_t count_ = 0;
+  Faults happened_;
+};
+
+}  // namespace byteps::sim
