@@ -52,8 +52,8 @@ NVIDIA_VISIBLE_DEVICES, or BYTEPS_LOCAL_SIZE, or 1.
 
 The command is run as given, without a shell; a single argument with spaces is split as a shell would.
 Exit code: 0 when all workers ended with 0; that of the process that failed (128 + n for signal n); 2 when an option
-or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist; 255 when a host cannot be
-reached.
+or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist; 255 when a host cannot
+be reached.
 All variables: docs/env.md.
 """
 
