@@ -61,7 +61,8 @@ void RosterKeeper::on_malformed(PeerId peer, const Status& why, Outputs& out) {
   if (connection == connections_.end() || connection->second.refused) return;
   const std::optional<Arrival> arrival = connection->second.seat;
   const std::string who = arrival ? describe(seats_.at(*arrival)) : "a process that has not joined";
-  notice(LogLevel::kWarning, "closing the connection of " + who + ": " + why.message(), out);
+  notice(LogLevel::kWarning, "closing the connection of " + who + ": " + why.message(), out,
+         KeeperOutput::Cause::kMalformed);
   close(peer, why, out);
 }
 
@@ -356,7 +357,7 @@ void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
 }
 
 void RosterKeeper::refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out) {
-  notice(LogLevel::kWarning, "refused: " + why.message(), out);
+  notice(LogLevel::kWarning, "refused: " + why.message(), out, KeeperOutput::Cause::kRefused);
   send(peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
   connections_.at(peer).refused = true;
   connections_.at(peer).since_ns = now;
@@ -872,10 +873,12 @@ void RosterKeeper::close(PeerId peer, Status reason, Outputs& out) {
   out.push_back(std::move(output));
 }
 
-void RosterKeeper::notice(LogLevel level, std::string text, Outputs& out) {
+void RosterKeeper::notice(LogLevel level, std::string text, Outputs& out,
+                          KeeperOutput::Cause cause) {
   KeeperOutput output;
   output.level = level;
   output.text = std::move(text);
+  output.cause = cause;
   out.push_back(std::move(output));
 }
 

@@ -47,6 +47,10 @@ struct KeeperOutput {
   Status reason;                     // kClose
   LogLevel level = LogLevel::kInfo;  // kNotice
   std::string text;                  // kNotice
+  // kNotice: whether it is about something that others can cause again and again, and of which kind.
+  enum class Cause : std::uint8_t { kJob, kRefused, kMalformed, kUnread };
+  static constexpr std::size_t kCauses = 4;
+  Cause cause = Cause::kJob;
 };
 
 class RosterKeeper {
@@ -199,7 +203,8 @@ class RosterKeeper {
   void send(PeerId peer, wire::Kind kind, WorkerRank worker, std::vector<std::byte> payload,
             Outputs& out) const;
   void close(PeerId peer, Status reason, Outputs& out);
-  static void notice(LogLevel level, std::string text, Outputs& out);
+  static void notice(LogLevel level, std::string text, Outputs& out,
+                     KeeperOutput::Cause cause = KeeperOutput::Cause::kJob);
 
   // Constant after construction.
   const JobConfig job_;
@@ -226,7 +231,7 @@ class RosterKeeper {
 
   bool started_ = false;
   TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next
-  TimeNs gather_ns_ = 0;  // when this gathering began
+  TimeNs gather_ns_ = 0;        // when this gathering began
   TimeNs next_notice_ns_ = kNever;
   TimeNs idle_until_ns_ = kNever;  // no worker is left; the job ends then
   TimeNs ending_until_ns_ = kNever;

@@ -59,14 +59,15 @@ void Scheduler::handle(const Event& event, TimeNs now) {
 }
 
 // After all events of a poll: close() would end the views of those not yet handled.
-void Scheduler::carry_out(TimeNs /*now*/) {
+void Scheduler::carry_out(TimeNs now) {
   for (KeeperOutput& output : out_) {
     switch (output.kind) {
       case KeeperOutput::Kind::kSend: {
         record_sent(output);
         const Status sent = outbox_.send(output.peer, output.header, std::move(output.payload));
         if (sent.is(Code::kAgain)) {
-          LOG(log_, kWarning) << "closing a connection: " << sent.message();
+          write(KeeperOutput::Cause::kUnread, LogLevel::kWarning, now,
+                "closing a connection: " + sent.message());
           transport_.close(output.peer, sent);
         }
         break;
@@ -75,7 +76,7 @@ void Scheduler::carry_out(TimeNs /*now*/) {
         transport_.close(output.peer, std::move(output.reason));
         break;
       case KeeperOutput::Kind::kNotice:
-        log_.write(output.level, output.text);
+        write(output.cause, output.level, now, output.text);
         break;
     }
   }
@@ -130,6 +131,13 @@ void Scheduler::leave_behind() {
   log_.flight()->set_epoch(keeper_.epoch().value);
   log_.flight()->set_peers(keeper_.members());
   log_.flight()->leave_behind("job", keeper_.outcome());
+}
+
+void Scheduler::write(KeeperOutput::Cause cause, LogLevel level, TimeNs now,
+                      const std::string& text) {
+  if (cause == KeeperOutput::Cause::kJob) return log_.write(level, text);
+  const auto line = quiet_.pass(static_cast<std::size_t>(cause), now, text);
+  if (line) log_.write(level, *line);
 }
 
 TimeNs Scheduler::next_deadline() const {

@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/quiet_lines.h"
 #include "loop/actor.h"
 #include "net/transport.h"
 #include "scheduler/outbox.h"
@@ -37,6 +38,7 @@ class Scheduler final : public Actor {
  private:
   void handle(const Event& event, TimeNs now);
   void carry_out(TimeNs now);
+  void write(KeeperOutput::Cause cause, LogLevel level, TimeNs now, const std::string& text);
   void record(const Event& event, TimeNs now) const;
   void record_sent(const KeeperOutput& output) const;
   void leave_behind();
@@ -45,6 +47,7 @@ class Scheduler final : public Actor {
   Log log_;
   RosterKeeper keeper_;
   Outbox outbox_;
+  QuietLines<KeeperOutput::kCauses> quiet_;
   std::vector<KeeperOutput> out_;
   std::vector<Event> events_;
   TimeNs due_ns_ = kNever;  // when turn() wanted to be called again

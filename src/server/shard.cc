@@ -276,8 +276,9 @@ std::size_t Shard::deliver() {
   for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
   for (const ShelfOutput::Violation& violation : out_.violations) {
     if (!links_[violation.worker.value].up) continue;
-    LOG(log_, kWarning) << violation.worker
-                        << " broke the protocol, its connection ends: " << violation.text;
+    warn(Misdeed::kBrokeProtocol,
+         "worker " + std::to_string(violation.worker.value) +
+             " broke the protocol, its connection ends: " + violation.text);
     end(violation.worker, {Code::kInvalidArgument, violation.text});
   }
   for (Status& failure : out_.failures) {
@@ -300,9 +301,7 @@ void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
   message.payload_bytes = text.size();
   message.buffer = pool_.take(text.size());
   std::memcpy(message.buffer.span().data(), text.data(), text.size());
-  if (!spoiled.worker) {
-    LOG(log_, kWarning) << spoiled.text;
-  }
+  if (!spoiled.worker) warn(Misdeed::kSpoiledTensor, spoiled.text);
   for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
     if (spoiled.worker && *spoiled.worker != worker) continue;
     Message copy = message;
@@ -319,7 +318,8 @@ void Shard::post(WorkerRank worker, Message&& message) {
   if (link.queue.size() >= kQueuedMessagesMax) {
     const std::string text =
         "it does not read: " + std::to_string(kQueuedMessagesMax) + " messages wait for it";
-    LOG(log_, kWarning) << worker << ", its connection ends: " << text;
+    warn(Misdeed::kDoesNotRead,
+         "worker " + std::to_string(worker.value) + ", its connection ends: " + text);
     return end(worker, {Code::kTimeout, text});
   }
   link.queue.push(std::move(message));
@@ -374,6 +374,11 @@ void Shard::record_declare(const wire::Header& header, std::span<const std::byte
                .bytes = declare.value().total_bytes,
                .text = declare.value().name,
                .at_ns = now_});
+}
+
+void Shard::warn(Misdeed misdeed, const std::string& text) {
+  const auto line = quiet_.pass(static_cast<std::size_t>(misdeed), now_, text);
+  if (line) log_.write(LogLevel::kWarning, *line);
 }
 
 // ---- notices

@@ -21,6 +21,7 @@
 #include "base/config.h"
 #include "base/ids.h"
 #include "base/log.h"
+#include "base/quiet_lines.h"
 #include "base/status.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
@@ -101,6 +102,8 @@ class Shard final : public Actor {
     std::vector<Message> messages_;
     std::size_t next_ = 0;  // those before it are gone
   };
+  // What a worker can cause again and again; each kind has its line in the log at most once a minute.
+  enum class Misdeed : std::uint8_t { kBrokeProtocol, kDoesNotRead, kSpoiledTensor };
   struct Connection {
     WorkerRank worker;
     bool served = false;  // false: closed by us, its kDown is still to come
@@ -133,6 +136,7 @@ class Shard final : public Actor {
   void record_link(const char* kind, WorkerRank worker, std::string_view why) const;
   void record_declare(const wire::Header& header, std::span<const std::byte> payload) const;
   void notify(ShardNotice::Kind kind, Status why);
+  void warn(Misdeed misdeed, const std::string& text);
   void post_notices();
 
   // Constant after construction.
@@ -160,6 +164,7 @@ class Shard final : public Actor {
   std::vector<ShardCommand> commands_;
   std::vector<ShardNotice> notices_;  // not yet taken by the outbox
   std::vector<Event> events_;
+  QuietLines<3> quiet_;  // by Misdeed
   TimeNs now_ = 0;
   bool stopping_ = false;
 };

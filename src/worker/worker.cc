@@ -129,7 +129,7 @@ void Worker::handle(const Event& event, TimeNs now) {
       pipeline_->on_sent(event.token);
       break;
     case Event::Kind::kReceived:
-      on_message(shard, event);
+      on_message(shard, event, now);
       break;
   }
 }
@@ -191,7 +191,7 @@ void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
   link.next_attempt_ns = now + config_.timeout.reconnect_ns();
 }
 
-void Worker::on_message(std::uint32_t shard, const Event& event) {
+void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
   Link& link = links_[shard];
   if (!link.up || link.closing) return;
   Status fine;
@@ -217,7 +217,9 @@ void Worker::on_message(std::uint32_t shard, const Event& event) {
   if (fine.is_ok()) {
     link.lost_since_ns = kNever;
   } else {
-    LOG(log_, kWarning) << "ending the connection to " << describe(link) << ": " << fine.message();
+    const auto line =
+        quiet_.pass(0, now, "ending the connection to " + describe(link) + ": " + fine.message());
+    if (line) log_.write(LogLevel::kWarning, *line);
     link.closing = true;  // closed after the events of this turn, whose views close() would end
     link.last_down = fine;
   }

@@ -31,6 +31,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/quiet_lines.h"
 #include "base/status.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
@@ -207,7 +208,7 @@ class Worker final : public Actor {
   Status check_shard(const Link& link, const Hello& theirs) const;
   void on_link_up(std::uint32_t shard, const Hello& theirs, TimeNs now);
   void on_link_down(std::uint32_t shard, const Status& why, TimeNs now);
-  void on_message(std::uint32_t shard, const Event& event);
+  void on_message(std::uint32_t shard, const Event& event, TimeNs now);
   Status on_mismatch(const wire::Header& header, std::span<const std::byte> payload);
   void take_member_events(TimeNs now);
   void on_roster(const wire::Roster& roster, TimeNs now);
@@ -255,6 +256,7 @@ class Worker final : public Actor {
   std::uint64_t reconnects_ = 0;
   TimeNs next_notice_ns_ = kNever;  // kConnecting: when to say which shards are missing
   TimeNs links_deadline_ns_ = kNever;
+  QuietLines<1> quiet_;         // shards that break the protocol
   TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;

@@ -220,8 +220,7 @@ TEST_F(ShardTest, a_broken_message_ends_its_connection_with_one_line_and_the_oth
   EXPECT_TRUE(transport_.closed.contains(peers[0]));
   EXPECT_FALSE(transport_.closed.contains(peers[1]));
   EXPECT_TRUE(transport_.closed.contains(peers[2]));
-  EXPECT_THAT(log_, ElementsAre(HasSubstr("worker 0 broke the protocol"),
-                                HasSubstr("worker 2 broke the protocol")));
+  EXPECT_THAT(log_, ElementsAre(HasSubstr("worker 0 broke the protocol"))) << "one line a minute";
   for (const std::uint32_t worker : {0, 2}) {
     const PeerId again = transport_.arrive(hello(worker));
     declare(again, worker, kX);
