@@ -46,7 +46,9 @@ NO_SCHEDULER = re.compile(
     + DURATION
     + r"(?P<why>.*)"
 )
-REFUSED = re.compile(r"scheduler at (?P<address>\S+) has refused this process for " + DURATION + r"(?P<why>.*)")
+REFUSED = re.compile(
+    r"scheduler at (?P<address>\S+): every attempt to join was refused for " + DURATION + r"(?P<why>.*)", re.DOTALL
+)
 LEFT = re.compile(r"tensor (?P<tensor>.*) waits for worker (?P<rank>\d+), which has left")
 TOLD = re.compile(r"(a server|the scheduler) was told to stop")
 MISSING = re.compile(r"gave up .*?waiting for (?P<who>.*?); here: ", re.DOTALL)

@@ -91,10 +91,16 @@ class Place:
         return found
 
     def left(self, wait_s=0.0):
-        """What is left of the job after at most wait_s: processes, temporary files, shared memory."""
+        """What is left of the job after at most wait_s: processes, temporary files, shared memory. Not what flight
+        recorders leave on purpose, see recordings()."""
         wait_until(lambda: not self.living(), wait_s)
         shared = [name for name in os.listdir("/dev/shm") if "byteps" in name.lower()]
-        return list(self.living().values()) + os.listdir(self.temporary) + shared
+        files = [name for name in os.listdir(self.temporary) if name != f"byteps-{os.geteuid()}"]
+        return list(self.living().values()) + files + shared
+
+    def recordings(self):
+        """The files of flight recorders in the default folder."""
+        return sorted(str(path) for path in Path(self.temporary).glob(f"byteps-{os.geteuid()}/flight/**/*.jsonl"))
 
     def close(self):
         for process in self.started:
