@@ -22,8 +22,8 @@ std::string number_list(const std::vector<std::uint32_t>& ascending);
 std::string missing_ranks(std::string_view noun, const std::vector<std::uint32_t>& ascending,
                           std::uint32_t of);
 
-// A stranger's text made harmless for a terminal: UTF-8 of at most `bytes_max` bytes. Control characters, and bytes that
-// are no UTF-8, become '?'. Cuts between characters, and says so with "...".
+// A stranger's text made harmless for a terminal: UTF-8 of at most `bytes_max` bytes. Control characters, and bytes
+// that are no UTF-8, become '?'. Cuts between characters, and says so with "...".
 std::string printable(std::string_view text, std::size_t bytes_max);
 
 // The error that a peer's Text says, at most `bytes_max` bytes of it. Never Ok or kAgain, whatever the peer says: those
