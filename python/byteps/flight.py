@@ -79,7 +79,7 @@ class Recording:
 
     @property
     def title(self) -> str:
-        """"worker 1 (host:pid)"."""
+        """ "worker 1 (host:pid)"."""
         return title(self.role, self.rank, self.host)
 
     @property

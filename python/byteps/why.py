@@ -1,7 +1,7 @@
 """bps why: names the first cause of a job that failed, from what its flight recorders left.
 
-A job that fails, fails everywhere: one process is the cause, all others say what they suffered. So the cause is found by
-what follows from what, in this order:
+A job that fails, fails everywhere: one process is the cause, all others say what they suffered. So the cause is found
+by what follows from what, in this order:
 
 1. suspects   what each recording says of its own end, whom it accuses, who vanished: each with a time
 2. an accusation falls when the accused says itself what happened to it: a scheduler is unreachable because its port was
@@ -191,14 +191,18 @@ def our_bug(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
     if recording.how != "check":
         return None
     remedy = "This is a bug in BytePS: please report it with these files."
-    return own(recording, recording.ended, f"{recording.title} found itself in a wrong state: {recording.text}", remedy)
+    return own(
+        recording, recording.ended, f"{recording.title} found itself in a wrong state: {recording.text}", remedy
+    )
 
 
 def raised(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
     """The program on this rank ended with an exception that was not ours."""
     for event in recording.find("raised"):
         if event.text.startswith("KeyboardInterrupt"):
-            return own(recording, event.when, f"{recording.title} was interrupted (Ctrl-C, SIGINT)", "Nothing is wrong.")
+            return own(
+                recording, event.when, f"{recording.title} was interrupted (Ctrl-C, SIGINT)", "Nothing is wrong."
+            )
         cause = f"the program on {recording.title} raised {event.text}"
         return own(recording, event.when, cause, f"Look at the traceback of {title(recording.role, recording.rank)}.")
     return None
@@ -241,7 +245,11 @@ def left_early(recording: Recording, recordings: List[Recording]) -> Optional[Su
             continue
         rank = int(found["rank"])
         leaves = [event.when for event in recording.find("received", "Leave") if f"worker {rank}," in event.text]
-        waited = f"still waited for it in tensor {found['tensor']}" if "tensor" in found.groupdict() else "still met at barriers"
+        waited = (
+            f"still waited for it in tensor {found['tensor']}"
+            if "tensor" in found.groupdict()
+            else "still met at barriers"
+        )
         return Suspect(
             leaves[0] if leaves else recording.when_first("failed"),
             f"{known(recordings, 'worker', rank)} left the job while {title(recording.role, recording.rank)} {waited}",
@@ -322,7 +330,9 @@ def cut_off(recording: Recording, recordings: List[Recording], found: "re.Match[
     accused = recording_of(recordings, found["host"])
     if accused is None and not lost_by_scheduler(recordings, found["role"], found["rank"]):
         what = f"could not be reached at {found['address']} by {title(recording.role, recording.rank)}: {why}"
-        return accuse(recording, found, when, what, "Look at the network between the two: routes, firewalls, addresses.")
+        return accuse(
+            recording, found, when, what, "Look at the network between the two: routes, firewalls, addresses."
+        )
     return accuse(recording, found, when, *disappeared(recordings, found["host"], why))
 
 
@@ -377,7 +387,15 @@ def incomplete(recording: Recording, recordings: List[Recording]) -> Optional[Su
     cause = f"the job never became complete: {found['who']} did not come"
     remedy = "Start what is missing, or look at its output; bps doctor checks the hosts of a job."
     return Suspect(
-        fail_time(recording), cause, first[0], first[1], "", [said(recording)], remedy, missing=missing, is_of_start=True
+        fail_time(recording),
+        cause,
+        first[0],
+        first[1],
+        "",
+        [said(recording)],
+        remedy,
+        missing=missing,
+        is_of_start=True,
     )
 
 
@@ -390,7 +408,13 @@ def said_by_member(recording: Recording, recordings: List[Recording]) -> Optiona
         return None
     cause = f"{title(found['role'], rank_in(found), found['host'])} could not go on: {found['what']}"
     return Suspect(
-        fail_time(recording), cause, found["role"], rank_in(found), found["host"], [said(recording)], "Look at its output."
+        fail_time(recording),
+        cause,
+        found["role"],
+        rank_in(found),
+        found["host"],
+        [said(recording)],
+        "Look at its output.",
     )
 
 
@@ -436,13 +460,15 @@ RULES: Tuple[Callable[[Recording, List[Recording]], Optional[Suspect]], ...] = (
 
 
 def vanished(scheduler: Recording, recordings: List[Recording]) -> Iterator[Suspect]:
-    """Members whose connection to the scheduler ended without a word before the job failed, and who did not come back."""
+    """Members that lost the scheduler without a word, before the job failed, and did not come back."""
     failed = fail_time(scheduler)
     lost: Dict[str, Tuple[Event, "re.Match[str]", str]] = {}
     for event in scheduler.find("log"):
         if event.when > failed:
             break
-        found = re.match(rf"{MEMBER} (?P<what>lost its connection: (?P<why>.*)|is back|has left|left before)", event.text)
+        found = re.match(
+            rf"{MEMBER} (?P<what>lost its connection: (?P<why>.*)|is back|has left|left before)", event.text
+        )
         if not found:
             continue
         if found["why"] is not None:
@@ -568,13 +594,17 @@ def with_others(suspect: Suspect, suspects: List[Suspect]) -> List[str]:
     """Its evidence, and what others say of the same process; what several say alike is one line."""
     lines = list(suspect.evidence)
     for other in suspects:
-        if other is not suspect and other.names(suspect.role, suspect.rank, suspect.host):
+        is_about_it = suspect.host or suspect.rank is not None or suspect.role == "scheduler"
+        same = is_about_it and other.names(suspect.role, suspect.rank, suspect.host)
+        if other is not suspect and (same or other.cause == suspect.cause):
             lines += other.evidence
     by_text: Dict[str, List[str]] = {}
     for each in dict.fromkeys(lines):
         file, _, text = each.partition(": ")
         by_text.setdefault(text, []).append(file)
-    return [f"{files[0]}{f' and {len(files) - 1} more' if files[1:] else ''}: {text}" for text, files in by_text.items()][:8]
+    return [
+        f"{files[0]}{f' and {len(files) - 1} more' if files[1:] else ''}: {text}" for text, files in by_text.items()
+    ][:8]
 
 
 def without_recording(recordings: List[Recording]) -> List[str]:
@@ -588,6 +618,14 @@ def timeline(recordings: List[Recording], when: float, count: int) -> List[str]:
     """What happened around `when`, of all processes, oldest first."""
     news = [e for each in recordings for e in each.events if e.kind not in QUIET and not _is_noise(e)]
     news.sort(key=lambda event: event.when)
+    said_already = set()  # a process that logs, tells and ends with the same words has one line
+    fresh = []
+    for event in news:
+        words = (event.recording.path, event.text)
+        if len(event.text) <= 40 or words not in said_already:
+            fresh.append(event)
+        said_already.add(words)
+    news = fresh
     after = [event for event in news if event.when >= when - 0.001]
     before = [event for event in news if event.when < when - 0.001]
     first = before[-min(5, count // 4) :] if count >= 4 else []
@@ -637,7 +675,7 @@ def report(verdict: Verdict, recordings: List[Recording]) -> str:
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="bps why",
-        description="Names the first cause of a job that failed, from the files its processes left (see docs/flight.md).",
+        description="Names the first cause of a job that failed, from the files of its processes (docs/flight.md).",
         epilog="Exit code: 0 when a cause was found, 1 when not.",
     )
     parser.add_argument(

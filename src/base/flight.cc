@@ -113,7 +113,8 @@ std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
   entries.reserve(slots_.size());
-  const std::size_t oldest = slots_.size() < event_count_ ? 0 : recorded_count_ % event_count_;
+  const bool is_ring = !slots_.empty() && slots_.size() == event_count_;
+  const std::size_t oldest = is_ring ? recorded_count_ % event_count_ : 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     entries.push_back(entry(slots_[(oldest + i) % slots_.size()]));
   }

@@ -56,7 +56,7 @@ def scene():
     return Scene()
 
 
-GONE = "worker 1 (there:7) has been gone for 3 s (1.2.3.4:5: the other side closed the connection) and the job cannot go on"
+GONE = "worker 1 (there:7) has been gone for 3 s (1.2.3.4:5: the other side closed the connection) and the job cannot"
 SILENT = "worker 1 (there:7) has said nothing for 3 s and the job cannot go on without it"
 
 
@@ -74,7 +74,9 @@ def test_a_worker_that_is_gone_and_left_nothing_was_killed(scene):
 
 def test_a_worker_that_is_silent_and_was_paused_says_so_itself(scene):
     scene.add("scheduler", None, 1, "job", "Disconnected", SILENT, [scene.ran()])
-    scene.add("worker", 1, 7, "job", "Disconnected", SILENT, [(12.0, "late", {"number": 5 * 10**9})], 12.0, host="there")
+    scene.add(
+        "worker", 1, 7, "job", "Disconnected", SILENT, [(12.0, "late", {"number": 5 * 10**9})], 12.0, host="there"
+    )
     verdict = scene.why()
     assert (verdict.role, verdict.rank) == ("worker", 1)
     assert "stood still for 5.0 s" in verdict.cause and verdict.when == pytest.approx(ZERO_S + 7)
@@ -89,9 +91,11 @@ def test_a_worker_that_is_silent_but_lived_was_cut_off(scene):
 
 
 def test_a_scheduler_that_left_nothing_was_killed(scene):
-    text = "scheduler at 10.0.0.1:9000 has been unreachable for 3 s (10.0.0.1:9000: connection refused): the job cannot go on"
+    text = "scheduler at 10.0.0.1:9000 has been unreachable for 3 s (10.0.0.1:9000: connection refused): it cannot"
     for rank in range(3):
-        scene.add("worker", rank, rank + 5, "job", "Disconnected", text, [(1, "received", {"name": "Roster"})], epoch=1)
+        scene.add(
+            "worker", rank, rank + 5, "job", "Disconnected", text, [(1, "received", {"name": "Roster"})], epoch=1
+        )
     verdict = scene.why()
     assert (verdict.role, verdict.rank) == ("scheduler", None)
     assert "scheduler at 10.0.0.1:9000 disappeared" in verdict.cause and "connection refused" in verdict.cause
@@ -183,14 +187,30 @@ def test_a_server_without_memory_is_named(scene):
 def test_a_rank_that_raised_is_named_with_its_exception(scene):
     scene.add("worker", 1, 6, "raised", "Cancelled", "KeyError: 'x'", [(4, "raised", {"text": "KeyError: 'x'"})])
     left = "tensor 'B' waits for worker 1, which has left the job"
-    scene.add("worker", 0, 5, "operation", "Disconnected", left, [(4, "received", {"name": "Leave", "text": "worker 1, for good"})])
+    scene.add(
+        "worker",
+        0,
+        5,
+        "operation",
+        "Disconnected",
+        left,
+        [(4, "received", {"name": "Leave", "text": "worker 1, for good"})],
+    )
     verdict = scene.why()
     assert (verdict.role, verdict.rank) == ("worker", 1) and "raised KeyError: 'x'" in verdict.cause
 
 
 def test_a_rank_that_left_early_is_named_by_those_who_waited(scene):
     left = "tensor 'B' waits for worker 1, which has left the job"
-    scene.add("worker", 0, 5, "operation", "Disconnected", left, [(4, "received", {"name": "Leave", "text": "worker 1, for good"})])
+    scene.add(
+        "worker",
+        0,
+        5,
+        "operation",
+        "Disconnected",
+        left,
+        [(4, "received", {"name": "Leave", "text": "worker 1, for good"})],
+    )
     verdict = scene.why()
     assert (verdict.role, verdict.rank) == ("worker", 1) and "'B'" in verdict.cause
     assert verdict.when == pytest.approx(ZERO_S + 4)
@@ -207,7 +227,9 @@ def test_who_is_missing_is_excused_by_wrong_settings(scene):
     scene.add("scheduler", None, 1, "job", "Timeout", text, end_s=60)
     verdict = scene.why()
     assert (verdict.role, verdict.rank) == ("worker", 1) and "worker 1 of 2 did not come" in verdict.cause
-    scene.add("worker", None, 8, "settings", "InvalidArgument", "DMLC_WORKER_ID='x' is not valid", end_s=61, scheduler="")
+    scene.add(
+        "worker", None, 8, "settings", "InvalidArgument", "DMLC_WORKER_ID='x' is not valid", end_s=61, scheduler=""
+    )
     verdict = scene.why()
     assert verdict.host == "here:8" and "DMLC_WORKER_ID='x'" in verdict.cause
 
@@ -220,12 +242,22 @@ def test_wrong_settings_are_no_cause_once_the_job_has_run(scene):
 
 def test_an_interrupt_is_no_failure(scene):
     for rank in (0, 1):
-        scene.add("worker", rank, 5 + rank, "raised", "Cancelled", "KeyboardInterrupt: ", [(4, "raised", {"text": "KeyboardInterrupt: "})])
+        scene.add(
+            "worker",
+            rank,
+            5 + rank,
+            "raised",
+            "Cancelled",
+            "KeyboardInterrupt: ",
+            [(4, "raised", {"text": "KeyboardInterrupt: "})],
+        )
     assert "interrupted" in scene.why().cause
 
 
 def test_descriptors_that_ran_out_are_named(scene):
-    scene.add("worker", 0, 5, "job", "System", "socket: Too many open files", [(3, "down", {"text": "Too many open files"})])
+    scene.add(
+        "worker", 0, 5, "job", "System", "socket: Too many open files", [(3, "down", {"text": "Too many open files"})]
+    )
     verdict = scene.why()
     assert "no file descriptors left" in verdict.cause and "ulimit" in verdict.remedy
 
@@ -252,10 +284,17 @@ def test_an_empty_folder_has_no_cause(tmp_path):
 
 
 def test_hostile_and_cut_lines_are_skipped_and_texts_are_harmless():
-    head = {"byteps_flight": 1, "role": "worker", "text": "\x1b[31mred\u202e", "rank": "no number", "peers": [3, {"rank": []}]}
+    head = {
+        "byteps_flight": 1,
+        "role": "worker",
+        "text": "\x1b[31mred\u202e",
+        "rank": "no number",
+        "peers": [3, {"rank": []}],
+    }
     lines = [
         json.dumps(head).encode(), b"\xff\xfe", b"[" * 100_000, b'{"t": "x"}', b'{"t": 1e999}', b"x" * 200_000, b"null",
-        b'{"t": 5, "kind": 7, "text": ["list"], "number": 1e400}', b'{"t": 6, "kind": "log", "text": "fine"}', b'{"t": 7, "ki',
+        b'{"t": 5, "kind": 7, "text": ["list"], "number": 1e400}', b'{"t": 6, "kind": "log", "text": "fine"}',
+        b'{"t": 7, "ki',
     ]  # fmt: skip
     recording = flight.parse("x", b"\n".join(lines))
     assert [event.text for event in recording.events] == ["", "fine"]
@@ -304,7 +343,9 @@ def test_a_real_port_in_use_is_the_cause(tmp_path):
     with Job(tmp_path, workers=1, servers=1, environ={"BYTEPS_START_TIMEOUT_S": "3"}, port=free_port()) as job:
         job.start_scheduler()
         assert wait_until(lambda: "listening" in job.scheduler.err)
-        with Job(tmp_path / "second", workers=1, servers=1, environ={"BYTEPS_JOB_KEY": "k" * 32}, port=job.port) as second:
+        with Job(
+            tmp_path / "second", workers=1, servers=1, environ={"BYTEPS_JOB_KEY": "k" * 32}, port=job.port
+        ) as second:
             second.start_scheduler()
             second.join()
             assert second.scheduler.code == 3

@@ -37,7 +37,9 @@ class Recordings:
             if self.folder is not None and process.link is None:
                 process.environ["BYTEPS_FLIGHT_DIR"] = str(self.folder)
 
-    def close(self, result: int, story: List[Dict[str, Any]], is_interrupted: bool, say: Callable[[str], None]) -> None:
+    def close(
+        self, result: int, story: List[Dict[str, Any]], is_interrupted: bool, say: Callable[[str], None]
+    ) -> None:
         """The job has ended with this exit code. story: what bpslaunch saw, as events of a recording."""
         if self.folder is None:
             return

@@ -1,0 +1,126 @@
+#include "app/flight_file.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace byteps {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+class FlightFileTest : public testing::Test {
+ protected:
+  FlightFileTest() {
+    std::string pattern = (fs::temp_directory_path() / "flight_test_XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    variables_["BYTEPS_FLIGHT_DIR"] = (folder_ / "flight").string();
+  }
+  ~FlightFileTest() override { fs::remove_all(folder_); }
+
+  static std::string content(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  fs::path folder_;
+  Environment variables_;
+};
+
+TEST_F(FlightFileTest, names_role_rank_and_process_and_is_for_its_user_only) {
+  FlightFile flight(Role::kWorker, variables_);
+  flight.recorder().set_rank(3);
+  const std::string path = flight.recorder().leave_behind("job", {Code::kTimeout, "too late"});
+  EXPECT_THAT(path, HasSubstr("/byteps-flight-worker-3-"));
+  EXPECT_THAT(path, testing::EndsWith("-" + std::to_string(getpid()) + ".jsonl"));
+  struct stat facts {};
+  ASSERT_EQ(stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600U);
+  ASSERT_EQ(stat(variables_["BYTEPS_FLIGHT_DIR"].c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0700U);
+}
+
+TEST_F(FlightFileTest, has_a_line_about_the_process_and_one_per_event) {
+  variables_["DMLC_PS_ROOT_URI"] = "10.0.0.1";
+  variables_["DMLC_PS_ROOT_PORT"] = "9000";
+  FlightFile flight(Role::kServer, variables_);
+  flight.recorder().record({.kind = "wanted", .role = "worker", .rank = 1, .key = 7, .part = 0});
+  const std::string text =
+      content(flight.recorder().leave_behind("job", {Code::kTimeout, "a \"quote\"\n\x1b[31m"}));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);  // about, start, wanted, end
+  EXPECT_THAT(text, HasSubstr(R"("role":"server")"));
+  EXPECT_THAT(text, HasSubstr(R"("scheduler":"10.0.0.1:9000")"));
+  EXPECT_THAT(text,
+              HasSubstr(R"("how":"job","code":"Timeout","text":"a \"quote\"\u000a\u001b[31m")"));
+  EXPECT_THAT(text, HasSubstr(R"("kind":"wanted","role":"worker","rank":1,"key":7,"part":0})"));
+}
+
+TEST_F(FlightFileTest, never_has_a_key) {
+  variables_["BYTEPS_JOB_KEY"] = "sixteen secret bytes";
+  variables_["BYTEPS_JOB_KEY_FILE"] = "/etc/job.key";
+  FlightFile flight(Role::kWorker, variables_);
+  const std::string text = content(flight.recorder().leave_behind("job", {Code::kSystem, "x"}));
+  EXPECT_THAT(text, Not(HasSubstr("secret bytes")));
+  EXPECT_THAT(text, HasSubstr(R"x("BYTEPS_JOB_KEY":"(set)")x"));
+  EXPECT_THAT(text, HasSubstr("/etc/job.key"));
+}
+
+TEST_F(FlightFileTest, is_written_anew_in_place_and_never_over_that_of_another_job) {
+  FlightFile first(Role::kWorker, variables_);
+  const std::string path = first.recorder().leave_behind("job", {Code::kSystem, "x"});
+  EXPECT_EQ(first.recorder().leave_behind("raised", {Code::kSystem, "y"}), path);
+  FlightFile second(Role::kWorker, variables_);
+  EXPECT_NE(second.recorder().leave_behind("job", {Code::kSystem, "z"}), path);
+}
+
+TEST_F(FlightFileTest, a_folder_that_cannot_be_written_is_a_warning_and_the_error_stays) {
+  std::ofstream(variables_["BYTEPS_FLIGHT_DIR"]) << "a file where the folder should be";
+  FlightFile flight(Role::kWorker, variables_);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flight.recorder().with_path("job", {Code::kSystem, "bad"}).message(), "bad");
+  EXPECT_EQ(flight.recorder().with_path("job", {Code::kSystem, "bad"}).message(), "bad");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("BYTEPS_FLIGHT_DIR"));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+}
+
+TEST_F(FlightFileTest, the_default_folder_keeps_the_newest_files_only) {
+  setenv("TMPDIR", folder_.c_str(), 1);
+  const fs::path flights = default_flight_folder();
+  EXPECT_EQ(flights, folder_ / ("byteps-" + std::to_string(geteuid())) / "flight");
+  variables_.clear();
+  for (std::size_t i = 0; i < FlightFile::kFilesKept + 3; ++i) {
+    FlightFile flight(Role::kWorker, variables_);
+    EXPECT_FALSE(flight.recorder().leave_behind("job", {Code::kSystem, "x"}).empty());
+  }
+  unsetenv("TMPDIR");
+  const auto count = std::distance(fs::directory_iterator(flights), fs::directory_iterator());
+  EXPECT_EQ(count, static_cast<std::ptrdiff_t>(FlightFile::kFilesKept));
+}
+
+TEST_F(FlightFileTest, a_default_folder_that_others_can_write_to_is_not_used) {
+  setenv("TMPDIR", folder_.c_str(), 1);
+  const fs::path flights = default_flight_folder();
+  fs::create_directories(flights);
+  chmod(flights.c_str(), 0777);
+  variables_.clear();
+  FlightFile flight(Role::kWorker, variables_);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flight.recorder().leave_behind("job", {Code::kSystem, "x"}), "");
+  unsetenv("TMPDIR");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("only this user"));
+}
+
+}  // namespace
+}  // namespace byteps
