@@ -48,7 +48,7 @@ class SchedulerTarget {
   void act() {
     switch (script_.below(14)) {
       case 0:
-        return arrive(static_cast<Role>(script_.below(3)));
+        return arrive(static_cast<Role>(script_.below(3)), script_.number32());
       case 1:
       case 2: {
         const Message message = control_of(script_);
@@ -61,7 +61,7 @@ class SchedulerTarget {
       }
       case 4: {  // a member joins on a connection of its own
         const wire::Join join = join_of(script_);
-        arrive(join.role);
+        arrive(join.role, join.role == Role::kWorker ? join.wanted_rank : Hello::kNoRank);
         return say(last_peer_, wire::Kind::kJoin, wire::encode(join), Epoch(0), 0);
       }
       case 5:
@@ -94,10 +94,11 @@ class SchedulerTarget {
     }
   }
 
-  void arrive(Role role) {
+  void arrive(Role role, std::uint32_t rank) {
     if (transport_.peers.size() >= kPeersMax) return;
     Hello hello;
     hello.role = role;
+    hello.rank = rank;
     last_peer_ = transport_.arrive(hello);
     rank_of_[last_peer_] = 0;
   }
@@ -111,7 +112,7 @@ class SchedulerTarget {
     join.partition_bytes = join.frame_bytes = 4096;
     join.life = ++life_;
     if (join.role == Role::kServer) join.endpoints = {endpoint_of(0)};
-    arrive(join.role);
+    arrive(join.role, join.wanted_rank);
     rank_of_[last_peer_] = who % 6;
     say(last_peer_, wire::Kind::kJoin, wire::encode(join), Epoch(0), 0);
   }

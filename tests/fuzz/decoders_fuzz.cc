@@ -1,0 +1,222 @@
+// Any bytes, to everything that decodes bytes of the network: the first byte chooses what, the rest is the input.
+//
+// Beside the sanitizers: what was decoded says the same when it is encoded and decoded again; an error says what is
+// wrong; texts for people are harmless whatever they were; and of handshakes between two members, with someone in
+// between who changes, repeats, exchanges and invents records, one ends well only if both sides have the same key and
+// heard exactly what the other one said.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "fuzz/script.h"
+#include "net/tcp/frame.h"
+#include "net/tcp/handshake.h"
+#include "net/wire.h"
+#include "scheduler/phrases.h"
+
+namespace byteps::fuzz {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+template <typename Message>
+void round_trip(Result<Message> (*decode)(Bytes), Bytes bytes) {
+  const Result<Message> message = decode(bytes);
+  if (!message.is_ok()) {
+    CHECK(!message.status().message().empty()) << "an error says what is wrong";
+    return;
+  }
+  const auto encoded = wire::encode(message.value());
+  const Result<Message> again = decode(encoded);
+  CHECK(again.is_ok()) << again.status().message();
+  CHECK(again.value() == message.value()) << "decoded twice, read differently";
+}
+
+void read_record(Bytes bytes) {
+  if (bytes.size() < tcp::kRecordHeadBytes) return;
+  const auto head = tcp::decode_record_head(bytes.first(tcp::kRecordHeadBytes));
+  if (head.is_ok()) CHECK_LE(head.value().body_bytes, tcp::kRecordBodyBytesMax);
+}
+
+void read_hello_body(Bytes bytes) {
+  const Result<Hello> hello = tcp::decode_hello_body(bytes);
+  if (!hello.is_ok()) return;
+  const auto again = tcp::decode_hello_body(
+      Bytes(tcp::encode_hello_record(hello.value(), auth::Nonce{})).subspan(tcp::kRecordHeadBytes));
+  CHECK(again.is_ok() && again.value() == hello.value());
+}
+
+void read_refusal(Bytes bytes) {
+  const Status why = tcp::decode_refusal(bytes);
+  CHECK(!why.is_ok()) << "a refusal is never ok";
+  for (const char c : why.message()) CHECK(c >= ' ' && c <= '~') << "a character for no log";
+}
+
+void read_prefix(Bytes bytes) {
+  if (bytes.size() < tcp::kPrefixBytes) return;
+  const auto raw = bytes.first<tcp::kPrefixBytes>();
+  tcp::Prefix prefix;
+  if (!tcp::decode(raw, prefix).is_ok()) return;
+  CHECK_LE(prefix.payload_bytes, kPayloadBytesMax);
+  CHECK_LE(prefix.header_bytes, kHeaderBytesMax);
+  std::array<std::byte, tcp::kPrefixBytes> encoded{};
+  tcp::encode(prefix, encoded);
+  CHECK(std::equal(raw.begin(), raw.end(), encoded.begin())) << "encoded to other bytes";
+}
+
+void read_text(Script script) {
+  const std::size_t bytes_max = script.below(64) + std::size_t{3};
+  const std::uint32_t code = script.number32();
+  const std::vector<std::byte> raw = script.bytes();
+  const std::string text(reinterpret_cast<const char*>(raw.data()), raw.size());
+  const std::string clean = printable(text, bytes_max);
+  CHECK_LE(clean.size(), bytes_max);
+  CHECK_EQ(printable(clean, bytes_max), clean) << "harmless only the second time";
+  for (const char c : clean) CHECK(static_cast<unsigned char>(c) >= ' ') << "a control character";
+  CHECK(clean.find("\xc2\x9b") == std::string::npos) << "a control character of two bytes";
+  const Status why = error_of({text, code}, Code::kMismatch);
+  CHECK(!why.is_ok() && !why.is(Code::kAgain) && !why.message().empty());
+}
+
+// ---- handshakes
+
+class Member {
+ public:
+  Member(auth::Side side, std::uint8_t number, std::string_view key)
+      : key_(key), is_accepting_(side == auth::Side::kAccepting) {
+    auth::Nonce nonce{};
+    nonce[0] = std::byte{number};
+    Hello self;
+    self.rank = number;
+    self.job_id = {};  // as if all jobs had the same: then only the keys differ
+    handshake_.emplace(side, self, nonce, key_);
+    if (!is_accepting_) said_.push_back(handshake_->own_hello());
+  }
+
+  // A record arrives, or what looks like one.
+  void take(const std::vector<std::byte>& record) {
+    if (ended_ || record.size() < tcp::kRecordHeadBytes) return;
+    const auto head = tcp::decode_record_head(Bytes(record).first(tcp::kRecordHeadBytes));
+    if (!head.is_ok()) return end();
+    if (head.value().body_bytes != record.size() - tcp::kRecordHeadBytes) return;  // not all here
+    const bool knew_job = handshake_->knows_job();
+    std::vector<std::byte> say;
+    const Status status = handshake_->take(head.value().kind, record, say);
+    if (!status.is_ok()) {
+      CHECK(!status.message().empty());
+      return end();
+    }
+    if (!knew_job && handshake_->knows_job()) heard_ = record;
+    split(say);
+    ended_ = handshake_->is_done();
+  }
+  bool is_done() const { return handshake_->is_done() && !failed_; }
+  // Each heard what the other one said, and the keys are equal.
+  bool fits(const Member& other) const {
+    return heard_ == other.handshake_->own_hello() && is_accepting_ != other.is_accepting_ &&
+           std::equal(key_.secret().begin(), key_.secret().end(), other.key_.secret().begin(),
+                      other.key_.secret().end()) &&
+           other.heard_ == handshake_->own_hello();
+  }
+  std::deque<std::vector<std::byte>>& said() { return said_; }
+
+ private:
+  void end() {
+    ended_ = true;
+    failed_ = true;
+  }
+  void split(Bytes say) {
+    while (!say.empty()) {
+      const auto head = tcp::decode_record_head(say.first(tcp::kRecordHeadBytes));
+      const std::size_t bytes = tcp::kRecordHeadBytes + head.value().body_bytes;
+      said_.emplace_back(say.begin(), say.begin() + static_cast<std::ptrdiff_t>(bytes));
+      say = say.subspan(bytes);
+    }
+  }
+
+  const JobKey key_;
+  const bool is_accepting_;
+  std::optional<tcp::Handshake> handshake_;
+  std::vector<std::byte> heard_;             // the Hello that it took
+  std::deque<std::vector<std::byte>> said_;  // records
+  bool ended_ = false;
+  bool failed_ = false;
+};
+
+// Two connections between members of a job, and one of a stranger, all through someone who does as the script says.
+void shake_hands(Script script) {
+  static constexpr const char* kKeys[] = {"the key", "the key", "the key", "the key", "no key", ""};
+  std::deque<Member> members;
+  for (std::uint8_t i = 0; i < 6; ++i) {
+    members.emplace_back(i % 2 == 0 ? auth::Side::kConnecting : auth::Side::kAccepting, i,
+                         kKeys[i]);
+  }
+  for (int step = 0; step < 60 && !script.done(); ++step) {
+    Member& from = members[script.below(6)];
+    Member& to = members[script.below(6)];
+    if (from.said().empty()) continue;
+    std::vector<std::byte> record = from.said()[script.below(
+        static_cast<std::uint32_t>(from.said().size()))];  // also one that was delivered before
+    const std::uint32_t what = script.below(8);
+    if (what == 0) script.mutate(record);
+    if (what == 1) record = script.bytes();
+    to.take(record);
+  }
+  for (const Member& member : members) {
+    if (!member.is_done()) continue;
+    CHECK(std::any_of(members.begin(), members.end(), [&](const Member& other) {
+      return &other != &member && member.fits(other);
+    })) << "a handshake ended well without the one that it was with";
+  }
+}
+
+void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
+  const Bytes bytes = std::as_bytes(std::span(data, size));
+  switch (what) {
+    case 0:
+      return round_trip(wire::decode_header, bytes);
+    case 1:
+      return round_trip(wire::decode_declare, bytes);
+    case 2:
+      return round_trip(wire::decode_text, bytes);
+    case 3:
+      return round_trip(wire::decode_join, bytes);
+    case 4:
+      return round_trip(wire::decode_roster, bytes);
+    case 5:
+      return round_trip(wire::decode_leave, bytes);
+    case 6:
+      return round_trip(wire::decode_barrier, bytes);
+    case 7:
+      return round_trip(wire::decode_hello, bytes);
+    case 8:
+      return read_record(bytes);
+    case 9:
+      return read_hello_body(bytes);
+    case 10:
+      return read_refusal(bytes);
+    case 11:
+      return read_prefix(bytes);
+    case 12:
+      return read_text(Script(data, size));
+    case 13:
+      return shake_hands(Script(data, size));
+  }
+}
+
+}  // namespace
+}  // namespace byteps::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size > 0) byteps::fuzz::decode(data[0] % 14, data + 1, size - 1);
+  return 0;
+}

@@ -1,0 +1,333 @@
+// The bytes of two connections, received in any pieces, into the code that makes events of them
+// (net/tcp/inbox.h), while landings come and go. The two share their staging memory, as those of a transport do.
+//
+// The input is a script (fuzz/script.h). Beside the sanitizers:
+//  - the messages come in order, each once, whole, and as they were sent, until bytes that are no frame;
+//  - a message is missing only if its landing was withdrawn while a part of it was there;
+//  - what a poll gave out is still right at its end, whatever came after it on either connection;
+//  - nothing is written outside of the places that messages name in a landing, and nothing into a landing after
+//    it was withdrawn: its memory is freed then;
+//  - memory is taken for what came, never for a length that was announced.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/check.h"
+#include "fuzz/script.h"
+#include "net/tcp/frame.h"
+#include "net/tcp/inbox.h"
+
+namespace byteps::fuzz {
+namespace {
+
+constexpr std::size_t kBatchBytes = 4096;
+constexpr std::byte kUntouched{0xcc};
+constexpr std::uint32_t kTags = 3;
+
+struct Message {
+  std::vector<std::byte> header;
+  std::vector<std::byte> payload;
+  LandingTag landing = kNoLanding;
+  std::uint64_t landing_offset = 0;
+  std::size_t begin = 0;  // of its frame in the stream
+  std::size_t end = 0;
+  bool may_be_missing = false;
+};
+
+struct Landing {
+  std::unique_ptr<std::byte[]> memory;
+  std::size_t bytes = 0;
+  std::vector<bool> named;  // by byte: some message may have been written there
+};
+
+class Stream {
+ public:
+  explicit Stream(std::uint32_t number) : peer_(number + 1) {}
+
+  // ---- what the other side sends
+
+  void add_message(Script& script) {
+    Message message;
+    message.header = pattern(script.flag() ? 48 : script.below(kHeaderBytesMax), script.byte());
+    message.payload = pattern(payload_bytes(script), script.byte());
+    message.landing = script.below(kTags + 1);
+    message.landing_offset = script.flag() ? script.below(64) : script.number();
+    message.begin = bytes_.size();
+    append(encode_frame(message));
+    message.end = bytes_.size();
+    name_place(message);
+    if (!broken_) expected_.push_back(std::move(message));
+  }
+  void add_nonsense(Script& script) {
+    std::vector<std::byte> frame =
+        encode_frame({pattern(script.below(64), 1), pattern(script.below(64), 2)});
+    script.mutate(frame);
+    append(frame);
+    broken_ = true;  // somewhere; nothing is claimed about what follows
+  }
+  // A frame that announces more than ever comes.
+  void announce(Script& script) {
+    tcp::Prefix prefix;
+    prefix.payload_bytes = script.flag() ? script.number32() : std::uint32_t{4} << 20;
+    prefix.header_bytes = static_cast<std::uint16_t>(script.number());
+    prefix.landing = script.below(kTags + 1);
+    std::vector<std::byte> frame(tcp::kPrefixBytes);
+    tcp::encode(prefix, std::span<std::byte, tcp::kPrefixBytes>(frame.data(), frame.size()));
+    append(frame);
+    broken_ = true;
+    // Whatever comes now may be its payload.
+    for (auto& [tag, landing] : landings_) landing.named.assign(landing.bytes, true);
+  }
+
+  // ---- the owner
+
+  void land(Script& script) {
+    const LandingTag tag = 1 + script.below(kTags);
+    if (landings_.contains(tag)) withdraw(tag);
+    Landing landing;
+    landing.bytes = script.flag() ? script.byte() : std::size_t{16} * script.byte();
+    landing.memory.reset(new std::byte[landing.bytes]);
+    std::fill_n(landing.memory.get(), landing.bytes, kUntouched);
+    landing.named.assign(landing.bytes, broken_);
+    inbox_.land(tag, {landing.memory.get(), landing.bytes});
+    landings_[tag] = std::move(landing);
+    for (const Message& message : expected_) name_place(message);
+  }
+  void withdraw(LandingTag tag) {
+    const auto found = landings_.find(tag);
+    if (found == landings_.end()) return;
+    inbox_.withdraw(tag);
+    for (Message& message : expected_) {
+      const bool is_half_here = message.begin < fed_ && fed_ <= message.end;
+      message.may_be_missing |= message.landing == tag && is_half_here;
+    }
+    landings_.erase(found);  // freed
+  }
+
+  // ---- the transport
+
+  bool has_ended() const { return ended_; }
+
+  // Receives at most `bytes` of what was sent, as often as `reads`, into events.
+  void receive(tcp::Staging& staging, std::size_t bytes, std::size_t reads,
+               std::vector<Event>& events, std::size_t& event_count) {
+    for (; reads > 0 && !ended_; --reads) {
+      tcp::EventSpan out(std::span(events).subspan(event_count));
+      if (out.full()) return;
+      if (!inbox_.has_backlog()) {
+        if (staging.room().size() < inbox_.room_wanted(staging)) return;
+        const tcp::Inbox::Places places = inbox_.places(staging, bytes);
+        CHECK(places.count > 0 && places.bytes > 0) << "nowhere to receive";
+        inbox_.received(fill(places, bytes), places, staging);
+      }
+      const Status status = inbox_.parse(peer_, staging, out);
+      event_count += out.count();
+      if (!status.is_ok()) {
+        CHECK(broken_) << "good bytes are refused: " << status.text();
+        ended_ = true;
+        inbox_.clear(staging);
+      }
+    }
+  }
+  // One event of a poll that is still valid. `overwritten`: what landed may have been replaced by what came later.
+  void check(const Event& event, bool overwritten) {
+    if (event.landed) check_inside(event.payload);
+    const auto is_it = [&](const Message& message) {
+      return std::equal(event.header.begin(), event.header.end(), message.header.begin(),
+                        message.header.end()) &&
+             event.payload.size() == message.payload.size() &&
+             (overwritten ||
+              std::equal(event.payload.begin(), event.payload.end(), message.payload.begin()));
+    };
+    while (!expected_.empty() && expected_.front().may_be_missing && !is_it(expected_.front())) {
+      expected_.pop_front();
+    }
+    if (expected_.empty()) {
+      CHECK(broken_) << "a message that nobody sent";
+      return;
+    }
+    CHECK(is_it(expected_.front())) << "not the message that was sent";
+    expected_.pop_front();
+  }
+  void check_landings() const {
+    for (const auto& [tag, landing] : landings_) {
+      for (std::size_t i = 0; i < landing.bytes; ++i) {
+        CHECK(landing.named[i] || landing.memory[i] == kUntouched) << "written beside its place";
+      }
+    }
+  }
+  // A landed payload is here in part: it may be written over what landed before it.
+  bool is_within_landing() const {
+    return std::any_of(expected_.begin(), expected_.end(), [&](const Message& message) {
+      return message.landing != kNoLanding && message.begin < fed_ && fed_ < message.end;
+    });
+  }
+  bool is_broken() const { return broken_; }
+  bool is_dry() const { return fed_ == bytes_.size(); }
+  void check_end() const {
+    if (broken_) return;
+    CHECK(!ended_);
+    for (const Message& message : expected_)
+      CHECK(message.may_be_missing) << "a message is missing";
+  }
+  void clear(tcp::Staging& staging) { inbox_.clear(staging); }
+  std::size_t sent_bytes() const { return bytes_.size(); }
+  PeerId peer() const { return peer_; }
+
+ private:
+  static std::vector<std::byte> pattern(std::size_t count, std::uint8_t first) {
+    std::vector<std::byte> bytes(count);
+    for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(first + 7 * i);
+    return bytes;
+  }
+  static std::size_t payload_bytes(Script& script) {
+    switch (script.below(4)) {
+      case 0:
+        return script.byte();
+      case 1:
+        return std::size_t{16} * script.byte();
+      case 2:
+        return std::size_t{256} * script.byte();
+      default:
+        return 0;
+    }
+  }
+  static std::vector<std::byte> encode_frame(const Message& message) {
+    tcp::Prefix prefix;
+    prefix.payload_bytes = static_cast<std::uint32_t>(message.payload.size());
+    prefix.header_bytes = static_cast<std::uint16_t>(message.header.size());
+    prefix.landing = message.landing;
+    prefix.landing_offset = message.landing_offset;
+    std::vector<std::byte> frame(tcp::kPrefixBytes);
+    tcp::encode(prefix, std::span<std::byte, tcp::kPrefixBytes>(frame.data(), frame.size()));
+    frame.insert(frame.end(), message.header.begin(), message.header.end());
+    frame.insert(frame.end(), message.payload.begin(), message.payload.end());
+    return frame;
+  }
+  void append(const std::vector<std::byte>& more) {
+    bytes_.insert(bytes_.end(), more.begin(), more.end());
+  }
+  void name_place(const Message& message) {
+    const auto found = landings_.find(message.landing);
+    if (found == landings_.end()) return;
+    Landing& landing = found->second;
+    if (message.landing_offset > landing.bytes) return;
+    if (message.payload.size() > landing.bytes - message.landing_offset) return;
+    std::fill_n(landing.named.begin() + static_cast<std::ptrdiff_t>(message.landing_offset),
+                message.payload.size(), true);
+  }
+  std::size_t fill(const tcp::Inbox::Places& places, std::size_t bytes_max) {
+    std::size_t count = 0;
+    for (int i = 0; i < places.count; ++i) {
+      const iovec& entry = places.entries[static_cast<std::size_t>(i)];
+      const std::size_t piece = std::min({entry.iov_len, bytes_max - count, bytes_.size() - fed_});
+      if (piece > 0) std::memcpy(entry.iov_base, bytes_.data() + fed_, piece);
+      fed_ += piece;
+      count += piece;
+      if (piece < entry.iov_len) break;
+    }
+    return count;
+  }
+  void check_inside(std::span<const std::byte> payload) const {
+    const bool inside = std::any_of(landings_.begin(), landings_.end(), [&](const auto& each) {
+      const std::byte* memory = each.second.memory.get();
+      return payload.data() >= memory &&
+             payload.data() + payload.size() <= memory + each.second.bytes;
+    });
+    CHECK(inside) << "landed outside of all landings";
+  }
+
+  const PeerId peer_;
+  tcp::Inbox inbox_;
+  std::vector<std::byte> bytes_;
+  std::size_t fed_ = 0;
+  std::deque<Message> expected_;
+  std::map<LandingTag, Landing> landings_;
+  bool broken_ = false;
+  bool ended_ = false;
+};
+
+class Target {
+ public:
+  explicit Target(Script script) : script_(script) {}
+
+  void run() {
+    staging_.begin_poll();
+    for (int step = 0; step < 400 && !script_.done(); ++step) act();
+    for (int i = 0; i < 4000; ++i) {
+      poll(kBatchBytes, 8, 8);
+      if (streams_[0].is_dry() && streams_[1].is_dry() && last_count_ == 0) break;
+    }
+    for (Stream& stream : streams_) stream.check_end();
+    for (Stream& stream : streams_) stream.clear(staging_);
+  }
+
+ private:
+  void act() {
+    Stream& stream = streams_[script_.below(2)];
+    switch (script_.below(10)) {
+      case 0:
+      case 1:
+      case 2:
+        if (stream.sent_bytes() < 500000) stream.add_message(script_);
+        return;
+      case 3:
+        if (script_.below(8) == 0) stream.add_nonsense(script_);
+        return;
+      case 4:
+        if (script_.below(8) == 0) stream.announce(script_);
+        return;
+      case 5:
+        return stream.land(script_);
+      case 6:
+        return stream.withdraw(1 + script_.below(kTags));
+      case 7:
+        return poll(1 + script_.byte(), 1 + script_.below(4), 1 + script_.below(8));
+      case 8:
+        return poll(std::size_t{64} * (1 + script_.byte()), 1 + script_.below(4), 8);
+      case 9:
+        return poll(kBatchBytes, 4, 8);
+    }
+  }
+
+  static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+    return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+  }
+
+  // One poll() of a transport: both connections, then what it gave out is looked at.
+  void poll(std::size_t bytes, std::size_t reads, std::size_t events_max) {
+    staging_.begin_poll();
+    std::vector<Event> events(events_max);
+    std::size_t count = 0;
+    for (Stream& stream : streams_) stream.receive(staging_, bytes, reads, events, count);
+    const std::array<bool, 2> within = {streams_[0].is_within_landing(),
+                                        streams_[1].is_within_landing()};
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t which = events[i].peer == streams_[0].peer() ? 0 : 1;
+      bool overwritten = events[i].landed && (within[which] || streams_[which].is_broken());
+      for (std::size_t later = i + 1; later < count; ++later) {
+        overwritten |= events[i].landed && overlap(events[i].payload, events[later].payload);
+      }
+      streams_[which].check(events[i], overwritten);
+    }
+    for (const Stream& stream : streams_) stream.check_landings();
+    last_count_ = count;
+  }
+
+  Script script_;
+  tcp::Staging staging_{kBatchBytes};
+  std::array<Stream, 2> streams_{Stream(0), Stream(1)};
+  std::size_t last_count_ = 0;
+};
+
+}  // namespace
+}  // namespace byteps::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  byteps::fuzz::Target(byteps::fuzz::Script(data, size)).run();
+  return 0;
+}
