@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "kernels/kernels.h"
 #include "net/tcp/address.h"
 #include "scheduler/phrases.h"
 
@@ -81,6 +82,34 @@ void say_events(const Log& log, const Status& outcome) {
     LOG(log, kError) << "the last events are in " << path << "; bps why reads them";
 }
 
+int check_settings(const Environment& environment) {
+  const auto say = [](const char* word, const std::string& text) {
+    std::printf("%s %s\n", word, text.c_str());
+  };
+  say("byteps", BYTEPS_VERSION);
+  say("protocol", std::to_string(Hello::kProtocolVersion));
+  say("kernels", best_kernels().target);
+  Role role = Role::kWorker;  // as in parse_environment()
+  const auto said = environment.find("DMLC_ROLE");
+  for (const Role each : {Role::kScheduler, Role::kServer}) {
+    if (said != environment.end() && said->second == name(each)) role = each;
+  }
+  const Result<ParsedEnvironment> parsed = parse_environment(role, environment);
+  if (!parsed.is_ok()) {
+    say("error", parsed.status().message());
+    return kExitBadSettings;
+  }
+  for (const std::string& warning : parsed.value().warnings) say("warning", warning);
+  if (role != Role::kServer) return kExitOk;
+  const Result<std::string> host = advertised_host(parsed.value());
+  if (!host.is_ok()) {
+    say("error", "own address: " + host.status().message());
+    return kExitBadSettings;
+  }
+  say("own_address", host.value());
+  return kExitOk;
+}
+
 int handle_arguments(int argc, char** argv, std::string_view help) {
   if (argc == 1) return -1;
   const std::string_view first(argv[1]);
@@ -88,6 +117,7 @@ int handle_arguments(int argc, char** argv, std::string_view help) {
     std::printf("%.*s", static_cast<int>(help.size()), help.data());
     return kExitOk;
   }
+  if (argc == 2 && first == "--check") return check_settings(process_environment());
   if (argc == 2 && first == "--version") {
     std::printf("byteps %s\n", BYTEPS_VERSION);
     return kExitOk;

@@ -48,6 +48,9 @@ HELD_BY_SCHEDULER = frozenset(["worker", "server"])
 ALL = frozenset(["worker", "server", "scheduler"])
 
 
+Order = Tuple[Link, Dict[str, Any]]  # what the agent at the other end is told to start
+
+
 class Step(NamedTuple):
     """A signal to come, on the way to the end."""
 
@@ -116,7 +119,7 @@ class Crew:
         self._scheduler_is_here = any(m.process.role == "scheduler" for m in self._members)
         self._signal_in, self._signal_out = socket.socketpair()
 
-    def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Tuple[Link, dict]] = ()) -> int:
+    def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Order] = ()) -> int:
         """Returns the exit code. The calling thread must be the main one. orders: what the agents are told to start."""
         begin_s = time.monotonic()
         own_keeper = None if keeper else Keeper()

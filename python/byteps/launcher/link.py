@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Deque, Dict, List, Optional, Sequence
+from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence
 
 from byteps.launcher import frames, sessions
 from byteps.launcher.frames import BadFrame, Frame, FrameReader, Kind
@@ -182,11 +182,15 @@ class Link:
         self.child.stderr.close()
         keeper.forget(self.child.pid)
 
+    def command_by_hand(self) -> str:
+        """The ssh command for a person, who may be asked for something."""
+        return shlex.join([word for word in self._command[:-1] if word not in OPTIONS])
+
     def why_unreachable(self) -> str:
         """After the link was lost before the agent was there: what happened, and a command to find out more."""
         name = self.host.name
         if self.code == SSH_FAILED:
-            by_hand = shlex.join([word for word in self._command[:-1] if word not in OPTIONS])
+            by_hand = self.command_by_hand()
             return f"host {name} cannot be reached over ssh: {self.lost}; try by hand: {by_hand} true"
         if "No module named" in self.lost:
             return (
@@ -234,9 +238,20 @@ def ask_all(
     links: Sequence[Link], selector: selectors.BaseSelector, timeout_s: float, question: str, **details: Any
 ) -> List[Any]:
     """One answer per link; None from one that is lost or does not answer in time."""
-    for link in links:
+    return ask_each(links, selector, timeout_s, question, [details] * len(links))
+
+
+def ask_each(
+    links: Sequence[Link],
+    selector: selectors.BaseSelector,
+    timeout_s: float,
+    question: str,
+    details: Sequence[Mapping[str, Any]],
+) -> List[Any]:
+    """The same, with details of its own for each."""
+    for link, own in zip(links, details):
         link.replies.clear()
-        link.ask(question, **details)
+        link.ask(question, **own)
     deadline_s = time.monotonic() + timeout_s
     while any(not link.replies and link.lost is None for link in links) and time.monotonic() < deadline_s:
         wait(links, selector, 0.2)

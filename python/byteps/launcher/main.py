@@ -7,10 +7,10 @@ import os
 import shlex
 import signal
 import sys
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from byteps.launcher import hosts, plan
-from byteps.launcher.crew import Crew
+from byteps.launcher.crew import Crew, Order
 from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job
 from byteps.launcher.hostfile import BadHostfile, read_hosts
 from byteps.launcher.hosts import BadHosts
@@ -52,8 +52,8 @@ NVIDIA_VISIBLE_DEVICES, or BYTEPS_LOCAL_SIZE, or 1.
 
 The command is run as given, without a shell; a single argument with spaces is split as a shell would.
 Exit code: 0 when all workers ended with 0; that of the process that failed (128 + n for signal n); 2 when an option
-or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist; 255 when a host cannot
-be reached.
+or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist; 255 when a
+host cannot be reached.
 All variables: docs/env.md.
 """
 
@@ -197,10 +197,8 @@ def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str
         links = hosts.reach(listed, options.ssh, options.python, keeper)
         port = hosts.scheduler_port(links[0], environ)
         job = hosts.job_plan(links, address, port, command, common, options.shards)
-        screen = Screen()
-        screen.say(job.summary)
         orders = hosts.start_messages(job, options.folder or hosts.own_folder(), key)
-        return Crew(job, screen, options.grace, not options.no_prefix).run(keeper, orders)
+        return run(job, options.grace, not options.no_prefix, keeper, orders)
     finally:
         hosts.release(links, keeper)
         keeper.dismiss()
@@ -242,7 +240,9 @@ def become(process: plan.Process) -> None:
     os.execve(process.command[0], process.command, process.environ)
 
 
-def run(job: Plan, grace_s: float, has_prefix: bool) -> int:
+def run(
+    job: Plan, grace_s: float, has_prefix: bool, keeper: Optional[Keeper] = None, orders: Sequence[Order] = ()
+) -> int:
     screen = Screen()
     recordings = Recordings(job.processes[0].environ)
     recordings.give(job)
@@ -250,7 +250,7 @@ def run(job: Plan, grace_s: float, has_prefix: bool) -> int:
     result = 1
     try:
         screen.say(job.summary)
-        result = crew.run()
+        result = crew.run(keeper, orders)
         return result
     finally:
         recordings.close(result, crew.story(), crew.interrupted_by is not None, screen.say)

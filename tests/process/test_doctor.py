@@ -1,0 +1,361 @@
+"""bps doctor: each finding is provoked for real where this machine lets us, and comes with a command that fixes it."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from byteps import doctor_checks, doctor_findings
+from byteps.doctor_findings import OK, PROBLEM, WARNING, JobSize
+from conftest import MARK, free_port
+from sshd import sshd, stand_in  # noqa: F401, fixtures
+
+PYTHON = sys.executable
+TWO_HOSTS = "127.0.0.1 workers=1 servers=1\n127.0.0.2 workers=1 servers=1\n"
+SERVER = {
+    "DMLC_ROLE": "server",
+    "DMLC_NUM_WORKER": "2",
+    "DMLC_NUM_SERVER": "1",
+    "DMLC_PS_ROOT_URI": "127.0.0.1",
+    "DMLC_PS_ROOT_PORT": "9000",
+    "BYTEPS_JOB_KEY": "a key of enough length",
+}
+may_unshare = pytest.mark.skipif(
+    subprocess.run(["unshare", "-m", "-n", "true"], capture_output=True).returncode != 0,
+    reason="this user may not make namespaces (run as root)",
+)
+
+
+def doctor(place, *arguments, environ=(), before=(), **options):
+    """Exit code and findings; `before`: a command that runs it."""
+    command = [*before, PYTHON, "-m", "byteps.bps", "doctor", "--json", *arguments]
+    process = place.start(command, environ, **options)
+    out, err = process.communicate(timeout=90)
+    assert out, err
+    return process.returncode, json.loads(out)
+
+
+def found(findings, check, host=None):
+    return [each for each in findings if each["check"] == check and host in (None, each["host"])]
+
+
+def the(findings, check, host=None):
+    (one,) = found(findings, check, host)
+    return one
+
+
+def on_hosts(place, ssh, text=TWO_HOSTS):
+    (place.folder / "hosts").write_text(text)
+    return ["--hosts", str(place.folder / "hosts"), "--ssh", ssh]
+
+
+# ---- this machine
+
+
+def test_this_machine_is_looked_at_without_any_settings(place):
+    code, findings = doctor(place)
+    assert code == 0, findings
+    checks = {each["check"] for each in findings}
+    assert checks >= {"byteps", "CPU kernels", "variables", "address", "/dev/shm", "open files", "locked memory", "TCP"}
+    assert the(findings, "variables")["level"] == OK
+    assert place.left() == []
+
+
+def test_for_people_it_is_a_table_with_the_worst_last(place):
+    command = [PYTHON, "-m", "byteps.bps", "doctor"]
+    process = place.start(command, {"BYTEPS_LOG_LEVEL": "LOUD"})
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    lines = out.splitlines()
+    assert lines[-1].startswith("1 problem, ")
+    assert "problem" in lines[-4] and "BYTEPS_LOG_LEVEL='LOUD' is not valid: it takes TRACE" in lines[-4]
+    assert lines[-3].strip().startswith("fix:  unset BYTEPS_LOG_LEVEL")
+    assert "bps doctor: looking at this machine ..." in err
+
+
+@pytest.mark.parametrize(
+    "environ, level, text, fix",
+    [
+        ({"BYTEPS_FAILURE_TIMEOUT_MS": "3s"}, PROBLEM, "BYTEPS_FAILURE_TIMEOUT_MS='3s'", "BYTEPS_FAILURE_TIMEOUT_MS"),
+        ({"BYTEPS_LOGLEVEL": "INFO"}, WARNING, "did you mean BYTEPS_LOG_LEVEL", "unset BYTEPS_LOGLEVEL"),
+        ({**SERVER, "DMLC_NUM_SERVER": ""}, PROBLEM, "DMLC_NUM_SERVER is missing", "export DMLC_NUM_SERVER="),
+        (
+            {**SERVER, "BYTEPS_JOB_KEY": "", "DMLC_PS_ROOT_URI": "10.0.0.1"},
+            PROBLEM,
+            "the job has no key",
+            "openssl rand -hex 16",
+        ),
+        ({**SERVER, "DMLC_INTERFACE": "none0"}, PROBLEM, "interface 'none0' does not exist; there are", ""),
+    ],
+)
+def test_a_wrong_variable_is_found_by_the_check_of_the_executables(place, environ, level, text, fix):
+    code, findings = doctor(place, environ=environ)
+    (variables,) = [each for each in found(findings, "variables") if text in each["text"]]
+    assert variables["level"] == level and fix in variables["fix"]
+    assert code == (1 if level == PROBLEM else 0)
+
+
+@pytest.mark.parametrize("hard, fix", [(4096, "ulimit -n 4096"), (100, "/etc/security/limits.d/byteps.conf")])
+def test_too_few_open_files_for_a_job_of_this_size(place, hard, fix):
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))  # noqa: E731
+    environ = {**SERVER, "DMLC_NUM_WORKER": "512", "BYTEPS_SERVER_ENGINE_THREAD": "2"}
+    code, findings = doctor(place, environ=environ, preexec_fn=limit)
+    files = the(findings, "open files")
+    assert (code, files["level"]) == (1, PROBLEM)
+    assert "100 may be open; a server of this job needs about 1094" in files["text"] and fix in files["fix"]
+
+
+@may_unshare
+def test_a_small_shared_memory(place):
+    small = "mount -t tmpfs -o size=16m tmpfs /dev/shm && exec \"$@\""
+    code, findings = doctor(place, before=["unshare", "-m", "sh", "-c", small, "sh"])
+    shared = the(findings, "/dev/shm")
+    assert shared["level"] == WARNING and "0.02 GiB" in shared["text"] and "remount,size=" in shared["fix"]
+
+
+@may_unshare
+def test_small_socket_buffers(place):
+    small = 'echo "4096 65536 1000000" >/proc/sys/net/ipv4/tcp_rmem && exec "$@"'
+    code, findings = doctor(place, before=["unshare", "-n", "sh", "-c", small, "sh"])
+    tcp = the(findings, "TCP")
+    assert tcp["level"] == WARNING and "net.ipv4.tcp_rmem may grow to 1000000 bytes" in tcp["text"]
+    assert tcp["fix"] == 'sysctl -w net.ipv4.tcp_rmem="4096 65536 16777216"'
+
+
+@may_unshare
+def test_the_chosen_address_is_told_and_how_to_choose_another(place):
+    two = "ip link add a0 type veth peer name a1 && ip link add b0 type veth peer name b1 && "
+    two += "ip addr add 10.9.0.1/24 dev a0 && ip addr add 10.8.0.1/24 dev b0 && "
+    two += 'for i in lo a0 a1 b0 b1; do ip link set $i up; done && exec "$@"'
+    if subprocess.run(["unshare", "-n", "sh", "-c", two, "sh", "true"], capture_output=True).returncode != 0:
+        pytest.skip("no veth interfaces here")
+    code, findings = doctor(
+        place,
+        environ={**SERVER, "DMLC_PS_ROOT_URI": "10.9.0.7"},
+        before=["unshare", "-n", "sh", "-c", two, "sh"],
+    )
+    address = the(findings, "address")
+    assert address["text"].startswith("others are told 10.9.0.1 (a0); there are also b0 10.8.0.1"), address
+    assert "DMLC_INTERFACE=b0 would choose that one" in address["text"]
+    scheduler = the(findings, "reaches the scheduler")  # nobody is there
+    assert scheduler["level"] == PROBLEM and "10.9.0.7:9000" in scheduler["text"] and scheduler["fix"], scheduler
+
+
+def test_a_scheduler_port_that_is_taken(place):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, findings = doctor(place, environ={**SERVER, "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": str(port)})
+    trouble = the(findings, "scheduler port")
+    assert (code, trouble["level"]) == (1, PROBLEM)
+    assert f"DMLC_PS_ROOT_PORT={port}: address already in use" in trouble["text"] and "ss -ltnp" in trouble["fix"]
+    code, findings = doctor(place, environ={**SERVER, "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": str(port)})
+    assert (code, the(findings, "scheduler port")["level"]) == (0, OK)
+
+
+def test_a_scheduler_that_is_not_started_yet_is_no_problem_but_an_unknown_name_is(place):
+    code, findings = doctor(place, environ={**SERVER, "DMLC_PS_ROOT_PORT": str(free_port())})
+    assert code == 0 and "no scheduler runs there yet" in the(findings, "reaches the scheduler")["text"]
+    environ = {**SERVER, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": "0", "DMLC_PS_ROOT_URI": "scheduler.invalid"}
+    code, findings = doctor(place, environ=environ)
+    assert code == 1 and "scheduler.invalid cannot be looked up" in the(findings, "reaches the scheduler")["text"]
+
+
+@pytest.mark.parametrize(
+    "content, mode, level, text, fix",
+    [
+        ("a key of enough length", 0o600, OK, "fingerprint", ""),
+        ("a key of enough length", 0o644, WARNING, "others may read", "chmod 600"),
+        ("tiny k", 0o600, PROBLEM, "shorter than 16 bytes", "openssl rand -hex 16"),
+        (None, 0, PROBLEM, "no such file", ""),
+    ],
+)
+def test_the_key_file(place, content, mode, level, text, fix):
+    file = place.folder / "job.key"
+    if content is not None:
+        file.write_text(content + "\n")
+        file.chmod(mode)
+    code, findings = doctor(place, environ={"BYTEPS_JOB_KEY_FILE": str(file)})
+    key = the(findings, "job key")
+    assert key["level"] == level and text in key["text"] and fix in key["fix"]
+    assert code == (1 if level == PROBLEM else 0)
+    if content is not None:
+        assert content not in json.dumps(findings)
+
+
+# ---- the hosts of a job
+
+
+def test_two_hosts_over_ssh_are_checked_and_nothing_is_left(place, sshd):
+    code, findings = doctor(place, *on_hosts(place, sshd.command))
+    assert code == 0, findings
+    for source in ("127.0.0.1", "127.0.0.2"):
+        assert the(findings, "ssh", source)["level"] == OK
+        assert the(findings, "address", source)["text"].startswith(f"others are told {source}")
+        for target in ("127.0.0.1", "127.0.0.2"):
+            assert the(findings, f"reaches {target}", source)["level"] == OK
+        assert the(findings, "clock", source)["level"] == OK
+    assert place.left(wait_s=5) == []
+
+
+def test_a_host_that_cannot_be_reached_over_ssh_does_not_hide_the_others(place, stand_in):
+    (place.folder / "gone").write_text("127.0.0.2\n")
+    code, findings = doctor(place, *on_hosts(place, stand_in))
+    assert code == 1
+    gone = the(findings, "ssh", "127.0.0.2")
+    assert gone["level"] == PROBLEM and "No route to host" in gone["text"] and gone["fix"].endswith("127.0.0.2 true")
+    assert the(findings, "reaches 127.0.0.1", "127.0.0.1")["level"] == OK
+
+
+@may_unshare
+def test_a_pair_that_cannot_connect_is_a_problem_in_each_direction(place, stand_in):
+    cut_off = place.folder / "cut_off_ssh"  # the second host is in a network of its own, where nothing is up
+    cut_off.write_text(
+        f'#!/bin/sh\ncase "$*" in *127.0.0.2*) exec unshare -n {stand_in} "$@";; esac\nexec {stand_in} "$@"\n'
+    )
+    cut_off.chmod(0o755)
+    code, findings = doctor(place, *on_hosts(place, str(cut_off)))
+    assert code == 1
+    there, back = the(findings, "reaches 127.0.0.2", "127.0.0.1"), the(findings, "reaches 127.0.0.1", "127.0.0.2")
+    assert there["level"] == PROBLEM and "refused" in there["text"] and there["fix"]
+    assert back["level"] == PROBLEM and "unreachable" in back["text"]
+    assert back["fix"].startswith("ip route get 127.0.0.1")
+    assert the(findings, "reaches 127.0.0.1", "127.0.0.1")["level"] == OK
+
+
+def test_a_pair_that_the_job_does_not_use_is_a_warning(place, stand_in):
+    text = "127.0.0.1 workers=1\n127.0.0.2 workers=1 address=127.0.0.256\n127.0.0.3 servers=1\n"
+    code, findings = doctor(place, *on_hosts(place, stand_in, text))
+    assert code == 0, findings
+    unused = the(findings, "reaches 127.0.0.2", "127.0.0.1")
+    assert unused["level"] == WARNING and "127.0.0.256 cannot be looked up" in unused["text"]
+    assert "this job does not need it" in unused["text"] and "/etc/hosts" in unused["fix"]
+
+
+def test_a_scheduler_port_that_is_taken_on_the_first_host(place, stand_in):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, findings = doctor(place, *on_hosts(place, stand_in), environ={"DMLC_PS_ROOT_PORT": str(port)})
+    assert code == 1
+    assert the(findings, "scheduler port", "127.0.0.1")["level"] == PROBLEM
+
+
+@may_unshare
+def test_keys_that_differ_between_hosts_are_found_and_not_shown(place, stand_in):
+    for name, text in (("job.key", "a key of enough length"), ("other.key", "another key of this length")):
+        (place.folder / name).write_text(text + "\n")
+        (place.folder / name).chmod(0o600)
+    differing = place.folder / "differing_ssh"
+    other = f"mount --bind {place.folder}/other.key {place.folder}/job.key && exec {stand_in} \"$@\""
+    differing.write_text(
+        "#!/bin/sh\n"
+        f"case \"$*\" in *127.0.0.2*) exec unshare -m sh -c '{other}' sh \"$@\";; esac\nexec {stand_in} \"$@\"\n"
+    )
+    differing.chmod(0o755)
+    environ = {"BYTEPS_JOB_KEY_FILE": "job.key"}  # the same file on each host: the path is made absolute here
+    code, findings = doctor(place, *on_hosts(place, str(differing)), environ=environ)
+    assert code == 1
+    assert the(findings, "job key", "127.0.0.1")["level"] == OK
+    differs = the(findings, "job key", "127.0.0.2")
+    assert differs["level"] == PROBLEM and "is another key than that of 127.0.0.1" in differs["text"]
+    assert differs["fix"].startswith("scp -p 127.0.0.1:")
+    assert "enough length" not in json.dumps(findings) and "of this length" not in json.dumps(findings)
+    code, findings = doctor(place, *on_hosts(place, stand_in), environ=environ)
+    assert code == 0 and len({each["text"] for each in found(findings, "job key")}) == 1
+
+
+def test_a_malformed_variable_is_found_on_every_host_that_gets_it(place, stand_in):
+    code, findings = doctor(place, *on_hosts(place, stand_in), environ={"BYTEPS_PARTITION_BYTES": "4MB"})
+    assert code == 1
+    bad = found(findings, "variables")
+    assert {each["host"] for each in bad} == {"127.0.0.1", "127.0.0.2"}
+    assert all("BYTEPS_PARTITION_BYTES='4MB' is not valid" in each["text"] for each in bad)
+
+
+def test_a_bad_hostfile_is_a_usage_error(place):
+    process = place.start([PYTHON, "-m", "byteps.bps", "doctor", "--hosts", "/no/such"])
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 2 and "the hostfile '/no/such' cannot be read" in err
+
+
+# ---- what cannot be provoked here
+
+
+def test_somebody_else_at_an_address_is_not_taken_for_the_host():
+    key = "k" * 32
+    (port,) = doctor_checks.listen([0], key)
+    try:
+        assert doctor_checks.connect("127.0.0.1", port, key)["ms"] >= 0
+        assert doctor_checks.connect("127.0.0.1", port, "another")["error"] == "somebody else answers there"
+    finally:
+        doctor_checks.end_listening()
+    with socket.create_server(("127.0.0.1", 0)) as parrot:
+
+        def repeat():
+            peer, _ = parrot.accept()
+            with peer:
+                peer.sendall(peer.recv(16) + bytes(32))
+                peer.recv(1)
+
+        threading.Thread(target=repeat, daemon=True).start()
+        said = doctor_checks.connect("127.0.0.1", parrot.getsockname()[1], key)
+    assert said["error"] == "somebody else answers there"
+    finding = doctor_findings.pair("a", "b", "10.0.0.2:9000", said, True)
+    assert finding.level == PROBLEM and "address=A behind b" in finding.fix
+
+
+def test_versions_that_differ_are_told_against_the_usual_one():
+    facts = {
+        host: {"settings": {"byteps": version}, "python": python}
+        for host, version, python in (("a", "0.1.0", "3.11.7"), ("b", "0.2.0", "3.11.7"), ("c", "0.1.0", "3.9.2"))
+    }
+    byteps, python = doctor_findings.versions(facts)
+    assert (byteps.host, byteps.level, byteps.fix) == ("b", PROBLEM, "pip install byteps==0.1.0")
+    assert (python.host, python.level) == ("c", WARNING) and "3.9.2, others have 3.11.7" in python.text
+
+
+def test_clocks_are_compared_with_their_error():
+    assert doctor_findings.clock("a", 0.15, 0.1).level == OK  # it may be 50 ms only
+    late = doctor_findings.clock("a", -2.0, 0.001)
+    assert late.level == WARNING and "-2000.0 ms against this machine, known to 1.0 ms" in late.text
+    assert late.fix == "timedatectl set-ntp true"
+
+
+def test_the_open_files_that_a_role_needs_grow_with_the_job():
+    size = JobSize(workers=64, servers=8, shards=16)
+    assert size.open_files("server") > 16 * 64
+    assert size.open_files("worker") > 8 * 16
+    assert size.open_files("scheduler") > 72
+
+
+def test_scalar_kernels_and_a_faster_interface_are_warnings():
+    said = {"byteps": "0.1.0", "protocol": "1", "kernels": "scalar", "warnings": []}
+    assert [each.level for each in doctor_findings.settings("a", said) if each.check == "CPU kernels"] == [WARNING]
+    facts = {
+        "settings": {"own_address": "10.0.0.1"},
+        "interfaces": [
+            {"name": "eth0", "address": "10.0.0.1", "mbit_per_s": 1000},
+            {"name": "ib0", "address": "10.1.0.1", "mbit_per_s": 100000},
+        ],
+    }
+    slow = doctor_findings.own_address("a", facts, True)
+    assert slow.level == WARNING and slow.fix.startswith("export DMLC_INTERFACE=ib0")
+
+
+def test_a_name_that_means_loopback_on_another_host_is_explained():
+    said = {"error": "connection refused", "address": "127.0.1.1"}
+    finding = doctor_findings.pair("a", "node2", "node2:9000", said, True)
+    assert "node2:9000 (127.0.1.1)" in finding.text and "/etc/hosts" in finding.fix
+
+
+def test_what_hosts_have_in_common_is_said_once():
+    same = [doctor_findings.Finding(host, "x", OK, "y") for host in ("a", "b")]
+    other = doctor_findings.Finding("a", "z", OK, "y")
+    assert [title for title, _ in doctor_findings.in_groups([*same, other], ["a", "b"])] == ["all", "a"]
