@@ -36,7 +36,9 @@ struct TimeoutConfig {
   }  // pause between two attempts to reach a peer
   TimeNs wanted_ns =
       5 * kMillisecond;  // an incomplete part older than this asks for the missing contributions
-  TimeNs start_ns = 600 * kSecond;        // joining gives up after this, naming who is missing
+  TimeNs start_ns =
+      600 *
+      kSecond;  // joining gives up after this, naming who is missing (members a failure_ns later than the scheduler)
   TimeNs first_notice_ns = 5 * kSecond;   // start-up says who is missing after this ...
   TimeNs notice_every_ns = 10 * kSecond;  // ... and again after this
 };

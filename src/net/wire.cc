@@ -254,6 +254,22 @@ void fields(Visitor& v, Barrier& m) {
   v.field(1, m.number);
 }
 template <typename Visitor>
+void fields(Visitor& v, Awaited& m) {
+  v.field(1, m.name);
+  v.field(2, m.key);
+  v.field(3, m.round);
+}
+template <typename Visitor>
+void fields(Visitor& v, NotBegun& m) {
+  v.field(1, m.key);
+  v.field(2, m.round);
+}
+template <typename Visitor>
+void fields(Visitor& v, Stalled& m) {
+  v.list(1, m.awaited);
+  v.list(2, m.not_begun);
+}
+template <typename Visitor>
 void fields(Visitor& v, Hello& m) {
   v.field(1, m.version);
   v.field(2, m.role);
@@ -317,9 +333,9 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
 
 bool known(std::uint8_t kind) {
   return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
-          kind <= static_cast<std::uint8_t>(Kind::kMismatch)) ||
+          kind <= static_cast<std::uint8_t>(Kind::kMissing)) ||
          (kind >= static_cast<std::uint8_t>(Kind::kJoin) &&
-          kind <= static_cast<std::uint8_t>(Kind::kWaiting));
+          kind <= static_cast<std::uint8_t>(Kind::kStalled));
 }
 
 }  // namespace
@@ -375,6 +391,9 @@ std::vector<std::byte> encode(const Leave& message) {
 std::vector<std::byte> encode(const Barrier& message) {
   return encode_fields(message);
 }
+std::vector<std::byte> encode(const Stalled& message) {
+  return encode_fields(message);
+}
 std::vector<std::byte> encode(const Hello& message) {
   return encode_fields(message);
 }
@@ -396,6 +415,9 @@ Result<Leave> decode_leave(std::span<const std::byte> bytes) {
 }
 Result<Barrier> decode_barrier(std::span<const std::byte> bytes) {
   return decode_fields<Barrier>(bytes);
+}
+Result<Stalled> decode_stalled(std::span<const std::byte> bytes) {
+  return decode_fields<Stalled>(bytes);
 }
 Result<Hello> decode_hello(std::span<const std::byte> bytes) {
   return decode_fields<Hello>(bytes);

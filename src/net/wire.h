@@ -47,7 +47,8 @@ enum class Kind : std::uint8_t {
   kWanted = 4,   // shard to worker: others wait for your contribution to (key, part, round)
   kForget = 5,   // worker to shard: this worker is done with the key for ever
   kMismatch =
-      6,  // shard to workers: declarations of a key disagree; ends its operations everywhere
+      6,         // shard to workers: declarations of a key disagree; ends its operations everywhere
+  kMissing = 7,  // shard to worker: whose contribution to (key, part, round) is late; a Text
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,
@@ -57,6 +58,7 @@ enum class Kind : std::uint8_t {
   kBarrierDone = 21,  // scheduler to members: all have
   kFail = 22,         // either way: the job cannot go on; the text says why and who
   kWaiting = 23,      // scheduler to members: who is still missing
+  kStalled = 24,      // worker to scheduler: it waits, for what, and what others want of it
 };
 
 // Flags of a push or an answer.
@@ -96,7 +98,7 @@ struct Declare {
   bool operator==(const Declare&) const = default;
 };
 
-struct Text {  // kMismatch, kFail, kWaiting
+struct Text {  // kMismatch, kMissing, kFail, kWaiting
   std::string text;
   std::uint32_t code = 0;  // a byteps::Code
   bool operator==(const Text&) const = default;
@@ -149,12 +151,35 @@ struct Barrier {
   bool operator==(const Barrier&) const = default;
 };
 
+// An operation that a worker waits for: the round of a tensor, or (without a name) the barrier of
+// that number.
+struct Awaited {
+  std::string name;
+  Key key;
+  std::uint64_t round = 0;
+  bool operator==(const Awaited&) const = default;
+};
+// A round of a tensor that others have begun, but this worker has not.
+struct NotBegun {
+  Key key;
+  std::uint64_t round = 0;
+  bool operator==(const NotBegun&) const = default;
+};
+// All threads of this worker that submit are blocked in a wait, and nothing has moved for a while
+// (protocol.md, Stalls). With nothing awaited: that is over.
+struct Stalled {
+  std::vector<Awaited> awaited;
+  std::vector<NotBegun> not_begun;
+  bool operator==(const Stalled&) const = default;
+};
+
 std::vector<std::byte> encode(const Declare& message);
 std::vector<std::byte> encode(const Text& message);
 std::vector<std::byte> encode(const Join& message);
 std::vector<std::byte> encode(const Roster& message);
 std::vector<std::byte> encode(const Leave& message);
 std::vector<std::byte> encode(const Barrier& message);
+std::vector<std::byte> encode(const Stalled& message);
 std::vector<std::byte> encode(const Hello& message);
 
 Result<Declare> decode_declare(std::span<const std::byte> bytes);
@@ -163,6 +188,7 @@ Result<Join> decode_join(std::span<const std::byte> bytes);
 Result<Roster> decode_roster(std::span<const std::byte> bytes);
 Result<Leave> decode_leave(std::span<const std::byte> bytes);
 Result<Barrier> decode_barrier(std::span<const std::byte> bytes);
+Result<Stalled> decode_stalled(std::span<const std::byte> bytes);
 Result<Hello> decode_hello(std::span<const std::byte> bytes);
 
 }  // namespace byteps::wire

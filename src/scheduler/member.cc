@@ -110,6 +110,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
     send(wire::Kind::kLeave, wire::encode(wire::Leave{leave_final_}), out);
   }
   if (stage_ == Stage::kFailing) send_fail(out);
+  if (!stalled_.awaited.empty()) send_stalled(out);
 }
 
 void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
@@ -188,6 +189,10 @@ void Member::send_fail(MemberOutput& out) {
        out);
 }
 
+void Member::send_stalled(MemberOutput& out) {
+  send(wire::Kind::kStalled, wire::encode(stalled_), out);
+}
+
 // The last word was heard: the scheduler need not stay for us.
 void Member::acknowledge_end(MemberOutput& out) {
   send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);
@@ -239,6 +244,7 @@ void Member::on_roster(std::span<const std::byte> payload, TimeNs now, MemberOut
   roster_epoch_ = roster.epoch;
   rank_ = roster.your_rank;
   left_.clear();
+  stalled_ = {};
   barrier_base_ = barriers_done_;
   next_notice_ns_ = kNever;
   if (stage_ == Stage::kJoining) stage_ = Stage::kRunning;
@@ -319,6 +325,12 @@ std::uint64_t Member::barrier(TimeNs /*now*/, MemberOutput& out) {
   return number;
 }
 
+void Member::stalled(wire::Stalled report, MemberOutput& out) {
+  if (done() || report == stalled_) return;
+  stalled_ = std::move(report);
+  send_stalled(out);
+}
+
 void Member::leave(bool final, TimeNs now, MemberOutput& out) {
   if (done() || stage_ == Stage::kLeaving || stage_ == Stage::kFailing) return;
   const bool unknown = stage_ == Stage::kJoining && !up_;  // the scheduler has not heard of us
@@ -390,7 +402,7 @@ void Member::look_at_clock(TimeNs now, MemberOutput& out) {
 }
 
 void Member::watch_start(TimeNs now, MemberOutput& out) {
-  if (now >= started_ns_ + timeout_.start_ns) {
+  if (now >= give_up_joining_ns()) {
     const std::string reason =
         !up_ ? unreachable_text(now)
         : !waiting_text_.empty()
@@ -443,7 +455,7 @@ TimeNs Member::next_deadline() const {
   if (done()) return kNever;
   TimeNs next = std::min(give_up_ns_, up_ ? next_heartbeat_ns_ : kNever);
   if (stage_ == Stage::kJoining) {
-    next = std::min({next, next_notice_ns_, started_ns_ + timeout_.start_ns});
+    next = std::min({next, next_notice_ns_, give_up_joining_ns()});
   }
   if (misses_scheduler()) next = std::min(next, heard_ns_ + timeout_.failure_ns);
   return std::min(

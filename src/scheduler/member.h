@@ -85,6 +85,9 @@ class Member {
   // Workers: arrives at the next barrier and returns its number; kBarrierDone tells when all have.
   // May be called before the roster came and while an earlier barrier is open.
   std::uint64_t barrier(TimeNs now, MemberOutput& out);
+  // Workers: what this one waits for while nothing moves, told to the scheduler when it changes, and
+  // again on a new connection. Nothing awaited: it does not stall.
+  void stalled(wire::Stalled report, MemberOutput& out);
   // Workers: kLeft follows, at the latest after failure_ns. `final`: this process will not join
   // again.
   void leave(bool final, TimeNs now, MemberOutput& out);
@@ -98,6 +101,8 @@ class Member {
   TimeNs next_deadline() const;
 
   bool done() const { return stage_ == Stage::kDone; }
+  // How messages number the barrier that barrier() gave this number: they count in each epoch anew.
+  std::uint64_t barrier_on_wire(std::uint64_t number) const { return number - barrier_base_; }
   Epoch epoch() const { return epoch_; }                // applied; 0 before the first roster
   std::optional<PeerId> peer() const { return peer_; }  // the connection, or the attempt at one
   const std::string& scheduler_text() const {
@@ -124,6 +129,7 @@ class Member {
   void send_heartbeat(TimeNs now, MemberOutput& out);
   void send_barrier(MemberOutput& out);
   void send_fail(MemberOutput& out);
+  void send_stalled(MemberOutput& out);
   void acknowledge_end(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
@@ -142,6 +148,10 @@ class Member {
   // Whether the scheduler's absence for failure_ns is an end. Before it has answered it may not have been started.
   bool misses_scheduler() const {
     return stage_ == Stage::kRunning || (stage_ == Stage::kJoining && known_);
+  }
+  // A scheduler that is there gives up by itself, knows who is missing, and gets the time to say it.
+  TimeNs give_up_joining_ns() const {
+    return started_ns_ + timeout_.start_ns + (up_ ? timeout_.failure_ns : 0);
   }
   bool has_roster() const { return roster_epoch_ != Epoch(0); }
   std::string unreachable_text(TimeNs now) const;
@@ -177,6 +187,7 @@ class Member {
   std::uint64_t barriers_done_ = 0;    // in this life
   std::uint64_t barrier_base_ = 0;  // done in earlier epochs; the wire counts from 0 in each epoch
   bool leave_final_ = true;
+  wire::Stalled stalled_;  // as said last
   Status failing_;
   TimeNs give_up_ns_ = kNever;  // kLeaving, kFailing
 };

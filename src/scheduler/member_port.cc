@@ -67,6 +67,9 @@ void MemberPort::applied(Epoch epoch, TimeNs now) {
 std::uint64_t MemberPort::barrier(TimeNs now) {
   return member_.barrier(now, out_);
 }
+void MemberPort::stalled(wire::Stalled report) {
+  member_.stalled(std::move(report), out_);
+}
 void MemberPort::leave(bool final, TimeNs now) {
   member_.leave(final, now, out_);
 }

@@ -32,6 +32,7 @@ class MemberPort {
   std::uint64_t barrier(TimeNs now);
   void leave(bool final, TimeNs now);
   void fail(const Status& why, TimeNs now);
+  void stalled(wire::Stalled report);
 
   // What happened since the last call, in order.
   std::vector<MemberEvent> take_events();

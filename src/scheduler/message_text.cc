@@ -16,6 +16,15 @@ std::string text_of(const wire::Join& join) {
   return text;
 }
 
+std::string text_of(const wire::Stalled& stalled) {
+  std::string text = "awaits";
+  for (const wire::Awaited& each : stalled.awaited) {
+    text += each.name.empty() ? " a barrier" : " '" + printable(each.name, 128) + "'";
+    if (text.size() > 512) break;
+  }
+  return text + ", has not begun " + std::to_string(stalled.not_begun.size()) + " wanted rounds";
+}
+
 std::string text_of(const wire::Roster& roster) {
   const auto workers =
       std::count_if(roster.members.begin(), roster.members.end(),
@@ -42,6 +51,8 @@ const char* message_name(wire::Kind kind) {
       return "Forget";
     case wire::Kind::kMismatch:
       return "Mismatch";
+    case wire::Kind::kMissing:
+      return "Missing";
     case wire::Kind::kJoin:
       return "Join";
     case wire::Kind::kRoster:
@@ -58,6 +69,8 @@ const char* message_name(wire::Kind kind) {
       return "Fail";
     case wire::Kind::kWaiting:
       return "Waiting";
+    case wire::Kind::kStalled:
+      return "Stalled";
   }
   return "unknown";
 }
@@ -76,6 +89,9 @@ std::string message_text(const wire::Header& header, std::span<const std::byte> 
     case wire::Kind::kRoster:
       return say(wire::decode_roster(payload),
                  [](const wire::Roster& roster) { return text_of(roster); });
+    case wire::Kind::kStalled:
+      return say(wire::decode_stalled(payload),
+                 [](const wire::Stalled& stalled) { return text_of(stalled); });
     case wire::Kind::kLeave:
       return say(wire::decode_leave(payload), [&](const wire::Leave& leave) {
         return "worker " + std::to_string(header.worker.value) +

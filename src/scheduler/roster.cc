@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "scheduler/phrases.h"
+#include "scheduler/stall.h"
 
 namespace byteps {
 namespace {
@@ -88,6 +89,8 @@ void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const
       return on_heartbeat(seat, header.epoch, out);
     case wire::Kind::kBarrier:
       return on_barrier(peer, seat, header, payload, out);
+    case wire::Kind::kStalled:
+      return on_stalled(peer, seat, header, payload, now, out);
     case wire::Kind::kFail:
       return on_fail(peer, *arrival, payload, now, out);
     default:
@@ -429,6 +432,7 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
       if (waits) answer_barrier(other, barrier_number_, never, out);
     }
   }
+  if (stall_until_ns_ != kNever) stall_until_ns_ = now + timeout_.failure_ns;
   try_next_generation(now, out);
 }
 
@@ -470,6 +474,27 @@ std::optional<WorkerRank> RosterKeeper::barrier_misses_for_ever() const {
     }
   }
   return std::nullopt;
+}
+
+void RosterKeeper::on_stalled(PeerId peer, Seat& seat, const wire::Header& header,
+                              std::span<const std::byte> payload, TimeNs now, Outputs& out) {
+  Result<wire::Stalled> stalled = wire::decode_stalled(payload);
+  if (!stalled.is_ok()) return on_malformed(peer, stalled.status(), out);
+  if (!seat.in_roster || seat.left || header.epoch != epoch_) return;  // of another epoch
+  if (!seat.worker()) return on_malformed(peer, nonsense("a server that waits"), out);
+  seat.stalled = std::move(stalled).value();
+  stall_until_ns_ = stall().empty() ? kNever : now + timeout_.failure_ns;
+}
+
+// Why no worker can go on; empty: one may.
+std::string RosterKeeper::stall() const {
+  std::vector<StalledWorker> workers;
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.in_roster || !seat.worker() || seat.left) continue;
+    if (seat.stalled.awaited.empty()) return "";
+    workers.push_back({seat.rank, &seat.stalled});
+  }
+  return stall_text(workers, barrier_arrived_, barrier_number_);
 }
 
 void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload,
@@ -569,6 +594,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   idle_until_ns_ = kNever;
   barrier_number_ = 0;
   barrier_arrived_.clear();
+  stall_until_ns_ = kNever;
   barrier_size_ = static_cast<std::uint32_t>(roles.workers.size());
   roster_members_.clear();
   for (auto& [arrival, seat] : seats_) seat.in_roster = false;
@@ -595,8 +621,16 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
              std::to_string(roles.workers.size()) + " workers and " +
              std::to_string(roles.servers.size()) + " servers",
          out);
+  const std::string sizes = other_sizes_text();
+  if (!sizes.empty()) notice(LogLevel::kWarning, sizes, out);
+  const std::vector<std::byte> spare = encode_status(
+      {Code::kAgain, "this server is a spare: the job has " + std::to_string(roles.servers.size()) +
+                         " others, as DMLC_NUM_SERVER says, and began without it"});
   for (const auto& [arrival, seat] : seats_) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
+    if (seat.in_roster || seat.worker() || !seat.peer) continue;
+    notice(LogLevel::kWarning, describe(seat) + " is a spare", out);
+    send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), spare, out);
   }
 }
 
@@ -732,6 +766,7 @@ void RosterKeeper::look_at_clock(TimeNs now, Outputs& out) {
   watch_silence(now, out);
   watch_start(now, out);
   watch_queue(now, out);
+  watch_stall(now, out);
 }
 
 void RosterKeeper::send_heartbeats(TimeNs now, Outputs& out) {
@@ -822,6 +857,14 @@ void RosterKeeper::watch_queue(TimeNs now, Outputs& out) {
   }
 }
 
+// Nothing has changed for the failure timeout. Asked again, because a barrier may have been reached since.
+void RosterKeeper::watch_stall(TimeNs now, Outputs& out) {
+  if (phase_ != Phase::kRunning || now < stall_until_ns_) return;
+  stall_until_ns_ = kNever;
+  const std::string text = stall();
+  if (!text.empty()) fail_job({Code::kMismatch, text}, now, out);
+}
+
 TimeNs RosterKeeper::next_deadline() const {
   if (!started_) return 0;
   if (phase_ == Phase::kEnded) return kNever;
@@ -840,7 +883,7 @@ TimeNs RosterKeeper::next_deadline() const {
     }
   }
   if (idle()) return std::min(next, idle_until_ns_);
-  if (phase_ == Phase::kRunning) return next;
+  if (phase_ == Phase::kRunning) return std::min(next, stall_until_ns_);
   return std::min({next, next_notice_ns_, gather_ns_ + timeout_.start_ns});
 }
 

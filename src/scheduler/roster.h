@@ -109,6 +109,7 @@ class RosterKeeper {
     TimeNs heard_ns = 0;  // last sign of life, or when the connection was lost
     Status lost_why;
     Epoch applied;              // the epoch it works in, by Join and Heartbeat
+    wire::Stalled stalled;      // workers: what they wait for while nothing moves
     TimeNs next_notice_ns = 0;  // workers that wait while an epoch runs
     bool worker() const { return join.role == Role::kWorker; }
   };
@@ -137,6 +138,9 @@ class RosterKeeper {
   void answer_barrier(const Seat& to, std::uint64_t number, std::optional<WorkerRank> never,
                       Outputs& out) const;
   std::optional<WorkerRank> barrier_misses_for_ever() const;
+  void on_stalled(PeerId peer, Seat& seat, const wire::Header& header,
+                  std::span<const std::byte> payload, TimeNs now, Outputs& out);
+  std::string stall() const;
   void on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload, TimeNs now,
                Outputs& out);
 
@@ -181,6 +185,7 @@ class RosterKeeper {
   void watch_silence(TimeNs now, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
   void watch_queue(TimeNs now, Outputs& out);
+  void watch_stall(TimeNs now, Outputs& out);
 
   // What is expected, and who plays what.
   bool idle() const { return idle_until_ns_ != kNever; }
@@ -199,6 +204,7 @@ class RosterKeeper {
   };
   std::string list_of(const std::vector<Mention>& seats, TimeNs now) const;
   std::string missing_text(const Cast& cast) const;
+  std::string other_sizes_text() const;
 
   void send(PeerId peer, wire::Kind kind, WorkerRank worker, std::vector<std::byte> payload,
             Outputs& out) const;
@@ -228,6 +234,7 @@ class RosterKeeper {
   std::uint64_t barrier_number_ = 0;         // the one that is open
   std::set<std::uint32_t> barrier_arrived_;  // ranks
   std::uint32_t barrier_size_ = 0;           // workers of this epoch
+  TimeNs stall_until_ns_ = kNever;           // none can go on; the job ends then
 
   bool started_ = false;
   TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next

@@ -79,6 +79,37 @@ std::string RosterKeeper::missing_text(const Cast& roles) const {
   return text.empty() ? "nobody" : text;
 }
 
+// What the workers say about the job's size counts: a scheduler may count machines where they count processes. But
+// that others were started for another size may be why somebody is missing. Later generations may have any size.
+std::string RosterKeeper::other_sizes_text() const {
+  const bool first = epoch_.value == (phase_ == Phase::kGathering ? 0 : 1);
+  const auto worker = std::find_if(seats_.begin(), seats_.end(), [](const auto& entry) {
+    return entry.second.worker() && entry.second.join.server_count > 0;
+  });
+  if (!first || worker == seats_.end()) return "";
+  const wire::Join& join = worker->second.join;
+  const auto says = [](std::uint32_t workers, std::uint32_t servers) {
+    return " was started for " + std::to_string(workers) + " workers and " +
+           std::to_string(servers) + " servers";
+  };
+  std::string others;
+  const bool same_workers = join.worker_count == 0 || join.worker_count == job_.worker_count;
+  const bool same_servers = job_.server_count == 0 || join.server_count == job_.server_count;
+  const bool complete = phase_ != Phase::kGathering;
+  if (!same_servers || (!same_workers && !complete)) {
+    others += "the scheduler" + says(job_.worker_count, job_.server_count);
+  }
+  for (const auto& [arrival, seat] : seats_) {
+    const std::uint32_t servers = seat.join.server_count;
+    if (seat.worker() || servers == 0 || servers == join.server_count) continue;
+    others += (others.empty() ? "" : ", ") + describe(seat) + says(seat.join.worker_count, servers);
+    break;
+  }
+  if (others.empty()) return "";
+  return describe(worker->second) + says(join.worker_count, join.server_count) + ", but " + others +
+         ": DMLC_NUM_WORKER and DMLC_NUM_SERVER should be equal everywhere";
+}
+
 std::string RosterKeeper::waiting_text(TimeNs now) const {
   const Cast roles = cast();
   const auto rank_of = [&](Arrival arrival, const Seat& seat) {
@@ -105,6 +136,8 @@ std::string RosterKeeper::waiting_text(TimeNs now) const {
     text = "waiting for " + missing_text(roles) +
            "; here: " + (here.empty() ? "nobody" : list_of(here, now));
   }
+  const std::string sizes = other_sizes_text();
+  if (!sizes.empty()) text += "; " + sizes;
   if (!lost.empty()) text += "; lost its connection: " + list_of(lost, now);
   if (!last_refusal_.empty()) text += "; refused: " + printable(last_refusal_, 512);
   return printable(text, wire::kTextBytesMax);

@@ -16,6 +16,8 @@ constexpr TimeNs kNoticeRetryNs = kMillisecond;
 ShelfSettings shelf_settings(const Config& config) {
   ShelfSettings settings;
   settings.wanted_ns = config.timeout.wanted_ns;
+  settings.missing_ns = config.timeout.first_notice_ns / 2;  // workers give notice after that
+  settings.missing_every_ns = config.timeout.notice_every_ns;
   settings.deterministic = config.deterministic;
   return settings;
 }
@@ -273,6 +275,7 @@ std::size_t Shard::deliver() {
                  .at_ns = now_});
     post(wanted.worker, std::move(message));
   }
+  for (ShelfOutput::Missing& missing : out_.missing) deliver(missing);
   for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
   for (const ShelfOutput::Violation& violation : out_.violations) {
     if (!links_[violation.worker.value].up) continue;
@@ -285,22 +288,39 @@ std::size_t Shard::deliver() {
     LOG(log_, kError) << failure.message();
     notify(ShardNotice::Kind::kFailed, std::move(failure));
   }
-  const std::size_t count = out_.answers.size() + out_.wanted.size() + out_.spoiled.size() +
-                            out_.violations.size() + out_.failures.size();
+  const std::size_t count = out_.answers.size() + out_.wanted.size() + out_.missing.size() +
+                            out_.spoiled.size() + out_.violations.size() + out_.failures.size();
   out_.clear();
   return count;
 }
 
-void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
-  const std::vector<std::byte> text =
-      wire::encode(wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)});
+Shard::Message Shard::text_message(wire::Kind kind, Key key, const wire::Text& text) {
+  const std::vector<std::byte> payload = wire::encode(text);
   Message message;
-  message.header.kind = wire::Kind::kMismatch;
+  message.header.kind = kind;
   message.header.epoch = facts_.epoch;
-  message.header.key = spoiled.key;
-  message.payload_bytes = text.size();
-  message.buffer = pool_.take(text.size());
-  std::memcpy(message.buffer.span().data(), text.data(), text.size());
+  message.header.key = key;
+  message.payload_bytes = payload.size();
+  message.buffer = pool_.take(payload.size());
+  std::memcpy(message.buffer.span().data(), payload.data(), payload.size());
+  return message;
+}
+
+void Shard::deliver(ShelfOutput::Missing& missing) {
+  Message message = text_message(wire::Kind::kMissing, missing.key, wire::Text{missing.whom, 0});
+  message.header.part = missing.part;
+  message.header.round = missing.round;
+  for (const WorkerRank worker : missing.to) {
+    Message copy = message;
+    copy.header.worker = worker;
+    post(worker, std::move(copy));
+  }
+}
+
+void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
+  const Message message =
+      text_message(wire::Kind::kMismatch, spoiled.key,
+                   wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)});
   if (!spoiled.worker) warn(Misdeed::kSpoiledTensor, spoiled.text);
   for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
     if (spoiled.worker && *spoiled.worker != worker) continue;

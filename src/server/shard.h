@@ -130,7 +130,9 @@ class Shard final : public Actor {
   Connection* connection_of(PeerId peer);
 
   std::size_t deliver();  // what is in out_; returns how much that was
+  void deliver(ShelfOutput::Missing& missing);
   void deliver(ShelfOutput::Spoiled& spoiled);
+  Message text_message(wire::Kind kind, Key key, const wire::Text& text);
   void post(WorkerRank worker, Message&& message);
   bool send(Link& link, Message& message);  // false: no room, the message is as it was
   void record_link(const char* kind, WorkerRank worker, std::string_view why) const;

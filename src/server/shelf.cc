@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "scheduler/phrases.h"
 #include "server/declaration.h"
 
 namespace byteps {
@@ -77,12 +78,15 @@ struct Shelf::Tensor {
   std::string spoiled_text;
   std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
   std::vector<std::uint64_t> forgotten;      // a bit per worker
+  std::string missing_told;                  // whom its parts missed, as said last ...
+  TimeNs missing_told_ns = 0;                // ... and when
   std::map<PartIndex, std::unique_ptr<Part>> parts;
 };
 
 void ShelfOutput::clear() {
   answers.clear();
   wanted.clear();
+  missing.clear();
   spoiled.clear();
   violations.clear();
   failures.clear();
@@ -544,10 +548,37 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
     out.wanted.push_back({worker, part.tensor->key, part.index, oldest->round});
   }
 
+  if (oldest->since_ns + settings_.missing_ns <= now) tell_missing(part, *oldest, now, out);
+
   if (part.wanted_round != oldest->round) part.wanted_count = 0;
   part.wanted_round = oldest->round;
   const std::uint32_t doublings = std::min(++part.wanted_count, kWantedDoublings);
   set_alarm(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
+}
+
+// One word for all parts of a tensor: which frame it names does not matter to those who read it. missing_ is as ring()
+// left it.
+void Shelf::tell_missing(const Part& part, const Frame& oldest, TimeNs now, ShelfOutput& out) {
+  ShelfOutput::Missing told;
+  std::vector<std::uint32_t> ranks;
+  const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
+  const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
+  for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
+    if (has_bit(missing_, worker)) ranks.push_back(worker.value);
+    if (has_bit(bits, worker)) told.to.push_back(worker);
+  }
+  told.whom = (ranks.size() > 1 ? "workers " : "worker ") + number_list(ranks);
+  Tensor& tensor = *part.tensor;
+  const bool said = tensor.missing_told == told.whom &&
+                    now < tensor.missing_told_ns + settings_.missing_every_ns &&
+                    tensor.missing_told_ns >= oldest.since_ns;
+  if (said) return;
+  tensor.missing_told = told.whom;
+  tensor.missing_told_ns = now;
+  told.key = tensor.key;
+  told.part = part.index;
+  told.round = oldest.round;
+  out.missing.push_back(std::move(told));
 }
 
 }  // namespace byteps

@@ -69,6 +69,14 @@ struct ShelfOutput {
     PartIndex part;
     Round round;
   };
+  // Tell those who have contributed whom they wait for, in words: "worker 1", "workers 1-3 and 7".
+  struct Missing {
+    std::vector<WorkerRank> to;
+    Key key;
+    PartIndex part;
+    Round round;
+    std::string whom;
+  };
   // Tell one worker, or all that are connected, that this tensor cannot be summed
   // (wire::Kind::kMismatch).
   struct Spoiled {
@@ -85,13 +93,14 @@ struct ShelfOutput {
 
   std::vector<Answer> answers;
   std::vector<Wanted> wanted;
+  std::vector<Missing> missing;
   std::vector<Spoiled> spoiled;
   std::vector<Violation> violations;
   std::vector<Status> failures;  // the job cannot go on with this server
 
   bool empty() const {
-    return answers.empty() && wanted.empty() && spoiled.empty() && violations.empty() &&
-           failures.empty();
+    return answers.empty() && wanted.empty() && missing.empty() && spoiled.empty() &&
+           violations.empty() && failures.empty();
   }
   void clear();
 };
@@ -99,6 +108,9 @@ struct ShelfOutput {
 struct ShelfSettings {
   // A frame incomplete for so long asks for the missing contributions.
   TimeNs wanted_ns = 5 * kMillisecond;
+  // A tensor with a frame incomplete for so long says who is missing, again when that changes or ...
+  TimeNs missing_ns = 2500 * kMillisecond;
+  TimeNs missing_every_ns = 10 * kSecond;  // ... after this
   // Floats are added in order of rank.
   bool deterministic = false;
   // One more tensor fails the job.
@@ -201,6 +213,7 @@ class Shelf {
   void watch(Part& part, const Frame& frame);
   void set_alarm(Part& part, TimeNs due_at_ns);
   void ring(Part& part, TimeNs now, ShelfOutput& out);
+  void tell_missing(const Part& part, const Frame& oldest, TimeNs now, ShelfOutput& out);
 
   const ShelfSettings settings_;
   BufferPool& pool_;

@@ -4,17 +4,23 @@
 //   created --complete()--> finished --wait()--> used up (unknown from then on)
 //
 // A handle is completed exactly once (a second time is a bug of ours, and checked).
+//
+// Handles also know when all callers are blocked (blocked_on): that nobody is left who could submit
+// something is half of the proof that a job stalls (docs/protocol.md, Stalls).
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
+#include "loop/thread_id.h"
 
 namespace byteps {
 
@@ -46,22 +52,42 @@ class Handles {
   // meanwhile). Anything else is the operation's result, and the handle is used up.
   Status wait(HandleId handle, TimeNs timeout_ns);
 
+  // What the callers wait for, if each thread that has created handles waits: is in wait() for a
+  // pending one, or has been since the last call of this function (some wait in slices). A thread
+  // whose handles are waited for by another one counts as waiting when that one does. Otherwise
+  // nothing. In ascending order. Looking with poll() or a timeout of 0 is no waiting.
+  std::vector<HandleId> blocked_on();
+
   // Created and not yet finished.
   std::size_t pending_count() const;
 
  private:
   struct Slot {
+    ThreadId creator;
     bool finished = false;
     std::uint32_t waiters = 0;
     Status result;
   };
+  // A thread that creates handles or waits for them.
+  struct Caller {
+    bool creates = false;
+    ThreadId heir;             // waits for this one's handles; its own id: nobody else does
+    HandleId waits_for;        // 0: nothing
+    std::uint32_t inside = 0;  // calls of wait() that have not returned (1, or 0)
+    bool waited = false;       // since the last blocked_on()
+  };
+  static constexpr std::size_t kCallersMax = 4096;  // more are not followed, and nothing is proven
   static Status unknown(HandleId handle);
+  void begin_wait(const Slot& slot, HandleId handle);
+  void end_wait(bool finished);
 
   mutable std::mutex mutex_;  // guards all that follows
   std::condition_variable finished_;
   std::unordered_map<std::int64_t, Slot> slots_;  // never iterated
   std::int64_t last_handle_ = 0;
   std::size_t pending_count_ = 0;
+  std::map<ThreadId, Caller> callers_;
+  bool too_many_callers_ = false;
 };
 
 }  // namespace byteps

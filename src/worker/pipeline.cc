@@ -410,6 +410,52 @@ void Pipeline::on_wanted(ShardIndex shard, const wire::Header& header) {
   }
 }
 
+void Pipeline::on_missing(ShardIndex shard, const wire::Header& header, std::string whom) {
+  const TensorIndex index = tensors_.find(header.key);
+  if (index == kNoTensor || header.epoch != config_.epoch) return;
+  Tensor& tensor = tensors_[index];
+  if (tensor.active == kNoOp || header.round != tensor.round) return;
+  if (header.part.value >= tensor.parts.size() || tensor.parts[header.part.value].shard != shard) {
+    return;
+  }
+  ops_[tensor.active].missing = std::move(whom);
+}
+
+std::optional<wire::Awaited> Pipeline::awaited(HandleId handle) {
+  for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
+    if (ops_[index].handle != handle) continue;
+    Tensor& tensor = tensors_[ops_[index].tensor];
+    if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) break;
+    PartState& first = tensor.parts[0];
+    first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
+    if (first.ticket != Gate::kNoTicket) shards_[first.shard.value].gate.want(first.ticket);
+    return wire::Awaited{tensor.name, tensor.key, tensor.round.value};
+  }
+  return std::nullopt;
+}
+
+std::vector<wire::NotBegun> Pipeline::not_begun(std::size_t count_max) const {
+  std::vector<wire::NotBegun> rounds;
+  for (TensorIndex index = 0; index < tensors_.slot_count(); ++index) {
+    const Tensor& tensor = tensors_[index];
+    if (tensor.active != kNoOp) continue;
+    std::uint32_t wanted_rounds = 0;
+    for (const PartState& part : tensor.parts) {
+      wanted_rounds = std::max(wanted_rounds, part.wanted_rounds);
+    }
+    if (wanted_rounds <= tensor.round.value) continue;
+    rounds.push_back({tensor.key, wanted_rounds - 1});
+    if (rounds.size() == count_max) return rounds;
+  }
+  for (const auto& [place, round] : wanted_early_) {
+    const wire::NotBegun wanted{place.first, round.value};
+    if (!rounds.empty() && rounds.back() == wanted) continue;  // another part of it
+    rounds.push_back(wanted);
+    if (rounds.size() == count_max) break;
+  }
+  return rounds;
+}
+
 void Pipeline::on_mismatch(Key key, const Status& why) {
   const TensorIndex index = tensors_.find(key);
   if (index != kNoTensor) end_early(index, why);
@@ -601,8 +647,10 @@ std::string Pipeline::describe(const Tensor& tensor) const {
     const Stage stage = stage_of(tensor.parts[part], tensors_.frame_count(tensor, part));
     if (stage != Stage::kDone) ++waiting[static_cast<std::size_t>(stage)];
   }
-  std::string text = "tensor '" + tensor.name + "' (" + std::to_string(tensor.parts.size()) +
-                     (tensor.parts.size() == 1 ? " part" : " parts");
+  const std::string& missing = ops_[tensor.active].missing;
+  std::string text =
+      "tensor '" + tensor.name + "'" + (missing.empty() ? "" : " misses " + missing) + " (" +
+      std::to_string(tensor.parts.size()) + (tensor.parts.size() == 1 ? " part" : " parts");
   for (const StageInfo& info : kRoad) {
     const std::size_t count = waiting[static_cast<std::size_t>(info.stage)];
     if (count == 0) continue;

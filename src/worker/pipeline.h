@@ -110,6 +110,8 @@ class Pipeline {
   void on_wanted(ShardIndex shard, const wire::Header& header);
   // The shard cannot sum the tensor (ranks disagree about it, say): its operations, also later ones, end with this.
   void on_mismatch(Key key, const Status& why);
+  // Whose contribution to this part is late, for the notices: `whom` is "worker 1" or "workers 1-3 and 7".
+  void on_missing(ShardIndex shard, const wire::Header& header, std::string whom);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
   // A worker left the job: what still needs it fails after failure_ns, counted from its submission if that was later.
@@ -120,6 +122,12 @@ class Pipeline {
   // Deadlines and notices; cheap when nothing is due.
   void tick(TimeNs now);
   TimeNs next_deadline() const { return next_deadline_; }
+
+  // Stalls (docs/protocol.md). What the operation of this handle waits for: the round that its tensor is in. Its first
+  // part goes in spite of credit from now on, so that the others hear of it. nullopt: no such operation, or it ends.
+  std::optional<wire::Awaited> awaited(HandleId handle);
+  // Rounds that shards want and that have not been submitted, by key; at most so many.
+  std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
 
   // The message that may go to this shard now: a Declare, a Push or a Forget; false when none may.
   // Its header is valid until the next call of any function. When the transport has accepted it,
@@ -156,6 +164,7 @@ class Pipeline {
     std::uint64_t submission = 0;
     TimeNs submitted_ns = 0;
     LandingTag tag = kNoLanding;
+    std::string missing;        // "workers 1 and 3" whom its parts miss, as a shard said last
     OpIndex line_next = kNoOp;  // in its tensor's line
     OpIndex older = kNoOp;      // among all pending, by time of submission
     OpIndex newer = kNoOp;

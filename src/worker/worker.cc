@@ -14,6 +14,9 @@ namespace {
 constexpr std::size_t kEventsPerTurn = 256;
 constexpr std::size_t kFramesPerTurn = 256;
 constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
+constexpr std::size_t kMissingBytesMax = 256;
+constexpr std::size_t kAwaitedMax = 64;     // by more callers than that nothing is proven
+constexpr std::size_t kNotBegunMax = 4096;  // told to the scheduler, 24 bytes each
 
 std::string own_name(const Config& config, std::string host) {
   return host.empty() ? "worker " + std::to_string(config.job.rank) : std::move(host);
@@ -45,6 +48,7 @@ std::size_t Worker::turn(TimeNs now) {
   take_member_events(now);
   keep_links(now);
   if (pipeline_) {
+    watch_stall(now);
     pipeline_->tick(now);
     apply_outputs();
     work += send_frames();
@@ -60,6 +64,7 @@ std::size_t Worker::turn(TimeNs now) {
 TimeNs Worker::next_deadline() const {
   TimeNs next = std::min({transport_.next_deadline(), port_.next_deadline(), links_deadline_ns_});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
+  if (may_stall()) next = std::min(next, next_look_ns_);
   return next;
 }
 
@@ -67,6 +72,8 @@ TimeNs Worker::next_deadline() const {
 
 void Worker::take_commands(TimeNs now) {
   door_.mailbox_.drain(commands_);
+  if (!commands_.empty()) port_.stalled({});
+  commands_taken_ += commands_.size();
   for (WorkerDoor::Command& command : commands_) {
     switch (command.kind) {
       case WorkerDoor::Command::Kind::kSubmit:
@@ -210,6 +217,9 @@ void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
       case wire::Kind::kMismatch:
         fine = on_mismatch(header.value(), event.payload);
         break;
+      case wire::Kind::kMissing:
+        fine = on_missing(shard, header.value(), event.payload);
+        break;
       default:
         fine = Status(Code::kDisconnected, "a message of a kind that shards do not send");
     }
@@ -231,6 +241,14 @@ Status Worker::on_mismatch(const wire::Header& header, std::span<const std::byte
   if (!text.is_ok()) return text.status();
   log_.record({.kind = "mismatch", .key = header.key.value, .text = text.value().text});
   pipeline_->on_mismatch(header.key, error_of(text.value(), Code::kMismatch));
+  return Status::ok();
+}
+
+Status Worker::on_missing(std::uint32_t shard, const wire::Header& header,
+                          std::span<const std::byte> payload) {
+  const Result<wire::Text> text = wire::decode_text(payload);
+  if (!text.is_ok()) return text.status();
+  pipeline_->on_missing(ShardIndex(shard), header, printable(text.value().text, kMissingBytesMax));
   return Status::ok();
 }
 
@@ -507,6 +525,39 @@ void Worker::complete(const PipelineOutput& output) {
   const bool misuse = output.status.is(Code::kInvalidArgument);
   door_.complete(output.handle,
                  misuse ? output.status : log_.left_behind("operation", output.status));
+}
+
+// Tells the scheduler when all callers are blocked and nothing has moved since the last look
+// (docs/protocol.md, Stalls).
+void Worker::watch_stall(TimeNs now) {
+  if (!may_stall() || now < next_look_ns_) return;
+  next_look_ns_ = now + config_.timeout.heartbeat_ns();
+  const std::vector<HandleId> handles = door_.handles_.blocked_on();
+  const PipelineCounters& counters = pipeline_->counters();
+  const std::uint64_t moved = commands_taken_ + counters.pulled_bytes +
+                              counters.finished_operations + counters.failed_operations;
+  const bool stands = std::exchange(moved_, moved) == moved;
+  wire::Stalled report;
+  if (stands && handles.size() <= kAwaitedMax) {
+    for (const HandleId handle : handles) {
+      if (!add_awaited(handle, report.awaited)) return port_.stalled({});
+    }
+  }
+  if (!report.awaited.empty()) report.not_begun = pipeline_->not_begun(kNotBegunMax);
+  port_.stalled(std::move(report));
+}
+
+// False: this handle has not reached the pipeline, or is at its end.
+bool Worker::add_awaited(HandleId handle, std::vector<wire::Awaited>& awaited) {
+  for (const auto& [number, barrier] : barriers_) {
+    if (barrier != handle) continue;
+    awaited.push_back({.name = {}, .key = Key(), .round = port_.member().barrier_on_wire(number)});
+    return true;
+  }
+  std::optional<wire::Awaited> operation = pipeline_->awaited(handle);
+  if (!operation) return false;
+  awaited.push_back(std::move(*operation));
+  return true;
 }
 
 // ---- the end

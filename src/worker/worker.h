@@ -210,6 +210,8 @@ class Worker final : public Actor {
   void on_link_down(std::uint32_t shard, const Status& why, TimeNs now);
   void on_message(std::uint32_t shard, const Event& event, TimeNs now);
   Status on_mismatch(const wire::Header& header, std::span<const std::byte> payload);
+  Status on_missing(std::uint32_t shard, const wire::Header& header,
+                    std::span<const std::byte> payload);
   void take_member_events(TimeNs now);
   void on_roster(const wire::Roster& roster, TimeNs now);
   Status check_roster(const wire::Roster& roster) const;
@@ -224,6 +226,11 @@ class Worker final : public Actor {
   std::size_t send_frames();
   bool send_next(std::uint32_t shard);
   void publish_counters();
+  void watch_stall(TimeNs now);
+  bool add_awaited(HandleId handle, std::vector<wire::Awaited>& awaited);
+  bool may_stall() const {
+    return state_ == State::kWorking && (pipeline_->pending_operations() > 0 || !barriers_.empty());
+  }
 
   // The flight recorder.
   void record_link(const char* kind, const Link& link, const std::string& why, TimeNs now) const;
@@ -258,6 +265,9 @@ class Worker final : public Actor {
   TimeNs links_deadline_ns_ = kNever;
   QuietLines<1> quiet_;         // shards that break the protocol
   TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next
+  TimeNs next_look_ns_ = 0;  // at whether all callers are blocked
+  std::uint64_t moved_ = 0;  // submissions, answers and ends so far, as of the last look
+  std::uint64_t commands_taken_ = 0;
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;
 };

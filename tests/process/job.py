@@ -121,7 +121,12 @@ class Job:
 
     def start_scheduler(self, environ=(), prefix=(), **options):
         self.scheduler = Process(
-            self, "scheduler", [self.place.executable("scheduler")], {**self.environ, **dict(environ)}, prefix, **options
+            self,
+            "scheduler",
+            [self.place.executable("scheduler")],
+            {**self.environ, **dict(environ)},
+            prefix,
+            **options,
         )
         return self.scheduler
 

@@ -13,6 +13,7 @@ Steps
   barrier
   loop [STEPS]                             until something fails; 1 MiB a step, something is pending nearly always
   sleep SECONDS
+  push_from_a_thread NAME SECONDS          another thread pushes something, computes, and then pushes NAME
   rejoin                                   leaves and joins again, also after a failure
   again NAME ...                           push, also after a failure
   exit CODE                                at once, without leaving
@@ -26,6 +27,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 import time
 
 from byteps._core import abi, errors
@@ -50,6 +52,7 @@ def say(event, **facts):
 class Rank:
     def __init__(self):
         self.pending = []  # (name, handle, values)
+        self.threads = []
         self.failed = False
         self.steps_done = 0
         self.join()
@@ -134,6 +137,29 @@ class Rank:
         except errors.BytePSError as error:
             self.note("barrier", error)
 
+    def push_from_a_thread(self, name, seconds):
+        def run():
+            self.wait_for(self.begin("first"))
+            time.sleep(seconds)
+            self.wait_for(self.begin(name))
+
+        self.threads.append(threading.Thread(target=run))
+        self.threads[-1].start()
+        time.sleep(0.2)
+
+    def begin(self, name):
+        values = (ctypes.c_float * 1000)()
+        address = ctypes.addressof(values)
+        return name, self.job.push_pull(name, abi.FLOAT32, address, address, 1000, abi.SUM), values
+
+    def wait_for(self, operation):
+        name, handle, _ = operation
+        try:
+            self.job.wait(handle)
+            self.note(name)
+        except errors.BytePSError as error:
+            self.note(name, error)
+
     def sleep(self, seconds):
         time.sleep(seconds)
 
@@ -162,6 +188,8 @@ class Rank:
                 raise RuntimeError("a user's mistake")
             getattr(self, action)(*arguments)
         self.wait()
+        for thread in self.threads:
+            thread.join()
         say("done", steps=self.steps_done, failed=self.failed)
         return 1 if self.failed else 0
 

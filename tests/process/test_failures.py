@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from job import BOUND_S
+from job import BOUND_S, FAILURE_S
 
 LOOP = {"*": [["loop"]]}
 
@@ -49,7 +49,56 @@ def another_operation(job):
 
 @case
 def another_root(job):
-    differs(job, ["A", "float32", 9, "broadcast", 0], ["A", "float32", 9, "broadcast", 1], ["from worker 0", "from worker 1"])
+    words = ["from worker 0", "from worker 1"]
+    differs(job, ["A", "float32", 9, "broadcast", 0], ["A", "float32", 9, "broadcast", 1], words)
+
+
+# ---- ranks push other names than the others: all wait, none can go on
+
+
+def stalls(job, first, second, words):
+    with job.start({"0": first, "1": second}):
+        job.wait_for("joined")
+        began_s = max(worker.heard("joined")[0]["t"] for worker in job.workers)
+        job.join()
+        job.check_end(began_s, job.workers, [words])
+        job.check_nothing_is_left()
+
+
+A_AND_B = [
+    'tensor "A" was submitted by worker 0, but not by worker 1',
+    'tensor "B" was submitted by worker 1, but not by worker 0',
+]
+
+
+@case
+def other_names(job):
+    stalls(job, [["push", "A"], ["wait"]], [["push", "B"], ["wait"]], A_AND_B)
+
+
+@case
+def other_names_in_one_long_wait(job):
+    stalls(job, [["push", "A"], ["wait_in_c"]], [["push", "B"], ["wait_in_c"]], A_AND_B)
+
+
+@case
+def other_names_after_many_right_ones(job):
+    stalls(job, [["loop", 20], ["push", "A"], ["wait"]], [["loop", 20], ["push", "B"], ["wait"]], A_AND_B)
+
+
+@case
+def other_names_behind_more_than_credit(job):
+    """What is waited for has not even been sent, for others of this worker fill its credit."""
+    many = [["push", f"A{i}", "float32", 1 << 20] for i in range(8)]
+    first = [["push", "A", "float32", 1 << 20], ["wait"]]
+    stalls(job, many + first, [["push", "B"], ["wait"]], ["submitted by worker 0, but not by worker 1", 'tensor "B"'])
+
+
+@case
+def another_number_of_pushes(job):
+    once = [["push", "A"], ["wait"]]
+    words = ['tensor "A" was submitted 2 times by worker 0, but not by worker 1', "a barrier was reached by worker 1"]
+    stalls(job, once + once, once + [["barrier"]], words)
 
 
 # ---- a process is killed or stopped in mid-push
@@ -67,7 +116,7 @@ def loses(job, victim, signal_number, words):
         assert all(p.code == 1 for p in services), job.story("a service did not say that the job failed")
         if signal_number == signal.SIGSTOP:
             lost.go_on()
-            job.join(timeout_s=BOUND_S)
+            job.join(timeout_s=BOUND_S + FAILURE_S)
             assert lost.code == 1, job.story(f"{lost.name} ended with {lost.code}")
             if lost in job.workers:
                 assert lost.failures and all(end["message"] for end in lost.failures)

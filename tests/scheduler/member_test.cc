@@ -212,11 +212,13 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
   EXPECT_EQ(desk.happened(Happening::kNotice)[0].text,
             "scheduler at 10.0.0.9:9000 says: waiting for worker 0 of 2");
-  desk.pass(10 * kSecond, true);
+  desk.pass(12 * kSecond, true);
+  EXPECT_FALSE(desk.member().done()) << "the scheduler gives up first";
+  desk.pass(1 * kSecond, true);
   EXPECT_EQ(desk.happened(Happening::kNotice).size(), 1U) << "the scheduler is the one to say more";
   ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
   EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(),
-            "gave up joining after 10 s: the scheduler said 10 s ago: waiting for worker 0 of 2")
+            "gave up joining after 10 s: the scheduler said 13 s ago: waiting for worker 0 of 2")
       << "the durations in the scheduler's text are of the time when it said it";
 }
 

@@ -425,6 +425,33 @@ TEST(Shelf, asks_those_who_miss_once_a_frame_is_incomplete_for_wanted_ns) {
   EXPECT_EQ(out.wanted[0].round, Round(0));
 }
 
+TEST(Shelf, tells_those_who_contributed_whom_they_wait_for_when_it_lasts) {
+  ShelfWorld world(4);
+  world.declare_all(declaration("x", kF32, 600));
+  world.push(1, "x", 0, filled(64, 0), {1, 64});
+  world.push(2, "x", 0, filled(64, 0), {1, 64});
+  std::vector<std::string> told;
+  const auto pass = [&](TimeNs until) {
+    for (TimeNs at = world.now; at <= until; at += 100 * kMillisecond) {
+      world.tick(at);
+      for (const ShelfOutput::Missing& missing : world.take().missing) {
+        EXPECT_EQ(missing.key, key_of("x"));
+        EXPECT_EQ(missing.part, PartIndex(1));
+        told.push_back(std::to_string(missing.to.size()) + " wait for " + missing.whom);
+      }
+    }
+  };
+  pass(2400 * kMillisecond);
+  EXPECT_THAT(told, IsEmpty());
+  pass(9 * kSecond);
+  EXPECT_THAT(told, ElementsAre("2 wait for workers 0 and 3")) << "once";
+  world.push(3, "x", 0, filled(64, 0), {1, 64});
+  pass(12 * kSecond);
+  EXPECT_THAT(told, ElementsAre("2 wait for workers 0 and 3", "3 wait for worker 0"));
+  pass(30 * kSecond);
+  EXPECT_EQ(told.size(), 3U) << "and every 10 s";
+}
+
 TEST(Shelf, asks_again_at_doubling_intervals_up_to_a_limit) {
   ShelfWorld world(2);
   world.declare_all(kX);

@@ -118,5 +118,52 @@ TEST(Handles, of_two_waiters_for_one_handle_exactly_one_gets_the_result) {
   }
 }
 
+// Until another thread is in wait().
+void until_blocked(Handles& handles, std::size_t count) {
+  while (handles.blocked_on().size() != count) std::this_thread::yield();
+}
+
+TEST(Handles, are_blocked_on_when_every_thread_that_creates_them_waits) {
+  Handles handles;
+  EXPECT_TRUE(handles.blocked_on().empty());
+  HandleId first;
+  std::thread one([&] {
+    first = handles.create().value();
+    EXPECT_TRUE(handles.wait(first, -1).is_ok());
+  });
+  until_blocked(handles, 1);
+  EXPECT_EQ(handles.blocked_on(), std::vector<HandleId>{first});
+  const HandleId second = handles.create().value();
+  EXPECT_TRUE(handles.blocked_on().empty()) << "this thread may create more";
+  EXPECT_TRUE(handles.wait(second, kMillisecond).is(Code::kAgain));
+  EXPECT_EQ(handles.blocked_on(), (std::vector<HandleId>{first, second}))
+      << "it was in wait() a moment ago";
+  EXPECT_TRUE(handles.blocked_on().empty()) << "it was not since";
+  EXPECT_TRUE(handles.wait(second, 0).is(Code::kAgain));
+  EXPECT_TRUE(handles.blocked_on().empty()) << "looking is no waiting";
+  EXPECT_TRUE(handles.wait(second, kMillisecond).is(Code::kAgain));
+  handles.complete(first, Status::ok());
+  EXPECT_TRUE(handles.blocked_on().empty()) << "the first is about to go on";
+  one.join();
+}
+
+TEST(Handles, of_a_thread_for_which_another_waits_are_blocked_on_with_that_one) {
+  Handles handles;
+  HandleId hooked;
+  std::thread hooks([&] { hooked = handles.create().value(); });
+  hooks.join();
+  EXPECT_TRUE(handles.wait(hooked, kMillisecond).is(Code::kAgain));
+  EXPECT_EQ(handles.blocked_on(), std::vector<HandleId>{hooked});
+}
+
+TEST(Handles, of_a_thread_that_nobody_waits_for_keep_the_job_from_a_stall) {
+  Handles handles;
+  std::thread hooks([&] { EXPECT_TRUE(handles.create().is_ok()); });
+  hooks.join();
+  const HandleId own = handles.create().value();
+  EXPECT_TRUE(handles.wait(own, kMillisecond).is(Code::kAgain));
+  EXPECT_TRUE(handles.blocked_on().empty());
+}
+
 }  // namespace
 }  // namespace byteps

@@ -450,6 +450,50 @@ TEST_F(PipelineTest, notices_name_the_tensors_that_wait_and_where_they_stand) {
   EXPECT_EQ(cluster.worker(0).next_deadline(), kNever);
 }
 
+TEST_F(PipelineTest, notices_say_whom_a_tensor_misses) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  Numbers tensor(4);
+  submit(cluster, 0, call(1, "x", tensor, tensor));
+  cluster.run_until_quiet();
+  wire::Header header;
+  header.kind = wire::Kind::kMissing;
+  header.key = key_of("x");
+  header.epoch = cluster.worker(0).epoch();
+  cluster.worker(0).on_missing(ShardIndex(0), header, "workers 1 and 3");
+  header.round = Round(1);
+  cluster.worker(0).on_missing(ShardIndex(0), header, "worker 9, in another round");
+  cluster.worker(0).tick(5 * kSecond);
+  cluster.apply(0);
+  ASSERT_EQ(cluster.notices().size(), 1u);
+  EXPECT_THAT(cluster.notices()[0], HasSubstr("tensor 'x' misses workers 1 and 3 ("));
+}
+
+TEST_F(PipelineTest, what_is_awaited_goes_in_spite_of_credit_and_others_know_what_they_miss) {
+  Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
+  cluster.all_up();
+  Numbers first(8), second(8), other(8);
+  submit(cluster, 0, call(1, "first", first, first));
+  submit(cluster, 0, call(2, "second", second, second));
+  submit(cluster, 1, call(1, "other", other, other));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(cluster.worker(1).not_begun(9).empty()) << "nothing was asked for";
+  cluster.want(0);
+  cluster.run_until_quiet();
+  EXPECT_EQ(cluster.worker(1).not_begun(9), (std::vector<wire::NotBegun>{{key_of("first"), 0}}));
+  EXPECT_EQ(cluster.worker(0).awaited(HandleId(2)), (wire::Awaited{"second", key_of("second"), 0}));
+  EXPECT_EQ(cluster.worker(0).awaited(HandleId(7)), std::nullopt);
+  cluster.run_until_quiet();
+  cluster.want(0);
+  cluster.run_until_quiet();
+  EXPECT_EQ(cluster.worker(1).not_begun(9).size(), 2u) << "the second was sent and is asked for";
+  EXPECT_EQ(cluster.worker(1).not_begun(1).size(), 1u);
+  submit(cluster, 1, call(2, "first", first, first));
+  submit(cluster, 1, call(3, "second", second, second));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(cluster.worker(1).not_begun(9).empty()) << "all is begun";
+}
+
 TEST_F(PipelineTest, fail_all_ends_everything_and_later_submissions) {
   Cluster cluster({}, 1);
   cluster.all_up();

@@ -3,6 +3,7 @@
 #include "worker/worker.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -369,6 +370,78 @@ TEST_F(WorkerTest, barriers_end_in_their_order) {
   say(Kind::kBarrierDone, wire::encode(wire::Barrier{.number = 1}));
   turn();
   EXPECT_TRUE(result(second).is_ok());
+}
+
+// Has the caller in wait(), in slices, while time passes.
+class StalledWorkerTest : public WorkerTest {
+ protected:
+  void pass_in_wait(HandleId handle, TimeNs duration) {
+    for (TimeNs end = now_ + duration; now_ < end;) {
+      EXPECT_TRUE(door_.wait(handle, 1).is(Code::kAgain));
+      say(Kind::kHeartbeat);
+      turn(50 * kMillisecond);
+    }
+  }
+  // The newest report, if there is one since the last look.
+  std::optional<wire::Stalled> report() {
+    std::optional<wire::Stalled> newest;
+    while (const auto sent = transport_.take(Kind::kStalled)) {
+      newest = wire::decode_stalled(sent->payload).value();
+    }
+    return newest;
+  }
+  // A shard asks for a round of a tensor.
+  void want(const std::string& name, std::uint32_t round) {
+    wire::Header header;
+    header.kind = Kind::kWanted;
+    header.epoch = Epoch(1);
+    header.key = key_of(name);
+    header.round = Round(round);
+    transport_.receive(shard(0), header);
+    turn();
+  }
+};
+
+TEST_F(StalledWorkerTest, it_says_what_it_waits_for_and_what_others_want_until_something_moves) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("x", values);
+  want("y", 2);
+  pass_in_wait(handle, 400 * kMillisecond);
+  EXPECT_FALSE(report()) << "not at the first look";
+  pass_in_wait(handle, kSecond);
+  const wire::Stalled expected{{{"x", key_of("x"), 0}}, {{key_of("y"), 2}}};
+  EXPECT_EQ(report(), expected);
+  pass_in_wait(handle, kSecond);
+  EXPECT_FALSE(report()) << "only when it changes";
+  std::vector<float> more(4);
+  const HandleId other = submit("y", more);
+  EXPECT_EQ(report(), wire::Stalled{}) << "at once";
+  pass_in_wait(other, 2 * kSecond);
+  EXPECT_EQ(report(), (wire::Stalled{{{"y", key_of("y"), 0}}, {}}));
+}
+
+TEST_F(StalledWorkerTest, it_says_nothing_while_its_caller_does_something_else) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("x", values);
+  pass_with_heartbeats(2 * kSecond);
+  EXPECT_TRUE(door_.wait(handle, 0).is(Code::kAgain));
+  EXPECT_FALSE(report());
+}
+
+TEST_F(StalledWorkerTest, it_says_so_again_when_the_scheduler_is_back) {
+  join();
+  const HandleId barrier = door_.begin_barrier().value();
+  turn();
+  pass_in_wait(barrier, 2 * kSecond);
+  const wire::Stalled expected{{{"", Key(), 0}}, {}};
+  EXPECT_EQ(report(), expected);
+  transport_.down(scheduler(), Status(Code::kDisconnected, "reset"));
+  turn(100 * kMillisecond);
+  transport_.up(scheduler());
+  turn();
+  EXPECT_EQ(report(), expected);
 }
 
 TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_one_line) {

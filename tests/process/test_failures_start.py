@@ -1,0 +1,276 @@
+"""What happens when a job cannot begin: each process that runs says what is wrong, with values, addresses and who is
+missing, and ends."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+from job import BOUND_S, FAILURE_S
+
+HERE = {"*": [["barrier"]]}
+BAD_SETTINGS, PORT_IN_USE = 2, 3
+START_S = 3  # shorter than what passes before the first notice
+
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def refused(worker):
+    return worker.heard("refused")[0]
+
+
+def check_refused(job, workers, code, *words):
+    for worker in workers:
+        assert worker.heard("refused"), job.story(f"{worker.name} was not refused")
+        for word in words:
+            assert word in refused(worker)["message"], job.story(f"{worker.name} does not say {word!r}")
+        assert worker.code == code, job.story(f"{worker.name} ended with {worker.code}")
+
+
+# ---- counts
+
+
+@case
+def workers_disagree_about_their_number(job):
+    with job:
+        job.start_scheduler()
+        job.start_server()
+        job.start_server()
+        job.start_worker(0, HERE)
+        job.start_worker(1, HERE, {"DMLC_NUM_WORKER": "3"})
+        job.join(timeout_s=BOUND_S)
+        check_refused(job, job.workers, 1, " says 2", " says 3", "DMLC_NUM_WORKER", "worker 0 (", "worker 1 (")
+        assert {p.code for p in (job.scheduler, *job.servers)} == {1}
+        job.check_nothing_is_left()
+
+
+@case
+def workers_disagree_about_the_number_of_servers(job):
+    with job:
+        job.start_scheduler()
+        job.start_server()
+        job.start_worker(0, HERE)
+        job.start_worker(1, HERE, {"DMLC_NUM_SERVER": "1"})
+        job.join(timeout_s=BOUND_S)
+        check_refused(job, job.workers, 1, " says 2", " says 1", "DMLC_NUM_SERVER", "worker 0 (", "worker 1 (")
+        job.check_nothing_is_left()
+
+
+@case
+def scheduler_knows_another_number_of_servers(job):
+    """The workers' word counts, so the job begins; the scheduler says what it was told."""
+    with job:
+        job.start_scheduler({"DMLC_NUM_SERVER": "3"})
+        job.start_server()
+        job.start_server()
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        job.join()
+        assert {p.code for p in job.processes} == {0}, job.story("not all ended well")
+        for words in ("2 servers", "3 servers", "the scheduler", "DMLC_NUM_SERVER"):
+            assert words in job.scheduler.err, job.story(f"the scheduler does not say {words!r}")
+        job.check_nothing_is_left()
+
+
+@case
+def server_knows_another_number_of_servers(job):
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_scheduler()
+        job.start_server()
+        job.start_server({"DMLC_NUM_SERVER": "3"})
+        for rank in (0, 1):
+            job.start_worker(rank, HERE, {"DMLC_NUM_SERVER": "4"})
+        job.join(timeout_s=START_S + BOUND_S)
+        check_refused(
+            job, job.workers, 1, "of 4; here: ", "4 servers", "the scheduler was started for", "2 servers",
+            "server 1 (", "DMLC_NUM_SERVER",
+        )  # fmt: skip
+        job.check_nothing_is_left()
+
+
+@case
+def too_few_workers_come(job):
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_scheduler()
+        job.start_server()
+        job.start_server()
+        job.start_worker(0, HERE)
+        job.join(timeout_s=START_S + BOUND_S)
+        check_refused(job, job.workers, 1, "worker 1 of 2", "gave up")
+        assert "waiting for worker 1 of 2" in job.scheduler.err
+        assert {p.code for p in (job.scheduler, *job.servers)} == {1}
+        job.check_nothing_is_left()
+
+
+@case
+def too_few_servers_come(job):
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_scheduler()
+        job.start_server()
+        job.start_worker(0, HERE)
+        job.start_worker(1, HERE)
+        job.join(timeout_s=START_S + BOUND_S)
+        check_refused(job, job.workers, 1, "server 1 of 2", "gave up")
+        job.check_nothing_is_left()
+
+
+@case
+def scheduler_knows_another_number_of_workers(job):
+    """Workers count processes, the scheduler may count machines: what the workers say is right, but it is told."""
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_scheduler()
+        job.start_server()
+        job.start_server()
+        for rank in (0, 1):
+            job.start_worker(rank, HERE, {"DMLC_NUM_WORKER": "3"})
+        job.join(timeout_s=START_S + BOUND_S)
+        check_refused(job, job.workers, 1, "worker 2 of 3", "the scheduler", "2 workers")
+        job.check_nothing_is_left()
+
+
+@case
+def a_server_too_many_is_a_spare(job):
+    with job:
+        job.start_scheduler()
+        for _ in range(3):
+            job.start_server({"DMLC_RANK": ""})
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        job.join()
+        assert {p.code for p in job.processes} == {0}, job.story("not all ended well")
+        assert any("spare" in server.err for server in job.servers), job.story("nobody says that it is a spare")
+        job.check_nothing_is_left()
+
+
+@case
+def two_processes_claim_one_rank(job):
+    with job:
+        job.start_scheduler()
+        job.start_server()
+        job.start_server()
+        first = job.start_worker(0, HERE)
+        time.sleep(1)
+        second = job.start_worker(0, HERE)
+        assert second.child.wait(BOUND_S) == 1
+        check_refused(job, [second], 1, "worker 0", "DMLC_WORKER_ID", str(first.pid), str(second.pid))
+        job.start_worker(1, HERE)
+        job.join(but=[second])
+        assert first.code == 0, job.story("the first claimant was hurt")
+        job.check_nothing_is_left()
+
+
+@case
+def a_rank_beyond_the_size(job):
+    with job:
+        worker = job.start_worker(2, HERE)
+        assert worker.child.wait(10) == BAD_SETTINGS
+        check_refused(job, [worker], BAD_SETTINGS, "DMLC_WORKER_ID=2", "DMLC_NUM_WORKER=2")
+
+
+# ---- addresses
+
+
+@case
+def scheduler_port_in_use(job):
+    with job, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = job.start_scheduler({"DMLC_PS_ROOT_PORT": str(port)})
+        assert process.child.wait(10) == PORT_IN_USE
+        assert f"127.0.0.1:{port}" in process.err and "DMLC_PS_ROOT_PORT" in process.err
+        assert "address already in use" in process.err.lower()
+        job.check_nothing_is_left()
+
+
+@case
+def server_port_in_use(job):
+    with job, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = job.start_server({"DMLC_PORT": str(port)})
+        assert process.child.wait(10) == PORT_IN_USE
+        assert f"127.0.0.1:{port}" in process.err and "DMLC_PORT" in process.err
+        job.check_nothing_is_left()
+
+
+@case
+def scheduler_unreachable(job):
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_server()
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        job.join(timeout_s=START_S + BOUND_S)
+        address = f"scheduler at 127.0.0.1:{job.port}"
+        check_refused(job, job.workers, 1, address, "connection refused", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
+        assert job.servers[0].code == 1 and address in job.servers[0].err
+        job.check_nothing_is_left()
+
+
+@case
+def scheduler_unreachable_is_said_before_the_end(job):
+    with job:
+        worker = job.start_worker(0, HERE)
+        deadline = time.monotonic() + 8
+        while "unreachable since" not in worker.err and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert f"scheduler at 127.0.0.1:{job.port} unreachable since" in worker.err, job.story("silence")
+        worker.send(signal.SIGINT)
+        assert worker.child.wait(BOUND_S) != 0
+        job.check_nothing_is_left()
+
+
+@case
+def scheduler_name_that_does_not_resolve(job):
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_worker(0, HERE, {"DMLC_PS_ROOT_URI": "no-such-host.invalid"})
+        job.join(timeout_s=START_S + BOUND_S)
+        check_refused(job, job.workers, 1, "no-such-host.invalid", "DMLC_PS_ROOT_URI")
+
+
+# ---- keys
+
+
+@case
+def another_job_key(job):
+    with job:
+        job.start_scheduler()
+        job.start_server()
+        job.start_server({"BYTEPS_JOB_KEY": "another key of this job"})
+        job.start_worker(0, HERE)
+        job.start_worker(1, HERE, {"BYTEPS_JOB_KEY": "another key of this job"})
+        strange = [job.servers[1], job.workers[1]]
+        for process in strange:
+            assert process.child.wait(BOUND_S + FAILURE_S) == 1, job.story(f"{process.name} goes on")
+        assert "BYTEPS_JOB_KEY" in job.servers[1].err, job.story("the server does not name it")
+        check_refused(job, [job.workers[1]], 1, "BYTEPS_JOB_KEY")
+        assert job.workers[0].code is None and job.scheduler.code is None, job.story("strangers hurt the job")
+        assert "another key of this job" not in job.story("")
+
+
+@case
+def missing_job_key(job):
+    with job:
+        job.start_scheduler()
+        job.start_worker(0, HERE, {"BYTEPS_JOB_KEY": ""})
+        assert job.workers[0].child.wait(BOUND_S + FAILURE_S) in (1, 2), job.story("it goes on")
+        check_refused(job, job.workers, job.workers[0].code, "BYTEPS_JOB_KEY")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_a_job_that_cannot_begin_says_why(name, outcomes):
+    outcomes[name].result()
