@@ -1,8 +1,10 @@
 """bpslaunch --hosts: a job on several hosts over ssh. Two of them are this machine, as 127.0.0.1 and 127.0.0.2."""
 
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -197,6 +199,34 @@ def test_what_a_login_shell_prints_first_does_no_harm(place, stand_in):
     code, out, err = place.run(*on_hosts(place, str(noisy)), PYTHON, MEMBER)
     assert code == 0, err
     assert sorted(out.splitlines()) == SUMS
+
+
+def test_an_agent_that_hears_nothing_for_its_time_ends_what_it_started(place):
+    # As when the network is cut and nobody says so. The time is a minute; here it is made short.
+    program = "from byteps.launcher import agent, frames; frames.SILENCE_S = 1.0; agent.Agent().run()"
+    agent = place.start([PYTHON, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    sleeper = {"role": "worker", "title": "worker 0", "command": ["sleep", "1000"], "environ": {MARK: place.mark}}
+    order = {"folder": "/", "environ": {}, "key": "k" * 16, "processes": [sleeper]}
+    agent.stdin.write(json.dumps({"start": order}) + "\n")
+    agent.stdin.flush()
+    assert wait_until(lambda: any("sleep 1000" in command for command in place.living().values()), 1.5)
+    assert agent.wait(10) == 0  # its standard input is still open
+    assert place.left(wait_s=1) == []
+
+
+def test_a_host_that_stands_still_does_not_keep_bpslaunch_and_ends_all_when_it_goes_on(place, sshd):
+    arguments = on_hosts(place, sshd.command, "--grace", "0.3")
+    launcher = place.launch(*arguments, PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    assert wait_until(all_joined(place), 30)
+    agents = [pid for pid, command in place.living().items() if "byteps.launcher.agent" in command]
+    for pid in agents:
+        os.kill(pid, signal.SIGSTOP)
+    launcher.send_signal(signal.SIGINT)
+    out, err = launcher.communicate(timeout=30)
+    assert launcher.returncode == 128 + signal.SIGINT
+    for pid in set(agents) & set(place.living()):  # the kernel may have woken them when their ssh ended
+        os.kill(pid, signal.SIGCONT)
+    assert place.left(wait_s=10) == []
 
 
 def test_ctrl_c_while_connecting_ends_quietly(place):

@@ -32,7 +32,7 @@ from byteps.launcher.screen import Cutter, Label, Screen
 SETTLE_S = 0.5  # a server that says "the job failed" waits so long for a worker that says why
 LAST_LINES = 10
 READ_BYTES = 64 << 10
-KILLED_WITHIN_S = 10.0  # another host has so long to say that what it was to kill is gone
+KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kill is gone
 LINK_TICK_S = 1.0
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 
