@@ -73,9 +73,8 @@ def test_without_a_scheduler_worker_and_server_say_where_they_look_for_it_since_
         cast.start(name, environ)
     place = f"scheduler at 127.0.0.1:{environ['DMLC_PS_ROOT_PORT']}"
     for name in ("server", "worker"):
-        assert cast.says(
-            name, rf"{place} unreachable since [\d.]+ s: .*[Cc]onnection refused; is it started, and are DMLC_PS_ROOT_URI"
-        ), cast.said(name)
+        told = rf"{place} unreachable since [\d.]+ s: .*connection refused; is it started, and are DMLC_PS_ROOT_URI"
+        assert cast.says(name, told), cast.said(name)
 
 
 def test_a_scheduler_that_accepts_and_says_nothing_is_named(cast):
@@ -84,7 +83,7 @@ def test_a_scheduler_that_accepts_and_says_nothing_is_named(cast):
         silent.listen()
         port = silent.getsockname()[1]
         cast.start("worker", job(DMLC_PS_ROOT_PORT=str(port)))
-        assert cast.says("worker", rf"scheduler at 127.0.0.1:{port} unreachable since [\d.]+ s: .*(time|answer|silen|said)")
+        assert cast.says("worker", rf"scheduler at 127.0.0.1:{port} unreachable since [\d.]+ s: .*no answer")
 
 
 def test_a_host_name_that_is_not_known_is_named_and_waited_for(cast):
@@ -111,7 +110,7 @@ def test_a_worker_that_cannot_reach_a_server_names_it_its_address_and_the_error(
     for name in ("worker0", "worker1"):
         assert cast.says(
             name,
-            r"all members are here, but there is no connection yet to server 1 \([^)]+\) at server1.invalid:\d+, shard 0 "
-            r"since [\d.]+ s \(.*cannot look up the host name",
+            r"all members are here, but there is no connection yet to server 1 \([^)]+\) at server1.invalid:\d+, "
+            r"shard 0 since [\d.]+ s \(.*cannot look up the host name",
         ), cast.said(name)
         assert "server 0" not in cast.said(name)
