@@ -117,7 +117,8 @@ class Stream {
   void receive(tcp::Staging& staging, std::size_t bytes, std::size_t reads,
                std::vector<Event>& events, std::size_t& event_count) {
     for (; reads > 0 && !ended_; --reads) {
-      tcp::EventSpan out(std::span(events).subspan(event_count));
+      const std::span<Event> free_events = std::span(events).subspan(event_count);
+      tcp::EventSpan out(free_events);
       if (out.full()) return;
       if (!inbox_.has_backlog()) {
         if (staging.room().size() < inbox_.room_wanted(staging)) return;

@@ -2,6 +2,7 @@
 // time. Method: a bare socket says the bytes, while a good connection to the same transport goes on
 // working.
 #include <algorithm>
+#include <cstring>
 #include <deque>
 
 #include <gtest/gtest.h>
@@ -28,9 +29,7 @@ class TcpHostile : public testing::Test {
     EXPECT_TRUE(server_.until([&] { return stranger.has_ended(); }));
     const std::size_t received = server_.count(Event::Kind::kReceived);
     const auto good = make_up();
-    Bytes message = frame(3, 2);
-    append(message, numbered(5));
-    EXPECT_TRUE(good->write(message));
+    EXPECT_TRUE(good->write(frame(3, 2)));
     ASSERT_TRUE(
         server_.until([&] { return server_.count(Event::Kind::kReceived) == received + 1; }));
     EXPECT_EQ(server_.seen().back().payload, numbered(3, 2));
@@ -103,10 +102,12 @@ TEST_F(TcpHostile, who_says_nothing_is_dropped_after_5_seconds_and_not_before) {
 
 TEST_F(TcpHostile, a_prefix_beyond_the_limits_ends_the_connection_with_what_was_wrong) {
   const std::vector<Bytes> prefixes = {
-      frame(static_cast<std::uint32_t>(kPayloadBytesMax) + 1, 0), frame(0xffffffff, 0),
-      frame(0, static_cast<std::uint16_t>(kHeaderBytesMax) + 1), frame(0, 0xffff), [] {
-        Bytes bytes = frame(1, 1);
+      prefix_of(static_cast<std::uint32_t>(kPayloadBytesMax) + 1, 0), prefix_of(0xffffffff, 0),
+      prefix_of(0, static_cast<std::uint16_t>(kHeaderBytesMax) + 1), prefix_of(0, 0xffff), [] {
+        Bytes bytes = prefix_of(1, 1);
         bytes[6] = std::byte{1};  // must be zero
+        const std::uint32_t crc = crc32c(0, std::span(bytes).first(28));
+        std::memcpy(bytes.data() + 28, &crc, sizeof crc);
         return bytes;
       }()};
   for (const Bytes& prefix : prefixes) {
@@ -123,8 +124,7 @@ TEST_F(TcpHostile, a_prefix_beyond_the_limits_ends_the_connection_with_what_was_
 }
 
 TEST_F(TcpHostile, a_message_cut_off_at_any_byte_never_arrives) {
-  Bytes message = frame(300, 40);
-  append(message, numbered(340));
+  const Bytes message = frame(300, 40);
   for (std::size_t cut = 1; cut < message.size(); cut += 17) {
     const auto socket = make_up();
     const std::size_t downs = server_.count(Event::Kind::kDown);
@@ -148,16 +148,16 @@ TEST_F(TcpHostile, random_bytes_after_the_hello_end_only_that_connection) {
     server_.settle();
   }
   const auto last = make_up();
-  ASSERT_TRUE(last->write(frame(0xffffffff, 0)));
+  ASSERT_TRUE(last->write(prefix_of(0xffffffff, 0)));
   expect_only_it_ends(*last);
 }
 
 TEST_F(TcpHostile, a_huge_promised_payload_that_does_not_come_costs_little_and_ends_with_it) {
   std::vector<std::unique_ptr<BareSocket>> sockets;
+  const Bytes promise = frame(kPayloadBytesMax, 256);
   for (int i = 0; i < 20; ++i) {
     sockets.push_back(make_up());
-    ASSERT_TRUE(sockets.back()->write(frame(static_cast<std::uint32_t>(kPayloadBytesMax), 256)));
-    ASSERT_TRUE(sockets.back()->write(numbered(300)));
+    ASSERT_TRUE(sockets.back()->write(std::span(promise).first(700)));
   }
   server_.settle();
   EXPECT_EQ(server_.count(Event::Kind::kReceived), 0U);

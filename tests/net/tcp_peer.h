@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "kernels/crc32c.h"
 #include "net/tcp/address.h"
 #include "net/tcp/frame.h"
 #include "net/tcp/handshake.h"
@@ -191,14 +192,6 @@ inline bool shake_hands(BareSocket& socket, TurnedTcp& other, const Hello& self,
   return socket.write(say);
 }
 
-inline Bytes frame(std::uint32_t payload_bytes, std::uint16_t header_bytes, LandingTag landing = 0,
-                   std::uint64_t offset = 0) {
-  Bytes out(tcp::kPrefixBytes);
-  tcp::encode({payload_bytes, header_bytes, landing, offset},
-              std::span(out).first<tcp::kPrefixBytes>());
-  return out;
-}
-
 inline void append(Bytes& to, std::span<const std::byte> bytes) {
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
@@ -207,6 +200,38 @@ inline Bytes numbered(std::size_t bytes, std::size_t first = 0) {
   Bytes out(bytes);
   for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>((first + i) * 131 >> 3);
   return out;
+}
+
+// The start of a frame that says so much of itself, with a good checksum.
+inline Bytes prefix_of(std::uint32_t payload_bytes, std::uint16_t header_bytes) {
+  Bytes out(tcp::kPrefixBytes);
+  tcp::encode({.payload_bytes = payload_bytes, .header_bytes = header_bytes},
+              std::span(out).first<tcp::kPrefixBytes>());
+  return out;
+}
+
+// A whole frame.
+inline Bytes frame_of(const Bytes& header, const Bytes& payload, LandingTag landing = kNoLanding,
+                      std::uint64_t offset = 0) {
+  Bytes out(tcp::kPrefixBytes);
+  tcp::encode({.payload_bytes = static_cast<std::uint32_t>(payload.size()),
+               .header_bytes = static_cast<std::uint16_t>(header.size()),
+               .landing = landing,
+               .landing_offset = offset,
+               .header_crc = crc32c(0, header)},
+              std::span(out).first<tcp::kPrefixBytes>());
+  append(out, header);
+  append(out, payload);
+  if (!payload.empty()) append(out, tcp::encode_trailer(crc32c(0, payload)));
+  return out;
+}
+
+// One whose header and payload are numbered from `first` in a row.
+inline Bytes frame(std::size_t payload_bytes, std::size_t header_bytes,
+                   LandingTag landing = kNoLanding, std::uint64_t offset = 0,
+                   std::size_t first = 0) {
+  return frame_of(numbered(header_bytes, first), numbered(payload_bytes, first + header_bytes),
+                  landing, offset);
 }
 
 }  // namespace byteps

@@ -151,8 +151,7 @@ TEST(TcpHandshake, frames_right_behind_the_proof_are_received) {
   BareSocket socket(server.address());
   Bytes bytes = proof_for(socket, server, keyed_hello(Role::kWorker, 1), kKey);
   for (std::size_t i = 0; i < 5; ++i) {
-    append(bytes, frame(100, 8));
-    append(bytes, numbered(108, i));
+    append(bytes, frame(100, 8, kNoLanding, 0, i));
   }
   ASSERT_TRUE(socket.write(bytes));
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kReceived) == 5; }));
@@ -165,7 +164,6 @@ TEST(TcpHandshake, frames_before_the_proof_are_never_received) {
   BareSocket socket(server.address());
   Bytes bytes = tcp::encode_hello_record(keyed_hello(Role::kWorker, 1), {});
   append(bytes, frame(0, 8));
-  append(bytes, numbered(8));
   ASSERT_TRUE(socket.write(bytes));
   ASSERT_TRUE(server.until([&] { return socket.has_ended(); }));
   EXPECT_TRUE(server.seen().empty());
@@ -256,7 +254,7 @@ TEST(TcpStrangers, of_every_kind_get_one_log_line_a_minute_with_the_count) {
   const auto break_one = [&] {
     BareSocket socket(server.address());
     ASSERT_TRUE(shake_hands(socket, server, keyed_hello(Role::kWorker, 0), kKey));
-    ASSERT_TRUE(socket.write(frame(0xffffffff, 0)));
+    ASSERT_TRUE(socket.write(prefix_of(0xffffffff, 0)));
     ASSERT_TRUE(server.until([&] { return socket.has_ended(); }));
   };
   for (int i = 0; i < 21; ++i) refuse_one();

@@ -41,12 +41,9 @@ TEST_F(TcpReceiving, messages_byte_by_byte_are_the_same_messages) {
   Bytes memory(100);
   server.transport().land(server.seen()[0].peer, 9, memory);
   Bytes bytes = frame(10, 4);
-  append(bytes, numbered(14));
   append(bytes, frame(0, 0));
-  append(bytes, frame(20, 0, 9, 50));
-  append(bytes, numbered(20, 100));
+  append(bytes, frame(20, 0, 9, 50, 100));
   append(bytes, frame(5, 256));
-  append(bytes, numbered(261));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     ASSERT_TRUE(socket.write(std::span(bytes).subspan(i, 1)));
     server.poll();
@@ -82,10 +79,7 @@ TEST_F(TcpReceiving, random_cuts_of_a_long_stream_give_the_same_messages_landed_
     const std::size_t payload_bytes = i / 50 % 2 == 1 ? 32768 : sizes[prng.below(4)];
     Expected next{numbered(prng.below(257), prng.below(1000)),
                   numbered(payload_bytes, prng.below(1000)), landed, offset};
-    append(stream, frame(static_cast<std::uint32_t>(payload_bytes),
-                         static_cast<std::uint16_t>(next.header.size()), landed ? 9 : 8, offset));
-    append(stream, next.header);
-    append(stream, next.payload);
+    append(stream, frame_of(next.header, next.payload, landed ? 9 : 8, offset));
     if (landed) offset += payload_bytes;
     expected.push_back(std::move(next));
   }
@@ -112,15 +106,16 @@ TEST_F(TcpReceiving, a_payload_half_here_when_its_landing_is_withdrawn_is_thrown
   Bytes memory(100'000, std::byte{0x5a});
   server_.transport().land(peer_, 9, memory);
   const Bytes payload = numbered(100'000);
-  ASSERT_TRUE(socket_->write(frame(100'000, 0, 9)));
-  ASSERT_TRUE(socket_->write(std::span(payload).first(40'000)));
+  const Bytes message = frame(100'000, 0, 9);
+  const std::size_t part = tcp::kPrefixBytes + 40'000;
+  ASSERT_TRUE(socket_->write(std::span(message).first(part)));
   ASSERT_TRUE(server_.until([&] { return memory[39'999] == payload[39'999]; }));
   server_.transport().withdraw(peer_, 9);
   const Bytes half = memory;
   EXPECT_EQ(memory[40'000], std::byte{0x5a});
-  Bytes rest(payload.begin() + 40'000, payload.end());
+  Bytes rest;
+  append(rest, std::span(message).subspan(part));
   append(rest, frame(3, 0));
-  append(rest, numbered(3));
   ASSERT_TRUE(socket_->write(rest));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
   EXPECT_EQ(server_.seen().back().payload, numbered(3));
@@ -132,14 +127,14 @@ TEST_F(TcpReceiving,
   Bytes first(50'000, std::byte{0x5a});
   Bytes second(50'000, std::byte{0x5b});
   server_.transport().land(peer_, 9, first);
-  ASSERT_TRUE(socket_->write(frame(50'000, 0, 9)));
-  ASSERT_TRUE(socket_->write(numbered(10'000)));
+  const Bytes message = frame(50'000, 0, 9);
+  const std::size_t part = tcp::kPrefixBytes + 10'000;
+  ASSERT_TRUE(socket_->write(std::span(message).first(part)));
   ASSERT_TRUE(server_.until([&] { return first[9'999] == numbered(10'000)[9'999]; }));
   server_.transport().land(peer_, 9, second);
   const Bytes half = first;
-  ASSERT_TRUE(socket_->write(numbered(40'000, 10'000)));
+  ASSERT_TRUE(socket_->write(std::span(message).subspan(part)));
   ASSERT_TRUE(socket_->write(frame(4, 0, 9, 8)));
-  ASSERT_TRUE(socket_->write(numbered(4)));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
   EXPECT_TRUE(server_.seen().back().landed);
   EXPECT_TRUE(first == half);
@@ -153,7 +148,7 @@ TEST_F(TcpReceiving, one_busy_peer_does_not_keep_others_waiting) {
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kUp) == 2; }));
   const PeerId quiet_peer = server_.seen().back().peer;
   Bytes flood;
-  for (int i = 0; i < 20'000; ++i) append(flood, frame(0, 8)), append(flood, numbered(8));
+  for (int i = 0; i < 20'000; ++i) append(flood, frame(0, 8));
   ASSERT_TRUE(socket_->write(flood));
   ASSERT_TRUE(quiet.write(frame(0, 0)));
   // 20,000 messages fill 625 spans of 32 events; the quiet one's comes within a few.
@@ -175,8 +170,7 @@ TEST(TcpFairness, peers_that_all_have_more_than_a_poll_can_hold_take_turns) {
   TcpOptions options = loopback_options();
   options.read_batch_bytes = 64 << 10;
   TurnedTcp server(std::move(options));
-  Bytes message = frame(32768, 0);
-  append(message, numbered(32768));
+  const Bytes message = frame(32768, 0);
   std::vector<std::unique_ptr<BareSocket>> sockets;
   std::vector<PeerId> peers;
   for (std::size_t i = 0; i < kPeers; ++i) {

@@ -336,8 +336,8 @@ def test_nonsense_at_a_shard_ends_that_connection_only(trio, name):
 def frames_that_are_none():
     push = wire.header(wire.PUSH, epoch=1, worker=2)
     return {
-        "a payload of 4 GiB": wire.PREFIX.pack(0xFFFFFFFF, len(push), 0, 0, 0) + push + bytes(100000),
-        "a header of 64 KiB": wire.PREFIX.pack(0, 0xFFFF, 0, 0, 0) + bytes(100000),
+        "a payload of 4 GiB": wire.prefix(0xFFFFFFFF, len(push), push) + bytes(100000),
+        "a header of 64 KiB": wire.prefix(0, 0xFFFF) + bytes(100000),
         "ones": b"\xff" * 100000,
         "text": b"GET / HTTP/1.1\r\n\r\n" * 1000,
     }
@@ -363,7 +363,7 @@ def test_a_frame_that_never_ends_costs_what_came_of_it(trio):
     held = []
     for _ in range(50):  # each replaces the one before, at the shard; at most one is served
         held.append(trio.member.connect(0))
-        held[-1].socket.sendall(wire.PREFIX.pack(4 * MIB, len(head), 0, 0, 0) + head + bytes(1000))
+        held[-1].socket.sendall(wire.prefix(4 * MIB, len(head), head) + bytes(1000))
     assert resident_bytes(pid) - before < 16 * MIB
     for peer in held:
         peer.socket.close()

@@ -30,7 +30,8 @@ HEADER_BYTES = 48
 RECORD_HEAD = struct.Struct("<4sHH")
 MAGIC = b"BPS1"
 HELLO, REFUSAL, PROOF = 1, 2, 3
-PREFIX = struct.Struct("<IHHQQ")
+PREFIX = struct.Struct("<IHHQQI")  # and behind it the checksum of these
+CHECKSUM = struct.Struct("<I")
 NONCE_BYTES = 32
 CONNECTING_LABEL = b"byteps proof of the connecting side"
 JOB_ID_LABEL = b"byteps job id"
@@ -144,8 +145,34 @@ def record(kind: int, body: bytes) -> bytes:
     return RECORD_HEAD.pack(MAGIC, kind, len(body)) + body
 
 
+def crc32c_table() -> List[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [(value >> 1) ^ (0x82F63B78 if value & 1 else 0) for value in table]
+    return table
+
+
+CRC32C_TABLE = crc32c_table()
+
+
+def crc32c(content: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = CRC32C_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def prefix(
+    payload_bytes: int, head_bytes: int, head: bytes = b"", landing: int = NO_LANDING, landing_offset: int = 0
+) -> bytes:
+    """The start of a frame with good checksums, whatever it promises."""
+    start = PREFIX.pack(payload_bytes, head_bytes, 0, landing, landing_offset, crc32c(head))
+    return start + CHECKSUM.pack(crc32c(start)) + head
+
+
 def frame(head: bytes, payload: bytes = b"", landing: int = NO_LANDING, landing_offset: int = 0) -> bytes:
-    return PREFIX.pack(len(payload), len(head), 0, landing, landing_offset) + head + payload
+    end = CHECKSUM.pack(crc32c(payload)) if payload else b""
+    return prefix(len(payload), len(head), head, landing, landing_offset) + payload + end
 
 
 class Message(NamedTuple):
@@ -195,10 +222,15 @@ class Connection:
 
     def receive(self) -> Message:
         """The next message. ConnectionError: the connection has ended. TimeoutError: there is none."""
-        payload_bytes, head_bytes, _, _, _ = PREFIX.unpack(self._exactly(PREFIX.size))
+        start = self._exactly(PREFIX.size)
+        self._check(start)
+        payload_bytes, head_bytes, _, _, _, head_crc = PREFIX.unpack(start)
         head = self._exactly(head_bytes)
+        assert head_crc == crc32c(head), "a header with another checksum"
         kind, flags, _, epoch, key, part, round_, offset, worker, _, landing = struct.unpack("<BBHIQIIQIIQ", head)
         payload = self._exactly(payload_bytes)
+        if payload:
+            self._check(payload)
         return Message(kind, flags, epoch, key, part, round_, offset, worker, landing, payload)
 
     def receive_kind(self, *kinds: int) -> Message:
@@ -220,6 +252,10 @@ class Connection:
         except OSError:
             return True
         return False
+
+    def _check(self, content: bytes) -> None:
+        (crc,) = CHECKSUM.unpack(self._exactly(CHECKSUM.size))
+        assert crc == crc32c(content), "bytes with another checksum"
 
     def _record(self, kind: int) -> bytes:
         head = self._exactly(RECORD_HEAD.size)

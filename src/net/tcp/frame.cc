@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "kernels/crc32c.h"
 #include "net/wire.h"
 
 namespace byteps::tcp {
@@ -13,6 +14,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "frames are copied as they are in memory");
 
+constexpr const char* kCorrupted = "a frame from it was corrupted on the way (CRC32C differs)";
+constexpr std::size_t kPrefixCrcAt = 28;
 constexpr std::uint32_t kMagic = 0x31535042;  // "BPS1" in memory
 
 template <typename Number>
@@ -100,13 +103,19 @@ void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out) {
   put(out.data() + 6, std::uint16_t{0});
   put(out.data() + 8, prefix.landing);
   put(out.data() + 16, prefix.landing_offset);
+  put(out.data() + 24, prefix.header_crc);
+  put(out.data() + kPrefixCrcAt, crc32c(0, out.first<kPrefixCrcAt>()));
 }
 
 Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix) {
+  if (get<std::uint32_t>(bytes.data() + kPrefixCrcAt) != crc32c(0, bytes.first<kPrefixCrcAt>())) {
+    return corrupted();
+  }
   prefix.payload_bytes = get<std::uint32_t>(bytes.data());
   prefix.header_bytes = get<std::uint16_t>(bytes.data() + 4);
   prefix.landing = get<std::uint64_t>(bytes.data() + 8);
   prefix.landing_offset = get<std::uint64_t>(bytes.data() + 16);
+  prefix.header_crc = get<std::uint32_t>(bytes.data() + 24);
   if (prefix.payload_bytes <= kPayloadBytesMax && prefix.header_bytes <= kHeaderBytesMax &&
       get<std::uint16_t>(bytes.data() + 6) == 0) [[likely]] {
     return Status::ok();
@@ -114,6 +123,24 @@ Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix) {
   return {Code::kDisconnected, "it sent bytes that are no frame (payload of " +
                                    std::to_string(prefix.payload_bytes) + " bytes, header of " +
                                    std::to_string(prefix.header_bytes) + ")"};
+}
+
+std::array<std::byte, kTrailerBytes> encode_trailer(std::uint32_t payload_crc) {
+  std::array<std::byte, kTrailerBytes> trailer;
+  put(trailer.data(), payload_crc);
+  return trailer;
+}
+
+std::uint32_t decode_trailer(std::span<const std::byte, kTrailerBytes> bytes) {
+  return get<std::uint32_t>(bytes.data());
+}
+
+Status corrupted() {
+  return {Code::kDisconnected, kCorrupted};
+}
+
+bool is_corrupted(const Status& why) {
+  return why.message() == kCorrupted;
 }
 
 }  // namespace byteps::tcp

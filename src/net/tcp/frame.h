@@ -27,9 +27,20 @@
 //    6  u16  zero
 //    8  u64  landing tag, kNoLanding if there is none
 //   16  u64  landing offset, bytes
-//   24  header, payload
+//   24  u32  CRC32C of the header
+//   28  u32  CRC32C of the 28 bytes before
+//   32  header
+//       payload
+//       u32  CRC32C of the payload, if there is one
+//
+// The checksums (kernels/crc32c.h) are for bytes that change on the way, in a network card or a memory
+// module, which TCP's own sum of 16 bits often does not notice. Each is looked at before anything that it
+// covers is acted on, but for a payload with a landing: that may be written before. So a wrong length or
+// tag does nothing, a stream cannot lose its way between frames, and a wrong payload is never reported.
+// The connection ends, and its owner repeats what may be lost, as for any other end.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,7 +60,8 @@ inline constexpr std::size_t kProofRecordBytes = kRecordHeadBytes + sizeof(auth:
 inline constexpr std::size_t kRecordBodyBytesMax =
     kRecordsBytesMax - kProofRecordBytes - kRecordHeadBytes;
 inline constexpr std::size_t kRefusalTextBytesMax = 512;
-inline constexpr std::size_t kPrefixBytes = 24;
+inline constexpr std::size_t kPrefixBytes = 32;
+inline constexpr std::size_t kTrailerBytes = 4;
 inline constexpr std::size_t kFrameHeadBytesMax = kPrefixBytes + kHeaderBytesMax;
 
 enum class RecordKind : std::uint16_t { kHello = 1, kRefusal = 2, kProof = 3 };
@@ -73,17 +85,27 @@ Result<Hello> decode_hello_body(std::span<const std::byte> body);
 // goes to logs.
 Status decode_refusal(std::span<const std::byte> body);
 
-// The first 24 bytes of a frame.
+// The first bytes of a frame.
 struct Prefix {
   std::uint32_t payload_bytes = 0;
   std::uint16_t header_bytes = 0;
   LandingTag landing = kNoLanding;
   std::uint64_t landing_offset = 0;
+  std::uint32_t header_crc = 0;
 
   std::size_t head_bytes() const { return kPrefixBytes + header_bytes; }
+  std::size_t trailer_bytes() const { return payload_bytes == 0 ? 0 : kTrailerBytes; }
 };
 void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out);
-// kDisconnected: a limit is broken.
+// kDisconnected: a limit is broken, or it was corrupted.
 Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix);
+
+// The end of a frame: the checksum of its payload.
+std::array<std::byte, kTrailerBytes> encode_trailer(std::uint32_t payload_crc);
+std::uint32_t decode_trailer(std::span<const std::byte, kTrailerBytes> bytes);
+
+// What a connection ends with when a checksum is not that of what came.
+Status corrupted();
+bool is_corrupted(const Status& why);
 
 }  // namespace byteps::tcp

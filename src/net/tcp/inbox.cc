@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/crc32c.h"
 
 namespace byteps::tcp {
 namespace {
@@ -53,7 +54,7 @@ std::size_t Inbox::room_wanted(const Staging& staging) const {
 // staging.
 std::span<std::byte> Inbox::body_room(Staging& staging) {
   if (body_ == Body::kLanding) return body_landing_.subspan(body_have_bytes_);
-  if (body_ != Body::kOwnBuffer) return {};
+  if (body_ != Body::kOwnBuffer || body_have_bytes_ == prefix_.payload_bytes) return {};
   std::size_t room_bytes = body_buffer_.span().size() - kHeaderBytesMax;
   if (body_have_bytes_ == room_bytes) {
     room_bytes = std::min<std::size_t>(prefix_.payload_bytes, 2 * room_bytes);
@@ -77,6 +78,7 @@ Inbox::Places Inbox::places(Staging& staging, std::size_t bytes_max) {
   std::span<std::byte> body = body_room(staging);
   body = body.first(std::min(body.size(), bytes_max));
   add(body);
+  places.body_bytes = body.size();
   const bool whole = body_ == Body::kNone || body_ == Body::kDiscard ||
                      body_have_bytes_ + body.size() == prefix_.payload_bytes;
   if (!whole) return places;
@@ -86,9 +88,10 @@ Inbox::Places Inbox::places(Staging& staging, std::size_t bytes_max) {
 }
 
 void Inbox::received(std::size_t bytes, const Places& places, Staging& staging) {
-  std::size_t of_body = 0;
-  if (body_ == Body::kLanding || body_ == Body::kOwnBuffer) {
-    of_body = std::min(bytes, places.entries[0].iov_len);
+  const std::size_t of_body = std::min(bytes, places.body_bytes);
+  if (of_body > 0) {
+    const auto* const at = static_cast<const std::byte*>(places.entries[0].iov_base);
+    body_crc_ = crc32c(body_crc_, {at, of_body});
     body_have_bytes_ += of_body;
   }
   staged_ = staging.room().first(bytes - of_body);
@@ -107,14 +110,13 @@ Status Inbox::parse(PeerId peer, Staging& staging, EventSpan& out) {
   Status status;
   while (status.is_ok() && !out.full()) {
     if (body_ != Body::kNone) {
-      continue_body(staging);
-      if (body_have_bytes_ < prefix_.payload_bytes) break;
-      finish_body(peer, staging, out);
+      if (!continue_body(staging)) break;
+      status = finish_body(peer, staging, out);
       continue;
     }
     std::span<const std::byte> header;
     if (!read_head(status, header, staging)) break;
-    start_payload(peer, header, staging, out);
+    status = start_payload(peer, header, staging, out);
   }
   leave_staged(staging);
   return status;
@@ -137,7 +139,7 @@ bool Inbox::read_head(Status& status, std::span<const std::byte>& header, Stagin
     if (!status.is_ok()) return false;
     if (staged_.size() >= prefix_.head_bytes()) {  // the usual case: no copy
       header = take_staged(prefix_.head_bytes()).subspan(kPrefixBytes);
-      return true;
+      return header_is_sound(status, header);
     }
   }
   if (!collect_head(kPrefixBytes)) return false;
@@ -145,7 +147,13 @@ bool Inbox::read_head(Status& status, std::span<const std::byte>& header, Stagin
   if (!status.is_ok() || !collect_head(prefix_.head_bytes())) return false;
   header = staging.keep(std::span(head_).subspan(kPrefixBytes, prefix_.header_bytes));
   head_have_bytes_ = 0;
-  return true;
+  return header_is_sound(status, header);
+}
+
+bool Inbox::header_is_sound(Status& status, std::span<const std::byte> header) const {
+  if (crc32c(0, header) == prefix_.header_crc) return true;
+  status = corrupted();
+  return false;
 }
 
 bool Inbox::collect_head(std::size_t bytes) {
@@ -156,24 +164,31 @@ bool Inbox::collect_head(std::size_t bytes) {
   return head_have_bytes_ == bytes;
 }
 
-void Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
-                          EventSpan& out) {
+Status Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
+                            EventSpan& out) {
   std::span<std::byte> landing;
   const bool lands = find_landing(landing);
   note_payload(lands ? prefix_.payload_bytes : 0);
-  if (staged_.size() < prefix_.payload_bytes) {
+  if (staged_.size() < prefix_.payload_bytes + prefix_.trailer_bytes()) {
     body_ = lands ? Body::kLanding : Body::kOwnBuffer;
     start_body(header, landing, staging);
-    return;
+    return Status::ok();
   }
   const std::span<const std::byte> payload = take_staged(prefix_.payload_bytes);
+  if (!payload.empty()) {
+    const auto trailer = take_staged(kTrailerBytes).first<kTrailerBytes>();
+    if (crc32c(0, payload) != decode_trailer(trailer)) return corrupted();
+  }
   if (lands) copy(payload, landing.data());
   emit(peer, out, header, lands ? landing : payload, lands);
+  return Status::ok();
 }
 
 void Inbox::start_body(std::span<const std::byte> header, std::span<std::byte> landing,
                        Staging& staging) {
   body_have_bytes_ = 0;
+  body_crc_ = 0;
+  trailer_have_bytes_ = 0;
   body_landing_ = landing;
   if (body_ == Body::kLanding) {
     copy(header, head_.data());
@@ -186,7 +201,7 @@ void Inbox::start_body(std::span<const std::byte> header, std::span<std::byte> l
 }
 
 // Moves what staging has of the payload under way to its place.
-void Inbox::continue_body(Staging& staging) {
+bool Inbox::continue_body(Staging& staging) {
   while (!staged_.empty() && body_have_bytes_ < prefix_.payload_bytes) {
     const std::size_t rest = prefix_.payload_bytes - body_have_bytes_;
     if (body_ == Body::kDiscard) {
@@ -196,12 +211,19 @@ void Inbox::continue_body(Staging& staging) {
     const std::span<std::byte> room = body_room(staging);
     const auto piece = take_staged(std::min(staged_.size(), room.size()));
     copy(piece, room.data());
+    body_crc_ = crc32c(body_crc_, piece);
     body_have_bytes_ += piece.size();
   }
+  if (body_have_bytes_ < prefix_.payload_bytes) return false;
+  const auto piece = take_staged(std::min(staged_.size(), kTrailerBytes - trailer_have_bytes_));
+  copy(piece, trailer_.data() + trailer_have_bytes_);
+  trailer_have_bytes_ += piece.size();
+  return trailer_have_bytes_ == kTrailerBytes;
 }
 
-void Inbox::finish_body(PeerId peer, Staging& staging, EventSpan& out) {
+Status Inbox::finish_body(PeerId peer, Staging& staging, EventSpan& out) {
   const Body body = std::exchange(body_, Body::kNone);
+  if (body != Body::kDiscard && body_crc_ != decode_trailer(trailer_)) return corrupted();
   body_have_bytes_ = 0;
   if (body == Body::kLanding) {
     const auto header = std::span<const std::byte>(head_).first(prefix_.header_bytes);
@@ -212,6 +234,7 @@ void Inbox::finish_body(PeerId peer, Staging& staging, EventSpan& out) {
          bytes.subspan(kHeaderBytesMax, prefix_.payload_bytes), false);
     staging.hold(std::exchange(body_buffer_, {}));
   }
+  return Status::ok();
 }
 
 void Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,

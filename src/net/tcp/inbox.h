@@ -16,7 +16,8 @@
 // Otherwise all that is left of the batch: many frames with one call.
 //
 // Hostile input: a prefix is checked before anything is done with it; a payload's own buffer grows as bytes
-// come.
+// come. Checksums (net/tcp/frame.h) are looked at before an event is made, and before staging is copied to a
+// landing; that of a payload under way is computed as its pieces come, while they are in the cache.
 #pragma once
 
 #include <array>
@@ -67,7 +68,8 @@ class Inbox {
   struct Places {
     std::array<iovec, 2> entries{};
     int count = 0;
-    std::size_t bytes = 0;  // their sum
+    std::size_t bytes = 0;       // their sum
+    std::size_t body_bytes = 0;  // the first of them, when it is for the payload under way
   };
   Places places(Staging& staging, std::size_t bytes_max);
   // So many bytes were received there. parse() must follow, with at least one event free.
@@ -85,13 +87,15 @@ class Inbox {
   bool expects_large_landed() const { return usual_landed_bytes_ >= kLargeBytes; }
   std::span<std::byte> body_room(Staging& staging);
   bool read_head(Status& status, std::span<const std::byte>& header, Staging& staging);
+  bool header_is_sound(Status& status, std::span<const std::byte> header) const;
   bool collect_head(std::size_t bytes);
-  void start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
-                     EventSpan& out);
+  Status start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
+                       EventSpan& out);
   void start_body(std::span<const std::byte> header, std::span<std::byte> landing,
                   Staging& staging);
-  void continue_body(Staging& staging);
-  void finish_body(PeerId peer, Staging& staging, EventSpan& out);
+  // True when all of it is here.
+  bool continue_body(Staging& staging);
+  Status finish_body(PeerId peer, Staging& staging, EventSpan& out);
   // The span of a landing that the payload belongs in; false when there is none for it.
   bool find_landing(std::span<std::byte>& span) const;
   void note_payload(std::size_t landed_bytes);
@@ -116,6 +120,9 @@ class Inbox {
   // ... and, once the head is complete, its payload.
   Body body_ = Body::kNone;
   std::size_t body_have_bytes_ = 0;
+  std::uint32_t body_crc_ = 0;  // of what is here; not kept up for a payload that is thrown away
+  std::array<std::byte, kTrailerBytes> trailer_;
+  std::size_t trailer_have_bytes_ = 0;
   std::span<std::byte> body_landing_;
   BufferRef body_buffer_;  // the header, kHeaderBytesMax for it, then the payload
 

@@ -4,15 +4,17 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/crc32c.h"
 
 namespace byteps::tcp {
 namespace {
 
 constexpr std::size_t kSlotsMin = 16;
 
-iovec entry(std::span<const std::byte> bytes) {
-  // iovec has no const; sendmsg does not write.
-  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+// What is left of `bytes` when so many of a longer row, in which they begin at `at`, are gone.
+std::span<const std::byte> rest(std::span<const std::byte> bytes, std::size_t at,
+                                std::size_t gone) {
+  return bytes.subspan(std::min(bytes.size(), gone - std::min(gone, at)));
 }
 
 }  // namespace
@@ -29,7 +31,8 @@ void Outbox::push(const Outgoing& message) {
   const Prefix prefix{.payload_bytes = static_cast<std::uint32_t>(message.payload.size()),
                       .header_bytes = static_cast<std::uint16_t>(message.header.size()),
                       .landing = message.landing,
-                      .landing_offset = message.landing_offset};
+                      .landing_offset = message.landing_offset,
+                      .header_crc = crc32c(0, message.header)};
   encode(prefix, std::span(slot.head).first<kPrefixBytes>());
   std::copy(message.header.begin(), message.header.end(), slot.head.begin() + kPrefixBytes);
   slot.head_bytes = static_cast<std::uint16_t>(prefix.head_bytes());
@@ -47,26 +50,34 @@ void Outbox::grow() {
   slots_ = std::move(larger);
 }
 
+std::size_t Outbox::Gathering::add(std::span<const std::byte> piece) {
+  if (piece.empty() || full()) return 0;
+  piece = piece.first(std::min(piece.size(), bytes_max - bytes));
+  // iovec has no const; sendmsg does not write.
+  out[count++] = {const_cast<std::byte*>(piece.data()), piece.size()};
+  bytes += piece.size();
+  return piece.size();
+}
+
 std::size_t Outbox::gather(std::span<iovec> out, std::size_t bytes_max, std::size_t& bytes) {
-  std::size_t count = 0;
-  bytes = 0;
-  const auto add = [&](std::span<const std::byte> piece) {
-    if (piece.empty() || count == out.size() || bytes == bytes_max) return;
-    piece = piece.first(std::min(piece.size(), bytes_max - bytes));
-    out[count++] = entry(piece);
-    bytes += piece.size();
-  };
-  add(std::span(record_).subspan(record_sent_bytes_));
-  std::size_t skip = slot_sent_bytes_;
-  for (std::uint64_t number = sent_; number != end_; ++number) {
-    if (count == out.size() || bytes == bytes_max) break;
-    const Slot& slot = this->slot(number);
-    const auto head = std::span<const std::byte>(slot.head).first(slot.head_bytes);
-    add(head.subspan(std::min(skip, head.size())));
-    add(slot.payload.subspan(skip - std::min(skip, head.size())));
-    skip = 0;
+  Gathering into{.out = out, .bytes_max = bytes_max};
+  into.add(std::span(record_).subspan(record_sent_bytes_));
+  for (std::uint64_t number = sent_; number != end_ && !into.full(); ++number) {
+    const bool is_first = number == sent_;
+    gather_slot(slot(number), is_first ? slot_sent_bytes_ : 0, is_first ? slot_sent_crc_ : 0, into);
   }
-  return count;
+  bytes = into.bytes;
+  return into.count;
+}
+
+// `sent_bytes` of the slot are the kernel's; of the payload among them `sent_crc` is the checksum.
+void Outbox::gather_slot(Slot& slot, std::size_t sent_bytes, std::uint32_t sent_crc,
+                         Gathering& into) {
+  into.add(rest(std::span(slot.head).first(slot.head_bytes), 0, sent_bytes));
+  const std::span<const std::byte> payload = rest(slot.payload, slot.head_bytes, sent_bytes);
+  if (into.add(payload) < payload.size() || slot.payload.empty() || into.full()) return;
+  slot.trailer = encode_trailer(crc32c(sent_crc, payload));
+  into.add(rest(slot.trailer, slot.head_bytes + slot.payload.size(), sent_bytes));
 }
 
 void Outbox::advance(std::size_t bytes) {
@@ -79,10 +90,24 @@ void Outbox::advance(std::size_t bytes) {
     record_ = {};  // free: it is not needed any more
     record_sent_bytes_ = 0;
   }
-  slot_sent_bytes_ += bytes - of_record;
-  while (sent_ != end_ && slot_sent_bytes_ >= slot(sent_).bytes()) {
-    slot_sent_bytes_ -= slot(sent_++).bytes();
+  bytes -= of_record;
+  while (bytes > 0) {
+    const Slot& slot = this->slot(sent_);
+    const std::size_t rest_bytes = slot.bytes() - slot_sent_bytes_;
+    if (bytes < rest_bytes) return advance_within(slot, bytes);
+    bytes -= rest_bytes;
+    slot_sent_bytes_ = 0;
+    slot_sent_crc_ = 0;
+    ++sent_;
   }
+}
+
+// The kernel stopped inside this slot, the first that is not all sent.
+void Outbox::advance_within(const Slot& slot, std::size_t bytes) {
+  const auto unsent = rest(slot.payload, slot.head_bytes, slot_sent_bytes_);
+  slot_sent_bytes_ += bytes;
+  const auto still_unsent = rest(slot.payload, slot.head_bytes, slot_sent_bytes_);
+  slot_sent_crc_ = crc32c(slot_sent_crc_, unsent.first(unsent.size() - still_unsent.size()));
 }
 
 SendToken Outbox::pop_sent() {
@@ -95,6 +120,7 @@ SendToken Outbox::pop_sent() {
 void Outbox::give_up() {
   sent_ = end_;
   slot_sent_bytes_ = 0;
+  slot_sent_crc_ = 0;
   unsent_bytes_ = 0;
   record_.clear();
   record_sent_bytes_ = 0;

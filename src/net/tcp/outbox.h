@@ -7,6 +7,11 @@
 //        | the kernel has all  |  still to be written  |
 //
 // A slot holds the frame's head (prefix and header, copied); the payload stays with its lender.
+//
+// A payload's checksum is of what was sent. Its memory may change between two calls of gather() (an answer may
+// land where a repeated push is read from), but not between gather(), sendmsg(2) and advance(), which follow
+// each other on one thread. So gather() computes it when the end of the payload is among what it gives out,
+// and advance() keeps that of what the kernel took when it stopped inside a payload.
 #pragma once
 
 #include <array>
@@ -38,6 +43,7 @@ class Outbox {
   std::size_t unsent_bytes() const { return unsent_bytes_; }
   // Fills `out` with what comes next, at most bytes_max of it; returns how many entries. `bytes` is their
   // sum.
+  // `advance` must follow, before anything else is done.
   std::size_t gather(std::span<iovec> out, std::size_t bytes_max, std::size_t& bytes);
   // The kernel took so many of the bytes.
   void advance(std::size_t bytes);
@@ -54,8 +60,23 @@ class Outbox {
     std::uint16_t head_bytes;
     SendToken token;
     std::span<const std::byte> payload;
-    std::size_t bytes() const { return head_bytes + payload.size(); }
+    std::array<std::byte, kTrailerBytes> trailer;
+    std::size_t bytes() const {
+      return head_bytes + payload.size() + (payload.empty() ? 0 : kTrailerBytes);
+    }
   };
+  // Pieces of messages on their way into one system call.
+  struct Gathering {
+    std::span<iovec> out;
+    std::size_t bytes_max = 0;
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    bool full() const { return count == out.size() || bytes == bytes_max; }
+    // How much of `piece` found room.
+    std::size_t add(std::span<const std::byte> piece);
+  };
+  void gather_slot(Slot& slot, std::size_t sent_bytes, std::uint32_t sent_crc, Gathering& into);
+  void advance_within(const Slot& slot, std::size_t bytes);
   Slot& slot(std::uint64_t number) { return slots_[number & (slots_.size() - 1)]; }
   void grow();
 
@@ -66,6 +87,7 @@ class Outbox {
   std::uint64_t sent_ = 0;
   std::uint64_t end_ = 0;
   std::size_t slot_sent_bytes_ = 0;  // of slot sent_
+  std::uint32_t slot_sent_crc_ = 0;  // of that part of it that is payload
   std::size_t unsent_bytes_ = 0;
   std::size_t charged_bytes_ = 0;
 };

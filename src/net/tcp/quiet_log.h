@@ -19,9 +19,10 @@ class QuietLog {
     kSilent,        // took too long for the handshake
     kTurnedAway,    // too many connections
     kMalformed,     // frames that are none
+    kCorrupted,     // frames whose checksum is wrong
     kCannotAccept,  // no descriptors
   };
-  static constexpr std::size_t kKinds = 6;
+  static constexpr std::size_t kKinds = 7;
 
   explicit QuietLog(Log log) : log_(std::move(log)) {}
 

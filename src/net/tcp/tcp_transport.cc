@@ -695,7 +695,8 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
 
 void TcpTransport::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  log_.write(Kind::kMalformed, LogLevel::kWarning, now_, full.message());
+  log_.write(tcp::is_corrupted(why) ? Kind::kCorrupted : Kind::kMalformed, LogLevel::kWarning, now_,
+             full.message());
   end(connection, full, false);
 }
 

@@ -1,0 +1,192 @@
+// Goal: a bit that changes on the way ends the connection and is never acted on; and the checksum is that of what was
+// sent, however often the memory changes. Method: real connections, with the stream's bytes cut and changed by hand.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "net/tcp/inbox.h"
+#include "net/tcp/outbox.h"
+#include "tests/net/tcp_peer.h"
+
+namespace byteps {
+namespace {
+
+class TcpCorruption : public testing::Test {
+ protected:
+  std::unique_ptr<BareSocket> make_up() {
+    auto socket = std::make_unique<BareSocket>(server_.address());
+    const std::size_t before = server_.count(Event::Kind::kUp);
+    EXPECT_TRUE(shake_hands(*socket, server_, hello_of(Role::kWorker, 1)));
+    EXPECT_TRUE(server_.until([&] { return server_.count(Event::Kind::kUp) > before; }));
+    peer_ = server_.seen().back().peer;
+    return socket;
+  }
+  // Sends `bytes` on a connection of their own, and waits for its end. Its last event.
+  const TurnedTcp::Seen& end_of(std::span<const std::byte> bytes, LandingTag tag,
+                                std::span<std::byte> memory) {
+    const auto socket = make_up();
+    server_.transport().land(peer_, tag, memory);
+    const std::size_t downs = server_.count(Event::Kind::kDown);
+    EXPECT_TRUE(socket->write(bytes));
+    EXPECT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) > downs; }));
+    return server_.seen().back();
+  }
+  TurnedTcp server_;
+  PeerId peer_;
+};
+
+TEST_F(TcpCorruption, any_bit_of_a_frame_ends_the_connection_and_the_frame_is_not_reported) {
+  const Bytes good = frame(40, 9, 5, 8);
+  Bytes memory(64, std::byte{0x5a});
+  for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    Bytes bytes = good;
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    append(bytes, good);  // what follows does not help
+    const auto& end = end_of(bytes, 5, memory);
+    ASSERT_TRUE(end.why.is(Code::kDisconnected));
+    ASSERT_NE(end.why.message().find("corrupted on the way (CRC32C differs)"), std::string::npos)
+        << "bit " << bit << ": " << end.why.message();
+    ASSERT_NE(end.why.message().find("127.0.0.1:"), std::string::npos);
+    ASSERT_EQ(server_.count(Event::Kind::kReceived), 0U) << "bit " << bit;
+    ASSERT_EQ(memory, Bytes(64, std::byte{0x5a})) << "whole in staging: nothing is written";
+  }
+  EXPECT_EQ(server_.log().find("corrupted"), server_.log().rfind("corrupted")) << "one line";
+}
+
+TEST_F(TcpCorruption, in_a_large_payload_it_is_found_whether_it_lands_or_not) {
+  Prng prng(6);
+  Bytes memory(600'000);
+  for (int i = 0; i < 40; ++i) {
+    const std::size_t payload_bytes = 100'000 + prng.below(500'000);
+    Bytes bytes = frame(payload_bytes, 48, i % 2 == 0 ? 5 : 6);
+    const std::size_t at = tcp::kPrefixBytes + 48 + prng.below(payload_bytes + tcp::kTrailerBytes);
+    bytes[at] ^= static_cast<std::byte>(1 << prng.below(8));
+    const auto& end = end_of(bytes, 5, memory);
+    ASSERT_NE(end.why.message().find("CRC32C differs"), std::string::npos);
+    ASSERT_EQ(server_.count(Event::Kind::kReceived), 0U);
+  }
+}
+
+TEST_F(TcpCorruption, a_wrong_tag_or_offset_never_writes_to_another_landing) {
+  Bytes memory(100'000, std::byte{0x5a});
+  for (const std::size_t at : {8U, 16U, 17U, 18U}) {
+    Bytes bytes = frame(50'000, 0, 4, 0);
+    bytes[at] ^= std::byte{1};  // tag 4 becomes 5; offset 0 another one
+    (void)end_of(bytes, at == 8 ? 5 : 4, memory);
+    ASSERT_EQ(memory, Bytes(100'000, std::byte{0x5a}));
+  }
+}
+
+TEST_F(TcpCorruption, of_a_payload_that_is_thrown_away_does_not_matter) {
+  const auto socket = make_up();
+  Bytes memory(100'000);
+  server_.transport().land(peer_, 5, memory);
+  Bytes bytes = frame(100'000, 0, 5);
+  bytes[90'000] ^= std::byte{1};
+  append(bytes, frame(3, 2));
+  ASSERT_TRUE(socket->write(std::span(bytes).first(30'000)));
+  ASSERT_TRUE(server_.until([&] { return memory[20'000] == numbered(20'001)[20'000]; }));
+  server_.transport().withdraw(peer_, 5);
+  ASSERT_TRUE(socket->write(std::span(bytes).subspan(30'000)));
+  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
+  EXPECT_EQ(server_.seen().back().payload, numbered(3, 2));
+}
+
+// What an Outbox gives out in pieces of any size, of which the "kernel" takes any part; `meanwhile` happens between
+// two calls.
+Bytes drain(tcp::Outbox& outbox, Prng& prng, const std::function<void()>& meanwhile) {
+  Bytes stream;
+  while (outbox.unsent_bytes() > 0) {
+    std::array<iovec, 5> entries;
+    std::size_t bytes = 0;
+    const std::size_t count =
+        outbox.gather(std::span(entries).first(1 + prng.below(5)), 1 + prng.below(3000), bytes);
+    Bytes gathered;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto* at = static_cast<const std::byte*>(entries[i].iov_base);
+      append(gathered, {at, entries[i].iov_len});
+    }
+    EXPECT_EQ(gathered.size(), bytes);
+    const std::size_t taken = prng.chance(0.3) ? bytes : prng.below(bytes + 1);
+    append(stream, std::span(gathered).first(taken));
+    outbox.advance(taken);
+    meanwhile();
+  }
+  return stream;
+}
+
+// Every frame of `stream` as it came; an error ends it.
+std::vector<Bytes> parsed(std::span<const std::byte> stream, Status& status) {
+  std::vector<Bytes> payloads;
+  tcp::Staging staging(64 << 10);
+  tcp::Inbox inbox;
+  std::vector<Event> events(8);
+  while (!stream.empty() && status.is_ok()) {
+    staging.begin_poll();
+    if (!inbox.has_backlog()) {
+      const tcp::Inbox::Places places = inbox.places(staging, 64 << 10);
+      std::size_t bytes = 0;
+      for (int i = 0; i < places.count && !stream.empty(); ++i) {
+        const iovec& entry = places.entries[static_cast<std::size_t>(i)];
+        const std::size_t piece = std::min(entry.iov_len, stream.size());
+        std::memcpy(entry.iov_base, stream.data(), piece);
+        stream = stream.subspan(piece);
+        bytes += piece;
+      }
+      inbox.received(bytes, places, staging);
+    }
+    do {
+      tcp::EventSpan out(events);
+      status = inbox.parse(PeerId(1), staging, out);
+      for (std::size_t i = 0; i < out.count(); ++i) {
+        payloads.emplace_back(events[i].payload.begin(), events[i].payload.end());
+      }
+    } while (status.is_ok() && inbox.has_backlog());
+  }
+  return payloads;
+}
+
+TEST(OutboxChecksum, is_that_of_what_was_sent_however_the_calls_are_cut) {
+  Prng prng(8);
+  for (int round = 0; round < 50; ++round) {
+    tcp::Outbox outbox;
+    std::vector<Bytes> payloads;
+    for (int i = 0; i < 12; ++i) {
+      const std::size_t sizes[] = {0, prng.below(20), prng.below(3000), 9000};
+      payloads.push_back(numbered(sizes[prng.below(4)], prng.below(1000)));
+    }
+    for (const Bytes& payload : payloads) {
+      outbox.push({.header = std::span(payload).first(std::min<std::size_t>(payload.size(), 7)),
+                   .payload = payload});
+    }
+    Status status;
+    EXPECT_EQ(parsed(drain(outbox, prng, [] {}), status), payloads);
+    EXPECT_TRUE(status.is_ok()) << status.text();
+    EXPECT_TRUE(outbox.has_sent());
+  }
+}
+
+TEST(OutboxChecksum, fits_what_was_sent_when_the_memory_is_overwritten_between_the_calls) {
+  // A repeated push whose memory an answer lands in meanwhile: what arrives is a mixture, and not taken for
+  // damage.
+  Prng prng(9);
+  for (int round = 0; round < 50; ++round) {
+    tcp::Outbox outbox;
+    std::vector<Bytes> payloads(6, numbered(5000));
+    for (const Bytes& payload : payloads) outbox.push({.header = {}, .payload = payload});
+    const Bytes stream = drain(outbox, prng, [&] {
+      Bytes& payload = payloads[prng.below(payloads.size())];
+      payload[prng.below(payload.size())] = static_cast<std::byte>(prng.next());
+    });
+    Status status;
+    EXPECT_EQ(parsed(stream, status).size(), payloads.size());
+    EXPECT_TRUE(status.is_ok()) << status.text();
+  }
+}
+
+}  // namespace
+}  // namespace byteps
