@@ -276,6 +276,35 @@ TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) 
   door_.leave(true);  // harmless
 }
 
+TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_job_fails) {
+  const auto fails_with = [&](Role role, std::uint32_t rank, std::uint32_t epoch) {
+    Hello& answer = transport_.answers[kShards[1].text()];
+    answer.role = role;
+    answer.rank = rank;
+    answer.epoch = Epoch(epoch);
+    const std::size_t closed = transport_.closed.size();
+    transport_.up(shard(1));
+    turn();
+    EXPECT_EQ(transport_.closed.size(), closed + 1);
+    EXPECT_FALSE(transport_.take(Kind::kDeclare) || transport_.take(Kind::kPush));
+    pass_with_heartbeats(100 * kMillisecond);
+    return transport_.closed.back().second.message();
+  };
+  reach_scheduler();
+  say(Kind::kRoster, wire::encode(roster_of_two()));
+  turn();
+  transport_.up(shard(0));
+  EXPECT_THAT(fails_with(Role::kWorker, 1, 1), HasSubstr("a worker 1 answers there"));
+  EXPECT_THAT(fails_with(Role::kScheduler, Hello::kNoRank, 1), HasSubstr("a scheduler answers"));
+  EXPECT_THAT(fails_with(Role::kServer, 0, 1), HasSubstr("a server 0 answers there"));
+  EXPECT_THAT(fails_with(Role::kServer, 1, 2),
+              HasSubstr("it is of epoch 2, this worker of epoch 1"));
+  EXPECT_TRUE(door_.state().is(Code::kAgain)) << "not joined";
+  pass_with_heartbeats(4 * kSecond);
+  EXPECT_THAT(door_.state().message(),
+              AllOf(HasSubstr("server 1"), HasSubstr("cannot be reached"), HasSubstr("epoch 2")));
+}
+
 TEST_F(WorkerTest, a_pause_of_its_own_does_not_make_a_shard_unreachable) {
   join();
   transport_.down(shard(1), Status(Code::kDisconnected, "connection reset"));
