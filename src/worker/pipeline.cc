@@ -378,6 +378,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
 
   if (!landed && !payload.empty()) std::memcpy(place, payload.data(), payload.size());
   counters_.pulled_bytes += payload.size();
+  answers_came_ = true;
   tensor.set_answered(part, frame);
   ++state.answered_frames;
   if (frame < state.next_frame) {
@@ -578,6 +579,7 @@ void Pipeline::fail_all(const Status& status) {
 }
 
 void Pipeline::tick(TimeNs now) {
+  if (std::exchange(answers_came_, false) && departed_) answered_ns_ = now;
   if (now < next_deadline_) return;
   if (now >= next_departed_ns_) fail_for_departed(now);
   if (now >= next_notice_ns_) notice(now);
@@ -596,7 +598,8 @@ void Pipeline::fail_for_departed(TimeNs now) {
   for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
     const Op& op = ops_[index];
     if (op.state != OpState::kActive) continue;
-    const TimeNs deadline = std::max(op.submitted_ns, gone.since_ns) + config_.failure_ns;
+    const TimeNs deadline =
+        std::max({op.submitted_ns, gone.since_ns, answered_ns_}) + config_.failure_ns;
     if (now >= deadline) {
       due.push_back(op.tensor);
     } else {

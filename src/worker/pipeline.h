@@ -114,7 +114,8 @@ class Pipeline {
   void on_missing(ShardIndex shard, const wire::Header& header, std::string whom);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
-  // A worker left the job: what still needs it fails after failure_ns, counted from its submission if that was later.
+  // A worker left the job: what still needs it fails after failure_ns, counted from its submission if that was later,
+  // or from the last answer: what all have contributed may still be on its way here, however slowly.
   void on_worker_left(WorkerRank rank, TimeNs now);
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
@@ -229,6 +230,8 @@ class Pipeline {
   LandingTag last_tag_ = kNoLanding;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
   std::optional<Departed> departed_;                         // the first that left
+  bool answers_came_ = false;                                // since the last tick
+  TimeNs answered_ns_ = 0;  // when the last of them came, while one has left
   Status job_failed_;
   TimeNs next_notice_ns_ = kNever;
   TimeNs next_departed_ns_ = kNever;

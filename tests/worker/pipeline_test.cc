@@ -415,6 +415,37 @@ TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time
   EXPECT_TRUE(result(cluster, 0, 4).is(Code::kDisconnected));
 }
 
+// The others may be done and gone long before the last sums have crept over a slow line.
+TEST_F(PipelineTest, answers_that_come_slowly_after_a_worker_has_left_are_waited_for) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a = numbers(60, 0);
+  Numbers b = numbers(60, 1);
+  submit(cluster, 0, call(1, "t", a, a), 0);
+  submit(cluster, 1, call(1, "t", b, b), 0);
+  for (const std::uint32_t rank : {0U, 1U}) {
+    while (cluster.take_frame(rank, 0) || cluster.transmit(rank, 0) ||
+           cluster.deliver_to_shard(rank, 0)) {
+    }
+  }
+  Pipeline& slow = cluster.worker(0);
+  slow.on_worker_left(WorkerRank(1), 0);
+  TimeNs now = 0;
+  int answers = 0;
+  for (; cluster.deliver_to_worker(0, 0); ++answers) {
+    now += 2 * kSecond;
+    slow.tick(now);
+    cluster.apply(0);
+  }
+  EXPECT_GE(answers, 4);
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok()) << result(cluster, 0, 1).text();
+
+  submit(cluster, 0, call(2, "u", a, a), now);
+  slow.tick(now + 3 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
+}
+
 TEST_F(PipelineTest, notices_name_the_tensors_that_wait_and_where_they_stand) {
   Cluster cluster({}, 1);
   cluster.all_up();
