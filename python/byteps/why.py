@@ -50,6 +50,7 @@ REFUSED = re.compile(
     r"scheduler at (?P<address>\S+): every attempt to join was refused for " + DURATION + r"(?P<why>.*)", re.DOTALL
 )
 LEFT = re.compile(r"tensor (?P<tensor>.*) waits for worker (?P<rank>\d+), which has left")
+STALLED = re.compile(r"all workers wait, and none can go on: ")
 TOLD = re.compile(r"(a server|the scheduler) was told to stop")
 MISSING = re.compile(r"gave up .*?waiting for (?P<who>.*?); here: ", re.DOTALL)
 DESCRIPTORS = re.compile(r"too many open files", re.IGNORECASE)
@@ -234,6 +235,14 @@ def mismatch(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
         remedy=remedy,
         is_own_word=True,
     )
+
+
+def stalled(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
+    """All wait for each other: the ranks submit different tensors."""
+    if not STALLED.search(recording.text):
+        return None
+    remedy = "Make all ranks submit the same tensors and reach the same barriers, in any order."
+    return Suspect(fail_time(recording), recording.text, "worker", None, "", [said(recording)], remedy)
 
 
 def left_early(recording: Recording, recordings: List[Recording]) -> Optional[Suspect]:
@@ -447,6 +456,7 @@ RULES: Tuple[Callable[[Recording, List[Recording]], Optional[Suspect]], ...] = (
     raised,
     signalled,
     mismatch,
+    stalled,
     left_early,
     refused,
     refused_at_joining,

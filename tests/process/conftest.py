@@ -165,14 +165,16 @@ CASES_AT_ONCE = 8
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
     """For tests that mostly wait for a timeout: the selected of the module's CASES, by the tests' parameter "name", all
-    begun at once. A case is a function of a Job (job.py); result() of its outcome is what it returned or raised."""
+    begun at once. A case is a function of a Job (job.py); result() of its outcome is that Job, or raises what it did."""
     from job import Job
 
     cases = request.module.CASES
     chosen = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
 
     def run(name):
-        return cases[name](Job(tmp_path_factory.mktemp(name)))
+        job = Job(tmp_path_factory.mktemp(name))
+        cases[name](job)
+        return job
 
     with ThreadPoolExecutor(CASES_AT_ONCE) as pool:
         futures = {name: pool.submit(run, name) for name in cases if name in chosen}

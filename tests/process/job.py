@@ -20,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+from byteps import why
 from conftest import Place, wait_until
 
 RANK = str(Path(__file__).with_name("rank.py"))
@@ -177,6 +178,14 @@ class Job:
                     f"{worker.name}: {end['message']!r} has none of {words}"
                 )
             assert worker.code == 1, self.story(f"{worker.name} ended with {worker.code}")
+
+    def check_cause(self, role, rank, *words):
+        """`bps why` names this process, with these words, from what the processes have left."""
+        verdict = why.explain(self.flight)
+        told = self.story("\n".join(["bps why:", *why.summary(verdict), *verdict.evidence]))
+        assert verdict.is_found and (verdict.role, verdict.rank) == (role, rank), told
+        for word in words:
+            assert word in verdict.cause, told
 
     def check_nothing_is_left(self, wait_s=1.0):
         left = self.place.left(wait_s)

@@ -202,6 +202,33 @@ def rank_ends_well_while_others_go_on(job):
     ends_early(job, ["quit", 0], 0, [["worker 1", "which has left the job"]])
 
 
+# ---- what `bps why` makes of what is left: role, rank, words
+
+DISAGREE = ("worker", None, 'tensor "A" differs between ranks', "worker 0", "worker 1")
+STALL = ("worker", None, "but not by worker")
+CAUSES = {
+    "another_size": DISAGREE,
+    "another_dtype": DISAGREE,
+    "another_operation": DISAGREE,
+    "another_root": DISAGREE,
+    "other_names": STALL,
+    "other_names_in_one_long_wait": STALL,
+    "other_names_after_many_right_ones": STALL,
+    "other_names_behind_more_than_credit": STALL,
+    "another_number_of_pushes": STALL,
+    "worker_killed": ("worker", 1, "killed"),
+    "worker_stopped": ("worker", 1, "stood still"),
+    "server_killed": ("server", 1, "killed"),
+    "server_stopped": ("server", 1, "stood still"),
+    "scheduler_killed": ("scheduler", None, "killed"),
+    "scheduler_stopped": ("scheduler", None, "stood still"),
+    "rank_exits_without_a_word": ("worker", 1, "exited without leaving"),
+    "rank_exits_with_an_error": ("worker", 1, "left the job while worker 0 still waited"),
+    "rank_raises": ("worker", 1, "raised"),
+    "rank_ends_well_while_others_go_on": ("worker", 1, "left the job while worker 0 still waited"),
+}
+
+
 # ---- running them
 
 
@@ -209,3 +236,9 @@ def rank_ends_well_while_others_go_on(job):
 @pytest.mark.parametrize("name", CASES)
 def test_it_ends_with_an_error_that_names_the_cause(name, outcomes):
     outcomes[name].result()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_bps_why_names_the_first_cause(name, outcomes):
+    outcomes[name].result().check_cause(*CAUSES[name])

@@ -270,7 +270,34 @@ def missing_job_key(job):
         check_refused(job, job.workers, job.workers[0].code, "BYTEPS_JOB_KEY")
 
 
+# ---- what `bps why` makes of what is left: role, rank, words (of those cases in which a job fails)
+
+SIZES = ("workers disagree about the size of the job",)
+CAUSES = {
+    "workers_disagree_about_their_number": ("scheduler", None, *SIZES),
+    "workers_disagree_about_the_number_of_servers": ("scheduler", None, *SIZES),
+    "server_knows_another_number_of_servers": ("server", 2, "did not come"),
+    "too_few_workers_come": ("worker", 1, "did not come"),
+    "too_few_servers_come": ("server", 1, "did not come"),
+    "scheduler_knows_another_number_of_workers": ("worker", 2, "did not come"),
+    "two_processes_claim_one_rank": ("worker", 0, "two processes claim to be worker 0"),
+    "a_rank_beyond_the_size": ("worker", None, "DMLC_WORKER_ID=2"),
+    "scheduler_port_in_use": ("scheduler", None, "Address already in use"),
+    "server_port_in_use": ("server", None, "DMLC_PORT"),
+    "scheduler_unreachable": ("scheduler", None, "connection refused"),
+    "scheduler_name_that_does_not_resolve": ("scheduler", None, "no-such-host.invalid"),
+    "another_job_key": ("server", None, "key"),
+    "missing_job_key": ("worker", 0, "key"),
+}
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_that_cannot_begin_says_why(name, outcomes):
     outcomes[name].result()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CAUSES)
+def test_bps_why_names_the_first_cause(name, outcomes):
+    outcomes[name].result().check_cause(*CAUSES[name])
