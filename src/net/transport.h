@@ -17,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -61,8 +62,11 @@ inline constexpr LandingTag kNoLanding = 0;
 struct Outgoing {
   std::span<const std::byte> header;   // copied by send(); at most kHeaderBytesMax
   std::span<const std::byte> payload;  // lent until kSent; at most kPayloadBytesMax; may be empty
-  LandingTag landing = kNoLanding;     // where the receiver wants the payload, if it still does
-  std::uint64_t landing_offset = 0;    // bytes from the start of that landing
+  // CRC32C of the payload, where the sender knows it because several get the same one. Then the payload must
+  // not change until kSent. Transports whose frames have none do not look at it.
+  std::optional<std::uint32_t> payload_crc = std::nullopt;
+  LandingTag landing = kNoLanding;   // where the receiver wants the payload, if it still does
+  std::uint64_t landing_offset = 0;  // bytes from the start of that landing
   SendToken token = 0;  // kSent is given for every accepted message, also without payload
 };
 inline constexpr std::size_t kHeaderBytesMax = 256;

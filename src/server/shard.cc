@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/crc32c.h"
 
 namespace byteps {
 namespace {
@@ -254,10 +255,7 @@ void Shard::down(const Event& event) {
 
 std::size_t Shard::deliver() {
   if (out_.empty()) return 0;
-  for (ShelfOutput::Answer& answer : out_.answers) {
-    post(answer.header.worker,
-         {answer.header, answer.landing_offset, std::move(answer.buffer), answer.payload_bytes});
-  }
+  deliver_answers();
   for (const ShelfOutput::Wanted& wanted : out_.wanted) {
     Message message;
     message.header.kind = wire::Kind::kWanted;
@@ -292,6 +290,23 @@ std::size_t Shard::deliver() {
                             out_.spoiled.size() + out_.violations.size() + out_.failures.size();
   out_.clear();
   return count;
+}
+
+// The answers to all workers stand in a row with one buffer, whose checksum is computed once, while the sum is
+// in the cache.
+void Shard::deliver_answers() {
+  const std::byte* last = nullptr;
+  std::optional<std::uint32_t> crc;
+  for (ShelfOutput::Answer& answer : out_.answers) {
+    const std::span<const std::byte> payload = answer.payload();
+    if (payload.data() != last) {
+      last = payload.data();
+      crc.reset();
+      if (!payload.empty()) crc = crc32c(0, payload);
+    }
+    post(answer.header.worker, {answer.header, answer.landing_offset, std::move(answer.buffer),
+                                answer.payload_bytes, crc});
+  }
 }
 
 Shard::Message Shard::text_message(wire::Kind kind, Key key, const wire::Text& text) {
@@ -358,6 +373,7 @@ bool Shard::send(Link& link, Message& message) {
     outgoing.payload =
         std::span<const std::byte>(message.buffer.span()).first(message.payload_bytes);
     outgoing.landing = message.header.landing;
+    outgoing.payload_crc = message.payload_crc;
     outgoing.landing_offset = message.landing_offset;
     outgoing.token = lent_free_.back() + SendToken{1};
   }

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -87,6 +88,7 @@ class Shard final : public Actor {
     std::uint64_t landing_offset = 0;
     BufferRef buffer;  // empty without payload
     std::size_t payload_bytes = 0;
+    std::optional<std::uint32_t> payload_crc = std::nullopt;
   };
   // What the transport had no room for, in order. Its memory is kept.
   class Queue {
@@ -129,6 +131,7 @@ class Shard final : public Actor {
   Status refusal(const Hello& hello);
   Connection* connection_of(PeerId peer);
 
+  void deliver_answers();
   std::size_t deliver();  // what is in out_; returns how much that was
   void deliver(ShelfOutput::Missing& missing);
   void deliver(ShelfOutput::Spoiled& spoiled);

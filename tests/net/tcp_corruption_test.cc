@@ -161,7 +161,9 @@ TEST(OutboxChecksum, is_that_of_what_was_sent_however_the_calls_are_cut) {
     }
     for (const Bytes& payload : payloads) {
       outbox.push({.header = std::span(payload).first(std::min<std::size_t>(payload.size(), 7)),
-                   .payload = payload});
+                   .payload = payload,
+                   .payload_crc = prng.chance(0.5) ? std::optional(crc32c(0, payload))
+                                                   : std::optional<std::uint32_t>()});
     }
     Status status;
     EXPECT_EQ(parsed(drain(outbox, prng, [] {}), status), payloads);

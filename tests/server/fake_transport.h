@@ -7,10 +7,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "kernels/crc32c.h"
 #include "net/transport.h"
 #include "net/wire.h"
 
@@ -90,6 +92,7 @@ class FakeTransport final : public Transport {
     lent.sent.landing = message.landing;
     lent.sent.landing_offset = message.landing_offset;
     lent.payload = message.payload;
+    lent.payload_crc = message.payload_crc;
     lent.token = message.token;
     found->second.lent.push_back(std::move(lent));
     return Status::ok();
@@ -130,6 +133,7 @@ class FakeTransport final : public Transport {
   struct Lent {
     Sent sent;
     std::span<const std::byte> payload;
+    std::optional<std::uint32_t> payload_crc;
     SendToken token = 0;
   };
   struct Peer {
@@ -144,6 +148,9 @@ class FakeTransport final : public Transport {
   }
   void give_back(PeerId peer, Peer& state) {
     for (Lent& lent : state.lent) {
+      if (lent.payload_crc) {
+        EXPECT_EQ(*lent.payload_crc, crc32c(0, lent.payload)) << "changed while it was lent";
+      }
       lent.sent.payload.assign(lent.payload.begin(), lent.payload.end());
       sent_.push_back(std::move(lent.sent));
       Event event;

@@ -38,6 +38,8 @@ void Outbox::push(const Outgoing& message) {
   slot.head_bytes = static_cast<std::uint16_t>(prefix.head_bytes());
   slot.token = message.token;
   slot.payload = message.payload;
+  slot.trailer_is_known = message.payload_crc.has_value();
+  if (slot.trailer_is_known) slot.trailer = encode_trailer(*message.payload_crc);
   unsent_bytes_ += slot.bytes();
   charged_bytes_ += charge_bytes(message);
 }
@@ -76,7 +78,7 @@ void Outbox::gather_slot(Slot& slot, std::size_t sent_bytes, std::uint32_t sent_
   into.add(rest(std::span(slot.head).first(slot.head_bytes), 0, sent_bytes));
   const std::span<const std::byte> payload = rest(slot.payload, slot.head_bytes, sent_bytes);
   if (into.add(payload) < payload.size() || slot.payload.empty() || into.full()) return;
-  slot.trailer = encode_trailer(crc32c(sent_crc, payload));
+  if (!slot.trailer_is_known) slot.trailer = encode_trailer(crc32c(sent_crc, payload));
   into.add(rest(slot.trailer, slot.head_bytes + slot.payload.size(), sent_bytes));
 }
 
@@ -106,6 +108,7 @@ void Outbox::advance(std::size_t bytes) {
 void Outbox::advance_within(const Slot& slot, std::size_t bytes) {
   const auto unsent = rest(slot.payload, slot.head_bytes, slot_sent_bytes_);
   slot_sent_bytes_ += bytes;
+  if (slot.trailer_is_known) return;
   const auto still_unsent = rest(slot.payload, slot.head_bytes, slot_sent_bytes_);
   slot_sent_crc_ = crc32c(slot_sent_crc_, unsent.first(unsent.size() - still_unsent.size()));
 }

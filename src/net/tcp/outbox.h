@@ -10,7 +10,7 @@
 //
 // A payload's checksum is of what was sent. Its memory may change between two calls of gather() (an answer may
 // land where a repeated push is read from), but not between gather(), sendmsg(2) and advance(), which follow
-// each other on one thread. So gather() computes it when the end of the payload is among what it gives out,
+// each other on one thread. Unless its lender says what it is, gather() computes it when the end of the payload is among what it gives out,
 // and advance() keeps that of what the kernel took when it stopped inside a payload.
 #pragma once
 
@@ -61,6 +61,7 @@ class Outbox {
     SendToken token;
     std::span<const std::byte> payload;
     std::array<std::byte, kTrailerBytes> trailer;
+    bool trailer_is_known;  // from push() on
     std::size_t bytes() const {
       return head_bytes + payload.size() + (payload.empty() ? 0 : kTrailerBytes);
     }

@@ -1,4 +1,4 @@
-// QuietLog: the transport's lines about what others do to us (base/quiet_lines.h).
+// QuietLog: a Log for what others do to a transport, at most one line per kind and minute (base/quiet_lines.h).
 #pragma once
 
 #include <cstdint>
