@@ -53,7 +53,7 @@ LEFT = re.compile(r"tensor (?P<tensor>.*) waits for worker (?P<rank>\d+), which 
 STALLED = re.compile(r"all workers wait, and none can go on: ")
 TOLD = re.compile(r"(a server|the scheduler) was told to stop")
 MISSING = re.compile(r"gave up .*?waiting for (?P<who>.*?); here: ", re.DOTALL)
-DESCRIPTORS = re.compile(r"too many open files", re.IGNORECASE)
+DESCRIPTORS = re.compile(r"too many open files|no file descriptors? left", re.IGNORECASE)
 MEMORY = re.compile(r"out of memory|no memory|cannot allocate memory", re.IGNORECASE)
 CORRUPT = re.compile(r"\bCRC|checksum|corrupt", re.IGNORECASE)
 
@@ -275,6 +275,10 @@ def refused(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
     found = REFUSED.search(recording.text)
     if not found:
         return None
+    if DESCRIPTORS.search(found["why"]) and "refused by it" in found["why"]:
+        cause = f"the scheduler at {found['address']} has no file descriptors left: it refused {recording.title}"
+        remedy = "Raise the scheduler's limit: ulimit -n."
+        return Suspect(recording.ended, cause, "scheduler", None, "", [said(recording)], remedy, is_of_start=True)
     when = next((e.when for e in recording.find("down") if e.role == "scheduler"), recording.ended)
     cause = f"{recording.title} was refused by the scheduler at {found['address']}{found['why']}"
     remedy = "Give all processes of the job the same job key and the same version of byteps."
@@ -291,9 +295,40 @@ def refused_at_joining(recording: Recording, _: List[Recording]) -> Optional[Sus
     return own(recording, recording.when_first("end"), cause, remedy, is_of_start=True)
 
 
+def misses_scheduler(recording: Recording) -> bool:
+    return recording.role in ("worker", "server") and NO_SCHEDULER.search(recording.text) is not None
+
+
+def all_miss_scheduler(recordings: List[Recording]) -> bool:
+    """Several members, and each of them says so: then it is the scheduler that nobody hears."""
+    members = [each for each in recordings if each.role in ("worker", "server")]
+    return len(members) > 1 and all(misses_scheduler(each) for each in members)
+
+
+def without_descriptors(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
+    """A worker that can make no connection tells of the server that it wanted to reach; it may not even have a
+    descriptor for a recording, so that what others heard counts too."""
+    said_it = SAID.match(recording.text)
+    found = CUT_OFF.search(recording.text)
+    why = (found["why"] or "") if found else ""
+    if not DESCRIPTORS.search(why) or "refused by" in why:
+        return None
+    remedy = "Raise the limit: ulimit -n."
+    if recording.role == "worker" and not said_it:
+        return own(recording, recording.ended, f"{recording.title} has no file descriptors left: {why}", remedy)
+    if said_it:
+        what = f"has no file descriptors left: {why}"
+        return accuse(recording, said_it, fail_time(recording) - seconds(found), what, remedy)
+    return None
+
+
 def accused_member(recording: Recording, recordings: List[Recording]) -> Optional[Suspect]:
     """Somebody is silent, gone, or cannot be reached, in the words of who noticed."""
     text = recording.text
+    if recording.role == "scheduler" and all_miss_scheduler(recordings):
+        return None
+    if without_descriptors(recording, recordings):
+        return None
     for pattern, judge in ((CUT_OFF, cut_off), (SILENT, silent), (GONE, gone)):
         found = pattern.search(text)
         if found:
@@ -377,8 +412,11 @@ def no_scheduler(recording: Recording, recordings: List[Recording]) -> Optional[
     elif scheduler is None:
         cause = f"the scheduler at {found['address']} disappeared: it was killed, or its machine is gone ({why})"
     else:
-        cause = f"the scheduler at {found['address']} was cut off from {recording.title} ({why})"
         remedy = "It lived on, so look at the network between the two."
+        if not all_miss_scheduler(recordings):  # the others were not cut off: it is this one
+            cause = f"{recording.title} was cut off from the scheduler at {found['address']} ({why})"
+            return own(recording, when, cause, remedy)
+        cause = f"the scheduler at {found['address']} was cut off from all others, {recording.title} first ({why})"
     host = "" if scheduler is None else scheduler.host
     return Suspect(when, cause, "scheduler", None, host, [said(recording)], remedy)
 
@@ -433,7 +471,9 @@ def out_of_something(recording: Recording, _: List[Recording]) -> Optional[Suspe
         (DESCRIPTORS, "has no file descriptors left", "Raise the limit: ulimit -n."),
         (MEMORY, "has no memory left", "Give its machine more memory."),
     ):
-        if recording.how == "job" and not SAID.match(recording.text) and pattern.search(recording.text):
+        if recording.how != "job" or SAID.match(recording.text) or "refused by it" in recording.text:
+            continue
+        if pattern.search(recording.text):
             first = next((event for event in recording.events if pattern.search(event.text)), None)
             when = first.when if first else recording.ended
             return own(recording, when, f"{recording.title} {what}: {recording.text}", remedy)
@@ -460,6 +500,7 @@ RULES: Tuple[Callable[[Recording, List[Recording]], Optional[Suspect]], ...] = (
     left_early,
     refused,
     refused_at_joining,
+    without_descriptors,
     accused_member,
     no_scheduler,
     incomplete,

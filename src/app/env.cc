@@ -147,6 +147,10 @@ std::vector<Variable> flow_variables() {
        "Shards of the server: event loops that receive, sum and answer, each for its own keys.", 0,
        256,
        [](Draft& d, std::uint64_t v) { d.config.shard_count = static_cast<std::uint32_t>(v); }},
+      {"BYTEPS_SERVER_MEMORY_MB", "server", "none", "MiB, 1 to 1073741824",
+       "Memory for sums, shared equally by the server's shards. A tensor that needs more ends with "
+       "an error that names it; the server lives on.",
+       1, 1 << 30, [](Draft& d, std::uint64_t v) { d.config.memory_bytes_max = v * kKiB * kKiB; }},
       {"BYTEPS_DETERMINISTIC", "server", "0", "0 or 1",
        "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.config.deterministic = v == 1; }},

@@ -26,6 +26,9 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
     if (address.is_ok() && job.loopback_only && !is_loopback(address.value())) {
       return needs_key("DMLC_INTERFACE", environment.interface);
     }
+    if (!address.is_ok()) {
+      return Status(address.status().code(), "DMLC_INTERFACE: " + address.status().message());
+    }
     return address;
   }
   return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});

@@ -51,14 +51,18 @@ struct ShardUnit {
   Shard shard;
 };
 
+// With the number of shards that this machine is to have.
+Config with_shard_count(Config config) {
+  if (config.shard_count == 0)
+    config.shard_count = std::max(1U, std::thread::hardware_concurrency());
+  return config;
+}
+
 Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Config& config,
                                                                      const std::string& host,
                                                                      const Log& log) {
-  const std::uint32_t count = config.shard_count > 0
-                                  ? config.shard_count
-                                  : std::max(1U, std::thread::hardware_concurrency());
   std::vector<std::unique_ptr<TcpTransport>> transports;
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = 0; i < config.shard_count; ++i) {
     const auto port = config.job.listen_port == 0 ? 0U : config.job.listen_port + i;
     auto transport = make_transport(
         config, Role::kServer, {{listening_host(host), static_cast<std::uint16_t>(port)}}, log);
@@ -69,7 +73,7 @@ Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Confi
 }
 
 int serve(const ParsedEnvironment& environment, const Log& log) {
-  const Config& config = environment.config;
+  const Config config = with_shard_count(environment.config);
   auto to_scheduler = make_transport(config, Role::kServer, {}, log);
   if (!to_scheduler.is_ok()) {
     LOG(log, kError) << log.left_behind("network", to_scheduler.status()).message();

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 
@@ -30,33 +31,42 @@ void BufferRef::release() {
 
 BufferPool::~BufferPool() {
   CHECK_EQ(lent_bytes_, 0U) << "bytes still lent when the pool ended";
-  for (auto& loans : idle_) {
-    for (BufferRef::Loan* loan : loans) delete loan;
-  }
+  trim();
 }
 
 BufferRef BufferPool::take(std::size_t bytes) {
   const std::size_t size = std::bit_ceil(std::max(bytes, kBufferAlignment));
   const auto size_class = static_cast<std::size_t>(std::countr_zero(size));
   if (idle_.size() <= size_class) idle_.resize(size_class + 1);
-  auto& loans = idle_[size_class];
-  BufferRef::Loan* loan = nullptr;
-  if (loans.empty()) {
-    loan = new BufferRef::Loan{Buffer(size), 0, this};
+  BufferRef::Loan* loan = idle_[size_class];
+  if (loan == nullptr) {
+    try {
+      loan = new BufferRef::Loan{Buffer(size), 0, this, nullptr};
+    } catch (const std::bad_alloc&) {
+      trim();  // what lies idle is of other sizes
+      loan = new BufferRef::Loan{Buffer(size), 0, this, nullptr};
+    }
   } else {
-    loan = loans.back();
-    loans.pop_back();
+    idle_[size_class] = loan->next_idle;
     idle_bytes_ -= size;
   }
   lent_bytes_ += size;
   return BufferRef(loan);
 }
 
+void BufferPool::trim() {
+  for (BufferRef::Loan*& first : idle_) {
+    while (first != nullptr) delete std::exchange(first, first->next_idle);
+  }
+  idle_bytes_ = 0;
+}
+
 void BufferPool::give_back(BufferRef::Loan* loan) {
   const std::size_t size = loan->buffer.bytes();
   lent_bytes_ -= size;
   idle_bytes_ += size;
-  idle_[static_cast<std::size_t>(std::countr_zero(size))].push_back(loan);
+  BufferRef::Loan*& first = idle_[static_cast<std::size_t>(std::countr_zero(size))];
+  loan->next_idle = std::exchange(first, loan);
 }
 
 }  // namespace byteps

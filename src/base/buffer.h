@@ -55,6 +55,7 @@ class BufferRef {
     Buffer buffer;
     std::uint32_t holders = 0;
     BufferPool* pool = nullptr;
+    Loan* next_idle = nullptr;  // a list: coming back never needs memory
   };
   explicit BufferRef(Loan* loan) : loan_(loan) { hold(); }
   void hold() {
@@ -76,6 +77,9 @@ class BufferPool {
   // A buffer whose span() has at least `bytes` bytes (0 gives 64). Contents are undefined.
   BufferRef take(std::size_t bytes);
 
+  // Frees what lies idle. take() does so by itself before it fails for want of memory (bad_alloc).
+  void trim();
+
   std::size_t lent_bytes() const { return lent_bytes_; }
   std::size_t idle_bytes() const { return idle_bytes_; }
 
@@ -83,7 +87,7 @@ class BufferPool {
   friend class BufferRef;
   void give_back(BufferRef::Loan* loan);
 
-  std::vector<std::vector<BufferRef::Loan*>> idle_;  // by size class
+  std::vector<BufferRef::Loan*> idle_;  // by size class: the first of those that lie idle
   std::size_t lent_bytes_ = 0;
   std::size_t idle_bytes_ = 0;
 };

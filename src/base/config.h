@@ -66,8 +66,9 @@ struct Config {
   FlowConfig flow;
   TimeoutConfig timeout;
   LogLevel log_level = LogLevel::kWarning;
-  std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per core
-  bool deterministic = false;     // sum in order of rank, so that a run repeats bit for bit
+  std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
+  std::uint32_t shard_count = 0;                // servers: event loops; 0 for one per core
+  bool deterministic = false;  // sum in order of rank, so that a run repeats bit for bit
 };
 
 }  // namespace byteps

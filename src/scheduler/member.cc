@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/planted.h"
 #include "scheduler/phrases.h"
 
 namespace byteps {
@@ -106,7 +105,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
   send(wire::Kind::kJoin, wire::encode(join_), out);
   // What was said on the last connection may be lost with it; the scheduler knows repeats.
-  if (barriers_wanted_ > barriers_done_ && !PLANTED(barrier_said_once)) send_barrier(out);
+  if (barriers_wanted_ > barriers_done_) send_barrier(out);
   if (stage_ == Stage::kLeaving) {
     send(wire::Kind::kLeave, wire::encode(wire::Leave{leave_final_}), out);
   }
@@ -121,7 +120,7 @@ void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
   next_heartbeat_ns_ = kNever;
   next_attempt_ns_ = std::max(now, attempt_ns_ + timeout_.reconnect_ns());
   last_down_ = why;
-  if (why.is(Code::kMismatch)) {
+  if (why.is(Code::kMismatch) || why.is(Code::kSystem)) {
     note_refusal(now, out);
     if (done()) return;
   } else {
@@ -132,15 +131,15 @@ void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
   if (stage_ == Stage::kLeaving && epoch_ == Epoch(0)) finish(Status::ok(), out);
 }
 
-// The scheduler, or whoever is at its address, does not want to talk to us. That does not pass by itself, but its
-// predecessor may still be at the address for a moment.
+// The scheduler, or whoever is at its address, does not want to talk to us, or one side has no descriptors. That does
+// not pass by itself, but its predecessor may still be at the address for a moment.
 void Member::note_refusal(TimeNs now, MemberOutput& out) {
   if (!refused_since_ns_) {
     refused_since_ns_ = now;
     refusal_pause_ns_ = timeout_.heartbeat_ns();
   }
   if (now >= *refused_since_ns_ + 2 * timeout_.failure_ns && stage_ == Stage::kJoining) {
-    return finish({Code::kMismatch, unreachable_text(now)}, out);
+    return finish({last_down_.code(), unreachable_text(now)}, out);
   }
   next_attempt_ns_ = std::max(now, attempt_ns_ + refusal_pause_ns_);
   refusal_pause_ns_ =
@@ -424,9 +423,10 @@ void Member::watch_start(TimeNs now, MemberOutput& out) {
 
 std::string Member::unreachable_text(TimeNs now) const {
   if (refused_since_ns_) {
+    const bool other_job = last_down_.is(Code::kMismatch);
     return scheduler_text_ + ": every attempt to join was refused for " +
            duration_text(now - *refused_since_ns_) + ": " + last_down_.message() +
-           "; or do DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT lead to another job?";
+           (other_job ? "; or do DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT lead to another job?" : "");
   }
   std::string text = scheduler_text_ + " unreachable since " + duration_text(now - heard_ns_);
   if (!last_down_.is_ok()) text += ": " + last_down_.message();

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/planted.h"
 #include "kernels/crc32c.h"
 
 namespace byteps {
@@ -20,6 +19,7 @@ ShelfSettings shelf_settings(const Config& config) {
   settings.wanted_ns = config.timeout.wanted_ns;
   settings.missing_ns = config.timeout.first_notice_ns / 2;  // workers give notice after that
   settings.missing_every_ns = config.timeout.notice_every_ns;
+  settings.memory_bytes_max = config.memory_bytes_max / std::max(1U, config.shard_count);
   settings.deterministic = config.deterministic;
   return settings;
 }
@@ -358,7 +358,6 @@ void Shard::post(WorkerRank worker, Message&& message) {
          "worker " + std::to_string(worker.value) + ", its connection ends: " + text);
     return end(worker, {Code::kTimeout, text});
   }
-  if (PLANTED(answer_dropped_when_full)) return;
   link.queue.push(std::move(message));
 }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/planted.h"
 #include "scheduler/phrases.h"
 #include "server/declaration.h"
 
@@ -165,10 +164,19 @@ void Shelf::violation(WorkerRank from, std::string text, ShelfOutput& out) const
 }
 
 void Shelf::out_of_memory(Key key, ShelfOutput& out) {
-  std::ostringstream text;
-  text << "the server has no memory for " << refused_bytes_ << " more bytes beside "
-       << pool_.lent_bytes() << " in use";
   const auto found = tensors_.find(key);
+  const std::size_t used_bytes = pool_.lent_bytes();
+  if (found != tensors_.end()) {  // first, or there may be no memory for words
+    drop_parts(*found->second);
+    pool_.trim();
+  }
+  std::ostringstream text;
+  text << "no memory for " << refused_bytes_ << " more bytes beside " << used_bytes << " in use";
+  if (settings_.memory_bytes_max - std::min(settings_.memory_bytes_max, used_bytes) <
+      refused_bytes_) {
+    text << " (BYTEPS_SERVER_MEMORY_MB allows each of its shards " << settings_.memory_bytes_max
+         << " bytes)";
+  }
   if (found == tensors_.end()) {
     out.failures.emplace_back(Code::kSystem, text.str());
     return;
@@ -208,7 +216,6 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   Tensor& tensor = *found->second;
   set_bit(tensor.declared_here, from);
   if (tensor.spoiled != Code::kOk) {
-    if (PLANTED(mismatch_untold)) return;
     out.spoiled.push_back({from, tensor.key, tensor.spoiled, tensor.spoiled_text});
   } else if (!same_tensor(tensor.declared, declared)) {
     spoil(tensor, Code::kMismatch,
@@ -289,12 +296,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     part->landings[from.value] = header.landing;
     contribute(*part, frame_index, from, payload, now, out);
   } else if (ahead == -1) {
-    if (PLANTED(mean_divided_twice) && part->tensor->kernels.in_place()) {
-      const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
-      part->tensor->kernels.finish(sum, sum, part->tensor->divisor);
-    }
-    const LandingTag landing = PLANTED(repeat_lands_again) ? header.landing : kNoLanding;  // I9
-    answer(*part, frame_index, from, landing, out);
+    answer(*part, frame_index, from, kNoLanding, out);  // I9
   } else if (ahead > 0) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
@@ -371,7 +373,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
                        std::span<const std::byte> payload, TimeNs now, ShelfOutput& out) {
   Frame& frame = part.frames[frame_index];
   const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
-  if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
+  if (has_bit(bits, from)) return;  // a repeat
 
   if (!payload.empty()) {
     if (part.tensor->in_order) {
@@ -382,7 +384,6 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
   }
   set_bit(bits, from);
   if (frame.contributed++ == 0) {
-    if (PLANTED(last_sum_forgotten)) frame.finished = {};
     frame.since_ns = now;
     ++part.incomplete_count;
     ++incomplete_frame_count_;
@@ -483,7 +484,11 @@ std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) con
 
 BufferRef Shelf::take(std::size_t bytes) {
   refused_bytes_ = bytes;
-  if (pool_.lent_bytes() + bytes > settings_.memory_bytes_max) throw std::bad_alloc();
+  const auto exceeds = [&](std::size_t used_bytes) {
+    return used_bytes + bytes > settings_.memory_bytes_max;
+  };
+  if (exceeds(pool_.lent_bytes())) throw std::bad_alloc();
+  if (exceeds(pool_.lent_bytes() + pool_.idle_bytes())) pool_.trim();
   return pool_.take(bytes);
 }
 
@@ -561,7 +566,6 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
   if (part.wanted_round != oldest->round) part.wanted_count = 0;
   part.wanted_round = oldest->round;
   const std::uint32_t doublings = std::min(++part.wanted_count, kWantedDoublings);
-  if (PLANTED(wanted_once)) return;
   set_alarm(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/planted.h"
 #include "net/wire.h"
 #include "scheduler/phrases.h"
 
@@ -133,7 +132,7 @@ void Worker::handle(const Event& event, TimeNs now) {
       on_link_down(shard, event.why, now);
       break;
     case Event::Kind::kSent:
-      if (!PLANTED(full_for_ever) || event.token != 0) links_[shard].full = false;
+      links_[shard].full = false;
       pipeline_->on_sent(event.token);
       break;
     case Event::Kind::kReceived:
@@ -216,7 +215,7 @@ void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
         pipeline_->on_wanted(ShardIndex(shard), header.value());
         break;
       case wire::Kind::kMismatch:
-        fine = on_mismatch(header.value(), event.payload);
+        fine = on_mismatch(shard, header.value(), event.payload);
         break;
       case wire::Kind::kMissing:
         fine = on_missing(shard, header.value(), event.payload);
@@ -236,12 +235,17 @@ void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
   }
 }
 
-Status Worker::on_mismatch(const wire::Header& header, std::span<const std::byte> payload) {
+Status Worker::on_mismatch(std::uint32_t shard, const wire::Header& header,
+                           std::span<const std::byte> payload) {
   if (header.epoch != pipeline_->epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
   log_.record({.kind = "mismatch", .key = header.key.value, .text = text.value().text});
-  pipeline_->on_mismatch(header.key, error_of(text.value(), Code::kMismatch));
+  Status why = error_of(text.value(), Code::kMismatch);
+  if (why.is(Code::kSystem)) {  // it is about that server, which does not know its name
+    why = Status(Code::kSystem, describe(links_[shard]) + ": " + why.message());
+  }
+  pipeline_->on_mismatch(header.key, why);
   return Status::ok();
 }
 

@@ -209,7 +209,8 @@ class Worker final : public Actor {
   void on_link_up(std::uint32_t shard, const Hello& theirs, TimeNs now);
   void on_link_down(std::uint32_t shard, const Status& why, TimeNs now);
   void on_message(std::uint32_t shard, const Event& event, TimeNs now);
-  Status on_mismatch(const wire::Header& header, std::span<const std::byte> payload);
+  Status on_mismatch(std::uint32_t shard, const wire::Header& header,
+                     std::span<const std::byte> payload);
   Status on_missing(std::uint32_t shard, const wire::Header& header,
                     std::span<const std::byte> payload);
   void take_member_events(TimeNs now);
@@ -265,8 +266,8 @@ class Worker final : public Actor {
   TimeNs links_deadline_ns_ = kNever;
   QuietLines<1> quiet_;         // shards that break the protocol
   TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next
-  TimeNs next_look_ns_ = 0;  // at whether all callers are blocked
-  std::uint64_t moved_ = 0;  // submissions, answers and ends so far, as of the last look
+  TimeNs next_look_ns_ = 0;     // at whether all callers are blocked
+  std::uint64_t moved_ = 0;     // submissions, answers and ends so far, as of the last look
   std::uint64_t commands_taken_ = 0;
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;

@@ -1,6 +1,7 @@
 #include "base/buffer.h"
 
 #include <cstdint>
+#include <new>
 
 #include "gtest/gtest.h"
 
@@ -31,6 +32,20 @@ TEST(BufferPool, reuses_what_came_back) {
   BufferPool pool;
   const std::byte* memory = pool.take(100).span().data();
   EXPECT_EQ(pool.take(128).span().data(), memory);
+}
+
+TEST(BufferPool, frees_what_lies_idle_when_asked_or_when_there_is_no_memory) {
+  BufferPool pool;
+  const BufferRef lent = pool.take(64);
+  (void)pool.take(128);
+  pool.trim();
+  EXPECT_EQ(pool.idle_bytes(), 0U);
+  EXPECT_EQ(pool.lent_bytes(), 64U);
+  (void)pool.take(128);
+  EXPECT_EQ(pool.idle_bytes(), 128U);
+  EXPECT_THROW((void)pool.take(std::size_t{1} << 62), std::bad_alloc);
+  EXPECT_EQ(pool.idle_bytes(), 0U);
+  EXPECT_EQ(pool.lent_bytes(), 64U);
 }
 
 TEST(BufferPoolDeathTest, ending_while_a_buffer_is_lent_is_a_bug) {

@@ -457,9 +457,11 @@ class NoDescriptors {
   std::vector<int> taken_;
 };
 
-TEST(TcpListening, without_descriptors_accepting_rests_and_connect_says_the_remedy) {
+TEST(TcpListening,
+     without_descriptors_one_who_waits_is_told_why_accepting_rests_and_connect_says_so) {
   TurnedTcp server;
   TurnedTcp client(connecting_options());
+  BareSocket first(server.address());
   BareSocket waiting(server.address());
   {
     const NoDescriptors none;
@@ -472,6 +474,12 @@ TEST(TcpListening, without_descriptors_accepting_rests_and_connect_says_the_reme
     // Only one attempt was made in all these polls.
     EXPECT_EQ(server.log().find("cannot accept"), server.log().rfind("cannot accept"));
   }
+  const std::vector<std::byte> refusal = first.read_some();
+  ASSERT_GT(refusal.size(), tcp::kRecordHeadBytes);
+  const Status why = tcp::decode_refusal(std::span(refusal).subspan(tcp::kRecordHeadBytes));
+  EXPECT_TRUE(why.is(Code::kSystem));
+  EXPECT_NE(why.message().find("no file descriptor left"), std::string::npos) << why.text();
+  EXPECT_TRUE(first.has_ended());
   server.advance(100 * kMillisecond);
   EXPECT_TRUE(shake_hands(waiting, server, hello_of(Role::kWorker, 0)));
   EXPECT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));

@@ -110,6 +110,11 @@ class Job:
         self.scheduler = None
         self.servers, self.workers = [], []
 
+    @property
+    def launch_environ(self):
+        """For bpslaunch, which says itself where the scheduler is and who is who."""
+        return {name: value for name, value in self.environ.items() if not name.startswith("DMLC_")}
+
     # ---- starting
 
     def start(self, plan):

@@ -127,6 +127,8 @@ class Rank:
                 os._exit(WRONG_SUM)
             self.steps_done += 1
             steps -= 1
+            if self.steps_done % 10 == 0:
+                say("step")
             if self.steps_done == 3:
                 say("looping")
 

@@ -4,11 +4,15 @@ the failure timeout, with an error that names the cause, and nothing is left beh
 Most of the time is waiting for a timeout, so the cases of a module run side by side (conftest.py).
 """
 
+import json
+import os
 import signal
+import sys
 import time
 
 import pytest
-from job import BOUND_S, FAILURE_S
+from conftest import wait_until
+from job import BOUND_S, FAILURE_S, RANK, Process
 
 LOOP = {"*": [["loop"]]}
 
@@ -202,10 +206,42 @@ def rank_ends_well_while_others_go_on(job):
     ends_early(job, ["quit", 0], 0, [["worker 1", "which has left the job"]])
 
 
+# ---- somebody presses Ctrl-C
+
+
+def interrupted(job, whole_group):
+    """bpslaunch in mid-push gets SIGINT, alone or with all of its process group, as a terminal does it."""
+    with job:
+        command = [sys.executable, "-m", "byteps.launcher", "--local", "--servers", "2", "--", sys.executable, RANK]
+        launcher = Process(job, "launcher", [*command, json.dumps(LOOP)], job.launch_environ, start_new_session=True)
+        assert wait_until(lambda: launcher.out_path.read_text().count('"looping"') == 2), launcher.err
+        began_s = time.monotonic()
+        if whole_group:
+            os.killpg(launcher.pid, signal.SIGINT)
+        else:
+            launcher.send(signal.SIGINT)
+        assert launcher.child.wait(20) == 128 + signal.SIGINT
+        assert time.monotonic() - began_s < BOUND_S, launcher.err
+        assert "SIGINT: ending the job" in launcher.err
+        assert launcher.err.count("KeyboardInterrupt") == 2, "each worker ends as Python ends on Ctrl-C"
+        job.check_nothing_is_left()
+
+
+@case
+def interrupt_of_the_launcher(job):
+    interrupted(job, whole_group=False)
+
+
+@case
+def interrupt_of_the_whole_group(job):
+    interrupted(job, whole_group=True)
+
+
 # ---- what `bps why` makes of what is left: role, rank, words
 
 DISAGREE = ("worker", None, 'tensor "A" differs between ranks', "worker 0", "worker 1")
 STALL = ("worker", None, "but not by worker")
+INTERRUPTED = ("launcher", None, "SIGINT")
 CAUSES = {
     "another_size": DISAGREE,
     "another_dtype": DISAGREE,
@@ -226,6 +262,8 @@ CAUSES = {
     "rank_exits_with_an_error": ("worker", 1, "left the job while worker 0 still waited"),
     "rank_raises": ("worker", 1, "raised"),
     "rank_ends_well_while_others_go_on": ("worker", 1, "left the job while worker 0 still waited"),
+    "interrupt_of_the_launcher": INTERRUPTED,
+    "interrupt_of_the_whole_group": INTERRUPTED,
 }
 
 
@@ -239,6 +277,6 @@ def test_it_ends_with_an_error_that_names_the_cause(name, outcomes):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CAUSES)
 def test_bps_why_names_the_first_cause(name, outcomes):
     outcomes[name].result().check_cause(*CAUSES[name])

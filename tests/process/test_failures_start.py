@@ -4,13 +4,17 @@ missing, and ends."""
 import os
 import signal
 import socket
+import threading
 import time
 
 import pytest
+import wire
+from conftest import free_port
 from job import BOUND_S, FAILURE_S
 
 HERE = {"*": [["barrier"]]}
 BAD_SETTINGS, PORT_IN_USE = 2, 3
+KEY = b"the job key of these tests"
 START_S = 3  # shorter than what passes before the first notice
 
 CASES = {}
@@ -270,6 +274,147 @@ def missing_job_key(job):
         check_refused(job, job.workers, job.workers[0].code, "BYTEPS_JOB_KEY")
 
 
+# ---- versions
+
+
+def fake_scheduler(version):
+    """A process at a port that answers every Hello with one of this version. Returns the listening socket."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            with peer:
+                peer.settimeout(5)
+                try:
+                    peer.recv(4096)
+                    theirs = wire.hello(wire.SCHEDULER, key=KEY, version=version)
+                    peer.sendall(wire.record(wire.HELLO, os.urandom(wire.NONCE_BYTES) + theirs))
+                    peer.recv(4096)
+                except OSError:
+                    pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener
+
+
+@case
+def a_worker_finds_a_scheduler_of_another_version(job):
+    with job, fake_scheduler(version=2) as listener:
+        job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
+        worker = job.start_worker(0, HERE)
+        job.join(timeout_s=BOUND_S + FAILURE_S)
+        check_refused(job, [worker], 1, "version 2", "version 1", "the same version of byteps")
+        job.check_nothing_is_left()
+
+
+@case
+def a_server_finds_a_scheduler_of_another_version(job):
+    with job, fake_scheduler(version=2) as listener:
+        job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
+        server = job.start_server()
+        job.join(timeout_s=BOUND_S + FAILURE_S)
+        assert server.code == 1 and "version 2" in server.err, job.story("the server does not name it")
+        job.check_nothing_is_left()
+
+
+def refusal_at(port, role):
+    with wire.Connection("127.0.0.1", port) as peer:
+        with pytest.raises(wire.Refused) as refusal:
+            peer.shake_hands(wire.hello(role, rank=0, epoch=1, key=KEY, version=2), KEY)
+        return str(refusal.value)
+
+
+@case
+def members_of_another_version(job):
+    """Scheduler and server refuse them, with both versions, and go on."""
+    with job:
+        port = free_port()
+        job.environ.update(BYTEPS_JOB_KEY=KEY.decode(), DMLC_PORT=str(port), DMLC_NUM_SERVER="1")
+        job.start_scheduler()
+        job.start_server()
+        while "is here" not in job.scheduler.err:
+            time.sleep(0.05)
+        for at, role in ((job.port, wire.WORKER), (job.port, wire.SERVER), (port, wire.WORKER)):
+            text = refusal_at(at, role)
+            assert "version 2" in text and "version 1" in text, text
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        job.join()
+        assert {p.code for p in job.processes} == {0}, job.story("strangers hurt the job")
+        assert "version 2" in job.scheduler.err and "version 2" in job.servers[0].err
+        job.check_nothing_is_left()
+
+
+# ---- settings
+
+NEEDED = {
+    "scheduler": ["DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"],
+    "server": ["DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"],
+    "worker": ["DMLC_WORKER_ID", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT"],
+}
+# One of each kind: who reads it, a wrong value, what is said of the accepted form.
+MALFORMED = [
+    ("scheduler", "DMLC_NUM_WORKER", "two", "1 to 65536"),
+    ("scheduler", "DMLC_NUM_SERVER", "0", "1 to 65536"),
+    ("scheduler", "DMLC_PS_ROOT_PORT", "70000", "1 to 65535"),
+    ("scheduler", "DMLC_ROLE", "worker", "scheduler"),
+    ("scheduler", "BYTEPS_FAILURE_TIMEOUT_MS", "3s", "milliseconds, 100 to 3600000"),
+    ("scheduler", "BYTEPS_START_TIMEOUT_S", "-1", "seconds, 1 to 604800"),
+    ("scheduler", "BYTEPS_JOB_KEY", "secrecy", "at least 16"),
+    ("scheduler", "BYTEPS_JOB_KEY_FILE", "/no/such/file", "cannot be read"),
+    ("scheduler", "BYTEPS_LOG_LEVEL", "LOUD", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
+    ("server", "DMLC_PORT", "http", "0 to 65535"),
+    ("server", "DMLC_INTERFACE", "no-such0", "no-such0"),
+    ("server", "BYTEPS_SERVER_ENGINE_THREAD", "1000", "0 to 256"),
+    ("server", "BYTEPS_SERVER_MEMORY_MB", "1.5", "MiB, 1 to"),
+    ("server", "BYTEPS_DETERMINISTIC", "yes", "0 or 1"),
+    ("worker", "DMLC_WORKER_ID", "first", "index, from 0"),
+    ("worker", "BYTEPS_LOCAL_RANK", "4", "BYTEPS_LOCAL_SIZE"),
+    ("worker", "BYTEPS_PARTITION_BYTES", "4M", "bytes, 64 to 1 GiB"),
+    ("worker", "BYTEPS_CREDIT_BYTES", "-5", "bytes, from 0"),
+]
+
+
+def start_with(job, role, environ):
+    if role == "worker":
+        return job.start_worker(0, HERE, environ)
+    return job.start_server(environ) if role == "server" else job.start_scheduler(environ)
+
+
+def check_bad_settings(job, process, *words):
+    assert process.child.wait(20) == BAD_SETTINGS, job.story(f"exit code {process.code}")
+    said = refused(process)["message"] if process.name.startswith("worker") else process.err
+    for word in words:
+        assert word in said, job.story(f"{word!r} is not said")
+
+
+@case
+def a_needed_variable_is_missing(job):
+    with job:
+        for role, names in NEEDED.items():
+            for name in names:
+                check_bad_settings(job, start_with(job, role, {name: ""}), f"{name} is missing", "set it to")
+        job.check_nothing_is_left()
+
+
+@case
+def a_variable_is_malformed(job):
+    with job:
+        for role, name, value, form in MALFORMED:
+            environ = {name: value} if name != "BYTEPS_JOB_KEY_FILE" else {name: value, "BYTEPS_JOB_KEY": ""}
+            process = start_with(job, role, environ)
+            if name == "BYTEPS_JOB_KEY":  # which is a secret
+                check_bad_settings(job, process, name, form)
+                assert value not in process.err
+            else:
+                check_bad_settings(job, process, name, value, form)
+        job.check_nothing_is_left()
+
+
 # ---- what `bps why` makes of what is left: role, rank, words (of those cases in which a job fails)
 
 SIZES = ("workers disagree about the size of the job",)
@@ -288,6 +433,8 @@ CAUSES = {
     "scheduler_name_that_does_not_resolve": ("scheduler", None, "no-such-host.invalid"),
     "another_job_key": ("server", None, "key"),
     "missing_job_key": ("worker", 0, "key"),
+    "a_worker_finds_a_scheduler_of_another_version": ("worker", 0, "version 2"),
+    "a_server_finds_a_scheduler_of_another_version": ("server", None, "version 2"),
 }
 
 

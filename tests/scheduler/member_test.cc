@@ -259,6 +259,19 @@ TEST(Member, treats_a_server_at_the_schedulers_address_as_a_refusal_and_names_it
                     HasSubstr("DMLC_PS_ROOT_PORT")));
 }
 
+TEST(Member, gives_up_soon_too_when_one_side_has_no_descriptors) {
+  Desk desk;
+  desk.refuse_ = true;
+  desk.refusal_ = Status(Code::kSystem, "refused by it: it has no file descriptor left");
+  desk.tick();
+  desk.pass(7 * kSecond);
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  const Status why = desk.happened(Happening::kFailed)[0].why;
+  EXPECT_TRUE(why.is(Code::kSystem));
+  EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("no file descriptor left"),
+                                   Not(HasSubstr("another job"))));
+}
+
 TEST(Member, refusals_that_end_in_time_do_not_end_the_member) {
   Desk desk;
   desk.refuse_ = true;

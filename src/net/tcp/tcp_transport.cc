@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <utility>
 
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -32,6 +33,7 @@ constexpr int kAcceptsPerPoll = 64;
 constexpr int kWritesPerPoll = 8;
 constexpr int kWritesAtEnd = 256;
 constexpr TimeNs kListenersRestNs = 100 * kMillisecond;
+constexpr std::size_t kRefusedInputBytes = 64 << 10;
 
 void set_option(int descriptor, int level, int option) {
   const int on = 1;
@@ -87,6 +89,7 @@ TcpTransport::~TcpTransport() {
   }
   connections_.clear();
   for (const Listener& listener : listeners_) ::close(listener.descriptor);
+  if (spare_ >= 0) ::close(spare_);
   if (wake_ >= 0) ::close(wake_);
   if (epoll_ >= 0) ::close(epoll_);
 }
@@ -100,6 +103,7 @@ Status TcpTransport::open() {
   for (const Endpoint& endpoint : options_.listen) {
     if (Status status = listen_at(endpoint); !status.is_ok()) return status;
   }
+  if (!listeners_.empty()) spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   staging_.begin_poll();
   return Status::ok();
 }
@@ -441,10 +445,11 @@ void TcpTransport::accept_one(Listener& listener) {
   const int descriptor =
       ::accept4(listener.descriptor, remote.get(), &remote.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (descriptor < 0) {
-    if (is_out_of_descriptors(errno)) {
-      // Whoever waits in the backlog stays there; asking again at once would only spin.
+    if (const int why = errno; is_out_of_descriptors(why)) {
+      // Whoever else waits in the backlog stays there; asking again at once would only spin.
+      refuse_without_descriptors(listener);
       log_.write(Kind::kCannotAccept, LogLevel::kError, now_,
-                 socket_error("cannot accept connections for a moment", errno).text());
+                 socket_error("cannot accept connections for a moment", why).text());
       listeners_rest_until_ = now_ + kListenersRestNs;
       listener.ready = false;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -507,6 +512,26 @@ bool TcpTransport::make_room() {
   if (strangers_.empty()) return false;
   drop_stranger();
   return true;
+}
+
+// Gives up the spare descriptor in order to tell one of those who wait why nobody answers: it would see a
+// connection that says nothing otherwise. What a new connection can take at once needs no waiting.
+void TcpTransport::refuse_without_descriptors(Listener& listener) {
+  if (spare_ < 0) return;
+  ::close(spare_);
+  const int descriptor =
+      ::accept4(listener.descriptor, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (descriptor >= 0) {
+    const std::vector<std::byte> refusal = tcp::encode_refusal_record(
+        {Code::kSystem,
+         "it has no file descriptor left; raise its limit of open files, ulimit -n"});
+    (void)::send(descriptor, refusal.data(), refusal.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    // Closing with unread input would turn into a reset, which takes the refusal with it.
+    (void)::shutdown(descriptor, SHUT_WR);
+    (void)::recv(descriptor, nullptr, kRefusedInputBytes, MSG_TRUNC | MSG_DONTWAIT);
+    ::close(descriptor);
+  }
+  spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 // ---- connecting, and who is there

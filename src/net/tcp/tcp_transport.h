@@ -128,6 +128,7 @@ class TcpTransport final : public Transport, public Waiter {
   void expire_deadlines();
   void accept_all();
   void accept_one(Listener& listener);
+  void refuse_without_descriptors(Listener& listener);
   bool make_room();
   void drop_stranger();
   void enlist_stranger(tcp::Connection& connection);
@@ -162,7 +163,8 @@ class TcpTransport final : public Transport, public Waiter {
   TcpOptions options_;  // but self, see set_self()
   tcp::QuietLog log_;
   int epoll_ = -1;
-  int wake_ = -1;  // eventfd; written by any thread, never read: each write is an edge
+  int spare_ = -1;  // a descriptor to accept with, and to refuse, when there are no others
+  int wake_ = -1;   // eventfd; written by any thread, never read: each write is an edge
 
   // owned by the loop
   std::vector<Listener> listeners_;

@@ -1,0 +1,164 @@
+"""What a process runs out of: file descriptors, memory."""
+
+import resource
+import time
+from pathlib import Path
+
+import pytest
+from job import BOUND_S
+
+CASES = {}
+HERE = {"*": [["loop", 5], ["barrier"]]}
+START_S = 20
+SYSTEM = 6  # byteps_code
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def descriptors_of(process):
+    return sum(1 for _ in Path(f"/proc/{process.pid}/fd").iterdir())
+
+
+def allow_no_more_descriptors(process, more=0):
+    count = descriptors_of(process) + more
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (count, count))
+
+
+def settled(process):
+    """Returns once the process has opened what it opens at its start."""
+    last, same = -1, 0
+    while same < 5:
+        time.sleep(0.05)
+        count = descriptors_of(process)
+        same = same + 1 if count == last else 0
+        last = count
+
+
+def cpu_s(process):
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+# ---- descriptors
+
+
+@case
+def a_server_without_descriptors(job):
+    """It can accept no worker: they are told why, and the job ends."""
+    with job:
+        job.start_scheduler()
+        for _ in range(2):
+            job.start_server()
+        while not job.scheduler.err.count("is here") >= 2:
+            time.sleep(0.05)
+        settled(job.servers[1])
+        allow_no_more_descriptors(job.servers[1])
+        began_s = time.monotonic()
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        job.join()
+        assert time.monotonic() - began_s < BOUND_S, job.story("too late")
+        for worker in job.workers:
+            text = worker.heard("refused")[0]["message"]
+            assert "server 1 (" in text and "no file descriptor left" in text and "ulimit -n" in text, job.story(text)
+        assert "Too many open files" in job.servers[1].err
+        job.check_cause("server", 1, "descriptor")
+        job.check_nothing_is_left()
+
+
+@case
+def a_scheduler_without_descriptors(job):
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = str(START_S)
+        job.start_scheduler()
+        settled(job.scheduler)
+        allow_no_more_descriptors(job.scheduler, more=2)
+        for _ in range(2):
+            job.start_server()
+        while not job.scheduler.err.count("is here") >= 2:
+            time.sleep(0.05)
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        used_s, began_s = cpu_s(job.scheduler), time.monotonic()
+        time.sleep(2)
+        share = (cpu_s(job.scheduler) - used_s) / (time.monotonic() - began_s)
+        assert share < 0.2, job.story(f"the scheduler spins: {share:.0%} of a processor")
+        job.join()
+        for worker in job.workers:
+            text = worker.heard("refused")[0]["message"]
+            assert "scheduler at" in text and "no file descriptor left" in text, job.story(text)
+        job.check_cause("scheduler", None, "descriptor")
+        job.check_nothing_is_left()
+
+
+@case
+def a_worker_without_descriptors(job):
+    """It joins, but cannot reach the servers."""
+    with job:
+        job.start_scheduler()
+        worker = job.start_worker(1, HERE)
+        while "is here" not in job.scheduler.err:
+            time.sleep(0.05)
+        settled(worker)
+        allow_no_more_descriptors(worker)
+        began_s = time.monotonic()
+        for _ in range(2):
+            job.start_server()
+        job.start_worker(0, HERE)
+        job.join()
+        assert time.monotonic() - began_s < BOUND_S + 1, job.story("too late")
+        text = worker.heard("refused")[0]["message"]
+        assert "server" in text and "ulimit -n" in text, job.story(text)
+        for end in job.workers[1].heard("refused") + job.workers[1].failures:
+            assert "worker 1 (" in end["message"] and "ulimit -n" in end["message"], job.story(end["message"])
+        job.check_cause("worker", 1, "descriptor")
+        job.check_nothing_is_left()
+
+
+# ---- memory of a server
+
+HUGE = ["huge", "float32", 64 << 20]  # 256 MiB
+AND_AFTERWARDS = [["again", "small"], ["wait"], ["rejoin"], ["push", "small"], ["wait"], ["loop", 5]]
+
+
+def check_huge_is_refused(job):
+    for worker in job.workers:
+        (end,) = worker.failures
+        assert (end["name"], end["code"]) == ("huge", SYSTEM)
+        for words in ('tensor "huge" (float32, 268435456 bytes, sum)', "no memory for", "server "):
+            assert words in end["message"], job.story(f"{words!r} is not in {end['message']!r}")
+        assert worker.heard("done")[0]["failed"] is False, job.story("the job did not go on")
+    assert {process.code for process in job.processes} == {0}, job.story("not all ended well")
+
+
+@case
+def a_server_that_may_not_use_more_memory(job):
+    job.environ["BYTEPS_SERVER_MEMORY_MB"] = "8"
+    with job.start({"*": [["push", "small"], ["wait"], ["push", *HUGE], ["wait"], *AND_AFTERWARDS]}):
+        job.join(timeout_s=60)
+        check_huge_is_refused(job)
+        assert "BYTEPS_SERVER_MEMORY_MB" in job.workers[0].failures[0]["message"]
+        job.check_cause("server", job.workers[0].failures[0]["message"].startswith("server 1"), "huge")
+        job.check_nothing_is_left()
+
+
+@case
+def a_server_whose_machine_has_no_more_memory(job):
+    with job.start({"*": [["push", "small"], ["wait"], ["sleep", 3], ["push", *HUGE], ["wait"], *AND_AFTERWARDS]}):
+        job.wait_for("end")
+        for server in job.servers:
+            used_bytes = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            limit = used_bytes + (12 << 20)
+            resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
+        job.join(timeout_s=60)
+        check_huge_is_refused(job)
+        job.check_nothing_is_left()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CASES)
+def test_what_runs_out_is_named(name, outcomes):
+    outcomes[name].result()
