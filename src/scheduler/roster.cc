@@ -107,6 +107,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (!decoded.is_ok()) return on_malformed(peer, decoded.status(), out);
   wire::Join& join = decoded.value();
   join.host = printable(join.host, kHostBytesMax);
+  if (join.role == Role::kWorker) join.endpoints.clear();  // nobody connects to a worker
   const Hello& hello = connections_.at(peer).hello;
   if (join.role != hello.role || (join.role == Role::kWorker && join.wanted_rank != hello.rank)) {
     return on_malformed(peer, nonsense("a Join of another role or rank than its Hello"), out);
@@ -162,8 +163,13 @@ Status RosterKeeper::check_join(const wire::Join& join) const {
                     " are possible");
   }
   if (join.role == Role::kServer) {
+    if (join.endpoints.size() > kShardsMax) {
+      return nonsense(who + " names " + std::to_string(join.endpoints.size()) +
+                      " addresses; a server has at most " + std::to_string(kShardsMax) +
+                      " shards: lower BYTEPS_SERVER_ENGINE_THREAD");
+    }
     for (const Endpoint& endpoint : join.endpoints) {
-      if (endpoint.host.empty() || endpoint.port == 0) {
+      if (endpoint.host.empty() || endpoint.host.size() > kHostNameBytesMax || endpoint.port == 0) {
         return nonsense(who + " names no address that workers could connect to");
       }
     }
@@ -271,6 +277,12 @@ bool RosterKeeper::means_next_epoch(const wire::Join& join) const {
 // apart once the running one is ending.
 Status RosterKeeper::check_claims(const wire::Join& join) const {
   const bool next_epoch = join.role == Role::kWorker && means_next_epoch(join);
+  const auto servers = std::count_if(seats_.begin(), seats_.end(),
+                                     [](const auto& entry) { return !entry.second.worker(); });
+  if (join.role == Role::kServer && servers >= std::ptrdiff_t{kServersMax}) {
+    return {Code::kUnsupported, std::to_string(servers) + " servers are here already, so " +
+                                    join.host + " is refused: a job has no more"};
+  }
   for (const auto& [arrival, seat] : seats_) {
     if (seat.join.role != join.role || seat.left || !seat.peer) continue;
     if (seat.worker()) {

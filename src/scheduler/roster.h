@@ -56,7 +56,9 @@ struct KeeperOutput {
 class RosterKeeper {
  public:
   static constexpr std::uint32_t kWorkersMax = 4096;
-  static constexpr std::uint32_t kServersMax = 1024;
+  static constexpr std::uint32_t kServersMax = 1024;     // spare ones included
+  static constexpr std::size_t kShardsMax = 256;         // of a server; each has an address
+  static constexpr std::size_t kHostNameBytesMax = 255;  // of an address
   static constexpr std::size_t kHostBytesMax = 128;  // longer ones are shortened, for people only
 
   // Uses config.job's counts, config.flow and config.timeout.

@@ -340,6 +340,32 @@ TEST(Roster, gives_up_at_the_start_timeout_with_the_text_of_the_notice) {
   EXPECT_TRUE(table.keeper().outcome().is(Code::kTimeout));
 }
 
+TEST(Roster, keeps_no_more_of_a_server_than_its_shards_can_need) {
+  Table table(small_job(1, 1));
+  wire::Join join = server_join("gamma:12", 4000);
+  join.endpoints.assign(RosterKeeper::kShardsMax + 1, {"10.0.0.2", 4000});
+  EXPECT_THAT(table.text_to(table.join(join), Kind::kFail), HasSubstr("names 257 addresses"));
+  join.endpoints = {{std::string(RosterKeeper::kHostNameBytesMax + 1, 'h'), 4000}};
+  EXPECT_THAT(table.text_to(table.join(join), Kind::kFail), HasSubstr("names no address"));
+  for (std::uint32_t i = 0; i < RosterKeeper::kServersMax; ++i) {
+    join.endpoints = {{"10.0." + std::to_string(i / 250) + "." + std::to_string(i % 250), 4000}};
+    EXPECT_EQ(table.code_to(table.join(join)), Code::kOk);
+  }
+  join.endpoints = {{"10.1.0.1", 4000}};
+  EXPECT_EQ(table.code_to(table.join(join)), Code::kUnsupported);
+}
+
+TEST(Roster, forgets_the_addresses_of_workers) {
+  Table table(small_job(1, 1));
+  wire::Join join = worker_join(0, "alpha:10", 1, 1);
+  join.endpoints.assign(60000, {"10.0.0.2", 4000});
+  const PeerId worker = table.join(join);
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.heartbeat(server, 1);
+  ASSERT_EQ(table.roster_to(worker).members.size(), 2U);
+  EXPECT_TRUE(table.roster_to(worker).members[0].endpoints.empty());
+}
+
 // ---- life and loss ----
 
 TEST(Roster, closes_whoever_comes_after_the_end_and_tells_it_nothing) {
