@@ -101,6 +101,7 @@ class Stream {
   void withdraw(LandingTag tag) {
     const auto found = landings_.find(tag);
     if (found == landings_.end()) return;
+    check_landings();
     inbox_.withdraw(tag);
     for (Message& message : expected_) {
       const bool is_half_here = message.begin < fed_ && fed_ <= message.end;
@@ -171,6 +172,7 @@ class Stream {
   bool is_broken() const { return broken_; }
   bool is_dry() const { return fed_ == bytes_.size(); }
   void check_end() const {
+    check_landings();
     if (broken_) return;
     CHECK(!ended_);
     for (const Message& message : expected_)
@@ -193,7 +195,7 @@ class Stream {
       case 1:
         return std::size_t{16} * script.byte();
       case 2:
-        return std::size_t{256} * script.byte();
+        return std::size_t{64} * script.byte();
       default:
         return 0;
     }
@@ -292,7 +294,7 @@ class Target {
       case 0:
       case 1:
       case 2:
-        if (stream.sent_bytes() < 500000) stream.add_message(script_);
+        if (stream.sent_bytes() < 100000) stream.add_message(script_);
         return;
       case 3:
         if (script_.below(8) == 0) stream.add_nonsense(script_);
@@ -333,7 +335,6 @@ class Target {
       }
       streams_[which].check(events[i], overwritten);
     }
-    for (const Stream& stream : streams_) stream.check_landings();
     last_count_ = count;
   }
 
