@@ -210,6 +210,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
       return read_text(Script(data, size));
     case 13:
       return shake_hands(Script(data, size));
+    case 14:
+      return round_trip(wire::decode_stalled, bytes);
   }
 }
 
@@ -217,6 +219,6 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
 }  // namespace byteps::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 0) byteps::fuzz::decode(data[0] % 14, data + 1, size - 1);
+  if (size > 0) byteps::fuzz::decode(data[0] % 15, data + 1, size - 1);
   return 0;
 }

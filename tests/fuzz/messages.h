@@ -115,6 +115,20 @@ inline wire::Roster strange_roster_of(Script& script) {
   return roster;
 }
 
+inline wire::Stalled stalled_of(Script& script) {
+  wire::Stalled stalled;
+  for (std::uint32_t count = script.below(4); count > 0; --count) {
+    const std::string name = "t" + std::to_string(script.below(4));
+    const std::uint64_t round = script.below(3);
+    if (script.flag()) {
+      stalled.awaited.push_back({script.below(4) == 0 ? "" : name, key_of(name), round});
+    } else {
+      stalled.not_begun.push_back({key_of(name), round});
+    }
+  }
+  return stalled;
+}
+
 inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
   switch (kind) {
     case wire::Kind::kJoin:
@@ -128,8 +142,11 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
       return wire::encode(wire::Barrier{script.number()});
     case wire::Kind::kFail:
     case wire::Kind::kWaiting:
+    case wire::Kind::kMissing:
     case wire::Kind::kMismatch:
       return wire::encode(wire::Text{text_of(script), script.number32()});
+    case wire::Kind::kStalled:
+      return wire::encode(stalled_of(script));
     case wire::Kind::kDeclare: {
       wire::Declare declare;
       declare.name = "t" + std::to_string(script.below(4));
@@ -147,10 +164,11 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
 // What someone may say to or as the scheduler.
 inline Message control_of(Script& script) {
   static constexpr wire::Kind kKinds[] = {
-      wire::Kind::kJoin,    wire::Kind::kRoster,      wire::Kind::kHeartbeat, wire::Kind::kLeave,
-      wire::Kind::kBarrier, wire::Kind::kBarrierDone, wire::Kind::kFail,      wire::Kind::kWaiting};
+      wire::Kind::kJoin,  wire::Kind::kRoster,  wire::Kind::kHeartbeat,
+      wire::Kind::kLeave, wire::Kind::kBarrier, wire::Kind::kBarrierDone,
+      wire::Kind::kFail,  wire::Kind::kWaiting, wire::Kind::kStalled};
   wire::Header header;
-  header.kind = kKinds[script.below(8)];
+  header.kind = kKinds[script.below(9)];
   header.epoch = Epoch(script.number32());
   header.worker = WorkerRank(script.number32());
   header.flags = script.below(8) == 0 ? script.byte() : std::uint8_t{0};

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "base/check.h"
+#include "fuzz/black_box.h"
 #include "fuzz/messages.h"
 #include "fuzz/scripted_transport.h"
-#include "scheduler/phrases.h"
 #include "scheduler/scheduler.h"
 
 namespace byteps::fuzz {
@@ -19,7 +19,7 @@ namespace {
 class SchedulerTarget {
  public:
   explicit SchedulerTarget(Script script)
-      : script_(script), config_(config()), scheduler_(config_, transport_, log()) {}
+      : script_(script), config_(config()), scheduler_(config_, transport_, black_box_.log()) {}
 
   void run() {
     turn();
@@ -38,15 +38,8 @@ class SchedulerTarget {
     config.job.scheduler_port = 9000;
     return config;
   }
-  Log log() {
-    return {"scheduler", LogLevel::kInfo, [this](std::string_view line) {
-              ++line_count_;
-              CHECK_EQ(printable(line, line.size()), line) << "a line that can move the cursor";
-            }};
-  }
-
   void act() {
-    switch (script_.below(14)) {
+    switch (script_.below(15)) {
       case 0:
         return arrive(static_cast<Role>(script_.below(3)), script_.number32());
       case 1:
@@ -85,6 +78,12 @@ class SchedulerTarget {
         return turn();
       case 12:
         return pass();
+      case 14:  // each waits for what another has not begun, or nearly
+        for (const auto& [peer, state] : transport_.peers) {
+          say(peer, wire::Kind::kStalled, wire::encode(stalled_of(script_)), scheduler_.epoch(),
+              rank_of_[peer]);
+        }
+        return turn();
       case 13:  // the whole job comes, as it should
         for (std::uint32_t who : {0U, 1U, 6U}) join_well(who);
         turn();
@@ -146,7 +145,7 @@ class SchedulerTarget {
   void turn() {
     if (scheduler_.finished()) return;
     const std::size_t sent_before = transport_.sent_count;
-    const std::size_t lines_before = line_count_;
+    const std::size_t lines_before = black_box_.line_count();
     std::size_t work = 0;
     int rounds = 0;
     do {
@@ -158,7 +157,7 @@ class SchedulerTarget {
     // Each event can make one message and one line for each member, and what waited for room goes out.
     const std::size_t bound = (work + 4) * 8 * (kPeersMax + 4) + 1024 * kPeersMax;
     CHECK_LE(transport_.sent_count - sent_before, bound);
-    CHECK_LE(line_count_ - lines_before, bound);
+    CHECK_LE(black_box_.line_count() - lines_before, bound);
     CHECK(scheduler_.next_deadline() != kNever || scheduler_.finished())
         << "nobody will wake the scheduler";
     read_what_was_sent();
@@ -230,7 +229,7 @@ class SchedulerTarget {
   Script script_;
   const Config config_;
   ScriptedTransport transport_;
-  std::size_t line_count_ = 0;
+  BlackBox black_box_{"scheduler"};
   Scheduler scheduler_;
   TimeNs now_ = 1000 * kSecond;
   PeerId last_peer_;

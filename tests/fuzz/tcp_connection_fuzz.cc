@@ -200,33 +200,21 @@ class Stream {
         return 0;
     }
   }
-  // Checksums, as far as frames have them.
-  template <typename Prefix>
-  static void seal(Prefix& prefix, std::span<const std::byte> header) {
-    if constexpr (requires { prefix.header_crc; }) prefix.header_crc = crc32c(0, header);
-  }
-  template <typename Prefix>
-  static void append_trailer(const Prefix& prefix, std::span<const std::byte> payload,
-                             std::vector<std::byte>& frame) {
-    if constexpr (requires { prefix.trailer_bytes(); }) {
-      if (prefix.trailer_bytes() == 0) return;
-      const std::uint32_t crc = crc32c(0, payload);
-      const auto trailer = std::as_bytes(std::span(&crc, 1));
-      frame.insert(frame.end(), trailer.begin(), trailer.end());
-    }
-  }
   static std::vector<std::byte> encode_frame(const Message& message) {
     tcp::Prefix prefix;
     prefix.payload_bytes = static_cast<std::uint32_t>(message.payload.size());
     prefix.header_bytes = static_cast<std::uint16_t>(message.header.size());
     prefix.landing = message.landing;
     prefix.landing_offset = message.landing_offset;
-    seal(prefix, message.header);
+    prefix.header_crc = crc32c(0, message.header);
     std::vector<std::byte> frame(tcp::kPrefixBytes);
     tcp::encode(prefix, std::span<std::byte, tcp::kPrefixBytes>(frame.data(), frame.size()));
     frame.insert(frame.end(), message.header.begin(), message.header.end());
     frame.insert(frame.end(), message.payload.begin(), message.payload.end());
-    append_trailer(prefix, message.payload, frame);
+    if (prefix.trailer_bytes() > 0) {
+      const auto trailer = tcp::encode_trailer(crc32c(0, message.payload));
+      frame.insert(frame.end(), trailer.begin(), trailer.end());
+    }
     return frame;
   }
   void append(const std::vector<std::byte>& more) {

@@ -15,9 +15,9 @@
 #include <string>
 
 #include "base/check.h"
+#include "fuzz/black_box.h"
 #include "fuzz/messages.h"
 #include "fuzz/scripted_transport.h"
-#include "scheduler/phrases.h"
 #include "worker/worker.h"
 
 namespace byteps::fuzz {
@@ -30,12 +30,8 @@ class WorkerTarget {
   explicit WorkerTarget(Script script)
       : script_(script),
         config_(config()),
-        log_("worker 0", LogLevel::kDebug,
-             [](std::string_view line) {
-               CHECK_EQ(printable(line, line.size()), line) << "a line that can move the cursor";
-             }),
         door_(config_, nullptr),
-        worker_(config_, transport_, door_, log_, "machine:42") {}
+        worker_(config_, transport_, door_, black_box_.log(), "machine:42") {}
 
   void run() {
     turn();
@@ -161,8 +157,22 @@ class WorkerTarget {
   }
   bool reach(PeerId peer) {
     if (!transport_.peers.contains(peer)) return false;
-    if (!transport_.peers.at(peer).up) transport_.up(peer, Hello{});
+    if (!transport_.peers.at(peer).up) transport_.up(peer, hello_of(transport_.peers.at(peer).to));
     return true;
+  }
+  // What the member at this place says of itself; seldom something else.
+  Hello hello_of(const Endpoint& place) {
+    Hello hello;
+    hello.role = place == kScheduler ? Role::kScheduler : Role::kServer;
+    hello.epoch = Epoch(1);
+    hello.rank = 0;
+    while (hello.rank < 16 && !(endpoint_of(hello.rank) == place)) ++hello.rank;
+    if (script_.below(16) == 15) {
+      hello.role = static_cast<Role>(script_.below(3));
+      hello.rank = script_.number32();
+      hello.epoch = Epoch(script_.number32());
+    }
+    return hello;
   }
   void say_as_scheduler(const Message& message) {
     const auto peer = scheduler();
@@ -283,11 +293,12 @@ class WorkerTarget {
   }
   void say_as_shard() {
     static constexpr wire::Kind kKinds[] = {wire::Kind::kWanted, wire::Kind::kMismatch,
-                                            wire::Kind::kAnswer, wire::Kind::kPush};
+                                            wire::Kind::kAnswer, wire::Kind::kPush,
+                                            wire::Kind::kMissing};
     PeerId peer;
     if (!pick(peer) || !reach(peer)) return turn();
     wire::Header header;
-    header.kind = kKinds[script_.below(4)];
+    header.kind = kKinds[script_.below(5)];
     header.epoch = script_.below(8) == 0 ? Epoch(script_.number32()) : Epoch(1);
     header.key = key_of("t" + std::to_string(script_.below(5)));
     header.part = PartIndex(script_.number32());
@@ -334,6 +345,9 @@ class WorkerTarget {
         CHECK(text.is_ok() && !text.value().text.empty());
         break;
       }
+      case wire::Kind::kStalled:
+        CHECK(wire::decode_stalled(sent.payload).is_ok());
+        break;
       case wire::Kind::kForget:
       case wire::Kind::kHeartbeat:
       case wire::Kind::kLeave:
@@ -404,7 +418,7 @@ class WorkerTarget {
   Script script_;
   const Config config_;
   ScriptedTransport transport_;
-  const Log log_;
+  const BlackBox black_box_{"worker 0"};
   WorkerDoor door_;
   Worker worker_;
   TimeNs now_ = 1000 * kSecond;

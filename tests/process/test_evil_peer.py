@@ -49,6 +49,7 @@ class CheckedJob(Job):
         self.start_scheduler()
         for _ in range(self.server_count):
             self.start_server()
+        assert wait_until(lambda: len(self.ports) == 1 + self.server_count), self.story("not all listen")
         return super().__enter__()
 
     def start_checked(self, rank, ending="leave"):
@@ -197,7 +198,6 @@ def test_a_crowd_of_strangers_does_not_keep_members_out(tmp_path):
     """All places are taken by strangers before the job has begun; its members come nevertheless."""
     count = min(6000, raise_descriptor_limit() // 2)
     with CheckedJob(tmp_path, workers=2, servers=1) as job:
-        assert wait_until(lambda: len(job.ports) == 2), job.story("nobody listens")
         held = [crowd(port, count) for port in job.ports]
         job.start_workers()
         for peers in held:
