@@ -29,6 +29,7 @@ constexpr const char* kHelp =
                    kill, long-pause, long-partition (of several of these one by seed); none: no faults.
                    Default: by seed
   --events N       how many of the last events a failure tells (default 60)
+  --until-failure  stops at the first seed that fails
   --verbose        a line for each seed
   --help
 
@@ -48,6 +49,7 @@ struct Arguments {
   std::uint64_t servers = 0;
   std::uint64_t events = 60;
   bool verbose = false;
+  bool until_failure = false;
   std::string faults_text;
   std::optional<sim::Faults> faults;  // none: by seed
   bool help = false;
@@ -85,8 +87,10 @@ std::optional<Arguments> parse(int argc, char** argv) {
                  {"--events", &arguments.events, 0, 1'000'000}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    bool known = word == "--verbose" || word == "--help" || word == "-h";
+    bool known =
+        word == "--verbose" || word == "--until-failure" || word == "--help" || word == "-h";
     arguments.verbose |= word == "--verbose";
+    arguments.until_failure |= word == "--until-failure";
     if (word == "--faults" && i + 1 < argc) {
       arguments.faults_text = argv[++i];
       arguments.faults = parse_faults(argv[i]);
@@ -160,6 +164,7 @@ int run(const Arguments& arguments, std::uint64_t& current_seed) {
       worlds_with[k] += result.happened.has(static_cast<sim::Fault>(k)) ? 1 : 0;
     }
     if (!result.ok() && ++failed <= kReportsMax) tell_failure(arguments, seed);
+    if (failed > 0 && arguments.until_failure) break;
     if (arguments.verbose) {
       std::printf(
           "seed %llu: %s; %llu messages, %llu turns, %llu faults, %llu reconnects, %.0f ms%s%s%s\n",

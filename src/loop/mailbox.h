@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/planted.h"
 #include "base/status.h"
 #include "loop/actor.h"
 
@@ -28,7 +29,7 @@ class Mailbox {
       const std::lock_guard lock(mutex_);
       if (closed_) return {Code::kCancelled, "the receiver has ended"};
       if (items_.size() >= capacity_) return {Code::kAgain, "the mailbox is full"};
-      was_empty = items_.empty();
+      was_empty = items_.empty() && !(PLANTED(lost_wake_up) && items_.capacity() > 0);
       items_.push_back(std::move(item));
     }
     if (was_empty && waiter_ != nullptr) waiter_->wake();

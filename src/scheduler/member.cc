@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
 #include "scheduler/phrases.h"
 
 namespace byteps {
@@ -105,7 +106,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
   send(wire::Kind::kJoin, wire::encode(join_), out);
   // What was said on the last connection may be lost with it; the scheduler knows repeats.
-  if (barriers_wanted_ > barriers_done_) send_barrier(out);
+  if (barriers_wanted_ > barriers_done_ && !PLANTED(barrier_said_once)) send_barrier(out);
   if (stage_ == Stage::kLeaving) {
     send(wire::Kind::kLeave, wire::encode(wire::Leave{leave_final_}), out);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
 #include "scheduler/phrases.h"
 #include "scheduler/stall.h"
 
@@ -122,6 +123,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
     if (!known.same) return turn_away(peer, header.epoch, now, out);
     attach(*known.same, peer, now, out);
+    if (PLANTED(last_word_said_once)) return;
     return tell_end(seats_.at(*known.same), out);
   }
   if (!known.refusal.is_ok()) return refuse(peer, known.refusal, now, out);
@@ -232,6 +234,7 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
   const auto former = former_lives_.find({join.host, join.wanted_rank});
   const bool of_former = join.role == Role::kWorker && former != former_lives_.end();
   known.late |= of_former && join.life != 0 && join.life <= former->second;
+  if (PLANTED(late_join_is_new_life)) known.late = false;
   if (known.late) return known;
   if (waiting) {
     known.same = waiting;
@@ -391,8 +394,8 @@ void RosterKeeper::erase(Arrival arrival, TimeNs now) {
 // ---- the other messages ----
 
 void RosterKeeper::on_heartbeat(Seat& seat, Epoch epoch, Outputs& out) {
-  if (!seat.in_roster || epoch != epoch_) return;
-  seat.applied = epoch;
+  if (!seat.in_roster || (epoch != epoch_ && !PLANTED(epoch_not_fenced))) return;
+  seat.applied = epoch_;
   try_run(out);
 }
 
@@ -461,6 +464,9 @@ void RosterKeeper::on_barrier(PeerId peer, const Seat& seat, const wire::Header&
   }
   if (number < barrier_number_) return answer_barrier(seat, number, std::nullopt, out);
   if (never) return answer_barrier(seat, number, never, out);
+  if (PLANTED(barrier_counted_twice) && barrier_arrived_.contains(seat.rank)) {
+    barrier_arrived_.insert(kWorkersMax + seat.rank);
+  }
   barrier_arrived_.insert(seat.rank);
   if (barrier_arrived_.size() < barrier_size_) return;
   barrier_arrived_.clear();
@@ -649,6 +655,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
 void RosterKeeper::try_run(Outputs& out) {
   if (phase_ != Phase::kConfirming) return;
   for (const auto& [arrival, seat] : seats_) {
+    if (PLANTED(roster_unconfirmed)) break;
     if (seat.in_roster && !seat.worker() && seat.applied != epoch_) return;
   }
   phase_ = Phase::kRunning;
@@ -784,6 +791,9 @@ void RosterKeeper::look_at_clock(TimeNs now, Outputs& out) {
 void RosterKeeper::send_heartbeats(TimeNs now, Outputs& out) {
   if (now < next_heartbeat_ns_) return;
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
+  if (PLANTED(silence_forgiven)) {
+    for (auto& [arrival, seat] : seats_) seat.heard_ns = now;
+  }
   for (const auto& [arrival, seat] : seats_) {
     if (seat.peer) send(*seat.peer, wire::Kind::kHeartbeat, WorkerRank(), {}, out);
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace byteps {
 namespace {
@@ -99,7 +100,8 @@ void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
   if (notice.epoch != epoch_) return;  // of an epoch that is over
   CHECK_LT(notice.shard.value, applied_.size());
   applied_[notice.shard.value] = true;
-  if (std::find(applied_.begin(), applied_.end(), false) == applied_.end()) {
+  if (std::find(applied_.begin(), applied_.end(), false) == applied_.end() ||
+      PLANTED(epoch_applied_by_one_shard)) {
     port_.applied(epoch_, now);
   }
 }

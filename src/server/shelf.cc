@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "scheduler/phrases.h"
 #include "server/declaration.h"
 
@@ -216,6 +217,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   Tensor& tensor = *found->second;
   set_bit(tensor.declared_here, from);
   if (tensor.spoiled != Code::kOk) {
+    if (PLANTED(mismatch_untold)) return;
     out.spoiled.push_back({from, tensor.key, tensor.spoiled, tensor.spoiled_text});
   } else if (!same_tensor(tensor.declared, declared)) {
     spoil(tensor, Code::kMismatch,
@@ -296,7 +298,12 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     part->landings[from.value] = header.landing;
     contribute(*part, frame_index, from, payload, now, out);
   } else if (ahead == -1) {
-    answer(*part, frame_index, from, kNoLanding, out);  // I9
+    if (PLANTED(mean_divided_twice) && part->tensor->kernels.in_place()) {
+      const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
+      part->tensor->kernels.finish(sum, sum, part->tensor->divisor);
+    }
+    const LandingTag landing = PLANTED(repeat_lands_again) ? header.landing : kNoLanding;  // I9
+    answer(*part, frame_index, from, landing, out);
   } else if (ahead > 0) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
@@ -373,7 +380,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
                        std::span<const std::byte> payload, TimeNs now, ShelfOutput& out) {
   Frame& frame = part.frames[frame_index];
   const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
-  if (has_bit(bits, from)) return;  // a repeat
+  if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
 
   if (!payload.empty()) {
     if (part.tensor->in_order) {
@@ -384,6 +391,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
   }
   set_bit(bits, from);
   if (frame.contributed++ == 0) {
+    if (PLANTED(last_sum_forgotten)) frame.finished = {};
     frame.since_ns = now;
     ++part.incomplete_count;
     ++incomplete_frame_count_;
@@ -566,6 +574,7 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
   if (part.wanted_round != oldest->round) part.wanted_count = 0;
   part.wanted_round = oldest->round;
   const std::uint32_t doublings = std::min(++part.wanted_count, kWantedDoublings);
+  if (PLANTED(wanted_once)) return;
   set_alarm(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
 }
 

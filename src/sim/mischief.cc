@@ -94,6 +94,23 @@ void Mischief::arrived(std::uint32_t from, std::uint32_t to) {
   });
 }
 
+// A cut while the first messages of a connection are on their way: they may arrive after those of its successor.
+void Mischief::connected(std::uint32_t from, std::uint32_t to) {
+  if (ended_ || !plan_.faults.kinds.has(Fault::kCut) || !prng_.chance(0.5)) return;
+  if (cluster_.now() > plan_.faults.until_ns) return;
+  const TimeNs soon = 3 * (plan_.cluster.network.delay_ns + plan_.cluster.think_max_ns);
+  cluster_.at(cluster_.now() + up_to(soon), [this, from, to] {
+    const TimeNs lasts = length(plan_.faults.length_max_ns);
+    if (ended_ || !take_quiet(Pair{from, to}, lasts)) return;
+    note(Fault::kCut);
+    SimNetwork::Cut cut;
+    cut.pair = {from, to};
+    cut.b_hears_ns = up_to(lasts);
+    cut.late_ns = lasts;
+    cluster_.network().cut(cut);
+  });
+}
+
 // ---- what the job must bear
 
 void Mischief::disturb(Pair pair) {
@@ -186,7 +203,7 @@ void Mischief::slow_down() {
   const Living& process = living[prng_.below(living.size())];
   const TimeNs until = prng_.chance(0.5) ? kNever : cluster_.now() + up_to(failure_ns());
   note(Fault::kSlow);
-  if (prng_.chance(0.3)) {
+  if (prng_.chance(0.3) && plan_.cluster.network.events_per_poll_max > 1) {
     SimCluster::Seat& seat = *process.seats[prng_.below(process.seats.size())];
     return cluster_.slow_down(seat, up_to(failure_ns() / 100), until);
   }

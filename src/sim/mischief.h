@@ -46,6 +46,9 @@ class Mischief {
   // After each step. `all_work`: every worker is in the job and works; `in_last`: in its last generation.
   void look(bool all_work, bool in_last);
 
+  // A connection was accepted.
+  void connected(std::uint32_t from, std::uint32_t to);
+
   std::uint64_t count() const { return count_; }
   const Faults& happened() const { return happened_; }
 

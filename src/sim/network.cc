@@ -195,7 +195,7 @@ void SimNetwork::on_syn(Connection& connection) {
   connection.ends[1].peer = other.add_peer(connection.id, 1);
   connection.answer = theirs;
   note(Trace::What::kUp, "accepts", connection, 1);
-  if (connect_probe_) connect_probe_(connection.hello, other.number());
+  if (connect_probe_) connect_probe_(connection.hello, connection.ends[0].number, other.number());
   SimTransport::Ready ready;
   ready.kind = Event::Kind::kUp;
   ready.hello = connection.hello;

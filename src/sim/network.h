@@ -93,7 +93,8 @@ using SendProbe =
 using ArrivalProbe = std::function<void(std::uint32_t from_number, std::uint32_t to_number)>;
 
 // Called when a connection reaches a listener that lets it in. It must not call the network.
-using ConnectProbe = std::function<void(const Hello& hello, std::uint32_t listener_number)>;
+using ConnectProbe =
+    std::function<void(const Hello& hello, std::uint32_t from_number, std::uint32_t to_number)>;
 
 class SimNetwork {
  public:

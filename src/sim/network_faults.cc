@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/planted.h"
 #include "sim/network.h"
 #include "sim/sim_transport.h"
 
@@ -142,6 +143,12 @@ bool SimNetwork::corrupts(Connection& connection, int side, Flight& flight) {
   ++corrupted_messages_;
   note(Trace::What::kCorrupt, "gets a corrupted message of", connection, 1 - side, flight.header);
   write_landing(connection, side, flight, true);
+  if (PLANTED(checksum_unchecked) && !flight.payload.empty()) {
+    read(connection, side, flight);
+    flight.copy[prng_.below(flight.copy.size())] ^= std::byte{1};
+    flight.payload = flight.copy;
+    return false;
+  }
   flight.gone = true;
   give_back(connection, side, flight);
   end_down(connection, 1 - side,

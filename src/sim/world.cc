@@ -65,7 +65,10 @@ class World {
     mischief_.emplace(*cluster_, plan_, ledger_, trace_, fault_prng_, [this] { return census(); });
     mischief_->begin();
     cluster_->network().set_connect_probe(
-        [this](const Hello& hello, std::uint32_t number) { check_fence(hello, number); });
+        [this](const Hello& hello, std::uint32_t from, std::uint32_t to) {
+          check_fence(hello, to);
+          mischief_->connected(from, to);
+        });
     while (ledger_.ok() && !is_over()) {
       if (!cluster_->step(plan_.limit_ns)) {
         ledger_.fail(Invariant::kProgress, "nothing more happens: " + who_waits());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 #include "scheduler/phrases.h"
 #include "worker/stages.h"
 
@@ -215,7 +216,7 @@ void Pipeline::end_early(TensorIndex index, const Status& status) {
 // Ends the active operation if it is at its end.
 void Pipeline::settle(TensorIndex index) {
   Tensor& tensor = tensors_[index];
-  if (tensor.active == kNoOp || tensor.lent_count > 0) return;
+  if (tensor.active == kNoOp || (tensor.lent_count > 0 && !PLANTED(ended_while_lent))) return;
   if (ops_[tensor.active].state == OpState::kEnding) {
     end_op(std::exchange(tensor.active, kNoOp), tensor.failed);
   } else if (tensor.finished_parts == tensor.parts.size()) {
@@ -289,7 +290,7 @@ void Pipeline::land_on(ShardIndex shard, const Tensor& tensor) {
 void Pipeline::withdraw(const Tensor& tensor) {
   if (!needs_landing(tensor)) return;
   const std::size_t shard_count = std::min(tensor.parts.size(), shards_.size());
-  for (std::size_t part = 0; part < shard_count; ++part) {
+  for (std::size_t part = PLANTED(landing_kept) ? 1 : 0; part < shard_count; ++part) {
     const ShardIndex shard = tensor.parts[part].shard;
     if (!shards_[shard.value].up) continue;
     PipelineOutput& output = outputs_.emplace_back();
@@ -305,8 +306,8 @@ void Pipeline::on_shard_up(ShardIndex index) {
   ShardState& shard = shards_[index.value];
   CHECK(!shard.up) << index << " is up already";
   shard.up = true;
-  ++shard.connection;
-  shard.forgets_sent = 0;
+  if (!PLANTED(undeclared_repeat)) ++shard.connection;
+  if (!PLANTED(forget_said_once)) shard.forgets_sent = 0;
   for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
     if (ops_[op].state != OpState::kActive) continue;
     const Tensor& tensor = tensors_[ops_[op].tensor];
@@ -318,7 +319,7 @@ void Pipeline::on_shard_down(ShardIndex index) {
   ShardState& shard = shards_[index.value];
   CHECK(shard.up) << index << " is down already";
   shard.up = false;
-  shard.gate.forget_sent();
+  if (!PLANTED(credit_leaked)) shard.gate.forget_sent();
   for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
     if (ops_[op].state != OpState::kActive) continue;
     Tensor& tensor = tensors_[ops_[op].tensor];
@@ -333,7 +334,7 @@ void Pipeline::on_shard_down(ShardIndex index) {
         state.wanted_rounds = std::max(state.wanted_rounds, tensor.round.value + 1);
         if (state.ticket != Gate::kNoTicket) shards_[index.value].gate.want(state.ticket);
       }
-      state.next_frame = 0;
+      if (!PLANTED(nothing_repeated)) state.next_frame = 0;
       open_gate(ops_[op].tensor, part_index);
       advance(tensor, part_index);
     }
@@ -349,7 +350,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   if (index == kNoTensor) return Status::ok();
   Tensor& tensor = tensors_[index];
   if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) return Status::ok();
-  if (header.round < tensor.round) return Status::ok();
+  if (header.round < tensor.round && !PLANTED(round_unchecked)) return Status::ok();
 
   const auto broken = [&](const char* what) {
     return Status(Code::kDisconnected, "an answer for tensor '" + tensor.name + "' " + what);
@@ -374,7 +375,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
     end_early(index, broken("was placed over another part of it by the shard"));
     return broken("was placed over another part of it");
   }
-  if (tensor.is_answered(part, frame)) return Status::ok();
+  if (tensor.is_answered(part, frame) && !PLANTED(answer_counted_twice)) return Status::ok();
 
   if (!landed && !payload.empty()) std::memcpy(place, payload.data(), payload.size());
   counters_.pulled_bytes += payload.size();
