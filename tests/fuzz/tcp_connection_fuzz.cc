@@ -90,7 +90,8 @@ class Stream {
     const LandingTag tag = 1 + script.below(kTags);
     if (landings_.contains(tag)) withdraw(tag);
     Landing landing;
-    landing.bytes = script.flag() ? script.byte() : std::size_t{16} * script.byte();
+    static constexpr std::size_t kUnits[] = {1, 16, 64};  // the last: some are received in place
+    landing.bytes = kUnits[script.below(3)] * script.byte();
     landing.memory.reset(new std::byte[landing.bytes]);
     std::fill_n(landing.memory.get(), landing.bytes, kUntouched);
     landing.named.assign(landing.bytes, broken_);
