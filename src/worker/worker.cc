@@ -226,7 +226,8 @@ void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
     }
   }
   if (fine.is_ok()) {
-    link.lost_since_ns = kNever;
+    // Only an answer is a step forward: the shard may ask again and again for what never arrives whole.
+    if (header.value().kind == wire::Kind::kAnswer) link.lost_since_ns = kNever;
   } else {
     const auto line =
         quiet_.pass(0, now, "ending the connection to " + describe(link) + ": " + fine.message());
