@@ -3,7 +3,7 @@
 //
 // The input is a script (fuzz/script.h). Beside the sanitizers:
 //  - the messages come in order, each once, whole, and as they were sent, until bytes that are no frame;
-//  - a message is missing only if its landing was withdrawn while a part of it was there;
+//  - a message is missing only if its landing was withdrawn between its first byte and its event;
 //  - what a poll gave out is still right at its end, whatever came after it on either connection;
 //  - nothing is written outside of the places that messages name in a landing, and nothing into a landing after
 //    it was withdrawn: its memory is freed then;
@@ -105,8 +105,8 @@ class Stream {
     check_landings();
     inbox_.withdraw(tag);
     for (Message& message : expected_) {
-      const bool is_half_here = message.begin < fed_ && fed_ <= message.end;
-      message.may_be_missing |= message.landing == tag && is_half_here;
+      // Some of it is here, or all, but it has not been given out.
+      message.may_be_missing |= message.landing == tag && message.begin < fed_;
     }
     landings_.erase(found);  // freed
   }
@@ -137,24 +137,17 @@ class Stream {
       }
     }
   }
-  // One event of a poll that is still valid. `overwritten`: what landed may have been replaced by what came later.
-  void check(const Event& event, bool overwritten) {
+  // One event of a poll that is still valid.
+  void check(const Event& event) {
     if (event.landed) check_inside(event.payload);
-    const auto is_it = [&](const Message& message) {
-      return std::equal(event.header.begin(), event.header.end(), message.header.begin(),
-                        message.header.end()) &&
-             event.payload.size() == message.payload.size() &&
-             (overwritten ||
-              std::equal(event.payload.begin(), event.payload.end(), message.payload.begin()));
-    };
-    while (!expected_.empty() && expected_.front().may_be_missing && !is_it(expected_.front())) {
+    while (!expected_.empty() && expected_.front().may_be_missing && !is_front(event)) {
       expected_.pop_front();
     }
     if (expected_.empty()) {
       CHECK(broken_) << "a message that nobody sent";
       return;
     }
-    CHECK(is_it(expected_.front())) << "not the message that was sent";
+    CHECK(is_front(event)) << "not the message that was sent";
     expected_.pop_front();
   }
   void check_landings() const {
@@ -164,13 +157,6 @@ class Stream {
       }
     }
   }
-  // A landed payload is here in part: it may be written over what landed before it.
-  bool is_within_landing() const {
-    return std::any_of(expected_.begin(), expected_.end(), [&](const Message& message) {
-      return message.landing != kNoLanding && message.begin < fed_ && fed_ < message.end;
-    });
-  }
-  bool is_broken() const { return broken_; }
   bool is_dry() const { return fed_ == bytes_.size(); }
   void check_end() const {
     check_landings();
@@ -184,6 +170,22 @@ class Stream {
   PeerId peer() const { return peer_; }
 
  private:
+  bool is_front(const Event& event) const {
+    const Message& message = expected_.front();
+    if (!std::equal(event.header.begin(), event.header.end(), message.header.begin(),
+                    message.header.end()) ||
+        event.payload.size() != message.payload.size()) {
+      return false;
+    }
+    // What landed may have been replaced by what came after it.
+    const bool replaced =
+        event.landed &&
+        (broken_ || std::any_of(expected_.begin() + 1, expected_.end(), [&](const Message& later) {
+           return later.landing == message.landing && later.begin < fed_;
+         }));
+    return replaced ||
+           std::equal(event.payload.begin(), event.payload.end(), message.payload.begin());
+  }
   static std::vector<std::byte> pattern(std::size_t count, std::uint8_t first) {
     std::vector<std::byte> bytes(count);
     for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(first + 7 * i);
@@ -304,25 +306,14 @@ class Target {
     }
   }
 
-  static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-    return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
-  }
-
   // One poll() of a transport: both connections, then what it gave out is looked at.
   void poll(std::size_t bytes, std::size_t reads, std::size_t events_max) {
     staging_.begin_poll();
     std::vector<Event> events(events_max);
     std::size_t count = 0;
     for (Stream& stream : streams_) stream.receive(staging_, bytes, reads, events, count);
-    const std::array<bool, 2> within = {streams_[0].is_within_landing(),
-                                        streams_[1].is_within_landing()};
     for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t which = events[i].peer == streams_[0].peer() ? 0 : 1;
-      bool overwritten = events[i].landed && (within[which] || streams_[which].is_broken());
-      for (std::size_t later = i + 1; later < count; ++later) {
-        overwritten |= events[i].landed && overlap(events[i].payload, events[later].payload);
-      }
-      streams_[which].check(events[i], overwritten);
+      streams_[events[i].peer == streams_[0].peer() ? 0 : 1].check(events[i]);
     }
     last_count_ = count;
   }
