@@ -96,6 +96,44 @@ TEST_F(TcpCorruption, of_a_payload_that_is_thrown_away_does_not_matter) {
   EXPECT_EQ(server_.seen().back().payload, numbered(3, 2));
 }
 
+TEST_F(TcpCorruption, the_other_side_is_told_and_passes_it_on_in_its_own_error) {
+  const auto socket = make_up();
+  const Bytes payload = numbered(1000);
+  ASSERT_TRUE(
+      server_.transport().send(peer_, {.header = {}, .payload = payload, .token = 1}).is_ok());
+  Bytes bytes = frame(40, 9);
+  bytes[50] ^= std::byte{4};
+  ASSERT_TRUE(socket->write(bytes));
+  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) == 1; }));
+  Bytes heard;
+  ASSERT_TRUE(server_.until([&] {
+    append(heard, socket->read_some());
+    return socket->has_ended();
+  }));
+  // What was sent before, and then why: on to another server, as if from a client of it.
+  const auto other = make_up();
+  ASSERT_TRUE(other->write(heard));
+  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) == 2; }));
+  EXPECT_EQ(server_.seen()[server_.seen().size() - 2].payload, payload);
+  EXPECT_TRUE(server_.seen().back().why.is(Code::kDisconnected));
+  EXPECT_NE(server_.seen().back().why.message().find(
+                "it ended the connection: a frame from it was corrupted on the way"),
+            std::string::npos)
+      << server_.seen().back().why.message();
+  // That is not answered with another one.
+  server_.settle();
+  EXPECT_TRUE(other->read_some().empty());
+  EXPECT_TRUE(other->has_ended());
+}
+
+TEST_F(TcpCorruption, a_farewell_is_printable_and_short_whatever_was_said) {
+  const auto socket = make_up();
+  Bytes bytes = tcp::encode_farewell({Code::kDisconnected, std::string("\x1b[31m") + "red"});
+  ASSERT_TRUE(socket->write(bytes));
+  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) == 1; }));
+  EXPECT_NE(server_.seen().back().why.message().find("?[31mred"), std::string::npos);
+}
+
 // What an Outbox gives out in pieces of any size, of which the "kernel" takes any part; `meanwhile` happens between
 // two calls.
 Bytes drain(tcp::Outbox& outbox, Prng& prng, const std::function<void()>& meanwhile) {

@@ -105,7 +105,7 @@ TEST_F(TcpHostile, a_prefix_beyond_the_limits_ends_the_connection_with_what_was_
       prefix_of(static_cast<std::uint32_t>(kPayloadBytesMax) + 1, 0), prefix_of(0xffffffff, 0),
       prefix_of(0, static_cast<std::uint16_t>(kHeaderBytesMax) + 1), prefix_of(0, 0xffff), [] {
         Bytes bytes = prefix_of(1, 1);
-        bytes[6] = std::byte{1};  // must be zero
+        bytes[6] = std::byte{2};  // neither a message nor a farewell
         const std::uint32_t crc = crc32c(0, std::span(bytes).first(28));
         std::memcpy(bytes.data() + 28, &crc, sizeof crc);
         return bytes;

@@ -95,9 +95,7 @@ def list_of(payload: bytes) -> List[Dict[int, Value]]:
 
 
 def declare(name: str, dtype: int, total_bytes: int, operation: int = SUM, root: int = 0) -> bytes:
-    return (
-        octets(1, name.encode()) + number(2, dtype) + number(3, operation) + number(4, total_bytes) + number(5, root)
-    )
+    return octets(1, name.encode()) + number(2, dtype) + number(3, operation) + number(4, total_bytes) + number(5, root)
 
 
 def text(message: str, code: int) -> bytes:
@@ -187,6 +185,9 @@ class Message(NamedTuple):
     landing: int
     payload: bytes
 
+    def head(self) -> bytes:
+        return header(*self[:-1])
+
 
 class Refused(Exception):
     """The other side said why, in a refusal."""
@@ -196,6 +197,13 @@ class Connection:
     def __init__(self, host: str, port: int, timeout_s: float = 10.0) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @classmethod
+    def around(cls, connected: socket.socket) -> "Connection":
+        """For a connection that is there already."""
+        connection = cls.__new__(cls)
+        connection.socket = connected
+        return connection
 
     def __enter__(self) -> "Connection":
         return self
@@ -213,8 +221,8 @@ class Connection:
     def open_by_hand(self, own: bytes, key: bytes) -> Tuple[bytes, bytes]:
         """Says this Hello record. Returns the other side's proof, and the record with ours, which is not sent yet."""
         self.socket.sendall(own)
-        self.their_hello = self._record(HELLO)
-        theirs = self._record(PROOF)[RECORD_HEAD.size :]
+        self.their_hello = self.record(HELLO)
+        theirs = self.record(PROOF)[RECORD_HEAD.size :]
         return theirs, record(PROOF, hmac.digest(key, CONNECTING_LABEL + own + self.their_hello, hashlib.sha256))
 
     def send(self, head: bytes, payload: bytes = b"") -> None:
@@ -257,7 +265,7 @@ class Connection:
         (crc,) = CHECKSUM.unpack(self._exactly(CHECKSUM.size))
         assert crc == crc32c(content), "bytes with another checksum"
 
-    def _record(self, kind: int) -> bytes:
+    def record(self, kind: int) -> bytes:
         head = self._exactly(RECORD_HEAD.size)
         magic, found, length = RECORD_HEAD.unpack(head)
         body = self._exactly(length)
@@ -278,14 +286,11 @@ class Connection:
         return b"".join(pieces)
 
 
-
 class Member:
     """A worker of a real job that says what it is told to: joined at the scheduler, which hears its heartbeats from a
     thread, and connected to a shard when asked to."""
 
-    def __init__(
-        self, port: int, rank: int, key: bytes, workers: int, servers: int, host: str = "python:1"
-    ) -> None:
+    def __init__(self, port: int, rank: int, key: bytes, workers: int, servers: int, host: str = "python:1") -> None:
         self.rank, self.key, self.port = rank, key, port
         self.joining = join(WORKER, rank, workers, servers, host, life=time.time_ns())
         self.epoch = 0

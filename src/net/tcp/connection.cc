@@ -43,6 +43,12 @@ void Connection::flush(std::size_t batch_bytes, int calls_max) {
   }
 }
 
+void Connection::say_last(std::span<const std::byte> bytes) {
+  if (outbox.unsent_bytes() > 0 || !writable) return;
+  // Whatever comes of it, the connection ends.
+  (void)!::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 std::ptrdiff_t Connection::receive(const Inbox::Places& places, Status& reason) {
   ssize_t count = 0;
   do {

@@ -34,6 +34,9 @@ class Connection {
   // end.
   void flush(std::size_t batch_bytes, int calls_max);
 
+  // Says these bytes behind everything else, if that needs no waiting.
+  void say_last(std::span<const std::byte> bytes);
+
   // Reads into `places`. Received: > 0. Nothing there now: 0. At its end or broken: -1, and `reason` says
   // so.
   std::ptrdiff_t receive(const Inbox::Places& places, Status& reason);

@@ -16,6 +16,8 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr const char* kCorrupted = "a frame from it was corrupted on the way (CRC32C differs)";
 constexpr std::size_t kPrefixCrcAt = 28;
+constexpr std::uint16_t kMessage = 0;
+constexpr std::uint16_t kFarewell = 1;
 constexpr std::uint32_t kMagic = 0x31535042;  // "BPS1" in memory
 
 template <typename Number>
@@ -38,6 +40,26 @@ std::vector<std::byte> record(RecordKind kind, std::span<const std::byte> body) 
   return out;
 }
 
+std::vector<std::byte> refusal_body(const Status& why) {
+  const std::string_view text = std::string_view(why.message()).substr(0, kRefusalTextBytesMax);
+  std::vector<std::byte> body(sizeof(std::uint32_t));
+  put(body.data(), static_cast<std::uint32_t>(why.code()));
+  const auto raw = std::as_bytes(std::span(text));
+  body.insert(body.end(), raw.begin(), raw.end());
+  return body;
+}
+
+// A stranger's text, fit for a log.
+std::string refusal_text(std::span<const std::byte> body) {
+  if (body.size() < sizeof(std::uint32_t)) return "no reason given";
+  const std::span<const std::byte> raw = body.subspan(sizeof(std::uint32_t));
+  std::string text(reinterpret_cast<const char*>(raw.data()),
+                   std::min(raw.size(), kRefusalTextBytesMax));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode_hello_record(const Hello& hello, const auth::Nonce& nonce) {
@@ -53,12 +75,7 @@ std::vector<std::byte> encode_proof_record(const auth::Proof& proof) {
 }
 
 std::vector<std::byte> encode_refusal_record(const Status& why) {
-  const std::string_view text = std::string_view(why.message()).substr(0, kRefusalTextBytesMax);
-  std::vector<std::byte> body(sizeof(std::uint32_t));
-  put(body.data(), static_cast<std::uint32_t>(why.code()));
-  const auto raw = std::as_bytes(std::span(text));
-  body.insert(body.end(), raw.begin(), raw.end());
-  return record(RecordKind::kRefusal, body);
+  return record(RecordKind::kRefusal, refusal_body(why));
 }
 
 Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
@@ -87,20 +104,15 @@ Result<Hello> decode_hello_body(std::span<const std::byte> body) {
 
 Status decode_refusal(std::span<const std::byte> body) {
   constexpr auto kCodeLast = static_cast<std::uint32_t>(Code::kCancelled);
-  if (body.size() < sizeof(std::uint32_t)) return {Code::kMismatch, "refused without a reason"};
-  const auto code = get<std::uint32_t>(body.data());
-  std::string text(reinterpret_cast<const char*>(body.data()) + sizeof code,
-                   std::min(body.size() - sizeof code, kRefusalTextBytesMax));
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  const auto code = body.size() < sizeof(std::uint32_t) ? 0 : get<std::uint32_t>(body.data());
   return {code == 0 || code > kCodeLast ? Code::kMismatch : static_cast<Code>(code),
-          "refused by it: " + text};
+          "refused by it: " + refusal_text(body)};
 }
 
 void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out) {
   put(out.data(), prefix.payload_bytes);
   put(out.data() + 4, prefix.header_bytes);
-  put(out.data() + 6, std::uint16_t{0});
+  put(out.data() + 6, std::uint16_t{prefix.is_farewell ? kFarewell : kMessage});
   put(out.data() + 8, prefix.landing);
   put(out.data() + 16, prefix.landing_offset);
   put(out.data() + 24, prefix.header_crc);
@@ -113,11 +125,13 @@ Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix) {
   }
   prefix.payload_bytes = get<std::uint32_t>(bytes.data());
   prefix.header_bytes = get<std::uint16_t>(bytes.data() + 4);
+  const auto kind = get<std::uint16_t>(bytes.data() + 6);
+  prefix.is_farewell = kind == kFarewell;
   prefix.landing = get<std::uint64_t>(bytes.data() + 8);
   prefix.landing_offset = get<std::uint64_t>(bytes.data() + 16);
   prefix.header_crc = get<std::uint32_t>(bytes.data() + 24);
   if (prefix.payload_bytes <= kPayloadBytesMax && prefix.header_bytes <= kHeaderBytesMax &&
-      get<std::uint16_t>(bytes.data() + 6) == 0) [[likely]] {
+      kind <= kFarewell) [[likely]] {
     return Status::ok();
   }
   return {Code::kDisconnected, "it sent bytes that are no frame (payload of " +
@@ -133,6 +147,21 @@ std::array<std::byte, kTrailerBytes> encode_trailer(std::uint32_t payload_crc) {
 
 std::uint32_t decode_trailer(std::span<const std::byte, kTrailerBytes> bytes) {
   return get<std::uint32_t>(bytes.data());
+}
+
+std::vector<std::byte> encode_farewell(const Status& why) {
+  const std::vector<std::byte> payload = refusal_body(why);
+  std::vector<std::byte> frame(kPrefixBytes);
+  encode({.payload_bytes = static_cast<std::uint32_t>(payload.size()), .is_farewell = true},
+         std::span(frame).first<kPrefixBytes>());
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  const auto trailer = encode_trailer(crc32c(0, payload));
+  frame.insert(frame.end(), trailer.begin(), trailer.end());
+  return frame;
+}
+
+Status decode_farewell(std::span<const std::byte> payload) {
+  return {Code::kDisconnected, "it ended the connection: " + refusal_text(payload)};
 }
 
 Status corrupted() {

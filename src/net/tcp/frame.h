@@ -24,7 +24,7 @@
 //
 //    0  u32  payload bytes, at most kPayloadBytesMax
 //    4  u16  header bytes, at most kHeaderBytesMax
-//    6  u16  zero
+//    6  u16  0 a message; 1 a farewell: why the sender ends the connection, the payload is that of a refusal
 //    8  u64  landing tag, kNoLanding if there is none
 //   16  u64  landing offset, bytes
 //   24  u32  CRC32C of the header
@@ -37,7 +37,7 @@
 // module, which TCP's own sum of 16 bits often does not notice. Each is looked at before anything that it
 // covers is acted on, but for a payload with a landing: that may be written before. So a wrong length or
 // tag does nothing, a stream cannot lose its way between frames, and a wrong payload is never reported.
-// The connection ends, and its owner repeats what may be lost, as for any other end.
+// The connection ends, with a farewell, and its owner repeats what may be lost, as for any other end.
 #pragma once
 
 #include <array>
@@ -89,6 +89,7 @@ Status decode_refusal(std::span<const std::byte> body);
 struct Prefix {
   std::uint32_t payload_bytes = 0;
   std::uint16_t header_bytes = 0;
+  bool is_farewell = false;
   LandingTag landing = kNoLanding;
   std::uint64_t landing_offset = 0;
   std::uint32_t header_crc = 0;
@@ -103,6 +104,10 @@ Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix);
 // The end of a frame: the checksum of its payload.
 std::array<std::byte, kTrailerBytes> encode_trailer(std::uint32_t payload_crc);
 std::uint32_t decode_trailer(std::span<const std::byte, kTrailerBytes> bytes);
+
+// The last frame of a connection whose other side sent what it must not; and what that side makes of it.
+std::vector<std::byte> encode_farewell(const Status& why);
+Status decode_farewell(std::span<const std::byte> payload);
 
 // What a connection ends with when a checksum is not that of what came.
 Status corrupted();

@@ -30,7 +30,7 @@ void Inbox::withdraw(LandingTag tag) {
 }
 
 bool Inbox::find_landing(std::span<std::byte>& span) const {
-  if (prefix_.landing == kNoLanding) return false;
+  if (prefix_.landing == kNoLanding || prefix_.is_farewell) return false;
   const auto found = landings_.find(prefix_.landing);
   if (found == landings_.end()) return false;
   const std::size_t landing_bytes = found->second.size();
@@ -180,8 +180,7 @@ Status Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Stag
     if (crc32c(0, payload) != decode_trailer(trailer)) return corrupted();
   }
   if (lands) copy(payload, landing.data());
-  emit(peer, out, header, lands ? landing : payload, lands);
-  return Status::ok();
+  return emit(peer, out, header, lands ? landing : payload, lands);
 }
 
 void Inbox::start_body(std::span<const std::byte> header, std::span<std::byte> landing,
@@ -223,26 +222,32 @@ bool Inbox::continue_body(Staging& staging) {
 
 Status Inbox::finish_body(PeerId peer, Staging& staging, EventSpan& out) {
   const Body body = std::exchange(body_, Body::kNone);
+  const std::span<const std::byte> bytes =
+      body_buffer_ ? body_buffer_.span() : std::span<std::byte>();
   if (body != Body::kDiscard && body_crc_ != decode_trailer(trailer_)) return corrupted();
   body_have_bytes_ = 0;
   if (body == Body::kLanding) {
     const auto header = std::span<const std::byte>(head_).first(prefix_.header_bytes);
-    emit(peer, out, staging.keep(header), std::exchange(body_landing_, {}), true);
-  } else if (body == Body::kOwnBuffer) {
-    const std::span<const std::byte> bytes = body_buffer_.span();
-    emit(peer, out, bytes.first(prefix_.header_bytes),
-         bytes.subspan(kHeaderBytesMax, prefix_.payload_bytes), false);
-    staging.hold(std::exchange(body_buffer_, {}));
+    return emit(peer, out, staging.keep(header), std::exchange(body_landing_, {}), true);
   }
-  return Status::ok();
+  if (body == Body::kDiscard) return Status::ok();
+  staging.hold(std::exchange(body_buffer_, {}));
+  return emit(peer, out, bytes.first(prefix_.header_bytes),
+              bytes.subspan(kHeaderBytesMax, prefix_.payload_bytes), false);
 }
 
-void Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
-                 std::span<const std::byte> payload, bool landed) {
+// A whole frame is here.
+Status Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
+                   std::span<const std::byte> payload, bool landed) {
+  if (prefix_.is_farewell) {
+    heard_farewell_ = true;
+    return decode_farewell(payload);
+  }
   Event& event = out.add(Event::Kind::kReceived, peer);
   event.header = header;
   event.payload = payload;
   event.landed = landed;
+  return Status::ok();
 }
 
 void Inbox::clear(Staging& staging) {

@@ -77,6 +77,8 @@ class Inbox {
   // Makes events until the bytes or the events run out. An error: the bytes break the format, end the
   // connection.
   Status parse(PeerId peer, Staging& staging, EventSpan& out);
+  // parse() failed because the other side said why it ends the connection.
+  bool heard_farewell() const { return heard_farewell_; }
   // The connection is over: nothing that was half received comes any more.
   void clear(Staging& staging);
 
@@ -99,8 +101,8 @@ class Inbox {
   // The span of a landing that the payload belongs in; false when there is none for it.
   bool find_landing(std::span<std::byte>& span) const;
   void note_payload(std::size_t landed_bytes);
-  void emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
-            std::span<const std::byte> payload, bool landed);
+  Status emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
+              std::span<const std::byte> payload, bool landed);
   std::span<const std::byte> take_staged(std::size_t bytes);
   void leave_staged(Staging& staging);
 
@@ -126,6 +128,7 @@ class Inbox {
   std::span<std::byte> body_landing_;
   BufferRef body_buffer_;  // the header, kHeaderBytesMax for it, then the payload
 
+  bool heard_farewell_ = false;
   std::size_t usual_landed_bytes_ = 0;  // a moving average over frames; views count as 0
 };
 

@@ -722,7 +722,12 @@ void TcpTransport::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
   log_.write(tcp::is_corrupted(why) ? Kind::kCorrupted : Kind::kMalformed, LogLevel::kWarning, now_,
              full.message());
-  end(connection, full, false);
+  const bool was_told = connection.inbox.heard_farewell();
+  if (!was_told) {
+    connection.flush(options_.write_batch_bytes, kWritesAtEnd);
+    connection.say_last(tcp::encode_farewell(why));
+  }
+  end(connection, full, !was_told);
 }
 
 void TcpTransport::end(Connection& connection, Status why, bool graceful) {
