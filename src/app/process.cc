@@ -70,6 +70,7 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.key = config.job.key;
   options.loopback_only = config.job.loopback_only;
   options.connect_timeout_ns = config.timeout.failure_ns;
+  options.unreachable_ns = config.timeout.failure_ns / 2;
   return TcpTransport::create(std::move(options), log);
 }
 

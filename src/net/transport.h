@@ -12,6 +12,8 @@
 //  T6 Between land() and withdraw() (or kDown) the transport may write anywhere into the landing; after
 //     withdraw() returns, never again, even if a payload for it was half received.
 //  T7 Nothing received can make the process fail: bytes that break the format end that connection only.
+//  T8 A connection whose other machine cannot be reached ends, also while nothing is sent, after a time that the
+//     transport's options set (half the failure timeout). That the other process stands still is not seen here.
 #pragma once
 
 #include <array>

@@ -35,10 +35,20 @@ constexpr int kWritesAtEnd = 256;
 constexpr TimeNs kListenersRestNs = 100 * kMillisecond;
 constexpr std::size_t kRefusedInputBytes = 64 << 10;
 
-void set_option(int descriptor, int level, int option) {
-  const int on = 1;
+void set_option(int descriptor, int level, int option, int value = 1) {
   // Refused only for sockets that are no TCP sockets; and then it would only be slower.
-  (void)::setsockopt(descriptor, level, option, &on, sizeof on);
+  (void)::setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+// See TcpOptions::unreachable_ns. Otherwise the kernel goes on trying for a quarter of an hour, and an idle connection is
+// never missed.
+void watch_reachability(int descriptor, TimeNs unreachable_ns) {
+  set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::max<TimeNs>(1, unreachable_ns / kMillisecond)));
+  set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE);
+  const int seconds = static_cast<int>(std::max<TimeNs>(1, unreachable_ns / (2 * kSecond)));
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
 }
 
 SocketAddress local_address(int descriptor) {
@@ -466,6 +476,7 @@ void TcpTransport::accept_one(Listener& listener) {
     return;
   }
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
+  watch_reachability(descriptor, options_.unreachable_ns);
   Connection& connection = add_connection(descriptor);
   connection.remote = remote.endpoint();
   enlist_stranger(connection);
@@ -546,6 +557,7 @@ Status TcpTransport::start_connect(Connection& connection) {
     return tcp::connection_error(errno);
   }
   set_option(connection.descriptor, IPPROTO_TCP, TCP_NODELAY);
+  watch_reachability(connection.descriptor, options_.unreachable_ns);
   if (::connect(connection.descriptor, address.get(), address.bytes) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
     return tcp::connection_error(errno);
