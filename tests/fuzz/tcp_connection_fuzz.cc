@@ -53,8 +53,9 @@ class Stream {
 
   void add_message(Script& script) {
     Message message;
-    message.header = pattern(script.flag() ? 48 : script.below(kHeaderBytesMax), script.byte());
-    message.payload = pattern(payload_bytes(script), script.byte());
+    const auto first = static_cast<std::uint8_t>(37 * ++message_count_);  // neighbours differ
+    message.header = pattern(script.flag() ? 48 : script.below(kHeaderBytesMax), first);
+    message.payload = pattern(payload_bytes(script), first);
     message.landing = script.below(kTags + 1);
     message.landing_offset = script.flag() ? script.below(64) : script.number();
     message.begin = bytes_.size();
@@ -106,7 +107,8 @@ class Stream {
     inbox_.withdraw(tag);
     for (Message& message : expected_) {
       // Some of it is here, or all, but it has not been given out.
-      message.may_be_missing |= message.landing == tag && message.begin < fed_;
+      message.may_be_missing |=
+          message.landing == tag && message.begin < fed_ && !message.payload.empty();
     }
     landings_.erase(found);  // freed
   }
@@ -258,6 +260,7 @@ class Stream {
   std::vector<std::byte> bytes_;
   std::size_t fed_ = 0;
   std::deque<Message> expected_;
+  std::uint32_t message_count_ = 0;
   std::map<LandingTag, Landing> landings_;
   bool broken_ = false;
   bool ended_ = false;
