@@ -71,6 +71,7 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.loopback_only = config.job.loopback_only;
   options.connect_timeout_ns = config.timeout.failure_ns;
   options.unreachable_ns = config.timeout.failure_ns / 2;
+  options.linger_ns = config.timeout.failure_ns / 3;
   return TcpTransport::create(std::move(options), log);
 }
 

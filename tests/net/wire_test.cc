@@ -97,6 +97,8 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   hello.epoch = Epoch(6);
   hello.job_id[15] = std::byte{0xff};
   EXPECT_EQ(decode_hello(encode(hello)).value(), hello);
+  const Stalled stalled{{{"w", key_of("w"), 7}, {"", Key(), 3}}, {{key_of("v"), ~0ULL}}};
+  EXPECT_EQ(decode_stalled(encode(stalled)).value(), stalled);
   const Declare declare{"layer.weight", DType::kBfloat16, Operation::kAverage, 5ULL << 32,
                         WorkerRank(1)};
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
