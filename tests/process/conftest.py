@@ -165,7 +165,7 @@ CASES_AT_ONCE = 8
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
     """For tests that mostly wait for a timeout: the selected of the module's CASES, by the tests' parameter "name", all
-    begun at once. A case is a function of a Job (job.py); result() of its outcome is that Job, or raises what it did."""
+    begun at once. A case is a function of a Job (job.py); result() of its outcome is that Job, or raises."""
     from job import Job
 
     cases = request.module.CASES

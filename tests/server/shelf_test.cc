@@ -112,7 +112,7 @@ TEST(Shelf, a_repeat_of_the_round_being_summed_is_ignored) {
   EXPECT_EQ(out.answers[0].header.landing, 6U) << "the landing of the repeat counts";
 }
 
-// A transport may write a landing before it knows that the bytes are damaged. Then the frame's sum may be there already.
+// A transport may write a landing before it knows that the bytes are damaged. Then the sum may be there already.
 TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_without_a_landing) {
   ShelfWorld world(2);
   world.declare_all(kX);
