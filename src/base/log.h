@@ -1,5 +1,6 @@
 // Log: one line per event to a sink, with the process's role in front. Built in app/ and handed
-// down. It also carries the process's flight recorder, if it has one: lines from kDebug on are recorded, printed or not.
+// down. It also carries the process's flight recorder, if it has one: lines from kDebug on are recorded,
+// printed or not.
 #pragma once
 
 #include <functional>

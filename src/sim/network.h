@@ -10,8 +10,8 @@
 //   landing   a prefix of a payload may be written into its landing before the message is whole, also when the rest
 //             never comes
 //
-// Faults are asked for from outside (cut, block, hold, wall, slow_down, freeze) or happen by chance (SimNetworkOptions).
-// One thread, no clock: whoever owns the network moves its time with advance(). Equal calls under an equal seed give
+// Faults are asked for from outside (cut, block, hold, wall, slow_down, freeze) or happen by chance
+// (SimNetworkOptions). One thread, no clock: whoever owns the network moves its time with advance(). Equal calls under an equal seed give
 // equal runs. Connections and messages are in network.cc, lines in network_lines.cc, faults in network_faults.cc.
 #pragma once
 
@@ -133,9 +133,9 @@ class SimNetwork {
   // Nothing departs between these two until then.
   void hold(Pair pair, TimeNs until);
   // A partition. Until `until` (kNever: for ever) nothing departs from hosts of `from` to hosts of `to`, nor the other
-  // way when `both`. Whichever way is shut, no connection is made across, and one that is there ends at both ends with
-  // kTimeout once the wall has stood for unreachable_ns, as TCP without acknowledgements does. What waits at a wall that
-  // falls before departs then.
+  // way when `both`. Whichever way is shut, no connection is made across, and one that is there ends at both ends
+  // with kTimeout once the wall has stood for unreachable_ns, as TCP without acknowledgements does. What
+  // waits at a wall that falls before departs then.
   struct Wall {
     std::vector<HostIndex> from;
     std::vector<HostIndex> to;

@@ -1,4 +1,5 @@
-"""Bits that change on the way between real processes: sums stay exact, and when nothing gets through, an error says why."""
+"""Bits that change on the way between real processes: sums stay exact, and when nothing gets through, an error says
+why."""
 
 import time
 

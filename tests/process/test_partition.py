@@ -1,5 +1,6 @@
-"""A network that carries nothing between a worker and a server, while both still reach the scheduler: nobody is silent, no
-connection is reset, and only TCP's missing acknowledgements tell. All processes are in a network namespace of their own.
+"""A network that carries nothing between a worker and a server, while both still reach the scheduler: nobody is
+silent, no connection is reset, and only TCP's missing acknowledgements tell. All processes are in a network
+namespace of their own.
 """
 
 import subprocess

@@ -40,8 +40,8 @@ void set_option(int descriptor, int level, int option, int value = 1) {
   (void)::setsockopt(descriptor, level, option, &value, sizeof value);
 }
 
-// See TcpOptions::unreachable_ns. Otherwise the kernel goes on trying for a quarter of an hour, and an idle connection is
-// never missed.
+// See TcpOptions::unreachable_ns. Otherwise the kernel goes on trying for a quarter of an hour, and an idle
+// connection is never missed.
 void watch_reachability(int descriptor, TimeNs unreachable_ns) {
   set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::max<TimeNs>(1, unreachable_ns / kMillisecond)));
