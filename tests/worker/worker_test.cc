@@ -328,6 +328,28 @@ TEST_F(WorkerTest, a_shard_whose_connection_never_lasts_is_unreachable_too) {
   EXPECT_THAT(door_.state().message(), HasSubstr("refused this push"));
 }
 
+// Every push to it is damaged on the way. It lives, and asks for what it misses.
+TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreachable) {
+  join();
+  std::vector<float> values(40, 1.5F);
+  const HandleId handle = submit("w", values);
+  for (int i = 0; i < 200 && door_.state().is_ok(); ++i) {
+    transport_.down(shard(0), Status(Code::kDisconnected, "damaged on the way"));
+    pass_with_heartbeats(100 * kMillisecond);
+    if (!door_.state().is_ok()) break;
+    transport_.up(shard(0));
+    turn();
+    wire::Header wanted;
+    wanted.kind = Kind::kWanted;
+    wanted.epoch = Epoch(1);
+    wanted.key = key_of("w");
+    transport_.receive(shard(0), wanted);
+    turn();
+  }
+  EXPECT_TRUE(result(handle).is(Code::kDisconnected));
+  EXPECT_THAT(door_.state().message(), HasSubstr("damaged on the way"));
+}
+
 TEST_F(WorkerTest, lent_payloads_come_back_before_handles_end_when_the_job_fails) {
   join();
   transport_.hold_payloads = true;
