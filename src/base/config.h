@@ -31,6 +31,8 @@ struct TimeoutConfig {
   TimeNs failure_ns =
       3 * kSecond;  // a peer silent for so long is gone; everything that waits derives from it
   TimeNs heartbeat_ns() const { return failure_ns / 6; }
+  // Who has said nothing for so long is gone: it may have stood still for failure_ns since its last heartbeat.
+  TimeNs silence_ns() const { return failure_ns + heartbeat_ns(); }
   TimeNs reconnect_ns() const {
     return failure_ns / 60;
   }  // pause between two attempts to reach a peer

@@ -435,7 +435,7 @@ std::string Member::unreachable_text(TimeNs now) const {
 }
 
 void Member::watch_silence(TimeNs now, MemberOutput& out) {
-  if (misses_scheduler() && now >= heard_ns_ + timeout_.failure_ns) {
+  if (misses_scheduler() && now >= heard_ns_ + timeout_.silence_ns()) {
     std::string text = scheduler_text_ +
                        (up_ ? " has said nothing for " : " has been unreachable for ") +
                        duration_text(now - heard_ns_);
@@ -459,7 +459,7 @@ TimeNs Member::next_deadline() const {
   if (stage_ == Stage::kJoining) {
     next = std::min({next, next_notice_ns_, give_up_joining_ns()});
   }
-  if (misses_scheduler()) next = std::min(next, heard_ns_ + timeout_.failure_ns);
+  if (misses_scheduler()) next = std::min(next, heard_ns_ + timeout_.silence_ns());
   return std::min(
       next, peer_ ? std::max(heard_ns_, attempt_ns_) + timeout_.failure_ns / 2 : next_attempt_ns_);
 }

@@ -807,10 +807,15 @@ void RosterKeeper::drop_strangers(TimeNs now, Outputs& out) {
   }
 }
 
+// Who is connected may have stood still for the failure timeout since its last heartbeat.
+TimeNs RosterKeeper::patience_ns(const Seat& seat) const {
+  return seat.peer ? timeout_.silence_ns() : timeout_.failure_ns;
+}
+
 void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
   std::vector<Arrival> gone;
   for (const auto& [arrival, seat] : seats_) {
-    if (!seat.left && now >= seat.heard_ns + timeout_.failure_ns) gone.push_back(arrival);
+    if (!seat.left && now >= seat.heard_ns + patience_ns(seat)) gone.push_back(arrival);
   }
   for (const Arrival arrival : gone) {
     Seat& seat = seats_.at(arrival);
@@ -832,7 +837,7 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
       const PeerId peer = *seat.peer;
       connections_.at(peer).seat.reset();
       seat.peer.reset();
-      close(peer, {Code::kTimeout, "silent for " + duration_text(timeout_.failure_ns)}, out);
+      close(peer, {Code::kTimeout, "silent for " + duration_text(timeout_.silence_ns())}, out);
     }
     erase(arrival, now);
     note_absence(now);
@@ -899,7 +904,7 @@ TimeNs RosterKeeper::next_deadline() const {
   if (phase_ == Phase::kEnding) return std::min(next, end_ns());
   next = std::min(next, next_heartbeat_ns_);
   for (const auto& [arrival, seat] : seats_) {
-    if (!seat.left) next = std::min(next, seat.heard_ns + timeout_.failure_ns);
+    if (!seat.left) next = std::min(next, seat.heard_ns + patience_ns(seat));
     if (seat.worker() && !seat.in_roster && phase_ != Phase::kGathering) {
       next = std::min(next, seat.next_notice_ns);
     }

@@ -184,6 +184,7 @@ class RosterKeeper {
   void look_at_clock(TimeNs now, Outputs& out);
   void send_heartbeats(TimeNs now, Outputs& out);
   void drop_strangers(TimeNs now, Outputs& out);
+  TimeNs patience_ns(const Seat& seat) const;
   void watch_silence(TimeNs now, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
   void watch_queue(TimeNs now, Outputs& out);

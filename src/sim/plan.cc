@@ -126,7 +126,7 @@ class Planner {
     // Behind a slow line a heartbeat takes a while already.
     const bool slow = faults.kinds.has(Fault::kSlow);
     faults.partition_max_ns = slow ? failure_ns / 4 : failure_ns / 2;
-    faults.pause_max_ns = slow ? failure_ns / 2 : failure_ns * 3 / 4;
+    faults.pause_max_ns = slow ? failure_ns / 2 : failure_ns * 95 / 100;
     choose_chances(network);
   }
 
@@ -140,7 +140,7 @@ class Planner {
       network.repeat = 0.2;
       network.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
     }
-    if (kinds.has(Fault::kCorrupt)) network.corrupt = one_of<double, 3>({0.001, 0.01, 0.05});
+    if (kinds.has(Fault::kCorrupt)) network.corrupt = one_of<double, 3>({0.0005, 0.003, 0.01});
   }
 
   // So slow that of all lanes of a host each sends a message within a fraction of the failure timeout: then a heartbeat

@@ -404,7 +404,7 @@ TEST(SchedulerAndMembers, members_end_within_the_failure_timeout_when_the_schedu
   const TimeNs killed_ns = world.now();
   world.run(killed_ns + 30 * kSecond, 0);
   ASSERT_TRUE(world.all_ended());
-  EXPECT_LE(world.now() - killed_ns, world.config().timeout.failure_ns + 100 * kMillisecond);
+  EXPECT_LE(world.now() - killed_ns, world.config().timeout.silence_ns() + 100 * kMillisecond);
   for (const auto& process : world.processes()) {
     EXPECT_TRUE(process->outcome().is(Code::kDisconnected));
     EXPECT_THAT(process->outcome().message(),
