@@ -275,7 +275,7 @@ void Mischief::stop(const Living& victim) {
   Loss loss;
   loss.what = victim.who + " stood still for " + std::to_string(lasts / kMillisecond) + " ms";
   loss.who = victim.names;
-  loss.is_sure = is_sure && victim.is_needed;
+  loss.is_sure = is_sure && victim.is_needed && all_work_;  // otherwise the job may begin after it
   loss.sleeper = victim.who;
   // A scheduler that wakes finds that members have given it up, and blames them.
   if (victim.role == Role::kScheduler) loss.who.insert(loss.who.end(), {"worker", "server"});
@@ -318,7 +318,7 @@ void Mischief::cut_off() {
     for (const HostIndex b : wall.to) {
       if (!depend(role_of(a), role_of(b))) continue;
       matters = true;
-      loss.is_sure |= is_long && is_needed(a) && is_needed(b);
+      loss.is_sure |= is_long && all_work_ && is_needed(a) && is_needed(b);
       for (const HostIndex host : {a, b}) {
         if (role_of(host) == Role::kServer)
           loss.who.push_back("server-" + std::to_string(host - 1));

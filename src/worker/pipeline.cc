@@ -591,6 +591,16 @@ void Pipeline::set_deadline() {
   next_deadline_ = std::min(next_notice_ns_, next_departed_ns_);
 }
 
+// Whether an answer cannot come because its shard is not connected: then that, not the worker that left, is the cause.
+bool Pipeline::misses_shard(const Tensor& tensor) const {
+  for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+    const PartState& state = tensor.parts[part];
+    if (shards_[state.shard.value].up) continue;
+    if (state.answered_frames < tensors_.frame_count(tensor, part)) return true;
+  }
+  return false;
+}
+
 // What was submitted later gets as much time as what was under way.
 void Pipeline::fail_for_departed(TimeNs now) {
   const Departed gone = *departed_;
@@ -601,10 +611,12 @@ void Pipeline::fail_for_departed(TimeNs now) {
     if (op.state != OpState::kActive) continue;
     const TimeNs deadline =
         std::max({op.submitted_ns, gone.since_ns, answered_ns_}) + config_.failure_ns;
-    if (now >= deadline) {
-      due.push_back(op.tensor);
-    } else {
+    if (now < deadline) {
       next_departed_ns_ = std::min(next_departed_ns_, deadline);
+    } else if (misses_shard(tensors_[op.tensor])) {
+      next_departed_ns_ = std::min(next_departed_ns_, now + config_.failure_ns / 4);
+    } else {
+      due.push_back(op.tensor);
     }
   }
   for (const TensorIndex tensor : due) {

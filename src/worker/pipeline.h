@@ -115,7 +115,8 @@ class Pipeline {
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
   // A worker left the job: what still needs it fails after failure_ns, counted from its submission if that was later,
-  // or from the last answer: what all have contributed may still be on its way here, however slowly.
+  // or from the last answer: what all have contributed may still be on its way here, however slowly. While a shard that
+  // owes an answer is not connected, nobody can tell.
   void on_worker_left(WorkerRank rank, TimeNs now);
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
@@ -211,6 +212,7 @@ class Pipeline {
   static std::uint64_t cost(std::uint64_t frame_bytes) { return frame_bytes + wire::kHeaderBytes; }
 
   void fail_for_departed(TimeNs now);
+  bool misses_shard(const Tensor& tensor) const;
   void notice(TimeNs now);
   std::string describe(const Tensor& tensor) const;
   void set_deadline();

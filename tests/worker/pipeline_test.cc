@@ -446,6 +446,26 @@ TEST_F(PipelineTest, answers_that_come_slowly_after_a_worker_has_left_are_waited
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
 }
 
+// Then the connection's own time limit says what is wrong.
+TEST_F(PipelineTest, a_worker_that_has_left_is_not_blamed_while_the_shard_is_not_connected) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(4);
+  submit(cluster, 0, call(1, "t", a, a), 0);
+  cluster.run_until_quiet();
+  Pipeline& worker = cluster.worker(0);
+  worker.on_worker_left(WorkerRank(1), 0);
+  cluster.down(0, 0);
+  worker.tick(4 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
+  cluster.up(0, 0);
+  cluster.run_until_quiet();
+  worker.tick(worker.next_deadline());
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
+}
+
 TEST_F(PipelineTest, notices_name_the_tensors_that_wait_and_where_they_stand) {
   Cluster cluster({}, 1);
   cluster.all_up();
