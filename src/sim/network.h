@@ -10,9 +10,10 @@
 //   landing   a prefix of a payload may be written into its landing before the message is whole, also when the rest
 //             never comes
 //
-// Faults are asked for from outside (cut, block, hold, wall, slow_down, freeze) or happen by chance
-// (SimNetworkOptions). One thread, no clock: whoever owns the network moves its time with advance(). Equal calls
-// under an equal seed give equal runs. Connections and messages are in network.cc, lines in network_lines.cc, faults in network_faults.cc.
+// Faults are asked for from outside (cut, block, hold, put_up, slow_down, freeze) or happen by chance
+// (SimNetworkOptions). One thread, no clock: whoever owns the network moves its time with advance(). Equal calls under
+// an equal seed give equal runs. Connections and messages are in network.cc, lines in network_lines.cc, faults in
+// network_faults.cc.
 #pragma once
 
 #include <cstddef>
