@@ -267,5 +267,122 @@ TEST(SimNetwork, a_payload_that_its_owner_changes_while_it_is_lent_is_a_breach) 
   EXPECT_EQ(pair.network().breaches().size(), 1U);
 }
 
+// ---- walls, slow hosts, damage
+
+SimNetwork::Wall wall(bool both, TimeNs until) {
+  return {.from = {1}, .to = {0}, .both = both, .until = until};
+}
+
+TEST(SimNetwork, a_wall_that_falls_in_time_has_only_delayed_what_it_held) {
+  for (const bool both : {false, true}) {
+    Pair pair(steady());
+    const PeerId peer = pair.connect();
+    pair.run(kMillisecond);
+    pair.network().put_up(wall(both, kSecond));
+    ASSERT_TRUE(pair.client().send(peer, {}).is_ok());
+    ASSERT_TRUE(pair.server().send(pair.at_server.front().peer, {}).is_ok());
+    pair.run(kSecond / 2);
+    EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 0U);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kReceived), both ? 0U : 1U);
+    pair.run(kSecond);
+    EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 1U);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kReceived), 1U);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kDown), 0U);
+  }
+}
+
+TEST(SimNetwork, behind_a_wall_that_stands_connections_end_at_both_ends_and_none_is_made) {
+  for (const bool both : {false, true}) {
+    SimNetworkOptions options = steady();
+    options.unreachable_ns = kSecond;
+    Pair pair(options);
+    const PeerId peer = pair.connect();
+    pair.run(kMillisecond);
+    pair.network().put_up(wall(both, 10 * kSecond));
+    const Bytes payload(100);
+    ASSERT_TRUE(pair.client().send(peer, {.header = {}, .payload = payload}).is_ok());
+    pair.run(kSecond / 2);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kDown), 0U);
+    pair.run(kSecond);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kDown), 1U);
+    EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kDown), 1U);
+    EXPECT_EQ(pair.network().lent_payloads(), 0U);
+    pair.connect();
+    pair.run(2 * kSecond);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 1U);
+    pair.run(10 * kSecond);
+    pair.connect();
+    pair.run(kSecond);
+    EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 2U);
+  }
+}
+
+TEST(SimNetwork, a_process_that_stands_still_lets_nobody_in_until_it_goes_on) {
+  Pair pair(steady());
+  pair.network().freeze(pair.server().number(), kSecond);
+  pair.connect();
+  pair.run(kSecond - 1);
+  EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 0U);
+  pair.run(kMillisecond);
+  EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 1U);
+}
+
+TEST(SimNetwork, connections_of_a_slow_host_take_turns) {
+  SimNetworkOptions options = steady();
+  options.window_bytes = 4 << 20;
+  Pair pair(options);
+  const PeerId bulk = pair.connect();
+  const PeerId other = pair.connect();
+  pair.run(kMillisecond);
+  pair.network().slow_down(1, 1'000'000);
+  const Bytes large(100'000);
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(pair.client().send(bulk, {.header = {}, .payload = large}).is_ok());
+  }
+  const Bytes heartbeat = {std::byte{1}};
+  ASSERT_TRUE(pair.client().send(other, {.header = heartbeat, .payload = {}}).is_ok());
+  pair.run(250 * kMillisecond);
+  const auto is_heartbeat = [](const Pair::Heard& heard) { return heard.header.size() == 1; };
+  EXPECT_TRUE(std::any_of(pair.at_server.begin(), pair.at_server.end(), is_heartbeat));
+  EXPECT_LT(Pair::count(pair.at_server, Event::Kind::kReceived), 4U);
+  pair.run(kSecond);
+  EXPECT_EQ(Pair::count(pair.at_server, Event::Kind::kReceived), 11U);
+}
+
+TEST(SimNetwork,
+     a_damaged_message_is_not_given_out_and_ends_the_connection_behind_those_before_it) {
+  std::size_t written = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SimNetworkOptions options = steady();
+    options.corrupt = 0.2;
+    Pair pair(options, seed);
+    const PeerId peer = pair.connect();
+    pair.run(kMillisecond);
+    const PeerId at_server = pair.at_server.front().peer;
+    Bytes landing(1000);
+    pair.server().land(at_server, 7, landing);
+    const Bytes payload(100, std::byte{0x42});
+    for (std::uint64_t i = 0; i < 10; ++i) {
+      const Outgoing message{
+          .header = {}, .payload = payload, .landing = 7, .landing_offset = 100 * i};
+      ASSERT_TRUE(pair.client().send(peer, message).is_ok());
+    }
+    pair.run(kSecond);
+    const std::size_t received = Pair::count(pair.at_server, Event::Kind::kReceived);
+    if (received == 10) continue;
+    EXPECT_EQ(pair.network().corrupted_messages(), 1U);
+    EXPECT_EQ(pair.at_server.back().kind, Event::Kind::kDown);
+    EXPECT_EQ(pair.at_client.back().kind, Event::Kind::kDown);
+    const auto begin = landing.begin() + static_cast<std::ptrdiff_t>(100 * received);
+    EXPECT_TRUE(
+        std::all_of(landing.begin(), begin, [](std::byte b) { return b == std::byte{0x42}; }));
+    EXPECT_FALSE(std::equal(begin, begin + 100, payload.begin())) << "the place of the damaged one";
+    EXPECT_TRUE(
+        std::all_of(begin + 100, landing.end(), [](std::byte b) { return b == std::byte{}; }));
+    written += *begin != std::byte{} ? 1 : 0;
+  }
+  EXPECT_GT(written, 10U);
+}
+
 }  // namespace
 }  // namespace byteps::sim
