@@ -59,6 +59,7 @@ void read_refusal(Bytes bytes) {
   const Status why = tcp::decode_refusal(bytes);
   CHECK(!why.is_ok()) << "a refusal is never ok";
   for (const char c : why.message()) CHECK(c >= ' ' && c <= '~') << "a character for no log";
+  CHECK(!tcp::decode_farewell(bytes).is_ok()) << "nor is a farewell";
 }
 
 void read_prefix(Bytes bytes) {

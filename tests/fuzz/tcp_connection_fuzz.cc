@@ -64,6 +64,14 @@ class Stream {
     name_place(message);
     if (!broken_) expected_.push_back(std::move(message));
   }
+  // The other side says why it ends the connection. What follows is never read.
+  void add_farewell(Script& script) {
+    const std::vector<std::byte> text = script.bytes();
+    append(tcp::encode_farewell(
+        Status(static_cast<Code>(script.below(9)),
+               std::string(reinterpret_cast<const char*>(text.data()), text.size()))));
+    broken_ = true;
+  }
   void add_nonsense(Script& script) {
     std::vector<std::byte> frame =
         encode_frame({pattern(script.below(64), 1), pattern(script.below(64), 2)});
@@ -294,8 +302,14 @@ class Target {
         if (script_.below(8) == 0) stream.add_nonsense(script_);
         return;
       case 4:
-        if (script_.below(8) == 0) stream.announce(script_);
-        return;
+        switch (script_.below(16)) {
+          case 0:
+            return stream.announce(script_);
+          case 1:
+            return stream.add_farewell(script_);
+          default:
+            return;
+        }
       case 5:
         return stream.land(script_);
       case 6:
