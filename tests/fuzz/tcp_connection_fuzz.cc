@@ -58,6 +58,10 @@ class Stream {
     message.payload = pattern(payload_bytes(script), first);
     message.landing = script.below(kTags + 1);
     message.landing_offset = script.flag() ? script.below(64) : script.number();
+    // What may be replaced in its landing is told apart by its header.
+    if (message.landing != kNoLanding && !message.payload.empty() && message.header.size() < 4) {
+      message.header = pattern(4, first);
+    }
     message.begin = bytes_.size();
     append(encode_frame(message));
     message.end = bytes_.size();
