@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "net/wire.h"
+
 namespace byteps::sim {
 namespace {
 
@@ -25,7 +27,9 @@ void Mischief::begin() {
   schedule();
   if (plan_.faults.kinds.has(Fault::kCut)) {
     cluster_.network().set_arrival_probe(
-        [this](std::uint32_t from, std::uint32_t to) { arrived(from, to); });
+        [this](std::uint32_t from, std::uint32_t to, std::span<const std::byte> header) {
+          arrived(from, to, header);
+        });
   }
 }
 
@@ -80,13 +84,14 @@ void Mischief::do_something() {
   }
 }
 
-// A fault while there is traffic, which is where it hurts. `to` has just got a sign of life from `from`.
-void Mischief::arrived(std::uint32_t from, std::uint32_t to) {
+// A fault while there is traffic, which is where it hurts.
+void Mischief::arrived(std::uint32_t from, std::uint32_t to, std::span<const std::byte> bytes) {
   if (ended_ || !prng_.chance(plan_.faults.per_message)) return;
   if (cluster_.now() > plan_.faults.until_ns) return;
   const Pair pair{from, to};
-  // Only workers give up shards, not shards workers; so one from a shard to a worker starts all patience anew.
-  if (cluster_.network().name(from).find("shard") != std::string::npos) {
+  // Only workers give up shards, not shards workers; so an answer starts all patience anew.
+  const Result<wire::Header> header = wire::decode_header(bytes);
+  if (header.is_ok() && header.value().kind == wire::Kind::kAnswer) {
     disturbed_until_.erase(std::minmax(from, to));
   }
   cluster_.at(cluster_.now(), [this, pair] {

@@ -57,7 +57,7 @@ class Mischief {
 
   void schedule();
   void do_something();
-  void arrived(std::uint32_t from, std::uint32_t to);
+  void arrived(std::uint32_t from, std::uint32_t to, std::span<const std::byte> header);
   void note(Fault fault);
 
   // What the job must bear.

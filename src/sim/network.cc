@@ -365,7 +365,7 @@ void SimNetwork::on_arrive(Connection& connection, int side) {
   ready.kind = Event::Kind::kReceived;
   ready.flight = &flight;
   receiver.owner->queue(receiver.peer, std::move(ready));
-  if (arrival_probe_) arrival_probe_(connection.ends[side].number, receiver.number);
+  if (arrival_probe_) arrival_probe_(connection.ends[side].number, receiver.number, flight.header);
 }
 
 void SimNetwork::given_out(ConnectionId id, int side, Flight& flight, bool dropped) {

@@ -91,7 +91,8 @@ using SendProbe =
     std::function<void(std::span<const std::byte> header, std::span<const std::byte> payload)>;
 
 // Called when a message has arrived at a living transport. It must not call the network.
-using ArrivalProbe = std::function<void(std::uint32_t from_number, std::uint32_t to_number)>;
+using ArrivalProbe = std::function<void(std::uint32_t from_number, std::uint32_t to_number,
+                                        std::span<const std::byte> header)>;
 
 // Called when a connection reaches a listener that lets it in. It must not call the network.
 using ConnectProbe =

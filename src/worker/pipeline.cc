@@ -90,7 +90,7 @@ OpIndex Pipeline::new_op(const PipelineCall& call, TensorIndex tensor, TimeNs no
   ++pending_operations_;
 
   if (next_notice_ns_ == kNever) next_notice_ns_ = now + config_.first_notice_ns;
-  if (departed_) next_departed_ns_ = std::min(next_departed_ns_, now + config_.failure_ns);
+  if (departed_) next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   set_deadline();
   return index;
 }
@@ -565,7 +565,7 @@ void Pipeline::on_worker_left(WorkerRank rank, TimeNs now) {
   if (departed_) return;  // one is enough to be missed
   departed_ = Departed{rank, now};
   if (pending_operations_ > 0) {
-    next_departed_ns_ = std::min(next_departed_ns_, now + config_.failure_ns);
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   }
   set_deadline();
 }
@@ -610,11 +610,11 @@ void Pipeline::fail_for_departed(TimeNs now) {
     const Op& op = ops_[index];
     if (op.state != OpState::kActive) continue;
     const TimeNs deadline =
-        std::max({op.submitted_ns, gone.since_ns, answered_ns_}) + config_.failure_ns;
+        std::max({op.submitted_ns, gone.since_ns, answered_ns_}) + config_.departed_ns;
     if (now < deadline) {
       next_departed_ns_ = std::min(next_departed_ns_, deadline);
     } else if (misses_shard(tensors_[op.tensor])) {
-      next_departed_ns_ = std::min(next_departed_ns_, now + config_.failure_ns / 4);
+      next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns / 4);
     } else {
       due.push_back(op.tensor);
     }

@@ -57,7 +57,8 @@ struct PipelineConfig {
   std::uint64_t credit_bytes = 2 << 20;
   std::uint64_t credit_frames_min = 4;
   bool priority_scheduling = true;
-  TimeNs failure_ns = 3 * kSecond;
+  TimeNs departed_ns =
+      3 * kSecond;  // patience with what a worker that left may owe, see on_worker_left()
   TimeNs first_notice_ns = 5 * kSecond;
   TimeNs notice_every_ns = 10 * kSecond;
 };
@@ -114,7 +115,7 @@ class Pipeline {
   void on_missing(ShardIndex shard, const wire::Header& header, std::string whom);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
-  // A worker left the job: what still needs it fails after failure_ns, counted from its submission if that was later,
+  // A worker left the job: what still needs it fails after departed_ns, counted from its submission if that was later,
   // or from the last answer: what all have contributed may still be on its way here, however slowly. While a shard that
   // owes an answer is not connected, nobody can tell.
   void on_worker_left(WorkerRank rank, TimeNs now);

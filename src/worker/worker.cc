@@ -309,7 +309,8 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   pipeline.credit_bytes = config_.flow.credit_bytes;
   pipeline.credit_frames_min = config_.flow.credit_frames_min;
   pipeline.priority_scheduling = config_.flow.priority_scheduling;
-  pipeline.failure_ns = config_.timeout.failure_ns;
+  // Longer than any silence is borne: if somebody else is lost, that is said first.
+  pipeline.departed_ns = config_.timeout.silence_ns() + config_.timeout.heartbeat_ns();
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
   pipeline_ = std::make_unique<Pipeline>(pipeline);
