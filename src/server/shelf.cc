@@ -51,6 +51,7 @@ struct Shelf::Part {
   Tensor* tensor = nullptr;
   PartIndex index;
   std::uint64_t bytes = 0;
+  std::size_t record_bytes = 0;  // of this record
   std::vector<Frame> frames;
   std::vector<std::uint64_t> bits;   // bit_words_ per frame
   std::vector<LandingTag> landings;  // by worker: of its operation in the round being summed
@@ -99,6 +100,7 @@ Shelf::~Shelf() = default;
 Status Shelf::begin_epoch(const ShelfEpoch& facts) {
   parts_.clear();
   tensors_.clear();
+  record_bytes_ = 0;
   alarms_.clear();
   incomplete_frame_count_ = 0;
   facts_ = {};
@@ -166,15 +168,14 @@ void Shelf::violation(WorkerRank from, std::string text, ShelfOutput& out) const
 
 void Shelf::out_of_memory(Key key, ShelfOutput& out) {
   const auto found = tensors_.find(key);
-  const std::size_t used_bytes = pool_.lent_bytes();
+  const std::size_t used = used_bytes();
   if (found != tensors_.end()) {  // first, or there may be no memory for words
     drop_parts(*found->second);
     pool_.trim();
   }
   std::ostringstream text;
-  text << "no memory for " << refused_bytes_ << " more bytes beside " << used_bytes << " in use";
-  if (settings_.memory_bytes_max - std::min(settings_.memory_bytes_max, used_bytes) <
-      refused_bytes_) {
+  text << "no memory for " << refused_bytes_ << " more bytes beside " << used << " in use";
+  if (settings_.memory_bytes_max - std::min(settings_.memory_bytes_max, used) < refused_bytes_) {
     text << " (BYTEPS_SERVER_MEMORY_MB allows each of its shards " << settings_.memory_bytes_max
          << " bytes)";
   }
@@ -269,6 +270,7 @@ void Shelf::forget(WorkerRank from, Key key) {
 void Shelf::drop_parts(Tensor& tensor) {
   for (const auto& [index, part] : tensor.parts) {
     incomplete_frame_count_ -= part->incomplete_count;
+    record_bytes_ -= part->record_bytes;
     // Not there when make_part() ran out of memory.
     if (parts_.find(tensor.key, index) != nullptr) parts_.erase(tensor.key, index);
   }
@@ -348,6 +350,8 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
   part->bytes = std::min(facts_.partition_bytes, tensor.declared.total_bytes - start);
   const std::uint64_t frame_count =
       std::max<std::uint64_t>(1, (part->bytes + facts_.frame_bytes - 1) / facts_.frame_bytes);
+  part->record_bytes = record_bytes_of(frame_count, tensor.in_order);
+  refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);
   part->bits.assign(frame_count * bit_words_, 0);
   part->landings.assign(facts_.worker_count, kNoLanding);
@@ -356,6 +360,7 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
     part->held.resize(frame_count * facts_.worker_count);
   }
   Part& made = *(tensor.parts[index] = std::move(part));
+  record_bytes_ += made.record_bytes;
   parts_.insert(tensor.key, index, &made);
   return made;
 }
@@ -490,13 +495,20 @@ std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) con
   return std::min(facts_.frame_bytes, part.bytes - frame_index * facts_.frame_bytes);
 }
 
-BufferRef Shelf::take(std::size_t bytes) {
+std::size_t Shelf::record_bytes_of(std::uint64_t frame_count, bool in_order) const {
+  std::size_t frame_bytes = sizeof(Frame) + bit_words_ * sizeof(std::uint64_t);
+  if (in_order) frame_bytes += sizeof(std::uint32_t) + facts_.worker_count * sizeof(BufferRef);
+  return sizeof(Part) + facts_.worker_count * sizeof(LandingTag) + frame_count * frame_bytes;
+}
+
+void Shelf::refuse_beyond_limit(std::size_t bytes) {
   refused_bytes_ = bytes;
-  const auto exceeds = [&](std::size_t used_bytes) {
-    return used_bytes + bytes > settings_.memory_bytes_max;
-  };
-  if (exceeds(pool_.lent_bytes())) throw std::bad_alloc();
-  if (exceeds(pool_.lent_bytes() + pool_.idle_bytes())) pool_.trim();
+  if (used_bytes() + bytes > settings_.memory_bytes_max) throw std::bad_alloc();
+}
+
+BufferRef Shelf::take(std::size_t bytes) {
+  refuse_beyond_limit(bytes);
+  if (used_bytes() + pool_.idle_bytes() + bytes > settings_.memory_bytes_max) pool_.trim();
   return pool_.take(bytes);
 }
 

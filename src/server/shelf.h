@@ -115,7 +115,7 @@ struct ShelfSettings {
   bool deterministic = false;
   // One more tensor fails the job.
   std::size_t tensor_count_max = std::size_t{1} << 20;
-  // Bytes lent by the pool; a tensor that needs more is spoiled.
+  // Bytes lent by the pool, and of the records of parts; a tensor that needs more is spoiled.
   std::size_t memory_bytes_max = SIZE_MAX;
   KernelSet kernels = best_kernels();
 };
@@ -207,6 +207,9 @@ class Shelf {
   void answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutput& out) const;
   std::size_t frame_length(const Part& part, std::uint32_t frame_index) const;
+  std::size_t used_bytes() const { return pool_.lent_bytes() + record_bytes_; }
+  std::size_t record_bytes_of(std::uint64_t frame_count, bool in_order) const;
+  void refuse_beyond_limit(std::size_t bytes);  // throws bad_alloc
   BufferRef take(std::size_t bytes);  // bad_alloc when there is no memory, or the limit is reached
 
   // ---- alarms
@@ -226,6 +229,7 @@ class Shelf {
   std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
   std::uint64_t alarms_set_ = 0;
   std::size_t incomplete_frame_count_ = 0;
+  std::size_t record_bytes_ = 0;   // of all parts
   std::size_t refused_bytes_ = 0;  // what take() could not give last
 };
 

@@ -221,27 +221,46 @@ TEST(Shelf, an_announced_length_takes_no_memory) {
 
 TEST(Shelf, a_tensor_without_memory_is_refused_by_name_and_the_shelf_lives) {
   ShelfSettings settings;
-  settings.memory_bytes_max = 200;
-  ShelfWorld world(2, 256, 64, settings);
-  world.declare_all(declaration("big", kF32, 256));
+  settings.memory_bytes_max = 3 * 4096 + 2000;  // three frames, and the records of two parts
+  ShelfWorld world(2, 16384, 4096, settings);
+  world.declare_all(declaration("big", kF32, 16384));
   world.declare_all(kX);
-  for (const std::uint64_t offset : {0, 64, 128, 192}) {
-    world.push(0, "big", 0, filled(64, 0), {0, offset});
+  for (const std::uint64_t offset : {0, 4096, 8192, 12288}) {
+    world.push(0, "big", 0, filled(4096, 0), {0, offset});
   }
   ASSERT_EQ(world.out.spoiled.size(), 1U);
   EXPECT_EQ(world.out.spoiled[0].code, Code::kSystem);
   EXPECT_EQ(world.out.spoiled[0].key, key_of("big"));
   EXPECT_FALSE(world.out.spoiled[0].worker.has_value()) << "all are told";
-  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("\"big\" (float32, 256 bytes, sum)"));
-  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("64 more bytes beside 192 in use"));
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("\"big\" (float32, 16384 bytes, sum)"));
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("4096 more bytes beside"));
   EXPECT_EQ(world.pool.lent_bytes(), 0U);
   EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
   world.take();
-  world.push(0, "big", 0, filled(64, 0));  // on its way when the worker was told
+  world.push(0, "big", 0, filled(4096, 0));  // on its way when the worker was told
   EXPECT_TRUE(world.out.empty());
   world.push(0, "x", 0, floats({1, 1}));
   world.push(1, "x", 0, floats({1, 1}));
   EXPECT_EQ(world.take().answers.size(), 2U);
+}
+
+TEST(Shelf, pushes_without_payload_of_ever_more_parts_reach_the_limit_too) {
+  ShelfSettings settings;
+  settings.memory_bytes_max = 100'000;
+  ShelfWorld world(2, 256, 64, settings);
+  world.declare_all(
+      declaration("b", DType::kUint8, std::uint64_t{1} << 39, Operation::kBroadcast, 0));
+  std::uint32_t part = 0;
+  while (world.out.spoiled.empty() && part < 1000) {
+    world.push(1, "b", 0, {}, {part++, 0}, wire::kNoPayload);
+  }
+  ASSERT_EQ(world.out.spoiled.size(), 1U) << "their records grow without end";
+  EXPECT_GT(part, 100U);
+  world.take();
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));
+  world.push(1, "x", 0, floats({1, 1}));
+  EXPECT_EQ(world.take().answers.size(), 2U) << "and are gone with the tensor";
 }
 
 TEST(Shelf, too_many_tensors_fail_the_job) {
