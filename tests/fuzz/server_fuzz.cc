@@ -1,13 +1,9 @@
 // A server of two shards, and a scheduler and workers that say anything in any order while time passes.
 //
-// The input is a script (fuzz/script.h). Beside the sanitizers: each turn comes to rest; an epoch is confirmed only when
-// every shard has begun to serve it; epochs never go back; what is sent can be read; when the server is stopped, or the job has
-// ended, member and shards finish within the failure timeout, and nothing is lent. (What a shard makes of workers is
-// shard_fuzz.cc's.)
-#include <algorithm>
-#include <array>
-#include <map>
-#include <optional>
+// The input is a script (fuzz/script.h). Beside the sanitizers: each turn comes to rest; an epoch is confirmed only
+// when every shard has begun to serve it; epochs never go back; what is sent can be read; when the server is stopped,
+// or the job has ended, member and shards finish within the failure timeout, and nothing is lent. (What a shard makes
+// of workers is shard_fuzz.cc's.)
 
 #include "base/check.h"
 #include "fuzz/black_box.h"
