@@ -285,8 +285,12 @@ def refused(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
     return own(recording, when, cause, remedy, is_of_start=True)
 
 
-def refused_at_joining(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
-    """A rank claimed twice, an impossible rank, sizes that differ: the scheduler's answer to a Join."""
+def refused_at_joining(recording: Recording, recordings: List[Recording]) -> Optional[Suspect]:
+    """A rank claimed twice, an impossible rank, sizes that differ: the scheduler's answer to a Join. What it tells all
+    members is its own finding, whosever recording ended first."""
+    told_by_scheduler = any(each.role == "scheduler" and each.text == recording.text for each in recordings)
+    if recording.role != "scheduler" and told_by_scheduler:
+        return None
     wrong = ("two processes claim", "two servers claim", "cannot be part of a job", "disagree about the size")
     if not any(each in recording.text for each in wrong):
         return None
