@@ -61,6 +61,7 @@ class Writer {
       number(tag, static_cast<std::uint64_t>(value));
     }
   }
+  void address(std::uint8_t tag, std::string& value) { text(tag, value); }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
     bytes(tag, value);
@@ -102,6 +103,12 @@ class Reader {
       std::uint64_t number = 0;
       if (number_of(tag, number)) narrow(tag, number, value);
     }
+  }
+  // Addresses stand in log lines and errors everywhere, so no other bytes get in.
+  void address(std::uint8_t tag, std::string& value) {
+    field(tag, value);
+    const auto stranger = [](unsigned char byte) { return byte <= ' ' || byte > '~'; };
+    if (std::any_of(value.begin(), value.end(), stranger)) fail("no address", tag);
   }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
@@ -202,7 +209,7 @@ class Reader {
 
 template <typename Visitor>
 void fields(Visitor& v, Endpoint& m) {
-  v.field(1, m.host);
+  v.address(1, m.host);
   v.field(2, m.port);
 }
 template <typename Visitor>

@@ -135,6 +135,18 @@ TEST(Wire, a_wrong_type_or_an_unknown_value_is_malformed) {
   EXPECT_FALSE(decode_leave(leave).is_ok());
 }
 
+// Found by the fuzz target "worker": a roster's address put bytes into a notice that move a terminal's cursor.
+TEST(Wire, an_address_with_bytes_that_no_address_has_is_malformed) {
+  for (const char* host : {"10.0.0.4\n", "\x9f.0.0.1", "\x1b[2J", "my host"}) {
+    Roster roster = sample_roster();
+    roster.members[1].endpoints[0].host = host;
+    EXPECT_FALSE(decode_roster(encode(roster)).is_ok()) << host;
+    Join join = sample_join();
+    join.endpoints[1].host = host;
+    EXPECT_FALSE(decode_join(encode(join)).is_ok()) << host;
+  }
+}
+
 TEST(Wire, a_length_that_leaves_the_message_is_malformed) {
   std::vector<std::byte> bytes = encode(Text{"hello", 1});
   bytes[2] = std::byte{0xff};
