@@ -565,7 +565,7 @@ def seen_by_launcher(recording: Recording, recordings: List[Recording]) -> Itera
 
 def host_in(event: Event) -> str:
     """Of a process that the launcher speaks of."""
-    return f"{text_of(event.recording.header, 'host')}:{event.number or 0}"
+    return f"{text_of(event.fields, 'host') or text_of(event.recording.header, 'host')}:{event.number or 0}"
 
 
 def said(recording: Recording) -> str:

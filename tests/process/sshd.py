@@ -25,7 +25,7 @@ UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
 MaxStartups 100
-SetEnv {mark}={value}
+SetEnv {mark}={value} TMPDIR={temporary}
 """
 
 # Runs its last argument here, as ssh would elsewhere. A host is gone whose name is in the file GONE.
@@ -49,7 +49,8 @@ class Sshd:
             subprocess.run(keygen, check=True)
         self.port = free_port()
         config = self.folder / "sshd_config"
-        config.write_text(CONFIG.format(port=self.port, folder=self.folder, mark=MARK, value=place.mark))
+        config.write_text(CONFIG.format(port=self.port, folder=self.folder, mark=MARK, value=place.mark,
+                                        temporary=place.temporary))
         if os.geteuid() == 0:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # sshd wants it when root runs it
         self.log = self.folder / "log"

@@ -1,5 +1,6 @@
 """bpslaunch --hosts: a job on several hosts over ssh. Two of them are this machine, as 127.0.0.1 and 127.0.0.2."""
 
+import base64
 import json
 import os
 import re
@@ -7,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 
+from byteps import flight, why
+from byteps.launcher import recordings
 from byteps.launcher.hostfile import BadHostfile, parse_hosts
 from byteps.launcher.hosts import BadHosts, forwarded, scheduler_address
 from conftest import MARK, MEMBER, key_files, seen_by_others, wait_until
+from test_why import DIFFER
 from sshd import sshd, stand_in  # noqa: F401, fixtures
 
 PYTHON = sys.executable
@@ -125,6 +130,105 @@ def test_a_user_key_that_the_host_does_not_know_is_said_without_asking_for_a_pas
     code, out, err = place.run(*on_hosts(place, sshd.command), PYTHON, MEMBER)
     assert code == 255
     assert "Permission denied" in err
+
+
+# ---- what flight recorders leave on the hosts
+
+
+def folder_named_in(err):
+    return err.rsplit("bps why ", 1)[1].split()[0]
+
+
+def test_what_the_hosts_recorded_is_gathered_and_names_the_first_cause(place, sshd):
+    code, out, err = place.run(*on_hosts(place, sshd.command), PYTHON, "-c", DIFFER)
+    assert code == 1, err
+    assert "bpslaunch: First cause: tensor " in err and " differs between ranks" in err, err
+    gathered = flight.read([folder_named_in(err)])
+    assert {"scheduler", "server", "worker", "launcher"} == {each.role for each in gathered}
+    assert {each.rank for each in gathered if each.role == "worker"} == {0, 1, 2}  # of both hosts
+    verdict = why.explain(folder_named_in(err))
+    assert verdict.is_found and "worker 2" in verdict.cause and '"A"' in verdict.cause
+    named = set(re.findall(r"\(events: ([^)]*)\)", err))
+    assert named and all(os.path.exists(path) for path in named)  # what errors name is still there, on its host
+    assert all(os.stat(each.path).st_mode & 0o077 == 0 for each in gathered)
+    assert place.left(wait_s=5) == []
+
+
+def test_a_kill_on_another_host_is_named(place, sshd):
+    code, out, err = place.run(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--only", "2", "--kill")
+    assert code == 128 + signal.SIGKILL, err
+    verdict = why.explain(folder_named_in(err))
+    assert (verdict.role, verdict.rank) == ("worker", 2) and "SIGKILL" in verdict.cause
+    assert len({os.path.basename(each.path) for each in flight.read([folder_named_in(err)])}) >= 4
+
+
+def test_a_folder_that_was_chosen_and_is_shared_has_each_recording_once(place, sshd):
+    chosen = place.folder / "chosen"
+    arguments = on_hosts(place, sshd.command, "-x", f"BYTEPS_FLIGHT_DIR={chosen}")
+    code, out, err = place.run(*arguments, PYTHON, "-c", DIFFER)
+    assert code == 1 and f"bps why {chosen}" in err, err
+    assert len(list(chosen.glob("*-worker-*"))) == 3
+    assert why.explain(chosen).is_found
+    assert place.recordings() == []
+
+
+def test_a_job_on_hosts_that_ends_well_leaves_no_recording_and_no_folder(place, sshd):
+    code, out, err = place.run(*on_hosts(place, sshd.command), PYTHON, MEMBER)
+    assert code == 0, err
+    default = place.temporary / f"byteps-{os.geteuid()}/flight"
+    assert wait_until(lambda: list(default.glob("*")) == [], 5), list(default.glob("*"))
+
+
+def test_a_host_that_is_lost_keeps_its_recordings_and_is_named(place, sshd):
+    launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    assert wait_until(all_joined(place), 30)
+    for pid in sshd.sessions()[-1:]:
+        os.kill(pid, signal.SIGKILL)
+    out, err = launcher.communicate(timeout=30)
+    assert re.search(r"the last events of the processes of 127.0.0.[12] stay there: its connection is lost", err), err
+    assert flight.read([folder_named_in(err)])  # those of the other host
+
+
+def test_recordings_travel_within_bounds(tmp_path, monkeypatch):
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    packer = recordings.Recordings({"BYTEPS_FLIGHT_DIR": str(there)})
+    lines = [json.dumps({"byteps_flight": 1, "role": "worker"})] + [json.dumps({"t": t}) for t in range(1000)]
+    for name in ("worker-0-a-1", "scheduler-x-a-2"):
+        (there / f"byteps-flight-{name}.jsonl").write_text("\n".join(lines) + "\n")
+    (there / "byteps-flight-server-0-old-1.jsonl").write_text("{}\n")
+    os.utime(there / "byteps-flight-server-0-old-1.jsonl", (1, 1))  # of another job
+    monkeypatch.setattr(recordings, "FILE_BYTES_MAX", 1000)
+    assert recordings.unpack(packer.pack(), here) == 0
+    worker, scheduler = sorted(flight.read([here]), key=lambda each: each.path, reverse=True)
+    assert worker.role == "worker" and worker.damaged_lines == 0
+    assert worker.events[-1].t == 999 and 0 < len(worker.events) < 100  # the last ones
+    monkeypatch.setattr(recordings, "HOST_BYTES_MAX", 500)
+    reply = packer.pack()
+    assert list(reply["files"]) == ["byteps-flight-scheduler-x-a-2.jsonl"] and reply["left_out"] == 1
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"../byteps-flight-worker-0-a-1.jsonl": "eJwDAAAAAAE="},
+        {"byteps-flight-../x.jsonl": "eJwDAAAAAAE="},
+        {"byteps-flight-worker-0-a-1.jsonl": 7},
+        {"byteps-flight-worker-0-a-1.jsonl": "no base64"},
+        {"byteps-flight-worker-0-a-1.jsonl": "AAAA"},
+        [],
+    ],
+)
+def test_what_is_no_recording_does_not_leave_its_folder(tmp_path, files):
+    recordings.unpack({"files": files}, tmp_path / "here")
+    assert list(tmp_path.glob("**/*.jsonl")) == []
+
+
+def test_a_recording_that_unpacks_to_more_than_allowed_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(recordings, "FILE_BYTES_MAX", 1000)
+    bomb = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
+    recordings.unpack({"files": {"byteps-flight-worker-0-a-1.jsonl": bomb}}, tmp_path)
+    assert (tmp_path / "byteps-flight-worker-0-a-1.jsonl").stat().st_size == 1000
 
 
 # ---- over a stand-in

@@ -4,7 +4,7 @@ It does what it is told on its standard input, one JSON message a line, and ends
 ends: when bpslaunch ends, when it is killed, when the connection breaks, or when nothing is said for a minute
 (frames.py). The job key comes this way too, so it is in no command line and in no environment.
 
-Messages: "start" (at most once), "signal", "ask", "alive".
+Messages: "start" (at most once), "signal", "ask", "forget" (what flight recorders left: the job ended well), "alive".
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from byteps.launcher.environment import BadEnvironment
 from byteps.launcher.frames import Kind
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.key import JobKey
+from byteps.launcher.recordings import Recordings
 
 READ_BYTES = 64 << 10
 BACKLOG_BYTES_MAX = 1 << 20  # of output that bpslaunch has not taken; then processes wait
@@ -50,6 +51,7 @@ class Agent:
         self._runners: List[Runner] = []
         self._key: Optional[JobKey] = None
         self._held: Optional[socket.socket] = None
+        self._recordings: Optional[Recordings] = None
         self._heard_s = time.monotonic()
         self._is_ended = False
         self._paused = False
@@ -66,6 +68,8 @@ class Agent:
                 self._turn()
         finally:
             self._keeper.dismiss()  # ends what still runs
+            if self._recordings is not None:
+                self._recordings.forget_if_empty()
 
     def _on_signal(self, *_: Any) -> None:
         self._is_ended = True
@@ -109,6 +113,8 @@ class Agent:
         elif "signal" in message:
             chosen = set(message["to"])
             sessions.send(message["signal"], [r.child.pid for r in self._runners if r.number in chosen])
+        elif "forget" in message and self._recordings is not None:
+            self._recordings.forget()
         elif "ask" in message:
             self._say_json(Kind.REPLY, 0, self._answer(message["ask"], message.get("with", {})))
 
@@ -116,6 +122,8 @@ class Agent:
         if question == "port":
             self._held = plan.hold_free_port("")
             return self._held.getsockname()[1]
+        if question == "recordings":
+            return self._recordings.pack() if self._recordings is not None else {"files": {}}
         from byteps import doctor_checks
 
         return doctor_checks.answer(question, details)
@@ -166,6 +174,9 @@ class Agent:
         base.update(job["environ"])
         self._key = JobKey(job["key"])
         base.update(BYTEPS_JOB_KEY_FILE=self._key.path, PYTHONUNBUFFERED="1")
+        self._recordings = Recordings({**base, **job["processes"][0]["environ"]})
+        if self._recordings.folder is not None:
+            base.setdefault("BYTEPS_FLIGHT_DIR", str(self._recordings.folder))
         processes: List[plan.Process] = []
         try:
             for process in prepare(job["processes"], base):

@@ -404,6 +404,8 @@ class Crew:
             event.update(number=member.pid, code=member.exit_code, signal=member.signal_number, text=_how(member))
             if rank.isdigit():
                 event["rank"] = int(rank)
+            if member.process.link is not None:
+                event["host"] = member.process.link.hello.get("host", "")
             if self._result != 0 and member.ended_s > self._decided_s:
                 event["told"] = 1
             events.append(event)

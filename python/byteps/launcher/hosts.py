@@ -72,8 +72,8 @@ def reach(hosts: Sequence[Host], ssh: str, python: Optional[str], keeper: Keeper
         release(links, keeper)
         raise
     finally:
-        for key in list(selector.get_map().values()):
-            selector.unregister(key.fd)
+        for each in links:
+            each.unregister()
         selector.close()
     return links
 
@@ -89,11 +89,7 @@ def release(links: Sequence[Link], keeper: Keeper) -> None:
 def scheduler_port(first: Link, environ: Mapping[str, str]) -> int:
     if environ.get("DMLC_PS_ROOT_PORT"):
         return int(environ["DMLC_PS_ROOT_PORT"])
-    with selectors.DefaultSelector() as selector:
-        first.register(selector)
-        (port,) = link.ask_all([first], selector, 10.0, "port")
-        for key in list(selector.get_map().values()):
-            selector.unregister(key.fd)
+    (port,) = link.ask_once([first], 10.0, "port")
     if port is None:
         raise Unreachable(f"host {first.host.name} found no port for the scheduler: {first.lost or 'no answer'}")
     return port

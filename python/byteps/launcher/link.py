@@ -47,6 +47,7 @@ class Link:
         self._said: Deque[str] = deque(maxlen=LAST_LINES)
         self._rest = b""  # of ssh's standard error
         self._alive_s = time.monotonic()
+        self._selector: Optional[selectors.BaseSelector] = None
         self._command = command_for(host, ssh, python)
         parent = os.getpid()
         self.child = subprocess.Popen(
@@ -67,6 +68,15 @@ class Link:
         self._selector = selector
         for file in (self.child.stdout, self.child.stderr):
             selector.register(file.fileno(), selectors.EVENT_READ, self)
+
+    def unregister(self) -> None:
+        """Its selector may then be closed."""
+        if self._selector is None:
+            return
+        for file in (self.child.stdin, self.child.stdout, self.child.stderr):
+            if not file.closed and file.fileno() in self._selector.get_map():
+                self._selector.unregister(file.fileno())
+        self._selector = None
 
     # ---- saying
 
@@ -94,6 +104,8 @@ class Link:
             pass
         except OSError:
             self._outgoing.clear()  # reading tells why
+        if self._selector is None:
+            return
         waits = fd in self._selector.get_map()
         if self._outgoing and not waits:
             self._selector.register(fd, selectors.EVENT_WRITE, self)
@@ -164,9 +176,7 @@ class Link:
             return
         self.lost = reason
         self.code = code
-        for file in (self.child.stdin, self.child.stdout, self.child.stderr):
-            if file.fileno() in self._selector.get_map():
-                self._selector.unregister(file.fileno())
+        self.unregister()
         self.child.stdin.close()
         if not self.hello:  # nothing was started there, and ssh may take its time
             self.child.terminate()
@@ -256,6 +266,17 @@ def ask_each(
     while any(not link.replies and link.lost is None for link in links) and time.monotonic() < deadline_s:
         wait(links, selector, 0.2)
     return [link.replies.popleft() if link.replies else None for link in links]
+
+
+def ask_once(links: Sequence[Link], timeout_s: float, question: str, **details: Any) -> List[Any]:
+    """As ask_all(), for links that nobody serves at this time."""
+    with selectors.DefaultSelector() as selector:
+        for link in links:
+            link.register(selector)
+        answers = ask_all(links, selector, timeout_s, question, **details)
+        for link in links:
+            link.unregister()
+    return answers
 
 
 def check_versions(links: Sequence[Link], own_version: str) -> None:

@@ -253,7 +253,8 @@ def run(
         result = crew.run(keeper, orders)
         return result
     finally:
-        recordings.close(result, crew.story(), crew.interrupted_by is not None, screen.say)
+        links = [link for link, _ in orders]
+        recordings.close(result, crew.story(), crew.interrupted_by is not None, screen.say, links)
         for held in job.held:
             held.close()
 

@@ -2,30 +2,45 @@
 cause, said at the end when the job has failed (docs/flight.md).
 
 With BYTEPS_FLIGHT_DIR the user has chosen the folder, and keeps it. Otherwise it is one of this job below the default
-folder; it goes when the job ends well, and the oldest ones go when there are many.
+folder; it goes when the job ends well, and the oldest ones go when there are many. On other hosts the agent has such a
+folder too: its files are fetched when the job fails, and stay there as well, for the errors of that host name them.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import shutil
 import socket
 import stat
 import tempfile
 import time
+import zlib
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from byteps import flight, why
+from byteps.launcher.link import Link, ask_once
 from byteps.launcher.plan import Plan
 
 JOBS_KEPT = 16
 PREFIX = "job-"
+# Of what other hosts send: a file as it was (of a longer one, the head and the last events), all of a host as it
+# travels (less than frames.BODY_BYTES_MAX), and how long bpslaunch waits for all hosts together.
+FILE_BYTES_MAX = 16 << 20
+HOST_BYTES_MAX = 12 << 20
+GATHER_WITHIN_S = 10.0
+
+NAME = re.compile(re.escape(flight.PREFIX) + r"[\w.-]{1,200}\.jsonl", re.ASCII)
 
 
 class Recordings:
+    """Here and on each host. environ: of a process of the job."""
+
     def __init__(self, environ: Mapping[str, str]):
+        self._began_s = time.time()
         self._chosen = environ.get("BYTEPS_FLIGHT_DIR", "")
         self.folder: Optional[Path] = Path(self._chosen) if self._chosen else None
         if not self._chosen and environ.get("BYTEPS_FLIGHT_EVENTS") != "0":
@@ -38,14 +53,24 @@ class Recordings:
                 process.environ["BYTEPS_FLIGHT_DIR"] = str(self.folder)
 
     def close(
-        self, result: int, story: List[Dict[str, Any]], is_interrupted: bool, say: Callable[[str], None]
+        self,
+        result: int,
+        story: List[Dict[str, Any]],
+        is_interrupted: bool,
+        say: Callable[[str], None],
+        links: Sequence[Link] = (),
     ) -> None:
-        """The job has ended with this exit code. story: what bpslaunch saw, as events of a recording."""
+        """The job has ended with this exit code. story: what bpslaunch saw, as events of a recording. links: to the
+        hosts that it ran on."""
         if self.folder is None:
             return
+        if links and result != 0:
+            self._gather(links, say)
+        for link in links if result == 0 else ():
+            link.send({"forget": True})
         recordings = flight.newest_job(flight.read([self.folder])) if result != 0 and self.folder.is_dir() else []
         if not recordings:
-            return self._forget()
+            return self.forget()
         write(self.folder, story)
         verdict = why.explain(self.folder)
         if not is_interrupted and not verdict.is_known_to_launcher:  # who pressed Ctrl-C knows why
@@ -53,9 +78,86 @@ class Recordings:
                 say(line)
         say(f"the last events of its processes: bps why {self.folder}")
 
-    def _forget(self) -> None:
-        if not self._chosen:
+    def _gather(self, links: Sequence[Link], say: Callable[[str], None]) -> None:
+        """Fetches what the other hosts have."""
+        there = [each for each in links if each.lost is None]
+        answers = dict(zip(there, ask_once(there, GATHER_WITHIN_S, "recordings")))
+        for each in links:
+            left_out = None if answers.get(each) is None else unpack(answers[each], self.folder)
+            if left_out is None:
+                reason = "its connection is lost" if each.lost is not None else "no answer in time"
+                say(f"the last events of the processes of {each.host.name} stay there: {reason}")
+            elif left_out:
+                say(f"the last events of {left_out} of the processes of {each.host.name} stay there: too many bytes")
+
+    def pack(self) -> Dict[str, Any]:
+        """What the processes of this host have left, for unpack() elsewhere: the scheduler's, then the small ones."""
+        reply: Dict[str, Any] = {"files": {}, "left_out": 0}
+        sizes: Dict[Path, int] = {}
+        for path in self.folder.glob(flight.PREFIX + "*.jsonl") if self.folder else ():
+            try:
+                facts = path.stat()
+            except OSError:
+                continue
+            if facts.st_mtime >= self._began_s - 1:  # a folder that was chosen may have those of other jobs
+                sizes[path] = facts.st_size
+        free = HOST_BYTES_MAX
+        for path in sorted(sizes, key=lambda path: ("-scheduler-" not in path.name, sizes[path], path.name)):
+            text = base64.b64encode(zlib.compress(head_and_tail(path, FILE_BYTES_MAX), 1)).decode()
+            free -= len(text)
+            if free < 0:
+                reply["left_out"] += 1
+            else:
+                reply["files"][path.name] = text
+        return reply
+
+    def forget(self) -> None:
+        """The job ended well: what its processes have left is of no use."""
+        if self.folder is not None and not self._chosen:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def forget_if_empty(self) -> None:
+        if self.folder is not None and not self._chosen:
+            try:
+                self.folder.rmdir()
+            except OSError:
+                pass
+
+
+def head_and_tail(path: Path, bytes_max: int) -> bytes:
+    """A file; of one that is too long its first line, and then whole lines up to its end. Empty: it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if size <= bytes_max:
+                return file.read(bytes_max)
+            head = file.readline(flight.LINE_BYTES_MAX)
+            file.seek(size - (bytes_max - len(head)))
+            file.readline(flight.LINE_BYTES_MAX)  # the rest of one
+            return head + file.read(bytes_max)
+    except OSError:
+        return b""
+
+
+def unpack(reply: Any, folder: Path) -> Optional[int]:
+    """Puts what pack() made into this folder; what is there already (a shared folder) stays as it is. Returns how many
+    files were too large to come; None when this is no such reply. Nothing in it is trusted."""
+    if not isinstance(reply, dict) or not isinstance(reply.get("files"), dict):
+        return None
+    for name, text in reply["files"].items():
+        if not NAME.fullmatch(name) or not isinstance(text, str):
+            continue
+        try:
+            content = zlib.decompressobj().decompress(base64.b64decode(text), FILE_BYTES_MAX)
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with open(os.open(folder / name, flags, 0o600), "wb") as file:
+                file.write(content)
+        except (OSError, ValueError, zlib.error):
+            continue
+    left_out = reply.get("left_out")
+    return left_out if isinstance(left_out, int) else 0
 
 
 def make_folder() -> Optional[Path]:
