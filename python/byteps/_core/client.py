@@ -92,8 +92,10 @@ class Job:
                 code = lib.blocking.byteps_join_finish(byref(pointer), SLICE_NS, byref(error))
                 if code == abi.OK:
                     return cls(pointer.value or 0, lib)
-        except BaseException:  # a signal between two slices
+        except BaseException as interruption:  # a signal between two slices
             if pointer.value:
+                text = f"{type(interruption).__name__}: {interruption}, while it joined"
+                lib.blocking.byteps_record(pointer, text.encode(errors="replace"), 1, None)
                 lib.blocking.byteps_leave(pointer, 1, None)
             raise
         raise errors.from_code(code, error.text())
