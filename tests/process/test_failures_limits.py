@@ -1,5 +1,6 @@
 """What a process runs out of: file descriptors, memory."""
 
+import re
 import resource
 import time
 from pathlib import Path
@@ -155,6 +156,8 @@ def a_server_whose_machine_has_no_more_memory(job):
             resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
         job.join(timeout_s=60)
         check_huge_is_refused(job)
+        refuser = int(re.search(r"server (\d)", job.workers[0].failures[0]["message"])[1])
+        job.check_cause("server", refuser, "huge", "no memory for")
         job.check_nothing_is_left()
 
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import wire
+from byteps import why
 from conftest import free_port
 from job import BOUND_S, FAILURE_S
 
@@ -179,6 +180,7 @@ def a_rank_beyond_the_size(job):
         worker = job.start_worker(2, HERE)
         assert worker.child.wait(10) == BAD_SETTINGS
         check_refused(job, [worker], BAD_SETTINGS, "DMLC_WORKER_ID=2", "DMLC_NUM_WORKER=2")
+        job.check_nothing_is_left()
 
 
 # ---- addresses
@@ -243,6 +245,7 @@ def scheduler_name_that_does_not_resolve(job):
         job.start_worker(0, HERE, {"DMLC_PS_ROOT_URI": "no-such-host.invalid"})
         job.join(timeout_s=START_S + BOUND_S)
         check_refused(job, job.workers, 1, "no-such-host.invalid", "DMLC_PS_ROOT_URI")
+        job.check_nothing_is_left()
 
 
 # ---- keys
@@ -263,6 +266,10 @@ def another_job_key(job):
         check_refused(job, [job.workers[1]], 1, "BYTEPS_JOB_KEY")
         assert job.workers[0].code is None and job.scheduler.code is None, job.story("strangers hurt the job")
         assert "another key of this job" not in job.story("")
+        for process in (job.scheduler, job.servers[0], job.workers[0]):
+            process.send(signal.SIGTERM)
+        job.join()
+        job.check_nothing_is_left()
 
 
 @case
@@ -272,6 +279,9 @@ def missing_job_key(job):
         job.start_worker(0, HERE, {"BYTEPS_JOB_KEY": ""})
         assert job.workers[0].child.wait(BOUND_S + FAILURE_S) in (1, 2), job.story("it goes on")
         check_refused(job, job.workers, job.workers[0].code, "BYTEPS_JOB_KEY")
+        job.scheduler.send(signal.SIGTERM)
+        job.join()
+        job.check_nothing_is_left()
 
 
 # ---- versions
@@ -390,6 +400,10 @@ def check_bad_settings(job, process, *words):
     said = refused(process)["message"] if process.name.startswith("worker") else process.err
     for word in words:
         assert word in said, job.story(f"{word!r} is not said")
+    left = list(job.flight.glob(f"*-{process.pid}.jsonl"))
+    assert len(left) == 1 and str(left[0]) in said, job.story(f"its recording: {left}")
+    verdict = why.explain(left[0])
+    assert process.name.startswith(verdict.role) and words[0] in verdict.cause, verdict.cause
 
 
 @case
@@ -431,6 +445,7 @@ CAUSES = {
     "server_port_in_use": ("server", None, "DMLC_PORT"),
     "scheduler_unreachable": ("scheduler", None, "connection refused"),
     "scheduler_name_that_does_not_resolve": ("scheduler", None, "no-such-host.invalid"),
+    "scheduler_unreachable_is_said_before_the_end": ("worker", 0, "interrupted"),
     "another_job_key": ("server", None, "key"),
     "missing_job_key": ("worker", 0, "key"),
     "a_worker_finds_a_scheduler_of_another_version": ("worker", 0, "version 2"),
