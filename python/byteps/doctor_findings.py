@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -76,7 +77,8 @@ def settings(host: str, said: Mapping[str, Any]) -> List[Finding]:
 
 
 def _fix_of_error(text: str) -> str:
-    name = text.split("=")[0].split()[0] if text else ""
+    named = re.search(r"\b(DMLC|BYTEPS|NVIDIA)_[A-Z_]+", text)
+    name = named[0] if named else ""
     if "chmod" in text:
         return text[text.index("chmod") :]
     if "openssl" in text:
@@ -85,9 +87,9 @@ def _fix_of_error(text: str) -> str:
         return "unset " + text.split()[2]
     if " is missing" in text:
         return f"export {name}=..."
-    if "is not valid" in text:
+    if name:
         return f"unset {name}   # or export {name}=... with what it takes"
-    return ""
+    return "byteps_server --check   # says it again, with the variables that are set then"
 
 
 def own_address(host: str, facts: Mapping[str, Any], is_server: bool) -> Finding:

@@ -36,7 +36,10 @@ def doctor(place, *arguments, environ=(), before=(), **options):
     process = place.start(command, environ, **options)
     out, err = process.communicate(timeout=90)
     assert out, err
-    return process.returncode, json.loads(out)
+    findings = json.loads(out)
+    for each in findings:
+        assert each["level"] == OK or each["fix"], f"nothing is said that would fix it: {each}"
+    return process.returncode, findings
 
 
 def found(findings, check, host=None):
@@ -89,7 +92,7 @@ def test_for_people_it_is_a_table_with_the_worst_last(place):
             "the job has no key",
             "openssl rand -hex 16",
         ),
-        ({**SERVER, "DMLC_INTERFACE": "none0"}, PROBLEM, "interface 'none0' does not exist; there are", ""),
+        ({**SERVER, "DMLC_INTERFACE": "none0"}, PROBLEM, "interface 'none0' does not exist; there are", "unset DMLC_INTERFACE"),
     ],
 )
 def test_a_wrong_variable_is_found_by_the_check_of_the_executables(place, environ, level, text, fix):
