@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -211,12 +212,10 @@ def test_after_all_strangers_the_job_has_ended_well_and_the_log_is_short(job):
     job.ends_well()
     for process in job.services:
         warnings = [line for line in process.err.splitlines() if "WARNING" in line or "ERROR" in line]
-        kinds = {}
-        for line in warnings:
-            kind = re.sub(r"\(and \d+ more.*|\d+(\.\d+)*(:\d+)?", "", line)
-            kinds.setdefault(kind, []).append(line)
-        minutes = 1 + (time.monotonic() - job.began_s) / 60
+        minutes = 1 + int((time.monotonic() - job.began_s) / 60)
         assert len(warnings) <= 8 * minutes, job.story(f"{process.name} wrote {len(warnings)} lines")
+        same = Counter(re.sub(r"\(and \d+ more.*|\d+(\.\d+)*(:\d+)?", "", line) for line in warnings)
+        assert max(same.values(), default=0) <= minutes, job.story(f"more than one of a kind in a minute: {same}")
 
 
 # ---- a member with the key, who keeps the protocol now and then
