@@ -1,6 +1,6 @@
 // Log: one line per event to a sink, with the process's role in front. Built in app/ and handed
-// down. It also carries the process's flight recorder, if it has one: lines from kDebug on are recorded,
-// printed or not.
+// down. It also carries the process's flight recorder, if it has one (lines from kDebug on are recorded,
+// printed or not), and its timeline.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "base/flight.h"
 #include "base/status.h"
+#include "base/timeline.h"
 
 namespace byteps {
 
@@ -22,9 +23,14 @@ class Log {
   using Sink = std::function<void(std::string_view line)>;  // line without newline
 
   // Writes "[byteps WARNING worker 1] message". `who` may change once the rank is known.
-  // The recorder must outlive the log and its copies.
-  Log(std::string who, LogLevel level, Sink sink, FlightRecorder* flight = nullptr)
-      : who_(std::move(who)), level_(level), sink_(std::move(sink)), flight_(flight) {}
+  // The recorder and the timeline must outlive the log and its copies.
+  Log(std::string who, LogLevel level, Sink sink, FlightRecorder* flight = nullptr,
+      Timeline* timeline = nullptr)
+      : who_(std::move(who)),
+        level_(level),
+        sink_(std::move(sink)),
+        flight_(flight),
+        timeline_(timeline) {}
 
   bool enabled(LogLevel level) const { return level >= level_ || recorded(level); }
   void write(LogLevel level, std::string_view message) const;
@@ -39,6 +45,9 @@ class Log {
   }
   FlightRecorder* flight() const { return flight_; }
 
+  // The timeline (timeline.h); null when this process records none.
+  Timeline* timeline() const { return timeline_; }
+
   // Lines to standard error (one write(2) each).
   static Sink standard_error();
 
@@ -49,6 +58,7 @@ class Log {
   LogLevel level_;
   Sink sink_;
   FlightRecorder* flight_;
+  Timeline* timeline_;
 };
 
 // LOG(log, kWarning) << "text"; nothing is formatted when the level is off.

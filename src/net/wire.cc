@@ -253,6 +253,11 @@ void fields(Visitor& v, Roster& m) {
   v.list(5, m.members);
 }
 template <typename Visitor>
+void fields(Visitor& v, Heartbeat& m) {
+  v.field(1, m.sent_ns);
+  v.field(2, m.echo_ns);
+}
+template <typename Visitor>
 void fields(Visitor& v, Leave& m) {
   v.field(1, m.final);
 }
@@ -392,6 +397,9 @@ std::vector<std::byte> encode(const Join& message) {
 std::vector<std::byte> encode(const Roster& message) {
   return encode_fields(message);
 }
+std::vector<std::byte> encode(const Heartbeat& message) {
+  return encode_fields(message);
+}
 std::vector<std::byte> encode(const Leave& message) {
   return encode_fields(message);
 }
@@ -416,6 +424,9 @@ Result<Join> decode_join(std::span<const std::byte> bytes) {
 }
 Result<Roster> decode_roster(std::span<const std::byte> bytes) {
   return decode_fields<Roster>(bytes);
+}
+Result<Heartbeat> decode_heartbeat(std::span<const std::byte> bytes) {
+  return decode_fields<Heartbeat>(bytes);
 }
 Result<Leave> decode_leave(std::span<const std::byte> bytes) {
   return decode_fields<Leave>(bytes);

@@ -140,6 +140,14 @@ struct Roster {
   bool operator==(const Roster&) const = default;
 };
 
+// A sign of life; mostly without payload. Who records a timeline asks the scheduler what time it is there: `sent_ns` is
+// its own clock, and the scheduler answers at once with its clock and the question's time in `echo_ns`.
+struct Heartbeat {
+  std::uint64_t sent_ns = 0;  // 0: does not say, and does not ask
+  std::uint64_t echo_ns = 0;  // scheduler only
+  bool operator==(const Heartbeat&) const = default;
+};
+
 struct Leave {
   bool final = true;  // the process ends; false: it may join again (shutdown or suspend, then init
                       // or resume)
@@ -177,6 +185,7 @@ std::vector<std::byte> encode(const Declare& message);
 std::vector<std::byte> encode(const Text& message);
 std::vector<std::byte> encode(const Join& message);
 std::vector<std::byte> encode(const Roster& message);
+std::vector<std::byte> encode(const Heartbeat& message);
 std::vector<std::byte> encode(const Leave& message);
 std::vector<std::byte> encode(const Barrier& message);
 std::vector<std::byte> encode(const Stalled& message);
@@ -186,6 +195,7 @@ Result<Declare> decode_declare(std::span<const std::byte> bytes);
 Result<Text> decode_text(std::span<const std::byte> bytes);
 Result<Join> decode_join(std::span<const std::byte> bytes);
 Result<Roster> decode_roster(std::span<const std::byte> bytes);
+Result<Heartbeat> decode_heartbeat(std::span<const std::byte> bytes);
 Result<Leave> decode_leave(std::span<const std::byte> bytes);
 Result<Barrier> decode_barrier(std::span<const std::byte> bytes);
 Result<Stalled> decode_stalled(std::span<const std::byte> bytes);

@@ -57,12 +57,13 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   return join;
 }
 
-Member::Member(wire::Join join, const Config& config)
+Member::Member(wire::Join join, const Config& config, Timeline* timeline)
     : join_(std::move(join)),
       timeout_(config.timeout),
       scheduler_{config.job.scheduler_host, config.job.scheduler_port},
       job_id_(config.job.job_id),
-      scheduler_text_("scheduler at " + scheduler_.text()) {
+      scheduler_text_("scheduler at " + scheduler_.text()),
+      timeline_(timeline) {
   if (join_.role == Role::kWorker) rank_ = join_.wanted_rank;
 }
 
@@ -175,7 +176,12 @@ void Member::send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput&
 
 void Member::send_heartbeat(TimeNs now, MemberOutput& out) {
   next_heartbeat_ns_ = up_ ? now + timeout_.heartbeat_ns() : kNever;
-  send(wire::Kind::kHeartbeat, {}, out);
+  std::vector<std::byte> question;
+  if (timeline_ != nullptr) {
+    question =
+        wire::encode(wire::Heartbeat{.sent_ns = static_cast<std::uint64_t>(timeline_->now())});
+  }
+  send(wire::Kind::kHeartbeat, std::move(question), out);
 }
 
 void Member::send_barrier(MemberOutput& out) {
@@ -208,7 +214,7 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
   known_ = true;
   switch (header.kind) {
     case wire::Kind::kHeartbeat:
-      return;
+      return on_heartbeat(payload, now, out);
     case wire::Kind::kRoster:
       return on_roster(payload, now, out);
     case wire::Kind::kBarrierDone:
@@ -230,6 +236,15 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
     default:
       return on_malformed(fault("a message that schedulers do not send"), now, out);
   }
+}
+
+void Member::on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {
+  if (timeline_ == nullptr) return;
+  const Result<wire::Heartbeat> heartbeat = wire::decode_heartbeat(payload);
+  if (!heartbeat.is_ok()) return on_malformed(heartbeat.status(), now, out);
+  if (heartbeat.value().echo_ns == 0) return;
+  timeline_->clock_sample(static_cast<TimeNs>(heartbeat.value().echo_ns),
+                          static_cast<TimeNs>(heartbeat.value().sent_ns), timeline_->now());
 }
 
 void Member::on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {

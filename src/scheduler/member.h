@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/timeline.h"
 #include "net/transport.h"
 #include "net/wire.h"
 
@@ -66,8 +67,9 @@ wire::Join make_join(const Config& config, Role role, std::string host,
 
 class Member {
  public:
-  // Uses config.job (scheduler's address, job id) and config.timeout.
-  Member(wire::Join join, const Config& config);
+  // Uses config.job (scheduler's address, job id) and config.timeout. With a timeline it asks the scheduler for the time
+  // with each heartbeat, and the timeline gets the answers.
+  Member(wire::Join join, const Config& config, Timeline* timeline = nullptr);
 
   // ---- from the network. A core that answers kConnect says so with on_connecting: the peer of the
   // attempt, or the status with which it failed at once. Events of other peers must not be passed.
@@ -124,6 +126,7 @@ class Member {
   const Endpoint scheduler_;
   const std::array<std::byte, 16> job_id_;
   const std::string scheduler_text_;
+  Timeline* const timeline_;
 
   void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput& out);
   void send_heartbeat(TimeNs now, MemberOutput& out);
@@ -135,6 +138,7 @@ class Member {
   void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
   void note_refusal(TimeNs now, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
+  void on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
   void on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
   void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                 MemberOutput& out);

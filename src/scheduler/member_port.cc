@@ -9,10 +9,11 @@
 namespace byteps {
 
 MemberPort::MemberPort(wire::Join join, const Config& config, Transport& transport,
-                       FlightRecorder* flight)
+                       FlightRecorder* flight, Timeline* timeline)
     : transport_(transport),
       flight_(flight),
-      member_(std::move(join), config),
+      timeline_(timeline),
+      member_(std::move(join), config, timeline),
       outbox_(transport) {}
 
 bool MemberPort::handle(const Event& event, TimeNs now) {
@@ -128,10 +129,10 @@ void MemberPort::record_roster(const wire::Roster& roster) const {
 }
 
 std::vector<MemberEvent> MemberPort::take_events() {
-  if (flight_ != nullptr) {
-    for (const MemberEvent& event : out_.events) {
-      if (event.kind == MemberEvent::Kind::kRoster) record_roster(event.roster);
-    }
+  for (const MemberEvent& event : out_.events) {
+    if (event.kind != MemberEvent::Kind::kRoster) continue;
+    if (flight_ != nullptr) record_roster(event.roster);
+    if (timeline_ != nullptr) timeline_->set_rank(event.roster.your_rank);
   }
   return std::exchange(out_.events, {});
 }

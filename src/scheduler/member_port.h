@@ -18,9 +18,10 @@ namespace byteps {
 
 class MemberPort {
  public:
-  // The Transport must outlive the port, and so must the recorder, which gets all that is said but heartbeats.
+  // The Transport must outlive the port, and so must the recorder, which gets all that is said but heartbeats, and the
+  // timeline, which gets the rank and what the scheduler's clock says.
   MemberPort(wire::Join join, const Config& config, Transport& transport,
-             FlightRecorder* flight = nullptr);
+             FlightRecorder* flight = nullptr, Timeline* timeline = nullptr);
 
   // True: the event belonged to the connection with the scheduler and is dealt with.
   bool handle(const Event& event, TimeNs now);
@@ -53,6 +54,7 @@ class MemberPort {
 
   Transport& transport_;
   FlightRecorder* const flight_;
+  Timeline* const timeline_;
   std::string last_down_;   // recorded, and no connection since
   TimeNs due_ns_ = kNever;  // when tick() wanted to be called again
   Member member_;

@@ -87,7 +87,7 @@ void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const
   if (phase_ == Phase::kEnding) return;
   switch (header.kind) {
     case wire::Kind::kHeartbeat:
-      return on_heartbeat(seat, header.epoch, out);
+      return on_heartbeat(peer, seat, header, payload, now, out);
     case wire::Kind::kBarrier:
       return on_barrier(peer, seat, header, payload, out);
     case wire::Kind::kStalled:
@@ -139,7 +139,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (phase_ == Phase::kGathering) return try_complete(now, out);
   if (!seat.in_roster) return;
   catch_up(seat, out);
-  on_heartbeat(seat, header.epoch, out);
+  note_epoch(seat, header.epoch, out);
 }
 
 // Someone new, after the end.
@@ -393,7 +393,20 @@ void RosterKeeper::erase(Arrival arrival, TimeNs now) {
 
 // ---- the other messages ----
 
-void RosterKeeper::on_heartbeat(Seat& seat, Epoch epoch, Outputs& out) {
+void RosterKeeper::on_heartbeat(PeerId peer, Seat& seat, const wire::Header& header,
+                                std::span<const std::byte> payload, TimeNs now, Outputs& out) {
+  const Result<wire::Heartbeat> heartbeat = wire::decode_heartbeat(payload);
+  if (!heartbeat.is_ok()) return on_malformed(peer, heartbeat.status(), out);
+  if (heartbeat.value().sent_ns != 0) {
+    const wire::Heartbeat answer{.sent_ns = static_cast<std::uint64_t>(now),
+                                 .echo_ns = heartbeat.value().sent_ns};
+    send(peer, wire::Kind::kHeartbeat, WorkerRank(), wire::encode(answer), out);
+  }
+  note_epoch(seat, header.epoch, out);
+}
+
+// The epoch that a member works in, as it says.
+void RosterKeeper::note_epoch(Seat& seat, Epoch epoch, Outputs& out) {
   if (!seat.in_roster || (epoch != epoch_ && !PLANTED(epoch_not_fenced))) return;
   seat.applied = epoch_;
   try_run(out);

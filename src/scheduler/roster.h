@@ -132,7 +132,9 @@ class RosterKeeper {
   // Messages.
   void on_join(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                TimeNs now, Outputs& out);
-  void on_heartbeat(Seat& seat, Epoch epoch, Outputs& out);
+  void note_epoch(Seat& seat, Epoch epoch, Outputs& out);
+  void on_heartbeat(PeerId peer, Seat& seat, const wire::Header& header,
+                    std::span<const std::byte> payload, TimeNs now, Outputs& out);
   void on_leave(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, Outputs& out);
   void on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,

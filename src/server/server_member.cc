@@ -23,7 +23,7 @@ ServerMember::ServerMember(const Config& config, Transport& transport, std::stri
       notices_(notices),
       log_(std::move(log)),
       port_(make_join(config, Role::kServer, std::move(host), std::move(shard_endpoints)), config,
-            transport, log_.flight()),
+            transport, log_.flight(), log_.timeline()),
       events_(kEventBatch),
       to_post_(shards_.size()),
       applied_(shards_.size(), false) {}

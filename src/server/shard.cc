@@ -15,13 +15,14 @@ namespace {
 
 constexpr TimeNs kNoticeRetryNs = kMillisecond;
 
-ShelfSettings shelf_settings(const Config& config) {
+ShelfSettings shelf_settings(const Config& config, TimelineLane* timeline) {
   ShelfSettings settings;
   settings.wanted_ns = config.timeout.wanted_ns;
   settings.missing_ns = config.timeout.first_notice_ns / 2;  // workers give notice after that
   settings.missing_every_ns = config.timeout.notice_every_ns;
   settings.memory_bytes_max = config.memory_bytes_max / std::max(1U, config.shard_count);
   settings.deterministic = config.deterministic;
+  settings.timeline = timeline;
   return settings;
 }
 
@@ -57,7 +58,8 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
       inbox_(inbox),
       outbox_(outbox),
       log_(std::move(log)),
-      shelf_(shelf_settings(config), pool_),
+      timeline_(log_.timeline() == nullptr ? nullptr : &log_.timeline()->open_lane()),
+      shelf_(shelf_settings(config, timeline_), pool_),
       events_(kEventBatch) {
   self_.role = Role::kServer;
   self_.job_id = config.job.job_id;
@@ -191,6 +193,7 @@ void Shard::up(const Event& event) {
   connection_of(event.peer)->served = true;
   links_[worker.value].peer = event.peer;
   links_[worker.value].up = true;
+  links_[worker.value].backlog_since_ns = 0;
   record_link("up", worker, {});
   shelf_.connect(worker, out_);
   deliver();
@@ -238,6 +241,7 @@ void Shard::sent(const Event& event) {
   if (connection == nullptr || !connection->served) return;
   Link& link = links_[connection->worker.value];
   while (!link.queue.empty() && send(link, link.queue.front())) link.queue.pop();
+  if (link.backlog_since_ns != 0 && link.queue.empty()) record_backlog(link, connection->worker);
 }
 
 void Shard::down(const Event& event) {
@@ -360,6 +364,7 @@ void Shard::post(WorkerRank worker, Message&& message) {
     return end(worker, {Code::kTimeout, text});
   }
   if (PLANTED(answer_dropped_when_full)) return;
+  if (timeline_ != nullptr && link.queue.empty()) begin_backlog(link, message);
   link.queue.push(std::move(message));
 }
 
@@ -413,6 +418,24 @@ void Shard::record_declare(const wire::Header& header, std::span<const std::byte
                .bytes = declare.value().total_bytes,
                .text = declare.value().name,
                .at_ns = now_});
+}
+
+// ---- the timeline
+
+void Shard::begin_backlog(Link& link, const Message& message) const {
+  const bool traced = message.header.kind == wire::Kind::kAnswer &&
+                      timeline_->timeline().traces(message.header.round);
+  link.backlog_since_ns = traced ? timeline_->timeline().now() : 0;
+}
+
+void Shard::record_backlog(Link& link, WorkerRank worker) const {
+  TimelineRecord record{};
+  record.kind = TimelineRecord::Kind::kBacklog;
+  record.shard = index_.value;
+  record.worker = worker.value;
+  record.at_ns[TimelineRecord::kBegan] = std::exchange(link.backlog_since_ns, 0);
+  record.at_ns[TimelineRecord::kEnded] = timeline_->timeline().now();
+  timeline_->add(record);
 }
 
 void Shard::warn(Misdeed misdeed, const std::string& text) {

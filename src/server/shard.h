@@ -115,6 +115,7 @@ class Shard final : public Actor {
     PeerId peer;
     bool up = false;
     Queue queue;
+    TimeNs backlog_since_ns = 0;  // for the timeline: the queue is not empty since; 0: not recorded
   };
 
   std::size_t take_commands();
@@ -141,6 +142,8 @@ class Shard final : public Actor {
   void record_link(const char* kind, WorkerRank worker, std::string_view why) const;
   void record_declare(const wire::Header& header, std::span<const std::byte> payload) const;
   void notify(ShardNotice::Kind kind, Status why);
+  void begin_backlog(Link& link, const Message& message) const;
+  void record_backlog(Link& link, WorkerRank worker) const;
   void warn(Misdeed misdeed, const std::string& text);
   void post_notices();
 
@@ -150,6 +153,7 @@ class Shard final : public Actor {
   Mailbox<ShardCommand>& inbox_;
   Mailbox<ShardNotice>& outbox_;
   const Log log_;
+  TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.
   BufferPool pool_;  // first: it outlives all refs

@@ -11,6 +11,7 @@
 #include "base/planted.h"
 #include "scheduler/phrases.h"
 #include "server/declaration.h"
+#include "server/part_timeline.h"
 
 namespace byteps {
 namespace {
@@ -65,6 +66,8 @@ struct Shelf::Part {
   TimeNs alarm_due_ns = kNever;    // kNever: none is set
   std::uint32_t wanted_count = 0;  // how often contributions were asked for ...
   Round wanted_round;              // ... in this round
+
+  std::unique_ptr<PartTimeline> timeline;  // null: none is recorded
 };
 
 struct Shelf::Tensor {
@@ -359,6 +362,11 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
     part->added.assign(frame_count, 0);
     part->held.resize(frame_count * facts_.worker_count);
   }
+  if (settings_.timeline != nullptr) {
+    part->timeline = std::make_unique<PartTimeline>(*settings_.timeline, tensor.key, index,
+                                                    part->bytes, frame_count);
+    settings_.timeline->timeline().set_name(tensor.key, tensor.declared.name);
+  }
   Part& made = *(tensor.parts[index] = std::move(part));
   record_bytes_ += made.record_bytes;
   parts_.insert(tensor.key, index, &made);
@@ -386,6 +394,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
   Frame& frame = part.frames[frame_index];
   const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
+  const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
   if (!payload.empty()) {
     if (part.tensor->in_order) {
@@ -394,6 +403,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
       add(part, frame, payload);
     }
   }
+  if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);
   if (frame.contributed++ == 0) {
     if (PLANTED(last_sum_forgotten)) frame.finished = {};
@@ -466,6 +476,7 @@ void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   for (WorkerRank to(0); to.value < facts_.worker_count; ++to.value) {
     answer(part, frame_index, to, part.landings[to.value], out);
   }
+  if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
 }
 
 // The finished sum of one frame to one worker.

@@ -41,6 +41,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
+#include "base/timeline.h"
 #include "kernels/kernels.h"
 #include "net/wire.h"
 #include "server/part_map.h"
@@ -118,6 +119,7 @@ struct ShelfSettings {
   // Bytes lent by the pool, and of the records of parts; a tensor that needs more is spoiled.
   std::size_t memory_bytes_max = SIZE_MAX;
   KernelSet kernels = best_kernels();
+  TimelineLane* timeline = nullptr;  // null: none is recorded
 };
 
 // Facts of an epoch, from the roster.

@@ -142,6 +142,7 @@ void Pipeline::start(TensorIndex index) {
     state.answered_frames = 0;
     open_gate(index, part);
   }
+  if (timeline_) timeline_->on_started(index, tensor);
 }
 
 // What shards wanted before the tensor was submitted here for the first time.
@@ -231,6 +232,7 @@ void Pipeline::finish_well(TensorIndex index) {
   if (is_root(tensor) && !op.output.empty() && op.input.data() != op.output.data()) {
     std::memcpy(op.output.data(), op.input.data(), op.output.size());
   }
+  if (timeline_) timeline_->on_done(index, tensor, op.submitted_ns);
   const bool once = op.once;
   end_op(std::exchange(tensor.active, kNoOp), Status::ok());
   ++tensor.round.value;
@@ -382,6 +384,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   answers_came_ = true;
   tensor.set_answered(part, frame);
   ++state.answered_frames;
+  if (timeline_) timeline_->on_answered(index, tensor, part);
   if (frame < state.next_frame) {
     shards_[shard.value].gate.on_answered(cost(bytes));
   } else {
@@ -389,6 +392,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   }
   if (state.answered_frames == tensors_.frame_count(tensor, part)) {
     ++tensor.finished_parts;
+    if (timeline_) timeline_->on_part_done(index, tensor, part);
     settle(index);
   }
   return Status::ok();
@@ -554,6 +558,7 @@ void Pipeline::pop() {
       ++state.next_frame;
       state.sent_frames = std::max(state.sent_frames, state.next_frame);
       advance(tensor, staged_part_);
+      if (timeline_) timeline_->on_sent(staged_tensor_, tensor, staged_part_);
       break;
     }
   }

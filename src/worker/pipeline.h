@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +37,7 @@
 #include "worker/gate.h"
 #include "worker/handles.h"
 #include "worker/tensor_table.h"
+#include "worker/timeline.h"
 
 namespace byteps {
 
@@ -61,6 +63,7 @@ struct PipelineConfig {
       3 * kSecond;  // patience with what a worker that left may owe, see on_worker_left()
   TimeNs first_notice_ns = 5 * kSecond;
   TimeNs notice_every_ns = 10 * kSecond;
+  TimelineLane* timeline = nullptr;  // null: none is recorded
 };
 
 // What the shell has to do, in this order.
@@ -241,6 +244,8 @@ class Pipeline {
   TimeNs next_deadline_ = kNever;
   std::vector<PipelineOutput> outputs_;
   PipelineCounters counters_;
+  const std::unique_ptr<WorkerTimeline> timeline_ =  // null: none is recorded
+      WorkerTimeline::make(config_.timeline);
 
   // between front() and pop()
   Staged staged_ = Staged::kNothing;

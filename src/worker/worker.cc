@@ -32,7 +32,7 @@ Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, con
       door_(door),
       log_(log),
       port_(make_join(config, Role::kWorker, own_name(config, std::move(host)), {}), config,
-            transport, log.flight()),
+            transport, log.flight(), log.timeline()),
       events_(kEventsPerTurn) {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
 }
@@ -313,6 +313,12 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   pipeline.departed_ns = config_.timeout.silence_ns() + config_.timeout.heartbeat_ns();
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
+  if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {
+    std::vector<std::uint32_t> server_of_shard;
+    for (const ShardPlace& place : places) server_of_shard.push_back(place.server.value);
+    timeline->set_servers(std::move(server_of_shard));
+    pipeline.timeline = &timeline->open_lane();
+  }
   pipeline_ = std::make_unique<Pipeline>(pipeline);
 
   for (const wire::RosterMember& member : roster.members) {

@@ -1,0 +1,159 @@
+// Timeline: when each part of each tensor passed which stage, for a few rounds (BYTEPS_TRACE_ON, docs/timeline.md).
+//
+// Built in app/, which also gives it a clock and writes the file; Log carries it to the Actors. Each Actor opens a lane
+// and adds records to it. Who has no timeline has a null pointer, and asks nothing more of it.
+//
+//   L1 A lane is added to by one thread. Its memory is taken once and untouched until used; when it is full, further
+//      records are counted and dropped.
+//   L2 Any thread may read what a lane has, at any time: records are published one by one and never change.
+//   L3 Times are those of the process's monotonic clock. offset() says what to add to get the scheduler's.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock_offset.h"
+#include "base/ids.h"
+#include "base/time.h"
+
+namespace byteps {
+
+// One record; which of its times mean what depends on the kind. A time that was not seen is 0.
+struct TimelineRecord {
+  enum class Kind : std::uint8_t {
+    kOperation,  // worker: one round of a tensor, from its submission to its end
+    kPart,       // worker: one part of it
+    kSum,        // shard: one part of it
+    kBacklog,    // shard: answers to `worker` waited, because its connection took no more
+  };
+  enum At : std::uint8_t {
+    // kOperation
+    kSubmitted = 0,
+    kStarted,  // the round before it has ended
+    kDone,
+    // kPart
+    kQueued = 0,   // at the gate of its shard
+    kFirstSent,    // the transport took its first frame
+    kLastSent,     // ... and its last
+    kFirstAnswer,  // of a frame
+    kLastAnswer,
+    // kSum
+    kFirstCame = 0,     // the first frame, of the first worker
+    kLastButOneCame,    // ... of the last worker but one
+    kLastCame,          // ... of the last worker
+    kFirstFrameSummed,  // and answered, as is each frame that all have contributed to
+    kLastFrameSummed,
+    // kBacklog
+    kBegan = 0,
+    kEnded,
+  };
+  TimeNs at_ns[5];
+  std::uint64_t key;
+  std::uint64_t bytes;
+  TimeNs busy_ns;  // kSum: of it was spent summing, estimated from some of the frames
+  std::uint32_t part;
+  std::uint32_t round;
+  std::uint32_t shard;         // kPart: of all shards; kSum, kBacklog: of this server's
+  std::uint32_t worker;        // kSum: who came last; kBacklog
+  std::uint32_t first_worker;  // kSum
+  Kind kind;
+};
+
+class Timeline;
+
+// The records of one Actor.
+class TimelineLane {
+ public:
+  TimelineLane(Timeline& timeline, std::size_t capacity);
+  TimelineLane(const TimelineLane&) = delete;
+  TimelineLane& operator=(const TimelineLane&) = delete;
+
+  Timeline& timeline() const { return timeline_; }
+
+  // The thread that owns the lane.
+  void add(const TimelineRecord& record) {
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    if (count == capacity_) {
+      dropped_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    records_[count] = record;
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+  // Any thread.
+  std::span<const TimelineRecord> records() const {
+    return {records_.get(), count_.load(std::memory_order_acquire)};
+  }
+  std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+
+ private:
+  Timeline& timeline_;
+  const std::size_t capacity_;
+  std::unique_ptr<TimelineRecord[]> records_;  // not set to anything before it is used
+  std::atomic<std::size_t> count_{0};
+  std::atomic<std::uint64_t> dropped_{0};
+};
+
+class Timeline {
+ public:
+  using Clock = std::function<TimeNs()>;
+  static constexpr std::size_t kRecordsMax = std::size_t{1} << 19;  // of a lane: 42 MB
+  static constexpr std::size_t kNamesMax = std::size_t{1} << 17;
+
+  // Rounds `first` to `last` of each tensor, both included, are recorded.
+  Timeline(Round first, Round last, Clock clock, std::size_t records_max = kRecordsMax);
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  bool traces(Round round) const { return first_ <= round && round <= last_; }
+  Round first() const { return first_; }
+  Round last() const { return last_; }
+  TimeNs now() const { return clock_(); }
+
+  // Any thread. The lane lives as long as the timeline.
+  TimelineLane& open_lane();
+  void set_name(Key key, std::string_view name);
+  // From the roster; the last word counts. `server_of_shard` only at workers.
+  void set_rank(std::uint32_t rank);
+  void set_servers(std::vector<std::uint32_t> server_of_shard);
+  void clock_sample(TimeNs asked_ns, TimeNs theirs_ns, TimeNs answered_ns);
+
+  // For the writer.
+  std::size_t record_count() const;
+  struct Facts {
+    std::optional<std::uint32_t> rank;
+    std::vector<std::uint32_t> server_of_shard;
+    std::map<Key, std::string> names;
+    std::optional<ClockOffset::Estimate> offset;  // to the scheduler's clock
+    std::vector<const TimelineLane*> lanes;
+  };
+  Facts facts() const;
+
+ private:
+  // constant
+  const Round first_;
+  const Round last_;
+  const Clock clock_;
+  const std::size_t records_max_;
+
+  // shared
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<std::unique_ptr<TimelineLane>> lanes_;
+  std::map<Key, std::string> names_;
+  std::optional<std::uint32_t> rank_;
+  std::vector<std::uint32_t> server_of_shard_;
+  ClockOffset offset_;
+};
+
+}  // namespace byteps

@@ -1,0 +1,66 @@
+#include "worker/timeline.h"
+
+#include <algorithm>
+
+namespace byteps {
+
+void WorkerTimeline::on_started(TensorIndex index, const Tensor& tensor) {
+  Timeline& timeline = lane_.timeline();
+  if (!timeline.traces(tensor.round)) return;
+  if (tensor.round == timeline.first()) timeline.set_name(tensor.key, tensor.name);
+  if (rounds_.size() <= index) rounds_.resize(index + 1);
+  rounds_[index].started_ns = timeline.now();
+  rounds_[index].parts.assign(tensor.parts.size(), Times{});
+}
+
+void WorkerTimeline::on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
+  if (!traces(index, tensor)) return;
+  const bool all_sent = tensor.parts[part].ticket == Gate::kNoTicket;
+  Times& times = rounds_[index].parts[part];
+  if (times.first_sent_ns != 0 && !all_sent) return;
+  const TimeNs now = lane_.timeline().now();
+  if (times.first_sent_ns == 0) times.first_sent_ns = now;
+  if (all_sent) times.last_sent_ns = now;
+}
+
+void WorkerTimeline::on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
+  if (!traces(index, tensor)) return;
+  Times& times = rounds_[index].parts[part];
+  if (times.first_answer_ns == 0) times.first_answer_ns = lane_.timeline().now();
+}
+
+void WorkerTimeline::on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
+  if (!traces(index, tensor)) return;
+  const Times& times = rounds_[index].parts[part];
+  const bool one_answer = tensor.parts[part].answered_frames == 1;
+  TimelineRecord record{};
+  record.kind = TimelineRecord::Kind::kPart;
+  record.key = tensor.key.value;
+  record.part = part;
+  record.round = tensor.round.value;
+  record.shard = tensor.parts[part].shard.value;
+  record.at_ns[TimelineRecord::kQueued] = rounds_[index].started_ns;
+  record.at_ns[TimelineRecord::kFirstSent] = times.first_sent_ns;
+  // Answered before it was sent for the last time: on an earlier connection.
+  record.at_ns[TimelineRecord::kLastSent] =
+      times.last_sent_ns == 0 ? times.first_sent_ns : times.last_sent_ns;
+  record.at_ns[TimelineRecord::kFirstAnswer] = times.first_answer_ns;
+  record.at_ns[TimelineRecord::kLastAnswer] =
+      one_answer ? times.first_answer_ns : lane_.timeline().now();
+  lane_.add(record);
+}
+
+void WorkerTimeline::on_done(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns) {
+  if (!traces(index, tensor)) return;
+  TimelineRecord record{};
+  record.kind = TimelineRecord::Kind::kOperation;
+  record.key = tensor.key.value;
+  record.round = tensor.round.value;
+  record.bytes = tensor.spec.total_bytes;
+  record.at_ns[TimelineRecord::kSubmitted] = submitted_ns;
+  record.at_ns[TimelineRecord::kStarted] = rounds_[index].started_ns;
+  record.at_ns[TimelineRecord::kDone] = lane_.timeline().now();
+  lane_.add(record);
+}
+
+}  // namespace byteps

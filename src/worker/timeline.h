@@ -1,0 +1,55 @@
+// WorkerTimeline: what the pipeline tells of the parts of the rounds that are recorded (base/timeline.h). The pipeline
+// calls it where a part passes from one stage to the next (stages.h); the clock is read here, and only for such rounds.
+//
+// A part that is sent again on a new connection keeps its first times of sending and answer, and gets new last ones.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/time.h"
+#include "base/timeline.h"
+#include "worker/tensor_table.h"
+
+namespace byteps {
+
+class WorkerTimeline {
+ public:
+  explicit WorkerTimeline(TimelineLane& lane) : lane_(lane) {}
+  static std::unique_ptr<WorkerTimeline> make(TimelineLane* lane) {
+    return lane == nullptr ? nullptr : std::make_unique<WorkerTimeline>(*lane);
+  }
+
+  // A round begins: all its parts wait at their gates.
+  void on_started(TensorIndex index, const Tensor& tensor);
+  // The transport took a frame of this part.
+  void on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part);
+  // A frame of this part was answered.
+  void on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part);
+  // All were.
+  void on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part);
+  // The round has ended well.
+  void on_done(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns);
+
+ private:
+  struct Times {
+    TimeNs first_sent_ns = 0;
+    TimeNs last_sent_ns = 0;
+    TimeNs first_answer_ns = 0;
+  };
+  struct Round {
+    TimeNs started_ns = 0;
+    std::vector<Times> parts;
+  };
+  // False: this round is not recorded.
+  bool traces(TensorIndex index, const Tensor& tensor) const {
+    return lane_.timeline().traces(tensor.round) && index < rounds_.size() &&
+           rounds_[index].parts.size() == tensor.parts.size();
+  }
+
+  TimelineLane& lane_;
+  std::vector<Round> rounds_;  // by TensorIndex, of tensors that were recorded
+};
+
+}  // namespace byteps
