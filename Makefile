@@ -43,12 +43,16 @@ fuzz:       ## all fuzz targets from their kept corpora, FUZZ_SECONDS (60) each;
 soak: setup ## half an hour of real jobs, something killed or stopped every 15 s; SOAK_MINUTES=5 is shorter
 	@$(VENV)/python tools/soak
 
-bench: setup ## build and run the benchmarks
+bench: setup ## BytePS and its rivals on shaped networks, beside the physical limits; needs root
 	@build/release/bin/kernels_bench
 	@build/release/bin/shelf_bench
 	@build/release/bin/transport_bench 1
-	@$(VENV)/python bench/push_pull.py --record
+	@$(VENV)/python bench/run.py
 	@build/release/bin/byteps_sim --seeds 1000
+
+.PHONY: bench-quick
+bench-quick: setup ## the same for a few scenarios, in under four minutes
+	@$(VENV)/python bench/run.py --quick
 
 format:     ## clang-format on all C and C++ files
 	@clang-format -i $(SOURCES)

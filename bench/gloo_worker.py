@@ -1,6 +1,8 @@
-"""One worker of the rival: torch.distributed all_reduce over gloo.
+"""One worker of a rival: torch.distributed all_reduce over gloo. Rounds and output as in push_pull_worker.c.
 
-Usage: gloo_worker.py BYTES ROUNDS TENSORS RANK SIZE PORT
+Usage: gloo_worker.py RANK SIZE ADDRESS PORT INTERFACE OPERATIONS BYTES...
+
+BYTES: one number per tensor. Lists of many tensors come in buckets here, as DistributedDataParallel makes them.
 """
 
 import os
@@ -12,22 +14,24 @@ import torch.distributed as dist
 
 
 def main():
-    total, rounds, tensors, rank, size, port = map(int, sys.argv[1:7])
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+    rank, size = int(sys.argv[1]), int(sys.argv[2])
+    os.environ.update(MASTER_ADDR=sys.argv[3], MASTER_PORT=sys.argv[4], GLOO_SOCKET_IFNAME=sys.argv[5])
+    operations, sizes = int(sys.argv[6]), [int(word) for word in sys.argv[7:]]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size)
-    values = [torch.empty(total // tensors // 4) for _ in range(tensors)]
-    for number in range(rounds + 1):
-        for value in values:
+    values = [[torch.empty(bytes_ // 4) for bytes_ in sizes] for _ in range(operations)]
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        for value in (tensor for one in values for tensor in one):
             value.fill_(rank + 1.0)
         dist.barrier()
-        start = time.monotonic()
-        for work in [dist.all_reduce(value, async_op=True) for value in values]:
-            work.wait()
-        end = time.monotonic()
-        assert all((value == size * (size + 1) / 2).all() for value in values)
-        if number > 0:
-            print(f"{start:.9f} {end:.9f}", flush=True)
+        cpu, start = time.process_time(), time.monotonic()
+        for one in values:
+            for work in [dist.all_reduce(value, async_op=True) for value in one]:
+                work.wait()
+        end, used = time.monotonic(), time.process_time() - cpu
+        assert all((value == size * (size + 1) / 2).all() for one in values for value in one), "a wrong sum"
+        print(f"{start:.9f} {end:.9f} {end:.9f} {used:.9f}", flush=True)
     dist.destroy_process_group()
 
 

@@ -1,68 +1,203 @@
-/* One worker of the push_pull benchmark (bench/push_pull.py starts several): sums one tensor again and again, in place,
- * and prints each round's seconds. Usage: push_pull_worker BYTES ROUNDS TENSORS */
+/* One worker of the benchmarks (bench/run.py starts several): sums tensors again and again, in place, over the C ABI.
+ *
+ *   push_pull_worker --bytes N [--tensors T]    T tensors of N/T bytes of fp32
+ *   push_pull_worker --list FILE                one tensor per line: NAME ELEMENTS, the first layer first
+ *     --operations K     a round is so many operations, one after the other (latency); default 1
+ *     --priorities 0|1   1 (default): the first layer first; 0: all alike
+ *     --forward          pushes the first layer first; without it the last, as backward produces gradients
+ *     --late-ms L        starts each round so much later than the others
+ *     --stagger          each rank begins at another tensor, so that no two push in the same order
+ *
+ * Says "ready" when it has joined. Each line it reads is one round; for it, it prints
+ *     START END FIRST CPU
+ * seconds of CLOCK_MONOTONIC (which network namespaces share): when it began, when all sums were there, when the first
+ * layer's was; and the CPU seconds it used in between. Every sum is checked. Leaves at the end of its input. */
 #include <byteps/byteps.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-static double seconds(void) {
+typedef struct options {
+  const char* list;
+  size_t bytes;
+  size_t tensors;
+  int operations;
+  int priorities;
+  int forward;
+  int stagger;
+  int late_ms;
+} options;
+
+typedef struct tensors {
+  size_t count;
+  size_t elements; /* of all */
+  char (*names)[256];
+  size_t* offset; /* elements before each */
+  size_t* length;
+  byteps_handle* handles;
+} tensors;
+
+static double seconds(clockid_t clock) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void check(int code, const byteps_error* error) {
-  if (code == BYTEPS_OK) return;
-  fprintf(stderr, "push_pull_worker: %s\n", error->message);
+static void fail(const char* message) {
+  fprintf(stderr, "push_pull_worker: %s\n", message);
   exit(1);
 }
 
-int main(int argc, char** argv) {
-  if (argc != 4) {
-    fprintf(stderr, "usage: %s BYTES ROUNDS TENSORS\n", argv[0]);
-    return 2;
+static void check(int code, const byteps_error* error) {
+  if (code != BYTEPS_OK) fail(error->message);
+}
+
+static void* memory(size_t bytes) {
+  void* found = malloc(bytes);
+  if (found == NULL) fail("no memory");
+  return found;
+}
+
+static options parse(int argc, char** argv) {
+  options out = {.tensors = 1, .operations = 1, .priorities = 1};
+  for (int i = 1; i < argc; ++i) {
+    const char* name = argv[i];
+    if (strcmp(name, "--forward") == 0) {
+      out.forward = 1;
+      continue;
+    }
+    if (strcmp(name, "--stagger") == 0) {
+      out.stagger = 1;
+      continue;
+    }
+    if (i + 1 == argc)
+      fail("an option without its value, or unknown; the source says which there are");
+    const char* value = argv[++i];
+    if (strcmp(name, "--list") == 0) {
+      out.list = value;
+    } else if (strcmp(name, "--bytes") == 0) {
+      out.bytes = strtoull(value, NULL, 10);
+    } else if (strcmp(name, "--tensors") == 0) {
+      out.tensors = strtoull(value, NULL, 10);
+    } else if (strcmp(name, "--operations") == 0) {
+      out.operations = atoi(value);
+    } else if (strcmp(name, "--priorities") == 0) {
+      out.priorities = atoi(value);
+    } else if (strcmp(name, "--late-ms") == 0) {
+      out.late_ms = atoi(value);
+    } else {
+      fail("unknown option; the source says which there are");
+    }
   }
-  const size_t bytes = strtoull(argv[1], NULL, 10);
-  const int rounds = atoi(argv[2]);
-  const size_t tensors = strtoull(argv[3], NULL, 10);
-  const size_t count = bytes / tensors / sizeof(float);
+  if (out.tensors == 0 || out.operations <= 0) fail("at least one tensor and one operation");
+  if (out.list == NULL && out.bytes / out.tensors < sizeof(float)) fail("--list FILE or --bytes N");
+  return out;
+}
+
+static void reserve(tensors* all, size_t count) {
+  all->names = memory(count * sizeof *all->names);
+  all->offset = memory(count * sizeof *all->offset);
+  all->length = memory(count * sizeof *all->length);
+  all->handles = memory(count * sizeof *all->handles);
+}
+
+static tensors read_list(const char* path) {
+  FILE* file = fopen(path, "r");
+  if (file == NULL) fail("the list cannot be opened");
+  size_t lines = 0;
+  for (int c = getc(file); c != EOF; c = getc(file)) lines += c == '\n';
+  rewind(file);
+  tensors all = {0};
+  reserve(&all, lines);
+  while (all.count < lines &&
+         fscanf(file, "%255s %zu", all.names[all.count], &all.length[all.count]) == 2) {
+    all.offset[all.count] = all.elements;
+    all.elements += all.length[all.count++];
+  }
+  fclose(file);
+  if (all.count != lines || lines == 0) fail("a line of the list is not NAME ELEMENTS");
+  return all;
+}
+
+static tensors equal_tensors(size_t bytes, size_t count) {
+  tensors all = {0};
+  reserve(&all, count);
+  for (; all.count < count; ++all.count) {
+    snprintf(all.names[all.count], sizeof all.names[0], "bench.%zu", all.count);
+    all.length[all.count] = bytes / count / sizeof(float);
+    all.offset[all.count] = all.elements;
+    all.elements += all.length[all.count];
+  }
+  return all;
+}
+
+static void push_one(byteps_job* job, tensors* all, size_t index, float* values,
+                     const options* how) {
+  byteps_error error = {0};
+  byteps_tensor tensor = {0};
+  tensor.struct_bytes = sizeof tensor;
+  tensor.name = all->names[index];
+  tensor.dtype = BYTEPS_FLOAT32;
+  tensor.operation = BYTEPS_SUM;
+  tensor.input = tensor.output = values + all->offset[index];
+  tensor.element_count = all->length[index];
+  tensor.priority = how->priorities ? -(int32_t)index : 0;
+  check(byteps_push_pull(job, &tensor, &all->handles[index], &error), &error);
+}
+
+/* Pushes all, waits for all, the first layer first; returns when its sum was there. */
+static double operate(byteps_job* job, tensors* all, float* values, const options* how) {
+  byteps_error error = {0};
+  const size_t from = how->stagger ? all->count * byteps_rank(job) / byteps_size(job) : 0;
+  for (size_t i = 0; i < all->count; ++i) {
+    const size_t at = (i + from) % all->count;
+    push_one(job, all, how->forward ? at : all->count - 1 - at, values, how);
+  }
+  double first = 0;
+  for (size_t i = 0; i < all->count; ++i) {
+    check(byteps_wait(job, all->handles[i], -1, &error), &error);
+    if (i == 0) first = seconds(CLOCK_MONOTONIC);
+  }
+  return first;
+}
+
+static void run_round(byteps_job* job, tensors* all, float* values, const options* how) {
+  byteps_error error = {0};
+  const size_t count = all->elements * (size_t)how->operations;
+  const float size = (float)byteps_size(job);
+  for (size_t i = 0; i < count; ++i) values[i] = (float)(byteps_rank(job) + 1);
+  check(byteps_barrier(job, -1, &error), &error);
+  if (how->late_ms > 0) {
+    const struct timespec late = {how->late_ms / 1000, how->late_ms % 1000 * 1000000L};
+    nanosleep(&late, NULL);
+  }
+  const double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
+  const double start = seconds(CLOCK_MONOTONIC);
+  double first = 0;
+  for (int i = 0; i < how->operations; ++i) {
+    first = operate(job, all, values + (size_t)i * all->elements, how);
+  }
+  const double end = seconds(CLOCK_MONOTONIC);
+  const double used = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+  for (size_t i = 0; i < count; ++i) {
+    if (values[i] != size * (size + 1) / 2) fail("a wrong sum");
+  }
+  printf("%.9f %.9f %.9f %.9f\n", start, end, first, used);
+  fflush(stdout);
+}
+
+int main(int argc, char** argv) {
+  const options how = parse(argc, argv);
+  tensors all = how.list != NULL ? read_list(how.list) : equal_tensors(how.bytes, how.tensors);
+  float* values = memory(all.elements * (size_t)how.operations * sizeof *values);
   byteps_error error = {0};
   byteps_job* job = NULL;
   check(byteps_join(NULL, &job, &error), &error);
-
-  float* values = malloc(tensors * count * sizeof *values);
-  byteps_handle* handles = malloc(tensors * sizeof *handles);
-  char(*names)[32] = malloc(tensors * sizeof *names);
-  if (values == NULL || handles == NULL || names == NULL) return 1;
-  for (size_t i = 0; i < tensors; ++i) snprintf(names[i], sizeof names[i], "bench.%zu", i);
-
-  const float size = (float)byteps_size(job);
-  for (int round = 0; round <= rounds; ++round) { /* round 0 warms up */
-    for (size_t i = 0; i < tensors * count; ++i) values[i] = (float)(byteps_rank(job) + 1);
-    check(byteps_barrier(job, -1, &error), &error);
-    const double start = seconds();
-    for (size_t i = 0; i < tensors; ++i) {
-      byteps_tensor tensor = {0};
-      tensor.struct_bytes = sizeof tensor;
-      tensor.name = names[i];
-      tensor.dtype = BYTEPS_FLOAT32;
-      tensor.operation = BYTEPS_SUM;
-      tensor.input = tensor.output = values + i * count;
-      tensor.element_count = count;
-      tensor.priority = -(int32_t)i;
-      check(byteps_push_pull(job, &tensor, &handles[i], &error), &error);
-    }
-    for (size_t i = 0; i < tensors; ++i) check(byteps_wait(job, handles[i], -1, &error), &error);
-    const double end = seconds();
-    for (size_t i = 0; i < tensors * count; ++i) {
-      if (values[i] != size * (size + 1) / 2) {
-        fprintf(stderr, "push_pull_worker: wrong sum %g\n", (double)values[i]);
-        return 1;
-      }
-    }
-    if (round > 0) printf("%.9f %.9f\n", start, end);
-  }
+  puts("ready");
   fflush(stdout);
+  char line[64];
+  while (fgets(line, sizeof line, stdin) != NULL) run_round(job, &all, values, &how);
   check(byteps_leave(job, 1, &error), &error);
   return 0;
 }

@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""Hosts on one machine, each with a network card of its own speed.
+
+A host is a network namespace, joined by a veth pair to one bridge; the bridge has a namespace of its own, so the
+machine's own network is never touched. Both ends of each pair are shaped (tbf): what a host sends on its own end, what
+it receives on the bridge's, so each direction carries at most `rate`, as a cable would. Rates count Ethernet headers.
+
+    with Lab(4, "1gbit") as lab:
+        processes = [lab.start(host, ["iperf3", "-s", "-1"]) for host in range(4)]
+
+    bench/netlab.py --hosts 4 --rate 1gbit -- sh -c 'echo host $NETLAB_HOST is $NETLAB_IP'
+
+Needs root, iproute2 and the kernel's veth, bridge and tbf. Names carry the pid of who made them; what is left of a dead
+one is removed when the next lab is built. Processes end with their lab, also when it is killed.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PREFIX = "bpslab"
+SUBNET = "10.77.0"
+MTU = 1500
+GSO_BYTES = 65536  # the largest burst that a host hands to its card at once
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+PR_SET_PDEATHSIG = 1
+NETNS = "/run/netns"
+
+
+class LabError(RuntimeError):
+    pass
+
+
+def bits_per_second(rate):
+    """'1gbit' -> 1e9"""
+    match = re.fullmatch(r"([0-9.]+)([kmg]bit)", rate)
+    if match is None or float(match[1]) <= 0:
+        raise LabError(f"rate {rate!r} is not a number and kbit, mbit or gbit, for example 500mbit")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def missing():
+    """Why there can be no lab here; empty when there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root: run it as root (sudo, or a container with CAP_NET_ADMIN and CAP_SYS_ADMIN)"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"network namespaces need {tool}: install iproute2"
+    name = f"{PREFIX}{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    if made.returncode != 0:
+        return f"no network namespaces here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return ""
+
+
+def alive(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+
+def remove_leftovers():
+    """Namespaces of labs whose maker is dead, and what still runs in them. Returns their names."""
+    removed = []
+    for name in sorted(os.listdir(NETNS)) if os.path.isdir(NETNS) else []:
+        match = re.match(PREFIX + r"(\d+)-", name)
+        if match is None or alive(int(match[1])):
+            continue
+        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+        for pid in pids:
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        removed.append(name)
+    return removed
+
+
+def die_with_parent():
+    """Runs in the child before exec: it must not outlive whoever measures."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class Process:
+    """A command on a host: pipes for its input and output, standard error in a temporary file."""
+
+    def __init__(self, host, argv, env):
+        self.host, self.argv = host, [str(word) for word in argv]
+        self._errors = tempfile.TemporaryFile()
+        self._popen = subprocess.Popen(
+            self.argv,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self.pid, self.input, self.output = self._popen.pid, self._popen.stdin, self._popen.stdout
+
+    def poll(self):
+        return self._popen.poll()
+
+    def errors(self, bytes_max=2000):
+        """The end of what it wrote to standard error."""
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - bytes_max))
+        return self._errors.read().decode(errors="replace")
+
+    def cpu_seconds(self):
+        """User and system time of all its threads that still live, to the nanosecond."""
+        total = 0
+        try:
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{thread}/schedstat", encoding="ascii") as file:
+                    total += int(file.read().split()[0])
+        except OSError:
+            pass
+        return total * 1e-9
+
+    def stop(self, patience_s=2.0):
+        """Ends it with all that it started."""
+        for pipe in (self.input, self.output):
+            try:
+                pipe.close()
+            except OSError:
+                pass
+        for number, patience in ((0, patience_s), (signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
+            try:
+                os.killpg(self.pid, number)
+                self._popen.wait(patience)
+            except ProcessLookupError:
+                pass
+            except subprocess.TimeoutExpired:
+                continue
+            break
+        self._popen.wait()
+        self._errors.close()
+
+
+class Loopback:
+    """A lab of one host, this machine, with nothing shaped: no root needed. Hosts are only names."""
+
+    rates, congestion_control = None, None
+
+    def __init__(self, nice=0):
+        self.processes, self._nice = [], nice
+
+    def address(self, _host):
+        return "127.0.0.1"
+
+    def interface(self):
+        return "lo"
+
+    def start(self, host, argv, env=None):
+        full = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
+        self.processes.append(Process(host, [*self._nicely(), *argv], full))
+        return self.processes[-1]
+
+    def counters(self):
+        return {}
+
+    def _nicely(self):
+        return ["nice", "-n", str(self._nice)] if self._nice and (self._nice > 0 or os.geteuid() == 0) else []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.stop(0)
+        self.processes.clear()
+
+
+class Lab(Loopback):
+    """Hosts 0 to hosts-1; see above.
+
+    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: added to what each host sends.
+    queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against other work."""
+
+    _count = 0
+
+    def __init__(self, hosts, rates, delay_ms=0.0, queue_ms=10.0, congestion_control="reno", nice=0):
+        super().__init__(nice)
+        Lab._count += 1
+        self._name = f"{PREFIX}{os.getpid()}-{Lab._count}"
+        self.hosts = hosts
+        self.rates = list(rates) if isinstance(rates, (list, tuple)) else [rates] * hosts
+        if len(self.rates) != hosts:
+            raise LabError(f"{hosts} hosts, but {len(self.rates)} rates")
+        self.congestion_control = congestion_control
+        self._delay_ms, self._queue_ms = delay_ms, queue_ms
+        self._made = []
+
+    def address(self, host):
+        return f"{SUBNET}.{host + 1}"
+
+    def interface(self):
+        return "eth0"
+
+    def start(self, host, argv, env=None):
+        told = {
+            "NETLAB_HOST": host,
+            "NETLAB_HOSTS": self.hosts,
+            "NETLAB_IP": self.address(host),
+            "NETLAB_NAMESPACE": self.namespace(host),
+        }
+        return super().start(host, ["ip", "netns", "exec", self.namespace(host), *argv], {**told, **(env or {})})
+
+    def namespace(self, host):
+        return f"{self._name}-h{host}"
+
+    def counters(self):
+        """Since the lab was built: packets that shapers dropped (at the sender's card, at the receiver's), and what
+        TCP repeated on hosts that have a process."""
+        found = {"drops_out": 0, "drops_in": 0, "retransmissions": 0, "timeouts": 0}
+        for host in range(self.hosts):
+            if self.rates[host]:
+                found["drops_out"] += self._drops(self.namespace(host))
+        found["drops_in"] = self._drops(f"{self._name}-switch")
+        seen = set()
+        for process in self.processes:
+            if process.host not in seen and process.poll() is None:
+                seen.add(process.host)
+                found["retransmissions"] += tcp_counter(process.pid, "snmp", "Tcp", "RetransSegs")
+                found["timeouts"] += tcp_counter(process.pid, "netstat", "TcpExt", "TCPTimeouts")
+        return found
+
+    def _drops(self, namespace):
+        rows = json.loads(self._run("tc", "-n", namespace, "-s", "-j", "qdisc", "show") or "[]")
+        return sum(row.get("drops", 0) for row in rows if row.get("root"))
+
+    def __enter__(self):
+        why = missing()
+        if why:
+            raise LabError(why)
+        remove_leftovers()
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        super().__exit__()
+        while self._made:
+            subprocess.run(["ip", "netns", "del", self._made.pop()], capture_output=True)
+
+    def _build(self):
+        switch = f"{self._name}-switch"
+        self._add(switch)
+        self._run("ip", "-n", switch, "link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
+        self._run("ip", "-n", switch, "link", "set", "br0", "mtu", MTU, "up")
+        for table in ("arp", "ip", "ip6"):  # no packet filter on the bridge's path; the module may be absent
+            setting = f"net.bridge.bridge-nf-call-{table}tables=0"
+            subprocess.run(["ip", "netns", "exec", switch, "sysctl", "-qw", setting], capture_output=True)
+        for host in range(self.hosts):
+            self._build_host(switch, host)
+
+    def _build_host(self, switch, host):
+        name, port = self.namespace(host), f"port{host}"
+        self._add(name)
+        setting = f"net.ipv4.tcp_congestion_control={self.congestion_control}"
+        self._run("ip", "netns", "exec", name, "sysctl", "-qw", setting)
+        self._run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+        for where, device in ((switch, port), (name, "eth0")):
+            self._run("ip", "-n", where, "link", "set", device, "mtu", MTU, "gso_max_size", GSO_BYTES)
+            self._shape(where, device, self.rates[host])
+        if self._delay_ms:
+            parent = ["parent", "1:1"] if self.rates[host] else ["root"]
+            delay = ["netem", "delay", f"{self._delay_ms}ms", "limit", 100000]
+            self._run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "handle", "10:", *delay)
+        self._run("ip", "-n", switch, "link", "set", port, "master", "br0")
+        self._run("ip", "-n", switch, "link", "set", port, "up")
+        self._run("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        self._run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    def _shape(self, namespace, device, rate):
+        if not rate:
+            return
+        bytes_per_second = bits_per_second(rate) / 8
+        # The bucket holds one whole GSO packet, and about 0.5 ms of traffic.
+        burst = int(max(GSO_BYTES + 4096, bytes_per_second * 0.0005))
+        limit = int(burst + max(256 << 10, bytes_per_second * self._queue_ms / 1000))
+        shaper = ["tbf", "rate", rate, "burst", burst, "limit", limit]
+        self._run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", *shaper)
+
+    def _add(self, name):
+        self._run("ip", "netns", "add", name)
+        self._made.append(name)
+        self._run("ip", "-n", name, "link", "set", "lo", "up")
+
+    @staticmethod
+    def _run(*words):
+        argv = [str(word) for word in words]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            raise LabError(f"{' '.join(argv)}: {done.stderr.strip()}")
+        return done.stdout
+
+
+def tcp_counter(pid, file, group, name):
+    """A counter of the network namespace that process pid is in."""
+    try:
+        with open(f"/proc/{pid}/net/{file}", encoding="ascii") as lines:
+            rows = [line.split() for line in lines if line.startswith(group + ":")]
+    except OSError:
+        return 0
+    for names, values in zip(rows[::2], rows[1::2]):
+        if name in names:
+            return int(values[names.index(name)])
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--rate", default="1gbit", help="of every host; several, separated by commas: one per host")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="added to what each host sends")
+    parser.add_argument("command", nargs="+", help="run once on every host, after --")
+    args = parser.parse_args()
+    rates = args.rate.split(",") if "," in args.rate else args.rate
+    try:
+        with Lab(args.hosts, rates, args.delay_ms) as lab:
+            processes = [lab.start(host, args.command) for host in range(args.hosts)]
+            for process in processes:
+                process.input.close()
+            worst = 0
+            for process in processes:
+                output = process.output.read().decode(errors="replace")
+                while process.poll() is None:
+                    time.sleep(0.01)
+                worst = max(worst, abs(process.poll()))
+                print(f"--- host {process.host}, exit code {process.poll()}\n{output}{process.errors()}", end="")
+            print(f"--- {lab.counters()}")
+    except LabError as error:
+        sys.exit(f"netlab: {error}")
+    sys.exit(worst)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the lab is taken down
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
