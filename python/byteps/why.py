@@ -174,27 +174,20 @@ def own(recording: Recording, when: float, cause: str, remedy: str, saying: str 
 
 
 def bad_settings(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
-    if recording.how != "settings":
+    if recording.how != "settings" or DESCRIPTORS.search(recording.text):
         return None
     cause = f"{recording.title} could not start, its settings are wrong: {recording.text}"
     return own(recording, recording.ended, cause, "Correct the variable that the message names.", is_of_start=True)
 
 
 def port_in_use(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
-    if recording.how != "port":
+    if recording.how not in ("port", "network") or DESCRIPTORS.search(recording.text):
         return None
     cause = f"{recording.title} could not start: {recording.text}"
     remedy = "Choose another port, or end the process that has it (ss -ltnp shows it)."
+    if recording.how == "network":
+        remedy = "The operating system refused it, see its words."
     return own(recording, recording.ended, cause, remedy, is_of_start=True)
-
-
-def our_bug(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
-    if recording.how != "check":
-        return None
-    remedy = "This is a bug in BytePS: please report it with these files."
-    return own(
-        recording, recording.ended, f"{recording.title} found itself in a wrong state: {recording.text}", remedy
-    )
 
 
 def raised(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
@@ -475,7 +468,8 @@ def out_of_something(recording: Recording, _: List[Recording]) -> Optional[Suspe
         (DESCRIPTORS, "has no file descriptors left", "Raise the limit: ulimit -n."),
         (MEMORY, "has no memory left", "Give its machine more memory."),
     ):
-        if recording.how != "job" or SAID.match(recording.text) or "refused by it" in recording.text:
+        hows = ("job",) if pattern is MEMORY else ("job", "port", "network", "settings")
+        if recording.how not in hows or SAID.match(recording.text) or "refused by it" in recording.text:
             continue
         if pattern.search(recording.text):
             first = next((event for event in recording.events if pattern.search(event.text)), None)
@@ -496,7 +490,6 @@ def gave_up(recording: Recording, recordings: List[Recording]) -> Optional[Suspe
 RULES: Tuple[Callable[[Recording, List[Recording]], Optional[Suspect]], ...] = (
     bad_settings,
     port_in_use,
-    our_bug,
     raised,
     signalled,
     mismatch,

@@ -217,10 +217,16 @@ FlightFile::FlightFile(Role role, Environment environment)
       recorder_(
           event_count(environment_), [this] { return clock_.now(); },
           [this](const FlightRecorder& recorder) { return write(recorder); }) {
+  if (event_count(environment_) > 0) spare_file_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
   recorder_.record({.kind = "start", .text = BYTEPS_VERSION});
 }
 
+FlightFile::~FlightFile() {
+  if (spare_file_ >= 0) close(spare_file_);
+}
+
 std::string FlightFile::write(const FlightRecorder& recorder) {
+  if (spare_file_ >= 0) close(std::exchange(spare_file_, -1));
   const std::vector<FlightRecorder::Entry> entries = recorder.entries();
   const FlightRecorder::Facts facts = recorder.facts();
   std::string content = header(facts, entries.size());
@@ -234,6 +240,7 @@ std::string FlightFile::write(const FlightRecorder& recorder) {
   if (status.is_ok()) status = write_whole(path_, content);
   if (status.is_ok()) {
     if (!chosen_) keep_newest(folder_, kFilesKept);
+    spare_file_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return path_;
   }
   if (!std::exchange(warned_, true)) {

@@ -26,6 +26,7 @@ class FlightFile {
 
   // Looks at BYTEPS_FLIGHT_DIR and BYTEPS_FLIGHT_EVENTS only; whether they are well-formed, parse_environment() says.
   FlightFile(Role role, Environment environment);
+  ~FlightFile();
   FlightFile(const FlightFile&) = delete;
   FlightFile& operator=(const FlightFile&) = delete;
 
@@ -45,6 +46,7 @@ class FlightFile {
   const TimeNs wall_zero_ns_;  // the time of day at the clock's zero, when the process began
 
   // by the one who writes
+  int spare_file_ = -1;  // a descriptor for the file, when the process has none left; -1: none
   std::string path_;
   bool warned_ = false;
 

@@ -86,7 +86,11 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
 
   const Result<std::string> host =
       await_advertised_host(environment, clock, member_transport, stop, log);
-  if (stop.load() && !host.is_ok()) return 128 + signals.received();
+  if (stop.load() && !host.is_ok()) {
+    record_signal(log, signals.received());
+    say_events(log, {Code::kCancelled, "a server was told to stop before it had an address"});
+    return 128 + signals.received();
+  }
   if (!host.is_ok()) {
     const Status why(
         host.status().code(),

@@ -6,7 +6,11 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,6 +53,25 @@ TEST_F(FlightFileTest, names_role_rank_and_process_and_is_for_its_user_only) {
   EXPECT_EQ(facts.st_mode & 0777, 0600U);
   ASSERT_EQ(stat(variables_["BYTEPS_FLIGHT_DIR"].c_str(), &facts), 0);
   EXPECT_EQ(facts.st_mode & 0777, 0700U);
+}
+
+TEST_F(FlightFileTest, is_written_even_when_no_descriptor_is_left_and_again) {
+  FlightFile flight(Role::kWorker, variables_);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 64, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int file = 0; (file = open("/dev/null", O_RDONLY)) >= 0;) taken.push_back(file);
+  const int error = errno;
+  const std::string path = flight.recorder().leave_behind("job", {Code::kSystem, "first"});
+  const std::string again = flight.recorder().leave_behind("raised", {Code::kSystem, "second"});
+  for (const int file : taken) close(file);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(error, EMFILE);
+  EXPECT_NE(path, "");
+  EXPECT_EQ(again, path);
+  EXPECT_THAT(content(path), HasSubstr("second"));
 }
 
 TEST_F(FlightFileTest, has_a_line_about_the_process_and_one_per_event) {

@@ -119,6 +119,27 @@ def a_worker_without_descriptors(job):
         job.check_nothing_is_left()
 
 
+@case
+def processes_that_begin_without_descriptors(job):
+    """With whatever number they end: who ends for want of one says so, in an error and to `bps why`."""
+    with job:
+        job.environ["BYTEPS_START_TIMEOUT_S"] = "2"
+        ended = {"scheduler": 0, "server": 0}
+        for count in range(5, 12):
+            for role, start in (("scheduler", job.start_scheduler), ("server", job.start_server)):
+                job.flight = job.place.folder / f"flight-{role}-{count}"
+                environ = {"BYTEPS_FLIGHT_DIR": str(job.flight)}
+                process = start(environ, prefix=["prlimit", f"--nofile={count}"])
+                process.child.wait(20)
+                assert process.code > 0, job.story(f"{process.name} ended with {process.code}")
+                assert f"events: {job.flight}" in process.err or f"events are in {job.flight}" in process.err
+                if "Too many open files" in process.err:
+                    ended[role] += 1
+                    job.check_cause(role, None, "no file descriptors left")
+        assert min(ended.values()) >= 1, ended
+        job.check_nothing_is_left()
+
+
 # ---- memory of a server
 
 HUGE = ["huge", "float32", 64 << 20]  # 256 MiB
