@@ -13,6 +13,7 @@
 #include "app/env.h"
 #include "app/flight_file.h"
 #include "app/process.h"
+#include "app/timeline_file.h"
 #include "byteps/byteps.h"
 #include "loop/clock.h"
 #include "loop/runner.h"
@@ -28,8 +29,12 @@ struct byteps_job {
       : owner(getpid()),
         config(std::move(job_config)),
         flight(std::move(flight_file)),
+        timeline(config.job.scheduler_host.empty()
+                     ? nullptr
+                     : byteps::TimelineFile::make(byteps::Role::kWorker, config)),
         log("worker " + std::to_string(config.job.rank), config.log_level,
-            byteps::Log::standard_error(), &flight->recorder()),
+            byteps::Log::standard_error(), &flight->recorder(),
+            byteps::TimelineFile::timeline_of(timeline)),
         transport(std::move(own_transport)),
         door(config, transport.get()) {
     if (door.is_job_of_one()) return;
@@ -40,6 +45,7 @@ struct byteps_job {
   const pid_t owner;
   const byteps::Config config;
   const std::unique_ptr<byteps::FlightFile> flight;
+  const std::unique_ptr<byteps::TimelineFile> timeline;  // null: none is recorded
   const byteps::Log log;
   byteps::MonotonicClock clock;
   std::unique_ptr<byteps::TcpTransport> transport;  // null in a job of one

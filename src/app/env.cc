@@ -195,6 +195,30 @@ std::vector<Variable> safety_variables() {
   };
 }
 
+std::vector<Variable> trace_variables() {
+  constexpr std::uint64_t kStepMax = std::numeric_limits<std::uint32_t>::max();
+  return {
+      {"BYTEPS_TRACE_ON", "worker, server", "0", "0 or 1",
+       "1: record when each part of each tensor passes which stage, for bps trace "
+       "(docs/timeline.md).",
+       0, 1, [](Draft& d, std::uint64_t v) { d.config.trace.on = v == 1; }},
+      {"BYTEPS_TRACE_START_STEP", "worker, server", "10", "step, from 0",
+       "The first step that is recorded. The first exchange of a tensor is its step 0.", 0,
+       kStepMax,
+       [](Draft& d, std::uint64_t v) {
+         d.config.trace.first_round = static_cast<std::uint32_t>(v);
+       }},
+      {"BYTEPS_TRACE_END_STEP", "worker, server", "20", "step, not below the first",
+       "The last step that is recorded.", 0, kStepMax,
+       [](Draft& d, std::uint64_t v) {
+         d.config.trace.last_round = static_cast<std::uint32_t>(v);
+       }},
+      {"BYTEPS_TRACE_DIR", "worker, server", "./trace", "folder",
+       "Where the files go: <local rank>/comm.json of workers, server-<rank>/comm.json of servers.",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.config.trace.folder = v; }},
+  };
+}
+
 std::vector<Variable> launcher_variables() {
   return {
       {"BYTEPS_LIBRARY", "Python", "none", "path",
@@ -229,10 +253,6 @@ std::vector<Variable> upstream_variables() {
       "BYTEPS_SOCKET_PATH",
       "BYTEPS_LOG_HIDE_TIME",
       "BYTEPS_DEBUG_SAMPLE_TENSOR",
-      "BYTEPS_TRACE_ON",
-      "BYTEPS_TRACE_START_STEP",
-      "BYTEPS_TRACE_END_STEP",
-      "BYTEPS_TRACE_DIR",
       "BYTEPS_SERVER_ENGINE_BLOCKING",
       "BYTEPS_SERVER_ENABLE_SCHEDULE",
       "BYTEPS_SERVER_DEBUG",
@@ -263,6 +283,7 @@ std::vector<Section> sections() {
   return {{"The job and its roles", role_variables()},
           {"How data moves", flow_variables()},
           {"Failure, safety, messages", safety_variables()},
+          {"Timeline", trace_variables()},
           {"Launcher and Python", launcher_variables()},
           {"Upstream's other variables", upstream_variables()}};
 }
@@ -518,6 +539,13 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
     if (*draft.scheduling_credit > 0) {
       draft.config.flow.credit_bytes = *draft.scheduling_credit * draft.config.flow.partition_bytes;
     }
+  }
+  const TraceConfig& trace = draft.config.trace;
+  if (trace.on && trace.last_round < trace.first_round) {
+    return Status(Code::kInvalidArgument,
+                  "BYTEPS_TRACE_END_STEP=" + std::to_string(trace.last_round) +
+                      " is below BYTEPS_TRACE_START_STEP=" + std::to_string(trace.first_round) +
+                      ": nothing would be recorded");
   }
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
   if (Status status = take_job_key(draft); !status.is_ok()) return status;

@@ -1,7 +1,6 @@
 #include "app/flight_file.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -10,16 +9,19 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "app/json.h"
+#include "app/process.h"
+#include "app/whole_file.h"
 #include "base/log.h"
 
 namespace byteps {
 namespace {
 
 namespace fs = std::filesystem;
+using json::Object;
 
 constexpr std::string_view kPrefix = "byteps-flight-";
 constexpr std::string_view kSuffix = ".jsonl";
@@ -37,67 +39,13 @@ std::size_t event_count(const Environment& environment) {
   return valid ? std::min(count, FlightFile::kEventsMax) : FlightFile::kEventsDefault;
 }
 
-std::string host_name() {
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) return "unknown";
-  std::string name(host.data());
+std::string host_in_path() {
+  std::string name = host_name();
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 }
 
 // ---- JSON
-
-void append_text(std::string& out, std::string_view text) {
-  constexpr const char* kHex = "0123456789abcdef";
-  out += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      (out += '\\') += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      ((out += "\\u00") += kHex[byte >> 4]) += kHex[byte & 15];
-    } else {
-      out += c;  // what is no UTF-8 the reader replaces
-    }
-  }
-  out += '"';
-}
-
-// One object, field by field; what has no value is left out.
-class Object {
- public:
-  explicit Object(std::string& out) : out_(out) { out_ += '{'; }
-  ~Object() { out_ += '}'; }
-  Object(const Object&) = delete;
-  Object& operator=(const Object&) = delete;
-
-  void name(const char* name) {
-    out_ += std::exchange(comma_, ",");
-    append_text(out_, name);
-    out_ += ':';
-  }
-  void text(const char* field, std::string_view value) {
-    if (value.empty()) return;
-    name(field);
-    append_text(out_, value);
-  }
-  void text(const char* field, const char* value) {
-    if (value != nullptr) text(field, std::string_view(value));
-  }
-  template <typename Number>
-  void number(const char* field, Number value) {
-    name(field);
-    out_ += std::to_string(value);
-  }
-  template <typename Number>
-  void number(const char* field, Number value, Number none) {
-    if (value != none) number(field, value);
-  }
-
- private:
-  std::string& out_;
-  const char* comma_ = "";
-};
 
 void append_event(std::string& out, const FlightRecorder::Entry& entry) {
   const FlightEvent& event = entry.event;
@@ -168,24 +116,6 @@ Status make_chosen(const std::string& folder) {
   return Status::ok();
 }
 
-Status write_whole(const std::string& path, std::string_view content) {
-  const std::string draft = path + ".part";
-  const int file = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return system_error(draft, errno);
-  int error = 0;
-  while (!content.empty() && error == 0) {
-    const ssize_t written = ::write(file, content.data(), content.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) error = errno;
-    if (written > 0) content.remove_prefix(static_cast<std::size_t>(written));
-  }
-  close(file);
-  if (error == 0 && rename(draft.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return Status::ok();
-  unlink(draft.c_str());
-  return system_error(path, error);
-}
-
 // Removes all but the newest files of this kind.
 void keep_newest(const std::string& folder, std::size_t kept) {
   std::error_code failed;
@@ -237,7 +167,11 @@ std::string FlightFile::write(const FlightRecorder& recorder) {
   content += '\n';
   Status status = chosen_ ? make_chosen(folder_) : make_private(folder_);
   if (status.is_ok() && path_.empty()) path_ = choose_path(facts);
-  if (status.is_ok()) status = write_whole(path_, content);
+  if (status.is_ok()) {
+    WholeFile file(path_);
+    file.append(content);
+    status = file.commit();
+  }
   if (status.is_ok()) {
     if (!chosen_) keep_newest(folder_, kFilesKept);
     spare_file_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -259,7 +193,7 @@ std::string FlightFile::header(const FlightRecorder::Facts& facts, std::size_t k
     object.text("version", BYTEPS_VERSION);
     object.text("role", byteps::name(role_));
     object.number("rank", facts.rank, FlightEvent::kNone);
-    object.text("host", host_name());
+    object.text("host", host_in_path());
     object.number("pid", getpid());
     const std::string uri = value_of(environment_, "DMLC_PS_ROOT_URI");
     const std::string port = value_of(environment_, "DMLC_PS_ROOT_PORT");
@@ -286,7 +220,7 @@ std::string FlightFile::choose_path(const FlightRecorder::Facts& facts) const {
   const std::string rank =
       facts.rank == FlightEvent::kNone ? std::string("x") : std::to_string(facts.rank);
   const std::string stem = folder_ + "/" + std::string(kPrefix) + byteps::name(role_) + "-" + rank +
-                           "-" + host_name() + "-" + std::to_string(getpid());
+                           "-" + host_in_path() + "-" + std::to_string(getpid());
   std::string path = stem + std::string(kSuffix);
   for (int i = 2; access(path.c_str(), F_OK) == 0 && i < 1000; ++i) {
     path = stem + "-" + std::to_string(i) + std::string(kSuffix);

@@ -12,10 +12,14 @@
 
 namespace byteps {
 
-std::string host_and_pid() {
+std::string host_name() {
   std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
-  return std::string(host.data()) + ":" + std::to_string(getpid());
+  if (gethostname(host.data(), host.size() - 1) != 0) return "unknown";
+  return host.data();
+}
+
+std::string host_and_pid() {
+  return host_name() + ":" + std::to_string(getpid());
 }
 
 Result<std::string> advertised_host(const ParsedEnvironment& environment) {

@@ -21,6 +21,8 @@ inline constexpr int kExitJobFailed = 1;
 inline constexpr int kExitBadSettings = 2;  // the message names the variable
 inline constexpr int kExitPortInUse = 3;    // so that a launcher may choose another one
 
+std::string host_name();  // "unknown" when it has none
+
 // "hostname:pid", for messages to people.
 std::string host_and_pid();
 

@@ -8,6 +8,7 @@
 
 #include "app/flight_file.h"
 #include "app/process.h"
+#include "app/timeline_file.h"
 #include "loop/clock.h"
 #include "loop/mailbox.h"
 #include "loop/runner.h"
@@ -149,8 +150,9 @@ int run() {
     std::fprintf(stderr, "byteps_server: %s\n", why.message().c_str());
     return kExitBadSettings;
   }
+  const auto timeline = TimelineFile::make(Role::kServer, environment.value().config);
   const Log log("server", environment.value().config.log_level, Log::standard_error(),
-                &flight.recorder());
+                &flight.recorder(), TimelineFile::timeline_of(timeline));
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
   return serve(environment.value(), log);
 }

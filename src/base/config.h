@@ -63,10 +63,19 @@ struct JobConfig {
   std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
 };
 
+// The timeline (timeline.h): which rounds of each tensor are recorded, and where the files go.
+struct TraceConfig {
+  bool on = false;
+  std::uint32_t first_round = 10;  // both included
+  std::uint32_t last_round = 20;
+  std::string folder = "./trace";
+};
+
 struct Config {
   JobConfig job;
   FlowConfig flow;
   TimeoutConfig timeout;
+  TraceConfig trace;
   LogLevel log_level = LogLevel::kWarning;
   std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
   std::uint32_t shard_count = 0;                // servers: event loops; 0 for one per core

@@ -1,5 +1,6 @@
 #include "server/part_timeline.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace byteps {
@@ -37,8 +38,9 @@ void PartTimeline::on_frame_summed(Round round) {
   record.part = part_.value;
   record.round = round.value;
   record.bytes = bytes_;
-  record.busy_ns = record.busy_ns * frame_count_ / measured_frames;
   record.at_ns[At::kLastFrameSummed] = now;
+  record.busy_ns = std::min(record.busy_ns * frame_count_ / measured_frames,
+                            now - record.at_ns[At::kFirstCame]);
   lane_.add(record);
 }
 
