@@ -114,8 +114,8 @@ class Transport {
   // When poll() wants to be called although no input came (a connection attempt's time limit); kNever if not at all.
   virtual TimeNs next_deadline() const = 0;
 
-  // What those who connect from now on are told. Only for transports that accept connections.
-  virtual void set_self(const Hello& /*self*/) {}
+  // What those who connect from now on are told. Without effect on a transport that accepts no connections.
+  virtual void set_self(const Hello& self) = 0;
 
   // Ends a connection. Accepted messages are still sent if that needs no waiting. kSent and kDown(reason) follow.
   virtual void close(PeerId peer, Status reason) = 0;

@@ -152,6 +152,7 @@ class ScriptedTransport final : public Transport {
     return count;
   }
   TimeNs next_deadline() const override { return kNever; }
+  void set_self(const Hello&) override {}  // the script does not look at it
   void close(PeerId peer, Status reason) override {
     shown_.clear();
     end(peer, std::move(reason), true);

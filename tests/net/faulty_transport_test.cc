@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -36,6 +37,7 @@ class ScriptedTransport final : public Transport {
     return count;
   }
   TimeNs next_deadline() const override { return kNever; }
+  void set_self(const Hello& hello) override { told = hello; }
   void close(PeerId peer, Status reason) override {
     Event event;
     event.kind = Event::Kind::kDown;
@@ -58,6 +60,7 @@ class ScriptedTransport final : public Transport {
     script.push_back(event);
   }
   std::deque<Event> script;
+  std::optional<Hello> told;
   int sends = 0;
 
  private:
@@ -91,6 +94,10 @@ TEST(FaultyTransport, without_faults_it_changes_nothing) {
   EXPECT_EQ(events[0].kind, Event::Kind::kUp);
   EXPECT_EQ(Bytes(events[1].payload.begin(), events[1].payload.end()), payload);
   EXPECT_EQ(faulty.transport->next_deadline(), kNever);
+  Hello self;
+  self.rank = 3;
+  faulty.transport->set_self(self);
+  EXPECT_EQ(faulty.scripted->told, self);
 }
 
 TEST(FaultyTransport, again_is_injected_only_while_a_sent_is_still_to_come) {

@@ -102,7 +102,7 @@ TEST_F(TwoEnds, with_different_keys_are_refused_with_the_variables_to_look_at) {
     EXPECT_TRUE(refused.is(Code::kMismatch));
     EXPECT_EQ(refused.message(),
               "job keys differ: BYTEPS_JOB_KEY / BYTEPS_JOB_KEY_FILE must be the same for all "
-              "processes of a job");
+              "processes of a job; if they are, bytes were damaged on the way");
     EXPECT_TRUE(accepting->handshake().wants_to_refuse());
     const Status told = connecting->hear(encode_refusal_record(refused));
     EXPECT_TRUE(told.is(Code::kMismatch));
@@ -117,7 +117,7 @@ TEST_F(TwoEnds, who_forges_the_job_id_fails_at_the_proof_on_either_side) {
   const auto accepting = server();
   ASSERT_TRUE(accepting->hear(liar.say()).is_ok());
   const Status at_connecting = liar.hear(accepting->say());
-  EXPECT_NE(at_connecting.message().find("job keys differ"), std::string::npos);
+  EXPECT_NE(at_connecting.message().find("the proof of the job key is wrong"), std::string::npos);
   // It goes on in spite of that, with a proof of its own making.
   EXPECT_FALSE(accepting->hear(encode_proof_record(auth::Proof{})).is_ok());
   EXPECT_FALSE(accepting->is_done());
@@ -128,6 +128,29 @@ TEST_F(TwoEnds, who_forges_the_job_id_fails_at_the_proof_on_either_side) {
   EXPECT_FALSE(connecting->hear(impostor.say()).is_ok());
   EXPECT_FALSE(connecting->is_done());
   EXPECT_TRUE(connecting->say().empty()) << "nothing is proved to one who has not";
+}
+
+TEST_F(TwoEnds, damage_on_the_way_is_never_called_a_wrong_key_alone) {
+  // Each byte of the first Hello in turn, with and without a key.
+  int keys_blamed = 0;
+  for (const JobKey& key : {kKey, JobKey()}) {
+    const std::vector<std::byte> hello = worker(3, key)->say();
+    for (std::size_t at = kRecordHeadBytes; at < hello.size(); ++at) {
+      const auto connecting = worker(3, key);
+      const auto accepting = server(1, key);
+      std::vector<std::byte> damaged = connecting->say();
+      damaged[at] ^= std::byte{0x10};
+      Status status = accepting->hear(damaged);
+      if (status.is_ok()) status = connecting->hear(accepting->say());
+      ASSERT_FALSE(status.is_ok()) << "byte " << at;
+      const std::string& text = status.message();
+      const bool blames_the_key = text.find("job key") != std::string::npos;
+      EXPECT_EQ(blames_the_key, text.find("damaged on the way") != std::string::npos)
+          << "byte " << at << ": " << text;
+      keys_blamed += blames_the_key ? 1 : 0;
+    }
+  }
+  EXPECT_GT(keys_blamed, 0);
 }
 
 TEST_F(TwoEnds, another_version_is_named_with_both_numbers) {

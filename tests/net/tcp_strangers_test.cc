@@ -87,16 +87,19 @@ TEST(TcpKeys, who_knows_the_job_id_but_not_the_key_fails_in_either_role_and_both
   // As client: it ends when the server's proof is not what its own key would give, and says so.
   TurnedTcp server(keyed_options());
   TurnedTcp liar(connecting_options(kOtherKey));
-  EXPECT_NE(attempt(server, liar, keyed_hello(Role::kWorker, 0)).find("job keys differ"),
+  EXPECT_NE(attempt(server, liar, keyed_hello(Role::kWorker, 0))
+                .find("the proof of the job key is wrong"),
             std::string::npos);
-  EXPECT_TRUE(server.until([&] { return lines_with(server, "job keys differ") == 1; }));
+  EXPECT_TRUE(
+      server.until([&] { return lines_with(server, "the proof of the job key is wrong") == 1; }));
   EXPECT_EQ(server.count(Event::Kind::kUp), 0U);
   // As server.
   TcpOptions options = keyed_options(kOtherKey);
   options.self = keyed_hello(Role::kServer, 0);
   TurnedTcp impostor(std::move(options));
   TurnedTcp client(connecting_options(kKey));
-  EXPECT_NE(attempt(impostor, client, keyed_hello(Role::kWorker, 0)).find("job keys differ"),
+  EXPECT_NE(attempt(impostor, client, keyed_hello(Role::kWorker, 0))
+                .find("the proof of the job key is wrong"),
             std::string::npos);
   EXPECT_EQ(client.count(Event::Kind::kUp), 0U);
   impostor.settle();

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "base/prng.h"
 #include "net/transport.h"
 
@@ -144,6 +146,8 @@ class SwitchTransport final : public Transport {
   }
 
   TimeNs next_deadline() const override { return inbox_.empty() ? kNever : inbox_.begin()->first; }
+
+  void set_self(const Hello&) override { ADD_FAILURE() << "only a shard has news of itself"; }
 
   void close(PeerId peer, Status reason) override {
     shown_.clear();

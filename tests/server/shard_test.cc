@@ -176,6 +176,7 @@ TEST_F(ShardTest, a_worker_that_is_faster_than_the_mailbox_is_served) {
       return inner_.poll(now, events);
     }
     TimeNs next_deadline() const override { return kNever; }
+    void set_self(const Hello& self) override { inner_.set_self(self); }
     void close(PeerId peer, Status reason) override { inner_.close(peer, std::move(reason)); }
 
    private:

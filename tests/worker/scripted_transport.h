@@ -137,6 +137,7 @@ class ScriptedTransport final : public Transport {
     return current_.size();
   }
   TimeNs next_deadline() const override { return kNever; }
+  void set_self(const Hello&) override { ADD_FAILURE() << "a worker accepts no connections"; }
   void close(PeerId peer, Status reason) override {
     closed.push_back({peer, reason});
     down(peer, std::move(reason));

@@ -7,7 +7,11 @@ namespace {
 
 constexpr const char* kKeysDiffer =
     "job keys differ: BYTEPS_JOB_KEY / BYTEPS_JOB_KEY_FILE must be the same for all processes of a "
-    "job";
+    "job; if they are, bytes were damaged on the way";
+// Both named the same job, which is an image of the key.
+constexpr const char* kNoProof =
+    "the proof of the job key is wrong, though the job is the same: bytes were damaged on the way, "
+    "or changed by someone, or the other side only claims to have the key";
 
 auth::Side other(auth::Side side) {
   return side == auth::Side::kConnecting ? auth::Side::kAccepting : auth::Side::kConnecting;
@@ -58,7 +62,7 @@ Status Handshake::take_hello(std::span<const std::byte> record, std::vector<std:
 }
 
 Status Handshake::take_proof(std::span<const std::byte> said, std::vector<std::byte>& say) {
-  if (!auth::is_equal(proof_of(other(side_)), said)) return {Code::kMismatch, kKeysDiffer};
+  if (!auth::is_equal(proof_of(other(side_)), said)) return {Code::kMismatch, kNoProof};
   stage_ = Stage::kDone;
   if (side_ == auth::Side::kConnecting) say = encode_proof_record(proof_of(side_));
   return Status::ok();
