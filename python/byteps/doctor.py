@@ -190,7 +190,8 @@ class Ward:
                 mine = facts[each.host.name]
                 findings += doctor_findings.of_host(each.host.name, mine, roles_of(each.host, each is first), size)
             else:
-                findings.append(Finding(each.host.name, "agent", PROBLEM, each.lost or "does not answer", by_hand(each)))
+                text = each.lost or "does not answer"
+                findings.append(Finding(each.host.name, "agent", PROBLEM, text, by_hand(each)))
         findings += doctor_findings.versions(facts)
         findings += self._keys(environ, facts)
         if port and first in self._there:

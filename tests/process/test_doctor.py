@@ -92,7 +92,12 @@ def test_for_people_it_is_a_table_with_the_worst_last(place):
             "the job has no key",
             "openssl rand -hex 16",
         ),
-        ({**SERVER, "DMLC_INTERFACE": "none0"}, PROBLEM, "interface 'none0' does not exist; there are", "unset DMLC_INTERFACE"),
+        (
+            {**SERVER, "DMLC_INTERFACE": "none0"},
+            PROBLEM,
+            "interface 'none0' does not exist; there are",
+            "unset DMLC_INTERFACE",
+        ),
     ],
 )
 def test_a_wrong_variable_is_found_by_the_check_of_the_executables(place, environ, level, text, fix):
