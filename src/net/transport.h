@@ -73,6 +73,7 @@ struct Outgoing {
 };
 inline constexpr std::size_t kHeaderBytesMax = 256;
 inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;
+inline constexpr std::size_t kPrivateBytesMax = 8 << 10;  // see Event::payload
 
 struct Event {
   enum class Kind : std::uint8_t { kUp, kDown, kReceived, kSent };
@@ -81,7 +82,9 @@ struct Event {
   // kUp: what the other side said of itself.
   Hello hello;
   // kReceived: valid until the next call of poll(), close() or land()/withdraw(). When `landed`, payload is
-  // the span of the landing that was written; otherwise a view of the transport's own memory.
+  // the span of the landing that was written; otherwise a view: of the transport's own memory, or, when it is longer
+  // than kPrivateBytesMax, perhaps of memory that the peer can write to as well. Then the peer can change it at any
+  // time, so nothing may be decided by it: sums of it may be wrong, and that is all.
   std::span<const std::byte> header;
   std::span<const std::byte> payload;
   bool landed = false;

@@ -43,6 +43,16 @@ std::vector<WorldKind> kinds() {
                    const Faults faults{.again = 0.3, .delay = 0.3};
                    return std::make_unique<TcpWorld>("127.0.0.1", &faults, 7);
                  }});
+  out.push_back({"shm", [] {
+                   return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1, std::size_t{1} << 20);
+                 }});
+  out.push_back(
+      {"shm_small_ring",
+       [] { return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1, std::size_t{64} << 10); }});
+  out.push_back({"faulty_shm", [] {
+                   const Faults faults{.again = 0.3, .delay = 0.3};
+                   return std::make_unique<TcpWorld>("127.0.0.1", &faults, 7, std::size_t{1} << 20);
+                 }});
 #ifdef BYTEPS_HAS_SIM_WORLD
   out.push_back({"sim", [] { return make_sim_world(7); }});
 #endif

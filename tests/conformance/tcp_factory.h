@@ -1,4 +1,4 @@
-// TCP over loopback for the conformance suite, bare or inside the faulty wrapper.
+// TCP over loopback for the conformance suite, bare or inside the faulty wrapper, and the same with shared memory.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,10 @@ namespace byteps::conformance {
 
 class TcpWorld final : public World {
  public:
-  // host: "127.0.0.1" or "::1". With faults, every node is wrapped.
-  explicit TcpWorld(std::string host, const Faults* faults = nullptr, std::uint64_t seed = 1)
-      : host_(std::move(host)), prng_(seed) {
+  // host: "127.0.0.1" or "::1". With faults, every node is wrapped. ring_bytes: 0, or of shared memory.
+  explicit TcpWorld(std::string host, const Faults* faults = nullptr, std::uint64_t seed = 1,
+                    std::size_t ring_bytes = 0)
+      : host_(std::move(host)), ring_bytes_(ring_bytes), prng_(seed) {
     if (faults != nullptr) faults_ = std::make_unique<Faults>(*faults);
   }
 
@@ -27,7 +28,11 @@ class TcpWorld final : public World {
   bool is_available() const { return TcpTransport::create(listening_options({}), log()).is_ok(); }
 
   Node make_listening(const Hello& self) override { return add(listening_options(self)); }
-  Node make_connecting() override { return add({}); }
+  Node make_connecting() override {
+    TcpOptions options;
+    options.shared_ring_bytes = ring_bytes_;
+    return add(std::move(options));
+  }
   Transport& transport(Node node) override { return *nodes_.at(node).transport; }
   Endpoint address(Node listening) override { return nodes_.at(listening).tcp->listening().at(0); }
 
@@ -62,6 +67,7 @@ class TcpWorld final : public World {
     TcpOptions options;
     options.listen = {Endpoint{host_, 0}};
     options.self = self;
+    options.shared_ring_bytes = ring_bytes_;
     return options;
   }
 
@@ -79,6 +85,7 @@ class TcpWorld final : public World {
   }
 
   const std::string host_;
+  const std::size_t ring_bytes_;
   std::unique_ptr<Faults> faults_;
   Prng prng_;
   MonotonicClock clock_;

@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "net/shm/link.h"
+
 namespace byteps::tcp {
 namespace {
 
@@ -21,9 +23,16 @@ bool would_block(int error_number) {
 
 }  // namespace
 
+Connection::Connection(std::uint64_t serial_number, int socket)
+    : serial(serial_number), descriptor(socket) {}
+
+Connection::~Connection() {
+  close_socket();
+}
+
 void Connection::flush(std::size_t batch_bytes, int calls_max) {
   std::array<iovec, kEntriesMax> entries;
-  for (int call = 0; call < calls_max && writable && outbox.unsent_bytes() > 0; ++call) {
+  for (int call = 0; call < calls_max && can_flush(); ++call) {
     std::size_t bytes = 0;
     msghdr message{};
     message.msg_iov = entries.data();
@@ -44,7 +53,7 @@ void Connection::flush(std::size_t batch_bytes, int calls_max) {
 }
 
 void Connection::say_last(std::span<const std::byte> bytes) {
-  if (outbox.unsent_bytes() > 0 || !writable) return;
+  if (can_flush() || !writable) return;
   // Whatever comes of it, the connection ends.
   (void)!::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }

@@ -16,6 +16,11 @@
 #include "net/tcp/outbox.h"
 #include "net/transport.h"
 
+namespace byteps::shm {
+class Doorway;
+class Link;
+}  // namespace byteps::shm
+
 namespace byteps::tcp {
 
 class Connection {
@@ -24,8 +29,8 @@ class Connection {
   // kLingering: a socket whose owner has done with it, kept until its last bytes are out.
   enum class State { kConnecting, kHandshake, kUp, kEnded, kLingering };
 
-  Connection(std::uint64_t serial_number, int socket) : serial(serial_number), descriptor(socket) {}
-  ~Connection() { close_socket(); }
+  Connection(std::uint64_t serial_number, int socket);
+  ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -33,6 +38,11 @@ class Connection {
   // is kept in write_error: what the other side sent before must still be read, and reading finds the
   // end.
   void flush(std::size_t batch_bytes, int calls_max);
+
+  // flush() may write something to the socket.
+  bool can_flush() const {
+    return writable && outbox.unsent_bytes() > 0 && !outbox.is_past_stream();
+  }
 
   // Says these bytes behind everything else, if that needs no waiting.
   void say_last(std::span<const std::byte> bytes);
@@ -75,7 +85,13 @@ class Connection {
   bool up_reported = false;
   bool sent_first = false;  // whose turn it is when events are scarce
   TimeNs deadline = kNever;
-  Status why;  // kEnded
+  Status why;                   // kEnded, or socket_is_over
+  bool socket_is_over = false;  // the other side has closed it, but there is more in shared memory
+
+  // Shared memory (net/tcp/shared_memory.cc): while the other side is invited to it, and from when both have it.
+  std::unique_ptr<shm::Doorway> doorway;
+  std::unique_ptr<shm::Link> link;
+  bool was_invited = false;
 
   Outbox outbox;
   Inbox inbox;

@@ -18,6 +18,7 @@ constexpr const char* kCorrupted = "a frame from it was corrupted on the way (CR
 constexpr std::size_t kPrefixCrcAt = 28;
 constexpr std::uint16_t kMessage = 0;
 constexpr std::uint16_t kFarewell = 1;
+constexpr std::uint16_t kAside = 2;
 constexpr std::uint32_t kMagic = 0x31535042;  // "BPS1" in memory
 
 template <typename Number>
@@ -112,7 +113,7 @@ Status decode_refusal(std::span<const std::byte> body) {
 void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out) {
   put(out.data(), prefix.payload_bytes);
   put(out.data() + 4, prefix.header_bytes);
-  put(out.data() + 6, std::uint16_t{prefix.is_farewell ? kFarewell : kMessage});
+  put(out.data() + 6, prefix.is_farewell ? kFarewell : prefix.is_aside ? kAside : kMessage);
   put(out.data() + 8, prefix.landing);
   put(out.data() + 16, prefix.landing_offset);
   put(out.data() + 24, prefix.header_crc);
@@ -127,11 +128,12 @@ Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix) {
   prefix.header_bytes = get<std::uint16_t>(bytes.data() + 4);
   const auto kind = get<std::uint16_t>(bytes.data() + 6);
   prefix.is_farewell = kind == kFarewell;
+  prefix.is_aside = kind == kAside;
   prefix.landing = get<std::uint64_t>(bytes.data() + 8);
   prefix.landing_offset = get<std::uint64_t>(bytes.data() + 16);
   prefix.header_crc = get<std::uint32_t>(bytes.data() + 24);
   if (prefix.payload_bytes <= kPayloadBytesMax && prefix.header_bytes <= kHeaderBytesMax &&
-      kind <= kFarewell) [[likely]] {
+      kind <= kAside && (kind != kAside || prefix.payload_bytes == 0)) [[likely]] {
     return Status::ok();
   }
   return {Code::kDisconnected, "it sent bytes that are no frame (payload of " +

@@ -14,6 +14,10 @@ void copy(std::span<const std::byte> from, std::byte* to) {
   if (!from.empty()) std::memcpy(to, from.data(), from.size());
 }
 
+Status not_expected() {
+  return {Code::kDisconnected, "it sent what it must not send here"};
+}
+
 }  // namespace
 
 // ---- landings
@@ -29,14 +33,14 @@ void Inbox::withdraw(LandingTag tag) {
   if (body_ == Body::kLanding && prefix_.landing == tag) body_ = Body::kDiscard;
 }
 
-bool Inbox::find_landing(std::span<std::byte>& span) const {
-  if (prefix_.landing == kNoLanding || prefix_.is_farewell) return false;
-  const auto found = landings_.find(prefix_.landing);
+bool Inbox::find_landing(const Prefix& prefix, std::span<std::byte>& span) const {
+  if (prefix.landing == kNoLanding || prefix.is_farewell || prefix.is_aside) return false;
+  const auto found = landings_.find(prefix.landing);
   if (found == landings_.end()) return false;
   const std::size_t landing_bytes = found->second.size();
-  if (prefix_.landing_offset > landing_bytes) return false;
-  if (prefix_.payload_bytes > landing_bytes - prefix_.landing_offset) return false;
-  span = found->second.subspan(prefix_.landing_offset, prefix_.payload_bytes);
+  if (prefix.landing_offset > landing_bytes) return false;
+  if (prefix.payload_bytes > landing_bytes - prefix.landing_offset) return false;
+  span = found->second.subspan(prefix.landing_offset, prefix.payload_bytes);
   return true;
 }
 
@@ -108,7 +112,7 @@ std::span<const std::byte> Inbox::take_staged(std::size_t bytes) {
 
 Status Inbox::parse(PeerId peer, Staging& staging, EventSpan& out) {
   Status status;
-  while (status.is_ok() && !out.full()) {
+  while (status.is_ok() && !out.full() && aside_.empty()) {
     if (body_ != Body::kNone) {
       if (!continue_body(staging)) break;
       status = finish_body(peer, staging, out);
@@ -167,7 +171,7 @@ bool Inbox::collect_head(std::size_t bytes) {
 Status Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
                             EventSpan& out) {
   std::span<std::byte> landing;
-  const bool lands = find_landing(landing);
+  const bool lands = find_landing(prefix_, landing);
   note_payload(lands ? prefix_.payload_bytes : 0);
   if (staged_.size() < prefix_.payload_bytes + prefix_.trailer_bytes()) {
     body_ = lands ? Body::kLanding : Body::kOwnBuffer;
@@ -243,6 +247,11 @@ Status Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> heade
     heard_farewell_ = true;
     return decode_farewell(payload);
   }
+  if (prefix_.is_aside) {
+    aside_.assign(header.begin(), header.end());
+    return header.empty() ? not_expected() : Status::ok();
+  }
+  if (messages_ended_) return not_expected();
   Event& event = out.add(Event::Kind::kReceived, peer);
   event.header = header;
   event.payload = payload;

@@ -24,6 +24,8 @@
 #include <cstddef>
 #include <span>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include <sys/uio.h>
 
@@ -77,6 +79,13 @@ class Inbox {
   // Makes events until the bytes or the events run out. An error: the bytes break the format, end the
   // connection.
   Status parse(PeerId peer, Staging& staging, EventSpan& out);
+  // What the other side's transport said; parse() stops behind it. Empty: nothing.
+  std::vector<std::byte> take_aside() { return std::exchange(aside_, {}); }
+  // No message may come this way any more.
+  void end_messages() { messages_ended_ = true; }
+  // The span of a landing that the payload belongs in; false when there is none for it.
+  bool find_landing(const Prefix& prefix, std::span<std::byte>& span) const;
+
   // parse() failed because the other side said why it ends the connection.
   bool heard_farewell() const { return heard_farewell_; }
   // The connection is over: nothing that was half received comes any more.
@@ -98,8 +107,6 @@ class Inbox {
   // True when all of it is here.
   bool continue_body(Staging& staging);
   Status finish_body(PeerId peer, Staging& staging, EventSpan& out);
-  // The span of a landing that the payload belongs in; false when there is none for it.
-  bool find_landing(std::span<std::byte>& span) const;
   void note_payload(std::size_t landed_bytes);
   Status emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
               std::span<const std::byte> payload, bool landed);
@@ -128,6 +135,8 @@ class Inbox {
   std::span<std::byte> body_landing_;
   BufferRef body_buffer_;  // the header, kHeaderBytesMax for it, then the payload
 
+  std::vector<std::byte> aside_;
+  bool messages_ended_ = false;
   bool heard_farewell_ = false;
   std::size_t usual_landed_bytes_ = 0;  // a moving average over frames; views count as 0
 };

@@ -26,10 +26,19 @@ void Outbox::put_record(std::span<const std::byte> record) {
 }
 
 void Outbox::push(const Outgoing& message) {
+  push(message, false);
+}
+
+void Outbox::push_aside(std::span<const std::byte> content) {
+  push({.header = content, .payload = {}}, true);
+}
+
+void Outbox::push(const Outgoing& message, bool is_aside) {
   if (end_ - reported_ == slots_.size()) grow();
   Slot& slot = this->slot(end_++);
   const Prefix prefix{.payload_bytes = static_cast<std::uint32_t>(message.payload.size()),
                       .header_bytes = static_cast<std::uint16_t>(message.header.size()),
+                      .is_aside = is_aside,
                       .landing = message.landing,
                       .landing_offset = message.landing_offset,
                       .header_crc = crc32c(0, message.header)};
@@ -38,10 +47,11 @@ void Outbox::push(const Outgoing& message) {
   slot.head_bytes = static_cast<std::uint16_t>(prefix.head_bytes());
   slot.token = message.token;
   slot.payload = message.payload;
+  slot.is_aside = is_aside;
   slot.trailer_is_known = message.payload_crc.has_value();
   if (slot.trailer_is_known) slot.trailer = encode_trailer(*message.payload_crc);
   unsent_bytes_ += slot.bytes();
-  charged_bytes_ += charge_bytes(message);
+  if (!is_aside) charged_bytes_ += charge_bytes(message);
 }
 
 void Outbox::grow() {
@@ -64,7 +74,8 @@ std::size_t Outbox::Gathering::add(std::span<const std::byte> piece) {
 std::size_t Outbox::gather(std::span<iovec> out, std::size_t bytes_max, std::size_t& bytes) {
   Gathering into{.out = out, .bytes_max = bytes_max};
   into.add(std::span(record_).subspan(record_sent_bytes_));
-  for (std::uint64_t number = sent_; number != end_ && !into.full(); ++number) {
+  const std::uint64_t end = std::min(end_, stream_end_);
+  for (std::uint64_t number = sent_; number < end && !into.full(); ++number) {
     const bool is_first = number == sent_;
     gather_slot(slot(number), is_first ? slot_sent_bytes_ : 0, is_first ? slot_sent_crc_ : 0, into);
   }
@@ -96,12 +107,32 @@ void Outbox::advance(std::size_t bytes) {
   while (bytes > 0) {
     const Slot& slot = this->slot(sent_);
     const std::size_t rest_bytes = slot.bytes() - slot_sent_bytes_;
-    if (bytes < rest_bytes) return advance_within(slot, bytes);
+    if (bytes < rest_bytes) {
+      advance_within(slot, bytes);
+      break;
+    }
     bytes -= rest_bytes;
     slot_sent_bytes_ = 0;
     slot_sent_crc_ = 0;
     ++sent_;
   }
+  pass_asides();
+}
+
+std::optional<Outbox::Frame> Outbox::unstreamed() const {
+  if (!has_unstreamed()) return std::nullopt;
+  const Slot& slot = this->slot(sent_);
+  return Frame{std::span(slot.head).first(slot.head_bytes), slot.payload};
+}
+
+void Outbox::unstreamed_is_sent() {
+  CHECK(has_unstreamed());
+  unsent_bytes_ -= slot(sent_++).bytes();
+}
+
+// Nobody waits for the kSent of an aside.
+void Outbox::pass_asides() {
+  while (reported_ != sent_ && slot(reported_).is_aside) ++reported_;
 }
 
 // The kernel stopped inside this slot, the first that is not all sent.
@@ -117,11 +148,14 @@ SendToken Outbox::pop_sent() {
   CHECK(has_sent());
   const Slot& slot = this->slot(reported_++);
   charged_bytes_ -= slot.payload.size() + sizeof(Slot);
-  return slot.token;
+  const SendToken token = slot.token;
+  pass_asides();
+  return token;
 }
 
 void Outbox::give_up() {
   sent_ = end_;
+  pass_asides();
   slot_sent_bytes_ = 0;
   slot_sent_crc_ = 0;
   unsent_bytes_ = 0;

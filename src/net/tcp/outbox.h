@@ -18,6 +18,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,6 +41,8 @@ class Outbox {
   }
   std::size_t charged_bytes() const { return charged_bytes_; }
   void push(const Outgoing& message);
+  // What the transport itself says, in its turn; at most kHeaderBytesMax. It has no kSent.
+  void push_aside(std::span<const std::byte> content);
 
   // What is still to be written.
   std::size_t unsent_bytes() const { return unsent_bytes_; }
@@ -48,6 +52,19 @@ class Outbox {
   std::size_t gather(std::span<iovec> out, std::size_t bytes_max, std::size_t& bytes);
   // The kernel took so many of the bytes.
   void advance(std::size_t bytes);
+
+  // What is pushed from now on is not for gather(), but goes another way: once all before it is the kernel's, it is given
+  // out here, one after the other.
+  void end_stream() { stream_end_ = end_; }
+  bool has_stream_end() const { return stream_end_ != std::numeric_limits<std::uint64_t>::max(); }
+  bool is_past_stream() const { return sent_ >= stream_end_; }
+  struct Frame {
+    std::span<const std::byte> head;  // prefix and header; valid until the next push()
+    std::span<const std::byte> payload;
+  };
+  bool has_unstreamed() const { return is_past_stream() && sent_ != end_; }
+  std::optional<Frame> unstreamed() const;
+  void unstreamed_is_sent();
 
   // Messages that the kernel has, or that give_up() ended.
   bool has_sent() const { return reported_ != sent_; }
@@ -63,6 +80,7 @@ class Outbox {
     std::span<const std::byte> payload;
     std::array<std::byte, kTrailerBytes> trailer;
     bool trailer_is_known;  // from push() on
+    bool is_aside;
     std::size_t bytes() const {
       return head_bytes + payload.size() + (payload.empty() ? 0 : kTrailerBytes);
     }
@@ -80,6 +98,9 @@ class Outbox {
   void gather_slot(Slot& slot, std::size_t sent_bytes, std::uint32_t sent_crc, Gathering& into);
   void advance_within(const Slot& slot, std::size_t bytes);
   Slot& slot(std::uint64_t number) { return slots_[number & (slots_.size() - 1)]; }
+  const Slot& slot(std::uint64_t number) const { return slots_[number & (slots_.size() - 1)]; }
+  void push(const Outgoing& message, bool is_aside);
+  void pass_asides();
   void grow();
 
   std::vector<std::byte> record_;
@@ -88,7 +109,8 @@ class Outbox {
   std::uint64_t reported_ = 0;
   std::uint64_t sent_ = 0;
   std::uint64_t end_ = 0;
-  std::size_t slot_sent_bytes_ = 0;  // of slot sent_
+  std::uint64_t stream_end_ = std::numeric_limits<std::uint64_t>::max();  // gather() stops there
+  std::size_t slot_sent_bytes_ = 0;                                       // of slot sent_
   std::uint32_t slot_sent_crc_ = 0;  // of that part of it that is payload
   std::size_t unsent_bytes_ = 0;
   std::size_t charged_bytes_ = 0;

@@ -21,8 +21,10 @@ class QuietLog {
     kMalformed,     // frames that are none
     kCorrupted,     // frames whose checksum is wrong
     kCannotAccept,  // no descriptors
+    kShares,        // goes on through shared memory
+    kCannotShare,   // could, but does not
   };
-  static constexpr std::size_t kKinds = 7;
+  static constexpr std::size_t kKinds = 9;
 
   explicit QuietLog(Log log) : log_(std::move(log)) {}
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "net/shm/link.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/frame.h"
 
@@ -84,6 +85,10 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, L
       options.window_bytes == 0 || options.connections_max == 0 || options.strangers_max == 0) {
     return Status(Code::kInvalidArgument, "TcpOptions: a limit is too small");
   }
+  if (options.shared_ring_bytes != 0 && !shm::Segment::is_ring_size(options.shared_ring_bytes)) {
+    return Status(Code::kInvalidArgument,
+                  "TcpOptions: shared_ring_bytes must be a power of two from 64 KiB to 64 MiB");
+  }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(log)));
   if (Status status = transport->open(); !status.is_ok()) return status;
   return transport;
@@ -98,6 +103,7 @@ TcpTransport::~TcpTransport() {
     if (connection->descriptor >= 0) connection->drain();
   }
   connections_.clear();
+  old_links_.clear();
   for (const Listener& listener : listeners_) ::close(listener.descriptor);
   if (spare_ >= 0) ::close(spare_);
   if (wake_ >= 0) ::close(wake_);
@@ -208,6 +214,7 @@ void TcpTransport::give_peer(Connection& connection) {
 void TcpTransport::forget(Connection& connection) {
   set_deadline(connection, kNever);
   delist_stranger(connection);
+  drop_link(connection);
   peers_.erase(connection.peer);
   connections_.erase(connection.serial);  // lists that still name its serial find nothing
 }
@@ -281,12 +288,17 @@ Status TcpTransport::send(PeerId peer, const Outgoing& message) {
     return {Code::kAgain, "the connection's window is full"};
   }
   outbox.push(message);
+  if (outbox.is_past_stream()) {
+    connection->link->write(outbox);
+    activate(*connection);
+    return Status::ok();
+  }
   if (!connection->writable) return Status::ok();
   if (outbox.unsent_bytes() >= options_.write_batch_bytes) {
     connection->flush(options_.write_batch_bytes, 1);
     activate(*connection);
   }
-  if (connection->writable && outbox.unsent_bytes() > 0) mark_dirty(*connection);
+  if (connection->can_flush()) mark_dirty(*connection);
   return Status::ok();
 }
 
@@ -294,12 +306,15 @@ void TcpTransport::land(PeerId peer, LandingTag tag, std::span<std::byte> destin
   Connection* const connection = find(peer);
   if (connection != nullptr && connection->state != State::kEnded) {
     connection->inbox.land(tag, destination);
+    if (connection->link) connection->link->withdraw(tag);
   }
 }
 
 void TcpTransport::withdraw(PeerId peer, LandingTag tag) {
   Connection* const connection = find(peer);
-  if (connection != nullptr) connection->inbox.withdraw(tag);
+  if (connection == nullptr) return;
+  connection->inbox.withdraw(tag);
+  if (connection->link) connection->link->withdraw(tag);
 }
 
 void TcpTransport::close(PeerId peer, Status reason) {
@@ -313,11 +328,13 @@ void TcpTransport::close(PeerId peer, Status reason) {
 std::size_t TcpTransport::poll(TimeNs now, std::span<Event> events) {
   now_ = now;
   staging_.begin_poll();
+  begin_links();
   stamp_deadlines();
   if (!std::exchange(gathered_, false)) gather(0);
   expire_deadlines();
   accept_all();
   flush_dirty();
+  serve_links();
   EventSpan out(events);
   for (std::size_t turns = active_.size(); turns > 0 && !out.full(); --turns) {
     const auto found = connections_.find(active_.front());
@@ -348,11 +365,13 @@ bool TcpTransport::work_is_waiting() const {
 
 void TcpTransport::wait(TimeNs timeout_ns) {
   if (std::exchange(wake_pending_, false) || work_is_waiting()) return;
+  if (arm_links()) return disarm_links();
   // Rounded up: waking before the deadline would only mean to wait once more.
   constexpr TimeNs kLongestMs = 60'000;
   const TimeNs timeout_ms =
       std::min(kLongestMs, timeout_ns / kMillisecond + (timeout_ns % kMillisecond > 0 ? 1 : 0));
   gather(timeout_ns == kNever ? -1 : static_cast<int>(timeout_ms));
+  disarm_links();
   gathered_ = true;
   wake_pending_ = false;
 }
@@ -368,7 +387,7 @@ void TcpTransport::gather(int timeout_ms) {
   const int count = ::epoll_wait(epoll_, ready.data(), static_cast<int>(ready.size()), timeout_ms);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = ready[static_cast<std::size_t>(i)];
-    const std::uint64_t serial = event.data.u64;
+    const std::uint64_t serial = event.data.u64 & ~kLinkSerial;
     if (serial == kWakeSerial) {
       wake_pending_ = true;
       continue;
@@ -379,11 +398,15 @@ void TcpTransport::gather(int timeout_ms) {
       continue;
     }
     Connection& connection = *found->second;
+    if ((event.data.u64 & kLinkSerial) != 0) {  // a wake-up, perhaps of a link that was dropped
+      if (connection.link) connection.link->drain_wakes();
+      continue;
+    }
     const bool broken = (event.events & (EPOLLERR | EPOLLHUP)) != 0;
     if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) connection.peer_has_closed = true;
     if (broken || (event.events & (EPOLLIN | EPOLLRDHUP)) != 0) connection.readable = true;
     if (broken || (event.events & EPOLLOUT) != 0) connection.writable = true;
-    if (connection.writable && connection.outbox.unsent_bytes() > 0) mark_dirty(connection);
+    if (connection.can_flush()) mark_dirty(connection);
     activate(connection);
   }
 }
@@ -435,7 +458,7 @@ void TcpTransport::flush_dirty() {
     Connection& connection = *found->second;
     connection.is_dirty = false;
     connection.flush(options_.write_batch_bytes, kWritesPerPoll);
-    if (connection.writable && connection.outbox.unsent_bytes() > 0) mark_dirty(connection);
+    if (connection.can_flush()) mark_dirty(connection);
     activate(connection);
   }
 }
@@ -639,6 +662,7 @@ void TcpTransport::finish_handshake(Connection& connection) {
   delist_stranger(connection);
   connection.state = State::kUp;
   if (!connection.outbound) give_peer(connection);
+  if (connection.outbound && options_.shared_ring_bytes > 0) invite(connection);
 }
 
 // The other side is told what was wrong with it. One that only went away leaves no trace.
@@ -671,8 +695,8 @@ void TcpTransport::serve(Connection& connection, EventSpan& out) {
   if (connection.state == State::kUp) serve_up(connection, out);
   if (connection.state == State::kEnded) return serve_ended(connection, out);
   if (connection.state != State::kUp) return;  // the next edge goes on
-  const bool more =
-      connection.outbox.has_sent() || connection.inbox.has_backlog() || connection.readable;
+  const bool more = connection.outbox.has_sent() || connection.inbox.has_backlog() ||
+                    connection.readable || (connection.link && connection.link->has_input());
   if (more) activate(connection);
 }
 
@@ -703,9 +727,18 @@ void TcpTransport::report_sent(Connection& connection, EventSpan& out) {
 
 void TcpTransport::receive(Connection& connection, EventSpan& out) {
   std::size_t budget_bytes = options_.read_batch_bytes;
+  if (connection.link) {
+    const Status status =
+        connection.link->receive(connection.peer, connection.inbox, budget_bytes, staging_, out);
+    if (!status.is_ok()) return end_malformed(connection, status);
+    if (connection.socket_is_over) {
+      if (!connection.link->has_input()) end(connection, connection.why, false);
+      return;
+    }
+  }
   while (!out.full()) {
     if (connection.inbox.has_backlog()) {
-      const Status status = connection.inbox.parse(connection.peer, staging_, out);
+      const Status status = parse(connection, out);
       if (!status.is_ok()) return end_malformed(connection, status);
       if (connection.inbox.has_backlog()) return;
     }
@@ -718,13 +751,24 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
     const tcp::Inbox::Places places = connection.inbox.places(staging_, budget_bytes);
     Status reason;
     const std::ptrdiff_t count = connection.receive(places, reason);
-    if (count < 0) return end(connection, connection.with_address(reason), false);
+    if (count < 0) return end_of_socket(connection, connection.with_address(reason));
     if (count == 0) return;
     const auto bytes = static_cast<std::size_t>(count);
     budget_bytes -= std::min(bytes, budget_bytes);
     connection.inbox.received(bytes, places, staging_);
-    const Status status = connection.inbox.parse(connection.peer, staging_, out);
+    const Status status = parse(connection, out);
     if (!status.is_ok()) return end_malformed(connection, status);
+  }
+}
+
+Status TcpTransport::parse(Connection& connection, EventSpan& out) {
+  while (true) {
+    if (Status status = connection.inbox.parse(connection.peer, staging_, out); !status.is_ok()) {
+      return status;
+    }
+    const std::vector<std::byte> aside = connection.inbox.take_aside();
+    if (aside.empty()) return Status::ok();
+    if (Status status = heed_aside(connection, aside); !status.is_ok()) return status;
   }
 }
 
@@ -743,12 +787,14 @@ void TcpTransport::end_malformed(Connection& connection, const Status& why) {
 }
 
 void TcpTransport::end(Connection& connection, Status why, bool graceful) {
-  if (graceful && connection.state == State::kUp) {
+  if (graceful && connection.state == State::kUp && connection.descriptor >= 0) {
     connection.flush(options_.write_batch_bytes, kWritesAtEnd);
+    if (connection.link) connection.link->write(connection.outbox);
     linger(connection);
   }
   connection.close_socket();
   set_deadline(connection, kNever);
+  drop_link(connection);
   connection.outbox.give_up();
   connection.inbox.clear(staging_);
   connection.state = State::kEnded;

@@ -11,6 +11,9 @@
 // are read in large batches into staging memory and given out as views of it. Larger payloads with a
 // landing are received directly into the landing, one system call for each.
 //
+// Shared memory. Where both ends of a connection want it and are on one host, its messages go through memory that the
+// two processes share (net/shm/link.h), and the socket stays for what it knows best: who is there, and until when.
+//
 // A poll() does bounded work: about read_batch_bytes of views, read_batch_bytes of landed payload per
 // connection, and as many events as the span holds. Connections take turns. What is left makes wait()
 // return at once.
@@ -39,6 +42,10 @@
 #include "net/transport.h"
 
 namespace byteps {
+
+namespace shm {
+class Link;
+}
 
 namespace tcp {
 class Connection;
@@ -71,6 +78,9 @@ struct TcpOptions {
       4 << 20;  // per connection: sent but no kSent yet; above it send() says kAgain
   std::size_t read_batch_bytes = 256 << 10;   // at least 4 KiB
   std::size_t write_batch_bytes = 128 << 10;  // per system call
+  // Shared memory, by a connection and each of its directions: a power of two from 64 KiB to 64 MiB. The accepting side
+  // makes it, and its value is that of the connection. 0: none is made, and none of others is used.
+  std::size_t shared_ring_bytes = 0;
 };
 
 class TcpTransport final : public Transport, public Waiter {
@@ -89,6 +99,8 @@ class TcpTransport final : public Transport, public Waiter {
   void set_self(const Hello& self) override { options_.self = self; }
   // The other side's address, or empty when the peer is unknown.
   std::string address_of(PeerId peer) const;
+  // Payload bytes that went through shared memory, both ways, by connections that there are now.
+  std::uint64_t shared_bytes() const;
 
   // An address in text begins at once. A host name is looked up here, which may block: meant for
   // start-up. A name that is not known ends in kDown, so that callers can try again.
@@ -110,6 +122,9 @@ class TcpTransport final : public Transport, public Waiter {
     std::uint64_t serial = 0;
     bool ready = false;  // a connection may be waiting
   };
+
+  // epoll's word for the socket of a link: this, with the serial of its connection.
+  static constexpr std::uint64_t kLinkSerial = std::uint64_t{1} << 63;
 
   TcpTransport(TcpOptions options, Log log);
   Status open();
@@ -155,6 +170,26 @@ class TcpTransport final : public Transport, public Waiter {
   void serve_ended(tcp::Connection& connection, tcp::EventSpan& out);
   void report_sent(tcp::Connection& connection, tcp::EventSpan& out);
   void receive(tcp::Connection& connection, tcp::EventSpan& out);
+  Status parse(tcp::Connection& connection, tcp::EventSpan& out);
+
+  // Shared memory, net/tcp/shared_memory.cc.
+  void invite(tcp::Connection& connection);
+  Status heed_aside(tcp::Connection& connection, std::span<const std::byte> aside);
+  Status heed_invitation(tcp::Connection& connection, std::span<const std::byte> content);
+  Status heed_ready(tcp::Connection& connection);
+  Status heed_switch(tcp::Connection& connection);
+  void say_aside(tcp::Connection& connection, std::uint8_t kind,
+                 std::span<const std::byte> content);
+  void stay_on_socket(tcp::Connection& connection, const Status& why);
+  void decline(tcp::Connection& connection, const Status& why);
+  Status adopt_link(tcp::Connection& connection, std::unique_ptr<shm::Link> link);
+  void switch_over(tcp::Connection& connection);
+  void drop_link(tcp::Connection& connection);
+  void begin_links();
+  void serve_links();
+  bool arm_links();
+  void disarm_links();
+  void end_of_socket(tcp::Connection& connection, Status reason);
 
   // Ends a connection; its kSent and kDown are given out by its later turns. Graceful: its tail may still
   // get out.
@@ -180,6 +215,8 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines_;  // (when, serial)
   std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
+  std::vector<tcp::Connection*> linked_;  // those with shared memory, in the order they got it
+  std::vector<std::unique_ptr<shm::Link>> old_links_;  // events of this poll may look into them
   tcp::Staging staging_;
   TimeNs now_ = 0;  // of the last poll
   TimeNs listeners_rest_until_ =
