@@ -11,10 +11,16 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+
+import models
+import netlab
+import scenarios
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
+OUTPUT = ROOT / "build" / "bench"
 START_S = 60  # for a group to get ready
 
 
@@ -31,9 +37,17 @@ def free_port():
 class Group:
     """Workers, and what stands behind them. A turn is a line to each worker, and a line from each."""
 
-    def __init__(self, label, rival):
-        self.label, self.rival = label, rival
+    rival = True
+
+    def __init__(self, label):
+        self.label = label
         self.workers, self.others = [], []
+        self._resting_bytes = {}
+
+    def words(self, scenario):
+        """What a turn of this group can be told, and the label of that figure: "go" is the group's own."""
+        words = [word for word in scenario.words if not self.rival or word in ("go", "communicate")]
+        return [(word, " ".join([self.label, word.removeprefix("go").strip()]).strip()) for word in words]
 
     def start(self, lab, scenario):
         raise NotImplementedError
@@ -42,15 +56,16 @@ class Group:
         for process, line in zip(self.workers, self._lines(START_S)):
             if line != ["ready"]:
                 raise ContenderError(f"{self.label}: {process.argv} said {line} instead of ready")
+        self._resting_bytes = {process: memory_bytes(process.pid, "VmRSS") for process in self.workers + self.others}
 
-    def turn(self, timeout_s):
+    def turn(self, timeout_s, word="go"):
         """One round: seconds from the first start to the last end, from the last start, and to the first layer's sum;
         CPU seconds of the workers within it and of the others around it."""
         before = [process.cpu_seconds() for process in self.others]
         for process in self.workers:
-            process.input.write(b"go\n")
+            process.input.write(word.encode() + b"\n")
             process.input.flush()
-        lines = [[float(word) for word in words] for words in self._lines(timeout_s)]
+        lines = [[float(text) for text in words] for words in self._lines(timeout_s)]
         after = [process.cpu_seconds() for process in self.others]
         starts, ends, firsts, cpu = zip(*lines)
         return {
@@ -61,8 +76,20 @@ class Group:
             "server_cpu_s": sum(after) - sum(before),
         }
 
+    def memory_growth(self, processes):
+        """Bytes by which the largest of them has ever grown since it was ready."""
+        growth = [memory_bytes(p.pid, "VmHWM") - self._resting_bytes.get(p, 0) for p in processes]
+        return max(growth, default=0)
+
+    def idle_share(self, seconds):
+        """The busiest process of the group, in shares of a core, while nobody has a turn."""
+        everyone = self.workers + self.others
+        before = [process.cpu_seconds() for process in everyone]
+        time.sleep(seconds)
+        return max(p.cpu_seconds() - was for p, was in zip(everyone, before)) / seconds
+
     def stop(self):
-        """Workers leave at the end of their input; who is left is ended."""
+        """Workers leave at the end of their input; who does not is ended with the lab."""
         for process in self.workers:
             process.input.close()
         until = time.monotonic() + 5
@@ -106,63 +133,225 @@ class Group:
 class BytePS(Group):
     """Scheduler, servers and workers of one build."""
 
+    rival = False
+
     def __init__(self, label, build, worker_build, env, port):
-        super().__init__(label, rival=False)
+        super().__init__(label)
         self._build, self._worker_build, self._env, self._port = build, worker_build, env, port
 
     def start(self, lab, scenario):
         n, k = scenario.workers, scenario.extra
         server_hosts = [n + i for i in range(k)] + (list(range(n)) if scenario.colocated else [])
-        self.scheduler_host = n + k
+        scheduler_host = n + k
         env = {
-            "DMLC_PS_ROOT_URI": lab.address(self.scheduler_host),
+            "DMLC_PS_ROOT_URI": lab.address(scheduler_host),
             "DMLC_PS_ROOT_PORT": self._port or free_port(),
             "DMLC_NUM_WORKER": n,
             "DMLC_NUM_SERVER": len(server_hosts),
             "BYTEPS_JOB_KEY": "the key of a benchmark",
             "BYTEPS_FORCE_DISTRIBUTED": 1,
+            "BYTEPS_LIBRARY": self._build / "lib" / "libbyteps.so",
             "LD_LIBRARY_PATH": self._build / "lib",
+            "PYTHONPATH": ROOT / "python",
+            "OMP_NUM_THREADS": 1,
             **dict(scenario.env),
             **self._env,
         }
-        self.others.append(lab.start(self.scheduler_host, [self._build / "bin" / "byteps_scheduler"], env))
-        on_server, on_worker = [["taskset", "-c", core] for core in scenario.cores] or [[], []]
+        self.others.append(lab.start(scheduler_host, [self._build / "bin" / "byteps_scheduler"], env))
+        on_server, on_worker = pinned(scenario)
         for rank, host in enumerate(server_hosts):
             server = [*on_server, self._build / "bin" / "byteps_server"]
             self.others.append(lab.start(host, server, {**env, "DMLC_RANK": rank}))
         for rank in range(n):
-            argv = [*on_worker, *self.worker_command(scenario, rank)]
+            argv = [*on_worker, *self._worker_command(scenario, rank)]
             self.workers.append(lab.start(rank, argv, {**env, "DMLC_WORKER_ID": rank}))
 
-    def worker_command(self, scenario, rank):
-        options = [*scenario.worker_options, *(scenario.last_worker_options if rank == scenario.workers - 1 else ())]
-        size = ["--bytes", scenario.size, "--tensors", scenario.tensors]
-        command = [self._worker_build / "bin" / "push_pull_worker", *size, "--operations", scenario.operations]
-        return [*command, *options]
+    def servers(self):
+        return self.others[1:]
+
+    def _worker_command(self, scenario, rank):
+        if scenario.program == "train":
+            place = [rank, scenario.workers, "-", "-", "-"]
+            layers = "-".join(map(str, scenarios.MLP))
+            return [sys.executable, BENCH / "train_worker.py", "byteps", *place, scenario.operations, layers]
+        what = ["--bytes", scenario.size, "--tensors", scenario.tensors]
+        if scenario.model:
+            path = OUTPUT / f"{scenario.model}.txt"
+            models.write_list(scenario.model, path)
+            what = ["--list", path]
+        last = scenario.last_worker_options if rank == scenario.workers - 1 else ()
+        command = [self._worker_build / "bin" / "push_pull_worker", *what, "--operations", scenario.operations]
+        return [*command, *scenario.worker_options, *last]
 
 
 class Gloo(Group):
     """torch.distributed over gloo, on the workers' machines alone."""
 
     def __init__(self, port):
-        super().__init__("gloo", rival=True)
+        super().__init__("gloo")
         self._port = port
 
     def start(self, lab, scenario):
-        sizes = [scenario.size // scenario.tensors] * scenario.tensors
-        _, on_worker = [["taskset", "-c", core] for core in scenario.cores] or [[], []]
+        port = self._port or free_port()
         for rank in range(scenario.workers):
-            place = [rank, scenario.workers, lab.address(0), self._port or free_port(), lab.interface()]
-            command = [sys.executable, BENCH / "gloo_worker.py", *place, scenario.operations, *sizes]
-            self.workers.append(lab.start(rank, [*on_worker, *command], {"OMP_NUM_THREADS": 1}))
+            place = [rank, scenario.workers, lab.address(0), port, lab.interface()]
+            if scenario.program == "train":
+                layers = "-".join(map(str, scenarios.MLP))
+                command = [BENCH / "train_worker.py", "gloo", *place, scenario.operations, layers]
+            else:
+                sizes = [f"{scenario.size // scenario.tensors}x{scenario.tensors}"]
+                if scenario.model:
+                    sizes = models.ddp_buckets(scenario.model)
+                command = [BENCH / "gloo_worker.py", *place, scenario.operations, *sizes]
+            argv = [*pinned(scenario)[1], sys.executable, *command]
+            self.workers.append(lab.start(rank, argv, {"OMP_NUM_THREADS": 1}))
 
 
-def rivals(scenario, port):
+class Sockets(Group):
+    """Not a rival but a floor: the same bytes over the same connections by bare sockets, and one addition pass."""
+
+    def __init__(self, build, port):
+        super().__init__("sockets")
+        self._program, self._port = build / "bin" / "socket_worker", port
+        self._worker_count = 0
+
+    def start(self, lab, scenario):
+        n, k = scenario.workers, scenario.extra
+        self._worker_count = n
+        share = scenario.size // k
+        addresses = [word for server in range(k) for word in (lab.address(n + server), self._port)]
+        for rank in range(n):
+            self.workers.append(lab.start(rank, [self._program, "worker", share, *addresses]))
+        for server in range(k):
+            self.workers.append(lab.start(n + server, [self._program, "server", self._port, n, share]))
+
+    def turn(self, timeout_s, word="go"):
+        """seconds: of both directions, one after the other."""
+        out = {"seconds": 0.0, "worker_cpu_s": 0.0, "server_cpu_s": 0.0}
+        for direction in ("push", "pull", "add"):
+            for process in self.workers:
+                process.input.write(direction.encode() + b"\n")
+                process.input.flush()
+            lines = [[float(text) for text in words] for words in self._lines(timeout_s)]
+            starts, ends, _, cpu = zip(*lines)
+            out["worker_cpu_s"] += sum(cpu[: self._worker_count])
+            out["server_cpu_s"] += sum(cpu[self._worker_count :])
+            out[f"{direction}_s"] = max(ends) - min(starts)
+            out["seconds"] += out[f"{direction}_s"] if direction != "add" else 0
+        out["from_last_start_s"] = out["first_s"] = out["seconds"]
+        return out
+
+
+class Rank:
+    """One rank of an MPI job: its pipes, and nothing that could be asked of a process."""
+
+    def __init__(self, folder, rank):
+        self.argv, self.host, self.pid = [f"MPI rank {rank}"], rank, 0
+        for name in ("in", "out"):
+            os.mkfifo(f"{folder}/{name}.{rank}")
+        # Opened for both ways, so that opening waits for nobody.
+        self.input = open(f"{folder}/in.{rank}", "r+b", buffering=0)
+        self.output = open(f"{folder}/out.{rank}", "r+b", buffering=0)
+
+    def poll(self):
+        return 0
+
+    def errors(self, _bytes_max=0):
+        return ""
+
+    def cpu_seconds(self):
+        return 0.0
+
+
+class OpenMpi(Group):
+    """MPI_Allreduce by Open MPI over TCP, on the workers' machines alone. ring: its ring algorithm instead of its own
+    choice. mpirun runs on the first host; it reaches the others through a script that enters their namespaces."""
+
+    def __init__(self, program, ring):
+        super().__init__("mpi ring" if ring else "mpi")
+        self._program, self._ring = program, ring
+        self._folder = None
+
+    def start(self, lab, scenario):
+        self._folder = tempfile.TemporaryDirectory(prefix="byteps-bench-")
+        folder = pathlib.Path(self._folder.name)
+        agent = folder / "agent"
+        names = [f'{lab.address(h)}) exec ip netns exec {lab.namespace(h)} sh -c "$*" ;;' for h in range(scenario.workers)]
+        agent.write_text("#!/bin/sh\nhost=$1; shift\ncase $host in\n" + "\n".join(names) + "\nesac\n", encoding="ascii")
+        agent.chmod(0o755)
+        self.workers = [Rank(folder, rank) for rank in range(scenario.workers)]
+        only = f"{netlab.SUBNET}.0/24"
+        settings = {
+            "plm_rsh_agent": agent,
+            "btl": "tcp,self",
+            "btl_tcp_if_include": only,
+            "oob_tcp_if_include": only,
+            "orte_tmpdir_base": folder,
+            "hwloc_base_binding_policy": "none",
+            "rmaps_base_oversubscribe": 1,
+            "mpi_yield_when_idle": 1,
+        }
+        if self._ring:
+            settings.update(coll_tuned_use_dynamic_rules=1, coll_tuned_allreduce_algorithm=4)
+        words = [text for name, value in settings.items() for text in ("--mca", name, value)]
+        hosts = ",".join(lab.address(host) for host in range(scenario.workers))
+        mpirun = ["mpirun", "--allow-run-as-root", "-n", scenario.workers, "--host", hosts, "--map-by", "node", *words]
+        command = [*mpirun, self._program, folder, scenario.operations, scenario.size]
+        # Without name service: each host's name is its address.
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$NETLAB_IP" && exec "$@"', "sh"]
+        self.others = [lab.start(0, [*named, *command])]
+
+    def stop(self):
+        for rank in self.workers:
+            rank.input.write(b"end\n")
+        until = time.monotonic() + 5
+        while self.others[0].poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        for rank in self.workers:
+            rank.input.close()
+            rank.output.close()
+        self._folder.cleanup()
+
+
+def memory_bytes(pid, field):
+    """VmRSS or VmHWM of a process; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
+            return next((int(line.split()[1]) << 10 for line in lines if line.startswith(field + ":")), 0)
+    except OSError:
+        return 0
+
+
+def pinned(scenario):
+    """Commands that put servers and workers on their cores; empty when the scenario leaves that open."""
+    return [["taskset", "-c", core] for core in scenario.cores] or [[], []]
+
+
+def mpi_program():
+    """The compiled MPI worker, and why there is none."""
+    if shutil.which("mpirun") is None or shutil.which("mpicc") is None:
+        return None, "Open MPI is left out: no mpirun and mpicc here (Debian: openmpi-bin libopenmpi-dev)"
+    program, source = OUTPUT / "mpi_worker", BENCH / "mpi_worker.c"
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        command = ["mpicc", "-O3", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-o", str(program), str(source)]
+        made = subprocess.run(command, capture_output=True, text=True)
+        if made.returncode != 0:
+            return None, f"Open MPI is left out: {' '.join(command)} failed: {made.stderr.strip()}"
+    return program, ""
+
+
+def rivals(scenario, build, port):
     """The rivals of a scenario that can run here, and a line for each that cannot."""
     found, refused = [], []
     for name in scenario.rivals:
         if name == "gloo":
             found.append(Gloo(port))
-        elif name == "mpi":
-            refused.append("Open MPI is left out: not yet measured here")
+        elif name == "sockets":
+            found.append(Sockets(build, port + 1))
+        else:
+            program, why = mpi_program()
+            if program is not None:
+                found.append(OpenMpi(program, name == "mpi-ring"))
+            elif why not in refused:
+                refused.append(why)
     return found, refused

@@ -1,8 +1,9 @@
 """One worker of a rival: torch.distributed all_reduce over gloo. Rounds and output as in push_pull_worker.c.
 
-Usage: gloo_worker.py RANK SIZE ADDRESS PORT INTERFACE OPERATIONS BYTES...
+Usage: gloo_worker.py RANK SIZE ADDRESS PORT INTERFACE OPERATIONS BYTES[xCOUNT]...
 
-BYTES: one number per tensor. Lists of many tensors come in buckets here, as DistributedDataParallel makes them.
+BYTES: of each tensor, or COUNT of them alike. The gradients of a model come in buckets here, as
+DistributedDataParallel makes them.
 """
 
 import os
@@ -16,7 +17,10 @@ import torch.distributed as dist
 def main():
     rank, size = int(sys.argv[1]), int(sys.argv[2])
     os.environ.update(MASTER_ADDR=sys.argv[3], MASTER_PORT=sys.argv[4], GLOO_SOCKET_IFNAME=sys.argv[5])
-    operations, sizes = int(sys.argv[6]), [int(word) for word in sys.argv[7:]]
+    operations, sizes = int(sys.argv[6]), []
+    for word in sys.argv[7:]:
+        size_bytes, _, count = word.partition("x")
+        sizes += [int(size_bytes)] * int(count or 1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=size)
     values = [[torch.empty(bytes_ // 4) for bytes_ in sizes] for _ in range(operations)]

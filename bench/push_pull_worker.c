@@ -8,7 +8,8 @@
  *     --late-ms L        starts each round so much later than the others
  *     --stagger          each rank begins at another tensor, so that no two push in the same order
  *
- * Says "ready" when it has joined. Each line it reads is one round; for it, it prints
+ * Says "ready" when it has joined. Each line it reads is one round ("go fifo": the tensor pushed first has the
+ * highest priority); for it, it prints
  *     START END FIRST CPU
  * seconds of CLOCK_MONOTONIC (which network namespaces share): when it began, when all sums were there, when the first
  * layer's was; and the CPU seconds it used in between. Every sum is checked. Leaves at the end of its input. */
@@ -27,6 +28,7 @@ typedef struct options {
   int forward;
   int stagger;
   int late_ms;
+  int fifo; /* in this round */
 } options;
 
 typedef struct tensors {
@@ -142,7 +144,7 @@ static void push_one(byteps_job* job, tensors* all, size_t index, float* values,
   tensor.operation = BYTEPS_SUM;
   tensor.input = tensor.output = values + all->offset[index];
   tensor.element_count = all->length[index];
-  tensor.priority = how->priorities ? -(int32_t)index : 0;
+  tensor.priority = how->priorities ? (how->fifo ? (int32_t)index : -(int32_t)index) : 0;
   check(byteps_push_pull(job, &tensor, &all->handles[index], &error), &error);
 }
 
@@ -188,7 +190,7 @@ static void run_round(byteps_job* job, tensors* all, float* values, const option
 }
 
 int main(int argc, char** argv) {
-  const options how = parse(argc, argv);
+  options how = parse(argc, argv);
   tensors all = how.list != NULL ? read_list(how.list) : equal_tensors(how.bytes, how.tensors);
   float* values = memory(all.elements * (size_t)how.operations * sizeof *values);
   byteps_error error = {0};
@@ -197,7 +199,10 @@ int main(int argc, char** argv) {
   puts("ready");
   fflush(stdout);
   char line[64];
-  while (fgets(line, sizeof line, stdin) != NULL) run_round(job, &all, values, &how);
+  while (fgets(line, sizeof line, stdin) != NULL) {
+    how.fifo = strcmp(line, "go fifo\n") == 0;
+    run_round(job, &all, values, &how);
+  }
   check(byteps_leave(job, 1, &error), &error);
   return 0;
 }

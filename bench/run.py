@@ -23,7 +23,9 @@ import sys
 import time
 
 import contenders
+import kernels
 import netlab
+import report
 import scenarios
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -62,16 +64,21 @@ def selected(args):
     return [scenario for scenario in scenarios.ALL if scenario.quick or not args.quick]
 
 
-def our_groups(args, port):
-    """A group per build, and one per variant of the first build."""
+def settings(text):
+    """'A=1 B=2' -> {"A": "1", "B": "2"}"""
+    return dict(word.split("=", 1) for word in text.split())
+
+
+def our_groups(args, scenario, port):
+    """A group per build; and for the first build one per variant, the scenario's and those asked for."""
+    variants = [("", {})] + [(label, dict(pairs)) for label, pairs in scenario.variants]
+    variants += [(text.replace("BYTEPS_", ""), settings(text)) for text in args.variant]
     groups = []
-    variants = [{}] + [dict(word.split("=", 1) for word in text.split()) for text in args.variant]
     for build in args.build:
-        for variant in variants if build == args.build[0] else [{}]:
-            label = "byteps" + (f" {build.name}" if len(args.build) > 1 else "")
-            label += "".join(f" {name.removeprefix('BYTEPS_')}={value}" for name, value in variant.items())
-            ours = contenders.BytePS(label, build, args.build[0], {**args.env, **variant}, port and port + len(groups))
-            groups.append(ours)
+        for label, variant in variants if build == args.build[0] else variants[:1]:
+            name = " ".join(filter(None, ["byteps", build.name if len(args.build) > 1 else "", label]))
+            env = {**args.env, **variant}
+            groups.append(contenders.BytePS(name, build, args.build[0], env, port and port + len(groups)))
     return groups
 
 
@@ -92,25 +99,33 @@ def machine_busy_s():
     return (sum(words) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
 
 
+def one_turn(lab, group, word, timeout_s):
+    """A group's turn, with what happened meanwhile to network and machine."""
+    before, busy, began = lab.counters(), machine_busy_s(), time.monotonic()
+    turn = group.turn(timeout_s, word)
+    after = lab.counters()
+    turn["busy_share"] = (machine_busy_s() - busy) / (time.monotonic() - began) / os.cpu_count()
+    turn.update({name: after[name] - before[name] for name in before})
+    return turn
+
+
 def take_turns(lab, groups, scenario, repeats):
     """Repeats of each group, interleaved, after one that warms up. By label: the list of turns."""
-    turns = {group.label: [] for group in groups}
-    timeout_s = 30 + 40 * scenario.operations * (scenario.limit() or scenario.size / 1e8)
+    turns = {}
+    timeout_s = 60 + 40 * scenario.operations * (scenario.limit() or scenario.size / 1e7)
     for repeat in range(repeats + 1):
         for group in groups:
-            before, busy, began = lab.counters(), machine_busy_s(), time.monotonic()
-            turn = group.turn(timeout_s)
-            after = lab.counters()
-            turn["busy_share"] = (machine_busy_s() - busy) / (time.monotonic() - began) / os.cpu_count()
-            turn.update({name: after[name] - before[name] for name in before})
-            if repeat > 0:
-                turns[group.label].append(turn)
+            for word, label in group.words(scenario):
+                turn = one_turn(lab, group, word, timeout_s)
+                if repeat > 0:
+                    turns.setdefault(label, []).append(turn)
     return turns
 
 
 def summarize(turns, scenario, limit_s):
-    """The figures of one group."""
-    seconds = sorted(turn["seconds"] / scenario.operations for turn in turns)
+    """The figures of one label."""
+    which = "from_last_start_s" if scenario.from_last_start else "seconds"
+    seconds = sorted(turn[which] / scenario.operations for turn in turns)
     quartiles = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
     out = {
         "seconds": seconds,
@@ -119,50 +134,69 @@ def summarize(turns, scenario, limit_s):
         "limit_s": limit_s,
         "ratio": limit_s / quartiles[1] if limit_s else None,
     }
-    for name in ("first_s", "from_last_start_s", "worker_cpu_s", "server_cpu_s", "busy_share"):
-        out[name] = statistics.median(turn[name] for turn in turns)
+    for name in ("first_s", "worker_cpu_s", "server_cpu_s", "busy_share", "push_s", "pull_s", "add_s"):
+        if name in turns[0]:
+            out[name] = statistics.median(turn[name] for turn in turns)
     for name in ("drops_out", "drops_in", "retransmissions", "timeouts"):
         if name in turns[0]:
             out[name] = sum(turn[name] for turn in turns)
     return out
 
 
-def measure(args, scenario):
-    load = os.getloadavg()[0]
-    networked = scenario.rate is not None
-    groups = our_groups(args, FIRST_PORT if networked else 0)
-    refused = []
-    if not args.no_rivals:
-        found, refused = contenders.rivals(scenario, FIRST_PORT + 50 if networked else 0)
-        groups += found
+def other_figures(groups, scenario):
+    """Of our first group: how its memory has grown and, when the scenario asks, what it uses in rest."""
+    ours = groups[0]
+    out = {
+        "server_memory_growth": ours.memory_growth(ours.servers()),
+        "worker_memory_growth": ours.memory_growth(ours.workers),
+    }
+    if scenario.idle_s:
+        out["idle_share"] = ours.idle_share(scenario.idle_s)
+    return out
+
+
+def run_groups(args, scenario, groups):
+    """Turns of all groups, and what else there is to say of ours."""
     with make_lab(args, scenario) as lab:
         for group in groups:
             group.start(lab, scenario)
         for group in groups:
             group.await_ready()
         turns = take_turns(lab, groups, scenario, args.repeats)
+        others = other_figures(groups, scenario)
         for group in groups:
             group.stop()
+    return turns, others
+
+
+def measure(args, scenario):
+    load = os.getloadavg()[0]
+    port = FIRST_PORT if scenario.rate is not None else 0
+    groups, refused = our_groups(args, scenario, port), []
+    if not args.no_rivals:
+        found, refused = contenders.rivals(scenario, args.build[0], port and port + 50)
+        groups += found
+    turns, others = run_groups(args, scenario, groups)
     figures = {}
     for group in groups:
-        limit = scenario.ring_limit() if group.rival else scenario.limit()
-        figures[group.label] = summarize(turns[group.label], scenario, limit)
+        limit = scenario.ring_limit() if group.rival and group.label != "sockets" else scenario.limit()
+        for _, label in group.words(scenario):
+            figures[label] = summarize(turns[label], scenario, limit)
+    told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
     return {
         "bench": scenario.name,
-        "title": scenario.title,
+        **{name: getattr(scenario, name) for name in (*told, "gloo_target", "time_target_s")},
         "time": int(time.time()),
         "commit": commit(),
         "load": round(load, 2),
         "cores": os.cpu_count(),
-        "congestion_control": args.congestion_control if networked else None,
+        "congestion_control": args.congestion_control if port else None,
         "repeats": args.repeats,
         "env": args.env,
         "refused": refused,
         "limit_s": scenario.limit(),
         "ring_limit_s": scenario.ring_limit(),
-        "target": scenario.target,
-        "size": scenario.size,
-        "operations": scenario.operations,
+        **others,
         "figures": figures,
     }
 
@@ -176,36 +210,88 @@ def milliseconds(seconds):
     return f"{1e3 * seconds:.4g}"
 
 
+def describe(label, one, ours):
+    """The rest of a figure's line."""
+    low, high = one["quartiles_s"]
+    text = f"{milliseconds(one['median_s']):>7s} ms ({milliseconds(low)} to {milliseconds(high)})"
+    if one["limit_s"]:
+        text += f"  limit {milliseconds(one['limit_s'])}, ratio {one['ratio']:.3f}"
+    if one is not ours:
+        text += f"  {one['median_s'] / ours['median_s']:.2f} x ours"
+    if one["first_s"] < 0.9 * one["median_s"]:
+        text += f"  first layer {milliseconds(one['first_s'])}"
+    if "drops_out" in one:
+        text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
+    return text + f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
+
+
 def show(result):
     """A line per group."""
     figures = result["figures"]
     ours = next(iter(figures.values()))
-    print(f"{result['bench']}: {result['title']}   load {result['load']:.1f}")
     for line in result["refused"]:
         print(f"  {line}")
     width = max(len(label) for label in figures)
     for label, one in figures.items():
-        low, high = one["quartiles_s"]
-        text = f"  {label:{width}s} {milliseconds(one['median_s']):>7s} ms ({milliseconds(low)} to {milliseconds(high)})"
-        if one["limit_s"]:
-            text += f"  limit {milliseconds(one['limit_s'])}  ratio {one['ratio']:.3f}"
-        if one is not ours:
-            text += f"  {one['median_s'] / ours['median_s']:.2f} x ours"
-        if "drops_out" in one:
-            text += f"  drops {one['drops_out']}+{one['drops_in']} retr {one['retransmissions']}"
-        text += f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
-        print(text, flush=True)
+        print(f"  {label:{width}s} {describe(label, one, ours)}")
+    for line in report.verdicts(result):
+        print(f"  {line}")
+    sys.stdout.flush()
 
 
 def save(result, record):
-    folder = ROOT / "build" / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{result['bench']}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (contenders.OUTPUT / f"{result['bench']}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if not record:
         return
-    line = {name: value for name, value in result.items() if name not in ("title", "refused")}
+    line = {name: value for name, value in result.items() if name not in ("title", "section", "refused")}
     with open(ROOT / "bench" / "history.jsonl", "a", encoding="utf-8") as history:
         history.write(json.dumps(line) + "\n")
+
+
+def expected_s(args, scenario):
+    """About how long a scenario takes: starting everything, then the turns."""
+    groups = len(args.build) + len(args.variant) + len(scenario.variants)
+    groups += 0 if args.no_rivals else len(scenario.rivals)
+    one = (scenario.limit() or scenario.size * scenario.workers / 1e9) * scenario.operations * 1.4 + 0.3
+    return 4 + 1.5 * scenario.workers + (args.repeats + 1) * groups * len(scenario.words) * one
+
+
+def no_room(scenario):
+    """Why the scenario cannot run in this machine's memory; empty when it can."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    need = scenario.memory_bytes()
+    return f"needs about {need >> 20} MiB of memory, and {free >> 20} are free" if need > 0.9 * free else ""
+
+
+def run_one(args, scenario):
+    """Measures, shows and keeps one scenario; 1 when it failed."""
+    why = no_room(scenario)
+    if why:
+        print(f"  left out: {why}")
+        return 0
+    try:
+        result = measure(args, scenario)
+    except (contenders.ContenderError, netlab.LabError) as error:
+        print(f"  FAILED: {error}", file=sys.stderr)
+        return 1
+    show(result)
+    save(result, not args.no_record)
+    return 0
+
+
+def run_all(args, chosen):
+    contenders.OUTPUT.mkdir(parents=True, exist_ok=True)
+    began, planned, done, failed = time.monotonic(), sum(expected_s(args, s) for s in chosen), 0.0, 0
+    for number, scenario in enumerate(chosen, 1):
+        pace = (time.monotonic() - began) / done if done else 1.0
+        left = (planned - done) * pace
+        when = f"{left / 60:.0f} min left" if left > 90 else f"{left:.0f} s left"
+        print(f"[{number}/{len(chosen)}] {scenario.name}: {scenario.title}   (load {os.getloadavg()[0]:.1f}, {when})",
+              flush=True)  # fmt: skip
+        failed += run_one(args, scenario)
+        done += expected_s(args, scenario)
+    return failed
 
 
 def main():
@@ -219,17 +305,11 @@ def main():
         if not (build / "bin" / "byteps_server").exists():
             sys.exit(f"run: no byteps_server in {build}/bin: build it (make setup), or name a build with --build")
     if any(scenario.rate for scenario in chosen) and netlab.missing():
-        sys.exit(f"run: {netlab.missing()}. Scenarios on loopback need none of this: see --list.")
-    failed = 0
-    for scenario in chosen:
-        try:
-            result = measure(args, scenario)
-        except (contenders.ContenderError, netlab.LabError) as error:
-            print(f"{scenario.name}: FAILED: {error}", file=sys.stderr)
-            failed += 1
-            continue
-        show(result)
-        save(result, not args.no_record)
+        sys.exit(f"run: {netlab.missing()}. Scenarios on loopback (10k, grow-*) need none of this: --only 10k.")
+    failed = run_all(args, chosen)
+    if not args.only:
+        failed += kernels.run(args.build[0], contenders.OUTPUT, not args.no_record)
+    report.plot(contenders.OUTPUT)
     return 1 if failed else 0
 
 
@@ -238,4 +318,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
+        print("run: interrupted; nothing is left running", file=sys.stderr)
         sys.exit(130)

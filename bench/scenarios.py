@@ -1,16 +1,24 @@
 """What is measured, as data: one table. bench/run.py runs it, bench/report.py describes it."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import limits
+import models
 from netlab import bits_per_second
 
 MIB = 1 << 20
+LATENCY_BYTES = 64 << 10  # below, a card's rate says nothing about the time
+BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
+MLP = (64, 3500, 3500, 3500, 10)
+MLP_BYTES = 4 * sum(wide * narrow + narrow for wide, narrow in zip(MLP, MLP[1:]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
     name: str
+    section: str  # of the report
     title: str
     workers: int
     extra: int  # servers on machines of their own
@@ -20,22 +28,29 @@ class Scenario:
     size: int = 64 * MIB  # bytes of all tensors together
     tensors: int = 1
     model: str = ""  # a list of models.py instead of equal tensors
+    program: str = "push_pull"  # or train, sockets: what the workers are
     operations: int = 1  # one after the other, in a round
     worker_options: tuple = ()
     last_worker_options: tuple = ()
     env: tuple = ()  # (name, value) for our processes
+    variants: tuple = ()  # (label, ((name, value), ...)): more groups of ours
+    words: tuple = ("go",)  # what a turn is told; each gives a figure of its own
     cores: tuple = ()  # loopback: (servers' core, workers' core)
     rivals: tuple = ("gloo",)
-    target: float | None = None  # ratio to the limit that issue 5 asks for
+    from_last_start: bool = False  # time counts from the last worker's start
+    idle_s: float = 0.0  # how long to watch all processes of ours do nothing, at the end
+    target: float | None = None  # limit / time that issue 5 asks for
+    gloo_target: float | None = None  # gloo's time / ours
+    time_target_s: float | None = None
     quick: bool = False
 
     def byte_rate(self):
         return bits_per_second(self.rate) / 8 * limits.PAYLOAD if self.rate else None
 
     def limit(self):
-        """Seconds per operation with this scenario's servers; None on loopback."""
+        """Seconds per operation with this scenario's servers; None on loopback, and where latency decides."""
         rate = self.byte_rate()
-        if rate is None:
+        if rate is None or self.size < LATENCY_BYTES:
             return None
         if self.slow_servers:
             slow = dict(self.slow_servers)
@@ -44,23 +59,107 @@ class Scenario:
         return limits.servers(self.workers, self.extra, self.colocated, self.size, rate)
 
     def ring_limit(self):
-        rate = self.byte_rate()
-        return limits.ring(self.workers, self.size, rate) if rate else None
+        return limits.ring(self.workers, self.size, self.byte_rate()) if self.limit() else None
+
+    def memory_bytes(self):
+        """About what all groups of the scenario hold at once."""
+        ours = (1 + len(self.variants)) * (self.workers + 1) * self.size * self.operations
+        return ours + len(self.rivals) * self.workers * self.size * self.operations
+
+
+def _large():
+    section = "64 MiB in one tensor, servers on machines of their own"
+    for n, rate, more in [
+        (2, "1gbit", {"target": 0.985, "rivals": BEST_RIVALS, "quick": True}),
+        (4, "1gbit", {"target": 0.98, "gloo_target": 1.48, "rivals": BEST_RIVALS, "quick": True, "idle_s": 3.0}),
+        (8, "1gbit", {"target": 0.9, "rivals": BEST_RIVALS}),
+        (2, "500mbit", {}),
+        (4, "500mbit", {}),
+        (8, "500mbit", {"target": 0.98, "gloo_target": 1.7}),
+        (4, "2gbit", {"target": 0.95}),
+    ]:
+        suffix = {"1gbit": "", "500mbit": "-500m", "2gbit": "-2g"}[rate]
+        speed = {"1gbit": "1 Gbit/s", "500mbit": "500 Mbit/s", "2gbit": "2 Gbit/s"}[rate]
+        yield Scenario(f"n{n}k{n}{suffix}", section, f"n=k={n}, {speed}", n, n, rate=rate, **more)
+
+
+def _split():
+    section = "Few servers, and unequal ones"
+    yield Scenario("n4c", section, "n=4, a server beside each worker", 4, 0, True, target=0.98, gloo_target=1.0)
+    for k in (1, 2, 3):
+        title = f"n=4, a server beside each worker and {k} more"
+        yield Scenario(f"n4c-k{k}", section, title, 4, k, True, target=0.96)
+    yield Scenario("n4k2", section, "n=4, 2 servers on machines of their own", 4, 2)
+    slow = ((0, "500mbit"),)
+    yield Scenario("n4k4-slow", section, "n=k=4, one server at half rate", 4, 4, slow_servers=slow, target=0.9)
+
+
+def _small():
+    section = "Small tensors"
+    for n, more in [(2, {}), (4, {"target": 0.85, "quick": True}), (8, {})]:
+        yield Scenario(f"1m-n{n}", section, f"1 MiB, n=k={n}", n, n, size=MIB, operations=20, rivals=BEST_RIVALS, **more)
+    spin = (("spin", (("BYTEPS_SPIN_US", "50"),)),)
+    for n, more in [(2, {}), (4, {"time_target_s": 0.2e-3, "quick": True}), (8, {})]:
+        title = f"4 KiB, n=k={n}"
+        options = {"size": 4096, "operations": 200, "rivals": ("gloo", "mpi"), "variants": spin}
+        yield Scenario(f"4k-n{n}", section, title, n, n, **options, **more)
+    one_core = (("BYTEPS_SERVER_ENGINE_THREAD", "1"),)
+    title = "10,000 tensors of 4 KiB, 2 workers, one server core, loopback"
+    many = {"rate": None, "size": 10_000 * 4096, "tensors": 10_000, "env": one_core}
+    time = {"time_target_s": 10_000 / 250_000}
+    yield Scenario("10k", section, title, 2, 1, cores=("0", "1"), quick=True, **many, **time)
+    yield Scenario("10k-free", section, title + ", not pinned", 2, 1, **many)
+
+
+def _order():
+    section = "Late workers, and workers that differ in their order"
+    late = ("--late-ms", "100")
+    title = "n=k=4, one worker starts 100 ms late; from its start"
+    yield Scenario("late", section, title, 4, 4, last_worker_options=late, from_last_start=True, target=0.98)
+    title = "n=k=4, 64 tensors of 1 MiB, each rank begins with another"
+    options = {"tensors": 64, "worker_options": ("--stagger", "--priorities", "0")}
+    yield Scenario("order", section, title, 4, 4, target=0.94, **options)
+
+
+def _models():
+    section = "Gradients of real models"
+    for model, title, n in [
+        ("resnet50", "ResNet-50", 4),
+        ("vgg16", "VGG-16", 4),
+        ("bert_large", "BERT-large", 2),
+        ("gpt2_medium", "GPT-2 medium", 2),
+    ]:
+        size = 4 * models.parameter_count(model)
+        title = f"{title}, {size / 4e6:.1f} M parameters, n=k={n}"
+        yield Scenario(model, section, title, n, n, size=size, model=model, words=("go", "go fifo"), target=0.94)
+
+
+def _training():
+    section = "Training"
+    title = "MLP of 24.8 M parameters, digits, batch 32 per worker, n=k=4"
+    words = ("go", "compute", "communicate")
+    options = {"program": "train", "size": MLP_BYTES, "operations": 2, "words": words, "gloo_target": 1.5}
+    yield Scenario("mlp", section, title, 4, 4, **options)
+
+
+def _growth():
+    section = "Growth"
+    for n in (2, 4, 8, 16, 32):
+        title = f"{n} workers of {256 // n} MiB, one server, loopback"
+        yield Scenario(f"grow-w{n}", section, title, n, 1, rate=None, size=256 * MIB // n, rivals=())
+    for count in (1, 10, 100, 1000):
+        title = f"64 MiB in {count} tensors, 2 workers, one server, loopback"
+        yield Scenario(f"grow-t{count}", section, title, 2, 1, rate=None, tensors=count, rivals=())
+
+
+def _processors():
+    section = "Processor time per byte"
+    for n in (2, 4):
+        yield Scenario(f"cpu-n{n}", section, f"64 MiB, n=k={n}, beside bare sockets", n, n, rivals=("sockets",))
 
 
 ALL = [
-    Scenario("n2k2", "64 MiB, n=k=2, 1 Gbit/s", 2, 2, target=0.985, rivals=("gloo", "mpi"), quick=True),
-    Scenario("n4k4", "64 MiB, n=k=4, 1 Gbit/s", 4, 4, target=0.98, rivals=("gloo", "mpi"), quick=True),
-    Scenario("n8k8", "64 MiB, n=k=8, 1 Gbit/s", 8, 8, target=0.9, rivals=("gloo", "mpi")),
-    Scenario("n2k2-500m", "64 MiB, n=k=2, 500 Mbit/s", 2, 2, rate="500mbit"),
-    Scenario("n4k4-500m", "64 MiB, n=k=4, 500 Mbit/s", 4, 4, rate="500mbit"),
-    Scenario("n8k8-500m", "64 MiB, n=k=8, 500 Mbit/s", 8, 8, rate="500mbit", target=0.98),
-    Scenario("n4k4-2g", "64 MiB, n=k=4, 2 Gbit/s", 4, 4, rate="2gbit", target=0.95),
+    scenario
+    for family in (_large, _split, _small, _order, _models, _training, _growth, _processors)
+    for scenario in family()
 ]
-
-
-def named(name):
-    for scenario in ALL:
-        if scenario.name == name:
-            return scenario
-    raise KeyError(name)
