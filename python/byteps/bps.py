@@ -5,6 +5,7 @@ import sys
 
 SUBCOMMANDS = {
     "doctor": ("byteps.doctor", "check hosts, ports, limits and keys before a job runs"),
+    "trace": ("byteps.trace", "say where the time goes, from timelines (BYTEPS_TRACE_ON)"),
     "why": ("byteps.why", "name the first cause of a job that failed"),
 }
 

@@ -67,8 +67,8 @@ wire::Join make_join(const Config& config, Role role, std::string host,
 
 class Member {
  public:
-  // Uses config.job (scheduler's address, job id) and config.timeout. With a timeline it asks the scheduler for the time
-  // with each heartbeat, and the timeline gets the answers.
+  // Uses config.job (scheduler's address, job id) and config.timeout. With a timeline it asks the scheduler for the
+  // time with each heartbeat, and the timeline gets the answers.
   Member(wire::Join join, const Config& config, Timeline* timeline = nullptr);
 
   // ---- from the network. A core that answers kConnect says so with on_connecting: the peer of the

@@ -1,0 +1,609 @@
+"""bps trace: what the timelines of a job's processes (BYTEPS_TRACE_ON=1) say together.
+
+    bps trace merge DIR... -o trace.json     one file for Perfetto or chrome://tracing, on the scheduler's clock
+    bps trace top DIR...                     where the time goes, in words: the slowest stage and the slowest peer
+
+read(places) -> [Process] and summarize(processes) -> Summary are for programs. docs/timeline.md is the manual, and says
+what the stages mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import statistics
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, TextIO, Tuple
+
+PREFIX = "Comm."
+SAME_CLOCK_NS = 1_000_000  # processes of one host whose clocks' zeros are so near have the same clock
+SAME_JOB_S = 60.0
+STANDS_OUT = 1.5  # a peer is named when its time is so many times the mean of the others'
+
+
+# ---- reading
+
+
+@dataclass
+class Part:
+    """A part of a tensor in one round at one worker; times in microseconds of the scheduler's clock."""
+
+    rank: int
+    tensor: str
+    part: int
+    round: int
+    server: Optional[int]
+    queued: float
+    first_sent: float
+    last_sent: float
+    first_answer: float
+    last_answer: float
+
+    @property
+    def place(self) -> Tuple[str, int, int]:
+        return (self.tensor, self.part, self.round)
+
+
+@dataclass
+class Operation:
+    tensor: str
+    round: int
+    submitted: float
+    started: float
+    done: float
+    bytes: int
+
+
+@dataclass
+class Sum:
+    """The same part at its server."""
+
+    tensor: str
+    part: int
+    round: int
+    first_came: float
+    last_came: float
+    first_worker: int
+    last_worker: int
+    late: float  # how long after the last but one the last worker's contribution came
+    first_frame: float
+    done: float
+    busy: float
+    bytes: int
+
+
+@dataclass
+class Backlog:
+    worker: int
+    began: float
+    ended: float
+
+
+@dataclass
+class Process:
+    path: str
+    role: str
+    rank: int
+    host: str
+    pid: int
+    scheduler: str
+    wall_zero_ns: int
+    dropped: int
+    offset_ns: Optional[int]  # to the scheduler's clock, as it measured it
+    error_ns: int
+    shift_us: float = 0.0  # what is added to its times
+    parts: List[Part] = field(default_factory=list)
+    operations: List[Operation] = field(default_factory=list)
+    sums: List[Sum] = field(default_factory=list)
+    backlogs: List[Backlog] = field(default_factory=list)
+    _events: List[Dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return f"{self.role} {self.rank}"
+
+    def span_s(self) -> Tuple[float, float]:
+        """First and last event, as time of day."""
+        times = [event["ts"] for event in self._events] or [0.0]
+        return (self.wall_zero_ns / 1e9 + min(times) / 1e6, self.wall_zero_ns / 1e9 + max(times) / 1e6)
+
+
+class Unreadable(Exception):
+    pass
+
+
+def read(places: Iterable[str]) -> List[Process]:
+    """All processes of the newest job in these folders (or files), workers first; their times are aligned."""
+    found: Dict[Tuple[str, int, str, int], Process] = {}
+    for place in map(Path, places):
+        if not place.exists():
+            raise Unreadable(f"{place} does not exist")
+        paths = sorted(place.rglob("comm*.json")) if place.is_dir() else [place]
+        for path in paths:
+            process = _read_file(path)
+            if process is not None:  # a worker may have written two files, of the same content
+                found[(process.role, process.rank, process.host, process.pid)] = process
+    processes = _newest_job(list(found.values()))
+    _align(processes)
+    for process in processes:
+        _take_events(process)
+    return sorted(processes, key=lambda each: (each.role != "worker", each.rank))
+
+
+def _read_file(path: Path) -> Optional[Process]:
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{path} is no timeline: {error}") from error
+    about = content.get("otherData", {}) if isinstance(content, dict) else {}
+    if about.get("byteps_timeline") != 1:
+        return None
+    return Process(
+        path=str(path),
+        role=about["role"],
+        rank=int(about.get("rank", 0)),
+        host=about.get("host", ""),
+        pid=int(about["pid"]),
+        scheduler=about.get("scheduler", ""),
+        wall_zero_ns=int(about["wall_zero_ns"]),
+        dropped=int(about.get("dropped", 0)),
+        offset_ns=about.get("clock_offset_ns"),
+        error_ns=int(about.get("clock_error_ns", 0)),
+        _events=content["traceEvents"],
+    )
+
+
+def _newest_job(processes: List[Process]) -> List[Process]:
+    """A folder may have files of an earlier job of another size."""
+    if not processes:
+        return []
+    newest = max(processes, key=lambda each: each.span_s()[1])
+    began, ended = newest.span_s()
+    return [
+        each
+        for each in processes
+        if each.scheduler == newest.scheduler
+        and each.span_s()[0] <= ended + SAME_JOB_S
+        and each.span_s()[1] >= began - SAME_JOB_S
+    ]
+
+
+def _align(processes: List[Process]) -> None:
+    """Shifts everything to the scheduler's clock. Who shares a clock takes the best of their estimates; who has none
+    takes the time of day."""
+    zeros = []  # the time of day at the zero of the scheduler's clock
+    for process in processes:
+        known = [
+            each
+            for each in processes
+            if each.offset_ns is not None
+            and each.host == process.host
+            and abs(each.wall_zero_ns - process.wall_zero_ns) <= SAME_CLOCK_NS
+        ]
+        if known:
+            best = min(known, key=lambda each: each.error_ns)
+            process.shift_us = best.offset_ns / 1e3
+            zeros.append(process.wall_zero_ns - best.offset_ns)
+    zero = statistics.median(zeros) if zeros else min((each.wall_zero_ns for each in processes), default=0)
+    for process in processes:
+        if process.shift_us == 0.0 and process.offset_ns is None:
+            process.shift_us = (process.wall_zero_ns - zero) / 1e3
+
+
+def _take_events(process: Process) -> None:
+    shift = process.shift_us
+    stages: Dict[Tuple[str, int, int], Dict[str, Tuple[float, float, Dict[str, Any]]]] = defaultdict(dict)
+    for event in process._events:
+        args = event.get("args", {})
+        begin = event["ts"] + shift
+        end = begin + event["dur"]
+        if event["name"] == PREFIX + "BACKLOG" and event["pid"] == "Comm":
+            process.backlogs.append(Backlog(args["worker"], begin, end))
+            continue
+        tensor = event["pid"][len(PREFIX) :]
+        if event["tid"] == "total":
+            process.operations.append(
+                Operation(tensor, args["round"], begin, args["started"] + shift, end, args["bytes"])
+            )
+        else:
+            stage = event["name"].rpartition(".")[2]
+            stages[(tensor, int(event["tid"]), args["round"])][stage] = (begin, end, args)
+    process._events = []
+    for (tensor, part, number), seen in stages.items():
+        if "PUSH" in seen and "PULL" in seen and "QUEUED" in seen:
+            first_sent, last_sent, args = seen["PUSH"]
+            first_answer = args["first_answer"] + shift
+            process.parts.append(
+                Part(process.rank, tensor, part, number, args.get("server"), seen["QUEUED"][0], first_sent, last_sent,
+                     first_answer, seen["PULL"][1])
+            )  # fmt: skip
+        elif "GATHER" in seen and "SUM" in seen:
+            first_came, last_came, who = seen["GATHER"]
+            _, done, how = seen["SUM"]
+            process.sums.append(
+                Sum(tensor, part, number, first_came, last_came, who["first_worker"], who["last_worker"],
+                    who.get("late", 0.0), how["first_frame"] + shift, done, how["busy"], how["bytes"])
+            )  # fmt: skip
+
+
+# ---- merging
+
+
+class Slice(NamedTuple):
+    begin: float
+    end: float
+    name: str
+    args: Dict[str, Any]
+
+
+class _Output:
+    """Events of one process, on tracks that hold slices which do not overlap."""
+
+    def __init__(self, pid: int, process: Process):
+        self.pid = pid
+        self._next_tid = 1
+        self.events: List[Dict[str, Any]] = []
+        self._about("process_name", 0, {"name": f"{process.title} ({process.host}:{process.pid})"})
+        self._about("process_sort_index", 0, {"sort_index": pid})
+
+    def _about(self, name: str, tid: int, args: Dict[str, Any]) -> None:
+        self.events.append({"ph": "M", "name": name, "pid": self.pid, "tid": tid, "args": args})
+
+    def add(self, title: str, groups: Iterable[Sequence[Slice]]) -> None:
+        """Each group stays on one track: its slices follow each other. As many tracks as groups overlap."""
+        groups = sorted((each for each in groups if each), key=lambda each: each[0].begin)
+        busy: List[Tuple[float, int]] = []  # end of the last slice, track
+        free: List[int] = []
+        tracks: List[List[Slice]] = []
+        for group in groups:
+            while busy and busy[0][0] <= group[0].begin:
+                heapq.heappush(free, heapq.heappop(busy)[1])
+            if free:
+                track = heapq.heappop(free)
+            else:
+                track = len(tracks)
+                tracks.append([])
+            tracks[track] += group
+            heapq.heappush(busy, (group[-1].end, track))
+        for slices in tracks:
+            tid = self._next_tid
+            self._next_tid += 1
+            self._about("thread_name", tid, {"name": title})
+            self._about("thread_sort_index", tid, {"sort_index": tid})
+            for each in slices:
+                self.events.append(
+                    {
+                        "ph": "X", "cat": "Comm", "name": each.name, "pid": self.pid, "tid": tid,
+                        "ts": round(each.begin, 3), "dur": round(max(0.0, each.end - each.begin), 3), "args": each.args,
+                    }
+                )  # fmt: skip
+
+
+def merge(processes: Sequence[Process]) -> Dict[str, Any]:
+    """One trace of all, in Chrome's format: a process row per worker and server; time begins at the first event."""
+    starts = [part.queued for each in processes for part in each.parts]
+    starts += [op.submitted for each in processes for op in each.operations]
+    starts += [one.first_came for each in processes for one in each.sums]
+    zero = min(starts, default=0.0)
+    events: List[Dict[str, Any]] = []
+    for pid, process in enumerate(processes, start=1):
+        output = _Output(pid, process)
+        if process.role == "worker":
+            _merge_worker(output, process, zero)
+        else:
+            _merge_server(output, process, zero)
+        events += output.events
+    clocks = {
+        each.title: {"shift_us": round(each.shift_us, 3), "offset_ns": each.offset_ns, "error_ns": each.error_ns}
+        for each in processes
+    }
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clocks": clocks}}
+
+
+def _merge_worker(output: _Output, process: Process, zero: float) -> None:
+    output.add(
+        "tensors",
+        [
+            [Slice(op.submitted - zero, op.done - zero, op.tensor, {"round": op.round, "bytes": op.bytes})]
+            for op in process.operations
+        ],
+    )
+    by_server: Dict[Optional[int], List[Part]] = defaultdict(list)
+    for part in process.parts:
+        by_server[part.server].append(part)
+    for server in sorted(by_server, key=lambda each: -1 if each is None else each):
+        sent, queued = [], []
+        for part in by_server[server]:
+            args = {"tensor": part.tensor, "part": part.part, "round": part.round}
+            answers = max(part.last_sent, part.first_answer)
+            marks = [
+                ("push", part.first_sent, part.last_sent),
+                ("wait", part.last_sent, answers),
+                ("pull", answers, part.last_answer),
+            ]
+            sent.append(
+                [
+                    Slice(b - zero, e - zero, f"{stage} {part.tensor}", args)
+                    for stage, b, e in marks
+                    if e > b or stage == "push"
+                ]
+            )
+            queued.append([Slice(part.queued - zero, part.first_sent - zero, f"queued {part.tensor}", args)])
+        output.add(f"server {server}: on the way", sent)
+        output.add(f"server {server}: at the gate", queued)
+
+
+def _merge_server(output: _Output, process: Process, zero: float) -> None:
+    groups = []
+    for one in process.sums:
+        args = {
+            "tensor": one.tensor, "part": one.part, "round": one.round, "bytes": one.bytes, "busy_us": one.busy,
+            "first_worker": one.first_worker, "last_worker": one.last_worker, "late_us": one.late,
+        }  # fmt: skip
+        groups.append(
+            [
+                Slice(one.first_came - zero, one.last_came - zero, f"gather {one.tensor}", args),
+                Slice(one.last_came - zero, one.done - zero, f"sum {one.tensor}", args),
+            ]
+        )
+    output.add("sums", groups)
+    for worker in sorted({each.worker for each in process.backlogs}):
+        output.add(
+            f"answers wait for worker {worker}",
+            [[Slice(b.began - zero, b.ended - zero, "backlog", {})] for b in process.backlogs if b.worker == worker],
+        )
+
+
+# ---- where the time goes
+
+STAGES = {
+    "queued": "queued at the gate",
+    "others": "waiting for other workers",
+    "server": "on the way to a server and back",
+    "transfer": "transferring",
+}
+
+
+class Piece(NamedTuple):
+    """A stretch of time in which a worker waited for one of its servers."""
+
+    stage: str
+    begin: float
+    end: float
+    part: Part
+    late_worker: Optional[int] = None
+
+
+@dataclass
+class StageTotal:
+    stage: str
+    total_us: float
+    share: float
+    tensor: str  # the one with the most of it
+    peer: str  # "worker 1", "server 0"; empty when none stands out
+    pieces: int
+
+
+@dataclass
+class Summary:
+    stages: List[StageTotal]
+    sentence: str
+
+    @property
+    def slowest(self) -> StageTotal:
+        return self.stages[0]
+
+
+def _pieces(parts: List[Part], sums: Dict[Tuple[str, int, int], Sum], sent: Dict[Tuple[str, int, int], Dict[int, float]]
+) -> List[Piece]:  # fmt: skip
+    """What one worker waited for at one server, without overlap: the oldest part on the way counts, because those
+    behind it wait for its credit; the gate counts only while nothing is on the way."""
+    pieces = []
+    covered = float("-inf")
+    for part in sorted(parts, key=lambda each: each.first_sent):
+        if part.first_sent > covered:
+            begin = max(covered, part.queued)
+            if part.first_sent > begin:
+                pieces.append(Piece("queued", begin, part.first_sent, part))
+            covered = part.first_sent
+        late_until, late_worker = _late(part, sums.get(part.place), sent[part.place])
+        marks = [
+            Piece("others", part.first_sent, min(late_until, part.first_answer), part, late_worker),
+            Piece("server", max(part.first_sent, late_until), part.first_answer, part),
+            Piece("transfer", part.first_answer, part.last_answer, part),
+        ]
+        for piece in marks:
+            if piece.end > max(piece.begin, covered):
+                pieces.append(piece._replace(begin=max(piece.begin, covered)))
+        covered = max(covered, part.last_answer)
+    return pieces
+
+
+def _late(part: Part, one: Optional[Sum], sent: Dict[int, float]) -> Tuple[float, Optional[int]]:
+    """Until when this part waited because another worker had not sent its own, and who that was."""
+    others = {rank: at for rank, at in sent.items() if rank != part.rank}
+    if one is not None and one.last_worker != part.rank:
+        return min(one.last_came, others.get(one.last_worker, one.last_came)), one.last_worker
+    if one is None and others:
+        last = max(others, key=lambda rank: others[rank])
+        return others[last], last
+    return part.first_sent, None
+
+
+def summarize(processes: Sequence[Process]) -> Summary:
+    sums = {(one.tensor, one.part, one.round): one for each in processes for one in each.sums}
+    parts = [part for each in processes for part in each.parts]
+    if not parts:
+        raise Unreadable("no worker has recorded a part: did the job reach BYTEPS_TRACE_START_STEP?")
+    sent: Dict[Tuple[str, int, int], Dict[int, float]] = defaultdict(dict)
+    links: Dict[Tuple[int, Optional[int]], List[Part]] = defaultdict(list)
+    for part in parts:
+        sent[part.place][part.rank] = part.first_sent
+        links[(part.rank, part.server)].append(part)
+    pieces = [piece for link in links.values() for piece in _pieces(link, sums, sent)]
+    whole = sum(piece.end - piece.begin for piece in pieces) or 1.0
+    stages = []
+    for stage in STAGES:
+        mine = [piece for piece in pieces if piece.stage == stage]
+        total = sum(piece.end - piece.begin for piece in mine)
+        by_tensor = _totals(mine, lambda piece: piece.part.tensor)
+        tensor = max(by_tensor, key=lambda name: by_tensor[name]) if by_tensor else ""
+        stages.append(StageTotal(stage, total, total / whole, tensor, _peer(stage, mine, processes), len(mine)))
+    stages.sort(key=lambda each: -each.total_us)
+    return Summary(stages, _sentence(stages[0], processes, parts, sums))
+
+
+def _totals(pieces: Iterable[Piece], key: Any) -> Dict[Any, float]:
+    totals: Dict[Any, float] = defaultdict(float)
+    for piece in pieces:
+        totals[key(piece)] += piece.end - piece.begin
+    return totals
+
+
+def _peer(stage: str, pieces: List[Piece], processes: Sequence[Process]) -> str:
+    """Who has much more of it than the others, as a server or as a worker."""
+    workers = [each.rank for each in processes if each.role == "worker"]
+    servers = sorted({piece.part.server for piece in pieces if piece.part.server is not None} | {
+        each.rank for each in processes if each.role == "server"})  # fmt: skip
+    if stage == "others":
+        by_worker = _totals(pieces, lambda piece: piece.late_worker)
+        return _outstanding("worker", by_worker, workers)[1]
+    candidates = [
+        _outstanding("server", _totals(pieces, lambda piece: piece.part.server), servers),
+        _outstanding("worker", _totals(pieces, lambda piece: piece.part.rank), workers),
+    ]
+    return max(candidates)[1]
+
+
+def _outstanding(role: str, totals: Dict[Any, float], ranks: Sequence[int]) -> Tuple[float, str]:
+    """How many times the mean of the others, and who; ("", when that is not much)."""
+    if len(ranks) < 2 or not totals:
+        return (0.0, "")
+    top = max(ranks, key=lambda rank: totals.get(rank, 0.0))
+    rest = [totals.get(rank, 0.0) for rank in ranks if rank != top]
+    times = totals.get(top, 0.0) / max(statistics.mean(rest), 1e-9)
+    return (times, f"{role} {top}") if times >= STANDS_OUT else (times, "")
+
+
+def _sentence(slowest: StageTotal, processes: Sequence[Process], parts: List[Part], sums: Dict[Any, Sum]) -> str:
+    text = f"Slowest: {STAGES[slowest.stage]}, {slowest.share:.0%} of the time"
+    role, _, rank = slowest.peer.partition(" ")
+    if not slowest.peer:
+        return text + "; no peer stands out."
+    if slowest.stage == "others":
+        return f"{text}; {slowest.peer} {_how_late(int(rank), processes, sums)}."
+    if slowest.stage == "server" and role == "server":
+        mine = [_way(part, sums) for part in parts if part.server == int(rank)]
+        others = [_way(part, sums) for part in parts if part.server != int(rank)]
+        return (
+            f"{text}; {slowest.peer} answers {_ms(statistics.median(mine))} after the last contribution was sent "
+            f"(median; longest {_ms(max(mine))}; the others {_ms(statistics.median(others))})."
+        )
+    return f"{text}; most of it at {slowest.peer}."
+
+
+def _way(part: Part, sums: Dict[Any, Sum]) -> float:
+    """From the first frame's sending to its answer, less the wait for other workers."""
+    one = sums.get(part.place)
+    waited = max(0.0, one.last_came - max(part.first_sent, one.first_came)) if one else 0.0
+    if one is not None and one.last_worker == part.rank:
+        waited = 0.0
+    return max(0.0, part.first_answer - part.first_sent - waited)
+
+
+def _how_late(rank: int, processes: Sequence[Process], sums: Dict[Any, Sum]) -> str:
+    late = [one.late for one in sums.values() if one.last_worker == rank]
+    if not late:
+        return "sends its contributions after the others"
+    last_share = len(late) / len(sums)
+    text = (
+        f"sends its contribution {_ms(statistics.median(late))} after the others (median; it is the last in "
+        f"{last_share:.0%} of the parts)"
+    )
+    submitted: Dict[Tuple[str, int], Dict[int, float]] = defaultdict(dict)
+    for process in processes:
+        for op in process.operations:
+            submitted[(op.tensor, op.round)][process.rank] = op.submitted
+    behind = [
+        ranks[rank] - max(at for other, at in ranks.items() if other != rank)
+        for ranks in submitted.values()
+        if rank in ranks and len(ranks) > 1
+    ]
+    if not behind:
+        return text
+    if statistics.median(behind) >= statistics.median(late) / 2:
+        return text + ", because it submits its tensors later: look at what it does between steps"
+    return text + ", though it submits its tensors in time: look at its network card and its processor"
+
+
+def _ms(microseconds: float) -> str:
+    return f"{microseconds / 1e3:.1f} ms"
+
+
+def text_of(summary: Summary, processes: Sequence[Process]) -> str:
+    workers = [each for each in processes if each.role == "worker"]
+    servers = [each for each in processes if each.role == "server"]
+    rounds = {(op.tensor, op.round) for each in workers for op in each.operations}
+    lines = [
+        f"{len(workers)} workers and {len(servers)} servers, {len({tensor for tensor, _ in rounds})} tensors, "
+        f"{len({number for _, number in rounds})} steps",
+        "",
+        f"{'stage':34} {'time':>11} {'share':>6}  {'slowest peer':14} slowest tensor",
+    ]
+    for each in summary.stages:
+        lines.append(
+            f"{STAGES[each.stage]:34} {_ms(each.total_us):>11} {each.share:>6.0%}  {each.peer or '-':14} "
+            f"{each.tensor or '-'}"
+        )
+    lines += ["", summary.sentence]
+    if not servers:
+        lines.append("(No server's timeline is here: copy theirs too, to tell late workers from slow servers better.)")
+    dropped = sum(each.dropped for each in processes)
+    if dropped:
+        lines.append(f"({dropped} records are missing, because a timeline was full: trace fewer steps.)")
+    return "\n".join(lines)
+
+
+# ---- the command
+
+
+def main(arguments: Optional[Sequence[str]] = None, out: TextIO = sys.stdout) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bps trace",
+        description="Reads the timelines that a job's processes wrote with BYTEPS_TRACE_ON=1 (docs/timeline.md).",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    merged = commands.add_parser("merge", help="one trace of all processes, for Perfetto or chrome://tracing")
+    merged.add_argument("places", nargs="+", metavar="DIR", help="BYTEPS_TRACE_DIR of each machine, or single files")
+    merged.add_argument("-o", "--output", default="trace.json", help="default: trace.json")
+    top = commands.add_parser("top", help="where the time goes: the slowest stage and peer")
+    top.add_argument("places", nargs="+", metavar="DIR", help="BYTEPS_TRACE_DIR of each machine, or single files")
+    top.add_argument("--json", action="store_true", help="for programs")
+    chosen = parser.parse_args(arguments)
+    try:
+        processes = read(chosen.places)
+        if not processes:
+            raise Unreadable(f"no timeline in {' '.join(chosen.places)}: was BYTEPS_TRACE_ON=1 set for the job?")
+        if chosen.command == "merge":
+            Path(chosen.output).write_text(json.dumps(merge(processes)), encoding="utf-8")
+            titles = ", ".join(each.title for each in processes)
+            print(f"{chosen.output}: {titles}. Open it at https://ui.perfetto.dev or chrome://tracing", file=out)
+            return 0
+        summary = summarize(processes)
+    except (Unreadable, OSError) as error:
+        print(f"bps trace: {error}", file=sys.stderr)
+        return 1
+    if chosen.json:
+        stages = [vars(each) for each in summary.stages]
+        print(json.dumps({"stages": stages, "sentence": summary.sentence}), file=out)
+    else:
+        print(text_of(summary, processes), file=out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
