@@ -1,12 +1,18 @@
-// How close TcpTransport comes to bare sockets: bytes per second and CPU seconds per GiB of each side, over
-// loopback, one thread per side. usage: transport_bench [GiB per case, default 4] [frame KiB, default 32]
+// How close TcpTransport comes to bare sockets, and with shared memory to memcpy: bytes per second and CPU seconds per
+// GiB of each side, over loopback, one thread per side. usage: transport_bench [GiB per case, default 4] [frame KiB,
+// default 32] [ring KiB, default 1024]
 //
 // The bare loops are the yardstick: send(2) of one frame or of 128 KiB at a time, recv(2) of one frame
 // into the memory it belongs in, or of 256 KiB into one buffer. On loopback much of the receiver's kernel
 // work is done in the sender's calls, so compare rows, not columns.
+//
+// What memcpy bounds: two threads that copy the same bytes at the same time, one from memory larger than its caches into
+// a block of a ring's size, the other from such a block to such memory. They do not wait for each other, and neither
+// sees a line that the other has just written: no exchange by copies through a ring can be faster.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <functional>
 #include <string>
@@ -126,6 +132,34 @@ Cost bare(const Load& load, std::size_t send_bytes, std::size_t recv_bytes, bool
   return cost;
 }
 
+// ---- memcpy
+
+struct CopySide {
+  explicit CopySide(std::size_t ring_bytes) : large(kMemoryBytes), ring(ring_bytes) {
+    std::fill(large.span().begin(), large.span().end(), std::byte{1});
+    std::fill(ring.span().begin(), ring.span().end(), std::byte{2});
+  }
+  Buffer large;
+  Buffer ring;
+};
+
+void copy_all(const Load& load, CopySide& side, bool out_of_ring) {
+  for (std::uint64_t i = 0; i < load.frame_count; ++i) {
+    std::byte* const in_large = side.large.span().data() + i * load.frame_bytes % kMemoryBytes;
+    std::byte* const in_ring = side.ring.span().data() + i * load.frame_bytes % side.ring.bytes();
+    std::memcpy(out_of_ring ? in_large : in_ring, out_of_ring ? in_ring : in_large,
+                load.frame_bytes);
+    // Otherwise the compiler may leave out copies that nobody looks at.
+    asm volatile("" : : "r"(in_large), "r"(in_ring) : "memory");
+  }
+}
+
+Cost memcpy_bound(const Load& load, std::size_t ring_bytes) {
+  CopySide sender(ring_bytes);
+  CopySide receiver(ring_bytes);
+  return measure([&] { copy_all(load, sender, false); }, [&] { copy_all(load, receiver, true); });
+}
+
 // ---- the transport
 
 struct Side {
@@ -184,22 +218,32 @@ void receive_all(Side& side, const Load& load, LandingTag tag) {
   }
 }
 
-Cost transport(const Load& load, bool landing) {
+// ring_bytes: 0 for TCP.
+Cost transport(const Load& load, bool landing, std::size_t ring_bytes) {
   TcpOptions options;
+  options.shared_ring_bytes = ring_bytes;
   options.listen = {Endpoint{"127.0.0.1", 0}};
   Side receiver(options);
-  Side sender({});
+  TcpOptions sending;
+  sending.shared_ring_bytes = ring_bytes;
+  Side sender(sending);
   const Endpoint address = receiver.transport->listening().at(0);
-  return measure([&] { send_all(sender, address, load, landing ? 1 : 2); },
-                 [&] { receive_all(receiver, load, 1); });
+  const Cost cost = measure([&] { send_all(sender, address, load, landing ? 1 : 2); },
+                            [&] { receive_all(receiver, load, 1); });
+  CHECK(ring_bytes == 0 || sender.transport->shared_bytes() > 0) << "it used TCP";
+  return cost;
 }
 
 int run(int count, char** arguments) {
   const double gibibytes = count > 1 ? std::atof(arguments[1]) : 4;
   Load load;
   load.frame_bytes = static_cast<std::size_t>(count > 2 ? std::atoi(arguments[2]) : 32) << 10;
+  const std::size_t ring_bytes =
+      static_cast<std::size_t>(count > 3 ? std::atoi(arguments[3]) : 1024) << 10;
   if (gibibytes <= 0 || load.frame_bytes == 0 || kMemoryBytes % load.frame_bytes != 0) {
-    std::fprintf(stderr, "usage: transport_bench [GiB per case] [frame KiB, a power of two]\n");
+    std::fprintf(
+        stderr,
+        "usage: transport_bench [GiB per case] [frame KiB] [ring KiB], both powers of two\n");
     return 2;
   }
   load.frame_count = static_cast<std::uint64_t>(gibibytes * (1 << 30)) / load.frame_bytes;
@@ -208,9 +252,12 @@ int run(int count, char** arguments) {
           bare(load, load.frame_bytes, load.frame_bytes, true));
     print("bare: send 128 KiB, recv frame in place", load,
           bare(load, 128 << 10, load.frame_bytes, true));
-    print("transport: into landing", load, transport(load, true));
+    print("transport: into landing", load, transport(load, true, 0));
     print("bare: send 128 KiB, recv 256 KiB", load, bare(load, 128 << 10, 256 << 10, false));
-    print("transport: as views", load, transport(load, false));
+    print("transport: as views", load, transport(load, false, 0));
+    print("memcpy: in and out of a ring", load, memcpy_bound(load, ring_bytes));
+    print("shared memory: into landing", load, transport(load, true, ring_bytes));
+    print("shared memory: as views", load, transport(load, false, ring_bytes));
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "app/env.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
@@ -36,6 +37,7 @@ struct Draft {
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
   bool async = false;
+  bool shared_memory = true;
   bool insecure = false;
   std::vector<std::string> warnings;
 };
@@ -142,6 +144,16 @@ std::vector<Variable> flow_variables() {
        "Upstream's form of the credit: this many parts. 0 turns priorities off (first in, first "
        "out); upstream's default is 0, ours is priorities on.",
        0, 1 << 20, [](Draft& d, std::uint64_t v) { d.scheduling_credit = v; }},
+      {"BYTEPS_ENABLE_IPC", "worker, server", "1", "0 or 1",
+       "1: a worker and a server on one host exchange tensors through shared memory "
+       "(docs/design/0005-shared-memory.md). 0: through TCP, as between hosts.",
+       0, 1, [](Draft& d, std::uint64_t v) { d.shared_memory = v == 1; }},
+      {"BYTEPS_IPC_RING_BYTES", "server", "1048576",
+       "bytes, 64 KiB to 64 MiB; rounded up to a power of two",
+       "Size of that shared memory, for each direction of each connection between a worker and a "
+       "shard.",
+       64 * kKiB, 64 * kKiB * kKiB,
+       [](Draft& d, std::uint64_t v) { d.config.flow.shared_ring_bytes = std::bit_ceil(v); }},
       {"BYTEPS_SERVER_ENGINE_THREAD", "server", "one per core",
        "threads, 0 to 256 (0: one per core)",
        "Shards of the server: event loops that receive, sum and answer, each for its own keys.", 0,
@@ -259,7 +271,6 @@ std::vector<Variable> upstream_variables() {
       "BYTEPS_SERVER_DEBUG_KEY",
       "BYTEPS_ZMQ_MAX_SOCKET",
       "BYTEPS_ZMQ_NTHREADS",
-      "BYTEPS_ENABLE_IPC",
       "BYTEPS_IPC_COPY_NUM_THREADS",
       "BYTEPS_IPC_ENABLE_ASYNC_COPY",
       "BYTEPS_RDMA_RX_DEPTH",
@@ -547,6 +558,7 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
                       " is below BYTEPS_TRACE_START_STEP=" + std::to_string(trace.first_round) +
                       ": nothing would be recorded");
   }
+  if (!draft.shared_memory) draft.config.flow.shared_ring_bytes = 0;
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
   if (Status status = take_job_key(draft); !status.is_ok()) return status;
   const Status status =

@@ -76,6 +76,10 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.connect_timeout_ns = config.timeout.failure_ns;
   options.unreachable_ns = config.timeout.failure_ns / 2;
   options.linger_ns = config.timeout.failure_ns / 3;
+  // Tensors pass between workers and shards only; a server listens for nothing else.
+  const bool moves_tensors =
+      role == Role::kWorker || (role == Role::kServer && !options.listen.empty());
+  if (moves_tensors) options.shared_ring_bytes = config.flow.shared_ring_bytes;
   return TcpTransport::create(std::move(options), log);
 }
 

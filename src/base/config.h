@@ -24,6 +24,8 @@ struct FlowConfig {
   std::uint64_t credit_bytes =
       2 << 20;  // unanswered bytes of a worker, shared equally by its connections
   std::uint64_t credit_frames_min = 4;  // but never fewer frames than this on one connection
+  // Of the memory that a worker and a shard on one host share, for each direction; a power of two; 0: they use TCP.
+  std::uint64_t shared_ring_bytes = 1 << 20;
   bool priority_scheduling = true;      // false: parts pass the gate in order of submission
 };
 

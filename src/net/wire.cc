@@ -243,6 +243,8 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(2, m.rank);
   v.field(3, m.host);
   v.list(4, m.endpoints);
+  v.field(5, m.machine);
+  v.field(6, m.rate_mbps);
 }
 template <typename Visitor>
 void fields(Visitor& v, Roster& m) {
@@ -343,6 +345,15 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
   return message;
 }
 
+// What a worker and a shard say to each other. A longer payload could lie in memory that the other side can still change
+// (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
+template <typename Message>
+Result<Message> decode_private(std::span<const std::byte> bytes) {
+  static_assert(kPrivateBytesMax > kTextBytesMax + 256, "all that is well-formed fits");
+  if (bytes.size() > kPrivateBytesMax) return malformed("it is too long");
+  return decode_fields<Message>(bytes);
+}
+
 bool known(std::uint8_t kind) {
   return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
           kind <= static_cast<std::uint8_t>(Kind::kMissing)) ||
@@ -414,10 +425,10 @@ std::vector<std::byte> encode(const Hello& message) {
 }
 
 Result<Declare> decode_declare(std::span<const std::byte> bytes) {
-  return decode_fields<Declare>(bytes);
+  return decode_private<Declare>(bytes);
 }
 Result<Text> decode_text(std::span<const std::byte> bytes) {
-  return decode_fields<Text>(bytes);
+  return decode_private<Text>(bytes);
 }
 Result<Join> decode_join(std::span<const std::byte> bytes) {
   return decode_fields<Join>(bytes);

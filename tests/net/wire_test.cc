@@ -163,6 +163,25 @@ TEST(Wire, a_text_beyond_its_limit_is_cut_when_sent_and_refused_when_received) {
   EXPECT_FALSE(decode_text(bytes).is_ok());
 }
 
+TEST(Wire, what_a_worker_and_a_shard_decode_is_refused_when_it_is_longer_than_private_memory) {
+  // Well-formed: unknown tags are skipped, as many as there are.
+  const auto padded = [](std::vector<std::byte> message, std::size_t bytes) {
+    std::vector<std::byte> unknown(10, std::byte{0});
+    unknown[0] = std::byte{200};
+    unknown[1] = std::byte{1};
+    while (message.size() + unknown.size() <= bytes) {
+      message.insert(message.end(), unknown.begin(), unknown.end());
+    }
+    return message;
+  };
+  const auto declare = encode(Declare{.name = std::string(kTextBytesMax, 'n')});
+  const auto text = encode(Text{std::string(kTextBytesMax, 'x'), 1});
+  EXPECT_TRUE(decode_declare(padded(declare, kPrivateBytesMax)).is_ok());
+  EXPECT_TRUE(decode_text(padded(text, kPrivateBytesMax)).is_ok());
+  EXPECT_FALSE(decode_declare(padded(declare, kPrivateBytesMax + 10)).is_ok());
+  EXPECT_FALSE(decode_text(padded(text, kPrivateBytesMax + 10)).is_ok());
+}
+
 TEST(Wire, every_cut_of_a_message_is_malformed_or_shorter_but_never_read_outside) {
   // Exact-size heap copies, so that a sanitizer sees a read past the end.
   const std::vector<std::byte> whole = encode(sample_roster());

@@ -78,7 +78,13 @@ bool Link::write_pieces(const tcp::Outbox::Frame& frame) {
 }
 
 void Link::publish(std::size_t bytes) {
-  if (writer_.publish(bytes)) wake_other();
+  writer_.publish(bytes);
+  unwoken_bytes_ += bytes;
+  if (unwoken_bytes_ >= whole_bytes_max() / 4) wake_reader();
+}
+
+void Link::wake_reader() {
+  if (std::exchange(unwoken_bytes_, 0) > 0 && writer_.reader_wants_waking()) wake_other();
 }
 
 // ---- reading

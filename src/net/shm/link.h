@@ -41,8 +41,10 @@ class Link {
   // The other side has said that it has opened what we made. See Segment.
   Status check_seals() { return segment_.seal_checked(); }
 
-  // Writes what waits in the outbox, as far as there is room.
+  // Writes what waits in the outbox, as far as there is room. wake_reader() must follow, soon.
   void write(tcp::Outbox& outbox);
+  // The other side, if it sleeps. Waking costs a system call, and who is woken for each frame sleeps after each.
+  void wake_reader();
 
   // From here on the other side's frames come this way.
   void start_reading() { reads_ = true; }
@@ -99,6 +101,7 @@ class Link {
   // Writing a large frame: what of its payload is in the ring.
   bool head_written_ = false;
   std::size_t written_bytes_ = 0;
+  std::size_t unwoken_bytes_ = 0;  // published since wake_reader()
 
   // Reading.
   bool paused_ = false;       // receive() stopped though there was more

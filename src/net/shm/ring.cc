@@ -21,10 +21,13 @@ std::size_t RingWriter::room() {
   return memory_.ring_bytes - static_cast<std::size_t>(written_ - read_);
 }
 
-bool RingWriter::publish(std::size_t bytes) {
+void RingWriter::publish(std::size_t bytes) {
   CHECK_LE(written_ + bytes - read_, memory_.ring_bytes);
   written_ += bytes;
   memory_.control->written.store(written_, std::memory_order_seq_cst);
+}
+
+bool RingWriter::reader_wants_waking() {
   return memory_.control->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
          memory_.control->reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
 }

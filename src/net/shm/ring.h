@@ -4,7 +4,7 @@
 // and once it makes no sense the end is broken and moves nothing any more.
 //
 // Sleeping. Whoever finds nothing to do says so (reader_sleeps, writer_sleeps) and looks once more before it sleeps;
-// whoever moves a position looks at the flag after that. Both are sequentially consistent, so at least one of them sees
+// whoever moves a position looks at the flag after that. All are sequentially consistent, so at least one of them sees
 // the other (Dekker's argument). A pair that is busy never sets a flag, so neither makes a system call for the other.
 // A writer is woken when half of the ring is free: the reader can always get there.
 #pragma once
@@ -25,8 +25,10 @@ class RingWriter {
   bool has_room(std::size_t bytes);
   std::size_t room();
   std::byte* place() const { return memory_.bytes + (written_ & (memory_.ring_bytes - 1)); }
-  // So many bytes at place() are for the reader now. True: it sleeps and is to be woken.
-  [[nodiscard]] bool publish(std::size_t bytes);
+  // So many bytes at place() are for the reader now. If it sleeps, it must be woken at some time after that.
+  void publish(std::size_t bytes);
+  // True: the reader sleeps and is to be woken now. Not told again.
+  [[nodiscard]] bool reader_wants_waking();
 
   // Before sleeping for want of room; true when there may be some already.
   bool arm();

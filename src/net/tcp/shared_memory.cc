@@ -180,6 +180,7 @@ void TcpTransport::serve_links() {
   for (Connection* connection : linked_) {
     shm::Link& link = *connection->link;
     link.write(connection->outbox);
+    link.wake_reader();
     if (connection->outbox.has_sent() || link.has_input() || link.is_broken())
       activate(*connection);
   }

@@ -789,7 +789,7 @@ void TcpTransport::end_malformed(Connection& connection, const Status& why) {
 void TcpTransport::end(Connection& connection, Status why, bool graceful) {
   if (graceful && connection.state == State::kUp && connection.descriptor >= 0) {
     connection.flush(options_.write_batch_bytes, kWritesAtEnd);
-    if (connection.link) connection.link->write(connection.outbox);
+    if (connection.link) connection.link->write(connection.outbox);  // its end wakes the reader
     linger(connection);
   }
   connection.close_socket();
