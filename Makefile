@@ -44,10 +44,10 @@ soak: setup ## half an hour of real jobs, something killed or stopped every 15 s
 	@$(VENV)/python tools/soak
 
 bench: setup ## BytePS and its rivals on shaped networks, beside the physical limits; needs root
-	@build/release/bin/kernels_bench
+	@$(VENV)/python bench/run.py
+	@$(VENV)/python bench/report.py
 	@build/release/bin/shelf_bench
 	@build/release/bin/transport_bench 1
-	@$(VENV)/python bench/run.py
 	@build/release/bin/byteps_sim --seeds 1000
 
 .PHONY: bench-quick

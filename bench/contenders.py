@@ -276,10 +276,14 @@ class OpenMpi(Group):
         self._folder = tempfile.TemporaryDirectory(prefix="byteps-bench-")
         folder = pathlib.Path(self._folder.name)
         agent = folder / "agent"
-        names = [f'{lab.address(h)}) exec ip netns exec {lab.namespace(h)} sh -c "$*" ;;' for h in range(scenario.workers)]
-        agent.write_text("#!/bin/sh\nhost=$1; shift\ncase $host in\n" + "\n".join(names) + "\nesac\n", encoding="ascii")
-        agent.chmod(0o755)
         self.workers = [Rank(folder, rank) for rank in range(scenario.workers)]
+        enter = [
+            f'{lab.address(host)}) exec ip netns exec {lab.namespace(host)} sh -c "$*" ;;'
+            for host in range(scenario.workers)
+        ]
+        script = ["#!/bin/sh", "host=$1; shift", "case $host in", *enter, "esac", ""]
+        agent.write_text("\n".join(script), encoding="ascii")
+        agent.chmod(0o755)
         only = f"{netlab.SUBNET}.0/24"
         settings = {
             "plm_rsh_agent": agent,

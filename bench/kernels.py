@@ -100,7 +100,8 @@ def run(build, folder, record):
     for label, one in figures.items():
         print(f"  {label:18s} " + "  ".join(f"{name} {rate:.1f}" for name, rate in one.items()))
         print(f"  {'':18s} " + "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios(one).items()), flush=True)
-    result = {"bench": "kernels", "time": int(time.time()), "load": round(load, 2), "target": target, "figures": figures}
+    result = {"bench": "kernels", "time": int(time.time()), "load": round(load, 2)}
+    result.update(target=target, figures=figures)
     (folder / "kernels.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if record:
         with open(pathlib.Path(__file__).with_name("history.jsonl"), "a", encoding="utf-8") as history:

@@ -2,8 +2,8 @@
  *
  *   mpi_worker FOLDER OPERATIONS BYTES
  *
- * Rounds and output as in push_pull_worker.c, over the pipes FOLDER/in.RANK and FOLDER/out.RANK: mpirun
- * gives its input to one rank only. Between rounds it sleeps in a read, so it does not spin while others are measured. */
+ * Rounds and output as in push_pull_worker.c, over the pipes FOLDER/in.RANK and FOLDER/out.RANK: mpirun gives its
+ * input to one rank only. Between rounds it sleeps in a read, so it does not spin while others are measured. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -50,7 +50,7 @@ def bits_per_second(rate):
 def missing():
     """Why there can be no lab here; empty when there can."""
     if os.geteuid() != 0:
-        return "network namespaces need root: run it as root (sudo, or a container with CAP_NET_ADMIN and CAP_SYS_ADMIN)"
+        return "network namespaces need root: run it with sudo, or in a container that may make them"
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             return f"network namespaces need {tool}: install iproute2"
@@ -183,7 +183,8 @@ class Loopback:
 class Lab(Loopback):
     """Hosts 0 to hosts-1; see above.
 
-    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: added to what each host sends.
+    rates: one for all, or one per host; None leaves that host unshaped. delay_ms: added to what each host sends; needs
+    the kernel's netem.
     queue_ms: how much a shaper holds, at its rate. nice: of every command, below 0 to win against other work."""
 
     _count = 0
@@ -278,7 +279,10 @@ class Lab(Loopback):
         if self._delay_ms:
             parent = ["parent", "1:1"] if self.rates[host] else ["root"]
             delay = ["netem", "delay", f"{self._delay_ms}ms", "limit", 100000]
-            self._run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "handle", "10:", *delay)
+            try:
+                self._run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *parent, "handle", "10:", *delay)
+            except LabError as error:
+                raise LabError(f"a delay needs the kernel's netem (module sch_netem): {error}") from error
         self._run("ip", "-n", switch, "link", "set", port, "master", "br0")
         self._run("ip", "-n", switch, "link", "set", port, "up")
         self._run("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")

@@ -7,6 +7,8 @@
     ... --only n4k4 --variant BYTEPS_FRAME_BYTES=16384          # a second group of ours with this set, in turns
     ... --only n4k4 --build build/release --build build/other   # two builds, in turns
 
+Results go to build/bench (one JSON per scenario, plots) and, a line each, to bench/history.jsonl.
+
 A figure is the median over the repeats, with quartiles. The ratio to the limit is limit / median: 1 is what the cards
 allow. Load is the machine's load average before the scenario; drops are packets that shapers refused, and
 retransmissions what TCP sent again, in all the repeats together: a burst that is dropped can cost 0.2 s.
@@ -46,6 +48,7 @@ def arguments():
     parser.add_argument("--nice", type=int, default=-10, help="of all that is measured (default -10)")
     parser.add_argument("--congestion-control", default="reno", help="default reno")
     parser.add_argument("--no-record", action="store_true", help="no line in bench/history.jsonl")
+    parser.add_argument("--output", type=pathlib.Path, default=contenders.OUTPUT, help="for results and plots")
     args = parser.parse_args()
     args.repeats = args.repeats or (3 if args.quick else 7)
     args.build = [(ROOT / build).resolve() for build in args.build or ["build/release"]]
@@ -239,8 +242,8 @@ def show(result):
     sys.stdout.flush()
 
 
-def save(result, record):
-    (contenders.OUTPUT / f"{result['bench']}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+def save(result, folder, record):
+    (folder / f"{result['bench']}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if not record:
         return
     line = {name: value for name, value in result.items() if name not in ("title", "section", "refused")}
@@ -276,12 +279,13 @@ def run_one(args, scenario):
         print(f"  FAILED: {error}", file=sys.stderr)
         return 1
     show(result)
-    save(result, not args.no_record)
+    save(result, args.output, not args.no_record)
     return 0
 
 
 def run_all(args, chosen):
     contenders.OUTPUT.mkdir(parents=True, exist_ok=True)
+    args.output.mkdir(parents=True, exist_ok=True)
     began, planned, done, failed = time.monotonic(), sum(expected_s(args, s) for s in chosen), 0.0, 0
     for number, scenario in enumerate(chosen, 1):
         pace = (time.monotonic() - began) / done if done else 1.0
@@ -308,8 +312,8 @@ def main():
         sys.exit(f"run: {netlab.missing()}. Scenarios on loopback (10k, grow-*) need none of this: --only 10k.")
     failed = run_all(args, chosen)
     if not args.only:
-        failed += kernels.run(args.build[0], contenders.OUTPUT, not args.no_record)
-    report.plot(contenders.OUTPUT)
+        failed += kernels.run(args.build[0], args.output, not args.no_record)
+    report.plot(args.output)
     return 1 if failed else 0
 
 

@@ -87,7 +87,7 @@ def _split():
     section = "Few servers, and unequal ones"
     yield Scenario("n4c", section, "n=4, a server beside each worker", 4, 0, True, target=0.98, gloo_target=1.0)
     for k in (1, 2, 3):
-        title = f"n=4, a server beside each worker and {k} more"
+        title = f"n=4, a server beside each worker and {k} on machines of their own"
         yield Scenario(f"n4c-k{k}", section, title, 4, k, True, target=0.96)
     yield Scenario("n4k2", section, "n=4, 2 servers on machines of their own", 4, 2)
     slow = ((0, "500mbit"),)
@@ -97,7 +97,8 @@ def _split():
 def _small():
     section = "Small tensors"
     for n, more in [(2, {}), (4, {"target": 0.85, "quick": True}), (8, {})]:
-        yield Scenario(f"1m-n{n}", section, f"1 MiB, n=k={n}", n, n, size=MIB, operations=20, rivals=BEST_RIVALS, **more)
+        options = {"size": MIB, "operations": 20, "rivals": BEST_RIVALS}
+        yield Scenario(f"1m-n{n}", section, f"1 MiB, n=k={n}", n, n, **options, **more)
     spin = (("spin", (("BYTEPS_SPIN_US", "50"),)),)
     for n, more in [(2, {}), (4, {"time_target_s": 0.2e-3, "quick": True}), (8, {})]:
         title = f"4 KiB, n=k={n}"

@@ -1,0 +1,158 @@
+"""bench/: the limits are the arithmetic of cards, the lists of parameters are those of the models, the table is sound,
+and a small run on loopback leaves what the report needs."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
+sys.path.insert(0, str(ROOT / "bench"))
+
+import limits  # noqa: E402
+import models  # noqa: E402
+import report  # noqa: E402
+import scenarios  # noqa: E402
+from run import summarize  # noqa: E402
+
+RUN = [sys.executable, str(ROOT / "bench" / "run.py")]
+GIGABIT = 1e9 / 8 * limits.PAYLOAD
+
+
+@pytest.mark.parametrize(
+    "model, count",
+    [("resnet50", 25_557_032), ("vgg16", 138_357_544), ("bert_large", 335_141_888), ("gpt2_medium", 354_823_168)],
+)
+def test_a_list_has_the_known_number_of_parameters_and_no_name_twice(model, count):
+    names = [name for name, _ in models.MODELS[model]()]
+    assert models.parameter_count(model) == count
+    assert len(set(names)) == len(names)
+
+
+def test_resnet50_has_the_161_parameters_of_torchvision():
+    shapes = dict(models.resnet50())
+    assert len(shapes) == 161
+    assert shapes["layer4.0.downsample.0.weight"] == (2048, 1024, 1, 1)
+    assert shapes["layer3.5.conv2.weight"] == (256, 256, 3, 3)
+
+
+def test_vgg16_places_its_layers_as_torchvision_does():
+    shapes = dict(models.vgg16())
+    assert len(shapes) == 32
+    assert shapes["features.28.weight"] == (512, 512, 3, 3)
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_buckets_hold_every_gradient_once_and_start_small(model):
+    buckets = models.ddp_buckets(model)
+    assert sum(buckets) == 4 * models.parameter_count(model)
+    assert all(bucket >= models.DDP_BUCKET for bucket in buckets[1:-1])
+    assert buckets[0] < models.DDP_BUCKET or len(models.MODELS[model]()) < 40
+
+
+def test_a_written_list_is_what_the_worker_reads(tmp_path):
+    models.write_list("vgg16", tmp_path / "list.txt")
+    lines = (tmp_path / "list.txt").read_text().splitlines()
+    assert lines[0] == "features.0.weight 1728"
+    assert sum(int(line.split()[1]) for line in lines) == 138_357_544
+
+
+@pytest.mark.parametrize(
+    "workers, extra, colocated, seconds",
+    # 64 MiB at 1 Gbit/s
+    [(4, 4, False, 0.561), (8, 8, False, 0.561), (4, 2, False, 1.123), (4, 0, True, 0.842), (4, 1, True, 0.748),
+     (4, 2, True, 0.674), (8, 4, True, 0.714)],
+)  # fmt: skip
+def test_the_limit_with_servers(workers, extra, colocated, seconds):
+    assert limits.servers(workers, extra, colocated, 64 << 20, GIGABIT) == pytest.approx(seconds, abs=0.0006)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 32])
+def test_servers_beside_the_workers_alone_are_as_fast_as_a_ring(workers):
+    ring = limits.ring(workers, 1e9, GIGABIT)
+    assert limits.servers(workers, 0, True, 1e9, GIGABIT) == pytest.approx(ring)
+
+
+def test_an_unequal_server_gets_a_share_like_its_card():
+    half = limits.unequal_servers(4, 64 << 20, GIGABIT, [GIGABIT / 2] + [GIGABIT] * 3)
+    assert half == pytest.approx(0.5613 * 4 / 3.5, abs=0.0006)
+    more = limits.unequal_servers(2, 64 << 20, GIGABIT, [GIGABIT] * 4)
+    assert more == pytest.approx(0.5613, abs=0.0006)  # then the workers' cards decide
+
+
+def test_scenarios_have_names_of_their_own_and_limits_that_can_be_reached():
+    names = [scenario.name for scenario in scenarios.ALL]
+    assert len(set(names)) == len(names)
+    for scenario in scenarios.ALL:
+        if scenario.limit() is not None:
+            assert scenario.limit() >= scenario.size / scenario.byte_rate() * (1 - 1e-9)
+        assert scenario.model in ("", *models.MODELS)
+
+
+def test_the_mlp_has_24_8_million_parameters():
+    assert scenarios.MLP_BYTES / 4 == pytest.approx(24.8e6, rel=0.002)
+
+
+def test_drops_are_added_and_times_are_per_operation():
+    scenario = scenarios.Scenario("x", "", "", 2, 2, operations=10)
+    turns = [
+        {"seconds": s, "first_s": s, "worker_cpu_s": 1.0, "server_cpu_s": 2.0, "busy_share": 0.5, "drops_out": 3}
+        for s in (1.0, 3.0, 2.0, 5.0, 4.0)
+    ]
+    figure = summarize(turns, scenario, 0.15)
+    assert figure["median_s"] == pytest.approx(0.3)
+    assert figure["quartiles_s"] == pytest.approx([0.2, 0.4])
+    assert figure["ratio"] == pytest.approx(0.5)
+    assert figure["drops_out"] == 15
+
+
+def test_an_unknown_scenario_is_refused_with_the_names_there_are():
+    done = subprocess.run([*RUN, "--only", "n5k7"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "n5k7" in done.stderr and "n4k4" in done.stderr
+
+
+def test_a_build_without_binaries_is_refused_with_the_remedy(tmp_path):
+    done = subprocess.run([*RUN, "--only", "10k", "--build", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "--build" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """One round of 100 tensors on loopback, two groups of ours in turns."""
+    if not (BUILD / "bin" / "push_pull_worker").exists():
+        pytest.skip(f"no push_pull_worker in {BUILD}: build with BYTEPS_BENCH=ON")
+    folder = tmp_path_factory.mktemp("bench")
+    options = ["--repeats", "2", "--no-record", "--no-rivals", "--output", str(folder), "--build", str(BUILD)]
+    variant = ["--variant", "BYTEPS_FRAME_BYTES=65536"]
+    command = [*RUN, "--only", "grow-t100", *options, *variant]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout
+
+
+def test_a_small_run_measures_each_group_and_keeps_the_result(small_run):
+    folder, _ = small_run
+    result = json.loads((folder / "grow-t100.json").read_text())
+    assert list(result["figures"]) == ["byteps", "byteps FRAME_BYTES=65536"]
+    for figure in result["figures"].values():
+        assert len(figure["seconds"]) == 2
+        assert 0 < figure["first_s"] <= figure["seconds"][-1]
+        assert figure["server_cpu_s"] > 0 and figure["worker_cpu_s"] > 0
+    assert result["server_memory_growth"] >= 64 << 20  # it holds the sums
+    assert math.isclose(result["worker_memory_growth"], 64 << 20, rel_tol=0.5)
+
+
+def test_the_report_has_a_row_for_each_group(small_run):
+    folder, output = small_run
+    written = report.text(folder)
+    rows = [line for line in written.splitlines() if line.startswith("| 64 MiB in 100 tensors")]
+    assert len(rows) == 2  # the time, and what growth is about
+    assert "byteps FRAME_BYTES=65536" in written
+    assert "tensors/s" in output
