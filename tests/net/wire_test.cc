@@ -174,7 +174,9 @@ TEST(Wire, what_a_worker_and_a_shard_decode_is_refused_when_it_is_longer_than_pr
     }
     return message;
   };
-  const auto declare = encode(Declare{.name = std::string(kTextBytesMax, 'n')});
+  Declare named;
+  named.name = std::string(kTextBytesMax, 'n');
+  const auto declare = encode(named);
   const auto text = encode(Text{std::string(kTextBytesMax, 'x'), 1});
   EXPECT_TRUE(decode_declare(padded(declare, kPrivateBytesMax)).is_ok());
   EXPECT_TRUE(decode_text(padded(text, kPrivateBytesMax)).is_ok());

@@ -165,7 +165,7 @@ Result<Meeting> Doorway::look_at(Descriptor visitor) const {
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
   message.msg_control = control.bytes;
-  message.msg_controllen = sizeof control.bytes;
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // CMSG_SPACE would have room for a second one
   const ssize_t count = ::recvmsg(visitor.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (count < 0) return stranger;
   Descriptor memory = passed_descriptor(message);
