@@ -1,9 +1,9 @@
 // TimelineFile: a process's timeline, and the file it goes to, for Perfetto and `bps trace` (docs/timeline.md).
 //
 // Chrome's trace format, as upstream wrote it (byteps/common/global.cc, OutputTraces): {"traceEvents": [...],
-// "displayTimeUnit": "ms", "otherData": {...}}, complete events ("ph": "X") whose pid is "Comm.<tensor>" and whose tid
-// is "total" or the part; times in microseconds of the process's monotonic clock. otherData says who this is, and how far
-// its clock is from the scheduler's.
+// "displayTimeUnit": "ms", "otherData": {...}}, complete events ("ph": "X") whose pid is "Comm.<tensor>" and whose
+// tid is "total" or the part; times in microseconds of the process's monotonic clock. otherData says who this is, and
+// how far its clock is from the scheduler's.
 //
 //   worker   <BYTEPS_TRACE_DIR>/<local rank>/comm.json, and if the job has several machines, which may share the
 //            folder, comm-<rank>.json beside it

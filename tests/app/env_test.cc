@@ -55,6 +55,31 @@ TEST(Environment, rank_and_size_count_processes_while_dmlc_counts_machines) {
   EXPECT_EQ(job.scheduler_port, 9000);
 }
 
+TEST(Environment, a_timeline_is_off_unless_asked_for_and_has_upstreams_steps) {
+  const TraceConfig off = parse_environment(Role::kWorker, two_machines()).value().config.trace;
+  EXPECT_FALSE(off.on);
+  const Environment on = with(two_machines(), "BYTEPS_TRACE_ON", "1");
+  TraceConfig trace = parse_environment(Role::kServer, on).value().config.trace;
+  EXPECT_TRUE(trace.on);
+  EXPECT_EQ(trace.first_round, 10U);
+  EXPECT_EQ(trace.last_round, 20U);
+  EXPECT_EQ(trace.folder, "./trace");
+  Environment one = with(with(on, "BYTEPS_TRACE_START_STEP", "3"), "BYTEPS_TRACE_END_STEP", "3");
+  one["BYTEPS_TRACE_DIR"] = "/elsewhere";
+  trace = parse_environment(Role::kWorker, one).value().config.trace;
+  EXPECT_EQ(trace.first_round, 3U);
+  EXPECT_EQ(trace.last_round, 3U);
+  EXPECT_EQ(trace.folder, "/elsewhere");
+}
+
+TEST(Environment, steps_of_which_none_would_be_recorded_are_refused_naming_both_variables) {
+  Environment environment = with(two_machines(), "BYTEPS_TRACE_END_STEP", "5");
+  EXPECT_TRUE(parse_environment(Role::kWorker, environment).is_ok()) << "it is off";
+  environment["BYTEPS_TRACE_ON"] = "1";
+  EXPECT_THAT(error_of(Role::kWorker, environment),
+              AllOf(HasSubstr("BYTEPS_TRACE_END_STEP=5"), HasSubstr("BYTEPS_TRACE_START_STEP=10")));
+}
+
 TEST(Environment, global_size_is_for_machines_with_different_numbers_of_workers) {
   Environment environment = with(two_machines(), "BYTEPS_GLOBAL_SIZE", "3");
   environment["BYTEPS_GLOBAL_RANK"] = "2";

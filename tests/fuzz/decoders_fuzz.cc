@@ -213,6 +213,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
       return shake_hands(Script(data, size));
     case 14:
       return round_trip(wire::decode_stalled, bytes);
+    case 15:
+      return round_trip(wire::decode_heartbeat, bytes);
   }
 }
 
@@ -220,6 +222,6 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
 }  // namespace byteps::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 0) byteps::fuzz::decode(data[0] % 15, data + 1, size - 1);
+  if (size > 0) byteps::fuzz::decode(data[0] % 16, data + 1, size - 1);
   return 0;
 }

@@ -58,7 +58,7 @@ class SchedulerTarget {
         return say(last_peer_, wire::Kind::kJoin, wire::encode(join), Epoch(0), 0);
       }
       case 5:
-        return say_for_each(wire::Kind::kHeartbeat, wire::encode(wire::Barrier{}));
+        return say_for_each(wire::Kind::kHeartbeat, wire::encode(wire::Heartbeat{.sent_ns = 7}));
       case 6:
         return say_for_each(wire::Kind::kBarrier, wire::encode(wire::Barrier{script_.below(4)}));
       case 7:
@@ -191,6 +191,7 @@ class SchedulerTarget {
           break;
         }
         case wire::Kind::kHeartbeat:
+          CHECK(wire::decode_heartbeat(sent.payload).is_ok());
           break;
         default:
           CHECK(false) << "schedulers do not send kind " << static_cast<int>(sent.header.kind);

@@ -81,6 +81,7 @@ TEST(Wire, control_messages_have_exactly_these_bytes) {
             "05010900000000000000");  // 5: root
   EXPECT_EQ(hex(encode(Leave{false})), "01010000000000000000");
   EXPECT_EQ(hex(encode(Barrier{258})), "01010201000000000000");
+  EXPECT_EQ(hex(encode(Heartbeat{258, 3})), "0101020100000000000002010300000000000000");
 }
 
 TEST(Wire, every_message_comes_out_as_it_went_in) {
@@ -91,6 +92,9 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   EXPECT_EQ(decode_text(encode(text)).value(), text);
   const Barrier barrier{~0ULL};
   EXPECT_EQ(decode_barrier(encode(barrier)).value(), barrier);
+  const Heartbeat heartbeat{~0ULL, 1};
+  EXPECT_EQ(decode_heartbeat(encode(heartbeat)).value(), heartbeat);
+  EXPECT_EQ(decode_heartbeat({}).value(), Heartbeat{}) << "most have no payload";
   Hello hello;
   hello.role = Role::kServer;
   hello.rank = 5;

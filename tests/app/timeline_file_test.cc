@@ -1,0 +1,141 @@
+#include "app/timeline_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include <stdlib.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace byteps {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class TimelineFileTest : public testing::Test {
+ protected:
+  TimelineFileTest() {
+    std::string pattern = (fs::temp_directory_path() / "timeline_test_XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    config_.trace = {.on = true, .first_round = 0, .last_round = 9, .folder = folder_.string()};
+    config_.job.scheduler_host = "10.0.0.9";
+  }
+  ~TimelineFileTest() override { fs::remove_all(folder_); }
+
+  std::string content(const char* path) const {
+    std::ifstream file(folder_ / path);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  static TimelineRecord part() {
+    TimelineRecord record{};
+    record.kind = TimelineRecord::Kind::kPart;
+    record.key = 7;
+    record.part = 3;
+    record.round = 2;
+    record.shard = 1;
+    for (int i = 0; i < 5; ++i) record.at_ns[i] = (i + 1) * 1'000'001;
+    return record;
+  }
+
+  fs::path folder_;
+  Config config_;
+};
+
+TEST_F(TimelineFileTest, is_not_made_when_it_is_off) {
+  config_.trace.on = false;
+  EXPECT_EQ(TimelineFile::make(Role::kWorker, config_), nullptr);
+  EXPECT_EQ(TimelineFile::timeline_of(nullptr), nullptr);
+}
+
+TEST_F(TimelineFileTest, nothing_is_written_when_nothing_was_recorded) {
+  { TimelineFile file(Role::kWorker, config_); }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(TimelineFileTest, a_worker_writes_upstreams_events_to_upstreams_place) {
+  config_.job.local_rank = 2;
+  config_.job.local_size = 4;
+  config_.job.worker_count = 4;
+  {
+    TimelineFile file(Role::kWorker, config_);
+    file.timeline().set_rank(2);
+    file.timeline().set_name(Key(7), "say \"w\"");
+    file.timeline().set_servers({0, 5});
+    file.timeline().clock_sample(100, 1100, 300);
+    file.timeline().open_lane().add(part());
+  }
+  const std::string text = content("2/comm.json");
+  EXPECT_THAT(text, HasSubstr(R"({"ph":"X","cat":"Comm","pid":"Comm.say \"w\"","tid":"3",)"
+                              R"("name":"Comm.say \"w\".QUEUED","ts":1000.001,"dur":1000.001,)"));
+  EXPECT_THAT(text, AllOf(HasSubstr(R"(.PUSH","ts":2000.002,"dur":1000.001)"),
+                          HasSubstr(R"("shard":1,"server":5,"first_answer":4000.004)"),
+                          HasSubstr(R"(.WAIT","ts":3000.003,"dur":1000.001)"),
+                          HasSubstr(R"(.PULL","ts":4000.004,"dur":1000.001)")));
+  EXPECT_THAT(text, AllOf(HasSubstr(R"("displayTimeUnit":"ms")"), HasSubstr(R"("role":"worker")"),
+                          HasSubstr(R"("clock_offset_ns":900,"clock_error_ns":100)")));
+  EXPECT_FALSE(fs::exists(folder_ / "2/comm-2.json")) << "one machine";
+}
+
+TEST_F(TimelineFileTest,
+       workers_of_several_machines_that_share_the_folder_do_not_overwrite_each_other) {
+  config_.job.worker_count = 2;
+  for (const std::uint32_t rank : {0U, 1U}) {
+    TimelineFile file(Role::kWorker, config_);
+    file.timeline().set_rank(rank);
+    file.timeline().open_lane().add(part());
+  }
+  for (const char* path : {"0/comm.json", "0/comm-0.json", "0/comm-1.json"}) {
+    EXPECT_TRUE(fs::exists(folder_ / path)) << path;
+  }
+  EXPECT_THAT(content("0/comm-0.json"), HasSubstr(R"("rank":0,)"));
+}
+
+TEST_F(TimelineFileTest, a_server_says_who_was_late) {
+  {
+    TimelineFile file(Role::kServer, config_);
+    file.timeline().set_rank(1);
+    TimelineRecord record = part();
+    record.kind = TimelineRecord::Kind::kSum;
+    record.worker = 6;
+    record.busy_ns = 5000;
+    file.timeline().open_lane().add(record);
+    record = {};
+    record.kind = TimelineRecord::Kind::kBacklog;
+    record.worker = 4;
+    record.at_ns[TimelineRecord::kBegan] = 1000;
+    record.at_ns[TimelineRecord::kEnded] = 3000;
+    file.timeline().open_lane().add(record);
+  }
+  const std::string text = content("server-1/comm.json");
+  EXPECT_THAT(text, HasSubstr(R"("name":"Comm.key 7.GATHER","ts":1000.001,"dur":2000.002)"));
+  EXPECT_THAT(text, HasSubstr(R"("first_worker":0,"last_worker":6,"late":1000.001)"));
+  EXPECT_THAT(text, HasSubstr(R"(.SUM","ts":3000.003,"dur":2000.002)"));
+  EXPECT_THAT(text,
+              HasSubstr(R"("name":"Comm.BACKLOG","ts":1.000,"dur":2.000,"args":{"worker":4})"));
+}
+
+TEST_F(TimelineFileTest, is_written_while_the_job_runs_on_when_nothing_more_is_recorded) {
+  TimelineFile file(Role::kServer, config_);
+  file.timeline().set_rank(0);
+  file.timeline().open_lane().add(part());
+  const auto began = std::chrono::steady_clock::now();
+  while (!fs::exists(folder_ / "server-0/comm.json")) {
+    ASSERT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+TEST_F(TimelineFileTest, a_folder_that_cannot_be_written_does_no_harm) {
+  config_.trace.folder = "/dev/null/nowhere";
+  TimelineFile file(Role::kWorker, config_);
+  file.timeline().open_lane().add(part());
+}
+
+}  // namespace
+}  // namespace byteps

@@ -1,0 +1,119 @@
+// Here each look at the clock takes a microsecond, so the times say in which order it was looked at.
+#include "worker/timeline.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace byteps {
+namespace {
+
+using At = TimelineRecord::At;
+
+class WorkerTimelineTest : public testing::Test {
+ protected:
+  WorkerTimelineTest() {
+    tensor_.key = key_of("w");
+    tensor_.name = "w";
+    tensor_.spec.total_bytes = 640;
+    tensor_.round = Round(5);
+    tensor_.parts.resize(2);
+    tensor_.parts[1].shard = ShardIndex(3);
+  }
+  void start() {
+    for (PartState& part : tensor_.parts) {
+      part.ticket = 0;
+      part.answered_frames = 0;
+    }
+    recorder_.on_started(0, tensor_);
+  }
+  void send(std::uint32_t part, bool last) {
+    if (last) tensor_.parts[part].ticket = Gate::kNoTicket;
+    recorder_.on_sent(0, tensor_, part);
+  }
+  void answer(std::uint32_t part, bool last) {
+    ++tensor_.parts[part].answered_frames;
+    recorder_.on_answered(0, tensor_, part);
+    if (last) recorder_.on_part_done(0, tensor_, part);
+  }
+
+  TimeNs now_ = 0;
+  Timeline timeline_{Round(5), Round(6), [this] { return now_ += kMicrosecond; }};
+  TimelineLane& lane_ = timeline_.open_lane();
+  WorkerTimeline recorder_{lane_};
+  Tensor tensor_;
+};
+
+TEST_F(WorkerTimelineTest, a_part_has_the_times_of_its_first_and_last_frames) {
+  start();
+  send(1, false);
+  send(1, false);  // the clock is not asked
+  answer(1, false);
+  send(1, true);
+  answer(1, false);
+  answer(1, true);
+  ASSERT_EQ(lane_.records().size(), 1U);
+  const TimelineRecord& record = lane_.records()[0];
+  EXPECT_EQ(record.kind, TimelineRecord::Kind::kPart);
+  EXPECT_EQ(record.key, key_of("w").value);
+  EXPECT_EQ(record.part, 1U);
+  EXPECT_EQ(record.round, 5U);
+  EXPECT_EQ(record.shard, 3U);
+  EXPECT_THAT(record.at_ns, testing::ElementsAre(1000, 2000, 4000, 3000, 5000));
+  EXPECT_EQ(timeline_.facts().names.at(tensor_.key), "w");
+}
+
+TEST_F(WorkerTimelineTest, a_part_of_one_frame_looks_at_the_clock_twice) {
+  start();
+  send(0, true);
+  answer(0, true);
+  EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(1000, 2000, 2000, 3000, 3000));
+}
+
+TEST_F(WorkerTimelineTest, a_part_that_is_sent_again_keeps_its_first_times) {
+  start();
+  send(0, false);
+  send(0, true);
+  answer(0, false);
+  tensor_.parts[0].ticket = 0;  // the connection was lost
+  send(0, false);
+  send(0, true);
+  answer(0, true);
+  EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(1000, 2000, 5000, 4000, 6000));
+}
+
+TEST_F(WorkerTimelineTest, the_operation_lasts_from_its_submission_to_its_end) {
+  start();
+  recorder_.on_done(0, tensor_, 500);
+  const TimelineRecord& record = lane_.records()[0];
+  EXPECT_EQ(record.kind, TimelineRecord::Kind::kOperation);
+  EXPECT_EQ(record.bytes, 640U);
+  EXPECT_EQ(record.at_ns[At::kSubmitted], 500);
+  EXPECT_EQ(record.at_ns[At::kStarted], 1000);
+  EXPECT_EQ(record.at_ns[At::kDone], 2000);
+}
+
+TEST_F(WorkerTimelineTest, other_rounds_cost_no_look_at_the_clock) {
+  for (const std::uint32_t round : {4U, 7U}) {
+    tensor_.round = Round(round);
+    start();
+    send(0, true);
+    answer(0, true);
+    recorder_.on_done(0, tensor_, 500);
+  }
+  EXPECT_EQ(now_, 0);
+  EXPECT_TRUE(lane_.records().empty());
+}
+
+TEST_F(WorkerTimelineTest, a_round_forgets_the_times_of_the_one_before) {
+  start();
+  send(0, true);
+  answer(0, true);
+  tensor_.round = Round(6);
+  start();
+  send(0, true);
+  answer(0, true);
+  EXPECT_THAT(lane_.records()[1].at_ns, testing::ElementsAre(4000, 5000, 5000, 6000, 6000));
+}
+
+}  // namespace
+}  // namespace byteps
