@@ -37,6 +37,11 @@ void report(benchmark::State& state, std::uint64_t pushes, std::uint64_t bytes) 
       static_cast<double>(pushes), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
+std::shared_ptr<const Placement> placed(std::uint64_t frame_bytes) {
+  return std::make_shared<const Placement>(kPartitionBytes, frame_bytes,
+                                           std::vector<std::uint32_t>{1});
+}
+
 wire::Header push_header(Key key) {
   wire::Header header;
   header.kind = wire::Kind::kPush;
@@ -61,7 +66,7 @@ void shelf_sum(benchmark::State& state) {
   BufferPool pool;
   Shelf shelf({}, pool);
   ShelfOutput out;
-  if (!shelf.begin_epoch({Epoch(1), worker_count, kPartitionBytes, frame_bytes}).is_ok()) return;
+  if (!shelf.begin_epoch({Epoch(1), worker_count, placed(frame_bytes)}).is_ok()) return;
   wire::Header header = push_header(key_of("x"));
   for (WorkerRank worker(0); worker.value < worker_count; ++worker.value) {
     header.worker = worker;
@@ -125,7 +130,7 @@ void shelf_small_tensors(benchmark::State& state) {
   BufferPool pool;
   Shelf shelf({}, pool);
   ShelfOutput out;
-  if (!shelf.begin_epoch({Epoch(1), worker_count, kPartitionBytes, 32 << 10}).is_ok()) return;
+  if (!shelf.begin_epoch({Epoch(1), worker_count, placed(32 << 10)}).is_ok()) return;
   std::vector<wire::Header> headers;
   for (std::int64_t tensor = 0; tensor < state.range(1); ++tensor) {
     const std::string name = "tensor." + std::to_string(tensor);

@@ -236,6 +236,8 @@ void fields(Visitor& v, Join& m) {
   v.field(7, m.partition_bytes);
   v.field(8, m.frame_bytes);
   v.field(9, m.life);
+  v.field(10, m.machine);
+  v.field(11, m.rate_mbps);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {

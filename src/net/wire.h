@@ -118,6 +118,8 @@ struct Join {
   // Tells the lives of one host's process apart: grows from one to the next, the same in all Joins of
   // one; 0: does not say. So a Join that comes late, on an older connection, is no new life.
   std::uint64_t life = 0;
+  std::uint64_t machine = 0;    // the same for all processes that share a network card; 0: does not say
+  std::uint32_t rate_mbps = 0;  // of that card, in each direction; 0: not known
   bool operator==(const Join&) const = default;
 };
 
@@ -126,6 +128,8 @@ struct RosterMember {
   std::uint32_t rank = 0;
   std::string host;
   std::vector<Endpoint> endpoints;
+  std::uint64_t machine = 0;    // as in its Join
+  std::uint32_t rate_mbps = 0;
   bool operator==(const RosterMember&) const = default;
 };
 

@@ -54,6 +54,8 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   join.endpoints = std::move(endpoints);
   join.partition_bytes = config.flow.partition_bytes;
   join.frame_bytes = config.flow.frame_bytes;
+  join.machine = config.job.machine;
+  join.rate_mbps = config.job.rate_mbps;
   return join;
 }
 

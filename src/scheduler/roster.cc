@@ -634,7 +634,8 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
       Seat& seat = seats_.at(*(*side)[rank]);
       seat.in_roster = true;
       seat.rank = rank;
-      roster_members_.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints});
+      roster_members_.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
+                                 seat.join.machine, seat.join.rate_mbps});
     }
   }
   const Seat& first = seats_.at(*roles.workers[0]);

@@ -14,14 +14,14 @@ constexpr std::size_t kQuotedBytesMax = 256 + 3;  // "..." when it is cut
 }  // namespace
 
 const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker_count,
-                    std::uint64_t partition_bytes) {
+                    const Placement& placement) {
   if (declared.name.empty()) return "the tensor has no name";
   if (declared.name.size() > kTensorNameBytesMax) return "the tensor's name is too long";
   if (key != key_of(declared.name)) return "the key is not that of the tensor's name";
   if (declared.total_bytes % element_bytes(declared.dtype) != 0) {
     return "the tensor's bytes are no whole number of elements";
   }
-  if (part_count_of(declared, partition_bytes) > std::numeric_limits<std::uint32_t>::max()) {
+  if (placement.part_count(declared.total_bytes) > std::numeric_limits<std::uint32_t>::max()) {
     return "the tensor has too many parts";
   }
   if (declared.operation == Operation::kBroadcast && declared.root.value >= worker_count) {
@@ -37,12 +37,6 @@ bool same_tensor(const wire::Declare& a, const wire::Declare& b) {
   return a.name == b.name && a.dtype == b.dtype && a.operation == b.operation &&
          a.total_bytes == b.total_bytes &&
          (a.operation != Operation::kBroadcast || a.root == b.root);
-}
-
-std::uint64_t part_count_of(const wire::Declare& declared, std::uint64_t partition_bytes) {
-  const std::uint64_t whole = declared.total_bytes / partition_bytes;
-  const std::uint64_t rest = declared.total_bytes % partition_bytes != 0 ? 1 : 0;
-  return std::max<std::uint64_t>(1, whole + rest);
 }
 
 std::string describe(const wire::Declare& declared) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/ids.h"
+#include "base/placement.h"
 #include "net/wire.h"
 
 namespace byteps {
@@ -17,13 +18,10 @@ inline constexpr std::size_t kTensorNameBytesMax = 1024;
 // nullptr when a shard can serve this declaration of `key`; otherwise what is wrong with it. A
 // worker checks all of it before it declares, so a wrong one breaks the protocol.
 const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker_count,
-                    std::uint64_t partition_bytes);
+                    const Placement& placement);
 
 // Whether two declarations mean the same tensor. The root counts for broadcasts only.
 bool same_tensor(const wire::Declare& a, const wire::Declare& b);
-
-// Parts of the tensor; an empty one has one. `declared` has no flaw.
-std::uint64_t part_count_of(const wire::Declare& declared, std::uint64_t partition_bytes);
 
 // "(float32, 4096 bytes, sum)"
 std::string describe(const wire::Declare& declared);

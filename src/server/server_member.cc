@@ -1,10 +1,12 @@
 #include "server/server_member.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
 #include "base/planted.h"
+#include "scheduler/shares.h"
 
 namespace byteps {
 namespace {
@@ -86,8 +88,8 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   command.facts.worker_count = static_cast<std::uint32_t>(
       std::count_if(roster.members.begin(), roster.members.end(),
                     [](const auto& member) { return member.role == Role::kWorker; }));
-  command.facts.partition_bytes = roster.partition_bytes;
-  command.facts.frame_bytes = roster.frame_bytes;
+  command.facts.placement = std::make_shared<const Placement>(
+      roster.partition_bytes, roster.frame_bytes, weights_of(shards_of(roster)));
   epoch_ = roster.epoch;
   applied_.assign(shards_.size(), false);
   for (auto& commands : to_post_) commands.push_back(command);

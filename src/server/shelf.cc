@@ -51,6 +51,7 @@ struct Shelf::Frame {
 struct Shelf::Part {
   Tensor* tensor = nullptr;
   PartIndex index;
+  std::uint64_t offset = 0;  // in the tensor
   std::uint64_t bytes = 0;
   std::size_t record_bytes = 0;  // of this record
   std::vector<Frame> frames;
@@ -110,16 +111,16 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
   std::ostringstream wrong;
   if (facts.worker_count == 0 || facts.worker_count > kWorkerCountMax) {
     wrong << facts.worker_count << " workers; 1 to " << kWorkerCountMax << " can be served";
-  } else if (facts.frame_bytes == 0 || facts.frame_bytes % 64 != 0 ||
-             facts.frame_bytes > kPayloadBytesMax) {
-    wrong << "frames of " << facts.frame_bytes << " bytes; they must be a multiple of 64, at most "
+  } else if (facts.placement->frame_bytes() > kPayloadBytesMax) {
+    wrong << "frames of " << facts.placement->frame_bytes() << " bytes; they must have at most "
           << kPayloadBytesMax;
-  } else if (facts.partition_bytes == 0 || facts.partition_bytes % 64 != 0 ||
-             facts.partition_bytes / facts.frame_bytes >= kFramesPerPartMax) {
-    wrong << "parts of " << facts.partition_bytes << " bytes; they must be a multiple of 64, below "
-          << kFramesPerPartMax << " frames of " << facts.frame_bytes << " bytes";
+  } else if (facts.placement->partition_bytes() / facts.placement->frame_bytes() >=
+             kFramesPerPartMax) {
+    wrong << "parts of " << facts.placement->partition_bytes() << " bytes; they must be below "
+          << kFramesPerPartMax << " frames of " << facts.placement->frame_bytes() << " bytes";
   } else {
     facts_ = facts;
+    frame_bytes_ = facts.placement->frame_bytes();
     bit_words_ = (facts.worker_count + 63) / 64;
     missing_.assign(bit_words_, 0);
     return Status::ok();
@@ -200,7 +201,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   Result<wire::Declare> decoded = wire::decode_declare(payload);
   if (!decoded.is_ok()) return violation(from, "a declaration: " + decoded.status().message(), out);
   wire::Declare& declared = decoded.value();
-  const char* flaw = flaw_of(declared, header.key, facts_.worker_count, facts_.partition_bytes);
+  const char* flaw = flaw_of(declared, header.key, facts_.worker_count, *facts_.placement);
   if (flaw != nullptr) {
     return violation(from, "a declaration of " + quoted_name(declared.name) + ": " + flaw, out);
   }
@@ -238,7 +239,7 @@ Shelf::Tensor& Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declar
   auto tensor = std::make_unique<Tensor>();
   tensor->key = key;
   tensor->declared_by = from;
-  tensor->part_count = part_count_of(declared, facts_.partition_bytes);
+  tensor->part_count = facts_.placement->part_count(declared.total_bytes);
   tensor->kernels = kernels_for(declared.dtype, settings_.kernels);
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
   if (declared.operation == Operation::kAverage) tensor->divisor = facts_.worker_count;
@@ -297,7 +298,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     return violation(from, text.str(), out);
   }
 
-  const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / facts_.frame_bytes);
+  const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / frame_bytes_);
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
   if (ahead == 0) {
     part->landings[from.value] = header.landing;
@@ -346,13 +347,14 @@ Shelf::Part* Shelf::open_part(WorkerRank from, const wire::Header& header, Shelf
 }
 
 Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
-  const std::uint64_t start = index.value * facts_.partition_bytes;
+  const Placement::Part place =
+      facts_.placement->part(tensor.key, tensor.declared.total_bytes, index.value);
   auto part = std::make_unique<Part>();
   part->tensor = &tensor;
   part->index = index;
-  part->bytes = std::min(facts_.partition_bytes, tensor.declared.total_bytes - start);
-  const std::uint64_t frame_count =
-      std::max<std::uint64_t>(1, (part->bytes + facts_.frame_bytes - 1) / facts_.frame_bytes);
+  part->offset = place.offset;
+  part->bytes = place.bytes;
+  const std::uint32_t frame_count = facts_.placement->frame_count(place.bytes);
   part->record_bytes = record_bytes_of(frame_count, tensor.in_order);
   refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);
@@ -378,8 +380,8 @@ const char* Shelf::flaw_of_push(const Part& part, WorkerRank from, const wire::H
                                 std::size_t payload_bytes) const {
   const Tensor& tensor = *part.tensor;
   if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
-  if (header.offset_bytes % facts_.frame_bytes != 0) return "no frame starts there";
-  const std::uint64_t frame_index = header.offset_bytes / facts_.frame_bytes;
+  if (header.offset_bytes % frame_bytes_ != 0) return "no frame starts there";
+  const std::uint64_t frame_index = header.offset_bytes / frame_bytes_;
   if (frame_index >= part.frames.size()) return "the part ends before";
   const bool without = tensor.is_broadcast && from != tensor.declared.root;
   if (header.flags != (without ? wire::kNoPayload : 0)) return "the flags are wrong";
@@ -490,10 +492,10 @@ void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, L
   answer.header.key = tensor.key;
   answer.header.part = part.index;
   answer.header.round = Round(frame.round.value - 1);
-  answer.header.offset_bytes = frame_index * facts_.frame_bytes;
+  answer.header.offset_bytes = frame_index * frame_bytes_;
   answer.header.worker = to;
   answer.header.landing = landing;
-  answer.landing_offset = part.index.value * facts_.partition_bytes + answer.header.offset_bytes;
+  answer.landing_offset = part.offset + answer.header.offset_bytes;
   if (tensor.is_broadcast && to == tensor.declared.root) {
     answer.header.flags = wire::kNoPayload;
   } else {
@@ -503,7 +505,7 @@ void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, L
 }
 
 std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) const {
-  return std::min(facts_.frame_bytes, part.bytes - frame_index * facts_.frame_bytes);
+  return std::min(frame_bytes_, part.bytes - frame_index * frame_bytes_);
 }
 
 std::size_t Shelf::record_bytes_of(std::uint64_t frame_count, bool in_order) const {

@@ -39,6 +39,7 @@
 
 #include "base/buffer.h"
 #include "base/ids.h"
+#include "base/placement.h"
 #include "base/status.h"
 #include "base/time.h"
 #include "base/timeline.h"
@@ -126,8 +127,7 @@ struct ShelfSettings {
 struct ShelfEpoch {
   Epoch epoch;
   std::uint32_t worker_count = 0;
-  std::uint64_t partition_bytes = 0;
-  std::uint64_t frame_bytes = 0;
+  std::shared_ptr<const Placement> placement;
 };
 
 class Shelf {
@@ -223,8 +223,9 @@ class Shelf {
   const ShelfSettings settings_;
   BufferPool& pool_;
 
-  ShelfEpoch facts_;           // worker_count 0: serves nothing
-  std::size_t bit_words_ = 0;  // 64-bit words for one bit per worker
+  ShelfEpoch facts_;               // worker_count 0: serves nothing
+  std::uint64_t frame_bytes_ = 0;  // of the placement
+  std::size_t bit_words_ = 0;      // 64-bit words for one bit per worker
   std::map<Key, std::unique_ptr<Tensor>> tensors_;
   PartMap<Part> parts_;                 // every part of every tensor, for the one look-up per frame
   std::vector<Alarm> alarms_;           // a heap, earliest first

@@ -238,17 +238,19 @@ class World {
   // At rest the servers together hold one sum of each frame of the tensors that will be used again.
   void check_server_memory() {
     const GenerationPlan& generation = plan_.generations[trainers_[0]->generation()];
-    const FlowConfig& flow = generation.workers[0].flow;
+    const Pipeline* pipeline = trainers_[0]->process()->worker.pipeline();
+    const Placement& placement = pipeline->tensors().placement();
     std::size_t owned_bytes = 64 * generation.tensors.size();  // an empty frame may cost a little
     for (const TensorPlan& tensor : generation.tensors) {
       // A shard that saw only declarations that agree keeps what it has of such a tensor until the epoch ends.
       if (tensor.odd_rank) return;
       if (tensor.once) continue;
       const std::uint64_t bytes = tensor.facts.bytes();
-      for (std::uint64_t part = 0; part < bytes; part += flow.partition_bytes) {
-        const std::uint64_t part_bytes = std::min(flow.partition_bytes, bytes - part);
-        for (std::uint64_t frame = 0; frame < part_bytes; frame += flow.frame_bytes) {
-          const std::uint64_t frame_bytes = std::min(flow.frame_bytes, part_bytes - frame);
+      const Key key = key_of(tensor.facts.name);
+      for (std::uint64_t part = 0; part < placement.part_count(bytes); ++part) {
+        const std::uint64_t part_bytes = placement.part(key, bytes, part).bytes;
+        for (std::uint64_t frame = 0; frame < part_bytes; frame += placement.frame_bytes()) {
+          const std::uint64_t frame_bytes = std::min(placement.frame_bytes(), part_bytes - frame);
           owned_bytes += std::bit_ceil(std::max<std::uint64_t>(64, frame_bytes));
         }
       }

@@ -17,17 +17,10 @@ constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: sh
 constexpr std::size_t kForgetsKept = 256;       // per shard, for the next connection
 constexpr std::size_t kNamesInNotice = 5;
 
-Cut checked(Cut cut) {
-  CHECK(cut.partition_bytes > 0 && cut.frame_bytes > 0 && cut.shard_count > 0);
-  cut.frame_bytes = std::min(cut.frame_bytes, cut.partition_bytes);
-  CHECK_LE(cut.frame_bytes, kPayloadBytesMax);
-  return cut;
-}
-
 std::uint64_t credit_of_connection(const PipelineConfig& config) {
-  const std::uint64_t frame = std::min(config.cut.frame_bytes, config.cut.partition_bytes);
+  const std::uint64_t frame = config.placement.frame_bytes();
   return std::max(config.credit_frames_min * (frame + wire::kHeaderBytes),
-                  config.credit_bytes / config.cut.shard_count);
+                  config.credit_bytes / config.placement.shard_count());
 }
 
 std::uint64_t item_of(TensorIndex tensor, std::uint32_t part) {
@@ -36,9 +29,9 @@ std::uint64_t item_of(TensorIndex tensor, std::uint32_t part) {
 
 }  // namespace
 
-Pipeline::Pipeline(const PipelineConfig& config) : config_(config), tensors_(checked(config.cut)) {
+Pipeline::Pipeline(const PipelineConfig& config) : config_(config), tensors_(config.placement) {
   const std::uint64_t credit_bytes = credit_of_connection(config);
-  for (std::uint32_t shard = 0; shard < config.cut.shard_count; ++shard) {
+  for (std::uint32_t shard = 0; shard < config.placement.shard_count(); ++shard) {
     shards_.emplace_back(Gate(config.priority_scheduling, credit_bytes));
   }
 }
@@ -172,7 +165,7 @@ void Pipeline::open_gate(TensorIndex index, std::uint32_t part) {
 // Steps over frames that are answered already; a part without anything left to send leaves the gate.
 void Pipeline::advance(Tensor& tensor, std::uint32_t part) {
   PartState& state = tensor.parts[part];
-  const std::uint32_t count = tensors_.frame_count(tensor, part);
+  const std::uint32_t count = state.frame_count;
   while (state.next_frame < count && tensor.is_answered(part, state.next_frame)) ++state.next_frame;
   if (state.next_frame < count || state.ticket == Gate::kNoTicket) return;
   shards_[state.shard.value].gate.remove(state.ticket);
@@ -186,7 +179,7 @@ void Pipeline::leave_gates(Tensor& tensor) {
     Gate& gate = shards_[state.shard.value].gate;
     for (std::uint32_t frame = 0; frame < state.next_frame; ++frame) {
       if (tensor.is_answered(part, frame)) continue;
-      gate.on_answered(cost(tensors_.frame_bytes(tensor, part, frame)));
+      gate.on_answered(cost(tensors_.frame_bytes(state, frame)));
     }
     state.next_frame = 0;
     if (state.ticket != Gate::kNoTicket) gate.remove(state.ticket);
@@ -329,7 +322,7 @@ void Pipeline::on_shard_down(ShardIndex index) {
          part += shards_.size()) {
       const std::uint32_t part_index = static_cast<std::uint32_t>(part);
       PartState& state = tensor.parts[part];
-      if (state.answered_frames == tensors_.frame_count(tensor, part_index)) continue;
+      if (state.answered_frames == state.frame_count) continue;
       // What was sent and not answered goes first and without credit: if only its answer was lost, no shard
       // will ever want it, while all others may wait for what this worker does after it.
       if (state.sent_frames > state.answered_frames) {
@@ -362,16 +355,15 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   if (part >= tensor.parts.size()) return broken("names a part that it has not");
   PartState& state = tensor.parts[part];
   if (state.shard != shard) return broken("comes from a shard that does not own the part");
-  const std::uint64_t unit_bytes = tensors_.cut().frame_bytes;
+  const std::uint64_t unit_bytes = tensors_.placement().frame_bytes();
   const std::uint64_t frame_index = header.offset_bytes / unit_bytes;
   if (header.offset_bytes % unit_bytes != 0 || frame_index >= state.sent_frames) {
     return broken("names a frame that was not pushed");
   }
   const std::uint32_t frame = static_cast<std::uint32_t>(frame_index);
-  const std::uint64_t bytes = tensors_.frame_bytes(tensor, part, frame);
+  const std::uint64_t bytes = tensors_.frame_bytes(state, frame);
   if (payload.size() != (is_root(tensor) ? 0 : bytes)) return broken("has a wrong size");
-  std::byte* const place =
-      ops_[tensor.active].output.data() + tensors_.part_offset(part) + header.offset_bytes;
+  std::byte* const place = ops_[tensor.active].output.data() + state.offset + header.offset_bytes;
   if (landed && !payload.empty() && payload.data() != place) {
     // It was written over other bytes of the tensor, which may have been right.
     end_early(index, broken("was placed over another part of it by the shard"));
@@ -390,7 +382,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   } else {
     advance(tensor, part);  // sent on an earlier connection only
   }
-  if (state.answered_frames == tensors_.frame_count(tensor, part)) {
+  if (state.answered_frames == state.frame_count) {
     ++tensor.finished_parts;
     if (timeline_) timeline_->on_part_done(index, tensor, part);
     settle(index);
@@ -498,8 +490,9 @@ bool Pipeline::front(ShardIndex index, Outgoing& message) {
   staged_tensor_ = static_cast<TensorIndex>(item >> 32);
   staged_part_ = static_cast<std::uint32_t>(item);
   const Tensor& tensor = tensors_[staged_tensor_];
-  const std::uint32_t frame = tensor.parts[staged_part_].next_frame;
-  const std::uint64_t bytes = tensors_.frame_bytes(tensor, staged_part_, frame);
+  const PartState& part = tensor.parts[staged_part_];
+  const std::uint32_t frame = part.next_frame;
+  const std::uint64_t bytes = tensors_.frame_bytes(part, frame);
   if (!shard.gate.may_pass(cost(bytes))) return false;
 
   header.key = tensor.key;
@@ -521,13 +514,13 @@ void Pipeline::stage_push(const Tensor& tensor, std::uint32_t frame, std::uint64
   header.kind = wire::Kind::kPush;
   header.part = PartIndex(staged_part_);
   header.round = tensor.round;
-  header.offset_bytes = frame * tensors_.cut().frame_bytes;
+  header.offset_bytes = frame * tensors_.placement().frame_bytes();
   header.landing = needs_landing(tensor) ? op.tag : kNoLanding;
   if (tensor.spec.operation == Operation::kBroadcast && !is_root(tensor)) {
     header.flags = wire::kNoPayload;
   } else {
     message.payload =
-        op.input.subspan(tensors_.part_offset(staged_part_) + header.offset_bytes, bytes);
+        op.input.subspan(tensor.parts[staged_part_].offset + header.offset_bytes, bytes);
   }
   staged_ = Staged::kPush;
   staged_bytes_ = bytes;
@@ -601,7 +594,7 @@ bool Pipeline::misses_shard(const Tensor& tensor) const {
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     const PartState& state = tensor.parts[part];
     if (shards_[state.shard.value].up) continue;
-    if (state.answered_frames < tensors_.frame_count(tensor, part)) return true;
+    if (state.answered_frames < state.frame_count) return true;
   }
   return false;
 }
@@ -665,7 +658,7 @@ void Pipeline::notice(TimeNs now) {
 std::string Pipeline::describe(const Tensor& tensor) const {
   std::array<std::size_t, kRoad.size()> waiting{};
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
-    const Stage stage = stage_of(tensor.parts[part], tensors_.frame_count(tensor, part));
+    const Stage stage = stage_of(tensor.parts[part]);
     if (stage != Stage::kDone) ++waiting[static_cast<std::size_t>(stage)];
   }
   const std::string& missing = ops_[tensor.active].missing;

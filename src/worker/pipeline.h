@@ -55,7 +55,7 @@ struct PipelineCall {
 struct PipelineConfig {
   WorkerRank self;
   Epoch epoch;
-  Cut cut;  // the job's
+  Placement placement;  // the job's
   std::uint64_t credit_bytes = 2 << 20;
   std::uint64_t credit_frames_min = 4;
   bool priority_scheduling = true;

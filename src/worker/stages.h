@@ -34,9 +34,9 @@ inline constexpr std::array<StageInfo, 2> kRoad = {{
 }};
 
 // Where a part of a tensor that is under way stands.
-inline Stage stage_of(const PartState& part, std::uint32_t frame_count) {
-  if (part.answered_frames == frame_count) return Stage::kDone;
-  return part.next_frame < frame_count ? Stage::kPush : Stage::kPull;
+inline Stage stage_of(const PartState& part) {
+  if (part.answered_frames == part.frame_count) return Stage::kDone;
+  return part.next_frame < part.frame_count ? Stage::kPush : Stage::kPull;
 }
 
 }  // namespace byteps

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "net/wire.h"
-#include "worker/placement.h"
 
 namespace byteps {
 
@@ -58,11 +57,11 @@ Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Tensor
                                               " was submitted before as used once: give each use "
                                               "a name of its own, or do not mark it so");
   }
-  if (divide_up(spec.total_bytes, cut_.partition_bytes) > kPartsMax) {
+  if (placement_.part_count(spec.total_bytes) > kPartsMax) {
     return Status(Code::kInvalidArgument, quoted(name) + " (" + spec.text() +
                                               ") would have more than " +
                                               std::to_string(kPartsMax) + " parts of " +
-                                              std::to_string(cut_.partition_bytes) +
+                                              std::to_string(placement_.partition_bytes()) +
                                               " bytes: raise BYTEPS_PARTITION_BYTES");
   }
   TensorIndex index = 0;
@@ -103,31 +102,21 @@ void TensorTable::give_up(TensorIndex index) {
   free_.push_back(index);
 }
 
-std::uint64_t TensorTable::part_bytes(const Tensor& tensor, std::uint32_t part) const {
-  return std::min(cut_.partition_bytes, tensor.spec.total_bytes - part_offset(part));
-}
-
-std::uint32_t TensorTable::frame_count(const Tensor& tensor, std::uint32_t part) const {
-  const std::uint64_t count = divide_up(part_bytes(tensor, part), cut_.frame_bytes);
-  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, count));
-}
-
-std::uint64_t TensorTable::frame_bytes(const Tensor& tensor, std::uint32_t part,
-                                       std::uint32_t frame) const {
-  return std::min(cut_.frame_bytes, part_bytes(tensor, part) - frame * cut_.frame_bytes);
-}
-
 void TensorTable::cut_up(Tensor& tensor) const {
   const std::uint64_t total_bytes = tensor.spec.total_bytes;
-  const std::uint64_t part_count =
-      std::max<std::uint64_t>(1, divide_up(total_bytes, cut_.partition_bytes));
-  tensor.frames_per_part = frame_count(tensor, 0);
+  const std::uint64_t part_count = placement_.part_count(total_bytes);
   tensor.parts.resize(part_count);
-  for (std::uint32_t part = 0; part < part_count; ++part) {
-    tensor.parts[part].shard = shard_of(cut_.shard_count, tensor.key, PartIndex(part));
+  for (std::uint32_t index = 0; index < part_count; ++index) {
+    const Placement::Part place = placement_.part(tensor.key, total_bytes, index);
+    PartState& part = tensor.parts[index];
+    part.offset = place.offset;
+    part.bytes = place.bytes;
+    part.shard = place.shard;
+    part.frame_count = placement_.frame_count(place.bytes);
+    tensor.frames_per_part = std::max(tensor.frames_per_part, part.frame_count);
   }
   tensor.answered.resize(divide_up(part_count * tensor.frames_per_part, 64));
-  tensor.declared_on.resize(std::min<std::uint64_t>(part_count, cut_.shard_count));
+  tensor.declared_on.resize(std::min<std::uint64_t>(part_count, placement_.shard_count()));
   tensor.declaration = wire::encode(wire::Declare{.name = tensor.name,
                                                   .dtype = tensor.spec.dtype,
                                                   .operation = tensor.spec.operation,

@@ -11,16 +11,19 @@
 //     rounds.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/placement.h"
 #include "base/status.h"
 #include "worker/gate.h"
 
@@ -36,13 +39,6 @@ struct TensorSpec {
   std::string text() const;  // "float32 x 1024, sum"
 };
 
-// How tensors are cut. All three are the job's, from the roster.
-struct Cut {
-  std::uint64_t partition_bytes = 4'096'000;
-  std::uint64_t frame_bytes = 32 << 10;  // not above partition_bytes
-  std::uint32_t shard_count = 1;
-};
-
 // Index of an operation in the Pipeline's table.
 using OpIndex = std::uint32_t;
 inline constexpr OpIndex kNoOp = 0xffffffff;
@@ -52,7 +48,12 @@ inline constexpr TensorIndex kNoTensor = 0xffffffff;
 
 // A part on its way through the current round.
 struct PartState {
+  // constant (see base/placement.h)
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
   ShardIndex shard;
+  std::uint32_t frame_count = 1;
+
   std::uint32_t next_frame = 0;   // on this connection, all before it are sent or already answered
   std::uint32_t sent_frames = 0;  // ever sent in this round: the frames below this
   std::uint32_t answered_frames = 0;  // how many of them
@@ -96,7 +97,7 @@ struct Tensor {
 
 class TensorTable {
  public:
-  explicit TensorTable(const Cut& cut) : cut_(cut) {}
+  explicit TensorTable(Placement placement) : placement_(std::move(placement)) {}
 
   // The tensor of this name, new or known. kInvalidArgument: known with another declaration (the message has both),
   // another name has the same key, the name was given up, or there would be too many parts.
@@ -113,19 +114,18 @@ class TensorTable {
   std::size_t size() const { return by_key_.size(); }
   // All indices are below this; those without a tensor have an empty one.
   std::size_t slot_count() const { return tensors_.size(); }
-  const Cut& cut() const { return cut_; }
+  const Placement& placement() const { return placement_; }
 
-  // Where parts and frames lie. Sizes in bytes, 64 bits throughout; an empty tensor has one part
-  // with one empty frame.
-  std::uint64_t part_offset(std::uint32_t part) const { return part * cut_.partition_bytes; }
-  std::uint64_t part_bytes(const Tensor& tensor, std::uint32_t part) const;
-  std::uint32_t frame_count(const Tensor& tensor, std::uint32_t part) const;
-  std::uint64_t frame_bytes(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const;
+  // Bytes of one frame; an empty part has one empty frame.
+  std::uint64_t frame_bytes(const PartState& part, std::uint32_t frame) const {
+    const std::uint64_t unit = placement_.frame_bytes();
+    return std::min(unit, part.bytes - frame * unit);
+  }
 
  private:
   void cut_up(Tensor& tensor) const;
 
-  const Cut cut_;
+  const Placement placement_;
   std::vector<Tensor> tensors_;
   std::vector<TensorIndex> free_;
   std::unordered_map<Key, TensorIndex> by_key_;  // never iterated

@@ -299,13 +299,11 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
     port_.fail(fine, now);
     return fail(fine);
   }
-  PipelineConfig pipeline;
-  pipeline.self = WorkerRank(roster.your_rank);
-  pipeline.epoch = roster.epoch;
   std::vector<ShardPlace> places = shards_of(roster);
-  pipeline.cut = {.partition_bytes = roster.partition_bytes,
-                  .frame_bytes = roster.frame_bytes,
-                  .shard_count = static_cast<std::uint32_t>(places.size())};
+  PipelineConfig pipeline{
+      .self = WorkerRank(roster.your_rank),
+      .epoch = roster.epoch,
+      .placement = Placement(roster.partition_bytes, roster.frame_bytes, weights_of(places))};
   pipeline.credit_bytes = config_.flow.credit_bytes;
   pipeline.credit_frames_min = config_.flow.credit_frames_min;
   pipeline.priority_scheduling = config_.flow.priority_scheduling;

@@ -37,9 +37,9 @@
 #include "loop/mailbox.h"
 #include "net/transport.h"
 #include "scheduler/member_port.h"
+#include "scheduler/shares.h"
 #include "worker/handles.h"
 #include "worker/pipeline.h"
-#include "worker/placement.h"
 #include "worker/tensor_table.h"
 
 namespace byteps {

@@ -453,7 +453,9 @@ class ShardTarget {
     epoch_ = epoch;
     ShardCommand command;
     command.kind = ShardCommand::Kind::kBeginEpoch;
-    command.facts = {epoch, worker_count_, kPartitionBytes, kFrameBytes};
+    command.facts = {epoch, worker_count_,
+                     std::make_shared<const Placement>(kPartitionBytes, kFrameBytes,
+                                                       std::vector<std::uint32_t>{1})};
     CHECK(inbox_.post(std::move(command)).is_ok());
     for (Honest& worker : honest_) {
       const std::uint32_t rank = worker.rank;

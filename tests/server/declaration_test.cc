@@ -16,18 +16,6 @@ TEST(Declaration, a_long_name_is_cut_between_characters) {
   EXPECT_EQ(quoted_name(name), "\"" + std::string(255, 'a') + "...\"");
 }
 
-TEST(Declaration, counts_parts_up_to_the_end_of_64_bits) {
-  wire::Declare declared;
-  const std::uint64_t partition_bytes = 4'096'000;
-  EXPECT_EQ(part_count_of(declared, partition_bytes), 1U);
-  declared.total_bytes = partition_bytes;
-  EXPECT_EQ(part_count_of(declared, partition_bytes), 1U);
-  declared.total_bytes = partition_bytes + 1;
-  EXPECT_EQ(part_count_of(declared, partition_bytes), 2U);
-  declared.total_bytes = ~std::uint64_t{0};
-  EXPECT_EQ(part_count_of(declared, 64), (std::uint64_t{1} << 58));
-}
-
 TEST(Declaration, two_names_with_one_key_are_told_to_rename) {
   wire::Declare a;
   a.name = "a";

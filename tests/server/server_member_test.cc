@@ -113,8 +113,8 @@ TEST_F(ServerMemberTest, confirms_an_epoch_only_when_every_shard_has_applied_it)
     EXPECT_EQ(taken[0].kind, ShardCommand::Kind::kBeginEpoch);
     EXPECT_EQ(taken[0].facts.epoch, Epoch(4));
     EXPECT_EQ(taken[0].facts.worker_count, 3U);
-    EXPECT_EQ(taken[0].facts.partition_bytes, 4'096'000U);
-    EXPECT_EQ(taken[0].facts.frame_bytes, 32768U);
+    EXPECT_EQ(taken[0].facts.placement->partition_bytes(), 4'096'000U);
+    EXPECT_EQ(taken[0].facts.placement->frame_bytes(), 32768U);
   }
   EXPECT_THAT(confirmed(), SizeIs(0));
   applied(1, 4);

@@ -28,7 +28,9 @@ class ShardTest : public testing::Test {
     ASSERT_TRUE(inbox_.post(command(epoch, worker_count)).is_ok());
   }
   static ShardCommand command(std::uint32_t epoch, std::uint32_t worker_count) {
-    return {ShardCommand::Kind::kBeginEpoch, {Epoch(epoch), worker_count, 256, 64}, 7};
+    const auto placement =
+        std::make_shared<const Placement>(256, 64, std::vector<std::uint32_t>{1});
+    return {ShardCommand::Kind::kBeginEpoch, {Epoch(epoch), worker_count, placement}, 7};
   }
   static Hello hello(std::uint32_t rank, std::uint32_t epoch = 1, Role role = Role::kWorker) {
     Hello hello;

@@ -167,7 +167,7 @@ TEST(Shelf, a_contribution_survives_the_end_of_its_connection) {
 
 TEST(Shelf, the_epoch_after_the_largest_number_is_later) {
   ShelfWorld world(1);
-  ASSERT_TRUE(world.shelf.begin_epoch({Epoch(0xffffffff), 1, 256, 64}).is_ok());
+  ASSERT_TRUE(world.shelf.begin_epoch({Epoch(0xffffffff), 1, placed(256, 64)}).is_ok());
   world.shelf.connect(WorkerRank(0), world.out);
   world.facts.epoch = Epoch(0);  // one later
   world.declare(0, kX);
@@ -409,18 +409,15 @@ TEST(Shelf, refuses_a_roster_that_cannot_be_served) {
   BufferPool pool;
   Shelf shelf({}, pool);
   for (const ShelfEpoch& facts : {
-           ShelfEpoch{Epoch(1), 0, 256, 64},
-           ShelfEpoch{Epoch(1), Shelf::kWorkerCountMax + 1, 256, 64},
-           ShelfEpoch{Epoch(1), 1, 256, 0},
-           ShelfEpoch{Epoch(1), 1, 256, 65},
-           ShelfEpoch{Epoch(1), 1, 256, 2 * kPayloadBytesMax},
-           ShelfEpoch{Epoch(1), 1, 0, 64},
-           ShelfEpoch{Epoch(1), 1, 100, 64},
-           ShelfEpoch{Epoch(1), 1, std::uint64_t{1} << 62, 64},
+           ShelfEpoch{Epoch(1), 0, placed(256, 64)},
+           ShelfEpoch{Epoch(1), Shelf::kWorkerCountMax + 1, placed(256, 64)},
+           ShelfEpoch{Epoch(1), 1, placed(2 * kPayloadBytesMax, 2 * kPayloadBytesMax)},
+           ShelfEpoch{Epoch(1), 1, placed(std::uint64_t{1} << 62, 64)},
        }) {
     EXPECT_EQ(shelf.begin_epoch(facts).code(), Code::kInvalidArgument);
   }
-  EXPECT_TRUE(shelf.begin_epoch({Epoch(1), Shelf::kWorkerCountMax, 4'096'000, 32768}).is_ok());
+  EXPECT_TRUE(
+      shelf.begin_epoch({Epoch(1), Shelf::kWorkerCountMax, placed(4'096'000, 32768)}).is_ok());
 }
 
 // ---- wanted

@@ -79,11 +79,17 @@ struct Place {  // which frame
   std::uint64_t offset = 0;
 };
 
+inline std::shared_ptr<const Placement> placed(std::uint64_t partition_bytes,
+                                               std::uint64_t frame_bytes) {
+  return std::make_shared<const Placement>(partition_bytes, frame_bytes,
+                                           std::vector<std::uint32_t>{1});
+}
+
 struct ShelfWorld {
   explicit ShelfWorld(std::uint32_t worker_count, std::uint64_t partition_bytes = 256,
                       std::uint64_t frame_bytes = 64, ShelfSettings settings = {})
       : shelf(settings, pool) {
-    facts = {Epoch(7), worker_count, partition_bytes, frame_bytes};
+    facts = {Epoch(7), worker_count, placed(partition_bytes, frame_bytes)};
     EXPECT_TRUE(shelf.begin_epoch(facts).is_ok());
     for (std::uint32_t worker = 0; worker < worker_count; ++worker) {
       shelf.connect(WorkerRank(worker), out);

@@ -97,7 +97,8 @@ class LargeTensor : public testing::Test {
     config_.flow.credit_bytes = 4 * kPayloadBytesMax;
   }
 
-  void make_cluster(std::uint64_t partition_bytes) {
+  void make_cluster(std::uint64_t partition_bytes, std::uint32_t shard_count) {
+    shard_count_ = shard_count;
     config_.flow.partition_bytes = partition_bytes;
     ClusterOptions options;
     options.network.bytes_per_second = 0;
@@ -110,7 +111,7 @@ class LargeTensor : public testing::Test {
     cluster_->network().set_receive_probe(
         [this](auto header, auto payload, bool landed) { received(header, payload, landed); });
     scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, config_, 0);
-    server_ = std::make_unique<ServerProcess>(*cluster_, config_, 0, 1, 2);
+    server_ = std::make_unique<ServerProcess>(*cluster_, config_, 0, 1, shard_count);
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
       Config config = config_;
       config.job.rank = rank;
@@ -121,7 +122,9 @@ class LargeTensor : public testing::Test {
   }
 
   std::uint64_t place_of(const wire::Header& header) const {
-    return header.part.value * config_.flow.partition_bytes + header.offset_bytes;
+    const Placement placement(config_.flow.partition_bytes, config_.flow.frame_bytes,
+                              std::vector<std::uint32_t>(shard_count_, 1));
+    return placement.part(header.key, kTensorBytes, header.part.value).offset + header.offset_bytes;
   }
 
   // A push reads the tensor where its header says it does.
@@ -159,6 +162,7 @@ class LargeTensor : public testing::Test {
 
   void exchange_and_check();
 
+  std::uint32_t shard_count_ = 1;
   Config config_;
   Trace trace_;
   std::unique_ptr<SimCluster> cluster_;
@@ -213,14 +217,14 @@ void LargeTensor::exchange_and_check() {
 }
 
 TEST_F(LargeTensor, of_4_gib_is_summed_exactly_in_parts_of_16_mib) {
-  make_cluster(16 << 20);
+  make_cluster(16 << 20, 2);
   ASSERT_TRUE(memory_[0]->is_there() && memory_[1]->is_there());
   exchange_and_check();
 }
 
 // One part is the whole tensor, so that also offsets within a part pass 4 GiB.
 TEST_F(LargeTensor, of_4_gib_is_summed_exactly_as_one_part) {
-  make_cluster(8 * kGiB);
+  make_cluster(8 * kGiB, 1);
   ASSERT_TRUE(memory_[0]->is_there() && memory_[1]->is_there());
   exchange_and_check();
 }

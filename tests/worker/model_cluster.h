@@ -23,7 +23,6 @@
 #include "base/prng.h"
 #include "net/wire.h"
 #include "worker/pipeline.h"
-#include "worker/placement.h"
 
 namespace byteps::model {
 
@@ -46,12 +45,13 @@ class Cluster {
     bool priority_scheduling = true;
   };
 
-  Cluster(const Settings& settings, std::uint64_t seed) : settings_(settings), prng_(seed) {
+  Cluster(const Settings& settings, std::uint64_t seed)
+      : settings_(settings),
+        placement_(settings.partition_bytes, settings.frame_bytes,
+                   std::vector<std::uint32_t>(settings.shards, 1)),
+        prng_(seed) {
     for (std::uint32_t rank = 0; rank < settings.workers; ++rank) {
-      PipelineConfig config;
-      config.self = WorkerRank(rank);
-      config.epoch = Epoch(3);
-      config.cut = {settings.partition_bytes, settings.frame_bytes, settings.shards};
+      PipelineConfig config{.self = WorkerRank(rank), .epoch = Epoch(3), .placement = placement_};
       config.credit_bytes = settings.credit_bytes;
       config.credit_frames_min = settings.credit_frames_min;
       config.priority_scheduling = settings.priority_scheduling;
@@ -325,10 +325,19 @@ class Cluster {
   std::span<std::byte> landing_of(Link& link, const Message& answer) {
     const auto found = link.landings.find(answer.header.landing);
     if (answer.header.kind != wire::Kind::kAnswer || found == link.landings.end()) return {};
-    const std::uint64_t offset =
-        answer.header.part.value * settings_.partition_bytes + answer.header.offset_bytes;
+    const std::uint64_t offset = part_of(answer.header).offset + answer.header.offset_bytes;
     EXPECT_LE(offset + answer.payload.size(), found->second.size());
     return found->second.subspan(offset, answer.payload.size());
+  }
+
+  Placement::Part part_of(const wire::Header& header) {
+    for (const Shard& shard : shards_) {
+      const auto found = shard.declared.find(header.key);
+      if (found == shard.declared.end()) continue;
+      const std::uint64_t bytes = found->second.first.total_bytes;
+      return placement_.part(header.key, bytes, header.part.value);
+    }
+    return {};
   }
 
   void send_mismatch(std::uint32_t rank, std::uint32_t shard, Key key, const std::string& text) {
@@ -383,11 +392,10 @@ class Cluster {
     Shard& shard = shards_[index];
     const wire::Header& header = message.header;
     const wire::Declare& declared = shard.declared.at(header.key).first;
-    EXPECT_EQ(shard_of(settings_.shards, header.key, header.part), ShardIndex(index));
-    const std::uint64_t at = header.part.value * settings_.partition_bytes + header.offset_bytes;
-    const std::uint64_t bytes =
-        std::min({settings_.frame_bytes, settings_.partition_bytes - header.offset_bytes,
-                  declared.total_bytes - at});
+    const Placement::Part part =
+        placement_.part(header.key, declared.total_bytes, header.part.value);
+    EXPECT_EQ(part.shard, ShardIndex(index));
+    const std::uint64_t bytes = std::min(settings_.frame_bytes, part.bytes - header.offset_bytes);
     const bool broadcast = declared.operation == Operation::kBroadcast;
     const bool empty_handed = broadcast && declared.root != WorkerRank(rank);
     EXPECT_EQ(header.flags, empty_handed ? wire::kNoPayload : 0);
@@ -445,6 +453,7 @@ class Cluster {
   }
 
   const Settings settings_;
+  const Placement placement_;
   Prng prng_;
   std::vector<std::unique_ptr<Pipeline>> workers_;
   std::vector<std::map<std::int64_t, Status>> results_;

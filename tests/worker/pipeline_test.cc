@@ -47,6 +47,10 @@ PipelineCall broadcast(std::int64_t handle, const std::string& name, const Numbe
   return result;
 }
 
+ShardIndex first_of_two(Key key) {
+  return Placement(64, 64, {1, 1}).first_shard(key);
+}
+
 class PipelineTest : public ::testing::Test {
  protected:
   void submit(Cluster& cluster, std::uint32_t rank, PipelineCall&& one, TimeNs now = 0) {
@@ -196,7 +200,7 @@ TEST_F(PipelineTest, failed_operation_keeps_its_memory_until_payloads_are_back) 
   cluster.all_up();
   Numbers a(100);
   submit(cluster, 0, call(1, "w", a, a));
-  const std::uint32_t shard = shard_of(2, key_of("w"), PartIndex(0)).value;
+  const std::uint32_t shard = first_of_two(key_of("w")).value;
   ASSERT_TRUE(cluster.take_frame(0, shard));
   ASSERT_TRUE(cluster.take_frame(0, shard));
   EXPECT_EQ(cluster.lent_count(), 2u);
@@ -552,7 +556,7 @@ TEST_F(PipelineTest, fail_all_ends_everything_and_later_submissions) {
   submit(cluster, 0, call(1, "x", a, a));
   submit(cluster, 0, call(2, "x", b, b));
   submit(cluster, 0, call(3, "y", c, c));
-  cluster.take_frame(0, shard_of(2, key_of("y"), PartIndex(0)).value);
+  cluster.take_frame(0, first_of_two(key_of("y")).value);
   cluster.worker(0).fail_all(Status(Code::kCancelled, "left"));
   cluster.apply(0);
   for (std::uint32_t shard = 0; shard < 2; ++shard) cluster.down(0, shard);
@@ -570,7 +574,7 @@ TEST_F(PipelineTest, answers_that_break_the_protocol_are_named_and_change_nothin
   Numbers a = numbers(20, 3);
   const Numbers before = a;
   submit(cluster, 0, call(1, "w", a, a));
-  const ShardIndex shard = shard_of(2, key_of("w"), PartIndex(0));
+  const ShardIndex shard = first_of_two(key_of("w"));
   ASSERT_TRUE(cluster.take_frame(0, shard.value));
   ASSERT_TRUE(cluster.take_frame(0, shard.value));
   const Numbers junk(8, 99);
@@ -615,9 +619,8 @@ TEST_F(PipelineTest, a_tensor_of_6_gib_is_pushed_by_its_64_bit_offsets) {
       mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   std::byte* const begin = static_cast<std::byte*>(memory);
-  PipelineConfig config;
-  config.epoch = Epoch(1);
-  config.cut = {.partition_bytes = 4 << 20, .frame_bytes = 1 << 20, .shard_count = 3};
+  const Placement placement(4 << 20, 1 << 20, {1, 1, 1});
+  PipelineConfig config{.self = WorkerRank(0), .epoch = Epoch(1), .placement = placement};
   config.credit_bytes = std::uint64_t{1} << 40;
   Pipeline pipeline(config);
   for (std::uint32_t shard = 0; shard < 3; ++shard) pipeline.on_shard_up(ShardIndex(shard));
@@ -637,9 +640,11 @@ TEST_F(PipelineTest, a_tensor_of_6_gib_is_pushed_by_its_64_bit_offsets) {
       pipeline.on_sent(message.token);
       const wire::Header header = wire::decode_header(message.header).value();
       if (header.kind != wire::Kind::kPush) continue;
-      const std::uint64_t at = header.part.value * (std::uint64_t{4} << 20) + header.offset_bytes;
+      const Placement::Part part = placement.part(header.key, kBytes, header.part.value);
+      const std::uint64_t at = part.offset + header.offset_bytes;
       ASSERT_EQ(message.payload.data(), begin + at);
-      ASSERT_EQ(message.payload.size(), std::min<std::uint64_t>(1 << 20, kBytes - at));
+      ASSERT_EQ(message.payload.size(),
+                std::min<std::uint64_t>(1 << 20, part.bytes - header.offset_bytes));
       wire::Header answer = header;
       answer.kind = wire::Kind::kAnswer;
       ASSERT_TRUE(pipeline.on_answer(ShardIndex(shard), answer, message.payload, true).is_ok());

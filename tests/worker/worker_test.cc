@@ -205,7 +205,7 @@ TEST_F(WorkerTest, a_full_connection_is_asked_again_when_something_of_it_was_sen
   std::vector<std::string> names;  // two whose tensors belong to shard 0
   for (int i = 0; names.size() < 2; ++i) {
     const std::string name = "t" + std::to_string(i);
-    if (shard_of(2, key_of(name), PartIndex(0)) == ShardIndex(0)) names.push_back(name);
+    if (Placement(64, 64, {1, 1}).first_shard(key_of(name)) == ShardIndex(0)) names.push_back(name);
   }
   transport_.hold_payloads = true;
   std::vector<float> a(4);

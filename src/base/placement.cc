@@ -1,0 +1,94 @@
+#include "base/placement.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::uint64_t kAlignment = 64;  // a multiple of every element's size
+
+__extension__ using Wide = unsigned __int128;  // bytes times weights
+
+std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t by) {
+  return bytes / by + (bytes % by != 0 ? 1 : 0);
+}
+
+}  // namespace
+
+Placement::Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,
+                     std::vector<std::uint32_t> weights)
+    : partition_bytes_(partition_bytes),
+      frame_bytes_(std::min(frame_bytes, partition_bytes)),
+      weights_(std::move(weights)) {
+  CHECK(partition_bytes_ > 0 && frame_bytes_ > 0 && !weights_.empty());
+  CHECK(partition_bytes_ % kAlignment == 0 && frame_bytes_ % kAlignment == 0);
+  std::uint32_t common = 0;
+  for (const std::uint32_t weight : weights_) {
+    CHECK(weight > 0 && weight <= kWeightMax);
+    common = std::gcd(common, weight);
+  }
+  before_.push_back(0);
+  for (std::uint32_t& weight : weights_) {
+    weight /= common;
+    before_.push_back(before_.back() + weight);
+    weight_max_ = std::max(weight_max_, weight);
+  }
+  const Wide stripe_bytes = Wide{partition_bytes_} * before_.back() / weight_max_;
+  stripe_bytes_ = static_cast<std::uint64_t>(std::min<Wide>(stripe_bytes, UINT64_MAX)) /
+                  kAlignment * kAlignment;
+}
+
+std::uint64_t Placement::part_count(std::uint64_t tensor_bytes) const {
+  const std::uint64_t rest_bytes = tensor_bytes % stripe_bytes_;
+  const std::uint64_t of_rest =
+      is_single_frames(rest_bytes) ? divide_up(rest_bytes, frame_bytes_) : weights_.size();
+  return std::max<std::uint64_t>(1, tensor_bytes / stripe_bytes_ * weights_.size() + of_rest);
+}
+
+// Where part `index` begins; for the index after the last, the end of the tensor.
+std::uint64_t Placement::start(std::uint64_t tensor_bytes, std::uint64_t first,
+                               std::uint64_t index) const {
+  const std::uint64_t stripe = index / weights_.size();
+  const std::uint64_t offset = stripe * stripe_bytes_;
+  if (offset >= tensor_bytes) return tensor_bytes;
+  const std::uint64_t place = index % weights_.size();
+  const std::uint64_t bytes = std::min(stripe_bytes_, tensor_bytes - offset);
+  if (bytes < stripe_bytes_ && is_single_frames(bytes)) {
+    return offset + std::min(place * frame_bytes_, bytes);
+  }
+  const std::uint64_t shard = first + place;
+  const std::uint64_t all = before_.back();
+  const std::uint64_t weight = shard < weights_.size()
+                                   ? before_[shard] - before_[first]
+                                   : all - before_[first] + before_[shard - weights_.size()];
+  const Wide exact = Wide{bytes} * weight / all;
+  const Wide aligned = (exact + kAlignment - 1) / kAlignment * kAlignment;
+  return offset + static_cast<std::uint64_t>(std::min<Wide>(aligned, bytes));
+}
+
+Placement::Part Placement::part(Key key, std::uint64_t tensor_bytes, std::uint64_t index) const {
+  const std::uint64_t first = first_shard(key).value;
+  Part part;
+  part.offset = start(tensor_bytes, first, index);
+  part.bytes = start(tensor_bytes, first, index + 1) - part.offset;
+  part.shard = ShardIndex(static_cast<std::uint32_t>((first + index) % weights_.size()));
+  return part;
+}
+
+ShardIndex Placement::first_shard(Key key) const {
+  const std::uint64_t point = stable_mix(key.value) % before_.back();
+  const auto after = std::upper_bound(before_.begin(), before_.end(), point);
+  return ShardIndex(static_cast<std::uint32_t>(after - before_.begin() - 1));
+}
+
+std::uint32_t Placement::frame_count(std::uint64_t part_bytes) const {
+  return static_cast<std::uint32_t>(
+      std::max<std::uint64_t>(1, divide_up(part_bytes, frame_bytes_)));
+}
+
+}  // namespace byteps

@@ -1,0 +1,65 @@
+// Placement: how tensors are cut into parts and frames, and which shard owns which part. A pure function of the roster
+// (the sizes and the shards' weights), the tensor's key and its size: the same on every worker and server.
+//
+// Every shard has a weight: its share of a large tensor's bytes (scheduler/shares.h says where it comes from).
+//
+// A tensor is cut into stripes, and a stripe into one part per shard, in proportion to the weights. A full stripe gives
+// the heaviest shard a part of partition_bytes; the last stripe has what is left. If that is at most one frame per shard,
+// it is cut into single frames, one a part: so a small tensor goes whole to one shard.
+//
+// Part 0 goes where the key says, whatever the size: workers that disagree about a tensor meet there, and the shard can
+// tell them (docs/protocol.md, Mismatch). Part i is on the i-th shard after it. Shards are numbered across servers
+// first, so successive parts go to different servers. Tensors of one part are spread by their keys' hashes, in
+// proportion to the weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace byteps {
+
+class Placement {
+ public:
+  // Sizes in bytes, above 0, multiples of 64 (frames are as short as parts at most). Weights: one per shard, each 1 to
+  // kWeightMax; at least one shard.
+  Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,
+            std::vector<std::uint32_t> weights);
+  static constexpr std::uint32_t kWeightMax = 1 << 16;
+
+  // A part of a tensor: bytes [offset, offset + bytes) of it.
+  struct Part {
+    std::uint64_t offset = 0;  // multiple of 64
+    std::uint64_t bytes = 0;
+    ShardIndex shard;
+  };
+  // An empty tensor has one empty part. 64 bits: whoever takes sizes from others compares with its own limit.
+  std::uint64_t part_count(std::uint64_t tensor_bytes) const;
+  // index < part_count(tensor_bytes).
+  Part part(Key key, std::uint64_t tensor_bytes, std::uint64_t index) const;
+  // Where part 0 is.
+  ShardIndex first_shard(Key key) const;
+  // Of a part; an empty part has one empty frame. All but the last are frame_bytes() long.
+  std::uint32_t frame_count(std::uint64_t part_bytes) const;
+
+  std::uint64_t partition_bytes() const { return partition_bytes_; }
+  std::uint64_t frame_bytes() const { return frame_bytes_; }
+  std::uint32_t shard_count() const { return static_cast<std::uint32_t>(weights_.size()); }
+  const std::vector<std::uint32_t>& weights() const { return weights_; }
+
+ private:
+  bool is_single_frames(std::uint64_t rest_bytes) const {
+    return rest_bytes <= frame_bytes_ * weights_.size();
+  }
+  std::uint64_t start(std::uint64_t tensor_bytes, std::uint64_t first, std::uint64_t index) const;
+
+  std::uint64_t partition_bytes_;
+  std::uint64_t frame_bytes_;
+  std::vector<std::uint32_t> weights_;  // in lowest terms
+  std::vector<std::uint64_t> before_;   // sum of the weights before each shard, and of all
+  std::uint32_t weight_max_ = 1;
+  std::uint64_t stripe_bytes_ = 0;  // of a full one
+};
+
+}  // namespace byteps

@@ -1,0 +1,140 @@
+#include "base/placement.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+
+namespace byteps {
+namespace {
+
+using Weights = std::vector<std::uint32_t>;
+
+std::vector<Placement::Part> parts_of(const Placement& placement, Key key, std::uint64_t bytes) {
+  std::vector<Placement::Part> parts;
+  for (std::uint64_t i = 0; i < placement.part_count(bytes); ++i) {
+    parts.push_back(placement.part(key, bytes, i));
+  }
+  return parts;
+}
+
+std::vector<std::uint64_t> bytes_by_shard(const Placement& placement, Key key,
+                                          std::uint64_t bytes) {
+  std::vector<std::uint64_t> load(placement.shard_count(), 0);
+  for (const Placement::Part& part : parts_of(placement, key, bytes)) {
+    load[part.shard.value] += part.bytes;
+  }
+  return load;
+}
+
+TEST(Placement, parts_cover_the_tensor_in_order_whatever_the_sizes_and_weights) {
+  Prng prng(7);
+  for (int round = 0; round < 2000; ++round) {
+    Weights weights(1 + prng.below(9));
+    for (std::uint32_t& weight : weights) {
+      weight = 1 + static_cast<std::uint32_t>(prng.below(prng.chance(0.1) ? 65536 : 9));
+    }
+    const std::uint64_t partition = 64 * (1 + prng.below(64));
+    const Placement placement(partition, 64 * (1 + prng.below(8)), weights);
+    const std::uint64_t bytes = prng.below(prng.chance(0.5) ? 600 : 100'000);
+    const Key key(prng.below(UINT64_MAX));
+    std::uint64_t end = 0;
+    std::uint32_t shard = placement.first_shard(key).value;
+    for (const Placement::Part& part : parts_of(placement, key, bytes)) {
+      ASSERT_EQ(part.offset, end);
+      ASSERT_EQ(part.bytes > 0 ? part.offset % 64 : 0, 0u) << "no element is divided";
+      ASSERT_LE(part.bytes, partition);
+      ASSERT_EQ(part.shard, ShardIndex(shard)) << "successive parts are on successive shards";
+      shard = (shard + 1) % placement.shard_count();
+      end += part.bytes;
+    }
+    ASSERT_EQ(end, bytes);
+  }
+}
+
+TEST(Placement, a_large_tensor_is_spread_exactly_by_the_weights) {
+  constexpr std::uint64_t kBytes = 64 << 20;
+  const Weights weights = {6, 3, 3, 3,
+                           3};  // the paper's split for four workers and one more machine
+  const Placement placement(4'096'000, 32 << 10, weights);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    const std::vector<std::uint64_t> load = bytes_by_shard(placement, key_of(name), kBytes);
+    for (std::size_t shard = 0; shard < weights.size(); ++shard) {
+      EXPECT_NEAR(static_cast<double>(load[shard]), weights[shard] / 18.0 * kBytes, 0.001 * kBytes);
+    }
+  }
+}
+
+TEST(Placement, equal_shards_get_equal_bytes_also_when_parts_do_not_divide_the_tensor) {
+  const Placement placement(4'096'000, 32 << 10, Weights(4, 1));
+  for (const std::uint64_t load : bytes_by_shard(placement, key_of("w"), 64 << 20)) {
+    EXPECT_NEAR(static_cast<double>(load), 16 << 20, 64);
+  }
+}
+
+TEST(Placement, what_is_at_most_a_frame_per_shard_is_cut_into_single_frames) {
+  const Placement placement(4'096'000, 32 << 10, Weights(4, 1));
+  EXPECT_EQ(placement.part_count(4096), 1u) << "a small tensor goes whole to one shard";
+  EXPECT_EQ(placement.part_count(32 << 10), 1u);
+  const auto parts = parts_of(placement, key_of("w"), (96 << 10) + 4);
+  ASSERT_EQ(parts.size(), 4u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(parts[i].bytes, 32u << 10);
+  EXPECT_EQ(parts[3].bytes, 4u);
+  for (const std::uint64_t load : bytes_by_shard(placement, key_of("w"), 1 << 20)) {
+    EXPECT_EQ(load, 256u << 10);
+  }
+}
+
+TEST(Placement, an_empty_tensor_has_one_empty_part_with_one_empty_frame) {
+  const Placement placement(4'096'000, 32 << 10, {3, 1});
+  ASSERT_EQ(placement.part_count(0), 1u);
+  EXPECT_EQ(placement.part(key_of("w"), 0, 0).bytes, 0u);
+  EXPECT_EQ(placement.frame_count(0), 1u);
+}
+
+TEST(Placement, sizes_beyond_4_gib_lose_no_bit) {
+  constexpr std::uint64_t kBytes = (std::uint64_t{5} << 30) + 12;
+  const Placement placement(4'096'000, 32 << 10, {5, 65536, 77});
+  const auto parts = parts_of(placement, key_of("huge"), kBytes);
+  EXPECT_EQ(parts.back().offset + parts.back().bytes, kBytes);
+  EXPECT_EQ(Placement(64, 64, {1}).part_count(UINT64_MAX), std::uint64_t{1} << 58);
+}
+
+TEST(Placement, part_0_is_where_the_key_says_whatever_the_size) {
+  const Placement placement(4096, 64, {1, 7, 3});
+  for (const std::uint64_t bytes : {0, 4, 100, 5000, 1 << 20}) {
+    EXPECT_EQ(placement.part(key_of("w"), bytes, 0).shard, placement.first_shard(key_of("w")));
+  }
+}
+
+TEST(Placement, small_tensors_are_spread_by_the_weights_within_ten_percent) {
+  const Weights weights = {4, 1, 2, 1};
+  const Placement placement(4'096'000, 32 << 10, weights);
+  constexpr int kTensors = 40'000;
+  std::vector<int> load(weights.size(), 0);
+  for (int tensor = 0; tensor < kTensors; ++tensor) {
+    ++load[placement.first_shard(key_of("layer." + std::to_string(tensor) + ".weight")).value];
+  }
+  for (std::size_t shard = 0; shard < weights.size(); ++shard) {
+    const int share = kTensors * static_cast<int>(weights[shard]) / 8;
+    EXPECT_NEAR(load[shard], share, share / 10);
+  }
+}
+
+TEST(Placement, is_part_of_the_protocol_and_does_not_change) {
+  const Placement equal(64, 64, Weights(7, 3));
+  EXPECT_EQ(equal.first_shard(key_of("byteps")).value, stable_mix(key_of("byteps").value) % 7);
+  EXPECT_EQ(key_of("byteps").value, stable_hash("byteps"));
+  const Placement weighted(4096, 64, {6, 3, 3});
+  const Placement::Part part = weighted.part(Key(5), 10'000, 4);
+  EXPECT_EQ(stable_mix(5) % 4, 0u) << "so it begins with the heaviest";
+  EXPECT_EQ(part.offset, 9152u);
+  EXPECT_EQ(part.bytes, 448u);
+}
+
+}  // namespace
+}  // namespace byteps

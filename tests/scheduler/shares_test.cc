@@ -1,0 +1,153 @@
+#include "scheduler/shares.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace byteps {
+namespace {
+
+// Time of the slowest card with these shares, for one unit of bytes and cards of rate 1.
+double slowest(const std::vector<MachineLoad>& machines, const std::vector<std::int64_t>& shares,
+               double fastest_mbps = 0) {
+  double workers = 0;
+  for (const MachineLoad& machine : machines) workers += machine.worker_count;
+  double time = 0;
+  for (std::size_t i = 0; i < machines.size(); ++i) {
+    const double x = static_cast<double>(shares[i]) / static_cast<double>(kShareUnit);
+    const double own = machines[i].worker_count;
+    const double rate = fastest_mbps == 0 ? 1 : machines[i].rate_mbps / fastest_mbps;
+    time = std::max(time, (own * (1 - x) + (workers - own) * x) / rate);
+  }
+  return time;
+}
+
+double part_of_unit(std::int64_t share) {
+  return static_cast<double>(share) / static_cast<double>(kShareUnit);
+}
+
+TEST(Shares, are_the_papers_for_one_worker_and_server_a_machine_and_k_more_machines) {
+  for (int n = 2; n <= 16; ++n) {
+    for (int k = 0; k <= n; ++k) {
+      std::vector<MachineLoad> machines(n, {.worker_count = 1, .server_count = 1});
+      machines.resize(n + k, {.worker_count = 0, .server_count = 1});
+      const std::vector<std::int64_t> shares = shares_of(machines);
+      const double denominator = n * n + k * n - 2 * k;
+      for (int i = 0; i < n + k; ++i) {
+        const double expected = (i < n ? n - k : 2 * (n - 1)) / denominator;
+        ASSERT_NEAR(part_of_unit(shares[i]), expected, 0.002) << n << " workers, " << k << " more";
+      }
+      ASSERT_NEAR(slowest(machines, shares), 2.0 * n * (n - 1) / denominator, 0.002);
+    }
+  }
+}
+
+TEST(Shares, more_machines_than_workers_leave_nothing_to_the_workers_machines) {
+  std::vector<MachineLoad> machines(2, {.worker_count = 1, .server_count = 1});
+  machines.resize(7, {.worker_count = 0, .server_count = 1});
+  const std::vector<std::int64_t> shares = shares_of(machines);
+  EXPECT_NEAR(slowest(machines, shares), 1.0, 0.002);
+  for (int i = 2; i < 7; ++i) EXPECT_NEAR(part_of_unit(shares[i]), 0.2, 0.03);
+}
+
+TEST(Shares, a_slow_card_gets_less_so_that_all_finish_together) {
+  std::vector<MachineLoad> machines(4, {.worker_count = 1, .server_count = 0, .rate_mbps = 1000});
+  machines.resize(8, {.worker_count = 0, .server_count = 1, .rate_mbps = 1000});
+  machines[7].rate_mbps = 500;
+  const std::vector<std::int64_t> shares = shares_of(machines);
+  for (int i = 4; i < 7; ++i) EXPECT_NEAR(part_of_unit(shares[i]), 2.0 / 7, 0.002);
+  EXPECT_NEAR(part_of_unit(shares[7]), 1.0 / 7, 0.002);
+  EXPECT_NEAR(slowest(machines, shares, 1000), 8.0 / 7, 0.01);
+}
+
+TEST(Shares, an_unknown_card_counts_as_the_fastest_that_is_known) {
+  std::vector<MachineLoad> machines = {{.worker_count = 2, .server_count = 0, .rate_mbps = 0},
+                                       {.worker_count = 0, .server_count = 1, .rate_mbps = 100},
+                                       {.worker_count = 0, .server_count = 1, .rate_mbps = 0}};
+  const std::vector<std::int64_t> shares = shares_of(machines);
+  EXPECT_EQ(shares[1], shares[2]);
+}
+
+TEST(Shares, machines_without_servers_get_nothing) {
+  const std::vector<MachineLoad> machines = {{.worker_count = 1, .server_count = 0},
+                                             {.worker_count = 1, .server_count = 1},
+                                             {.worker_count = 0, .server_count = 2}};
+  const std::vector<std::int64_t> shares = shares_of(machines);
+  EXPECT_EQ(shares[0], 0);
+  EXPECT_NEAR(part_of_unit(shares[1] + shares[2]), 1, 0.001);
+  EXPECT_LE(slowest(machines, shares), 1.35);
+  EXPECT_EQ(shares_of({{.worker_count = 3, .server_count = 0}}), std::vector<std::int64_t>{0});
+}
+
+TEST(Shares, a_machine_with_most_of_the_workers_keeps_the_bytes_to_itself) {
+  const std::vector<MachineLoad> machines = {{.worker_count = 3, .server_count = 1},
+                                             {.worker_count = 1, .server_count = 1}};
+  const std::vector<std::int64_t> shares = shares_of(machines);
+  EXPECT_NEAR(slowest(machines, shares), 1.0, 0.01);
+}
+
+wire::Roster roster_of(const std::vector<std::uint32_t>& shards_of_server) {
+  wire::Roster roster;
+  roster.members.push_back({.role = Role::kWorker, .rank = 0, .host = "w", .endpoints = {}});
+  for (std::uint32_t server = 0; server < shards_of_server.size(); ++server) {
+    wire::RosterMember member{.role = Role::kServer, .rank = server, .host = "s", .endpoints = {}};
+    for (std::uint32_t shard = 0; shard < shards_of_server[server]; ++shard) {
+      member.endpoints.push_back(
+          {"10.0.0." + std::to_string(server), static_cast<std::uint16_t>(9000 + shard)});
+    }
+    roster.members.push_back(member);
+  }
+  return roster;
+}
+
+TEST(Shards, are_numbered_across_servers_first) {
+  const std::vector<ShardPlace> places = shards_of(roster_of({2, 1, 3}));
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> order;
+  for (const ShardPlace& place : places) {
+    order.push_back({place.server.value, place.shard_of_server});
+    EXPECT_EQ(place.endpoint.host, "10.0.0." + std::to_string(place.server.value));
+    EXPECT_EQ(place.endpoint.port, 9000 + place.shard_of_server);
+  }
+  const std::vector<std::pair<std::uint32_t, std::uint32_t>> expected = {{0, 0}, {1, 0}, {2, 0},
+                                                                         {0, 1}, {2, 1}, {2, 2}};
+  EXPECT_EQ(order, expected);
+}
+
+TEST(Shards, of_servers_that_do_not_say_where_they_are_weigh_alike) {
+  for (const ShardPlace& place : shards_of(roster_of({1, 1, 1, 1, 1})))
+    EXPECT_EQ(place.weight, 256u);
+}
+
+TEST(Shards, of_one_machine_divide_its_share) {
+  wire::Roster roster = roster_of({1, 1, 2});
+  roster.members.push_back({.role = Role::kWorker, .rank = 1, .host = "v", .endpoints = {}});
+  roster.members[1].machine = roster.members[2].machine = 5;  // two servers, one card
+  const std::vector<ShardPlace> places = shards_of(roster);
+  ASSERT_EQ(places.size(), 4u);
+  for (const ShardPlace& place : places) EXPECT_EQ(place.weight, 256u);
+}
+
+TEST(Shards, of_a_server_whose_share_is_nothing_are_left_out) {
+  wire::Roster roster;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    roster.members.push_back(
+        {.role = Role::kWorker, .rank = i, .host = "w", .endpoints = {}, .machine = i + 1});
+  }
+  for (std::uint32_t i = 0; i < 4; ++i) {  // two beside the workers, two on machines of their own
+    roster.members.push_back({.role = Role::kServer,
+                              .rank = i,
+                              .host = "s",
+                              .endpoints = {{"10.0.0.1", static_cast<std::uint16_t>(9000 + i)}},
+                              .machine = i + 1});
+  }
+  const std::vector<ShardPlace> places = shards_of(roster);
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(places[0].server, ServerRank(2));
+  EXPECT_EQ(places[1].server, ServerRank(3));
+}
+
+}  // namespace
+}  // namespace byteps
