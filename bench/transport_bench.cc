@@ -1,14 +1,14 @@
 // How close TcpTransport comes to bare sockets, and with shared memory to memcpy: bytes per second and CPU seconds per
-// GiB of each side, over loopback, one thread per side. usage: transport_bench [GiB per case, default 4] [frame KiB,
-// default 32] [ring KiB, default 1024]
+// GiB of each side, over loopback, one thread per side.
+// usage: transport_bench [GiB per case, 4] [frame KiB, 32] [ring KiB, 1024] [memcpy: only that row, once]
 //
 // The bare loops are the yardstick: send(2) of one frame or of 128 KiB at a time, recv(2) of one frame
 // into the memory it belongs in, or of 256 KiB into one buffer. On loopback much of the receiver's kernel
 // work is done in the sender's calls, so compare rows, not columns.
 //
-// What memcpy bounds: two threads that copy the same bytes at the same time, one from memory larger than its caches into
-// a block of a ring's size, the other from such a block to such memory. They do not wait for each other, and neither
-// sees a line that the other has just written: no exchange by copies through a ring can be faster.
+// What memcpy bounds: two threads that copy as many bytes at the same time, one from memory larger than its caches
+// into a block of a ring's size, the other from such a block to such memory. They do not wait for each other, and
+// neither sees a line that the other has just written: no exchange by copies through a ring can be faster.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -243,10 +243,14 @@ int run(int count, char** arguments) {
   if (gibibytes <= 0 || load.frame_bytes == 0 || kMemoryBytes % load.frame_bytes != 0) {
     std::fprintf(
         stderr,
-        "usage: transport_bench [GiB per case] [frame KiB] [ring KiB], both powers of two\n");
+        "usage: transport_bench [GiB per case] [frame KiB] [ring KiB] [memcpy]; powers of two\n");
     return 2;
   }
   load.frame_count = static_cast<std::uint64_t>(gibibytes * (1 << 30)) / load.frame_bytes;
+  if (count > 4 && std::string(arguments[4]) == "memcpy") {
+    print("memcpy: in and out of a ring", load, memcpy_bound(load, ring_bytes));
+    return 0;
+  }
   for (int round = 0; round < 3; ++round) {
     print("bare: send frame, recv frame in place", load,
           bare(load, load.frame_bytes, load.frame_bytes, true));

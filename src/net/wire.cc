@@ -347,8 +347,8 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
   return message;
 }
 
-// What a worker and a shard say to each other. A longer payload could lie in memory that the other side can still change
-// (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
+// What a worker and a shard say to each other. A longer payload could lie in memory that the other side can still
+// change (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
 template <typename Message>
 Result<Message> decode_private(std::span<const std::byte> bytes) {
   static_assert(kPrivateBytesMax > kTextBytesMax + 256, "all that is well-formed fits");

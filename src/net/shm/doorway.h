@@ -14,9 +14,10 @@
 // The token is 32 fresh random bytes that only the two ends of the connection know: whoever hands it in is that
 // connection's other side. Both also want the other's user to be their own (SO_PEERCRED).
 //
-// Strangers. Nobody is let in before the other side has said that its things lie there; then all who wait are looked at
-// once, and all but the right one are sent away. So a stranger gets nothing to be parsed but 32 bytes that are compared,
-// and waits in the kernel's queue of a few, never in ours. Should they fill that queue, the connection goes on as it is.
+// Strangers. Nobody is let in before the other side has said that its things lie there; then all who wait are looked
+// at once, and all but the right one are sent away. So a stranger gets nothing to be parsed but 32 bytes that are
+// compared, and waits in the kernel's queue of a few, never in ours. Should they fill that queue, the connection goes
+// on as it is.
 #pragma once
 
 #include <array>

@@ -10,8 +10,8 @@
 // Each ring is mapped twice in a row, so what wraps around its end is one span all the same.
 //
 // Seals (fcntl(2), F_ADD_SEALS): whoever makes it forbids shrinking and growing; whoever opens it then forbids further
-// writable mappings and holes as well, and further seals. With all of them no act of the other side can take a page away
-// from under us (SIGBUS); each side checks for itself that they are there.
+// writable mappings and holes as well, and further seals. With all of them no act of the other side can take a page
+// away from under us (SIGBUS); each side checks for itself that they are there.
 #pragma once
 
 #include <atomic>

@@ -53,8 +53,8 @@ class Outbox {
   // The kernel took so many of the bytes.
   void advance(std::size_t bytes);
 
-  // What is pushed from now on is not for gather(), but goes another way: once all before it is the kernel's, it is given
-  // out here, one after the other.
+  // What is pushed from now on is not for gather(), but goes another way: once all before it is the kernel's, it is
+  // given out here, one after the other.
   void end_stream() { stream_end_ = end_; }
   bool has_stream_end() const { return stream_end_ != std::numeric_limits<std::uint64_t>::max(); }
   bool is_past_stream() const { return sent_ >= stream_end_; }
