@@ -8,8 +8,10 @@ namespace byteps {
 using At = TimelineRecord::At;
 
 void PartTimeline::on_added(WorkerRank from, std::uint32_t frame, TimeNs begun_ns) {
+  added_ns_ = 0;
   if (begun_ns == 0) return;
-  record_.busy_ns += lane_.timeline().now() - begun_ns;
+  added_ns_ = lane_.timeline().now();
+  record_.busy_ns += added_ns_ - begun_ns;
   if (frame != 0) return;
   if (record_.at_ns[At::kFirstCame] == 0) {
     record_.at_ns[At::kFirstCame] = begun_ns;
@@ -26,7 +28,7 @@ void PartTimeline::on_frame_summed(Round round) {
   const bool first = summed_frames_++ == 0;
   const bool last = summed_frames_ == frame_count_;
   if (!first && !last) return;
-  const TimeNs now = lane_.timeline().now();
+  const TimeNs now = added_ns_ != 0 ? added_ns_ : lane_.timeline().now();
   if (first) record_.at_ns[At::kFirstFrameSummed] = now;
   if (!last) return;
   summed_frames_ = 0;
@@ -39,8 +41,8 @@ void PartTimeline::on_frame_summed(Round round) {
   record.round = round.value;
   record.bytes = bytes_;
   record.at_ns[At::kLastFrameSummed] = now;
-  record.busy_ns = std::min(record.busy_ns * frame_count_ / measured_frames,
-                            now - record.at_ns[At::kFirstCame]);
+  record.busy_ns =
+      std::min(record.busy_ns * frame_count_ / measured_frames, now - record.at_ns[At::kFirstCame]);
   lane_.add(record);
 }
 

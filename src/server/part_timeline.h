@@ -40,6 +40,7 @@ class PartTimeline {
 
   // the round being summed
   TimelineRecord record_{};
+  TimeNs added_ns_ = 0;  // when the last measured frame was; 0: other frames came after it
   std::uint32_t summed_frames_ = 0;
 };
 

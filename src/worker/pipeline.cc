@@ -135,7 +135,7 @@ void Pipeline::start(TensorIndex index) {
     state.answered_frames = 0;
     open_gate(index, part);
   }
-  if (timeline_) timeline_->on_started(index, tensor);
+  if (timeline_) timeline_->on_started(index, tensor, op.submitted_ns);
 }
 
 // What shards wanted before the tensor was submitted here for the first time.

@@ -4,12 +4,12 @@
 
 namespace byteps {
 
-void WorkerTimeline::on_started(TensorIndex index, const Tensor& tensor) {
+void WorkerTimeline::on_started(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns) {
   Timeline& timeline = lane_.timeline();
   if (!timeline.traces(tensor.round)) return;
   if (tensor.round == timeline.first()) timeline.set_name(tensor.key, tensor.name);
   if (rounds_.size() <= index) rounds_.resize(index + 1);
-  rounds_[index].started_ns = timeline.now();
+  rounds_[index].started_ns = std::max(submitted_ns, looked_ns_);
   rounds_[index].parts.assign(tensor.parts.size(), Times{});
 }
 
@@ -18,7 +18,7 @@ void WorkerTimeline::on_sent(TensorIndex index, const Tensor& tensor, std::uint3
   const bool all_sent = tensor.parts[part].ticket == Gate::kNoTicket;
   Times& times = rounds_[index].parts[part];
   if (times.first_sent_ns != 0 && !all_sent) return;
-  const TimeNs now = lane_.timeline().now();
+  const TimeNs now = look();
   if (times.first_sent_ns == 0) times.first_sent_ns = now;
   if (all_sent) times.last_sent_ns = now;
 }
@@ -26,7 +26,7 @@ void WorkerTimeline::on_sent(TensorIndex index, const Tensor& tensor, std::uint3
 void WorkerTimeline::on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
   if (!traces(index, tensor)) return;
   Times& times = rounds_[index].parts[part];
-  if (times.first_answer_ns == 0) times.first_answer_ns = lane_.timeline().now();
+  if (times.first_answer_ns == 0) times.first_answer_ns = look();
 }
 
 void WorkerTimeline::on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
@@ -45,8 +45,7 @@ void WorkerTimeline::on_part_done(TensorIndex index, const Tensor& tensor, std::
   record.at_ns[TimelineRecord::kLastSent] =
       times.last_sent_ns == 0 ? times.first_sent_ns : times.last_sent_ns;
   record.at_ns[TimelineRecord::kFirstAnswer] = times.first_answer_ns;
-  record.at_ns[TimelineRecord::kLastAnswer] =
-      one_answer ? times.first_answer_ns : lane_.timeline().now();
+  record.at_ns[TimelineRecord::kLastAnswer] = one_answer ? times.first_answer_ns : look();
   lane_.add(record);
 }
 
@@ -59,7 +58,7 @@ void WorkerTimeline::on_done(TensorIndex index, const Tensor& tensor, TimeNs sub
   record.bytes = tensor.spec.total_bytes;
   record.at_ns[TimelineRecord::kSubmitted] = submitted_ns;
   record.at_ns[TimelineRecord::kStarted] = rounds_[index].started_ns;
-  record.at_ns[TimelineRecord::kDone] = lane_.timeline().now();
+  record.at_ns[TimelineRecord::kDone] = looked_ns_;
   lane_.add(record);
 }
 

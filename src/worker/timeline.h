@@ -21,15 +21,16 @@ class WorkerTimeline {
     return lane == nullptr ? nullptr : std::make_unique<WorkerTimeline>(*lane);
   }
 
-  // A round begins: all its parts wait at their gates.
-  void on_started(TensorIndex index, const Tensor& tensor);
+  // A round begins: all its parts wait at their gates. It was submitted in this turn, or before and the round before it
+  // has just ended.
+  void on_started(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns);
   // The transport took a frame of this part.
   void on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // A frame of this part was answered.
   void on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // All were.
   void on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part);
-  // The round has ended well.
+  // The round has ended well, with the part that was done last.
   void on_done(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns);
 
  private:
@@ -48,7 +49,10 @@ class WorkerTimeline {
            rounds_[index].parts.size() == tensor.parts.size();
   }
 
+  TimeNs look() { return looked_ns_ = lane_.timeline().now(); }
+
   TimelineLane& lane_;
+  TimeNs looked_ns_ = 0;       // at the clock, last
   std::vector<Round> rounds_;  // by TensorIndex, of tensors that were recorded
 };
 

@@ -44,7 +44,7 @@ TEST_F(PartTimelineTest, says_which_worker_was_last_and_how_late) {
             20 * kMillisecond + 2 * kMicrosecond);
   EXPECT_EQ(record.at_ns[At::kLastButOneCame] - record.at_ns[At::kFirstCame],
             kMillisecond + 2 * kMicrosecond);
-  EXPECT_GT(record.at_ns[At::kFirstFrameSummed], record.at_ns[At::kLastCame]);
+  EXPECT_EQ(record.at_ns[At::kFirstFrameSummed], record.at_ns[At::kLastCame] + kMicrosecond);
   EXPECT_EQ(record.at_ns[At::kFirstFrameSummed], record.at_ns[At::kLastFrameSummed]);
   EXPECT_EQ(timeline_.facts().names.at(key_of("w")), "w");
 }

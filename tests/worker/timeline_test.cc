@@ -24,7 +24,7 @@ class WorkerTimelineTest : public testing::Test {
       part.ticket = 0;
       part.answered_frames = 0;
     }
-    recorder_.on_started(0, tensor_);
+    recorder_.on_started(0, tensor_, 700);
   }
   void send(std::uint32_t part, bool last) {
     if (last) tensor_.parts[part].ticket = Gate::kNoTicket;
@@ -58,7 +58,7 @@ TEST_F(WorkerTimelineTest, a_part_has_the_times_of_its_first_and_last_frames) {
   EXPECT_EQ(record.part, 1U);
   EXPECT_EQ(record.round, 5U);
   EXPECT_EQ(record.shard, 3U);
-  EXPECT_THAT(record.at_ns, testing::ElementsAre(1000, 2000, 4000, 3000, 5000));
+  EXPECT_THAT(record.at_ns, testing::ElementsAre(700, 1000, 3000, 2000, 4000));
   EXPECT_EQ(timeline_.facts().names.at(tensor_.key), "w");
 }
 
@@ -66,7 +66,7 @@ TEST_F(WorkerTimelineTest, a_part_of_one_frame_looks_at_the_clock_twice) {
   start();
   send(0, true);
   answer(0, true);
-  EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(1000, 2000, 2000, 3000, 3000));
+  EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(700, 1000, 1000, 2000, 2000));
 }
 
 TEST_F(WorkerTimelineTest, a_part_that_is_sent_again_keeps_its_first_times) {
@@ -78,17 +78,19 @@ TEST_F(WorkerTimelineTest, a_part_that_is_sent_again_keeps_its_first_times) {
   send(0, false);
   send(0, true);
   answer(0, true);
-  EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(1000, 2000, 5000, 4000, 6000));
+  EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(700, 1000, 4000, 3000, 5000));
 }
 
 TEST_F(WorkerTimelineTest, the_operation_lasts_from_its_submission_to_its_end) {
   start();
+  send(0, true);
+  answer(0, true);
   recorder_.on_done(0, tensor_, 500);
-  const TimelineRecord& record = lane_.records()[0];
+  const TimelineRecord& record = lane_.records()[1];
   EXPECT_EQ(record.kind, TimelineRecord::Kind::kOperation);
   EXPECT_EQ(record.bytes, 640U);
   EXPECT_EQ(record.at_ns[At::kSubmitted], 500);
-  EXPECT_EQ(record.at_ns[At::kStarted], 1000);
+  EXPECT_EQ(record.at_ns[At::kStarted], 700);
   EXPECT_EQ(record.at_ns[At::kDone], 2000);
 }
 
@@ -112,7 +114,7 @@ TEST_F(WorkerTimelineTest, a_round_forgets_the_times_of_the_one_before) {
   start();
   send(0, true);
   answer(0, true);
-  EXPECT_THAT(lane_.records()[1].at_ns, testing::ElementsAre(4000, 5000, 5000, 6000, 6000));
+  EXPECT_THAT(lane_.records()[1].at_ns, testing::ElementsAre(2000, 3000, 3000, 4000, 4000));
 }
 
 }  // namespace
