@@ -242,6 +242,17 @@ class Sockets(Group):
         return out
 
 
+class Copies(Group):
+    """The floor of shared memory: two processes at once, each copies the bytes in and out."""
+
+    def __init__(self, build):
+        super().__init__("copies")
+        self._program = build / "bin" / "socket_worker"
+
+    def start(self, lab, scenario):
+        self.workers = [lab.start(host, [self._program, "copier", scenario.size]) for host in range(2)]
+
+
 class Rank:
     """One rank of an MPI job: its pipes, and nothing that could be asked of a process."""
 
@@ -350,6 +361,8 @@ def rivals(scenario, build, port):
     for name in scenario.rivals:
         if name == "gloo":
             found.append(Gloo(port))
+        elif name == "copies":
+            found.append(Copies(build))
         elif name == "sockets":
             found.append(Sockets(build, port + 1))
         else:

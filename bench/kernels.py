@@ -22,7 +22,8 @@ TORCH = """
 import sys, time, torch
 torch.set_num_threads(1)
 count = int(sys.argv[1]) // 8
-a, b = torch.zeros(count), torch.zeros(count)
+a, b = torch.ones(count), torch.ones(count)  # written: pages never touched would all be one page of zeros
+a.add_(b)
 passes = max(1, int(2e9) // (count * 4) // 20)
 for _ in range(5):
     start = time.perf_counter()
@@ -30,6 +31,11 @@ for _ in range(5):
         a.add_(b)
     print(passes * count * 4 / (time.perf_counter() - start) / 1e9)
 """
+
+
+def _on(core):
+    """Put before a command: runs it on this core, ahead of other work where that is allowed."""
+    return [*(["nice", "-n", "-10"] if os.geteuid() == 0 else []), "taskset", "-c", str(core)]
 
 
 def _rows(output):
@@ -55,14 +61,14 @@ def _run(program, pattern, cores):
         "--benchmark_min_time=0.03",
         "--benchmark_format=json",
     ]
-    commands = [["taskset", "-c", str(core), str(program), *options] for core in cores]
+    commands = [[*_on(core), str(program), *options] for core in cores]
     running = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for c in commands]
     rows = [_rows(process.communicate()[0]) for process in running]
     return {name: sum(one[name] for one in rows) for name in rows[0]}
 
 
 def _torch(size, cores):
-    commands = [["taskset", "-c", str(core), sys.executable, "-c", TORCH, str(size)] for core in cores]
+    commands = [[*_on(core), sys.executable, "-c", TORCH, str(size)] for core in cores]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     return sum(statistics.median(map(float, process.communicate()[0].split())) for process in running)
 

@@ -10,6 +10,7 @@ from netlab import bits_per_second
 
 MIB = 1 << 20
 LATENCY_BYTES = 64 << 10  # below, a card's rate says nothing about the time
+TCP_TOO = (("tcp", (("BYTEPS_ENABLE_IPC", "0"),)),)  # the same without shared memory
 BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
 MLP = (64, 3500, 3500, 3500, 10)
 MLP_BYTES = 4 * sum(wide * narrow + narrow for wide, narrow in zip(MLP, MLP[1:]))
@@ -108,8 +109,9 @@ def _small():
     title = "10,000 tensors of 4 KiB, 2 workers, one server core, loopback"
     many = {"rate": None, "size": 10_000 * 4096, "tensors": 10_000, "env": one_core}
     time = {"time_target_s": 10_000 / 250_000}
-    yield Scenario("10k", section, title, 2, 1, cores=("0", "1"), quick=True, **many, **time)
-    yield Scenario("10k-free", section, title + ", not pinned", 2, 1, **many)
+    over_tcp = {"variants": TCP_TOO}
+    yield Scenario("10k", section, title, 2, 1, cores=("0", "1"), quick=True, **over_tcp, **many, **time)
+    yield Scenario("10k-free", section, title + ", not pinned", 2, 1, **over_tcp, **many)
 
 
 def _order():
@@ -147,10 +149,16 @@ def _growth():
     section = "Growth"
     for n in (2, 4, 8, 16, 32):
         title = f"{n} workers of {256 // n} MiB, one server, loopback"
-        yield Scenario(f"grow-w{n}", section, title, n, 1, rate=None, size=256 * MIB // n, rivals=())
+        yield Scenario(f"grow-w{n}", section, title, n, 1, rate=None, size=256 * MIB // n, rivals=(), variants=TCP_TOO)
     for count in (1, 10, 100, 1000):
         title = f"64 MiB in {count} tensors, 2 workers, one server, loopback"
-        yield Scenario(f"grow-t{count}", section, title, 2, 1, rate=None, tensors=count, rivals=())
+        yield Scenario(f"grow-t{count}", section, title, 2, 1, rate=None, tensors=count, rivals=(), variants=TCP_TOO)
+
+
+def _shared_memory():
+    section = "Worker and server on one host"
+    title = "64 MiB, one worker, one server, shared memory"
+    yield Scenario("shm", section, title, 1, 1, rate=None, variants=TCP_TOO, rivals=("copies",), quick=True)
 
 
 def _processors():
@@ -161,6 +169,6 @@ def _processors():
 
 ALL = [
     scenario
-    for family in (_large, _split, _small, _order, _models, _training, _growth, _processors)
+    for family in (_large, _split, _small, _order, _models, _training, _growth, _shared_memory, _processors)
     for scenario in family()
 ]

@@ -140,7 +140,7 @@ def small_run(tmp_path_factory):
 def test_a_small_run_measures_each_group_and_keeps_the_result(small_run):
     folder, _ = small_run
     result = json.loads((folder / "grow-t100.json").read_text())
-    assert list(result["figures"]) == ["byteps", "byteps FRAME_BYTES=65536"]
+    assert list(result["figures"]) == ["byteps", "byteps tcp", "byteps FRAME_BYTES=65536"]
     for figure in result["figures"].values():
         assert len(figure["seconds"]) == 2
         assert 0 < figure["first_s"] <= figure["seconds"][-1]
@@ -153,6 +153,6 @@ def test_the_report_has_a_row_for_each_group(small_run):
     folder, output = small_run
     written = report.text(folder)
     rows = [line for line in written.splitlines() if line.startswith("| 64 MiB in 100 tensors")]
-    assert len(rows) == 2  # the time, and what growth is about
+    assert len(rows) == 4  # the time, and what growth is about for each group
     assert "byteps FRAME_BYTES=65536" in written
     assert "tensors/s" in output
