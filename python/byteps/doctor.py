@@ -125,7 +125,7 @@ def size_from(environ: Mapping[str, str]) -> JobSize:
         return parse_number(environ.get(name, "")) or default
 
     workers = number("BYTEPS_GLOBAL_SIZE", number("DMLC_NUM_WORKER", 1) * number("BYTEPS_LOCAL_SIZE", 1))
-    shards = number("BYTEPS_SERVER_ENGINE_THREAD", os.cpu_count() or 1)
+    shards = number("BYTEPS_SERVER_ENGINE_THREAD", max(1, (os.cpu_count() or 1) // 2))
     return JobSize(workers, number("DMLC_NUM_SERVER", 0), shards)
 
 
@@ -220,7 +220,7 @@ class Ward:
     def _size(self, core_count: int, common: Mapping[str, str]) -> JobSize:
         workers = sum(each.host.workers for each in self._all)
         servers = sum(each.host.servers for each in self._all)
-        shards = parse_number(common.get("BYTEPS_SERVER_ENGINE_THREAD", "")) or core_count
+        shards = parse_number(common.get("BYTEPS_SERVER_ENGINE_THREAD", "")) or max(1, core_count // 2)
         return JobSize(workers, servers, shards)
 
     def _keys(self, environ: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]]) -> List[Finding]:

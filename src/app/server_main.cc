@@ -28,7 +28,7 @@ Settings come from the environment (docs/env.md):
   DMLC_PS_ROOT_URI, DMLC_PS_ROOT_PORT   where the scheduler is
   DMLC_NUM_WORKER, DMLC_NUM_SERVER      number of worker machines and of servers
   DMLC_NODE_HOST or DMLC_INTERFACE      own address, when the default is not the right one
-  BYTEPS_SERVER_ENGINE_THREAD           shards; default one per core
+  BYTEPS_SERVER_ENGINE_THREAD           shards; default one per two cores
   BYTEPS_JOB_KEY                        secret of the job, equal for all its processes
 
 Example:
@@ -55,7 +55,8 @@ struct ShardUnit {
 // With the number of shards that this machine is to have.
 Config with_shard_count(Config config) {
   if (config.shard_count == 0)
-    config.shard_count = std::max(1U, std::thread::hardware_concurrency());
+    config.shard_count =
+        std::max(1U, std::thread::hardware_concurrency() / 2);  // the kernel works, too
   return config;
 }
 

@@ -21,9 +21,9 @@ struct FlowConfig {
       4'096'000;  // unit of placement and priority; multiple of 64, at least 64
   std::uint64_t frame_bytes =
       32 << 10;  // unit on the wire, of summation and answers; multiple of 64
-  std::uint64_t credit_bytes =
-      2 << 20;  // unanswered bytes of a worker, shared equally by its connections
-  std::uint64_t credit_frames_min = 4;  // but never fewer frames than this on one connection
+  // Unanswered bytes of a worker, shared equally by its connections; 0: it finds them by itself.
+  std::uint64_t credit_bytes = 0;
+  std::uint64_t credit_frames_min = 4;  // with credit_bytes: but never fewer frames than this on one connection
   // Of the memory that a worker and a shard on one host share, for each direction; a power of two; 0: they use TCP.
   std::uint64_t shared_ring_bytes = 1 << 20;
   bool priority_scheduling = true;      // false: parts pass the gate in order of submission
@@ -82,7 +82,7 @@ struct Config {
   TraceConfig trace;
   LogLevel log_level = LogLevel::kWarning;
   std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
-  std::uint32_t shard_count = 0;                // servers: event loops; 0 for one per core
+  std::uint32_t shard_count = 0;                // servers: event loops; 0 for one per two cores
   bool deterministic = false;  // sum in order of rank, so that a run repeats bit for bit
 };
 

@@ -167,7 +167,7 @@ class Planner {
     FlowConfig flow;
     flow.partition_bytes = 64 * one_of<std::uint64_t, 8>({1, 2, 3, 4, 8, 16, 17, 64});
     flow.frame_bytes = 64 * (1 + below(chance(0.2) ? 64 : flow.partition_bytes / 64));
-    flow.credit_bytes = one_of<std::uint64_t, 4>({1, 200, 1000, 20'000});
+    flow.credit_bytes = one_of<std::uint64_t, 4>({1, 200, 1000, 0});
     flow.credit_frames_min = one_of<std::uint64_t, 3>({0, 1, 4});
     flow.priority_scheduling = chance(0.7);
     return flow;

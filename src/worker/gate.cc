@@ -41,9 +41,14 @@ void Gate::remove(Ticket ticket) {
   sink(slots_[last].position);
 }
 
-void Gate::on_answered(std::uint64_t cost_bytes) {
+void Gate::on_answered(std::uint64_t cost_bytes, TimeNs now) {
   CHECK_LE(cost_bytes, unanswered_bytes_) << "answered more than was sent";
   unanswered_bytes_ -= cost_bytes;
+  if (unanswered_bytes_ == 0 && heap_.empty()) {
+    credit_.on_idle();
+  } else {
+    credit_.on_answered(cost_bytes, now);
+  }
 }
 
 bool Gate::before(Ticket ticket_a, Ticket ticket_b) const {

@@ -3,8 +3,8 @@
 //
 // Order: wanted parts first (other workers wait for them); then the larger priority, the earlier
 // round, the smaller key, the smaller part: all workers derive the same order. Without priority
-// scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered. A
-// frame passes when it fits under the limit, or when nothing is unanswered (so one frame always
+// scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered; its
+// limit is credit.h's. A frame passes when it fits under the limit, or when nothing is unanswered (so one frame always
 // may), or when its part is wanted (docs/protocol.md, "who waits for whom").
 #pragma once
 
@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/time.h"
+#include "worker/credit.h"
 
 namespace byteps {
 
@@ -29,8 +31,8 @@ class Gate {
   using Ticket = std::uint32_t;
   static constexpr Ticket kNoTicket = 0xffffffff;
 
-  Gate(bool priority_scheduling, std::uint64_t credit_bytes)
-      : priority_scheduling_(priority_scheduling), credit_bytes_(credit_bytes) {}
+  Gate(bool priority_scheduling, const Credit& credit)
+      : priority_scheduling_(priority_scheduling), credit_(credit) {}
 
   // `item` is the caller's word, returned by front_item(). O(log n), as want() and remove().
   Ticket add(const Order& order, bool wanted, std::uint64_t item);
@@ -43,18 +45,25 @@ class Gate {
   Ticket front() const { return heap_.front(); }
   std::uint64_t front_item() const { return slots_[heap_.front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
-  bool may_pass(std::uint64_t cost_bytes) const {
-    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
-           slots_[heap_.front()].wanted;
+  bool may_pass(std::uint64_t cost_bytes) {
+    if (unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_.bytes() ||
+        slots_[heap_.front()].wanted) {
+      return true;
+    }
+    credit_.on_blocked();
+    return false;
   }
 
   void on_sent(std::uint64_t cost_bytes) { unanswered_bytes_ += cost_bytes; }
-  void on_answered(std::uint64_t cost_bytes);
+  void on_answered(std::uint64_t cost_bytes, TimeNs now);
   // The connection has ended: nothing is on the way any more. What waits here stays.
-  void forget_sent() { unanswered_bytes_ = 0; }
+  void forget_sent() {
+    unanswered_bytes_ = 0;
+    credit_.on_idle();
+  }
 
   std::uint64_t unanswered_bytes() const { return unanswered_bytes_; }
-  std::uint64_t credit_bytes() const { return credit_bytes_; }
+  std::uint64_t credit_bytes() const { return credit_.bytes(); }
 
  private:
   struct Slot {
@@ -69,7 +78,7 @@ class Gate {
   void sink(std::size_t position);
 
   const bool priority_scheduling_;
-  const std::uint64_t credit_bytes_;
+  Credit credit_;
   std::uint64_t unanswered_bytes_ = 0;
   std::vector<Slot> slots_;   // by ticket
   std::vector<Ticket> free_;  // slots without a part

@@ -55,8 +55,8 @@ struct PipelineCall {
 struct PipelineConfig {
   WorkerRank self;
   Epoch epoch;
-  Placement placement;  // the job's
-  std::uint64_t credit_bytes = 2 << 20;
+  Placement placement;             // the job's
+  std::uint64_t credit_bytes = 0;  // of all connections together; 0: finds it by itself (credit.h)
   std::uint64_t credit_frames_min = 4;
   bool priority_scheduling = true;
   TimeNs departed_ns =
@@ -96,6 +96,9 @@ class Pipeline {
   explicit Pipeline(const PipelineConfig& config);
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
+
+  // The time of all that follows, until the next call.
+  void begin_turn(TimeNs now) { now_ = now; }
 
   // Takes a call; kComplete follows exactly once per handle.
   void submit(PipelineCall&& call, TimeNs now);
@@ -236,8 +239,9 @@ class Pipeline {
   LandingTag last_tag_ = kNoLanding;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
   std::optional<Departed> departed_;                         // the first that left
-  bool answers_came_ = false;                                // since the last tick
-  TimeNs answered_ns_ = 0;  // when the last of them came, while one has left
+  TimeNs now_ = 0;
+  bool answers_came_ = false;  // since the last tick
+  TimeNs answered_ns_ = 0;     // when the last of them came, while one has left
   Status job_failed_;
   TimeNs next_notice_ns_ = kNever;
   TimeNs next_departed_ns_ = kNever;

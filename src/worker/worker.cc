@@ -42,6 +42,7 @@ Worker::~Worker() = default;
 std::size_t Worker::turn(TimeNs now) {
   if (state_ == State::kFinished) return 0;
   excuse_own_pause(now);
+  if (pipeline_) pipeline_->begin_turn(now);
   std::size_t work = take_events(now);
   take_commands(now);
   work += commands_.size();

@@ -285,7 +285,7 @@ def prepare(wanted: List[Mapping[str, Any]], base: Mapping[str, str]) -> Iterato
             chosen = next(bound)
         else:
             if process["role"] == "server":
-                environ.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // server_count)))
+                environ.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
             command = [plan.find_executable(process["role"], environ)]
         command = plan.with_gdb(command, environ)
         yield plan.Process(process["role"], process["title"], command, environ, chosen)

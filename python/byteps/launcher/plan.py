@@ -112,7 +112,7 @@ def whole_job(
         )
         if shards is not None:
             base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
-        base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // server_count)))
+        base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
         plan.processes.append(_service("scheduler", "scheduler", base))
         for index in range(server_count):
             plan.processes.append(_service("server", f"server {index}", dict(base, DMLC_RANK=str(index))))

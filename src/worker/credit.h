@@ -1,0 +1,74 @@
+// Credit: how many bytes a worker may have sent on one connection without an answer. It finds the value by itself:
+//
+//   credit = rate of answers * kHorizon
+//
+// Too little leaves the line idle between an answer and the next push. Too much fills the queues on the way: what
+// overflows is lost, and the flows of the workers drift apart, so that the frames of each wait for those of the others.
+// A few milliseconds of the line's rate are enough for the first and small for the second; the rate is what the answers
+// show, so it is right for slow and fast cards, for many servers and few. The rate is the largest of the last kWindows
+// measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace byteps {
+
+class Credit {
+ public:
+  static constexpr TimeNs kHorizonNs = 6 * kMillisecond;
+  static constexpr TimeNs kWindowMinNs = kMillisecond;
+  static constexpr std::size_t kWindows = 8;
+
+  // Begins with `least` and stays within both. Equal: fixed.
+  Credit(std::uint64_t least, std::uint64_t most) : least_(least), most_(most), bytes_(least) {}
+
+  std::uint64_t bytes() const { return bytes_; }
+
+  // A frame had to wait for credit. Only then a measurement says what the line can carry.
+  void on_blocked() { was_blocked_ = true; }
+  // So many bytes were answered.
+  void on_answered(std::uint64_t bytes, TimeNs now) {
+    if (least_ == most_) return;
+    if (window_start_ns_ == kNever) {
+      window_start_ns_ = now;
+      return;
+    }
+    answered_bytes_ += bytes;
+    const TimeNs passed_ns = now - window_start_ns_;
+    if (passed_ns < kWindowMinNs || answered_bytes_ < bytes_) return;
+    if (was_blocked_) measure(answered_bytes_ / static_cast<std::uint64_t>(passed_ns / 1000));
+    window_start_ns_ = now;
+    answered_bytes_ = 0;
+    was_blocked_ = false;
+  }
+  // Nothing is to be sent and all is answered: the time until the next answer is not the line's.
+  void on_idle() {
+    window_start_ns_ = kNever;
+    answered_bytes_ = 0;
+    was_blocked_ = false;
+  }
+
+ private:
+  void measure(std::uint64_t bytes_per_us) {
+    rates_[next_rate_++ % kWindows] = bytes_per_us;
+    const std::uint64_t wanted =
+        *std::max_element(rates_.begin(), rates_.end()) * (kHorizonNs / kMicrosecond);
+    bytes_ = std::clamp(wanted, least_, std::min(most_, 2 * bytes_));
+  }
+
+  std::uint64_t least_;
+  std::uint64_t most_;
+  std::uint64_t bytes_;
+  TimeNs window_start_ns_ = kNever;
+  std::uint64_t answered_bytes_ = 0;             // since then
+  bool was_blocked_ = false;                     // since then
+  std::array<std::uint64_t, kWindows> rates_{};  // bytes per microsecond
+  std::size_t next_rate_ = 0;
+};
+
+}  // namespace byteps
