@@ -19,3 +19,4 @@ for step in range(12):
         )
     for handle in handles:
         job.wait(handle)
+job.leave()
