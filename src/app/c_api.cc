@@ -118,7 +118,10 @@ Status start(const char* settings, byteps_job** job) {
     if (!made.is_ok()) return recorder.with_path("job", made.status());
     transport = std::move(made).value();
   }
-  *job = new byteps_job(config, std::move(transport), std::move(flight));
+  // Not knowing the own address is no error: it only tells of the card. (A job of one has none.)
+  const auto address = byteps::advertised_host(parsed.value());
+  *job = new byteps_job(byteps::with_machine(config, address.is_ok() ? address.value() : ""),
+                        std::move(transport), std::move(flight));
   return Status::ok();
 }
 

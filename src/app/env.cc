@@ -94,6 +94,11 @@ std::vector<Variable> role_variables() {
       {"DMLC_INTERFACE", "worker, server", "none", "interface, for example eth0",
        "The interface whose address is told to others; DMLC_NODE_HOST wins.", 0, 0, nullptr,
        [](Draft& d, const std::string& v) { d.interface = v; }},
+      {"BYTEPS_NIC_MBPS", "worker, server", "what the card says", "Mbit/s, 1 to 10000000",
+       "Rate of this machine's network card, in each direction. Servers behind slow cards get "
+       "smaller shares of large tensors.",
+       1, 10'000'000,
+       [](Draft& d, std::uint64_t v) { d.config.job.rate_mbps = static_cast<std::uint32_t>(v); }},
       {"DMLC_PORT", "server", "0", "TCP port, 0 to 65535",
        "Port of the server's first shard, the others follow; 0 takes free ones.", 0, 65535,
        [](Draft& d, std::uint64_t v) { d.config.job.listen_port = static_cast<std::uint16_t>(v); }},

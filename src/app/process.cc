@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "app/machine.h"
 #include "kernels/kernels.h"
 #include "net/tcp/address.h"
 #include "scheduler/phrases.h"
@@ -36,6 +37,12 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
     return address;
   }
   return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});
+}
+
+Config with_machine(Config config, const std::string& own_address) {
+  config.job.machine = machine_number();
+  if (config.job.rate_mbps == 0) config.job.rate_mbps = card_mbps(own_address);
+  return config;
 }
 
 Result<std::string> await_advertised_host(const ParsedEnvironment& environment, Clock& clock,

@@ -36,6 +36,9 @@ Result<std::string> await_advertised_host(const ParsedEnvironment& environment, 
                                           Waiter& waiter, const std::atomic<bool>& stop,
                                           const Log& log);
 
+// The settings with what this machine knows of itself: its number, and its card's rate unless that is set.
+Config with_machine(Config config, const std::string& own_address);
+
 // Where to listen in order to be reached at `advertised`: on loopback only if that is a loopback address, otherwise on
 // all addresses of its family (a machine may be known to others by an address it does not have itself).
 std::string listening_host(const std::string& advertised);

@@ -118,7 +118,8 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
     units.push_back(std::make_unique<ShardUnit>(config, index, std::move(transport), notices, log));
     inboxes.push_back(&units.back()->inbox);
   }
-  ServerMember member(config, member_transport, host_and_pid(), endpoints, inboxes, notices, log);
+  ServerMember member(with_machine(config, host.value()), member_transport, host_and_pid(),
+                      endpoints, inboxes, notices, log);
 
   std::vector<std::unique_ptr<Runner>> runners;
   for (auto& unit : units) {

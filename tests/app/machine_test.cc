@@ -1,0 +1,20 @@
+#include "app/machine.h"
+
+#include <gtest/gtest.h>
+
+namespace byteps {
+namespace {
+
+TEST(Machine, has_one_number_for_all_its_processes) {
+  EXPECT_NE(machine_number(), 0u);
+  EXPECT_EQ(machine_number(), machine_number());
+}
+
+TEST(Machine, knows_no_rate_of_addresses_that_are_no_cards) {
+  EXPECT_EQ(card_mbps("127.0.0.1"), 0u) << "loopback is no card";
+  EXPECT_EQ(card_mbps("192.0.2.1"), 0u) << "not an address of this machine";
+  EXPECT_EQ(card_mbps(""), 0u);
+}
+
+}  // namespace
+}  // namespace byteps
