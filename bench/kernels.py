@@ -52,10 +52,10 @@ def _best_target(program):
     return next(target for target in TARGETS if f"float32/add/{target}/" in names)
 
 
-def _run(program, pattern, cores):
+def _run(program, pattern, sizes, cores):
     """kernels_bench on each of the cores at once; GB/s by row, added up."""
     options = [
-        f"--benchmark_filter=^({pattern})/({'|'.join(map(str, SIZES.values()))})$",
+        f"--benchmark_filter=^({pattern})/({'|'.join(map(str, sizes.values()))})$",
         "--benchmark_repetitions=5",
         "--benchmark_enable_random_interleaving=true",
         "--benchmark_min_time=0.03",
@@ -73,14 +73,16 @@ def _torch(size, cores):
     return sum(statistics.median(map(float, process.communicate()[0].split())) for process in running)
 
 
-def measure(build):
+def measure(build, quick):
+    """The target of the kernels, and GB/s by size and threads, then by kernel. quick: what caches hold, one thread."""
     program = build / "bin" / "kernels_bench"
     target = _best_target(program)
     wanted = ["copy/memcpy", PLAIN, *[f"{dtype}/add/{target}" for dtype in TRAFFIC]]
-    figures, cores = {}, [[0]] + ([[0, 1]] if (os.cpu_count() or 1) > 1 else [])
+    sizes = {label: size for label, size in SIZES.items() if not quick or size < 64 << 20}
+    figures, cores = {}, [[0]] + ([[0, 1]] if (os.cpu_count() or 1) > 1 and not quick else [])
     for chosen in cores:
-        rates = _run(program, "|".join(map(re.escape, wanted)), chosen)
-        for label, size in SIZES.items():
+        rates = _run(program, "|".join(map(re.escape, wanted)), sizes, chosen)
+        for label, size in sizes.items():
             one = {name.removesuffix(f"/{target}"): rates[f"{name}/{size}"] for name in wanted}
             one["torch add_"] = _torch(size, chosen)
             figures[f"{label}, {len(chosen)} thread{'s' if len(chosen) > 1 else ''}"] = one
@@ -95,14 +97,14 @@ def ratios(one):
     return found
 
 
-def run(build, folder, record):
+def run(build, folder, record, quick=False):
     """Measures, prints and keeps; 1 when it failed."""
     if not (build / "bin" / "kernels_bench").exists():
         print("kernels: left out, no kernels_bench in the build (Debian: libbenchmark-dev)")
         return 0
     load = os.getloadavg()[0]
     print(f"kernels: GB/s of one array   (load {load:.1f})", flush=True)
-    target, figures = measure(build)
+    target, figures = measure(build, quick)
     for label, one in figures.items():
         print(f"  {label:18s} " + "  ".join(f"{name} {rate:.1f}" for name, rate in one.items()))
         print(f"  {'':18s} " + "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios(one).items()), flush=True)

@@ -111,7 +111,7 @@ def verdicts(result):
 
 
 def milliseconds(seconds):
-    return f"{1e3 * seconds:.4g}"
+    return f"{1e3 * seconds:.4g}" if seconds < 10 else f"{1e3 * seconds:.0f}"
 
 
 def _row(result, label, one, ours):

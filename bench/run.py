@@ -209,20 +209,16 @@ def commit():
     return subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.strip()
 
 
-def milliseconds(seconds):
-    return f"{1e3 * seconds:.4g}"
-
-
 def describe(label, one, ours):
     """The rest of a figure's line."""
     low, high = one["quartiles_s"]
-    text = f"{milliseconds(one['median_s']):>7s} ms ({milliseconds(low)} to {milliseconds(high)})"
+    text = f"{report.milliseconds(one['median_s']):>7s} ms ({report.milliseconds(low)} to {report.milliseconds(high)})"
     if one["limit_s"]:
-        text += f"  limit {milliseconds(one['limit_s'])}, ratio {one['ratio']:.3f}"
+        text += f"  limit {report.milliseconds(one['limit_s'])}, ratio {one['ratio']:.3f}"
     if one is not ours:
         text += f"  {one['median_s'] / ours['median_s']:.2f} x ours"
     if one["first_s"] < 0.9 * one["median_s"]:
-        text += f"  first layer {milliseconds(one['first_s'])}"
+        text += f"  first layer {report.milliseconds(one['first_s'])}"
     if "drops_out" in one:
         text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
     return text + f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
@@ -312,7 +308,7 @@ def main():
         sys.exit(f"run: {netlab.missing()}. Scenarios on loopback (10k, grow-*) need none of this: --only 10k.")
     failed = run_all(args, chosen)
     if not args.only:
-        failed += kernels.run(args.build[0], args.output, not args.no_record)
+        failed += kernels.run(args.build[0], args.output, not args.no_record, args.quick)
     report.plot(args.output)
     return 1 if failed else 0
 
