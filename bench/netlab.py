@@ -73,15 +73,20 @@ def remove_leftovers():
         match = re.match(PREFIX + r"(\d+)-", name)
         if match is None or alive(int(match[1])):
             continue
-        pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
-        for pid in pids:
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        remove(name)
         removed.append(name)
     return removed
+
+
+def remove(name):
+    """A namespace of ours, with what still runs in it, whoever started that."""
+    pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+    for pid in pids:
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def die_with_parent():
@@ -254,7 +259,7 @@ class Lab(Loopback):
     def __exit__(self, *_):
         super().__exit__()
         while self._made:
-            subprocess.run(["ip", "netns", "del", self._made.pop()], capture_output=True)
+            remove(self._made.pop())
 
     def _build(self):
         switch = f"{self._name}-switch"

@@ -137,12 +137,15 @@ def test_the_congestion_control_is_the_one_asked_for():
 
 
 @needs_namespaces
-def test_nothing_is_left_of_a_lab():
+def test_nothing_is_left_of_a_lab_not_even_what_left_its_group():
     with netlab.Lab(2, "100mbit") as lab:
-        name, process = lab.namespace(0), lab.start(0, ["sleep", "600"])
+        name = lab.namespace(0)
+        process = lab.start(0, ["sh", "-c", "setsid sleep 600 & echo $!; wait"])
+        escaped = int(process.output.readline())
         assert name in namespaces()
     assert name not in namespaces()
     assert not netlab.alive(process.pid)
+    assert wait_until(lambda: not netlab.alive(escaped), 5)
 
 
 @needs_namespaces
