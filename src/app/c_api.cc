@@ -39,7 +39,7 @@ struct byteps_job {
         door(config, transport.get()) {
     if (door.is_job_of_one()) return;
     worker.emplace(config, *transport, door, log, byteps::host_and_pid());
-    runner.emplace("byteps-worker", *worker, *transport, clock);
+    runner.emplace("byteps-worker", *worker, *transport, clock, config.spin_ns);
   }
 
   const pid_t owner;

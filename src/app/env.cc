@@ -159,6 +159,12 @@ std::vector<Variable> flow_variables() {
        "shard.",
        64 * kKiB, 64 * kKiB * kKiB,
        [](Draft& d, std::uint64_t v) { d.config.flow.shared_ring_bytes = std::bit_ceil(v); }},
+      {"BYTEPS_SPIN_US", "worker, server", "0", "microseconds, 0 to 1000000",
+       "For so long after its last work a thread looks for more before it sleeps: shorter round "
+       "trips of small tensors for a core that is always busy. Only where there are cores to "
+       "spare.",
+       0, 1'000'000,
+       [](Draft& d, std::uint64_t v) { d.config.spin_ns = static_cast<TimeNs>(v) * kMicrosecond; }},
       {"BYTEPS_SERVER_ENGINE_THREAD", "server", "one per two cores",
        "threads, 0 to 256 (0: one per two cores)",
        "Shards of the server: event loops that receive, sum and answer, each for its own keys.", 0,

@@ -123,8 +123,8 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
 
   std::vector<std::unique_ptr<Runner>> runners;
   for (auto& unit : units) {
-    runners.push_back(
-        std::make_unique<Runner>("byteps-shard", unit->shard, *unit->transport, clock));
+    runners.push_back(std::make_unique<Runner>("byteps-shard", unit->shard, *unit->transport, clock,
+                                               config.spin_ns));
   }
   run_actor(member, member_transport, clock, stop);
   if (stop.load()) {

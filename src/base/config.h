@@ -82,6 +82,7 @@ struct Config {
   TraceConfig trace;
   LogLevel log_level = LogLevel::kWarning;
   std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
+  TimeNs spin_ns = 0;  // a thread looks for more work for so long before it sleeps
   std::uint32_t shard_count = 0;                // servers: event loops; 0 for one per two cores
   bool deterministic = false;  // sum in order of rank, so that a run repeats bit for bit
 };

@@ -8,25 +8,32 @@
 
 namespace byteps {
 
-void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<bool>& stop) {
+void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<bool>& stop,
+               TimeNs spin_ns) {
+  TimeNs last_work_ns = clock.now();
   while (!stop.load(std::memory_order_acquire)) {
     const TimeNs now = clock.now();
     const std::size_t work = actor.turn(now);
     if (actor.finished()) return;
-    if (work > 0) continue;
+    if (work > 0) {
+      last_work_ns = now;
+      continue;
+    }
+    if (now - last_work_ns < spin_ns) continue;
     const TimeNs deadline = actor.next_deadline();
     waiter.wait(deadline == kNever ? kNever : std::max<TimeNs>(0, deadline - clock.now()));
   }
 }
 
-Runner::Runner(std::string thread_name, Actor& actor, Waiter& waiter, Clock& clock)
-    : waiter_(waiter), thread_([this, name = std::move(thread_name), &actor, &waiter, &clock] {
+Runner::Runner(std::string thread_name, Actor& actor, Waiter& waiter, Clock& clock, TimeNs spin_ns)
+    : waiter_(waiter),
+      thread_([this, name = std::move(thread_name), &actor, &waiter, &clock, spin_ns] {
         // Signals belong to the host process's own threads (Python's, the launcher's).
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_BLOCK, &all, nullptr);
         pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-        run_actor(actor, waiter, clock, stop_);
+        run_actor(actor, waiter, clock, stop_, spin_ns);
       }) {}
 
 Runner::~Runner() {

@@ -103,6 +103,22 @@ TEST_F(RunnerTest, sleeps_exactly_until_the_deadline_and_one_that_has_passed_is_
   EXPECT_EQ(turns, (std::vector<TimeNs>{1000, 1500, 1500}));
 }
 
+TEST_F(RunnerTest, spinning_looks_again_until_so_long_after_the_last_work) {
+  std::vector<TimeNs> turns;
+  TestActor actor([&](TimeNs now) -> std::size_t {
+    turns.push_back(now);
+    now_ = now + 10;
+    actor.deadline = 5000;
+    actor.done = now >= 5000;
+    return turns.size() == 2 ? 1 : 0;  // work at 1010
+  });
+  const std::atomic<bool> stop{false};
+  run_actor(actor, waiter_, clock_, stop, 25);
+  // At 1000 nothing has been done yet, but spinning begins at once.
+  EXPECT_EQ(turns, (std::vector<TimeNs>{1000, 1010, 1020, 1030, 1040, 5000}));
+  EXPECT_EQ(waiter_.waits(), 1);
+}
+
 TEST_F(RunnerTest, stop_ends_a_runner_that_sleeps_without_limit) {
   std::atomic<int> turns{0};
   TestActor actor([&](TimeNs) -> std::size_t { return ++turns, 0; });
