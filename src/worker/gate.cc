@@ -23,10 +23,11 @@ Gate::Ticket Gate::add(const Order& order, bool wanted, std::uint64_t item) {
   return ticket;
 }
 
-void Gate::want(Ticket ticket) {
-  if (slots_[ticket].wanted) return;
-  slots_[ticket].wanted = true;
+void Gate::set_wanted(Ticket ticket, bool wanted) {
+  if (slots_[ticket].wanted == wanted) return;
+  slots_[ticket].wanted = wanted;
   rise(slots_[ticket].position);
+  sink(slots_[ticket].position);
 }
 
 void Gate::remove(Ticket ticket) {

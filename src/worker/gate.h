@@ -34,9 +34,10 @@ class Gate {
   Gate(bool priority_scheduling, const Credit& credit)
       : priority_scheduling_(priority_scheduling), credit_(credit) {}
 
-  // `item` is the caller's word, returned by front_item(). O(log n), as want() and remove().
+  // `item` is the caller's word, returned by front_item(). O(log n), as set_wanted() and remove().
   Ticket add(const Order& order, bool wanted, std::uint64_t item);
-  void want(Ticket ticket);
+  void want(Ticket ticket) { set_wanted(ticket, true); }
+  void set_wanted(Ticket ticket, bool wanted);
   void remove(Ticket ticket);
 
   bool empty() const { return heap_.empty(); }

@@ -16,6 +16,9 @@ namespace {
 constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: shards repeat Wanted
 constexpr std::size_t kForgetsKept = 256;       // per shard, for the next connection
 constexpr std::size_t kNamesInNotice = 5;
+// A wanted part needs no credit for so many frames at a time. Each has its own, so that none waits for another; and not
+// all of its frames go at once, or every part that is a little late would fill the queues on the way.
+constexpr std::uint32_t kWantedFramesMax = 4;
 // Of all connections of a worker together, where it finds its credit by itself. The first is what it begins with: with
 // cards of 500 Mbit/s it fits into queues of 10 ms, whatever the number of servers.
 constexpr std::uint64_t kCreditLeast = 512 << 10;
@@ -31,6 +34,11 @@ Credit credit_of_connection(const PipelineConfig& config) {
   }
   const std::uint64_t least = std::clamp(kCreditLeast / shard_count, frame, 2 * frame);
   return {least, std::max(4 * frame, kCreditMost / shard_count)};
+}
+
+// Of those of this connection. A little too few after a connection was lost.
+std::uint32_t unanswered_frames(const PartState& part) {
+  return part.next_frame > part.answered_frames ? part.next_frame - part.answered_frames : 0;
 }
 
 std::uint64_t item_of(TensorIndex tensor, std::uint32_t part) {
@@ -180,6 +188,13 @@ void Pipeline::advance(Tensor& tensor, std::uint32_t part) {
   if (state.next_frame < count || state.ticket == Gate::kNoTicket) return;
   shards_[state.shard.value].gate.remove(state.ticket);
   state.ticket = Gate::kNoTicket;
+}
+
+// A wanted part goes first and without credit, unless enough of it is on the way already.
+void Pipeline::favour_wanted(const Tensor& tensor, const PartState& part) {
+  if (part.ticket == Gate::kNoTicket || part.wanted_rounds <= tensor.round.value) return;
+  shards_[part.shard.value].gate.set_wanted(part.ticket,
+                                            unanswered_frames(part) < kWantedFramesMax);
 }
 
 // Nothing more of the active operation is sent, and what is unanswered no longer counts.
@@ -392,6 +407,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   } else {
     advance(tensor, part);  // sent on an earlier connection only
   }
+  favour_wanted(tensor, state);
   if (state.answered_frames == state.frame_count) {
     ++tensor.finished_parts;
     if (timeline_) timeline_->on_part_done(index, tensor, part);
@@ -561,6 +577,7 @@ void Pipeline::pop() {
       ++state.next_frame;
       state.sent_frames = std::max(state.sent_frames, state.next_frame);
       advance(tensor, staged_part_);
+      favour_wanted(tensor, state);
       if (timeline_) timeline_->on_sent(staged_tensor_, tensor, staged_part_);
       break;
     }

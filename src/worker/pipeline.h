@@ -200,6 +200,7 @@ class Pipeline {
   void apply_wanted_early(Tensor& tensor);
   void open_gate(TensorIndex index, std::uint32_t part);
   void advance(Tensor& tensor, std::uint32_t part);
+  void favour_wanted(const Tensor& tensor, const PartState& part);
   void leave_gates(Tensor& tensor);
   void end_early(TensorIndex index, const Status& status);
   void settle(TensorIndex index);
