@@ -159,9 +159,14 @@ class BytePS(Group):
         }
         self.others.append(lab.start(scheduler_host, [self._build / "bin" / "byteps_scheduler"], env))
         on_server, on_worker = pinned(scenario)
+        # A veth pair does not know that it is shaped; a real card's rate is read from the card.
+        mbps = {n + server: netlab.bits_per_second(rate) / 1e6 for server, rate in scenario.slow_servers}
+        slow = {host: {"BYTEPS_NIC_MBPS": int(rate)} for host, rate in mbps.items()}
+        if slow:
+            env["BYTEPS_NIC_MBPS"] = int(netlab.bits_per_second(scenario.rate) / 1e6)
         for rank, host in enumerate(server_hosts):
             server = [*on_server, self._build / "bin" / "byteps_server"]
-            self.others.append(lab.start(host, server, {**env, "DMLC_RANK": rank}))
+            self.others.append(lab.start(host, server, {**env, **slow.get(host, {}), "DMLC_RANK": rank}))
         for rank in range(n):
             argv = [*on_worker, *self._worker_command(scenario, rank)]
             self.workers.append(lab.start(rank, argv, {**env, "DMLC_WORKER_ID": rank}))
