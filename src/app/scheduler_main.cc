@@ -46,9 +46,9 @@ int run() {
   const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
   auto transport = make_transport(config, Role::kScheduler, {at}, log);
   if (!transport.is_ok()) {
-    const Status why(transport.status().code(), "cannot listen at port " + std::to_string(at.port) +
-                                                    " (DMLC_PS_ROOT_PORT): " +
-                                                    transport.status().message());
+    const Status why(transport.status().code(),
+                     "cannot listen at port " + std::to_string(at.port) +
+                         " (DMLC_PS_ROOT_PORT): " + transport.status().message());
     LOG(log, kError) << log.left_behind("port", why).message();
     return kExitPortInUse;
   }
