@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 2
+#define BYTEPS_ABI_VERSION 3
 
 typedef struct byteps_job byteps_job;
 
@@ -68,7 +68,8 @@ typedef enum byteps_operation {
   BYTEPS_BROADCAST = 2 /* root's values to all */
 } byteps_operation;
 
-/* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. */
+/* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree
+ * about name, shape, dtype, operation and root; a name keeps them from its first use on. */
 typedef struct byteps_tensor {
   uint32_t struct_bytes;
   uint32_t dtype;         /* byteps_dtype */
@@ -80,7 +81,13 @@ typedef struct byteps_tensor {
   uint32_t root;          /* broadcast: rank whose values all get */
   int32_t priority;       /* larger passes earlier; equal on all ranks is best */
   uint32_t flags;         /* BYTEPS_ONCE */
+  /* Since version 3. A struct_bytes that ends before them is taken as one dimension. */
+  const uint64_t* shape;    /* the dimensions; read before byteps_push_pull returns. NULL: one dimension */
+  uint32_t dimension_count; /* at most BYTEPS_DIMENSIONS_MAX; 0: one dimension. Their product is element_count */
+  uint32_t reserved;        /* 0 */
 } byteps_tensor;
+
+#define BYTEPS_DIMENSIONS_MAX 64u
 
 /* This name is never used again: the servers forget it when all ranks have the result. */
 #define BYTEPS_ONCE 1u

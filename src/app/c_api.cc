@@ -1,11 +1,13 @@
 // The C interface over WorkerDoor and Worker: assembles a job, checks what crosses the border, translates errors.
 // No exception leaves it; a forked child's copy of a job is inert.
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include "app/flight_file.h"
 #include "app/process.h"
 #include "app/timeline_file.h"
+#include "base/shape.h"
 #include "byteps/byteps.h"
 #include "loop/clock.h"
 #include "loop/runner.h"
@@ -61,6 +64,7 @@ namespace {
 
 static_assert(static_cast<int>(Code::kCancelled) == BYTEPS_CANCELLED);
 static_assert(static_cast<int>(Code::kMismatch) == BYTEPS_MISMATCH);
+static_assert(byteps::Shape::kDimensionsMax == BYTEPS_DIMENSIONS_MAX);
 
 int report(const Status& status, byteps_error* error) {
   if (error != nullptr) {
@@ -131,12 +135,21 @@ void end(byteps_job* job, bool final) {
   delete job;
 }
 
+// sizeof(byteps_tensor) for programs that were compiled before interface version 3.
+constexpr std::size_t kTensorBytesBeforeShape = offsetof(byteps_tensor, shape);
+
+std::span<const std::uint64_t> shape_of(const byteps_tensor& tensor) {
+  if (tensor.struct_bytes == kTensorBytesBeforeShape || tensor.shape == nullptr) return {};
+  return {tensor.shape, tensor.dimension_count};
+}
+
 Status check_tensor(const byteps_tensor* tensor, const byteps_handle* handle) {
   if (tensor == nullptr || handle == nullptr) {
     return {Code::kInvalidArgument,
             "byteps_push_pull needs a tensor and a place for the handle; one of them is NULL"};
   }
-  if (tensor->struct_bytes < sizeof(byteps_tensor)) {
+  if (tensor->struct_bytes != kTensorBytesBeforeShape &&
+      tensor->struct_bytes < sizeof(byteps_tensor)) {
     return {Code::kInvalidArgument,
             "byteps_tensor.struct_bytes is " + std::to_string(tensor->struct_bytes) +
                 ": set it to sizeof(byteps_tensor), " + std::to_string(sizeof(byteps_tensor))};
@@ -222,6 +235,7 @@ int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle
     submission.operation = tensor->operation;
     submission.root = tensor->root;
     submission.priority = tensor->priority;
+    submission.shape = shape_of(*tensor);
     submission.once = (tensor->flags & BYTEPS_ONCE) != 0;
     const byteps::Result<byteps::HandleId> submitted = job->door.submit(submission);
     if (!submitted.is_ok()) return submitted.status();

@@ -62,6 +62,9 @@ class Writer {
     }
   }
   void address(std::uint8_t tag, std::string& value) { text(tag, value); }
+  void shape(std::uint8_t tag, Shape& value) {
+    if (!value.is_flat()) bytes(tag, std::as_bytes(value.dimensions()));
+  }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
     bytes(tag, value);
@@ -109,6 +112,16 @@ class Reader {
     field(tag, value);
     const auto stranger = [](unsigned char byte) { return byte <= ' ' || byte > '~'; };
     if (std::any_of(value.begin(), value.end(), stranger)) fail("no address", tag);
+  }
+  void shape(std::uint8_t tag, Shape& value) {
+    std::span<const std::byte> raw;
+    std::array<std::uint64_t, Shape::kDimensionsMax> dimensions;
+    if (!bytes(tag, sizeof dimensions, raw)) return;
+    const std::size_t count = raw.size() / sizeof(std::uint64_t);
+    // A flat one is not sent, so that equal shapes are equal bytes.
+    if (raw.size() % sizeof(std::uint64_t) != 0 || count < 2) return fail("no shape", tag);
+    std::memcpy(dimensions.data(), raw.data(), raw.size());
+    value = Shape(std::span(dimensions).first(count));
   }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
@@ -219,6 +232,7 @@ void fields(Visitor& v, Declare& m) {
   v.field(3, m.operation);
   v.field(4, m.total_bytes);
   v.field(5, m.root);
+  v.shape(6, m.shape);
 }
 template <typename Visitor>
 void fields(Visitor& v, Text& m) {
@@ -351,7 +365,7 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
 // change (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
 template <typename Message>
 Result<Message> decode_private(std::span<const std::byte> bytes) {
-  static_assert(kPrivateBytesMax > kTextBytesMax + 256, "all that is well-formed fits");
+  static_assert(kPrivateBytesMax > kTextBytesMax + 1024, "all that is well-formed fits");
   if (bytes.size() > kPrivateBytesMax) return malformed("it is too long");
   return decode_fields<Message>(bytes);
 }

@@ -31,6 +31,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/shape.h"
 #include "base/status.h"
 #include "net/transport.h"
 
@@ -84,7 +85,7 @@ HeaderBytes encode(const Header& header);
 Result<Header> decode_header(std::span<const std::byte> bytes);
 
 // ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most
-// kListMax entries.
+// kListMax entries, a shape at most Shape::kDimensionsMax dimensions.
 
 inline constexpr std::size_t kTextBytesMax = 4096;
 inline constexpr std::size_t kListMax = 65536;
@@ -95,6 +96,7 @@ struct Declare {
   Operation operation = Operation::kSum;
   std::uint64_t total_bytes = 0;
   WorkerRank root;  // broadcast only
+  Shape shape{};    // sent when it is not flat: 8 bytes per dimension
   bool operator==(const Declare&) const = default;
 };
 

@@ -21,6 +21,11 @@ const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker
   if (declared.total_bytes % element_bytes(declared.dtype) != 0) {
     return "the tensor's bytes are no whole number of elements";
   }
+  const std::uint64_t element_count = declared.total_bytes / element_bytes(declared.dtype);
+  if (!declared.shape.is_flat() &&
+      Shape::element_count(declared.shape.dimensions()) != element_count) {
+    return "the tensor's shape has another number of elements than its bytes";
+  }
   if (placement.part_count(declared.total_bytes) > std::numeric_limits<std::uint32_t>::max()) {
     return "the tensor has too many parts";
   }
@@ -35,14 +40,15 @@ const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker
 
 bool same_tensor(const wire::Declare& a, const wire::Declare& b) {
   return a.name == b.name && a.dtype == b.dtype && a.operation == b.operation &&
-         a.total_bytes == b.total_bytes &&
+         a.total_bytes == b.total_bytes && a.shape == b.shape &&
          (a.operation != Operation::kBroadcast || a.root == b.root);
 }
 
 std::string describe(const wire::Declare& declared) {
   std::ostringstream text;
-  text << '(' << name(declared.dtype) << ", " << declared.total_bytes << " bytes, "
-       << name(declared.operation);
+  text << '(' << name(declared.dtype) << ", shape "
+       << declared.shape.text(declared.total_bytes / element_bytes(declared.dtype)) << ", "
+       << declared.total_bytes << " bytes, " << name(declared.operation);
   if (declared.operation == Operation::kBroadcast) text << " from " << declared.root;
   text << ')';
   return text.str();
@@ -66,7 +72,7 @@ std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
   } else {
     text << "tensor " << quoted_name(first.name) << " differs between ranks: " << first_worker
          << ' ' << describe(first) << ", but " << second_worker << ' ' << describe(second)
-         << ". Give it the same element type, size and operation on all ranks, or different names";
+         << ". Give it the same shape, element type and operation on all ranks, or different names";
   }
   return text.str();
 }

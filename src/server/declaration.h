@@ -23,7 +23,7 @@ const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker
 // Whether two declarations mean the same tensor. The root counts for broadcasts only.
 bool same_tensor(const wire::Declare& a, const wire::Declare& b);
 
-// "(float32, 4096 bytes, sum)"
+// "(float32, shape 2x512, 4096 bytes, sum)"
 std::string describe(const wire::Declare& declared);
 
 // The name in quotes, fit for a terminal: without control characters, cut when it is very long.

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "worker/worker.h"
@@ -23,6 +25,20 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
   const auto a = reinterpret_cast<std::uintptr_t>(input);
   const auto b = reinterpret_cast<std::uintptr_t>(output);
   return a != b && (a < b ? b - a : a - b) < bytes;
+}
+
+// What is wrong with the shape of so many elements; empty when nothing is.
+std::string flaw_of_shape(std::span<const std::uint64_t> dimensions, std::uint64_t element_count) {
+  if (dimensions.empty()) return {};
+  if (dimensions.size() > Shape::kDimensionsMax) {
+    return "its shape has " + std::to_string(dimensions.size()) + " dimensions; at most " +
+           std::to_string(Shape::kDimensionsMax) + " are allowed";
+  }
+  const std::optional<std::uint64_t> product = Shape::element_count(dimensions);
+  if (!product) return "its shape has more elements than memory can have";
+  if (*product == element_count) return {};
+  return "its shape " + Shape(dimensions).text(*product) + " has " + std::to_string(*product) +
+         " elements, but element_count is " + std::to_string(element_count);
 }
 
 }  // namespace
@@ -67,6 +83,10 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
     return refused(std::to_string(submission.element_count) + " elements of " + name(*dtype) +
                    " are more than memory can have");
   }
+  if (const std::string flaw = flaw_of_shape(submission.shape, submission.element_count);
+      !flaw.empty()) {
+    return refused(flaw);
+  }
   const std::uint64_t bytes = submission.element_count * element_bytes(*dtype);
   const bool needs_input = !broadcast || submission.root == rank();
   if (bytes > 0 && submission.output == nullptr) return refused("output is NULL");
@@ -81,7 +101,8 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   call.spec = {.dtype = *dtype,
                .operation = *operation,
                .root = WorkerRank(broadcast ? submission.root : 0),
-               .total_bytes = bytes};
+               .total_bytes = bytes,
+               .shape = Shape(submission.shape)};
   if (needs_input) call.input = {static_cast<const std::byte*>(submission.input), bytes};
   call.output = {static_cast<std::byte*>(submission.output), bytes};
   call.priority = submission.priority;

@@ -24,8 +24,8 @@ std::string quoted(std::string_view name) {
 }  // namespace
 
 std::string TensorSpec::text() const {
-  std::string text = std::string(name(dtype)) + ", " +
-                     std::to_string(total_bytes / element_bytes(dtype)) + " elements (" +
+  std::string text = std::string(name(dtype)) + ", shape " +
+                     shape.text(total_bytes / element_bytes(dtype)) + " (" +
                      std::to_string(total_bytes) + " bytes), " + name(operation);
   if (operation == Operation::kBroadcast) text += " from rank " + std::to_string(root.value);
   return text;
@@ -121,7 +121,8 @@ void TensorTable::cut_up(Tensor& tensor) const {
                                                   .dtype = tensor.spec.dtype,
                                                   .operation = tensor.spec.operation,
                                                   .total_bytes = total_bytes,
-                                                  .root = tensor.spec.root});
+                                                  .root = tensor.spec.root,
+                                                  .shape = tensor.spec.shape});
 }
 
 }  // namespace byteps

@@ -24,6 +24,7 @@
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/placement.h"
+#include "base/shape.h"
 #include "base/status.h"
 #include "worker/gate.h"
 
@@ -35,8 +36,9 @@ struct TensorSpec {
   Operation operation = Operation::kSum;
   WorkerRank root;  // broadcast only; otherwise 0
   std::uint64_t total_bytes = 0;
+  Shape shape{};
   bool operator==(const TensorSpec&) const = default;
-  std::string text() const;  // "float32 x 1024, sum"
+  std::string text() const;  // "float32, shape 2x512 (4096 bytes), sum"
 };
 
 // Index of an operation in the Pipeline's table.

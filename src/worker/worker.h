@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -56,6 +57,8 @@ struct Submission {
   std::uint32_t root = 0;       // broadcast only
   std::int32_t priority = 0;
   bool once = false;  // the name is never used again
+  // Read in submit(). Empty: one dimension of element_count.
+  std::span<const std::uint64_t> shape;
 };
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
 
@@ -82,7 +85,7 @@ class WorkerDoor {
   // Starts one exchange; never blocks. The memory belongs to the operation until wait() has
   // returned for its handle. Errors at once: kInvalidArgument (the call is wrong, or not joined
   // yet), kAgain (too many pending), or what the job failed with. What only shows against earlier
-  // uses of the name (another size, dtype, operation or root) ends the handle with
+  // uses of the name (another shape, dtype, operation or root) ends the handle with
   // kInvalidArgument; what only shows against other ranks ends it with kMismatch.
   Result<HandleId> submit(const Submission& submission);
 

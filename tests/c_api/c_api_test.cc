@@ -1,4 +1,5 @@
 // The C interface as a caller sees it, through the shared library: a job of one, wrong calls, and a forked child.
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -110,6 +111,42 @@ TEST_F(JobOfOne, wrong_calls_are_refused_with_a_reason) {
   EXPECT_EQ(byteps_push_pull(job_, nullptr, &handle, &error_), BYTEPS_INVALID_ARGUMENT);
   EXPECT_EQ(byteps_push_pull(job_, &good, nullptr, &error_), BYTEPS_INVALID_ARGUMENT);
   EXPECT_EQ(byteps_push_pull(nullptr, &good, &handle, &error_), BYTEPS_INVALID_ARGUMENT);
+}
+
+TEST_F(JobOfOne, a_shape_belongs_to_the_tensor) {
+  std::vector<float> values(6, 1.0F);
+  const uint64_t wide[] = {2, 3};
+  const uint64_t tall[] = {3, 2};
+  byteps_tensor call = tensor("t", values);
+  call.shape = wide;
+  call.dimension_count = 2;
+  ASSERT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.shape = tall;
+  EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("shape 2x3"));
+  EXPECT_THAT(error_.message, HasSubstr("shape 3x2"));
+  call.dimension_count = 1;
+  EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("shape 3 has 3 elements, but element_count is 6"));
+  call.name = "scalar";
+  call.element_count = 1;
+  call.dimension_count = 0;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.shape = nullptr;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+}
+
+// Before interface version 3 the struct ended with `flags`; what lies behind it is not ours to read.
+TEST_F(JobOfOne, a_program_that_knows_no_shapes_is_served) {
+  std::vector<float> values(6, 1.0F);
+  byteps_tensor call = tensor("t", values);
+  ASSERT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.struct_bytes = offsetof(byteps_tensor, shape);
+  call.shape = reinterpret_cast<const uint64_t*>(1);
+  call.dimension_count = 77;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.struct_bytes = sizeof call - 1;
+  EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);
 }
 
 TEST_F(JobOfOne, an_empty_tensor_needs_no_memory) {

@@ -79,6 +79,11 @@ TEST(Wire, control_messages_have_exactly_these_bytes) {
             "03010200000000000000"    // 3: broadcast
             "04010807060504030201"    // 4: bytes of the tensor
             "05010900000000000000");  // 5: root
+  declare.name.clear();
+  declare.shape = Shape(std::array<std::uint64_t, 2>{258, 3});
+  EXPECT_EQ(hex(encode(declare)).substr(12 + 4 * 20),
+            "060210000000"  // 6: bytes, 16
+            "02010000000000000300000000000000");
   EXPECT_EQ(hex(encode(Leave{false})), "01010000000000000000");
   EXPECT_EQ(hex(encode(Barrier{258})), "01010201000000000000");
   EXPECT_EQ(hex(encode(Heartbeat{258, 3})), "0101020100000000000002010300000000000000");
@@ -103,9 +108,32 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   EXPECT_EQ(decode_hello(encode(hello)).value(), hello);
   const Stalled stalled{{{"w", key_of("w"), 7}, {"", Key(), 3}}, {{key_of("v"), ~0ULL}}};
   EXPECT_EQ(decode_stalled(encode(stalled)).value(), stalled);
-  const Declare declare{"layer.weight", DType::kBfloat16, Operation::kAverage, 5ULL << 32,
-                        WorkerRank(1)};
+  const Declare declare{"layer.weight", DType::kBfloat16, Operation::kAverage,
+                        5ULL << 32,     WorkerRank(1),    {}};
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{5}, Shape::kDimensionsMax}) {
+    Declare shaped = declare;
+    shaped.shape = Shape(std::vector<std::uint64_t>(count, 7));
+    EXPECT_EQ(decode_declare(encode(shaped)).value(), shaped) << count;
+  }
+}
+
+TEST(Wire, a_shape_has_2_to_64_dimensions_of_8_bytes) {
+  const auto declare_with = [](std::size_t shape_bytes) {
+    std::vector<std::byte> bytes = encode(Declare{});
+    for (const std::size_t head : {std::size_t{6}, std::size_t{2}, shape_bytes & 255,
+                                   shape_bytes >> 8, std::size_t{0}, std::size_t{0}}) {
+      bytes.push_back(static_cast<std::byte>(head));
+    }
+    bytes.resize(bytes.size() + shape_bytes, std::byte{1});
+    return decode_declare(bytes);
+  };
+  EXPECT_TRUE(declare_with(16).is_ok());
+  EXPECT_TRUE(declare_with(64 * 8).is_ok());
+  for (const std::size_t shape_bytes : {0, 1, 8, 15, 17, 64 * 8 + 8, 4096}) {
+    EXPECT_TRUE(declare_with(shape_bytes).status().is(Code::kInvalidArgument)) << shape_bytes;
+  }
 }
 
 TEST(Wire, an_unknown_tag_is_skipped) {

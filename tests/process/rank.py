@@ -70,14 +70,14 @@ class Rank:
         self.failed = self.failed or error is not None
         say("end", name=name, code=error.code if error else 0, message=str(error or ""))
 
-    def push(self, name, dtype="float32", count=1000, operation="sum", root=0, value=None):
+    def push(self, name, dtype="float32", count=1000, operation="sum", root=0, value=None, shape=()):
         number, kind = DTYPES[dtype]
         values = (kind * count)()
         if count:
             values[0] = values[count - 1] = self.job.rank + 1 if value is None else value
         address = ctypes.addressof(values)
         try:
-            handle = self.job.push_pull(name, number, address, address, count, OPERATIONS[operation], root)
+            handle = self.job.push_pull(name, number, address, address, count, OPERATIONS[operation], root, shape=shape)
         except errors.BytePSError as error:
             return self.note(name, error)
         self.pending.append((name, handle, values))

@@ -42,6 +42,12 @@ def another_size(job):
 
 
 @case
+def another_shape_of_the_same_size(job):
+    wide, tall = (["A", "float32", 6, "sum", 0, None, shape] for shape in ([2, 3], [3, 2]))
+    differs(job, wide, tall, ["shape 2x3", "shape 3x2"])
+
+
+@case
 def another_dtype(job):
     differs(job, ["A", "float32", 1000, "sum"], ["A", "int32", 1000, "sum"], ["float32", "int32"])
 
@@ -244,6 +250,7 @@ STALL = ("worker", None, "but not by worker")
 INTERRUPTED = ("launcher", None, "SIGINT")
 CAUSES = {
     "another_size": DISAGREE,
+    "another_shape_of_the_same_size": (*DISAGREE, "shape 2x3", "shape 3x2"),
     "another_dtype": DISAGREE,
     "another_operation": DISAGREE,
     "another_root": DISAGREE,

@@ -150,7 +150,7 @@ def check_huge_is_refused(job):
     for worker in job.workers:
         (end,) = worker.failures
         assert (end["name"], end["code"]) == ("huge", SYSTEM)
-        for words in ('tensor "huge" (float32, 268435456 bytes, sum)', "no memory for", "server "):
+        for words in ('tensor "huge" (float32, shape 67108864, 268435456 bytes, sum)', "no memory for", "server "):
             assert words in end["message"], job.story(f"{words!r} is not in {end['message']!r}")
         assert worker.heard("done")[0]["failed"] is False, job.story("the job did not go on")
     assert {process.code for process in job.processes} == {0}, job.story("not all ended well")

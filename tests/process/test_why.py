@@ -168,7 +168,8 @@ def test_what_the_launcher_saw_names_the_signal_and_clears_those_it_ended(scene)
 
 
 def test_a_mismatch_comes_before_what_it_makes_the_ranks_do(scene):
-    text = 'tensor "A" differs between ranks: worker 0 (float32, 4 bytes, sum), but worker 1 (int32, 4 bytes, sum)'
+    had = ["worker 0 (float32, shape 1, 4 bytes, sum)", "worker 1 (int32, shape 1, 4 bytes, sum)"]
+    text = 'tensor "A" differs between ranks: ' + ", but ".join(had)
     scene.add("worker", 0, 5, "operation", "Mismatch", text, [(4, "mismatch", {"text": text})], epoch=1)
     left = "tensor 'B' waits for worker 0, which has left the job"
     scene.add("worker", 1, 6, "operation", "Disconnected", left, [(9, "failed", {"text": left})])

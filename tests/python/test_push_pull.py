@@ -390,13 +390,14 @@ def of_another_shape(kind):
     rank = bps.rank()
     mine = {
         "size": torch.ones(10 + rank),
+        "shape": torch.ones([(2, 6), (6, 2), (12,)][rank]),
         "dtype": torch.ones(10, dtype=[torch.float32, torch.float64, torch.float16][rank]),
         "operation": torch.ones(10),
     }[kind]
     bps.push_pull(mine, average=kind != "operation" or rank == 0, name=f"layer7.{kind}")
 
 
-@pytest.mark.parametrize("kind", ["size", "dtype", "operation"])
+@pytest.mark.parametrize("kind", ["size", "shape", "dtype", "operation"])
 def test_ranks_that_disagree_about_a_tensor_all_get_an_error_with_its_name(job3, kind):
     for failure in job3.failures(of_another_shape, kind):
         assert failure is not None and failure.kind == "MismatchError"
@@ -408,6 +409,14 @@ def another_size_later():
     bps.push_pull(torch.ones(4), name="fixed")
     with pytest.raises(ValueError, match="byteps.fixed"):
         bps.push_pull(torch.ones(5), name="fixed")
+    with pytest.raises(ValueError, match="byteps.fixed.* was float32, shape 4 .* and is float32, shape 2x2 "):
+        bps.push_pull(torch.ones(2, 2), name="fixed")
+    scalar = bps.push_pull(torch.tensor(1.0), False, name="scalar")
+    assert scalar.shape == () and scalar == bps.size()
+    deep = torch.ones(1, 2, 1, 2, 1, 2)
+    check(bps.push_pull(deep, name="deep"), deep)
+    with pytest.raises(ValueError, match="byteps.deep.* was float32, shape 1x2x1x2x1x2 .* and is float32, shape 8 "):
+        bps.push_pull(torch.ones(8), name="deep")
     check(bps.push_pull(torch.ones(4), name="fixed"), torch.ones(4))
 
 

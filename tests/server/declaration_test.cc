@@ -1,5 +1,7 @@
 #include "server/declaration.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace byteps {
@@ -25,6 +27,25 @@ TEST(Declaration, two_names_with_one_key_are_told_to_rename) {
   EXPECT_EQ(difference_text(WorkerRank(0), a, WorkerRank(1), b),
             "the names of tensor \"a\" (worker 0) and tensor \"b\" (worker 1) have the same key. "
             "Rename one of them on all ranks");
+}
+
+TEST(Declaration, another_shape_of_the_same_size_is_another_tensor) {
+  wire::Declare a{"w", DType::kFloat32, Operation::kSum, 24, WorkerRank(), {}};
+  const auto shaped = [&](std::vector<std::uint64_t> dimensions) {
+    wire::Declare declared = a;
+    declared.shape = Shape(dimensions);
+    return declared;
+  };
+  EXPECT_TRUE(same_tensor(a, shaped({6})));
+  EXPECT_TRUE(same_tensor(shaped({2, 3}), shaped({2, 3})));
+  EXPECT_FALSE(same_tensor(a, shaped({6, 1})));
+  EXPECT_FALSE(same_tensor(shaped({2, 3}), shaped({3, 2})));
+  EXPECT_EQ(describe(a), "(float32, shape 6, 24 bytes, sum)");
+  EXPECT_EQ(
+      difference_text(WorkerRank(0), shaped({2, 3}), WorkerRank(1), shaped({3, 2})),
+      "tensor \"w\" differs between ranks: worker 0 (float32, shape 2x3, 24 bytes, sum), but "
+      "worker 1 (float32, shape 3x2, 24 bytes, sum). Give it the same shape, element type and "
+      "operation on all ranks, or different names");
 }
 
 }  // namespace

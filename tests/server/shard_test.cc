@@ -322,7 +322,7 @@ TEST_F(ShardTest, a_mismatch_goes_to_all_and_to_those_who_come_later) {
     EXPECT_EQ(message.header.key, key_of("x"));
     const wire::Text text = wire::decode_text(message.payload).value();
     EXPECT_EQ(text.code, static_cast<std::uint32_t>(Code::kMismatch));
-    EXPECT_THAT(text.text, HasSubstr("worker 1 (int32, 256 bytes, sum)"));
+    EXPECT_THAT(text.text, HasSubstr("worker 1 (int32, shape 64, 256 bytes, sum)"));
   }
   EXPECT_THAT(log_, ElementsAre(HasSubstr("differs between ranks")));
   const PeerId again = transport_.arrive(hello(0));

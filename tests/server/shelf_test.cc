@@ -232,7 +232,8 @@ TEST(Shelf, a_tensor_without_memory_is_refused_by_name_and_the_shelf_lives) {
   EXPECT_EQ(world.out.spoiled[0].code, Code::kSystem);
   EXPECT_EQ(world.out.spoiled[0].key, key_of("big"));
   EXPECT_FALSE(world.out.spoiled[0].worker.has_value()) << "all are told";
-  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("\"big\" (float32, 16384 bytes, sum)"));
+  EXPECT_THAT(world.out.spoiled[0].text,
+              HasSubstr("\"big\" (float32, shape 4096, 16384 bytes, sum)"));
   EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("4096 more bytes beside"));
   EXPECT_EQ(world.pool.lent_bytes(), 0U);
   EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
@@ -316,8 +317,9 @@ TEST(Shelf, a_mismatch_names_tensor_ranks_and_what_each_had_and_goes_to_all) {
   EXPECT_FALSE(out.spoiled[0].worker.has_value());
   EXPECT_EQ(out.spoiled[0].code, Code::kMismatch);
   EXPECT_THAT(out.spoiled[0].text,
-              HasSubstr("tensor \"layer.weight\" differs between ranks: worker 0 (float32, 4096 "
-                        "bytes, sum), but worker 1 (float64, 4096 bytes, sum)"));
+              HasSubstr("tensor \"layer.weight\" differs between ranks: worker 0 (float32, shape "
+                        "1024, 4096 bytes, sum), but worker 1 (float64, shape 512, 4096 bytes, "
+                        "sum)"));
   EXPECT_EQ(world.pool.lent_bytes(), 0U) << "a spoiled tensor holds no memory";
   world.push(0, "layer.weight", 0, filled(64, 0), {0, 64});
   world.push(1, "layer.weight", 0, filled(64, 0));
@@ -356,7 +358,8 @@ TEST(Shelf, a_tensor_that_changes_at_one_worker_says_so) {
   world.declare(0, declaration("x", kF32, 16));
   ASSERT_EQ(world.out.spoiled.size(), 1U);
   EXPECT_THAT(world.out.spoiled[0].text,
-              HasSubstr("worker 0 had (float32, 8 bytes, sum) and now has (float32, 16 bytes"));
+              HasSubstr("worker 0 had (float32, shape 2, 8 bytes, sum) and now has (float32, "
+                        "shape 4, 16 bytes"));
 }
 
 TEST(Shelf, a_forgotten_key_begins_anew_when_all_have_forgotten_it) {
@@ -689,6 +692,12 @@ TEST_F(HostileShelf, declarations_that_make_no_sense) {
   expect_bad_declaration(declaration("a", DType::kUint8, ~std::uint64_t{0}), "too many parts");
   expect_bad_declaration(declaration("a", kF32, 4, Operation::kBroadcast, 2), "root 2 of 2");
   expect_bad_declaration(declaration("a", DType::kBool, 4, Operation::kAverage), "average of bool");
+  wire::Declare shaped = declaration("a", kF32, 16);
+  for (const std::array<std::uint64_t, 2> wrong :
+       {std::array<std::uint64_t, 2>{2, 3}, {0, 4}, {8, 2}, {~std::uint64_t{0}, 4}}) {
+    shaped.shape = Shape(wrong);
+    expect_bad_declaration(shaped, "a shape of another size");
+  }
   header_ = world_.about(0, "some other name");
   header_.kind = wire::Kind::kDeclare;
   expect_violation(wire::encode(declaration("a", kF32, 4)), "key of another name");

@@ -1,5 +1,6 @@
 #include "worker/tensor_table.h"
 
+#include <array>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -27,10 +28,16 @@ TEST(TensorTable, a_name_keeps_its_declaration_and_the_error_has_both) {
   const Status size = table.find_or_add("w", floats(404)).status();
   EXPECT_TRUE(size.is(Code::kInvalidArgument));
   EXPECT_THAT(size.message(), HasSubstr("'w'"));
-  EXPECT_THAT(size.message(), HasSubstr("100 elements"));
-  EXPECT_THAT(size.message(), HasSubstr("101 elements"));
+  EXPECT_THAT(size.message(), HasSubstr("shape 100"));
+  EXPECT_THAT(size.message(), HasSubstr("shape 101"));
 
   TensorSpec other = floats(400);
+  const std::array<std::uint64_t, 2> square = {10, 10};
+  other.shape = Shape(square);
+  EXPECT_THAT(
+      table.find_or_add("w", other).status().message(),
+      HasSubstr("was float32, shape 100 (400 bytes), sum before and is float32, shape 10x10"));
+  other = floats(400);
   other.dtype = DType::kInt32;
   EXPECT_TRUE(table.find_or_add("w", other).status().is(Code::kInvalidArgument));
   other = floats(400);
@@ -120,6 +127,7 @@ TEST(TensorTable, the_declaration_is_what_the_wire_says) {
   TensorSpec spec = floats(400);
   spec.operation = Operation::kBroadcast;
   spec.root = WorkerRank(2);
+  spec.shape = Shape(std::array<std::uint64_t, 2>{4, 25});
   const Tensor& tensor = table[table.find_or_add("w", spec).value()];
   const wire::Declare declared = wire::decode_declare(tensor.declaration).value();
   EXPECT_EQ(declared.name, "w");
@@ -127,6 +135,7 @@ TEST(TensorTable, the_declaration_is_what_the_wire_says) {
   EXPECT_EQ(declared.operation, Operation::kBroadcast);
   EXPECT_EQ(declared.total_bytes, 400u);
   EXPECT_EQ(declared.root, WorkerRank(2));
+  EXPECT_EQ(declared.shape, spec.shape);
 }
 
 TEST(Stages, the_road_is_in_order_and_a_part_is_where_its_frames_say) {

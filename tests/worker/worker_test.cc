@@ -638,6 +638,49 @@ TEST_F(DoorTest, a_job_of_one_remembers_names_like_a_larger_one) {
   EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is(Code::kInvalidArgument));
 }
 
+TEST_F(DoorTest, a_name_keeps_its_shape) {
+  const std::vector<std::uint64_t> square = {2, 2};
+  const std::vector<std::uint64_t> flat = {4};
+  const std::vector<std::uint64_t> deep = {1, 2, 1, 2, 1};
+  Submission one = good();
+  one.shape = square;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  one.shape = flat;
+  const Status status = door_.wait(door_.submit(one).value(), -1);
+  EXPECT_TRUE(status.is(Code::kInvalidArgument));
+  EXPECT_THAT(status.message(), HasSubstr("was float32, shape 2x2 (16 bytes), sum before"));
+  one.name = "flat";
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  one.shape = {};
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok()) << "one dimension is no shape";
+  one.name = "deep";
+  one.shape = deep;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+}
+
+TEST_F(DoorTest, a_shape_that_cannot_be_is_refused_with_both_values) {
+  const auto refusal_of = [this](std::vector<std::uint64_t> dimensions, std::uint64_t count) {
+    Submission one = good();
+    one.element_count = count;
+    one.shape = dimensions;
+    return refusal(one);
+  };
+  EXPECT_THAT(refusal_of({2, 3}, 4), HasSubstr("shape 2x3 has 6 elements, but element_count is 4"));
+  EXPECT_THAT(refusal_of({5}, 4), HasSubstr("shape 5 has 5 elements, but element_count is 4"));
+  EXPECT_THAT(refusal_of({0, 3}, 4), HasSubstr("shape 0x3 has 0 elements"));
+  const std::uint64_t large = std::uint64_t{1} << 32;
+  EXPECT_THAT(refusal_of({large, large}, 0), HasSubstr("more elements than memory"));
+  EXPECT_THAT(refusal_of({0, large, large}, 0), HasSubstr("more elements than memory"));
+  EXPECT_THAT(refusal_of(std::vector<std::uint64_t>(65, 1), 1), HasSubstr("65 dimensions"));
+  Submission most = good();
+  const std::vector<std::uint64_t> ones(64, 1);
+  most.element_count = 1;
+  most.shape = ones;
+  EXPECT_TRUE(door_.wait(door_.submit(most).value(), -1).is_ok());
+}
+
 TEST_F(DoorTest, wrong_calls_are_refused_and_say_why) {
   Submission one = good();
   one.name = "";

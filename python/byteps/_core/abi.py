@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 # byteps_code
 OK = 0
@@ -51,6 +51,9 @@ class Tensor(Structure):
         ("root", c_uint32),
         ("priority", c_int32),
         ("flags", c_uint32),
+        ("shape", POINTER(c_uint64)),
+        ("dimension_count", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

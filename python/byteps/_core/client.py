@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from ctypes import byref
-from typing import Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from byteps._core import abi, errors
 from byteps._core.library import Library, load
@@ -151,9 +151,11 @@ class Job:
         root: int = 0,
         priority: int = 0,
         once: bool = False,
+        shape: Sequence[int] = (),
     ) -> int:
         """Starts one exchange and returns its handle; never blocks. `input` and `output` are addresses (0: none) of
-        memory that must stay valid until wait() has returned or raised for the handle, or the job has been left."""
+        memory that must stay valid until wait() has returned or raised for the handle, or the job has been left.
+        `shape`: the dimensions, whose product is element_count; () is one dimension."""
         tensor = abi.Tensor(
             abi.TENSOR_BYTES,
             dtype,
@@ -165,6 +167,8 @@ class Job:
             root,
             priority,
             abi.ONCE if once else 0,
+            (ctypes.c_uint64 * len(shape))(*shape) if shape else None,
+            len(shape),
         )
         handle = ctypes.c_int64()
         error = abi.Error()

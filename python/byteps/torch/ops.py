@@ -244,7 +244,7 @@ def start(
     if name is None:
         name, once = current.unique_name("push_pull.noname"), True
     return _submit(
-        _Operation(current.job, source, buffer, output), kind, tensor.numel(), operation, name, 0, priority, once
+        _Operation(current.job, source, buffer, output), kind, tensor.shape, operation, name, 0, priority, once
     )
 
 
@@ -254,14 +254,14 @@ def start_broadcast(tensor: torch.Tensor, root: int, name: str) -> int:
     current = session.current()
     _check_dense_on_cpu(tensor)
     check_no_overlap(tensor)
-    kind, count = _ELEMENT_KINDS.get(tensor.dtype, abi.UINT8), tensor.numel()
+    kind, shape = _ELEMENT_KINDS.get(tensor.dtype, abi.UINT8), tensor.shape
     if tensor.dtype not in _ELEMENT_KINDS:
-        count *= tensor.element_size()
+        shape = torch.Size((*shape, tensor.element_size()))
     buffer = tensor
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         buffer = tensor.detach().resolve_neg().resolve_conj().contiguous()
     entry = _Operation(current.job, buffer, buffer, tensor)
-    return _submit(entry, kind, count, abi.BROADCAST, name, root, 0, True)
+    return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, True)
 
 
 def check_no_overlap(tensor: torch.Tensor) -> None:
@@ -274,7 +274,7 @@ def check_no_overlap(tensor: torch.Tensor) -> None:
 
 
 def _submit(
-    entry: _Operation, kind: int, count: int, operation: int, name: str, root: int, priority: int, once: bool
+    entry: _Operation, kind: int, shape: torch.Size, operation: int, name: str, root: int, priority: int, once: bool
 ) -> int:
     handle = next(_handles)
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
@@ -285,11 +285,12 @@ def _submit(
             kind,
             entry.source.data_ptr(),
             entry.buffer.data_ptr(),
-            count,
+            shape.numel(),
             operation,
             root,
             priority,
             once,
+            shape,
         )
     except errors.BytePSError:
         del _operations[handle]
