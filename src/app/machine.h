@@ -11,8 +11,8 @@ namespace byteps {
 // not say.
 std::uint64_t machine_number();
 
-// Of the interface that has this address (text): the card's rate, Mbit/s. 0 when it is not known, or not a card's: what a
-// virtual interface says of itself means nothing.
+// Of the interface that has this address (text): the card's rate, Mbit/s. 0 when it is not known, or not a card's:
+// what a virtual interface says of itself means nothing.
 std::uint32_t card_mbps(const std::string& own_address);
 
 }  // namespace byteps

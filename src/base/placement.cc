@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kAlignment = 64;  // a multiple of every element's size
 
-__extension__ using Wide = unsigned __int128;  // bytes times weights
+__extension__ typedef unsigned __int128 Wide;  // bytes times weights
 
 std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t by) {
   return bytes / by + (bytes % by != 0 ? 1 : 0);

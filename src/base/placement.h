@@ -4,8 +4,8 @@
 // Every shard has a weight: its share of a large tensor's bytes (scheduler/shares.h says where it comes from).
 //
 // A tensor is cut into stripes, and a stripe into one part per shard, in proportion to the weights. A full stripe gives
-// the heaviest shard a part of partition_bytes; the last stripe has what is left. If that is at most one frame per shard,
-// it is cut into single frames, one a part: so a small tensor goes whole to one shard.
+// the heaviest shard a part of partition_bytes; the last stripe has what is left. If that is at most one frame per
+// shard, it is cut into single frames, one a part: so a small tensor goes whole to one shard.
 //
 // Part 0 goes where the key says, whatever the size: workers that disagree about a tensor meet there, and the shard can
 // tell them (docs/protocol.md, Mismatch). Part i is on the i-th shard after it. Shards are numbered across servers

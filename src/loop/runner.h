@@ -1,5 +1,5 @@
-// Runner: gives an Actor a thread. It blocks when there is nothing to do; only when it is told to spin, it looks again and
-// again for so long after the last work, which costs a core and saves the time to wake up.
+// Runner: gives an Actor a thread. It blocks when there is nothing to do; only when it is told to spin, it looks again
+// and again for so long after the last work, which costs a core and saves the time to wake up.
 #pragma once
 
 #include <atomic>

@@ -10,7 +10,7 @@
 namespace byteps {
 namespace {
 
-// The tensor M of the formulas. Times and capacities stay below 2^56: 2^20, times 2^12 workers, times the factors below.
+// The tensor M of the formulas. Times and capacities stay below 2^56: 2^20, 2^12 workers, and the factors below.
 constexpr std::int64_t kTensor = kShareUnit;
 constexpr std::int64_t kRateUnit = 1024;  // rates in parts of the fastest card's
 constexpr std::uint64_t kMeanWeight = 256;

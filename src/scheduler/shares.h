@@ -4,8 +4,8 @@
 // A machine with w of the job's W workers and a share x of the bytes M sends, and receives, over its card
 //     w (M - x)   what its workers push elsewhere
 //   + (W - w) x   what its servers answer to the workers of other machines
-// The shares make the largest of these times, divided by the cards' rates, as small as it can be. With n machines of one
-// worker and one server each and k more machines with servers, all with equal cards, that is the paper's split:
+// The shares make the largest of these times, divided by the cards' rates, as small as it can be. With n machines of
+// one worker and one server each and k more machines with servers, all with equal cards, that is the paper's split:
 //     a server on a worker's machine   (n - k) / (n^2 + kn - 2k)
 //     a server on a machine of its own   2 (n - 1) / (n^2 + kn - 2k)
 #pragma once
