@@ -62,7 +62,7 @@ void Ledger::check_cause(const std::string& who, const Status& error, bool joins
 
 TimeNs Ledger::handle_end_ns(TimeNs begun_ns) const {
   if (!loss_ || !loss_->is_sure) return kNever;
-  return std::max(loss_->at, begun_ns) + 2 * plan_.config.timeout.failure_ns;
+  return std::max(loss_->watched_ns, begun_ns) + 2 * plan_.config.timeout.failure_ns;
 }
 
 const std::vector<std::byte>& Ledger::expected(std::uint32_t generation, std::uint32_t tensor,

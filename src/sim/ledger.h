@@ -41,7 +41,8 @@ struct Loss {
   std::string
       sleeper;  // stands still, and may find all others gone when it wakes: it may blame anybody
   TimeNs at = 0;
-  bool is_sure = false;  // somebody whom every pending handle needs is gone for too long
+  TimeNs watched_ns = 0;  // from then on nobody else stands still who would notice; not before `at`
+  bool is_sure = false;   // somebody whom every pending handle needs is gone for too long
   TimeNs processes_end_ns = kNever;  // then no process is left
 };
 

@@ -143,6 +143,7 @@ void Mischief::pause() {
   const TimeNs lasts = length(plan_.faults.pause_max_ns);
   if (!take_quiet(process.numbers, lasts)) return;
   note(Fault::kPause);
+  paused_until_ns_ = std::max(paused_until_ns_, cluster_.now() + lasts);
   pause_until(process, cluster_.now() + lasts);
 }
 
@@ -155,6 +156,7 @@ void Mischief::pause_one_actor() {
   const TimeNs lasts = length(plan_.faults.length_max_ns) / 2;
   if (!take_quiet(std::vector{process.numbers[which]}, lasts)) return;
   note(Fault::kPause);
+  paused_until_ns_ = std::max(paused_until_ns_, cluster_.now() + lasts);
   cluster_.pause(*process.seats[which], cluster_.now() + lasts);
 }
 
@@ -274,9 +276,10 @@ void Mischief::kill(const Living& victim) {
 // It stands still for so long that it is lost, or perhaps. Then it goes on and finds out, or dies.
 void Mischief::stop(const Living& victim) {
   const TimeNs least_ns = failure_ns() * 13 / 10;
-  const bool is_sure = prng_.chance(0.75);
+  const bool is_long = prng_.chance(0.75);
   const TimeNs lasts =
-      is_sure ? between(least_ns, 6 * failure_ns()) : between(plan_.faults.pause_max_ns, least_ns);
+      is_long ? between(least_ns, 6 * failure_ns()) : between(plan_.faults.pause_max_ns, least_ns);
+  const bool is_sure = is_long && cluster_.now() + lasts >= watched_ns() + least_ns;
   Loss loss;
   loss.what = victim.who + " stood still for " + std::to_string(lasts / kMillisecond) + " ms";
   loss.who = victim.names;
@@ -303,9 +306,11 @@ bool Mischief::depend(Role a, Role b) {
 void Mischief::cut_off() {
   SimNetwork::Wall wall = random_wall();
   const bool is_long = prng_.chance(0.75);
-  const TimeNs lasts = is_long ? between(2 * failure_ns(), 8 * failure_ns())
-                               : between(plan_.faults.partition_max_ns, 2 * failure_ns());
+  const TimeNs least_ns = 2 * failure_ns();
+  const TimeNs lasts = is_long ? between(least_ns, 8 * failure_ns())
+                               : between(plan_.faults.partition_max_ns, least_ns);
   wall.until = is_long && prng_.chance(0.3) ? kNever : cluster_.now() + lasts;
+  const bool is_sure = is_long && (wall.until == kNever || wall.until >= watched_ns() + least_ns);
   const auto role_of = [](HostIndex host) {
     return host == 0 ? Role::kScheduler : host < kFirstWorkerHost ? Role::kServer : Role::kWorker;
   };
@@ -323,7 +328,7 @@ void Mischief::cut_off() {
     for (const HostIndex b : wall.to) {
       if (!depend(role_of(a), role_of(b))) continue;
       matters = true;
-      loss.is_sure |= is_long && all_work_ && is_needed(a) && is_needed(b);
+      loss.is_sure |= is_sure && all_work_ && is_needed(a) && is_needed(b);
       for (const HostIndex host : {a, b}) {
         if (role_of(host) == Role::kServer)
           loss.who.push_back("server-" + std::to_string(host - 1));
@@ -341,10 +346,11 @@ void Mischief::lose(Loss loss, TimeNs lasts) {
   ended_ = true;
   cluster_.network().end_chances();
   loss.at = cluster_.now();
+  loss.watched_ns = watched_ns();
   if (trace_.keeps_text()) trace_.say(cluster_.now(), loss.what);
   // Workers that happen to need a lost server no more may leave well, and wait for it in their next generation.
   if (loss.is_sure && all_work_ && in_last_) {
-    loss.processes_end_ns = loss.at + lasts + 4 * failure_ns();
+    loss.processes_end_ns = loss.watched_ns + lasts + 4 * failure_ns();
   }
   plan_.limit_ns += lasts + 8 * failure_ns() + plan_.config.timeout.start_ns + 20 * kSecond;
   ledger_.lose(std::move(loss));

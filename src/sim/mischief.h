@@ -5,6 +5,7 @@
 // or is cut off for less than F, with time for a sign of life before the next such thing (take_quiet), is not lost.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -87,6 +88,8 @@ class Mischief {
   // Many short ones, some as long as can be.
   TimeNs length(TimeNs most) { return up_to(prng_.chance(0.5) ? most : most / 50); }
   TimeNs failure_ns() const { return plan_.config.timeout.failure_ns; }
+  // Who stands still notices no loss before it goes on, and then begins to wait: by then all who do have gone on.
+  TimeNs watched_ns() const { return std::max(cluster_.now(), paused_until_ns_); }
 
   SimCluster& cluster_;
   WorldPlan& plan_;
@@ -100,6 +103,7 @@ class Mischief {
   bool all_work_ = false;
   bool in_last_ = false;
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimeNs> disturbed_until_;
+  TimeNs paused_until_ns_ = 0;  // the pauses that the job must bear
   std::uint64_t count_ = 0;
   Faults happened_;
 };
