@@ -712,7 +712,8 @@ void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
   notice(LogLevel::kError, "the job has failed: " + why.message(), out);
   phase_ = Phase::kEnding;
   outcome_ = std::move(why);
-  ending_until_ns_ = now + timeout_.failure_ns;
+  // With silence_ns() before it, as when a member stands still, this process too ends within twice the failure timeout.
+  ending_until_ns_ = now + timeout_.failure_ns - 2 * timeout_.heartbeat_ns();
   for (auto& [arrival, seat] : seats_) tell_end(seat, out);
   try_end(now, out);
 }
@@ -727,7 +728,7 @@ void RosterKeeper::succeed(const std::string& text, TimeNs now, Outputs& out) {
 
 void RosterKeeper::tell_end(Seat& seat, Outputs& out) {
   if (seat.left) seat.heard_end = true;  // it is done with us
-  if (!seat.peer || seat.heard_end) return;
+  if (!seat.peer || seat.left) return;
   seat.told_end = true;
   if (outcome_.is_ok() && !seat.worker()) {
     return send(*seat.peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}), out);
@@ -843,7 +844,7 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
            text + " and the job cannot go on without it; look at its log, or whether its machine "
                   "is down"},
           now, out);
-      seat.heard_end = true;  // nobody waits for it
+      seat.heard_end = true;  // nobody waits for it; when it is back it is told
       return try_end(now, out);
     }
     notice(LogLevel::kWarning, text, out);
