@@ -7,7 +7,7 @@
 //   kConfirming  until every server's Heartbeat carries the new epoch; then workers get the Roster
 //   kRunning     until all workers of this roster have left; then kGathering again, or the end
 //   kEnding      everyone is told (Fail; after success Leave) and answers Leave; until all have, or
-//                failure_ns has passed
+//                failure_ns has passed (after a failure two thirds of it)
 //   kEnded
 //
 // Invariants:
