@@ -180,6 +180,9 @@ TEST(World, an_answer_that_never_comes_stops_progress) {
 }
 
 TEST(World, a_write_into_memory_that_was_given_back_is_found) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer finds the write first, and ends the program";
+#endif
   const Findings findings = break_worlds(40, Invariant::kMemoryIsFree, [] {
     // A landing is written once more, long after its payload had arrived.
     return [landings = std::vector<std::span<std::byte>>()](std::span<const std::byte> header,
