@@ -9,7 +9,9 @@
 
 namespace byteps {
 
-WholeFile::WholeFile(std::string path) : path_(std::move(path)), draft_(path_ + ".part") {
+// The draft is this process's own: two that write one file must not take each other's away.
+WholeFile::WholeFile(std::string path)
+    : path_(std::move(path)), draft_(path_ + "." + std::to_string(getpid()) + ".part") {
   file_ = open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file_ < 0) error_ = errno;
 }
