@@ -171,13 +171,16 @@ def outcomes(request, tmp_path_factory):
     cases = request.module.CASES
     chosen = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
 
+    # pytest's factory is not for threads: two that ask first at once get different places for all that follows.
+    folders = {name: tmp_path_factory.mktemp(name) for name in cases if name in chosen}
+
     def run(name):
-        job = Job(tmp_path_factory.mktemp(name))
+        job = Job(folders[name])
         cases[name](job)
         return job
 
     with ThreadPoolExecutor(CASES_AT_ONCE) as pool:
-        futures = {name: pool.submit(run, name) for name in cases if name in chosen}
+        futures = {name: pool.submit(run, name) for name in folders}
         yield futures
         for future in futures.values():
             future.cancel()
