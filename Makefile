@@ -44,8 +44,7 @@ soak: setup ## half an hour of real jobs, something killed or stopped every 15 s
 	@$(VENV)/python tools/soak
 
 bench: setup ## BytePS and its rivals on shaped networks, beside the physical limits; needs root
-	@$(VENV)/python bench/run.py
-	@$(VENV)/python bench/report.py
+	@$(VENV)/python bench/run.py; code=$$?; $(VENV)/python bench/report.py && exit $$code
 	@build/release/bin/shelf_bench
 	@build/release/bin/transport_bench 1
 	@build/release/bin/byteps_sim --seeds 1000

@@ -1,6 +1,6 @@
 """The summation kernels beside plain loops and torch's add_: kernels_bench, on one core and on two at once.
 
-    .venv/bin/python bench/kernels.py [BUILD]
+Part of bench/run.py.
 """
 
 import json
@@ -33,6 +33,10 @@ for _ in range(5):
 """
 
 
+class KernelsError(Exception):
+    """What is to be measured did not run."""
+
+
 def _on(core):
     """Put before a command: runs it on this core, ahead of other work where that is allowed."""
     return [*(["nice", "-n", "-10"] if os.geteuid() == 0 else []), "taskset", "-c", str(core)]
@@ -63,7 +67,10 @@ def _run(program, pattern, sizes, cores):
     ]
     commands = [[*_on(core), str(program), *options] for core in cores]
     running = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for c in commands]
-    rows = [_rows(process.communicate()[0]) for process in running]
+    outputs = [process.communicate()[0] for process in running]
+    if any(process.returncode != 0 for process in running):
+        raise KernelsError(f"kernels_bench ended with {[process.returncode for process in running]}: {commands[0]}")
+    rows = [_rows(output) for output in outputs]
     return {name: sum(one[name] for one in rows) for name in rows[0]}
 
 
@@ -79,7 +86,8 @@ def measure(build, quick):
     target = _best_target(program)
     wanted = ["copy/memcpy", PLAIN, *[f"{dtype}/add/{target}" for dtype in TRAFFIC]]
     sizes = {label: size for label, size in SIZES.items() if not quick or size < 64 << 20}
-    figures, cores = {}, [[0]] + ([[0, 1]] if (os.cpu_count() or 1) > 1 and not quick else [])
+    allowed = sorted(os.sched_getaffinity(0))
+    figures, cores = {}, [allowed[:1]] + ([allowed[:2]] if len(allowed) > 1 and not quick else [])
     for chosen in cores:
         rates = _run(program, "|".join(map(re.escape, wanted)), sizes, chosen)
         for label, size in sizes.items():
@@ -97,18 +105,23 @@ def ratios(one):
     return found
 
 
-def run(build, folder, record, quick=False):
+def run(build, folder, commit, record, quick=False):
     """Measures, prints and keeps; 1 when it failed."""
     if not (build / "bin" / "kernels_bench").exists():
         print("kernels: left out, no kernels_bench in the build (Debian: libbenchmark-dev)")
         return 0
     load = os.getloadavg()[0]
     print(f"kernels: GB/s of one array   (load {load:.1f})", flush=True)
-    target, figures = measure(build, quick)
+    try:
+        target, figures = measure(build, quick)
+    except KernelsError as error:
+        print(f"  FAILED: {error}", file=sys.stderr)
+        return 1
     for label, one in figures.items():
         print(f"  {label:18s} " + "  ".join(f"{name} {rate:.1f}" for name, rate in one.items()))
         print(f"  {'':18s} " + "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios(one).items()), flush=True)
-    result = {"bench": "kernels", "time": int(time.time()), "load": round(load, 2)}
+    result = {"bench": "kernels", "time": int(time.time()), "commit": commit, "load": round(load, 2)}
+    result["cores"] = os.cpu_count()
     result.update(target=target, figures=figures)
     (folder / "kernels.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if record:
@@ -116,9 +129,3 @@ def run(build, folder, record, quick=False):
             history.write(json.dumps(result) + "\n")
     return 0
 
-
-if __name__ == "__main__":
-    ROOT = pathlib.Path(__file__).resolve().parent.parent
-    OUTPUT = ROOT / "build" / "bench"
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    sys.exit(run(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "release", OUTPUT, False))

@@ -76,8 +76,9 @@ def checks(result):
     if "copies" in figures:
         ratio = figures["copies"]["median_s"] / ours["median_s"]
         yield "copies alone / ours", ratio, 0.7, ratio >= 0.7
-        ratio = figures["byteps tcp"]["median_s"] / ours["median_s"]
-        yield "TCP / ours", ratio, 3.0, ratio >= 3.0
+        if "byteps tcp" in figures:  # with several builds the labels differ
+            ratio = figures["byteps tcp"]["median_s"] / ours["median_s"]
+            yield "TCP / ours", ratio, 3.0, ratio >= 3.0
     if "sockets" in figures:
         floor = figures["sockets"]
         for side, target in (("server", 1.25), ("worker", 1.15)):

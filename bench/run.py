@@ -274,8 +274,8 @@ def run_one(args, scenario):
     except (contenders.ContenderError, netlab.LabError) as error:
         print(f"  FAILED: {error}", file=sys.stderr)
         return 1
-    show(result)
     save(result, args.output, not args.no_record)
+    show(result)
     return 0
 
 
@@ -308,7 +308,7 @@ def main():
         sys.exit(f"run: {netlab.missing()}. Scenarios on loopback (10k, grow-*) need none of this: --only 10k.")
     failed = run_all(args, chosen)
     if not args.only:
-        failed += kernels.run(args.build[0], args.output, not args.no_record, args.quick)
+        failed += kernels.run(args.build[0], args.output, commit(), not args.no_record, args.quick)
     report.plot(args.output)
     return 1 if failed else 0
 

@@ -1,6 +1,6 @@
 // How close TcpTransport comes to bare sockets, and with shared memory to memcpy: bytes per second and CPU seconds per
 // GiB of each side, over loopback, one thread per side.
-// usage: transport_bench [GiB per case, 4] [frame KiB, 32] [ring KiB, 1024] [memcpy: only that row, once]
+// usage: transport_bench [GiB per case, 4] [frame KiB, 32] [ring KiB, 1024]
 //
 // The bare loops are the yardstick: send(2) of one frame or of 128 KiB at a time, recv(2) of one frame
 // into the memory it belongs in, or of 256 KiB into one buffer. On loopback much of the receiver's kernel
@@ -241,16 +241,11 @@ int run(int count, char** arguments) {
   const std::size_t ring_bytes =
       static_cast<std::size_t>(count > 3 ? std::atoi(arguments[3]) : 1024) << 10;
   if (gibibytes <= 0 || load.frame_bytes == 0 || kMemoryBytes % load.frame_bytes != 0) {
-    std::fprintf(
-        stderr,
-        "usage: transport_bench [GiB per case] [frame KiB] [ring KiB] [memcpy]; powers of two\n");
+    std::fprintf(stderr,
+                 "usage: transport_bench [GiB per case] [frame KiB] [ring KiB]; powers of two\n");
     return 2;
   }
   load.frame_count = static_cast<std::uint64_t>(gibibytes * (1 << 30)) / load.frame_bytes;
-  if (count > 4 && std::string(arguments[4]) == "memcpy") {
-    print("memcpy: in and out of a ring", load, memcpy_bound(load, ring_bytes));
-    return 0;
-  }
   for (int round = 0; round < 3; ++round) {
     print("bare: send frame, recv frame in place", load,
           bare(load, load.frame_bytes, load.frame_bytes, true));

@@ -154,6 +154,10 @@ Status check_tensor(const byteps_tensor* tensor, const byteps_handle* handle) {
             "byteps_tensor.struct_bytes is " + std::to_string(tensor->struct_bytes) +
                 ": set it to sizeof(byteps_tensor), " + std::to_string(sizeof(byteps_tensor))};
   }
+  if (tensor->struct_bytes != kTensorBytesBeforeShape && tensor->reserved != 0) {
+    return {Code::kInvalidArgument,
+            "byteps_tensor.reserved is " + std::to_string(tensor->reserved) + ": set it to 0"};
+  }
   if (tensor->name == nullptr)
     return {Code::kInvalidArgument, "byteps_tensor.name is NULL: every tensor has a name"};
   if ((tensor->flags & ~BYTEPS_ONCE) != 0) {

@@ -215,13 +215,15 @@ void TimelineFile::write(std::size_t count) {
       byteps::name(role_) + (facts.rank ? " " + std::to_string(*facts.rank) : std::string());
   const Log log(who, LogLevel::kInfo, Log::standard_error());
   const std::vector<std::string> places = paths(facts);
+  bool all_written = true;
   for (const std::string& path : places) {
     const Status status = write_to(path, facts);
     if (status.is_ok()) continue;
+    all_written = false;
     LOG(log, kWarning) << "the timeline cannot be written: " << status.message()
                        << "; set BYTEPS_TRACE_DIR to a folder that this user can write to";
-    return;
   }
+  if (!all_written) return;
   LOG(log, kInfo) << "the timeline is in " << places.front() << "; bps trace top "
                   << config_.trace.folder << " says where the time goes";
   const std::uint64_t dropped = dropped_count(facts);

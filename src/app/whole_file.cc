@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include <fcntl.h>
@@ -9,10 +10,10 @@
 
 namespace byteps {
 
-// The draft is this process's own: two that write one file must not take each other's away.
-WholeFile::WholeFile(std::string path)
-    : path_(std::move(path)), draft_(path_ + "." + std::to_string(getpid()) + ".part") {
-  file_ = open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+// The draft is this object's own: processes that write one file, perhaps on several machines, must not take each
+// other's away.
+WholeFile::WholeFile(std::string path) : path_(std::move(path)), draft_(path_ + ".XXXXXX.part") {
+  file_ = mkostemps(draft_.data(), 5, O_CLOEXEC);
   if (file_ < 0) error_ = errno;
 }
 

@@ -21,7 +21,7 @@ class WholeFile {
 
  private:
   const std::string path_;
-  const std::string draft_;
+  std::string draft_;
   int file_ = -1;
   int error_ = 0;
 };

@@ -108,7 +108,7 @@ class TimelineLane {
 class Timeline {
  public:
   using Clock = std::function<TimeNs()>;
-  static constexpr std::size_t kRecordsMax = std::size_t{1} << 19;  // of a lane: 42 MB
+  static constexpr std::size_t kRecordsMax = std::size_t{1} << 19;  // of a lane: 46 MB
   static constexpr std::size_t kNamesMax = std::size_t{1} << 17;
 
   // Rounds `first` to `last` of each tensor, both included, are recorded.

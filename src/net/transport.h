@@ -13,7 +13,8 @@
 //     withdraw() returns, never again, even if a payload for it was half received.
 //  T7 Nothing received can make the process fail: bytes that break the format end that connection only.
 //  T8 A connection whose other machine cannot be reached ends, also while nothing is sent, after a time that the
-//     transport's options set (half the failure timeout). That the other process stands still is not seen here.
+//     transport's options set (half the failure timeout). That the other process stands still is not seen here,
+//     unless it leaves a full window unread for as long: then the connection may end, and is made anew.
 #pragma once
 
 #include <array>

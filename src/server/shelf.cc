@@ -354,7 +354,7 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
   part->index = index;
   part->offset = place.offset;
   part->bytes = place.bytes;
-  const std::uint32_t frame_count = facts_.placement->frame_count(place.bytes);
+  const std::size_t frame_count = facts_.placement->frame_count(place.bytes);
   part->record_bytes = record_bytes_of(frame_count, tensor.in_order);
   refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);

@@ -96,6 +96,8 @@ TEST_F(JobOfOne, wrong_calls_are_refused_with_a_reason) {
   refused(bad, "name is NULL");
   bad = good, bad.flags = 0x80;
   refused(bad, "unknown bits");
+  bad = good, bad.reserved = 1;
+  refused(bad, "reserved is 1");
   bad = good, bad.dtype = 77;
   refused(bad, "dtype");
   bad = good, bad.operation = 9;

@@ -108,16 +108,23 @@ def test_a_card_carries_its_rate_and_no_more_also_when_cards_differ():
     assert 0.5 * 2.5e6 < out_of_slow < 1.2 * 2.5e6
 
 
+def kernel_has_netem():
+    trial = ["unshare", "-n", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return subprocess.run(trial, capture_output=True).returncode == 0
+
+
 @needs_namespaces
 def test_a_delay_is_added_to_what_each_host_sends_or_the_error_names_what_the_kernel_lacks():
-    try:
-        with netlab.Lab(2, "100mbit", delay_ms=20) as lab:
-            answering = lab.start(1, python(ECHO))
-            assert answering.output.readline() == b"listening\n"
-            asking = lab.start(0, python(ASK, lab.address(1)))
-            assert float(asking.output.readline()) >= 0.040
-    except netlab.LabError as error:
-        assert "sch_netem" in str(error)
+    if not kernel_has_netem():
+        with pytest.raises(netlab.LabError, match="sch_netem"):
+            with netlab.Lab(2, "100mbit", delay_ms=20):
+                pass
+        return
+    with netlab.Lab(2, "100mbit", delay_ms=20) as lab:
+        answering = lab.start(1, python(ECHO))
+        assert answering.output.readline() == b"listening\n"
+        asking = lab.start(0, python(ASK, lab.address(1)))
+        assert float(asking.output.readline()) >= 0.040
 
 
 @needs_namespaces

@@ -65,7 +65,8 @@ struct TcpOptions {
   bool loopback_only = false;
   TimeNs connect_timeout_ns = 3 * kSecond;  // from connect() until the other side has proved itself
   TimeNs handshake_timeout_ns = 5 * kSecond;  // the same, from accepting a connection
-  // A connection ends when the other machine's kernel has acknowledged nothing for so long, or, when nothing is said,
+  // A connection ends when the other machine's kernel has acknowledged nothing for so long, or the other process has
+  // left a full window unread while more waits for it, or, when nothing is said, the other machine's kernel
   // has answered no question whether it is there (tcp(7): TCP_USER_TIMEOUT, SO_KEEPALIVE, the latter in full seconds).
   TimeNs unreachable_ns = 1500 * kMillisecond;
   TimeNs linger_ns = 1 * kSecond;      // how long a closed connection may take to send its tail
