@@ -4,8 +4,9 @@
 //
 // GB/s (1e9 bytes) counts the bytes of one array, the contribution. An addition reads two arrays and writes
 // one of them, a copy reads one and writes the other. The working set is that of both arrays together: 512
-// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Every row is made in one run, so rows of one run can be
-// compared; figures of different machines, or of a machine with other work, can not.
+// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Each row has memory of its own, and where its pages lie moves a
+// row by a tenth and more: to compare kernels with plain loops and with torch, on the same pages, run
+// `bench/run.py --only kernels`.
 #include <cstring>
 #include <string>
 #include <vector>

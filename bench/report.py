@@ -169,24 +169,7 @@ def _kernels(folder):
     path = folder / "kernels.json"
     if not path.exists():
         return ""
-    result = json.loads(path.read_text(encoding="utf-8"))
-    names = list(next(iter(result["figures"].values())))
-    lines = [
-        "## Summation kernels",
-        "",
-        "GB/s of one array (of the contribution, where it is smaller than the sum), by working set; in brackets the",
-        "share of the memory traffic that the better of plain loop and torch's `add_` reaches.",
-        f"Processor: {result['target']}; load {result['load']:.1f}.",
-        "",
-        "| | " + " | ".join(names) + " |",
-        "|---|" + "---|" * len(names),
-    ]
-    for label, one in result["figures"].items():
-        shares = kernels.ratios(one)
-        cells = [f"{rate:.1f}" + (f" ({shares[n.split('/')[0]]:.2f})" if n.endswith("/add") else "")
-                 for n, rate in one.items()]  # fmt: skip
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return kernels.table(json.loads(path.read_text(encoding="utf-8")))
 
 
 def text(folder):

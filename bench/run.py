@@ -58,7 +58,7 @@ def arguments():
 
 
 def selected(args):
-    names = {scenario.name for scenario in scenarios.ALL}
+    names = {*(scenario.name for scenario in scenarios.ALL), "kernels"}
     for name in args.only:
         if name not in names:
             sys.exit(f"run: no scenario {name!r}; there are: {', '.join(sorted(names))}")
@@ -299,6 +299,7 @@ def main():
     if args.list:
         for scenario in scenarios.ALL:
             print(f"{scenario.name:12s} {scenario.title}{'   (quick)' if scenario.quick else ''}")
+        print(f"{'kernels':12s} the summation kernels beside plain loops and torch's add_   (quick)")
         return 0
     chosen = selected(args)
     for build in args.build:
@@ -307,7 +308,7 @@ def main():
     if any(scenario.rate for scenario in chosen) and netlab.missing():
         sys.exit(f"run: {netlab.missing()}. Scenarios on loopback (10k, grow-*) need none of this: --only 10k.")
     failed = run_all(args, chosen)
-    if not args.only:
+    if not args.only or "kernels" in args.only:
         failed += kernels.run(args.build[0], args.output, commit(), not args.no_record, args.quick)
     report.plot(args.output)
     return 1 if failed else 0

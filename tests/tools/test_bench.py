@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 sys.path.insert(0, str(ROOT / "bench"))
 
+import kernels  # noqa: E402
 import limits  # noqa: E402
 import models  # noqa: E402
 import report  # noqa: E402
@@ -156,3 +157,46 @@ def test_the_report_has_a_row_for_each_group(small_run):
     assert len(rows) == 4  # the time, and what growth is about for each group
     assert "byteps FRAME_BYTES=65536" in written
     assert "tensors/s" in output
+
+
+def figures_of_kernels(**rates):
+    medians = {"plain loop": 30.0, "plain loop avx2": 50.0, "torch add_": 40.0, **rates}
+    return {row: {"median": rate, "quartiles": [rate - 1, rate + 3]} for row, rate in medians.items()}
+
+
+def test_the_bound_of_a_kernel_is_the_traffic_of_the_best_plain_loop():
+    one = figures_of_kernels(float32=50, float16=30, bfloat16=15, int8=25)
+    assert kernels.ratios(one) == pytest.approx({"float32": 1, "float16": 1, "bfloat16": 0.5, "int8": 0.5})
+    assert kernels.cell(one, "float16") == "30.0 ± 2.0 (1.00)"
+
+
+def test_a_table_of_kernels_names_the_targets_that_were_missed_and_no_others():
+    reached = figures_of_kernels(float32=48, float16=26, bfloat16=26, int8=43)
+    missed = figures_of_kernels(float32=39, float16=26, bfloat16=25, int8=43)
+    figures = {"8 MiB, 1 thread": reached, "512 MiB, 2 threads": missed}
+    written = kernels.table({"target": "avx2", "load": 0.1, "commit": "0" * 7, "figures": figures})
+    first, second = written.splitlines()[-2:]
+    assert first.startswith("| 8 MiB, 1 thread |") and first.endswith("| 50.0 ± 2.0 avx2 | 5 targets reached |")
+    assert "float32 / bytes bound 0.78, target 0.95: NOT reached; bfloat16 / bytes bound 0.83" in second
+    assert "float32 / torch 0.97, target 1.0: NOT reached" in second
+    assert "float16 /" not in second.replace("bfloat16", "") and "int8 /" not in second
+
+
+def test_kernels_and_plain_loops_take_turns_on_one_memory(monkeypatch):
+    if not (BUILD / "lib" / "libkernels_rows.so").exists():
+        pytest.skip(f"no libkernels_rows.so in {BUILD}: build with BYTEPS_BENCH=ON")
+    for name, value in (("SIZES", {"64 KiB": 64 << 10}), ("TURN_BYTES", 1e5), ("TURNS", 3)):
+        monkeypatch.setattr(kernels, name, value)
+    _, figures = kernels.measure(BUILD, quick=True)
+    (one,) = figures.values()
+    assert {"memcpy", "plain loop", *kernels.TRAFFIC} <= set(one)
+    assert all(0 < figure["median"] < 1e4 for figure in one.values())
+    assert len(list(kernels.checks(one))) == len(kernels.TRAFFIC) + ("torch add_" in one)
+
+
+def test_a_library_that_does_not_load_is_told(tmp_path, monkeypatch, capfd):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libkernels_rows.so").write_text("no library")
+    monkeypatch.setattr(kernels, "SIZES", {"64 KiB": 64 << 10})
+    assert kernels.run(tmp_path, tmp_path, "0" * 7, record=False, quick=True) == 1
+    assert "kernels_worker.py" in capfd.readouterr().err
