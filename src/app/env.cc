@@ -134,11 +134,11 @@ std::vector<Variable> flow_variables() {
        "value is used by all.",
        64, kGiB,
        [](Draft& d, std::uint64_t v) { d.config.flow.partition_bytes = (v + 63) / 64 * 64; }},
-      {"BYTEPS_FRAME_BYTES", "worker", "32768",
-       "bytes, 64 to 4 MiB; rounded up to a multiple of 64",
+      {"BYTEPS_FRAME_BYTES", "worker", "0", "bytes, 0 to 4 MiB; rounded up to a multiple of 64",
        "A part travels, is summed and answered in frames of this size. Rank 0's value is used by "
-       "all.",
-       64, kPayloadBytesMax,
+       "all. 0: 61440 for up to 8 shards of all servers together, 30720 for up to 16, 15360 for "
+       "more.",
+       0, kPayloadBytesMax,
        [](Draft& d, std::uint64_t v) { d.config.flow.frame_bytes = (v + 63) / 64 * 64; }},
       {"BYTEPS_CREDIT_BYTES", "worker", "0", "bytes, from 0 (0: finds it by itself)",
        "Bytes a worker may have sent without an answer, shared by its connections; each may have "

@@ -19,14 +19,15 @@ namespace byteps {
 struct FlowConfig {
   std::uint64_t partition_bytes =
       4'096'000;  // unit of placement and priority; multiple of 64, at least 64
-  std::uint64_t frame_bytes =
-      32 << 10;  // unit on the wire, of summation and answers; multiple of 64
+  // Unit on the wire, of summation and answers; multiple of 64. 0: as the number of shards wants it (placement.h).
+  std::uint64_t frame_bytes = 0;
   // Unanswered bytes of a worker, shared equally by its connections; 0: it finds them by itself.
   std::uint64_t credit_bytes = 0;
-  std::uint64_t credit_frames_min = 4;  // with credit_bytes: but never fewer frames than this on one connection
+  std::uint64_t credit_frames_min =
+      4;  // with credit_bytes: but never fewer frames than this on one connection
   // Of the memory that a worker and a shard on one host share, for each direction; a power of two; 0: they use TCP.
   std::uint64_t shared_ring_bytes = 1 << 20;
-  bool priority_scheduling = true;      // false: parts pass the gate in order of submission
+  bool priority_scheduling = true;  // false: parts pass the gate in order of submission
 };
 
 struct TimeoutConfig {
@@ -62,8 +63,8 @@ struct JobConfig {
   std::uint32_t wanted_server_rank = 0xffffffff;
   std::string
       advertise_host;  // own address to tell others; empty: that of the connection to the scheduler
-  std::uint64_t machine = 0;    // all processes that share a network card have the same; 0: not known
-  std::uint32_t rate_mbps = 0;  // of that card, in each direction; 0: not known
+  std::uint64_t machine = 0;  // all processes that share a network card have the same; 0: not known
+  std::uint32_t rate_mbps = 0;    // of that card, in each direction; 0: not known
   std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
 };
 
@@ -82,9 +83,9 @@ struct Config {
   TraceConfig trace;
   LogLevel log_level = LogLevel::kWarning;
   std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
-  TimeNs spin_ns = 0;  // a thread looks for more work for so long before it sleeps
-  std::uint32_t shard_count = 0;                // servers: event loops; 0 for one per two cores
-  bool deterministic = false;  // sum in order of rank, so that a run repeats bit for bit
+  TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps
+  std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per two cores
+  bool deterministic = false;     // sum in order of rank, so that a run repeats bit for bit
 };
 
 }  // namespace byteps

@@ -20,6 +20,12 @@ std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t by) {
 
 }  // namespace
 
+std::uint64_t Placement::usual_frame_bytes(std::uint32_t shard_count) {
+  constexpr std::uint64_t kMost = 60 << 10;
+  if (shard_count <= 8) return kMost;
+  return shard_count <= 16 ? kMost / 2 : kMost / 4;
+}
+
 Placement::Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,
                      std::vector<std::uint32_t> weights)
     : partition_bytes_(partition_bytes),

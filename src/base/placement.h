@@ -28,6 +28,12 @@ class Placement {
             std::vector<std::uint32_t> weights);
   static constexpr std::uint32_t kWeightMax = 1 << 16;
 
+  // The size of frames where nobody asks for another one. A frame and its head fit the 64 KiB that the kernel sends as
+  // one packet: a frame of 64 KiB goes as two, and two frames of 32 KiB cost half as much processor time again. With
+  // many shards frames are smaller, because a worker has two of them under way to each (worker/credit.h), and all its
+  // bytes under way have to fit the queues of the network.
+  static std::uint64_t usual_frame_bytes(std::uint32_t shard_count);
+
   // A part of a tensor: bytes [offset, offset + bytes) of it.
   struct Part {
     std::uint64_t offset = 0;  // multiple of 64

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/placement.h"
 #include "base/planted.h"
 #include "scheduler/phrases.h"
+#include "scheduler/shares.h"
 #include "scheduler/stall.h"
 
 namespace byteps {
@@ -186,8 +188,9 @@ Status RosterKeeper::check_join(const wire::Join& join) const {
                     " workers, whose ranks are 0 to " + std::to_string(count - 1) +
                     ": check DMLC_WORKER_ID and DMLC_NUM_WORKER");
   }
-  if (!divides_by_64(join.partition_bytes) || !divides_by_64(join.frame_bytes) ||
-      join.frame_bytes > kPayloadBytesMax) {
+  const bool frame_is_free = join.frame_bytes == 0;
+  if (!divides_by_64(join.partition_bytes) ||
+      (!frame_is_free && !divides_by_64(join.frame_bytes)) || join.frame_bytes > kPayloadBytesMax) {
     return nonsense(
         who + " has impossible sizes: parts of " + std::to_string(join.partition_bytes) +
         " and frames of " + std::to_string(join.frame_bytes) +
@@ -641,6 +644,10 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   const Seat& first = seats_.at(*roles.workers[0]);
   partition_bytes_ = first.join.partition_bytes;
   frame_bytes_ = first.join.frame_bytes;
+  if (frame_bytes_ == 0) {
+    const auto shard_count = static_cast<std::uint32_t>(shards_of(roster_for(first)).size());
+    frame_bytes_ = Placement::usual_frame_bytes(shard_count);
+  }
   const std::size_t roster_bytes = wire::encode(roster_for(first)).size();
   if (roster_bytes > kPayloadBytesMax) {
     return fail_job({Code::kUnsupported, "the job is too large: its roster has " +

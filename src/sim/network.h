@@ -77,8 +77,7 @@ struct SimNetworkOptions {
       describe;  // a message in words, for the trace; empty: leave it out
   // To see that a broken network is found: may change a payload just before it is given out; false: the message is not
   // given out at all.
-  using Tamper =
-      std::function<bool(std::span<const std::byte> header, std::span<std::byte> payload)>;
+  using Tamper = std::function<bool(const Event& event, std::span<std::byte> payload)>;
   Tamper tamper;
 };
 

@@ -211,7 +211,7 @@ bool SimTransport::give_received(Peer& peer, PeerId id, Ready& ready, Event& eve
 bool SimTransport::tamper(const Event& event) {
   // Landing or view: this transport has just written it.
   std::byte* const first = const_cast<std::byte*>(event.payload.data());
-  return network_.options_.tamper(event.header, {first, event.payload.size()});
+  return network_.options_.tamper(event, {first, event.payload.size()});
 }
 
 // ---- questions

@@ -20,7 +20,7 @@ namespace byteps {
 
 class Credit {
  public:
-  static constexpr TimeNs kHorizonNs = 6 * kMillisecond;
+  static constexpr TimeNs kHorizonNs = 4 * kMillisecond;
   static constexpr TimeNs kWindowMinNs = kMillisecond;
   static constexpr std::size_t kWindows = 8;
 

@@ -49,7 +49,7 @@ WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
       rank_(job_of_one_ ? 0 : config.job.rank),
       size_(job_of_one_ ? 1 : config.job.worker_count),
       server_count_(job_of_one_ ? 0 : config.job.server_count),
-      alone_(Placement(config.flow.partition_bytes, config.flow.frame_bytes, {1})) {
+      alone_(Placement(config.flow.partition_bytes, config.flow.partition_bytes, {1})) {
   if (!job_of_one_) state_ = Status(Code::kAgain, "the job is not complete yet");
 }
 

@@ -16,12 +16,10 @@ namespace {
 constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: shards repeat Wanted
 constexpr std::size_t kForgetsKept = 256;       // per shard, for the next connection
 constexpr std::size_t kNamesInNotice = 5;
-// A wanted part needs no credit for so many frames at a time. Each has its own, so that none waits for another; and not
-// all of its frames go at once, or every part that is a little late would fill the queues on the way.
-constexpr std::uint32_t kWantedFramesMax = 4;
-// Of all connections of a worker together, where it finds its credit by itself. The first is what it begins with: with
-// cards of 500 Mbit/s it fits into queues of 10 ms, whatever the number of servers.
-constexpr std::uint64_t kCreditLeast = 512 << 10;
+// Of one connection, where it finds its credit by itself, and what it begins with: while a frame is summed the next one
+// is on its way.
+constexpr std::uint64_t kCreditLeastFrames = 2;
+// Of all connections of a worker together.
 constexpr std::uint64_t kCreditMost = 4 << 20;
 
 Credit credit_of_connection(const PipelineConfig& config) {
@@ -32,13 +30,12 @@ Credit credit_of_connection(const PipelineConfig& config) {
         std::max(config.credit_frames_min * frame, config.credit_bytes / shard_count);
     return {fixed, fixed};
   }
-  const std::uint64_t least = std::clamp(kCreditLeast / shard_count, frame, 2 * frame);
-  return {least, std::max(4 * frame, kCreditMost / shard_count)};
+  return {kCreditLeastFrames * frame, std::max(4 * frame, kCreditMost / shard_count)};
 }
 
-// Of those of this connection. A little too few after a connection was lost.
-std::uint32_t unanswered_frames(const PartState& part) {
-  return part.next_frame > part.answered_frames ? part.next_frame - part.answered_frames : 0;
+// On this connection. Also false for some that have, after a connection was lost.
+bool has_unanswered(const PartState& part) {
+  return part.next_frame > part.answered_frames;
 }
 
 std::uint64_t item_of(TensorIndex tensor, std::uint32_t part) {
@@ -190,11 +187,11 @@ void Pipeline::advance(Tensor& tensor, std::uint32_t part) {
   state.ticket = Gate::kNoTicket;
 }
 
-// A wanted part goes first and without credit, unless enough of it is on the way already.
+// A wanted part goes first and without credit, a frame at a time: the first frame that the shard misses is either on its
+// way or the next to go. All of them at once would fill the queues on the way, and so make more parts late.
 void Pipeline::favour_wanted(const Tensor& tensor, const PartState& part) {
   if (part.ticket == Gate::kNoTicket || part.wanted_rounds <= tensor.round.value) return;
-  shards_[part.shard.value].gate.set_wanted(part.ticket,
-                                            unanswered_frames(part) < kWantedFramesMax);
+  shards_[part.shard.value].gate.set_wanted(part.ticket, !has_unanswered(part));
 }
 
 // Nothing more of the active operation is sent, and what is unanswered no longer counts.
@@ -429,9 +426,7 @@ void Pipeline::on_wanted(ShardIndex shard, const wire::Header& header) {
   PartState& state = tensor.parts[header.part.value];
   if (state.shard != shard) return;
   state.wanted_rounds = std::max(state.wanted_rounds, header.round.value + 1);
-  if (state.ticket != Gate::kNoTicket && state.wanted_rounds > tensor.round.value) {
-    shards_[shard.value].gate.want(state.ticket);
-  }
+  favour_wanted(tensor, state);
 }
 
 void Pipeline::on_missing(ShardIndex shard, const wire::Header& header, std::string whom) {

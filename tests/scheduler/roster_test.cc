@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/placement.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/table.h"
@@ -76,6 +77,23 @@ TEST(Roster, carries_the_partition_and_frame_size_of_rank_0) {
   const PeerId server = table.join(server_join("gamma:12", 4000));
   EXPECT_EQ(table.roster_to(server).partition_bytes, 6400U);
   EXPECT_EQ(table.roster_to(server).frame_bytes, 640U);
+}
+
+TEST(Roster, finds_the_frame_size_by_the_number_of_shards_when_rank_0_does_not_say_it) {
+  for (const std::uint32_t shard_count : {1, 9}) {
+    Table table;
+    wire::Join zero = worker_join(0, "alpha:10");
+    zero.frame_bytes = 0;
+    table.join(zero);
+    table.join(worker_join(1, "beta:11"));
+    wire::Join server = server_join("gamma:12", 4000);
+    server.endpoints.clear();
+    for (std::uint32_t i = 0; i < shard_count; ++i) {
+      server.endpoints.push_back({"10.0.0.1", static_cast<std::uint16_t>(4000 + i)});
+    }
+    const PeerId peer = table.join(server);
+    EXPECT_EQ(table.roster_to(peer).frame_bytes, Placement::usual_frame_bytes(shard_count));
+  }
 }
 
 TEST(Roster, believes_workers_rather_than_its_own_settings_about_the_size_of_the_job) {

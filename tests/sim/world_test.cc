@@ -158,8 +158,8 @@ Findings break_worlds(std::uint64_t worlds, Invariant expected, const MakeTamper
 
 TEST(World, a_payload_changed_on_the_way_breaks_a_result) {
   const Findings findings = break_worlds(40, Invariant::kExactResult, [] {
-    return [count = 0](std::span<const std::byte> header, std::span<std::byte> payload) mutable {
-      if (kind_of(header) == wire::Kind::kAnswer && !payload.empty() && ++count == 3) {
+    return [count = 0](const Event& event, std::span<std::byte> payload) mutable {
+      if (kind_of(event.header) == wire::Kind::kAnswer && !payload.empty() && ++count == 3) {
         payload.back() ^= std::byte{1};
       }
       return true;
@@ -172,8 +172,8 @@ TEST(World, a_payload_changed_on_the_way_breaks_a_result) {
 TEST(World, an_answer_that_never_comes_stops_progress) {
   const Findings findings = break_worlds(10, Invariant::kProgress, [] {
     // The connection stays up, which no transport may do (T3), so nobody asks again.
-    return [count = 0](std::span<const std::byte> header, std::span<std::byte>) mutable {
-      return kind_of(header) != wire::Kind::kAnswer || ++count % 10 != 0;
+    return [count = 0](const Event& event, std::span<std::byte>) mutable {
+      return kind_of(event.header) != wire::Kind::kAnswer || ++count % 10 != 0;
     };
   });
   EXPECT_GT(findings.found, 4U);
@@ -185,9 +185,11 @@ TEST(World, a_write_into_memory_that_was_given_back_is_found) {
 #endif
   const Findings findings = break_worlds(40, Invariant::kMemoryIsFree, [] {
     // A landing is written once more, long after its payload had arrived.
-    return [landings = std::vector<std::span<std::byte>>()](std::span<const std::byte> header,
+    return [landings = std::vector<std::span<std::byte>>()](const Event& event,
                                                             std::span<std::byte> payload) mutable {
-      if (kind_of(header) != wire::Kind::kAnswer || payload.empty()) return true;
+      if (kind_of(event.header) != wire::Kind::kAnswer || !event.landed || payload.empty()) {
+        return true;
+      }
       landings.push_back(payload);
       if (landings.size() > 30) landings[landings.size() - 30].front() ^= std::byte{0x10};
       return true;
@@ -198,8 +200,8 @@ TEST(World, a_write_into_memory_that_was_given_back_is_found) {
 
 TEST(World, a_tensor_nobody_else_submits_is_named_by_who_waits) {
   WorldOptions options = of_seed(3);
-  options.tamper = [](std::span<const std::byte> header, std::span<std::byte>) {
-    return kind_of(header) != wire::Kind::kAnswer;
+  options.tamper = [](const Event& event, std::span<std::byte>) {
+    return kind_of(event.header) != wire::Kind::kAnswer;
   };
   options.trace_events = 10;
   const WorldResult result = run_world(options);

@@ -60,7 +60,8 @@ TEST(Credit, becomes_the_rate_times_the_horizon_whatever_the_rate) {
     Credit credit(kFrame, kMost);
     Line line(bytes_per_ms, 200 * kMicrosecond);
     line.run(credit, 200 * kMillisecond);
-    const double expected = static_cast<double>(bytes_per_ms) * 6;
+    constexpr double kHorizonMs = static_cast<double>(Credit::kHorizonNs) / kMillisecond;
+    const double expected = static_cast<double>(bytes_per_ms) * kHorizonMs;
     EXPECT_NEAR(static_cast<double>(credit.bytes()), expected, 0.1 * expected) << bytes_per_ms;
   }
 }
@@ -99,7 +100,8 @@ TEST(Credit, follows_a_line_that_became_slower) {
   line.run(credit, 100 * kMillisecond);
   line.set_rate(62'500);
   line.run(credit, 300 * kMillisecond);
-  EXPECT_NEAR(static_cast<double>(credit.bytes()), 375'000, 40'000);
+  EXPECT_NEAR(static_cast<double>(credit.bytes()), 62'500.0 * Credit::kHorizonNs / kMillisecond,
+              27'000);
 }
 
 TEST(Credit, does_not_change_while_the_sender_has_nothing_to_send) {

@@ -284,6 +284,38 @@ TEST_F(PipelineTest, wanted_part_goes_in_spite_of_spent_credit) {
   expect_quiet(cluster, 2, 1);
 }
 
+TEST_F(PipelineTest,
+       a_wanted_part_has_one_frame_on_its_way_beyond_its_credit_however_often_it_is_wanted) {
+  Cluster cluster({.workers = 2,
+                   .shards = 1,
+                   .partition_bytes = 6400,
+                   .credit_bytes = 1,
+                   .credit_frames_min = 1},
+                  1);
+  cluster.all_up();
+  Numbers x0(64), y1(8), x1(64);  // x: eight frames
+  submit(cluster, 0, call(1, "x", x0, x0));
+  submit(cluster, 1, call(1, "y", y1, y1));
+  cluster.run_until_quiet();
+  submit(cluster, 1, call(2, "x", x1, x1));  // behind y, which nobody else submits
+  const auto pushed = [&] { return cluster.worker(1).counters().pushed_bytes; };
+  const std::uint64_t y_bytes = pushed();
+  cluster.want(0);
+  while (cluster.deliver_to_worker(1, 0)) {
+  }
+  while (cluster.take_frame(1, 0)) {
+  }
+  EXPECT_EQ(pushed(), y_bytes + 64) << "one frame";
+  cluster.want(0);
+  while (cluster.deliver_to_worker(1, 0)) {
+  }
+  while (cluster.take_frame(1, 0)) {
+  }
+  EXPECT_EQ(pushed(), y_bytes + 64) << "it is on its way, not answered";
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 1, 2).is_ok()) << "each answer lets the next one go";
+}
+
 TEST_F(PipelineTest, wanted_before_submitted_counts_when_it_is_submitted) {
   Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
   cluster.all_up();
