@@ -255,7 +255,8 @@ class Copies(Group):
         self._program = build / "bin" / "socket_worker"
 
     def start(self, lab, scenario):
-        self.workers = [lab.start(host, [self._program, "copier", scenario.size]) for host in range(2)]
+        copier = [self._program, "copier", scenario.size]
+        self.workers = [lab.start(host, [*core, *copier]) for host, core in enumerate(pinned(scenario))]
 
 
 class Rank:

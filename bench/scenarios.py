@@ -157,8 +157,10 @@ def _growth():
 
 def _shared_memory():
     section = "Worker and server on one host"
-    title = "64 MiB, one worker, one server, shared memory"
-    yield Scenario("shm", section, title, 1, 1, rate=None, variants=TCP_TOO, rivals=("copies",), quick=True)
+    title = "64 MiB, one worker, one server, shared memory, a core for each"
+    options = {"rate": None, "variants": TCP_TOO, "rivals": ("copies",)}
+    yield Scenario("shm", section, title, 1, 1, cores=("0", "1"), quick=True, **options)
+    yield Scenario("shm-free", section, title.replace("a core for each", "not pinned"), 1, 1, **options)
 
 
 def _processors():

@@ -107,6 +107,10 @@ class Transport {
   // taken, try after the next kSent of this peer. kDisconnected: no such peer, or not up; nothing was taken.
   virtual Status send(PeerId peer, const Outgoing& message) = 0;
 
+  // How many bytes are at most on the way to this peer, and as many back, where the way is memory whose size is known:
+  // more that is sent and not answered would only wait. It may become known while the connection is up. 0: not known.
+  virtual std::size_t capacity_bytes(PeerId /*peer*/) const { return 0; }
+
   // Promises `destination` for payloads from `peer` that name `tag` (never kNoLanding). Payloads that would leave
   // it, or name an unknown tag, arrive as a view instead. The same tag may be promised to several peers.
   virtual void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) = 0;

@@ -55,6 +55,7 @@ class Gate {
     return false;
   }
 
+  void set_capacity(std::uint64_t bytes) { credit_.set_capacity(bytes); }  // of the way, credit.h
   void on_sent(std::uint64_t cost_bytes) { unanswered_bytes_ += cost_bytes; }
   void on_answered(std::uint64_t cost_bytes, TimeNs now);
   // The connection has ended: nothing is on the way any more. What waits here stays.

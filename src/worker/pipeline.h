@@ -107,6 +107,10 @@ class Pipeline {
   // have come back already (T4); what it had not answered is sent again at the next up.
   void on_shard_up(ShardIndex shard);
   void on_shard_down(ShardIndex shard);
+  // What fits on the way to this shard, Transport::capacity_bytes().
+  void set_capacity(ShardIndex shard, std::uint64_t bytes) {
+    shards_[shard.value].gate.set_capacity(bytes);
+  }
 
   // An answer came. `landed`: payload is the part of the landing that was written, otherwise it is
   // copied from there. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks

@@ -465,6 +465,10 @@ std::size_t Worker::send_frames() {
   std::size_t sent_count = 0;
   std::uint32_t idle_count = 0;
   const std::uint32_t link_count = static_cast<std::uint32_t>(links_.size());
+  for (std::uint32_t shard = 0; shard < link_count; ++shard) {
+    if (!links_[shard].up) continue;
+    pipeline_->set_capacity(ShardIndex(shard), transport_.capacity_bytes(*links_[shard].peer));
+  }
   while (idle_count < link_count && sent_count < kFramesPerTurn) {
     const bool sent = send_next(next_link_);
     if (++next_link_ == link_count) next_link_ = 0;

@@ -103,6 +103,19 @@ TEST(SharedMemory, two_ends_on_one_host_use_it_and_say_so) {
   EXPECT_NE(pair.server.log().find("goes on through shared memory"), std::string::npos);
 }
 
+TEST(SharedMemory, what_the_way_holds_is_told_from_when_it_is_used_until_its_end) {
+  Pair pair;
+  pair.settle();
+  EXPECT_EQ(pair.client.transport().capacity_bytes(pair.out), kRingBytes);
+  EXPECT_EQ(pair.server.transport().capacity_bytes(pair.in), kRingBytes);
+  pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});
+  EXPECT_EQ(pair.client.transport().capacity_bytes(pair.out), 0U);
+  EXPECT_EQ(pair.client.transport().capacity_bytes(PeerId(77)), 0U) << "nobody";
+  Pair over_tcp(loopback_options(), TcpOptions());
+  over_tcp.settle();
+  EXPECT_EQ(over_tcp.client.transport().capacity_bytes(over_tcp.out), 0U);
+}
+
 TEST(SharedMemory, messages_before_and_behind_the_switch_keep_their_order) {
   Pair pair;
   std::vector<Bytes> payloads;

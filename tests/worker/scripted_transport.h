@@ -34,6 +34,7 @@ class ScriptedTransport final : public Transport {
   std::vector<std::pair<PeerId, Status>> closed;
   bool hold_payloads = false;  // kSent waits until give_back() or the end of the connection
   bool full = false;           // send() says kAgain
+  std::size_t capacity = 0;    // of the way to each peer
   std::map<std::string, Hello> answers;  // who is at which endpoint
 
   // The newest attempt at this place.
@@ -97,6 +98,7 @@ class ScriptedTransport final : public Transport {
     attempts.push_back({PeerId(++last_peer_), to, self});
     return attempts.back().peer;
   }
+  std::size_t capacity_bytes(PeerId) const override { return capacity; }
   Status send(PeerId peer, const Outgoing& message) override {
     if (!up_.contains(peer)) return {Code::kDisconnected, "no such connection"};
     if (full) return {Code::kAgain, "full"};

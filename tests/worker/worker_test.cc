@@ -2,6 +2,7 @@
 // clock.
 #include "worker/worker.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -223,6 +224,22 @@ TEST_F(WorkerTest, a_full_connection_is_asked_again_when_something_of_it_was_sen
   answer_all();
   EXPECT_TRUE(result(first).is_ok());
   EXPECT_TRUE(result(second).is_ok());
+}
+
+TEST_F(WorkerTest, where_the_way_is_memory_as_much_is_under_way_as_it_holds) {
+  join();
+  std::vector<float> values(1024);  // 32 frames for each shard
+  const auto pushes = [&] {
+    return std::count_if(transport_.sent.begin(), transport_.sent.end(),
+                         [](const auto& each) { return each.header.kind == Kind::kPush; });
+  };
+  const HandleId handle = submit("w", values);
+  EXPECT_EQ(pushes(), 2 * 2) << "a network: the credit to begin with";
+  transport_.capacity = 10 * (64 + wire::kHeaderBytes);
+  turn();
+  EXPECT_EQ(pushes(), 2 * 10) << "it has become known meanwhile";
+  while (pushes() > 0) answer_all();
+  EXPECT_TRUE(result(handle).is_ok());
 }
 
 TEST_F(WorkerTest, a_lost_shard_is_reached_again_and_gets_what_it_has_not_answered) {

@@ -42,6 +42,12 @@ std::uint64_t TcpTransport::shared_bytes() const {
   return bytes;
 }
 
+std::size_t TcpTransport::capacity_bytes(PeerId peer) const {
+  const Connection* const connection = find(peer);
+  const bool shares = connection != nullptr && connection->link && connection->link->reads();
+  return shares ? connection->link->ring_bytes() : 0;
+}
+
 // ---- what is said
 
 void TcpTransport::say_aside(Connection& connection, std::uint8_t kind,

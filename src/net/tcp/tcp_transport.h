@@ -107,6 +107,7 @@ class TcpTransport final : public Transport, public Waiter {
   // start-up. A name that is not known ends in kDown, so that callers can try again.
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
   Status send(PeerId peer, const Outgoing& message) override;
+  std::size_t capacity_bytes(PeerId peer) const override;
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
   void withdraw(PeerId peer, LandingTag tag) override;
   std::size_t poll(TimeNs now, std::span<Event> events) override;
