@@ -2,7 +2,7 @@
 // No exception leaves it; a forked child's copy of a job is inert.
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -10,10 +10,9 @@
 #include <span>
 #include <string>
 
-#include <unistd.h>
-
 #include "app/env.h"
 #include "app/flight_file.h"
+#include "app/fork_mark.h"
 #include "app/process.h"
 #include "app/timeline_file.h"
 #include "base/shape.h"
@@ -29,8 +28,7 @@ using byteps::Status;
 struct byteps_job {
   byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport,
              std::unique_ptr<byteps::FlightFile> flight_file)
-      : owner(getpid()),
-        config(std::move(job_config)),
+      : config(std::move(job_config)),
         flight(std::move(flight_file)),
         timeline(config.job.scheduler_host.empty()
                      ? nullptr
@@ -45,7 +43,7 @@ struct byteps_job {
     runner.emplace("byteps-worker", *worker, *transport, clock, config.spin_ns);
   }
 
-  const pid_t owner;
+  const byteps::ForkMark mark;
   const byteps::Config config;
   const std::unique_ptr<byteps::FlightFile> flight;
   const std::unique_ptr<byteps::TimelineFile> timeline;  // null: none is recorded
@@ -69,7 +67,10 @@ static_assert(byteps::Shape::kDimensionsMax == BYTEPS_DIMENSIONS_MAX);
 int report(const Status& status, byteps_error* error) {
   if (error != nullptr) {
     error->code = static_cast<int32_t>(status.code());
-    std::snprintf(error->message, sizeof error->message, "%s", status.message().c_str());
+    const std::string& message = status.message();
+    const std::size_t bytes = std::min(message.size(), sizeof error->message - 1);
+    std::memcpy(error->message, message.data(), bytes);
+    error->message[bytes] = '\0';
   }
   return static_cast<int>(status.code());
 }
@@ -100,7 +101,7 @@ int guarded(byteps_error* error, Body&& body) {
 template <typename Job, typename Body>
 int with_job(Job* job, byteps_error* error, Body&& body) {
   if (job == nullptr) return report(no_job(), error);
-  if (job->owner != getpid()) return report(forked(), error);
+  if (job->mark.is_forked()) return report(forked(), error);
   return guarded(error, std::forward<Body>(body));
 }
 
@@ -249,7 +250,7 @@ int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle
 }
 
 int byteps_poll(byteps_job* job, byteps_handle handle) {
-  if (job == nullptr || job->owner != getpid()) return -1;
+  if (job == nullptr || job->mark.is_forked()) return -1;
   const byteps::Result<bool> finished = job->door.poll(byteps::HandleId(handle));
   if (!finished.is_ok()) return -1;
   return finished.value() ? 1 : 0;

@@ -2,14 +2,6 @@
 
 namespace byteps {
 
-std::uint64_t stable_mix(std::uint64_t number) {
-  number ^= number >> 30;
-  number *= 0xbf58476d1ce4e5b9ULL;
-  number ^= number >> 27;
-  number *= 0x94d049bb133111ebULL;
-  return number ^ (number >> 31);
-}
-
 std::uint64_t stable_hash(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const char c : text) {

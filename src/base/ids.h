@@ -61,7 +61,13 @@ using PeerId = Id<PeerTag, std::uint32_t>;  // one connection of one Transport; 
 // The same on every machine and in every version: it is part of the protocol.
 std::uint64_t stable_hash(std::string_view text);
 // Mixes one number into well-spread bits (the finaliser of splitmix64).
-std::uint64_t stable_mix(std::uint64_t number);
+inline std::uint64_t stable_mix(std::uint64_t number) {
+  number ^= number >> 30;
+  number *= 0xbf58476d1ce4e5b9ULL;
+  number ^= number >> 27;
+  number *= 0x94d049bb133111ebULL;
+  return number ^ (number >> 31);
+}
 
 inline Key key_of(std::string_view tensor_name) {
   return Key(stable_hash(tensor_name));

@@ -275,8 +275,7 @@ void Shelf::drop_parts(Tensor& tensor) {
   for (const auto& [index, part] : tensor.parts) {
     incomplete_frame_count_ -= part->incomplete_count;
     record_bytes_ -= part->record_bytes;
-    // Not there when make_part() ran out of memory.
-    if (parts_.find(tensor.key, index) != nullptr) parts_.erase(tensor.key, index);
+    parts_.erase({tensor.key, index});  // not there when make_part() ran out of memory
   }
   tensor.parts.clear();
 }
@@ -285,11 +284,9 @@ void Shelf::drop_parts(Tensor& tensor) {
 
 void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now, ShelfOutput& out) {
-  Part* part = parts_.find(header.key, header.part);
-  if (part == nullptr) {
-    part = open_part(from, header, out);
-    if (part == nullptr) return;
-  }
+  Part* const* const known = parts_.find({header.key, header.part});
+  Part* const part = known != nullptr ? *known : open_part(from, header, out);
+  if (part == nullptr) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size());
   if (flaw != nullptr) {
     std::ostringstream text;
@@ -371,7 +368,7 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
   }
   Part& made = *(tensor.parts[index] = std::move(part));
   record_bytes_ += made.record_bytes;
-  parts_.insert(tensor.key, index, &made);
+  parts_.insert({tensor.key, index}, &made);
   return made;
 }
 
@@ -564,10 +561,10 @@ void Shelf::tick(TimeNs now, ShelfOutput& out) {
     std::pop_heap(alarms_.begin(), alarms_.end(), kLater);
     const Alarm alarm = alarms_.back();
     alarms_.pop_back();
-    Part* part = parts_.find(alarm.key, alarm.part);
-    if (part == nullptr || part->alarm_number != alarm.number) continue;
-    part->alarm_due_ns = kNever;
-    if (part->incomplete_count > 0) ring(*part, now, out);
+    Part* const* const part = parts_.find({alarm.key, alarm.part});
+    if (part == nullptr || (*part)->alarm_number != alarm.number) continue;
+    (*part)->alarm_due_ns = kNever;
+    if ((*part)->incomplete_count > 0) ring(**part, now, out);
   }
 }
 

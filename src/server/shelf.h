@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/flat_map.h"
 #include "base/ids.h"
 #include "base/placement.h"
 #include "base/status.h"
@@ -45,7 +46,6 @@
 #include "base/timeline.h"
 #include "kernels/kernels.h"
 #include "net/wire.h"
-#include "server/part_map.h"
 
 namespace byteps {
 
@@ -171,6 +171,16 @@ class Shelf {
   struct Tensor;
   struct Frame;
   struct Part;
+  struct PartName {
+    Key key;
+    PartIndex part;
+    bool operator==(const PartName&) const = default;
+  };
+  struct PartHome {  // keys are hashes already; parts of one key follow each other
+    std::size_t operator()(const PartName& name) const {
+      return static_cast<std::size_t>(stable_mix(name.key.value + name.part.value));
+    }
+  };
   // "Look at this part then." It counts only if it is the one that the part's record names; the
   // part may be forgotten by then, or have a newer alarm.
   struct Alarm {
@@ -227,7 +237,8 @@ class Shelf {
   std::uint64_t frame_bytes_ = 0;  // of the placement
   std::size_t bit_words_ = 0;      // 64-bit words for one bit per worker
   std::map<Key, std::unique_ptr<Tensor>> tensors_;
-  PartMap<Part> parts_;                 // every part of every tensor, for the one look-up per frame
+  FlatMap<PartName, Part*, PartHome>
+      parts_;                           // every part of every tensor, for the one look-up per frame
   std::vector<Alarm> alarms_;           // a heap, earliest first
   std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
   std::uint64_t alarms_set_ = 0;

@@ -20,71 +20,87 @@ Result<HandleId> Handles::create() {
   }
   const HandleId handle(++last_handle_);
   const ThreadId self = this_thread();
-  slots_[handle.value].creator = self;
+  slots_.insert(static_cast<std::uint64_t>(handle.value), Slot{.creator = self, .result = {}});
   ++pending_count_;
-  if (callers_.size() < kCallersMax || callers_.contains(self)) {
-    Caller& caller = callers_[self];
-    caller.creates = true;
-    caller.waits_for = HandleId();
-    if (caller.heir == ThreadId()) caller.heir = self;
-  } else {
-    too_many_callers_ = true;
-  }
+  note_creator(self);
   return handle;
 }
 
+void Handles::note_creator(ThreadId self) {
+  if (callers_.size() >= kCallersMax && !callers_.contains(self)) {
+    too_many_callers_ = true;
+    return;
+  }
+  Caller& caller = callers_[self];
+  caller.creates = true;
+  caller.waits_for = HandleId();
+  if (caller.heir == ThreadId()) caller.heir = self;
+}
+
 void Handles::complete(HandleId handle, Status result) {
+  Completion one{handle, std::move(result)};
+  complete({&one, 1});
+}
+
+void Handles::complete(std::span<Completion> completions) {
   bool waited_for = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = slots_.find(handle.value);
-    CHECK(found != slots_.end()) << handle << " is unknown";
-    CHECK(!found->second.finished) << handle << " was completed before";
-    found->second.finished = true;
-    found->second.result = std::move(result);
-    waited_for = found->second.waiters > 0;
-    --pending_count_;
+    for (Completion& each : completions) {
+      if (finish(each.handle, std::move(each.result))) waited_for = true;
+    }
   }
   if (waited_for) finished_.notify_all();
 }
 
+// Whether somebody waits for it.
+bool Handles::finish(HandleId handle, Status&& result) {
+  Slot* const slot = find(handle);
+  CHECK(slot != nullptr) << handle << " is unknown";
+  CHECK(!slot->finished) << handle << " was completed before";
+  slot->finished = true;
+  slot->result = std::move(result);
+  --pending_count_;
+  return slot->waiters > 0;
+}
+
 void Handles::discard(HandleId handle) {
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(handle.value);
-  CHECK(found != slots_.end() && !found->second.finished) << handle << " is not pending";
-  slots_.erase(found);
+  const Slot* const slot = find(handle);
+  CHECK(slot != nullptr && !slot->finished) << handle << " is not pending";
+  slots_.erase(static_cast<std::uint64_t>(handle.value));
   --pending_count_;
 }
 
 Result<bool> Handles::poll(HandleId handle) const {
   const std::lock_guard lock(mutex_);
-  const auto found = slots_.find(handle.value);
-  if (found == slots_.end()) return unknown(handle);
-  return found->second.finished;
+  const Slot* const slot = find(handle);
+  if (slot == nullptr) return unknown(handle);
+  return slot->finished;
 }
 
 Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
   // Longer than any process lives, and far from where the library's clock arithmetic overflows.
   constexpr TimeNs kLongNs = TimeNs{3600} * 24 * 365 * kSecond;
   std::unique_lock lock(mutex_);
-  auto found = slots_.find(handle.value);
-  if (found == slots_.end()) return unknown(handle);
-  if (!found->second.finished && timeout_ns != 0) {
-    ++found->second.waiters;
-    begin_wait(found->second, handle);
+  Slot* slot = find(handle);
+  if (slot == nullptr) return unknown(handle);
+  if (!slot->finished && timeout_ns != 0) {
+    ++slot->waiters;
+    begin_wait(*slot, handle);
     const auto ready = [&] {
-      found = slots_.find(handle.value);
-      return found == slots_.end() || found->second.finished;
+      slot = find(handle);  // others come and go meanwhile
+      return slot == nullptr || slot->finished;
     };
     const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
     finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns), ready);
-    end_wait(found == slots_.end() || found->second.finished);
-    if (found == slots_.end()) return unknown(handle);
-    --found->second.waiters;
+    end_wait(slot == nullptr || slot->finished);
+    if (slot == nullptr) return unknown(handle);
+    --slot->waiters;
   }
-  if (!found->second.finished) return {Code::kAgain, "not finished yet"};
-  Status result = std::move(found->second.result);
-  slots_.erase(found);
+  if (!slot->finished) return {Code::kAgain, "not finished yet"};
+  Status result = std::move(slot->result);
+  slots_.erase(static_cast<std::uint64_t>(handle.value));
   return result;
 }
 
@@ -117,9 +133,8 @@ std::vector<HandleId> Handles::blocked_on() {
   for (const auto& [id, caller] : callers_) {
     if (!caller.creates) continue;
     const auto waiter = callers_.find(caller.heir);
-    const auto slot =
-        waiter == callers_.end() ? slots_.end() : slots_.find(waiter->second.waits_for.value);
-    all = all && slot != slots_.end() && !slot->second.finished &&
+    const Slot* const slot = waiter == callers_.end() ? nullptr : find(waiter->second.waits_for);
+    all = all && slot != nullptr && !slot->finished &&
           (waiter->second.inside > 0 || waiter->second.waited);
     if (!all) break;
     handles.push_back(waiter->second.waits_for);

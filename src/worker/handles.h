@@ -3,7 +3,8 @@
 //
 //   created --complete()--> finished --wait()--> used up (unknown from then on)
 //
-// A handle is completed exactly once (a second time is a bug of ours, and checked).
+// A handle is completed exactly once (a second time is a bug of ours, and checked). Those that end at the same time are
+// completed together: who waits wakes up once and finds them all.
 //
 // Handles also know when all callers are blocked (blocked_on): that nobody is left who could submit
 // something is half of the proof that a job stalls (docs/protocol.md, Stalls).
@@ -14,9 +15,10 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
+#include "base/flat_map.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
@@ -40,6 +42,12 @@ class Handles {
 
   // The operation has ended; whoever waits for it is woken.
   void complete(HandleId handle, Status result);
+  struct Completion {
+    HandleId handle;
+    Status result;
+  };
+  // The same for many. Their results are taken.
+  void complete(std::span<Completion> completions);
 
   // Takes back a handle that was created but never given away.
   void discard(HandleId handle);
@@ -68,6 +76,7 @@ class Handles {
     std::uint32_t waiters = 0;
     Status result;
   };
+  using Slots = FlatMap<std::uint64_t, Slot, CountedHome>;
   // A thread that creates handles or waits for them.
   struct Caller {
     bool creates = false;
@@ -78,12 +87,18 @@ class Handles {
   };
   static constexpr std::size_t kCallersMax = 4096;  // more are not followed, and nothing is proven
   static Status unknown(HandleId handle);
+  void note_creator(ThreadId self);
+  Slot* find(HandleId handle) { return slots_.find(static_cast<std::uint64_t>(handle.value)); }
+  const Slot* find(HandleId handle) const {
+    return slots_.find(static_cast<std::uint64_t>(handle.value));
+  }
+  bool finish(HandleId handle, Status&& result);
   void begin_wait(const Slot& slot, HandleId handle);
   void end_wait(bool finished);
 
   mutable std::mutex mutex_;  // guards all that follows
   std::condition_variable finished_;
-  std::unordered_map<std::int64_t, Slot> slots_;  // never iterated
+  Slots slots_;  // by the handle's number
   std::int64_t last_handle_ = 0;
   std::size_t pending_count_ = 0;
   std::map<ThreadId, Caller> callers_;

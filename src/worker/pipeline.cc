@@ -132,7 +132,7 @@ void Pipeline::start(TensorIndex index) {
   Tensor& tensor = tensors_[index];
   Op& op = ops_[tensor.active];
   op.state = OpState::kActive;
-  op.tag = ++last_tag_;
+  op.tag = ++tag_count_ << kTagOpBits | tensor.active;
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
   apply_wanted_early(tensor);
@@ -360,10 +360,20 @@ void Pipeline::on_shard_down(ShardIndex index) {
 
 // ---- messages from shards
 
+// By the landing, if it is that of an operation which is under way; a repeated answer names none.
+TensorIndex Pipeline::tensor_of(const wire::Header& answer) const {
+  const std::uint64_t op = answer.landing & ((std::uint64_t{1} << kTagOpBits) - 1);
+  if (answer.landing != kNoLanding && op < ops_.size() && ops_[op].tag == answer.landing) {
+    const TensorIndex index = ops_[op].tensor;
+    if (tensors_[index].key == answer.key) return index;
+  }
+  return tensors_.find(answer.key);
+}
+
 Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
                            std::span<const std::byte> payload, bool landed) {
   if (header.epoch != config_.epoch) return Status::ok();
-  const TensorIndex index = tensors_.find(header.key);
+  const TensorIndex index = tensor_of(header);
   if (index == kNoTensor) return Status::ok();
   Tensor& tensor = tensors_[index];
   if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) return Status::ok();

@@ -197,6 +197,11 @@ class Pipeline {
   };
   enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget };
 
+  // The low bits of a landing tag are its operation's place in ops_, so that the answers that repeat it need no search;
+  // the others count up, so that none comes twice.
+  static constexpr int kTagOpBits = 24;
+  static_assert(Handles::kHandlesMax <= std::size_t{1} << kTagOpBits);
+  TensorIndex tensor_of(const wire::Header& answer) const;
   OpIndex new_op(const PipelineCall& call, TensorIndex tensor, TimeNs now);
   void end_op(OpIndex index, const Status& status);
   void complete(HandleId handle, const TensorSpec& spec, const Status& status);
@@ -241,7 +246,7 @@ class Pipeline {
   OpIndex newest_ = kNoOp;
   std::size_t pending_operations_ = 0;
   std::uint64_t last_submission_ = 0;
-  LandingTag last_tag_ = kNoLanding;
+  std::uint64_t tag_count_ = 0;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
   std::optional<Departed> departed_;                         // the first that left
   TimeNs now_ = 0;

@@ -32,9 +32,11 @@ std::string TensorSpec::text() const {
 }
 
 Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const TensorSpec& spec) {
-  const Key key = key_of(name);
-  const TensorIndex known = find(key);
+  TensorIndex known = guess(name);
+  const Key key = known != kNoTensor ? tensors_[known].key : key_of(name);
+  if (known == kNoTensor) known = find(key);
   if (known != kNoTensor) {
+    follow(known);
     const Tensor& tensor = tensors_[known];
     if (tensor.name != name) {
       return Status(Code::kInvalidArgument, quoted(name) + " and tensor '" + tensor.name +
@@ -77,13 +79,29 @@ Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Tensor
   tensor.name = name;
   tensor.spec = spec;
   cut_up(tensor);
-  by_key_.emplace(key, index);
+  by_key_.insert(key, index);
+  follow(index);
   return index;
 }
 
+// Steps are alike: after a tensor mostly comes the one that came the last time. kNoTensor: not now.
+TensorIndex TensorTable::guess(std::string_view name) const {
+  const TensorIndex next = recent_ == kNoTensor ? kNoTensor : tensors_[recent_].follower;
+  return next != kNoTensor && tensors_[next].name == name ? next : kNoTensor;
+}
+
+void TensorTable::follow(TensorIndex index) {
+  if (recent_ != kNoTensor) tensors_[recent_].follower = index;
+  recent_ = index;
+  const TensorIndex next = tensors_[index].follower;
+  if (next == kNoTensor) return;
+  const auto* const first = reinterpret_cast<const std::byte*>(&tensors_[next]);
+  for (std::size_t at = 0; at < sizeof(Tensor); at += 64) __builtin_prefetch(first + at);
+}
+
 TensorIndex TensorTable::find(Key key) const {
-  const auto found = by_key_.find(key);
-  return found == by_key_.end() ? kNoTensor : found->second;
+  const TensorIndex* const found = by_key_.find(key);
+  return found == nullptr ? kNoTensor : *found;
 }
 
 void TensorTable::give_up(TensorIndex index) {

@@ -16,12 +16,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/flat_map.h"
 #include "base/ids.h"
 #include "base/placement.h"
 #include "base/shape.h"
@@ -84,8 +84,9 @@ struct Tensor {
   // those that wait (linked through the Pipeline's operations)
   OpIndex line_first = kNoOp;
   OpIndex line_last = kNoOp;
-  bool once = false;  // the active or a waiting operation is the name's last
-  Status failed;      // not ok: every further operation ends with it
+  TensorIndex follower = kNoTensor;  // who was submitted next, the last time
+  bool once = false;                 // the active or a waiting operation is the name's last
+  Status failed;                     // not ok: every further operation ends with it
 
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
     const std::uint64_t bit = std::uint64_t{part} * frames_per_part + frame;
@@ -125,13 +126,16 @@ class TensorTable {
   }
 
  private:
+  TensorIndex guess(std::string_view name) const;
+  void follow(TensorIndex index);
   void cut_up(Tensor& tensor) const;
 
   const Placement placement_;
   std::vector<Tensor> tensors_;
   std::vector<TensorIndex> free_;
-  std::unordered_map<Key, TensorIndex> by_key_;  // never iterated
-  std::unordered_set<Key> given_up_;             // those in given_up_ring_
+  FlatMap<Key, TensorIndex, HashedHome> by_key_;
+  TensorIndex recent_ = kNoTensor;    // that of the last find_or_add()
+  std::unordered_set<Key> given_up_;  // those in given_up_ring_
   std::vector<Key> given_up_ring_;
   std::size_t given_up_next_ = 0;  // the oldest in the ring, once it is full
 };

@@ -41,6 +41,7 @@ Worker::~Worker() = default;
 
 std::size_t Worker::turn(TimeNs now) {
   if (state_ == State::kFinished) return 0;
+  now_ = now;
   excuse_own_pause(now);
   if (pipeline_) pipeline_->begin_turn(now);
   std::size_t work = take_events(now);
@@ -450,7 +451,7 @@ void Worker::apply_outputs() {
         break;
       }
       case PipelineOutput::Kind::kComplete:
-        complete(output);
+        note_end(output);
         break;
       case PipelineOutput::Kind::kNotice:
         LOG(log_, kWarning) << output.status.message();
@@ -458,6 +459,9 @@ void Worker::apply_outputs() {
     }
   }
   pipeline_->clear_outputs();
+  // Together, when all landings are withdrawn: who waits for one after the other wakes up once.
+  if (!completions_.empty()) door_.complete(completions_);
+  completions_.clear();
 }
 
 // One frame to each shard in turn, so that those of different servers interleave on the way.
@@ -529,19 +533,19 @@ void Worker::record_wanted(const wire::Header& header) const {
        .text = tensor == kNoTensor ? std::string_view() : pipeline_->tensors()[tensor].name});
 }
 
-// Ends an operation's handle. The first that fails, before anyone hears of it, leaves the last events behind: the job
+// An operation's handle ends. The first that fails, before anyone hears of it, leaves the last events behind: the job
 // goes on, but a user whose tensor cannot be summed will end it.
-void Worker::complete(const PipelineOutput& output) {
+void Worker::note_end(const PipelineOutput& output) {
   const auto handle = static_cast<std::uint64_t>(output.handle.value);
-  if (output.status.is_ok()) {
-    log_.record({.kind = "done", .number = handle});
-    return door_.complete(output.handle, output.status);
+  Status status = output.status;
+  if (status.is_ok()) {
+    log_.record({.kind = "done", .number = handle, .at_ns = now_});
+  } else if (state_ != State::kEnding) {
+    log_.record({.kind = "failed", .number = handle, .text = status.message(), .at_ns = now_});
+    const bool misuse = status.is(Code::kInvalidArgument);
+    if (!misuse) status = log_.left_behind("operation", status);
   }
-  if (state_ == State::kEnding) return door_.complete(output.handle, output.status);
-  log_.record({.kind = "failed", .number = handle, .text = output.status.message()});
-  const bool misuse = output.status.is(Code::kInvalidArgument);
-  door_.complete(output.handle,
-                 misuse ? output.status : log_.left_behind("operation", output.status));
+  completions_.push_back({output.handle, std::move(status)});
 }
 
 // Tells the scheduler when all callers are blocked and nothing has moved since the last look

@@ -139,6 +139,7 @@ class WorkerDoor {
   Result<HandleId> copy_at_once(const PipelineCall& call);
   Status state_now() const;
   void complete(HandleId handle, const Status& status) { handles_.complete(handle, status); }
+  void complete(std::span<Handles::Completion> ended) { handles_.complete(ended); }
 
   // The Worker's side.
   void joined(std::uint32_t rank, std::uint32_t size, std::uint32_t server_count);
@@ -239,7 +240,7 @@ class Worker final : public Actor {
   // The flight recorder.
   void record_link(const char* kind, const Link& link, const std::string& why, TimeNs now) const;
   void record_wanted(const wire::Header& header) const;
-  void complete(const PipelineOutput& output);
+  void note_end(const PipelineOutput& output);
 
   // The end.
   void fail(const Status& why);
@@ -255,7 +256,8 @@ class Worker final : public Actor {
 
   // owned by the loop
   State state_ = State::kJoining;
-  Status ended_;  // kEnding: what everything ends with
+  TimeNs now_ = 0;  // of this turn
+  Status ended_;    // kEnding: what everything ends with
   MemberPort port_;
   std::unique_ptr<Pipeline> pipeline_;  // from the roster on
   std::vector<Link> links_;             // by ShardIndex
@@ -274,6 +276,7 @@ class Worker final : public Actor {
   std::uint64_t commands_taken_ = 0;
   std::vector<WorkerDoor::Command> commands_;
   std::vector<Event> events_;
+  std::vector<Handles::Completion> completions_;
 };
 
 }  // namespace byteps

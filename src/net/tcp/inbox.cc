@@ -25,7 +25,7 @@ Status not_expected() {
 void Inbox::land(LandingTag tag, std::span<std::byte> destination) {
   CHECK_NE(tag, kNoLanding);
   withdraw(tag);
-  landings_[tag] = destination;
+  landings_.insert(tag, destination);
 }
 
 void Inbox::withdraw(LandingTag tag) {
@@ -35,12 +35,12 @@ void Inbox::withdraw(LandingTag tag) {
 
 bool Inbox::find_landing(const Prefix& prefix, std::span<std::byte>& span) const {
   if (prefix.landing == kNoLanding || prefix.is_farewell || prefix.is_aside) return false;
-  const auto found = landings_.find(prefix.landing);
-  if (found == landings_.end()) return false;
-  const std::size_t landing_bytes = found->second.size();
+  const std::span<std::byte>* const found = landings_.find(prefix.landing);
+  if (found == nullptr) return false;
+  const std::size_t landing_bytes = found->size();
   if (prefix.landing_offset > landing_bytes) return false;
   if (prefix.payload_bytes > landing_bytes - prefix.landing_offset) return false;
-  span = found->second.subspan(prefix.landing_offset, prefix.payload_bytes);
+  span = found->subspan(prefix.landing_offset, prefix.payload_bytes);
   return true;
 }
 

@@ -23,13 +23,13 @@
 #include <array>
 #include <cstddef>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <sys/uio.h>
 
 #include "base/buffer.h"
+#include "base/flat_map.h"
 #include "base/status.h"
 #include "net/tcp/frame.h"
 #include "net/tcp/staging.h"
@@ -37,7 +37,7 @@
 
 namespace byteps::tcp {
 
-// The span that poll() fills.
+// The span that poll() fills. Events that were in it before are used again: only what they had is cleared.
 class EventSpan {
  public:
   explicit EventSpan(std::span<Event> events) : events_(events) {}
@@ -45,9 +45,14 @@ class EventSpan {
   std::size_t count() const { return count_; }
   Event& add(Event::Kind kind, PeerId peer) {
     Event& event = events_[count_++];
-    event = Event{};
+    if (event.kind == Event::Kind::kUp) event.hello = {};
+    if (event.kind == Event::Kind::kDown) event.why = {};
     event.kind = kind;
     event.peer = peer;
+    event.header = {};
+    event.payload = {};
+    event.landed = false;
+    event.token = 0;
     return event;
   }
 
@@ -116,7 +121,7 @@ class Inbox {
   static constexpr std::size_t kLargeBytes = 8 << 10;
   static constexpr std::size_t kHeadRoomBytes = 512;  // one head, or some small frames
 
-  std::unordered_map<LandingTag, std::span<std::byte>> landings_;
+  FlatMap<LandingTag, std::span<std::byte>, NumberHome> landings_;
 
   // Received and not yet parsed; in the current staging buffer unless staged_owner_ holds an older one.
   std::span<const std::byte> staged_;
