@@ -65,9 +65,9 @@ inline constexpr LandingTag kNoLanding = 0;
 struct Outgoing {
   std::span<const std::byte> header;   // copied by send(); at most kHeaderBytesMax
   std::span<const std::byte> payload;  // lent until kSent; at most kPayloadBytesMax; may be empty
-  // CRC32C of the payload, where the sender knows it because several get the same one. Then the payload must
-  // not change until kSent. Transports whose frames have none do not look at it.
-  std::optional<std::uint32_t> payload_crc = std::nullopt;
+  // Where several get the same payload: a place for its CRC32C, which send() uses if it is there, and fills if it has
+  // to compute it. Then the payload must not change until kSent. Transports whose frames have none do not look at it.
+  std::optional<std::uint32_t>* payload_crc = nullptr;
   LandingTag landing = kNoLanding;   // where the receiver wants the payload, if it still does
   std::uint64_t landing_offset = 0;  // bytes from the start of that landing
   SendToken token = 0;  // kSent is given for every accepted message, also without payload
@@ -80,8 +80,6 @@ struct Event {
   enum class Kind : std::uint8_t { kUp, kDown, kReceived, kSent };
   Kind kind = Kind::kUp;
   PeerId peer;
-  // kUp: what the other side said of itself.
-  Hello hello;
   // kReceived: valid until the next call of poll(), close() or land()/withdraw(). When `landed`, payload is
   // the span of the landing that was written; otherwise a view: of the transport's own memory, or, when it is longer
   // than kPrivateBytesMax, perhaps of memory that the peer can write to as well. Then the peer can change it at any
@@ -91,6 +89,8 @@ struct Event {
   bool landed = false;
   // kSent: the payload is the sender's again. It says nothing about whether the peer received it.
   SendToken token = 0;
+  // kUp: what the other side said of itself.
+  Hello hello;
   // kDown: kDisconnected with the reason and the peer's address, kTimeout, kMismatch (job, version), ...
   Status why;
 };

@@ -412,6 +412,14 @@ Result<Header> decode_header(std::span<const std::byte> bytes) {
   return header;
 }
 
+std::optional<Glimpse> glimpse(std::span<const std::byte> bytes) {
+  if (bytes.size() != kHeaderBytes) return std::nullopt;
+  const auto kind = static_cast<Kind>(get<std::uint8_t>(bytes, 0));
+  if (kind != Kind::kPush && kind != Kind::kAnswer) return std::nullopt;
+  return Glimpse{Key(get<std::uint64_t>(bytes, 8)), PartIndex(get<std::uint32_t>(bytes, 16)),
+                 get<std::uint64_t>(bytes, 40)};
+}
+
 std::vector<std::byte> encode(const Declare& message) {
   return encode_fields(message);
 }

@@ -24,6 +24,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,6 +84,13 @@ struct Header {
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 HeaderBytes encode(const Header& header);
 Result<Header> decode_header(std::span<const std::byte> bytes);
+// What an encoded header is about, to look ahead: nothing of it has been checked. Empty: it is no push or answer.
+struct Glimpse {
+  Key key;
+  PartIndex part;
+  LandingTag landing = kNoLanding;
+};
+std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 
 // ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most
 // kListMax entries, a shape at most Shape::kDimensionsMax dimensions.
@@ -120,7 +128,8 @@ struct Join {
   // Tells the lives of one host's process apart: grows from one to the next, the same in all Joins of
   // one; 0: does not say. So a Join that comes late, on an older connection, is no new life.
   std::uint64_t life = 0;
-  std::uint64_t machine = 0;    // the same for all processes that share a network card; 0: does not say
+  std::uint64_t machine =
+      0;  // the same for all processes that share a network card; 0: does not say
   std::uint32_t rate_mbps = 0;  // of that card, in each direction; 0: not known
   bool operator==(const Join&) const = default;
 };
@@ -130,7 +139,7 @@ struct RosterMember {
   std::uint32_t rank = 0;
   std::string host;
   std::vector<Endpoint> endpoints;
-  std::uint64_t machine = 0;    // as in its Join
+  std::uint64_t machine = 0;  // as in its Join
   std::uint32_t rate_mbps = 0;
   bool operator==(const RosterMember&) const = default;
 };

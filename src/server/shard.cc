@@ -71,7 +71,10 @@ std::size_t Shard::turn(TimeNs now) {
   close_ended();
   for (int batch = 0; batch < kBatchesPerTurn; ++batch) {
     const std::size_t count = transport_.poll(now, events_);
-    for (std::size_t i = 0; i < count; ++i) handle(events_[i], now);
+    for (std::size_t i = 0; i < count; ++i) {
+      look_ahead(i, count);
+      handle(events_[i], now);
+    }
     close_ended();
     work += count;
     if (count < events_.size()) break;
@@ -163,6 +166,18 @@ Shard::Connection* Shard::connection_of(PeerId peer) {
   recent_peer_ = peer;
   recent_ = &found->second;  // elements of an unordered_map stay where they are
   return recent_;
+}
+
+// Records of small tensors are far away in memory: fetches those of the next pushes while this one is added.
+void Shard::look_ahead(std::size_t at, std::size_t count) const {
+  for (int distance = 1; distance <= Shelf::kFarthest; ++distance) {
+    const std::size_t next = at + kEventsPerStep * static_cast<std::size_t>(distance);
+    if (next >= count) return;
+    if (events_[next].kind != Event::Kind::kReceived) continue;
+    if (const auto push = wire::glimpse(events_[next].header)) {
+      shelf_.expect(push->key, push->part, distance);
+    }
+  }
 }
 
 void Shard::handle(const Event& event, TimeNs now) {
@@ -277,7 +292,7 @@ std::size_t Shard::deliver() {
                  .part = wanted.part.value,
                  .round = wanted.round.value,
                  .at_ns = now_});
-    post(wanted.worker, std::move(message));
+    post(wanted.worker, message);
   }
   for (ShelfOutput::Missing& missing : out_.missing) deliver(missing);
   for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
@@ -298,7 +313,7 @@ std::size_t Shard::deliver() {
   return count;
 }
 
-// The answers to all workers stand in a row with one buffer, whose checksum is computed once, while the sum is
+// The answers to all workers stand in a row with one buffer, whose checksum is computed at most once, while the sum is
 // in the cache.
 void Shard::deliver_answers() {
   const std::byte* last = nullptr;
@@ -308,10 +323,11 @@ void Shard::deliver_answers() {
     if (payload.data() != last) {
       last = payload.data();
       crc.reset();
-      if (!payload.empty()) crc = crc32c(0, payload);
     }
-    post(answer.header.worker, {answer.header, answer.landing_offset, std::move(answer.buffer),
-                                answer.payload_bytes, crc});
+    Message message{answer.header, answer.landing_offset, std::move(answer.buffer),
+                    answer.payload_bytes, crc};
+    post(answer.header.worker, message);
+    crc = message.payload_crc;
   }
 }
 
@@ -334,7 +350,7 @@ void Shard::deliver(ShelfOutput::Missing& missing) {
   for (const WorkerRank worker : missing.to) {
     Message copy = message;
     copy.header.worker = worker;
-    post(worker, std::move(copy));
+    post(worker, copy);
   }
 }
 
@@ -347,12 +363,12 @@ void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
     if (spoiled.worker && *spoiled.worker != worker) continue;
     Message copy = message;
     copy.header.worker = worker;
-    post(worker, std::move(copy));
+    post(worker, copy);
   }
 }
 
 // S3. Drops it when the worker is not connected: it will ask again.
-void Shard::post(WorkerRank worker, Message&& message) {
+void Shard::post(WorkerRank worker, Message& message) {
   Link& link = links_[worker.value];
   if (!link.up) return;
   if (link.queue.empty() && send(link, message)) return;
@@ -381,7 +397,7 @@ bool Shard::send(Link& link, Message& message) {
     outgoing.payload =
         std::span<const std::byte>(message.buffer.span()).first(message.payload_bytes);
     outgoing.landing = message.header.landing;
-    outgoing.payload_crc = message.payload_crc;
+    outgoing.payload_crc = &message.payload_crc;
     outgoing.landing_offset = message.landing_offset;
     outgoing.token = lent_free_.back() + SendToken{1};
   }

@@ -76,6 +76,7 @@ class Shard final : public Actor {
   Epoch epoch() const { return facts_.epoch; }  // the one it serves
 
   static constexpr std::size_t kEventBatch = 256;
+  static constexpr std::size_t kEventsPerStep = 2;  // of look_ahead()
   static constexpr int kBatchesPerTurn = 8;  // then the mailbox and the timers get their turn
   // A worker that does not read has at most so many messages waiting; then its connection ends. A
   // worker that keeps the protocol has as many answers coming as it has credit for, and those it
@@ -124,6 +125,7 @@ class Shard final : public Actor {
   void end(WorkerRank worker, const Status& why);
   void close_ended();
 
+  void look_ahead(std::size_t at, std::size_t count) const;
   void handle(const Event& event, TimeNs now);
   void up(const Event& event);
   void received(const Event& event, TimeNs now);
@@ -137,8 +139,8 @@ class Shard final : public Actor {
   void deliver(ShelfOutput::Missing& missing);
   void deliver(ShelfOutput::Spoiled& spoiled);
   Message text_message(wire::Kind kind, Key key, const wire::Text& text);
-  void post(WorkerRank worker, Message&& message);
-  bool send(Link& link, Message& message);  // false: no room, the message is as it was
+  void post(WorkerRank worker, Message& message);  // takes it, but for its checksum
+  bool send(Link& link, Message& message);         // false: no room, the message is as it was
   void record_link(const char* kind, WorkerRank worker, std::string_view why) const;
   void record_declare(const wire::Header& header, std::span<const std::byte> payload) const;
   void notify(ShardNotice::Kind kind, Status why);

@@ -65,6 +65,9 @@ struct Shelf::Part {
 
   std::uint64_t alarm_number = 0;  // the one alarm that counts
   TimeNs alarm_due_ns = kNever;    // kNever: none is set
+  bool is_young = false;           // its alarm is in the list of young ones, between these
+  Part* elder = nullptr;
+  Part* younger = nullptr;
   std::uint32_t wanted_count = 0;  // how often contributions were asked for ...
   Round wanted_round;              // ... in this round
 
@@ -72,20 +75,21 @@ struct Shelf::Part {
 };
 
 struct Shelf::Tensor {
+  // First what each push looks at.
   Key key;
-  wire::Declare declared;
-  WorkerRank declared_by;  // who declared it first
-  std::uint64_t part_count = 0;
-  SumKernels kernels;
+  std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
   std::uint32_t divisor = 1;
   bool is_broadcast = false;
   bool in_order = false;  // I8
+  SumKernels kernels;
+  wire::Declare declared;
+  WorkerRank declared_by;  // who declared it first
+  std::uint64_t part_count = 0;
   Code spoiled = Code::kOk;
   std::string spoiled_text;
-  std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
-  std::vector<std::uint64_t> forgotten;      // a bit per worker
-  std::string missing_told;                  // whom its parts missed, as said last ...
-  TimeNs missing_told_ns = 0;                // ... and when
+  std::vector<std::uint64_t> forgotten;  // a bit per worker
+  std::string missing_told;              // whom its parts missed, as said last ...
+  TimeNs missing_told_ns = 0;            // ... and when
   std::map<PartIndex, std::unique_ptr<Part>> parts;
 };
 
@@ -106,6 +110,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
   tensors_.clear();
   record_bytes_ = 0;
   alarms_.clear();
+  young_first_ = young_last_ = nullptr;
   incomplete_frame_count_ = 0;
   facts_ = {};
   std::ostringstream wrong;
@@ -273,6 +278,7 @@ void Shelf::forget(WorkerRank from, Key key) {
 
 void Shelf::drop_parts(Tensor& tensor) {
   for (const auto& [index, part] : tensor.parts) {
+    if (part->is_young) take_from_young(*part);
     incomplete_frame_count_ -= part->incomplete_count;
     record_bytes_ -= part->record_bytes;
     parts_.erase({tensor.key, index});  // not there when make_part() ran out of memory
@@ -315,6 +321,26 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     violation(from, text.str(), out);
   }
   // Earlier still: all have that sum.
+}
+
+void Shelf::expect(Key key, PartIndex part_index, int distance) const {
+  if (distance == kFarthest) return parts_.prefetch({key, part_index});
+  Part* const* const found = parts_.find({key, part_index});
+  if (found == nullptr) return;
+  const Part& part = **found;
+  if (distance == kFarthest - 1) {
+    const auto* const record = reinterpret_cast<const std::byte*>(&part);
+    for (std::size_t at = 0; at < sizeof(Part); at += 64) __builtin_prefetch(record + at);
+  } else if (distance == kFarthest - 2) {
+    __builtin_prefetch(part.frames.data());
+    __builtin_prefetch(part.bits.data());
+    __builtin_prefetch(part.landings.data());
+    __builtin_prefetch(part.tensor);
+  } else {
+    __builtin_prefetch(part.tensor->declared_here.data());
+    part.frames.front().finished.prefetch();
+    part.frames.front().accumulator.prefetch();
+  }
 }
 
 // The record of a part that has none. nullptr: the push goes no further.
@@ -470,8 +496,8 @@ void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   if (tensor.in_order) part.added[frame_index] = 0;
   frame.contributed = 0;
   ++frame.round.value;
-  --part.incomplete_count;
   --incomplete_frame_count_;
+  if (--part.incomplete_count == 0 && part.is_young) take_from_young(part);
   for (WorkerRank to(0); to.value < facts_.worker_count; ++to.value) {
     answer(part, frame_index, to, part.landings[to.value], out);
   }
@@ -524,10 +550,11 @@ BufferRef Shelf::take(std::size_t bytes) {
 
 // ---- alarms
 //
-// A part gets an alarm wanted_ns after a frame of it was begun. When it rings, mostly all is done
-// and it is gone; or the oldest incomplete frame is younger, and it is set again. So the steady
-// state pays at most one entry of a small heap per part and wanted_ns, whatever the number of
-// frames.
+// A part gets an alarm wanted_ns after a frame of it was begun. All those wait equally long, so they stand in a list in
+// the order they were set; when all frames of the part are finished, it leaves the list. Otherwise, when it rings, the
+// oldest incomplete frame may be younger, and the alarm is set again, or contributions are asked for, and it is set for
+// later: these stand in a heap, and stay there when the part needs them no more. So a part whose frames are finished in
+// time costs a few pointers, and one with many frames on their way an entry of a small heap per wanted_ns.
 
 namespace {
 constexpr auto kLater = [](const auto& a, const auto& b) {
@@ -537,12 +564,33 @@ constexpr auto kLater = [](const auto& a, const auto& b) {
 
 // A frame was begun and is not finished.
 void Shelf::watch(Part& part, const Frame& frame) {
+  if (part.is_young) return;
   // An alarm that waits longer belongs to an earlier round, or asked for this one already.
   const bool asked = part.wanted_count > 0 && part.wanted_round == frame.round;
   const TimeNs due_at_ns = frame.since_ns + settings_.wanted_ns;
   if (part.alarm_due_ns == kNever || (part.alarm_due_ns > due_at_ns && !asked)) {
-    set_alarm(part, due_at_ns);
+    make_young(part, due_at_ns);
   }
+}
+
+void Shelf::make_young(Part& part, TimeNs due_at_ns) {
+  if (young_last_ != nullptr && young_last_->alarm_due_ns > due_at_ns) {
+    return set_alarm(part, due_at_ns);  // time went back
+  }
+  part.alarm_due_ns = due_at_ns;
+  part.alarm_number = ++alarms_set_;
+  part.is_young = true;
+  part.elder = young_last_;
+  part.younger = nullptr;
+  (young_last_ == nullptr ? young_first_ : young_last_->younger) = &part;
+  young_last_ = &part;
+}
+
+void Shelf::take_from_young(Part& part) {
+  (part.elder == nullptr ? young_first_ : part.elder->younger) = part.younger;
+  (part.younger == nullptr ? young_last_ : part.younger->elder) = part.elder;
+  part.is_young = false;
+  part.alarm_due_ns = kNever;
 }
 
 void Shelf::set_alarm(Part& part, TimeNs due_at_ns) {
@@ -553,19 +601,35 @@ void Shelf::set_alarm(Part& part, TimeNs due_at_ns) {
 }
 
 TimeNs Shelf::next_deadline() const {
-  return alarms_.empty() ? kNever : alarms_.front().due_at_ns;
+  const TimeNs young_ns = young_first_ == nullptr ? kNever : young_first_->alarm_due_ns;
+  return alarms_.empty() ? young_ns : std::min(young_ns, alarms_.front().due_at_ns);
 }
 
 void Shelf::tick(TimeNs now, ShelfOutput& out) {
-  while (!alarms_.empty() && alarms_.front().due_at_ns <= now) {
-    std::pop_heap(alarms_.begin(), alarms_.end(), kLater);
-    const Alarm alarm = alarms_.back();
-    alarms_.pop_back();
-    Part* const* const part = parts_.find({alarm.key, alarm.part});
-    if (part == nullptr || (*part)->alarm_number != alarm.number) continue;
-    (*part)->alarm_due_ns = kNever;
-    if ((*part)->incomplete_count > 0) ring(**part, now, out);
+  while (ring_next(now, out)) continue;
+}
+
+// False: nothing is due.
+bool Shelf::ring_next(TimeNs now, ShelfOutput& out) {
+  if (next_deadline() > now) return false;
+  Part* const young = young_first_;
+  const bool heap_first =
+      young == nullptr ||
+      (!alarms_.empty() && std::pair(alarms_.front().due_at_ns, alarms_.front().number) <
+                               std::pair(young->alarm_due_ns, young->alarm_number));
+  if (!heap_first) {
+    take_from_young(*young);
+    ring(*young, now, out);
+    return true;
   }
+  std::pop_heap(alarms_.begin(), alarms_.end(), kLater);
+  const Alarm alarm = alarms_.back();
+  alarms_.pop_back();
+  Part* const* const part = parts_.find({alarm.key, alarm.part});
+  if (part == nullptr || (*part)->alarm_number != alarm.number) return true;
+  (*part)->alarm_due_ns = kNever;
+  if ((*part)->incomplete_count > 0) ring(**part, now, out);
+  return true;
 }
 
 // Asks the workers that miss in an overdue frame of this part, and sets the next alarm.

@@ -157,6 +157,11 @@ class Shelf {
   // When tick() wants to be called; kNever if nothing is incomplete.
   TimeNs next_deadline() const;
 
+  // Brings the record of a part that will be pushed soon nearer to the CPU. A number of calls with distance
+  // kFarthest, kFarthest - 1, ... 1 does it: each looks where the one before has pointed.
+  static constexpr int kFarthest = 4;
+  void expect(Key key, PartIndex part, int distance) const;
+
   // For metrics and tests.
   std::size_t tensor_count() const { return tensors_.size(); }
   std::size_t incomplete_frame_count() const { return incomplete_frame_count_; }
@@ -225,6 +230,9 @@ class Shelf {
   BufferRef take(std::size_t bytes);  // bad_alloc when there is no memory, or the limit is reached
 
   // ---- alarms
+  void make_young(Part& part, TimeNs due_at_ns);
+  void take_from_young(Part& part);
+  bool ring_next(TimeNs now, ShelfOutput& out);
   void watch(Part& part, const Frame& frame);
   void set_alarm(Part& part, TimeNs due_at_ns);
   void ring(Part& part, TimeNs now, ShelfOutput& out);
@@ -238,8 +246,11 @@ class Shelf {
   std::size_t bit_words_ = 0;      // 64-bit words for one bit per worker
   std::map<Key, std::unique_ptr<Tensor>> tensors_;
   FlatMap<PartName, Part*, PartHome>
-      parts_;                           // every part of every tensor, for the one look-up per frame
-  std::vector<Alarm> alarms_;           // a heap, earliest first
+      parts_;  // every part of every tensor, for the one look-up per frame
+  Part* young_first_ =
+      nullptr;  // parts whose alarm is wanted_ns after a frame was begun, earliest first
+  Part* young_last_ = nullptr;
+  std::vector<Alarm> alarms_;           // of the others: a heap, earliest first
   std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
   std::uint64_t alarms_set_ = 0;
   std::size_t incomplete_frame_count_ = 0;

@@ -198,10 +198,12 @@ TEST(OutboxChecksum, is_that_of_what_was_sent_however_the_calls_are_cut) {
       payloads.push_back(numbered(sizes[prng.below(4)], prng.below(1000)));
     }
     for (const Bytes& payload : payloads) {
+      std::optional<std::uint32_t> crc;
+      if (prng.chance(0.3)) crc = crc32c(0, payload);
       outbox.push({.header = std::span(payload).first(std::min<std::size_t>(payload.size(), 7)),
                    .payload = payload,
-                   .payload_crc = prng.chance(0.5) ? std::optional(crc32c(0, payload))
-                                                   : std::optional<std::uint32_t>()});
+                   .payload_crc = prng.chance(0.7) ? &crc : nullptr});
+      EXPECT_EQ(crc.value_or(crc32c(0, payload)), crc32c(0, payload)) << "kept for the next";
     }
     Status status;
     EXPECT_EQ(parsed(drain(outbox, prng, [] {}), status), payloads);

@@ -92,7 +92,10 @@ class FakeTransport final : public Transport {
     lent.sent.landing = message.landing;
     lent.sent.landing_offset = message.landing_offset;
     lent.payload = message.payload;
-    lent.payload_crc = message.payload_crc;
+    if (message.payload_crc != nullptr) {
+      if (!*message.payload_crc) *message.payload_crc = crc32c(0, message.payload);
+      lent.payload_crc = *message.payload_crc;
+    }
     lent.token = message.token;
     found->second.lent.push_back(std::move(lent));
     return Status::ok();

@@ -48,8 +48,13 @@ void Outbox::push(const Outgoing& message, bool is_aside) {
   slot.token = message.token;
   slot.payload = message.payload;
   slot.is_aside = is_aside;
-  slot.trailer_is_known = message.payload_crc.has_value();
-  if (slot.trailer_is_known) slot.trailer = encode_trailer(*message.payload_crc);
+  // Off the stream nobody asks for it.
+  slot.trailer_is_known = message.payload_crc != nullptr && !has_stream_end();
+  if (slot.trailer_is_known) {
+    std::optional<std::uint32_t>& crc = *message.payload_crc;
+    if (!crc) crc = crc32c(0, message.payload);
+    slot.trailer = encode_trailer(*crc);
+  }
   unsent_bytes_ += slot.bytes();
   if (!is_aside) charged_bytes_ += charge_bytes(message);
 }
