@@ -16,30 +16,30 @@ Gate::Ticket Gate::add(const Order& order, bool wanted, std::uint64_t item) {
     ticket = free_.back();
     free_.pop_back();
   }
-  slots_[ticket] = {order, item, 0, wanted};
-  heap_.push_back(ticket);
-  place(heap_.size() - 1, ticket);
+  slots_[ticket].item = item;
+  heap_.push_back(place_of(order, wanted, ticket));
   rise(heap_.size() - 1);
   return ticket;
 }
 
 void Gate::set_wanted(Ticket ticket, bool wanted) {
-  if (slots_[ticket].wanted == wanted) return;
-  slots_[ticket].wanted = wanted;
+  Place& place = heap_[slots_[ticket].position];
+  if (place.is_wanted() == wanted) return;
+  place.urgency ^= Place::kNotWanted;
   rise(slots_[ticket].position);
   sink(slots_[ticket].position);
 }
 
 void Gate::remove(Ticket ticket) {
   const std::size_t position = slots_[ticket].position;
-  CHECK_EQ(heap_[position], ticket) << "not at this gate";
-  const Ticket last = heap_.back();
+  CHECK_EQ(heap_[position].ticket, ticket) << "not at this gate";
+  const Place last = heap_.back();
   heap_.pop_back();
   free_.push_back(ticket);
-  if (last == ticket) return;
-  place(position, last);
+  if (last.ticket == ticket) return;
+  put(position, last);
   rise(position);
-  sink(slots_[last].position);
+  sink(slots_[last.ticket].position);
 }
 
 void Gate::on_answered(std::uint64_t cost_bytes, TimeNs now) {
@@ -52,47 +52,47 @@ void Gate::on_answered(std::uint64_t cost_bytes, TimeNs now) {
   }
 }
 
-bool Gate::before(Ticket ticket_a, Ticket ticket_b) const {
-  const Slot& a = slots_[ticket_a];
-  const Slot& b = slots_[ticket_b];
-  if (a.wanted != b.wanted) return a.wanted;
+Gate::Place Gate::place_of(const Order& order, bool wanted, Ticket ticket) const {
+  Place place{.part = order.part.value, .ticket = ticket};
   if (priority_scheduling_) {
-    if (a.order.priority != b.order.priority) return a.order.priority > b.order.priority;
-    if (a.order.round != b.order.round) return a.order.round < b.order.round;
-    if (a.order.key != b.order.key) return a.order.key < b.order.key;
-  } else if (a.order.submission != b.order.submission) {
-    return a.order.submission < b.order.submission;
+    // Two's complement, the sign turned round and then all bits: the largest priority is 0.
+    place.urgency = ~static_cast<std::uint32_t>(order.priority) ^ 0x80000000U;
+    place.round = order.round.value;
+    place.key = order.key.value;
+  } else {
+    place.key = order.submission;
   }
-  return a.order.part < b.order.part;
+  if (!wanted) place.urgency |= Place::kNotWanted;
+  return place;
 }
 
-void Gate::place(std::size_t position, Ticket ticket) {
-  heap_[position] = ticket;
-  slots_[ticket].position = static_cast<std::uint32_t>(position);
+void Gate::put(std::size_t position, const Place& place) {
+  heap_[position] = place;
+  slots_[place.ticket].position = static_cast<std::uint32_t>(position);
 }
 
 void Gate::rise(std::size_t position) {
-  const Ticket ticket = heap_[position];
+  const Place place = heap_[position];
   while (position > 0) {
     const std::size_t parent = (position - 1) / 2;
-    if (!before(ticket, heap_[parent])) break;
-    place(position, heap_[parent]);
+    if (!place.before(heap_[parent])) break;
+    put(position, heap_[parent]);
     position = parent;
   }
-  place(position, ticket);
+  put(position, place);
 }
 
 void Gate::sink(std::size_t position) {
-  const Ticket ticket = heap_[position];
+  const Place place = heap_[position];
   for (;;) {
     std::size_t child = 2 * position + 1;
     if (child >= heap_.size()) break;
-    if (child + 1 < heap_.size() && before(heap_[child + 1], heap_[child])) ++child;
-    if (!before(heap_[child], ticket)) break;
-    place(position, heap_[child]);
+    if (child + 1 < heap_.size() && heap_[child + 1].before(heap_[child])) ++child;
+    if (!heap_[child].before(place)) break;
+    put(position, heap_[child]);
     position = child;
   }
-  place(position, ticket);
+  put(position, place);
 }
 
 }  // namespace byteps

@@ -43,12 +43,12 @@ class Gate {
   bool empty() const { return heap_.empty(); }
   std::size_t size() const { return heap_.size(); }
   // The part that is first in order; the gate must not be empty.
-  Ticket front() const { return heap_.front(); }
-  std::uint64_t front_item() const { return slots_[heap_.front()].item; }
+  Ticket front() const { return heap_.front().ticket; }
+  std::uint64_t front_item() const { return slots_[front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
   bool may_pass(std::uint64_t cost_bytes) {
     if (unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_.bytes() ||
-        slots_[heap_.front()].wanted) {
+        heap_.front().is_wanted()) {
       return true;
     }
     credit_.on_blocked();
@@ -68,14 +68,28 @@ class Gate {
   std::uint64_t credit_bytes() const { return credit_.bytes(); }
 
  private:
+  // The order as numbers, smaller ones first, beside the ticket: comparing looks nowhere else.
+  struct Place {
+    static constexpr std::uint64_t kNotWanted = std::uint64_t{1} << 32;
+    std::uint64_t urgency = 0;  // not wanted; then the priority, backwards
+    std::uint64_t key = 0;      // without priority scheduling the submission
+    std::uint32_t round = 0;
+    std::uint32_t part = 0;
+    Ticket ticket = kNoTicket;
+    bool is_wanted() const { return urgency < kNotWanted; }
+    bool before(const Place& other) const {
+      if (urgency != other.urgency) return urgency < other.urgency;
+      if (round != other.round) return round < other.round;
+      if (key != other.key) return key < other.key;
+      return part < other.part;
+    }
+  };
   struct Slot {
-    Order order;
     std::uint64_t item = 0;
     std::uint32_t position = 0;  // in heap_
-    bool wanted = false;
   };
-  bool before(Ticket a, Ticket b) const;
-  void place(std::size_t position, Ticket ticket);
+  Place place_of(const Order& order, bool wanted, Ticket ticket) const;
+  void put(std::size_t position, const Place& place);
   void rise(std::size_t position);
   void sink(std::size_t position);
 
@@ -84,7 +98,7 @@ class Gate {
   std::uint64_t unanswered_bytes_ = 0;
   std::vector<Slot> slots_;   // by ticket
   std::vector<Ticket> free_;  // slots without a part
-  std::vector<Ticket> heap_;  // binary heap, the first in order on top; slots know their position
+  std::vector<Place> heap_;   // binary heap, the first in order on top; slots know their position
 };
 
 }  // namespace byteps

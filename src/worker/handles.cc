@@ -20,7 +20,7 @@ Result<HandleId> Handles::create() {
   }
   const HandleId handle(++last_handle_);
   const ThreadId self = this_thread();
-  slots_.insert(static_cast<std::uint64_t>(handle.value), Slot{.creator = self, .result = {}});
+  slots_.insert(number_of(handle), Slot{.creator = self, .failure = nullptr});
   ++pending_count_;
   note_creator(self);
   return handle;
@@ -46,7 +46,10 @@ void Handles::complete(std::span<Completion> completions) {
   bool waited_for = false;
   {
     const std::lock_guard lock(mutex_);
-    for (Completion& each : completions) {
+    for (std::size_t i = 0; i < completions.size(); ++i) {
+      if (i + kAhead < completions.size())
+        slots_.prefetch(number_of(completions[i + kAhead].handle));
+      Completion& each = completions[i];
       if (finish(each.handle, std::move(each.result))) waited_for = true;
     }
   }
@@ -59,7 +62,7 @@ bool Handles::finish(HandleId handle, Status&& result) {
   CHECK(slot != nullptr) << handle << " is unknown";
   CHECK(!slot->finished) << handle << " was completed before";
   slot->finished = true;
-  slot->result = std::move(result);
+  if (!result.is_ok()) slot->failure = std::make_unique<Status>(std::move(result));
   --pending_count_;
   return slot->waiters > 0;
 }
@@ -68,7 +71,7 @@ void Handles::discard(HandleId handle) {
   const std::lock_guard lock(mutex_);
   const Slot* const slot = find(handle);
   CHECK(slot != nullptr && !slot->finished) << handle << " is not pending";
-  slots_.erase(static_cast<std::uint64_t>(handle.value));
+  slots_.erase(number_of(handle));
   --pending_count_;
 }
 
@@ -99,8 +102,8 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
     --slot->waiters;
   }
   if (!slot->finished) return {Code::kAgain, "not finished yet"};
-  Status result = std::move(slot->result);
-  slots_.erase(static_cast<std::uint64_t>(handle.value));
+  Status result = slot->failure == nullptr ? Status::ok() : std::move(*slot->failure);
+  slots_.erase(number_of(handle));
   return result;
 }
 

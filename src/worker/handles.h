@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -74,7 +75,7 @@ class Handles {
     ThreadId creator;
     bool finished = false;
     std::uint32_t waiters = 0;
-    Status result;
+    std::unique_ptr<Status> failure;  // null: it went well, or is not finished
   };
   using Slots = FlatMap<std::uint64_t, Slot, CountedHome>;
   // A thread that creates handles or waits for them.
@@ -88,10 +89,12 @@ class Handles {
   static constexpr std::size_t kCallersMax = 4096;  // more are not followed, and nothing is proven
   static Status unknown(HandleId handle);
   void note_creator(ThreadId self);
-  Slot* find(HandleId handle) { return slots_.find(static_cast<std::uint64_t>(handle.value)); }
-  const Slot* find(HandleId handle) const {
-    return slots_.find(static_cast<std::uint64_t>(handle.value));
+  static constexpr std::size_t kAhead = 8;  // so many slots are on their way from memory
+  static std::uint64_t number_of(HandleId handle) {
+    return static_cast<std::uint64_t>(handle.value);
   }
+  Slot* find(HandleId handle) { return slots_.find(number_of(handle)); }
+  const Slot* find(HandleId handle) const { return slots_.find(number_of(handle)); }
   bool finish(HandleId handle, Status&& result);
   void begin_wait(const Slot& slot, HandleId handle);
   void end_wait(bool finished);

@@ -33,6 +33,13 @@ Credit credit_of_connection(const PipelineConfig& config) {
   return {kCreditLeastFrames * frame, std::max(4 * frame, kCreditMost / shard_count)};
 }
 
+// All of it, into the caches.
+template <typename Record>
+void fetch(const Record& record) {
+  const auto* const first = reinterpret_cast<const std::byte*>(&record);
+  for (std::size_t at = 0; at < sizeof record; at += 64) __builtin_prefetch(first + at);
+}
+
 // On this connection. Also false for some that have, after a connection was lost.
 bool has_unanswered(const PartState& part) {
   return part.next_frame > part.answered_frames;
@@ -368,6 +375,18 @@ TensorIndex Pipeline::tensor_of(const wire::Header& answer) const {
     if (tensors_[index].key == answer.key) return index;
   }
   return tensors_.find(answer.key);
+}
+
+void Pipeline::expect(const wire::Glimpse& answer, int distance) const {
+  const std::uint64_t place = answer.landing & ((std::uint64_t{1} << kTagOpBits) - 1);
+  if (answer.landing == kNoLanding || place >= ops_.size()) return;
+  const Op& op = ops_[place];
+  if (distance == kFarthest) return fetch(op);
+  if (op.tag != answer.landing) return;
+  const Tensor& tensor = tensors_[op.tensor];
+  if (distance == kFarthest - 1) return fetch(tensor);
+  __builtin_prefetch(tensor.parts.data());
+  __builtin_prefetch(tensor.answered.data());
 }
 
 Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,

@@ -64,20 +64,17 @@ struct PartState {
 };
 
 struct Tensor {
-  // constant
-  Key key;
-  std::string name;
-  TensorSpec spec;
-  std::uint32_t frames_per_part = 1;
-  std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
+  // What each frame needs comes first, side by side.
+  Key key;  // constant
 
   // the current round
   Round round;
   OpIndex active = kNoOp;
+  std::uint32_t finished_parts = 0;
+  std::uint32_t lent_count = 0;       // payloads at a transport: frames and declarations
+  std::uint32_t frames_per_part = 1;  // constant
   std::vector<PartState> parts;
   std::vector<std::uint64_t> answered;  // one bit per frame (invariant 4)
-  std::uint32_t finished_parts = 0;
-  std::uint32_t lent_count = 0;  // payloads at a transport: frames and declarations
   std::vector<std::uint32_t>
       declared_on;  // by part index mod shard count: the connection that has the declaration
 
@@ -87,6 +84,11 @@ struct Tensor {
   TensorIndex follower = kNoTensor;  // who was submitted next, the last time
   bool once = false;                 // the active or a waiting operation is the name's last
   Status failed;                     // not ok: every further operation ends with it
+
+  // constant
+  std::string name;
+  TensorSpec spec;
+  std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
 
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
     const std::uint64_t bit = std::uint64_t{part} * frames_per_part + frame;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kEventsPerTurn = 256;
 constexpr std::size_t kFramesPerTurn = 256;
+constexpr std::size_t kEventsPerStep = 2;      // of look_ahead()
 constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
 constexpr std::size_t kMissingBytesMax = 256;
 constexpr std::size_t kAwaitedMax = 64;     // by more callers than that nothing is proven
@@ -117,9 +118,23 @@ std::size_t Worker::take_events(TimeNs now) {
   // Outputs are applied after all events: landing and withdrawing would end the views they carry.
   const std::size_t count = transport_.poll(now, events_);
   for (std::size_t i = 0; i < count; ++i) {
+    look_ahead(i, count);
     if (!port_.handle(events_[i], now)) handle(events_[i], now);
   }
   return count;
+}
+
+// Records of small tensors are far away in memory: fetches those of the next answers meanwhile.
+void Worker::look_ahead(std::size_t at, std::size_t count) const {
+  if (!pipeline_) return;
+  for (int distance = 1; distance <= Pipeline::kFarthest; ++distance) {
+    const std::size_t next = at + kEventsPerStep * static_cast<std::size_t>(distance);
+    if (next >= count) return;
+    if (events_[next].kind != Event::Kind::kReceived) continue;
+    if (const auto answer = wire::glimpse(events_[next].header)) {
+      pipeline_->expect(*answer, distance);
+    }
+  }
 }
 
 void Worker::handle(const Event& event, TimeNs now) {

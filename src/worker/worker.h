@@ -208,6 +208,7 @@ class Worker final : public Actor {
   // What comes in.
   void take_commands(TimeNs now);
   std::size_t take_events(TimeNs now);
+  void look_ahead(std::size_t at, std::size_t count) const;
   void handle(const Event& event, TimeNs now);
   Status check_shard(const Link& link, const Hello& theirs) const;
   void on_link_up(std::uint32_t shard, const Hello& theirs, TimeNs now);

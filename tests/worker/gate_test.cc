@@ -2,6 +2,7 @@
 #include "worker/gate.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -40,7 +41,9 @@ void compare_with_sorting(bool by_priority, std::uint64_t seed) {
     const std::uint64_t dice = prng.below(10);
     if (dice < 5 || model.empty()) {
       Waiting part;
-      part.order = {.priority = static_cast<std::int32_t>(prng.below(3)) - 1,
+      constexpr std::int32_t kPriorities[] = {0, 1, -1, std::numeric_limits<std::int32_t>::min(),
+                                              std::numeric_limits<std::int32_t>::max()};
+      part.order = {.priority = kPriorities[prng.below(5)],
                     .round = Round(static_cast<std::uint32_t>(prng.below(3))),
                     .key = Key(prng.below(5)),
                     .part = PartIndex(static_cast<std::uint32_t>(step)),
