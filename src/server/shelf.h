@@ -157,8 +157,8 @@ class Shelf {
   // When tick() wants to be called; kNever if nothing is incomplete.
   TimeNs next_deadline() const;
 
-  // Brings the record of a part that will be pushed soon nearer to the CPU. A number of calls with distance
-  // kFarthest, kFarthest - 1, ... 1 does it: each looks where the one before has pointed.
+  // Brings the record of a part that will be pushed soon nearer to the CPU. Calls with distance
+  // kFarthest, kFarthest - 1, ... 1 do it: each looks where the one before has pointed.
   static constexpr int kFarthest = 4;
   void expect(Key key, PartIndex part, int distance) const;
 

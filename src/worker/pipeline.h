@@ -117,8 +117,8 @@ class Pipeline {
   // the protocol, end its connection.
   Status on_answer(ShardIndex shard, const wire::Header& header, std::span<const std::byte> payload,
                    bool landed);
-  // Brings what on_answer() needs for an answer that will follow soon nearer to the CPU. A number of calls with distance
-  // kFarthest, kFarthest - 1, ... 1 does it: each looks where the one before has pointed.
+  // Brings what on_answer() needs for an answer that will follow soon nearer to the CPU. Calls with distance
+  // kFarthest, kFarthest - 1, ... 1 do it: each looks where the one before has pointed.
   static constexpr int kFarthest = 3;
   void expect(const wire::Glimpse& answer, int distance) const;
   // Others wait for this part: it goes first and without credit, as soon as it is submitted.

@@ -55,8 +55,8 @@ TEST(FlatMap, refuses_a_key_twice) {
   EXPECT_DEATH(flat.insert(7, 2), "in the map already");
 }
 
-// A million numbers that stay: those that count on and go again pass them in their own row, not behind all of them. With
-// the numbers themselves as homes this takes minutes.
+// Those that count on and go again pass the ones that stay in their own row, not behind all of them. With the numbers
+// themselves as homes this takes minutes.
 TEST(FlatMap, of_counted_numbers_stays_fast_beside_old_ones_that_stay) {
   FlatMap<std::uint64_t, int, CountedHome> flat;
   std::uint64_t last = 0;

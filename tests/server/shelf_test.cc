@@ -444,6 +444,27 @@ TEST(Shelf, asks_those_who_miss_once_a_frame_is_incomplete_for_wanted_ns) {
   EXPECT_EQ(out.wanted[0].round, Round(0));
 }
 
+TEST(Shelf, looks_only_at_parts_that_are_incomplete_still_in_the_order_in_which_they_were_begun) {
+  ShelfWorld world(2);
+  for (const char* name : {"a", "b", "c", "d"}) world.declare_all(declaration(name, kF32, 64));
+  for (const char* name : {"a", "b", "c", "d"}) {
+    world.now += kMillisecond;
+    world.push(0, name, 0, filled(64, 0));
+  }
+  world.push(1, "a", 0, filled(64, 0));           // finished: the first of the row,
+  world.declare(1, declaration("c", kF32, 128));  // spoiled: one in the middle
+  world.take();
+  EXPECT_EQ(world.shelf.next_deadline(), 7 * kMillisecond) << "that of b";
+  world.tick(20 * kMillisecond);
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.wanted.size(), 2U);
+  EXPECT_EQ(out.wanted[0].key, key_of("b"));
+  EXPECT_EQ(out.wanted[1].key, key_of("d"));
+  world.push(1, "d", 0, filled(64, 0));
+  world.push(0, "d", 1, filled(64, 0));  // its alarm of the round before waits still
+  EXPECT_EQ(world.shelf.next_deadline(), 25 * kMillisecond);
+}
+
 TEST(Shelf, tells_those_who_contributed_whom_they_wait_for_when_it_lasts) {
   ShelfWorld world(4);
   world.declare_all(declaration("x", kF32, 600));

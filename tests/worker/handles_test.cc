@@ -63,6 +63,25 @@ TEST(Handles, are_limited) {
   EXPECT_TRUE(handles.create().is_ok());
 }
 
+TEST(Handles, that_are_completed_together_have_each_their_own_result) {
+  Handles handles;
+  std::vector<Handles::Completion> completions;
+  for (int i = 1; i <= 100; ++i) {
+    const HandleId handle = handles.create().value();
+    const std::string text = std::to_string(i);
+    completions.push_back({handle, i % 3 == 0 ? Status(Code::kTimeout, text) : Status::ok()});
+  }
+  std::thread waiter([&] { EXPECT_TRUE(handles.wait(HandleId(100), -1).is_ok()); });
+  handles.complete(completions);
+  waiter.join();
+  EXPECT_EQ(handles.pending_count(), 0u);
+  for (int i = 1; i < 100; ++i) {
+    const Status result = handles.wait(HandleId(i), 0);
+    EXPECT_EQ(result.is_ok(), i % 3 != 0);
+    EXPECT_EQ(result.message(), i % 3 == 0 ? std::to_string(i) : "");
+  }
+}
+
 TEST(Handles, completing_twice_is_a_bug) {
   Handles handles;
   const HandleId handle = handles.create().value();

@@ -709,5 +709,45 @@ TEST_F(PipelineTest, an_answer_placed_over_another_frame_fails_the_tensor) {
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
 }
 
+TEST_F(PipelineTest, an_answer_belongs_to_its_key_whatever_landing_it_names) {
+  // Of no operation, of another one, of one that has ended, of places that are not there.
+  Cluster cluster({.workers = 1, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(4, 1);
+  Numbers b(4, 2);
+  std::vector<LandingTag> landings = {kNoLanding, 1, ~LandingTag{0}, LandingTag{5} << 24 | 3};
+  for (std::uint32_t round = 0; round < 6; ++round) {
+    const std::int64_t handle = 1 + 2 * round;
+    submit(cluster, 0, call(handle, "a", a, a));
+    submit(cluster, 0, call(handle + 1, "b", b, b));
+    Pipeline& worker = cluster.worker(0);
+    std::vector<wire::Header> pushes;
+    Outgoing message;
+    while (worker.front(ShardIndex(0), message)) {
+      worker.pop();
+      worker.on_sent(message.token);
+      const wire::Header header = wire::decode_header(message.header).value();
+      if (header.kind == wire::Kind::kPush) pushes.push_back(header);
+    }
+    ASSERT_EQ(pushes.size(), 2u);
+    if (round > 0) landings.push_back(pushes[0].landing);
+    for (std::size_t i = 0; i < 2; ++i) {
+      wire::Header answer = pushes[i];
+      answer.kind = wire::Kind::kAnswer;
+      const Numbers sum(4, 10 * round + (answer.key == key_of("a") ? 1 : 2));
+      const LandingTag own = answer.landing;
+      answer.landing = landings[(round + i) % landings.size()];
+      if (round == 5) answer.landing = i == 0 ? pushes[1].landing : own;
+      const auto payload = std::as_bytes(std::span(sum));
+      ASSERT_TRUE(worker.on_answer(ShardIndex(0), answer, payload, false).is_ok());
+      cluster.apply(0);
+    }
+    EXPECT_EQ(a, Numbers(4, 10 * round + 1));
+    EXPECT_EQ(b, Numbers(4, 10 * round + 2));
+    EXPECT_TRUE(result(cluster, 0, handle).is_ok());
+    EXPECT_TRUE(result(cluster, 0, handle + 1).is_ok());
+  }
+}
+
 }  // namespace
 }  // namespace byteps
