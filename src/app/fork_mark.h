@@ -1,6 +1,6 @@
 // ForkMark: whether this process is the one that made the mark, or a fork of it. Asked at every call of the C
-// interface, so it must cost less than getpid(2): it is a page that the kernel gives a forked child as zeros (MADV_WIPEONFORK,
-// madvise(2)). Where there is no such page, the process number is asked after all.
+// interface, so it must cost less than getpid(2): it is a page that the kernel gives a forked child as zeros
+// (MADV_WIPEONFORK, madvise(2)). Where there is no such page, the process number is asked after all.
 #pragma once
 
 #include <sys/types.h>
