@@ -194,8 +194,8 @@ void Pipeline::advance(Tensor& tensor, std::uint32_t part) {
   state.ticket = Gate::kNoTicket;
 }
 
-// A wanted part goes first and without credit, a frame at a time: the first frame that the shard misses is either on its
-// way or the next to go. All of them at once would fill the queues on the way, and so make more parts late.
+// A wanted part goes first and without credit, a frame at a time: the first frame that the shard misses is either on
+// its way or the next to go. All of them at once would fill the queues on the way, and so make more parts late.
 void Pipeline::favour_wanted(const Tensor& tensor, const PartState& part) {
   if (part.ticket == Gate::kNoTicket || part.wanted_rounds <= tensor.round.value) return;
   shards_[part.shard.value].gate.set_wanted(part.ticket, !has_unanswered(part));
