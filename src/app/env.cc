@@ -136,7 +136,7 @@ std::vector<Variable> flow_variables() {
        [](Draft& d, std::uint64_t v) { d.config.flow.partition_bytes = (v + 63) / 64 * 64; }},
       {"BYTEPS_FRAME_BYTES", "worker", "0", "bytes, 0 to 4 MiB; rounded up to a multiple of 64",
        "A part travels, is summed and answered in frames of this size. Rank 0's value is used by "
-       "all. 0: 61440 for up to 8 shards of all servers together, 30720 for up to 16, 15360 for "
+       "all. 0: 61440 for up to 12 shards of all servers together, 30720 for up to 24, 15360 for "
        "more.",
        0, kPayloadBytesMax,
        [](Draft& d, std::uint64_t v) { d.config.flow.frame_bytes = (v + 63) / 64 * 64; }},

@@ -18,12 +18,22 @@ std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t by) {
   return bytes / by + (bytes % by != 0 ? 1 : 0);
 }
 
+std::uint64_t lightest_count_of(const std::vector<std::uint32_t>& weights) {
+  const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  return divide_up(sum, *std::min_element(weights.begin(), weights.end()));
+}
+
 }  // namespace
 
-std::uint64_t Placement::usual_frame_bytes(std::uint32_t shard_count) {
+std::uint64_t Placement::usual_frame_bytes(const std::vector<std::uint32_t>& weights) {
   constexpr std::uint64_t kMost = 60 << 10;
-  if (shard_count <= 8) return kMost;
-  return shard_count <= 16 ? kMost / 2 : kMost / 4;
+  const std::uint64_t count = lightest_count_of(weights);
+  if (count <= 12) return kMost;
+  return count <= 24 ? kMost / 2 : kMost / 4;
+}
+
+std::uint64_t Placement::lightest_count() const {
+  return lightest_count_of(weights_);
 }
 
 Placement::Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,

@@ -30,9 +30,9 @@ class Placement {
 
   // The size of frames where nobody asks for another one. A frame and its head fit the 64 KiB that the kernel sends as
   // one packet: a frame of 64 KiB goes as two, and two frames of 32 KiB cost half as much processor time again. With
-  // many shards frames are smaller, because a worker has two of them under way to each (worker/credit.h), and all its
-  // bytes under way have to fit the queues of the network.
-  static std::uint64_t usual_frame_bytes(std::uint32_t shard_count);
+  // many shards, and with unequal ones, frames are smaller, because a worker has two of them under way to the lightest
+  // and more to the others (worker/credit.h), and all its bytes under way have to fit the queues of the network.
+  static std::uint64_t usual_frame_bytes(const std::vector<std::uint32_t>& weights);
 
   // A part of a tensor: bytes [offset, offset + bytes) of it.
   struct Part {
@@ -53,6 +53,8 @@ class Placement {
   std::uint64_t frame_bytes() const { return frame_bytes_; }
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(weights_.size()); }
   const std::vector<std::uint32_t>& weights() const { return weights_; }
+  // So many shards as light as the lightest would have the weight of all; at least shard_count().
+  std::uint64_t lightest_count() const;
 
  private:
   bool is_single_frames(std::uint64_t rest_bytes) const {

@@ -645,8 +645,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   partition_bytes_ = first.join.partition_bytes;
   frame_bytes_ = first.join.frame_bytes;
   if (frame_bytes_ == 0) {
-    const auto shard_count = static_cast<std::uint32_t>(shards_of(roster_for(first)).size());
-    frame_bytes_ = Placement::usual_frame_bytes(shard_count);
+    frame_bytes_ = Placement::usual_frame_bytes(weights_of(shards_of(roster_for(first))));
   }
   const std::size_t roster_bytes = wire::encode(roster_for(first)).size();
   if (roster_bytes > kPayloadBytesMax) {

@@ -1,4 +1,5 @@
-// Credit: how many bytes a worker may have sent on one connection without an answer. It finds the value by itself:
+// Credit: how many bytes a worker may have sent without an answer, on all its connections together; each has the share
+// that its shard has of the tensors. It finds the value by itself:
 //
 //   credit = rate of answers * kHorizon
 //
@@ -8,8 +9,9 @@
 // show, so it is right for slow and fast cards, for many servers and few. The rate is the largest of the last kWindows
 // measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit.
 //
-// Where the way is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out: the credit
-// is that size, so neither side ever waits for room, and no more lies around than the caches hold.
+// Where the way to a shard is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out:
+// there the connection may have that much, so neither side ever waits for room, and no more lies around than the caches
+// hold.
 #pragma once
 
 #include <algorithm>
@@ -30,11 +32,7 @@ class Credit {
   // Begins with `least` and stays within both. Equal: fixed.
   Credit(std::uint64_t least, std::uint64_t most) : least_(least), most_(most), bytes_(least) {}
 
-  std::uint64_t bytes() const {
-    return capacity_bytes_ == 0 ? bytes_ : std::clamp(capacity_bytes_, least_, most_);
-  }
-  // Of the way, see above; 0: not known.
-  void set_capacity(std::uint64_t bytes) { capacity_bytes_ = bytes; }
+  std::uint64_t bytes() const { return bytes_; }
 
   // A frame had to wait for credit. Only then a measurement says what the line can carry.
   void on_blocked() { was_blocked_ = true; }
@@ -71,7 +69,6 @@ class Credit {
   std::uint64_t least_;
   std::uint64_t most_;
   std::uint64_t bytes_;
-  std::uint64_t capacity_bytes_ = 0;
   TimeNs window_start_ns_ = kNever;
   std::uint64_t answered_bytes_ = 0;             // since then
   bool was_blocked_ = false;                     // since then

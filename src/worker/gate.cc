@@ -42,14 +42,9 @@ void Gate::remove(Ticket ticket) {
   sink(slots_[last.ticket].position);
 }
 
-void Gate::on_answered(std::uint64_t cost_bytes, TimeNs now) {
+void Gate::on_answered(std::uint64_t cost_bytes) {
   CHECK_LE(cost_bytes, unanswered_bytes_) << "answered more than was sent";
   unanswered_bytes_ -= cost_bytes;
-  if (unanswered_bytes_ == 0 && heap_.empty()) {
-    credit_.on_idle();
-  } else {
-    credit_.on_answered(cost_bytes, now);
-  }
 }
 
 Gate::Place Gate::place_of(const Order& order, bool wanted, Ticket ticket) const {

@@ -4,7 +4,7 @@
 // Order: wanted parts first (other workers wait for them); then the larger priority, the earlier
 // round, the smaller key, the smaller part: all workers derive the same order. Without priority
 // scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered; its
-// limit is credit.h's. A frame passes when it fits under the limit, or when nothing is unanswered (so one frame always
+// limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or when nothing is unanswered (so one frame always
 // may), or when its part is wanted (docs/protocol.md, "who waits for whom").
 #pragma once
 
@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/time.h"
-#include "worker/credit.h"
 
 namespace byteps {
 
@@ -31,8 +29,10 @@ class Gate {
   using Ticket = std::uint32_t;
   static constexpr Ticket kNoTicket = 0xffffffff;
 
-  Gate(bool priority_scheduling, const Credit& credit)
-      : priority_scheduling_(priority_scheduling), credit_(credit) {}
+  Gate(bool priority_scheduling, std::uint64_t credit_bytes)
+      : priority_scheduling_(priority_scheduling), credit_bytes_(credit_bytes) {}
+
+  void set_credit(std::uint64_t bytes) { credit_bytes_ = bytes; }
 
   // `item` is the caller's word, returned by front_item(). O(log n), as set_wanted() and remove().
   Ticket add(const Order& order, bool wanted, std::uint64_t item);
@@ -46,26 +46,18 @@ class Gate {
   Ticket front() const { return heap_.front().ticket; }
   std::uint64_t front_item() const { return slots_[front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
-  bool may_pass(std::uint64_t cost_bytes) {
-    if (unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_.bytes() ||
-        heap_.front().is_wanted()) {
-      return true;
-    }
-    credit_.on_blocked();
-    return false;
+  bool may_pass(std::uint64_t cost_bytes) const {
+    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
+           heap_.front().is_wanted();
   }
 
-  void set_capacity(std::uint64_t bytes) { credit_.set_capacity(bytes); }  // of the way, credit.h
   void on_sent(std::uint64_t cost_bytes) { unanswered_bytes_ += cost_bytes; }
-  void on_answered(std::uint64_t cost_bytes, TimeNs now);
+  void on_answered(std::uint64_t cost_bytes);
   // The connection has ended: nothing is on the way any more. What waits here stays.
-  void forget_sent() {
-    unanswered_bytes_ = 0;
-    credit_.on_idle();
-  }
+  void forget_sent() { unanswered_bytes_ = 0; }
 
   std::uint64_t unanswered_bytes() const { return unanswered_bytes_; }
-  std::uint64_t credit_bytes() const { return credit_.bytes(); }
+  std::uint64_t credit_bytes() const { return credit_bytes_; }
 
  private:
   // The order as numbers, smaller ones first, beside the ticket: comparing looks nowhere else.
@@ -94,7 +86,7 @@ class Gate {
   void sink(std::size_t position);
 
   const bool priority_scheduling_;
-  Credit credit_;
+  std::uint64_t credit_bytes_;
   std::uint64_t unanswered_bytes_ = 0;
   std::vector<Slot> slots_;   // by ticket
   std::vector<Ticket> free_;  // slots without a part

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -16,21 +17,22 @@ namespace {
 constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: shards repeat Wanted
 constexpr std::size_t kForgetsKept = 256;       // per shard, for the next connection
 constexpr std::size_t kNamesInNotice = 5;
-// Of one connection, where it finds its credit by itself, and what it begins with: while a frame is summed the next one
-// is on its way.
+// Where the worker finds its credit by itself, a connection has so many frames: while one is summed the next is on its
+// way. That is what it begins with, and the least.
 constexpr std::uint64_t kCreditLeastFrames = 2;
-// Of all connections of a worker together.
+// In all, counted in lightest connections: unless there are more connections, beyond this the light ones have less.
+constexpr std::uint64_t kLightestMost = 32;
+// Of a worker that has few connections.
 constexpr std::uint64_t kCreditMost = 4 << 20;
 
-Credit credit_of_connection(const PipelineConfig& config) {
+Credit credit_of(const PipelineConfig& config) {
+  if (config.credit_bytes > 0) return {config.credit_bytes, config.credit_bytes};
   const std::uint64_t shard_count = config.placement.shard_count();
   const std::uint64_t frame = config.placement.frame_bytes() + wire::kHeaderBytes;
-  if (config.credit_bytes > 0) {
-    const std::uint64_t fixed =
-        std::max(config.credit_frames_min * frame, config.credit_bytes / shard_count);
-    return {fixed, fixed};
-  }
-  return {kCreditLeastFrames * frame, std::max(4 * frame, kCreditMost / shard_count)};
+  const std::uint64_t lightest = std::min<std::uint64_t>(config.placement.lightest_count(),
+                                                         std::max(shard_count, kLightestMost));
+  const std::uint64_t least = lightest * kCreditLeastFrames * frame;
+  return {least, std::max(2 * least, kCreditMost)};
 }
 
 // All of it, into the caches.
@@ -51,11 +53,41 @@ std::uint64_t item_of(TensorIndex tensor, std::uint32_t part) {
 
 }  // namespace
 
-Pipeline::Pipeline(const PipelineConfig& config) : config_(config), tensors_(config.placement) {
-  const Credit credit = credit_of_connection(config);
+Pipeline::Pipeline(const PipelineConfig& config)
+    : config_(config), tensors_(config.placement), credit_(credit_of(config)) {
   for (std::uint32_t shard = 0; shard < config.placement.shard_count(); ++shard) {
-    shards_.emplace_back(Gate(config.priority_scheduling, credit));
+    shards_.emplace_back(Gate(config.priority_scheduling, 0));
   }
+  share_credit();
+}
+
+// A connection may have as much under way as it has of the tensors: the flows share the worker's card as their bytes
+// under way do. With equal flows, a light shard would be done early and a heavy one late.
+void Pipeline::share_credit() {
+  const std::uint64_t frame = config_.placement.frame_bytes() + wire::kHeaderBytes;
+  const std::uint64_t least = config_.credit_bytes > 0 ? config_.credit_frames_min * frame : 0;
+  const std::vector<std::uint32_t>& weights = config_.placement.weights();
+  const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  const std::uint64_t bytes = credit_.bytes();
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    const std::uint64_t weight = weights[shard];
+    const std::uint64_t share = bytes / sum * weight + bytes % sum * weight / sum;
+    const std::uint64_t capacity = config_.credit_bytes > 0 ? 0 : shards_[shard].capacity_bytes;
+    shards_[shard].gate.set_credit(capacity > 0 ? std::clamp(capacity, frame, kCreditMost)
+                                                : std::max(least, share));
+  }
+}
+
+void Pipeline::set_capacity(ShardIndex shard, std::uint64_t bytes) {
+  if (std::exchange(shards_[shard.value].capacity_bytes, bytes) != bytes) share_credit();
+}
+
+// A frame of so much was answered on this connection.
+void Pipeline::free_credit(ShardState& shard, std::uint64_t cost_bytes) {
+  shard.gate.on_answered(cost_bytes);
+  const std::uint64_t before = credit_.bytes();
+  credit_.on_answered(cost_bytes, now_);
+  if (credit_.bytes() != before) share_credit();
 }
 
 // ---- operations: submitted, started, ended
@@ -118,7 +150,7 @@ void Pipeline::end_op(OpIndex index, const Status& status) {
   complete(op.handle, tensors_[op.tensor].spec, status);
   op = Op{};
   free_ops_.push_back(index);
-  --pending_operations_;
+  if (--pending_operations_ == 0) credit_.on_idle();
 }
 
 void Pipeline::complete(HandleId handle, const TensorSpec& spec, const Status& status) {
@@ -205,13 +237,13 @@ void Pipeline::favour_wanted(const Tensor& tensor, const PartState& part) {
 void Pipeline::leave_gates(Tensor& tensor) {
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     PartState& state = tensor.parts[part];
-    Gate& gate = shards_[state.shard.value].gate;
+    ShardState& shard = shards_[state.shard.value];
     for (std::uint32_t frame = 0; frame < state.next_frame; ++frame) {
       if (tensor.is_answered(part, frame)) continue;
-      gate.on_answered(cost(tensors_.frame_bytes(state, frame)), now_);
+      free_credit(shard, cost(tensors_.frame_bytes(state, frame)));
     }
     state.next_frame = 0;
-    if (state.ticket != Gate::kNoTicket) gate.remove(state.ticket);
+    if (state.ticket != Gate::kNoTicket) shard.gate.remove(state.ticket);
     state.ticket = Gate::kNoTicket;
   }
 }
@@ -344,6 +376,7 @@ void Pipeline::on_shard_down(ShardIndex index) {
   CHECK(shard.up) << index << " is down already";
   shard.up = false;
   if (!PLANTED(credit_leaked)) shard.gate.forget_sent();
+  credit_.on_idle();
   for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
     if (ops_[op].state != OpState::kActive) continue;
     Tensor& tensor = tensors_[ops_[op].tensor];
@@ -429,7 +462,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   ++state.answered_frames;
   if (timeline_) timeline_->on_answered(index, tensor, part);
   if (frame < state.next_frame) {
-    shards_[shard.value].gate.on_answered(cost(bytes), now_);
+    free_credit(shards_[shard.value], cost(bytes));
   } else {
     advance(tensor, part);  // sent on an earlier connection only
   }
@@ -543,7 +576,10 @@ bool Pipeline::front(ShardIndex index, Outgoing& message) {
   const PartState& part = tensor.parts[staged_part_];
   const std::uint32_t frame = part.next_frame;
   const std::uint64_t bytes = tensors_.frame_bytes(part, frame);
-  if (!shard.gate.may_pass(cost(bytes))) return false;
+  if (!shard.gate.may_pass(cost(bytes))) {
+    credit_.on_blocked();
+    return false;
+  }
 
   header.key = tensor.key;
   message.token = SendToken{staged_tensor_} + 1;

@@ -34,6 +34,7 @@
 #include "base/time.h"
 #include "net/transport.h"
 #include "net/wire.h"
+#include "worker/credit.h"
 #include "worker/gate.h"
 #include "worker/handles.h"
 #include "worker/tensor_table.h"
@@ -108,9 +109,7 @@ class Pipeline {
   void on_shard_up(ShardIndex shard);
   void on_shard_down(ShardIndex shard);
   // What fits on the way to this shard, Transport::capacity_bytes().
-  void set_capacity(ShardIndex shard, std::uint64_t bytes) {
-    shards_[shard.value].gate.set_capacity(bytes);
-  }
+  void set_capacity(ShardIndex shard, std::uint64_t bytes);
 
   // An answer came. `landed`: payload is the part of the landing that was written, otherwise it is
   // copied from there. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks
@@ -190,7 +189,8 @@ class Pipeline {
     explicit ShardState(Gate g) : gate(std::move(g)) {}
     Gate gate;
     bool up = false;
-    std::uint32_t connection = 0;  // counts ups; a Declare belongs to one connection
+    std::uint64_t capacity_bytes = 0;  // of the way; 0: not known
+    std::uint32_t connection = 0;      // counts ups; a Declare belongs to one connection
     std::vector<Key>
         forgets;  // the last ones, sent again at up: a loss would leave the key at the shard
     std::size_t forgets_sent = 0;
@@ -211,6 +211,8 @@ class Pipeline {
   void complete(HandleId handle, const TensorSpec& spec, const Status& status);
   void start(TensorIndex index);
   void apply_wanted_early(Tensor& tensor);
+  void share_credit();
+  void free_credit(ShardState& shard, std::uint64_t cost_bytes);
   void open_gate(TensorIndex index, std::uint32_t part);
   void advance(Tensor& tensor, std::uint32_t part);
   void favour_wanted(const Tensor& tensor, const PartState& part);
@@ -243,6 +245,7 @@ class Pipeline {
 
   // owned by the loop
   TensorTable tensors_;
+  Credit credit_;
   std::vector<ShardState> shards_;
   std::vector<Op> ops_;
   std::vector<OpIndex> free_ops_;

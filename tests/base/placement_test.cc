@@ -90,17 +90,20 @@ TEST(Placement, what_is_at_most_a_frame_per_shard_is_cut_into_single_frames) {
 }
 
 TEST(Placement, a_usual_frame_with_its_head_fits_a_packet_of_64_kib_and_shrinks_with_many_shards) {
+  const auto equal = [](std::uint32_t count) { return std::vector<std::uint32_t>(count, 1); };
   constexpr std::uint64_t kHeads = 512;  // of the frame, TCP and IP
   std::uint64_t last = 65536 - kHeads;
   for (std::uint32_t shard_count = 1; shard_count <= 1024; ++shard_count) {
-    const std::uint64_t bytes = Placement::usual_frame_bytes(shard_count);
+    const std::uint64_t bytes = Placement::usual_frame_bytes(equal(shard_count));
     EXPECT_LE(bytes, last) << shard_count;
     EXPECT_EQ(bytes % 64, 0U) << shard_count;
     EXPECT_GE(bytes, 8U << 10) << shard_count;
     last = bytes;
   }
-  EXPECT_EQ(Placement::usual_frame_bytes(8), 60U << 10);
-  EXPECT_LE(2 * 16 * Placement::usual_frame_bytes(16), 1U << 20) << "two to each of 16";
+  EXPECT_EQ(Placement::usual_frame_bytes(equal(8)), 60U << 10);
+  EXPECT_LE(2 * 16 * Placement::usual_frame_bytes(equal(16)), 1U << 20) << "two to each";
+  EXPECT_EQ(Placement::usual_frame_bytes({1, 1, 1, 1, 3, 3}),
+            Placement::usual_frame_bytes(equal(10)));
 }
 
 TEST(Placement, an_empty_tensor_has_one_empty_part_with_one_empty_frame) {

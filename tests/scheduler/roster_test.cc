@@ -92,7 +92,8 @@ TEST(Roster, finds_the_frame_size_by_the_number_of_shards_when_rank_0_does_not_s
       server.endpoints.push_back({"10.0.0.1", static_cast<std::uint16_t>(4000 + i)});
     }
     const PeerId peer = table.join(server);
-    EXPECT_EQ(table.roster_to(peer).frame_bytes, Placement::usual_frame_bytes(shard_count));
+    EXPECT_EQ(table.roster_to(peer).frame_bytes,
+              Placement::usual_frame_bytes(std::vector<std::uint32_t>(shard_count, 1)));
   }
 }
 

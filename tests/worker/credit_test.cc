@@ -116,26 +116,10 @@ TEST(Credit, does_not_change_while_the_sender_has_nothing_to_send) {
   EXPECT_EQ(credit.bytes(), kLeast);
 }
 
-TEST(Credit, is_at_once_what_the_way_holds_where_that_is_known_and_found_out_again_when_it_is_not) {
-  Credit credit(kLeast, kMost);
-  credit.set_capacity(1 << 20);
-  EXPECT_EQ(credit.bytes(), 1U << 20);
-  Line(50'000'000, 10 * kMicrosecond).run(credit, 100 * kMillisecond);
-  EXPECT_EQ(credit.bytes(), 1U << 20) << "however fast it is";
-  credit.set_capacity(0);
-  EXPECT_EQ(credit.bytes(), kMost);
-  credit.set_capacity(1);
-  EXPECT_EQ(credit.bytes(), kLeast) << "within its bounds";
-  credit.set_capacity(64 << 20);
-  EXPECT_EQ(credit.bytes(), kMost);
-}
-
 TEST(Credit, with_equal_bounds_is_fixed) {
   Credit credit(kLeast, kLeast);
   Line(125'000, 200 * kMicrosecond).run(credit, 100 * kMillisecond);
   EXPECT_EQ(credit.bytes(), kLeast);
-  credit.set_capacity(1 << 20);
-  EXPECT_EQ(credit.bytes(), kLeast) << "who sets it means it";
 }
 
 }  // namespace

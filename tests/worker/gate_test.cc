@@ -34,7 +34,7 @@ bool goes_before(const Waiting& a, const Waiting& b, bool by_priority) {
 
 void compare_with_sorting(bool by_priority, std::uint64_t seed) {
   Prng prng(seed);
-  Gate gate(by_priority, Credit(1000, 1000));
+  Gate gate(by_priority, 1000);
   std::vector<Waiting> model;
   std::uint64_t submission = 0;
   for (int step = 0; step < 5000; ++step) {
@@ -84,18 +84,18 @@ TEST(Gate, order_is_that_of_submission_without_priority_scheduling) {
 }
 
 TEST(Gate, frames_pass_while_they_fit_under_the_credit) {
-  Gate gate(true, Credit(100, 100));
+  Gate gate(true, 100);
   gate.add({}, false, 0);
   EXPECT_TRUE(gate.may_pass(60));
   gate.on_sent(60);
   EXPECT_TRUE(gate.may_pass(40));
   EXPECT_FALSE(gate.may_pass(41));
-  gate.on_answered(60, 0);
+  gate.on_answered(60);
   EXPECT_TRUE(gate.may_pass(100));
 }
 
 TEST(Gate, one_frame_always_passes_however_small_the_credit) {
-  Gate gate(true, Credit(1, 1));
+  Gate gate(true, 1);
   gate.add({}, false, 0);
   EXPECT_TRUE(gate.may_pass(1'000'000));
   gate.on_sent(1'000'000);
@@ -103,7 +103,7 @@ TEST(Gate, one_frame_always_passes_however_small_the_credit) {
 }
 
 TEST(Gate, wanted_parts_need_no_credit_and_what_they_sent_counts) {
-  Gate gate(true, Credit(100, 100));
+  Gate gate(true, 100);
   const Gate::Ticket ticket = gate.add({}, false, 0);
   gate.on_sent(100);
   EXPECT_FALSE(gate.may_pass(50));
@@ -114,7 +114,7 @@ TEST(Gate, wanted_parts_need_no_credit_and_what_they_sent_counts) {
 }
 
 TEST(Gate, a_lost_connection_gives_all_credit_back) {
-  Gate gate(true, Credit(100, 100));
+  Gate gate(true, 100);
   gate.on_sent(100);
   gate.forget_sent();
   EXPECT_EQ(gate.unanswered_bytes(), 0u);

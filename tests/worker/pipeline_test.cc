@@ -261,6 +261,47 @@ TEST_F(PipelineTest, higher_priority_overtakes_between_frames) {
   EXPECT_EQ(order, (std::vector<Key>{key_of("low"), key_of("high"), key_of("low")}));
 }
 
+// A pipeline of one worker and shards of these weights.
+Pipeline of_weights(std::vector<std::uint32_t> weights, std::uint64_t credit_bytes) {
+  PipelineConfig config{.self = WorkerRank(0),
+                        .epoch = Epoch(3),
+                        .placement = Placement(4'096'000, 15 << 10, std::move(weights))};
+  config.credit_bytes = credit_bytes;
+  return Pipeline(config);
+}
+
+TEST_F(PipelineTest, connections_share_the_credit_as_shards_share_the_tensors) {
+  const std::uint64_t frame = (15 << 10) + wire::kHeaderBytes;
+  const Pipeline found = of_weights({2, 2, 6, 4}, 0);
+  const std::vector<std::uint64_t> frames = {2, 2, 6, 4};
+  for (std::uint32_t shard = 0; shard < 4; ++shard) {
+    EXPECT_EQ(found.gate(ShardIndex(shard)).credit_bytes(), frames[shard] * frame) << shard;
+  }
+  const Pipeline fixed = of_weights({1, 3}, 8'000'000);
+  EXPECT_EQ(fixed.gate(ShardIndex(0)).credit_bytes(), 2'000'000U);
+  EXPECT_EQ(fixed.gate(ShardIndex(1)).credit_bytes(), 6'000'000U);
+  const Pipeline small = of_weights({1, 3}, 1);
+  EXPECT_EQ(small.gate(ShardIndex(0)).credit_bytes(), 4 * frame) << "four frames in any case";
+  const Pipeline lopsided = of_weights({1, 60'000}, 0);
+  EXPECT_LE(lopsided.gate(ShardIndex(1)).credit_bytes(), 1U << 20) << "queues stay short";
+}
+
+TEST_F(PipelineTest, where_the_way_to_a_shard_holds_a_known_number_of_bytes_that_is_its_credit) {
+  Pipeline pipeline = of_weights({1, 1}, 0);
+  const std::uint64_t share = pipeline.gate(ShardIndex(0)).credit_bytes();
+  pipeline.set_capacity(ShardIndex(1), 1 << 20);
+  EXPECT_EQ(pipeline.gate(ShardIndex(0)).credit_bytes(), share);
+  EXPECT_EQ(pipeline.gate(ShardIndex(1)).credit_bytes(), 1U << 20);
+  pipeline.set_capacity(ShardIndex(1), 64 << 20);
+  EXPECT_EQ(pipeline.gate(ShardIndex(1)).credit_bytes(), 4U << 20)
+      << "no more than the caches hold";
+  pipeline.set_capacity(ShardIndex(1), 0);
+  EXPECT_EQ(pipeline.gate(ShardIndex(1)).credit_bytes(), share);
+  Pipeline fixed = of_weights({1, 1}, 2'000'000);
+  fixed.set_capacity(ShardIndex(0), 1 << 20);
+  EXPECT_EQ(fixed.gate(ShardIndex(0)).credit_bytes(), 1'000'000U) << "who sets it means it";
+}
+
 TEST_F(PipelineTest, wanted_part_goes_in_spite_of_spent_credit) {
   Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
   cluster.all_up();
