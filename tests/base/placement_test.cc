@@ -100,8 +100,8 @@ TEST(Placement, a_usual_frame_with_its_head_fits_a_packet_of_64_kib_and_shrinks_
     EXPECT_GE(bytes, 8U << 10) << shard_count;
     last = bytes;
   }
-  EXPECT_EQ(Placement::usual_frame_bytes(equal(8)), 60U << 10);
-  EXPECT_LE(2 * 16 * Placement::usual_frame_bytes(equal(16)), 1U << 20) << "two to each";
+  EXPECT_EQ(Placement::usual_frame_bytes(equal(12)), 60U << 10);
+  EXPECT_LE(2 * 24 * Placement::usual_frame_bytes(equal(24)), 3U << 19) << "two to each";
   EXPECT_EQ(Placement::usual_frame_bytes({1, 1, 1, 1, 3, 3}),
             Placement::usual_frame_bytes(equal(10)));
 }
