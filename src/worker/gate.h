@@ -4,8 +4,9 @@
 // Order: wanted parts first (other workers wait for them); then the larger priority, the earlier
 // round, the smaller key, the smaller part: all workers derive the same order. Without priority
 // scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered; its
-// limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or when nothing is unanswered (so one frame always
-// may), or when its part is wanted (docs/protocol.md, "who waits for whom").
+// limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or
+// when nothing is unanswered (so one frame always may), or when its part is wanted (docs/protocol.md, "who waits for
+// whom").
 #pragma once
 
 #include <cstddef>
