@@ -330,7 +330,7 @@ std::size_t TcpTransport::poll(TimeNs now, std::span<Event> events) {
   staging_.begin_poll();
   begin_links();
   stamp_deadlines();
-  if (!std::exchange(gathered_, false)) gather(0);
+  look_for_input();
   expire_deadlines();
   accept_all();
   flush_dirty();
@@ -380,6 +380,20 @@ void TcpTransport::wake() {
   const std::uint64_t one = 1;
   // Fails only when the counter is full; then the edge of an earlier write is still to be seen.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+}
+
+// wait() looks anyway. An owner that has handled input takes a poll that writes its answers and one that finds nothing
+// more before it waits again; without anything active those two need no look of their own.
+void TcpTransport::look_for_input() {
+  constexpr int kUnlookedMax = 2;
+  if (std::exchange(gathered_, false)) {
+    unlooked_count_ = 0;
+  } else if (active_.empty() && unlooked_count_ < kUnlookedMax) {
+    ++unlooked_count_;
+  } else {
+    gather(0);
+    unlooked_count_ = 0;
+  }
 }
 
 void TcpTransport::gather(int timeout_ms) {

@@ -144,6 +144,7 @@ class TcpTransport final : public Transport, public Waiter {
 
   // The steps of a poll. gather() asks epoll and takes notes; it makes no event and destroys nothing.
   void stamp_deadlines();
+  void look_for_input();
   void gather(int timeout_ms);
   void expire_deadlines();
   void accept_all();
@@ -226,6 +227,7 @@ class TcpTransport final : public Transport, public Waiter {
   std::uint64_t last_serial_ = 0;
   std::uint32_t last_peer_ = 0;
   bool gathered_ = false;      // wait() has asked epoll already
+  int unlooked_count_ = 0;     // polls since then that did not ask it
   bool wake_pending_ = false;  // poll() saw a wake() that is for wait()
 };
 
