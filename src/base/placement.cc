@@ -61,8 +61,10 @@ Placement::Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,
 
 std::uint64_t Placement::part_count(std::uint64_t tensor_bytes) const {
   const std::uint64_t rest_bytes = tensor_bytes % stripe_bytes_;
-  const std::uint64_t of_rest =
-      is_single_frames(rest_bytes) ? divide_up(rest_bytes, frame_bytes_) : weights_.size();
+  const std::uint64_t frame_bytes = frame_bytes_of(tensor_bytes);
+  const std::uint64_t of_rest = is_single_frames(rest_bytes, frame_bytes)
+                                    ? divide_up(rest_bytes, frame_bytes)
+                                    : weights_.size();
   return std::max<std::uint64_t>(1, tensor_bytes / stripe_bytes_ * weights_.size() + of_rest);
 }
 
@@ -74,8 +76,9 @@ std::uint64_t Placement::start(std::uint64_t tensor_bytes, std::uint64_t first,
   if (offset >= tensor_bytes) return tensor_bytes;
   const std::uint64_t place = index % weights_.size();
   const std::uint64_t bytes = std::min(stripe_bytes_, tensor_bytes - offset);
-  if (bytes < stripe_bytes_ && is_single_frames(bytes)) {
-    return offset + std::min(place * frame_bytes_, bytes);
+  const std::uint64_t frame_bytes = frame_bytes_of(tensor_bytes);
+  if (bytes < stripe_bytes_ && is_single_frames(bytes, frame_bytes)) {
+    return offset + std::min(place * frame_bytes, bytes);
   }
   const std::uint64_t shard = first + place;
   const std::uint64_t all = before_.back();
@@ -93,6 +96,7 @@ Placement::Part Placement::part(Key key, std::uint64_t tensor_bytes, std::uint64
   part.offset = start(tensor_bytes, first, index);
   part.bytes = start(tensor_bytes, first, index + 1) - part.offset;
   part.shard = ShardIndex(static_cast<std::uint32_t>((first + index) % weights_.size()));
+  part.frame_bytes = frame_bytes_of(tensor_bytes);
   return part;
 }
 
@@ -102,9 +106,17 @@ ShardIndex Placement::first_shard(Key key) const {
   return ShardIndex(static_cast<std::uint32_t>(after - before_.begin() - 1));
 }
 
-std::uint32_t Placement::frame_count(std::uint64_t part_bytes) const {
+std::uint64_t Placement::frame_bytes_of(std::uint64_t tensor_bytes) const {
+  constexpr std::uint64_t kFramesPerShard = 6;  // where more would be shorter than the longest
+  constexpr std::uint64_t kShort = 15 << 10;
+  const std::uint64_t frames = kFramesPerShard * weights_.size();
+  const std::uint64_t wanted = divide_up(divide_up(tensor_bytes, frames), kAlignment) * kAlignment;
+  return std::clamp(wanted, std::min(kShort, frame_bytes_), frame_bytes_);
+}
+
+std::uint32_t Placement::frame_count(const Part& part) {
   return static_cast<std::uint32_t>(
-      std::max<std::uint64_t>(1, divide_up(part_bytes, frame_bytes_)));
+      std::max<std::uint64_t>(1, divide_up(part.bytes, part.frame_bytes)));
 }
 
 }  // namespace byteps

@@ -7,6 +7,9 @@
 // the heaviest shard a part of partition_bytes; the last stripe has what is left. If that is at most one frame per
 // shard, it is cut into single frames, one a part: so a small tensor goes whole to one shard.
 //
+// Frames are frame_bytes long. Those of a tensor that would have only a few are shorter, down to 15 KiB: the time until
+// the first frame is summed and until the last is answered is a large part of such a tensor's time.
+//
 // Part 0 goes where the key says, whatever the size: workers that disagree about a tensor meet there, and the shard can
 // tell them (docs/protocol.md, Mismatch). Part i is on the i-th shard after it. Shards are numbered across servers
 // first, so successive parts go to different servers. Tensors of one part are spread by their keys' hashes, in
@@ -39,6 +42,7 @@ class Placement {
     std::uint64_t offset = 0;  // multiple of 64
     std::uint64_t bytes = 0;
     ShardIndex shard;
+    std::uint64_t frame_bytes = 0;  // of all its frames but the last
   };
   // An empty tensor has one empty part. 64 bits: whoever takes sizes from others compares with its own limit.
   std::uint64_t part_count(std::uint64_t tensor_bytes) const;
@@ -46,10 +50,11 @@ class Placement {
   Part part(Key key, std::uint64_t tensor_bytes, std::uint64_t index) const;
   // Where part 0 is.
   ShardIndex first_shard(Key key) const;
-  // Of a part; an empty part has one empty frame. All but the last are frame_bytes() long.
-  std::uint32_t frame_count(std::uint64_t part_bytes) const;
+  // An empty part has one empty frame.
+  static std::uint32_t frame_count(const Part& part);
 
   std::uint64_t partition_bytes() const { return partition_bytes_; }
+  // The longest frames.
   std::uint64_t frame_bytes() const { return frame_bytes_; }
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(weights_.size()); }
   const std::vector<std::uint32_t>& weights() const { return weights_; }
@@ -57,8 +62,9 @@ class Placement {
   std::uint64_t lightest_count() const;
 
  private:
-  bool is_single_frames(std::uint64_t rest_bytes) const {
-    return rest_bytes <= frame_bytes_ * weights_.size();
+  std::uint64_t frame_bytes_of(std::uint64_t tensor_bytes) const;
+  bool is_single_frames(std::uint64_t rest_bytes, std::uint64_t frame_bytes) const {
+    return rest_bytes <= frame_bytes * weights_.size();
   }
   std::uint64_t start(std::uint64_t tensor_bytes, std::uint64_t first, std::uint64_t index) const;
 

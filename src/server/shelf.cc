@@ -53,7 +53,8 @@ struct Shelf::Part {
   PartIndex index;
   std::uint64_t offset = 0;  // in the tensor
   std::uint64_t bytes = 0;
-  std::size_t record_bytes = 0;  // of this record
+  std::uint64_t frame_bytes = 0;  // of all frames but the last
+  std::size_t record_bytes = 0;   // of this record
   std::vector<Frame> frames;
   std::vector<std::uint64_t> bits;   // bit_words_ per frame
   std::vector<LandingTag> landings;  // by worker: of its operation in the round being summed
@@ -125,7 +126,6 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
           << kFramesPerPartMax << " frames of " << facts.placement->frame_bytes() << " bytes";
   } else {
     facts_ = facts;
-    frame_bytes_ = facts.placement->frame_bytes();
     bit_words_ = (facts.worker_count + 63) / 64;
     missing_.assign(bit_words_, 0);
     return Status::ok();
@@ -301,7 +301,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     return violation(from, text.str(), out);
   }
 
-  const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / frame_bytes_);
+  const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / part->frame_bytes);
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
   if (ahead == 0) {
     part->landings[from.value] = header.landing;
@@ -377,7 +377,8 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
   part->index = index;
   part->offset = place.offset;
   part->bytes = place.bytes;
-  const std::size_t frame_count = facts_.placement->frame_count(place.bytes);
+  part->frame_bytes = place.frame_bytes;
+  const std::size_t frame_count = Placement::frame_count(place);
   part->record_bytes = record_bytes_of(frame_count, tensor.in_order);
   refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);
@@ -403,8 +404,8 @@ const char* Shelf::flaw_of_push(const Part& part, WorkerRank from, const wire::H
                                 std::size_t payload_bytes) const {
   const Tensor& tensor = *part.tensor;
   if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
-  if (header.offset_bytes % frame_bytes_ != 0) return "no frame starts there";
-  const std::uint64_t frame_index = header.offset_bytes / frame_bytes_;
+  if (header.offset_bytes % part.frame_bytes != 0) return "no frame starts there";
+  const std::uint64_t frame_index = header.offset_bytes / part.frame_bytes;
   if (frame_index >= part.frames.size()) return "the part ends before";
   const bool without = tensor.is_broadcast && from != tensor.declared.root;
   if (header.flags != (without ? wire::kNoPayload : 0)) return "the flags are wrong";
@@ -498,7 +499,10 @@ void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   ++frame.round.value;
   --incomplete_frame_count_;
   if (--part.incomplete_count == 0 && part.is_young) take_from_young(part);
-  for (WorkerRank to(0); to.value < facts_.worker_count; ++to.value) {
+  // Each frame's answers begin with another worker, or the last one would be last with all of them.
+  const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
+  for (std::uint32_t i = 0; i < facts_.worker_count; ++i) {
+    const WorkerRank to(static_cast<std::uint32_t>((first + i) % facts_.worker_count));
     answer(part, frame_index, to, part.landings[to.value], out);
   }
   if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
@@ -515,7 +519,7 @@ void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, L
   answer.header.key = tensor.key;
   answer.header.part = part.index;
   answer.header.round = Round(frame.round.value - 1);
-  answer.header.offset_bytes = frame_index * frame_bytes_;
+  answer.header.offset_bytes = frame_index * part.frame_bytes;
   answer.header.worker = to;
   answer.header.landing = landing;
   answer.landing_offset = part.offset + answer.header.offset_bytes;
@@ -527,8 +531,8 @@ void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, L
   }
 }
 
-std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) const {
-  return std::min(frame_bytes_, part.bytes - frame_index * frame_bytes_);
+std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) {
+  return std::min(part.frame_bytes, part.bytes - frame_index * part.frame_bytes);
 }
 
 std::size_t Shelf::record_bytes_of(std::uint64_t frame_count, bool in_order) const {

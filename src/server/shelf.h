@@ -223,7 +223,7 @@ class Shelf {
   void finish(Part& part, std::uint32_t frame_index, ShelfOutput& out);
   void answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutput& out) const;
-  std::size_t frame_length(const Part& part, std::uint32_t frame_index) const;
+  static std::size_t frame_length(const Part& part, std::uint32_t frame_index);
   std::size_t used_bytes() const { return pool_.lent_bytes() + record_bytes_; }
   std::size_t record_bytes_of(std::uint64_t frame_count, bool in_order) const;
   void refuse_beyond_limit(std::size_t bytes);  // throws bad_alloc
@@ -241,9 +241,8 @@ class Shelf {
   const ShelfSettings settings_;
   BufferPool& pool_;
 
-  ShelfEpoch facts_;               // worker_count 0: serves nothing
-  std::uint64_t frame_bytes_ = 0;  // of the placement
-  std::size_t bit_words_ = 0;      // 64-bit words for one bit per worker
+  ShelfEpoch facts_;           // worker_count 0: serves nothing
+  std::size_t bit_words_ = 0;  // 64-bit words for one bit per worker
   std::map<Key, std::unique_ptr<Tensor>> tensors_;
   FlatMap<PartName, Part*, PartHome>
       parts_;  // every part of every tensor, for the one look-up per frame

@@ -248,9 +248,9 @@ class World {
       const std::uint64_t bytes = tensor.facts.bytes();
       const Key key = key_of(tensor.facts.name);
       for (std::uint64_t part = 0; part < placement.part_count(bytes); ++part) {
-        const std::uint64_t part_bytes = placement.part(key, bytes, part).bytes;
-        for (std::uint64_t frame = 0; frame < part_bytes; frame += placement.frame_bytes()) {
-          const std::uint64_t frame_bytes = std::min(placement.frame_bytes(), part_bytes - frame);
+        const Placement::Part place = placement.part(key, bytes, part);
+        for (std::uint64_t frame = 0; frame < place.bytes; frame += place.frame_bytes) {
+          const std::uint64_t frame_bytes = std::min(place.frame_bytes, place.bytes - frame);
           owned_bytes += std::bit_ceil(std::max<std::uint64_t>(64, frame_bytes));
         }
       }

@@ -25,7 +25,7 @@ namespace byteps {
 
 class Credit {
  public:
-  static constexpr TimeNs kHorizonNs = 4 * kMillisecond;
+  static constexpr TimeNs kHorizonNs = 2 * kMillisecond;
   static constexpr TimeNs kWindowMinNs = kMillisecond;
   static constexpr std::size_t kWindows = 8;
 

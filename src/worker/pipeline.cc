@@ -439,7 +439,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   if (part >= tensor.parts.size()) return broken("names a part that it has not");
   PartState& state = tensor.parts[part];
   if (state.shard != shard) return broken("comes from a shard that does not own the part");
-  const std::uint64_t unit_bytes = tensors_.placement().frame_bytes();
+  const std::uint64_t unit_bytes = state.frame_bytes;
   const std::uint64_t frame_index = header.offset_bytes / unit_bytes;
   if (header.offset_bytes % unit_bytes != 0 || frame_index >= state.sent_frames) {
     return broken("names a frame that was not pushed");
@@ -600,7 +600,7 @@ void Pipeline::stage_push(const Tensor& tensor, std::uint32_t frame, std::uint64
   header.kind = wire::Kind::kPush;
   header.part = PartIndex(staged_part_);
   header.round = tensor.round;
-  header.offset_bytes = frame * tensors_.placement().frame_bytes();
+  header.offset_bytes = frame * tensor.parts[staged_part_].frame_bytes;
   header.landing = needs_landing(tensor) ? op.tag : kNoLanding;
   if (tensor.spec.operation == Operation::kBroadcast && !is_root(tensor)) {
     header.flags = wire::kNoPayload;

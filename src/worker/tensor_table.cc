@@ -130,7 +130,8 @@ void TensorTable::cut_up(Tensor& tensor) const {
     part.offset = place.offset;
     part.bytes = place.bytes;
     part.shard = place.shard;
-    part.frame_count = placement_.frame_count(place.bytes);
+    part.frame_bytes = place.frame_bytes;
+    part.frame_count = Placement::frame_count(place);
     tensor.frames_per_part = std::max(tensor.frames_per_part, part.frame_count);
   }
   tensor.answered.resize(divide_up(part_count * tensor.frames_per_part, 64));

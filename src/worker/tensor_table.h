@@ -55,6 +55,7 @@ struct PartState {
   std::uint64_t bytes = 0;
   ShardIndex shard;
   std::uint32_t frame_count = 1;
+  std::uint64_t frame_bytes = 0;  // of all its frames but the last
 
   std::uint32_t next_frame = 0;   // on this connection, all before it are sent or already answered
   std::uint32_t sent_frames = 0;  // ever sent in this round: the frames below this
@@ -122,9 +123,8 @@ class TensorTable {
   const Placement& placement() const { return placement_; }
 
   // Bytes of one frame; an empty part has one empty frame.
-  std::uint64_t frame_bytes(const PartState& part, std::uint32_t frame) const {
-    const std::uint64_t unit = placement_.frame_bytes();
-    return std::min(unit, part.bytes - frame * unit);
+  static std::uint64_t frame_bytes(const PartState& part, std::uint32_t frame) {
+    return std::min(part.frame_bytes, part.bytes - frame * part.frame_bytes);
   }
 
  private:

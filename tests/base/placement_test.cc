@@ -77,12 +77,12 @@ TEST(Placement, equal_shards_get_equal_bytes_also_when_parts_do_not_divide_the_t
 }
 
 TEST(Placement, what_is_at_most_a_frame_per_shard_is_cut_into_single_frames) {
-  const Placement placement(4'096'000, 32 << 10, Weights(4, 1));
+  const Placement placement(4'096'000, 8 << 10, Weights(4, 1));
   EXPECT_EQ(placement.part_count(4096), 1u) << "a small tensor goes whole to one shard";
-  EXPECT_EQ(placement.part_count(32 << 10), 1u);
-  const auto parts = parts_of(placement, key_of("w"), (96 << 10) + 4);
+  EXPECT_EQ(placement.part_count(8 << 10), 1u);
+  const auto parts = parts_of(placement, key_of("w"), (24 << 10) + 4);
   ASSERT_EQ(parts.size(), 4u);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(parts[i].bytes, 32u << 10);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(parts[i].bytes, 8u << 10);
   EXPECT_EQ(parts[3].bytes, 4u);
   for (const std::uint64_t load : bytes_by_shard(placement, key_of("w"), 1 << 20)) {
     EXPECT_EQ(load, 256u << 10);
@@ -102,15 +102,30 @@ TEST(Placement, a_usual_frame_with_its_head_fits_a_packet_of_64_kib_and_shrinks_
   }
   EXPECT_EQ(Placement::usual_frame_bytes(equal(12)), 60U << 10);
   EXPECT_LE(2 * 24 * Placement::usual_frame_bytes(equal(24)), 3U << 19) << "two to each";
-  EXPECT_EQ(Placement::usual_frame_bytes({1, 1, 1, 1, 3, 3}),
-            Placement::usual_frame_bytes(equal(10)));
+  EXPECT_EQ(Placement::usual_frame_bytes({1, 1, 1, 1, 6, 6, 6}),
+            Placement::usual_frame_bytes(equal(22)));
+}
+
+TEST(Placement, a_tensor_of_few_frames_has_shorter_ones) {
+  const Placement placement(4'096'000, 60 << 10, {1, 1, 1, 1});
+  const auto frame_bytes = [&](std::uint64_t bytes) {
+    return placement.part(key_of("w"), bytes, 0).frame_bytes;
+  };
+  EXPECT_EQ(frame_bytes(64), 15U << 10);
+  EXPECT_EQ(frame_bytes(24 * (40 << 10)), 40U << 10) << "six for each shard";
+  EXPECT_EQ(frame_bytes((1 << 20) + 1) % 64, 0U);
+  EXPECT_EQ(frame_bytes(64 << 20), 60U << 10);
+  EXPECT_EQ(Placement(4'096'000, 6400, {1, 1}).part(key_of("w"), 1 << 20, 0).frame_bytes, 6400U)
+      << "who wants short frames has them";
+  EXPECT_EQ(placement.part_count(60 << 10), 4U) << "single frames, one a shard";
+  EXPECT_EQ(placement.part_count(15 << 10), 1U);
 }
 
 TEST(Placement, an_empty_tensor_has_one_empty_part_with_one_empty_frame) {
   const Placement placement(4'096'000, 32 << 10, {3, 1});
   ASSERT_EQ(placement.part_count(0), 1u);
   EXPECT_EQ(placement.part(key_of("w"), 0, 0).bytes, 0u);
-  EXPECT_EQ(placement.frame_count(0), 1u);
+  EXPECT_EQ(Placement::frame_count(placement.part(key_of("w"), 0, 0)), 1u);
 }
 
 TEST(Placement, sizes_beyond_4_gib_lose_no_bit) {

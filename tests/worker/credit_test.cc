@@ -58,7 +58,7 @@ class Line {
 TEST(Credit, becomes_the_rate_times_the_horizon_whatever_the_rate) {
   for (const std::uint64_t bytes_per_ms : {31'000, 62'500, 125'000, 250'000}) {
     Credit credit(kFrame, kMost);
-    Line line(bytes_per_ms, 200 * kMicrosecond);
+    Line line(bytes_per_ms, 20 * kMicrosecond);
     line.run(credit, 200 * kMillisecond);
     constexpr double kHorizonMs = static_cast<double>(Credit::kHorizonNs) / kMillisecond;
     const double expected = static_cast<double>(bytes_per_ms) * kHorizonMs;

@@ -69,6 +69,9 @@ Status hand_in(int socket, const Token& token, int descriptor) {
   std::memcpy(CMSG_DATA(&control.head), &descriptor, sizeof descriptor);
   const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent == static_cast<ssize_t>(token.size())) return Status::ok();
+  if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+    return {Code::kUnsupported, "the other side has gone"};  // nothing to be mended here
+  }
   return system_error("cannot pass on shared memory", sent < 0 ? errno : EAGAIN);
 }
 

@@ -76,6 +76,15 @@ std::size_t Outbox::Gathering::add(std::span<const std::byte> piece) {
   return piece.size();
 }
 
+std::size_t Outbox::whole_frames(std::size_t bytes_min) const {
+  std::size_t bytes = record_.size() - record_sent_bytes_;
+  const std::uint64_t end = std::min(end_, stream_end_);
+  for (std::uint64_t number = sent_; number < end && bytes < bytes_min; ++number) {
+    bytes += slot(number).bytes() - (number == sent_ ? slot_sent_bytes_ : 0);
+  }
+  return bytes;
+}
+
 std::size_t Outbox::gather(std::span<iovec> out, std::size_t bytes_max, std::size_t& bytes) {
   Gathering into{.out = out, .bytes_max = bytes_max};
   into.add(std::span(record_).subspan(record_sent_bytes_));

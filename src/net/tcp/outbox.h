@@ -46,6 +46,8 @@ class Outbox {
 
   // What is still to be written.
   std::size_t unsent_bytes() const { return unsent_bytes_; }
+  // The next frames, as many whole ones as it takes to have so much, or all.
+  std::size_t whole_frames(std::size_t bytes_min) const;
   // Fills `out` with what comes next, at most bytes_max of it; returns how many entries. `bytes` is their
   // sum.
   // `advance` must follow, before anything else is done.
