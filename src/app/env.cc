@@ -149,6 +149,10 @@ std::vector<Variable> flow_variables() {
        "Upstream's form of the credit: this many parts. 0 turns priorities off (first in, first "
        "out); upstream's default is 0, ours is priorities on.",
        0, 1 << 20, [](Draft& d, std::uint64_t v) { d.scheduling_credit = v; }},
+      {"BYTEPS_AUTOTUNE", "worker", "0", "0 or 1",
+       "1: look for the best credit by trials while training, and log what was chosen "
+       "(docs/tuning.md). Set it for all workers. A credit that is set wins.",
+       0, 1, [](Draft& d, std::uint64_t v) { d.config.flow.autotune = v == 1; }},
       {"BYTEPS_ENABLE_IPC", "worker, server", "1", "0 or 1",
        "1: a worker and a server on one host exchange tensors through shared memory "
        "(docs/design/0005-shared-memory.md). 0: through TCP, as between hosts.",

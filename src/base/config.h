@@ -25,6 +25,8 @@ struct FlowConfig {
   std::uint64_t credit_bytes = 0;
   std::uint64_t credit_frames_min =
       4;  // with credit_bytes: but never fewer frames than this on one connection
+  bool autotune =
+      false;  // without credit_bytes: a worker looks for the best credit while it trains
   // Of the memory that a worker and a shard on one host share, for each direction; a power of two; 0: they use TCP.
   std::uint64_t shared_ring_bytes = 1 << 20;
   bool priority_scheduling = true;  // false: parts pass the gate in order of submission

@@ -34,6 +34,12 @@ class Log {
 
   bool enabled(LogLevel level) const { return level >= level_ || recorded(level); }
   void write(LogLevel level, std::string_view message) const;
+  // The same, down to this level: for what somebody has asked for, whatever BYTEPS_LOG_LEVEL says.
+  Log at(LogLevel level) const {
+    Log log = *this;
+    log.level_ = level;
+    return log;
+  }
   void rename(std::string who) { who_ = std::move(who); }  // by the thread that owns the Actor
 
   // The flight recorder (flight.h); without one, nothing happens.

@@ -1,13 +1,14 @@
 // Credit: how many bytes a worker may have sent without an answer, on all its connections together; each has the share
 // that its shard has of the tensors. It finds the value by itself:
 //
-//   credit = rate of answers * kHorizon
+//   credit = rate of answers * horizon
 //
 // Too little leaves the line idle between an answer and the next push. Too much fills the queues on the way: what
 // overflows is lost, and the flows of the workers drift apart, so that the frames of each wait for those of the others.
 // A few milliseconds of the line's rate are enough for the first and small for the second; the rate is what the answers
 // show, so it is right for slow and fast cards, for many servers and few. The rate is the largest of the last kWindows
-// measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit.
+// measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit. The
+// horizon is kHorizonNs, unless somebody looks for a better one (credit_tuner.h).
 //
 // Where the way to a shard is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out:
 // there the connection may have that much, so neither side ever waits for room, and no more lies around than the caches
@@ -33,6 +34,15 @@ class Credit {
   Credit(std::uint64_t least, std::uint64_t most) : least_(least), most_(most), bytes_(least) {}
 
   std::uint64_t bytes() const { return bytes_; }
+
+  // From the next measurement on. Until the rate stops growing with it the credit doubles: with a horizon little above
+  // the delay it would take long to rise.
+  void set_horizon(TimeNs horizon_ns) {
+    horizon_ns_ = horizon_ns;
+    rates_.fill(0);
+    is_rising_ = true;
+    last_rate_ = 0;
+  }
 
   // A frame had to wait for credit. Only then a measurement says what the line can carry.
   void on_blocked() { was_blocked_ = true; }
@@ -61,19 +71,32 @@ class Credit {
  private:
   void measure(std::uint64_t bytes_per_us) {
     rates_[next_rate_++ % kWindows] = bytes_per_us;
-    const std::uint64_t wanted =
-        *std::max_element(rates_.begin(), rates_.end()) * (kHorizonNs / kMicrosecond);
+    if (is_rising_) {
+      is_rising_ = bytes_per_us > last_rate_ + last_rate_ / 4;
+      last_rate_ = bytes_per_us;
+      rates_.fill(0);
+      rates_[0] = bytes_per_us;
+    }
+    const std::uint64_t wanted = *std::max_element(rates_.begin(), rates_.end()) *
+                                 static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond);
+    if (is_rising_) {
+      bytes_ = std::min(most_, 2 * bytes_);
+      return;
+    }
     bytes_ = std::clamp(wanted, least_, std::min(most_, 2 * bytes_));
   }
 
   std::uint64_t least_;
   std::uint64_t most_;
   std::uint64_t bytes_;
+  TimeNs horizon_ns_ = kHorizonNs;
   TimeNs window_start_ns_ = kNever;
   std::uint64_t answered_bytes_ = 0;             // since then
   bool was_blocked_ = false;                     // since then
   std::array<std::uint64_t, kWindows> rates_{};  // bytes per microsecond
   std::size_t next_rate_ = 0;
+  bool is_rising_ = false;  // after set_horizon()
+  std::uint64_t last_rate_ = 0;
 };
 
 }  // namespace byteps

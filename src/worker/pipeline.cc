@@ -59,6 +59,19 @@ Pipeline::Pipeline(const PipelineConfig& config)
     shards_.emplace_back(Gate(config.priority_scheduling, 0));
   }
   share_credit();
+  if (!config.autotune) return;
+  if (config.credit_bytes == 0) {
+    tuner_.emplace();
+    credit_.set_horizon(tuner_->horizon_ns());
+    tell(PipelineOutput::Kind::kTuned,
+         "autotune: looks for the best credit while training; what it finds is said here, first "
+         "after a few GB of gradients");
+  } else {
+    tell(PipelineOutput::Kind::kTuned,
+         "autotune: does nothing, since BYTEPS_CREDIT_BYTES or BYTEPS_SCHEDULING_CREDIT fixes the "
+         "credit at " +
+             std::to_string(config.credit_bytes) + " bytes; unset them to have it found");
+  }
 }
 
 // A connection may have as much under way as it has of the tensors: the flows share the worker's card as their bytes
@@ -87,6 +100,12 @@ void Pipeline::free_credit(ShardState& shard, std::uint64_t cost_bytes) {
   shard.gate.on_answered(cost_bytes);
   const std::uint64_t before = credit_.bytes();
   credit_.on_answered(cost_bytes, now_);
+  if (tuner_ && tuner_->on_answered(cost_bytes, credit_.bytes(), now_)) {
+    credit_.set_horizon(tuner_->horizon_ns());
+    if (std::string news = tuner_->take_news(); !news.empty()) {
+      tell(PipelineOutput::Kind::kTuned, std::move(news));
+    }
+  }
   if (credit_.bytes() != before) share_credit();
 }
 
@@ -150,7 +169,9 @@ void Pipeline::end_op(OpIndex index, const Status& status) {
   complete(op.handle, tensors_[op.tensor].spec, status);
   op = Op{};
   free_ops_.push_back(index);
-  if (--pending_operations_ == 0) credit_.on_idle();
+  if (--pending_operations_ > 0) return;
+  credit_.on_idle();
+  if (tuner_) tuner_->on_idle();
 }
 
 void Pipeline::complete(HandleId handle, const TensorSpec& spec, const Status& status) {
@@ -375,6 +396,7 @@ void Pipeline::on_shard_down(ShardIndex index) {
   ShardState& shard = shards_[index.value];
   CHECK(shard.up) << index << " is down already";
   shard.up = false;
+  if (tuner_) tuner_->on_shard_down();
   if (!PLANTED(credit_leaked)) shard.gate.forget_sent();
   credit_.on_idle();
   for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
@@ -578,6 +600,7 @@ bool Pipeline::front(ShardIndex index, Outgoing& message) {
   const std::uint64_t bytes = tensors_.frame_bytes(part, frame);
   if (!shard.gate.may_pass(cost(bytes))) {
     credit_.on_blocked();
+    if (tuner_ && shard.capacity_bytes == 0) tuner_->on_blocked();
     return false;
   }
 
@@ -734,11 +757,15 @@ void Pipeline::notice(TimeNs now) {
   if (late_count > kNamesInNotice) {
     names += "; and " + std::to_string(late_count - kNamesInNotice) + " more";
   }
+  tell(PipelineOutput::Kind::kNotice, "waiting for " +
+                                          duration_text(now - ops_[oldest_].submitted_ns) + ": " +
+                                          names + " (a worker may not have submitted it)");
+}
+
+void Pipeline::tell(PipelineOutput::Kind kind, std::string text) {
   PipelineOutput& output = outputs_.emplace_back();
-  output.kind = PipelineOutput::Kind::kNotice;
-  output.status =
-      Status(Code::kAgain, "waiting for " + duration_text(now - ops_[oldest_].submitted_ns) + ": " +
-                               names + " (a worker may not have submitted it)");
+  output.kind = kind;
+  output.status = Status(Code::kAgain, std::move(text));
 }
 
 // "tensor 'x' (3 of 8 parts wait at push for credit and the connection, 2 at pull for ...)"

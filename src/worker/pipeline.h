@@ -35,6 +35,7 @@
 #include "net/transport.h"
 #include "net/wire.h"
 #include "worker/credit.h"
+#include "worker/credit_tuner.h"
 #include "worker/gate.h"
 #include "worker/handles.h"
 #include "worker/tensor_table.h"
@@ -59,6 +60,7 @@ struct PipelineConfig {
   Placement placement;             // the job's
   std::uint64_t credit_bytes = 0;  // of all connections together; 0: finds it by itself (credit.h)
   std::uint64_t credit_frames_min = 4;
+  bool autotune = false;  // without credit_bytes: looks for the best horizon (credit_tuner.h)
   bool priority_scheduling = true;
   TimeNs departed_ns =
       3 * kSecond;  // patience with what a worker that left may owe, see on_worker_left()
@@ -74,6 +76,7 @@ struct PipelineOutput {
     kWithdraw,  // take the promise back
     kComplete,  // the handle ends with `status`; its memory is the caller's again
     kNotice,    // tell the user: status.message()
+    kTuned,     // tell the user, who asked for it: what was chosen, in status.message()
   };
   Kind kind = Kind::kComplete;
   ShardIndex shard;
@@ -211,6 +214,7 @@ class Pipeline {
   void complete(HandleId handle, const TensorSpec& spec, const Status& status);
   void start(TensorIndex index);
   void apply_wanted_early(Tensor& tensor);
+  void tell(PipelineOutput::Kind kind, std::string text);
   void share_credit();
   void free_credit(ShardState& shard, std::uint64_t cost_bytes);
   void open_gate(TensorIndex index, std::uint32_t part);
@@ -246,6 +250,7 @@ class Pipeline {
   // owned by the loop
   TensorTable tensors_;
   Credit credit_;
+  std::optional<CreditTuner> tuner_;
   std::vector<ShardState> shards_;
   std::vector<Op> ops_;
   std::vector<OpIndex> free_ops_;

@@ -323,6 +323,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
       .placement = Placement(roster.partition_bytes, roster.frame_bytes, weights_of(places))};
   pipeline.credit_bytes = config_.flow.credit_bytes;
   pipeline.credit_frames_min = config_.flow.credit_frames_min;
+  pipeline.autotune = config_.flow.autotune;
   pipeline.priority_scheduling = config_.flow.priority_scheduling;
   // Longer than any silence is borne: if somebody else is lost, that is said first.
   pipeline.departed_ns = config_.timeout.silence_ns() + config_.timeout.heartbeat_ns();
@@ -470,6 +471,9 @@ void Worker::apply_outputs() {
         break;
       case PipelineOutput::Kind::kNotice:
         LOG(log_, kWarning) << output.status.message();
+        break;
+      case PipelineOutput::Kind::kTuned:
+        LOG(log_.at(LogLevel::kInfo), kInfo) << output.status.message();
         break;
     }
   }

@@ -172,6 +172,18 @@ TEST(Environment, scheduling_credit_counts_parts_and_zero_means_first_in_first_o
   EXPECT_FALSE(parse("0").priority_scheduling);
 }
 
+TEST(Environment, autotune_is_off_unless_asked_for) {
+  const auto is_on = [](const char* value) {
+    return parse_environment(Role::kWorker, {{"BYTEPS_AUTOTUNE", value}})
+        .value()
+        .config.flow.autotune;
+  };
+  EXPECT_FALSE(FlowConfig().autotune);
+  EXPECT_FALSE(is_on("0"));
+  EXPECT_TRUE(is_on("1"));
+  EXPECT_THAT(error_of(Role::kWorker, {{"BYTEPS_AUTOTUNE", "yes"}}), HasSubstr("0 or 1"));
+}
+
 TEST(Environment, a_job_key_makes_a_job_id_that_only_the_same_key_makes) {
   const auto id = [](const char* key) {
     return parse_environment(Role::kWorker, {{"BYTEPS_JOB_KEY", key}}).value().config.job.job_id;

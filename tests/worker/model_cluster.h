@@ -256,6 +256,7 @@ class Cluster {
           if (on_complete) on_complete(rank, output.handle, output.status);
           break;
         case PipelineOutput::Kind::kNotice:
+        case PipelineOutput::Kind::kTuned:
           notices_.push_back(output.status.message());
           break;
       }

@@ -286,6 +286,25 @@ TEST_F(PipelineTest, connections_share_the_credit_as_shards_share_the_tensors) {
   EXPECT_LE(lopsided.gate(ShardIndex(1)).credit_bytes(), 1U << 20) << "queues stay short";
 }
 
+TEST_F(PipelineTest, autotune_says_that_it_looks_or_that_a_credit_which_is_set_wins) {
+  PipelineConfig config{.self = WorkerRank(0),
+                        .epoch = Epoch(3),
+                        .placement = Placement(4'096'000, 15 << 10, {1, 1})};
+  EXPECT_TRUE(Pipeline(config).outputs().empty());
+  config.autotune = true;
+  const Pipeline looking(config);
+  ASSERT_EQ(looking.outputs().size(), 1u);
+  EXPECT_EQ(looking.outputs()[0].kind, PipelineOutput::Kind::kTuned);
+  EXPECT_THAT(looking.outputs()[0].status.message(), ::testing::HasSubstr("looks for"));
+  config.credit_bytes = 2'000'000;
+  const Pipeline fixed(config);
+  ASSERT_EQ(fixed.outputs().size(), 1u);
+  EXPECT_EQ(fixed.outputs()[0].kind, PipelineOutput::Kind::kTuned);
+  EXPECT_THAT(fixed.outputs()[0].status.message(),
+              ::testing::HasSubstr("BYTEPS_CREDIT_BYTES or BYTEPS_SCHEDULING_CREDIT fixes"));
+  EXPECT_EQ(fixed.gate(ShardIndex(0)).credit_bytes(), 1'000'000U);
+}
+
 TEST_F(PipelineTest, where_the_way_to_a_shard_holds_a_known_number_of_bytes_that_is_its_credit) {
   Pipeline pipeline = of_weights({1, 1}, 0);
   const std::uint64_t share = pipeline.gate(ShardIndex(0)).credit_bytes();
