@@ -70,19 +70,18 @@ class Credit {
 
  private:
   void measure(std::uint64_t bytes_per_us) {
-    rates_[next_rate_++ % kWindows] = bytes_per_us;
-    if (is_rising_) {
+    if (is_rising_) {  // what a smaller credit gave says nothing
+      rates_.fill(0);
       is_rising_ = bytes_per_us > last_rate_ + last_rate_ / 4;
       last_rate_ = bytes_per_us;
-      rates_.fill(0);
-      rates_[0] = bytes_per_us;
     }
-    const std::uint64_t wanted = *std::max_element(rates_.begin(), rates_.end()) *
-                                 static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond);
+    rates_[next_rate_++ % kWindows] = bytes_per_us;
     if (is_rising_) {
       bytes_ = std::min(most_, 2 * bytes_);
       return;
     }
+    const std::uint64_t wanted = *std::max_element(rates_.begin(), rates_.end()) *
+                                 static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond);
     bytes_ = std::clamp(wanted, least_, std::min(most_, 2 * bytes_));
   }
 

@@ -166,6 +166,10 @@ TEST(Placement, is_part_of_the_protocol_and_does_not_change) {
   EXPECT_EQ(stable_mix(5) % 4, 0u) << "so it begins with the heaviest";
   EXPECT_EQ(part.offset, 9152u);
   EXPECT_EQ(part.bytes, 448u);
+  const Placement::Part of_few =
+      Placement(4'096'000, 60 << 10, Weights(4, 1)).part(Key(5), 1 << 20, 2);
+  EXPECT_EQ(of_few.frame_bytes, 43'712u) << "six frames for each shard";
+  EXPECT_EQ(of_few.offset, 512u << 10);
 }
 
 }  // namespace

@@ -41,6 +41,23 @@ TEST(Shelf, sends_the_sum_to_all_workers_when_the_last_contribution_is_in) {
   }
 }
 
+TEST(Shelf, answers_of_each_frame_begin_with_another_worker) {
+  ShelfWorld world(3);
+  world.declare_all(declaration("x", kF32, 192));
+  std::vector<std::vector<std::uint32_t>> orders;
+  for (const std::uint64_t offset : {0U, 64U, 128U}) {
+    for (std::uint32_t worker = 0; worker < 3; ++worker) {
+      world.push(worker, "x", 0, filled(64, 0), {.part = 0, .offset = offset});
+    }
+    std::vector<std::uint32_t>& order = orders.emplace_back();
+    for (const ShelfOutput::Answer& answer : world.take().answers) {
+      order.push_back(answer.header.worker.value);
+    }
+  }
+  const std::vector<std::vector<std::uint32_t>> expected = {{0, 1, 2}, {1, 2, 0}, {2, 0, 1}};
+  EXPECT_EQ(orders, expected);
+}
+
 TEST(Shelf, answers_a_frame_before_the_rest_of_its_part_is_there) {
   ShelfWorld world(2);
   world.declare_all(declaration("x", kF32, 600));
