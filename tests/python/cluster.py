@@ -4,7 +4,11 @@
         results = cluster.run(function, 1, b=2)      # function(1, b=2) on every rank; results by rank
         failures = cluster.failures(function)        # what it raised on every rank, or None
 
-A worker has called byteps.torch.init() before its first function runs. All processes are ended by their own ids.
+    Cluster(workers=2, layer="byteps.mxnet", python=MXNET_PYTHON)
+
+`layer` is the module that a worker imports, and whose init() it has called before its first function runs; `python` the
+interpreter it runs in. Functions travel by reference to their module, which the worker's interpreter must be able to
+import. All processes are ended by their own ids.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import sys
 import time
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import cloudpickle
 
@@ -26,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 RUN_TIMEOUT_S = 100.0
 END_TIMEOUT_S = 30.0
+MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"  # made by `make setup`
 
 
 class ClusterError(Exception):
@@ -60,11 +65,11 @@ def hold_port() -> socket.socket:
 class Worker:
     """One worker process and the pipe to it."""
 
-    def __init__(self, rank: int, environ: Dict[str, str], init: bool) -> None:
+    def __init__(self, rank: int, environ: Dict[str, str], python: str, layer: str, init: bool) -> None:
         self.rank = rank
         ours, theirs = Pipe()
         self.pipe: Connection = ours
-        command = [sys.executable, "-m", "cluster_worker", str(theirs.fileno()), str(int(init))]
+        command = [python, "-m", "cluster_worker", str(theirs.fileno()), layer, str(int(init))]
         self.process = subprocess.Popen(command, env=environ, pass_fds=[theirs.fileno()])
         theirs.close()
 
@@ -88,12 +93,18 @@ class Worker:
 
 class Cluster:
     def __init__(
-        self, workers: int = 2, servers: int = 2, environ: Optional[Dict[str, str]] = None, init: bool = True
+        self,
+        workers: int = 2,
+        servers: int = 2,
+        environ: Optional[Dict[str, str]] = None,
+        init: bool = True,
+        layer: str = "byteps.torch",
+        python: Union[str, Path] = sys.executable,
     ) -> None:
         self.size = workers
         self.server_count = servers
         self._extra = dict(environ or {})
-        self._init = init
+        self._worker_options = (str(python), layer, init)
         self.workers: List[Worker] = []
         self.services: List[subprocess.Popen] = []
         self.broken = False
@@ -130,7 +141,7 @@ class Cluster:
                 self.services.append(subprocess.Popen(command, env=dict(base, DMLC_ROLE=role)))
         for rank in range(self.size):
             own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID=str(rank))
-            self.workers.append(Worker(rank, own, self._init))
+            self.workers.append(Worker(rank, own, *self._worker_options))
         self.gather(RUN_TIMEOUT_S)  # every worker says that it is up
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -1,25 +1,28 @@
-"""A worker process of cluster.py: reads pickled calls from a pipe, answers with results, ends when the pipe closes."""
+"""A worker process of cluster.py: reads pickled calls from a pipe, answers with results, ends when the pipe closes.
+
+usage: python -m cluster_worker PIPE LAYER INIT       PIPE: a descriptor; INIT: 1 when LAYER.init() is to be called
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
 
 import cloudpickle
-import torch
 
 
 def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     pipe = Connection(int(sys.argv[1]))
-    torch.set_num_threads(1)
-    if sys.argv[2] == "1":
-        import byteps.torch as bps
-
-        bps.init()
+    layer = importlib.import_module(sys.argv[2])
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    if sys.argv[3] == "1":
+        layer.init()
     pipe.send_bytes(cloudpickle.dumps(("ok", None)))
     while True:
         try:
