@@ -19,7 +19,7 @@ export PYTHON JOBS
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:      ## .venv with all that is needed, and the release build; seconds when nothing has changed
+setup:      ## .venv and .venv-mxnet with all that is needed, and the release build; seconds when nothing has changed
 	@tools/setup
 
 demo: setup ## train a small network on real digits: 2 workers, 2 servers; plots in build/demo/
