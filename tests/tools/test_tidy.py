@@ -117,6 +117,7 @@ ALLOWED = [
         "`src/` `src/<room>/x.h` `build/x` [b](#b)\n",
     ),
     ("src/server/a.cc", HASH_TABLE + "void f() {\n  for (auto& s : sorted_) sums_.find(s);\n}\n"),
+    ("third_party/a/a.h", f"// {UNFINISHED}\n" + LONG_CPP),
 ]  # fmt: skip
 
 
