@@ -29,9 +29,10 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 3
+#define BYTEPS_ABI_VERSION 4
 
 typedef struct byteps_job byteps_job;
+typedef struct byteps_queue byteps_queue;
 
 typedef enum byteps_code {
   BYTEPS_OK = 0,
@@ -85,6 +86,13 @@ typedef struct byteps_tensor {
   const uint64_t* shape;    /* the dimensions; read before byteps_push_pull returns. NULL: one dimension */
   uint32_t dimension_count; /* at most BYTEPS_DIMENSIONS_MAX; 0: one dimension. Their product is element_count */
   uint32_t reserved;        /* 0 */
+  /* Since version 4. */
+  double scale;            /* 0 */
+  const uint32_t* members; /* NULL */
+  uint32_t member_count;   /* 0 */
+  uint32_t reserved2;      /* 0 */
+  byteps_queue* queue;     /* where its end is reported, instead of to byteps_wait; NULL: nowhere */
+  uint64_t tag;            /* repeated there */
 } byteps_tensor;
 
 #define BYTEPS_DIMENSIONS_MAX 64u
@@ -142,6 +150,28 @@ BYTEPS_API int byteps_poll(byteps_job* job, byteps_handle handle);
 /* Waits up to timeout_ns (negative: without limit). BYTEPS_AGAIN: not yet, the handle stays valid. Anything else is the
  * operation's result, and the handle is used up. */
 BYTEPS_API int byteps_wait(byteps_job* job, byteps_handle handle, int64_t timeout_ns, byteps_error* error);
+
+/* The end of an operation that named a queue. */
+typedef struct byteps_ended {
+  byteps_handle handle; /* used up */
+  uint64_t tag;         /* the byteps_tensor's */
+  int32_t code;         /* byteps_code: the operation's result */
+  uint32_t reserved;
+} byteps_ended;
+
+/* A queue that reports the ends of operations in batches, for callers that complete somebody else's promises: a
+ * byteps_tensor names it, and then nobody may wait for the handle. Since version 4, as the next two. */
+BYTEPS_API int byteps_queue_create(byteps_job* job, byteps_queue** queue, byteps_error* error);
+
+/* Waits up to timeout_ns (negative: without limit) until something has ended. BYTEPS_OK: *count entries of `ended` (1
+ * to capacity) are filled; an operation that failed comes alone, and *error has its message. BYTEPS_AGAIN: nothing in
+ * that time. BYTEPS_CANCELLED: the job was left, and all ends have been reported. May be called, and go on, after
+ * byteps_leave. */
+BYTEPS_API int byteps_queue_wait(byteps_queue* queue, byteps_ended* ended, uint32_t capacity, uint32_t* count,
+                                 int64_t timeout_ns, byteps_error* error);
+
+/* Frees it; nobody may be in byteps_queue_wait. Operations that still name it go on, and their ends are told nobody. */
+BYTEPS_API void byteps_queue_destroy(byteps_queue* queue);
 
 /* All workers meet here. BYTEPS_AGAIN at the timeout: call again to go on waiting for the same barrier. */
 BYTEPS_API int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error);

@@ -1,6 +1,7 @@
 // The C interface over WorkerDoor and Worker: assembles a job, checks what crosses the border, translates errors.
 // No exception leaves it; a forked child's copy of a job is inert.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "app/env.h"
 #include "app/flight_file.h"
@@ -56,6 +58,18 @@ struct byteps_job {
 
   std::mutex barrier_mutex;  // guards what follows
   std::optional<byteps::HandleId> barrier;
+
+  std::mutex queues_mutex;  // guards what follows
+  std::vector<std::shared_ptr<byteps::CompletionQueue>> queues;
+};
+
+// Shared with the job, whose operations end there: either may be gone first.
+struct byteps_queue {
+  explicit byteps_queue(const byteps_job* job) : owner(job) {}
+
+  const byteps::ForkMark mark;
+  const byteps_job* const owner;  // only compared: it may have been left
+  const std::shared_ptr<byteps::CompletionQueue> ends = std::make_shared<byteps::CompletionQueue>();
 };
 
 namespace {
@@ -133,39 +147,80 @@ Status start(const char* settings, byteps_job** job) {
 void end(byteps_job* job, bool final) {
   job->door.leave(final);
   if (job->runner) job->runner->join();
+  for (const auto& queue : job->queues) queue->close();
   delete job;
 }
 
-// sizeof(byteps_tensor) for programs that were compiled before interface version 3.
+// sizeof(byteps_tensor) for programs that were compiled before interface versions 3 and 4.
 constexpr std::size_t kTensorBytesBeforeShape = offsetof(byteps_tensor, shape);
+constexpr std::size_t kTensorBytesBeforeScale = offsetof(byteps_tensor, scale);
 
-std::span<const std::uint64_t> shape_of(const byteps_tensor& tensor) {
-  if (tensor.struct_bytes == kTensorBytesBeforeShape || tensor.shape == nullptr) return {};
-  return {tensor.shape, tensor.dimension_count};
-}
-
-Status check_tensor(const byteps_tensor* tensor, const byteps_handle* handle) {
-  if (tensor == nullptr || handle == nullptr) {
+// The tensor as this version has it: what the caller's struct lacks is zero.
+Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byteps_tensor& tensor) {
+  if (given == nullptr || handle == nullptr) {
     return {Code::kInvalidArgument,
             "byteps_push_pull needs a tensor and a place for the handle; one of them is NULL"};
   }
-  if (tensor->struct_bytes != kTensorBytesBeforeShape &&
-      tensor->struct_bytes < sizeof(byteps_tensor)) {
-    return {Code::kInvalidArgument,
-            "byteps_tensor.struct_bytes is " + std::to_string(tensor->struct_bytes) +
-                ": set it to sizeof(byteps_tensor), " + std::to_string(sizeof(byteps_tensor))};
+  const std::size_t bytes = given->struct_bytes;
+  if (bytes != kTensorBytesBeforeShape && bytes != kTensorBytesBeforeScale &&
+      bytes < sizeof(byteps_tensor)) {
+    return {Code::kInvalidArgument, "byteps_tensor.struct_bytes is " + std::to_string(bytes) +
+                                        ": set it to sizeof(byteps_tensor), " +
+                                        std::to_string(sizeof(byteps_tensor))};
   }
-  if (tensor->struct_bytes != kTensorBytesBeforeShape && tensor->reserved != 0) {
+  tensor = {};
+  std::memcpy(&tensor, given, std::min(bytes, sizeof tensor));
+  const std::uint32_t reserved = tensor.reserved | tensor.reserved2;
+  if (reserved != 0) {
     return {Code::kInvalidArgument,
-            "byteps_tensor.reserved is " + std::to_string(tensor->reserved) + ": set it to 0"};
+            "byteps_tensor.reserved is " + std::to_string(reserved) + ": set it to 0"};
   }
-  if (tensor->name == nullptr)
+  if (tensor.name == nullptr)
     return {Code::kInvalidArgument, "byteps_tensor.name is NULL: every tensor has a name"};
-  if ((tensor->flags & ~BYTEPS_ONCE) != 0) {
+  if ((tensor.flags & ~BYTEPS_ONCE) != 0) {
     return {Code::kInvalidArgument,
-            "byteps_tensor.flags has unknown bits: " + std::to_string(tensor->flags)};
+            "byteps_tensor.flags has unknown bits: " + std::to_string(tensor.flags)};
+  }
+  if (tensor.scale != 0 || tensor.members != nullptr || tensor.member_count != 0) {
+    return {Code::kUnsupported, "byteps_tensor.scale and members are not in this version: set 0"};
   }
   return Status::ok();
+}
+
+byteps::Submission submission_of(const byteps_tensor& tensor) {
+  byteps::Submission submission;
+  submission.name = tensor.name;
+  submission.input = tensor.input;
+  submission.output = tensor.output;
+  submission.element_count = tensor.element_count;
+  submission.dtype = tensor.dtype;
+  submission.operation = tensor.operation;
+  submission.root = tensor.root;
+  submission.priority = tensor.priority;
+  if (tensor.shape != nullptr) submission.shape = {tensor.shape, tensor.dimension_count};
+  submission.once = (tensor.flags & BYTEPS_ONCE) != 0;
+  if (tensor.queue != nullptr) {
+    submission.report = {.queue = tensor.queue->ends.get(), .tag = tensor.tag};
+  }
+  return submission;
+}
+
+// `failure`: why the one that was taken has failed; ok when none has.
+Status take_ended(byteps::CompletionQueue& queue, std::span<byteps_ended> ended, uint32_t& count,
+                  int64_t timeout_ns, Status& failure) {
+  std::array<byteps::CompletionQueue::Ended, 64> batch;
+  std::size_t taken = 0;
+  const auto room = std::span(batch).first(std::min(batch.size(), ended.size()));
+  const Status status = queue.take(room, taken, timeout_ns);
+  count = static_cast<uint32_t>(taken);
+  for (std::size_t i = 0; i < taken; ++i) {
+    ended[i] = {.handle = batch[i].handle.value,
+                .tag = batch[i].tag,
+                .code = static_cast<int32_t>(batch[i].result.code()),
+                .reserved = 0};
+  }
+  if (taken == 1) failure = batch[0].result;
+  return status;
 }
 
 }  // namespace
@@ -230,19 +285,13 @@ uint32_t byteps_server_count(const byteps_job* job) {
 int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
                      byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
-    if (Status status = check_tensor(tensor, handle); !status.is_ok()) return status;
-    byteps::Submission submission;
-    submission.name = tensor->name;
-    submission.input = tensor->input;
-    submission.output = tensor->output;
-    submission.element_count = tensor->element_count;
-    submission.dtype = tensor->dtype;
-    submission.operation = tensor->operation;
-    submission.root = tensor->root;
-    submission.priority = tensor->priority;
-    submission.shape = shape_of(*tensor);
-    submission.once = (tensor->flags & BYTEPS_ONCE) != 0;
-    const byteps::Result<byteps::HandleId> submitted = job->door.submit(submission);
+    byteps_tensor known;
+    if (Status status = read_tensor(tensor, handle, known); !status.is_ok()) return status;
+    if (known.queue != nullptr && known.queue->owner != job) {
+      return {Code::kInvalidArgument, "tensor '" + std::string(known.name) +
+                                          "': byteps_tensor.queue was made for another job"};
+    }
+    const byteps::Result<byteps::HandleId> submitted = job->door.submit(submission_of(known));
     if (!submitted.is_ok()) return submitted.status();
     *handle = submitted.value().value;
     return Status::ok();
@@ -258,6 +307,46 @@ int byteps_poll(byteps_job* job, byteps_handle handle) {
 
 int byteps_wait(byteps_job* job, byteps_handle handle, int64_t timeout_ns, byteps_error* error) {
   return with_job(job, error, [&] { return job->door.wait(byteps::HandleId(handle), timeout_ns); });
+}
+
+int byteps_queue_create(byteps_job* job, byteps_queue** queue, byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    if (queue == nullptr) {
+      return {Code::kInvalidArgument,
+              "byteps_queue_create needs a place for the queue; it is NULL"};
+    }
+    *queue = nullptr;
+    auto made = std::make_unique<byteps_queue>(job);
+    const std::lock_guard lock(job->queues_mutex);
+    std::erase_if(job->queues, [](const auto& ends) {
+      return ends.use_count() == 1 && ends->outstanding() == 0;
+    });
+    job->queues.push_back(made->ends);
+    *queue = made.release();
+    return Status::ok();
+  });
+}
+
+int byteps_queue_wait(byteps_queue* queue, byteps_ended* ended, uint32_t capacity, uint32_t* count,
+                      int64_t timeout_ns, byteps_error* error) {
+  if (queue == nullptr || ended == nullptr || count == nullptr) {
+    return report({Code::kInvalidArgument,
+                   "byteps_queue_wait needs a queue, places for what has ended, and for their "
+                   "count; one of them is NULL"},
+                  error);
+  }
+  *count = 0;
+  if (queue->mark.is_forked()) return report(forked(), error);
+  Status failure;
+  const int code = guarded(error, [&] {
+    return take_ended(*queue->ends, {ended, capacity}, *count, timeout_ns, failure);
+  });
+  if (code == BYTEPS_OK && !failure.is_ok()) report(failure, error);
+  return code;
+}
+
+void byteps_queue_destroy(byteps_queue* queue) {
+  if (queue != nullptr && !queue->mark.is_forked()) delete queue;
 }
 
 int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error) {

@@ -117,9 +117,9 @@ Result<HandleId> WorkerDoor::submit(const Submission& submission) {
   Command command;
   Status fine = check(submission, command.call);
   if (!fine.is_ok()) return fine;
-  if (job_of_one_) return copy_at_once(command.call);
+  if (job_of_one_) return copy_at_once(command.call, submission.report);
   command.kind = Command::Kind::kSubmit;
-  return post(std::move(command));
+  return post(std::move(command), submission.report);
 }
 
 Result<HandleId> WorkerDoor::begin_barrier() {
@@ -133,11 +133,11 @@ Result<HandleId> WorkerDoor::begin_barrier() {
   }
   Command command;
   command.kind = Command::Kind::kBarrier;
-  return post(std::move(command));
+  return post(std::move(command), {});
 }
 
-Result<HandleId> WorkerDoor::post(Command&& command) {
-  Result<HandleId> handle = handles_.create();
+Result<HandleId> WorkerDoor::post(Command&& command, const Handles::Report& report) {
+  Result<HandleId> handle = handles_.create(report);
   if (!handle.is_ok()) return handle;
   command.handle = handle.value();
   command.call.handle = handle.value();
@@ -148,8 +148,8 @@ Result<HandleId> WorkerDoor::post(Command&& command) {
   return state.is_ok() ? posted : state;
 }
 
-Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call) {
-  const Result<HandleId> handle = handles_.create();
+Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call, const Handles::Report& report) {
+  const Result<HandleId> handle = handles_.create(report);
   if (!handle.is_ok()) return handle;
   Status result;
   {

@@ -12,15 +12,19 @@ Status Handles::unknown(HandleId handle) {
                                       " is unknown: never given, or already waited for"};
 }
 
-Result<HandleId> Handles::create() {
+Result<HandleId> Handles::create(const Report& report) {
   const std::lock_guard lock(mutex_);
   if (slots_.size() >= kHandlesMax) {
     return Status(Code::kAgain,
                   std::to_string(kHandlesMax) + " handles are in use: wait for some of them first");
   }
+  if (report.queue != nullptr) {
+    Status begun = report.queue->begin(kHandlesMax);
+    if (!begun.is_ok()) return begun;
+  }
   const HandleId handle(++last_handle_);
   const ThreadId self = this_thread();
-  slots_.insert(number_of(handle), Slot{.creator = self, .failure = nullptr});
+  slots_.insert(number_of(handle), Slot{.creator = self, .report = report, .failure = nullptr});
   ++pending_count_;
   note_creator(self);
   return handle;
@@ -61,9 +65,14 @@ bool Handles::finish(HandleId handle, Status&& result) {
   Slot* const slot = find(handle);
   CHECK(slot != nullptr) << handle << " is unknown";
   CHECK(!slot->finished) << handle << " was completed before";
+  --pending_count_;
+  if (const Report report = slot->report; report.queue != nullptr) {
+    slots_.erase(number_of(handle));
+    report.queue->push({.handle = handle, .tag = report.tag, .result = std::move(result)});
+    return false;
+  }
   slot->finished = true;
   if (!result.is_ok()) slot->failure = std::make_unique<Status>(std::move(result));
-  --pending_count_;
   return slot->waiters > 0;
 }
 
@@ -71,6 +80,7 @@ void Handles::discard(HandleId handle) {
   const std::lock_guard lock(mutex_);
   const Slot* const slot = find(handle);
   CHECK(slot != nullptr && !slot->finished) << handle << " is not pending";
+  if (slot->report.queue != nullptr) slot->report.queue->forget();
   slots_.erase(number_of(handle));
   --pending_count_;
 }
@@ -88,6 +98,10 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
   std::unique_lock lock(mutex_);
   Slot* slot = find(handle);
   if (slot == nullptr) return unknown(handle);
+  if (slot->report.queue != nullptr) {
+    return {Code::kInvalidArgument, "handle " + std::to_string(handle.value) +
+                                        " is reported to its queue: take it from there"};
+  }
   if (!slot->finished && timeout_ns != 0) {
     ++slot->waiters;
     begin_wait(*slot, handle);

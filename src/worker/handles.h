@@ -3,6 +3,9 @@
 //
 //   created --complete()--> finished --wait()--> used up (unknown from then on)
 //
+// One that was created for a CompletionQueue is used up when it is completed: the queue has its result then, and it
+// cannot be waited for.
+//
 // A handle is completed exactly once (a second time is a bug of ours, and checked). Those that end at the same time are
 // completed together: who waits wakes up once and finds them all.
 //
@@ -24,13 +27,9 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "loop/thread_id.h"
+#include "worker/completion_queue.h"
 
 namespace byteps {
-
-struct HandleTag {
-  static constexpr const char* kName = "handle";
-};
-using HandleId = Id<HandleTag, std::int64_t>;  // 1, 2, 3, ...; 0 is never a handle
 
 // Thread-safe; every function from any thread.
 class Handles {
@@ -38,8 +37,16 @@ class Handles {
   // At most so many may be created and not yet used up.
   static constexpr std::size_t kHandlesMax = std::size_t{1} << 20;
 
-  // kAgain: kHandlesMax are in use; wait for some of them first.
-  Result<HandleId> create();
+  // Where an end is reported; the queue must live until then. Null: to who waits.
+  struct Report {
+    CompletionQueue* queue = nullptr;
+    std::uint64_t tag = 0;
+  };
+
+  // kAgain: kHandlesMax are in use, or not yet taken from the queue; wait for some of them first.
+  // kCancelled: the queue is closed.
+  Result<HandleId> create() { return create(Report()); }
+  Result<HandleId> create(const Report& report);
 
   // The operation has ended; whoever waits for it is woken.
   void complete(HandleId handle, Status result);
@@ -57,8 +64,8 @@ class Handles {
   Result<bool> poll(HandleId handle) const;
 
   // Blocks for at most timeout_ns (negative or kNever: without limit). kAgain: not finished, the
-  // handle stays valid. kInvalidArgument: no such handle, or used up (also by another thread
-  // meanwhile). Anything else is the operation's result, and the handle is used up.
+  // handle stays valid. kInvalidArgument: no such handle, used up (also by another thread
+  // meanwhile), or reported to a queue. Anything else is the operation's result, and the handle is used up.
   Status wait(HandleId handle, TimeNs timeout_ns);
 
   // What the callers wait for, if each thread that has created handles waits: is in wait() for a
@@ -75,6 +82,7 @@ class Handles {
     ThreadId creator;
     bool finished = false;
     std::uint32_t waiters = 0;
+    Report report;
     std::unique_ptr<Status> failure;  // null: it went well, or is not finished
   };
   using Slots = FlatMap<std::uint64_t, Slot, CountedHome>;

@@ -59,6 +59,7 @@ struct Submission {
   bool once = false;  // the name is never used again
   // Read in submit(). Empty: one dimension of element_count.
   std::span<const std::uint64_t> shape;
+  Handles::Report report;  // where its end is told
 };
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
 
@@ -135,8 +136,8 @@ class WorkerDoor {
   };
 
   Status check(const Submission& submission, PipelineCall& call) const;
-  Result<HandleId> post(Command&& command);
-  Result<HandleId> copy_at_once(const PipelineCall& call);
+  Result<HandleId> post(Command&& command, const Handles::Report& report);
+  Result<HandleId> copy_at_once(const PipelineCall& call, const Handles::Report& report);
   Status state_now() const;
   void complete(HandleId handle, const Status& status) { handles_.complete(handle, status); }
   void complete(std::span<Handles::Completion> ended) { handles_.complete(ended); }

@@ -138,6 +138,58 @@ TEST_F(JobOfOne, a_shape_belongs_to_the_tensor) {
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
 }
 
+TEST_F(JobOfOne, a_queue_reports_ends_instead_of_wait) {
+  byteps_queue* queue = nullptr;
+  ASSERT_EQ(byteps_queue_create(job_, &queue, &error_), BYTEPS_OK) << error_.message;
+  std::vector<float> values(6, 1.0F);
+  byteps_tensor call = tensor("t", values);
+  call.queue = queue;
+  call.tag = 41;
+  byteps_handle handle = 0;
+  ASSERT_EQ(byteps_push_pull(job_, &call, &handle, &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(byteps_wait(job_, handle, 0, &error_), BYTEPS_INVALID_ARGUMENT);
+  call.element_count = 5;  // not what it was
+  call.tag = 42;
+  ASSERT_EQ(byteps_push_pull(job_, &call, &handle, &error_), BYTEPS_OK) << error_.message;
+
+  byteps_ended ended[8];
+  uint32_t count = 0;
+  ASSERT_EQ(byteps_queue_wait(queue, ended, 8, &count, -1, &error_), BYTEPS_OK);
+  ASSERT_EQ(count, 1U);
+  EXPECT_EQ(ended[0].tag, 41U);
+  EXPECT_EQ(ended[0].code, BYTEPS_OK);
+  ASSERT_EQ(byteps_queue_wait(queue, ended, 8, &count, -1, &error_), BYTEPS_OK);
+  ASSERT_EQ(count, 1U);
+  EXPECT_EQ(ended[0].tag, 42U);
+  EXPECT_EQ(ended[0].handle, handle);
+  EXPECT_EQ(ended[0].code, BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("shape 5"));
+  EXPECT_EQ(byteps_queue_wait(queue, ended, 8, &count, 0, &error_), BYTEPS_AGAIN);
+  EXPECT_EQ(byteps_queue_wait(queue, ended, 0, &count, 0, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(byteps_queue_wait(nullptr, ended, 8, &count, 0, &error_), BYTEPS_INVALID_ARGUMENT);
+
+  ASSERT_EQ(byteps_leave(job_, 1, &error_), BYTEPS_OK);
+  job_ = nullptr;
+  EXPECT_EQ(byteps_queue_wait(queue, ended, 8, &count, -1, &error_), BYTEPS_CANCELLED);
+  byteps_queue_destroy(queue);
+  byteps_queue_destroy(nullptr);
+}
+
+TEST_F(JobOfOne, a_queue_of_another_job_is_refused) {
+  byteps_job* other = nullptr;
+  byteps_queue* queue = nullptr;
+  ASSERT_EQ(byteps_join(kAlone, &other, &error_), BYTEPS_OK) << error_.message;
+  ASSERT_EQ(byteps_queue_create(other, &queue, &error_), BYTEPS_OK) << error_.message;
+  std::vector<float> values(6, 1.0F);
+  byteps_tensor call = tensor("t", values);
+  call.queue = queue;
+  byteps_handle handle = 0;
+  EXPECT_EQ(byteps_push_pull(job_, &call, &handle, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("another job"));
+  EXPECT_EQ(byteps_leave(other, 1, &error_), BYTEPS_OK);
+  byteps_queue_destroy(queue);
+}
+
 // Before interface version 3 the struct ended with `flags`; what lies behind it is not ours to read.
 TEST_F(JobOfOne, a_program_that_knows_no_shapes_is_served) {
   std::vector<float> values(6, 1.0F);
@@ -146,6 +198,11 @@ TEST_F(JobOfOne, a_program_that_knows_no_shapes_is_served) {
   call.struct_bytes = offsetof(byteps_tensor, shape);
   call.shape = reinterpret_cast<const uint64_t*>(1);
   call.dimension_count = 77;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.shape = nullptr;
+  call.dimension_count = 0;
+  call.struct_bytes = offsetof(byteps_tensor, scale);  // of version 3
+  call.queue = reinterpret_cast<byteps_queue*>(1);
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
   call.struct_bytes = sizeof call - 1;
   EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);

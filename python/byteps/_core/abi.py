@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 # byteps_code
 OK = 0
 INVALID_ARGUMENT = 1
 AGAIN = 2
+CANCELLED = 8
 
 # byteps_dtype
 FLOAT32 = 0
@@ -22,14 +23,22 @@ INT8 = 5
 INT64 = 6
 BFLOAT16 = 7
 BOOL = 8
+INT16 = 9
+UINT16 = 10
+UINT32 = 11
+UINT64 = 12
 
 # byteps_operation
 SUM = 0
 AVERAGE = 1
 BROADCAST = 2
+MIN = 3
+MAX = 4
+PRODUCT = 5
 
 # byteps_tensor.flags
 ONCE = 1
+ROOT_ONLY = 2
 
 
 class Error(Structure):
@@ -54,7 +63,17 @@ class Tensor(Structure):
         ("shape", POINTER(c_uint64)),
         ("dimension_count", c_uint32),
         ("reserved", c_uint32),
+        ("scale", c_double),
+        ("members", POINTER(c_uint32)),
+        ("member_count", c_uint32),
+        ("reserved2", c_uint32),
+        ("queue", c_void_p),
+        ("tag", c_uint64),
     ]
+
+
+class Ended(Structure):
+    _fields_ = [("handle", c_int64), ("tag", c_uint64), ("code", c_int32), ("reserved", c_uint32)]
 
 
 class Metrics(Structure):
@@ -90,6 +109,9 @@ _PROTOTYPES = {
     "byteps_push_pull": (c_int, [_JOB, POINTER(Tensor), POINTER(c_int64), _ERROR]),
     "byteps_poll": (c_int, [_JOB, c_int64]),
     "byteps_wait": (c_int, [_JOB, c_int64, c_int64, _ERROR]),
+    "byteps_queue_create": (c_int, [_JOB, POINTER(c_void_p), _ERROR]),
+    "byteps_queue_wait": (c_int, [c_void_p, POINTER(Ended), c_uint32, POINTER(c_uint32), c_int64, _ERROR]),
+    "byteps_queue_destroy": (None, [c_void_p]),
     "byteps_barrier": (c_int, [_JOB, c_int64, _ERROR]),
     "byteps_get_metrics": (c_int, [_JOB, POINTER(Metrics)]),
     "byteps_record": (c_int, [_JOB, c_char_p, c_int, _ERROR]),

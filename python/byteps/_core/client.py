@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from ctypes import byref
-from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from byteps._core import abi, errors
 from byteps._core.library import Library, load
@@ -152,10 +152,17 @@ class Job:
         priority: int = 0,
         once: bool = False,
         shape: Sequence[int] = (),
+        scale: float = 0.0,
+        members: Sequence[int] = (),
+        root_only: bool = False,
+        queue: "Optional[EndQueue]" = None,
+        tag: int = 0,
     ) -> int:
         """Starts one exchange and returns its handle; never blocks. `input` and `output` are addresses (0: none) of
         memory that must stay valid until wait() has returned or raised for the handle, or the job has been left.
-        `shape`: the dimensions, whose product is element_count; () is one dimension."""
+        `shape`: the dimensions, whose product is element_count; () is one dimension. `scale`: multiplies the result;
+        0.0: not. `members`: ascending ranks that take part; () is all. `root_only`: only `root` gets the result.
+        `queue`: its take() reports the end with `tag`, and nobody may wait() for the handle."""
         tensor = abi.Tensor(
             abi.TENSOR_BYTES,
             dtype,
@@ -166,9 +173,16 @@ class Job:
             operation,
             root,
             priority,
-            abi.ONCE if once else 0,
+            (abi.ONCE if once else 0) | (abi.ROOT_ONLY if root_only else 0),
             (ctypes.c_uint64 * len(shape))(*shape) if shape else None,
             len(shape),
+            0,
+            scale,
+            (ctypes.c_uint32 * len(members))(*members) if members else None,
+            len(members),
+            0,
+            queue.pointer if queue is not None else None,
+            tag,
         )
         handle = ctypes.c_int64()
         error = abi.Error()
@@ -195,6 +209,21 @@ class Job:
         """All workers meet here."""
         call = self._library.blocking.byteps_barrier
         self._in_slices(lambda pointer, error: call(pointer, SLICE_NS, error))
+
+    def make_queue(self) -> "EndQueue":
+        """A queue that reports the ends of exchanges that name it."""
+        pointer = ctypes.c_void_p()
+        error = abi.Error()
+        with self._lock:
+            code = self._library.nonblocking.byteps_queue_create(self._live_pointer(), byref(pointer), byref(error))
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+        return EndQueue(pointer.value or 0, self._library)
+
+    def call_with_pointer(self, call: Callable[[int], None]) -> None:
+        """call(the byteps_job*), which lives until it returns. For native shims that are handed the job."""
+        with self._lock:
+            call(self._live_pointer())
 
     def metrics(self) -> Metrics:
         raw = abi.Metrics(abi.METRICS_BYTES)
@@ -238,6 +267,37 @@ class Job:
         self._ended_as = lambda: errors.InvalidArgumentError(
             "this process was forked from a member of a job and is none itself: use byteps in the parent only"
         )
+
+
+class EndQueue:
+    """Made by Job.make_queue(). Reports the ends of many exchanges at once to one thread. It may outlive its job."""
+
+    CAPACITY = 64
+
+    def __init__(self, pointer: int, lib: Library) -> None:
+        self.pointer = pointer
+        self._library = lib
+        self._ended = (abi.Ended * self.CAPACITY)()
+        self._lock = threading.Lock()  # one thread at a time takes
+
+    def take(self) -> Optional[List[Tuple[int, Optional[errors.BytePSError]]]]:
+        """Waits until something has ended: [(tag, None or why it failed), ...]. Empty after SLICE_NS without any (call
+        again). None: the job has been left, and all ends are reported."""
+        count = ctypes.c_uint32()
+        error = abi.Error()
+        with self._lock:
+            code = self._library.blocking.byteps_queue_wait(
+                self.pointer, self._ended, self.CAPACITY, byref(count), SLICE_NS, byref(error)
+            )
+            if code == abi.CANCELLED:
+                return None
+            if code not in (abi.OK, abi.AGAIN):
+                raise errors.from_code(code, error.text())
+            ended = [(entry.tag, entry.code) for entry in self._ended[: count.value]]
+        return [(tag, None if code == abi.OK else errors.from_code(code, error.text())) for tag, code in ended]
+
+    def __del__(self) -> None:
+        self._library.nonblocking.byteps_queue_destroy(self.pointer)
 
 
 def _after_fork_in_child() -> None:
