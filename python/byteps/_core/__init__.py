@@ -4,6 +4,7 @@ library.py   finds and loads libbyteps.so
 abi.py       include/byteps/byteps.h as ctypes: structures and prototypes
 errors.py    the exceptions
 client.py    Job: one membership in a job
+bridge.py    the native shims of frameworks
 session.py   the process's own job: init, shutdown, suspend, resume, rank, size
 
 No framework is imported here: tensors come as addresses.

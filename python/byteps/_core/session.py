@@ -11,7 +11,7 @@ import itertools
 import os
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Protocol, Tuple
 
 from byteps._core import errors
 from byteps._core.client import Job, Metrics
@@ -61,6 +61,7 @@ class Session:
 _session: Optional[Session] = None
 _lock = threading.RLock()  # serializes init and shutdown
 _leave_hooks: List[Callable[[], None]] = []
+_attachments: List["Attachment"] = []
 
 
 def current() -> Session:
@@ -77,6 +78,27 @@ def job() -> Job:
 def on_leave(hook: Callable[[], None]) -> None:
     """`hook` runs each time after the job has been left: the memory of pending operations is free then."""
     _leave_hooks.append(hook)
+
+
+class Attachment(Protocol):
+    """Native code that uses the job without going through Python."""
+
+    def attach(self, job: Job) -> None:
+        """The job was joined; raises when it cannot be served."""
+
+    def detach(self) -> None:
+        """The job is about to be left: it is not used any more when this returns."""
+
+    def finish(self) -> None:
+        """The job has been left: returns when nothing of it is under way."""
+
+
+def attach(attachment: Attachment) -> None:
+    """From now on it serves each job of this process, the present one too."""
+    with _lock:
+        if _session is not None:
+            attachment.attach(_session.job)
+        _attachments.append(attachment)
 
 
 def init(lazy: bool = True) -> None:
@@ -170,8 +192,18 @@ def _set_environment(values: Mapping[str, Optional[str]]) -> None:
 def _join() -> None:
     global _session
     with _lock:
-        if _session is None:
-            _session = Session(Job.join())
+        if _session is not None:
+            return
+        job = Job.join()
+        attached: List[Attachment] = []
+        try:
+            for attachment in _attachments:
+                attachment.attach(job)
+                attached.append(attachment)
+        except BaseException:
+            _leave_job(job, True, attached)
+            raise
+        _session = Session(job)
 
 
 def _leave(final: bool) -> None:
@@ -181,10 +213,20 @@ def _leave(final: bool) -> None:
         if session is None:
             return
         try:
-            session.job.leave(final)
+            _leave_job(session.job, final, _attachments)
         finally:
             for hook in _leave_hooks:
                 hook()
+
+
+def _leave_job(job: Job, final: bool, attached: List[Attachment]) -> None:
+    for attachment in attached:
+        attachment.detach()
+    try:
+        job.leave(final)
+    finally:
+        for attachment in attached:
+            attachment.finish()
 
 
 def _after_fork_in_child() -> None:

@@ -1,0 +1,170 @@
+// Bridge over a job of one: callbacks come exactly once, on another thread, and leaving waits for all of them.
+#include "bridge/bridge.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace byteps::bridge {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kAlone =
+    "DMLC_NUM_WORKER=1\nDMLC_WORKER_ID=0\nBYTEPS_LOCAL_SIZE=1\nBYTEPS_LOCAL_RANK=0\n";
+
+// What a callback was told.
+struct Told {
+  std::atomic<int> times = 0;
+  int code = -1;
+  std::string message;
+  std::thread::id thread;
+};
+
+void tell(void* context, int code, const char* message) {
+  Told& told = *static_cast<Told*>(context);
+  told.code = code;
+  told.message = message;
+  told.thread = std::this_thread::get_id();
+  ++told.times;
+}
+
+byteps_tensor tensor(const char* name, std::vector<float>& values) {
+  byteps_tensor made{};
+  made.struct_bytes = sizeof made;
+  made.name = name;
+  made.dtype = BYTEPS_FLOAT32;
+  made.input = values.data();
+  made.output = values.data();
+  made.element_count = values.size();
+  return made;
+}
+
+class BridgeToOne : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(byteps_join(kAlone, &job_, &error_), BYTEPS_OK) << error_.message;
+    ASSERT_EQ(bridge_.attach(job_, &error_), BYTEPS_OK) << error_.message;
+  }
+  void TearDown() override { leave(); }
+  void leave() {
+    if (job_ == nullptr) return;
+    bridge_.detach();
+    EXPECT_EQ(byteps_leave(job_, 1, &error_), BYTEPS_OK) << error_.message;
+    job_ = nullptr;
+    bridge_.finish();
+  }
+
+  byteps_job* job_ = nullptr;
+  byteps_error error_{};
+  Bridge bridge_;
+};
+
+TEST_F(BridgeToOne, calls_back_once_on_a_thread_of_its_own) {
+  std::vector<float> values(8, 1.0F);
+  Told told;
+  ASSERT_EQ(bridge_.submit(tensor("t", values), tell, &told, &error_), BYTEPS_OK) << error_.message;
+  leave();
+  EXPECT_EQ(told.times, 1);
+  EXPECT_EQ(told.code, BYTEPS_OK);
+  EXPECT_EQ(told.message, "");
+  EXPECT_NE(told.thread, std::this_thread::get_id());
+}
+
+TEST_F(BridgeToOne, tells_each_failure_to_its_own_callback) {
+  std::vector<float> values(8, 1.0F);
+  std::vector<float> others(5, 1.0F);
+  Told fine, failed, fine_again;
+  ASSERT_EQ(bridge_.submit(tensor("t", values), tell, &fine, &error_), BYTEPS_OK);
+  ASSERT_EQ(bridge_.submit(tensor("t", others), tell, &failed, &error_), BYTEPS_OK);
+  ASSERT_EQ(bridge_.submit(tensor("t", values), tell, &fine_again, &error_), BYTEPS_OK);
+  leave();
+  EXPECT_EQ(fine.code, BYTEPS_OK);
+  EXPECT_EQ(failed.code, BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(failed.message, HasSubstr("shape 5"));
+  EXPECT_EQ(fine_again.code, BYTEPS_OK);
+  EXPECT_EQ(fine.times + failed.times + fine_again.times, 3);
+}
+
+TEST_F(BridgeToOne, a_call_that_is_refused_at_once_is_not_called_back) {
+  std::vector<float> values(8, 1.0F);
+  Told told;
+  EXPECT_EQ(bridge_.submit(tensor("", values), tell, &told, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("name"));
+  leave();
+  EXPECT_EQ(told.times, 0);
+}
+
+TEST_F(BridgeToOne, serves_many_threads_and_one_job_after_another) {
+  for (int job = 0; job < 2; ++job) {
+    std::vector<Told> told(4 * 250);
+    std::vector<std::vector<float>> values(told.size(), std::vector<float>(3, 1.0F));
+    std::vector<std::thread> threads;
+    for (std::size_t first = 0; first < told.size(); first += 250) {
+      threads.emplace_back([&, first] {
+        byteps_error error{};
+        for (std::size_t i = first; i < first + 250; ++i) {
+          const std::string name = "t" + std::to_string(i);
+          EXPECT_EQ(bridge_.submit(tensor(name.c_str(), values[i]), tell, &told[i], &error),
+                    BYTEPS_OK)
+              << error.message;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    leave();
+    for (const Told& each : told) EXPECT_EQ(each.times, 1);
+    if (job == 0) SetUp();
+  }
+}
+
+TEST_F(BridgeToOne, without_a_job_it_says_that_init_is_missing) {
+  EXPECT_EQ(bridge_.size(), 1U);
+  leave();
+  std::vector<float> values(8, 1.0F);
+  Told told;
+  EXPECT_EQ(bridge_.submit(tensor("t", values), tell, &told, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("bps.init()"));
+  EXPECT_EQ(bridge_.size(), 0U);
+}
+
+TEST_F(BridgeToOne, one_job_at_a_time) {
+  EXPECT_EQ(bridge_.attach(job_, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("another job"));
+}
+
+TEST_F(BridgeToOne, a_forked_child_is_refused_until_it_has_a_job_of_its_own) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::vector<float> values(8, 1.0F);
+    Told told;
+    byteps_error error{};
+    const bool refused =
+        bridge_.submit(tensor("t", values), tell, &told, &error) == BYTEPS_INVALID_ARGUMENT &&
+        std::string(error.message).find("forked") != std::string::npos;
+    bridge_.detach();
+    bridge_.finish();
+    byteps_job* own = nullptr;
+    const bool joined = byteps_join(kAlone, &own, &error) == BYTEPS_OK &&
+                        bridge_.attach(own, &error) == BYTEPS_OK &&
+                        bridge_.submit(tensor("t", values), tell, &told, &error) == BYTEPS_OK;
+    bridge_.detach();
+    byteps_leave(own, 1, &error);
+    bridge_.finish();
+    _exit(refused && joined && told.times == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace byteps::bridge
