@@ -101,10 +101,10 @@ void run_step(benchmark::State& state, const SumKernels& kernels, Step step,
         kernels.add(sums, elements);
         break;
       case Step::kFinishSum:
-        kernels.finish(elements, sums, 1);
+        kernels.finish(elements, sums, {});
         break;
       case Step::kFinishAverage:
-        kernels.finish(elements, sums, 3);
+        kernels.finish(elements, sums, {.divisor = 3});
         break;
     }
     benchmark::ClobberMemory();
@@ -115,7 +115,7 @@ void run_step(benchmark::State& state, const SumKernels& kernels, Step step,
 void register_step(const KernelSet& set, DType dtype, const char* step_name, Step step,
                    std::size_t misaligned_bytes = 0) {
   const std::string row = std::string(name(dtype)) + "/" + step_name + "/" + set.target;
-  const SumKernels kernels = kernels_for(dtype, set);
+  const SumKernels kernels = kernels_for(dtype, Operation::kSum, set);
   auto* bench = benchmark::RegisterBenchmark(row.c_str(), [=](benchmark::State& state) {
     run_step(state, kernels, step, misaligned_bytes);
   });

@@ -59,7 +59,7 @@ std::vector<Row> make_rows() {
 #endif
   const KernelSet best = best_kernels();
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBfloat16, DType::kInt8}) {
-    rows.push_back({name(dtype), nullptr, kernels_for(dtype, best)});
+    rows.push_back({name(dtype), nullptr, kernels_for(dtype, Operation::kSum, best)});
   }
   return rows;
 }

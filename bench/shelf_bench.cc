@@ -101,7 +101,7 @@ void floor_sum(benchmark::State& state) {
   const auto worker_count = static_cast<std::uint32_t>(state.range(0));
   const auto frame_bytes = static_cast<std::uint64_t>(state.range(1));
   const auto tensor_bytes = static_cast<std::uint64_t>(state.range(2));
-  const SumKernels kernels = kernels_for(DType::kFloat32, best_kernels());
+  const SumKernels kernels = kernels_for(DType::kFloat32, Operation::kSum, best_kernels());
   const Buffer received = filled(kReadBytes);
   Buffer sums = filled(tensor_bytes);
   std::uint64_t pushes = 0;

@@ -60,13 +60,22 @@ typedef enum byteps_dtype {
   BYTEPS_INT8 = 5,
   BYTEPS_INT64 = 6,
   BYTEPS_BFLOAT16 = 7,
-  BYTEPS_BOOL = 8
+  BYTEPS_BOOL = 8,
+  /* Since version 4. */
+  BYTEPS_INT16 = 9,
+  BYTEPS_UINT16 = 10,
+  BYTEPS_UINT32 = 11,
+  BYTEPS_UINT64 = 12
 } byteps_dtype;
 
 typedef enum byteps_operation {
   BYTEPS_SUM = 0,      /* bool: logical or */
   BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of workers; integers round down; not for bool */
-  BYTEPS_BROADCAST = 2 /* root's values to all */
+  BYTEPS_BROADCAST = 2, /* root's values to all */
+  /* Since version 4. */
+  BYTEPS_MIN = 3,    /* NaN if any is NaN; bool: logical and */
+  BYTEPS_MAX = 4,    /* NaN if any is NaN; bool: logical or */
+  BYTEPS_PRODUCT = 5 /* integers wrap, as sums do; bool: logical and */
 } byteps_operation;
 
 /* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree

@@ -18,18 +18,26 @@ enum class DType : std::uint8_t {
   kInt64 = 6,
   kBfloat16 = 7,
   kBool = 8,
+  kInt16 = 9,
+  kUint16 = 10,
+  kUint32 = 11,
+  kUint64 = 12,
 };
-inline constexpr int kDTypeCount = 9;
+inline constexpr int kDTypeCount = 13;
 
 // How contributions become the answer.
 enum class Operation : std::uint8_t {
   kSum = 0,        // bool: logical or
   kAverage = 1,    // the sum, divided once by the number of workers; integers round down (floor)
   kBroadcast = 2,  // the root's bytes to everyone; the others push nothing
+  kMin = 3,        // bool: logical and; a NaN among floats is the result
+  kMax = 4,        // bool: logical or; NaN likewise
+  kProduct = 5,    // bool: logical and; integers wrap, as sums do
 };
-inline constexpr int kOperationCount = 3;
+inline constexpr int kOperationCount = 6;
 
 std::size_t element_bytes(DType dtype);
+bool is_float(DType dtype);
 const char* name(DType dtype);          // "float32", ...
 const char* name(Operation operation);  // "sum", ...
 std::optional<DType> dtype_of(std::uint32_t wire_number);

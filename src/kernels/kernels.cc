@@ -1,5 +1,8 @@
 #include "kernels/kernels.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/check.h"
 #include "kernels/sets.h"
 
@@ -71,10 +74,31 @@ void SumKernels::add(std::span<std::byte> accumulator, std::span<const std::byte
 }
 
 void SumKernels::finish(std::span<std::byte> output, std::span<const std::byte> accumulator,
-                        std::uint32_t divisor) const {
-  CHECK_GE(divisor, 1u);
+                        Finishing finishing) const {
+  CHECK_GE(finishing.divisor, 1u);
   const std::size_t element_count = whole_elements(output.size(), *this, accumulator.size());
-  finish_elements(output.data(), accumulator.data(), element_count, divisor);
+  finish_elements(output.data(), accumulator.data(), element_count, finishing);
+}
+
+void SumKernels::finish_alone(std::span<std::byte> output, std::span<const std::byte> input,
+                              Finishing finishing) const {
+  constexpr std::size_t kElementsAtOnce = 512;
+  std::array<std::byte, kElementsAtOnce * sizeof(double)> accumulator;
+  const std::size_t step = kElementsAtOnce * element_bytes;
+  for (std::size_t at = 0; at < input.size(); at += step) {
+    const std::span some = input.subspan(at, std::min(step, input.size() - at));
+    load(accumulator, some);
+    finish(output.subspan(at, some.size()), accumulator, finishing);
+  }
+}
+
+SumKernels kernels_for(DType dtype, Operation operation, const KernelSet& set) {
+  const KindKernels& kind = set.kinds[static_cast<std::size_t>(dtype)];
+  SumKernels kernels = kind.sum;
+  if (operation == Operation::kMin) kernels.add_elements = kind.min_elements;
+  if (operation == Operation::kMax) kernels.add_elements = kind.max_elements;
+  if (operation == Operation::kProduct) kernels.add_elements = kind.multiply_elements;
+  return kernels;
 }
 
 std::vector<KernelSet> available_kernels() {

@@ -1,7 +1,9 @@
 // One element at a time, written to be read. Memory is touched by memcpy, so that any address will
 // do. The SIMD kernels call these for the rest of a frame that fills no vector, and for what is not
 // worth vectors.
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/half.h"
@@ -59,46 +61,109 @@ struct Kind<Bool> {
   static Bool narrow(Bool any) { return any; }
 };
 
-template <typename T>
-T plus(T a, T b) {
-  if constexpr (std::is_integral_v<T>) {
-    using Unsigned = std::make_unsigned_t<T>;  // wraps where the signed type would be undefined
-    return static_cast<T>(
-        static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)));
-  } else {
-    return a + b;
+// ---- how two are joined. Integers wrap where a signed type would be undefined.
+
+struct Plus {
+  template <typename T>
+  static T join(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+    } else {
+      return a + b;
+    }
   }
-}
-Bool plus(Bool a, Bool b) {
-  return {static_cast<std::uint8_t>(a.byte | b.byte)};
-}
+  static Bool join(Bool a, Bool b) { return {static_cast<std::uint8_t>(a.byte | b.byte)}; }
+};
+
+struct Times {
+  template <typename T>
+  static T join(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+  static Bool join(Bool a, Bool b) { return {static_cast<std::uint8_t>(a.byte & b.byte)}; }
+};
+
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+
+struct Lesser {
+  template <typename T>
+  static T join(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (a != a) return a;
+      if (b != b) return b;
+      if (a == b)
+        return std::bit_cast<T>(std::bit_cast<BitsOf<T>>(a) | std::bit_cast<BitsOf<T>>(b));
+    }
+    return b < a ? b : a;
+  }
+  static Bool join(Bool a, Bool b) { return Times::join(a, b); }
+};
+
+struct Greater {
+  template <typename T>
+  static T join(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      if (a != a) return a;
+      if (b != b) return b;
+      if (a == b)
+        return std::bit_cast<T>(std::bit_cast<BitsOf<T>>(a) & std::bit_cast<BitsOf<T>>(b));
+    }
+    return a < b ? b : a;
+  }
+  static Bool join(Bool a, Bool b) { return Plus::join(a, b); }
+};
+
+// ---- how a sum is finished
 
 // Rounded down: C++ rounds towards zero, so a negative number with a rest is one too high.
-std::int64_t floor_divided(std::int64_t number, std::int64_t divisor) {
-  const std::int64_t quotient = number / divisor;
-  return quotient * divisor > number ? quotient - 1 : quotient;
-}
-
 template <typename T>
-T divided(T sum, std::uint32_t divisor) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return sum / static_cast<T>(divisor);
+T floor_divided(T number, std::uint32_t divisor) {
+  if constexpr (std::is_unsigned_v<T>) {
+    return static_cast<T>(number / divisor);
   } else {
-    return static_cast<T>(floor_divided(sum, divisor));
+    const std::int64_t wide = number;
+    const std::int64_t quotient = wide / divisor;
+    return static_cast<T>(quotient * divisor > wide ? quotient - 1 : quotient);
   }
 }
 
-// There are 256 bytes: divide each once, then look up.
+// In float64 and towards zero. What is beyond the type becomes the nearest number that it has.
 template <typename T>
-void divide_bytes(std::byte* output, const std::byte* accumulator, std::size_t element_count,
-                  std::uint32_t divisor) {
+T scaled(T number, double scale) {
+  using Limits = std::numeric_limits<T>;
+  constexpr double kBeyond = 2.0 * static_cast<double>(Limits::max() / 2 + 1);
+  const double result = static_cast<double>(number) * scale;
+  if (result >= kBeyond) return Limits::max();
+  if (result <= static_cast<double>(Limits::min())) return Limits::min();
+  return static_cast<T>(result);
+}
+
+template <typename T>
+T finished(T sum, Finishing finishing) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return sum / static_cast<T>(finishing.divisor) * static_cast<T>(finishing.scale);
+  } else {
+    const T quotient = floor_divided(sum, finishing.divisor);
+    return finishing.scale == 1 ? quotient : scaled(quotient, finishing.scale);
+  }
+}
+
+// There are 256 bytes: finish each once, then look up.
+template <typename T>
+void finish_bytes(std::byte* output, const std::byte* accumulator, std::size_t element_count,
+                  Finishing finishing) {
   static_assert(sizeof(T) == 1);
-  std::byte quotients[256];
+  std::byte results[256];
   for (int bits = 0; bits < 256; ++bits) {
-    quotients[bits] = static_cast<std::byte>(divided(static_cast<T>(bits), divisor));
+    results[bits] = static_cast<std::byte>(finished(static_cast<T>(bits), finishing));
   }
   for (std::size_t i = 0; i < element_count; ++i) {
-    output[i] = quotients[std::to_integer<std::size_t>(accumulator[i])];
+    output[i] = results[std::to_integer<std::size_t>(accumulator[i])];
   }
 }
 
@@ -113,49 +178,54 @@ void load(std::byte* accumulator, const std::byte* input, std::size_t element_co
   }
 }
 
-template <typename T>
+template <typename T, typename Join>
 void add(std::byte* accumulator, const std::byte* input, std::size_t element_count) {
   using Accumulator = typename Kind<T>::Accumulator;
   for (std::size_t i = 0; i < element_count; ++i) {
     const Accumulator sum = read<Accumulator>(accumulator, i);
-    write(accumulator, i, plus(sum, Kind<T>::widen(read<T>(input, i))));
+    write(accumulator, i, Join::join(sum, Kind<T>::widen(read<T>(input, i))));
   }
 }
 
 template <typename T>
 void finish(std::byte* output, const std::byte* accumulator, std::size_t element_count,
-            std::uint32_t divisor) {
+            Finishing finishing) {
   using Accumulator = typename Kind<T>::Accumulator;
   constexpr bool kInPlace = std::is_same_v<Accumulator, T>;
-  if (kInPlace && (divisor == 1 || std::is_same_v<T, Bool>)) {
+  if (kInPlace && (finishing.changes_nothing() || std::is_same_v<T, Bool>)) {
     if (output != accumulator && element_count > 0) {
       std::memcpy(output, accumulator, element_count * sizeof(T));
     }
     return;
   }
   if constexpr (std::is_same_v<T, std::int8_t> || std::is_same_v<T, std::uint8_t>) {
-    divide_bytes<T>(output, accumulator, element_count, divisor);
+    finish_bytes<T>(output, accumulator, element_count, finishing);
   } else if constexpr (!std::is_same_v<T, Bool>) {
     for (std::size_t i = 0; i < element_count; ++i) {
-      write(output, i, Kind<T>::narrow(divided(read<Accumulator>(accumulator, i), divisor)));
+      write(output, i, Kind<T>::narrow(finished(read<Accumulator>(accumulator, i), finishing)));
     }
   }
 }
 
 template <typename T>
-constexpr SumKernels kernels_of() {
-  return {.load_elements = load<T>,
-          .add_elements = add<T>,
-          .finish_elements = finish<T>,
-          .element_bytes = sizeof(T),
-          .accumulator_element_bytes = sizeof(typename Kind<T>::Accumulator)};
+constexpr KindKernels kernels_of() {
+  return {.sum = {.load_elements = load<T>,
+                  .add_elements = add<T, Plus>,
+                  .finish_elements = finish<T>,
+                  .element_bytes = sizeof(T),
+                  .accumulator_element_bytes = sizeof(typename Kind<T>::Accumulator)},
+          .min_elements = add<T, Lesser>,
+          .max_elements = add<T, Greater>,
+          .multiply_elements = add<T, Times>};
 }
 
 constexpr KernelSet kScalar = {
     .target = "scalar",
     .kinds = {kernels_of<float>(), kernels_of<double>(), kernels_of<Half>(),
               kernels_of<std::uint8_t>(), kernels_of<std::int32_t>(), kernels_of<std::int8_t>(),
-              kernels_of<std::int64_t>(), kernels_of<Bfloat>(), kernels_of<Bool>()}};
+              kernels_of<std::int64_t>(), kernels_of<Bfloat>(), kernels_of<Bool>(),
+              kernels_of<std::int16_t>(), kernels_of<std::uint16_t>(), kernels_of<std::uint32_t>(),
+              kernels_of<std::uint64_t>()}};
 
 }  // namespace
 

@@ -32,11 +32,81 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // What has no vector of its own: the last few elements.
-const SumKernels& scalar_of(DType dtype) {
+const KindKernels& scalar_of(DType dtype) {
   return scalar_kernels().kinds[static_cast<std::size_t>(dtype)];
 }
 
-// A kind of element: how a vector of them is read as a vector of sums, and how sums are joined.
+// How two vectors of sums are joined, and the scalar kernel that does the same.
+struct Plus {
+  template <class V>
+  static HWY_INLINE V join(V a, V b) {
+    return hn::Add(a, b);
+  }
+  static HWY_INLINE SumKernels::Combine rest(const KindKernels& scalar) {
+    return scalar.sum.add_elements;
+  }
+};
+struct Times {
+  template <class V>
+  static HWY_INLINE V join(V a, V b) {
+    return hn::Mul(a, b);
+  }
+  static HWY_INLINE SumKernels::Combine rest(const KindKernels& scalar) {
+    return scalar.multiply_elements;
+  }
+};
+// Equal numbers are of the same bits, but for zeros: of those the lesser has the sign, the greater has not.
+struct Lesser {
+  template <class V>
+  static HWY_INLINE V join(V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      const auto less = hn::IfThenElse(hn::Lt(b, a), b, a);
+      const auto ordered = hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), less);
+      return hn::IfThenElse(hn::IsNaN(b), b, ordered);
+    } else {
+      return hn::Min(a, b);
+    }
+  }
+  static HWY_INLINE SumKernels::Combine rest(const KindKernels& scalar) {
+    return scalar.min_elements;
+  }
+};
+struct Greater {
+  template <class V>
+  static HWY_INLINE V join(V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      const auto more = hn::IfThenElse(hn::Lt(a, b), b, a);
+      const auto ordered = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), more);
+      return hn::IfThenElse(hn::IsNaN(b), b, ordered);
+    } else {
+      return hn::Max(a, b);
+    }
+  }
+  static HWY_INLINE SumKernels::Combine rest(const KindKernels& scalar) {
+    return scalar.max_elements;
+  }
+};
+// Of booleans, which are 0 or 1 in the accumulator.
+struct Either {
+  template <class V>
+  static HWY_INLINE V join(V a, V b) {
+    return hn::Or(a, b);
+  }
+  static HWY_INLINE SumKernels::Combine rest(const KindKernels& scalar) {
+    return scalar.sum.add_elements;
+  }
+};
+struct Both {
+  template <class V>
+  static HWY_INLINE V join(V a, V b) {
+    return hn::And(a, b);
+  }
+  static HWY_INLINE SumKernels::Combine rest(const KindKernels& scalar) {
+    return scalar.min_elements;
+  }
+};
+
+// A kind of element: how a vector of them is read as a vector of sums.
 template <DType dtype, typename T>
 struct Number {
   static constexpr DType kDType = dtype;
@@ -45,10 +115,6 @@ struct Number {
   template <class D>
   static HWY_INLINE hn::Vec<D> read(D d, const std::byte* input) {
     return hn::LoadU(d, reinterpret_cast<const T*>(input));
-  }
-  template <class V>
-  static HWY_INLINE V join(V sums, V elements) {
-    return hn::Add(sums, elements);
   }
 };
 
@@ -59,10 +125,6 @@ struct Bool {
   template <class D>
   static HWY_INLINE hn::Vec<D> read(D d, const std::byte* input) {
     return hn::Min(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(input)), hn::Set(d, 1));
-  }
-  template <class V>
-  static HWY_INLINE V join(V sums, V elements) {
-    return hn::Or(sums, elements);
   }
 };
 
@@ -76,10 +138,6 @@ struct Bfloat {
     const hn::Rebind<std::uint16_t, D> halves;
     const auto upper = hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(input));
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, upper)));
-  }
-  template <class V>
-  static HWY_INLINE V join(V sums, V elements) {
-    return hn::Add(sums, elements);
   }
   // bfloat_of_float of half.h.
   template <class D>
@@ -111,10 +169,6 @@ struct Half {
     const hn::Rebind<hwy::float16_t, D> halves;
     return hn::PromoteTo(d, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(input)));
   }
-  template <class V>
-  static HWY_INLINE V join(V sums, V elements) {
-    return hn::Add(sums, elements);
-  }
   template <class D>
   static HWY_INLINE void write(D, hn::Vec<D> sums, std::byte* output) {
     const hn::Rebind<hwy::float16_t, D> halves;
@@ -134,8 +188,8 @@ void load(std::byte* accumulator, const std::byte* input, std::size_t element_co
   }
   if (i == element_count) return;
   scalar_of(Kind::kDType)
-      .load_elements(accumulator + i * sizeof(typename Kind::Sum), input + i * Kind::kElementBytes,
-                     element_count - i);
+      .sum.load_elements(accumulator + i * sizeof(typename Kind::Sum),
+                         input + i * Kind::kElementBytes, element_count - i);
 }
 
 constexpr std::size_t kPageBytes = 4096;
@@ -153,7 +207,7 @@ template <class Kind>
 using AddVectors = hn::CappedTag<typename Kind::Sum, 32 / Kind::kElementBytes>;
 
 // As many elements as fill whole vectors; how many those are.
-template <class Kind>
+template <class Kind, class Join>
 HWY_INLINE std::size_t add_vectors(typename Kind::Sum* sums, const std::byte* input,
                                    std::size_t element_count) {
   const AddVectors<Kind> d;
@@ -163,12 +217,12 @@ HWY_INLINE std::size_t add_vectors(typename Kind::Sum* sums, const std::byte* in
   for (; i + 4 * lanes <= element_count;
        i += 4 * lanes) {  // four at once hide the latency of loads
     const std::byte* elements = input + i * Kind::kElementBytes;
-    const auto sum0 = Kind::join(hn::LoadU(d, sums + i), Kind::read(d, elements));
-    const auto sum1 = Kind::join(hn::LoadU(d, sums + i + lanes), Kind::read(d, elements + step));
+    const auto sum0 = Join::join(hn::LoadU(d, sums + i), Kind::read(d, elements));
+    const auto sum1 = Join::join(hn::LoadU(d, sums + i + lanes), Kind::read(d, elements + step));
     const auto sum2 =
-        Kind::join(hn::LoadU(d, sums + i + 2 * lanes), Kind::read(d, elements + 2 * step));
+        Join::join(hn::LoadU(d, sums + i + 2 * lanes), Kind::read(d, elements + 2 * step));
     const auto sum3 =
-        Kind::join(hn::LoadU(d, sums + i + 3 * lanes), Kind::read(d, elements + 3 * step));
+        Join::join(hn::LoadU(d, sums + i + 3 * lanes), Kind::read(d, elements + 3 * step));
     hn::StoreU(sum0, d, sums + i);
     hn::StoreU(sum1, d, sums + i + lanes);
     hn::StoreU(sum2, d, sums + i + 2 * lanes);
@@ -176,12 +230,12 @@ HWY_INLINE std::size_t add_vectors(typename Kind::Sum* sums, const std::byte* in
   }
   for (; i + lanes <= element_count; i += lanes) {
     const auto elements = Kind::read(d, input + i * Kind::kElementBytes);
-    hn::StoreU(Kind::join(hn::LoadU(d, sums + i), elements), d, sums + i);
+    hn::StoreU(Join::join(hn::LoadU(d, sums + i), elements), d, sums + i);
   }
   return i;
 }
 
-template <class Kind>
+template <class Kind, class Join>
 void add(std::byte* accumulator, const std::byte* input, std::size_t element_count) {
   constexpr std::size_t kPageElements = kPageBytes / sizeof(typename Kind::Sum);
   auto* sums = reinterpret_cast<typename Kind::Sum*>(accumulator);
@@ -189,45 +243,45 @@ void add(std::byte* accumulator, const std::byte* input, std::size_t element_cou
   for (; i + kPageElements < element_count; i += kPageElements) {
     ask_for_next_page(accumulator + i * sizeof(typename Kind::Sum));
     ask_for_next_page(input + i * Kind::kElementBytes);
-    add_vectors<Kind>(sums + i, input + i * Kind::kElementBytes, kPageElements);
+    add_vectors<Kind, Join>(sums + i, input + i * Kind::kElementBytes, kPageElements);
   }
-  i += add_vectors<Kind>(sums + i, input + i * Kind::kElementBytes, element_count - i);
+  i += add_vectors<Kind, Join>(sums + i, input + i * Kind::kElementBytes, element_count - i);
   if (i == element_count) return;
-  scalar_of(Kind::kDType)
-      .add_elements(accumulator + i * sizeof(typename Kind::Sum), input + i * Kind::kElementBytes,
-                    element_count - i);
+  Join::rest(scalar_of(Kind::kDType))(accumulator + i * sizeof(typename Kind::Sum),
+                                      input + i * Kind::kElementBytes, element_count - i);
 }
 
-// float32 and float64: an average (a sum is finished by being copied).
+// float32 and float64: an average, or scaled (a sum is finished by being copied).
 template <class Kind>
 void finish_number(std::byte* output, const std::byte* accumulator, std::size_t element_count,
-                   std::uint32_t divisor) {
+                   Finishing finishing) {
   using T = typename Kind::Sum;
   const hn::ScalableTag<T> d;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
-  if (divisor != 1) {
-    const auto divisors = hn::Set(d, static_cast<T>(divisor));
+  if (finishing.divisor != 1 || finishing.scale != 1) {
+    const auto divisors = hn::Set(d, static_cast<T>(finishing.divisor));
+    const auto scales = hn::Set(d, static_cast<T>(finishing.scale));
     for (; i + lanes <= element_count; i += lanes) {
       const auto sums = hn::LoadU(d, reinterpret_cast<const T*>(accumulator) + i);
-      hn::StoreU(hn::Div(sums, divisors), d, reinterpret_cast<T*>(output) + i);
+      hn::StoreU(hn::Mul(hn::Div(sums, divisors), scales), d, reinterpret_cast<T*>(output) + i);
     }
   }
   if (i == element_count) return;
   scalar_of(Kind::kDType)
-      .finish_elements(output + i * sizeof(T), accumulator + i * sizeof(T), element_count - i,
-                       divisor);
+      .sum.finish_elements(output + i * sizeof(T), accumulator + i * sizeof(T), element_count - i,
+                           finishing);
 }
 
 // int32, in float64: there the quotient of two such numbers is never rounded across an integer.
 void finish_int32(std::byte* output, const std::byte* accumulator, std::size_t element_count,
-                  std::uint32_t divisor) {
+                  Finishing finishing) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<std::int32_t, decltype(d)> integers;
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
-  if (divisor != 1) {
-    const auto divisors = hn::Set(d, static_cast<double>(divisor));
+  if (finishing.divisor != 1 && finishing.scale == 1) {
+    const auto divisors = hn::Set(d, static_cast<double>(finishing.divisor));
     for (; i + lanes <= element_count; i += lanes) {
       const auto sums = hn::LoadU(integers, reinterpret_cast<const std::int32_t*>(accumulator) + i);
       const auto quotients = hn::Floor(hn::Div(hn::PromoteTo(d, sums), divisors));
@@ -237,21 +291,22 @@ void finish_int32(std::byte* output, const std::byte* accumulator, std::size_t e
   }
   if (i == element_count) return;
   scalar_of(DType::kInt32)
-      .finish_elements(output + i * sizeof(std::int32_t), accumulator + i * sizeof(std::int32_t),
-                       element_count - i, divisor);
+      .sum.finish_elements(output + i * sizeof(std::int32_t),
+                           accumulator + i * sizeof(std::int32_t), element_count - i, finishing);
 }
 
 // float16 and bfloat16.
-template <class Kind, bool kDivide>
+template <class Kind, bool kChange>
 std::size_t narrow(std::byte* output, const std::byte* accumulator, std::size_t element_count,
-                   std::uint32_t divisor) {
+                   Finishing finishing) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
-  const auto divisors = hn::Set(d, static_cast<float>(divisor));
+  const auto divisors = hn::Set(d, static_cast<float>(finishing.divisor));
+  const auto scales = hn::Set(d, static_cast<float>(finishing.scale));
   std::size_t i = 0;
   for (; i + lanes <= element_count; i += lanes) {
     auto sums = hn::LoadU(d, reinterpret_cast<const float*>(accumulator) + i);
-    if constexpr (kDivide) sums = hn::Div(sums, divisors);
+    if constexpr (kChange) sums = hn::Mul(hn::Div(sums, divisors), scales);
     Kind::write(d, sums, output + i * Kind::kElementBytes);
   }
   return i;
@@ -259,14 +314,15 @@ std::size_t narrow(std::byte* output, const std::byte* accumulator, std::size_t 
 
 template <class Kind>
 void finish_half(std::byte* output, const std::byte* accumulator, std::size_t element_count,
-                 std::uint32_t divisor) {
-  const std::size_t done = divisor == 1
-                               ? narrow<Kind, false>(output, accumulator, element_count, divisor)
-                               : narrow<Kind, true>(output, accumulator, element_count, divisor);
+                 Finishing finishing) {
+  const bool changes = finishing.divisor != 1 || finishing.scale != 1;
+  const std::size_t done = changes
+                               ? narrow<Kind, true>(output, accumulator, element_count, finishing)
+                               : narrow<Kind, false>(output, accumulator, element_count, finishing);
   if (done == element_count) return;
   scalar_of(Kind::kDType)
-      .finish_elements(output + done * Kind::kElementBytes, accumulator + done * sizeof(float),
-                       element_count - done, divisor);
+      .sum.finish_elements(output + done * Kind::kElementBytes, accumulator + done * sizeof(float),
+                           element_count - done, finishing);
 }
 
 using Float32 = Number<DType::kFloat32, float>;
@@ -275,33 +331,59 @@ using Uint8 = Number<DType::kUint8, std::uint8_t>;
 using Int8 = Number<DType::kInt8, std::int8_t>;
 using Int32 = Number<DType::kInt32, std::int32_t>;
 using Int64 = Number<DType::kInt64, std::int64_t>;
+using Int16 = Number<DType::kInt16, std::int16_t>;
+using Uint16 = Number<DType::kUint16, std::uint16_t>;
+using Uint32 = Number<DType::kUint32, std::uint32_t>;
+using Uint64 = Number<DType::kUint64, std::uint64_t>;
+
+// All ways of joining, but products of integers of 8 and 64 bits, for which most CPUs have no instruction.
+template <class Kind>
+void put_joins(KindKernels (&kinds)[kDTypeCount]) {
+  constexpr std::size_t kBytes = sizeof(typename Kind::Sum);
+  KindKernels& kind = kinds[static_cast<std::size_t>(Kind::kDType)];
+  kind.sum.add_elements = add<Kind, Plus>;
+  kind.min_elements = add<Kind, Lesser>;
+  kind.max_elements = add<Kind, Greater>;
+  if constexpr (hwy::IsFloat<typename Kind::Sum>() || kBytes == 2 || kBytes == 4) {
+    kind.multiply_elements = add<Kind, Times>;
+  }
+}
+
+template <class Kind>
+void put_half(KindKernels (&kinds)[kDTypeCount]) {
+  put_joins<Kind>(kinds);
+  KindKernels& kind = kinds[static_cast<std::size_t>(Kind::kDType)];
+  kind.sum.load_elements = load<Kind>;
+  kind.sum.finish_elements = finish_half<Kind>;
+}
 
 }  // namespace
 
 // Puts the vector kernels over the scalar ones. What is not named here stays scalar: load and the
 // sum's finish of numbers are memcpy, integer averages but int32's have no vector division.
-void vectorise(SumKernels (&kinds)[kDTypeCount]) {
-  const auto kind = [&](DType dtype) -> SumKernels& {
+void vectorise(KindKernels (&kinds)[kDTypeCount]) {
+  const auto kind = [&](DType dtype) -> KindKernels& {
     return kinds[static_cast<std::size_t>(dtype)];
   };
-  kind(DType::kFloat32).add_elements = add<Float32>;
-  kind(DType::kFloat32).finish_elements = finish_number<Float32>;
-  kind(DType::kFloat64).add_elements = add<Float64>;
-  kind(DType::kFloat64).finish_elements = finish_number<Float64>;
-  kind(DType::kUint8).add_elements = add<Uint8>;
-  kind(DType::kInt8).add_elements = add<Int8>;
-  kind(DType::kInt32).add_elements = add<Int32>;
-  kind(DType::kInt32).finish_elements = finish_int32;
-  kind(DType::kInt64).add_elements = add<Int64>;
-  kind(DType::kBfloat16).load_elements = load<Bfloat>;
-  kind(DType::kBfloat16).add_elements = add<Bfloat>;
-  kind(DType::kBfloat16).finish_elements = finish_half<Bfloat>;
-  kind(DType::kBool).load_elements = load<Bool>;
-  kind(DType::kBool).add_elements = add<Bool>;
+  put_joins<Float32>(kinds);
+  kind(DType::kFloat32).sum.finish_elements = finish_number<Float32>;
+  put_joins<Float64>(kinds);
+  kind(DType::kFloat64).sum.finish_elements = finish_number<Float64>;
+  put_joins<Uint8>(kinds);
+  put_joins<Int8>(kinds);
+  put_joins<Int16>(kinds);
+  put_joins<Uint16>(kinds);
+  put_joins<Int32>(kinds);
+  kind(DType::kInt32).sum.finish_elements = finish_int32;
+  put_joins<Uint32>(kinds);
+  put_joins<Int64>(kinds);
+  put_joins<Uint64>(kinds);
+  put_half<Bfloat>(kinds);
+  kind(DType::kBool).sum.load_elements = load<Bool>;
+  kind(DType::kBool).sum.add_elements = kind(DType::kBool).max_elements = add<Bool, Either>;
+  kind(DType::kBool).min_elements = kind(DType::kBool).multiply_elements = add<Bool, Both>;
 #if HWY_TARGET != HWY_SSE4
-  kind(DType::kFloat16).load_elements = load<Half>;
-  kind(DType::kFloat16).add_elements = add<Half>;
-  kind(DType::kFloat16).finish_elements = finish_half<Half>;
+  put_half<Half>(kinds);
 #endif
 }
 

@@ -33,11 +33,6 @@ void clear_bit(std::span<std::uint64_t> bits, WorkerRank worker) {
   bits[worker.value / 64] &= ~(std::uint64_t{1} << (worker.value % 64));
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 ||
-         dtype == DType::kBfloat16;
-}
-
 }  // namespace
 
 struct Shelf::Frame {
@@ -79,7 +74,7 @@ struct Shelf::Tensor {
   // First what each push looks at.
   Key key;
   std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
-  std::uint32_t divisor = 1;
+  Finishing finishing;
   bool is_broadcast = false;
   bool in_order = false;  // I8
   SumKernels kernels;
@@ -245,9 +240,9 @@ Shelf::Tensor& Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declar
   tensor->key = key;
   tensor->declared_by = from;
   tensor->part_count = facts_.placement->part_count(declared.total_bytes);
-  tensor->kernels = kernels_for(declared.dtype, settings_.kernels);
+  tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
-  if (declared.operation == Operation::kAverage) tensor->divisor = facts_.worker_count;
+  if (declared.operation == Operation::kAverage) tensor->finishing.divisor = facts_.worker_count;
   tensor->in_order = settings_.deterministic && !tensor->is_broadcast && is_float(declared.dtype);
   tensor->declared_here.assign(bit_words_, 0);
   tensor->forgotten.assign(bit_words_, 0);
@@ -309,7 +304,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   } else if (ahead == -1) {
     if (PLANTED(mean_divided_twice) && part->tensor->kernels.in_place()) {
       const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
-      part->tensor->kernels.finish(sum, sum, part->tensor->divisor);
+      part->tensor->kernels.finish(sum, sum, part->tensor->finishing);
     }
     const LandingTag landing = PLANTED(repeat_lands_again) ? header.landing : kNoLanding;  // I9
     answer(*part, frame_index, from, landing, out);
@@ -483,12 +478,12 @@ void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   if (length > 0) {
     if (tensor.is_broadcast || tensor.kernels.in_place()) {
       const std::span sum = frame.accumulator.span().first(length);
-      if (tensor.divisor > 1) tensor.kernels.finish(sum, sum, tensor.divisor);
+      if (!tensor.finishing.changes_nothing()) tensor.kernels.finish(sum, sum, tensor.finishing);
       frame.finished = std::move(frame.accumulator);
     } else {
       frame.finished = take(length);
       tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(),
-                            tensor.divisor);
+                            tensor.finishing);
       frame.accumulator = {};
     }
   }

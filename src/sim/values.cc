@@ -1,6 +1,8 @@
 #include "sim/values.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -23,11 +25,16 @@ std::int64_t range_of(DType dtype) {
       return 2;
     case DType::kFloat16:
       return 10;
+    case DType::kInt16:
+    case DType::kUint16:
+      return 1'000;
     case DType::kFloat32:
       return 10'000;
     case DType::kInt32:
+    case DType::kUint32:
       return 1'000'000;
     case DType::kInt64:
+    case DType::kUint64:
     case DType::kFloat64:
       return 1'000'000'000'000;
     case DType::kBool:
@@ -43,27 +50,62 @@ std::int64_t between(std::int64_t low, std::int64_t high, std::uint64_t bits) {
 }
 
 bool is_signed(DType dtype) {
-  return dtype != DType::kUint8 && dtype != DType::kBool;
+  return is_float(dtype) || dtype == DType::kInt8 || dtype == DType::kInt16 ||
+         dtype == DType::kInt32 || dtype == DType::kInt64;
 }
 
-std::int64_t value_at(const TensorFacts& tensor, std::uint32_t round, std::uint32_t rank,
-                      std::uint32_t worker_count, std::uint64_t element) {
-  const std::uint64_t bits = bits_at(tensor, round, rank, element);
-  if (tensor.dtype == DType::kBool) return bits % 4 == 0 ? 1 : 0;
+std::uint32_t member_count(const TensorFacts& tensor, std::uint32_t worker_count) {
+  return tensor.members.empty() ? worker_count : static_cast<std::uint32_t>(tensor.members.size());
+}
+
+// 1 or 2 of the first six, so that the product of all stays below 2^7; with a sign, and seldom zero (which in a float
+// would have a sign as well).
+std::int64_t factor_of(const TensorFacts& tensor, std::uint32_t place, std::uint64_t bits) {
+  if (bits % 32 == 0 && !is_float(tensor.dtype)) return 0;
+  const std::int64_t magnitude = place < 6 && (bits >> 8) % 2 == 0 ? 2 : 1;
+  return is_signed(tensor.dtype) && (bits >> 9) % 2 == 0 ? -magnitude : magnitude;
+}
+
+// What the `place`-th of `count` members puts in.
+std::int64_t value_at(const TensorFacts& tensor, std::uint32_t round, std::uint32_t place,
+                      std::uint32_t count, std::uint64_t element) {
+  const std::uint64_t bits = bits_at(tensor, round, place, element);
+  const Operation operation = tensor.operation;
+  if (tensor.dtype == DType::kBool) {
+    const bool joined_by_and = operation == Operation::kMin || operation == Operation::kProduct;
+    return (bits % 4 == 0) != joined_by_and ? 1 : 0;
+  }
+  if (operation == Operation::kProduct) return factor_of(tensor, place, bits);
   const std::int64_t range = range_of(tensor.dtype);
-  const bool average = tensor.operation == Operation::kAverage;
-  if (!average) return between(is_signed(tensor.dtype) ? -range : 0, range, bits);
+  if (operation != Operation::kAverage) {
+    return between(is_signed(tensor.dtype) ? -range : 0, range, bits);
+  }
   // The same for all, and what two ranks differ by from it cancels out: the division leaves no rest.
   const std::int64_t low = is_signed(tensor.dtype) ? -range : range;
   const std::int64_t common = between(low, low + range, bits_at(tensor, round, kAllRanks, element));
-  if (rank + 1 == worker_count && rank % 2 == 0) return common;
-  const std::int64_t apart = between(0, range, bits_at(tensor, round, rank / 2, element));
-  return rank % 2 == 0 ? common + apart : common - apart;
+  if (place + 1 == count && place % 2 == 0) return common;
+  const std::int64_t apart = between(0, range, bits_at(tensor, round, place / 2, element));
+  return place % 2 == 0 ? common + apart : common - apart;
+}
+
+std::int64_t joined(const TensorFacts& tensor, std::int64_t a, std::int64_t b) {
+  const bool boolean = tensor.dtype == DType::kBool;
+  switch (tensor.operation) {
+    case Operation::kMin:
+      return std::min(a, b);
+    case Operation::kMax:
+      return std::max(a, b);
+    case Operation::kProduct:
+      return a * b;
+    default:
+      return boolean ? std::max(a, b) : a + b;
+  }
 }
 
 // A half-width float of a small integer: `mantissa_bits` of 10 (float16) or 7 (bfloat16).
-std::uint16_t narrow_float(std::int64_t value, int mantissa_bits, int bias) {
-  if (value == 0) return 0;
+std::uint16_t narrow_float(double number, int mantissa_bits, int bias) {
+  const auto value = static_cast<std::int64_t>(number);
+  if (value == 0) return std::signbit(number) ? 0x8000 : 0;
   const auto magnitude = static_cast<std::uint64_t>(value < 0 ? -value : value);
   const int exponent = 63 - std::countl_zero(magnitude);
   CHECK_LE(exponent, mantissa_bits) << value << " is not exact";
@@ -79,28 +121,39 @@ void put(T value, std::byte* to) {
   std::memcpy(to, &value, sizeof value);
 }
 
-void encode(DType dtype, std::int64_t value, std::byte* to) {
+// The number is whole, but for float32 and float64; integers leave out what is behind the point.
+void encode(DType dtype, double number, std::byte* to) {
+  const auto value = static_cast<std::int64_t>(number);
   switch (dtype) {
     case DType::kFloat32:
-      return put(static_cast<float>(value), to);
+      return put(static_cast<float>(number), to);
     case DType::kFloat64:
-      return put(static_cast<double>(value), to);
+      return put(number, to);
     case DType::kFloat16:
-      return put(narrow_float(value, 10, 15), to);
+      return put(narrow_float(number, 10, 15), to);
     case DType::kBfloat16:
-      return put(narrow_float(value, 7, 127), to);
+      return put(narrow_float(number, 7, 127), to);
     case DType::kUint8:
     case DType::kInt8:
     case DType::kBool:
       return put(static_cast<std::uint8_t>(value), to);
+    case DType::kInt16:
+    case DType::kUint16:
+      return put(static_cast<std::uint16_t>(value), to);
     case DType::kInt32:
-      return put(static_cast<std::int32_t>(value), to);
+    case DType::kUint32:
+      return put(static_cast<std::uint32_t>(value), to);
     case DType::kInt64:
+    case DType::kUint64:
       return put(value, to);
   }
 }
 
 }  // namespace
+
+bool TensorFacts::has_member(std::uint32_t rank) const {
+  return members.empty() || std::binary_search(members.begin(), members.end(), rank);
+}
 
 std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t round,
                                     std::uint32_t rank, std::uint32_t worker_count) {
@@ -112,8 +165,13 @@ std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t rou
     return bytes;
   }
   const std::size_t step = element_bytes(tensor.dtype);
+  const auto after = std::lower_bound(tensor.members.begin(), tensor.members.end(), rank);
+  const auto place =
+      tensor.members.empty() ? rank : static_cast<std::uint32_t>(after - tensor.members.begin());
+  const std::uint32_t count = member_count(tensor, worker_count);
   for (std::uint64_t i = 0; i < tensor.element_count; ++i) {
-    encode(tensor.dtype, value_at(tensor, round, rank, worker_count, i), bytes.data() + i * step);
+    const std::int64_t value = value_at(tensor, round, place, count, i);
+    encode(tensor.dtype, static_cast<double>(value), bytes.data() + i * step);
   }
   return bytes;
 }
@@ -125,15 +183,15 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
   }
   std::vector<std::byte> bytes(tensor.bytes());
   const std::size_t step = element_bytes(tensor.dtype);
-  CHECK_GT(worker_count, 0U);
+  const std::uint32_t count = member_count(tensor, worker_count);
+  CHECK_GT(count, 0U);
   for (std::uint64_t i = 0; i < tensor.element_count; ++i) {
-    std::int64_t sum = 0;
-    for (std::uint32_t rank = 0; rank < worker_count; ++rank) {
-      sum += value_at(tensor, round, rank, worker_count, i);
+    std::int64_t all = value_at(tensor, round, 0, count, i);
+    for (std::uint32_t place = 1; place < count; ++place) {
+      all = joined(tensor, all, value_at(tensor, round, place, count, i));
     }
-    if (tensor.dtype == DType::kBool) sum = sum > 0 ? 1 : 0;
-    if (tensor.operation == Operation::kAverage) sum /= worker_count;
-    encode(tensor.dtype, sum, bytes.data() + i * step);
+    if (tensor.operation == Operation::kAverage) all /= count;
+    encode(tensor.dtype, static_cast<double>(all) * tensor.scale, bytes.data() + i * step);
   }
   return bytes;
 }

@@ -1,6 +1,6 @@
-// Values: what a simulated worker contributes, and what must come back. Small integers, chosen so that every sum and
-// every average is exact in the tensor's dtype; a broadcast's are arbitrary bytes. Computed the dull way, without the
-// kernels that are being tested.
+// Values: what a simulated worker contributes, and what must come back. Small integers, chosen so that every sum,
+// average and product is exact in the tensor's dtype, scaled or not; a broadcast's are arbitrary bytes. Computed the
+// dull way, without the kernels that are being tested.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,26 @@ struct TensorFacts {
   DType dtype = DType::kFloat32;
   Operation operation = Operation::kSum;
   std::uint32_t root = 0;
+  bool root_only = false;              // nobody else gets the result
+  double scale = 1;                    // a power of two or its negative; 0.5 not for halves
+  std::vector<std::uint32_t> members;  // ascending ranks that take part; empty: all
   std::uint64_t element_count = 0;
   std::uint64_t value_seed = 0;
 
   std::uint64_t bytes() const { return element_count * element_bytes(dtype); }
+  bool has_member(std::uint32_t rank) const;
+  // Whether this member pushes a payload, and whether it gets one.
+  bool gives(std::uint32_t rank) const {
+    return operation != Operation::kBroadcast || rank == root;
+  }
+  bool gets(std::uint32_t rank) const { return !root_only || rank == root; }
 };
 
 // The bytes that `rank` of `worker_count` puts in.
 std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t round,
                                     std::uint32_t rank, std::uint32_t worker_count);
 
-// The bytes that all must get.
+// The bytes that those who get any must get.
 std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t round,
                                        std::uint32_t worker_count);
 

@@ -20,9 +20,12 @@
 namespace byteps {
 namespace {
 
-constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kFloat64,  DType::kFloat16,
-                                DType::kUint8,   DType::kInt32,    DType::kInt8,
-                                DType::kInt64,   DType::kBfloat16, DType::kBool};
+constexpr DType kAllDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kUint8,
+                                DType::kInt32,   DType::kInt8,    DType::kInt64,   DType::kBfloat16,
+                                DType::kBool,    DType::kInt16,   DType::kUint16,  DType::kUint32,
+                                DType::kUint64};
+constexpr Operation kJoins[] = {Operation::kSum, Operation::kMin, Operation::kMax,
+                                Operation::kProduct};
 
 __extension__ using Wide = __int128;  // holds every exact result below
 
@@ -58,15 +61,21 @@ std::vector<T> elements_of(std::span<const std::byte> bytes) {
 // One whole sum, with everything aligned.
 template <typename T>
 std::vector<T> sum_of(const SumKernels& kernels, const std::vector<std::vector<T>>& contributions,
-                      std::uint32_t divisor) {
+                      Finishing finishing) {
   const std::size_t element_count = contributions.front().size();
   std::vector<std::byte> accumulator(kernels.accumulator_bytes(element_count));
   std::vector<std::byte> output(element_count * sizeof(T));
   kernels.load(accumulator, bytes_of(contributions.front()));
   for (std::size_t i = 1; i < contributions.size(); ++i)
     kernels.add(accumulator, bytes_of(contributions[i]));
-  kernels.finish(output, accumulator, divisor);
+  kernels.finish(output, accumulator, finishing);
   return elements_of<T>(output);
+}
+
+template <typename T>
+std::vector<T> sum_of(const SumKernels& kernels, const std::vector<std::vector<T>>& contributions,
+                      std::uint32_t divisor) {
+  return sum_of(kernels, contributions, Finishing{.divisor = divisor});
 }
 
 KernelSet scalar() {
@@ -77,7 +86,8 @@ KernelSet scalar() {
 
 template <typename T>
 struct Integers : testing::Test {};
-using IntegerTypes = testing::Types<std::int8_t, std::uint8_t, std::int32_t, std::int64_t>;
+using IntegerTypes = testing::Types<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t,
+                                    std::int32_t, std::uint32_t, std::int64_t, std::uint64_t>;
 TYPED_TEST_SUITE(Integers, IntegerTypes);
 
 template <typename T>
@@ -86,6 +96,10 @@ constexpr DType dtype_for() {
   if constexpr (std::is_same_v<T, std::uint8_t>) return DType::kUint8;
   if constexpr (std::is_same_v<T, std::int32_t>) return DType::kInt32;
   if constexpr (std::is_same_v<T, std::int64_t>) return DType::kInt64;
+  if constexpr (std::is_same_v<T, std::int16_t>) return DType::kInt16;
+  if constexpr (std::is_same_v<T, std::uint16_t>) return DType::kUint16;
+  if constexpr (std::is_same_v<T, std::uint32_t>) return DType::kUint32;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return DType::kUint64;
   if constexpr (std::is_same_v<T, float>) return DType::kFloat32;
   return DType::kFloat64;
 }
@@ -112,7 +126,7 @@ std::vector<T> interesting_integers(Prng& prng) {
 TYPED_TEST(Integers, sum_wraps_modulo_two_to_the_bits) {
   Prng prng(2);
   const auto base = interesting_integers<TypeParam>(prng);
-  const SumKernels kernels = kernels_for(dtype_for<TypeParam>(), scalar());
+  const SumKernels kernels = kernels_for(dtype_for<TypeParam>(), Operation::kSum, scalar());
   for (std::size_t shift = 0; shift < base.size(); shift += 41) {
     std::vector<TypeParam> turned(base.begin() + static_cast<std::ptrdiff_t>(shift), base.end());
     turned.insert(turned.end(), base.begin(), base.begin() + static_cast<std::ptrdiff_t>(shift));
@@ -127,7 +141,7 @@ TYPED_TEST(Integers, sum_wraps_modulo_two_to_the_bits) {
 TYPED_TEST(Integers, average_rounds_down) {
   Prng prng(3);
   const auto base = interesting_integers<TypeParam>(prng);
-  const SumKernels kernels = kernels_for(dtype_for<TypeParam>(), scalar());
+  const SumKernels kernels = kernels_for(dtype_for<TypeParam>(), Operation::kSum, scalar());
   for (const std::uint32_t divisor :
        {2u, 3u, 7u, 8u, 100u, 255u, 256u, 1000u, 65536u, 4294967295u}) {
     const auto averages = sum_of<TypeParam>(kernels, {base}, divisor);
@@ -141,8 +155,46 @@ TYPED_TEST(Integers, average_rounds_down) {
 }
 
 TEST(Integers, average_of_minus_one_over_two_is_minus_one) {
-  EXPECT_EQ(sum_of<std::int32_t>(kernels_for(DType::kInt32, scalar()), {{-1, -3, 3}}, 2),
-            (std::vector<std::int32_t>{-1, -2, 1}));
+  EXPECT_EQ(
+      sum_of<std::int32_t>(kernels_for(DType::kInt32, Operation::kSum, scalar()), {{-1, -3, 3}}, 2),
+      (std::vector<std::int32_t>{-1, -2, 1}));
+}
+
+TYPED_TEST(Integers, product_wraps_and_minimum_and_maximum_are_those_of_the_language) {
+  using T = TypeParam;
+  Prng prng(11);
+  const auto base = interesting_integers<T>(prng);
+  const std::vector<T> turned(base.rbegin(), base.rend());
+  const auto of = [&](Operation operation) {
+    return sum_of<T>(kernels_for(dtype_for<T>(), operation, scalar()), {base, turned}, 1);
+  };
+  const auto least = of(Operation::kMin);
+  const auto most = of(Operation::kMax);
+  const auto product = of(Operation::kProduct);
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    ASSERT_EQ(least[i], std::min(base[i], turned[i]));
+    ASSERT_EQ(most[i], std::max(base[i], turned[i]));
+    ASSERT_EQ(product[i], static_cast<T>(static_cast<Wide>(base[i]) * turned[i])) << i;
+  }
+}
+
+// Sums below 2^53 are exact in float64, and so is half of them.
+TYPED_TEST(Integers, scaled_towards_zero_after_the_division_and_bound_by_the_type) {
+  using T = TypeParam;
+  using Limits = std::numeric_limits<T>;
+  const SumKernels kernels = kernels_for(dtype_for<T>(), Operation::kSum, scalar());
+  const auto scaled = [&](std::vector<T> numbers, std::uint32_t divisor, double scale) {
+    return sum_of<T>(kernels, {std::move(numbers)}, Finishing{divisor, scale});
+  };
+  EXPECT_EQ(scaled({0, 1, 7, 100}, 1, 0.5), (std::vector<T>{0, 0, 3, 50}));
+  EXPECT_EQ(scaled({7, 100}, 3, 1.5), (std::vector<T>{3, 49})) << "2 * 1.5 and 33 * 1.5";
+  EXPECT_EQ(scaled({Limits::max(), 1}, 1, 1e30), (std::vector<T>{Limits::max(), Limits::max()}));
+  EXPECT_EQ(scaled({Limits::max()}, 1, -1e30), std::vector<T>{Limits::min()});
+  if constexpr (std::is_signed_v<T>) {
+    EXPECT_EQ(scaled({T(-7), T(-1)}, 1, 0.5), (std::vector<T>{T(-3), 0})) << "towards zero";
+    EXPECT_EQ(scaled({T(-7)}, 2, 0.5), std::vector<T>{T(-2)}) << "floor first, then half of -4";
+    EXPECT_EQ(scaled({Limits::min()}, 1, 1e30), std::vector<T>{Limits::min()});
+  }
 }
 
 template <typename T>
@@ -180,7 +232,7 @@ bool same_number(T a, T b) {
 TEST(Float32, sum_and_average_are_rounded_once) {
   Prng prng(4);
   const auto base = interesting_floats<float>(prng);
-  const SumKernels kernels = kernels_for(DType::kFloat32, scalar());
+  const SumKernels kernels = kernels_for(DType::kFloat32, Operation::kSum, scalar());
   for (std::size_t i = 0; i < base.size(); ++i) {
     const std::vector<float> other(base.size(), base[i]);
     const auto sums = sum_of<float>(kernels, {base, other}, 1);
@@ -199,7 +251,7 @@ TEST(Float32, sum_and_average_are_rounded_once) {
 TEST(Float64, sum_and_average_are_those_of_the_language) {
   Prng prng(5);
   const auto base = interesting_floats<double>(prng);
-  const SumKernels kernels = kernels_for(DType::kFloat64, scalar());
+  const SumKernels kernels = kernels_for(DType::kFloat64, Operation::kSum, scalar());
   for (std::size_t i = 0; i < base.size(); ++i) {
     const std::vector<double> other(base.size(), base[i]);
     const auto averages = sum_of<double>(kernels, {base, other}, 7);
@@ -212,7 +264,7 @@ TEST(Float64, sum_and_average_are_those_of_the_language) {
 // 2048 + 1 + 1 in float16 itself would stay 2048: its unit there is 2.
 TEST(Float16, sum_is_kept_in_float32_and_rounded_once) {
   const auto half = [](float number) { return half_of_float(number); };
-  const SumKernels kernels = kernels_for(DType::kFloat16, scalar());
+  const SumKernels kernels = kernels_for(DType::kFloat16, Operation::kSum, scalar());
   const std::vector<std::vector<std::uint16_t>> contributions = {
       {half(2048), half(65504), half(1), 0x0001, 0x7c00},
       {half(1), half(65504), half(-1), 0x0001, 0xfc00},
@@ -231,14 +283,94 @@ TEST(Float16, sum_is_kept_in_float32_and_rounded_once) {
 
 TEST(Bfloat16, sum_is_kept_in_float32_and_rounded_once) {
   const auto bfloat = [](float number) { return bfloat_of_float(number); };
-  const SumKernels kernels = kernels_for(DType::kBfloat16, scalar());
+  const SumKernels kernels = kernels_for(DType::kBfloat16, Operation::kSum, scalar());
   EXPECT_EQ(sum_of<std::uint16_t>(kernels, {{bfloat(256)}, {bfloat(1)}, {bfloat(1)}}, 1)[0],
             bfloat(258));
   EXPECT_EQ(sum_of<std::uint16_t>(kernels, {{bfloat(1)}, {bfloat(0)}}, 3)[0], bfloat(1.0f / 3.0f));
 }
 
+TEST(Floats, scaled_in_the_accumulators_precision_before_they_are_rounded) {
+  const auto half = [](float number) { return half_of_float(number); };
+  const SumKernels halves = kernels_for(DType::kFloat16, Operation::kSum, scalar());
+  EXPECT_EQ(sum_of<std::uint16_t>(halves, {{half(65504)}, {half(65504)}}, Finishing{1, 0.25})[0],
+            half(32752))
+      << "the sum would be infinite in float16";
+  EXPECT_EQ(sum_of<std::uint16_t>(halves, {{half(1)}, {half(1)}}, Finishing{3, 3})[0], half(2));
+  const SumKernels floats = kernels_for(DType::kFloat32, Operation::kSum, scalar());
+  EXPECT_EQ(sum_of<float>(floats, {{1.0F, -2.0F}}, Finishing{1, 0.1}),
+            (std::vector<float>{1.0F * 0.1F, -2.0F * 0.1F}));
+  const SumKernels doubles = kernels_for(DType::kFloat64, Operation::kSum, scalar());
+  EXPECT_EQ(sum_of<double>(doubles, {{1.0}}, Finishing{3, 0.1}),
+            std::vector<double>{1.0 / 3.0 * 0.1});
+}
+
+template <typename T>
+void expect_ordered(DType dtype) {
+  const T nan = std::numeric_limits<T>::quiet_NaN();
+  const T infinity = std::numeric_limits<T>::infinity();
+  const std::vector<T> a = {1, -1, T(0.0), T(-0.0), nan, 5, infinity, -infinity, nan};
+  const std::vector<T> b = {2, -2, T(-0.0), T(0.0), 7, nan, 3, 3, nan};
+  for (const KernelSet& set : available_kernels()) {
+    for (const bool swapped : {false, true}) {
+      const std::vector<std::vector<T>> in = swapped ? std::vector{b, a} : std::vector{a, b};
+      const auto least = sum_of<T>(kernels_for(dtype, Operation::kMin, set), in, 1);
+      const auto most = sum_of<T>(kernels_for(dtype, Operation::kMax, set), in, 1);
+      const std::vector<T> lower = {1, -2, T(-0.0), T(-0.0), nan, nan, 3, -infinity, nan};
+      const std::vector<T> upper = {2, -1, T(0.0), T(0.0), nan, nan, infinity, 3, nan};
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        EXPECT_TRUE(same_number(least[i], lower[i])) << set.target << i << ": " << least[i];
+        EXPECT_TRUE(same_number(most[i], upper[i])) << set.target << i << ": " << most[i];
+      }
+    }
+  }
+}
+
+TEST(Floats, nan_is_the_minimum_and_the_maximum_and_the_order_of_zeros_does_not_matter) {
+  expect_ordered<float>(DType::kFloat32);
+  expect_ordered<double>(DType::kFloat64);
+}
+
+TEST(Floats, products_of_halves_are_kept_in_float32) {
+  const auto half = [](float number) { return half_of_float(number); };
+  const SumKernels kernels = kernels_for(DType::kFloat16, Operation::kProduct, scalar());
+  EXPECT_EQ(sum_of<std::uint16_t>(kernels, {{half(1000)}, {half(1000)}, {half(0.001F)}}, 1)[0],
+            half(1000.0F * 1000.0F * float_of_half(half(0.001F))));
+}
+
+TEST(Bool, minimum_and_product_are_and_maximum_is_or) {
+  for (const KernelSet& set : available_kernels()) {
+    const auto of = [&](Operation operation) {
+      const std::vector<std::vector<std::uint8_t>> in = {{0, 0, 1, 255}, {0, 2, 0, 1}};
+      return sum_of<std::uint8_t>(kernels_for(DType::kBool, operation, set), in, 1);
+    };
+    EXPECT_EQ(of(Operation::kMin), (std::vector<std::uint8_t>{0, 0, 0, 1})) << set.target;
+    EXPECT_EQ(of(Operation::kProduct), (std::vector<std::uint8_t>{0, 0, 0, 1})) << set.target;
+    EXPECT_EQ(of(Operation::kMax), (std::vector<std::uint8_t>{0, 1, 1, 1})) << set.target;
+  }
+}
+
+TEST(SumKernels, one_contribution_alone_is_finished_as_a_sum_of_one) {
+  Prng prng(12);
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kInt32}) {
+    for (const std::size_t element_count : {0, 1, 511, 512, 513, 3000}) {
+      const SumKernels kernels = kernels_for(dtype, Operation::kSum, best_kernels());
+      std::vector<std::byte> input(element_count * element_bytes(dtype));
+      for (std::byte& byte : input) byte = static_cast<std::byte>(prng.below(0x70));
+      std::vector<std::byte> sums(kernels.accumulator_bytes(element_count));
+      std::vector<std::byte> expected(input.size());
+      kernels.load(sums, input);
+      kernels.finish(expected, sums, {1, 0.75});
+      std::vector<std::byte> output(input.size());
+      kernels.finish_alone(output, input, {1, 0.75});
+      EXPECT_EQ(output, expected) << name(dtype) << " x " << element_count;
+      kernels.finish_alone(input, input, {1, 0.75});
+      EXPECT_EQ(input, expected) << "in place";
+    }
+  }
+}
+
 TEST(Bool, sum_is_or_and_any_nonzero_byte_is_true) {
-  const SumKernels kernels = kernels_for(DType::kBool, scalar());
+  const SumKernels kernels = kernels_for(DType::kBool, Operation::kSum, scalar());
   const std::vector<std::uint8_t> expected = {0, 1, 1, 1, 1};
   EXPECT_EQ(sum_of<std::uint8_t>(kernels, {{0, 1, 0, 2, 255}, {0, 0, 128, 1, 255}}, 1), expected);
   EXPECT_EQ(sum_of<std::uint8_t>(kernels, {{0, 1, 0, 2, 255}, {0, 0, 128, 1, 255}}, 2), expected)
@@ -248,7 +380,7 @@ TEST(Bool, sum_is_or_and_any_nonzero_byte_is_true) {
 TEST(SumKernels, accumulators_of_halves_are_float32_and_all_others_are_in_place) {
   for (const KernelSet& set : available_kernels()) {
     for (const DType dtype : kAllDTypes) {
-      const SumKernels kernels = kernels_for(dtype, set);
+      const SumKernels kernels = kernels_for(dtype, Operation::kSum, set);
       const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
       EXPECT_EQ(kernels.element_bytes, element_bytes(dtype)) << set.target << name(dtype);
       EXPECT_EQ(kernels.accumulator_bytes(10), (is_half ? 4 : element_bytes(dtype)) * 10)
@@ -259,12 +391,12 @@ TEST(SumKernels, accumulators_of_halves_are_float32_and_all_others_are_in_place)
 }
 
 TEST(SumKernelsDeath, half_an_element_or_too_small_an_accumulator_is_a_bug) {
-  const SumKernels kernels = kernels_for(DType::kFloat16, scalar());
+  const SumKernels kernels = kernels_for(DType::kFloat16, Operation::kSum, scalar());
   std::vector<std::byte> accumulator(15);
   EXPECT_DEATH(kernels.load(accumulator, std::vector<std::byte>(3)), "whole elements");
   EXPECT_DEATH(kernels.add(accumulator, std::vector<std::byte>(8)), "room in the accumulator");
   std::vector<std::byte> output(2);
-  EXPECT_DEATH(kernels.finish(output, accumulator, 0), "divisor");
+  EXPECT_DEATH(kernels.finish(output, accumulator, {.divisor = 0}), "divisor");
 }
 
 TEST(AvailableKernels, scalar_is_first_and_best_is_last) {
@@ -277,10 +409,12 @@ TEST(AvailableKernels, scalar_is_first_and_best_is_last) {
 
 class Target : public testing::TestWithParam<std::size_t> {
  protected:
-  SumKernels target(DType dtype) const {
-    return kernels_for(dtype, available_kernels()[GetParam()]);
+  SumKernels target(DType dtype, Operation operation = Operation::kSum) const {
+    return kernels_for(dtype, operation, available_kernels()[GetParam()]);
   }
-  static SumKernels reference(DType dtype) { return kernels_for(dtype, scalar()); }
+  static SumKernels reference(DType dtype, Operation operation = Operation::kSum) {
+    return kernels_for(dtype, operation, scalar());
+  }
 };
 
 // Elements of the kind with many special values among them: any bits, and for floats zeros, subnormals, the
@@ -361,8 +495,7 @@ struct Placement {
 
 // load, add, add, finish by both, compared after each step; the reference on aligned memory.
 void compare_one_sum(DType dtype, const SumKernels& target, const SumKernels& reference,
-                     std::size_t element_count, Placement offset, std::uint32_t divisor,
-                     Prng& prng) {
+                     std::size_t element_count, Placement offset, Finishing finishing, Prng& prng) {
   Block sums(offset.accumulator, target.accumulator_bytes(element_count));
   std::vector<std::byte> expected_sums(reference.accumulator_bytes(element_count));
   for (int contribution = 0; contribution < 3; ++contribution) {
@@ -381,11 +514,11 @@ void compare_one_sum(DType dtype, const SumKernels& target, const SumKernels& re
   // From the same sums: now every bit counts.
   Block output(offset.output, element_count * target.element_bytes);
   std::vector<std::byte> expected(element_count * reference.element_bytes);
-  target.finish(output.span(), sums.span(), divisor);
-  reference.finish(expected, sums.span(), divisor);
+  target.finish(output.span(), sums.span(), finishing);
+  reference.finish(expected, sums.span(), finishing);
   expect_same_bits(output.span(), expected);
   if (target.in_place()) {
-    target.finish(sums.span(), sums.span(), divisor);
+    target.finish(sums.span(), sums.span(), finishing);
     expect_same_bits(sums.span(), expected);
   }
 }
@@ -395,15 +528,37 @@ TEST_P(Target, sums_as_scalar_for_every_kind_and_many_counts_and_addresses) {
   std::vector<std::size_t> counts = {255, 256, 257, 511, 1000, 1024, 4099};
   for (std::size_t count = 0; count <= 140; ++count) counts.push_back(count);
   constexpr std::uint32_t kDivisors[] = {1, 2, 3, 8, 1000, 4294967295u};
+  constexpr double kScales[] = {1, 1, 0.5, -3.25, 1e30, 1.0 / 3};
   for (const DType dtype : kAllDTypes) {
     for (const std::size_t element_count : counts) {
       const Placement offset = {prng.below(64), prng.below(64), prng.below(64)};
-      const std::uint32_t divisor = kDivisors[prng.below(std::size(kDivisors))];
+      const Finishing finishing = {.divisor = kDivisors[prng.below(std::size(kDivisors))],
+                                   .scale = kScales[prng.below(std::size(kScales))]};
       SCOPED_TRACE(testing::Message()
-                   << name(dtype) << " x " << element_count << " / " << divisor << " at "
-                   << offset.input << ", " << offset.accumulator << ", " << offset.output);
-      compare_one_sum(dtype, target(dtype), reference(dtype), element_count, offset, divisor, prng);
+                   << name(dtype) << " x " << element_count << " / " << finishing.divisor << " * "
+                   << finishing.scale << " at " << offset.input << ", " << offset.accumulator
+                   << ", " << offset.output);
+      compare_one_sum(dtype, target(dtype), reference(dtype), element_count, offset, finishing,
+                      prng);
       if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(Target, minima_maxima_and_products_are_those_of_scalar_for_every_kind) {
+  Prng prng(10);
+  std::vector<std::size_t> counts = {0, 1, 7, 255, 256, 257, 1000, 4099};
+  for (std::size_t count = 8; count <= 72; ++count) counts.push_back(count);
+  for (const Operation operation : kJoins) {
+    for (const DType dtype : kAllDTypes) {
+      for (const std::size_t element_count : counts) {
+        const Placement offset = {prng.below(64), prng.below(64), prng.below(64)};
+        SCOPED_TRACE(testing::Message()
+                     << name(operation) << " of " << name(dtype) << " x " << element_count);
+        compare_one_sum(dtype, target(dtype, operation), reference(dtype, operation), element_count,
+                        offset, {}, prng);
+        if (HasFailure()) return;
+      }
     }
   }
 }
@@ -413,8 +568,9 @@ TEST_P(Target, a_frame_of_64_kib_sums_as_scalar) {
   for (const DType dtype : kAllDTypes) {
     SCOPED_TRACE(name(dtype));
     const std::size_t element_count = (64 << 10) / element_bytes(dtype);
-    compare_one_sum(dtype, target(dtype), reference(dtype), element_count, {1, 0, 3}, 1, prng);
-    compare_one_sum(dtype, target(dtype), reference(dtype), element_count, {0, 0, 0}, 6, prng);
+    compare_one_sum(dtype, target(dtype), reference(dtype), element_count, {1, 0, 3}, {}, prng);
+    compare_one_sum(dtype, target(dtype), reference(dtype), element_count, {0, 0, 0},
+                    {.divisor = 6, .scale = 0.3}, prng);
   }
 }
 
@@ -428,8 +584,8 @@ TEST_P(Target, every_half_and_bfloat_widens_and_narrows_as_scalar) {
     reference(dtype).load(expected_sums, bytes_of(codes));
     expect_same_bits(sums, expected_sums);
     std::vector<std::byte> output(codes.size() * 2), expected(codes.size() * 2);
-    target(dtype).finish(output, sums, 1);
-    reference(dtype).finish(expected, sums, 1);
+    target(dtype).finish(output, sums, {});
+    reference(dtype).finish(expected, sums, {});
     expect_same_bits(output, expected);
   }
 }
@@ -449,8 +605,8 @@ TEST_P(Target, narrowing_rounds_as_scalar) {
   for (const DType dtype : {DType::kFloat16, DType::kBfloat16}) {
     std::vector<std::byte> output(floats.size() * 2), expected(floats.size() * 2);
     for (const std::uint32_t divisor : {1u, 3u}) {
-      target(dtype).finish(output, sums, divisor);
-      reference(dtype).finish(expected, sums, divisor);
+      target(dtype).finish(output, sums, {divisor});
+      reference(dtype).finish(expected, sums, {divisor});
       expect_same_bits(output, expected);
     }
   }

@@ -38,9 +38,14 @@ inline void append_number(Bytes& bytes, DType dtype, double number) {
     case DType::kUint8:
     case DType::kInt8:
       return append_element(bytes, static_cast<std::uint8_t>(whole));
+    case DType::kInt16:
+    case DType::kUint16:
+      return append_element(bytes, static_cast<std::uint16_t>(whole));
     case DType::kInt32:
-      return append_element(bytes, static_cast<std::int32_t>(whole));
+    case DType::kUint32:
+      return append_element(bytes, static_cast<std::uint32_t>(whole));
     case DType::kInt64:
+    case DType::kUint64:
       return append_element(bytes, whole);
     case DType::kBool:
       return append_element(bytes, static_cast<std::uint8_t>(whole != 0));

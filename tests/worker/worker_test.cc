@@ -706,10 +706,10 @@ TEST_F(DoorTest, wrong_calls_are_refused_and_say_why) {
   one.name = long_name;
   EXPECT_THAT(refusal(one), HasSubstr("1025 bytes"));
   one = good();
-  one.dtype = 9;
+  one.dtype = 13;
   EXPECT_THAT(refusal(one), HasSubstr("dtype"));
   one = good();
-  one.operation = 3;
+  one.operation = 6;
   EXPECT_THAT(refusal(one), HasSubstr("operation"));
   one = good();
   one.dtype = static_cast<std::uint32_t>(DType::kBool);
