@@ -5,6 +5,9 @@ abi.py       include/byteps/byteps.h as ctypes: structures and prototypes
 errors.py    the exceptions
 client.py    Job: one membership in a job
 bridge.py    the native shims of frameworks
+reduction.py      Average, Sum, Min, Max, Product, and factors
+process_sets.py   operations among some of the ranks
+collectives.py    gathering, scattering, all-to-all as plans over exchanges
 session.py   the process's own job: init, shutdown, suspend, resume, rank, size
 
 No framework is imported here: tensors come as addresses.

@@ -1,0 +1,294 @@
+"""Collectives as plans over exchanges: gathering, scattering, all-to-all, messages between two ranks.
+
+A plan is a generator: it starts exchanges, yields their handles, goes on when all have ended, and returns its
+result. Running drives it. Memory comes as addresses: it must stay valid until the plan is done. `rows` are
+elements of the first dimension, `row_elements` the elements of one row.
+
+Bytes. A block goes from one rank to others as a broadcast whose root pushes it once, and to each receiver once: nobody
+sends or receives more than the collective needs. Names must be the same on all members, like everything that they
+must agree on; dtypes and shapes that differ fail on all of them (MismatchError).
+
+`members`: the ascending ranks that take part, () for all. `once`: the name is never used again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Callable, Generator, Generic, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+
+from byteps._core import abi, errors
+from byteps._core.client import Job
+
+T = TypeVar("T")
+Plan = Generator[List[int], None, T]
+Allocate = Callable[[int], int]  # so many rows, at this address; any address when there are none
+
+ELEMENT_BYTES = {
+    abi.FLOAT32: 4,
+    abi.FLOAT64: 8,
+    abi.FLOAT16: 2,
+    abi.UINT8: 1,
+    abi.INT32: 4,
+    abi.INT8: 1,
+    abi.INT64: 8,
+    abi.BFLOAT16: 2,
+    abi.BOOL: 1,
+    abi.INT16: 2,
+    abi.UINT16: 2,
+    abi.UINT32: 4,
+    abi.UINT64: 8,
+}
+
+
+class Rows(NamedTuple):
+    """A tensor in memory, as its rows. Other dtypes than the core's travel as UINT8, element_bytes times as many."""
+
+    dtype: int
+    address: int
+    count: int
+    row_elements: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.row_elements * ELEMENT_BYTES[self.dtype]
+
+
+class Running(Generic[T]):
+    """A plan under way. Its first exchanges are started at once. One thread at a time uses it."""
+
+    def __init__(self, job: Job, plan: "Plan[T]") -> None:
+        self._job = job
+        self._plan: "Optional[Plan[T]]" = plan
+        self._handles: List[int] = []
+        self._failure: Optional[Exception] = None
+        self._result: Optional[T] = None
+        self._advance()
+
+    def poll(self) -> bool:
+        """True when wait() would not block. Lets the plan go on when it can."""
+        while self._plan is not None:
+            if not all(self._job.poll(handle) for handle in self._handles):
+                return False
+            self._finish_step()
+        return True
+
+    def wait(self) -> T:
+        """The plan's result. Raises what its first failed exchange failed with, when all that it has started have
+        ended. After an exception from a signal handler it may be called again."""
+        while self._plan is not None:
+            self._finish_step()
+        if self._failure is not None:
+            raise self._failure
+        return self._result  # type: ignore[return-value]
+
+    def _finish_step(self) -> None:
+        while self._handles:
+            try:
+                self._job.wait(self._handles[0])
+            except errors.BytePSError as error:
+                self._failure = self._failure or error
+            self._handles.pop(0)
+        self._advance()
+
+    def _advance(self) -> None:
+        plan = self._plan
+        assert plan is not None
+        try:
+            if self._failure is None:
+                self._handles = list(next(plan))
+                return
+            plan.close()
+        except StopIteration as end:
+            self._result = end.value
+        except Exception as error:
+            self._failure = error
+        self._plan = None
+
+
+def run(job: Job, plan: "Plan[T]") -> T:
+    """Drives the plan to its end."""
+    return Running(job, plan).wait()
+
+
+def _members(job: Job, members: Sequence[int]) -> Tuple[int, ...]:
+    return tuple(members) if members else tuple(range(job.size))
+
+
+def _move(job: Job, name: str, rows: Rows, output: int, root: int, members: Sequence[int], **options: object) -> int:
+    """Starts a broadcast of the root's rows to `output` of all members; its handle."""
+    is_root = job.rank == root
+    return job.push_pull(
+        name,
+        rows.dtype,
+        rows.address if is_root else 0,
+        output,
+        rows.count * rows.row_elements,
+        abi.BROADCAST,
+        root=root,
+        shape=(rows.count, rows.row_elements),
+        members=members,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def tables(
+    job: Job, name: str, row: Sequence[int], members: Sequence[int] = (), once: bool = False
+) -> "Plan[List[List[int]]]":
+    """Every member's row of integers, by member; all rows have the same length."""
+    ranks = _members(job, members)
+    width = len(row)
+    table = (ctypes.c_int64 * (len(ranks) * width))()
+    first = ranks.index(job.rank) * width
+    table[first : first + width] = list(row)
+    address = ctypes.addressof(table)
+    yield [
+        job.push_pull(
+            name,
+            abi.INT64,
+            address,
+            address,
+            len(table),
+            abi.SUM,
+            once=once,
+            shape=(len(ranks), width),
+            members=members,
+        )
+    ]
+    return [list(table[i * width : (i + 1) * width]) for i in range(len(ranks))]
+
+
+def allgather(
+    job: Job,
+    name: str,
+    rows: Rows,
+    allocate: Allocate,
+    members: Sequence[int] = (),
+    counts: Optional[Sequence[int]] = None,
+    priority: int = 0,
+    once: bool = False,
+) -> "Plan[List[int]]":
+    """The rows of all members, one after another in the order of ranks, in memory from allocate(). `counts`: how many
+    rows each member has, when all know it; otherwise they are asked first. Returns the counts."""
+    ranks = _members(job, members)
+    if counts is None:
+        table = yield from tables(job, f"{name}/rows", [rows.count], members, once)
+        counts = [row[0] for row in table]
+    output = allocate(sum(counts))
+    handles = []
+    for rank, count in zip(ranks, counts):
+        if count * rows.row_elements:
+            block = rows._replace(count=count)
+            handles.append(
+                _move(job, f"{name}/{rank}", block, output, rank, members, priority=priority, once=once)
+            )
+        output += count * rows.row_bytes
+    yield handles
+    return list(counts)
+
+
+def scattered_counts(row_count: int, parts: int) -> List[int]:
+    """How many of the rows each part gets: as even as can be, the first ones one more."""
+    return [row_count // parts + (index < row_count % parts) for index in range(parts)]
+
+
+def reducescatter(
+    job: Job,
+    name: str,
+    rows: Rows,
+    output: int,
+    operation: int,
+    scale: float = 0.0,
+    members: Sequence[int] = (),
+    priority: int = 0,
+    once: bool = False,
+) -> "Plan[int]":
+    """The reduced rows of all members, each member getting its share (scattered_counts) in `output`. Returns how many
+    rows that are."""
+    ranks = _members(job, members)
+    counts = scattered_counts(rows.count, len(ranks))
+    handles = []
+    address = rows.address
+    for rank, count in zip(ranks, counts):
+        if count * rows.row_elements:
+            handles.append(
+                job.push_pull(
+                    f"{name}/{rank}",
+                    rows.dtype,
+                    address,
+                    output if rank == job.rank else 0,
+                    count * rows.row_elements,
+                    operation,
+                    root=rank,
+                    priority=priority,
+                    once=once,
+                    shape=(count, rows.row_elements),
+                    scale=scale,
+                    members=members,
+                    root_only=True,
+                )
+            )
+        address += count * rows.row_bytes
+    yield handles
+    return counts[ranks.index(job.rank)]
+
+
+def alltoall(
+    job: Job,
+    name: str,
+    rows: Rows,
+    splits: Sequence[int],
+    allocate: Allocate,
+    members: Sequence[int] = (),
+    received_splits: Optional[Sequence[int]] = None,
+    priority: int = 0,
+    once: bool = False,
+) -> "Plan[List[int]]":
+    """Member i of the members gets splits[i] of this rank's rows, which lie in that order; what comes lies in the order
+    of ranks in memory from allocate(). `received_splits`: how many rows come from each member, when all know it;
+    otherwise it is asked first. Returns them."""
+    ranks = _members(job, members)
+    me = ranks.index(job.rank)
+    if len(splits) != len(ranks) or min(splits) < 0 or sum(splits) != rows.count:
+        raise ValueError(
+            f"{name}: splits {list(splits)} must be {len(ranks)} numbers of rows, 0 or more, whose sum is {rows.count}"
+        )
+    if received_splits is None:
+        table = yield from tables(job, f"{name}/splits", splits, members, once)
+        received_splits = [row[me] for row in table]
+    output = allocate(sum(received_splits))
+    source = rows.address
+    handles = []
+    for index, rank in enumerate(ranks):
+        sent, received = rows._replace(address=source, count=splits[index]), received_splits[index]
+        if index == me:
+            ctypes.memmove(output, source, received * rows.row_bytes)
+        else:
+            if sent.count * rows.row_elements:
+                handles.append(_send(job, f"{name}/{job.rank}>{rank}", sent, rank, priority, once))
+            if received * rows.row_elements:
+                coming = rows._replace(address=output, count=received)
+                handles.append(_receive(job, f"{name}/{rank}>{job.rank}", coming, rank, priority, once))
+        source += splits[index] * rows.row_bytes
+        output += received * rows.row_bytes
+    yield handles
+    return list(received_splits)
+
+
+def send(job: Job, name: str, rows: Rows, to: int, priority: int = 0, once: bool = False) -> "Plan[None]":
+    """Rank `to` receives the rows, with receive() of the same name."""
+    yield [_send(job, name, rows, to, priority, once)]
+
+
+def receive(job: Job, name: str, rows: Rows, source: int, priority: int = 0, once: bool = False) -> "Plan[None]":
+    """Fills the rows with those that rank `source` sends."""
+    yield [_receive(job, name, rows, source, priority, once)]
+
+
+def _send(job: Job, name: str, rows: Rows, to: int, priority: int, once: bool) -> int:
+    pair = sorted((job.rank, to))
+    return _move(job, name, rows, rows.address, job.rank, pair, priority=priority, once=once)
+
+
+def _receive(job: Job, name: str, rows: Rows, source: int, priority: int, once: bool) -> int:
+    pair = sorted((job.rank, source))
+    return _move(job, name, rows, rows.address, source, pair, priority=priority, once=once)
