@@ -46,13 +46,9 @@ def test_allgather_gives_all_rows_in_the_order_of_ranks_to_every_rank(cluster, c
 
 
 def gather_of_other_rows():
-    return gather(3 + session_rank())
-
-
-def session_rank():
     from byteps._core import session
 
-    return session.rank()
+    return gather(4 if session.rank() == 2 else 3)
 
 
 def test_rows_of_other_lengths_fail_on_every_rank(cluster):
@@ -60,7 +56,41 @@ def test_rows_of_other_lengths_fail_on_every_rank(cluster):
         pytest.skip("one rank agrees with itself")
     for failure in cluster.failures(gather_of_other_rows):
         assert failure is not None and failure.kind == "MismatchError"
-        assert "worker 0" in failure.text and "worker 2" in failure.text
+        assert "worker 2 (float64, shape" in failure.text
+
+
+def trade_objects():
+    from byteps._core import objects, session
+
+    rank = session.rank()
+    everyone = objects.allgather_object({"rank": rank, "blob": b"x" * rank * 1000})
+    return everyone, objects.broadcast_object(("from", rank) if rank == 0 else None)
+
+
+def test_objects_of_all_ranks_reach_all_ranks(cluster):
+    expected = [{"rank": rank, "blob": b"x" * rank * 1000} for rank in range(cluster.size)]
+    for everyone, roots in cluster.run(trade_objects):
+        assert everyone == expected
+        assert roots == ("from", 0)
+
+
+def trade_what_cannot_be_pickled(culprit):
+    from byteps._core import objects, session
+
+    class Stubborn:
+        def __reduce__(self):
+            raise TypeError("I stay here")
+
+    objects.allgather_object(Stubborn() if session.rank() == culprit else 1)
+
+
+def test_an_object_that_cannot_be_pickled_is_named_on_every_rank(cluster):
+    culprit = cluster.size - 1
+    failures = cluster.failures(trade_what_cannot_be_pickled, culprit)
+    assert failures[culprit].kind == "TypeError" and "I stay here" in failures[culprit].text
+    for failure in failures[:culprit]:
+        assert failure.kind == "BytePSError"
+        assert f"rank {culprit} could not pickle its object: TypeError: I stay here" in failure.text
 
 
 def ragged_tables():

@@ -8,6 +8,7 @@ bridge.py    the native shims of frameworks
 reduction.py      Average, Sum, Min, Max, Product, and factors
 process_sets.py   operations among some of the ranks
 collectives.py    gathering, scattering, all-to-all as plans over exchanges
+objects.py        any Python objects between ranks
 session.py   the process's own job: init, shutdown, suspend, resume, rank, size
 
 No framework is imported here: tensors come as addresses.
