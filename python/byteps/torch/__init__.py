@@ -40,6 +40,7 @@ from byteps.torch.ops import (
     synchronize,
 )
 from byteps.torch.optimizer import DistributedOptimizer, _DistributedOptimizer
+from byteps.torch.sync_batch_norm import SyncBatchNorm
 
 byteps_push_pull = push_pull_async_inplace
 
@@ -49,6 +50,7 @@ __all__ = [
     "DisconnectedError",
     "DistributedOptimizer",
     "MismatchError",
+    "SyncBatchNorm",
     "barrier",
     "broadcast_object",
     "broadcast_optimizer_state",

@@ -248,9 +248,9 @@ def start(
     )
 
 
-def start_broadcast(tensor: torch.Tensor, root: int, name: str) -> int:
-    """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: bytes are copied. `name`
-    must be unique."""
+def start_broadcast(tensor: torch.Tensor, root: int, name: str, once: bool = True) -> int:
+    """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: bytes are copied. `once`:
+    `name` is unique."""
     current = session.current()
     _check_dense_on_cpu(tensor)
     check_no_overlap(tensor)
@@ -261,7 +261,7 @@ def start_broadcast(tensor: torch.Tensor, root: int, name: str) -> int:
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         buffer = tensor.detach().resolve_neg().resolve_conj().contiguous()
     entry = _Operation(current.job, buffer, buffer, tensor)
-    return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, True)
+    return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, once)
 
 
 def check_no_overlap(tensor: torch.Tensor) -> None:

@@ -1,13 +1,7 @@
 """DistributedOptimizer: any torch optimizer, with gradients averaged over all workers before each step.
 
-One parameter's way: backward accumulates its gradient; the hook counts the passes and, after the last one, starts the
-push_pull in place; step() waits for all of them and calls the wrapped optimizer's own step().
-
-Invariants
- 1. All ranks push the same parameters at each synchronize(): those without a gradient on a rank are pushed as zeros.
- 2. A parameter to which no rank gave a gradient keeps grad None, and the optimizer skips it, as it would on one worker.
-    To know this, one small tensor per step carries a bit per parameter (logical or over the ranks).
- 3. While a gradient is under way nobody else may write to it; what shows this (torch's version counter) is an error.
+One parameter's way: backward accumulates its gradient; the hook counts the passes and, after the last one, starts its
+exchange; step() waits for all of them (gradients.py) and calls the wrapped optimizer's own step().
 """
 
 from __future__ import annotations
@@ -18,10 +12,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 
 import torch
 
-from byteps._core import abi, errors, session
-from byteps._core.client import encoded_name
-from byteps.torch import ops
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.gradients import Gradients, Slot
 
 __all__ = ["DistributedOptimizer"]
 
@@ -41,6 +33,13 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     compression: Compression.none, .fp16 or .bf16: what travels.
     backward_passes_per_step: so many backward passes are accumulated locally, as a sum, before the gradients travel.
     """
+    distributed = with_base(_DistributedOptimizer, optimizer)
+    distributed._attach(optimizer, named_parameters, compression, backward_passes_per_step)
+    return distributed
+
+
+def with_base(base: type, optimizer: torch.optim.Optimizer) -> Any:
+    """A copy of `optimizer`, whose class has the same name and `base` before its own; _attach() comes next."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             "DistributedOptimizer does not support torch.optim.LBFGS: it evaluates the loss several times within one "
@@ -50,30 +49,11 @@ def DistributedOptimizer(  # noqa: N802: the name users know
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    kind = type(optimizer.__class__.__name__, (_DistributedOptimizer, optimizer.__class__), {})
+    kind = type(optimizer.__class__.__name__, (base, optimizer.__class__), {})
     distributed = kind.__new__(kind)
     # A learning rate scheduler replaces `step` in the instance it is made for; that one bypasses us.
     distributed.__dict__.update((key, value) for key, value in vars(optimizer).items() if key != "step")
-    distributed._attach(optimizer, named_parameters, compression, backward_passes_per_step)
     return distributed
-
-
-class _Slot:
-    """What is known of one parameter."""
-
-    __slots__ = ("context", "grad", "grad_version", "handle", "hook", "name", "parameter", "passes_left", "priority")
-
-    def __init__(self, parameter: torch.Tensor, name: str, priority: int, passes: int) -> None:
-        self.parameter = parameter
-        self.name = name
-        self.priority = priority
-        self.passes_left = passes
-        self.hook: Any = None
-        # While a push_pull is under way:
-        self.handle: Optional[int] = None
-        self.context: Any = None
-        self.grad: Optional[torch.Tensor] = None  # parameter.grad at the push; None: it had none
-        self.grad_version = 0
 
 
 class _DistributedOptimizer:
@@ -87,12 +67,10 @@ class _DistributedOptimizer:
         passes: int,
     ) -> None:
         self._original = original
-        self._compression = compression
         self._passes_per_step = _checked_passes(passes)
         self._should_synchronize = True
         self._synchronized = False
-        self._slots: List[_Slot] = []
-        self._owned: set = set()  # id() of every parameter with a slot
+        self._gradients = Gradients(compression)
         names = _names_in_layer_order(named_parameters)
         in_groups = [p for group in self.param_groups for p in group["params"]]
         unnamed = _numbered_names(self.param_groups)
@@ -101,7 +79,7 @@ class _DistributedOptimizer:
             if id(parameter) in wanted:
                 self._add_slot(parameter, name)
         for parameter in in_groups:
-            if id(parameter) not in self._owned:
+            if not self._gradients.has(parameter):
                 self._add_slot(parameter, unnamed[id(parameter)])
         self._hook_what_needs_it()
 
@@ -111,15 +89,11 @@ class _DistributedOptimizer:
         """Waits until all gradients are averaged. step() does this by itself; call it to work on averaged gradients,
         for example to clip them, and then step() within skip_synchronize()."""
         self._hook_what_needs_it()
-        failure: Optional[Exception] = None
-        if not _alone():
-            self._push_what_is_missing()
-            present = self._push_presence()
-            failure = self._wait_for_all(present)
-        for slot in self._slots:
-            slot.passes_left = self._passes_per_step
-        if failure is not None:
-            raise failure
+        try:
+            self._gradients.finish()
+        finally:
+            for slot in self._gradients.slots:
+                slot.passes_left = self._passes_per_step
         self._synchronized = True
 
     @contextmanager
@@ -141,7 +115,7 @@ class _DistributedOptimizer:
         """Another number of backward passes from now on; not while gradients are under way."""
         self._raise_if_under_way("set_backward_passes_per_step() was called")
         self._passes_per_step = _checked_passes(passes)
-        for slot in self._slots:
+        for slot in self._gradients.slots:
             slot.passes_left = passes
 
     def step(self, closure: Optional[Callable[[], Any]] = None, **kwargs: Any) -> Any:
@@ -194,22 +168,18 @@ class _DistributedOptimizer:
         seen: set = set()
         return {item for item in lst if item in seen or seen.add(item)}
 
-    # ---- pushing
+    # ---- hooks
 
     def _add_slot(self, parameter: torch.Tensor, name: str) -> None:
-        encoded_name(name)
-        spec = (parameter.dtype, tuple(parameter.shape), self._compression)
-        wire_name = session.current().lasting_name("Gradient." + name, spec)
-        self._slots.append(_Slot(parameter, wire_name, -len(self._slots), self._passes_per_step))
-        self._owned.add(id(parameter))
+        self._gradients.add(parameter, name).passes_left = self._passes_per_step
 
     def _hook_what_needs_it(self) -> None:
         """A frozen parameter can have no hook; it gets one when it is thawed."""
-        for slot in self._slots:
+        for slot in self._gradients.slots:
             if slot.hook is None and slot.parameter.requires_grad:
                 slot.hook = slot.parameter.register_post_accumulate_grad_hook(self._make_hook(slot))
 
-    def _make_hook(self, slot: _Slot) -> Callable[[torch.Tensor], None]:
+    def _make_hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
             if slot.handle is not None or slot.passes_left <= 0:
                 raise AssertionError(
@@ -219,71 +189,10 @@ class _DistributedOptimizer:
                 )
             self._synchronized = False
             slot.passes_left -= 1
-            if slot.passes_left == 0 and not _alone():
-                self._push(slot)
+            if slot.passes_left == 0 and self._gradients.travel:
+                self._gradients.push(slot)
 
         return hook
-
-    def _push(self, slot: _Slot) -> None:
-        grad = slot.parameter.grad
-        slot.grad = grad
-        if grad is None:
-            grad = torch.zeros(slot.parameter.shape, dtype=slot.parameter.dtype, device=slot.parameter.device)
-        elif grad.layout != torch.strided:
-            raise ValueError(
-                f"{slot.name}: sparse gradients are not supported in this version; "
-                "use a dense gradient, for example torch.nn.Embedding(..., sparse=False)"
-            )
-        else:
-            slot.grad_version = grad._version
-        with torch.no_grad():
-            tensor, slot.context = self._compression.compress(grad)
-        slot.handle = ops.push_pull_async_inplace(tensor, name=slot.name, priority=slot.priority)
-
-    def _push_what_is_missing(self) -> None:
-        for slot in self._slots:
-            if slot.handle is None and slot.parameter.requires_grad:
-                self._push(slot)
-
-    def _push_presence(self) -> torch.Tensor:
-        """One bit per parameter: some rank has a gradient for it (invariant 2)."""
-        present = torch.tensor([slot.handle is not None and slot.grad is not None for slot in self._slots])
-        name = session.current().lasting_name("Gradients.present", len(self._slots))
-        first = 1  # before all gradients: it is tiny, and all of them are needed anyway
-        return ops.synchronize(ops.start(present, present, abi.SUM, name, first))
-
-    # ---- taking results
-
-    def _wait_for_all(self, present: torch.Tensor) -> Optional[Exception]:
-        """Every handle is waited for, also when one has failed, so that the next step begins clean."""
-        failure: Optional[Exception] = None
-        for slot, is_present in zip(self._slots, present.tolist()):
-            if slot.handle is None:
-                continue
-            changed = slot.grad is not None and slot.grad._version != slot.grad_version
-            try:
-                result = ops.synchronize(slot.handle)
-            except errors.BytePSError as error:
-                failure = failure or error
-            else:
-                if changed:
-                    failure = failure or RuntimeError(_CHANGED.format(name=slot.name))
-                elif is_present:
-                    self._take(slot, result)
-            slot.handle = slot.grad = slot.context = None
-        return failure
-
-    def _take(self, slot: _Slot, result: torch.Tensor) -> None:
-        parameter = slot.parameter
-        with torch.no_grad():
-            averaged = self._compression.decompress(result, slot.context)
-            if parameter.grad is averaged:
-                return
-            if parameter.grad is not None:
-                parameter.grad.copy_(averaged)
-            elif slot.grad is None:  # other ranks had a gradient
-                parameter.grad = averaged
-            # Otherwise the user dropped it after backward (model.zero_grad()): it stays dropped.
 
     # ---- small things
 
@@ -300,22 +209,11 @@ class _DistributedOptimizer:
 
     def _is_under_way(self) -> bool:
         """Some gradient is complete. Alone none travels, but what is wrong with two workers is wrong there too."""
-        return any(slot.handle is not None or slot.passes_left <= 0 for slot in self._slots)
+        return any(slot.handle is not None or slot.passes_left <= 0 for slot in self._gradients.slots)
 
     def _raise_if_under_way(self, what: str) -> None:
         if self._is_under_way():
             raise AssertionError(f"{what}. This is prohibited: gradients are under way")
-
-
-_CHANGED = (
-    "{name}: the gradient was changed between backward() and synchronize(), while it was being averaged. Call "
-    "optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() within "
-    "optimizer.skip_synchronize()"
-)
-
-
-def _alone() -> bool:
-    return session.job().server_count == 0
 
 
 def _checked_passes(passes: int) -> int:

@@ -1,0 +1,222 @@
+"""Gradients: those of a set of parameters, averaged over the workers. DistributedOptimizer, DistributedDataParallel and
+CrossBarrier are about when each step happens; what happens is here.
+
+One gradient's way: push() starts its exchange, in place. When this rank has nothing more to give, begin() pushes what was
+left over and starts a small exchange that says who has what. settle() takes its answer. wait() takes one gradient's
+result, finish() does all of it.
+
+Invariants
+ 1. All ranks push the same parameters: those that have a gradient on some rank. The others push zeros for them, as soon
+    as settle() has told them.
+ 2. A parameter to which no rank gave a gradient keeps grad None, and the optimizer skips it, as it would on one worker.
+ 3. While a gradient is under way nobody else may write to it; what shows this (torch's version counter) is an error.
+ 4. A parameter travels sparse when all ranks that have a gradient for it have a sparse one, otherwise dense. Sparse
+    ones are pushed in settle().
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Type
+
+import torch
+
+from byteps._core import abi, errors, session
+from byteps._core.client import encoded_name
+from byteps.torch import ops
+from byteps.torch.compression import Compressor
+
+__all__: List[str] = []
+
+# What a rank has for a parameter.
+_DENSE, _SPARSE = 0, 1
+
+
+class Slot:
+    """What is known of one parameter."""
+
+    __slots__ = ("context", "grad", "grad_version", "handle", "hook", "name", "parameter", "passes_left", "priority")
+
+    def __init__(self, parameter: torch.Tensor, name: str, priority: int) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.priority = priority
+        self.hook: Any = None  # the owner's
+        self.passes_left = 1  # the owner's
+        # While an exchange is under way:
+        self.handle: Optional[int] = None
+        self.context: Any = None
+        self.grad: Optional[torch.Tensor] = None  # parameter.grad at the push; None: it had none
+        self.grad_version = 0
+
+
+class Gradients:
+    """`slots` are in the order in which the next forward pass needs them: the first ones travel first."""
+
+    def __init__(self, compression: Type[Compressor], sparse_as_dense: bool = False, title: str = "") -> None:
+        """`title` comes before all names; what has one of its own may be under way beside anything else."""
+        self.slots: List[Slot] = []
+        self._title = title
+        self._compression = compression
+        self._sparse_as_dense = sparse_as_dense
+        self._by_parameter: Dict[int, Slot] = {}
+        self._presence: Optional[int] = None  # handle; from begin() to settle()
+
+    def add(self, parameter: torch.Tensor, name: str) -> Slot:
+        """The slot of `parameter`, which is new here. The wire name is Gradient.<title><name>, with a number when that
+        stands for another shape, dtype or compression already."""
+        encoded_name(name)
+        spec = (parameter.dtype, tuple(parameter.shape), self._compression)
+        wire_name = session.current().lasting_name(f"Gradient.{self._title}{name}", spec)
+        slot = Slot(parameter, wire_name, -len(self.slots))
+        self.slots.append(slot)
+        self._by_parameter[id(parameter)] = slot
+        return slot
+
+    def has(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._by_parameter
+
+    @property
+    def travel(self) -> bool:
+        """False in a job of one: there nothing is exchanged."""
+        return session.job().server_count != 0
+
+    # ---- pushing
+
+    def push(self, slot: Slot) -> None:
+        """Starts the exchange of the slot's gradient as it is now."""
+        grad = slot.parameter.grad
+        if grad is not None and grad.layout != torch.strided:
+            if not self._sparse_as_dense:
+                return  # settle() pushes it
+            grad = slot.parameter.grad = grad.to_dense()
+        slot.grad = grad
+        if grad is None:
+            grad = torch.zeros(slot.parameter.shape, dtype=slot.parameter.dtype, device=slot.parameter.device)
+        else:
+            slot.grad_version = grad._version
+        self._start(slot, grad)
+
+    def begin(self) -> None:
+        """Pushes the gradients that are there and not under way, and tells the other ranks which these are."""
+        if not self.travel:
+            return
+        for slot in self.slots:
+            if slot.handle is None and slot.parameter.grad is not None and slot.parameter.requires_grad:
+                self.push(slot)
+        present = torch.zeros(len(self.slots), 2, dtype=torch.bool)
+        for index, slot in enumerate(self.slots):
+            if slot.handle is not None:
+                present[index, _DENSE] = True
+            elif slot.parameter.grad is not None and slot.parameter.requires_grad:
+                present[index, _SPARSE] = True
+        name = session.current().lasting_name(f"Gradients.{self._title}present", len(self.slots))
+        first = 1  # before all gradients: it is tiny, and all of them are needed anyway
+        self._presence = ops.start(present, present, abi.SUM, name, first)
+
+    def settle(self) -> None:
+        """Waits until all ranks have begun, and pushes what only others have, and what is sparse."""
+        if self._presence is None:
+            return
+        try:
+            present = ops.synchronize(self._presence)
+        except errors.BytePSError:
+            self._presence = None
+            raise
+        self._presence = None
+        for slot, (is_dense, is_sparse) in zip(self.slots, present.tolist()):
+            if slot.handle is not None:
+                continue
+            grad = slot.parameter.grad
+            if is_dense and grad is not None and slot.parameter.requires_grad:
+                slot.parameter.grad = grad.to_dense()
+            if is_dense:
+                self.push(slot)
+            elif is_sparse:
+                raise ValueError(_SPARSE_REFUSED.format(name=slot.name))
+
+    @property
+    def lack_some(self) -> bool:
+        """True when this rank may have to push more in settle()."""
+        return any(slot.handle is None for slot in self.slots)
+
+    def _start(self, slot: Slot, grad: torch.Tensor) -> None:
+        if _under_way.setdefault(slot.name, self) is not self:
+            raise ValueError(_SHARED_NAME.format(name=slot.name))
+        with torch.no_grad():
+            tensor, slot.context = self._compression.compress(grad)
+        slot.handle = ops.start(tensor, tensor, abi.AVERAGE, slot.name, slot.priority)
+
+    # ---- taking results
+
+    def finish(self) -> None:
+        """Waits until all gradients are averaged; raises the first failure when all have ended."""
+        finish([self])
+
+    def wait(self, slot: Slot) -> Optional[Exception]:
+        """Waits for the slot's result and puts it into parameter.grad; what it failed with is returned."""
+        if slot.handle is None:
+            return None
+        failure: Optional[Exception] = None
+        changed = slot.grad is not None and slot.grad._version != slot.grad_version
+        try:
+            result = ops.synchronize(slot.handle)
+        except errors.BytePSError as error:
+            failure = error
+        else:
+            if changed:
+                failure = RuntimeError(_CHANGED.format(name=slot.name))
+            else:
+                self._take(slot, result)
+        slot.handle = slot.grad = slot.context = None
+        _under_way.pop(slot.name, None)
+        return failure
+
+    def _take(self, slot: Slot, result: torch.Tensor) -> None:
+        parameter = slot.parameter
+        with torch.no_grad():
+            averaged = self._compression.decompress(result, slot.context)
+            if parameter.grad is averaged:
+                return
+            if parameter.grad is not None:
+                parameter.grad.copy_(averaged)
+            elif slot.grad is None and parameter.requires_grad:  # other ranks had a gradient
+                parameter.grad = averaged
+            # Otherwise the user dropped it after backward (model.zero_grad()): it stays dropped.
+
+    @property
+    def under_way(self) -> bool:
+        return any(slot.handle is not None for slot in self.slots)
+
+
+def finish(together: Sequence[Gradients]) -> None:
+    """finish() of several, which other ranks may finish in another order. Every handle is waited for, also when one has
+    failed, so that the next step begins clean; then the first failure is raised."""
+    failure: Optional[Exception] = None
+    try:
+        for gradients in together:
+            gradients.begin()
+        for gradients in together:
+            gradients.settle()
+    except (errors.BytePSError, ValueError) as error:
+        failure = error
+    for gradients in together:
+        for slot in gradients.slots:
+            own_failure = gradients.wait(slot)
+            failure = failure or own_failure
+    if failure is not None:
+        raise failure
+
+
+_under_way: Dict[str, Gradients] = {}  # by wire name
+session.on_leave(_under_way.clear)
+
+_CHANGED = (
+    "{name}: the gradient was changed between backward() and synchronize(), while it was being averaged. Call "
+    "optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() within "
+    "optimizer.skip_synchronize()"
+)
+_SHARED_NAME = (
+    "{name}: the gradient of another optimizer's parameter with this name and shape is under way. Give them names that "
+    "differ, for example named_parameters=[('generator.' + n, p) for n, p in model.named_parameters()]"
+)
+_SPARSE_REFUSED = "{name}: sparse gradients are not supported; use sparse_as_dense=True"
