@@ -1,9 +1,9 @@
 """Gradients: those of a set of parameters, averaged over the workers. DistributedOptimizer, DistributedDataParallel and
 CrossBarrier are about when each step happens; what happens is here.
 
-One gradient's way: push() starts its exchange, in place. When this rank has nothing more to give, begin() pushes what was
-left over and starts a small exchange that says who has what. settle() takes its answer. wait() takes one gradient's
-result, finish() does all of it.
+One gradient's way: push() starts its exchange, in place. When this rank has nothing more to give, begin() pushes what
+was left over and starts a small exchange that says who has what. settle() takes its answer. wait() takes one
+gradient's result, finish() does all of it.
 
 Invariants
  1. All ranks push the same parameters: those that have a gradient on some rank. The others push zeros for them, as soon

@@ -1,7 +1,8 @@
 """SyncBatchNorm: batch normalization over the batches of all workers.
 
-Per channel, y = (x - mean) / sqrt(variance + eps) * weight + bias, with the mean and variance of all ranks' batches together.
-Forward exchanges one vector: count, sums and sums of squares. Backward exchanges another: with x' = (x - mean) / deviation,
+Per channel, y = (x - mean) / sqrt(variance + eps) * weight + bias, with the mean and variance of all ranks' batches
+together. Forward exchanges one vector: count, sums and sums of squares. Backward exchanges another: with
+    x' = (x - mean) / deviation
     dx = (dx' - mean(dx') - x' * mean(dx' * x')) / deviation        (Ioffe and Szegedy 2015, section 3)
 where the means are again over all ranks. Ranks may have batches of different sizes. Statistics are made in float64.
 """
@@ -112,7 +113,7 @@ class _Normalize(torch.autograd.Function):
         return normalized, mean, variance, count
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Tuple[torch.Tensor, None, None]:  # type: ignore
         normalized, inverse = ctx.saved_tensors
         channels = normalized.shape[1]
         slope, x = gradient.double(), normalized.double()

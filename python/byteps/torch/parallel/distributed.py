@@ -1,8 +1,8 @@
 """DistributedDataParallel: backward() ends when the gradients are averaged over all workers.
 
-The hook of each parameter starts its exchange as soon as backward has made its gradient. The first hook of a backward pass
-asks the autograd engine for a call at the end of that pass, which waits for all (gradients.py). Models that take part in
-one pass end together, whatever the order in which they began.
+The hook of each parameter starts its exchange as soon as backward has made its gradient. The first hook of a backward
+pass asks the autograd engine for a call at the end of that pass, which waits for all (gradients.py). Models that take
+part in one pass end together, whatever the order in which they began.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class DistributedDataParallel(torch.nn.Module):
     compression: what travels.
     sparse_as_dense: gradients of sparse embeddings travel as dense ones.
 
-    Parameters that are not used need no flag, and the other arguments of torch's class have no effect: `module` stays as
-    it is, and gradients keep their own memory.
+    Parameters that are not used need no flag, and the other arguments of torch's class have no effect: `module` stays
+    as it is, and gradients keep their own memory.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class DistributedDataParallel(torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, forward and backward passes accumulate gradients here; the next pass outside averages their sum."""
+        """Within it, forward and backward passes accumulate gradients; the next pass outside averages their sum."""
         former, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
