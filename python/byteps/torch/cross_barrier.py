@@ -89,6 +89,7 @@ class _CrossBarrier(_DistributedOptimizer):
     def _attach_model(self, model: torch.nn.Module, num_steps: int) -> None:
         self._steps_left = num_steps
         self._pending: Dict[Slot, None] = {}  # step() was called, their own step is still to come; in order
+        self._has_new = False  # backward has made gradients since the last step()
         self._options: List[Dict[str, Any]] = []  # per parameter group, as of the last step()
         self._zeroed: Optional[bool] = None  # set_to_none of a zero_grad() since the last step()
         self._lone: Dict[Slot, _LoneOptimizer] = {}
@@ -122,7 +123,7 @@ class _CrossBarrier(_DistributedOptimizer):
         self._pending = dict.fromkeys(self._gradients.slots)
         for slot in self._gradients.slots:
             slot.passes_left = self._passes_per_step
-        self._synchronized = False
+        self._synchronized = self._has_new = False
         self._steps_left -= 1
         if self._steps_left <= 0:
             self._take_pending()
@@ -133,8 +134,9 @@ class _CrossBarrier(_DistributedOptimizer):
     def synchronize(self) -> None:
         """Waits until all parameters are up to date; after backward(), until all gradients are averaged."""
         self._take_pending()
-        if self._is_under_way():
+        if self._has_new:
             super().synchronize()
+            self._has_new = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if not self._pending:
@@ -209,6 +211,7 @@ class _CrossBarrier(_DistributedOptimizer):
                     f"{slot.name}: the parameter was used before its step was done, because the forward of the module "
                     "that owns it did not run. Call optimizer.synchronize() before the forward pass"
                 )
+            self._has_new = True
             hook(parameter)
 
         return checked_hook

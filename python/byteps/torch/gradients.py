@@ -140,8 +140,6 @@ class Gradients:
         return any(slot.handle is None for slot in self.slots)
 
     def _start(self, slot: Slot, grad: torch.Tensor) -> None:
-        if _under_way.setdefault(slot.name, self) is not self:
-            raise ValueError(_SHARED_NAME.format(name=slot.name))
         with torch.no_grad():
             tensor, slot.context = self._compression.compress(grad)
         slot.handle = ops.start(tensor, tensor, abi.AVERAGE, slot.name, slot.priority)
@@ -168,7 +166,6 @@ class Gradients:
             else:
                 self._take(slot, result)
         slot.handle = slot.grad = slot.context = None
-        _under_way.pop(slot.name, None)
         return failure
 
     def _take(self, slot: Slot, result: torch.Tensor) -> None:
@@ -207,16 +204,9 @@ def finish(together: Sequence[Gradients]) -> None:
         raise failure
 
 
-_under_way: Dict[str, Gradients] = {}  # by wire name
-session.on_leave(_under_way.clear)
-
 _CHANGED = (
     "{name}: the gradient was changed between backward() and synchronize(), while it was being averaged. Call "
     "optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() within "
     "optimizer.skip_synchronize()"
-)
-_SHARED_NAME = (
-    "{name}: the gradient of another optimizer's parameter with this name and shape is under way. Give them names that "
-    "differ, for example named_parameters=[('generator.' + n, p) for n, p in model.named_parameters()]"
 )
 _SPARSE_REFUSED = "{name}: sparse gradients are not supported; use sparse_as_dense=True"
