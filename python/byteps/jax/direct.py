@@ -1,0 +1,101 @@
+"""Exchanges of concrete arrays, outside of compiled programs.
+
+Memory: the core reads a JAX array in place, and writes into memory of ours that then becomes the resulting array.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Sequence, Set, Tuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from byteps._core import errors, session
+from byteps.jax import elements
+
+_ALIGNMENT = 64  # so that JAX takes the memory over instead of copying it
+
+
+class Exchange(NamedTuple):
+    """What all ranks agree about, beside shape and dtype."""
+
+    name: str
+    operation: int  # abi.SUM, ...
+    root: int = 0  # of a broadcast, or who gets the result
+    root_only: bool = False  # the others get an array whose first dimension is 0
+    scale: float = 0.0  # the result is multiplied by it; 0: not
+    members: Tuple[int, ...] = ()  # ascending ranks that take part; (): all
+    priority: int = 0
+    once: bool = False  # the name is not used again; only outside of jit, where a program may run again
+
+
+def result_shape(shape: Sequence[int], what: Exchange) -> Tuple[int, ...]:
+    if not what.root_only or what.root == session.job().rank:
+        return tuple(shape)
+    return (0, *shape[1:])
+
+
+class Running:
+    """One exchange under way. It keeps the memory alive until the core has given it back, also when dropped."""
+
+    def __init__(self, source: np.ndarray, result: np.ndarray) -> None:
+        self.job = session.job()
+        self.core_handle = 0
+        self.source = source
+        self.result = result
+
+    def poll(self) -> bool:
+        """True when wait() would not block."""
+        return self.job.poll(self.core_handle)
+
+    def wait(self) -> jax.Array:
+        """Waits, with Python's lock free, and returns the result. An exception from a signal handler leaves it under
+        way; any other ends it."""
+        try:
+            self.job.wait(self.core_handle)
+        except errors.BytePSError:
+            _running.discard(self)
+            raise
+        _running.discard(self)
+        return jnp.asarray(self.result)
+
+
+_running: Set[Running] = set()
+session.on_leave(_running.clear)
+
+
+def start(x: jax.Array, what: Exchange) -> Running:
+    """Submits x, once it is computed."""
+    kind, width = elements.kind(x.dtype, what.operation)
+    running = Running(np.ascontiguousarray(x), _aligned(result_shape(x.shape, what), x.dtype))
+    # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
+    _running.add(running)
+    try:
+        running.core_handle = running.job.push_pull(
+            "byteps." + what.name,
+            kind,
+            running.source.ctypes.data,
+            running.result.ctypes.data,
+            math.prod(x.shape) * width,
+            what.operation,
+            what.root,
+            what.priority,
+            what.once,
+            shape=(*x.shape, width) if width > 1 else tuple(x.shape),
+            scale=what.scale,
+            members=what.members,
+            root_only=what.root_only,
+        )
+    except errors.BytePSError:
+        _running.discard(running)
+        raise
+    return running
+
+
+def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size_bytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + size_bytes].view(dtype).reshape(shape)
