@@ -1,0 +1,97 @@
+"""What one DistributedOptimizer was told, and how its gradients are called.
+
+A gradient is its name, so the name of a variable's gradient must be the same on all ranks, and no two optimizers may
+share one. Keras numbers layers as a process makes them ("dense_3"), which ranks that made different models before do
+not agree about. Hence the name: Gradient.<optimizer>.<index of the variable>.<path without numbers>.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any, List, NamedTuple, Optional
+
+_numbers = itertools.count()  # of optimizers in this process
+_OPERATIONS = ("Average", "Sum")
+
+
+class Slot(NamedTuple):
+    """One variable's gradient."""
+
+    gradient: Any  # a tensor of the framework, dense or sparse, or None
+    variable: Any  # a Keras or framework variable
+    name: str
+    priority: int  # larger goes first
+
+
+class Exchange:
+    """Constant once the optimizer has been used.
+
+    op                    "Average" or "Sum"
+    compression           an object with compress(tensor) -> (tensor, context) and decompress(tensor, context)
+    predivide             gradients are divided by it before the sum and multiplied after it
+    sparse_as_dense       sparse gradients are made dense before they travel
+    process_set           None: all ranks
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        compression: Any,
+        predivide: float,
+        sparse_as_dense: bool,
+        process_set: Any,
+        name: Optional[str],
+        passes: int,
+        average_passes: bool,
+    ) -> None:
+        self.op = checked_operation(op)
+        if predivide != 1.0 and self.op != "Average":
+            raise ValueError("gradient_predivide_factor is for op=Average; with op=Sum scale the loss")
+        if not predivide > 0:
+            raise ValueError(f"gradient_predivide_factor is {predivide}: it must be larger than 0")
+        if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+            raise ValueError(f"backward_passes_per_step is {passes!r}: it must be at least 1")
+        if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+            raise ValueError(f"compression is {compression!r}: use Compression.none, .fp16 or .bf16")
+        self.compression = compression
+        self.predivide = float(predivide)
+        self.sparse_as_dense = bool(sparse_as_dense)
+        self.process_set = process_set
+        self.passes = passes
+        # Keras averages what it accumulates; Horovod and BytePS add it up.
+        self.factor = 1.0 if average_passes else float(passes)
+        self._title = name
+        self.accumulated_for: List[Any] = []  # the variables of the gradients that Keras clips next
+
+    @property
+    def title(self) -> str:
+        """The optimizer in the names. Numbered at its first use, not when it is made: a rank may make optimizers that
+        it never uses."""
+        if self._title is None:
+            self._title = str(next(_numbers))
+        return self._title
+
+    def slot(self, index: int, variable: Any, gradient: Any) -> Slot:
+        return Slot(gradient, variable, f"Gradient.{self.title}.{index}.{plain_path(variable)}", -index)
+
+
+def plain_path(variable: Any) -> str:
+    """A variable's path without the numbers that Keras gives to names: "sequential/dense/kernel"."""
+    path = str(getattr(variable, "path", None) or getattr(variable, "name", "variable")).split(":")[0]
+    return re.sub(r"_\d+(?=[_/]|$)", "", path)
+
+
+def checked_operation(op: Any) -> str:
+    """"Average" or "Sum"; ValueError for others."""
+    name = str(getattr(op, "name", op)).capitalize()
+    if name == "Adasum":
+        raise ValueError("op=Adasum is not supported; use Average, and scale the learning rate yourself")
+    if name not in _OPERATIONS:
+        raise ValueError(f"op is {op!r}: gradients can be combined by {' or '.join(_OPERATIONS)}")
+    return name
+
+
+def scaled(tensors: List[Any], factor: float) -> List[Any]:
+    """Each tensor times `factor`; None stays."""
+    return tensors if factor == 1.0 else [None if tensor is None else tensor * factor for tensor in tensors]

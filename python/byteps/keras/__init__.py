@@ -1,0 +1,168 @@
+"""BytePS for Keras 3, on its torch, tensorflow and jax backends. The whole of it is in docs/keras.md; in short:
+
+    import keras
+    import byteps.keras as bps
+
+    bps.init()
+    model = ...
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.01 * bps.size(), momentum=0.9))
+    model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    callbacks = [bps.callbacks.BroadcastGlobalVariablesCallback(0), bps.callbacks.MetricAverageCallback()]
+    model.fit(my_share_of_x, my_share_of_y, callbacks=callbacks, verbose=1 if bps.rank() == 0 else 0)
+
+Without any environment the job has one member.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import keras
+
+from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps._core.session import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+from byteps._keras import optimizer as _optimizer
+from byteps._keras import saving as _saving
+from byteps._keras import values as _values
+from byteps._keras.callbacks import state_of as _state_of
+from byteps._keras.exchange import Exchange as _Exchange
+from byteps._keras.exchange import checked_operation as _checked_operation
+from byteps.keras import callbacks
+
+Compression = _optimizer.backend_module().Compression
+Average, Sum, Adasum = "Average", "Sum", "Adasum"
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BytePSError",
+    "Compression",
+    "DisconnectedError",
+    "DistributedOptimizer",
+    "MismatchError",
+    "Sum",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "callbacks",
+    "get_pushpull_speed",
+    "init",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "push_pull",
+    "rank",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+]
+
+
+def DistributedOptimizer(  # noqa: N802: the name users know
+    optimizer: keras.optimizers.Optimizer,
+    name: Optional[str] = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    process_set: Any = None,
+) -> keras.optimizers.Optimizer:
+    """An optimizer of the same class, with the same settings, that averages gradients over all workers before it uses
+    them. An optimizer that was used already keeps its state. All ranks must use it for the same variables.
+
+    name: what its gradients are called on the wire. None: optimizers are numbered in the order of their first use,
+        which must be the same on all ranks. With a name of your own, a later optimizer for the same variables may have
+        it again, so that servers need no new memory.
+    compression: Compression.none, .fp16 or .bf16: what travels.
+    sparse_as_dense: gradients of embeddings are made dense before they travel (tensorflow backend).
+    gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest after it.
+    op: Average or Sum.
+    backward_passes_per_step: so many gradients are accumulated locally before they travel and are used: their sum, or
+        their mean with average_aggregated_gradients. It becomes the optimizer's gradient_accumulation_steps.
+    process_set: the ranks that train together. None: all.
+    device_dense, device_sparse: accepted for compatibility.
+    """
+    del device_dense, device_sparse
+    exchange = _Exchange(
+        op,
+        compression,
+        gradient_predivide_factor,
+        sparse_as_dense,
+        process_set,
+        name,
+        backward_passes_per_step,
+        average_aggregated_gradients or backward_passes_per_step == 1,
+    )
+    return _optimizer.wrap(optimizer, exchange)
+
+
+def push_pull(value: Any, name: Optional[str] = None, average: bool = True) -> Any:
+    """The average (or sum) of `value` over all workers: a number for a number, an array for an array, a tensor for a
+    tensor. Blocks; not for use within compiled functions."""
+    return _values.as_given(value, _values.push_pull(value, name, average), keras.ops.convert_to_tensor)
+
+
+def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None, op: Any = None) -> Any:
+    """push_pull() under the name that Horovod has for it."""
+    if average is not None and op is not None:
+        raise ValueError("give op or average, not both; average is the older way")
+    if op is not None:
+        average = _checked_operation(op) == "Average"
+    return push_pull(value, name, True if average is None else average)
+
+
+def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
+    """The root's `value`, on all ranks, each of which gives a value of the same shape and dtype."""
+    return _values.as_given(value, _values.broadcast(value, root_rank, name), keras.ops.convert_to_tensor)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
+    """All ranks' variables (of a model, of an optimizer) get the root's values."""
+    _values.broadcast_variables(variables, root_rank)
+
+
+def broadcast_global_variables(root_rank: int, model: Optional[keras.Model] = None) -> None:
+    """All ranks' weights and optimizer variables of `model` get the root's values. Keras 3 has no list of all variables
+    of a process, hence the model."""
+    if model is None:
+        raise RuntimeError(
+            "Keras 3 has no global variables: give the model, broadcast_global_variables(root_rank, model), or use "
+            "callbacks.BroadcastGlobalVariablesCallback(root_rank) in fit(), or broadcast_variables(variables, root_rank)"
+        )
+    _values.broadcast_variables(_state_of(model), root_rank)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Optional[Sequence[type]] = None,
+    custom_objects: Optional[dict] = None,
+    compression: Any = Compression.none,
+    **options: Any,
+) -> keras.Model:
+    """keras.models.load_model(), and the model's optimizer becomes a DistributedOptimizer that keeps its state. A model
+    that was trained with a DistributedOptimizer is saved with the plain one, so Keras alone loads it as well.
+
+    custom_optimizers: optimizer classes of your own that the file may name.
+    options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
+    """
+    return _saving.load_model(filepath, custom_optimizers, custom_objects, compression, options)

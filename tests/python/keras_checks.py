@@ -1,0 +1,434 @@
+"""What workers do in the tests of byteps.keras, on the backend that their KERAS_BACKEND says.
+
+Each function runs on all ranks and returns what the test looks at. Keras is imported in the workers only.
+"""
+
+import os
+import tempfile
+import warnings
+
+import numpy as np
+
+BATCH = 12  # of the whole job; divisible by 1, 2 and 3
+
+
+def _imports():
+    import keras
+
+    import byteps.keras as bps
+
+    return keras, bps
+
+
+def _data(rows=48):
+    random = np.random.RandomState(0)
+    x = random.rand(rows, 8).astype("float32")
+    return x, np.sin(x.sum(1, keepdims=True)).astype("float32")
+
+
+def share(array, rank, size, batch=BATCH):
+    """This rank's rows: of each batch of the job, every size-th row."""
+    return np.concatenate([array[at : at + batch][rank::size] for at in range(0, len(array), batch)])
+
+
+def make_model(seed=1, units=4):
+    keras, _ = _imports()
+    keras.utils.set_random_seed(seed)
+    layers = [keras.layers.Dense(units, activation="tanh"), keras.layers.Dense(1)]
+    return keras.Sequential([keras.layers.Input((8,)), *layers])
+
+
+def make_optimizer(kind, **settings):
+    keras, _ = _imports()
+    made = {
+        "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.3, **settings),
+        "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01, **settings),
+        "plain": lambda: keras.optimizers.SGD(0.1, **settings),
+        "adam": lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.5, **settings),
+    }
+    return made[kind]()
+
+
+def fit(model, optimizer, x, y, batch, epochs=2, callbacks=(), **options):
+    model.compile(optimizer=optimizer, loss="mse", **options)
+    return model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
+
+
+def _difference(ours, reference):
+    return max(float(np.abs(a - b).max()) for a, b in zip(ours, reference))
+
+
+def differences_from_one_process(kinds, epochs=2, compile_options=None, **options):
+    """By optimizer: how far the weights of a distributed training are from one process with the whole batches."""
+    _, bps = _imports()
+    x, y = _data()
+    rank, size = bps.rank(), bps.size()
+    found = {}
+    for kind in kinds:
+        reference = make_model()
+        fit(reference, make_optimizer(kind), x, y, BATCH, epochs)
+        model = make_model()
+        optimizer = bps.DistributedOptimizer(make_optimizer(kind), **options)
+        parts = share(x, rank, size), share(y, rank, size)
+        fit(model, optimizer, *parts, BATCH // size, epochs, **(compile_options or {}))
+        assert _difference(make_model().get_weights(), reference.get_weights()) > 0.01  # it has learnt something
+        found[kind] = _difference(model.get_weights(), reference.get_weights())
+    return found
+
+
+def difference_with_accumulation(average):
+    """Two passes per step: the sum of two batches' gradients, as a rate twice as large makes of their mean."""
+    _, bps = _imports()
+    x, y = _data()
+    rank, size = bps.rank(), bps.size()
+    reference = make_model()
+    plain = make_optimizer("plain", gradient_accumulation_steps=2)
+    plain.learning_rate = 0.1 if average else 0.2
+    fit(reference, plain, x, y, BATCH)
+    model = make_model()
+    options = dict(backward_passes_per_step=2, average_aggregated_gradients=average)
+    optimizer = bps.DistributedOptimizer(make_optimizer("plain"), **options)
+    before = bps.metrics().finished_operations
+    fit(model, optimizer, share(x, rank, size), share(y, rank, size), BATCH // size)
+    pushed = bps.metrics().finished_operations - before
+    return _difference(model.get_weights(), reference.get_weights()), pushed
+
+
+def weights_after_sum_of_gradients():
+    """One step with op=Sum, from gradients that are rank + 1 everywhere: by how much each weight changed."""
+    keras, bps = _imports()
+    model = make_model()
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.5), op=bps.Sum)
+    before = model.get_weights()
+    ones = [keras.ops.ones(v.shape) * (bps.rank() + 1.0) for v in model.trainable_variables]
+    optimizer.apply(ones, model.trainable_variables)
+    return sorted({round(float(value), 5) for old, new in zip(before, model.get_weights()) for value in (old - new).ravel()})
+
+
+def weights_with_other_models_before():
+    """Rank 1 has made models that others have not, so its layers have other numbers."""
+    keras, bps = _imports()
+    if bps.rank() == 1:
+        make_model(), make_model()
+        bps.DistributedOptimizer(make_optimizer("adam"))
+    return differences_from_one_process(["plain"])["plain"]
+
+
+def error_of_mismatch():
+    """The models have different layers."""
+    _, bps = _imports()
+    x, y = _data()
+    optimizer = bps.DistributedOptimizer(make_optimizer("plain"), name="mismatch")
+    fit(make_model(units=4 + bps.rank()), optimizer, x, y, BATCH, 1)
+
+
+# ---- callbacks
+
+
+def weights_after_broadcast():
+    """Weights, velocities and iterations on all ranks after the first batch, having begun with others."""
+    keras, bps = _imports()
+    x, y = _data()
+    model = make_model(seed=10 + bps.rank())
+    optimizer = make_optimizer("nesterov")
+    if bps.rank() == 0:  # as if it came from a checkpoint
+        fit(model, optimizer, x, y, BATCH, 1)
+    optimizer = bps.DistributedOptimizer(optimizer)
+    callback = bps.callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(model, optimizer, x[:BATCH], y[:BATCH], BATCH, 1, [callback])
+    return [np.array(w) for w in model.get_weights()], [np.array(v) for v in optimizer.variables]
+
+
+class _Rates:
+    """Notes the rate of each batch."""
+
+    def __new__(cls):
+        keras, _ = _imports()
+
+        class Rates(keras.callbacks.Callback):
+            seen = None
+
+            def on_train_batch_end(self, batch, logs=None):
+                self.seen = [*(self.seen or ()), float(np.asarray(self.model.optimizer.learning_rate.numpy()))]
+
+        return Rates()
+
+
+def rates_of_warmup(warmup_epochs=2, steps=4, epochs=3):
+    keras, bps = _imports()
+    x, y = _data(BATCH * steps)
+    rates = _Rates()
+    warmup = bps.callbacks.LearningRateWarmupCallback(warmup_epochs=warmup_epochs, initial_lr=0.6, verbose=1)
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.6))
+    history = fit(make_model(), optimizer, x, y, BATCH, epochs, [warmup, rates])
+    return rates.seen, history.history["lr"]
+
+
+def rates_of_schedule():
+    keras, bps = _imports()
+    x, y = _data(BATCH * 2)
+    rates = _Rates()
+    first = bps.callbacks.LearningRateScheduleCallback(lambda epoch: 0.5**epoch, end_epoch=3)
+    second = bps.callbacks.LearningRateScheduleCallback(1e-2, start_epoch=4, initial_lr=1.0)
+    fit(make_model(), keras.optimizers.SGD(0.4), x, y, BATCH, 5, [first, second, rates])
+    return rates.seen
+
+
+def momentum_correction(correct):
+    """Training whose rate falls to a tenth in the middle: (weights, what the paper's formula gives)."""
+    keras, bps = _imports()
+    x, y = _data(BATCH)
+    callback = bps.callbacks.LearningRateScheduleCallback(
+        lambda epoch: 1.0 if epoch < 2 else 0.1, momentum_correction=correct
+    )
+    inputs = keras.layers.Input((8,))
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+    model = keras.Model(inputs, layer(inputs))
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
+    fit(model, optimizer, x, y, BATCH, 4, [callback])
+    w, v, rate = np.zeros((8, 1)), np.zeros((8, 1)), 0.05
+    for step in range(4):
+        now = 0.05 if step < 2 else 0.005
+        v, rate = v * (now / rate if correct else 1.0), now
+        v = 0.9 * v - rate * 2 * x.T.astype("float64") @ (x @ w - y) / len(x)
+        w = w + v
+    return np.asarray(model.get_weights()[0], "float64"), w
+
+
+def averaged_logs():
+    """The logs that callbacks behind MetricAverageCallback see, and the history."""
+    keras, bps = _imports()
+    x, y = _data()
+
+    class Own(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            logs["own"] = float(bps.rank())
+
+    class Seen(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.logs = dict(logs)
+
+    seen = Seen()
+    callbacks = [Own(), bps.callbacks.MetricAverageCallback(), seen]
+    history = fit(make_model(), make_optimizer("plain"), x * (bps.rank() + 1), y, BATCH, 1, callbacks)
+    return seen.logs, {name: values[-1] for name, values in history.history.items()}
+
+
+def logs_with_other_names():
+    _, bps = _imports()
+    callback = bps.callbacks.MetricAverageCallback()
+    callback.on_epoch_end(0, {"loss": 1.0, "accuracy" if bps.rank() == 0 else "auc": 0.5})
+
+
+def logs_of_other_number():
+    _, bps = _imports()
+    callback = bps.callbacks.MetricAverageCallback()
+    callback.on_epoch_end(0, {"loss": 1.0, **({"val_loss": 2.0} if bps.rank() == 0 else {})})
+
+
+# ---- saving
+
+
+def saved_and_loaded():
+    """Trains, saves, loads, trains on: (difference from a training without interruption, names of classes)."""
+    keras, bps = _imports()
+    x, y = _data()
+    parts = share(x, bps.rank(), bps.size()), share(y, bps.rank(), bps.size())
+    batch = BATCH // bps.size()
+    through = make_model()
+    fit(through, bps.DistributedOptimizer(make_optimizer("adam")), *parts, batch, 4)
+    model = make_model()
+    fit(model, bps.DistributedOptimizer(make_optimizer("adam")), *parts, batch, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        plain = keras.models.load_model(path)
+        loaded = bps.load_model(path)
+    from byteps._keras.optimizer import Distributed
+
+    loaded.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+    assert isinstance(loaded.optimizer, Distributed) and not isinstance(plain.optimizer, Distributed)
+    names = type(plain.optimizer).__name__, type(loaded.optimizer).__name__, int(plain.optimizer.iterations)
+    return _difference(loaded.get_weights(), through.get_weights()), names
+
+
+def own_optimizers_saved():
+    """Optimizer classes of the user's own: one that is registered for saving, one that is not."""
+    keras, bps = _imports()
+
+    @keras.saving.register_keras_serializable("tests")
+    class Registered(keras.optimizers.SGD):
+        pass
+
+    class Unregistered(keras.optimizers.SGD):
+        pass
+
+    found = []
+    for kind, objects in ((Registered, None), (Unregistered, {"Unregistered": Unregistered})):
+        model = make_model()
+        model.compile(optimizer=bps.DistributedOptimizer(kind(0.25)), loss="mse")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.keras")
+            model.save(path)
+            plain = keras.models.load_model(path, custom_objects=objects)
+            ours = bps.load_model(path, custom_optimizers=[kind])
+        found.append((type(plain.optimizer) is kind, isinstance(ours.optimizer, kind)))
+    return found
+
+
+# ---- values
+
+
+def values():
+    keras, bps = _imports()
+    rank = bps.rank()
+    tensor = keras.ops.convert_to_tensor(np.full((2, 3), rank + 1.0, "float32"))
+    averaged = bps.push_pull(tensor, "tensor")
+    sent = bps.broadcast(np.array([np.nan if rank else 7.0, rank]), 0, "sent")
+    return {
+        "number": bps.push_pull(float(rank + 1), "number"),
+        "integer": bps.push_pull(rank + 1, "integer"),
+        "sum": bps.push_pull([rank, 1], "sum", average=False).tolist(),
+        "tensor": keras.ops.convert_to_numpy(averaged).tolist(),
+        "is tensor": keras.ops.is_tensor(averaged),
+        "allreduce": float(bps.allreduce(np.float32(rank), op=bps.Sum)),
+        "empty": bps.push_pull(np.zeros((0, 3), "float32"), "empty").shape,
+        "bool": bps.push_pull(np.array([rank == 0, False]), "bool", average=False).tolist(),
+        "strided": bps.push_pull(np.arange(6.0).reshape(2, 3).T + rank, "strided").tolist(),
+        "broadcast": sent.tolist(),
+        "complex": bps.broadcast(np.array([1j * rank]), bps.size() - 1).tolist(),
+    }
+
+
+def broadcast_of_a_model():
+    _, bps = _imports()
+    model = make_model(seed=20 + bps.rank())
+    bps.broadcast_global_variables(bps.size() - 1, model)
+    return _difference(model.get_weights(), make_model(seed=20 + bps.size() - 1).get_weights())
+
+
+def broadcast_of_other_models():
+    _, bps = _imports()
+    bps.broadcast_variables(make_model(units=4 + bps.rank()).weights, 0)
+
+
+# ---- the loss scale
+
+
+def steps_with_an_overflow_on_one_rank():
+    """One gradient of the last rank is infinite: whether the step changed the weights, and the scales."""
+    keras, bps = _imports()
+    model = make_model()
+    optimizer = bps.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)))
+    before = model.get_weights()
+    ones = [keras.ops.ones(v.shape) for v in model.trainable_variables]
+    bad = [ones[0] * (np.inf if bps.rank() == bps.size() - 1 else 1.0), *ones[1:]]
+    optimizer.build(model.trainable_variables)
+    scales = [float(np.asarray(optimizer.dynamic_scale.numpy()))]
+    _step(keras, optimizer, bad, model.trainable_variables)
+    changed = _difference(before, model.get_weights())
+    scales.append(float(np.asarray(optimizer.dynamic_scale.numpy())))
+    return changed, scales
+
+
+def _step(keras, optimizer, grads, variables):
+    """As the backend's trainer makes it."""
+    if keras.backend.backend() != "jax":
+        return optimizer.apply(grads, variables)
+    import jax
+
+    state = [v.value for v in optimizer.variables], grads, [v.value for v in variables]
+    weights, own = jax.jit(optimizer.stateless_apply)(*state)
+    for variable, value in zip([*variables, *optimizer.variables], [*weights, *own]):
+        variable.assign(value)
+
+
+def outer_loss_scale():
+    keras, bps = _imports()
+    keras.optimizers.LossScaleOptimizer(bps.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+
+
+def mixed_float16_training():
+    """(class of the optimizer, difference from one process)."""
+    keras, bps = _imports()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        optimizer = bps.DistributedOptimizer(make_optimizer("plain"))
+        found = differences_from_one_process(["plain"])
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer), found["plain"]
+
+
+# ---- digits
+
+
+def digits_accuracy(epochs=8):
+    """Test accuracy on scikit-learn's digits after an ordinary fit() on this rank's share."""
+    keras, bps = _imports()
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    x, test_x, y, test_y = train_test_split(images / 16, labels, test_size=0.2, random_state=0, stratify=labels)
+    keras.utils.set_random_seed(bps.rank())
+    layers = [keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.layers.Input((64,)), *layers])
+    optimizer = bps.DistributedOptimizer(keras.optimizers.Adam(0.002 * bps.size()))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
+    callbacks = [
+        bps.callbacks.BroadcastGlobalVariablesCallback(0),
+        bps.callbacks.MetricAverageCallback(),
+        bps.callbacks.LearningRateWarmupCallback(warmup_epochs=2, initial_lr=0.002 * bps.size()),
+    ]
+    rows = len(x) // bps.size()
+    mine = slice(bps.rank() * rows, (bps.rank() + 1) * rows)
+    model.fit(x[mine], y[mine], batch_size=16, epochs=epochs, callbacks=callbacks, verbose=0)
+    return float(model.evaluate(test_x, test_y, verbose=0, batch_size=360)[1])
+
+
+# ---- wrong arguments
+
+
+def messages_of_errors():
+    """By case: the message of the ValueError that it raises."""
+    keras, bps = _imports()
+    sgd = keras.optimizers.SGD
+    wrap = bps.DistributedOptimizer
+    cases = {
+        "twice": lambda: wrap(wrap(sgd(0.1))),
+        "no optimizer": lambda: wrap("sgd"),
+        "adasum": lambda: wrap(sgd(0.1), op=bps.Adasum),
+        "passes": lambda: wrap(sgd(0.1), backward_passes_per_step=0),
+        "two accumulations": lambda: wrap(sgd(0.1, gradient_accumulation_steps=2), backward_passes_per_step=3),
+        "predivide": lambda: wrap(sgd(0.1), op=bps.Sum, gradient_predivide_factor=2.0),
+        "compression": lambda: wrap(sgd(0.1), compression="fp16"),
+        "root": lambda: bps.broadcast(1.0, bps.size()),
+        "text": lambda: bps.push_pull("text"),
+        "option": lambda: bps.load_model("nowhere.keras", unknown=1),
+        "warmup": lambda: bps.callbacks.LearningRateWarmupCallback(warmup_epochs=0),
+    }
+    found = {}
+    for name, case in cases.items():
+        try:
+            case()
+        except ValueError as error:
+            found[name] = str(error)
+    return found
+
+
+def gradients_missing_on_one_rank():
+    """Torch: rank 0 has no gradient for the first variable, no rank has one for the second: how far they moved."""
+    keras, bps = _imports()
+    model = make_model()
+    variables = model.trainable_variables
+    before = model.get_weights()
+    grads = [keras.ops.ones(v.shape) for v in variables]
+    if bps.rank() == 0:
+        grads[0] = None
+    grads[1] = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bps.DistributedOptimizer(keras.optimizers.SGD(1.0)).apply(grads, variables)
+    return [float((old - new).max()) for old, new in zip(before, model.get_weights())]
