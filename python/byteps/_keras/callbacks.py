@@ -1,8 +1,8 @@
 """What the callbacks do, for any Keras: each class here is mixed in before that Keras's own Callback.
 
 The learning rates follow "Accurate, Large Minibatch SGD" (Goyal et al., arXiv 1706.02677): §2.2 for the warmup, §3 for
-the momentum correction. SGD's velocity in Keras contains the learning rate (v = momentum * v - rate * gradient), so when
-the rate changes, v is multiplied once by new rate / old rate.
+the momentum correction. The velocity of SGD in Keras contains the learning rate, v = momentum * v - rate * gradient; so
+when the rate changes, v is multiplied once by new rate / old rate.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MetricAverage:
 
 
 def average_logs(logs: Dict[str, Any]) -> None:
-    """In place. Values that are no numbers stay. ValueError on all ranks when the metrics have other names elsewhere."""
+    """In place; what is no number stays. ValueError on all ranks when the metrics have other names elsewhere."""
     names = sorted(name for name, value in logs.items() if np.ndim(value) == 0 and np.isreal(value))
     digest = float(int.from_bytes(hashlib.sha256("\n".join(names).encode()).digest()[:3], "little"))
     sent = np.array([digest, *(float(logs[name]) for name in names)], np.float64)
@@ -80,8 +80,8 @@ def average_logs(logs: Dict[str, Any]) -> None:
     size = session.job().size
     if summed[0] != digest * size:
         raise ValueError(
-            f"the metrics have other names on other ranks; here they are {', '.join(names)}. Compile the model with the "
-            "same metrics on all ranks, and give all of them validation data or none"
+            f"the metrics have other names on other ranks; here they are {', '.join(names)}. Compile the model with "
+            "the same metrics on all ranks, and give all of them validation data or none"
         )
     for name, total in zip(names, summed[1:]):
         logs[name] = float(total) / size

@@ -99,8 +99,8 @@ def _array(value: Any) -> np.ndarray:
             array = np.asarray(value)
     except (NotImplementedError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"expected a value, got {type(value).__name__}, which has none yet: this function works outside of compiled "
-            "functions; within them use byteps.tensorflow.push_pull or byteps.jax.push_pull"
+            f"expected a value, got {type(value).__name__}, which has none yet: this function works outside of "
+            "compiled functions; within them use byteps.tensorflow.push_pull or byteps.jax.push_pull"
         ) from error
     if array.dtype.kind in "OUS":
         raise ValueError(f"expected numbers, got {type(value).__name__} (dtype {array.dtype})")

@@ -147,7 +147,7 @@ def broadcast_global_variables(root_rank: int, model: Optional[keras.Model] = No
     if model is None:
         raise RuntimeError(
             "Keras 3 has no global variables: give the model, broadcast_global_variables(root_rank, model), or use "
-            "callbacks.BroadcastGlobalVariablesCallback(root_rank) in fit(), or broadcast_variables(variables, root_rank)"
+            "callbacks.BroadcastGlobalVariablesCallback(root_rank) in fit(), or broadcast_variables()"
         )
     _values.broadcast_variables(_state_of(model), root_rank)
 
