@@ -64,6 +64,9 @@ def checks(result):
     if result.get("gloo_target") and "gloo" in figures:
         ratio = figures["gloo"]["median_s"] / ours["median_s"]
         yield "gloo / ours", ratio, result["gloo_target"], ratio >= result["gloo_target"]
+        if "byteps crossed" in figures:
+            ratio = figures["gloo"]["median_s"] / figures["byteps crossed"]["median_s"]
+            yield "gloo / ours with cross barrier", ratio, result["gloo_target"], ratio >= result["gloo_target"]
     if result.get("time_target_s"):
         time_s, target_s = ours["median_s"], result["time_target_s"]
         yield "ms", 1e3 * time_s, 1e3 * target_s, time_s <= target_s
@@ -88,10 +91,10 @@ def checks(result):
         yield "busiest process in rest, % of a core", 100 * result["idle_share"], 0.5, result["idle_share"] <= 0.005
 
 
-def hidden_share(result):
+def hidden_share(result, trained="byteps"):
     """Of a training scenario: the share of the time for communication alone that training does not show."""
     figures = result["figures"]
-    parts = [figures.get(label) for label in ("byteps", "byteps compute", "byteps communicate")]
+    parts = [figures.get(label) for label in (trained, "byteps compute", "byteps communicate")]
     if None in parts:
         return None
     step, compute, communicate = (part["median_s"] for part in parts)
@@ -102,9 +105,10 @@ def verdicts(result):
     lines = []
     for what, value, target, reached in checks(result):
         lines.append(f"{what}: {value:.3g}, target {target:.4g}: {'reached' if reached else 'NOT reached'}")
-    hidden = hidden_share(result)
-    if hidden is not None:
-        lines.append(f"communication hidden behind computation: {100 * hidden:.0f} %")
+    for trained, how in (("byteps", ""), ("byteps crossed", ", with cross barrier")):
+        hidden = hidden_share(result, trained)
+        if hidden is not None:
+            lines.append(f"communication hidden behind computation{how}: {100 * hidden:.0f} %")
     if result["bench"].startswith(("10k", "grow-t")):
         rate = result["tensors"] / next(iter(result["figures"].values()))["median_s"]
         lines.append(f"{rate:,.0f} tensors/s")

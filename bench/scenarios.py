@@ -140,8 +140,8 @@ def _models():
 def _training():
     section = "Training"
     title = "MLP of 24.8 M parameters, digits, batch 32 per worker, n=k=4"
-    words = ("go", "compute", "communicate")
-    options = {"program": "train", "size": MLP_BYTES, "operations": 2, "words": words, "gloo_target": 1.5}
+    words = ("go", "go crossed", "compute", "communicate")
+    options = {"program": "train", "size": MLP_BYTES, "operations": 4, "words": words, "gloo_target": 1.5}
     yield Scenario("mlp", section, title, 4, 4, **options)
 
 

@@ -2,10 +2,12 @@
 
 Usage: train_worker.py byteps|gloo RANK SIZE ADDRESS PORT INTERFACE STEPS LAYERS   (LAYERS: 64-3500-10)
 
-Each line of its input is a round of STEPS steps: "go" trains; "compute" does the same on each worker alone, without
+Each line of its input is a round of STEPS steps: "go" trains; "go crossed" trains another model of the same shape with
+byteps.torch.cross_barrier, until its parameters are up to date; "compute" does the same on each worker alone, without
 summing anything; "communicate" sums all gradients without computing any. Prints as push_pull_worker.c does.
 """
 
+import copy
 import os
 import sys
 import time
@@ -21,12 +23,16 @@ BATCH = 32
 class OverByteps:
     def __init__(self, model):
         import byteps.torch as bps
+        from byteps.torch.cross_barrier import CrossBarrier
 
         bps.init()
         self._bps, self._model, self.rank = bps, model, bps.rank()
         bps.broadcast_parameters(model.state_dict(), root_rank=0)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self._optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        self._crossed = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(self._crossed.parameters(), lr=0.01)
+        self._crossing = CrossBarrier(self._crossed, optimizer, named_parameters=self._crossed.named_parameters())
         self._gradients = [(name, torch.zeros_like(p)) for name, p in model.named_parameters()]
         self._one = torch.zeros(1)
 
@@ -34,6 +40,14 @@ class OverByteps:
         self._optimizer.zero_grad()
         F.cross_entropy(self._model(inputs), labels).backward()
         self._optimizer.step()
+
+    def crossed_step(self, inputs, labels):
+        self._crossing.zero_grad()
+        F.cross_entropy(self._crossed(inputs), labels).backward()
+        self._crossing.step()
+
+    def finish_crossing(self):
+        self._crossing.synchronize()
 
     def communicate(self):
         handles = [
@@ -108,8 +122,12 @@ def main():
                 alone_optimizer.zero_grad()
                 F.cross_entropy(alone(images[chosen]), labels[chosen]).backward()
                 alone_optimizer.step()
+            elif line.strip() == "go crossed":
+                job.crossed_step(images[chosen], labels[chosen])
             else:
                 job.step(images[chosen], labels[chosen])
+        if line.strip() == "go crossed":
+            job.finish_crossing()
         end = time.monotonic()
         print(f"{start:.9f} {end:.9f} {end:.9f} {time.process_time() - cpu:.9f}", flush=True)
     job.close()
