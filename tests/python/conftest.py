@@ -1,15 +1,16 @@
 """Fixtures: `alone` is a job of one in this process; `job1`, `job2`, `job3` are jobs of so many worker processes and
-two servers, shared by all tests of a run and started anew when a test has broken one."""
+two servers, shared by all tests of a run and started anew when a test has broken one. `mxnet_job2` and `mxnet_job` (one
+of each size) are the same in .venv-mxnet."""
 
 import os
 import sys
-from typing import Dict
+from typing import Any, Dict
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from cluster import ROOT, Cluster, clean_environment  # noqa: E402
+from cluster import MXNET_PYTHON, ROOT, Cluster, clean_environment  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
@@ -24,7 +25,10 @@ torch.set_num_threads(1)
 
 
 class Clusters:
-    def __init__(self) -> None:
+    """Jobs by their number of workers; `options` are Cluster's."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
         self._by_size: Dict[int, Cluster] = {}
 
     def get(self, size: int) -> Cluster:
@@ -33,7 +37,7 @@ class Clusters:
             cluster.kill()
             cluster = None
         if cluster is None:
-            cluster = self._by_size[size] = Cluster(size).__enter__()
+            cluster = self._by_size[size] = Cluster(size, **self._options).__enter__()
         return cluster
 
     def end(self) -> None:
@@ -68,6 +72,28 @@ def job3(clusters):
 @pytest.fixture(params=[1, 2, 3], ids=lambda size: f"{size}_workers")
 def job(request, clusters):
     return clusters.get(request.param)
+
+
+@pytest.fixture(scope="session")
+def mxnet_clusters():
+    if not MXNET_PYTHON.exists():
+        pytest.skip(
+            f"there is no {MXNET_PYTHON}: `make setup` makes it where MXNet 1.9.1 runs, with CPython 3.9 to 3.11 on "
+            "x86-64 Linux"
+        )
+    clusters = Clusters(layer="byteps.mxnet", python=MXNET_PYTHON)
+    yield clusters
+    clusters.end()
+
+
+@pytest.fixture
+def mxnet_job2(mxnet_clusters):
+    return mxnet_clusters.get(2)
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda size: f"{size}_workers")
+def mxnet_job(request, mxnet_clusters):
+    return mxnet_clusters.get(request.param)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ class Session:
         self.job = job
         self._numbers: Dict[str, Iterator[int]] = {}  # per prefix
         self._owners: Dict[str, object] = {}  # what a name of lasting_name() stands for
+        self._kept: List[object] = []
         self._speed_time_s = time.monotonic()
         self._speed_bytes = 0
 
@@ -46,6 +47,11 @@ class Session:
             number += 1
             candidate = f"{name}.{number}"
         return candidate
+
+    def keep(self, memory: object) -> None:
+        """Keeps `memory` alive until the job is left: an exception from a signal handler has ended a wait for an
+        exchange that still works on it."""
+        self._kept.append(memory)
 
     def take_speed(self) -> Tuple[int, float]:
         now_s = time.monotonic()

@@ -1,0 +1,233 @@
+"""push_pull and Horovod's allreduce and broadcast, all pushed onto MXNet's engine: they return at once.
+
+An array is its name: what belongs together has the same name on all ranks, and the same shape and dtype. Unnamed
+operations are numbered in the order of the calls, which must then be the same on all ranks. Any number may be under
+way, pushed in any order on each rank. What goes wrong is raised as MXNetError where somebody next waits for the array.
+Larger `priority` goes first. `version` is accepted for compatibility and has no effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+from mxnet.ndarray import NDArray
+
+from byteps._core import abi, session
+from byteps._core.client import encoded_name
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.reduction import ReduceOp, Reduction, resolve
+from byteps.mxnet import engine
+from byteps.mxnet.compression import Compression, Compressor
+
+__all__ = [
+    "allreduce",
+    "allreduce_",
+    "broadcast",
+    "broadcast_",
+    "byteps_declare_tensor",
+    "byteps_push_pull",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "push_pull",
+]
+
+
+def byteps_push_pull(
+    tensor: NDArray, version: int = 0, priority: int = 0, name: Optional[str] = None, is_average: bool = True
+) -> None:
+    """Averages (or sums) `tensor` over all workers, in place."""
+    _reduce(tensor, None, resolve(average=is_average), "push_pull", name, priority)
+
+
+def byteps_declare_tensor(name: str, **kwargs: Any) -> None:
+    """Accepted for compatibility: names need no declaration, nor any order of it. ValueError for what `kwargs` would
+    ask for: compressors, which this version has not."""
+    session.current()
+    encoded_name(name)
+    if kwargs:
+        raise ValueError(
+            f"byteps_declare_tensor('{name}'): {', '.join(sorted(kwargs))} are not supported in this version; "
+            "DistributedTrainer(compression_params={'fp16': True}) sends 16 bits"
+        )
+
+
+def push_pull(
+    tensor: NDArray,
+    average: bool = True,
+    name: Optional[str] = None,
+    version: int = 0,
+    priority: int = 0,
+    compression: Compressor = Compression.none,
+) -> NDArray:
+    """The average (or sum) of `tensor` over all workers, in a new array."""
+    compressed, context = compression.compress(tensor)
+    output = engine.empty(compressed.shape, compressed)
+    _reduce(output, compressed, resolve(average=average), "push_pull", name, priority)
+    return compression.decompress(output, context)
+
+
+def allreduce(
+    tensor: NDArray,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: Optional[ReduceOp] = None,
+) -> NDArray:
+    """The reduction of `tensor` over the ranks of the process set, in a new array; without `op` and `average` the
+    average."""
+    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    output = engine.empty(tensor.shape, tensor)
+    return _reduce(output, tensor, reduction, "allreduce", name, priority, process_set)
+
+
+def allreduce_(
+    tensor: NDArray,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: Optional[ReduceOp] = None,
+) -> NDArray:
+    """allreduce() in place; returns `tensor`."""
+    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    return _reduce(tensor, None, reduction, "allreduce", name, priority, process_set)
+
+
+def grouped_allreduce(
+    tensors: Sequence[NDArray],
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: Optional[ReduceOp] = None,
+) -> List[NDArray]:
+    """allreduce() of each; the arrays of a group of one name are numbered."""
+    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    outputs = [engine.empty(tensor.shape, tensor) for tensor in tensors]
+    return _reduce_group(outputs, tensors, reduction, name, priority, process_set)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[NDArray],
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: Optional[ReduceOp] = None,
+) -> List[NDArray]:
+    """grouped_allreduce() in place; returns the arrays."""
+    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    return _reduce_group(tensors, [None] * len(tensors), reduction, name, priority, process_set)
+
+
+def broadcast(
+    tensor: NDArray,
+    root_rank: int,
+    name: Optional[str] = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> NDArray:
+    """The values that `tensor` has on `root_rank`, in a new array."""
+    output = engine.empty(tensor.shape, tensor)
+    return _broadcast(output, tensor, root_rank, name, priority, process_set)
+
+
+def broadcast_(
+    tensor: NDArray,
+    root_rank: int,
+    name: Optional[str] = None,
+    priority: int = 0,
+    process_set: ProcessSet = global_process_set,
+) -> NDArray:
+    """broadcast() in place; returns `tensor`."""
+    return _broadcast(tensor, None, root_rank, name, priority, process_set)
+
+
+# ---- for the other modules of this package
+
+
+def named(what: str, name: Optional[str]) -> Tuple[str, bool]:
+    """The name of an operation, and whether it is used once: without a name it is numbered."""
+    if name is None:
+        return session.current().unique_name(f"{what}.noname"), True
+    return name, False
+
+
+def check_root(root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    ranks = process_set.ranks
+    if isinstance(root_rank, bool) or not isinstance(root_rank, (int, np.integer)) or root_rank not in ranks:
+        raise ValueError(f"root_rank is {root_rank!r}: it must be one of the ranks {_shown(ranks)}")
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    return f"{ranks[0]} to {ranks[-1]}" if len(ranks) == ranks[-1] - ranks[0] + 1 else str(list(ranks))
+
+
+def _reduce(
+    output: NDArray,
+    input: Optional[NDArray],
+    reduction: Reduction,
+    what: str,
+    name: Optional[str],
+    priority: int,
+    process_set: ProcessSet = global_process_set,
+    once: bool = False,
+) -> NDArray:
+    if output.dtype == np.bool_ and reduction.operation == abi.AVERAGE:
+        raise ValueError("the average of a bool array is not defined; the sum is the logical or")
+    members = members_of(process_set)
+    wire_name, unnamed = named(what, name)
+    engine.push(
+        output,
+        reduction.operation,
+        scoped(wire_name, members),
+        input,
+        priority=priority,
+        once=once or unnamed,
+        scale=reduction.scale,
+        members=members,
+    )
+    return output
+
+
+def _broadcast(
+    output: NDArray,
+    input: Optional[NDArray],
+    root_rank: int,
+    name: Optional[str],
+    priority: int,
+    process_set: ProcessSet,
+) -> NDArray:
+    check_root(root_rank, process_set)
+    members = members_of(process_set)
+    wire_name, once = named("broadcast", name)
+    wire_name = scoped(wire_name, members)
+    engine.push(
+        output, abi.BROADCAST, wire_name, input, root=root_rank, priority=priority, once=once, members=members
+    )
+    return output
+
+
+def _reduce_group(
+    outputs: Sequence[NDArray],
+    inputs: Sequence[Optional[NDArray]],
+    reduction: Reduction,
+    name: Optional[str],
+    priority: int,
+    process_set: ProcessSet,
+) -> List[NDArray]:
+    name, once = named("grouped_allreduce", name)
+    return [
+        _reduce(output, input, reduction, "allreduce", f"{name}.{index}", priority, process_set, once)
+        for index, (output, input) in enumerate(zip(outputs, inputs))
+    ]

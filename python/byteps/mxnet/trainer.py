@@ -1,0 +1,119 @@
+"""DistributedTrainer: gluon.Trainer whose gradients are averaged over all workers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, List, Optional, Union
+
+import mxnet as mx
+from mxnet.gluon.parameter import Parameter
+from mxnet.ndarray import NDArray
+
+from byteps._core import abi, session
+from byteps.mxnet import engine
+from byteps.mxnet.broadcast import start_broadcast, when_initialized
+from byteps.mxnet.compression import Compression, Compressor
+from byteps.mxnet.ops import check_root
+from byteps.mxnet.optimizer import DistributedOptimizer
+
+__all__ = ["DistributedTrainer"]
+
+
+class DistributedTrainer(mx.gluon.Trainer):
+    """A gluon.Trainer that averages gradients over all workers in each step. Everything else is as in gluon.Trainer.
+
+    All workers get the parameters of `root_rank` twice: when the trainer is made (those of deferred initialization when
+    they are initialized), so that the first gradients are of the same parameters, and in the first step, so that
+    values which only the root has loaded in between reach all.
+
+    params: net.collect_params(), a dict of Parameters, or a list of them. All ranks must have the same, in the same
+        order (a dict's is that of its sorted names).
+    optimizer, optimizer_params: as for gluon.Trainer. Not a DistributedOptimizer: that would average twice.
+    compression_params: None, or {"fp16": True}: gradients travel in 16 bits.
+    batch_size of step(): of this worker's batch. Gradients are divided by it and averaged over the workers, so the
+        result is that of one process with all the workers' batches together.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Union[str, mx.optimizer.Optimizer],
+        optimizer_params: Optional[Dict[str, Any]] = None,
+        root_rank: int = 0,
+        compression_params: Optional[Dict[str, Any]] = None,
+        compression: Compressor = Compression.none,
+    ) -> None:
+        check_root(root_rank)
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ValueError("DistributedTrainer averages gradients itself: give it the plain optimizer")
+        if isinstance(params, tuple):
+            params = list(params)
+        self._compression = chosen_compression(compression_params, compression)
+        self._root_rank = root_rank
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        if self._contains_sparse_weight or self._contains_sparse_grad:
+            sparse = [p.name for p in self._params if p._stype != "default" or p._grad_stype != "default"]
+            raise ValueError(
+                f"parameters with sparse weights or gradients are not supported: {', '.join(sparse)}; make them dense, "
+                "for example gluon.nn.Embedding(..., sparse_grad=False)"
+            )
+        current = session.current()
+        self._names = [
+            current.lasting_name(f"gradient_{index}", (param.shape, str(param.dtype), type(self._compression)))
+            for index, param in enumerate(self._params)
+        ]
+        self._broadcast_params()
+
+    def _init_kvstore(self) -> None:
+        """There is none: the gradients travel in _allreduce_grads()."""
+        self._update_on_kvstore = False
+        self._kv_initialized = True
+
+    def _init_params(self) -> None:
+        """Before the first step."""
+        self._broadcast_params()
+        self._params_to_init = []
+
+    def _broadcast_params(self) -> None:
+        if session.job().server_count == 0:
+            return
+        call = session.current().unique_name("trainer")
+        arrays: List[NDArray] = []
+        for index, param in enumerate(self._params):
+            start = functools.partial(
+                start_broadcast, root_rank=self._root_rank, name=f"parameter_{index}@{call}", priority=-index
+            )
+            arrays += when_initialized(param, start)
+        engine.wait(arrays)
+
+    def _allreduce_grads(self) -> None:
+        if session.job().server_count == 0 and len(self._contexts) == 1:
+            return
+        for index, param in enumerate(self._params):
+            if param.grad_req != "null":
+                self._push(index, param)
+
+    def _push(self, index: int, param: Parameter) -> None:
+        gradients = param.list_grad()
+        first = gradients[0]
+        for other in gradients[1:]:
+            first += other.as_in_context(first.context)
+        tensor, context = self._compression.compress(first)
+        engine.push(tensor, abi.AVERAGE, self._names[index], priority=-index)
+        averaged = self._compression.decompress(tensor, context)
+        for gradient in gradients:
+            if gradient is not averaged:
+                averaged.copyto(gradient)
+
+
+def chosen_compression(params: Optional[Dict[str, Any]], compression: Compressor) -> Compressor:
+    """compression_params as the original understands them, of which this version has fp16."""
+    params = dict(params or {})
+    fp16 = params.pop("fp16", False)
+    unknown = {key: value for key, value in params.items() if value}
+    if unknown:
+        raise ValueError(
+            f"compression_params {unknown} are not supported in this version; it has {{'fp16': True}}, which sends "
+            "gradients in 16 bits"
+        )
+    return Compression.fp16 if fp16 else compression

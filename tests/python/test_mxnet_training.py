@@ -1,0 +1,259 @@
+"""Training with byteps.mxnet: trainer, optimizer and kvstore against the same training in one process."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+try:
+    import mxnet as mx
+    from mxnet import autograd, gluon
+
+    import byteps.mxnet as bps
+except ImportError:  # in the process of the tests
+    mx = bps = None
+
+STEPS, BATCH = 5, 12  # the batch of all workers together
+
+
+def batch_of(step):
+    generator = np.random.RandomState(step)
+    return generator.randn(BATCH, 1, 8, 8).astype("float32"), generator.randint(0, 10, BATCH).astype("float32")
+
+
+def net_of(seed, deferred=False):
+    net = gluon.nn.HybridSequential()
+    channels, units = (0, 0) if deferred else (1, 4 * 36)
+    net.add(gluon.nn.Conv2D(4, 3, activation="relu", in_channels=channels), gluon.nn.Dense(10, in_units=units))
+    mx.random.seed(seed)
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def parameters_of(net):
+    return [parameter.data().asnumpy() for parameter in net.collect_params().values()]
+
+
+def train(net, trainer, rank, size):
+    """Each step on this rank's share of the batch; the loss is a sum, so that gradients of shares add up."""
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    for step in range(STEPS):
+        images, labels = (mx.nd.array(part[rank::size]) for part in batch_of(step))
+        with autograd.record():
+            loss = loss_of(net(images), labels)
+        loss.backward()
+        trainer.step(len(labels))
+    return parameters_of(net)
+
+
+def alone(seed, optimizer="sgd", options=None):
+    net = net_of(seed)
+    options = options or {"learning_rate": 0.1, "momentum": 0.9}
+    return train(net, gluon.Trainer(net.collect_params(), optimizer, options, kvstore=None), 0, 1)
+
+
+def check(parameters, wanted, tolerance=2e-5):
+    for mine, theirs in zip(parameters, wanted):
+        np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+def trainers():
+    rank, size = bps.rank(), bps.size()
+    options = {"learning_rate": 0.1, "momentum": 0.9}
+    wanted = alone(seed=1)
+    for deferred in (False, True):  # other parameters on each rank until the trainer broadcasts the last rank's
+        net = net_of(seed=1 if rank == size - 1 else 100 + rank, deferred=deferred)
+        net.hybridize()
+        trainer = bps.DistributedTrainer(net.collect_params(), "sgd", dict(options), root_rank=size - 1)
+        check(train(net, trainer, rank, size), wanted)
+    for params in (lambda net: dict(net.collect_params().items()), lambda net: list(net.collect_params().values())):
+        net = net_of(seed=2 + rank)
+        bps.DistributedTrainer(params(net), "adam", {"learning_rate": 0.01})
+        check(parameters_of(net), parameters_of(net_of(seed=2)))
+    net = net_of(seed=1)
+    halved = bps.DistributedTrainer(net.collect_params(), "sgd", dict(options), compression_params={"fp16": True})
+    check(train(net, halved, rank, size), wanted, tolerance=5e-3)
+
+
+def a_checkpoint_of_the_root():
+    """Values that only the root has loaded after the trainer was made reach all in the first step."""
+    net = net_of(seed=0)
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    if bps.rank() == 0:
+        for parameter in net.collect_params().values():
+            parameter.set_data(mx.nd.ones(parameter.shape))
+    train(net, trainer, bps.rank(), bps.size())
+    every = bps.allgather_object(parameters_of(net))
+    for other in every:
+        check(parameters_of(net), other, tolerance=0)
+
+
+def clipped():
+    """allreduce_grads() and update() apart: between them the gradients are averages, the same on all ranks."""
+    net = net_of(seed=3)
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    images, labels = batch_of(0)
+    with autograd.record():
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(mx.nd.array(images) * bps.rank()), mx.nd.array(labels))
+    loss.backward()
+    trainer.allreduce_grads()
+    gradients = [parameter.grad() for parameter in net.collect_params().values()]
+    gluon.utils.clip_global_norm(gradients, 1.0)
+    trainer.update(BATCH)
+    every = bps.allgather_object([gradient.asnumpy() for gradient in gradients])
+    for other in every:
+        check([gradient.asnumpy() for gradient in gradients], other, tolerance=0)
+
+
+def optimizers():
+    rank, size = bps.rank(), bps.size()
+    for name, options in [
+        ("sgd", {"learning_rate": 0.1, "momentum": 0.9}),
+        ("adam", {"learning_rate": 0.01}),
+        ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "multi_precision": True}),
+    ]:
+        net = net_of(seed=4 if rank == 0 else 50)
+        bps.broadcast_parameters(net.collect_params())
+        plain = mx.optimizer.create(name, **options)
+        optimizer = bps.DistributedOptimizer(plain)
+        assert isinstance(optimizer, type(plain)) and isinstance(optimizer, bps.DistributedOptimizer)
+        trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
+        check(train(net, trainer, rank, size), alone(4, name, options))
+        plain.set_learning_rate(0.5)
+        assert optimizer.learning_rate == trainer.learning_rate == 0.5
+        copy = pickle.loads(pickle.dumps(optimizer))
+        assert type(copy) is type(optimizer) and copy.learning_rate == 0.5
+    for wrong in (optimizer, "sgd"):
+        with pytest.raises(ValueError, match="wrap it once|expected an mx.optimizer.Optimizer"):
+            bps.DistributedOptimizer(wrong)
+    with pytest.raises(ValueError, match="give it the plain optimizer"):
+        bps.DistributedTrainer(net_of(0).collect_params(), optimizer)
+
+
+def refused_trainers():
+    embedding = gluon.nn.Embedding(10, 3, sparse_grad=True)
+    embedding.initialize()
+    with pytest.raises(ValueError, match="weight.*sparse_grad=False"):
+        bps.DistributedTrainer(embedding.collect_params(), "sgd")
+    net = net_of(0)
+    with pytest.raises(ValueError, match="onebit.*fp16"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", compression_params={"compressor": "onebit"})
+    with pytest.raises(ValueError, match="root_rank is 9"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", root_rank=9)
+
+
+def broadcast_of_parameters():
+    rank, size = bps.rank(), bps.size()
+    root = size - 1
+    arrays = {f"p{i}": mx.nd.ones((i + 1,)) * (rank + i) for i in range(20)}
+    bps.broadcast_parameters(arrays, root_rank=root)
+    assert all((arrays[f"p{i}"].asnumpy() == root + i).all() for i in range(20))
+    listed = [mx.nd.ones((2,)) * rank, mx.nd.ones((3,)) * (float("nan") if rank != root else 5)]
+    bps.broadcast_parameters(listed, root_rank=root)
+    assert listed[0].asnumpy().tolist() == [root] * 2 and listed[1].asnumpy().tolist() == [5] * 3
+    net = net_of(seed=10 + rank)
+    net(mx.nd.ones((1, 1, 8, 8))).wait_to_read()  # leaves the weights of convolutions in another layout
+    bps.broadcast_parameters(net.collect_params(), root_rank=root)
+    check(parameters_of(net), parameters_of(net_of(seed=10 + root)))
+    net = net_of(seed=20 + rank, deferred=True)
+    bps.broadcast_parameters(net.collect_params(), root_rank=root)
+    net(mx.nd.ones((1, 1, 8, 8)))
+    for other in bps.allgather_object(parameters_of(net)):
+        check(parameters_of(net), other, tolerance=0)
+    for wrong in ("abc", [3], mx.nd.ones((1,)), {"a": None}):
+        with pytest.raises(ValueError, match="invalid params|is a int|is a NoneType"):
+            bps.broadcast_parameters(wrong)
+    with pytest.raises(ValueError, match="duplicates: a"):
+        bps.broadcast_parameters([("a", mx.nd.ones((1,)))] * 2)
+
+
+def gluon_with_a_kvstore():
+    rank, size = bps.rank(), bps.size()
+    for kvstore in ("byteps", "dist_byteps", mx.kv.create("byteps")):
+        net = net_of(seed=5)
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore)
+        loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+        for step in range(STEPS):
+            images, labels = (mx.nd.array(part[rank::size]) for part in batch_of(step))
+            with autograd.record():
+                loss = loss_of(net(images), labels)
+            loss.backward()
+            trainer.step(BATCH)  # kvstores sum
+        check(parameters_of(net), alone(seed=5))
+    kv = mx.kv.create("byteps")
+    assert (kv.type, kv.rank, kv.num_workers) == ("byteps", rank, size)
+    on_devices = [mx.nd.ones((3,), ctx=mx.cpu(device)) * (rank + device) for device in (0, 1)]
+    kv.pushpull("devices", on_devices)
+    wanted = sum(r + device for r in range(size) for device in (0, 1))
+    assert [array.asnumpy().tolist() for array in on_devices] == [[wanted] * 3] * 2
+    first, second = mx.nd.ones((2,)) * rank, mx.nd.zeros((2,))
+    kv.pushpull(["k1", "k2"], [first, first * 2], out=[second, first])
+    assert second.asnumpy()[0] == sum(range(size)) and first.asnumpy()[0] == 2 * sum(range(size))
+    values = mx.nd.ones((2,)) * (rank + 1)
+    kv.broadcast("b", values, [second, first])
+    assert second.asnumpy()[0] == first.asnumpy()[0] == 1 and values.asnumpy()[0] == rank + 1
+    for call in (kv.push, kv.pull, kv.set_optimizer, kv.save_optimizer_states):
+        with pytest.raises(NotImplementedError, match="kvstore 'byteps' has no"):
+            call(*[None] * (2 if call == kv.push else 1))
+    with pytest.raises(ValueError, match="no gradient compression"):
+        kv.set_gradient_compression({"type": "2bit"})
+
+
+def module_with_a_kvstore(kvstore):
+    """Module.fit on shares of each batch; rank 0's first parameters. Returns what it learned."""
+    rank, size = bps.rank(), bps.size()
+    symbol = mx.sym.FullyConnected(mx.sym.flatten(mx.sym.var("data")), num_hidden=10, name="fc")
+    symbol = mx.sym.SoftmaxOutput(symbol, name="softmax")
+    share = BATCH // size if kvstore else BATCH
+    batches = [batch_of(step) for step in range(STEPS)]
+    if kvstore:
+        batches = [(images[rank::size], labels[rank::size]) for images, labels in batches]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches))
+    module = mx.mod.Module(symbol)
+    mx.random.seed(6 if rank == 0 or not kvstore else 60)
+    module.fit(
+        mx.io.NDArrayIter(images, labels, batch_size=share),
+        num_epoch=2,
+        kvstore=kvstore,
+        optimizer_params={"learning_rate": 0.1, "momentum": 0.9},
+        initializer=mx.init.Xavier(),
+    )
+    return [module.get_params()[0][name].asnumpy() for name in ("fc_weight", "fc_bias")]
+
+
+def modules():
+    wanted = module_with_a_kvstore(None)
+    for kvstore in ("byteps", mx.kv.create("byteps"), "dist_byteps"):
+        check(module_with_a_kvstore(kvstore), wanted)
+
+
+def test_a_trainer_makes_the_same_parameters_as_one_process(mxnet_job):
+    mxnet_job.run(trainers)
+
+
+def test_values_that_the_root_alone_has_loaded_reach_all(mxnet_job2):
+    mxnet_job2.run(a_checkpoint_of_the_root)
+
+
+def test_gradients_can_be_clipped_when_they_are_averaged(mxnet_job2):
+    mxnet_job2.run(clipped)
+
+
+def test_a_distributed_optimizer_makes_the_same_parameters_as_one_process(mxnet_job):
+    mxnet_job.run(optimizers)
+
+
+def test_what_a_trainer_cannot_do_is_refused(mxnet_job2):
+    mxnet_job2.run(refused_trainers)
+
+
+def test_parameters_in_dicts_lists_and_networks_are_broadcast_deferred_ones_too(mxnet_job):
+    mxnet_job.run(broadcast_of_parameters)
+
+
+def test_gluon_with_the_kvstore_makes_the_same_parameters_as_one_process(mxnet_job):
+    mxnet_job.run(gluon_with_a_kvstore)
+
+
+def test_module_with_the_kvstore_makes_the_same_parameters_as_one_process(mxnet_job):
+    mxnet_job.run(modules)
