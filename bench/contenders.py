@@ -21,6 +21,7 @@ import scenarios
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
 OUTPUT = ROOT / "build" / "bench"
+MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"
 START_S = 60  # for a group to get ready
 
 
@@ -46,7 +47,7 @@ class Group:
 
     def words(self, scenario):
         """What a turn of this group can be told, and the label of that figure: "go" is the group's own."""
-        words = [word for word in scenario.words if not self.rival or word in ("go", "communicate")]
+        words = [word for word in scenario.words if not self.rival or word in ("go", "communicate", "small")]
         return [(word, " ".join([self.label, word.removeprefix("go").strip()]).strip()) for word in words]
 
     def start(self, lab, scenario):
@@ -154,6 +155,8 @@ class BytePS(Group):
             "LD_LIBRARY_PATH": self._build / "lib",
             "PYTHONPATH": ROOT / "python",
             "OMP_NUM_THREADS": 1,
+            "MASTER_ADDR": lab.address(0),  # where torch.distributed's ranks meet
+            "MASTER_PORT": free_port(),
             **dict(scenario.env),
             **self._env,
         }
@@ -175,10 +178,13 @@ class BytePS(Group):
         return self.others[1:]
 
     def _worker_command(self, scenario, rank):
+        place = [rank, scenario.workers, "-", "-", "-"]  # the environment says more
         if scenario.program == "train":
-            place = [rank, scenario.workers, "-", "-", "-"]
             layers = "-".join(map(str, scenarios.MLP))
             return [sys.executable, BENCH / "train_worker.py", "byteps", *place, scenario.operations, layers]
+        if scenario.name.startswith("with-"):
+            python = MXNET_PYTHON if scenario.program == "mxnet" else sys.executable
+            return [python, BENCH / "framework_worker.py", scenario.program, *place, scenario.operations]
         what = ["--bytes", scenario.size, "--tensors", scenario.tensors]
         if scenario.model:
             path = OUTPUT / f"{scenario.model}.txt"
@@ -203,6 +209,8 @@ class Gloo(Group):
             if scenario.program == "train":
                 layers = "-".join(map(str, scenarios.MLP))
                 command = [BENCH / "train_worker.py", "gloo", *place, scenario.operations, layers]
+            elif scenario.name.startswith("with-"):
+                command = [BENCH / "framework_worker.py", "gloo", *place, scenario.operations]
             else:
                 sizes = [f"{scenario.size // scenario.tensors}x{scenario.tensors}"]
                 if scenario.model:

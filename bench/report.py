@@ -94,7 +94,8 @@ def checks(result):
 def hidden_share(result, trained="byteps"):
     """Of a training scenario: the share of the time for communication alone that training does not show."""
     figures = result["figures"]
-    parts = [figures.get(label) for label in (trained, "byteps compute", "byteps communicate")]
+    alone = "gloo communicate" if trained == "gloo" else "byteps communicate"
+    parts = [figures.get(label) for label in (trained, "byteps compute", alone)]
     if None in parts:
         return None
     step, compute, communicate = (part["median_s"] for part in parts)
@@ -105,7 +106,7 @@ def verdicts(result):
     lines = []
     for what, value, target, reached in checks(result):
         lines.append(f"{what}: {value:.3g}, target {target:.4g}: {'reached' if reached else 'NOT reached'}")
-    for trained, how in (("byteps", ""), ("byteps crossed", ", with cross barrier")):
+    for trained, how in (("byteps", ""), ("byteps crossed", ", with cross barrier"), ("gloo", " by gloo")):
         hidden = hidden_share(result, trained)
         if hidden is not None:
             lines.append(f"communication hidden behind computation{how}: {100 * hidden:.0f} %")

@@ -14,6 +14,7 @@ TCP_TOO = (("tcp", (("BYTEPS_ENABLE_IPC", "0"),)),)  # the same without shared m
 BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
 MLP = (64, 3500, 3500, 3500, 10)
 MLP_BYTES = 4 * sum(wide * narrow + narrow for wide, narrow in zip(MLP, MLP[1:]))
+FRAMEWORK_BYTES = 4 * (64 * 1024 + 1024 * 1024 * 2 + 1024 * 10 + 3 * 1024 + 10)  # framework_worker.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Scenario:
     size: int = 64 * MIB  # bytes of all tensors together
     tensors: int = 1
     model: str = ""  # a list of models.py instead of equal tensors
-    program: str = "push_pull"  # or train, sockets: what the workers are
+    program: str = "push_pull"  # or train, sockets, a kind of framework_worker.py: what the workers are
     operations: int = 1  # one after the other, in a round
     worker_options: tuple = ()
     last_worker_options: tuple = ()
@@ -145,6 +146,15 @@ def _training():
     yield Scenario("mlp", section, title, 4, 4, **options)
 
 
+def _frameworks():
+    """Each framework's layer beside torch's DDP over gloo: a model with much to compute, and many small tensors."""
+    words = ("go", "compute", "communicate", "small")
+    section = "Frameworks: MLP of 2.2 M parameters, digits, batch 512 per worker, n=k=2; 160 tensors of 4 KiB"
+    for kind in ("torch", "torch-crossed", "torch-ddp", "jax", "tensorflow", "keras", "mxnet"):
+        options = {"program": kind, "size": FRAMEWORK_BYTES, "operations": 4, "words": words}
+        yield Scenario(f"with-{kind}", section, kind, 2, 2, **options)
+
+
 def _growth():
     section = "Growth"
     for n in (2, 4, 8, 16, 32):
@@ -171,6 +181,6 @@ def _processors():
 
 ALL = [
     scenario
-    for family in (_large, _split, _small, _order, _models, _training, _growth, _shared_memory, _processors)
+    for family in (_large, _split, _small, _order, _models, _training, _frameworks, _growth, _shared_memory, _processors)
     for scenario in family()
 ]
