@@ -5,7 +5,7 @@ KIND: one of KINDS below. ADDRESS, PORT and INTERFACE are for gloo.
 
 Each line of its input is a round. "go", "compute" and "communicate" are those of train_worker.py: STEPS steps of
 training, the same without summing, the sums of all gradients without computing. "small" sums 160 tensors of 4 KiB STEPS
-times, all at once; the third number of its answer is then the first one and how long submitting them took the last time.
+times, all at once; the third number of its answer is then the first one plus how long submitting took the last time.
 """
 
 from __future__ import annotations

@@ -218,7 +218,8 @@ def describe(label, one, ours):
     if one is not ours:
         text += f"  {one['median_s'] / ours['median_s']:.2f} x ours"
     if one["first_s"] < 0.9 * one["median_s"]:
-        text += f"  {'submitted in' if label.endswith('small') else 'first layer'} {report.milliseconds(one['first_s'])}"
+        what = "submitted in" if label.endswith("small") else "first layer"
+        text += f"  {what} {report.milliseconds(one['first_s'])}"
     if "drops_out" in one:
         text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
     return text + f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"

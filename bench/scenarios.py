@@ -181,6 +181,17 @@ def _processors():
 
 ALL = [
     scenario
-    for family in (_large, _split, _small, _order, _models, _training, _frameworks, _growth, _shared_memory, _processors)
+    for family in (
+        _large,
+        _split,
+        _small,
+        _order,
+        _models,
+        _training,
+        _frameworks,
+        _growth,
+        _shared_memory,
+        _processors,
+    )
     for scenario in family()
 ]
