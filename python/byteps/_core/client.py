@@ -13,6 +13,7 @@ import ctypes
 import os
 import sys
 import threading
+import time
 import weakref
 from ctypes import byref
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -200,15 +201,17 @@ class Job:
             raise errors.InvalidArgumentError(f"handle {handle} is not known, or has been waited for already")
         return bool(state)
 
-    def wait(self, handle: int) -> None:
+    def wait(self, handle: int, timeout_s: Optional[float] = None) -> bool:
         """Blocks until the exchange has ended, and raises if it failed; either uses the handle up. An exception from a
-        signal handler (KeyboardInterrupt) does not: wait again."""
-        self._in_slices(lambda pointer, error: self._wait(pointer, handle, SLICE_NS, error))
+        signal handler (KeyboardInterrupt) does not: wait again. False: `timeout_s` is over, the handle stays valid."""
+        return self._in_slices(
+            lambda pointer, slice_ns, error: self._wait(pointer, handle, slice_ns, error), timeout_s
+        )
 
     def barrier(self) -> None:
         """All workers meet here."""
         call = self._library.blocking.byteps_barrier
-        self._in_slices(lambda pointer, error: call(pointer, SLICE_NS, error))
+        self._in_slices(lambda pointer, slice_ns, error: call(pointer, slice_ns, error))
 
     def make_queue(self) -> "EndQueue":
         """A queue that reports the ends of exchanges that name it."""
@@ -239,24 +242,31 @@ class Job:
             raise self._ended_as() if self._ended_as else errors.NotInitializedError()
         return pointer
 
-    def _in_slices(self, call: Callable[[int, "ctypes._CArgObject"], int]) -> None:
+    def _in_slices(
+        self, call: Callable[[int, int, "ctypes._CArgObject"], int], timeout_s: Optional[float] = None
+    ) -> bool:
+        """False at the timeout."""
         error = abi.Error()
         thread = threading.get_ident()
-        code = abi.AGAIN
-        while code == abi.AGAIN:
+        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_ns = (deadline_s - time.monotonic()) * 1e9
             with self._lock:
                 pointer = self._live_pointer()
                 self._blocked[thread] = self._blocked.get(thread, 0) + 1
             try:
-                code = call(pointer, byref(error))
+                code = call(pointer, int(max(0.0, min(left_ns, SLICE_NS))), byref(error))
             finally:
                 with self._lock:
                     self._blocked[thread] -= 1
                     if self._blocked[thread] == 0:
                         del self._blocked[thread]
                         self._quiet.notify_all()
-        if code != abi.OK:
-            raise errors.from_code(code, error.text())
+            if code == abi.AGAIN and left_ns > 0:
+                continue
+            if code not in (abi.OK, abi.AGAIN):
+                raise errors.from_code(code, error.text())
+            return code == abi.OK
 
     def _become_inert(self) -> None:
         """In a forked child. The parent's memory is not freed: its threads are not here to give it back."""

@@ -115,6 +115,21 @@ def init(lazy: bool = True) -> None:
     _join()
 
 
+def is_joined() -> bool:
+    """True between init() and shutdown()."""
+    return _session is not None
+
+
+def join(settings: Mapping[str, str]) -> None:
+    """init() for a job that `settings` describe rather than the environment, which they override."""
+    _join(settings)
+
+
+def leave_for_good() -> None:
+    """Leaves the job, which may then end: this process will not come back. Harmless when repeated."""
+    _leave(final=True)
+
+
 def shutdown() -> None:
     """Leaves the job; init() may be called again within twice BYTEPS_FAILURE_TIMEOUT_MS, for so long servers and
     scheduler stay. A process that just ends has no need to call this."""
@@ -195,12 +210,12 @@ def _set_environment(values: Mapping[str, Optional[str]]) -> None:
             os.environ[name] = value
 
 
-def _join() -> None:
+def _join(settings: Optional[Mapping[str, str]] = None) -> None:
     global _session
     with _lock:
         if _session is not None:
             return
-        job = Job.join()
+        job = Job.join(settings)
         attached: List[Attachment] = []
         try:
             for attachment in _attachments:

@@ -83,7 +83,8 @@ def whole_job(
     environ: Mapping[str, str],
     shards: Optional[int] = None,
 ) -> Plan:
-    """Scheduler, servers and workers on this machine, over loopback, with a key of their own.
+    """Scheduler, servers and workers on this machine, over loopback, with a key of their own. Workers also get what
+    torchrun would tell them (RANK, WORLD_SIZE, ...), so that torch.distributed finds its store.
 
     One worker without servers is a job of one and needs none of the others.
     """
@@ -116,9 +117,18 @@ def whole_job(
         plan.processes.append(_service("scheduler", "scheduler", base))
         for index in range(server_count):
             plan.processes.append(_service("server", f"server {index}", dict(base, DMLC_RANK=str(index))))
+    store = hold_free_port()
+    plan.held.append(store)
+    base.update(
+        WORLD_SIZE=str(worker_count),
+        LOCAL_WORLD_SIZE=str(worker_count),
+        MASTER_ADDR=LOOPBACK,
+        MASTER_PORT=str(store.getsockname()[1]),
+    )
     bound = cores.bind(worker_count, environ)
     for rank in range(worker_count):
         own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID="0", BYTEPS_LOCAL_RANK=str(rank))
+        own.update(RANK=str(rank), LOCAL_RANK=str(rank))
         plan.processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[rank]))
     plan.summary += f": {shortly(command)}"
     return plan

@@ -16,7 +16,9 @@ Each rank then trains on its own part of the data. Without any environment the j
 
 from __future__ import annotations
 
+from byteps import _torch_autoload
 from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps.torch.backend.start import init_process_group
 from byteps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from byteps.torch.compression import Compression
 from byteps.torch.ops import (
@@ -43,6 +45,7 @@ from byteps.torch.optimizer import DistributedOptimizer, _DistributedOptimizer
 from byteps.torch.sync_batch_norm import SyncBatchNorm
 
 byteps_push_pull = push_pull_async_inplace
+_torch_autoload.load()  # torch.distributed's backend "byteps"
 
 __all__ = [
     "BytePSError",
@@ -59,6 +62,7 @@ __all__ = [
     "declare",
     "get_pushpull_speed",
     "init",
+    "init_process_group",
     "local_rank",
     "local_size",
     "metrics",

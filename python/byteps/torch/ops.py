@@ -87,8 +87,8 @@ class _Operation:
         if self.buffer is not self.output:
             with torch.no_grad():
                 self.output.copy_(self.buffer)
-        elif _increment_version is not None and not self.output.is_inference():
-            _increment_version(self.output)
+        else:
+            note_written(self.output)
         return self.output
 
 
@@ -262,6 +262,12 @@ def start_broadcast(tensor: torch.Tensor, root: int, name: str, once: bool = Tru
         buffer = tensor.detach().resolve_neg().resolve_conj().contiguous()
     entry = _Operation(current.job, buffer, buffer, tensor)
     return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, once)
+
+
+def note_written(tensor: torch.Tensor) -> None:
+    """Tells autograd that a result has landed in `tensor`."""
+    if _increment_version is not None and not tensor.is_inference():
+        _increment_version(tensor)
 
 
 def check_no_overlap(tensor: torch.Tensor) -> None:

@@ -1,0 +1,286 @@
+"""torch.distributed with the backend "byteps" in whole programs, as users start them: torchrun, spawned processes,
+bpslaunch. Nothing is imported from byteps unless a test says so; torch finds the backend by its entry point."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Place, wait_until
+
+torch = pytest.importorskip("torch")
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """With the package's metadata on the path, as an installation has it."""
+    place = Place(tmp_path)
+    metadata = tmp_path / "installed" / "byteps-0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: byteps\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text(entry_points())
+    path = [str(ROOT / "python"), str(metadata.parent)]
+    place.environ.update(PYTHONPATH=os.pathsep.join(path), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    yield place
+    place.close()
+
+
+def entry_points():
+    """The group torch.backends of pyproject.toml, as the wheel has it."""
+    text = (ROOT / "pyproject.toml").read_text()
+    _, found, rest = text.partition('[project.entry-points."torch.backends"]')
+    assert found
+    name, value = rest.split("\n")[1].replace('"', "").split(" = ")
+    return f"[torch.backends]\n{name} = {value}\n"
+
+
+PRELUDE = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+
+def init():
+    where = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    dist.init_process_group("byteps", init_method="file://" + os.path.abspath("store"), **where)
+"""
+
+
+def script(place, body):
+    path = Path(place.folder) / "train.py"
+    path.write_text(PRELUDE + textwrap.dedent(body))
+    return path
+
+
+def torchrun(place, processes, body, *arguments):
+    """Runs it to its end: exit code, standard output, standard error."""
+    words = [f"--nproc-per-node={processes}", "--standalone", *arguments, script(place, body)]
+    process = place.start([*TORCHRUN, *words])
+    out, err = process.communicate(timeout=90)
+    return process.returncode, out, err
+
+
+def ranks(place, count, body):
+    """The same without torchrun (quicker): processes that call init(), where they meet in a file."""
+    path = script(place, body)
+    environs = [{"RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
+    processes = [place.start([sys.executable, path], environ) for environ in environs]
+    ended = [process.communicate(timeout=60) for process in processes]
+    return [process.returncode for process in processes], "".join(out for out, _ in ended), "".join(
+        err for _, err in ended
+    )
+
+
+def all_ended(place, wait_s=15):
+    """Whether every process of the test comes to its end, servers included."""
+    return wait_until(lambda: not place.living(), wait_s)
+
+
+def test_torchrun_needs_nothing_else(place):
+    code, out, err = torchrun(
+        place,
+        2,
+        """
+        assert "byteps" in dist.Backend.backend_list and "byteps.torch" not in sys.modules
+        dist.init_process_group("byteps")
+        tensor = torch.tensor([dist.get_rank() + 1.0])
+        dist.all_reduce(tensor)
+        print(f"sum {tensor.item()} of {dist.get_world_size()} with {dist.get_backend()}", flush=True)
+        dist.destroy_process_group()
+        """,
+    )
+    assert code == 0, err
+    assert out.count("sum 3.0 of 2 with byteps") == 2
+    assert all_ended(place) and place.recordings() == []
+
+
+def test_torchrun_restarts_a_job_that_failed(place):
+    code, out, err = torchrun(
+        place,
+        2,
+        """
+        dist.init_process_group("byteps")
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+            raise SystemExit(3)
+        dist.barrier()
+        print("done", tensor.item(), flush=True)
+        """,
+        "--max-restarts=1",
+    )
+    assert code == 0, err
+    assert out.count("done 2.0") == 2
+    assert all_ended(place)
+
+
+def test_programs_that_just_end_leave_nothing(place):
+    codes, out, err = ranks(
+        place,
+        2,
+        """
+        init()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            time.sleep(1)  # rank 0, which runs the servers, is done long before
+            print("late", flush=True)
+        """,
+    )
+    assert codes == [0, 0], err
+    assert "late" in out
+    assert all_ended(place) and place.recordings() == []
+
+
+def test_a_member_that_dies_ends_the_others_with_its_name(place):
+    codes, _, err = ranks(
+        place,
+        2,
+        """
+        init()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1))
+        """,
+    )
+    assert codes == [1, -signal.SIGKILL]
+    assert "DisconnectedError" in err and "all_reduce" in err and "worker 1" in err
+    assert all_ended(place)
+
+
+def test_servers_end_when_the_member_that_started_them_is_killed(place):
+    codes, _, err = ranks(
+        place,
+        2,
+        """
+        init()
+        dist.barrier()
+        if dist.get_rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.all_reduce(torch.ones(1))
+        """,
+    )
+    assert codes == [-signal.SIGKILL, 1]
+    assert "worker 0" in err
+    assert all_ended(place)
+
+
+def test_groups_may_be_destroyed_and_made_again(place):
+    codes, out, err = ranks(
+        place,
+        2,
+        """
+        for turn in range(2):
+            init()
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            dist.destroy_process_group()
+        print("again", tensor.item(), flush=True)
+        """,
+    )
+    assert codes == [0, 0], err
+    assert out.count("again 2.0") == 2
+    assert all_ended(place)
+
+
+def test_each_machine_has_a_server(place):
+    """Two machines, played by a name that each rank gives itself."""
+    codes, out, err = ranks(
+        place,
+        3,
+        """
+        from byteps._core import session
+        from byteps.torch.backend import colocated
+        colocated.machine_name = lambda: f"machine {int(os.environ['RANK']) // 2}"
+        colocated.own_address = lambda environ: "127.0.0.1"
+        init()
+        tensor = torch.ones(1000)
+        dist.all_reduce(tensor)
+        job = session.job()
+        print(f"rank {job.rank} local {job.local_rank} of {job.local_size}, {job.server_count} servers,"
+              f" {len(colocated._services)} started, sum {tensor[999].item()}", flush=True)
+        """,
+    )
+    assert codes == [0, 0, 0], err
+    assert "rank 0 local 0 of 2, 2 servers, 2 started, sum 3.0" in out
+    assert "rank 1 local 1 of 2, 2 servers, 0 started, sum 3.0" in out
+    assert "rank 2 local 0 of 1, 2 servers, 1 started, sum 3.0" in out
+    assert all_ended(place)
+
+
+def test_bpslaunch_runs_a_program_of_torch_as_it_is_and_a_group_shares_the_job_of_byteps_torch(place):
+    path = script(
+        place,
+        """
+        dist.init_process_group("byteps")
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        dist.destroy_process_group()
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            del os.environ[name]
+        import byteps.torch as bps
+        bps.init()
+        bps.init_process_group()
+        shared = torch.tensor([bps.rank() + 1.0])
+        dist.all_reduce(shared)
+        dist.destroy_process_group()
+        again = bps.push_pull(torch.ones(1), average=False, name="again")  # the job is still there
+        print("sums", tensor.item(), shared.item(), again.item(), flush=True)
+        """,
+    )
+    code, out, err = place.run("--local", "--workers", "2", "--servers", "1", "--", sys.executable, path)
+    assert code == 0, err
+    assert out.count("sums 2.0 3.0 2.0") == 2
+    assert all_ended(place)
+
+
+def test_members_that_stand_differently_all_get_the_reason(place):
+    codes, _, err = ranks(
+        place,
+        2,
+        """
+        if os.environ["RANK"] == "1":
+            import byteps.torch as bps
+            bps.init()
+        init()
+        """,
+    )
+    assert codes == [1, 1]
+    assert err.count("the members of this group differ: rank 0 has no job; rank 1 has joined a job") == 2
+
+
+def test_servers_that_cannot_be_started_are_told_to_all(place):
+    place.environ["BYTEPS_BIN"] = str(place.folder)
+    codes, _, err = ranks(place, 2, "init()")
+    assert codes == [1, 1]
+    assert err.count("the scheduler of the job cannot be started: byteps_scheduler was not found") >= 2
+
+
+def test_ctrl_c_ends_a_wait(place):
+    place.environ.update(WORLD_SIZE="2")
+    path = script(
+        place,
+        """
+        init()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            sys.stdin.read()
+            os._exit(0)
+        print("waits", flush=True)
+        try:
+            dist.all_reduce(torch.ones(1))
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            os._exit(0)
+        """,
+    )
+    first = place.start([sys.executable, path], {"RANK": "0"})
+    second = place.start([sys.executable, path], {"RANK": "1"}, stdin=subprocess.PIPE)
+    assert first.stdout.readline() == "waits\n"
+    first.send_signal(signal.SIGINT)
+    assert first.communicate(timeout=20)[0] == "interrupted\n"
+    second.communicate("", timeout=20)
+    assert all_ended(place)
