@@ -108,7 +108,7 @@ def test_torchrun_restarts_a_job_that_failed(place):
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
             raise SystemExit(3)
         dist.barrier()
-        print("done", tensor.item(), flush=True)
+        print(f"done {tensor.item()}", flush=True)
         """,
         "--max-restarts=1",
     )
@@ -269,8 +269,8 @@ def test_ctrl_c_ends_a_wait(place):
         if dist.get_rank() == 1:
             sys.stdin.read()
             os._exit(0)
-        print("waits", flush=True)
         try:
+            print("waits", flush=True)
             dist.all_reduce(torch.ones(1))
         except KeyboardInterrupt:
             print("interrupted", flush=True)

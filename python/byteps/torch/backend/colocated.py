@@ -144,6 +144,8 @@ def _start(roles: List[str], index: int, shared: Mapping[str, str]) -> None:
 def _end() -> None:
     """At the end of this process."""
     session.leave_for_good()
+    if getattr(sys, "last_value", None) is not None:  # an exception ends this process: who waits for it shall see that
+        return
     deadline_s = time.monotonic() + END_WAIT_S
     notice_s = time.monotonic() + END_NOTICE_S
     while any(process.poll() is None for process in _services) and time.monotonic() < deadline_s:

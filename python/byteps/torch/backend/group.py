@@ -125,7 +125,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         return False
 
     def shutdown(self) -> None:
-        """destroy_process_group(). The group that joined the job leaves it; what is under way ends with
+        """destroy_process_group(). The group for which a job was made leaves it; what is under way then ends with
         CancelledError."""
         self._place.release()
 

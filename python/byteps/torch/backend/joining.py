@@ -7,7 +7,8 @@ All members meet in the group's store, so each step either happens on all of the
 2. Joined: that job is used. Described: it is joined. Neither: the members make a job of their own (colocated.py).
 3. Everyone says its rank in the job.
 
-The group for which a job was joined leaves it when it is destroyed.
+The group for which a job was made leaves it when it is destroyed, and the job ends. One that the environment describes is
+left at the end of the process: its servers could not be joined again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Place:
         self._owner = owner
 
     def release(self) -> None:
-        """Leaves the job if it was joined for this group. Harmless when repeated."""
+        """Leaves the job if it was made for this group. Harmless when repeated."""
         if self._owner and self.job.is_live:
             session.leave_for_good()
         self._owner = False
@@ -61,7 +62,7 @@ def join(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> Plac
         raise errors.InvalidArgumentError(
             "the members of this group belong to different BytePS jobs: make a group 'byteps' of all of them first"
         )
-    return Place(store, job, [int(each["rank"]) for each in places], meeting.name, owner=state != JOINED)
+    return Place(store, job, [int(each["rank"]) for each in places], meeting.name, owner=state == NEITHER)
 
 
 def _forget_job() -> None:
