@@ -38,8 +38,9 @@ def world3(job3, tmp_path):
     return job3
 
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int32, torch.int64]
-EXACT = [torch.int64, torch.float32]
+_FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+_INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+DTYPES = _FLOATS + _INTEGERS
 
 
 def test_all_reduce_sums_every_dtype_and_shape(world):

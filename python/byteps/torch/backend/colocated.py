@@ -32,8 +32,8 @@ _held_ports: List[socket.socket] = []
 
 
 def join(meeting: Meeting) -> None:
-    """Starts this member's share of the processes and joins the job. When something cannot be started, all members raise
-    and name it."""
+    """Starts this member's share of the processes and joins the job. When something cannot be started, all members
+    raise and name it."""
     started = len(_services)
     try:
         session.join(_start_all(meeting) if meeting.size > 1 else {})

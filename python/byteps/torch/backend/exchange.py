@@ -83,7 +83,9 @@ def submit(exchange: Exchange, members: Members, name: str, queue: object, tag: 
     """Starts it; its end is reported to `queue` with `tag`."""
     kind = ops._ELEMENT_KINDS.get(exchange.dtype)
     shape = exchange.shape
-    if kind is None:  # only broadcasts come here with such dtypes: bytes are copied
+    if kind is None:  # bytes are copied
+        if exchange.operation != abi.BROADCAST:
+            raise ValueError(f"{exchange.dtype} has no reductions in the backend 'byteps'")
         kind, shape = abi.UINT8, (*shape, _element_bytes(exchange.dtype))
     count = 1
     for extent in shape:

@@ -7,8 +7,8 @@ All members meet in the group's store, so each step either happens on all of the
 2. Joined: that job is used. Described: it is joined. Neither: the members make a job of their own (colocated.py).
 3. Everyone says its rank in the job.
 
-The group for which a job was made leaves it when it is destroyed, and the job ends. One that the environment describes is
-left at the end of the process: its servers could not be joined again.
+The group for which a job was made leaves it when it is destroyed, and the job ends. One that the environment describes
+is left at the end of the process: its servers could not be joined again.
 """
 
 from __future__ import annotations
