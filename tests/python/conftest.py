@@ -1,6 +1,6 @@
 """Fixtures: `alone` is a job of one in this process; `job1`, `job2`, `job3` are jobs of so many worker processes and
 two servers, shared by all tests of a run and started anew when a test has broken one. `mxnet_job2` and `mxnet_job` (one
-of each size) are the same in .venv-mxnet."""
+of each size) are the same in .venv-mxnet; `tf_job2`, `tf_job3` and `tf_job` with workers that have TensorFlow."""
 
 import os
 import sys
@@ -94,6 +94,34 @@ def mxnet_job2(mxnet_clusters):
 @pytest.fixture(params=[1, 2, 3], ids=lambda size: f"{size}_workers")
 def mxnet_job(request, mxnet_clusters):
     return mxnet_clusters.get(request.param)
+
+
+@pytest.fixture(scope="module")
+def tf_clusters():
+    environ = {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "TF_NUM_INTRAOP_THREADS": "1",
+    }
+    clusters = Clusters(layer="byteps.tensorflow", environ=environ)
+    yield clusters
+    clusters.end()
+
+
+@pytest.fixture
+def tf_job2(tf_clusters):
+    return tf_clusters.get(2)
+
+
+@pytest.fixture
+def tf_job3(tf_clusters):
+    return tf_clusters.get(3)
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda size: f"{size}_workers")
+def tf_job(request, tf_clusters):
+    return tf_clusters.get(request.param)
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""Do all ranks mean the same? Asked before a call whose ranks would otherwise wait for each other for ever."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import List, Sequence
+
+from byteps._core import collectives, objects, session
+from byteps._core.process_sets import scoped
+
+
+def require_agreement(items: List[str], root_rank: int, what: str, members: Sequence[int] = ()) -> None:
+    """Raises ValueError on every member, with what differs from the root's, unless all have the same items in the same
+    order. `what` begins the message: "broadcast_variables: variables differ"."""
+    current = session.current()
+    job = current.job
+    ranks = tuple(members) or tuple(range(job.size))
+    if len(ranks) == 1:
+        return
+    digest = int.from_bytes(hashlib.sha256("\n".join(items).encode()).digest()[:7], "little")
+    name = current.unique_name(scoped("agreement", tuple(members)))
+    digests = [row[0] for row in collectives.run(job, collectives.tables(job, name, [digest], members, once=True))]
+    expected_digest = digests[ranks.index(root_rank)]
+    differing = [rank for rank, value in zip(ranks, digests) if value != expected_digest]
+    if not differing:
+        return
+    expected = objects.broadcast_object(items, root_rank, "agreement", members)
+    message = f"{what} on rank {', '.join(map(str, differing))} from those of root rank {root_rank}"
+    if job.rank in differing:
+        lacking = [item for item in expected if item not in items]
+        extra = [item for item in items if item not in expected]
+        message += f". Here lacking: {_shortened(lacking)}. Here in addition: {_shortened(extra)}"
+        if not lacking and not extra:
+            message += ". The order differs"
+    raise ValueError(message)
+
+
+def _shortened(items: List[str]) -> str:
+    shown = "; ".join(items[:5]) or "nothing"
+    return shown + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

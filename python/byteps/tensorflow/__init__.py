@@ -1,0 +1,101 @@
+"""BytePS for TensorFlow. The whole of it is in docs/tensorflow.md; in short:
+
+    import tensorflow as tf
+    import byteps.tensorflow as bps
+
+    bps.init()
+    with tf.GradientTape() as tape:
+        loss = ...
+    tape = bps.DistributedGradientTape(tape)
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    if first_step:
+        bps.broadcast_variables(variables, root_rank=0)
+
+Each rank then trains on its own part of the data. Without any environment the job has one member.
+"""
+
+from __future__ import annotations
+
+from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    process_set_by_id,
+    remove_process_set,
+)
+from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
+from byteps._core.session import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.gather import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
+from byteps.tensorflow.gradients import reduce_gradients
+from byteps.tensorflow.ops import broadcast, push_pull
+from byteps.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer
+from byteps.tensorflow.tape import DistributedGradientTape
+from byteps.tensorflow.variables import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_variables,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "BytePSError",
+    "Compression",
+    "DisconnectedError",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "MismatchError",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "get_process_set_ids_and_ranks",
+    "get_pushpull_speed",
+    "global_process_set",
+    "grouped_allgather",
+    "grouped_reducescatter",
+    "init",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "process_set_by_id",
+    "push_pull",
+    "rank",
+    "reduce_gradients",
+    "reducescatter",
+    "remove_process_set",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+]

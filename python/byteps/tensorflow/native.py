@@ -1,0 +1,130 @@
+"""libbyteps_tensorflow.so: the op BytepsPushPull, loaded into TensorFlow at the first use.
+
+    push_pull(tensors, names, exchange) -> results
+
+adds one op that exchanges a list of tensors. Which exchange it is stands in its attributes (Exchange).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+import warnings
+from pathlib import Path
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from byteps._core import bridge, client, session
+
+OP_NAME = "BytepsPushPull"
+
+
+class Exchange(NamedTuple):
+    """What is done with tensors; the same on all ranks."""
+
+    operation: int  # byteps_operation
+    root: int = 0  # broadcast: the rank whose values all get
+    scale: float = 0.0  # sums and averages are multiplied by it; 0: not
+    members: Tuple[int, ...] = ()  # ranks that take part; (): all
+    once: bool = False  # each run has a number of its own after its name, and may have a shape of its own
+
+
+_lock = threading.Lock()
+_module: Any = None
+_shim: Optional[bridge.Bridge] = None
+
+
+def push_pull(
+    tensors: Sequence[tf.Tensor], names: Sequence[str], exchange: Exchange, priorities: Sequence[int] = ()
+) -> List[tf.Tensor]:
+    """One op that starts all exchanges at once and ends with the last one."""
+    return list(
+        _loaded().byteps_push_pull(
+            tensors=list(tensors),
+            tensor_names=["byteps." + name for name in names],
+            operation=exchange.operation,
+            root=exchange.root,
+            scale_bits=struct.unpack("<q", struct.pack("<d", exchange.scale))[0],
+            members=list(exchange.members),
+            priorities=list(priorities),
+            once=exchange.once,
+        )
+    )
+
+
+def exchange_of(op: tf.Operation) -> Exchange:
+    """What push_pull() was given when it made the op."""
+    return Exchange(
+        op.get_attr("operation"),
+        op.get_attr("root"),
+        struct.unpack("<d", struct.pack("<q", op.get_attr("scale_bits")))[0],
+        tuple(op.get_attr("members")),
+        op.get_attr("once"),
+    )
+
+
+def names_of(op: tf.Operation) -> List[str]:
+    return [tf.compat.as_str(name)[len("byteps.") :] for name in op.get_attr("tensor_names")]
+
+
+def register_xla() -> str:
+    """Makes the custom call known to TensorFlow's XLA. "" or why there is none."""
+    _loaded()
+    assert _shim is not None
+    return str(_shim.library.byteps_tensorflow_register_xla().decode())
+
+
+def _loaded() -> Any:
+    global _module, _shim
+    if _module is not None:
+        return _module
+    with _lock:
+        if _module is None:
+            # First by TensorFlow, which notes what ops a library brings when it is loaded for the first time.
+            module = tf.load_op_library(str(Path(client.library().path).with_name("libbyteps_tensorflow.so")))
+            _shim = bridge.load("tensorflow")
+            for function in (_shim.library.byteps_tensorflow_problem, _shim.library.byteps_tensorflow_register_xla):
+                function.restype, function.argtypes = ctypes.c_char_p, []
+            problem = _shim.library.byteps_tensorflow_problem().decode()
+            if problem:
+                raise ImportError(f"byteps.tensorflow cannot be used with TensorFlow {tf.__version__}: {problem}")
+            _let_ops_overlap()
+            session.attach(_Numbers(_shim))
+            _module = module
+    return _module
+
+
+class _Numbers:
+    """The numbers of Exchange.once begin at 0 with each job."""
+
+    def __init__(self, shim: bridge.Bridge) -> None:
+        self._restart = shim.library.byteps_tensorflow_restart_numbers
+        self._restart.restype, self._restart.argtypes = None, []
+
+    def attach(self, job: client.Job) -> None:
+        del job
+        self._restart()
+
+    def detach(self) -> None:
+        """Nothing to do."""
+
+    def finish(self) -> None:
+        """Nothing to do."""
+
+
+def _let_ops_overlap() -> None:
+    """In a tf.function, a stateful op waits for the one before, unless TensorFlow knows its kind as one whose order
+    does not matter, and which must run all the same, used or not, because other ranks wait for it. The list is not
+    public."""
+    try:
+        from tensorflow.python.framework import auto_control_deps as deps
+
+        deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS | {OP_NAME}
+    except (ImportError, AttributeError, TypeError) as error:
+        warnings.warn(
+            f"byteps: TensorFlow {tf.__version__} does not let operations of a tf.function overlap ({error}); results "
+            "are right, but gradients travel one after another",
+            stacklevel=2,
+        )

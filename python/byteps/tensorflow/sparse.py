@@ -1,0 +1,42 @@
+"""tf.IndexedSlices: gradients of embeddings, as rows and where they belong.
+
+The rows of all workers are gathered: the result has as many as all of them together, and where two workers speak of one
+row it occurs twice, which optimizers add up. Cheaper than a dense tensor when the rows are few.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import tensorflow as tf
+
+from byteps._core import abi
+from byteps._core.process_sets import ProcessSet
+from byteps.tensorflow import names, xla
+from byteps.tensorflow.gather import allgather
+from byteps.tensorflow.ops import Reduce
+
+
+def push_pull(
+    slices: tf.IndexedSlices,
+    reduction: Reduce,
+    name: Optional[str] = None,
+    scope: str = "",
+) -> tf.IndexedSlices:
+    """Sum or Average; ValueError for others. Under XLA, whose shapes are fixed, a dense tensor."""
+    if not reduction.is_linear:
+        raise ValueError("tf.IndexedSlices can be summed and averaged only; pass tf.convert_to_tensor(slices)")
+    base = names.automatic("push_pull.sparse", scope) if name is None else names.given(name, scope)
+    if xla.is_compiling():
+        return reduction.dense([tf.convert_to_tensor(slices)], [base], name is None)[0]
+    process_set = ProcessSet(reduction.members) if reduction.members else None
+    values, context = reduction.compression.compress(slices.values)
+    values = allgather(values, base + ".values", process_set=process_set)
+    values = reduction.compression.decompress(values, context)
+    indices = allgather(slices.indices, base + ".indices", process_set=process_set)
+    factor = reduction.scale or 1.0
+    if reduction.operation == abi.AVERAGE:
+        factor /= reduction.member_count
+    if factor != 1.0:
+        values = values * tf.cast(factor, values.dtype)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)

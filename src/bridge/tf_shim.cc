@@ -1,0 +1,81 @@
+#include "bridge/tf_shim.h"
+
+#include <map>
+#include <mutex>
+
+namespace byteps::bridge {
+namespace {
+
+// How often each name of Exchange::is_once has been used: the same on all ranks, which run the same ops. Graphs are
+// built again and again under the same names, so the counts belong to the process, not to a kernel.
+class Numbers {
+ public:
+  std::string next(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return name + "." + std::to_string(counts_[name]++);
+  }
+
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    counts_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> counts_;
+};
+
+Numbers& numbers() {
+  static Numbers* const kNumbers =
+      new Numbers;  // never destroyed: threads may still be there at the exit
+  return *kNumbers;
+}
+
+}  // namespace
+
+std::string set_elements(Tensor& tensor, CoreDtype known, size_t element_bytes,
+                         const Exchange& exchange) {
+  const bool is_moved = exchange.operation == BYTEPS_BROADCAST;
+  if (is_moved && known.count != 1) {
+    if (element_bytes == 0) return "elements of no fixed size cannot be broadcast";
+    known = {BYTEPS_UINT8, static_cast<uint32_t>(element_bytes)};
+  }
+  if (known.count == 0) return "this dtype cannot be summed";
+  const bool is_linear = exchange.operation == BYTEPS_SUM || exchange.operation == BYTEPS_AVERAGE;
+  if (known.count == 2 && !is_moved && !is_linear) return "complex numbers have no order";
+  tensor.dtype = known.dtype;
+  if (known.count > 1) {
+    tensor.shape.push_back(known.count);
+    tensor.element_count *= known.count;
+  }
+  return "";
+}
+
+int push_pull(const Tensor& tensor, const std::string& name, int32_t priority,
+              const Exchange& exchange, Bridge::Done done, void* context, byteps_error* error) {
+  const std::string full_name = exchange.is_once ? numbers().next(name) : name;
+  byteps_tensor call{};
+  call.struct_bytes = sizeof(call);
+  call.dtype = tensor.dtype;
+  call.name = full_name.c_str();
+  call.input = tensor.input;
+  call.output = tensor.output;
+  call.element_count = tensor.element_count;
+  call.operation = exchange.operation;
+  call.root = exchange.root;
+  call.priority = priority;
+  call.flags = exchange.is_once ? BYTEPS_ONCE : 0;
+  call.shape = tensor.shape.data();
+  call.dimension_count = static_cast<uint32_t>(tensor.shape.size());
+  call.scale = exchange.scale;
+  call.members = exchange.members.empty() ? nullptr : exchange.members.data();
+  call.member_count = static_cast<uint32_t>(exchange.members.size());
+  return bridge().submit(call, done, context, error);
+}
+
+}  // namespace byteps::bridge
+
+// A new job: names that are numbered by run begin at 0, as they do in a process that has just started.
+extern "C" BYTEPS_API void byteps_tensorflow_restart_numbers(void) {
+  byteps::bridge::numbers().clear();
+}

@@ -1,0 +1,52 @@
+// What the op (tensorflow.cc) and the custom call of XLA (tf_xla.cc) have in common: a tensor on its way to the core.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bridge/bridge.h"
+#include "byteps/byteps.h"
+
+namespace byteps::bridge {
+
+// What is to be done with tensors: the attributes of an op, or of a custom call.
+struct Exchange {
+  uint32_t operation = BYTEPS_SUM;
+  uint32_t root = 0;
+  double scale = 0.0;             // 0: none
+  std::vector<uint32_t> members;  // empty: all ranks
+  // The name is a prefix: each run has a number of its own, and may have a shape of its own.
+  bool is_once = false;
+};
+
+struct Tensor {
+  const void* input = nullptr;
+  void* output = nullptr;
+  uint32_t dtype = BYTEPS_FLOAT32;
+  uint64_t element_count = 0;
+  std::vector<uint64_t> shape;
+};
+
+// An element as the core sees it: `count` elements of `dtype`. count 0: the core has no such dtype.
+struct CoreDtype {
+  uint32_t dtype;
+  uint32_t count;
+};
+
+// Of a TF_DataType.
+CoreDtype core_dtype(int tf_dtype);
+
+// Sets the dtype, and adds a dimension to what needs several of the core's elements: complex numbers in sums and
+// averages; in broadcasts dtypes that the core does not know, as bytes. Says why it cannot, or "".
+std::string set_elements(Tensor& tensor, CoreDtype known, size_t element_bytes,
+                         const Exchange& exchange);
+
+// Starts it; `done` is called once on the bridge's thread unless another code than BYTEPS_OK is returned.
+int push_pull(const Tensor& tensor, const std::string& name, int32_t priority,
+              const Exchange& exchange, Bridge::Done done, void* context, byteps_error* error);
+
+// The interface by which TensorFlow's XLA takes custom calls; null when this TensorFlow has none.
+const void* xla_ffi_api();
+
+}  // namespace byteps::bridge
