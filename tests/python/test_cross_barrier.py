@@ -72,7 +72,7 @@ def test_training_equals_one_process_with_any_number_of_workers(job):
 
 def wait_for_own_parameters_only():
     """Rank 1 holds back the gradient of the last layer, until both ranks have seen the first layer's forward pass."""
-    from byteps.torch import ops
+    from byteps.torch import exchange, pending
     from byteps.torch.cross_barrier import CrossBarrier
 
     torch.manual_seed(1)
@@ -82,10 +82,10 @@ def wait_for_own_parameters_only():
     plain = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer = CrossBarrier(model, plain, model.named_parameters())
     held, before = [], copy.deepcopy(model.state_dict())
-    start, synchronize = ops.start, ops.synchronize
+    start, synchronize = exchange.start, pending.synchronize
     if bps.rank() == 1:
-        ops.start = lambda *a, **k: held.append((a, k)) or -1 if "last.weight" in a[3] else start(*a, **k)
-        ops.synchronize = lambda handle: synchronize(start(*held[0][0], **held[0][1]) if handle == -1 else handle)
+        exchange.start = lambda *a, **k: held.append((a, k)) or -1 if "last.weight" in a[3] else start(*a, **k)
+        pending.synchronize = lambda handle: synchronize(start(*held[0][0], **held[0][1]) if handle == -1 else handle)
     seen = []
 
     def after_first(*_):
@@ -101,7 +101,7 @@ def wait_for_own_parameters_only():
         model.first.register_forward_hook(after_first)
         model(torch.ones(1, 2))
     finally:
-        ops.start, ops.synchronize = start, synchronize
+        exchange.start, pending.synchronize = start, synchronize
     assert seen and not torch.equal(model.last.weight, before["last.weight"])
     return model.last.weight.detach()
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import byteps.torch as bps
-from byteps.torch import ops
+from byteps.torch import ops, pending
 
 DTYPES = [
     torch.float32,
@@ -458,7 +458,7 @@ def test_what_is_no_name_is_refused_before_anything_travels(alone, name, why):
             call(torch.ones(2), name=name)
     with pytest.raises(ValueError, match=why):
         bps.declare(name)
-    assert bps.metrics().finished_operations == before and not ops._operations
+    assert bps.metrics().finished_operations == before and not pending._operations
 
 
 def test_a_result_cannot_land_in_elements_that_share_memory(alone):
@@ -466,7 +466,7 @@ def test_a_result_cannot_land_in_elements_that_share_memory(alone):
     for tensor in (torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 2)):
         with pytest.raises(ValueError, match="share one place in memory"):
             bps.push_pull_inplace(tensor)
-    assert bps.metrics().finished_operations == before and not ops._operations
+    assert bps.metrics().finished_operations == before and not pending._operations
     assert torch.equal(bps.push_pull(torch.ones(1).expand(3)), torch.ones(3))
     assert torch.equal(bps.push_pull_inplace(torch.ones(1, 3).expand(1, 3)), torch.ones(1, 3))
 

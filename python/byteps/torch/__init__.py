@@ -18,14 +18,68 @@ from __future__ import annotations
 
 from byteps import _torch_autoload
 from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
-from byteps.torch.backend.start import init_process_group
-from byteps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
-from byteps.torch.compression import Compression
-from byteps.torch.ops import (
+from byteps._core.horovod import (
     barrier,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+    start_timeline,
+    stop_timeline,
+)
+from byteps._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    remove_process_set,
+)
+from byteps._core.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from byteps.torch.allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    sparse_allreduce_async,
+)
+from byteps.torch.backend.start import init_process_group
+from byteps.torch.broadcast import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from byteps.torch.compression import Compression
+from byteps.torch.gathers import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from byteps.torch.ops import (
     declare,
     get_pushpull_speed,
-    init,
     local_rank,
     local_size,
     metrics,
@@ -42,39 +96,96 @@ from byteps.torch.ops import (
     synchronize,
 )
 from byteps.torch.optimizer import DistributedOptimizer, _DistributedOptimizer
+from byteps.torch.partial import PartialDistributedOptimizer
 from byteps.torch.sync_batch_norm import SyncBatchNorm
+from byteps.torch.tensor_broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 
 byteps_push_pull = push_pull_async_inplace
+HorovodInternalError = BytePSError
 _torch_autoload.load()  # torch.distributed's backend "byteps"
 
 __all__ = [
+    "Adasum",
+    "Average",
     "BytePSError",
     "Compression",
     "DisconnectedError",
     "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
     "MismatchError",
+    "ProcessSet",
+    "PartialDistributedOptimizer",
+    "Product",
+    "ReduceOp",
+    "Sum",
     "SyncBatchNorm",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "byteps_push_pull",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "declare",
+    "get_process_set_ids_and_ranks",
     "get_pushpull_speed",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "init_process_group",
+    "is_homogeneous",
+    "is_initialized",
     "local_rank",
     "local_size",
     "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
     "push_pull_inplace",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "resume",
+    "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "suspend",
     "synchronize",
 ]

@@ -7,24 +7,18 @@ of them raise when they differ.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import pickle
 from collections import Counter
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
-from byteps._core import abi, errors, session
+from byteps._core import abi, errors, objects, session
 from byteps._core.client import encoded_name
-from byteps.torch import ops
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of
+from byteps.torch import exchange, pending
 
-try:
-    import cloudpickle as _pickler  # also takes lambdas, and classes of __main__
-except ImportError:
-    _pickler = pickle  # type: ignore[assignment]
-
-__all__ = ["broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, Any]], Iterable[torch.Tensor]]
 
@@ -32,7 +26,7 @@ Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, Any]], Iterable[torch.
 def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "Parameter.") -> None:
     """Gives all ranks the root's values, in place. `params`: model.state_dict(), model.named_parameters(),
     model.parameters(), or a list of either kind. Buffers of any dtype are welcome; None entries are skipped."""
-    _check_root(root_rank)
+    check_root(root_rank)
     named = _named_tensors(params)
     _require_agreement(
         [f"{name}: {_spec(tensor)}" for name, tensor in named], root_rank, "broadcast_parameters: parameters differ"
@@ -41,13 +35,15 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter.", model: Any = None
 ) -> None:
     """Gives all ranks the options of the root's parameter groups (learning rate, ...) and the root's state, whatever
-    they had before: also nothing, before the first step. The parameters themselves are not broadcast."""
+    they had before: also nothing, before the first step. The parameters themselves are not broadcast. `model` is
+    accepted for compatibility."""
+    del model
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    _check_root(root_rank)
+    check_root(root_rank)
     groups = optimizer.param_groups
     _require_agreement(
         [f"group {i}, parameter {j}: {_spec(p)}" for i, g in enumerate(groups) for j, p in enumerate(g["params"])],
@@ -80,37 +76,19 @@ def broadcast_optimizer_state(
         optimizer.state[parameters[key] if kind == "parameter" else key] = value
 
 
-def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> Any:
     """The root's object, on all ranks (on the root `obj` itself). It is pickled, with cloudpickle when that is
     installed: members of one job trust each other. The others' `obj` does not matter."""
-    _check_root(root_rank)
-    current = session.current()
-    is_root = current.job.rank == root_rank
-    unique = current.unique_name(f"Object.{name or 'object'}")
-    payload, failure = b"", None
-    if is_root:
-        try:
-            payload = _pickler.dumps(obj)
-        except Exception as error:  # whatever the object's own code raises
-            failure = error
-            payload = f"{type(error).__name__}: {error}".encode()
-    header = torch.tensor([int(failure is not None), len(payload)], dtype=torch.int64)
-    ops.synchronize(ops.start_broadcast(header, root_rank, unique + ".size"))
-    failed, payload_bytes = header.tolist()
-    content = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[: len(payload)]
-    if not is_root:
-        content = torch.empty(payload_bytes, dtype=torch.uint8)
-    ops.synchronize(ops.start_broadcast(content, root_rank, unique + ".content"))
-    if is_root:
-        if failure is not None:
-            raise failure
-        return obj
-    received = ctypes.string_at(content.data_ptr(), payload_bytes)
-    if failed:
-        raise errors.BytePSError(
-            f"broadcast_object: root rank {root_rank} could not pickle its object: {received.decode(errors='replace')}"
-        )
-    return pickle.loads(received)
+    members = members_of(process_set)
+    check_root(root_rank, members)
+    return objects.broadcast_object(obj, root_rank, name, members)
+
+
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+    """The objects of all ranks, in the order of ranks."""
+    return objects.allgather_object(obj, name, members_of(process_set))
 
 
 # ---- tensors
@@ -144,11 +122,11 @@ def _named_tensors(params: Parameters) -> List[Tuple[str, torch.Tensor]]:
 def _broadcast_all(named: List[Tuple[str, torch.Tensor]], root_rank: int, prefix: str) -> None:
     """All at once; every handle is waited for, also when one has failed."""
     call = session.current().unique_name("call")
-    handles = [ops.start_broadcast(tensor, root_rank, f"{prefix}{name}@{call}") for name, tensor in named]
+    handles = [exchange.start_broadcast(tensor, root_rank, f"{prefix}{name}@{call}") for name, tensor in named]
     failure: Optional[Exception] = None
     for handle in handles:
         try:
-            ops.synchronize(handle)
+            pending.synchronize(handle)
         except errors.BytePSError as error:
             failure = failure or error
     if failure is not None:
@@ -217,10 +195,12 @@ def _copy(value: Any, former: Any, visit: Callable[[Any, Any], Any]) -> Any:
 # ---- agreement
 
 
-def _check_root(root_rank: int) -> None:
+def check_root(root_rank: int, members: Sequence[int] = ()) -> None:
     size = session.job().size
     if isinstance(root_rank, bool) or not isinstance(root_rank, int) or not 0 <= root_rank < size:
         raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, 0 to {size - 1}")
+    if members and root_rank not in members:
+        raise ValueError(f"root_rank is {root_rank}: it must be in the process set, which has {list(members)}")
 
 
 def _require_agreement(items: List[str], root_rank: int, what: str) -> None:
@@ -232,7 +212,7 @@ def _require_agreement(items: List[str], root_rank: int, what: str) -> None:
     digest = hashlib.sha256("\n".join(items).encode()).digest()
     table = torch.zeros(job.size, dtype=torch.int64)
     table[job.rank] = int.from_bytes(digest[:8], "little", signed=True)
-    ops.synchronize(ops.start(table, table, abi.SUM, current.unique_name("agreement"), once=True))
+    pending.synchronize(exchange.start(table, table, abi.SUM, current.unique_name("agreement"), once=True))
     differing = [rank for rank, value in enumerate(table.tolist()) if value != table[root_rank]]
     if not differing:
         return

@@ -38,7 +38,7 @@ from byteps.torch import (
     synchronize,
 )
 from byteps.torch.compression import Compressor
-from byteps.torch.gradients import Slot
+from byteps.torch.gradients import Gradients, Slot
 from byteps.torch.optimizer import _DistributedOptimizer, with_base
 
 __all__ = [
@@ -78,7 +78,7 @@ def CrossBarrier(  # noqa: N802: the name users know
         raise ValueError(f"CrossBarrier: expected a torch.nn.Module first, got {type(model).__name__}")
     crossing = with_base(_CrossBarrier, optimizer)
     named = model.named_parameters() if named_parameters is None else named_parameters
-    crossing._attach(optimizer, named, compression, backward_passes_per_step)
+    crossing._attach(optimizer, named, Gradients(compression), backward_passes_per_step)
     crossing._attach_model(model, num_steps)
     return crossing
 

@@ -22,7 +22,9 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import encoded_name
-from byteps.torch import ops
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.reduction import Reduction
+from byteps.torch import exchange, pending, sparse
 from byteps.torch.compression import Compressor
 
 __all__: List[str] = []
@@ -52,10 +54,21 @@ class Slot:
 class Gradients:
     """`slots` are in the order in which the next forward pass needs them: the first ones travel first."""
 
-    def __init__(self, compression: Type[Compressor], sparse_as_dense: bool = False, title: str = "") -> None:
-        """`title` comes before all names; what has one of its own may be under way beside anything else."""
+    def __init__(
+        self,
+        compression: Type[Compressor],
+        sparse_as_dense: bool = False,
+        title: str = "",
+        meaning: Reduction = Reduction(abi.AVERAGE, 0.0),
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """`title` comes before all names; what has one of its own may be under way beside anything else. On ranks that
+        are not in `process_set` nothing travels."""
         self.slots: List[Slot] = []
         self._title = title
+        self._meaning = meaning
+        self._is_member = process_set.included()
+        self._members = members_of(process_set) if self._is_member else ()
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
@@ -65,8 +78,8 @@ class Gradients:
         """The slot of `parameter`, which is new here. The wire name is Gradient.<title><name>, with a number when that
         stands for another shape, dtype or compression already."""
         encoded_name(name)
-        spec = (parameter.dtype, tuple(parameter.shape), self._compression)
-        wire_name = session.current().lasting_name(f"Gradient.{self._title}{name}", spec)
+        spec = (parameter.dtype, tuple(parameter.shape), self._compression, self._meaning)
+        wire_name = session.current().lasting_name(scoped(f"Gradient.{self._title}{name}", self._members), spec)
         slot = Slot(parameter, wire_name, -len(self.slots))
         self.slots.append(slot)
         self._by_parameter[id(parameter)] = slot
@@ -77,8 +90,8 @@ class Gradients:
 
     @property
     def travel(self) -> bool:
-        """False in a job of one: there nothing is exchanged."""
-        return session.job().server_count != 0
+        """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
+        return self._is_member and session.job().server_count != 0
 
     # ---- pushing
 
@@ -86,7 +99,7 @@ class Gradients:
         """Starts the exchange of the slot's gradient as it is now."""
         grad = slot.parameter.grad
         if grad is not None and grad.layout != torch.strided:
-            if not self._sparse_as_dense:
+            if not self._sparse_as_dense and _has_sparse_rows(grad):
                 return  # settle() pushes it
             grad = slot.parameter.grad = grad.to_dense()
         slot.grad = grad
@@ -109,16 +122,17 @@ class Gradients:
                 present[index, _DENSE] = True
             elif slot.parameter.grad is not None and slot.parameter.requires_grad:
                 present[index, _SPARSE] = True
-        name = session.current().lasting_name(f"Gradients.{self._title}present", len(self.slots))
+        name = scoped(f"Gradients.{self._title}present", self._members)
+        name = session.current().lasting_name(name, len(self.slots))
         first = 1  # before all gradients: it is tiny, and all of them are needed anyway
-        self._presence = ops.start(present, present, abi.SUM, name, first)
+        self._presence = exchange.start(present, present, abi.SUM, name, first, members=self._members)
 
     def settle(self) -> None:
         """Waits until all ranks have begun, and pushes what only others have, and what is sparse."""
         if self._presence is None:
             return
         try:
-            present = ops.synchronize(self._presence)
+            present = pending.synchronize(self._presence)
         except errors.BytePSError:
             self._presence = None
             raise
@@ -132,7 +146,7 @@ class Gradients:
             if is_dense:
                 self.push(slot)
             elif is_sparse:
-                raise ValueError(_SPARSE_REFUSED.format(name=slot.name))
+                self._push_sparse(slot)
 
     @property
     def lack_some(self) -> bool:
@@ -142,7 +156,20 @@ class Gradients:
     def _start(self, slot: Slot, grad: torch.Tensor) -> None:
         with torch.no_grad():
             tensor, slot.context = self._compression.compress(grad)
-        slot.handle = ops.start(tensor, tensor, abi.AVERAGE, slot.name, slot.priority)
+        operation, scale = self._meaning
+        slot.handle = exchange.start(
+            tensor, tensor, operation, slot.name, slot.priority, scale=scale, members=self._members
+        )
+
+    def _push_sparse(self, slot: Slot) -> None:
+        """The gradient's rows, or none when this rank has no gradient."""
+        parameter = slot.parameter
+        grad = slot.grad = parameter.grad if parameter.requires_grad else None
+        if grad is None:
+            indices = torch.zeros(1, 0, dtype=torch.int64)
+            grad = torch.sparse_coo_tensor(indices, parameter.detach()[:0], parameter.shape)
+        slot.grad_version = grad._version
+        slot.handle = sparse.start(grad, self._meaning, slot.name, self._members)
 
     # ---- taking results
 
@@ -157,7 +184,7 @@ class Gradients:
         failure: Optional[Exception] = None
         changed = slot.grad is not None and slot.grad._version != slot.grad_version
         try:
-            result = ops.synchronize(slot.handle)
+            result = pending.synchronize(slot.handle)
         except errors.BytePSError as error:
             failure = error
         else:
@@ -170,6 +197,10 @@ class Gradients:
 
     def _take(self, slot: Slot, result: torch.Tensor) -> None:
         parameter = slot.parameter
+        if result.layout != torch.strided:
+            if parameter.grad is not None or slot.grad is None and parameter.requires_grad:
+                parameter.grad = result
+            return
         with torch.no_grad():
             averaged = self._compression.decompress(result, slot.context)
             if parameter.grad is averaged:
@@ -209,4 +240,8 @@ _CHANGED = (
     "optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() within "
     "optimizer.skip_synchronize()"
 )
-_SPARSE_REFUSED = "{name}: sparse gradients are not supported; use sparse_as_dense=True"
+
+
+def _has_sparse_rows(grad: torch.Tensor) -> bool:
+    """What torch's embeddings make; other sparse gradients travel as dense ones."""
+    return grad.layout == torch.sparse_coo and grad.sparse_dim() == 1

@@ -10,14 +10,13 @@ From *_async until synchronize() the tensor belongs to BytePS: do not write to i
 
 from __future__ import annotations
 
-import itertools
 import threading
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, Optional, Tuple, Type
 
 import torch
 
-from byteps._core import abi, errors, session
-from byteps._core.client import Job, encoded_name
+from byteps._core import abi, session
+from byteps._core.client import encoded_name
 from byteps._core.session import (
     barrier,
     get_pushpull_speed,
@@ -32,6 +31,9 @@ from byteps._core.session import (
     suspend,
 )
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.exchange import start
+from byteps.torch.pending import poll, synchronize
+from byteps.torch.tensors import check_dense_on_cpu
 
 __all__ = [
     "barrier",
@@ -56,62 +58,21 @@ __all__ = [
     "synchronize",
 ]
 
-_ELEMENT_KINDS = {
-    torch.float32: abi.FLOAT32,
-    torch.float64: abi.FLOAT64,
-    torch.float16: abi.FLOAT16,
-    torch.uint8: abi.UINT8,
-    torch.int32: abi.INT32,
-    torch.int8: abi.INT8,
-    torch.int64: abi.INT64,
-    torch.bfloat16: abi.BFLOAT16,
-    torch.bool: abi.BOOL,
-}
-# Tells autograd that a tensor has been written to, as every in-place operation of torch does.
-_increment_version = getattr(torch.autograd.graph, "increment_version", None)
-
-
-class _Operation:
-    """One push_pull under way. It keeps the memory alive until the core has given it back."""
-
-    __slots__ = ("buffer", "core_handle", "job", "output", "source")
-
-    def __init__(self, job: Job, source: torch.Tensor, buffer: torch.Tensor, output: torch.Tensor) -> None:
-        self.job = job
-        self.core_handle = 0  # 0: not submitted yet
-        self.source = source  # read by the core
-        self.buffer = buffer  # written by the core; contiguous
-        self.output = output  # gets the buffer's values in finish(), unless it is the buffer
-
-    def finish(self) -> torch.Tensor:
-        if self.buffer is not self.output:
-            with torch.no_grad():
-                self.output.copy_(self.buffer)
-        else:
-            note_written(self.output)
-        return self.output
-
-
-_handles = itertools.count(1)  # grows for the life of the process, so that no old handle is mistaken for a new one
-_operations: Dict[int, _Operation] = {}
-session.on_leave(_operations.clear)
-
-
 def push_pull_async(
     tensor: torch.Tensor, average: bool = True, name: Optional[str] = None, version: int = 0, priority: int = 0
 ) -> int:
     """Starts the sum (or average) of `tensor` over all workers; a handle for poll() and synchronize(), which returns
     the result in a new tensor."""
-    _check_dense_on_cpu(tensor)
+    check_dense_on_cpu(tensor)
     output = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return start(tensor, output, _operation(tensor, average), name, priority)
+    return start(tensor, output, _operation(average), name, priority)
 
 
 def push_pull_async_inplace(
     tensor: torch.Tensor, average: bool = True, name: Optional[str] = None, version: int = 0, priority: int = 0
 ) -> int:
     """push_pull_async whose result lands in `tensor`, which synchronize() returns."""
-    return start(tensor, tensor, _operation(tensor, average), name, priority)
+    return start(tensor, tensor, _operation(average), name, priority)
 
 
 def push_pull_inplace(
@@ -158,7 +119,7 @@ class _PushPull(torch.autograd.Function):
             name = f"{name}.{ctx.backward_count}"
             ctx.backward_count += 1
         output = torch.empty(gradient.shape, dtype=gradient.dtype)
-        operation = _operation(gradient, ctx.average)
+        operation = _operation(ctx.average)
         return synchronize(start(gradient, output, operation, name, ctx.priority, once)), None, None, None, None
 
 
@@ -192,26 +153,6 @@ def push_pull_group_sync_inplace(
     return handle, count
 
 
-def poll(handle: int) -> bool:
-    """True when synchronize() would not block. ValueError for an unknown handle."""
-    operation = _find(handle)
-    return operation.job.poll(operation.core_handle)
-
-
-def synchronize(handle: int) -> torch.Tensor:
-    """Waits and returns the result; the handle is used up. Other Python threads run meanwhile. Raises what the
-    operation failed with; ValueError for an unknown handle."""
-    operation = _find(handle)
-    try:
-        operation.job.wait(operation.core_handle)
-    except errors.BytePSError:
-        _operations.pop(handle, None)
-        raise
-    # Any other exception is from a signal handler: the operation is still under way and keeps its memory.
-    _operations.pop(handle, None)
-    return operation.finish()
-
-
 def declare(name: str) -> int:
     """Accepted for compatibility: names need no declaration, nor any order of it. Returns 0."""
     session.current()
@@ -219,126 +160,5 @@ def declare(name: str) -> int:
     return 0
 
 
-# For the other modules of this package.
-
-
-def start(
-    tensor: torch.Tensor,
-    output: torch.Tensor,
-    operation: int,
-    name: Optional[str],
-    priority: int = 0,
-    once: bool = False,
-) -> int:
-    """Starts `operation` on `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself."""
-    current = session.current()
-    if name is not None:
-        encoded_name(name)  # before anything is noted or made
-    kind = _element_kind(tensor)
-    if output is tensor:
-        check_no_overlap(tensor)
-    source = tensor
-    if not tensor.is_contiguous() or tensor.is_neg():
-        source = tensor.detach().resolve_neg().contiguous()
-    buffer = source if output is tensor else output
-    if name is None:
-        name, once = current.unique_name("push_pull.noname"), True
-    return _submit(
-        _Operation(current.job, source, buffer, output), kind, tensor.shape, operation, name, 0, priority, once
-    )
-
-
-def start_broadcast(tensor: torch.Tensor, root: int, name: str, once: bool = True) -> int:
-    """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: bytes are copied. `once`:
-    `name` is unique."""
-    current = session.current()
-    _check_dense_on_cpu(tensor)
-    check_no_overlap(tensor)
-    kind, shape = _ELEMENT_KINDS.get(tensor.dtype, abi.UINT8), tensor.shape
-    if tensor.dtype not in _ELEMENT_KINDS:
-        shape = torch.Size((*shape, tensor.element_size()))
-    buffer = tensor
-    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
-        buffer = tensor.detach().resolve_neg().resolve_conj().contiguous()
-    entry = _Operation(current.job, buffer, buffer, tensor)
-    return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, once)
-
-
-def note_written(tensor: torch.Tensor) -> None:
-    """Tells autograd that a result has landed in `tensor`."""
-    if _increment_version is not None and not tensor.is_inference():
-        _increment_version(tensor)
-
-
-def check_no_overlap(tensor: torch.Tensor) -> None:
-    """A result cannot land in a tensor whose elements share memory; torch would say so only after the exchange."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
-        raise ValueError(
-            "several elements of the tensor share one place in memory (expand() makes such tensors), so no result can "
-            "land in it: use tensor.clone()"
-        )
-
-
-def _submit(
-    entry: _Operation, kind: int, shape: torch.Size, operation: int, name: str, root: int, priority: int, once: bool
-) -> int:
-    handle = next(_handles)
-    # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
-    _operations[handle] = entry
-    try:
-        entry.core_handle = entry.job.push_pull(
-            "byteps." + name,
-            kind,
-            entry.source.data_ptr(),
-            entry.buffer.data_ptr(),
-            shape.numel(),
-            operation,
-            root,
-            priority,
-            once,
-            shape,
-        )
-    except errors.BytePSError:
-        del _operations[handle]
-        raise
-    return handle
-
-
-def _find(handle: int) -> _Operation:
-    session.current()
-    operation = _operations.get(handle)
-    if operation is None:
-        raise ValueError(
-            f"handle {handle!r} is not known: it was not created by push_pull, or has been synchronized already, "
-            "or shutdown() has ended it"
-        )
-    return operation
-
-
-def _operation(tensor: torch.Tensor, average: bool) -> int:
-    if not average:
-        return abi.SUM
-    if tensor.dtype == torch.bool:
-        raise ValueError("the average of a bool tensor is not defined; average=False gives the logical or")
-    return abi.AVERAGE
-
-
-def _element_kind(tensor: torch.Tensor) -> int:
-    _check_dense_on_cpu(tensor)
-    kind = _ELEMENT_KINDS.get(tensor.dtype)
-    if kind is None:
-        supported = ", ".join(str(dtype).replace("torch.", "") for dtype in _ELEMENT_KINDS)
-        raise ValueError(f"Tensor type {tensor.dtype} is not supported. These are: {supported}.")
-    return kind
-
-
-def _check_dense_on_cpu(tensor: torch.Tensor) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
-    if tensor.layout != torch.strided:
-        raise ValueError(f"Tensor is required to be dense, not {tensor.layout}; use tensor.to_dense()")
-    if tensor.device.type != "cpu":
-        raise ValueError(
-            f"the tensor is on device '{tensor.device}', but this version of BytePS is CPU-only: "
-            "move it with tensor.cpu() first"
-        )
+def _operation(average: bool) -> int:
+    return abi.AVERAGE if average else abi.SUM

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, Union
 
 import torch
 
+from byteps._core import abi, reduction
+from byteps._core.process_sets import ProcessSet, global_process_set
+from byteps._core.reduction import Average, ReduceOp
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import Gradients, Slot
 
@@ -23,6 +26,12 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
     compression: Type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
+    op: Union[ReduceOp, str] = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.optim.Optimizer:
     """An optimizer of the same class that averages gradients over all workers before each step. It shares parameter
     groups and state with `optimizer`, which should not be used any more.
@@ -32,10 +41,38 @@ def DistributedOptimizer(  # noqa: N802: the name users know
         same names.
     compression: Compression.none, .fp16 or .bf16: what travels.
     backward_passes_per_step: so many backward passes are accumulated locally, as a sum, before the gradients travel.
+    op: Average or Sum.
+    gradient_predivide_factor: for compatibility. Sums are made in 32 bits or more, so that no gradient needs to be
+        divided before; the average is the same.
+    num_groups, groups: for compatibility; every gradient leaves as soon as it is ready.
+    sparse_as_dense: sparse gradients (torch.nn.Embedding(..., sparse=True)) travel as dense ones. Otherwise their
+        indices and values do.
+    process_set: the ranks that average together. On a rank that is not in it, the optimizer works alone.
     """
     distributed = with_base(_DistributedOptimizer, optimizer)
-    distributed._attach(optimizer, named_parameters, compression, backward_passes_per_step)
+    meaning = checked_meaning(op, gradient_predivide_factor)
+    check_groups(groups if groups is not None else num_groups)
+    gradients = Gradients(compression, sparse_as_dense, meaning=meaning, process_set=process_set)
+    distributed._attach(optimizer, named_parameters, gradients, backward_passes_per_step)
     return distributed
+
+
+def checked_meaning(op: Union[ReduceOp, str], gradient_predivide_factor: float) -> reduction.Reduction:
+    meaning = reduction.resolve(op)
+    if meaning.operation not in (abi.AVERAGE, abi.SUM):
+        raise ValueError(f"op is {op}: gradients are combined by Average or Sum")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor goes with op=Average only")
+    return meaning
+
+
+def check_groups(groups: Any) -> None:
+    if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 0:
+        return
+    if isinstance(groups, (list, tuple)) and all(isinstance(group, (list, tuple)) for group in groups):
+        if all(isinstance(p, torch.Tensor) for group in groups for p in group):
+            return
+    raise ValueError(f"groups is {groups!r}: it must be a number of groups, 0 or more, or a list of lists of tensors")
 
 
 def with_base(base: type, optimizer: torch.optim.Optimizer) -> Any:
@@ -63,23 +100,23 @@ class _DistributedOptimizer:
         self,
         original: torch.optim.Optimizer,
         named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]],
-        compression: Type[Compressor],
+        gradients: Gradients,
         passes: int,
     ) -> None:
         self._original = original
         self._passes_per_step = _checked_passes(passes)
         self._should_synchronize = True
         self._synchronized = False
-        self._gradients = Gradients(compression)
+        self._gradients = gradients
         names = _names_in_layer_order(named_parameters)
         in_groups = [p for group in self.param_groups for p in group["params"]]
         unnamed = _numbered_names(self.param_groups)
-        wanted = {id(p) for p in in_groups}
+        wanted = {id(p) for p in in_groups if not self._is_left_out(p)}
         for parameter, name in names:
             if id(parameter) in wanted:
                 self._add_slot(parameter, name)
         for parameter in in_groups:
-            if not self._gradients.has(parameter):
+            if id(parameter) in wanted and not self._gradients.has(parameter):
                 self._add_slot(parameter, unnamed[id(parameter)])
         self._hook_what_needs_it()
 
@@ -172,6 +209,10 @@ class _DistributedOptimizer:
 
     def _add_slot(self, parameter: torch.Tensor, name: str) -> None:
         self._gradients.add(parameter, name).passes_left = self._passes_per_step
+
+    def _is_left_out(self, parameter: torch.Tensor) -> bool:
+        """True for parameters whose gradients stay here."""
+        return False
 
     def _hook_what_needs_it(self) -> None:
         """A frozen parameter can have no hook; it gets one when it is thawed."""

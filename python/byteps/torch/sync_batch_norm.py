@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from byteps._core import abi, session
-from byteps.torch import ops
+from byteps.torch import exchange, pending
 
 __all__ = ["SyncBatchNorm", "convert_syncbn_model"]
 
@@ -133,4 +133,4 @@ def _along(channel_values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def _sum_over_ranks(values: torch.Tensor, name: str) -> torch.Tensor:
     first = 1  # training waits for it
-    return ops.synchronize(ops.start(values, values, abi.SUM, name, first))
+    return pending.synchronize(exchange.start(values, values, abi.SUM, name, first))

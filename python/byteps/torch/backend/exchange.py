@@ -11,7 +11,8 @@ import torch
 
 from byteps._core import abi
 from byteps._core.client import Job
-from byteps.torch import ops
+from byteps.torch import tensors
+from byteps.torch.exchange import note_written
 
 
 class Members:
@@ -81,7 +82,7 @@ def transfer(
 
 def submit(exchange: Exchange, members: Members, name: str, queue: object, tag: int) -> int:
     """Starts it; its end is reported to `queue` with `tag`."""
-    kind = ops._ELEMENT_KINDS.get(exchange.dtype)
+    kind = tensors.ELEMENT_KINDS.get(exchange.dtype)
     shape = exchange.shape
     if kind is None:  # bytes are copied
         if exchange.operation != abi.BROADCAST:
@@ -132,7 +133,7 @@ class Landings:
     def place(self, tensor: torch.Tensor, with_values: bool = False) -> torch.Tensor:
         """Contiguous memory for `tensor`; `with_values`: it has the tensor's values now."""
         _check(tensor)
-        ops.check_no_overlap(tensor)
+        tensors.check_no_overlap(tensor)
         if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             self._outputs.append(tensor)
             return tensor
@@ -152,8 +153,8 @@ class Landings:
             for beside, tensor in self._copies:
                 tensor.copy_(beside)
         for tensor in self._outputs:
-            ops.note_written(tensor)
+            note_written(tensor)
 
 
 def _check(tensor: torch.Tensor) -> None:
-    ops._check_dense_on_cpu(tensor)
+    tensors.check_dense_on_cpu(tensor)

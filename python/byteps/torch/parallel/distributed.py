@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type
 import torch
 
 from byteps._core import session
-from byteps.torch import gradients, ops
+from byteps.torch import exchange, gradients, pending
 from byteps.torch.broadcast import broadcast_parameters
 from byteps.torch.compression import Compression, Compressor
 
@@ -131,9 +131,9 @@ class DistributedDataParallel(torch.nn.Module):
             for dtype, buffers in by_dtype.items():
                 flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
                 name = session.current().lasting_name(f"{self._buffers_name}{dtype}", len(flat))
-                under_way.append((ops.start_broadcast(flat, 0, name, once=False), buffers))
+                under_way.append((exchange.start_broadcast(flat, 0, name, once=False), buffers))
             for handle, buffers in under_way:
-                flat = ops.synchronize(handle)
+                flat = pending.synchronize(handle)
                 if job.rank != 0:
                     sizes = [buffer.numel() for buffer in buffers]
                     for buffer, values in zip(buffers, flat.split(sizes)):

@@ -1,0 +1,127 @@
+"""One exchange of one tensor: what push_pull, allreduce and broadcasts start."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Tuple
+
+import torch
+
+from byteps._core import abi, errors, session
+from byteps._core.client import Job, encoded_name
+from byteps._core.process_sets import scoped
+from byteps.torch import pending, tensors
+
+__all__: List[str] = []
+
+# Tells autograd that a tensor has been written to, as every in-place operation of torch does.
+_increment_version = getattr(torch.autograd.graph, "increment_version", None)
+
+
+class Exchange(pending.Pending):
+    """`source` is read by the core, `buffer` is written by it, `output` gets the buffer's values at the end unless it
+    is the buffer. Source and buffer are contiguous."""
+
+    ended = False
+
+    def __init__(self, job: Job, source: torch.Tensor, buffer: torch.Tensor, output: torch.Tensor) -> None:
+        self.job = job
+        self.core_handle = 0  # 0: not submitted yet
+        self.source = source
+        self.buffer = buffer
+        self.output = output
+
+    def poll(self) -> bool:
+        return self.job.poll(self.core_handle)
+
+    def wait(self) -> torch.Tensor:
+        try:
+            self.job.wait(self.core_handle)
+        except errors.BytePSError:
+            self.ended = True
+            raise
+        self.ended = True
+        if self.buffer is not self.output:
+            with torch.no_grad():
+                self.output.copy_(self.buffer)
+        else:
+            note_written(self.output)
+        return self.output
+
+
+def start(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    operation: int,
+    name: Optional[str],
+    priority: int = 0,
+    once: bool = False,
+    scale: float = 0.0,
+    members: Tuple[int, ...] = (),
+) -> int:
+    """Starts `operation` on `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself. The last
+    two are those of Job.push_pull(); `name` is scoped() to the members. Without one the operation is numbered."""
+    current = session.current()
+    if name is not None:
+        encoded_name(name)  # before anything is noted or made
+    kind, shape = tensors.reduced_as(tensor, operation)
+    if output is tensor:
+        tensors.check_no_overlap(tensor)
+    source = tensors.plain(tensor)
+    buffer = source if output is tensor else output
+    if name is None:
+        name, once = current.unique_name(scoped("push_pull.noname", members)), True
+    entry = Exchange(current.job, source, buffer, output)
+    return _submit(entry, kind, shape, operation, name, 0, priority, once, scale, members)
+
+
+def start_broadcast(
+    tensor: torch.Tensor, root: int, name: str, once: bool = True, members: Tuple[int, ...] = ()
+) -> int:
+    """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: elements are copied.
+    `once`: `name` is unique."""
+    current = session.current()
+    kind, shape = tensors.moved_as(tensor)
+    tensors.check_no_overlap(tensor)
+    buffer = tensors.plain(tensor)
+    entry = Exchange(current.job, buffer, buffer, tensor)
+    return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, once, 0.0, members)
+
+
+def note_written(tensor: torch.Tensor) -> None:
+    """Tells autograd that the core has written to the tensor."""
+    if _increment_version is not None and not tensor.is_inference():
+        _increment_version(tensor)
+
+
+def _submit(
+    entry: Exchange,
+    kind: int,
+    shape: torch.Size,
+    operation: int,
+    name: str,
+    root: int,
+    priority: int,
+    once: bool,
+    scale: float,
+    members: Tuple[int, ...],
+) -> int:
+    handle = pending.note(entry)
+    try:
+        entry.core_handle = entry.job.push_pull(
+            "byteps." + name,
+            kind,
+            entry.source.data_ptr(),
+            entry.buffer.data_ptr(),
+            shape.numel(),
+            operation,
+            root,
+            priority,
+            once,
+            shape,
+            scale,
+            members,
+        )
+    except errors.BytePSError:
+        pending.forget(handle)
+        raise
+    return handle

@@ -1,0 +1,37 @@
+"""Sparse sums: every rank's indices and values go to all ranks, which add up what has the same index."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Tuple
+
+import torch
+
+from byteps._core import abi, session
+from byteps._core.reduction import Reduction
+from byteps.torch import gathers, pending
+
+__all__: List[str] = []
+
+
+def start(tensor: torch.Tensor, meaning: Reduction, name: Optional[str], members: Tuple[int, ...] = ()) -> int:
+    """Starts it for a sparse COO tensor; synchronize() returns a new coalesced tensor, equal on all ranks: the values
+    of one index are added in the order of ranks."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
+        raise ValueError("expected a sparse COO tensor; use allreduce for others")
+    if meaning.operation not in (abi.SUM, abi.AVERAGE):
+        raise ValueError("a sparse tensor has a sum and an average, but no minimum, maximum or product")
+    # A rank's own duplicates are added up before anything travels.
+    coalesced = tensor.detach().coalesce()
+    title = f"sparse.{'noname' if name is None else name}"
+    indices = gathers.start_allgather(coalesced.indices().t(), f"{title}.indices", members)
+    values = gathers.start_allgather(coalesced.values(), f"{title}.values", members)
+    scale = meaning.scale or 1.0
+    if meaning.operation == abi.AVERAGE:
+        scale /= len(members) or session.size()
+    shape = tensor.shape
+
+    def finish(parts: List[torch.Tensor]) -> torch.Tensor:
+        all_indices, all_values = parts
+        return torch.sparse_coo_tensor(all_indices.t(), all_values * scale, shape).coalesce()
+
+    return pending.group([indices, values], finish)

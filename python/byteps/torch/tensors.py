@@ -1,0 +1,87 @@
+"""Tensors as the core sees them: an address, an element kind and a shape.
+
+A complex tensor is one of real numbers with a last dimension of two. Where bytes are only moved, every dtype will do:
+those that the core does not know are uint8 with a last dimension of their size.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Tuple
+
+import torch
+
+from byteps._core import abi
+
+__all__: List[str] = []
+
+ELEMENT_KINDS: Dict[torch.dtype, int] = {
+    torch.float32: abi.FLOAT32,
+    torch.float64: abi.FLOAT64,
+    torch.float16: abi.FLOAT16,
+    torch.bfloat16: abi.BFLOAT16,
+    torch.uint8: abi.UINT8,
+    torch.int8: abi.INT8,
+    torch.int16: abi.INT16,
+    torch.int32: abi.INT32,
+    torch.int64: abi.INT64,
+    torch.bool: abi.BOOL,
+}
+for _name, _kind in (("uint16", abi.UINT16), ("uint32", abi.UINT32), ("uint64", abi.UINT64)):
+    if hasattr(torch, _name):  # since torch 2.3
+        ELEMENT_KINDS[getattr(torch, _name)] = _kind
+_REAL_KINDS = {torch.complex32: abi.FLOAT16, torch.complex64: abi.FLOAT32, torch.complex128: abi.FLOAT64}
+
+
+def reduced_as(tensor: torch.Tensor, operation: int) -> Tuple[int, torch.Size]:
+    """Element kind and shape for a reduction. ValueError when `operation` is not defined for the tensor."""
+    check_dense_on_cpu(tensor)
+    kind = ELEMENT_KINDS.get(tensor.dtype)
+    if kind is None:
+        if tensor.dtype in _REAL_KINDS:
+            if operation not in (abi.SUM, abi.AVERAGE):
+                raise ValueError(f"{tensor.dtype} tensors have a sum and an average, no minimum, maximum or product")
+            return _REAL_KINDS[tensor.dtype], torch.Size((*tensor.shape, 2))
+        supported = ", ".join(str(dtype).replace("torch.", "") for dtype in (*ELEMENT_KINDS, *_REAL_KINDS))
+        raise ValueError(f"Tensor type {tensor.dtype} is not supported. These are: {supported}.")
+    if kind == abi.BOOL and operation == abi.AVERAGE:
+        raise ValueError("the average of a bool tensor is not defined; average=False gives the logical or")
+    return kind, tensor.shape
+
+
+def moved_as(tensor: torch.Tensor) -> Tuple[int, torch.Size]:
+    """Element kind and shape where elements are only moved."""
+    check_dense_on_cpu(tensor)
+    kind = ELEMENT_KINDS.get(tensor.dtype)
+    if kind is None:
+        return abi.UINT8, torch.Size((*tensor.shape, tensor.element_size()))
+    return kind, tensor.shape
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or a copy whose elements lie in memory one after another as they are."""
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        return tensor
+    return tensor.detach().resolve_neg().resolve_conj().contiguous()
+
+
+def check_dense_on_cpu(tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
+    if hasattr(tensor, "to_local"):
+        raise ValueError("the tensor is a DTensor, whose parts are on several ranks: use tensor.to_local()")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"Tensor is required to be dense, not {tensor.layout}; use tensor.to_dense()")
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"the tensor is on device '{tensor.device}', but this version of BytePS is CPU-only: "
+            "move it with tensor.cpu() first"
+        )
+
+
+def check_no_overlap(tensor: torch.Tensor) -> None:
+    """A result cannot land in a tensor whose elements share memory; torch would say so only after the exchange."""
+    if tensor.numel() and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+        raise ValueError(
+            "several elements of the tensor share one place in memory (expand() makes such tensors), so no result can "
+            "land in it: use tensor.clone()"
+        )

@@ -1,0 +1,242 @@
+"""Horovod's names in byteps.torch: reductions, gathers and broadcasts against what one process computes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import byteps.torch as hvd
+
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+INTEGERS += [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
+FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+COMPLEX = [torch.complex64, torch.complex128]
+SHAPES = [(), (0,), (5,), (3, 0, 2), (2, 3), (2, 1, 3, 2)]
+
+
+def make(rank, shape, dtype, seed=0):
+    """What `rank` has: small integers, so that every dtype holds every result exactly."""
+    numbers = np.random.default_rng([seed, rank, *shape]).integers(1, 4, shape)
+    tensor = torch.tensor(numbers)
+    if dtype.is_complex:
+        return torch.complex(tensor.double(), (tensor * 2 - 3).double()).to(dtype)
+    return tensor.to(dtype)
+
+
+def everyone(shape, dtype, seed=0):
+    return [make(rank, shape, dtype, seed) for rank in range(hvd.size())]
+
+
+def reduced(parts, op):
+    if parts[0].dtype == torch.bool:
+        stacked = torch.stack(parts)
+        return stacked.all(0) if op in ("Min", "Product") else stacked.any(0)
+    wide = torch.complex128 if parts[0].is_complex() else torch.float64
+    stacked = torch.stack([part.to(wide) for part in parts])
+    if op in ("Sum", "Average"):
+        total = stacked.sum(0)
+        if op == "Average":
+            total = total / len(parts)
+            total = total if parts[0].is_floating_point() or parts[0].is_complex() else total.floor()
+        return total.to(parts[0].dtype)
+    return {"Min": stacked.amin, "Max": stacked.amax, "Product": stacked.prod}[op](0).to(parts[0].dtype)
+
+
+def same(got, wanted):
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape, (got, wanted)
+    if got.numel() and got.dtype in (torch.float16, torch.bfloat16):
+        assert torch.allclose(got.float(), wanted.float(), rtol=1e-2), (got, wanted)
+    elif got.is_floating_point() or got.is_complex():
+        assert torch.allclose(got, wanted, rtol=1e-6), (got, wanted)
+    else:
+        assert torch.equal(got, wanted), (got, wanted)
+
+
+def every_reduction():
+    for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product):
+        for dtype in [*FLOATS, *INTEGERS, *COMPLEX, torch.bool]:
+            if dtype.is_complex and op not in (hvd.Average, hvd.Sum) or dtype == torch.bool and op == hvd.Average:
+                with pytest.raises(ValueError, match="average of a bool|no minimum"):
+                    hvd.allreduce(torch.zeros(1, dtype=dtype), op=op)
+                continue
+            handles = []
+            for shape in SHAPES:
+                mine = make(hvd.rank(), shape, dtype)
+                handles.append((hvd.allreduce_async(mine, op=op), reduced(everyone(shape, dtype), op)))
+            for handle, wanted in handles:
+                same(hvd.synchronize(handle), wanted)
+
+
+def test_every_operation_on_every_dtype_and_shape(job):
+    job.run(every_reduction)
+
+
+def forms():
+    size, mine = hvd.size(), make(hvd.rank(), (2, 3), torch.float32)
+    total, mean = reduced(everyone((2, 3), torch.float32), "Sum"), reduced(everyone((2, 3), torch.float32), "Average")
+    same(hvd.allreduce(mine), mean)
+    same(hvd.allreduce(mine, average=False), total)
+    same(hvd.allreduce(mine, op="Sum"), total)
+    same(hvd.allreduce(mine, name="forms", compression=hvd.Compression.fp16), mean)
+    place = mine.clone()
+    assert hvd.allreduce_(place, op=hvd.Max) is place
+    same(place, reduced(everyone((2, 3), torch.float32), "Max"))
+    turned = mine.clone().t()
+    hvd.synchronize(hvd.allreduce_async_(turned, op=hvd.Sum))
+    same(turned.t(), total)
+    handle = hvd.allreduce_async(mine, op=hvd.Sum, name="named")
+    while not hvd.poll(handle):
+        pass
+    same(hvd.synchronize(handle), total)
+    several = [make(hvd.rank(), (n,), torch.float64, n) for n in range(4)]
+    wanted = [reduced(everyone((n,), torch.float64, n), "Sum") for n in range(4)]
+    for got in (
+        hvd.grouped_allreduce(several, op=hvd.Sum),
+        hvd.grouped_allreduce(several, op=hvd.Sum, name="several"),
+        hvd.synchronize(hvd.grouped_allreduce_async(several, op=hvd.Sum)),
+        hvd.grouped_allreduce_([t.clone() for t in several], op=hvd.Sum),
+    ):
+        assert len(got) == 4
+        for one, its in zip(got, wanted):
+            same(one, its)
+    for arguments, why in (
+        ({"op": hvd.Sum, "average": True}, "both given"),
+        ({"op": hvd.Adasum}, "Adasum, which is not supported: use"),
+        ({"op": "Mean"}, "must be one of"),
+        ({"op": hvd.Min, "prescale_factor": 2.0}, "Sum and Average only"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            hvd.allreduce(mine, **arguments)
+    with pytest.raises(ValueError, match="a str, not int"):
+        hvd.allreduce(mine, name=5)
+    with pytest.raises(ValueError, match="torch.Tensor"):
+        hvd.grouped_allreduce_async([mine, 5])
+    assert size == len(everyone((1,), torch.int32))
+
+
+def test_every_form_of_allreduce(job2, alone):
+    job2.run(forms)
+    forms()
+
+
+def gathers():
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in [*FLOATS, *INTEGERS, *COMPLEX, torch.bool]:
+        for shapes in (
+            [(r + 1, 2) for r in range(size)],
+            [(r, 3) for r in range(size)],  # rank 0 has none
+            [(2,)] * size,
+            [(0, 4)] * size,
+            [(1, 2, 2)] * size,
+        ):
+            wanted = torch.cat([make(r, shape, dtype) for r, shape in enumerate(shapes)])
+            same(hvd.allgather(make(rank, shapes[rank], dtype)), wanted)
+    same(hvd.allgather(torch.tensor(float(rank))), torch.arange(float(size)))
+    same(hvd.allgather(torch.arange(6.0).view(2, 3).t()), torch.cat([torch.arange(6.0).view(2, 3).t()] * size))
+    got = hvd.grouped_allgather([torch.full((rank + 1,), rank), torch.full((1,), -rank)], name="pair")
+    same(got[0], torch.cat([torch.full((r + 1,), r) for r in range(size)]))
+    same(got[1], -torch.arange(size))
+    assert hvd.allgather_object({"rank": rank, "more": [0] * rank}) == [
+        {"rank": r, "more": [0] * r} for r in range(size)
+    ]
+
+
+def test_allgather_takes_any_number_of_rows_from_each_rank(job):
+    job.run(gathers)
+
+
+def gathers_in_any_order():
+    """Each rank waits in an order of its own, and for a barrier in between: what is started goes on by itself."""
+    handles = [hvd.allgather_async(torch.full((hvd.rank() + i,), i), name=f"any.{i}") for i in range(8)]
+    hvd.barrier()
+    order = sorted(range(8), key=lambda i: (i * 5 + 3 * hvd.rank()) % 8)
+    for i in order:
+        wanted = sum(r + i for r in range(hvd.size()))
+        same(hvd.synchronize(handles[i]), torch.full((wanted,), i))
+        with pytest.raises(ValueError, match="not known"):
+            hvd.synchronize(handles[i])
+
+
+def test_gathers_may_be_awaited_in_any_order_with_other_things_in_between(job3):
+    job3.run(gathers_in_any_order)
+
+
+def broadcasts():
+    root = hvd.size() - 1
+    for dtype in [*FLOATS, *INTEGERS, *COMPLEX, torch.bool]:
+        for shape in SHAPES:
+            mine, wanted = make(hvd.rank(), shape, dtype), make(root, shape, dtype)
+            before = mine.clone()
+            same(hvd.broadcast(mine, root), wanted)
+            same(mine, before)
+            assert hvd.broadcast_(mine, root_rank=root, name="in place") is mine
+            same(mine, wanted)
+    poisoned = torch.full((2,), 1.0 if hvd.rank() == root else math.nan)
+    same(hvd.synchronize(hvd.broadcast_async_(poisoned.t(), root)), torch.ones(2))
+    with pytest.raises(ValueError, match="must be a rank"):
+        hvd.broadcast(torch.ones(1), hvd.size())
+
+
+def test_broadcast_gives_all_ranks_the_values_of_the_root(job3):
+    job3.run(broadcasts)
+
+
+def sparse():
+    rank, size = hvd.rank(), hvd.size()
+    indices = torch.tensor([[rank, 0, rank, 4]])  # twice the same, and one that all have
+    values = torch.arange(8.0).view(4, 2) + rank
+    mine = torch.sparse_coo_tensor(indices, values, (5, 2))
+    everyones = torch.zeros(5, 2)
+    for r in range(size):
+        part = torch.sparse_coo_tensor(torch.tensor([[r, 0, r, 4]]), torch.arange(8.0).view(4, 2) + r, (5, 2))
+        everyones += part.to_dense()
+    got = hvd.allreduce(mine)
+    assert got.layout == torch.sparse_coo and got.is_coalesced()
+    same(got.to_dense(), everyones / size)
+    same(hvd.synchronize(hvd.sparse_allreduce_async(mine, "rows", hvd.Sum)).to_dense(), everyones)
+    empty = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 2), (5, 2))
+    same(hvd.allreduce(mine if rank == 0 else empty, op=hvd.Sum)._nnz() * torch.ones(1), torch.full((1,), 2.0))
+    with pytest.raises(ValueError, match="no minimum"):
+        hvd.allreduce(mine, op=hvd.Min)
+
+
+def test_sparse_tensors_are_summed_by_their_indices(job2):
+    job2.run(sparse)
+
+
+def mismatch():
+    with pytest.raises(hvd.MismatchError, match="allgather.rows"):
+        hvd.allgather(torch.ones(2, 2 + hvd.rank()), name="rows")
+    with pytest.raises(hvd.MismatchError, match="shapes"):
+        hvd.allreduce(torch.ones(2 + hvd.rank()), name="shapes")
+    same(hvd.allgather(torch.full((1,), hvd.rank())), torch.arange(hvd.size()))
+
+
+def test_ranks_that_disagree_all_get_an_error_that_names_the_tensor(job2):
+    job2.run(mismatch)
+
+
+def facts():
+    assert hvd.is_initialized() and hvd.is_homogeneous()
+    assert hvd.cross_size() * hvd.local_size() == hvd.size() and hvd.cross_rank() == hvd.rank() // hvd.local_size()
+    for name in ("mpi", "gloo", "nccl", "ddl", "ccl", "cuda", "rocm"):
+        assert not getattr(hvd, f"{name}_built")()
+    assert not (hvd.mpi_enabled() or hvd.gloo_enabled() or hvd.mpi_threads_supported())
+    with pytest.warns(UserWarning, match="BYTEPS_TRACE_ON=1"):
+        hvd.start_timeline("timeline.json")
+    hvd.stop_timeline()
+    hvd.init(process_sets="dynamic")
+    with pytest.raises(ValueError, match="comm"):
+        hvd.init(comm=[0])
+
+
+def test_a_script_can_ask_what_it_asks_horovod(job2):
+    assert not hvd.is_initialized()
+    job2.run(facts)
+    hvd.init(process_sets=[hvd.ProcessSet([0])])
+    try:
+        facts()
+    finally:
+        hvd.shutdown()
+    assert not hvd.is_initialized()
