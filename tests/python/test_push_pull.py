@@ -425,9 +425,8 @@ def test_a_name_keeps_its_shape(job2):
 
 
 def test_what_cannot_be_summed_is_refused_with_a_reason(alone):
-    for dtype in (torch.int16, torch.complex64):
-        with pytest.raises(ValueError, match=f"Tensor type {dtype} is not supported"):
-            bps.push_pull_async(torch.zeros(2, dtype=dtype))
+    with pytest.raises(ValueError, match="Tensor type torch.float8_e4m3fn is not supported"):
+        bps.push_pull_async(torch.zeros(2, dtype=torch.float8_e4m3fn))
     with pytest.raises(ValueError, match="CPU-only"):
         bps.push_pull_async_inplace(torch.zeros(2, device="meta"))
     with pytest.raises(ValueError, match="dense"):

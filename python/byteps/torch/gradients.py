@@ -167,7 +167,7 @@ class Gradients:
         grad = slot.grad = parameter.grad if parameter.requires_grad else None
         if grad is None:
             indices = torch.zeros(1, 0, dtype=torch.int64)
-            grad = torch.sparse_coo_tensor(indices, parameter.detach()[:0], parameter.shape)
+            grad = torch.sparse_coo_tensor(indices, parameter.detach()[:0], parameter.shape, check_invariants=False)
         slot.grad_version = grad._version
         slot.handle = sparse.start(grad, self._meaning, slot.name, self._members)
 

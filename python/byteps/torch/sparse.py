@@ -32,6 +32,7 @@ def start(tensor: torch.Tensor, meaning: Reduction, name: Optional[str], members
 
     def finish(parts: List[torch.Tensor]) -> torch.Tensor:
         all_indices, all_values = parts
-        return torch.sparse_coo_tensor(all_indices.t(), all_values * scale, shape).coalesce()
+        scaled = all_values * scale
+        return torch.sparse_coo_tensor(all_indices.t(), scaled, shape, check_invariants=False).coalesce()
 
     return pending.group([indices, values], finish)
