@@ -70,7 +70,7 @@ typedef enum byteps_dtype {
 
 typedef enum byteps_operation {
   BYTEPS_SUM = 0,      /* bool: logical or */
-  BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of workers; integers round down; not for bool */
+  BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of members; integers round down; not for bool */
   BYTEPS_BROADCAST = 2, /* root's values to all */
   /* Since version 4. */
   BYTEPS_MIN = 3,    /* NaN if any is NaN; bool: logical and */
@@ -79,26 +79,29 @@ typedef enum byteps_operation {
 } byteps_operation;
 
 /* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree
- * about name, shape, dtype, operation and root; a name keeps them from its first use on. */
+ * about name, shape, dtype, operation, root, scale and members; a name keeps them from its first use on. Different sets
+ * of members need different names. */
 typedef struct byteps_tensor {
   uint32_t struct_bytes;
   uint32_t dtype;         /* byteps_dtype */
   const char* name;       /* 1 to 1024 bytes of UTF-8; the same on all ranks for what belongs together */
   const void* input;      /* element_count elements; not needed (may be NULL) on non-roots of a broadcast */
-  void* output;           /* element_count elements; may be input: the result lands in place */
+  void* output;           /* element_count elements; may be input: the result lands in place. Non-roots of
+                             BYTEPS_ROOT_ONLY: not touched, may be NULL */
   uint64_t element_count; /* may be 0 */
   uint32_t operation;     /* byteps_operation */
-  uint32_t root;          /* broadcast: rank whose values all get */
+  uint32_t root;          /* broadcast: rank whose values all get. BYTEPS_ROOT_ONLY: rank that gets the result */
   int32_t priority;       /* larger passes earlier; equal on all ranks is best */
-  uint32_t flags;         /* BYTEPS_ONCE */
+  uint32_t flags;         /* BYTEPS_ONCE, BYTEPS_ROOT_ONLY */
   /* Since version 3. A struct_bytes that ends before them is taken as one dimension. */
   const uint64_t* shape;    /* the dimensions; read before byteps_push_pull returns. NULL: one dimension */
   uint32_t dimension_count; /* at most BYTEPS_DIMENSIONS_MAX; 0: one dimension. Their product is element_count */
   uint32_t reserved;        /* 0 */
   /* Since version 4. */
-  double scale;            /* 0 */
-  const uint32_t* members; /* NULL */
-  uint32_t member_count;   /* 0 */
+  double scale;            /* a sum or average is multiplied by it at the servers; 0: not. Integers: in double, then
+                              towards 0 */
+  const uint32_t* members; /* ascending ranks that take part, the caller's among them; read at once. NULL: all */
+  uint32_t member_count;   /* how many those are. One alone: its input is copied at once */
   uint32_t reserved2;      /* 0 */
   byteps_queue* queue;     /* where its end is reported, instead of to byteps_wait; NULL: nowhere */
   uint64_t tag;            /* repeated there */
@@ -108,6 +111,9 @@ typedef struct byteps_tensor {
 
 /* This name is never used again: the servers forget it when all ranks have the result. */
 #define BYTEPS_ONCE 1u
+
+/* Only `root` gets the result; not for a broadcast. Since version 4. */
+#define BYTEPS_ROOT_ONLY 2u
 
 /* A push_pull under way. 0 is never a handle. */
 typedef int64_t byteps_handle;

@@ -177,12 +177,9 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
   }
   if (tensor.name == nullptr)
     return {Code::kInvalidArgument, "byteps_tensor.name is NULL: every tensor has a name"};
-  if ((tensor.flags & ~BYTEPS_ONCE) != 0) {
+  if ((tensor.flags & ~(BYTEPS_ONCE | BYTEPS_ROOT_ONLY)) != 0) {
     return {Code::kInvalidArgument,
             "byteps_tensor.flags has unknown bits: " + std::to_string(tensor.flags)};
-  }
-  if (tensor.scale != 0 || tensor.members != nullptr || tensor.member_count != 0) {
-    return {Code::kUnsupported, "byteps_tensor.scale and members are not in this version: set 0"};
   }
   return Status::ok();
 }
@@ -199,6 +196,10 @@ byteps::Submission submission_of(const byteps_tensor& tensor) {
   submission.priority = tensor.priority;
   if (tensor.shape != nullptr) submission.shape = {tensor.shape, tensor.dimension_count};
   submission.once = (tensor.flags & BYTEPS_ONCE) != 0;
+  submission.root_only = (tensor.flags & BYTEPS_ROOT_ONLY) != 0;
+  submission.scale = tensor.scale;
+  submission.members = tensor.members;
+  submission.member_count = tensor.member_count;
   if (tensor.queue != nullptr) {
     submission.report = {.queue = tensor.queue->ends.get(), .tag = tensor.tag};
   }

@@ -1,5 +1,8 @@
 #include "base/dtype.h"
 
+#include <cmath>
+#include <limits>
+
 namespace byteps {
 namespace {
 
@@ -39,6 +42,21 @@ std::optional<DType> dtype_of(std::uint32_t wire_number) {
 std::optional<Operation> operation_of(std::uint32_t wire_number) {
   if (wire_number >= kOperationCount) return std::nullopt;
   return static_cast<Operation>(wire_number);
+}
+
+const char* flaw_of_scale(double scale, DType dtype, Operation operation) {
+  if (scale == 1) return nullptr;
+  if (!std::isfinite(scale) || scale == 0) return "its scale is not a finite number other than 0";
+  if (operation != Operation::kSum && operation != Operation::kAverage) {
+    return "only sums and averages have a scale";
+  }
+  if (dtype == DType::kBool) return "booleans have no scale";
+  // Halves are scaled in float32 as well.
+  const bool narrow = is_float(dtype) && dtype != DType::kFloat64;
+  if (narrow && std::abs(scale) > std::numeric_limits<float>::max()) {
+    return "its scale is beyond the range of float32";
+  }
+  return nullptr;
 }
 
 }  // namespace byteps

@@ -42,5 +42,7 @@ const char* name(DType dtype);          // "float32", ...
 const char* name(Operation operation);  // "sum", ...
 std::optional<DType> dtype_of(std::uint32_t wire_number);
 std::optional<Operation> operation_of(std::uint32_t wire_number);
+// nullptr when results of this operation can be multiplied by `scale` (1 is always fine); otherwise why not.
+const char* flaw_of_scale(double scale, DType dtype, Operation operation);
 
 }  // namespace byteps

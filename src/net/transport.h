@@ -74,7 +74,7 @@ struct Outgoing {
 };
 inline constexpr std::size_t kHeaderBytesMax = 256;
 inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;
-inline constexpr std::size_t kPrivateBytesMax = 8 << 10;  // see Event::payload
+inline constexpr std::size_t kPrivateBytesMax = 13 << 10;  // see Event::payload
 
 struct Event {
   enum class Kind : std::uint8_t { kUp, kDown, kReceived, kSent };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -65,6 +66,16 @@ class Writer {
   void shape(std::uint8_t tag, Shape& value) {
     if (!value.is_flat()) bytes(tag, std::as_bytes(value.dimensions()));
   }
+  // What follows is not sent where it has its usual value, so that equal declarations are equal bytes.
+  void factor(std::uint8_t tag, double& value) {
+    if (value != 1) number(tag, std::bit_cast<std::uint64_t>(value));
+  }
+  void flag(std::uint8_t tag, bool& value) {
+    if (value) number(tag, 1);
+  }
+  void members(std::uint8_t tag, Members& value) {
+    if (!value.is_all()) bytes(tag, value.bitmap());
+  }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
     bytes(tag, value);
@@ -122,6 +133,25 @@ class Reader {
     if (raw.size() % sizeof(std::uint64_t) != 0 || count < 2) return fail("no shape", tag);
     std::memcpy(dimensions.data(), raw.data(), raw.size());
     value = Shape(std::span(dimensions).first(count));
+  }
+  void factor(std::uint8_t tag, double& value) {
+    std::uint64_t number = 0;
+    if (!number_of(tag, number)) return;
+    value = std::bit_cast<double>(number);
+    if (!std::isfinite(value) || value == 0 || value == 1) fail("no factor", tag);
+  }
+  void flag(std::uint8_t tag, bool& value) {
+    std::uint64_t number = 0;
+    if (!number_of(tag, number)) return;
+    if (number != 1) return fail("no flag", tag);
+    value = true;
+  }
+  void members(std::uint8_t tag, Members& value) {
+    std::span<const std::byte> raw;
+    if (!bytes(tag, Members::kBitmapBytesMax, raw)) return;
+    std::optional<Members> some = Members::of_bitmap(raw);
+    if (!some) return fail("no members", tag);
+    value = std::move(*some);
   }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
@@ -233,6 +263,9 @@ void fields(Visitor& v, Declare& m) {
   v.field(4, m.total_bytes);
   v.field(5, m.root);
   v.shape(6, m.shape);
+  v.factor(7, m.scale);
+  v.flag(8, m.root_only);
+  v.members(9, m.members);
 }
 template <typename Visitor>
 void fields(Visitor& v, Text& m) {
@@ -365,7 +398,8 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
 // change (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
 template <typename Message>
 Result<Message> decode_private(std::span<const std::byte> bytes) {
-  static_assert(kPrivateBytesMax > kTextBytesMax + 1024, "all that is well-formed fits");
+  static_assert(kPrivateBytesMax > kTextBytesMax + Members::kBitmapBytesMax + 1000,
+                "all that is well-formed fits");
   if (bytes.size() > kPrivateBytesMax) return malformed("it is too long");
   return decode_fields<Message>(bytes);
 }

@@ -32,6 +32,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/members.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "net/transport.h"
@@ -64,7 +65,8 @@ enum class Kind : std::uint8_t {
 };
 
 // Flags of a push or an answer.
-inline constexpr std::uint8_t kNoPayload = 1;  // broadcast: a non-root's push, the root's answer
+// Broadcast: a non-root's push, the root's answer. Where the root alone gets the result: all other answers.
+inline constexpr std::uint8_t kNoPayload = 1;
 
 // Flag of a BarrierDone.
 inline constexpr std::uint8_t kNeverDone = 2;  // the worker in the header has left: it cannot end
@@ -93,7 +95,7 @@ struct Glimpse {
 std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 
 // ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most
-// kListMax entries, a shape at most Shape::kDimensionsMax dimensions.
+// kListMax entries, a shape at most Shape::kDimensionsMax dimensions, members at most Members::kRanksMax ranks.
 
 inline constexpr std::size_t kTextBytesMax = 4096;
 inline constexpr std::size_t kListMax = 65536;
@@ -103,8 +105,16 @@ struct Declare {
   DType dtype = DType::kFloat32;
   Operation operation = Operation::kSum;
   std::uint64_t total_bytes = 0;
-  WorkerRank root;  // broadcast only
-  Shape shape{};    // sent when it is not flat: 8 bytes per dimension
+  WorkerRank root;         // of a broadcast, and where it alone gets the result
+  Shape shape{};           // sent when it is not flat: 8 bytes per dimension
+  double scale = 1;        // of the result; sent when it is not 1
+  bool root_only = false;  // nobody but the root gets the result; sent when true
+  Members members{};       // sent when not all: a bit per rank (base/members.h)
+
+  bool has_root() const { return operation == Operation::kBroadcast || root_only; }
+  // Whether this member's pushes have a payload, and the answers to it.
+  bool gives(WorkerRank rank) const { return operation != Operation::kBroadcast || rank == root; }
+  bool gets(WorkerRank rank) const { return has_root() ? (rank == root) == root_only : true; }
   bool operator==(const Declare&) const = default;
 };
 

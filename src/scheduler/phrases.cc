@@ -1,6 +1,8 @@
 #include "scheduler/phrases.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 namespace byteps {
 namespace {
@@ -64,6 +66,16 @@ std::string number_list(const std::vector<std::uint32_t>& ascending) {
     text += pieces[i];
   }
   return text;
+}
+
+std::string workers_text(const std::vector<std::uint32_t>& ascending) {
+  return (ascending.size() > 1 ? "workers " : "worker ") + number_list(ascending);
+}
+
+std::string number_text(double number) {
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  return {digits.data(), end};
 }
 
 std::string missing_ranks(std::string_view noun, const std::vector<std::uint32_t>& ascending,

@@ -18,6 +18,12 @@ std::string duration_text(TimeNs duration_ns);
 // Ascending numbers as people write them: "0", "1 and 3", "0-3, 7 and 9".
 std::string number_list(const std::vector<std::uint32_t>& ascending);
 
+// A list of ranks: "worker 1", "workers 0-3 and 7".
+std::string workers_text(const std::vector<std::uint32_t>& ascending);
+
+// As few digits as tell it from every other number: "0.1", "1e+30".
+std::string number_text(double number);
+
 // "worker 1 of 4", "workers 1 and 3 of 4"; `noun` in the singular.
 std::string missing_ranks(std::string_view noun, const std::vector<std::uint32_t>& ascending,
                           std::uint32_t of);

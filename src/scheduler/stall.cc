@@ -23,20 +23,19 @@ struct Wait {
   Ranks missing;
 };
 
-std::string workers_text(const Ranks& ranks) {
-  return std::string(ranks.size() > 1 ? "workers " : "worker ") +
-         number_list({ranks.begin(), ranks.end()});
+std::string text_of(const Ranks& ranks) {
+  return workers_text({ranks.begin(), ranks.end()});
 }
 
 std::string describe(const Wait& wait) {
   const wire::Awaited& awaited = *wait.awaited;
   if (awaited.name.empty()) {
-    return "a barrier was reached by " + workers_text(wait.waiting) + ", but not by " +
-           workers_text(wait.missing);
+    return "a barrier was reached by " + text_of(wait.waiting) + ", but not by " +
+           text_of(wait.missing);
   }
   std::string text = "tensor \"" + printable(awaited.name, kNameBytesMax) + "\" was submitted ";
   if (awaited.round > 0) text += std::to_string(awaited.round + 1) + " times ";
-  return text + "by " + workers_text(wait.waiting) + ", but not by " + workers_text(wait.missing);
+  return text + "by " + text_of(wait.waiting) + ", but not by " + text_of(wait.missing);
 }
 
 }  // namespace

@@ -15,15 +15,15 @@ namespace byteps {
 // Longest name of a tensor, bytes (byteps.h says so to users).
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
 
-// nullptr when a shard can serve this declaration of `key`; otherwise what is wrong with it. A
+// nullptr when a shard can serve this declaration of `key` by worker `from`; otherwise what is wrong with it. A
 // worker checks all of it before it declares, so a wrong one breaks the protocol.
-const char* flaw_of(const wire::Declare& declared, Key key, std::uint32_t worker_count,
-                    const Placement& placement);
+const char* flaw_of(const wire::Declare& declared, Key key, WorkerRank from,
+                    std::uint32_t worker_count, const Placement& placement);
 
-// Whether two declarations mean the same tensor. The root counts for broadcasts only.
+// Whether two declarations mean the same tensor. The root counts only where there is one.
 bool same_tensor(const wire::Declare& a, const wire::Declare& b);
 
-// "(float32, shape 2x512, 4096 bytes, sum)"
+// "(float32, shape 2x512, 4096 bytes, sum times 0.5, of workers 0-3)"
 std::string describe(const wire::Declare& declared);
 
 // The name in quotes, fit for a terminal: without control characters, cut when it is very long.

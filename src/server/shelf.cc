@@ -56,8 +56,8 @@ struct Shelf::Part {
   std::size_t incomplete_count = 0;  // frames with a bit set
 
   // Deterministic sums of floats only.
-  std::vector<std::uint32_t> added;  // by frame: ranks below are in the accumulator
-  std::vector<BufferRef> held;       // by frame and rank: came before its turn
+  std::vector<std::uint32_t> added;  // by frame: so many members, by rank, are in the accumulator
+  std::vector<BufferRef> held;       // by frame and member: came before its turn
 
   std::uint64_t alarm_number = 0;  // the one alarm that counts
   TimeNs alarm_due_ns = kNever;    // kNever: none is set
@@ -74,6 +74,7 @@ struct Shelf::Tensor {
   // First what each push looks at.
   Key key;
   std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
+  std::uint32_t member_count = 0;
   Finishing finishing;
   bool is_broadcast = false;
   bool in_order = false;  // I8
@@ -201,7 +202,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   Result<wire::Declare> decoded = wire::decode_declare(payload);
   if (!decoded.is_ok()) return violation(from, "a declaration: " + decoded.status().message(), out);
   wire::Declare& declared = decoded.value();
-  const char* flaw = flaw_of(declared, header.key, facts_.worker_count, *facts_.placement);
+  const char* flaw = flaw_of(declared, header.key, from, facts_.worker_count, *facts_.placement);
   if (flaw != nullptr) {
     return violation(from, "a declaration of " + quoted_name(declared.name) + ": " + flaw, out);
   }
@@ -242,7 +243,12 @@ Shelf::Tensor& Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declar
   tensor->part_count = facts_.placement->part_count(declared.total_bytes);
   tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
-  if (declared.operation == Operation::kAverage) tensor->finishing.divisor = facts_.worker_count;
+  tensor->member_count = declared.members.count(facts_.worker_count);
+  if (declared.operation == Operation::kAverage) tensor->finishing.divisor = tensor->member_count;
+  if (PLANTED(mean_of_all_workers) && tensor->finishing.divisor > 1) {
+    tensor->finishing.divisor = facts_.worker_count;
+  }
+  tensor->finishing.scale = declared.scale;
   tensor->in_order = settings_.deterministic && !tensor->is_broadcast && is_float(declared.dtype);
   tensor->declared_here.assign(bit_words_, 0);
   tensor->forgotten.assign(bit_words_, 0);
@@ -262,11 +268,12 @@ void Shelf::forget(WorkerRank from, Key key) {
   const auto found = tensors_.find(key);
   if (found == tensors_.end()) return;  // all have forgotten it: a repeat
   Tensor& tensor = *found->second;
+  if (!tensor.declared.members.has(from)) return;
   set_bit(tensor.forgotten, from);
   std::size_t count = 0;
   for (const std::uint64_t word : tensor.forgotten)
     count += static_cast<std::size_t>(std::popcount(word));
-  if (count < facts_.worker_count) return;
+  if (count < tensor.member_count) return;
   drop_parts(tensor);
   tensors_.erase(found);
 }
@@ -374,14 +381,14 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
   part->bytes = place.bytes;
   part->frame_bytes = place.frame_bytes;
   const std::size_t frame_count = Placement::frame_count(place);
-  part->record_bytes = record_bytes_of(frame_count, tensor.in_order);
+  part->record_bytes = record_bytes_of(frame_count, tensor);
   refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);
   part->bits.assign(frame_count * bit_words_, 0);
   part->landings.assign(facts_.worker_count, kNoLanding);
   if (tensor.in_order) {
     part->added.assign(frame_count, 0);
-    part->held.resize(frame_count * facts_.worker_count);
+    part->held.resize(frame_count * tensor.member_count);
   }
   if (settings_.timeline != nullptr) {
     part->timeline = std::make_unique<PartTimeline>(*settings_.timeline, tensor.key, index,
@@ -432,7 +439,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
     ++part.incomplete_count;
     ++incomplete_frame_count_;
   }
-  if (frame.contributed == facts_.worker_count) {
+  if (frame.contributed == part.tensor->member_count) {
     finish(part, frame_index, out);
   } else if (frame.contributed == 1) {
     watch(part, frame);
@@ -456,15 +463,17 @@ void Shelf::add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
                          std::span<const std::byte> payload) {
   Frame& frame = part.frames[frame_index];
   std::uint32_t& added = part.added[frame_index];
-  const std::span held = std::span(part.held).subspan(
-      std::size_t{frame_index} * facts_.worker_count, facts_.worker_count);
-  if (from.value != added) {
-    held[from.value] = take(payload.size());
-    std::memcpy(held[from.value].span().data(), payload.data(), payload.size());
+  const std::uint32_t member_count = part.tensor->member_count;
+  const std::uint32_t place = part.tensor->declared.members.place_of(from);
+  const std::span held =
+      std::span(part.held).subspan(std::size_t{frame_index} * member_count, member_count);
+  if (place != added) {
+    held[place] = take(payload.size());
+    std::memcpy(held[place].span().data(), payload.data(), payload.size());
     return;
   }
   add(part, frame, payload);
-  for (++added; added < facts_.worker_count && held[added]; ++added) {
+  for (++added; added < member_count && held[added]; ++added) {
     add(part, frame, held[added].span().first(payload.size()));
     held[added] = {};
   }
@@ -496,8 +505,9 @@ void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   if (--part.incomplete_count == 0 && part.is_young) take_from_young(part);
   // Each frame's answers begin with another worker, or the last one would be last with all of them.
   const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
-  for (std::uint32_t i = 0; i < facts_.worker_count; ++i) {
-    const WorkerRank to(static_cast<std::uint32_t>((first + i) % facts_.worker_count));
+  for (std::uint32_t i = 0; i < tensor.member_count; ++i) {
+    const WorkerRank to =
+        tensor.declared.members.at(static_cast<std::uint32_t>((first + i) % tensor.member_count));
     answer(part, frame_index, to, part.landings[to.value], out);
   }
   if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
@@ -518,7 +528,7 @@ void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, L
   answer.header.worker = to;
   answer.header.landing = landing;
   answer.landing_offset = part.offset + answer.header.offset_bytes;
-  if (tensor.is_broadcast && to == tensor.declared.root) {
+  if (!tensor.declared.gets(to)) {
     answer.header.flags = wire::kNoPayload;
   } else {
     answer.buffer = frame.finished;
@@ -530,9 +540,11 @@ std::size_t Shelf::frame_length(const Part& part, std::uint32_t frame_index) {
   return std::min(part.frame_bytes, part.bytes - frame_index * part.frame_bytes);
 }
 
-std::size_t Shelf::record_bytes_of(std::uint64_t frame_count, bool in_order) const {
+std::size_t Shelf::record_bytes_of(std::uint64_t frame_count, const Tensor& tensor) const {
   std::size_t frame_bytes = sizeof(Frame) + bit_words_ * sizeof(std::uint64_t);
-  if (in_order) frame_bytes += sizeof(std::uint32_t) + facts_.worker_count * sizeof(BufferRef);
+  if (tensor.in_order) {
+    frame_bytes += sizeof(std::uint32_t) + tensor.member_count * sizeof(BufferRef);
+  }
   return sizeof(Part) + facts_.worker_count * sizeof(LandingTag) + frame_count * frame_bytes;
 }
 
@@ -650,7 +662,7 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
     for (std::size_t w = 0; w < bit_words_; ++w) missing_[w] |= ~part.bits[i * bit_words_ + w];
   }
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
-    if (!has_bit(missing_, worker)) continue;
+    if (!has_bit(missing_, worker) || !part.tensor->declared.members.has(worker)) continue;
     out.wanted.push_back({worker, part.tensor->key, part.index, oldest->round});
   }
 
@@ -666,16 +678,17 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
 // One word for all parts of a tensor: which frame it names does not matter to those who read it. missing_ is as ring()
 // left it.
 void Shelf::tell_missing(const Part& part, const Frame& oldest, TimeNs now, ShelfOutput& out) {
+  Tensor& tensor = *part.tensor;
   ShelfOutput::Missing told;
   std::vector<std::uint32_t> ranks;
   const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
   const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
+    if (!tensor.declared.members.has(worker)) continue;
     if (has_bit(missing_, worker)) ranks.push_back(worker.value);
     if (has_bit(bits, worker)) told.to.push_back(worker);
   }
-  told.whom = (ranks.size() > 1 ? "workers " : "worker ") + number_list(ranks);
-  Tensor& tensor = *part.tensor;
+  told.whom = workers_text(ranks);
   const bool said = tensor.missing_told == told.whom &&
                     now < tensor.missing_told_ns + settings_.missing_every_ns &&
                     tensor.missing_told_ns >= oldest.since_ns;

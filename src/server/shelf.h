@@ -6,7 +6,7 @@
 // frame of a part has the round being summed, a bit per worker, an accumulator while it is
 // incomplete, and the last finished sum.
 //
-// Invariants (n workers; frame f sums round r, that is: its rounds below r are finished):
+// Invariants (n members of the tensor; frame f sums round r, that is: its rounds below r are finished):
 //   I1 A worker's bit is set exactly when its contribution of round r is in. Each contribution is
 //      added at most once.
 //   I2 f has an accumulator, or contributions held back, only while 0 < set bits < n. (A broadcast
@@ -225,7 +225,7 @@ class Shelf {
               ShelfOutput& out) const;
   static std::size_t frame_length(const Part& part, std::uint32_t frame_index);
   std::size_t used_bytes() const { return pool_.lent_bytes() + record_bytes_; }
-  std::size_t record_bytes_of(std::uint64_t frame_count, bool in_order) const;
+  std::size_t record_bytes_of(std::uint64_t frame_count, const Tensor& tensor) const;
   void refuse_beyond_limit(std::size_t bytes);  // throws bad_alloc
   BufferRef take(std::size_t bytes);  // bad_alloc when there is no memory, or the limit is reached
 

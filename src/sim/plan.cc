@@ -214,10 +214,36 @@ class Planner {
     if (facts.dtype == DType::kBool && facts.operation == Operation::kAverage) {
       facts.operation = Operation::kSum;
     }
-    if (facts.operation == Operation::kBroadcast) facts.root = below(worker_count_);
+    if (worker_count_ > 1 && chance(0.3)) facts.members = choose_members();
+    facts.root_only = facts.operation != Operation::kBroadcast && chance(0.15);
+    if (facts.has_root()) facts.root = any_member(facts);
+    if (chance(0.25)) facts.scale = choose_scale(facts);
     facts.element_count = choose_element_count(flow, element_bytes(facts.dtype));
     facts.value_seed = prng_.next();
     return facts;
+  }
+
+  // Some of the ranks, seldom one alone; empty when it would be all.
+  std::vector<std::uint32_t> choose_members() {
+    std::vector<std::uint32_t> members;
+    const double share = chance(0.5) ? 0.4 : 0.8;
+    for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
+      if (chance(share)) members.push_back(rank);
+    }
+    if (members.size() == worker_count_) members.clear();
+    return members;
+  }
+
+  std::uint32_t any_member(const TensorFacts& facts) {
+    if (facts.members.empty()) return below(worker_count_);
+    return facts.members[prng_.below(facts.members.size())];
+  }
+
+  // One with which the result stays exact (sim/values.h); 1 where there can be none.
+  double choose_scale(const TensorFacts& facts) {
+    const bool narrow = facts.dtype == DType::kFloat16 || facts.dtype == DType::kBfloat16;
+    const double scale = one_of<double, 3>({2, -1, narrow ? 4 : 0.5});
+    return flaw_of_scale(scale, facts.dtype, facts.operation) == nullptr ? scale : 1;
   }
 
   // Sizes around the borders of frames and parts.
@@ -241,35 +267,54 @@ class Planner {
     return std::min(count, most);
   }
 
-  // One rank has another dtype, size, operation or root.
+  // One rank has another dtype, size, operation, root, scale or other members.
   void make_odd(TensorPlan& tensor, const FlowConfig& flow) {
+    if (tensor.facts.members.size() == 1) return;  // nobody to differ from
     tensor.once = false;
-    tensor.odd_rank = below(worker_count_);
+    tensor.odd_rank = any_member(tensor.facts);
     do {
       tensor.odd_facts = tensor.facts;
       const TensorFacts other = choose_facts(flow);
-      switch (below(3)) {
+      switch (below(6)) {
         case 0:
           tensor.odd_facts.dtype = other.dtype;
           break;
         case 1:
           tensor.odd_facts.element_count = other.element_count;
           break;
+        case 2:
+          tensor.odd_facts.scale = other.scale;
+          break;
+        case 3:
+          tensor.odd_facts.root_only = other.root_only;
+          tensor.odd_facts.root = other.root;
+          break;
+        case 4:
+          tensor.odd_facts.members = other.members;
+          break;
         default:
           tensor.odd_facts.operation = other.operation;
           tensor.odd_facts.root = other.root;
           break;
       }
-      if (tensor.odd_facts.operation != Operation::kBroadcast) tensor.odd_facts.root = 0;
-    } while (!is_odd(tensor));
+    } while (!is_legal(tensor.odd_facts, *tensor.odd_rank) || !is_odd(tensor));
+  }
+
+  // Whether this rank may submit it, and not alone.
+  static bool is_legal(const TensorFacts& facts, std::uint32_t rank) {
+    if (facts.dtype == DType::kBool && facts.operation == Operation::kAverage) return false;
+    if (facts.root_only && facts.operation == Operation::kBroadcast) return false;
+    if (facts.has_root() && !facts.has_member(facts.root)) return false;
+    return flaw_of_scale(facts.scale, facts.dtype, facts.operation) == nullptr &&
+           facts.has_member(rank) && facts.members.size() != 1;
   }
 
   static bool is_odd(const TensorPlan& tensor) {
     const TensorFacts& a = tensor.facts;
     const TensorFacts& b = tensor.odd_facts;
-    if (b.dtype == DType::kBool && b.operation == Operation::kAverage) return false;
     return a.dtype != b.dtype || a.bytes() != b.bytes() || a.operation != b.operation ||
-           (a.operation == Operation::kBroadcast && a.root != b.root);
+           a.scale != b.scale || a.root_only != b.root_only || a.members != b.members ||
+           (a.has_root() && a.root != b.root);
   }
 
   // ---- who does what when
@@ -278,12 +323,13 @@ class Planner {
     std::uint32_t rounds = 0;
     for (const TensorPlan& tensor : generation.tensors) rounds = std::max(rounds, tensor.rounds);
     const std::uint32_t barrier_count = chance(0.5) ? below(4) : 0;
-    for (WorkerPlan& worker : generation.workers) {
+    for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
+      WorkerPlan& worker = generation.workers[rank];
       const bool loop = chance(0.5);
       if (loop) {
-        add_loop(generation, worker, rounds, barrier_count);
+        add_loop(generation, rank, rounds, barrier_count);
       } else {
-        add_burst(generation, worker, rounds, barrier_count);
+        add_burst(generation, rank, rounds, barrier_count);
       }
       choose_gaps(worker);
     }
@@ -302,12 +348,15 @@ class Planner {
   }
 
   // As a training loop does: all tensors of a round, then wait.
-  void add_loop(const GenerationPlan& generation, WorkerPlan& worker, std::uint32_t rounds,
+  void add_loop(GenerationPlan& generation, std::uint32_t rank, std::uint32_t rounds,
                 std::uint32_t barrier_count) {
+    WorkerPlan& worker = generation.workers[rank];
     for (std::uint32_t round = 0; round < rounds; ++round) {
       const std::size_t before = worker.steps.size();
       for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
-        if (round < generation.tensors[i].rounds) worker.steps.push_back(submit(i, round));
+        const TensorPlan& tensor = generation.tensors[i];
+        if (round >= tensor.rounds || !tensor.facts.has_member(rank)) continue;
+        worker.steps.push_back(submit(i, round));
       }
       shuffle(std::span(worker.steps).subspan(before));
       worker.steps.push_back({.kind = StepPlan::Kind::kWait});
@@ -320,9 +369,11 @@ class Planner {
   }
 
   // Everything in any order without waiting, but the rounds of a tensor one after the other.
-  void add_burst(const GenerationPlan& generation, WorkerPlan& worker, std::uint32_t rounds,
+  void add_burst(GenerationPlan& generation, std::uint32_t rank, std::uint32_t rounds,
                  std::uint32_t barrier_count) {
+    WorkerPlan& worker = generation.workers[rank];
     for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
+      if (!generation.tensors[i].facts.has_member(rank)) continue;
       for (std::uint32_t round = 0; round < std::min(rounds, generation.tensors[i].rounds);
            ++round) {
         worker.steps.push_back(submit(i, 0));

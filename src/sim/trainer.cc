@@ -202,11 +202,11 @@ void Trainer::submit(const StepPlan& step) {
   Pending operation;
   operation.tensor = step.tensor;
   operation.round = step.round;
-  operation.output = memory_for(step.tensor, true, facts.bytes());
-  const bool gives = facts.operation != Operation::kBroadcast || facts.root == rank_;
-  if (gives) {
-    operation.input =
-        step.in_place ? operation.output : memory_for(step.tensor, false, facts.bytes());
+  if (facts.gets(rank_)) operation.output = memory_for(step.tensor, true, facts.bytes());
+  if (facts.gives(rank_)) {
+    operation.input = step.in_place && facts.gets(rank_)
+                          ? operation.output
+                          : memory_for(step.tensor, false, facts.bytes());
     const std::vector<std::byte> values =
         contribution(facts, step.round, rank_, ledger_.worker_count());
     std::copy(values.begin(), values.end(), operation.input->span().begin());
@@ -214,11 +214,15 @@ void Trainer::submit(const StepPlan& step) {
   Submission submission;
   submission.name = facts.name;
   submission.input = operation.input == nullptr ? nullptr : operation.input->span().data();
-  submission.output = operation.output->span().data();
+  submission.output = operation.output == nullptr ? nullptr : operation.output->span().data();
   submission.element_count = facts.element_count;
   submission.dtype = static_cast<std::uint32_t>(facts.dtype);
   submission.operation = static_cast<std::uint32_t>(facts.operation);
   submission.root = facts.root;
+  submission.root_only = facts.root_only;
+  submission.scale = facts.scale;
+  submission.members = facts.members.empty() ? nullptr : facts.members.data();
+  submission.member_count = static_cast<std::uint32_t>(facts.members.size());
   submission.priority = tensor.priority;
   submission.once = tensor.once;
   const Result<HandleId> handle = process_->door.submit(submission);
@@ -295,8 +299,10 @@ void Trainer::ended(Pending& operation, const Status& status) {
   }
   if (!as_it_must && !status.is_ok()) ledger_.check_cause(process_->seat.name(), status);
   if (!odd && status.is_ok()) check_result(operation);
-  free_memory(*operation.output, describe(operation));
-  idle_memory_[{operation.tensor, true}] = operation.output;
+  if (operation.output != nullptr) {
+    free_memory(*operation.output, describe(operation));
+    idle_memory_[{operation.tensor, true}] = operation.output;
+  }
   if (operation.input != nullptr && operation.input != operation.output) {
     free_memory(*operation.input, describe(operation));
     idle_memory_[{operation.tensor, false}] = operation.input;
@@ -306,7 +312,8 @@ void Trainer::ended(Pending& operation, const Status& status) {
 void Trainer::check_result(Pending& operation) {
   const std::vector<std::byte>& expected =
       ledger_.expected(generation_, operation.tensor, operation.round);
-  const std::span<const std::byte> result = operation.output->span();
+  const std::span<const std::byte> result =
+      operation.output == nullptr ? std::span<const std::byte>(expected) : operation.output->span();
   if (!std::equal(result.begin(), result.end(), expected.begin(), expected.end())) {
     const auto wrong = std::mismatch(result.begin(), result.end(), expected.begin()).first;
     fail(Invariant::kExactResult, describe(operation) + " is wrong from byte " +
@@ -362,7 +369,8 @@ std::string Trainer::describe(const Pending& operation) const {
   const TensorFacts& facts = plan().tensors[operation.tensor].facts_of(rank_);
   return facts.name + " round " + std::to_string(operation.round) + " (" +
          byteps::name(facts.dtype) + " x " + std::to_string(facts.element_count) + ", " +
-         byteps::name(facts.operation) +
+         byteps::name(facts.operation) + (facts.root_only ? " for the root alone" : "") +
+         (facts.members.empty() ? "" : " of " + std::to_string(facts.members.size()) + " members") +
          (operation.input == operation.output ? ", in place)" : ")");
 }
 

@@ -85,8 +85,8 @@ class Trainer {
     std::uint32_t barrier = 0;
     std::uint32_t tensor = 0;
     std::uint32_t round = 0;
-    GuardedMemory* input = nullptr;  // the output, when in place; null when it gives none
-    GuardedMemory* output = nullptr;
+    GuardedMemory* input = nullptr;   // the output, when in place; null when it gives none
+    GuardedMemory* output = nullptr;  // null when it gets none
   };
 
   const GenerationPlan& plan() const { return ledger_.plan().generations[generation_]; }

@@ -191,7 +191,9 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
       all = joined(tensor, all, value_at(tensor, round, place, count, i));
     }
     if (tensor.operation == Operation::kAverage) all /= count;
-    encode(tensor.dtype, static_cast<double>(all) * tensor.scale, bytes.data() + i * step);
+    double result = static_cast<double>(all) * tensor.scale;
+    if (!is_signed(tensor.dtype)) result = std::max(result, 0.0);  // what is beyond an integer type
+    encode(tensor.dtype, result, bytes.data() + i * step);
   }
   return bytes;
 }

@@ -26,6 +26,7 @@ struct TensorFacts {
 
   std::uint64_t bytes() const { return element_count * element_bytes(dtype); }
   bool has_member(std::uint32_t rank) const;
+  bool has_root() const { return operation == Operation::kBroadcast || root_only; }
   // Whether this member pushes a payload, and whether it gets one.
   bool gives(std::uint32_t rank) const {
     return operation != Operation::kBroadcast || rank == root;

@@ -53,6 +53,31 @@ WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
   if (!job_of_one_) state_ = Status(Code::kAgain, "the job is not complete yet");
 }
 
+// What is wrong with the tensor, its operation and who takes part; empty when nothing is.
+std::string WorkerDoor::flaw_of_spec(const Submission& submission, const TensorSpec& spec) const {
+  if (spec.operation == Operation::kAverage && spec.dtype == DType::kBool) {
+    return "booleans have no average; use sum, which is their logical or";
+  }
+  if (const char* flaw = flaw_of_scale(spec.scale, spec.dtype, spec.operation)) return flaw;
+  if (spec.root_only && spec.operation == Operation::kBroadcast) {
+    return "a broadcast is for all, so it cannot be for the root alone";
+  }
+  if (submission.members != nullptr || submission.member_count > 0) {
+    if (submission.members == nullptr) return "its members are NULL, but member_count is not 0";
+    std::string flaw =
+        flaw_of_members({submission.members, submission.member_count}, WorkerRank(rank()), size());
+    if (!flaw.empty()) return flaw;
+  }
+  if (spec.has_root()) {
+    const std::string root = "root " + std::to_string(spec.root.value);
+    if (spec.root.value >= size()) {
+      return root + " is not a rank of a job of " + std::to_string(size());
+    }
+    if (!spec.members.has(spec.root)) return root + " is not among its members";
+  }
+  return flaw_of_shape(submission.shape, submission.element_count);
+}
+
 Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const {
   const std::string_view tensor_name = submission.name;
   if (tensor_name.empty()) return invalid("a tensor needs a name");
@@ -70,41 +95,34 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   if (!operation) {
     return refused("no operation has the number " + std::to_string(submission.operation));
   }
-  if (*operation == Operation::kAverage && *dtype == DType::kBool) {
-    return refused("booleans have no average; use sum, which is their logical or");
-  }
-  const bool broadcast = *operation == Operation::kBroadcast;
-  if (broadcast && submission.root >= size()) {
-    return refused("root " + std::to_string(submission.root) + " is not a rank of a job of " +
-                   std::to_string(size()));
-  }
   constexpr std::uint64_t kBytesMax = std::numeric_limits<std::ptrdiff_t>::max();
   if (submission.element_count > kBytesMax / element_bytes(*dtype)) {
     return refused(std::to_string(submission.element_count) + " elements of " + name(*dtype) +
                    " are more than memory can have");
   }
-  if (const std::string flaw = flaw_of_shape(submission.shape, submission.element_count);
-      !flaw.empty()) {
-    return refused(flaw);
-  }
   const std::uint64_t bytes = submission.element_count * element_bytes(*dtype);
-  const bool needs_input = !broadcast || submission.root == rank();
-  if (bytes > 0 && submission.output == nullptr) return refused("output is NULL");
-  if (bytes > 0 && needs_input && submission.input == nullptr) {
-    return refused("input is NULL");
+  TensorSpec& spec = call.spec;
+  spec = {.dtype = *dtype, .operation = *operation, .root = {}, .total_bytes = bytes};
+  spec.root_only = submission.root_only;
+  if (spec.has_root()) spec.root = WorkerRank(submission.root);
+  if (submission.scale != 0) spec.scale = submission.scale;
+  // All of them, one by one, are no different from all.
+  if (submission.members != nullptr && submission.member_count < size()) {
+    spec.members = Members({submission.members, submission.member_count});
   }
-  if (needs_input && overlap_apart(submission.input, submission.output, bytes)) {
+  if (const std::string flaw = flaw_of_spec(submission, spec); !flaw.empty()) return refused(flaw);
+  spec.shape = Shape(submission.shape);
+
+  const bool gives = spec.gives(WorkerRank(rank()));
+  const bool gets = spec.gets(WorkerRank(rank()));
+  if (bytes > 0 && gets && submission.output == nullptr) return refused("output is NULL");
+  if (bytes > 0 && gives && submission.input == nullptr) return refused("input is NULL");
+  if (gives && gets && overlap_apart(submission.input, submission.output, bytes)) {
     return refused("input and output overlap without being the same memory");
   }
-
   call.name = tensor_name;
-  call.spec = {.dtype = *dtype,
-               .operation = *operation,
-               .root = WorkerRank(broadcast ? submission.root : 0),
-               .total_bytes = bytes,
-               .shape = Shape(submission.shape)};
-  if (needs_input) call.input = {static_cast<const std::byte*>(submission.input), bytes};
-  call.output = {static_cast<std::byte*>(submission.output), bytes};
+  if (gives) call.input = {static_cast<const std::byte*>(submission.input), bytes};
+  if (gets) call.output = {static_cast<std::byte*>(submission.output), bytes};
   call.priority = submission.priority;
   call.once = submission.once;
   return Status::ok();
@@ -117,7 +135,9 @@ Result<HandleId> WorkerDoor::submit(const Submission& submission) {
   Command command;
   Status fine = check(submission, command.call);
   if (!fine.is_ok()) return fine;
-  if (job_of_one_) return copy_at_once(command.call, submission.report);
+  if (job_of_one_ || command.call.spec.members.some().size() == 1) {
+    return copy_at_once(command.call, submission.report);
+  }
   command.kind = Command::Kind::kSubmit;
   return post(std::move(command), submission.report);
 }
@@ -159,13 +179,16 @@ Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call, const Handle
     if (tensor.is_ok() && call.once) alone_.give_up(tensor.value());
   }
   if (result.is_ok()) {
-    if (!call.output.empty() && call.output.data() != call.input.data()) {
+    if (call.spec.scale != 1) {
+      kernels_for(call.spec.dtype, call.spec.operation, kernels_)
+          .finish_alone(call.output, call.input, {.divisor = 1, .scale = call.spec.scale});
+    } else if (!call.output.empty() && call.output.data() != call.input.data()) {
       std::memcpy(call.output.data(), call.input.data(), call.output.size());
     }
-    counters_.finished_operations.fetch_add(1, std::memory_order_relaxed);
-    counters_.finished_bytes.fetch_add(call.output.size(), std::memory_order_relaxed);
+    copied_.finished_operations.fetch_add(1, std::memory_order_relaxed);
+    copied_.finished_bytes.fetch_add(call.output.size(), std::memory_order_relaxed);
   } else {
-    counters_.failed_operations.fetch_add(1, std::memory_order_relaxed);
+    copied_.failed_operations.fetch_add(1, std::memory_order_relaxed);
   }
   complete(handle.value(), result);
   return handle;
@@ -209,9 +232,10 @@ WorkerMetrics WorkerDoor::metrics() const {
   };
   return {.pushed_bytes = read(counters_.pushed_bytes),
           .pulled_bytes = read(counters_.pulled_bytes),
-          .finished_operations = read(counters_.finished_operations),
-          .finished_bytes = read(counters_.finished_bytes),
-          .failed_operations = read(counters_.failed_operations),
+          .finished_operations =
+              read(counters_.finished_operations) + read(copied_.finished_operations),
+          .finished_bytes = read(counters_.finished_bytes) + read(copied_.finished_bytes),
+          .failed_operations = read(counters_.failed_operations) + read(copied_.failed_operations),
           .reconnects = read(counters_.reconnects)};
 }
 

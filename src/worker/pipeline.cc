@@ -118,7 +118,7 @@ void Pipeline::submit(PipelineCall&& call, TimeNs now) {
   const TensorIndex index = found.value();
   Tensor& tensor = tensors_[index];
   if (!tensor.failed.is_ok()) return complete(call.handle, call.spec, tensor.failed);
-  CHECK_EQ(call.output.size(), call.spec.total_bytes);
+  CHECK_EQ(call.output.size(), call.spec.gets(config_.self) ? call.spec.total_bytes : 0);
 
   const OpIndex op = new_op(call, index, now);
   tensor.once = call.once;
@@ -156,7 +156,8 @@ OpIndex Pipeline::new_op(const PipelineCall& call, TensorIndex tensor, TimeNs no
   ++pending_operations_;
 
   if (next_notice_ns_ == kNever) next_notice_ns_ = now + config_.first_notice_ns;
-  if (departed_) next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
+  if (!departed_.empty())
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   set_deadline();
   return index;
 }
@@ -342,8 +343,13 @@ bool Pipeline::is_root(const Tensor& tensor) const {
   return tensor.spec.operation == Operation::kBroadcast && tensor.spec.root == config_.self;
 }
 
+// The answers to this worker have the result.
+bool Pipeline::gets_payload(const Tensor& tensor) const {
+  return tensor.spec.gets(config_.self) && !is_root(tensor);
+}
+
 bool Pipeline::needs_landing(const Tensor& tensor) const {
-  return tensor.spec.total_bytes > 0 && !is_root(tensor);
+  return tensor.spec.total_bytes > 0 && gets_payload(tensor);
 }
 
 bool Pipeline::uses(const Tensor& tensor, ShardIndex shard) const {
@@ -468,8 +474,11 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   }
   const std::uint32_t frame = static_cast<std::uint32_t>(frame_index);
   const std::uint64_t bytes = tensors_.frame_bytes(state, frame);
-  if (payload.size() != (is_root(tensor) ? 0 : bytes)) return broken("has a wrong size");
-  std::byte* const place = ops_[tensor.active].output.data() + state.offset + header.offset_bytes;
+  const std::uint64_t payload_bytes = gets_payload(tensor) ? bytes : 0;
+  if (payload.size() != payload_bytes) return broken("has a wrong size");
+  std::byte* const place =
+      payload_bytes == 0 ? nullptr
+                         : ops_[tensor.active].output.data() + state.offset + header.offset_bytes;
   if (landed && !payload.empty() && payload.data() != place) {
     // It was written over other bytes of the tensor, which may have been right.
     end_early(index, broken("was placed over another part of it by the shard"));
@@ -670,8 +679,10 @@ void Pipeline::pop() {
 // ---- time, departures, the end
 
 void Pipeline::on_worker_left(WorkerRank rank, TimeNs now) {
-  if (departed_) return;  // one is enough to be missed
-  departed_ = Departed{rank, now};
+  for (const Departed& gone : departed_) {
+    if (gone.rank == rank) return;
+  }
+  departed_.push_back({rank, now});
   if (pending_operations_ > 0) {
     next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   }
@@ -688,7 +699,7 @@ void Pipeline::fail_all(const Status& status) {
 }
 
 void Pipeline::tick(TimeNs now) {
-  if (std::exchange(answers_came_, false) && departed_) answered_ns_ = now;
+  if (std::exchange(answers_came_, false) && !departed_.empty()) answered_ns_ = now;
   if (now < next_deadline_) return;
   if (now >= next_departed_ns_) fail_for_departed(now);
   if (now >= next_notice_ns_) notice(now);
@@ -711,14 +722,15 @@ bool Pipeline::misses_shard(const Tensor& tensor) const {
 
 // What was submitted later gets as much time as what was under way.
 void Pipeline::fail_for_departed(TimeNs now) {
-  const Departed gone = *departed_;
   std::vector<TensorIndex> due;
   next_departed_ns_ = kNever;
   for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
     const Op& op = ops_[index];
     if (op.state != OpState::kActive) continue;
+    const Departed* const gone = missed_by(tensors_[op.tensor]);
+    if (gone == nullptr) continue;
     const TimeNs deadline =
-        std::max({op.submitted_ns, gone.since_ns, answered_ns_}) + config_.departed_ns;
+        std::max({op.submitted_ns, gone->since_ns, answered_ns_}) + config_.departed_ns;
     if (now < deadline) {
       next_departed_ns_ = std::min(next_departed_ns_, deadline);
     } else if (misses_shard(tensors_[op.tensor])) {
@@ -730,8 +742,17 @@ void Pipeline::fail_for_departed(TimeNs now) {
   for (const TensorIndex tensor : due) {
     end_early(tensor, Status(Code::kDisconnected,
                              "tensor '" + tensors_[tensor].name + "' waits for worker " +
-                                 std::to_string(gone.rank.value) + ", which has left the job"));
+                                 std::to_string(missed_by(tensors_[tensor])->rank.value) +
+                                 ", which has left the job"));
   }
+}
+
+// Of those that take part the first that left; null: none has.
+const Pipeline::Departed* Pipeline::missed_by(const Tensor& tensor) const {
+  for (const Departed& gone : departed_) {
+    if (tensor.spec.members.has(gone.rank)) return &gone;
+  }
+  return nullptr;
 }
 
 void Pipeline::notice(TimeNs now) {

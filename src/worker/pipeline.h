@@ -48,8 +48,8 @@ struct PipelineCall {
   HandleId handle;
   std::string name;
   TensorSpec spec;
-  std::span<const std::byte> input;  // spec.total_bytes; empty on the non-roots of a broadcast
-  std::span<std::byte> output;       // spec.total_bytes; may be input
+  std::span<const std::byte> input;  // spec.total_bytes; empty where spec.gives() not
+  std::span<std::byte> output;       // spec.total_bytes; may be input; empty where spec.gets() not
   std::int32_t priority = 0;
   bool once = false;
 };
@@ -131,9 +131,9 @@ class Pipeline {
   void on_missing(ShardIndex shard, const wire::Header& header, std::string whom);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
-  // A worker left the job: what still needs it fails after departed_ns, counted from its submission if that was later,
-  // or from the last answer: what all have contributed may still be on its way here, however slowly. While a shard that
-  // owes an answer is not connected, nobody can tell.
+  // A worker left the job: what it is a member of fails after departed_ns, counted from its submission if that was
+  // later, or from the last answer: what all have contributed may still be on its way here, however slowly. While a
+  // shard that owes an answer is not connected, nobody can tell.
   void on_worker_left(WorkerRank rank, TimeNs now);
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
@@ -227,6 +227,7 @@ class Pipeline {
   void forget(const Tensor& tensor);
 
   bool is_root(const Tensor& tensor) const;
+  bool gets_payload(const Tensor& tensor) const;
   bool needs_landing(const Tensor& tensor) const;
   bool uses(const Tensor& tensor, ShardIndex shard) const;
   std::size_t first_part_on(const Tensor& tensor, ShardIndex shard) const;
@@ -239,6 +240,7 @@ class Pipeline {
   static std::uint64_t cost(std::uint64_t frame_bytes) { return frame_bytes + wire::kHeaderBytes; }
 
   void fail_for_departed(TimeNs now);
+  const Departed* missed_by(const Tensor& tensor) const;
   bool misses_shard(const Tensor& tensor) const;
   void notice(TimeNs now);
   std::string describe(const Tensor& tensor) const;
@@ -260,7 +262,7 @@ class Pipeline {
   std::uint64_t last_submission_ = 0;
   std::uint64_t tag_count_ = 0;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
-  std::optional<Departed> departed_;                         // the first that left
+  std::vector<Departed> departed_;                           // in the order they left
   TimeNs now_ = 0;
   bool answers_came_ = false;  // since the last tick
   TimeNs answered_ns_ = 0;     // when the last of them came, while one has left

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "net/wire.h"
+#include "scheduler/phrases.h"
 
 namespace byteps {
 
@@ -28,6 +29,9 @@ std::string TensorSpec::text() const {
                      shape.text(total_bytes / element_bytes(dtype)) + " (" +
                      std::to_string(total_bytes) + " bytes), " + name(operation);
   if (operation == Operation::kBroadcast) text += " from rank " + std::to_string(root.value);
+  if (root_only) text += " for rank " + std::to_string(root.value) + " alone";
+  if (scale != 1) text += " times " + number_text(scale);
+  if (!members.is_all()) text += ", of " + workers_text(members.some());
   return text;
 }
 
@@ -141,7 +145,10 @@ void TensorTable::cut_up(Tensor& tensor) const {
                                                   .operation = tensor.spec.operation,
                                                   .total_bytes = total_bytes,
                                                   .root = tensor.spec.root,
-                                                  .shape = tensor.spec.shape});
+                                                  .shape = tensor.spec.shape,
+                                                  .scale = tensor.spec.scale,
+                                                  .root_only = tensor.spec.root_only,
+                                                  .members = tensor.spec.members});
 }
 
 }  // namespace byteps

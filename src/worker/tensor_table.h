@@ -23,6 +23,7 @@
 #include "base/dtype.h"
 #include "base/flat_map.h"
 #include "base/ids.h"
+#include "base/members.h"
 #include "base/placement.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -34,11 +35,19 @@ namespace byteps {
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   Operation operation = Operation::kSum;
-  WorkerRank root;  // broadcast only; otherwise 0
+  WorkerRank root;  // of a broadcast, or where it alone gets the result; otherwise 0
   std::uint64_t total_bytes = 0;
   Shape shape{};
+  double scale = 1;
+  bool root_only = false;
+  Members members{};
   bool operator==(const TensorSpec&) const = default;
-  std::string text() const;  // "float32, shape 2x512 (4096 bytes), sum"
+  std::string text() const;  // "float32, shape 2x512 (4096 bytes), sum times 0.5, of workers 0-3"
+
+  bool has_root() const { return operation == Operation::kBroadcast || root_only; }
+  // Whether this member has an input, and an output.
+  bool gives(WorkerRank rank) const { return operation != Operation::kBroadcast || rank == root; }
+  bool gets(WorkerRank rank) const { return !root_only || rank == root; }
 };
 
 // Index of an operation in the Pipeline's table.

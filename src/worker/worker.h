@@ -5,7 +5,8 @@
 //   WorkerDoor <--Handles--    |                 Pipeline (tensors to frames, answers to results)
 //                              |                 Transport (one connection to the scheduler, one to each shard)
 //
-// A job of one (JobConfig::scheduler_host is empty) needs no Worker: its door copies input to output at once.
+// A job of one (JobConfig::scheduler_host is empty) needs no Worker: its door copies input to output at once, as it
+// does for a tensor in which nobody else takes part.
 //
 // A job:  WorkerDoor door(config, &waiter_of_the_transport);
 //         Worker worker(config, transport, door, log, "host:pid");
@@ -34,6 +35,7 @@
 #include "base/log.h"
 #include "base/quiet_lines.h"
 #include "base/status.h"
+#include "kernels/kernels.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
 #include "net/transport.h"
@@ -50,15 +52,20 @@ struct Submission {
   std::string_view name;  // 1 to 1024 bytes
   const void* input =
       nullptr;             // element_count elements; not needed on the non-roots of a broadcast
-  void* output = nullptr;  // element_count elements; may be input
+  void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
   std::uint64_t element_count = 0;
   std::uint32_t dtype = 0;      // a DType's number
   std::uint32_t operation = 0;  // an Operation's number
-  std::uint32_t root = 0;       // broadcast only
+  std::uint32_t root = 0;       // of a broadcast, or with root_only
   std::int32_t priority = 0;
-  bool once = false;  // the name is never used again
+  bool once = false;       // the name is never used again
+  bool root_only = false;  // nobody but the root gets the result
+  double scale = 0;        // what a sum or average is multiplied by; 0: not
   // Read in submit(). Empty: one dimension of element_count.
   std::span<const std::uint64_t> shape;
+  // Ranks that take part, ascending, this one among them. Null: all. Read in submit().
+  const std::uint32_t* members = nullptr;
+  std::uint32_t member_count = 0;
   Handles::Report report;  // where its end is told
 };
 inline constexpr std::size_t kTensorNameBytesMax = 1024;
@@ -136,6 +143,7 @@ class WorkerDoor {
   };
 
   Status check(const Submission& submission, PipelineCall& call) const;
+  std::string flaw_of_spec(const Submission& submission, const TensorSpec& spec) const;
   Result<HandleId> post(Command&& command, const Handles::Report& report);
   Result<HandleId> copy_at_once(const PipelineCall& call, const Handles::Report& report);
   Status state_now() const;
@@ -148,11 +156,13 @@ class WorkerDoor {
 
   // constant
   const bool job_of_one_;
+  const KernelSet kernels_ = best_kernels();
 
   // shared: thread-safe by themselves
   Handles handles_;
   Mailbox<Command> mailbox_;
   Counters counters_;
+  Counters copied_;  // of what was copied at once
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> size_;
   std::atomic<std::uint32_t> server_count_;
@@ -161,7 +171,8 @@ class WorkerDoor {
   mutable std::condition_variable state_changed_;
   Status state_;  // kAgain: joining; ok: joined; otherwise why not any more
   bool left_ = false;
-  TensorTable alone_;  // a job of one: the declarations so far
+  TensorTable
+      alone_;  // of what nobody else takes part in, as all in a job of one: the declarations so far
 };
 
 // The loop's side. Single-threaded: only turn() and the two questions after it are called once it

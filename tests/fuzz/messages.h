@@ -2,6 +2,7 @@
 // lies behind the first checks is reached; sometimes with bytes changed, sometimes any bytes at all.
 #pragma once
 
+#include <bit>
 #include <string>
 #include <utility>
 #include <vector>
@@ -129,6 +130,14 @@ inline wire::Stalled stalled_of(Script& script) {
   return stalled;
 }
 
+inline Members members_of(Script& script) {
+  std::vector<std::uint32_t> ranks = {script.below(3)};
+  while (script.flag() && ranks.back() < 60'000) {
+    ranks.push_back(ranks.back() + 1 + script.below(script.flag() ? 3 : 5'000));
+  }
+  return Members(ranks);
+}
+
 inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
   switch (kind) {
     case wire::Kind::kJoin:
@@ -154,6 +163,9 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
       declare.operation = static_cast<Operation>(script.below(kOperationCount));
       declare.total_bytes = script.number();
       declare.root = WorkerRank(script.number32());
+      declare.scale = std::bit_cast<double>(script.number());
+      declare.root_only = script.flag();
+      if (script.flag()) declare.members = members_of(script);
       return wire::encode(declare);
     }
     default:

@@ -218,7 +218,7 @@ class ShardTarget {
     header.key = key_of(declare.name);
     Message message;
     if (header.kind == wire::Kind::kDeclare) {
-      switch (script_.below(6)) {
+      switch (script_.below(9)) {
         case 0:
           declare.total_bytes = script_.number();
           break;
@@ -236,6 +236,15 @@ class ShardTarget {
           header.key = key_of(declare.name);
           break;
         case 5:
+          declare.scale = std::bit_cast<double>(script_.number());
+          break;
+        case 6:
+          declare.members = members_of(script_);
+          break;
+        case 7:
+          declare.root_only = true;
+          break;
+        default:
           break;
       }
       message.payload = wire::encode(declare);

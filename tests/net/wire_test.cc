@@ -2,6 +2,9 @@
 // a stranger can do more than make a message malformed.
 #include "net/wire.h"
 
+#include <array>
+#include <bit>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -84,6 +87,15 @@ TEST(Wire, control_messages_have_exactly_these_bytes) {
   EXPECT_EQ(hex(encode(declare)).substr(12 + 4 * 20),
             "060210000000"  // 6: bytes, 16
             "02010000000000000300000000000000");
+  declare.shape = {};
+  declare.operation = Operation::kSum;
+  declare.scale = -0.5;
+  declare.root_only = true;
+  declare.members = Members(std::array<std::uint32_t, 3>{0, 9, 10});
+  EXPECT_EQ(hex(encode(declare)).substr(12 + 4 * 20),
+            "0701000000000000e0bf"  // 7: -0.5 as IEEE 754 has it
+            "08010100000000000000"  // 8: for the root alone
+            "0902020000000106");    // 9: bytes, 2, ranks 0, 9 and 10
   EXPECT_EQ(hex(encode(Leave{false})), "01010000000000000000");
   EXPECT_EQ(hex(encode(Barrier{258})), "01010201000000000000");
   EXPECT_EQ(hex(encode(Heartbeat{258, 3})), "0101020100000000000002010300000000000000");
@@ -134,6 +146,33 @@ TEST(Wire, a_shape_has_2_to_64_dimensions_of_8_bytes) {
   for (const std::size_t shape_bytes : {0, 1, 8, 15, 17, 64 * 8 + 8, 4096}) {
     EXPECT_TRUE(declare_with(shape_bytes).status().is(Code::kInvalidArgument)) << shape_bytes;
   }
+}
+
+TEST(Wire, a_scale_is_a_number_that_changes_something_and_members_have_one_form) {
+  Declare declare;
+  declare.name = "w";
+  const auto with = [&](std::uint8_t tag, std::uint64_t number) {
+    std::vector<std::byte> bytes = encode(declare);
+    bytes.push_back(std::byte{tag});
+    bytes.push_back(std::byte{1});
+    const auto raw = std::as_bytes(std::span(&number, 1));
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+    return decode_declare(bytes);
+  };
+  EXPECT_EQ(with(7, std::bit_cast<std::uint64_t>(0.25)).value().scale, 0.25);
+  for (const double wrong : {0.0, -0.0, 1.0, double{NAN}, double{INFINITY}}) {
+    EXPECT_FALSE(with(7, std::bit_cast<std::uint64_t>(wrong)).is_ok()) << wrong;
+  }
+  EXPECT_TRUE(with(8, 1).value().root_only);
+  EXPECT_FALSE(with(8, 0).is_ok());
+  EXPECT_FALSE(with(8, 2).is_ok());
+  EXPECT_FALSE(with(9, 1).is_ok()) << "members are bytes";
+  declare.members = Members(std::array<std::uint32_t, 2>{1, 65535});
+  declare.scale = 3;
+  EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
+  std::vector<std::byte> bytes = encode(declare);
+  bytes.back() = std::byte{0};
+  EXPECT_FALSE(decode_declare(bytes).is_ok()) << "ends with an empty byte";
 }
 
 TEST(Wire, an_unknown_tag_is_skipped) {

@@ -48,5 +48,28 @@ TEST(Declaration, another_shape_of_the_same_size_is_another_tensor) {
       "operation on all ranks, or different names");
 }
 
+TEST(Declaration, scale_members_and_who_gets_it_belong_to_the_tensor) {
+  const wire::Declare plain{"w", DType::kFloat32, Operation::kSum, 24, WorkerRank(2), {}};
+  wire::Declare scaled = plain;
+  scaled.scale = 0.1;
+  wire::Declare some = plain;
+  some.members = Members(std::vector<std::uint32_t>{0, 1, 2, 5});
+  wire::Declare reduced = plain;
+  reduced.root_only = true;
+  EXPECT_FALSE(same_tensor(plain, scaled));
+  EXPECT_FALSE(same_tensor(plain, some));
+  EXPECT_FALSE(same_tensor(plain, reduced));
+  wire::Declare other_root = reduced;
+  other_root.root = WorkerRank(1);
+  EXPECT_FALSE(same_tensor(reduced, other_root));
+  EXPECT_EQ(describe(scaled), "(float32, shape 6, 24 bytes, sum times 0.1)");
+  EXPECT_EQ(describe(some), "(float32, shape 6, 24 bytes, sum, of workers 0-2 and 5)");
+  EXPECT_EQ(describe(reduced), "(float32, shape 6, 24 bytes, sum for worker 2 alone)");
+  EXPECT_EQ(difference_text(WorkerRank(0), some, WorkerRank(3), plain),
+            "tensor \"w\" differs between ranks: worker 0 (float32, shape 6, 24 bytes, sum, of "
+            "workers 0-2 and 5), but worker 3 (float32, shape 6, 24 bytes, sum). Give the tensors "
+            "of different process sets different names, on all ranks");
+}
+
 }  // namespace
 }  // namespace byteps

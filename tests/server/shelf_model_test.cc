@@ -89,6 +89,21 @@ class Chaos {
                                    count * element_bytes(dtype), operation,
                                    static_cast<std::uint32_t>(prng_.below(worker_count_))));
     frames_.push_back(cut(tensors_.back().total_bytes));
+    wire::Declare& tensor = tensors_.back();
+    if (prng_.chance(0.3)) choose_members(tensor);
+    tensor.root_only = operation != Operation::kBroadcast && prng_.chance(0.2);
+    if (prng_.chance(0.3) && flaw_of_scale(-2, dtype, operation) == nullptr) {
+      tensor.scale = prng_.chance(0.5) ? 2 : -2;
+    }
+  }
+
+  // The root and some others; not all, which would be no members.
+  void choose_members(wire::Declare& tensor) {
+    std::vector<std::uint32_t> members;
+    for (std::uint32_t worker = 0; worker < worker_count_; ++worker) {
+      if (tensor.root.value == worker || prng_.chance(0.5)) members.push_back(worker);
+    }
+    if (members.size() < worker_count_) tensor.members = Members(members);
   }
 
   static double joined(const wire::Declare& tensor, double a, double b) {
@@ -135,25 +150,44 @@ class Chaos {
     Bytes bytes;
     const std::uint64_t count = tensor.total_bytes / element_bytes(tensor.dtype);
     for (std::uint64_t i = 0; i < count; ++i) {
-      double sum = number(t, round, 0, i);
+      const std::uint32_t member_count = tensor.members.count(worker_count_);
+      double sum = number(t, round, tensor.members.at(0).value, i);
       if (tensor.dtype == DType::kBool) sum = sum != 0;
-      for (std::uint32_t worker = 1; worker < worker_count_; ++worker) {
-        const double one = number(t, round, worker, i);
+      for (std::uint32_t place = 1; place < member_count; ++place) {
+        const double one = number(t, round, tensor.members.at(place).value, i);
         sum = joined(tensor, sum, tensor.dtype == DType::kBool ? (one != 0) : one);
       }
       // int8 and uint8 wrap; the sum is read as the kind reads it before it is divided.
       if (tensor.dtype == DType::kInt8)
         sum = static_cast<std::int8_t>(static_cast<std::int64_t>(sum));
       if (tensor.operation == Operation::kAverage) {
-        sum =
-            tensor.dtype == DType::kFloat64
-                ? sum / worker_count_
-                : static_cast<double>(static_cast<float>(sum) / static_cast<float>(worker_count_));
+        sum = tensor.dtype == DType::kFloat64
+                  ? sum / member_count
+                  : static_cast<double>(static_cast<float>(sum) / static_cast<float>(member_count));
         if (!floating) sum = std::floor(sum);
       }
+      sum = scaled(tensor, sum);
       append_number(bytes, tensor.dtype, sum);
     }
     return bytes;
+  }
+
+  // Numbers are small, so only the smallest integers, and zero, are a bound.
+  static double scaled(const wire::Declare& tensor, double sum) {
+    if (tensor.scale == 1) return sum;
+    const double result = sum * tensor.scale;
+    switch (tensor.dtype) {
+      case DType::kInt8:
+        return std::clamp(result, -128.0, 127.0);
+      case DType::kUint8:
+        return std::clamp(result, 0.0, 255.0);
+      case DType::kUint16:
+      case DType::kUint32:
+      case DType::kUint64:
+        return std::max(result, 0.0);
+      default:
+        return result;
+    }
   }
 
   static std::vector<FrameId> cut(std::uint64_t total) {
@@ -181,7 +215,7 @@ class Chaos {
     if (!worker.on_the_way.empty() && prng_.chance(0.4)) return receive(rank);
     if (prng_.chance(0.01)) return reconnect(rank);
     if (tensor.round > 0 && prng_.chance(0.1)) return push_late(rank, t);
-    if (tensor.round == rounds_) return;
+    if (tensor.round == rounds_ || !tensors_[t].members.has(WorkerRank(rank))) return;
     const std::vector<FrameId>& all = frames_[t];
     const FrameId frame = all[prng_.below(all.size())];
     const bool repeat = tensor.pushed.contains(frame) || tensor.answered.contains(frame);
@@ -196,7 +230,7 @@ class Chaos {
     Worker& worker = workers_[rank];
     if (worker.declared.insert(t).second) world_.declare(rank, tensors_[t]);
     const wire::Declare& tensor = tensors_[t];
-    const bool without = tensor.operation == Operation::kBroadcast && tensor.root.value != rank;
+    const bool without = !tensor.gives(WorkerRank(rank));
     Bytes payload;
     if (!without) {
       payload = contribution(t, round, rank, frame.part * kPartitionBytes + frame.offset,
@@ -240,16 +274,18 @@ class Chaos {
     }
     if (answer.header.round.value != tensor.round) return;  // that operation is over
     ASSERT_EQ(answer.landing_offset, frame.part * kPartitionBytes + frame.offset);
-    const bool root =
-        tensors_[t].operation == Operation::kBroadcast && tensors_[t].root.value == rank;
-    ASSERT_EQ(answer.header.flags, root ? wire::kNoPayload : 0);
-    ASSERT_EQ(answer.payload().size(), root ? 0 : frame_length(t, frame));
+    const wire::Declare& declared = tensors_[t];
+    const bool is_root = declared.root.value == rank;
+    const bool without =
+        declared.root_only ? !is_root : is_root && declared.operation == Operation::kBroadcast;
+    ASSERT_EQ(answer.header.flags, without ? wire::kNoPayload : 0);
+    ASSERT_EQ(answer.payload().size(), without ? 0 : frame_length(t, frame));
     if (tensor.result.empty()) tensor.result.resize(tensors_[t].total_bytes);
     std::copy(answer.payload().begin(), answer.payload().end(),
               tensor.result.begin() + static_cast<std::ptrdiff_t>(answer.landing_offset));
     tensor.answered.insert(frame);
     if (tensor.answered.size() < frames_[t].size()) return;
-    if (!root) {
+    if (!without) {
       ASSERT_EQ(tensor.result, expected(t, tensor.round))
           << tensors_[t].name << " at worker " << rank << ", round " << tensor.round;
     }
@@ -269,16 +305,18 @@ class Chaos {
       for (const auto& [frame, workers] : contributed_) {
         const auto& [t, round, id] = frame;
         missing |= key_of(tensors_[t].name) == wanted.key && round == wanted.round.value &&
-                   id.part == wanted.part.value && !workers.contains(wanted.worker.value);
+                   id.part == wanted.part.value && !workers.contains(wanted.worker.value) &&
+                   tensors_[t].members.has(wanted.worker);
       }
       ASSERT_TRUE(missing) << wanted.worker << " was asked for what it has sent";
     }
   }
 
   bool done() const {
-    for (const Worker& worker : workers_) {
-      for (const WorkerTensor& tensor : worker.tensors) {
-        if (tensor.round < rounds_) return false;
+    for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
+      for (std::size_t t = 0; t < tensors_.size(); ++t) {
+        if (!tensors_[t].members.has(WorkerRank(rank))) continue;
+        if (workers_[rank].tensors[t].round < rounds_) return false;
       }
     }
     return true;

@@ -116,6 +116,99 @@ TEST(Shelf, half_types_round_once_at_the_end) {
 
 // ---- repeats: the table of the protocol, line by line
 
+wire::Declare of_members(wire::Declare declared, const std::vector<std::uint32_t>& members) {
+  declared.members = Members(members);
+  return declared;
+}
+
+TEST(Shelf, a_sum_of_some_is_finished_by_them_divided_by_their_count_and_goes_to_them_alone) {
+  ShelfWorld world(70);
+  const wire::Declare x = of_members(declaration("x", kF32, 8, Operation::kAverage), {1, 4, 66});
+  for (const std::uint32_t worker : {66U, 1U, 4U}) world.declare(worker, x);
+  world.push(66, "x", 0, floats({3, 30}));
+  world.push(1, "x", 0, floats({1, 10}));
+  EXPECT_TRUE(world.out.empty());
+  world.push(4, "x", 0, floats({5, 50}));
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 3U);
+  const std::vector<std::uint32_t> expected = {1, 4, 66};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(out.answers[i].header.worker.value, expected[i]);
+    EXPECT_EQ(bytes_of(out.answers[i].payload()), floats({3, 30}));
+  }
+  for (const std::uint32_t worker : {1U, 4U}) world.forget(worker, "x");
+  world.forget(5, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 1U) << "no member's word";
+  world.forget(66, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+}
+
+TEST(Shelf, only_members_are_asked_and_told_who_is_missing) {
+  ShelfWorld world(4);
+  const wire::Declare x = of_members(kX, {0, 2, 3});
+  for (const std::uint32_t worker : {0U, 2U, 3U}) world.declare(worker, x);
+  world.push(2, "x", 0, floats({1, 1}));
+  world.tick(5 * kMillisecond);
+  EXPECT_EQ(world.wanted_workers(), (std::vector<std::uint32_t>{0, 3}));
+  world.tick(100 * kSecond);
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.missing.size(), 1U);
+  EXPECT_EQ(out.missing[0].to, std::vector<WorkerRank>{WorkerRank(2)});
+  EXPECT_EQ(out.missing[0].whom, "workers 0 and 3");
+}
+
+TEST(Shelf, workers_that_disagree_about_the_members_are_all_told) {
+  ShelfWorld world(3);
+  world.declare(0, of_members(kX, {0, 1}));
+  world.declare(2, of_members(kX, {1, 2}));
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_EQ(out.spoiled[0].worker, std::nullopt);
+  EXPECT_EQ(out.spoiled[0].code, Code::kMismatch);
+  EXPECT_THAT(out.spoiled[0].text, HasSubstr("of workers 0 and 1"));
+  EXPECT_THAT(out.spoiled[0].text, HasSubstr("of workers 1 and 2"));
+  world.declare(1, of_members(kX, {0, 1}));
+  out = world.take();
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_EQ(out.spoiled[0].worker, WorkerRank(1));
+}
+
+TEST(Shelf, a_result_for_the_root_alone_goes_to_the_others_as_a_word) {
+  ShelfWorld world(3);
+  wire::Declare x = declaration("x", kF32, 8, Operation::kMax, 1);
+  x.root_only = true;
+  world.declare_all(x);
+  world.push(0, "x", 0, floats({1, 9}));
+  world.push(1, "x", 0, floats({2, 8}));
+  world.push(2, "x", 0, floats({3, 7}));
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 3U);
+  for (const ShelfOutput::Answer& answer : out.answers) {
+    const bool is_root = answer.header.worker == WorkerRank(1);
+    EXPECT_EQ(answer.header.flags, is_root ? 0 : wire::kNoPayload);
+    EXPECT_EQ(bytes_of(answer.payload()), is_root ? floats({3, 9}) : Bytes());
+  }
+  world.push(1, "x", 0, floats({2, 8}));
+  out = world.take();
+  ASSERT_EQ(out.answers.size(), 1U) << "an answer that was lost";
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 9}));
+}
+
+TEST(Shelf, a_scale_is_applied_once_after_the_division) {
+  ShelfWorld world(2);
+  wire::Declare x = declaration("x", DType::kInt32, 8, Operation::kAverage);
+  x.scale = 1.5;
+  world.declare_all(x);
+  for (std::uint32_t round = 0; round < 2; ++round) {
+    world.push(0, "x", round, elements(DType::kInt32, {7, -7}));
+    world.push(1, "x", round, elements(DType::kInt32, {0, 0}));
+    const ShelfOutput out = world.take();
+    ASSERT_EQ(out.answers.size(), 2U);
+    EXPECT_EQ(bytes_of(out.answers[0].payload()), elements(DType::kInt32, {4, -6}))
+        << "floor(3.5) * 1.5 and floor(-3.5) * 1.5, towards zero";
+  }
+}
+
 TEST(Shelf, a_repeat_of_the_round_being_summed_is_ignored) {
   ShelfWorld world(2);
   world.declare_all(kX);
@@ -730,12 +823,33 @@ TEST_F(HostileShelf, declarations_that_make_no_sense) {
   expect_bad_declaration(declaration("a", DType::kUint8, ~std::uint64_t{0}), "too many parts");
   expect_bad_declaration(declaration("a", kF32, 4, Operation::kBroadcast, 2), "root 2 of 2");
   expect_bad_declaration(declaration("a", DType::kBool, 4, Operation::kAverage), "average of bool");
+  wire::Declare wrong = declaration("a", DType::kBool, 4);
   wire::Declare shaped = declaration("a", kF32, 16);
-  for (const std::array<std::uint64_t, 2> wrong :
+  for (const std::array<std::uint64_t, 2> other :
        {std::array<std::uint64_t, 2>{2, 3}, {0, 4}, {8, 2}, {~std::uint64_t{0}, 4}}) {
-    shaped.shape = Shape(wrong);
+    shaped.shape = Shape(other);
     expect_bad_declaration(shaped, "a shape of another size");
   }
+  wrong.scale = 2;
+  expect_bad_declaration(wrong, "scale of bool");
+  wrong = declaration("a", kF32, 4, Operation::kMin);
+  wrong.scale = 2;
+  expect_bad_declaration(wrong, "scale of a minimum");
+  wrong = declaration("a", kF32, 4);
+  wrong.scale = 1e300;
+  expect_bad_declaration(wrong, "scale beyond float32");
+  for (const std::vector<std::uint32_t>& members :
+       {std::vector<std::uint32_t>{1}, {0, 1}, {0, 2}, {0, 65535}}) {
+    expect_bad_declaration(of_members(declaration("a", kF32, 4), members), "members");
+  }
+  wrong = of_members(declaration("a", kF32, 4, Operation::kBroadcast, 1), {0});
+  expect_bad_declaration(wrong, "a root that is no member");
+  wrong = declaration("a", kF32, 4, Operation::kSum, 2);
+  wrong.root_only = true;
+  expect_bad_declaration(wrong, "for root 2 of 2 alone");
+  wrong = declaration("a", kF32, 4, Operation::kBroadcast, 1);
+  wrong.root_only = true;
+  expect_bad_declaration(wrong, "a broadcast for the root alone");
   header_ = world_.about(0, "some other name");
   header_.kind = wire::Kind::kDeclare;
   expect_violation(wire::encode(declaration("a", kF32, 4)), "key of another name");

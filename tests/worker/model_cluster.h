@@ -358,7 +358,8 @@ class Cluster {
     if (header.kind == wire::Kind::kForget) {
       if (!shard.declared.contains(header.key)) return;
       shard.forgotten[header.key].insert(rank);
-      if (shard.forgotten[header.key].size() < settings_.workers) return;
+      const Members& members = shard.declared.at(header.key).first.members;
+      if (shard.forgotten[header.key].size() < members.count(settings_.workers)) return;
       shard.forgotten.erase(header.key);
       shard.declared.erase(header.key);
       std::erase_if(shard.frames,
@@ -397,8 +398,8 @@ class Cluster {
         placement_.part(header.key, declared.total_bytes, header.part.value);
     EXPECT_EQ(part.shard, ShardIndex(index));
     const std::uint64_t bytes = std::min(settings_.frame_bytes, part.bytes - header.offset_bytes);
-    const bool broadcast = declared.operation == Operation::kBroadcast;
-    const bool empty_handed = broadcast && declared.root != WorkerRank(rank);
+    EXPECT_TRUE(declared.members.has(WorkerRank(rank)));
+    const bool empty_handed = !declared.gives(WorkerRank(rank));
     EXPECT_EQ(header.flags, empty_handed ? wire::kNoPayload : 0);
     ASSERT_EQ(message.payload.size(), empty_handed ? 0 : bytes);
 
@@ -413,11 +414,11 @@ class Cluster {
     if (!frame.contributed.insert(rank).second) return;
     frame.sum.resize(bytes);
     add(frame.sum, message.payload);
-    if (frame.contributed.size() < settings_.workers) return;
+    if (frame.contributed.size() < declared.members.count(settings_.workers)) return;
     frame.last = std::exchange(frame.sum, {});
-    frame.contributed.clear();
+    const std::set<std::uint32_t> all = std::exchange(frame.contributed, {});
     ++frame.round.value;
-    for (std::uint32_t each = 0; each < settings_.workers; ++each) {
+    for (const std::uint32_t each : all) {
       const int times = hits(repeat_percent) ? 2 : 1;
       for (int i = 0; i < times; ++i) {
         answer(each, index, frame, header.round, frame.tags[each], declared);
@@ -446,7 +447,8 @@ class Cluster {
     message.header.round = round;
     message.header.worker = WorkerRank(rank);
     message.header.landing = tag;
-    if (declared.operation == Operation::kBroadcast && declared.root == WorkerRank(rank)) {
+    const bool is_root = declared.root == WorkerRank(rank);
+    if (declared.root_only ? !is_root : is_root && declared.operation == Operation::kBroadcast) {
       message.header.flags = wire::kNoPayload;
       message.payload.clear();
     }

@@ -38,10 +38,14 @@ class World {
       tensor.count = prng_.below(4) == 0 ? prng_.below(3) : prng_.below(300);
       tensor.broadcast = prng_.below(4) == 0;
       tensor.root = static_cast<std::uint32_t>(prng_.below(variant.cluster.workers));
+      tensor.root_only = !tensor.broadcast && prng_.below(5) == 0;
+      if (prng_.below(3) == 0) choose_members(tensor);
       tensors_.push_back(tensor);
     }
     for (std::uint32_t rank = 0; rank < variant.cluster.workers; ++rank) {
-      for (std::size_t t = 0; t < tensor_count; ++t) plan(rank, t);
+      for (std::size_t t = 0; t < tensor_count; ++t) {
+        if (tensors_[t].members.has(WorkerRank(rank))) plan(rank, t);
+      }
     }
     cluster_.on_complete = [this](std::uint32_t rank, HandleId handle, const Status& status) {
       check(rank, static_cast<std::size_t>(handle.value - 1), status);
@@ -91,6 +95,8 @@ class World {
     std::size_t count = 0;
     bool broadcast = false;
     std::uint32_t root = 0;
+    bool root_only = false;
+    Members members{};
   };
   struct Plan {
     std::uint32_t rank = 0;
@@ -100,6 +106,15 @@ class World {
     Numbers input;
     Numbers output;
   };
+
+  // The root, and each other one by chance.
+  void choose_members(Tensor& tensor) {
+    std::vector<std::uint32_t> members;
+    for (std::uint32_t rank = 0; rank < variant_.cluster.workers; ++rank) {
+      if (rank == tensor.root || prng_.below(2) == 0) members.push_back(rank);
+    }
+    if (members.size() < variant_.cluster.workers) tensor.members = Members(members);
+  }
 
   static std::uint64_t value(std::size_t tensor, std::size_t round, std::uint32_t rank,
                              std::size_t i) {
@@ -136,8 +151,9 @@ class World {
     Plan& plan = plans_[index];
     const Tensor& tensor = tensors_[plan.tensor];
     const bool pushes = !tensor.broadcast || tensor.root == rank;
-    plan.output.assign(tensor.count, 0xdead);
-    Numbers& input = plan.in_place ? plan.output : plan.input;
+    const bool gets = !tensor.root_only || tensor.root == rank;
+    if (gets) plan.output.assign(tensor.count, 0xdead);
+    Numbers& input = plan.in_place && gets ? plan.output : plan.input;
     input.resize(tensor.count);
     for (std::size_t i = 0; i < tensor.count; ++i) {
       if (pushes) input[i] = value(plan.tensor, plan.round, rank, i);
@@ -147,8 +163,10 @@ class World {
     call.name = tensor.name;
     call.spec = {.dtype = DType::kInt64,
                  .operation = tensor.broadcast ? Operation::kBroadcast : Operation::kSum,
-                 .root = WorkerRank(tensor.broadcast ? tensor.root : 0),
-                 .total_bytes = tensor.count * 8};
+                 .root = WorkerRank(tensor.broadcast || tensor.root_only ? tensor.root : 0),
+                 .total_bytes = tensor.count * 8,
+                 .root_only = tensor.root_only,
+                 .members = tensor.members};
     if (pushes) call.input = std::as_bytes(std::span(input));
     call.output = std::as_writable_bytes(std::span(plan.output));
     call.priority = static_cast<std::int32_t>(prng_.below(3));
@@ -163,10 +181,11 @@ class World {
     const Tensor& tensor = tensors_[plan.tensor];
     ASSERT_EQ(plan.rank, rank);
     ASSERT_TRUE(status.is_ok()) << status.text();
-    for (std::size_t i = 0; i < tensor.count; ++i) {
+    for (std::size_t i = 0; i < plan.output.size(); ++i) {
       std::uint64_t expected = 0;
       for (std::uint32_t each = 0; each < variant_.cluster.workers; ++each) {
         if (tensor.broadcast && each != tensor.root) continue;
+        if (!tensor.members.has(WorkerRank(each))) continue;
         expected += value(plan.tensor, plan.round, each, i);
       }
       ASSERT_EQ(plan.output[i], expected)

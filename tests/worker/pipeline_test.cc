@@ -512,6 +512,47 @@ TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time
 }
 
 // The others may be done and gone long before the last sums have crept over a slow line.
+TEST_F(PipelineTest, a_worker_that_left_fails_only_what_it_takes_part_in) {
+  Cluster cluster({.workers = 3}, 1);
+  cluster.all_up();
+  Numbers a(4), b(4), c(4);
+  PipelineCall pair = call(1, "pair", a, a);
+  pair.spec.members = Members(std::vector<std::uint32_t>{0, 1});
+  submit(cluster, 0, std::move(pair), 0);
+  submit(cluster, 0, call(2, "all", b, b), 0);
+  cluster.worker(0).on_worker_left(WorkerRank(2), 1 * kSecond);
+  cluster.worker(0).tick(100 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "worker 1 is still there";
+  EXPECT_THAT(result(cluster, 0, 2).message(), HasSubstr("worker 2, which has left"));
+  cluster.worker(0).on_worker_left(WorkerRank(1), 101 * kSecond);
+  cluster.worker(0).tick(200 * kSecond);
+  cluster.apply(0);
+  EXPECT_THAT(result(cluster, 0, 1).message(), HasSubstr("worker 1, which has left"));
+}
+
+TEST_F(PipelineTest, a_sum_for_the_root_alone_needs_no_output_elsewhere) {
+  Cluster cluster({}, 1);
+  cluster.all_up();
+  const Numbers a = numbers(300, 1);
+  const Numbers b = numbers(300, 10);
+  Numbers out(300);
+  PipelineCall at_root = call(1, "x", a, out);
+  at_root.spec.root_only = true;
+  PipelineCall beside = at_root;
+  beside.input = std::as_bytes(std::span(b));
+  beside.output = {};
+  submit(cluster, 0, std::move(at_root));
+  submit(cluster, 1, std::move(beside));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 1, 1).is_ok());
+  for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], a[i] + b[i]);
+  EXPECT_EQ(cluster.worker(1).counters().pushed_bytes, 2400u);
+  EXPECT_EQ(cluster.worker(1).counters().pulled_bytes, 0u);
+  expect_quiet(cluster, 2, 2);
+}
+
 TEST_F(PipelineTest, answers_that_come_slowly_after_a_worker_has_left_are_waited_for) {
   Cluster cluster({.workers = 2, .shards = 1}, 1);
   cluster.all_up();

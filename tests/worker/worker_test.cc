@@ -3,6 +3,7 @@
 #include "worker/worker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -188,6 +189,27 @@ TEST_F(WorkerTest, a_tensor_is_declared_pushed_and_answered) {
   EXPECT_EQ(metrics.finished_operations, 1u);
   EXPECT_EQ(metrics.finished_bytes, 160u);
   EXPECT_EQ(door_.pending_handles(), 0u);
+}
+
+TEST_F(WorkerTest, what_one_member_alone_takes_part_in_is_copied_without_a_word_to_anybody) {
+  join();
+  const std::vector<float> values(4, 3.0F);
+  std::vector<float> out(4);
+  const std::uint32_t self = 0;
+  Submission one;
+  one.name = "w";
+  one.input = values.data();
+  one.output = out.data();
+  one.element_count = 4;
+  one.members = &self;
+  one.member_count = 1;
+  one.scale = 2;
+  const HandleId handle = door_.submit(one).value();
+  EXPECT_TRUE(door_.poll(handle).value());
+  EXPECT_TRUE(result(handle).is_ok());
+  EXPECT_EQ(out, std::vector<float>(4, 6.0F));
+  EXPECT_FALSE(transport_.take(Kind::kDeclare));
+  EXPECT_EQ(door_.metrics().finished_operations, 1u);
 }
 
 TEST_F(WorkerTest, a_failure_with_the_code_of_waiting_is_a_failure) {
@@ -617,7 +639,7 @@ TEST_F(DoorTest, a_job_of_one_copies_at_once) {
   EXPECT_EQ(door_.rank(), 0u);
   EXPECT_EQ(door_.size(), 1u);
   EXPECT_EQ(door_.server_count(), 0u);
-  for (std::uint32_t operation = 0; operation < 3; ++operation) {
+  for (std::uint32_t operation = 0; operation < kOperationCount; ++operation) {
     Submission one = good();
     const std::string name = "w" + std::to_string(operation);
     one.name = name;
@@ -629,7 +651,87 @@ TEST_F(DoorTest, a_job_of_one_copies_at_once) {
     EXPECT_THAT(out_, ::testing::ElementsAre(1, 2, 3, 4));
   }
   EXPECT_TRUE(door_.wait(door_.begin_barrier().value(), -1).is_ok());
-  EXPECT_EQ(door_.metrics().finished_bytes, 48u);
+  EXPECT_EQ(door_.metrics().finished_bytes, 16u * kOperationCount);
+}
+
+TEST_F(DoorTest, a_job_of_one_scales_in_the_accumulators_precision) {
+  Submission one = good();
+  one.scale = 0.5;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  EXPECT_THAT(out_, ::testing::ElementsAre(0.5, 1, 1.5, 2));
+  EXPECT_THAT(values_, ::testing::ElementsAre(1, 2, 3, 4));
+  one.output = values_;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  EXPECT_THAT(values_, ::testing::ElementsAre(0.5, 1, 1.5, 2)) << "in place";
+  one.scale = 0.25;
+  EXPECT_THAT(door_.wait(door_.submit(one).value(), -1).message(),
+              ::testing::AllOf(HasSubstr("sum times 0.5"), HasSubstr("sum times 0.25")));
+  one.scale = 1;
+  EXPECT_THAT(door_.wait(door_.submit(one).value(), -1).message(), HasSubstr("before"));
+  std::uint16_t half[] = {0x7bff, 0x3c00};  // 65504, 1
+  one = good();
+  one.name = "half";
+  one.input = one.output = half;
+  one.element_count = 2;
+  one.dtype = static_cast<std::uint32_t>(DType::kFloat16);
+  one.scale = 1.0 / 4;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  EXPECT_THAT(half, ::testing::ElementsAre(0x73ff, 0x3400));
+}
+
+TEST_F(DoorTest, a_scale_that_cannot_be_is_refused_with_the_tensors_name) {
+  const auto refusal_of = [this](Operation operation, double scale, DType dtype) {
+    Submission one = good();
+    one.operation = static_cast<std::uint32_t>(operation);
+    one.scale = scale;
+    one.dtype = static_cast<std::uint32_t>(dtype);
+    return refusal(one);
+  };
+  for (const Operation operation :
+       {Operation::kMin, Operation::kMax, Operation::kProduct, Operation::kBroadcast}) {
+    EXPECT_EQ(refusal_of(operation, 2, DType::kFloat32),
+              "tensor 'w': only sums and averages have a scale");
+  }
+  EXPECT_THAT(refusal_of(Operation::kSum, NAN, DType::kFloat32), HasSubstr("finite"));
+  EXPECT_THAT(refusal_of(Operation::kSum, INFINITY, DType::kInt32), HasSubstr("finite"));
+  EXPECT_THAT(refusal_of(Operation::kSum, 1e300, DType::kFloat16), HasSubstr("float32"));
+  EXPECT_THAT(refusal_of(Operation::kSum, 2, DType::kBool), HasSubstr("booleans"));
+}
+
+TEST_F(DoorTest, members_of_a_job_of_one_are_its_one_rank) {
+  Submission one = good();
+  const std::uint32_t ranks[] = {0, 1};
+  one.members = ranks;
+  one.member_count = 2;
+  EXPECT_THAT(refusal(one), HasSubstr("member 1 is not a rank of a job of 1"));
+  one.members = ranks + 1;
+  one.member_count = 1;
+  EXPECT_THAT(refusal(one), HasSubstr("member 1"));
+  one.member_count = 0;
+  EXPECT_THAT(refusal(one), HasSubstr("empty"));
+  one.members = nullptr;
+  one.member_count = 1;
+  EXPECT_THAT(refusal(one), HasSubstr("NULL"));
+  one.members = ranks;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  one.members = nullptr;
+  one.member_count = 0;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok()) << "all are the same";
+}
+
+TEST_F(DoorTest, for_the_root_alone_the_root_has_an_output) {
+  Submission one = good();
+  one.root_only = true;
+  one.root = 1;
+  EXPECT_THAT(refusal(one), HasSubstr("root 1 is not a rank"));
+  one.root = 0;
+  one.output = nullptr;
+  EXPECT_THAT(refusal(one), HasSubstr("output is NULL"));
+  one.output = out_;
+  EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
+  EXPECT_THAT(out_, ::testing::ElementsAre(1, 2, 3, 4));
+  one.operation = static_cast<std::uint32_t>(Operation::kBroadcast);
+  EXPECT_THAT(refusal(one), HasSubstr("broadcast"));
 }
 
 TEST_F(DoorTest, a_job_of_one_in_place_and_empty_tensors_work) {
