@@ -221,8 +221,8 @@ class _Allreduce(torch.autograd.Function):
             check_dense_on_cpu(tensor)
         ctx.meaning, ctx.members, ctx.is_named = meaning, members, None not in names
         # Backward runs in an order of autograd's choice, so its names are fixed here.
-        current = session.current()
-        ctx.names = [current.unique_name("allreduce.noname") if name is None else name for name in names]
+        current, noname = session.current(), scoped("allreduce.noname", members)
+        ctx.names = [current.unique_name(noname) if name is None else name for name in names]
         ctx.backward_count = 0
         return _Allreduce._exchange(ctx, tensors, ctx.names)
 

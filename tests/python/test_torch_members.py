@@ -1,0 +1,141 @@
+"""Horovod's names in byteps.torch: what has one receiver or some members: scatters, all-to-all, process sets; factors,
+and gradients of all collectives."""
+
+import pytest
+import torch
+from test_torch_collectives import everyone, make, reduced, same
+
+import byteps.torch as hvd
+
+
+def factors():
+    mine = make(hvd.rank(), (7,), torch.float32)
+    total = reduced(everyone((7,), torch.float32), "Sum")
+    same(hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5, postscale_factor=6.0), total * 3)
+    same(hvd.allreduce(mine, postscale_factor=10.0), total * 10 / hvd.size())
+
+
+def test_factors_scale_the_result(job2, alone):
+    job2.run(factors)
+    factors()
+
+
+def scatters():
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in (torch.float32, torch.int64, torch.complex64, torch.bfloat16):
+        for rows in (0, 1, 5, 6):
+            whole = reduced(everyone((rows, 2), dtype), "Sum")
+            begin = rank * (rows // size) + min(rank, rows % size)
+            share = whole[begin : begin + rows // size + (rank < rows % size)]
+            same(hvd.reducescatter(make(rank, (rows, 2), dtype), op=hvd.Sum), share)
+    first, second = hvd.grouped_reducescatter([torch.ones(size), torch.full((size, 2), rank + 1.0)])
+    same(first, torch.ones(1))
+    same(second, torch.full((1, 2), (size + 1) / 2))
+    same(hvd.reducescatter(torch.ones(size), op=hvd.Sum, prescale_factor=0.5), torch.full((1,), size / 2))
+    with pytest.raises(ValueError, match="no dimensions"):
+        hvd.reducescatter(torch.tensor(1.0))
+
+
+def test_reducescatter_gives_each_rank_its_share_of_the_rows(job):
+    job.run(scatters)
+
+
+def exchanges():
+    rank, size = hvd.rank(), hvd.size()
+    for dtype in (torch.float32, torch.int16, torch.complex128, torch.bool):
+        splits = [(rank + to) % 3 for to in range(size)]
+        parts = [torch.full((splits[to], 2), rank * 2 + to).to(dtype) for to in range(size)]
+        wanted = torch.cat([torch.full(((r + rank) % 3, 2), r * 2 + rank).to(dtype) for r in range(size)])
+        got, received = hvd.alltoall(torch.cat(parts), splits=torch.tensor(splits))
+        same(got, wanted)
+        same(received, torch.tensor([(r + rank) % 3 for r in range(size)]))
+    same(hvd.alltoall(torch.full((size,), rank)), torch.arange(size))
+    got, received = hvd.synchronize(hvd.alltoall_async(torch.arange(size * 2), name="even"))
+    same(got, torch.cat([torch.arange(rank * 2, rank * 2 + 2)] * size))
+    same(received, torch.full((size,), 2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="splits"):
+        hvd.alltoall(torch.arange(4), splits=[5] * size)
+    if size > 1:
+        with pytest.raises(ValueError, match="give splits"):
+            hvd.alltoall(torch.arange(size + 1))
+
+
+def test_alltoall_sends_each_rank_its_rows(job):
+    job.run(exchanges)
+
+
+def gradients():
+    """Against the chain rule of one process in which all ranks' losses are added."""
+    rank, size = hvd.rank(), hvd.size()
+    weights = [torch.arange(1.0, 13).view(6, 2) * (r + 1) for r in range(size)]
+
+    def check(collective, reference):
+        inputs = [make(r, (6, 2), torch.float64).float().requires_grad_() for r in range(size)]
+        losses = reference(inputs)
+        sum(losses).backward()
+        mine = make(rank, (6, 2), torch.float64).float().requires_grad_()
+        collective(mine).backward()
+        assert torch.allclose(mine.grad, inputs[rank].grad), (mine.grad, inputs[rank].grad)
+
+    total = lambda inputs: torch.stack(inputs).sum(0)  # noqa: E731
+    share = 6 // size
+    part = lambda tensor, r: tensor[r * share : (r + 1) * share]  # noqa: E731
+    check(lambda t: (hvd.allreduce(t) * weights[rank]).sum(), lambda i: [(total(i) / size * w).sum() for w in weights])
+    check(
+        lambda t: (hvd.grouped_allreduce([t, t * 2], op=hvd.Sum)[1] * weights[rank]).sum(),
+        lambda i: [(2 * total(i) * w).sum() for w in weights],
+    )
+    check(
+        lambda t: (hvd.allgather(t).view(size, 6, 2).square().sum(0) * weights[rank]).sum(),
+        lambda i: [(torch.stack(i).square().sum(0) * w).sum() for w in weights],
+    )
+    check(
+        lambda t: (hvd.broadcast(t, size - 1) * weights[rank]).sum(), lambda i: [(i[-1] * w).sum() for w in weights]
+    ) if rank == size - 1 else hvd.broadcast(make(rank, (6, 2), torch.float32).requires_grad_(), size - 1).mul(
+        weights[rank]
+    ).sum().backward()
+    check(
+        lambda t: (hvd.reducescatter(t, op=hvd.Average) * weights[rank][:share]).sum(),
+        lambda i: [(part(total(i) / size, r) * weights[r][:share]).sum() for r in range(size)],
+    )
+    check(
+        lambda t: (hvd.alltoall(t) * weights[rank][: share * size]).sum(),
+        lambda i: [(torch.cat([part(t, r) for t in i]) * weights[r][: share * size]).sum() for r in range(size)],
+    )
+    with pytest.raises(ValueError, match="have a gradient"):
+        hvd.allreduce(torch.ones(1, requires_grad=True), op=hvd.Max).backward()
+
+
+def test_collectives_are_differentiable(job):
+    job.run(gradients)
+
+
+def subsets():
+    rank, size = hvd.rank(), hvd.size()
+    even, pair = hvd.ProcessSet(range(0, size, 2)), hvd.add_process_set([1, 2])
+    assert hvd.global_process_set.size() == size and pair.process_set_id is not None
+    for chosen in (even, pair):
+        if not chosen.included():
+            with pytest.raises(ValueError, match="not in the process set"):
+                hvd.allreduce(torch.ones(1), process_set=chosen)
+            continue
+        ranks = chosen.ranks
+        mine = torch.full((4, 2), float(rank + 1))
+        # one name for all sets
+        same(hvd.allreduce(mine, name="set", process_set=chosen), torch.full((4, 2), sum(ranks) / len(ranks) + 1))
+        same(hvd.allreduce(mine, op=hvd.Sum, process_set=chosen), torch.full((4, 2), float(sum(ranks) + len(ranks))))
+        same(hvd.allgather(mine[:rank], process_set=chosen), torch.cat([torch.full((r, 2), r + 1.0) for r in ranks]))
+        same(hvd.broadcast(mine, ranks[1], process_set=chosen), torch.full((4, 2), ranks[1] + 1.0))
+        share = hvd.reducescatter(mine, op=hvd.Sum, process_set=chosen)
+        same(share, torch.full((2, 2), float(sum(ranks) + len(ranks))))
+        same(hvd.alltoall(torch.full((2,), rank), process_set=chosen), torch.tensor(ranks))
+        assert hvd.allgather_object(rank, process_set=chosen) == ranks
+        assert hvd.broadcast_object(rank, ranks[0], process_set=chosen) == ranks[0]
+        hvd.barrier(process_set=chosen)
+        with pytest.raises(ValueError, match="in the process set"):
+            hvd.broadcast(mine, 3 - sum(ranks), process_set=chosen)
+    assert hvd.remove_process_set(pair) and not hvd.remove_process_set(pair)
+
+
+def test_process_sets_work_among_themselves(job3):
+    job3.run(subsets)
