@@ -4,6 +4,7 @@ and gradients of all collectives."""
 import pytest
 import torch
 from test_torch_collectives import everyone, make, reduced, same
+from torch import nn
 
 import byteps.torch as hvd
 
@@ -139,3 +140,20 @@ def subsets():
 
 def test_process_sets_work_among_themselves(job3):
     job3.run(subsets)
+
+
+def optimize_among_some():
+    """Ranks 0 and 2 learn together, rank 1 alone."""
+    model = nn.Linear(2, 1, bias=False)
+    hvd.broadcast_parameters(model.state_dict())
+    before = model.weight.detach().clone()
+    pair = hvd.ProcessSet([0, 2])
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), process_set=pair)
+    model(torch.full((1, 2), float(hvd.rank() + 1))).sum().backward()
+    optimizer.step()
+    assert torch.allclose(model.weight, before - 2)  # (1 + 3) / 2, and 2
+    optimizer.zero_grad()
+
+
+def test_an_optimizer_averages_within_its_process_set(job3):
+    job3.run(optimize_among_some)
