@@ -11,15 +11,15 @@
 //   operation, root, priority, scale (a double), root_only (0 or 1)
 //   members    array of ranks; empty: all
 // One operand, one result. The result may have another shape where root_only gives this rank nothing.
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bridge/bridge.h"
+#include "bridge/xla_flight.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -44,13 +44,23 @@ ffi::ErrorCode error_code_of(int code) {
   }
 }
 
-// Completes the promise that is `context`, and frees it.
+// What the bridge gives back at the end.
+struct Pending {
+  ffi::Promise promise;
+  std::string name;
+};
+
+// Completes the Pending that is `context`, and frees it.
 void complete(void* context, int code, const char* message) {
-  const std::unique_ptr<ffi::Promise> promise(static_cast<ffi::Promise*>(context));
+  const std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
+  byteps::bridge::flight().end(pending->name);
   if (code == BYTEPS_OK) {
-    promise->SetAvailable();
+    pending->promise.SetAvailable();
+  } else if (code == BYTEPS_MISMATCH) {
+    byteps::bridge::flight().fail_later(std::move(pending->promise),
+                                        ffi::Error(error_code_of(code), message));
   } else {
-    promise->SetError(ffi::Error(error_code_of(code), message));
+    pending->promise.SetError(ffi::Error(error_code_of(code), message));
   }
 }
 
@@ -66,13 +76,11 @@ ffi::Future exchange(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output,
                      std::string_view name, int64_t kind, int64_t width, int64_t operation,
                      int64_t root, int64_t priority, int64_t root_only, double scale,
                      ffi::Span<const int64_t> members) {
-  const std::string terminated(name);
   const std::vector<uint64_t> shape = shape_of(input, width);
   const std::vector<uint32_t> ranks(members.begin(), members.end());
   byteps_tensor tensor{};
   tensor.struct_bytes = sizeof tensor;
   tensor.dtype = static_cast<uint32_t>(kind);
-  tensor.name = terminated.c_str();
   tensor.input = input.untyped_data();
   tensor.output = output->untyped_data();
   tensor.element_count = input.element_count() * static_cast<uint64_t>(width);
@@ -86,18 +94,37 @@ ffi::Future exchange(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output,
   tensor.members = ranks.empty() ? nullptr : ranks.data();
   tensor.member_count = static_cast<uint32_t>(ranks.size());
 
-  auto promise = std::make_unique<ffi::Promise>();
-  ffi::Future future(*promise);
+  auto pending = std::make_unique<Pending>();
+  pending->name = name;
+  ffi::Future future(pending->promise);
+  if (!byteps::bridge::flight().begin(pending->name)) {
+    pending->promise.SetError(ffi::Error(
+        ffi::ErrorCode::kInvalidArgument,
+        "tensor '" + pending->name +
+            "' is used twice at the same time, so that ranks could mix up the two: give each use a "
+            "name of its own. A jitted function that is called twice within another one uses its "
+            "names twice; several threads that run the same function do, too"));
+    return future;
+  }
+  tensor.name = pending->name.c_str();
   byteps_error error{};
-  const int code = byteps::bridge::bridge().submit(tensor, complete, promise.get(), &error);
-  ffi::Promise* const pending = promise.release();  // complete() frees it
-  if (code != BYTEPS_OK) complete(pending, code, error.message);
+  const int code = byteps::bridge::bridge().submit(tensor, complete, pending.get(), &error);
+  Pending* const submitted = pending.release();  // complete() frees it
+  if (code != BYTEPS_OK) complete(submitted, code, error.message);
   return future;
 }
 
 }  // namespace
 
-extern "C" BYTEPS_API XLA_FFI_Error* byteps_exchange(XLA_FFI_CallFrame* call_frame);
+extern "C" {
+BYTEPS_API XLA_FFI_Error* byteps_exchange(XLA_FFI_CallFrame* call_frame);
+// Whether compiled programs run one after another (Flight::set_one_at_a_time).
+BYTEPS_API void byteps_one_at_a_time(int value);
+}
+
+void byteps_one_at_a_time(int value) {
+  byteps::bridge::flight().set_one_at_a_time(value != 0);
+}
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(byteps_exchange, exchange,
                               ffi::Ffi::Bind()

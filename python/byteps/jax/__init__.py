@@ -20,6 +20,14 @@ Each rank then trains on its own part of the data. Without any environment the j
 from __future__ import annotations
 
 from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps._core.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    process_set_by_id,
+    remove_process_set,
+)
+from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from byteps._core.session import (
     barrier,
     get_pushpull_speed,
@@ -32,26 +40,50 @@ from byteps._core.session import (
     suspend,
 )
 from byteps.jax.compression import Compression
+from byteps.jax.gather import allgather, alltoall, broadcast, reducescatter
 from byteps.jax.ops import Handle, poll, push_pull, push_pull_async, push_pull_tree, synchronize
+from byteps.jax.optimizer import DistributedOptimizer, distributed
+from byteps.jax.parameters import allgather_object, broadcast_object, broadcast_parameters, broadcast_tree
 from byteps.jax.start import init, resume
 
 __all__ = [
+    "Adasum",
+    "Average",
     "BytePSError",
     "Compression",
     "DisconnectedError",
+    "DistributedOptimizer",
     "Handle",
+    "Max",
+    "Min",
     "MismatchError",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "alltoall",
     "barrier",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_parameters",
+    "broadcast_tree",
+    "distributed",
     "get_pushpull_speed",
+    "global_process_set",
     "init",
     "local_rank",
     "local_size",
     "metrics",
     "poll",
+    "process_set_by_id",
     "push_pull",
     "push_pull_async",
     "push_pull_tree",
     "rank",
+    "reducescatter",
+    "remove_process_set",
     "resume",
     "shutdown",
     "size",

@@ -6,10 +6,9 @@ Memory: the core reads a JAX array in place, and writes into memory of ours that
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Sequence, Set, Tuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from byteps._core import errors, session
@@ -50,26 +49,26 @@ class Running:
         """True when wait() would not block."""
         return self.job.poll(self.core_handle)
 
-    def wait(self) -> jax.Array:
-        """Waits, with Python's lock free, and returns the result. An exception from a signal handler leaves it under
-        way; any other ends it."""
+    def wait(self) -> np.ndarray:
+        """Waits, with Python's lock free, and returns the result, which nobody else has. An exception from a signal
+        handler leaves it under way; any other ends it."""
         try:
             self.job.wait(self.core_handle)
         except errors.BytePSError:
             _running.discard(self)
             raise
         _running.discard(self)
-        return jnp.asarray(self.result)
+        return self.result
 
 
 _running: Set[Running] = set()
 session.on_leave(_running.clear)
 
 
-def start(x: jax.Array, what: Exchange) -> Running:
-    """Submits x, once it is computed."""
+def start(x: Any, what: Exchange) -> Running:
+    """Submits x, an array of JAX or numpy, once it is computed."""
     kind, width = elements.kind(x.dtype, what.operation)
-    running = Running(np.ascontiguousarray(x), _aligned(result_shape(x.shape, what), x.dtype))
+    running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
     _running.add(running)
     try:
@@ -94,7 +93,28 @@ def start(x: jax.Array, what: Exchange) -> Running:
     return running
 
 
-def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+def run_all(pairs: Iterable[Tuple[Any, Exchange]]) -> List[np.ndarray]:
+    """All at once. Every one is waited for, also when one has failed; then the first failure is raised."""
+    results: List[np.ndarray] = []
+    running: List[Running] = []
+    failure: Optional[Exception] = None
+    try:
+        for array, what in pairs:
+            running.append(start(array, what))
+    except (errors.BytePSError, ValueError) as error:
+        failure = error
+    for one in running:
+        try:
+            results.append(one.wait())
+        except errors.BytePSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return results
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """Memory that JAX takes over as an array without copying it."""
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size_bytes + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT

@@ -49,12 +49,14 @@ def exchange(x: jax.Array, what: Exchange) -> jax.Array:
 _loaded: List[object] = []  # the shim, for the life of the process
 
 
-def load() -> None:
-    """Makes the custom call known to XLA, once. ImportError: libbyteps_jax.so is missing or cannot be loaded."""
+def load(one_at_a_time: bool = False) -> None:
+    """Makes the custom call known to XLA, once. one_at_a_time: compiled functions do not overlap in this process, so it
+    is an error when two exchanges of one name do. ImportError: libbyteps_jax.so is missing or cannot be loaded."""
     if not _loaded:
         shim = bridge.load("jax")
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(shim.library.byteps_exchange), platform="cpu")
         _loaded.append(shim)
+        shim.library.byteps_one_at_a_time(int(one_at_a_time))
 
 
 def is_staged(x: Any) -> bool:
@@ -68,7 +70,7 @@ _exchange_p = Primitive("byteps_exchange")
 
 
 def _run(x: jax.Array, *, what: Exchange) -> jax.Array:
-    return direct.start(x, what).wait()
+    return jnp.asarray(direct.start(x, what).wait())
 
 
 def _abstract(x: Any, *, what: Exchange) -> Tuple[Any, Any]:
@@ -124,10 +126,10 @@ def _derivative(primals: Tuple[Any], tangents: Tuple[Any], *, what: Exchange) ->
     out = _exchange_p.bind(x, what=what)
     if isinstance(tangent, ad.Zero):
         return out, ad.Zero.from_primal_value(out)
-    if what.operation not in _LINEAR:
+    if what.operation not in _LINEAR or what.root_only:
         raise NotImplementedError(
-            f"push_pull of '{what.name}' with op={_OPERATIONS[what.operation]} has no gradient; op=Sum and op=Average "
-            "have, or use jax.lax.stop_gradient on its input"
+            f"'{what.name}' with op={_OPERATIONS.get(what.operation, 'Sum')} has no gradient; push_pull with op=Sum "
+            "and op=Average has, or use jax.lax.stop_gradient on its input"
         )
     return out, _exchange_p.bind(tangent, what=what._replace(name=what.name + _TANGENT))
 
@@ -140,14 +142,11 @@ def _transpose(cotangent: Any, x: Any, *, what: Exchange) -> Tuple[Any]:
         return (ad.Zero(x.aval),)
     name = what.name[: -len(_TANGENT)] if what.name.endswith(_TANGENT) else what.name
     back = what._replace(name=name + _GRADIENT)
-    if what.operation != abi.BROADCAST and not what.root_only:
+    if what.operation != abi.BROADCAST:
         return (_exchange_p.bind(cotangent, what=back),)
-    is_root = session.job().rank == what.root
-    if what.operation == abi.BROADCAST:  # all ranks' cotangents go to the root
-        out = _exchange_p.bind(cotangent, what=back._replace(operation=abi.SUM, root_only=True))
-        return (out if is_root else jnp.zeros(x.aval.shape, x.aval.dtype),)
-    filled = cotangent if is_root else jnp.zeros(x.aval.shape, x.aval.dtype)  # the root's cotangent goes to all
-    return (_exchange_p.bind(filled, what=back._replace(operation=abi.BROADCAST, root_only=False)),)
+    # All ranks' cotangents go to the root.
+    total = _exchange_p.bind(cotangent, what=back._replace(operation=abi.SUM, root_only=True))
+    return (total if session.job().rank == what.root else jnp.zeros(x.aval.shape, x.aval.dtype),)
 
 
 def _batch(arguments: Tuple[Any], dimensions: Tuple[int], *, what: Exchange) -> Tuple[Any, int]:

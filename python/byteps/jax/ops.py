@@ -1,24 +1,32 @@
-"""push_pull and its kin, inside and outside of jit.
+"""push_pull, inside and outside of jit.
 
 An array is its name: what belongs together has the same name on all ranks, and the same shape and dtype each time.
-Inside jit every one of them is asynchronous, in any number, and starts as soon as its input is computed. There the name
-is fixed when the function is traced; without one it is numbered in the order of tracing, which must then be the same on
+Inside jit every one is asynchronous, in any number, and starts as soon as its input is computed. There the name is
+fixed when the function is traced; without one it is numbered in the order of tracing, which must then be the same on
 all ranks. Outside of jit unnamed operations are numbered in the order of the calls. Larger `priority` goes first.
+
+Arguments that all have: `op` is Average (the default), Sum, Min, Max or Product, and `average` its older form;
+prescale_factor and postscale_factor multiply before and after, with Average and Sum; `process_set`: the ranks that take
+part, and only they may call; `compression`: what travels.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Tuple, Type
+from typing import Any, Callable, Iterable, List, Optional, Tuple, Type, Union
 
 import jax
 import jax.numpy as jnp
 
-from byteps._core import abi, errors, session
+from byteps._core import errors, session
+from byteps._core.process_sets import ProcessSet, members_of, scoped
+from byteps._core.reduction import ReduceOp, resolve
 from byteps.jax import direct
 from byteps.jax.compression import Compression, Compressor
 from byteps.jax.exchange import Exchange, exchange, is_staged
 
 __all__ = ["Handle", "poll", "push_pull", "push_pull_async", "push_pull_tree", "synchronize"]
+
+Op = Union[ReduceOp, str, None]
 
 
 def push_pull(
@@ -27,11 +35,16 @@ def push_pull(
     name: Optional[str] = None,
     priority: int = 0,
     compression: Type[Compressor] = Compression.none,
+    op: Op = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None,
 ) -> jax.Array:
-    """The average (or sum, average=False) of `array` over all workers: a new array of its shape and dtype.
-    Differentiable; its gradient is averaged alike, so all ranks must compute it."""
+    """The average (or what op says) of `array` over all workers: a new array of its shape and dtype. Average and Sum
+    are differentiable; the gradient is reduced alike, so all ranks must compute it."""
     wire, context = compression.compress(jnp.asarray(array))
-    return compression.decompress(exchange(wire, _reduction(average, name, priority)), context)
+    what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
+    return compression.decompress(exchange(wire, what), context)
 
 
 class Handle:
@@ -47,7 +60,7 @@ class Handle:
     def wait(self) -> jax.Array:
         running = self._live()
         try:
-            result = running.wait()
+            result = jnp.asarray(running.wait())
         except errors.BytePSError:
             self._running = None
             raise
@@ -67,14 +80,18 @@ def push_pull_async(
     name: Optional[str] = None,
     priority: int = 0,
     compression: Type[Compressor] = Compression.none,
+    op: Op = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None,
 ) -> Handle:
     """Starts push_pull and returns a handle for poll() and synchronize(). Only outside of jit, and not differentiable:
     inside, push_pull is asynchronous itself."""
     if is_staged(array):
         raise ValueError("push_pull_async() inside jit: use push_pull(), which is asynchronous there")
     wire, context = compression.compress(jnp.asarray(array))
-    running = direct.start(wire, _reduction(average, name, priority))
-    return Handle(running, lambda result: compression.decompress(result, context))
+    what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
+    return Handle(direct.start(wire, what), lambda result: compression.decompress(result, context))
 
 
 def poll(handle: Handle) -> bool:
@@ -93,53 +110,66 @@ def push_pull_tree(
     name: str = "tree",
     priority: int = 0,
     compression: Type[Compressor] = Compression.none,
+    op: Op = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None,
 ) -> Any:
     """push_pull of every array of a tree (nested dicts, lists, ...), all at once. Each is named by `name` and its path;
     those that come first in the tree, which are often the first layers, go first."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
-    arrays = [jnp.asarray(leaf) for _, leaf in paths]
-    whats = [
-        _reduction(average, name + jax.tree_util.keystr(path), priority - index)
-        for index, (path, _) in enumerate(paths)
-    ]
+    paths, arrays, structure = flattened(tree)
     compressed = [compression.compress(array) for array in arrays]
-    results = exchange_all([wire for wire, _ in compressed], whats)
+    whats = [
+        reduction(op, average, prescale_factor, postscale_factor, process_set, name + path, priority - index)
+        for index, path in enumerate(paths)
+    ]
+    results = exchange_all((wire, what) for (wire, _), what in zip(compressed, whats))
     return structure.unflatten(
         compression.decompress(result, context) for result, (_, context) in zip(results, compressed)
     )
 
 
-def exchange_all(arrays: List[jax.Array], whats: List[Exchange]) -> List[jax.Array]:
-    """All at once. Outside of jit every one is waited for, also when one has failed; then the first failure is
-    raised."""
-    if not arrays:
+# For the other modules of this package.
+
+
+def reduction(
+    op: Op,
+    average: Optional[bool],
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: Optional[ProcessSet],
+    name: Optional[str],
+    priority: int,
+) -> Exchange:
+    operation, scale = resolve(op, average, prescale_factor, postscale_factor)
+    members = members_of(process_set)
+    name, once = named(name, "push_pull", members)
+    return Exchange(name, operation, scale=scale, members=members, priority=priority, once=once)
+
+
+def named(name: Optional[str], kind: str, members: Tuple[int, ...]) -> Tuple[str, bool]:
+    """The name by which these members know the operation, and whether it is used once. ValueError: not initialized."""
+    current = session.current()
+    if name is not None:
+        return scoped(name, members), False
+    return current.unique_name(scoped(f"{kind}.noname", members)), True
+
+
+def flattened(tree: Any) -> Tuple[List[str], List[jax.Array], Any]:
+    """The paths of the leaves as text, the leaves, the structure."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    paths = [jax.tree_util.keystr(path) for path, _ in leaves]
+    return paths, [jnp.asarray(leaf) for _, leaf in leaves], structure
+
+
+def exchange_all(pairs: Iterable[Tuple[Any, Exchange]]) -> List[jax.Array]:
+    """All at once. Outside of jit every one is waited for, also when one has failed."""
+    pairs = list(pairs)
+    if not pairs:
         return []
-    if is_staged(arrays[0]) or any(isinstance(array, jax.core.Tracer) for array in arrays):
-        return [exchange(array, what) for array, what in zip(arrays, whats)]
-    results: List[jax.Array] = []
-    running: List[direct.Running] = []
-    failure: Optional[Exception] = None
-    try:
-        for array, what in zip(arrays, whats):
-            running.append(direct.start(array, what))
-    except (errors.BytePSError, ValueError) as error:
-        failure = error
-    for one in running:
-        try:
-            results.append(one.wait())
-        except errors.BytePSError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return results
-
-
-def _reduction(average: Optional[bool], name: Optional[str], priority: int) -> Exchange:
-    operation = abi.SUM if average is False else abi.AVERAGE
-    if name is None:
-        name = session.current().unique_name("push_pull.noname")
-        return Exchange(name, operation, priority=priority, once=True)
-    return Exchange(name, operation, priority=priority)
+    if is_staged(pairs[0][0]) or any(isinstance(array, jax.core.Tracer) for array, _ in pairs):
+        return [exchange(array, what) for array, what in pairs]
+    return [jnp.asarray(result) for result in direct.run_all(pairs)]
 
 
 def _checked(handle: Any) -> Handle:

@@ -28,9 +28,20 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
 
 
 def _prepare() -> None:
-    exchange.load()
-    if session.job().size > 1:
-        # A compiled function ends before the next one begins, as they do on an accelerator. Otherwise two that use the
-        # same names could overlap, and start their exchanges in another order on each rank. JAX heeds it when its first
-        # computation comes later than this.
+    # A compiled function ends before the next one begins, as they do on an accelerator. Otherwise two that use the same
+    # names could overlap, and start their exchanges in another order on each rank. JAX heeds it when its CPU client is
+    # made, at the first computation.
+    is_early = session.job().size > 1 and not _has_backend()
+    if is_early:
         jax.config.update("jax_cpu_enable_async_dispatch", False)
+    exchange.load(one_at_a_time=is_early)
+
+
+def _has_backend() -> bool:
+    """JAX does not tell in public; when it cannot be asked, it counts as yes."""
+    try:
+        from jax._src import xla_bridge
+
+        return bool(xla_bridge.backends_are_initialized())
+    except (ImportError, AttributeError):
+        return True

@@ -1,0 +1,68 @@
+"""distributed: any optimizer of optax, with its gradients averaged over all workers first."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Type
+
+import jax
+
+from byteps._core import session
+from byteps._core.process_sets import ProcessSet
+from byteps.jax.compression import Compression, Compressor
+from byteps.jax.ops import Op, push_pull_tree
+
+__all__ = ["DistributedOptimizer", "distributed"]
+
+
+def distributed(
+    optimizer: Any,
+    name: str = "Gradient",
+    compression: Type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: Op = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: Optional[ProcessSet] = None,
+) -> Any:
+    """The optax.GradientTransformation that averages updates over all workers, and then does what `optimizer` does. Its
+    state is that of `optimizer`. Use it inside jit, in the function that computes the gradients: then each one leaves
+    as soon as it is computed. Outside of jit it works as well, all at once.
+
+    Gradients are named by `name`, their tree and their path. backward_passes_per_step: so many updates are collected
+    locally, by optax.MultiSteps, which takes their mean, before they travel; the state is then that of MultiSteps. The
+    other arguments: see push_pull()."""
+    import optax
+
+    inner = optax.with_extra_args_support(optimizer)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        averaged = push_pull_tree(
+            updates,
+            None,
+            _lasting_name(name, updates),
+            0,
+            compression,
+            op,
+            prescale_factor,
+            postscale_factor,
+            process_set,
+        )
+        return inner.update(averaged, state, params, **extra)
+
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: it must be at least 1")
+    transformation = optax.GradientTransformationExtraArgs(inner.init, update)
+    if backward_passes_per_step == 1:
+        return transformation
+    return optax.MultiSteps(transformation, backward_passes_per_step).gradient_transformation()
+
+
+DistributedOptimizer = distributed  # the name that users of the other frameworks know
+
+
+def _lasting_name(name: str, tree: Any) -> str:
+    """`name`, and a number when there is another model, whose tree differs. Two equal models in one program are kept
+    apart by the order of their use."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    meaning = (structure, tuple((str(leaf.dtype), leaf.shape) for leaf in leaves))
+    return session.current().lasting_name(name, meaning)

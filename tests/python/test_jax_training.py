@@ -1,0 +1,213 @@
+"""Training with byteps.jax: the optimizer, the examples, overlap, failures, and another framework beside it."""
+
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("optax")
+
+from cluster import ROOT, Cluster, clean_environment  # noqa: E402
+from jax_jobs import job, job2, job3, jax_jobs  # noqa: E402, F401
+
+
+def linear_model_in_float64():
+    """The same steps distributed and alone; the largest difference."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import byteps.jax as bps
+
+    jax.config.update("jax_enable_x64", True)
+    rank, size = bps.rank(), bps.size()
+    generator = np.random.default_rng(0)
+    inputs, targets = generator.standard_normal((8, 12, 5)), generator.standard_normal((8, 12))
+    params = {"w": jnp.zeros(5), "b": jnp.zeros(())}
+
+    def loss(params, x, y):
+        return ((x @ params["w"] + params["b"] - y) ** 2).mean()
+
+    def train(optimizer, share, jit):
+        @jit
+        def step(params, state, x, y):
+            updates, state = optimizer.update(jax.grad(loss)(params, x, y), state, params)
+            return optax.apply_updates(params, updates), state
+
+        trained, state = params, optimizer.init(params)
+        for x, y in zip(inputs, targets):
+            trained, state = step(trained, state, x[share], y[share])
+        return trained
+
+    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(0.1))
+    for mode, jit, inner, passes in (
+        ("jit", jax.jit, adam, 1),
+        ("jit", jax.jit, adam, 2),
+        ("now", lambda function: function, optax.sgd(0.1), 1),
+    ):
+        wanted = train(optax.MultiSteps(inner, passes).gradient_transformation(), slice(None), jax.jit)
+        optimizer = bps.distributed(inner, name=f"{mode}.{passes}", backward_passes_per_step=passes)
+        got = train(optimizer, slice(rank, None, size), jit)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted)):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    jax.config.update("jax_enable_x64", False)
+
+
+def test_parameters_are_those_of_a_single_process(job3):
+    job3.run(linear_model_in_float64)
+
+
+def two_models_in_one_step():
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import byteps.jax as bps
+
+    first, second = bps.distributed(optax.sgd(1.0)), bps.distributed(optax.sgd(1.0))
+
+    @jax.jit
+    def step(a, b):
+        return first.update(a, first.init(a))[0], second.update(b, second.init(b))[0]
+
+    a, b = step({"w": jnp.full(3, float(bps.rank()))}, {"w": jnp.full(3, 10.0 * bps.rank())})
+    mean = (bps.size() - 1) / 2
+    np.testing.assert_allclose(a["w"], np.full(3, -mean))
+    np.testing.assert_allclose(b["w"], np.full(3, -10 * mean))
+
+
+def test_two_equal_models_are_kept_apart(job2):
+    job2.run(two_models_in_one_step)
+
+
+def launch(*command):
+    done = subprocess.run(
+        [sys.executable, "-m", "byteps.launcher.main", "--local", "--workers", "2", "--servers", "2", "--"]
+        + [sys.executable, *map(str, command)],
+        env=clean_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_digits_are_learned_as_in_a_single_process():
+    result = re.search(r"DIGITS accuracy=(\S+) difference=(\S+)", launch(ROOT / "examples/jax/train_digits.py"))
+    assert float(result[1]) >= 0.97 and float(result[2]) < 1e-9
+
+
+# ---- failures
+
+
+def mismatch(kind):
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    rank = bps.rank()
+    x = jnp.ones(3 + rank if kind == "shape" else 3, jnp.int32 if rank and kind == "dtype" else jnp.float32)
+    others = [jnp.full(1000, index) for index in range(20)]
+
+    @jax.jit
+    def program(x, others):  # in the midst of others, which end well
+        results = [bps.push_pull(one, name=f"{kind}.{index}") for index, one in enumerate(others)]
+        return results, bps.push_pull(x, average=not (rank and kind == "operation"), name=f"{kind}.wrong")
+
+    jax.block_until_ready(program(x, others))
+
+
+def still_works():
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    return float(jax.jit(lambda x: bps.push_pull(x, False, name="after.failures"))(jnp.ones(3))[0])
+
+
+def test_ranks_that_disagree_get_jaxs_exception_with_our_text(job3):
+    for kind in ("shape", "dtype", "operation"):
+        for failure in job3.failures(mismatch, kind):
+            assert failure is not None and "RuntimeError" in failure.bases, failure
+            assert f'tensor "byteps.{kind}.wrong" differs between ranks' in failure.text
+    assert job3.run(still_works) == [3.0] * 3
+
+
+def wait_for_a_peer(rank_that_dies):
+    import os
+
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    if bps.rank() == rank_that_dies:
+        os._exit(3)
+    jax.block_until_ready(jax.jit(lambda x: bps.push_pull(x, name="lonely"))(jnp.ones(3)))
+
+
+def test_a_dead_peer_ends_a_compiled_program_with_its_name():
+    with Cluster(2, layer="byteps.jax", environ={"BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
+        for worker in cluster.workers:
+            worker.send(wait_for_a_peer, (1,), {})
+        tag, error = cluster.workers[0].receive(time.monotonic() + 60)
+        assert tag == "error" and "JaxRuntimeError" == error.kind and "worker 1" in error.text, error
+        cluster.broken = True
+
+
+def use_after_shutdown():
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    program = jax.jit(lambda x: bps.push_pull(x, False, name="before.and.after"))
+    first = float(program(jnp.ones(2))[0])
+    bps.shutdown()
+    texts = []
+    for call in (lambda: program(jnp.ones(2)), lambda: bps.push_pull(jnp.ones(2))):
+        try:
+            jax.block_until_ready(call())
+        except (RuntimeError, ValueError) as error:
+            texts.append(str(error))
+    bps.init()
+    return first, texts, float(program(jnp.ones(2))[0])
+
+
+def test_a_compiled_program_outlives_the_job_and_serves_the_next():
+    with Cluster(2, layer="byteps.jax") as cluster:
+        for first, texts, again in cluster.run(use_after_shutdown):
+            assert (first, again) == (2.0, 2.0)
+            assert len(texts) == 2 and all("BytePS has not been initialized; use bps.init()." in text for text in texts)
+
+
+# ---- beside torch
+
+
+BESIDE = """
+{first}
+{second}
+import jax, jax.numpy as jnp, numpy as np, torch
+import byteps.jax, byteps.torch
+byteps.{init}.init()
+torch.set_num_threads(1)
+ours = jax.jit(lambda x: byteps.jax.push_pull(x, False, name="both.jax"))(jnp.ones(5))
+theirs = byteps.torch.push_pull(torch.ones(5), False, name="both.torch")
+assert (np.asarray(ours) == 2).all() and (theirs == 2).all() and byteps.jax.rank() == byteps.torch.rank()
+"""
+
+
+@pytest.mark.parametrize("order", [("jax", "torch"), ("torch", "jax")], ids="_then_".join)
+def test_jax_and_torch_share_a_job_in_either_order_of_imports(order, tmp_path):
+    script = tmp_path / "beside.py"
+    first, second = (f"import byteps.{name}" for name in order)
+    script.write_text(BESIDE.format(first=first, second=second, init=order[1]), encoding="utf-8")
+    launch(script)
