@@ -87,7 +87,7 @@ ffi::Future exchange(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output,
   tensor.operation = static_cast<uint32_t>(operation);
   tensor.root = static_cast<uint32_t>(root);
   tensor.priority = static_cast<int32_t>(priority);
-  tensor.flags = root_only != 0 ? 2 : 0;
+  tensor.flags = root_only != 0 ? BYTEPS_ROOT_ONLY : 0;
   tensor.shape = shape.data();
   tensor.dimension_count = static_cast<uint32_t>(shape.size());
   tensor.scale = scale;
