@@ -1,9 +1,9 @@
 // Flight: the exchanges of compiled programs that are under way, and two dangers that XLA adds to them.
 //
 // 1. When one operation of a program fails, XLA starts no more of the others. Ranks that have started them already
-//    would wait for this one for ever. So a failure that all ranks get (they disagree about a tensor) is held back until
-//    everything that does not depend on it has been started and has ended: nothing is under way, and nothing new came
-//    for a while. What depends on the failed one starts on no rank.
+//    would wait for this one for ever. So a failure that all ranks get (they disagree about a tensor) is held back
+//    until everything that does not depend on it has been started and has ended: nothing is under way, and nothing new
+//    came for a while. What depends on the failed one starts on no rank.
 // 2. Two uses of one name at the same time start in an order that differs between ranks, and would sum what does not
 //    belong together. The layer above gives each use in a program a name of its own; what it cannot see, a jitted
 //    function called twice within another, is refused here.
