@@ -227,10 +227,9 @@ class Run {
         return kTfResourceExhausted;
       case BYTEPS_TIMEOUT:
         return kTfDeadlineExceeded;
-      case BYTEPS_DISCONNECTED:
-        return kTfUnavailable;
-      case BYTEPS_CANCELLED:
-        return kTfAborted;  // TensorFlow hides those that are cancelled
+      case BYTEPS_DISCONNECTED:  // as kTfUnavailable a function would make an InternalError of it
+      case BYTEPS_CANCELLED:     // TensorFlow hides what is cancelled
+        return kTfAborted;
       case BYTEPS_UNSUPPORTED:
         return kTfUnimplemented;
       case BYTEPS_SYSTEM:

@@ -27,11 +27,9 @@ enum TfCode : int {
   kTfInvalidArgument = 3,
   kTfDeadlineExceeded = 4,
   kTfResourceExhausted = 8,
-  kTfFailedPrecondition = 9,
   kTfAborted = 10,
   kTfUnimplemented = 12,
   kTfInternal = 13,
-  kTfUnavailable = 14,
 };
 
 // TF_DataType.

@@ -59,7 +59,6 @@ ffi::ErrorCode error_code(int code) {
     case BYTEPS_TIMEOUT:
       return ffi::ErrorCode::kDeadlineExceeded;
     case BYTEPS_DISCONNECTED:
-      return ffi::ErrorCode::kUnavailable;
     case BYTEPS_CANCELLED:
       return ffi::ErrorCode::kAborted;
     case BYTEPS_UNSUPPORTED:

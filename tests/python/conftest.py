@@ -96,7 +96,7 @@ def mxnet_job(request, mxnet_clusters):
     return mxnet_clusters.get(request.param)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tf_clusters():
     environ = {
         "TF_CPP_MIN_LOG_LEVEL": "3",

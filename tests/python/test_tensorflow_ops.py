@@ -30,37 +30,36 @@ def values(rank, shape, dtype):
     return (array % 2 == 0) if dtype == "bool" else array
 
 
-def check_dtype(dtype, mode):
-    tensors = [tf.cast(values(bps.rank(), shape, dtype), dtype) for shape in SHAPES]
-    everyone = [[values(rank, shape, dtype) for rank in range(bps.size())] for shape in SHAPES]
+def check_dtypes(dtypes, mode):
+    """All of them in one function: they are under way together."""
+    cases = [(dtype, shape) for dtype in dtypes for shape in SHAPES]
+    everyone = [[values(rank, shape, dtype) for rank in range(bps.size())] for dtype, shape in cases]
+    tensors = [tf.cast(arrays[bps.rank()], dtype) for arrays, (dtype, _) in zip(everyone, cases)]
 
     def body():
-        sums = [bps.push_pull(t, op=bps.Sum, name=f"{mode}.{dtype}.sum.{i}") for i, t in enumerate(tensors)]
-        roots = [bps.broadcast(t, bps.size() - 1, name=f"{mode}.{dtype}.root.{i}") for i, t in enumerate(tensors)]
-        if dtype == "bool":
-            return sums, roots, []
-        return sums, roots, [bps.push_pull(t, scope=f"{mode}.") for t in tensors]
+        sums = [bps.push_pull(t, op=bps.Sum, name=f"{mode}.sum.{i}") for i, t in enumerate(tensors)]
+        roots = [bps.broadcast(t, bps.size() - 1, name=f"{mode}.root.{i}") for i, t in enumerate(tensors)]
+        averages = [t if t.dtype == tf.bool else bps.push_pull(t, scope=f"{mode}.") for t in tensors]
+        return sums, roots, averages
 
-    sums, roots, averages = compiled(body, mode)()
-    for index, shape in enumerate(SHAPES):
-        total = np.any(everyone[index], axis=0) if dtype == "bool" else np.sum(everyone[index], axis=0)
-        assert sums[index].dtype == dtype and sums[index].shape == shape
-        np.testing.assert_array_equal(np.asarray(sums[index].numpy()).astype(total.dtype), total)
-        np.testing.assert_array_equal(np.asarray(roots[index].numpy()).astype(total.dtype), everyone[index][-1])
-        if averages:
-            expected = tf.math.truediv(tensors[index], tensors[index]).dtype if dtype in INTEGERS else dtype
-            assert averages[index].dtype == expected
-            tolerance = {"float16": 1e-3, "bfloat16": 1e-2}.get(dtype, 1e-6)
-            average = np.asarray(averages[index].numpy()).astype(complex)
-            np.testing.assert_allclose(average, total / bps.size(), rtol=tolerance)
+    results = zip(everyone, cases, tensors, *compiled(body, mode)())
+    for arrays, (dtype, shape), tensor, summed, root, average in results:
+        total = np.any(arrays, axis=0) if dtype == "bool" else np.sum(arrays, axis=0)
+        assert summed.dtype == dtype and summed.shape == shape
+        np.testing.assert_array_equal(np.asarray(summed.numpy()).astype(total.dtype), total)
+        np.testing.assert_array_equal(np.asarray(root.numpy()).astype(total.dtype), arrays[-1])
+        if dtype == "bool":
+            continue
+        assert average.dtype == (tf.math.truediv(tensor, tensor).dtype if dtype in INTEGERS else dtype)
+        tolerance = {"float16": 1e-3, "bfloat16": 1e-2}.get(dtype, 1e-6)
+        np.testing.assert_allclose(np.asarray(average.numpy()).astype(complex), total / bps.size(), rtol=tolerance)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_sum_average_and_broadcast_are_numpys_for_every_dtype_and_rank(tf_job, mode):
     dtypes = FLOATS + INTEGERS + OTHERS if tf_job.size == 2 else ["float32", "int32"]
 
-    for dtype in dtypes:
-        tf_job.run(check_dtype, dtype, mode)
+    tf_job.run(check_dtypes, dtypes, mode)
 
 
 def check_gradients(mode):
@@ -217,3 +216,37 @@ def test_ranks_may_trace_a_function_at_different_times(tf_job2):
     results = tf_job2.run_each([(retraced, ([4, 4, 2],), {}), (retraced, ([4, 3, 3],), {})])
 
     assert results[0] == results[1] == [[4.0] * 3, [3.5] * 3, [2.5] * 3]
+
+
+def check_min_max_product(mode):
+    tensor = tf.constant([1.0, 5.0 - bps.rank(), 2.0])
+    ops = {"Min": np.min, "Max": np.max, "Product": np.prod}
+    results = compiled(lambda: [bps.push_pull(tensor, op=op, name=f"{mode}.{op}") for op in ops], mode)()
+    everyone = np.array([[1.0, 5.0 - rank, 2.0] for rank in range(bps.size())])
+    for result, reduce in zip(results, ops.values()):
+        np.testing.assert_array_equal(result, reduce(everyone, axis=0))
+    scaled = bps.push_pull(tensor, op=bps.Sum, prescale_factor=0.5, postscale_factor=3.0)
+    np.testing.assert_allclose(scaled, everyone.sum(axis=0) * 1.5)
+
+
+def test_minimum_maximum_product_and_scaled_sums(tf_job3):
+    for mode in MODES:
+        tf_job3.run(check_min_max_product, mode)
+
+
+def check_process_set(mode):
+    pair = bps.ProcessSet([0, 2])
+    if not pair.included():
+        return
+    x = tf.constant([1.0, 2.0]) * (bps.rank() + 1)
+    body = compiled(
+        lambda: (bps.push_pull(x, name=f"{mode}.set", process_set=pair), bps.broadcast(x, 2, process_set=pair)), mode
+    )
+    average, root = body()
+    np.testing.assert_allclose(average, [2.0, 4.0])
+    np.testing.assert_allclose(root, [3.0, 6.0])
+
+
+def test_a_process_set_is_among_its_ranks(tf_job3):
+    for mode in MODES:
+        tf_job3.run(check_process_set, mode)

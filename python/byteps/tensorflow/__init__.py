@@ -17,6 +17,26 @@ Each rank then trains on its own part of the data. Without any environment the j
 from __future__ import annotations
 
 from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps._core.horovod import (
+    barrier,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+    start_timeline,
+    stop_timeline,
+)
 from byteps._core.process_sets import (
     ProcessSet,
     add_process_set,
@@ -27,9 +47,7 @@ from byteps._core.process_sets import (
 )
 from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from byteps._core.session import (
-    barrier,
     get_pushpull_speed,
-    init,
     local_rank,
     local_size,
     metrics,
@@ -42,6 +60,15 @@ from byteps._core.session import (
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.gather import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
 from byteps.tensorflow.gradients import reduce_gradients
+from byteps.tensorflow.horovod import (
+    allreduce,
+    grouped_allreduce,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
 from byteps.tensorflow.ops import broadcast, push_pull
 from byteps.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer
 from byteps.tensorflow.tape import DistributedGradientTape
@@ -72,6 +99,7 @@ __all__ = [
     "add_process_set",
     "allgather",
     "allgather_object",
+    "allreduce",
     "alltoall",
     "barrier",
     "broadcast",
@@ -79,23 +107,45 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "get_process_set_ids_and_ranks",
     "get_pushpull_speed",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
+    "grouped_allreduce",
     "grouped_reducescatter",
     "init",
+    "is_homogeneous",
+    "is_initialized",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
     "metrics",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "process_set_by_id",
+    "process_set_included_op",
     "push_pull",
     "rank",
+    "rank_op",
     "reduce_gradients",
     "reducescatter",
     "remove_process_set",
     "resume",
+    "rocm_built",
     "shutdown",
     "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
     "suspend",
 ]

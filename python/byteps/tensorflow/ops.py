@@ -58,7 +58,7 @@ def push_pull(
     device_dense, device_sparse: accepted for compatibility; the exchange itself is made by the CPU.
 
     ValueError: a wrong argument. tf.errors.InvalidArgumentError: ranks disagree about the tensor, on all of them.
-    tf.errors.UnavailableError, AbortedError: a member of the job is gone."""
+    tf.errors.AbortedError: a member of the job is gone."""
     del device_dense, device_sparse
     if enable_async:
         raise errors.UnsupportedError("enable_async: asynchronous training is not supported in this version")

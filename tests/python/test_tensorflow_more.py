@@ -1,0 +1,212 @@
+"""byteps.tensorflow: gathers, Horovod's names, tf.distribute, the examples, and torch beside it in one process.
+Functions run in the workers, which have TensorFlow."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from cluster import ROOT, Cluster, clean_environment
+
+if "tensorflow" in sys.modules:
+    import tensorflow as tf
+
+    import byteps.tensorflow as bps
+
+    v1 = tf.compat.v1
+
+
+def check_allgather(mode):
+    mine = tf.reshape(tf.range(2.0 * (bps.rank() + 1)), [bps.rank() + 1, 2])
+
+    def body(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            gathered = bps.allgather(x)
+            loss = tf.reduce_sum(gathered) * (bps.rank() + 1.0)
+        return gathered, tape.gradient(loss, x), bps.allgather(tf.constant(bps.rank()))
+
+    gathered, gradient, ranks = (body if mode == "eager" else tf.function(body))(mine)
+    np.testing.assert_array_equal(gathered, [[0, 1], [0, 1], [2, 3]])
+    np.testing.assert_array_equal(gradient, np.full(mine.shape, 3.0))
+    np.testing.assert_array_equal(ranks, [0, 1])
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_rows_of_all_ranks_are_gathered_in_their_order(tf_job2, mode):
+    tf_job2.run(check_allgather, mode)
+
+
+def check_scatters(mode):
+    rank = bps.rank()
+    mine = tf.reshape(tf.range(6.0), [3, 2]) * (rank + 1)
+    pair = bps.ProcessSet([0, 1])
+
+    def body(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            sent, received = bps.alltoall(x, splits=[1, 2])
+            part = bps.reducescatter(x, op=bps.Sum, process_set=pair)
+            losses = tf.reduce_sum(sent) * (rank + 1.0), tf.reduce_sum(part) * (rank + 1.0)
+        return sent, received, part, [tape.gradient(loss, x) for loss in losses]
+
+    sent, received, part, gradients = (body if mode == "eager" else tf.function(body))(mine)
+    base = np.arange(6.0).reshape(3, 2)
+    rows = base[:1] if rank == 0 else base[1:]
+    np.testing.assert_array_equal(sent, np.concatenate([rows, rows * 2]))
+    np.testing.assert_array_equal(received, [rank + 1] * 2)
+    np.testing.assert_array_equal(part, base[:2] * 3 if rank == 0 else base[2:] * 3)
+    for gradient, expected in zip(gradients, ([1, 2, 2], [1, 1, 2])):
+        np.testing.assert_array_equal(gradient, np.repeat(np.array(expected)[:, None], 2, axis=1))
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_alltoall_and_reducescatter_with_their_gradients(tf_job2, mode):
+    tf_job2.run(check_scatters, mode)
+
+
+def check_v1_gathers():
+    with tf.Graph().as_default():
+        gathers = [bps.allgather(tf.fill([bps.rank() + 1], float(i))) for i in range(6)]
+        with v1.Session() as session:
+            for i, gathered in enumerate(session.run(gathers)):
+                np.testing.assert_array_equal(gathered, [i] * 3)
+
+
+def test_gathers_of_a_v1_graph_wait_in_one_order_on_all_ranks(tf_job2):
+    tf_job2.run(check_v1_gathers)
+
+
+def check_horovods_names():
+    x = tf.constant([1.0, 2.0]) * (bps.rank() + 1)
+    np.testing.assert_allclose(bps.allreduce(x, name="hvd"), [1.5, 3.0])
+    np.testing.assert_allclose(bps.allreduce(x, average=False), [3.0, 6.0])
+    for result, factor in zip(bps.grouped_allreduce([x, 2 * x], op=bps.Sum), (1, 2)):
+        np.testing.assert_allclose(result, np.array([3.0, 6.0]) * factor)
+    asked = tf.function(lambda: (bps.size_op(), bps.rank_op(), bps.process_set_included_op()))()
+    assert [int(answer) for answer in asked] == [2, bps.rank(), 1]
+    assert bps.is_initialized() and not bps.mpi_built() and bps.cross_size() * bps.local_size() == bps.size()
+    variable = tf.Variable([float(bps.rank())])
+    bps.broadcast_([variable], 1)
+    assert variable.numpy() == [1.0]
+    missing = [name for name in bps.__all__ if not hasattr(bps, name)]
+    assert not missing, missing
+
+
+def test_horovods_names_do_what_they_say(tf_job2):
+    tf_job2.run(check_horovods_names)
+
+
+def check_strategy():
+    from byteps.tensorflow.distribute import MirroredStrategy
+
+    strategy = MirroredStrategy(["/cpu:0"])
+    assert strategy.num_replicas_in_sync == 2
+    with strategy.scope():
+        variable = tf.Variable(10.0 * (bps.rank() + 1))
+    assert variable.numpy() == 10.0  # rank 0's
+    sum_, mean = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+
+    @tf.function
+    def step():
+        def replica():
+            context = tf.distribute.get_replica_context()
+            x = tf.constant([1.0, 2.0]) * (bps.rank() + 1)
+            total, count = context.all_reduce(sum_, [x, tf.constant(1)])
+            return total, count, context.all_reduce(mean, x), context.replica_id_in_sync_group, x
+
+        return strategy.run(replica)
+
+    total, count, average, replica_id, x = step()
+    np.testing.assert_allclose(total, [3.0, 6.0])
+    np.testing.assert_allclose(average, [1.5, 3.0])
+    assert int(count) == 2 and int(replica_id) == bps.rank()
+    np.testing.assert_allclose(strategy.reduce(mean, x, axis=None), [1.5, 3.0])
+    dataset = tf.data.Dataset.range(8).batch(4)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    dataset = strategy.experimental_distribute_dataset(dataset.with_options(options))
+    seen = [value for part in dataset for value in np.ravel(part)]
+    assert sorted(sum(bps.allgather_object(seen), [])) == list(range(8)) and len(seen) == 4
+
+
+def test_a_mirrored_strategy_counts_the_replicas_of_all_workers(tf_job2):
+    tf_job2.run(check_strategy)
+
+
+def die_or_wait(dies):
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    function = tf.function(lambda x: bps.push_pull(x, name="alone"))
+    try:
+        function(tf.ones([4]))
+    except tf.errors.OpError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_peer_that_dies_is_an_aborted_error_that_names_it():
+    environ = dict(TENSORFLOW, BYTEPS_FAILURE_TIMEOUT_MS="2000")
+    cluster = Cluster(2, environ=environ, layer="byteps.tensorflow")
+    cluster.__enter__()
+    try:
+        for rank, worker in enumerate(cluster.workers):
+            worker.send(die_or_wait, (rank == 1,), {})
+        tag, value = cluster.workers[0].receive(float("inf"))
+    finally:
+        cluster.kill()
+
+    assert tag == "ok" and value[0] in ("AbortedError",), value
+    assert "worker 1" in value[1] or "rank 1" in value[1], value
+
+
+def import_program(order):
+    lines = {
+        "torch": "import torch, byteps.torch",
+        "tensorflow": "import tensorflow",
+        "byteps": "import byteps.torch as first; first.init()",
+    }
+    return "\n".join(
+        [
+            *(lines[part] for part in order.split()),
+            "import tensorflow as tf, torch, byteps.tensorflow as tf_bps, byteps.torch as torch_bps",
+            "tf_bps.init()",
+            "assert tf_bps.push_pull(tf.constant([2.0]), name='both').numpy().tolist() == [2.0]",
+            "assert torch_bps.push_pull(torch.tensor([2.0]), name='both').tolist() == [2.0]",
+            "tf_bps.shutdown(); tf_bps.init()",
+            "assert tf.function(lambda x: tf_bps.push_pull(x))(tf.constant([3])).numpy().tolist() == [3.0]",
+            "print('well')",
+        ]
+    )
+
+
+def test_torch_and_tensorflow_share_one_job_whatever_is_imported_first():
+    environ = dict(clean_environment(), **TENSORFLOW)
+    orders = ["torch byteps tensorflow", "byteps tensorflow torch", "tensorflow torch"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    runs = [subprocess.Popen([sys.executable, "-c", import_program(o)], env=environ, **pipes) for o in orders]
+    for order, run in zip(orders, runs):
+        output, errors = run.communicate(timeout=100)
+        assert run.returncode == 0 and output.strip() == "well", f"{order}: {errors[-2000:]}"
+
+
+def test_the_digits_example_reaches_its_accuracy_and_is_the_same_training():
+    environ = dict(clean_environment(), **TENSORFLOW)
+    environ["PATH"] = f"{os.path.dirname(sys.executable)}:{environ['PATH']}"
+    launch = [sys.executable, "-m", "byteps.launcher", "--local", "--workers", "2", "--servers", "2", "--"]
+    run = subprocess.run(
+        [*launch, sys.executable, str(ROOT / "examples/tensorflow/train_digits.py")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    accuracy, difference = map(float, re.search(r"accuracy=(\S+) max_relative_difference=(\S+)", run.stdout).groups())
+    assert accuracy >= 0.97 and difference < 1e-12
