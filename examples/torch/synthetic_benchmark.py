@@ -1,8 +1,11 @@
 """Images per second on random data, printed as the original's benchmark prints them.
 
     bpslaunch --local --workers 2 --servers 2 -- python examples/torch/synthetic_benchmark.py --model mlp
+    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/synthetic_benchmark.py --way cross-barrier
     python examples/torch/synthetic_benchmark.py
 
+Ways: a DistributedOptimizer; a cross barrier, where each layer of the next forward pass waits for its own gradients
+only; DistributedDataParallel.
 Models: cnn and mlp (built in, small), and any of torchvision's when that is installed, for example resnet50.
 """
 
@@ -14,11 +17,14 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import byteps.torch as bps
+from byteps.torch.cross_barrier import CrossBarrier
+from byteps.torch.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
 )
 parser.add_argument("--model", default="cnn", help="model to benchmark")
+parser.add_argument("--way", default="optimizer", choices=["optimizer", "cross-barrier", "ddp"])
 parser.add_argument("--batch-size", type=int, default=32, help="input batch size")
 parser.add_argument("--image-size", type=int, default=0, help="pixels; default 32, or 224 for torchvision's models")
 parser.add_argument("--num-warmup-batches", type=int, default=2, help="batches that do not count")
@@ -63,9 +69,17 @@ def main():
     model, image_size = make_model(args.model)
     optimizer = optim.SGD(model.parameters(), lr=0.01)
     compression = bps.Compression.fp16 if args.fp16_pushpull else bps.Compression.none
-    optimizer = bps.DistributedOptimizer(
-        optimizer, named_parameters=model.named_parameters(), compression=compression
-    )
+    if args.way == "optimizer":
+        optimizer = bps.DistributedOptimizer(
+            optimizer, named_parameters=model.named_parameters(), compression=compression
+        )
+    elif args.way == "cross-barrier":
+        steps = args.num_warmup_batches + args.num_iters * args.num_batches_per_iter
+        optimizer = CrossBarrier(
+            model, optimizer, model.named_parameters(), compression=compression, num_steps=steps
+        )
+    else:
+        model = DistributedDataParallel(model, compression=compression)
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
 
