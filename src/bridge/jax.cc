@@ -1,18 +1,24 @@
-// libbyteps_jax.so: an exchange as a custom call of XLA, for jit of JAX and of TensorFlow.
+// libbyteps_jax.so: exchanges as a custom call of XLA, for jit.
 //
-// The handler submits the tensor and returns a future, which the bridge's thread completes: XLA goes on with everything
-// that does not need the result, and keeps input and output in memory until then. The headers are version 0.1 of the
-// interface, which every runtime since accepts (third_party/xla_ffi/README.md).
+// The handler submits one tensor or several and returns a future, which the bridge's thread completes: XLA goes on with
+// everything that does not need the results, and keeps inputs and outputs in memory until then. The headers are version
+// 0.1 of the interface, which every runtime since accepts (third_party/xla_ffi/README.md).
 //
-// Attributes, all of them static in the compiled program; numbers are 64-bit, see byteps_tensor for their meaning:
-//   name       string, without NUL
-//   kind       byteps_dtype of what travels
-//   width      so many elements of that kind make one of the buffer's: 2 for complex, the bytes of one in a broadcast
-//   operation, root, priority, scale (a double), root_only (0 or 1)
-//   members    array of ranks; empty: all
-// One operand, one result. The result may have another shape where root_only gives this rank nothing.
+// As many operands as results. Attributes, all of them static in the compiled program; each but `names` and `members`
+// is an array with an element per operand, of 64 bits; see byteps_tensor for their meaning:
+//   names      a string: the names, with a NUL between them
+//   kinds      byteps_dtype of what travels
+//   widths     so many elements of that kind make one of the buffer's: 2 for complex, the bytes of one in a broadcast
+//   operations, roots, priorities, scales (doubles), root_only (0 or 1)
+//   member_counts, members: so many ranks of `members`, in its order; 0: all
+// A result may have another shape than its operand where root_only gives this rank nothing.
+//
+// Several tensors in one call are started together, while XLA may run custom calls one after another, in an order that
+// differs between ranks when their programs do: what belongs to one collective is one call.
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,24 +50,70 @@ ffi::ErrorCode error_code_of(int code) {
   }
 }
 
-// What the bridge gives back at the end.
+// One custom call: its future ends when all its exchanges have.
+class Call {
+ public:
+  explicit Call(std::size_t count) : left_(count) {}
+
+  ffi::Future future() const { return ffi::Future(promise_); }
+
+  void end_one(int code, const char* message) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (code_ == BYTEPS_OK && code != BYTEPS_OK) {
+        code_ = code;
+        message_ = message;
+      }
+      if (--left_ > 0) return;
+    }
+    if (code_ == BYTEPS_OK) {
+      promise_.SetAvailable();
+    } else if (code_ == BYTEPS_MISMATCH) {
+      byteps::bridge::flight().fail_later(std::move(promise_),
+                                          ffi::Error(error_code_of(code_), message_));
+    } else {
+      promise_.SetError(ffi::Error(error_code_of(code_), message_));
+    }
+  }
+
+ private:
+  ffi::Promise promise_;
+  std::mutex mutex_;  // guards what follows until left_ is 0
+  std::size_t left_;
+  int code_ = BYTEPS_OK;  // of the first failure
+  std::string message_;
+};
+
+// One exchange of a call: what the bridge gives back at its end.
 struct Pending {
-  ffi::Promise promise;
+  std::shared_ptr<Call> call;
   std::string name;
 };
 
-// Completes the Pending that is `context`, and frees it.
-void complete(void* context, int code, const char* message) {
+void end_exchange(void* context, int code, const char* message) {
   const std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
   byteps::bridge::flight().end(pending->name);
-  if (code == BYTEPS_OK) {
-    pending->promise.SetAvailable();
-  } else if (code == BYTEPS_MISMATCH) {
-    byteps::bridge::flight().fail_later(std::move(pending->promise),
-                                        ffi::Error(error_code_of(code), message));
-  } else {
-    pending->promise.SetError(ffi::Error(error_code_of(code), message));
+  pending->call->end_one(code, message);
+}
+
+void submit(std::shared_ptr<Call> call, std::string_view name, byteps_tensor tensor) {
+  auto pending = std::make_unique<Pending>(Pending{std::move(call), std::string(name)});
+  if (!byteps::bridge::flight().begin(pending->name)) {
+    const std::string message =
+        "tensor '" + pending->name +
+        "' is used twice at the same time, so that ranks could mix up the two: give each use a "
+        "name "
+        "of its own. A jitted function that is called twice within another one uses its names "
+        "twice; several threads that run the same function do, too";
+    pending->call->end_one(BYTEPS_INVALID_ARGUMENT, message.c_str());
+    return;
   }
+  tensor.struct_bytes = sizeof tensor;
+  tensor.name = pending->name.c_str();
+  byteps_error error{};
+  const int code = byteps::bridge::bridge().submit(tensor, end_exchange, pending.get(), &error);
+  Pending* const submitted = pending.release();  // end_exchange() frees it
+  if (code != BYTEPS_OK) end_exchange(submitted, code, error.message);
 }
 
 // The buffer's dimensions, and one more for elements that travel as several.
@@ -72,45 +124,50 @@ std::vector<uint64_t> shape_of(const ffi::AnyBuffer& buffer, int64_t width) {
   return shape;
 }
 
-ffi::Future exchange(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output,
-                     std::string_view name, int64_t kind, int64_t width, int64_t operation,
-                     int64_t root, int64_t priority, int64_t root_only, double scale,
-                     ffi::Span<const int64_t> members) {
-  const std::vector<uint64_t> shape = shape_of(input, width);
-  const std::vector<uint32_t> ranks(members.begin(), members.end());
-  byteps_tensor tensor{};
-  tensor.struct_bytes = sizeof tensor;
-  tensor.dtype = static_cast<uint32_t>(kind);
-  tensor.input = input.untyped_data();
-  tensor.output = output->untyped_data();
-  tensor.element_count = input.element_count() * static_cast<uint64_t>(width);
-  tensor.operation = static_cast<uint32_t>(operation);
-  tensor.root = static_cast<uint32_t>(root);
-  tensor.priority = static_cast<int32_t>(priority);
-  tensor.flags = root_only != 0 ? BYTEPS_ROOT_ONLY : 0;
-  tensor.shape = shape.data();
-  tensor.dimension_count = static_cast<uint32_t>(shape.size());
-  tensor.scale = scale;
-  tensor.members = ranks.empty() ? nullptr : ranks.data();
-  tensor.member_count = static_cast<uint32_t>(ranks.size());
+// Takes the text up to the next NUL, or all of it, off `names`.
+std::string_view take_name(std::string_view& names) {
+  const std::size_t end = names.find('\0');
+  const std::string_view name = names.substr(0, end);
+  names.remove_prefix(end == std::string_view::npos ? names.size() : end + 1);
+  return name;
+}
 
-  auto pending = std::make_unique<Pending>();
-  pending->name = name;
-  ffi::Future future(pending->promise);
-  if (!byteps::bridge::flight().begin(pending->name)) {
-    pending->promise.SetError(ffi::Error(
-        ffi::ErrorCode::kInvalidArgument,
-        "tensor '" + pending->name +
-            "' is used twice at the same time, so that ranks could mix up the two: give each use a "
-            "name of its own. A jitted function that is called twice within another one uses its "
-            "names twice; several threads that run the same function do, too"));
-    return future;
+using Numbers = ffi::Span<const int64_t>;
+
+ffi::Future exchange(ffi::RemainingArgs inputs, ffi::RemainingRets outputs, std::string_view names,
+                     Numbers kinds, Numbers widths, Numbers operations, Numbers roots,
+                     Numbers priorities, Numbers root_only, ffi::Span<const double> scales,
+                     Numbers member_counts, Numbers members) {
+  const auto call = std::make_shared<Call>(inputs.size());
+  ffi::Future future = call->future();
+  const std::vector<uint32_t> ranks(members.begin(), members.end());
+  const uint32_t* next_member = ranks.data();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::string_view name = take_name(names);
+    const auto input = inputs.get<ffi::AnyBuffer>(i);
+    auto output = outputs.get<ffi::AnyBuffer>(i);
+    if (!input.has_value() || !output.has_value()) {
+      call->end_one(BYTEPS_INVALID_ARGUMENT, "an operand of byteps_exchange has no result");
+      continue;
+    }
+    const std::vector<uint64_t> shape = shape_of(*input, widths[i]);
+    byteps_tensor tensor{};
+    tensor.dtype = static_cast<uint32_t>(kinds[i]);
+    tensor.input = input->untyped_data();
+    tensor.output = (*output)->untyped_data();
+    tensor.element_count = input->element_count() * static_cast<uint64_t>(widths[i]);
+    tensor.operation = static_cast<uint32_t>(operations[i]);
+    tensor.root = static_cast<uint32_t>(roots[i]);
+    tensor.priority = static_cast<int32_t>(priorities[i]);
+    tensor.flags = root_only[i] != 0 ? BYTEPS_ROOT_ONLY : 0;
+    tensor.shape = shape.data();
+    tensor.dimension_count = static_cast<uint32_t>(shape.size());
+    tensor.scale = scales[i];
+    tensor.member_count = static_cast<uint32_t>(member_counts[i]);
+    tensor.members = tensor.member_count == 0 ? nullptr : next_member;
+    next_member += tensor.member_count;
+    submit(call, name, tensor);
   }
-  tensor.name = pending->name.c_str();
-  byteps_error error{};
-  const int code = byteps::bridge::bridge().submit(tensor, complete, pending.get(), &error);
-  Pending* const submitted = pending.release();  // complete() frees it
-  if (code != BYTEPS_OK) complete(submitted, code, error.message);
   return future;
 }
 
@@ -128,14 +185,15 @@ void byteps_one_at_a_time(int value) {
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(byteps_exchange, exchange,
                               ffi::Ffi::Bind()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<std::string_view>("name")
-                                  .Attr<int64_t>("kind")
-                                  .Attr<int64_t>("width")
-                                  .Attr<int64_t>("operation")
-                                  .Attr<int64_t>("root")
-                                  .Attr<int64_t>("priority")
-                                  .Attr<int64_t>("root_only")
-                                  .Attr<double>("scale")
-                                  .Attr<ffi::Span<const int64_t>>("members"));
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<std::string_view>("names")
+                                  .Attr<Numbers>("kinds")
+                                  .Attr<Numbers>("widths")
+                                  .Attr<Numbers>("operations")
+                                  .Attr<Numbers>("roots")
+                                  .Attr<Numbers>("priorities")
+                                  .Attr<Numbers>("root_only")
+                                  .Attr<ffi::Span<const double>>("scales")
+                                  .Attr<Numbers>("member_counts")
+                                  .Attr<Numbers>("members"));

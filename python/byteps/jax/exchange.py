@@ -1,6 +1,6 @@
-"""One exchange with the servers, as a primitive of JAX.
+"""Exchanges with the servers, as a primitive of JAX.
 
-On concrete arrays it runs at once (direct.py). In jit it becomes one custom call, whose handler (src/bridge/jax.cc)
+On concrete arrays they run at once (direct.py). In jit they become one custom call, whose handler (src/bridge/jax.cc)
 submits the tensor and gives XLA a future: everything that does not need the result goes on, and any number are under
 way. XLA gives the input's and the output's own memory, so nothing is copied.
 
@@ -18,7 +18,7 @@ Invariants
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +39,18 @@ _OPERATIONS = {abi.MIN: "Min", abi.MAX: "Max", abi.PRODUCT: "Product"}
 
 def exchange(x: jax.Array, what: Exchange) -> jax.Array:
     """The result, of x's shape and dtype. In jit a tracer, else concrete. ValueError: the dtype, the name."""
-    encoded_name(what.name)
+    return exchange_together([x], [what])[0]
+
+
+def exchange_together(arrays: Sequence[jax.Array], whats: Sequence[Exchange]) -> List[jax.Array]:
+    """Several that are started at the same time, in jit too, and whose results come together: for those of one
+    collective, which other ranks may have in another order."""
     session.current()
     load()
-    elements.kind(x.dtype, what.operation)
-    return _exchange_p.bind(x, what=what)
+    for x, what in zip(arrays, whats):
+        encoded_name(what.name)
+        elements.kind(x.dtype, what.operation)
+    return _exchange_p.bind(*arrays, whats=tuple(whats)) if arrays else []
 
 
 _loaded: List[object] = []  # the shim, for the life of the process
@@ -67,14 +74,16 @@ def is_staged(x: Any) -> bool:
 # ---- the primitive
 
 _exchange_p = Primitive("byteps_exchange")
+_exchange_p.multiple_results = True
 
 
-def _run(x: jax.Array, *, what: Exchange) -> jax.Array:
-    return jnp.asarray(direct.start(x, what).wait())
+def _run(*arrays: jax.Array, whats: Tuple[Exchange, ...]) -> List[jax.Array]:
+    return [jnp.asarray(result) for result in direct.run_all(zip(arrays, whats))]
 
 
-def _abstract(x: Any, *, what: Exchange) -> Tuple[Any, Any]:
-    return x.update(shape=result_shape(x.shape, what), weak_type=False), _side_effect()
+def _abstract(*arrays: Any, whats: Tuple[Exchange, ...]) -> Tuple[List[Any], Any]:
+    results = [x.update(shape=result_shape(x.shape, what), weak_type=False) for x, what in zip(arrays, whats)]
+    return results, _side_effect()
 
 
 def _side_effect(made: Dict[str, Any] = {}) -> Any:  # noqa: B006: made once
@@ -88,21 +97,26 @@ def _side_effect(made: Dict[str, Any] = {}) -> Any:  # noqa: B006: made once
 _call = jax.ffi.ffi_lowering(TARGET, has_side_effect=True)
 
 
-def _lower(context: Any, x: Any, *, what: Exchange) -> Any:
-    kind, width = elements.kind(context.avals_in[0].dtype, what.operation)
+def _lower(context: Any, *arrays: Any, whats: Tuple[Exchange, ...]) -> Any:
+    kinds = [elements.kind(aval.dtype, what.operation) for aval, what in zip(context.avals_in, whats)]
     return _call(
         context,
-        x,
-        name="byteps." + _name_in_program(context.module_context, what.name),
-        kind=np.int64(kind),
-        width=np.int64(width),
-        operation=np.int64(what.operation),
-        root=np.int64(what.root),
-        priority=np.int64(what.priority),
-        root_only=np.int64(what.root_only),
-        scale=np.float64(what.scale),
-        members=np.array(what.members, np.int64),
+        *arrays,
+        names="\0".join("byteps." + _name_in_program(context.module_context, what.name) for what in whats),
+        kinds=_numbers(kind for kind, _ in kinds),
+        widths=_numbers(width for _, width in kinds),
+        operations=_numbers(what.operation for what in whats),
+        roots=_numbers(what.root for what in whats),
+        priorities=_numbers(what.priority for what in whats),
+        root_only=_numbers(what.root_only for what in whats),
+        scales=np.array([what.scale for what in whats], np.float64),
+        member_counts=_numbers(len(what.members) for what in whats),
+        members=_numbers(rank for what in whats for rank in what.members),
     )
+
+
+def _numbers(values: Iterable[int]) -> np.ndarray:
+    return np.array(list(values), np.int64)
 
 
 class _Uses:
@@ -121,38 +135,58 @@ def _name_in_program(module: Any, name: str) -> str:
     return name if count == 1 else f"{name}#{count}"
 
 
-def _derivative(primals: Tuple[Any], tangents: Tuple[Any], *, what: Exchange) -> Tuple[Any, Any]:
-    (x,), (tangent,) = primals, tangents
-    out = _exchange_p.bind(x, what=what)
-    if isinstance(tangent, ad.Zero):
-        return out, ad.Zero.from_primal_value(out)
-    if what.operation not in _LINEAR or what.root_only:
-        raise NotImplementedError(
-            f"'{what.name}' with op={_OPERATIONS.get(what.operation, 'Sum')} has no gradient; push_pull with op=Sum "
-            "and op=Average has, or use jax.lax.stop_gradient on its input"
-        )
-    return out, _exchange_p.bind(tangent, what=what._replace(name=what.name + _TANGENT))
+def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, whats: Tuple[Exchange, ...]) -> Tuple[Any, Any]:
+    results = _exchange_p.bind(*primals, whats=whats)
+    live = [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+    derivatives = [
+        ad.Zero(tangent.aval.update(shape=result.shape)) if isinstance(tangent, ad.Zero) else None
+        for tangent, result in zip(tangents, results)
+    ]
+    for what in (whats[index] for index in live):
+        if what.operation not in _LINEAR or what.root_only:
+            raise NotImplementedError(
+                f"'{what.name}' with op={_OPERATIONS.get(what.operation, 'Sum')} has no gradient; push_pull with "
+                "op=Sum and op=Average has, or use jax.lax.stop_gradient on its input"
+            )
+    if live:
+        renamed = tuple(whats[index]._replace(name=whats[index].name + _TANGENT) for index in live)
+        for index, value in zip(live, _exchange_p.bind(*(tangents[index] for index in live), whats=renamed)):
+            derivatives[index] = value
+    return results, derivatives
 
 
 _TANGENT, _GRADIENT = ".tangent", ".gradient"
 
 
-def _transpose(cotangent: Any, x: Any, *, what: Exchange) -> Tuple[Any]:
-    if isinstance(cotangent, ad.Zero):
-        return (ad.Zero(x.aval),)
+def _transpose(cotangents: Sequence[Any], *inputs: Any, whats: Tuple[Exchange, ...]) -> List[Any]:
+    results = [ad.Zero(x.aval) for x in inputs]
+    live = [index for index, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
+    if not live:
+        return results
+    backs = tuple(_backwards(whats[index]) for index in live)
+    back = _exchange_p.bind(*(cotangents[index] for index in live), whats=backs)
+    for index, value in zip(live, back):
+        what, aval = whats[index], inputs[index].aval
+        is_elsewhere = what.operation == abi.BROADCAST and session.job().rank != what.root
+        results[index] = jnp.zeros(aval.shape, aval.dtype) if is_elsewhere else value
+    return results
+
+
+def _backwards(what: Exchange) -> Exchange:
+    """The way of the cotangents: those of a broadcast all go to its root."""
     name = what.name[: -len(_TANGENT)] if what.name.endswith(_TANGENT) else what.name
     back = what._replace(name=name + _GRADIENT)
-    if what.operation != abi.BROADCAST:
-        return (_exchange_p.bind(cotangent, what=back),)
-    # All ranks' cotangents go to the root.
-    total = _exchange_p.bind(cotangent, what=back._replace(operation=abi.SUM, root_only=True))
-    return (total if session.job().rank == what.root else jnp.zeros(x.aval.shape, x.aval.dtype),)
+    return back._replace(operation=abi.SUM, root_only=True) if what.operation == abi.BROADCAST else back
 
 
-def _batch(arguments: Tuple[Any], dimensions: Tuple[int], *, what: Exchange) -> Tuple[Any, int]:
+def _batch(arrays: Sequence[Any], dimensions: Sequence[Any], *, whats: Tuple[Exchange, ...]) -> Tuple[Any, Any]:
     """The batch goes last: the first dimension may shrink."""
-    x = jnp.moveaxis(arguments[0], dimensions[0], -1)
-    return _exchange_p.bind(x, what=what), x.ndim - 1
+    is_mapped = [dimension is not None for dimension in dimensions]
+    moved = [
+        jnp.moveaxis(x, dimension, -1) if mapped else x for x, dimension, mapped in zip(arrays, dimensions, is_mapped)
+    ]
+    results = _exchange_p.bind(*moved, whats=whats)
+    return results, [x.ndim - 1 if mapped else None for x, mapped in zip(moved, is_mapped)]
 
 
 _exchange_p.def_impl(_run)

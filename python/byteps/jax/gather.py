@@ -9,6 +9,7 @@ Bytes: nobody pushes or pulls more than the result needs. All are differentiable
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
@@ -20,7 +21,7 @@ from byteps._core import abi, collectives, session
 from byteps._core.process_sets import ProcessSet, members_of
 from byteps._core.reduction import resolve
 from byteps.jax import direct, elements
-from byteps.jax.exchange import Exchange, exchange, is_staged
+from byteps.jax.exchange import Exchange, exchange, exchange_together, is_staged
 from byteps.jax.ops import Op, named
 
 __all__ = ["allgather", "alltoall", "broadcast", "reducescatter"]
@@ -127,12 +128,10 @@ def check_root(root_rank: int, members: Tuple[int, ...]) -> None:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _traced_allgather(array: jax.Array, name: str, members: Tuple[int, ...], priority: int) -> jax.Array:
-    return jnp.concatenate(
-        [
-            exchange(array, Exchange(f"{name}/{rank}", abi.BROADCAST, rank, members=members, priority=priority))
-            for rank in _ranks(members)
-        ]
-    )
+    whats = [
+        Exchange(f"{name}/{rank}", abi.BROADCAST, rank, members=members, priority=priority) for rank in _ranks(members)
+    ]
+    return jnp.concatenate(exchange_together([array] * len(whats), whats))
 
 
 def _allgather_back(
@@ -145,13 +144,10 @@ def _allgather_back(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _traced_reducescatter(array: jax.Array, what: Exchange) -> jax.Array:
     ranks = _ranks(what.members)
-    results = {}
-    begin = 0
-    for rank, count in zip(ranks, collectives.scattered_counts(array.shape[0], len(ranks))):
-        part = array[begin : begin + count]
-        results[rank] = exchange(part, what._replace(name=f"{what.name}/{rank}", root=rank)) if count else part
-        begin += count
-    return results[session.rank()]
+    counts = collectives.scattered_counts(array.shape[0], len(ranks))
+    parts = jnp.split(array, list(itertools.accumulate(counts[:-1])))
+    whats = [what._replace(name=f"{what.name}/{rank}", root=rank) for rank in ranks]
+    return exchange_together(parts, whats)[ranks.index(session.rank())]
 
 
 def _reducescatter_back(what: Exchange, row_count: int, cotangent: jax.Array) -> Tuple[jax.Array]:
@@ -172,17 +168,18 @@ def _reducescatter_back(what: Exchange, row_count: int, cotangent: jax.Array) ->
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _traced_alltoall(array: jax.Array, name: str, members: Tuple[int, ...], priority: int) -> jax.Array:
     ranks, me = _ranks(members), session.rank()
-    parts = jnp.split(array, len(ranks))
-    received = []
-    for rank, part in zip(ranks, parts):
-        if rank == me:
-            received.append(part)
-            continue
-        pair = (min(rank, me), max(rank, me))
-        outgoing = Exchange(f"{name}/{me}>{rank}", abi.BROADCAST, me, members=pair, priority=priority)
-        exchange(part, outgoing)
-        received.append(exchange(part, outgoing._replace(name=f"{name}/{rank}>{me}", root=rank)))
-    return jnp.concatenate(received)
+    parts = dict(zip(ranks, jnp.split(array, len(ranks))))
+    others = [rank for rank in ranks if rank != me]
+    outgoing = [_message(name, me, rank, priority) for rank in others]
+    incoming = [_message(name, rank, me, priority) for rank in others]
+    mine = [parts[rank] for rank in others]
+    received = exchange_together(mine + mine, outgoing + incoming)[len(others) :]
+    return jnp.concatenate([parts[me] if rank == me else received[others.index(rank)] for rank in ranks])
+
+
+def _message(name: str, sender: int, receiver: int, priority: int) -> Exchange:
+    pair = (min(sender, receiver), max(sender, receiver))
+    return Exchange(f"{name}/{sender}>{receiver}", abi.BROADCAST, sender, members=pair, priority=priority)
 
 
 def _alltoall_back(
