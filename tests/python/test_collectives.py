@@ -102,3 +102,124 @@ def ragged_tables():
 
 def test_tables_tell_every_rank_the_numbers_of_all(cluster):
     assert cluster.run(ragged_tables) == [[[rank, 7] for rank in range(cluster.size)]] * cluster.size
+
+
+def scatter(row_count, columns, operation_name):
+    import numpy as np
+
+    from byteps._core import abi, collectives, session
+
+    job = session.job()
+    mine = np.arange(row_count * columns, dtype=np.float32).reshape(row_count, columns) * (job.rank + 1)
+    share = collectives.scattered_counts(row_count, job.size)[job.rank]
+    output = np.full((share, columns), -1, np.float32)
+    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, row_count, columns)
+    name = session.current().unique_name("scatter")
+    operation = getattr(abi, operation_name)
+    plan = collectives.reducescatter(job, name, rows, output.ctypes.data, operation)
+    assert collectives.run(job, plan) == share
+    return output
+
+
+@pytest.mark.parametrize("row_count, columns", [(7, 3), (2, 40_000), (0, 3)])
+def test_reducescatter_gives_each_rank_its_share_of_the_sum(cluster, row_count, columns):
+    whole = np.arange(row_count * columns, dtype=np.float32).reshape(row_count, columns)
+    factor = sum(range(1, cluster.size + 1))
+    shares = cluster.run(scatter, row_count, columns, "SUM")
+    np.testing.assert_array_equal(np.concatenate(shares), whole * factor)
+    assert [len(share) for share in shares] == sorted((len(share) for share in shares), reverse=True)
+
+
+def test_reducescatter_with_another_operation(cluster):
+    shares = cluster.run(scatter, 5, 2, "MAX")
+    np.testing.assert_array_equal(np.concatenate(shares), np.arange(10, dtype=np.float32).reshape(5, 2) * cluster.size)
+
+
+def trade(splits_by_rank, columns):
+    import numpy as np
+
+    from byteps._core import abi, collectives, session
+
+    job = session.job()
+    splits = splits_by_rank[job.rank]
+    mine = np.arange(sum(splits) * columns, dtype=np.int16).reshape(-1, columns) + 1000 * job.rank
+    made = []
+
+    def allocate(count):
+        made.append(np.full((count, columns), -1, np.int16))
+        return made[0].ctypes.data
+
+    rows = collectives.Rows(abi.INT16, mine.ctypes.data, len(mine), columns)
+    plan = collectives.alltoall(job, session.current().unique_name("trade"), rows, splits, allocate)
+    return collectives.run(job, plan), made[0], mine
+
+
+def test_alltoall_brings_each_block_to_its_rank(cluster):
+    size = cluster.size
+    splits = [[(rank + other) % 3 for other in range(size)] for rank in range(size)]
+    results = cluster.run(trade, splits, 2)
+    sent = [np.split(mine, np.cumsum(splits[rank])[:-1]) for rank, (_, _, mine) in enumerate(results)]
+    for rank, (received_splits, received, _) in enumerate(results):
+        assert received_splits == [splits[other][rank] for other in range(size)]
+        np.testing.assert_array_equal(received, np.concatenate([sent[other][rank] for other in range(size)]))
+
+
+def trade_too_little():
+    trade([[5, 1], [1, 1], [0, 0, -1]], 2)
+
+
+def test_splits_that_do_not_fit_are_refused(cluster):
+    if cluster.size == 3:
+        for failure in cluster.failures(trade_too_little):
+            assert "must be 3 numbers of rows" in failure.text
+
+
+def pass_on():
+    """Rank 0 sends to rank 2, and nobody else takes part."""
+    import numpy as np
+
+    from byteps._core import abi, collectives, session
+
+    job = session.job()
+    values = np.arange(50_000, dtype=np.float64) * (job.rank + 1)
+    rows = collectives.Rows(abi.FLOAT64, values.ctypes.data, len(values), 1)
+    if job.rank == 0:
+        collectives.run(job, collectives.send(job, "letter", rows, to=2))
+    if job.rank == 2:
+        collectives.run(job, collectives.receive(job, "letter", rows, source=0))
+    return float(values[-1])
+
+
+def test_a_message_needs_only_its_two_ranks(cluster):
+    if cluster.size == 3:
+        assert cluster.run(pass_on) == [49_999.0, 2 * 49_999.0, 49_999.0]
+
+
+def gather_among(ranks):
+    import numpy as np
+
+    from byteps._core import abi, collectives, process_sets, session
+
+    job = session.job()
+    if job.rank not in ranks:
+        return None
+    members = process_sets.members_of(process_sets.ProcessSet(ranks))
+    mine = np.full((job.rank + 1, 2), job.rank, np.float32)
+    made = []
+
+    def allocate(count):
+        made.append(np.empty((count, 2), np.float32))
+        return made[0].ctypes.data
+
+    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, len(mine), 2)
+    name = process_sets.scoped("among", members)
+    collectives.run(job, collectives.allgather(job, name, rows, allocate, members))
+    return made[0]
+
+
+def test_a_process_set_gathers_without_the_others(cluster):
+    if cluster.size == 3:
+        first, none, last = cluster.run(gather_among, [0, 2])
+        assert none is None
+        np.testing.assert_array_equal(first, np.repeat([0, 2], [1, 3])[:, None] * np.ones((1, 2)))
+        np.testing.assert_array_equal(first, last)
