@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Union
 import numpy as np
 
 from byteps._core import session
+from byteps._core.reduction import Sum
 from byteps._keras import values
 
 Multiplier = Union[float, Callable[[float], float]]
@@ -76,7 +77,7 @@ def average_logs(logs: Dict[str, Any]) -> None:
     # Padded, so that ranks with other numbers of metrics can tell each other.
     padded = np.zeros(-(-len(sent) // 32) * 32)
     padded[: len(sent)] = sent
-    summed = values.push_pull(padded, f"metrics.{len(padded)}", average=False)
+    summed = values.push_pull(padded, f"metrics.{len(padded)}", Sum)
     size = session.job().size
     if summed[0] != digest * size:
         raise ValueError(

@@ -11,8 +11,9 @@ import itertools
 import re
 from typing import Any, List, NamedTuple, Optional
 
+from byteps._core.reduction import Average, ReduceOp, Sum, resolve
+
 _numbers = itertools.count()  # of optimizers in this process
-_OPERATIONS = ("Average", "Sum")
 
 
 class Slot(NamedTuple):
@@ -27,7 +28,7 @@ class Slot(NamedTuple):
 class Exchange:
     """Constant once the optimizer has been used.
 
-    op                    "Average" or "Sum"
+    op                    Average or Sum
     compression           an object with compress(tensor) -> (tensor, context) and decompress(tensor, context)
     predivide             gradients are divided by it before the sum and multiplied after it
     sparse_as_dense       sparse gradients are made dense before they travel
@@ -46,7 +47,7 @@ class Exchange:
         average_passes: bool,
     ) -> None:
         self.op = checked_operation(op)
-        if predivide != 1.0 and self.op != "Average":
+        if predivide != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor is for op=Average; with op=Sum scale the loss")
         if not predivide > 0:
             raise ValueError(f"gradient_predivide_factor is {predivide}: it must be larger than 0")
@@ -82,14 +83,12 @@ def plain_path(variable: Any) -> str:
     return re.sub(r"_\d+(?=[_/]|$)", "", path)
 
 
-def checked_operation(op: Any) -> str:
-    """"Average" or "Sum"; ValueError for others."""
-    name = str(getattr(op, "name", op)).capitalize()
-    if name == "Adasum":
-        raise ValueError("op=Adasum is not supported; use Average, and scale the learning rate yourself")
-    if name not in _OPERATIONS:
-        raise ValueError(f"op is {op!r}: gradients can be combined by {' or '.join(_OPERATIONS)}")
-    return name
+def checked_operation(op: Any) -> ReduceOp:
+    """Average or Sum; ValueError for others."""
+    resolve(op)  # says what is wrong with it
+    if ReduceOp(op) not in (Average, Sum):
+        raise ValueError(f"op is {op}: gradients are combined by Average or Sum")
+    return ReduceOp(op)
 
 
 def scaled(tensors: List[Any], factor: float) -> List[Any]:

@@ -11,10 +11,11 @@ from typing import Any, List, Optional, Sequence
 import torch
 
 from byteps._core import abi, errors, session
+from byteps._core.reduction import Average
 from byteps._keras.exchange import Exchange, Slot, scaled
 from byteps.torch import Compression, ops
 
-__all__ = ["Compression", "is_symbolic", "push_pull", "when"]
+__all__ = ["Compression", "push_pull", "when"]
 
 
 def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[torch.Tensor]]:
@@ -26,7 +27,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[torch.
 
 
 def _together(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[torch.Tensor]]:
-    average = exchange.op == "Average"
+    average = exchange.op == Average
     name = session.current().lasting_name(f"Gradients.{exchange.title}.present", len(slots))
     present = torch.tensor([slot.gradient is not None for slot in slots])
     presence = ops.start(present, present, abi.SUM, name, 1)
@@ -56,10 +57,6 @@ def when(condition: Any, combine: Any, gradients: List[Any]) -> List[Any]:
     """combine(gradients) if the condition holds, else `gradients`. Here Keras asks only when it does hold."""
     del condition
     return combine(gradients)
-
-
-def is_symbolic(value: Any) -> bool:
-    return False
 
 
 def _dense(slot: Slot) -> torch.Tensor:

@@ -7,11 +7,12 @@ value is its name, as everywhere in byteps; without a name, calls are numbered, 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from byteps._core import abi, errors, session
+from byteps._core import abi, collectives, errors, session
+from byteps._core.reduction import Average, ReduceOp, resolve
 from byteps._keras.exchange import plain_path
 
 _KINDS = {
@@ -23,21 +24,50 @@ _KINDS = {
     "int8": abi.INT8,
     "int64": abi.INT64,
     "bfloat16": abi.BFLOAT16,
+    "int16": abi.INT16,
+    "uint16": abi.UINT16,
+    "uint32": abi.UINT32,
+    "uint64": abi.UINT64,
     "bool": abi.BOOL,
 }
 
 
-def push_pull(value: Any, name: Optional[str] = None, average: bool = True) -> np.ndarray:
-    """The average (or sum) of `value` over all workers: an array of its shape. Averages of integers are float64, so
-    that the average of 1 and 2 is 1.5."""
+def push_pull(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
+    """The average (or sum, ...) of `value` over all workers: an array of its shape. Averages of integers are float64,
+    so that the average of 1 and 2 is 1.5."""
     array = _array(value)
-    if average and array.dtype.kind in "iub":
+    operation = resolve(op).operation
+    if operation == abi.AVERAGE and array.dtype.kind in "iub":
         array = array.astype(np.float64)
     result = np.empty(array.shape, array.dtype)
-    operation = abi.AVERAGE if average else abi.SUM
     wire_name, once = _name(name, "push_pull")
     _finish([_start(array, result, operation, wire_name, once)])
     return result
+
+
+def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
+    """The rows of all ranks, one after another; their numbers may differ. A number is a row."""
+    array = np.atleast_1d(_array(value))
+    kind, row_elements = _KINDS.get(array.dtype.name), int(np.prod(array.shape[1:], dtype=np.int64))
+    if kind is None:
+        kind, row_elements = abi.UINT8, row_elements * array.itemsize
+    results: List[np.ndarray] = []
+
+    def allocate(count: int) -> int:
+        results.append(np.empty((count, *array.shape[1:]), array.dtype))
+        return results[0].ctypes.data
+
+    wire_name, once = _name(name, "allgather")
+    rows = collectives.Rows(kind, array.ctypes.data, len(array), row_elements)
+    job = session.job()
+    _kept[id(results)] = (array, results)
+    try:
+        collectives.run(job, collectives.allgather(job, "byteps." + wire_name, rows, allocate, once=once))
+    except errors.BytePSError:
+        del _kept[id(results)]
+        raise
+    del _kept[id(results)]
+    return results[0]
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> np.ndarray:
@@ -115,7 +145,10 @@ def _name(name: Optional[str], kind: str) -> Tuple[str, bool]:
     return session.current().unique_name(f"keras.{kind}.noname"), True
 
 
-_Pending = Tuple[Any, int, np.ndarray, np.ndarray]  # the arrays are kept alive
+_Pending = Tuple[Any, int, np.ndarray, np.ndarray]
+# What the core reads or writes, also after an exception from a signal handler (Ctrl-C) has ended our wait.
+_kept: Dict[int, Any] = {}
+session.on_leave(_kept.clear)
 
 
 def _start(
@@ -149,18 +182,24 @@ def _submit(
     job = session.job()
     count = int(np.prod(shape, dtype=np.int64))
     addresses = (source.ctypes.data, result.ctypes.data)
-    handle = job.push_pull("byteps." + name, kind, *addresses, count, operation, root, 0, once, shape)
+    _kept[id(result)] = (source, result)
+    try:
+        handle = job.push_pull("byteps." + name, kind, *addresses, count, operation, root, 0, once, shape)
+    except errors.BytePSError:
+        del _kept[id(result)]
+        raise
     return job, handle, source, result
 
 
 def _finish(pending: List[_Pending]) -> None:
     """Waits for all, also when one has failed; then raises the first failure."""
     failure: Optional[errors.BytePSError] = None
-    for job, handle, _, _ in pending:
+    for job, handle, _, result in pending:
         try:
             job.wait(handle)
         except errors.BytePSError as error:
             failure = failure or error
+        _kept.pop(id(result), None)
     if failure is not None:
         raise failure
 

@@ -20,6 +20,8 @@ from typing import Any, Optional, Sequence
 import keras
 
 from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from byteps._core.session import (
     barrier,
     get_pushpull_speed,
@@ -38,11 +40,9 @@ from byteps._keras import saving as _saving
 from byteps._keras import values as _values
 from byteps._keras.callbacks import state_of as _state_of
 from byteps._keras.exchange import Exchange as _Exchange
-from byteps._keras.exchange import checked_operation as _checked_operation
 from byteps.keras import callbacks
 
 Compression = _optimizer.backend_module().Compression
-Average, Sum, Adasum = "Average", "Sum", "Adasum"
 
 __all__ = [
     "Adasum",
@@ -51,8 +51,14 @@ __all__ = [
     "Compression",
     "DisconnectedError",
     "DistributedOptimizer",
+    "Max",
+    "Min",
     "MismatchError",
+    "ProcessSet",
+    "Product",
     "Sum",
+    "add_process_set",
+    "allgather",
     "allreduce",
     "barrier",
     "broadcast",
@@ -60,6 +66,7 @@ __all__ = [
     "broadcast_variables",
     "callbacks",
     "get_pushpull_speed",
+    "global_process_set",
     "init",
     "load_model",
     "local_rank",
@@ -67,6 +74,7 @@ __all__ = [
     "metrics",
     "push_pull",
     "rank",
+    "remove_process_set",
     "resume",
     "shutdown",
     "size",
@@ -119,16 +127,21 @@ def DistributedOptimizer(  # noqa: N802: the name users know
 def push_pull(value: Any, name: Optional[str] = None, average: bool = True) -> Any:
     """The average (or sum) of `value` over all workers: a number for a number, an array for an array, a tensor for a
     tensor. Blocks; not for use within compiled functions."""
-    return _values.as_given(value, _values.push_pull(value, name, average), keras.ops.convert_to_tensor)
+    return allreduce(value, name, op=Average if average else Sum)
 
 
 def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None, op: Any = None) -> Any:
-    """push_pull() under the name that Horovod has for it."""
-    if average is not None and op is not None:
-        raise ValueError("give op or average, not both; average is the older way")
-    if op is not None:
-        average = _checked_operation(op) == "Average"
-    return push_pull(value, name, True if average is None else average)
+    """push_pull() as Horovod calls it. op: Average, Sum, Min, Max or Product."""
+    if op is None:
+        op = Sum if average is False else Average
+    elif average is not None:
+        raise ValueError("op and average were both given: average is the older name of op, give op alone")
+    return _values.as_given(value, _values.push_pull(value, name, op), keras.ops.convert_to_tensor)
+
+
+def allgather(value: Any, name: Optional[str] = None) -> Any:
+    """All ranks' values, one after the other along the first dimension, which may differ between ranks."""
+    return _values.as_given(value, _values.allgather(value, name), keras.ops.convert_to_tensor)
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:

@@ -1,0 +1,38 @@
+"""Keras on JAX: gradients are averaged by byteps.jax within the compiled training step, each as soon as it is computed."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence
+
+import jax
+
+from byteps._core.process_sets import members_of, scoped
+from byteps._core.reduction import resolve
+from byteps._keras.exchange import Exchange, Slot, scaled
+from byteps.jax import Compression
+from byteps.jax.exchange import Exchange as JaxExchange
+from byteps.jax.ops import exchange_all
+
+__all__ = ["Compression", "push_pull", "when"]
+
+
+def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Array]]:
+    """The combined gradients, in the order of `slots`; None stays None."""
+    present = [slot for slot in slots if slot.gradient is not None]
+    operation = resolve(exchange.op).operation
+    members = members_of(exchange.process_set)
+    gradients = [slot.gradient for slot in present]
+    packed = [exchange.compression.compress(array) for array in scaled(gradients, 1.0 / exchange.predivide)]
+    whats = [
+        JaxExchange(scoped(slot.name, members), operation, members=members, priority=slot.priority) for slot in present
+    ]
+    received = exchange_all([array for array, _ in packed], whats)
+    factor = exchange.factor * exchange.predivide
+    results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, packed)]
+    ordered = iter(scaled(results, factor))
+    return [None if slot.gradient is None else next(ordered) for slot in slots]
+
+
+def when(condition: Any, combine: Callable[[List[Any]], List[Any]], gradients: List[Any]) -> List[Any]:
+    """combine(gradients) if the condition holds, else `gradients`."""
+    return jax.lax.cond(condition, combine, list, gradients)
