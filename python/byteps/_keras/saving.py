@@ -5,22 +5,21 @@ A model is saved with its optimizer's plain class (optimizer.py says how), so th
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
-import keras
-
-from byteps._keras import optimizer as _optimizer
 from byteps._keras.exchange import Exchange
 
 
 def load_model(
+    keras: Any,
+    convert: Callable[[Any, Exchange], None],
     filepath: Any,
     custom_optimizers: Optional[Sequence[type]],
     custom_objects: Optional[Dict[str, Any]],
     compression: Any,
     options: Dict[str, Any],
 ) -> Any:
-    """The loaded model. Its weights are those of the file on each rank that reads it: broadcast them if ranks may read
+    """The model that `keras` loads, its optimizer made a distributed one by `convert`. Its weights are those of the file on each rank that reads it: broadcast them if ranks may read
     different files."""
     options = dict(options)
     for_keras = {key: options.pop(key) for key in ("compile", "safe_mode") if key in options}
@@ -43,7 +42,7 @@ def load_model(
     model = keras.models.load_model(filepath, custom_objects=objects or None, **for_keras)
     if getattr(model, "optimizer", None) is not None:
         saved = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
-        if passes not in (1, saved):
+        if passes not in (1, saved) and hasattr(model.optimizer, "gradient_accumulation_steps"):
             raise ValueError(f"backward_passes_per_step is {passes}, but the model was saved with {saved}")
-        _optimizer.convert(model.optimizer, exchange)
+        convert(model.optimizer, exchange)
     return model

@@ -102,7 +102,8 @@ def DistributedOptimizer(  # noqa: N802: the name users know
         which must be the same on all ranks. With a name of your own, a later optimizer for the same variables may have
         it again, so that servers need no new memory.
     compression: Compression.none, .fp16 or .bf16: what travels.
-    sparse_as_dense: gradients of embeddings are made dense before they travel (tensorflow backend).
+    sparse_as_dense: gradients of embeddings are made dense before they travel; else their rows are gathered. (Only
+        the tensorflow backend has such.)
     gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest after it.
     op: Average or Sum.
     backward_passes_per_step: so many gradients are accumulated locally before they travel and are used: their sum, or
@@ -178,4 +179,4 @@ def load_model(
     custom_optimizers: optimizer classes of your own that the file may name.
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
-    return _saving.load_model(filepath, custom_optimizers, custom_objects, compression, options)
+    return _saving.load_model(keras, _optimizer.convert, filepath, custom_optimizers, custom_objects, compression, options)

@@ -1,0 +1,52 @@
+"""Keras on TensorFlow: gradients are averaged by byteps.tensorflow: in a graph each as soon as it is computed, in eager
+code all at once, under XLA (jit_compile=True) by custom calls."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Sequence
+
+import tensorflow as tf
+
+from byteps._keras.exchange import Exchange, Slot
+from byteps.tensorflow import names, sparse, xla
+from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.ops import Reduce
+
+__all__ = ["Compression", "push_pull", "when"]
+
+
+def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
+    """The combined gradients, in the order of `slots`; None stays None. tf.IndexedSlices are gathered, unless
+    sparse_as_dense says otherwise, and always made dense under XLA."""
+    reduction = Reduce.of(exchange.op, process_set=exchange.process_set, compression=exchange.compression)
+    as_dense = exchange.sparse_as_dense or xla.is_compiling()
+    factor = exchange.factor * exchange.predivide
+    results: List[Any] = [None] * len(slots)
+    dense: List[int] = []
+    for index, slot in enumerate(slots):
+        if slot.gradient is None:
+            continue
+        if isinstance(slot.gradient, tf.IndexedSlices) and not as_dense:
+            summed = sparse.push_pull(slot.gradient, reduction, slot.name)
+            results[index] = tf.IndexedSlices(
+                _scaled(summed.values, exchange.factor), summed.indices, summed.dense_shape
+            )
+        else:
+            dense.append(index)
+    chosen = [slots[index] for index in dense]
+    tensors = [_scaled(tf.convert_to_tensor(slot.gradient), 1.0 / exchange.predivide) for slot in chosen]
+    wire_names = [names.lasting(slot.name) for slot in chosen]
+    reduced = reduction.dense(tensors, wire_names, False, [slot.priority for slot in chosen])
+    for index, result in zip(dense, reduced):
+        results[index] = _scaled(result, factor)
+    return results
+
+
+def when(condition: Any, combine: Callable[[List[Any]], List[Any]], gradients: List[Any]) -> List[Any]:
+    """combine(gradients) if the condition holds, else `gradients`. Here Keras asks only when it does hold."""
+    del condition
+    return combine(gradients)
+
+
+def _scaled(tensor: tf.Tensor, factor: float) -> tf.Tensor:
+    return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)

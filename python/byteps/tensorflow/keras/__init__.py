@@ -1,0 +1,184 @@
+"""BytePS for tf.keras: Keras 3, or with TF_USE_LEGACY_KERAS=1 Keras 2 (tf_keras). As byteps.keras; docs/keras.md says
+more. DistributedOptimizer takes an optimizer of either, also of `import tf_keras`.
+
+    import tensorflow as tf
+    import byteps.tensorflow.keras as bps
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import tensorflow as tf
+
+from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
+from byteps._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
+from byteps._core.session import (
+    barrier,
+    get_pushpull_speed,
+    init,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    resume,
+    shutdown,
+    size,
+    suspend,
+)
+from byteps._keras import legacy as _legacy
+from byteps._keras import saving as _saving
+from byteps._keras import values as _values
+from byteps._keras.callbacks import state_of as _state_of
+from byteps._keras.exchange import Exchange as _Exchange
+from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.keras import callbacks
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BytePSError",
+    "Compression",
+    "DisconnectedError",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "MismatchError",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "callbacks",
+    "get_pushpull_speed",
+    "global_process_set",
+    "init",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "push_pull",
+    "rank",
+    "remove_process_set",
+    "resume",
+    "shutdown",
+    "size",
+    "suspend",
+]
+
+
+def DistributedOptimizer(  # noqa: N802: the name users know
+    optimizer: Any,
+    name: Optional[str] = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    process_set: Any = None,
+) -> Any:
+    """An optimizer of the same class, with the same settings, that averages gradients over all workers before it uses
+    them. An optimizer that was used already keeps its state. All ranks must use it for the same variables.
+
+    name: what its gradients are called on the wire. None: optimizers are numbered in the order of their first use,
+        which must be the same on all ranks. With a name of your own, a later optimizer for the same variables may have
+        it again, so that servers need no new memory.
+    compression: Compression.none, .fp16 or .bf16: what travels.
+    sparse_as_dense: gradients of embeddings are made dense before they travel; else their rows are gathered.
+    gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest after it.
+    op: Average or Sum.
+    backward_passes_per_step: so many gradients are accumulated locally before they travel and are used: their sum, or
+        their mean with average_aggregated_gradients. It becomes the optimizer's gradient_accumulation_steps.
+    process_set: the ranks that train together. None: all.
+    device_dense, device_sparse: accepted for compatibility.
+    """
+    del device_dense, device_sparse
+    exchange = _Exchange(
+        op,
+        compression,
+        gradient_predivide_factor,
+        sparse_as_dense,
+        process_set,
+        name,
+        backward_passes_per_step,
+        average_aggregated_gradients or backward_passes_per_step == 1,
+    )
+    return _for(optimizer).wrap(optimizer, exchange)
+
+
+def _for(optimizer: Any) -> Any:
+    """The module that makes this optimizer a distributed one."""
+    if _legacy.is_legacy(optimizer):
+        return _legacy
+    from byteps._keras import optimizer as current
+
+    return current
+
+
+def push_pull(value: Any, name: Optional[str] = None, average: bool = True) -> Any:
+    """The average (or sum) of `value` over all workers: a number for a number, an array for an array, a tensor for a
+    tensor. Blocks; not for use within compiled functions."""
+    return allreduce(value, name, op=Average if average else Sum)
+
+
+def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None, op: Any = None) -> Any:
+    """push_pull() as Horovod calls it. op: Average, Sum, Min, Max or Product."""
+    if op is None:
+        op = Sum if average is False else Average
+    elif average is not None:
+        raise ValueError("op and average were both given: average is the older name of op, give op alone")
+    return _values.as_given(value, _values.push_pull(value, name, op), tf.convert_to_tensor)
+
+
+def allgather(value: Any, name: Optional[str] = None) -> Any:
+    """All ranks' values, one after the other along the first dimension, which may differ between ranks."""
+    return _values.as_given(value, _values.allgather(value, name), tf.convert_to_tensor)
+
+
+def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
+    """The root's `value`, on all ranks, each of which gives a value of the same shape and dtype."""
+    return _values.as_given(value, _values.broadcast(value, root_rank, name), tf.convert_to_tensor)
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
+    """All ranks' variables (of a model, of an optimizer) get the root's values."""
+    _values.broadcast_variables(variables, root_rank)
+
+
+def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
+    """All ranks' weights and optimizer variables of `model` get the root's values. Keras has no list of all variables
+    of a process, hence the model."""
+    if model is None:
+        raise RuntimeError(
+            "there are no global variables without sessions: give the model, broadcast_global_variables(root_rank, model), or use "
+            "callbacks.BroadcastGlobalVariablesCallback(root_rank) in fit(), or broadcast_variables()"
+        )
+    _values.broadcast_variables(_state_of(model), root_rank)
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Optional[Sequence[type]] = None,
+    custom_objects: Optional[dict] = None,
+    compression: Any = Compression.none,
+    **options: Any,
+) -> Any:
+    """tf.keras.models.load_model(), and the model's optimizer becomes a DistributedOptimizer that keeps its state. A model
+    that was trained with a DistributedOptimizer is saved with the plain one, so Keras alone loads it as well.
+
+    custom_optimizers: optimizer classes of your own that the file may name.
+    options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
+    """
+    def convert(optimizer: Any, exchange: _Exchange) -> None:
+        _for(optimizer).convert(optimizer, exchange)
+
+    return _saving.load_model(tf.keras, convert, filepath, custom_optimizers, custom_objects, compression, options)
