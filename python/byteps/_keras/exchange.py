@@ -2,7 +2,7 @@
 
 A gradient is its name, so the name of a variable's gradient must be the same on all ranks, and no two optimizers may
 share one. Keras numbers layers as a process makes them ("dense_3"), which ranks that made different models before do
-not agree about. Hence the name: Gradient.<optimizer>.<index of the variable>.<path without numbers>.
+not agree about. Hence the name: Gradient.<optimizer>.<index of the variable>.<layer>/<variable>, without such numbers.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ class Exchange:
 
 
 def plain_path(variable: Any) -> str:
-    """A variable's path without the numbers that Keras gives to names: "sequential/dense/kernel"."""
+    """The last layer's and the variable's own name, without the numbers that Keras gives to names: "dense/kernel". What
+    stands before depends on how a rank has come by its model."""
     path = str(getattr(variable, "path", None) or getattr(variable, "name", "variable")).split(":")[0]
-    return re.sub(r"_\d+(?=[_/]|$)", "", path)
+    return re.sub(r"_\d+(?=[_/]|$)", "", "/".join(path.split("/")[-2:]))
 
 
 def checked_operation(op: Any) -> ReduceOp:

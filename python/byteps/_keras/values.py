@@ -13,7 +13,6 @@ import numpy as np
 
 from byteps._core import abi, collectives, errors, session
 from byteps._core.reduction import Average, ReduceOp, resolve
-from byteps._keras.exchange import plain_path
 
 _KINDS = {
     "float32": abi.FLOAT32,
@@ -87,7 +86,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     arrays = [np.array(_array(variable)) for variable in variables]
     require_agreement([f"{a.dtype}{list(a.shape)}" for a in arrays], root_rank, "the variables differ")
     call = session.current().unique_name("keras.broadcast")
-    names = [f"{call}.{index}.{plain_path(variable)}" for index, variable in enumerate(variables)]
+    names = [f"{call}.{index}" for index in range(len(variables))]  # ranks may have other paths for what is the same
     _finish([_start_broadcast(array, root_rank, name, True) for array, name in zip(arrays, names)])
     if session.job().rank != root_rank:
         for variable, array in zip(variables, arrays):
