@@ -104,6 +104,8 @@ def test_values(job):
             "tensor": [[mean + 1] * 3] * 2,
             "is tensor": True,
             "allreduce": total,
+            "largest": size - 1,
+            "short integers": [total, size],
             "gathered": [[rank, rank] for rank in range(size) for _ in range(rank)],
             "gathered numbers": list(range(size)),
             "empty": (0, 3),

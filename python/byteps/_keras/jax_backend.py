@@ -1,4 +1,4 @@
-"""Keras on JAX: gradients are averaged by byteps.jax within the compiled training step, each as soon as it is computed."""
+"""Keras on JAX: gradients are averaged by byteps.jax in the compiled training step, each as soon as it is computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Ar
     whats = [
         JaxExchange(scoped(slot.name, members), operation, members=members, priority=slot.priority) for slot in present
     ]
-    received = exchange_all([array for array, _ in packed], whats)
+    received = exchange_all((array, what) for (array, _), what in zip(packed, whats))
     factor = exchange.factor * exchange.predivide
     results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, packed)]
     ordered = iter(scaled(results, factor))
