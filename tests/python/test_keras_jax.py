@@ -1,5 +1,5 @@
-"""byteps.keras on Keras's jax backend: a job of two workers with two servers. fit() runs in jit. What does not depend on
-the backend is tested in test_keras_torch.py."""
+"""byteps.keras on Keras's jax backend: a job of two workers with two servers. fit() runs in jit. What does not depend
+on the backend is tested in test_keras_torch.py."""
 
 import keras_checks as checks
 import numpy as np

@@ -2,7 +2,8 @@
 gradients over all workers.
 
 Gradients are averaged where Keras 2 sums those of the replicas of tf.distribute: before clipping and weight decay. As
-in optimizer.py, the class has the name and module of the wrapped one, so that a saved model loads where there is no byteps.
+in optimizer.py, the class has the name and module of the wrapped one, so that a saved model loads where there is no
+byteps.
 """
 
 from __future__ import annotations

@@ -213,4 +213,5 @@ def load_model(
     custom_optimizers: optimizer classes of your own that the file may name.
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
-    return _saving.load_model(keras, _optimizer.convert, filepath, custom_optimizers, custom_objects, compression, options)
+    convert = _optimizer.convert
+    return _saving.load_model(keras, convert, filepath, custom_optimizers, custom_objects, compression, options)

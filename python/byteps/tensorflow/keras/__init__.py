@@ -193,7 +193,7 @@ def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
     of a process, hence the model."""
     if model is None:
         raise RuntimeError(
-            "there are no global variables without sessions: give the model, broadcast_global_variables(root_rank, model), or use "
+            "Keras has no global variables: give the model, broadcast_global_variables(root_rank, model), or use "
             "callbacks.BroadcastGlobalVariablesCallback(root_rank) in fit(), or broadcast_variables()"
         )
     _values.broadcast_variables(_state_of(model), root_rank)
@@ -206,8 +206,8 @@ def load_model(
     compression: Any = Compression.none,
     **options: Any,
 ) -> Any:
-    """tf.keras.models.load_model(), and the model's optimizer becomes a DistributedOptimizer that keeps its state. A model
-    that was trained with a DistributedOptimizer is saved with the plain one, so Keras alone loads it as well.
+    """tf.keras.models.load_model(), and the model's optimizer becomes a DistributedOptimizer that keeps its state. A
+    model that was trained with a DistributedOptimizer is saved with the plain one, so Keras alone loads it as well.
 
     custom_optimizers: optimizer classes of your own that the file may name.
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
