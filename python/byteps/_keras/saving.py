@@ -19,8 +19,8 @@ def load_model(
     compression: Any,
     options: Dict[str, Any],
 ) -> Any:
-    """The model that `keras` loads, its optimizer made a distributed one by `convert`. Its weights are those of the file
-    on each rank that reads it: broadcast them if ranks may read different files."""
+    """The model that `keras` loads, its optimizer made a distributed one by `convert`. Its weights are those of the
+    file on each rank that reads it: broadcast them if ranks may read different files."""
     options = dict(options)
     for_keras = {key: options.pop(key) for key in ("compile", "safe_mode") if key in options}
     passes = options.pop("backward_passes_per_step", 1)
