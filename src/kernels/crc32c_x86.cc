@@ -7,8 +7,9 @@
 
 #include <immintrin.h>
 
-#define BYTEPS_SSE42 __attribute__((target("sse4.2,pclmul")))
-#define BYTEPS_AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq,sse4.2,pclmul")))
+#define BYTEPS_SSE42 __attribute__((target("sse4.2,crc32,pclmul")))
+#define BYTEPS_AVX512 \
+  __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq,sse4.2,crc32,pclmul")))
 
 namespace byteps {
 namespace {

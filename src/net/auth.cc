@@ -10,7 +10,8 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace byteps::auth {
 namespace {
@@ -92,7 +93,8 @@ Result<Nonce> fresh_nonce() {
   Nonce nonce;
   ssize_t count = 0;
   do {
-    count = ::getrandom(nonce.data(), nonce.size(), 0);  // so few bytes come at once
+    // So few bytes come at once. By its number: glibc has a function for it since 2.25 only.
+    count = ::syscall(SYS_getrandom, nonce.data(), nonce.size(), 0);
   } while (count < 0 && errno == EINTR);
   if (count != static_cast<ssize_t>(nonce.size())) return system_error("getrandom", errno);
   return nonce;

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -38,6 +39,11 @@ Status wrong_memory(const char* what) {
   return {Code::kDisconnected, std::string("its shared memory is not as it must be: ") + what};
 }
 
+// memfd_create() by its number: glibc has a function for it since 2.27 only.
+int memory_file(const char* name) {
+  return static_cast<int>(::syscall(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
 }  // namespace
 
 bool Segment::is_ring_size(std::size_t bytes) {
@@ -46,7 +52,7 @@ bool Segment::is_ring_size(std::size_t bytes) {
 
 Result<Segment> Segment::create(std::size_t ring_bytes) {
   CHECK(is_ring_size(ring_bytes)) << ring_bytes;
-  const int descriptor = ::memfd_create("byteps", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int descriptor = memory_file("byteps");
   if (descriptor < 0) return system_error("memfd_create", errno);
   Segment segment(descriptor, ring_bytes);
   if (!file_may_be(segment.file_bytes())) return no_memory(segment.file_bytes(), EFBIG);
