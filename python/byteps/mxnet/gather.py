@@ -11,7 +11,7 @@ from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
 from byteps._core import collectives, errors, objects, session
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp, resolve
 from byteps.mxnet import engine
 from byteps.mxnet.ops import check_root, named
@@ -188,9 +188,9 @@ def _each(
 ) -> List[Tuple[str, bool, Tuple[int, ...], NDArray]]:
     """(name for the core, whether it is used once, members, tensor) of each."""
     members = members_of(process_set)
-    base, once = named(what, name)
+    base, once = named(what, name, members)
     names = [base] if len(tensors) == 1 else [f"{base}.{index}" for index in range(len(tensors))]
-    return [(scoped("byteps." + one, members), once, members, tensor) for one, tensor in zip(names, tensors)]
+    return [("byteps." + one, once, members, tensor) for one, tensor in zip(names, tensors)]
 
 
 def _finish(running: "collectives.Running[T]", tensors: Sequence[NDArray]) -> T:

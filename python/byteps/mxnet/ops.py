@@ -156,11 +156,12 @@ def broadcast_(
 # ---- for the other modules of this package
 
 
-def named(what: str, name: Optional[str]) -> Tuple[str, bool]:
-    """The name of an operation, and whether it is used once: without a name it is numbered."""
+def named(what: str, name: Optional[str], members: Tuple[int, ...]) -> Tuple[str, bool]:
+    """The name of an operation of these members, and whether it is used once: without a name it is numbered, for each
+    set of members apart, because others do not count with them."""
     if name is None:
-        return session.current().unique_name(f"{what}.noname"), True
-    return name, False
+        return session.current().unique_name(scoped(f"{what}.noname", members)), True
+    return scoped(name, members), False
 
 
 def check_root(root_rank: int, process_set: ProcessSet = global_process_set) -> None:
@@ -181,19 +182,18 @@ def _reduce(
     name: Optional[str],
     priority: int,
     process_set: ProcessSet = global_process_set,
-    once: bool = False,
 ) -> NDArray:
     if output.dtype == np.bool_ and reduction.operation == abi.AVERAGE:
         raise ValueError("the average of a bool array is not defined; the sum is the logical or")
     members = members_of(process_set)
-    wire_name, unnamed = named(what, name)
+    wire_name, once = named(what, name, members)
     engine.push(
         output,
         reduction.operation,
-        scoped(wire_name, members),
+        wire_name,
         input,
         priority=priority,
-        once=once or unnamed,
+        once=once,
         scale=reduction.scale,
         members=members,
     )
@@ -210,8 +210,7 @@ def _broadcast(
 ) -> NDArray:
     check_root(root_rank, process_set)
     members = members_of(process_set)
-    wire_name, once = named("broadcast", name)
-    wire_name = scoped(wire_name, members)
+    wire_name, once = named("broadcast", name, members)
     engine.push(
         output, abi.BROADCAST, wire_name, input, root=root_rank, priority=priority, once=once, members=members
     )
@@ -226,8 +225,9 @@ def _reduce_group(
     priority: int,
     process_set: ProcessSet,
 ) -> List[NDArray]:
-    name, once = named("grouped_allreduce", name)
     return [
-        _reduce(output, input, reduction, "allreduce", f"{name}.{index}", priority, process_set, once)
+        _reduce(
+            output, input, reduction, "grouped_allreduce", name and f"{name}.{index}", priority, process_set
+        )
         for index, (output, input) in enumerate(zip(outputs, inputs))
     ]
