@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from cluster import ROOT
 
 if "tensorflow" in sys.modules:
     import tensorflow as tf
@@ -167,6 +168,21 @@ def test_ranks_with_other_variables_are_told_before_anything_travels(tf_job2):
     for rank, failure in enumerate(tf_job2.failures(differing_variables)):
         assert failure.kind == "ValueError" and "on rank 1" in failure.text
         assert ("Here lacking: weights:0: float32[1]" in failure.text) == (rank == 1)
+
+
+def check_keras_optimizer():
+    import keras
+
+    wrapped = bps.DistributedOptimizer(keras.optimizers.SGD(0.25), compression=bps.Compression.fp16)
+    return type(wrapped).__name__, isinstance(wrapped, keras.optimizers.SGD), float(wrapped.learning_rate)
+
+
+@pytest.mark.skipif(
+    not (ROOT / "python/byteps/_keras/tensorflow_backend.py").exists(), reason="byteps.keras has no such backend yet"
+)
+def test_an_optimizer_of_keras_is_wrapped_by_byteps_keras(tf_job2):
+    for name, is_sgd, rate in tf_job2.run(check_keras_optimizer):
+        assert "SGD" in name and is_sgd and rate == 0.25
 
 
 def refusals():

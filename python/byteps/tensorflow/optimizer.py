@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 import tensorflow as tf
 
@@ -48,7 +48,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     del num_groups, groups
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: it must be at least 1")
-    options = dict(
+    options: Dict[str, Any] = dict(
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
@@ -65,6 +65,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
             aggregator = Aggregator(backward_passes_per_step, average_aggregated_gradients)
         return _DistributedOptimizer(optimizer, name, use_locking, aggregator, options)
     delegate = _keras_delegate(optimizer)
+    del options["scale_local_gradients"]  # those of Keras have no local variables
     return delegate(
         optimizer,
         name=name,
