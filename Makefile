@@ -60,7 +60,7 @@ lint:       ## clang-tidy on src/, and whether clang-format would change anythin
 	@clang-format --dry-run -Werror $(SOURCES)
 	@tools/lint
 
-wheel: setup ## dist/byteps-*-py3-none-*.whl, checked with each CPython 3.9 to 3.13 found here
+wheel: setup ## dist/byteps-*-py3-none-manylinux2014_*.whl, checked with each CPython 3.9 to 3.13 found here
 	@$(VENV)/python tools/wheel
 
 docs: setup ## docs/env.md from the table in src/app/env.cc
