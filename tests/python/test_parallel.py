@@ -177,7 +177,7 @@ def normalize(dtype, dimensions, affine, momentum, uneven):
     kinds = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d]
     reference = kinds[dimensions](channels, affine=affine, momentum=momentum).to(dtype)
     if affine:
-        nn.init.uniform_(reference.weight, 0.5, 2.0, generator=generator)
+        reference.weight.data = torch.rand(channels, generator=generator, dtype=dtype) + 0.5
     module = nn.Sequential(copy.deepcopy(reference))
     module = bps.SyncBatchNorm.convert_sync_batchnorm(module)[0]
     assert isinstance(module, bps.SyncBatchNorm)

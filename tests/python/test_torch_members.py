@@ -153,6 +153,14 @@ def optimize_among_some():
     optimizer.step()
     assert torch.allclose(model.weight, before - 2)  # (1 + 3) / 2, and 2
     optimizer.zero_grad()
+    # A later one of all ranks, whose parameters have the same names but other shapes.
+    model = nn.Linear(3, 1, bias=False)
+    hvd.broadcast_parameters(model.state_dict())
+    before = model.weight.detach().clone()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    model(torch.full((1, 3), float(hvd.rank() + 1))).sum().backward()
+    optimizer.step()
+    assert torch.allclose(model.weight, before - 2)
 
 
 def test_an_optimizer_averages_within_its_process_set(job3):

@@ -79,7 +79,9 @@ class Gradients:
         stands for another shape, dtype or compression already."""
         encoded_name(name)
         spec = (parameter.dtype, tuple(parameter.shape), self._compression, self._meaning)
-        wire_name = session.current().lasting_name(scoped(f"Gradient.{self._title}{name}", self._members), spec)
+        wire_name = scoped(f"Gradient.{self._title}{name}", self._members)
+        if self._is_member:  # others must not use up a name that those outside know nothing of
+            wire_name = session.current().lasting_name(wire_name, spec)
         slot = Slot(parameter, wire_name, -len(self.slots))
         self.slots.append(slot)
         self._by_parameter[id(parameter)] = slot
