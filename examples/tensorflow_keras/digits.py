@@ -53,7 +53,7 @@ def main():
     )
     accuracy = model.evaluate(test_x, test_y, verbose=0)[1]
     if bps.rank() == 0:
-        print(f"Keras {tf.keras.__version__}, {bps.size()} workers: test accuracy {accuracy:.4f}", flush=True)
+        print(f"{bps.size()} workers: test accuracy {accuracy:.4f}", flush=True)
 
 
 if __name__ == "__main__":
