@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 from cluster import Cluster
 
 
 class JaxJobs:
     def __init__(self, **options) -> None:
-        self._options = options
+        self._options = {"python": os.environ.get("BYTEPS_TEST_JAX_PYTHON", sys.executable), **options}
         self._by_size = {}
 
     def get(self, size: int) -> Cluster:

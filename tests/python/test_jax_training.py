@@ -57,8 +57,8 @@ def linear_model_in_float64():
     jax.config.update("jax_enable_x64", False)
 
 
-def test_parameters_are_those_of_a_single_process(job3):
-    job3.run(linear_model_in_float64)
+def test_parameters_are_those_of_a_single_process(job2):
+    job2.run(linear_model_in_float64)
 
 
 def two_models_in_one_step():
