@@ -7,9 +7,6 @@ import torch
 import torch.distributed as dist
 
 
-WAITS_FOR_CORE = pytest.mark.skip("needs exchanges among some ranks, and for a root alone")
-
-
 def _ensure_group(path):
     if not dist.is_initialized():
         import byteps.torch as bps
@@ -39,7 +36,7 @@ def world3(job3, tmp_path):
 
 
 _FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-_INTEGERS = [torch.uint8, torch.int8, torch.int32, torch.int64]
+_INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES = _FLOATS + _INTEGERS
 
 
@@ -138,7 +135,6 @@ def test_all_gather_takes_equal_and_unequal_shapes(world):
     world.run(check)
 
 
-@WAITS_FOR_CORE
 def test_reduce_scatter_gives_each_rank_its_part(world):
     def check():
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -155,7 +151,6 @@ def test_reduce_scatter_gives_each_rank_its_part(world):
     world.run(check)
 
 
-@WAITS_FOR_CORE
 def test_all_to_all_takes_equal_and_unequal_splits(world):
     def check():
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -175,7 +170,6 @@ def test_all_to_all_takes_equal_and_unequal_splits(world):
     world.run(check)
 
 
-@WAITS_FOR_CORE
 def test_reduce_gather_and_scatter_have_a_root(world):
     def check():
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -196,7 +190,6 @@ def test_reduce_gather_and_scatter_have_a_root(world):
     world.run(check)
 
 
-@WAITS_FOR_CORE
 def test_send_meets_recv_by_rank_and_tag(world3):
     def check():
         rank = dist.get_rank()
@@ -220,7 +213,6 @@ def test_send_meets_recv_by_rank_and_tag(world3):
     assert world3.run(check) == [[], [1.0] * 3 + [2.0] * 3, [7.0, 8.0]]
 
 
-@WAITS_FOR_CORE
 def test_batches_of_sends_and_receives_pass_a_ring(world3):
     def check():
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -251,7 +243,6 @@ def test_objects_travel(world):
     world.run(check)
 
 
-@WAITS_FOR_CORE
 def test_subgroups_work_side_by_side(world3):
     def check():
         rank = dist.get_rank()
@@ -305,7 +296,6 @@ def test_a_mismatch_names_collective_group_and_ranks(world2):
         assert "all_reduce" in failure.text and "group" in failure.text and "worker 1" in failure.text
 
 
-@WAITS_FOR_CORE
 def test_a_collective_that_others_do_not_call_times_out_and_may_be_waited_for_again(world2):
     def check():
         tensor = torch.ones(1)

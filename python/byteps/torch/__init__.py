@@ -65,6 +65,7 @@ from byteps.torch.broadcast import (
     broadcast_parameters,
 )
 from byteps.torch.compression import Compression
+from byteps.torch.ddp_hook import DDPHookState, ddp_comm_hook
 from byteps.torch.gathers import (
     allgather,
     allgather_async,
@@ -109,6 +110,7 @@ __all__ = [
     "Average",
     "BytePSError",
     "Compression",
+    "DDPHookState",
     "DisconnectedError",
     "DistributedOptimizer",
     "HorovodInternalError",
@@ -145,6 +147,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_comm_hook",
     "declare",
     "get_process_set_ids_and_ranks",
     "get_pushpull_speed",

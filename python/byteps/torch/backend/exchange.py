@@ -10,7 +10,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from byteps._core import abi
-from byteps._core.client import Job
+from byteps._core.client import EndQueue, Job
 from byteps.torch import tensors
 from byteps.torch.exchange import note_written
 
@@ -80,8 +80,16 @@ def transfer(
     )
 
 
-def submit(exchange: Exchange, members: Members, name: str, queue: object, tag: int) -> int:
-    """Starts it; its end is reported to `queue` with `tag`."""
+def submit(
+    exchange: Exchange,
+    members: Members,
+    name: str,
+    queue: Optional[EndQueue] = None,
+    tag: int = 0,
+    priority: int = 0,
+    once: bool = True,
+) -> int:
+    """Starts it. Its end is reported to `queue` with `tag`, or to who waits for the handle that this returns."""
     kind = tensors.ELEMENT_KINDS.get(exchange.dtype)
     shape = exchange.shape
     if kind is None:  # bytes are copied
@@ -100,8 +108,8 @@ def submit(exchange: Exchange, members: Members, name: str, queue: object, tag: 
         count,
         exchange.operation,
         members.job_ranks[exchange.root],
-        0,
-        True,
+        priority,
+        once,
         shape,
         scale=exchange.scale,
         members=among,

@@ -182,29 +182,13 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         result: Any,
         direct: bool,
     ) -> Work:
-        job = self.members.job
-        started = Work(job, title, self._timeout_s, landings.finish, result)
-        started._keep = exchanges
-        if direct:
-            work.keep_direct(started)
-        ends = None if direct else work.completions(job)
-        with started._lock:  # the first exchange may end before the last is submitted
-            for index, piece in enumerate(exchanges):
-                own = f"{name}.{piece.label or index}" if len(exchanges) > 1 or piece.label else name
-                tag = ends.expect(started) if ends is not None else 0
-                try:
-                    handle = exchange.submit(piece, self.members, own, ends and ends.queue, tag)
-                except errors.BytePSError as error:
-                    if ends is not None:
-                        ends.forget(tag)
-                    started._note(error)
-                    break
-                if ends is None:
-                    started._handles.append(handle)
-            if not started._handles and started._pending == 0:
-                started._end()
-        if started._ended and started._error is not None:
-            raise started._error
+        started = Work(self.members.job, title, self._timeout_s, landings.finish, result)
+        several = len(exchanges) > 1
+        named = [
+            (piece, f"{name}.{piece.label or index}" if several or piece.label else name)
+            for index, piece in enumerate(exchanges)
+        ]
+        work.start(started, named, self.members, direct)
         return started
 
 

@@ -15,13 +15,14 @@ import os
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from torch._C._distributed_c10d import Work as _TorchWork
 from torch.futures import Future
 
 from byteps._core import errors, session
 from byteps._core.client import EndQueue, Job
+from byteps.torch.backend.exchange import Exchange, Members, submit
 
 _DEFAULT_TIMEOUT_S = 1800.0
 
@@ -236,8 +237,36 @@ def completions(job: Job) -> Completions:
     return _completions
 
 
-def keep_direct(work: Work) -> None:
-    _direct.add(work)
+def start(
+    work: Work,
+    exchanges: Sequence[Tuple[Exchange, str]],
+    members: Members,
+    direct: bool = False,
+    priority: int = 0,
+    once: bool = True,
+) -> None:
+    """Submits exchanges under their names. `direct`: the caller will wait at once, so nothing else is told of the ends.
+    When one cannot be submitted, this raises after those before it have ended."""
+    work._keep = exchanges
+    ends = None if direct else completions(members.job)
+    if direct:
+        _direct.add(work)
+    with work._lock:  # the first exchange may end before the last is submitted
+        for exchange, name in exchanges:
+            tag = ends.expect(work) if ends is not None else 0
+            try:
+                handle = submit(exchange, members, name, ends and ends.queue, tag, priority, once)
+            except (errors.BytePSError, ValueError) as error:
+                if ends is not None:
+                    ends.forget(tag)
+                work._note(error)
+                break
+            if ends is None:
+                work._handles.append(handle)
+        if not work._handles and work._pending == 0:
+            work._end()
+    if work._error is not None:
+        work.wait()
 
 
 def default_timeout_s(timeout: Optional[timedelta]) -> float:

@@ -1,0 +1,73 @@
+"""A communication hook for torch's DistributedDataParallel: its buckets are averaged by BytePS, whatever backend the
+process group has.
+
+    bps.init()
+    torch.distributed.init_process_group("gloo")
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(bps.DDPHookState(compression=bps.Compression.fp16), bps.ddp_comm_hook)
+
+A bucket leaves when the backward pass has filled it; one that holds earlier layers, which the next forward pass needs
+first, passes others that wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Type
+
+import torch
+from torch.futures import Future
+
+from byteps._core import abi, session
+from byteps.torch.compression import Compression, Compressor
+
+__all__ = ["DDPHookState", "ddp_comm_hook"]
+
+_TIMEOUT_S = 1800.0
+_numbers = itertools.count()
+
+
+class DDPHookState:
+    """What belongs to one model: make one for each, on all ranks in the same order. `compression` is what travels."""
+
+    def __init__(self, compression: Type[Compressor] = Compression.none) -> None:
+        self.compression = compression
+        self.number = next(_numbers)
+
+
+def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
+    """The average of a bucket over all workers of the job."""
+    from byteps.torch.backend import exchange, work
+
+    if not isinstance(state, DDPHookState):
+        raise TypeError(
+            f"the state of ddp_comm_hook is {state!r}: write model.register_comm_hook(bps.DDPHookState(), "
+            "bps.ddp_comm_hook), with a state for each model"
+        )
+    current = session.current()
+    buffer = bucket.buffer()
+    wire, context = state.compression.compress(buffer)
+    landings = exchange.Landings()
+    memory = landings.place(wire, with_values=True)
+
+    def finish() -> None:
+        landings.finish()
+        if wire is not buffer:
+            buffer.copy_(state.compression.decompress(wire, context))
+
+    index = bucket.index()
+    # DDP arranges its buckets anew after the first step, so a number may come to mean another size.
+    name = current.lasting_name(f"ddp.{state.number}.bucket.{index}", (memory.numel(), memory.dtype))
+    piece = exchange.reduction(memory, abi.AVERAGE, 0.0)
+    started = work.Work(current.job, f"bucket {index} of DistributedDataParallel", _TIMEOUT_S, finish, buffer)
+    members = exchange.Members(current.job, range(current.job.size), current.job.rank)
+    work.start(started, [(piece, f"byteps.{name}")], members, priority=index, once=False)
+    return started.get_future()
+
+
+# register_comm_hook looks at these, and wants the classes themselves, not their names.
+ddp_comm_hook.__annotations__ = {
+    "state": DDPHookState,
+    "bucket": torch.distributed.GradBucket,
+    "return": Future[torch.Tensor],
+}
