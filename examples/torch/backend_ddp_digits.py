@@ -1,7 +1,7 @@
 """torch's own DistributedDataParallel on BytePS: scikit-learn's handwritten digits. Nothing but the backend's name is new.
 
-    torchrun --nproc-per-node 2 examples/torch/ddp_digits.py
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/ddp_digits.py
+    torchrun --nproc-per-node 2 examples/torch/backend_ddp_digits.py
+    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/backend_ddp_digits.py
 """
 
 import argparse
@@ -36,13 +36,13 @@ def accuracy(model, tests):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=20)
     epochs = parser.parse_args().epochs
     dist.init_process_group("byteps")
     torch.manual_seed(dist.get_rank())  # DDP gives everyone rank 0's parameters
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     model = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     train, tests = load()
     sampler = DistributedSampler(train, seed=1)
     for epoch in range(epochs):

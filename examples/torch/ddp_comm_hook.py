@@ -5,7 +5,7 @@
 
 import torch
 import torch.distributed as dist
-from ddp_digits import load
+from backend_ddp_digits import load
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -19,10 +19,10 @@ def main():
     torch.manual_seed(1)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)))
     model.register_comm_hook(bps.DDPHookState(compression=bps.Compression.fp16), bps.ddp_comm_hook)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     train, tests = load()
     images, labels = train[bps.rank() :: bps.size()]
-    for step in range(600):
+    for step in range(400):
         chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(step))[: 64 // bps.size()]
         optimizer.zero_grad()
         F.cross_entropy(model(images[chosen]), labels[chosen]).backward()

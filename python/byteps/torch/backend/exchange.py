@@ -125,10 +125,8 @@ def _element_bytes(dtype: torch.dtype) -> int:
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or a contiguous copy of its values."""
-    _check(tensor)
-    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
-        return tensor
-    return tensor.detach().resolve_neg().resolve_conj().contiguous()
+    tensors.check_dense_on_cpu(tensor)
+    return tensors.plain(tensor)
 
 
 class Landings:
@@ -140,7 +138,7 @@ class Landings:
 
     def place(self, tensor: torch.Tensor, with_values: bool = False) -> torch.Tensor:
         """Contiguous memory for `tensor`; `with_values`: it has the tensor's values now."""
-        _check(tensor)
+        tensors.check_dense_on_cpu(tensor)
         tensors.check_no_overlap(tensor)
         if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             self._outputs.append(tensor)
@@ -162,7 +160,3 @@ class Landings:
                 tensor.copy_(beside)
         for tensor in self._outputs:
             note_written(tensor)
-
-
-def _check(tensor: torch.Tensor) -> None:
-    tensors.check_dense_on_cpu(tensor)
