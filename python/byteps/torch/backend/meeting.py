@@ -3,9 +3,9 @@
 Every step is taken by all members; one that fails is told to all, and all raise.
 
 A store may hold what an earlier group of the same name wrote: torchrun keeps it when it restarts a job, and a program
-may destroy its group and make it anew. So each member first draws a number, shows it, and then shows which numbers it
-has seen of all; they agree when all have seen the same. Each list has a number in it that is new in this meeting, so an old
-list never agrees. The agreed numbers are part of all keys that follow.
+may destroy its group and make it anew. So each member first draws a number, shows it, and then shows which numbers
+it has seen of all; they agree when all have seen the same. Each list has a number in it that is new in this meeting,
+so an old list never agrees. The agreed numbers are part of all keys that follow.
 """
 
 from __future__ import annotations
