@@ -191,6 +191,13 @@ BYTEPS_API void byteps_queue_destroy(byteps_queue* queue);
 /* All workers meet here. BYTEPS_AGAIN at the timeout: call again to go on waiting for the same barrier. */
 BYTEPS_API int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error);
 
+/* This worker has no more inputs (Horovod's join): what it has submitted ends, and from then on the tensors of others
+ * do not wait for it; it contributes nothing to them, though an average still divides by all members. Returns when all
+ * workers have called it; *last_rank (if not NULL) is then on all of them the rank that did so last, and all go on with
+ * the names as they were. BYTEPS_AGAIN at the timeout: call again to go on waiting. Until it has returned nothing may
+ * be submitted. A broadcast whose root has no more inputs is an error for the others. Since version 4. */
+BYTEPS_API int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_rank, byteps_error* error);
+
 BYTEPS_API int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics);
 
 /* Adds a line to the job's flight recorder, which keeps the last events (docs/flight.md). failed != 0: this process

@@ -26,6 +26,35 @@
 using byteps::Code;
 using byteps::Status;
 
+// Where all workers meet: one handle for whoever waits, until it has ended.
+class Meeting {
+ public:
+  // Waits for the one that is open, or begins one.
+  template <typename Begin>
+  Status wait(byteps::WorkerDoor& door, int64_t timeout_ns, Begin&& begin) {
+    byteps::HandleId handle;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!open_) {
+        const byteps::Result<byteps::HandleId> begun = begin();
+        if (!begun.is_ok()) return begun.status();
+        open_ = begun.value();
+      }
+      handle = *open_;
+    }
+    const Status status = door.wait(handle, timeout_ns);
+    if (!status.is(Code::kAgain)) {
+      const std::lock_guard lock(mutex_);
+      if (open_ == handle) open_.reset();
+    }
+    return status;
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::optional<byteps::HandleId> open_;
+};
+
 // Everything a job needs, in the order of construction; destroyed from the end.
 struct byteps_job {
   byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport,
@@ -56,8 +85,8 @@ struct byteps_job {
   std::optional<byteps::Worker> worker;
   std::optional<byteps::Runner> runner;
 
-  std::mutex barrier_mutex;  // guards what follows
-  std::optional<byteps::HandleId> barrier;
+  Meeting barrier;
+  Meeting end_of_inputs;
 
   std::mutex queues_mutex;  // guards what follows
   std::vector<std::shared_ptr<byteps::CompletionQueue>> queues;
@@ -351,22 +380,17 @@ void byteps_queue_destroy(byteps_queue* queue) {
 }
 
 int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error) {
+  return with_job(job, error, [&] {
+    return job->barrier.wait(job->door, timeout_ns, [&] { return job->door.begin_barrier(); });
+  });
+}
+
+int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_rank,
+                         byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
-    byteps::HandleId handle;
-    {
-      const std::lock_guard lock(job->barrier_mutex);
-      if (!job->barrier) {
-        const byteps::Result<byteps::HandleId> begun = job->door.begin_barrier();
-        if (!begun.is_ok()) return begun.status();
-        job->barrier = begun.value();
-      }
-      handle = *job->barrier;
-    }
-    const Status status = job->door.wait(handle, timeout_ns);
-    if (!status.is(Code::kAgain)) {
-      const std::lock_guard lock(job->barrier_mutex);
-      if (job->barrier == handle) job->barrier.reset();
-    }
+    const Status status =
+        job->end_of_inputs.wait(job->door, timeout_ns, [&] { return job->door.finish_inputs(); });
+    if (status.is_ok() && last_rank != nullptr) *last_rank = job->door.last_with_inputs();
     return status;
   });
 }

@@ -57,6 +57,23 @@ using ServerRank = Id<ServerTag, std::uint32_t>;
 using ShardIndex = Id<ShardTag, std::uint32_t>;  // over all shards of all servers, in roster order
 using PeerId = Id<PeerTag, std::uint32_t>;  // one connection of one Transport; never used again
 
+// Rounds and epochs count up and may wrap: which of two is later is the sign of their difference.
+template <typename Id>
+std::int32_t later_by(Id a, Id b) {
+  return static_cast<std::int32_t>(a.value - b.value);
+}
+
+// A job's inputs come in generations: the next begins when all workers have said that they have no more
+// (docs/protocol.md, Uneven inputs). The rounds of each begin with a number of their own, so that nothing of an
+// earlier one is taken for theirs; they may count so many.
+inline constexpr int kRoundBits = 26;
+inline Round first_round(std::uint32_t generation) {
+  return Round(generation << kRoundBits);
+}
+inline std::uint32_t round_in_generation(std::uint64_t round) {
+  return static_cast<std::uint32_t>(round & ((1U << kRoundBits) - 1));
+}
+
 // 64-bit FNV-1a with a final mix: the key of a tensor's name, and the spread of keys over shards.
 // The same on every machine and in every version: it is part of the protocol.
 std::uint64_t stable_hash(std::string_view text);

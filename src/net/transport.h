@@ -44,7 +44,7 @@ const char* name(Role role);
 // Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
 // role, rank and epoch are those that were looked for is for the owner to say.
 struct Hello {
-  static constexpr std::uint16_t kProtocolVersion = 1;
+  static constexpr std::uint16_t kProtocolVersion = 2;
   static constexpr std::uint32_t kNoRank = 0xffffffff;  // before the scheduler gave one
 
   std::uint16_t version = kProtocolVersion;

@@ -406,7 +406,7 @@ Result<Message> decode_private(std::span<const std::byte> bytes) {
 
 bool known(std::uint8_t kind) {
   return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
-          kind <= static_cast<std::uint8_t>(Kind::kMissing)) ||
+          kind <= static_cast<std::uint8_t>(Kind::kInputsDone)) ||
          (kind >= static_cast<std::uint8_t>(Kind::kJoin) &&
           kind <= static_cast<std::uint8_t>(Kind::kStalled));
 }

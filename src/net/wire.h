@@ -52,6 +52,10 @@ enum class Kind : std::uint8_t {
   kMismatch =
       6,         // shard to workers: declarations of a key disagree; ends its operations everywhere
   kMissing = 7,  // shard to worker: whose contribution to (key, part, round) is late; a Text
+  kInputs =
+      8,  // worker to shard: the generation of its inputs (in `round`), and whether it has no more (kNoMore)
+  kInputsDone =
+      9,  // shard to workers: nobody has more; `round` is the next generation, `worker` who said so last
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,
@@ -67,6 +71,9 @@ enum class Kind : std::uint8_t {
 // Flags of a push or an answer.
 // Broadcast: a non-root's push, the root's answer. Where the root alone gets the result: all other answers.
 inline constexpr std::uint8_t kNoPayload = 1;
+
+// Flag of an Inputs.
+inline constexpr std::uint8_t kNoMore = 1;
 
 // Flag of a BarrierDone.
 inline constexpr std::uint8_t kNeverDone = 2;  // the worker in the header has left: it cannot end

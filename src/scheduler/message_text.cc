@@ -53,6 +53,10 @@ const char* message_name(wire::Kind kind) {
       return "Mismatch";
     case wire::Kind::kMissing:
       return "Missing";
+    case wire::Kind::kInputs:
+      return "Inputs";
+    case wire::Kind::kInputsDone:
+      return "InputsDone";
     case wire::Kind::kJoin:
       return "Join";
     case wire::Kind::kRoster:

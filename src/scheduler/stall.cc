@@ -34,7 +34,8 @@ std::string describe(const Wait& wait) {
            text_of(wait.missing);
   }
   std::string text = "tensor \"" + printable(awaited.name, kNameBytesMax) + "\" was submitted ";
-  if (awaited.round > 0) text += std::to_string(awaited.round + 1) + " times ";
+  const std::uint32_t round = round_in_generation(awaited.round);
+  if (round > 0) text += std::to_string(round + 1) + " times ";
   return text + "by " + text_of(wait.waiting) + ", but not by " + text_of(wait.missing);
 }
 

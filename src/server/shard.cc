@@ -296,6 +296,7 @@ std::size_t Shard::deliver() {
   }
   for (ShelfOutput::Missing& missing : out_.missing) deliver(missing);
   for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
+  for (const ShelfOutput::InputsDone& done : out_.inputs_done) deliver(done);
   for (const ShelfOutput::Violation& violation : out_.violations) {
     if (!links_[violation.worker.value].up) continue;
     warn(Misdeed::kBrokeProtocol,
@@ -308,7 +309,8 @@ std::size_t Shard::deliver() {
     notify(ShardNotice::Kind::kFailed, std::move(failure));
   }
   const std::size_t count = out_.answers.size() + out_.wanted.size() + out_.missing.size() +
-                            out_.spoiled.size() + out_.violations.size() + out_.failures.size();
+                            out_.spoiled.size() + out_.inputs_done.size() + out_.violations.size() +
+                            out_.failures.size();
   out_.clear();
   return count;
 }
@@ -363,6 +365,19 @@ void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
     if (spoiled.worker && *spoiled.worker != worker) continue;
     Message copy = message;
     copy.header.worker = worker;
+    post(worker, copy);
+  }
+}
+
+void Shard::deliver(const ShelfOutput::InputsDone& done) {
+  Message message;
+  message.header.kind = wire::Kind::kInputsDone;
+  message.header.epoch = facts_.epoch;
+  message.header.round = Round(done.generation);
+  message.header.worker = done.last;
+  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
+    if (done.worker && *done.worker != worker) continue;
+    Message copy = message;
     post(worker, copy);
   }
 }

@@ -138,6 +138,7 @@ class Shard final : public Actor {
   std::size_t deliver();  // what is in out_; returns how much that was
   void deliver(ShelfOutput::Missing& missing);
   void deliver(ShelfOutput::Spoiled& spoiled);
+  void deliver(const ShelfOutput::InputsDone& done);
   Message text_message(wire::Kind kind, Key key, const wire::Text& text);
   void post(WorkerRank worker, Message& message);  // takes it, but for its checksum
   bool send(Link& link, Message& message);         // false: no room, the message is as it was

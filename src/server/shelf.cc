@@ -16,12 +16,6 @@
 namespace byteps {
 namespace {
 
-// Rounds and epochs count up and may wrap: which of two is later is the sign of their difference.
-template <typename Id>
-std::int32_t later_by(Id a, Id b) {
-  return static_cast<std::int32_t>(a.value - b.value);
-}
-
 // A bit per worker.
 bool has_bit(std::span<const std::uint64_t> bits, WorkerRank worker) {
   return (bits[worker.value / 64] >> (worker.value % 64) & 1) != 0;
@@ -75,6 +69,7 @@ struct Shelf::Tensor {
   Key key;
   std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
   std::uint32_t member_count = 0;
+  std::uint32_t awaited_count = 0;  // of them those that may have inputs
   Finishing finishing;
   bool is_broadcast = false;
   bool in_order = false;  // I8
@@ -95,6 +90,7 @@ void ShelfOutput::clear() {
   wanted.clear();
   missing.clear();
   spoiled.clear();
+  inputs_done.clear();
   violations.clear();
   failures.clear();
 }
@@ -124,6 +120,9 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     facts_ = facts;
     bit_words_ = (facts.worker_count + 63) / 64;
     missing_.assign(bit_words_, 0);
+    no_more_.assign(bit_words_, 0);
+    no_more_count_ = 0;
+    generation_ = 0;
     return Status::ok();
   }
   return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
@@ -162,6 +161,8 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
       return declare(from, header, payload, out);
     case wire::Kind::kForget:
       return forget(from, header.key);
+    case wire::Kind::kInputs:
+      return inputs(from, header, out);
     default:
       return violation(from, "a message of a kind that workers do not send to shards", out);
   }
@@ -245,6 +246,10 @@ Shelf::Tensor& Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declar
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
   tensor->member_count = declared.members.count(facts_.worker_count);
   if (declared.operation == Operation::kAverage) tensor->finishing.divisor = tensor->member_count;
+  tensor->awaited_count = tensor->member_count;
+  for (std::uint32_t i = 0; no_more_count_ > 0 && i < tensor->member_count; ++i) {
+    if (has_bit(no_more_, declared.members.at(i))) --tensor->awaited_count;
+  }
   if (PLANTED(mean_of_all_workers) && tensor->finishing.divisor > 1) {
     tensor->finishing.divisor = facts_.worker_count;
   }
@@ -270,12 +275,88 @@ void Shelf::forget(WorkerRank from, Key key) {
   Tensor& tensor = *found->second;
   if (!tensor.declared.members.has(from)) return;
   set_bit(tensor.forgotten, from);
-  std::size_t count = 0;
-  for (const std::uint64_t word : tensor.forgotten)
-    count += static_cast<std::size_t>(std::popcount(word));
-  if (count < tensor.member_count) return;
+  if (!is_forgotten(tensor)) return;
   drop_parts(tensor);
   tensors_.erase(found);
+}
+
+// By all who may have inputs.
+bool Shelf::is_forgotten(const Tensor& tensor) const {
+  std::uint32_t count = 0;
+  for (std::size_t word = 0; word < bit_words_; ++word) {
+    count += static_cast<std::uint32_t>(std::popcount(tensor.forgotten[word] & ~no_more_[word]));
+  }
+  return count >= tensor.awaited_count;
+}
+
+// ---- the end of inputs
+
+void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
+  const std::uint32_t generation = header.round.value;
+  const std::int32_t ahead = later_by(header.round, Round(generation_));
+  // Who is in a later one has heard that nobody had more in this one.
+  if (ahead > 0) begin_generation(generation, from);
+  if ((header.flags & wire::kNoMore) == 0) return;
+  if (ahead < 0) {  // it has not heard that all are done
+    return out.inputs_done.push_back({from, generation_, last_});
+  }
+  if (has_bit(no_more_, from)) return;
+  set_bit(no_more_, from);
+  if (++no_more_count_ == facts_.worker_count) {
+    begin_generation(generation_ + 1, from);
+    return out.inputs_done.push_back({std::nullopt, generation_, last_});
+  }
+  for (auto at = tensors_.begin(); at != tensors_.end();) {
+    Tensor& tensor = *(at++)->second;
+    if (tensor.declared.members.has(from)) finish_without(tensor, out);
+  }
+}
+
+// One member less is awaited: what waited for it alone is finished.
+void Shelf::finish_without(Tensor& tensor, ShelfOutput& out) {
+  --tensor.awaited_count;
+  for (const auto& [index, part] : tensor.parts) {
+    for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+      if (part->frames[frame].contributed == 0 || !is_complete(*part, frame)) continue;
+      finish(*part, frame, out);
+      if (tensor.spoiled != Code::kOk) return;
+    }
+  }
+  const bool any_forgot = std::any_of(tensor.forgotten.begin(), tensor.forgotten.end(),
+                                      [](std::uint64_t word) { return word != 0; });
+  if (!any_forgot || !is_forgotten(tensor)) return;
+  drop_parts(tensor);
+  tensors_.erase(tensor.key);
+}
+
+// Whether all have contributed who may have inputs. Who has no more may have contributed as well, to what has failed.
+bool Shelf::is_complete(const Part& part, std::uint32_t frame_index) const {
+  const Tensor& tensor = *part.tensor;
+  if (tensor.awaited_count == tensor.member_count) {
+    return part.frames[frame_index].contributed == tensor.member_count;
+  }
+  std::uint32_t count = 0;
+  for (std::size_t word = 0; word < bit_words_; ++word) {
+    const std::uint64_t bits = part.bits[frame_index * bit_words_ + word];
+    count += static_cast<std::uint32_t>(std::popcount(bits & ~no_more_[word]));
+  }
+  return count == tensor.awaited_count && count > 0;
+}
+
+// All operations have ended everywhere. What somebody has forgotten is not used again.
+void Shelf::begin_generation(std::uint32_t generation, WorkerRank last) {
+  generation_ = generation;
+  last_ = last;
+  no_more_count_ = 0;
+  std::fill(no_more_.begin(), no_more_.end(), 0);
+  for (auto at = tensors_.begin(); at != tensors_.end();) {
+    Tensor& tensor = *at->second;
+    tensor.awaited_count = tensor.member_count;
+    drop_parts(tensor);
+    const bool any_forgot = std::any_of(tensor.forgotten.begin(), tensor.forgotten.end(),
+                                        [](std::uint64_t word) { return word != 0; });
+    at = any_forgot ? tensors_.erase(at) : std::next(at);
+  }
 }
 
 void Shelf::drop_parts(Tensor& tensor) {
@@ -384,6 +465,7 @@ Shelf::Part& Shelf::make_part(Tensor& tensor, PartIndex index) {
   part->record_bytes = record_bytes_of(frame_count, tensor);
   refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);
+  for (Frame& frame : part->frames) frame.round = first_round(generation_);
   part->bits.assign(frame_count * bit_words_, 0);
   part->landings.assign(facts_.worker_count, kNoLanding);
   if (tensor.in_order) {
@@ -406,6 +488,11 @@ const char* Shelf::flaw_of_push(const Part& part, WorkerRank from, const wire::H
                                 std::size_t payload_bytes) const {
   const Tensor& tensor = *part.tensor;
   if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
+  if (no_more_count_ > 0 && has_bit(no_more_, from) &&
+      later_by(header.round, first_round(generation_)) >= 0 &&
+      later_by(header.round, part.frames[0].round) >= 0) {
+    return "it has said that it has no more inputs";
+  }
   if (header.offset_bytes % part.frame_bytes != 0) return "no frame starts there";
   const std::uint64_t frame_index = header.offset_bytes / part.frame_bytes;
   if (frame_index >= part.frames.size()) return "the part ends before";
@@ -439,7 +526,7 @@ void Shelf::contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
     ++part.incomplete_count;
     ++incomplete_frame_count_;
   }
-  if (frame.contributed == part.tensor->member_count) {
+  if (is_complete(part, frame_index)) {
     finish(part, frame_index, out);
   } else if (frame.contributed == 1) {
     watch(part, frame);
@@ -479,9 +566,35 @@ void Shelf::add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
   }
 }
 
+// What waits for the turn of a member that has no more inputs.
+void Shelf::add_held(Part& part, std::uint32_t frame_index) {
+  const std::uint32_t member_count = part.tensor->member_count;
+  const std::span held =
+      std::span(part.held).subspan(std::size_t{frame_index} * member_count, member_count);
+  const std::size_t length = frame_length(part, frame_index);
+  for (BufferRef& each : held) {
+    if (!each) continue;
+    add(part, part.frames[frame_index], each.span().first(length));
+    each = {};
+  }
+}
+
+void Shelf::spoil_rootless(Tensor& tensor, ShelfOutput& out) {
+  std::ostringstream text;
+  text << "tensor " << quoted_name(tensor.declared.name) << ' ' << describe(tensor.declared) << ": "
+       << tensor.declared.root << " has said that it has no more inputs";
+  spoil(tensor, Code::kMismatch, text.str(), out);
+}
+
 void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   Frame& frame = part.frames[frame_index];
   const Tensor& tensor = *part.tensor;
+  if (tensor.awaited_count < tensor.member_count) {
+    if (tensor.is_broadcast && has_bit(no_more_, tensor.declared.root)) {
+      return spoil_rootless(*part.tensor, out);
+    }
+    if (tensor.in_order) add_held(part, frame_index);
+  }
   const std::size_t length = frame_length(part, frame_index);
   frame.finished = {};  // I3, I4
   if (length > 0) {
@@ -508,6 +621,7 @@ void Shelf::finish(Part& part, std::uint32_t frame_index, ShelfOutput& out) {
   for (std::uint32_t i = 0; i < tensor.member_count; ++i) {
     const WorkerRank to =
         tensor.declared.members.at(static_cast<std::uint32_t>((first + i) % tensor.member_count));
+    if (no_more_count_ > 0 && has_bit(no_more_, to)) continue;
     answer(part, frame_index, to, part.landings[to.value], out);
   }
   if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
@@ -663,6 +777,7 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
   }
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
     if (!has_bit(missing_, worker) || !part.tensor->declared.members.has(worker)) continue;
+    if (has_bit(no_more_, worker)) continue;
     out.wanted.push_back({worker, part.tensor->key, part.index, oldest->round});
   }
 
@@ -684,7 +799,7 @@ void Shelf::tell_missing(const Part& part, const Frame& oldest, TimeNs now, Shel
   const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
   const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
-    if (!tensor.declared.members.has(worker)) continue;
+    if (!tensor.declared.members.has(worker) || has_bit(no_more_, worker)) continue;
     if (has_bit(missing_, worker)) ranks.push_back(worker.value);
     if (has_bit(bits, worker)) told.to.push_back(worker);
   }

@@ -23,6 +23,8 @@
 //      order.
 //   I8 In deterministic mode floats are added in order of rank; a contribution that comes before
 //      its turn is held back.
+//   I10 A member that has no more inputs is not waited for: a frame is finished when all others have contributed. It
+//      has no bit set, for all its rounds are finished.
 //   I9 At most one answer to a worker's contribution names its landing: the one with which the frame was finished. A
 //      repeated answer goes without, for it may be damaged on the way, and the place it would be written to before
 //      anybody notices may hold the sum already.
@@ -87,6 +89,12 @@ struct ShelfOutput {
     Code code = Code::kMismatch;  // kMismatch: declarations differ; kSystem: no memory; ...
     std::string text;
   };
+  // Tell one worker, or all that are connected, that nobody has more inputs: the next generation begins.
+  struct InputsDone {
+    std::optional<WorkerRank> worker;  // empty: all
+    std::uint32_t generation = 0;
+    WorkerRank last;
+  };
   // This worker broke the protocol: end its connection with one log line.
   struct Violation {
     WorkerRank worker;
@@ -97,12 +105,13 @@ struct ShelfOutput {
   std::vector<Wanted> wanted;
   std::vector<Missing> missing;
   std::vector<Spoiled> spoiled;
+  std::vector<InputsDone> inputs_done;
   std::vector<Violation> violations;
   std::vector<Status> failures;  // the job cannot go on with this server
 
   bool empty() const {
     return answers.empty() && wanted.empty() && missing.empty() && spoiled.empty() &&
-           violations.empty() && failures.empty();
+           inputs_done.empty() && violations.empty() && failures.empty();
   }
   void clear();
 };
@@ -147,7 +156,7 @@ class Shelf {
   // What it contributed through an earlier connection counts; the end of a connection is no event
   // here.
   void connect(WorkerRank worker, ShelfOutput& out);
-  // One message (kDeclare, kPush, kForget) of a connected worker. `payload` is only read during the
+  // One message (kDeclare, kPush, kForget, kInputs) of a connected worker. `payload` is only read during the
   // call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutput& out);
@@ -207,6 +216,13 @@ class Shelf {
   void spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out);
   void forget(WorkerRank from, Key key);
   void drop_parts(Tensor& tensor);
+  bool is_forgotten(const Tensor& tensor) const;
+  bool is_complete(const Part& part, std::uint32_t frame_index) const;
+
+  // ---- the end of inputs
+  void inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out);
+  void finish_without(Tensor& tensor, ShelfOutput& out);
+  void begin_generation(std::uint32_t generation, WorkerRank last);
 
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -220,6 +236,8 @@ class Shelf {
   void add(Part& part, Frame& frame, std::span<const std::byte> payload);
   void add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
                     std::span<const std::byte> payload);
+  void add_held(Part& part, std::uint32_t frame_index);
+  void spoil_rootless(Tensor& tensor, ShelfOutput& out);
   void finish(Part& part, std::uint32_t frame_index, ShelfOutput& out);
   void answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutput& out) const;
@@ -249,7 +267,11 @@ class Shelf {
   Part* young_first_ =
       nullptr;  // parts whose alarm is wanted_ns after a frame was begun, earliest first
   Part* young_last_ = nullptr;
-  std::vector<Alarm> alarms_;           // of the others: a heap, earliest first
+  std::vector<Alarm> alarms_;     // of the others: a heap, earliest first
+  std::uint32_t generation_ = 0;  // of inputs
+  WorkerRank last_;               // who had inputs longest in the generation before
+  std::uint32_t no_more_count_ = 0;
+  std::vector<std::uint64_t> no_more_;  // a bit per worker: it has no more inputs
   std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
   std::uint64_t alarms_set_ = 0;
   std::size_t incomplete_frame_count_ = 0;

@@ -84,7 +84,20 @@ class Ledger {
     return barriers_[{generation, number}];
   }
 
+  // A worker of this generation has no more inputs.
+  void finish_inputs(std::uint32_t generation) { ++finished_[generation].count; }
+  // Whether all have, and all were told of the same last one.
+  bool all_finished(std::uint32_t generation, std::uint32_t last) {
+    Finished& finished = finished_[generation];
+    if (!finished.last) finished.last = last;
+    return finished.count == worker_count() && finished.last == last;
+  }
+
  private:
+  struct Finished {
+    std::uint32_t count = 0;
+    std::optional<std::uint32_t> last;
+  };
   const WorldPlan& plan_;
   Invariant invariant_ = Invariant::kNone;
   std::string text_;
@@ -92,6 +105,7 @@ class Ledger {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::vector<std::byte>>
       results_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> barriers_;
+  std::map<std::uint32_t, Finished> finished_;  // by generation
 };
 
 }  // namespace byteps::sim

@@ -194,7 +194,30 @@ class Planner {
     if (worker_count_ > 1 && chance(0.2)) {
       make_odd(generation.tensors[prng_.below(generation.tensors.size())], flow);
     }
+    if (chance(0.3)) choose_unevenness(generation);
     choose_steps(generation);
+  }
+
+  // All say at the end that they have no more inputs, some after fewer rounds than others; then each tensor has one
+  // more round. What not everybody may miss has one round before, which all have.
+  void choose_unevenness(GenerationPlan& generation) {
+    generation.uneven = true;
+    std::vector<std::uint32_t> rounds_of;
+    for (std::uint32_t rank = 0; rank < worker_count_; ++rank) rounds_of.push_back(1 + below(4));
+    for (TensorPlan& tensor : generation.tensors) {
+      std::uint32_t most = 1;
+      for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
+        if (tensor.facts.has_member(rank)) most = std::max(most, rounds_of[rank]);
+      }
+      tensor.rounds = std::min(tensor.rounds, most);
+      if (tensor.odd_rank || tensor.facts.has_root() ||
+          tensor.facts.operation == Operation::kAverage) {
+        tensor.rounds = 1;
+      }
+      tensor.rounds_of = rounds_of;
+      tensor.facts.rounds_of = rounds_of;
+      tensor.facts.uneven_rounds = tensor.rounds;
+    }
   }
 
   TensorPlan choose_tensor(std::uint32_t number, const FlowConfig& flow) {
@@ -322,7 +345,8 @@ class Planner {
   void choose_steps(GenerationPlan& generation) {
     std::uint32_t rounds = 0;
     for (const TensorPlan& tensor : generation.tensors) rounds = std::max(rounds, tensor.rounds);
-    const std::uint32_t barrier_count = chance(0.5) ? below(4) : 0;
+    std::uint32_t barrier_count = chance(0.5) ? below(4) : 0;
+    if (generation.uneven) barrier_count = 0;  // who waits at one does not say that it has no more
     for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
       WorkerPlan& worker = generation.workers[rank];
       const bool loop = chance(0.5);
@@ -331,6 +355,7 @@ class Planner {
       } else {
         add_burst(generation, rank, rounds, barrier_count);
       }
+      if (generation.uneven) add_finish(generation, rank);
       choose_gaps(worker);
     }
   }
@@ -355,7 +380,7 @@ class Planner {
       const std::size_t before = worker.steps.size();
       for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
         const TensorPlan& tensor = generation.tensors[i];
-        if (round >= tensor.rounds || !tensor.facts.has_member(rank)) continue;
+        if (round >= tensor.rounds_at(rank) || !tensor.facts.has_member(rank)) continue;
         worker.steps.push_back(submit(i, round));
       }
       shuffle(std::span(worker.steps).subspan(before));
@@ -374,7 +399,7 @@ class Planner {
     WorkerPlan& worker = generation.workers[rank];
     for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
       if (!generation.tensors[i].facts.has_member(rank)) continue;
-      for (std::uint32_t round = 0; round < std::min(rounds, generation.tensors[i].rounds);
+      for (std::uint32_t round = 0; round < std::min(rounds, generation.tensors[i].rounds_at(rank));
            ++round) {
         worker.steps.push_back(submit(i, 0));
       }
@@ -387,6 +412,18 @@ class Planner {
     for (StepPlan& step : worker.steps) {
       if (step.kind == StepPlan::Kind::kSubmit) step.round = next_round[step.tensor]++;
     }
+  }
+
+  void add_finish(GenerationPlan& generation, std::uint32_t rank) {
+    std::vector<StepPlan>& steps = generation.workers[rank].steps;
+    steps.push_back({.kind = StepPlan::Kind::kFinish});
+    const std::size_t before = steps.size();
+    for (std::uint32_t i = 0; i < generation.tensors.size(); ++i) {
+      const TensorPlan& tensor = generation.tensors[i];
+      if (tensor.once || !tensor.facts.has_member(rank)) continue;
+      steps.push_back(submit(i, tensor.rounds));
+    }
+    shuffle(std::span(steps).subspan(before));
   }
 
   void choose_gaps(WorkerPlan& worker) {

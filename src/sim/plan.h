@@ -1,6 +1,7 @@
 // Plan: everything that a seed decides about a simulated world before it begins. Faults are drawn while it runs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,10 +21,16 @@ struct TensorPlan {
   std::uint32_t rounds = 1;
   std::int32_t priority = 0;
   bool once = false;
+  // How many of the rounds each rank submits, when not all the same: some have no more inputs earlier. Empty: all.
+  std::vector<std::uint32_t> rounds_of;
   // This rank believes something else about the tensor, so everybody must hear of a mismatch.
   std::optional<std::uint32_t> odd_rank;
   TensorFacts odd_facts;
 
+  std::uint32_t rounds_at(std::uint32_t rank) const {
+    return rounds_of.empty() || rank >= rounds_of.size() ? rounds
+                                                         : std::min(rounds, rounds_of[rank]);
+  }
   const TensorFacts& facts_of(std::uint32_t rank) const {
     return odd_rank == rank ? odd_facts : facts;
   }
@@ -35,6 +42,7 @@ struct StepPlan {
     kSubmit,   // round `round` of tensor `tensor`
     kBarrier,  // begins its next barrier
     kWait,     // until all that was begun has ended
+    kFinish,   // has no more inputs; until all have none
   };
   Kind kind = Kind::kSubmit;
   std::uint32_t tensor = 0;
@@ -54,6 +62,7 @@ struct WorkerPlan {
 struct GenerationPlan {
   std::vector<TensorPlan> tensors;
   std::vector<WorkerPlan> workers;  // by rank
+  bool uneven = false;              // see TensorPlan::rounds_of
   bool same_process = false;        // workers come back under the name they had
   bool reuse_memory =
       false;  // each round of a tensor uses the memory of the one before, if that has ended

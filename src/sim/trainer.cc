@@ -121,6 +121,10 @@ void Trainer::begin_step(std::uint32_t life) {
     case StepPlan::Kind::kBarrier:
       begin_barrier();
       break;
+    case StepPlan::Kind::kFinish:
+      finish_inputs();
+      waits_ = true;  // for it as well: nothing may be submitted meanwhile
+      return go_on();
     case StepPlan::Kind::kWait:
       waits_ = true;
       return go_on();
@@ -255,6 +259,20 @@ void Trainer::begin_barrier() {
   operations_.push_back(operation);
 }
 
+void Trainer::finish_inputs() {
+  const Result<HandleId> handle = process_->door.finish_inputs();
+  if (!handle.is_ok()) {
+    if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    return fail(Invariant::kOneEnd, "could not finish its inputs: " + handle.status().text());
+  }
+  Pending operation;
+  operation.handle = handle.value();
+  operation.begun_ns = cluster_.now();
+  operation.is_finish = true;
+  ledger_.finish_inputs(generation_);
+  operations_.push_back(operation);
+}
+
 // ---- ends
 
 void Trainer::look_for_ends() {
@@ -289,6 +307,19 @@ void Trainer::ended(Pending& operation, const Status& status) {
     if (!status.is_ok()) fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
     if (ledger_.begun_barriers(generation_, operation.barrier) != ledger_.worker_count()) {
       fail(Invariant::kOneEnd, describe(operation) + " ended before all had begun it");
+    }
+    return;
+  }
+  if (operation.is_finish) {
+    if (!status.is_ok() && ledger_.has_lost()) {
+      return ledger_.check_cause(process_->seat.name(), status);
+    }
+    if (!status.is_ok())
+      return fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
+    const std::uint32_t last = process_->door.last_with_inputs();
+    if (!ledger_.all_finished(generation_, last)) {
+      fail(Invariant::kOneEnd, describe(operation) + " came before all had none, or other ranks " +
+                                   "have heard of another last one than " + std::to_string(last));
     }
     return;
   }
@@ -366,6 +397,7 @@ void Trainer::fail(Invariant invariant, const std::string& text) {
 
 std::string Trainer::describe(const Pending& operation) const {
   if (operation.is_barrier) return "barrier " + std::to_string(operation.barrier);
+  if (operation.is_finish) return "the end of all inputs";
   const TensorFacts& facts = plan().tensors[operation.tensor].facts_of(rank_);
   return facts.name + " round " + std::to_string(operation.round) + " (" +
          byteps::name(facts.dtype) + " x " + std::to_string(facts.element_count) + ", " +

@@ -82,6 +82,7 @@ class Trainer {
     HandleId handle;
     TimeNs begun_ns = 0;
     bool is_barrier = false;
+    bool is_finish = false;
     std::uint32_t barrier = 0;
     std::uint32_t tensor = 0;
     std::uint32_t round = 0;
@@ -99,6 +100,7 @@ class Trainer {
   void begin_step(std::uint32_t life);
   void submit(const StepPlan& step);
   void begin_barrier();
+  void finish_inputs();
   GuardedMemory* memory_for(std::uint32_t tensor, bool output, std::size_t bytes);
   void look_for_ends();
   void ended(Pending& operation, const Status& status);

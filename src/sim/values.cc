@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "base/ids.h"
@@ -186,10 +187,17 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
   const std::uint32_t count = member_count(tensor, worker_count);
   CHECK_GT(count, 0U);
   for (std::uint64_t i = 0; i < tensor.element_count; ++i) {
-    std::int64_t all = value_at(tensor, round, 0, count, i);
-    for (std::uint32_t place = 1; place < count; ++place) {
-      all = joined(tensor, all, value_at(tensor, round, place, count, i));
+    std::optional<std::int64_t> some;
+    for (std::uint32_t place = 0; place < count; ++place) {
+      const std::uint32_t rank = tensor.members.empty() ? place : tensor.members[place];
+      if (!tensor.rounds_of.empty() && round < tensor.uneven_rounds &&
+          round >= tensor.rounds_of[rank]) {
+        continue;
+      }
+      const std::int64_t value = value_at(tensor, round, place, count, i);
+      some = some ? joined(tensor, *some, value) : value;
     }
+    std::int64_t all = some.value_or(0);
     if (tensor.operation == Operation::kAverage) all /= count;
     double result = static_cast<double>(all) * tensor.scale;
     if (!is_signed(tensor.dtype)) result = std::max(result, 0.0);  // what is beyond an integer type

@@ -21,6 +21,9 @@ struct TensorFacts {
   bool root_only = false;              // nobody else gets the result
   double scale = 1;                    // a power of two or its negative; 0.5 not for halves
   std::vector<std::uint32_t> members;  // ascending ranks that take part; empty: all
+  // By rank: how many rounds it has inputs for. Empty: all. Later ones than `uneven_rounds` have all again.
+  std::vector<std::uint32_t> rounds_of;
+  std::uint32_t uneven_rounds = 0;
   std::uint64_t element_count = 0;
   std::uint64_t value_seed = 0;
 

@@ -23,18 +23,27 @@ std::string message_text(std::span<const std::byte> bytes) {
   const wire::Header& header = decoded.value();
   if (header.kind == wire::Kind::kHeartbeat) return {};  // they would crowd out everything else
   static const std::map<wire::Kind, const char*> kNames = {
-      {wire::Kind::kPush, "push"},       {wire::Kind::kAnswer, "answer"},
-      {wire::Kind::kDeclare, "declare"}, {wire::Kind::kWanted, "wanted"},
-      {wire::Kind::kForget, "forget"},   {wire::Kind::kMismatch, "mismatch"},
-      {wire::Kind::kMissing, "missing"}, {wire::Kind::kJoin, "join"},
-      {wire::Kind::kRoster, "roster"},   {wire::Kind::kLeave, "leave"},
-      {wire::Kind::kBarrier, "barrier"}, {wire::Kind::kBarrierDone, "barrier done"},
-      {wire::Kind::kFail, "fail"},       {wire::Kind::kWaiting, "waiting"},
-      {wire::Kind::kStalled, "stalled"}};
+      {wire::Kind::kPush, "push"},
+      {wire::Kind::kAnswer, "answer"},
+      {wire::Kind::kDeclare, "declare"},
+      {wire::Kind::kWanted, "wanted"},
+      {wire::Kind::kForget, "forget"},
+      {wire::Kind::kMismatch, "mismatch"},
+      {wire::Kind::kMissing, "missing"},
+      {wire::Kind::kJoin, "join"},
+      {wire::Kind::kRoster, "roster"},
+      {wire::Kind::kLeave, "leave"},
+      {wire::Kind::kBarrier, "barrier"},
+      {wire::Kind::kBarrierDone, "barrier done"},
+      {wire::Kind::kFail, "fail"},
+      {wire::Kind::kWaiting, "waiting"},
+      {wire::Kind::kStalled, "stalled"},
+      {wire::Kind::kInputs, "inputs"},
+      {wire::Kind::kInputsDone, "inputs done"}};
   std::ostringstream text;
   const auto found = kNames.find(header.kind);
   text << (found == kNames.end() ? "another kind" : found->second) << ", " << header.epoch;
-  if (header.kind <= wire::Kind::kMissing) {
+  if (header.kind <= wire::Kind::kInputsDone) {
     text << ", key " << std::hex << (header.key.value >> 48) << std::dec << ", " << header.part
          << ", " << header.round << ", offset " << header.offset_bytes << ", landing "
          << header.landing;

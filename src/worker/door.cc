@@ -156,6 +156,20 @@ Result<HandleId> WorkerDoor::begin_barrier() {
   return post(std::move(command), {});
 }
 
+Result<HandleId> WorkerDoor::finish_inputs() {
+  Status state = state_now();
+  if (state.is(Code::kAgain)) return invalid("inputs were finished before the job was joined");
+  if (!state.is_ok()) return state;
+  if (job_of_one_) {
+    const Result<HandleId> handle = handles_.create();
+    if (handle.is_ok()) complete(handle.value(), Status::ok());
+    return handle;
+  }
+  Command command;
+  command.kind = Command::Kind::kFinish;
+  return post(std::move(command), {});
+}
+
 Result<HandleId> WorkerDoor::post(Command&& command, const Handles::Report& report) {
   Result<HandleId> handle = handles_.create(report);
   if (!handle.is_ok()) return handle;

@@ -113,6 +113,13 @@ void Pipeline::free_credit(ShardState& shard, std::uint64_t cost_bytes) {
 
 void Pipeline::submit(PipelineCall&& call, TimeNs now) {
   if (!job_failed_.is_ok()) return complete(call.handle, call.spec, job_failed_);
+  if (finish_handle_) {
+    return complete(call.handle, call.spec,
+                    Status(Code::kInvalidArgument,
+                           "tensor '" + call.name +
+                               "' was submitted after this rank had said "
+                               "that it has no more inputs, and before all others have"));
+  }
   const Result<TensorIndex> found = tensors_.find_or_add(call.name, call.spec);
   if (!found.is_ok()) return complete(call.handle, call.spec, found.status());
   const TensorIndex index = found.value();
@@ -391,6 +398,7 @@ void Pipeline::on_shard_up(ShardIndex index) {
   shard.up = true;
   if (!PLANTED(undeclared_repeat)) ++shard.connection;
   if (!PLANTED(forget_said_once)) shard.forgets_sent = 0;
+  shard.inputs_told = 0;
   for (OpIndex op = oldest_; op != kNoOp; op = ops_[op].newer) {
     if (ops_[op].state != OpState::kActive) continue;
     const Tensor& tensor = tensors_[ops_[op].tensor];
@@ -457,12 +465,13 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   if (index == kNoTensor) return Status::ok();
   Tensor& tensor = tensors_[index];
   if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) return Status::ok();
-  if (header.round < tensor.round && !PLANTED(round_unchecked)) return Status::ok();
+  const std::int32_t ahead = later_by(header.round, tensor.round);
+  if (ahead < 0 && !PLANTED(round_unchecked)) return Status::ok();
 
   const auto broken = [&](const char* what) {
     return Status(Code::kDisconnected, "an answer for tensor '" + tensor.name + "' " + what);
   };
-  if (header.round > tensor.round) return broken("is of a round that was not pushed");
+  if (ahead > 0) return broken("is of a round that was not pushed");
   const std::uint32_t part = header.part.value;
   if (part >= tensor.parts.size()) return broken("names a part that it has not");
   PartState& state = tensor.parts[part];
@@ -508,6 +517,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
 
 void Pipeline::on_wanted(ShardIndex shard, const wire::Header& header) {
   if (header.epoch != config_.epoch || header.round.value == 0xffffffff) return;
+  if (later_by(header.round, first_round(generation_)) < 0) return;  // of inputs that have ended
   const TensorIndex index = tensors_.find(header.key);
   if (index == kNoTensor) {
     if (wanted_early_.size() >= kWantedEarlyMax) wanted_early_.clear();
@@ -599,6 +609,14 @@ bool Pipeline::front(ShardIndex index, Outgoing& message) {
     staged_header_ = wire::encode(header);
     return true;
   }
+  if (const std::uint64_t word = inputs_word(); word != shard.inputs_told) {
+    header.kind = wire::Kind::kInputs;
+    header.round = Round(generation_);
+    header.flags = word % 2 == 1 ? wire::kNoMore : 0;
+    staged_ = Staged::kInputs;
+    staged_header_ = wire::encode(header);
+    return true;
+  }
   if (shard.gate.empty()) return false;
   const std::uint64_t item = shard.gate.front_item();
   staged_tensor_ = static_cast<TensorIndex>(item >> 32);
@@ -654,6 +672,9 @@ void Pipeline::pop() {
     case Staged::kForget:
       ++shard.forgets_sent;
       break;
+    case Staged::kInputs:
+      shard.inputs_told = inputs_word();
+      break;
     case Staged::kDeclare: {
       Tensor& tensor = tensors_[staged_tensor_];
       tensor.declared_on[staged_part_ % tensor.declared_on.size()] = shard.connection;
@@ -683,7 +704,7 @@ void Pipeline::on_worker_left(WorkerRank rank, TimeNs now) {
     if (gone.rank == rank) return;
   }
   departed_.push_back({rank, now});
-  if (pending_operations_ > 0) {
+  if (pending_operations_ > 0 || finish_handle_) {
     next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   }
   set_deadline();
@@ -696,6 +717,44 @@ void Pipeline::fail_all(const Status& status) {
   for (TensorIndex index = 0; index < tensors_.slot_count(); ++index) {
     if (tensors_[index].active != kNoOp) end_early(index, status);
   }
+  if (finish_handle_) end_inputs(status);
+}
+
+// ---- the end of inputs
+
+void Pipeline::finish_inputs(HandleId handle, TimeNs now) {
+  const auto refuse = [&](const Status& why) {
+    PipelineOutput& output = outputs_.emplace_back();
+    output.handle = handle;
+    output.status = why;
+  };
+  if (!job_failed_.is_ok()) return refuse(job_failed_);
+  if (finish_handle_) {
+    return refuse({Code::kInvalidArgument,
+                   "this rank has said already that it has no more inputs; wait for the others"});
+  }
+  finish_handle_ = handle;
+  if (!departed_.empty()) {
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
+  }
+  set_deadline();
+}
+
+void Pipeline::on_inputs_done(ShardIndex shard, const wire::Header& header) {
+  // Which worker was last may look different at other shards, and all must agree.
+  if (header.epoch != config_.epoch || shard.value != 0 || !finish_handle_) return;
+  if (pending_operations_ > 0 || header.round.value != generation_ + 1) return;
+  generation_ = header.round.value;
+  last_with_inputs_ = header.worker;
+  tensors_.begin_generation(first_round(generation_));
+  wanted_early_.clear();
+  end_inputs(Status::ok());
+}
+
+void Pipeline::end_inputs(const Status& status) {
+  PipelineOutput& output = outputs_.emplace_back();
+  output.handle = *std::exchange(finish_handle_, std::nullopt);
+  output.status = status;
 }
 
 void Pipeline::tick(TimeNs now) {
@@ -738,6 +797,19 @@ void Pipeline::fail_for_departed(TimeNs now) {
     } else {
       due.push_back(op.tensor);
     }
+  }
+  if (finish_handle_ && !departed_.empty() && pending_operations_ == 0) {
+    const Departed& gone = departed_.front();
+    const TimeNs deadline = std::max(gone.since_ns, answered_ns_) + config_.departed_ns;
+    if (now < deadline) {
+      next_departed_ns_ = std::min(next_departed_ns_, deadline);
+    } else {
+      end_inputs(Status(Code::kDisconnected,
+                        "this rank has no more inputs and waits until all have none, but worker " +
+                            std::to_string(gone.rank.value) + " has left the job"));
+    }
+  } else if (finish_handle_ && !departed_.empty()) {
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   }
   for (const TensorIndex tensor : due) {
     end_early(tensor, Status(Code::kDisconnected,

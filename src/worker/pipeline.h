@@ -135,6 +135,14 @@ class Pipeline {
   // later, or from the last answer: what all have contributed may still be on its way here, however slowly. While a
   // shard that owes an answer is not connected, nobody can tell.
   void on_worker_left(WorkerRank rank, TimeNs now);
+  // This worker has no more inputs: when what is pending has ended, all shards are told. The handle ends when all
+  // workers have said so (on_inputs_done), with an error when one has left without, or the job ends. Until then nothing
+  // may be submitted. kInvalidArgument at once: it has said so already.
+  void finish_inputs(HandleId handle, TimeNs now);
+  // A shard says that nobody has more.
+  void on_inputs_done(ShardIndex shard, const wire::Header& header);
+  // Who said so last, of the last generation that has ended.
+  WorkerRank last_with_inputs() const { return last_with_inputs_; }
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
 
@@ -197,12 +205,13 @@ class Pipeline {
     std::vector<Key>
         forgets;  // the last ones, sent again at up: a loss would leave the key at the shard
     std::size_t forgets_sent = 0;
+    std::uint64_t inputs_told = 0;  // inputs_word(), on this connection
   };
   struct Departed {
     WorkerRank rank;
     TimeNs since_ns = 0;
   };
-  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget };
+  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget, kInputs };
 
   // The low bits of a landing tag are its operation's place in ops_, so that the answers that repeat it need no search;
   // the others count up, so that none comes twice.
@@ -239,6 +248,12 @@ class Pipeline {
   // What a frame costs of the credit: small ones are not free.
   static std::uint64_t cost(std::uint64_t frame_bytes) { return frame_bytes + wire::kHeaderBytes; }
 
+  void end_inputs(const Status& status);
+  // What shards have to know of the inputs; 0: nothing, for they begin so.
+  std::uint64_t inputs_word() const {
+    const bool no_more = finish_handle_.has_value() && pending_operations_ == 0;
+    return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
+  }
   void fail_for_departed(TimeNs now);
   const Departed* missed_by(const Tensor& tensor) const;
   bool misses_shard(const Tensor& tensor) const;
@@ -267,6 +282,9 @@ class Pipeline {
   bool answers_came_ = false;  // since the last tick
   TimeNs answered_ns_ = 0;     // when the last of them came, while one has left
   Status job_failed_;
+  std::uint32_t generation_ = 0;           // of inputs
+  std::optional<HandleId> finish_handle_;  // this worker has no more
+  WorkerRank last_with_inputs_;
   TimeNs next_notice_ns_ = kNever;
   TimeNs next_departed_ns_ = kNever;
   TimeNs next_deadline_ = kNever;

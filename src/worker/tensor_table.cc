@@ -80,6 +80,7 @@ Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Tensor
   }
   Tensor& tensor = tensors_[index];
   tensor.key = key;
+  tensor.round = first_round_;
   tensor.name = name;
   tensor.spec = spec;
   cut_up(tensor);
@@ -122,6 +123,14 @@ void TensorTable::give_up(TensorIndex index) {
   }
   tensor = Tensor{};
   free_.push_back(index);
+}
+
+void TensorTable::begin_generation(Round first) {
+  first_round_ = first;
+  for (Tensor& tensor : tensors_) {
+    tensor.round = first;
+    for (PartState& part : tensor.parts) part.wanted_rounds = 0;
+  }
 }
 
 void TensorTable::cut_up(Tensor& tensor) const {

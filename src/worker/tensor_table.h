@@ -126,6 +126,9 @@ class TensorTable {
   void give_up(TensorIndex index);
   static constexpr std::size_t kGivenUpMax = 65536;
 
+  // The round that all tensors, and new ones, are in from now on; nothing may be under way.
+  void begin_generation(Round first);
+
   std::size_t size() const { return by_key_.size(); }
   // All indices are below this; those without a tensor have an empty one.
   std::size_t slot_count() const { return tensors_.size(); }
@@ -142,6 +145,7 @@ class TensorTable {
   void cut_up(Tensor& tensor) const;
 
   const Placement placement_;
+  Round first_round_;
   std::vector<Tensor> tensors_;
   std::vector<TensorIndex> free_;
   FlatMap<Key, TensorIndex, HashedHome> by_key_;

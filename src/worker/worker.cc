@@ -103,6 +103,16 @@ void Worker::take_commands(TimeNs now) {
           door_.complete(command.handle, ended_);
         }
         break;
+      case WorkerDoor::Command::Kind::kFinish:
+        if (pipeline_) {
+          log_.record({.kind = "finish",
+                       .number = static_cast<std::uint64_t>(command.handle.value),
+                       .at_ns = now});
+          pipeline_->finish_inputs(command.handle, now);
+        } else {
+          door_.complete(command.handle, ended_);
+        }
+        break;
       case WorkerDoor::Command::Kind::kLeave:
         if (state_ == State::kEnding) break;
         log_.record(
@@ -234,6 +244,11 @@ void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
         break;
       case wire::Kind::kMismatch:
         fine = on_mismatch(shard, header.value(), event.payload);
+        break;
+      case wire::Kind::kInputsDone:
+        pipeline_->on_inputs_done(ShardIndex(shard), header.value());
+        door_.last_with_inputs_.store(pipeline_->last_with_inputs().value,
+                                      std::memory_order_release);
         break;
       case wire::Kind::kMissing:
         fine = on_missing(shard, header.value(), event.payload);

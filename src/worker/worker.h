@@ -101,6 +101,14 @@ class WorkerDoor {
   // counted in their order.
   Result<HandleId> begin_barrier();
 
+  // This worker has no more inputs: the handle ends when all workers have said so. Until then others' tensors do not
+  // wait for it (an average still divides by all), and it may submit nothing; then all go on as before.
+  Result<HandleId> finish_inputs();
+  // Who said so last; for who has waited for such a handle.
+  std::uint32_t last_with_inputs() const {
+    return last_with_inputs_.load(std::memory_order_acquire);
+  }
+
   // See Handles.
   Result<bool> poll(HandleId handle) const { return handles_.poll(handle); }
   Status wait(HandleId handle, TimeNs timeout_ns) { return handles_.wait(handle, timeout_ns); }
@@ -127,10 +135,10 @@ class WorkerDoor {
  private:
   friend class Worker;
   struct Command {
-    enum class Kind : std::uint8_t { kSubmit, kBarrier, kLeave };
+    enum class Kind : std::uint8_t { kSubmit, kBarrier, kFinish, kLeave };
     Kind kind = Kind::kSubmit;
     bool final = true;  // kLeave
-    HandleId handle;    // kBarrier
+    HandleId handle;    // kBarrier, kFinish
     PipelineCall call;  // kSubmit
   };
   struct Counters {
@@ -166,6 +174,7 @@ class WorkerDoor {
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> size_;
   std::atomic<std::uint32_t> server_count_;
+  std::atomic<std::uint32_t> last_with_inputs_{0};
 
   mutable std::mutex mutex_;  // guards what follows
   mutable std::condition_variable state_changed_;

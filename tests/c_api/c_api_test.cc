@@ -232,6 +232,13 @@ TEST_F(JobOfOne, a_barrier_of_one_is_passed) {
   EXPECT_EQ(byteps_barrier(job_, -1, &error_), BYTEPS_OK) << error_.message;
 }
 
+TEST_F(JobOfOne, inputs_of_one_are_finished_at_once) {
+  std::uint32_t last = 7;
+  EXPECT_EQ(byteps_finish_inputs(job_, -1, &last, &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(last, 0U);
+  EXPECT_EQ(byteps_finish_inputs(job_, -1, nullptr, &error_), BYTEPS_OK) << error_.message;
+}
+
 TEST_F(JobOfOne, a_forked_childs_copy_is_inert) {
   std::vector<float> values(4, 1.0F);
   const byteps_tensor call = tensor("t", values);

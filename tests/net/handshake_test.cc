@@ -159,7 +159,7 @@ TEST_F(TwoEnds, another_version_is_named_with_both_numbers) {
   End connecting(Side::kConnecting, newer, kKey);
   const Status refused = server()->hear(connecting.say());
   EXPECT_TRUE(refused.is(Code::kMismatch));
-  EXPECT_NE(refused.message().find("protocol version 7 cannot talk to version 1"),
+  EXPECT_NE(refused.message().find("protocol version 7 cannot talk to version 2"),
             std::string::npos);
 }
 

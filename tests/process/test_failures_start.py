@@ -313,28 +313,28 @@ def fake_scheduler(version):
 
 @case
 def a_worker_finds_a_scheduler_of_another_version(job):
-    with job, fake_scheduler(version=2) as listener:
+    with job, fake_scheduler(version=3) as listener:
         job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
         worker = job.start_worker(0, HERE)
         job.join(timeout_s=BOUND_S + FAILURE_S)
-        check_refused(job, [worker], 1, "version 2", "version 1", "the same version of byteps")
+        check_refused(job, [worker], 1, "version 3", "version 2", "the same version of byteps")
         job.check_nothing_is_left()
 
 
 @case
 def a_server_finds_a_scheduler_of_another_version(job):
-    with job, fake_scheduler(version=2) as listener:
+    with job, fake_scheduler(version=3) as listener:
         job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
         server = job.start_server()
         job.join(timeout_s=BOUND_S + FAILURE_S)
-        assert server.code == 1 and "version 2" in server.err, job.story("the server does not name it")
+        assert server.code == 1 and "version 3" in server.err, job.story("the server does not name it")
         job.check_nothing_is_left()
 
 
 def refusal_at(port, role):
     with wire.Connection("127.0.0.1", port) as peer:
         with pytest.raises(wire.Refused) as refusal:
-            peer.shake_hands(wire.hello(role, rank=0, epoch=1, key=KEY, version=2), KEY)
+            peer.shake_hands(wire.hello(role, rank=0, epoch=1, key=KEY, version=3), KEY)
         return str(refusal.value)
 
 
@@ -350,12 +350,12 @@ def members_of_another_version(job):
             time.sleep(0.05)
         for at, role in ((job.port, wire.WORKER), (job.port, wire.SERVER), (port, wire.WORKER)):
             text = refusal_at(at, role)
-            assert "version 2" in text and "version 1" in text, text
+            assert "version 3" in text and "version 2" in text, text
         for rank in (0, 1):
             job.start_worker(rank, HERE)
         job.join()
         assert {p.code for p in job.processes} == {0}, job.story("strangers hurt the job")
-        assert "version 2" in job.scheduler.err and "version 2" in job.servers[0].err
+        assert "version 3" in job.scheduler.err and "version 3" in job.servers[0].err
         job.check_nothing_is_left()
 
 
@@ -448,8 +448,8 @@ CAUSES = {
     "scheduler_unreachable_is_said_before_the_end": ("worker", 0, "interrupted"),
     "another_job_key": ("server", None, "key"),
     "missing_job_key": ("worker", 0, "key"),
-    "a_worker_finds_a_scheduler_of_another_version": ("worker", 0, "version 2"),
-    "a_server_finds_a_scheduler_of_another_version": ("server", None, "version 2"),
+    "a_worker_finds_a_scheduler_of_another_version": ("worker", 0, "version 3"),
+    "a_server_finds_a_scheduler_of_another_version": ("server", None, "version 3"),
 }
 
 

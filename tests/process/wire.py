@@ -126,7 +126,7 @@ def job_id(key: bytes) -> bytes:
     return hmac.digest(key, JOB_ID_LABEL, hashlib.sha256)[:16] if key else bytes(16)
 
 
-def hello(role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 1) -> bytes:
+def hello(role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 2) -> bytes:
     """The fields of a Hello; the connection puts the nonce before them."""
     return number(1, version) + number(2, role) + number(3, rank) + number(4, epoch) + octets(5, job_id(key))
 

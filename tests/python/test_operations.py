@@ -154,10 +154,29 @@ def disagreeing_members() -> str:
     return str(failure.value)
 
 
+def uneven_inputs(time: int = 0) -> int:
+    rank = job().rank
+    for step in range([2, 5, 3][rank]):
+        mine = [rank + 1.0] * 3000
+        active = [other for other in range(SIZE) if step < [2, 5, 3][other]]
+        total = float(sum(other + 1 for other in active))
+        assert exchange("uneven", abi.FLOAT32, mine, abi.SUM) == [total] * 3000, step
+        assert exchange("uneven.mean", abi.FLOAT32, mine, abi.AVERAGE, scale=3) == [total] * 3000, "divided by all"
+        if step > 0:  # rank 0 may not know the name when it has no more
+            most = [max(active) + 1.0] * 3000
+            assert exchange(f"uneven.{time}.{step}", abi.FLOAT32, mine, abi.MAX, once=True) == most
+    last = job().finish_inputs()
+    assert exchange("uneven", abi.FLOAT32, [1.0], abi.SUM, members=[rank]) == [1.0]
+    assert exchange("uneven.mean", abi.FLOAT32, [1.0] * 3000, abi.AVERAGE, scale=3) == [3.0] * 3000
+    return last
+
+
 def test_every_operation_of_every_dtype_through_two_servers() -> None:
     with Cluster(SIZE, 2, layer="test_operations", init=False) as cluster:
         for function in (operations_of_all_dtypes, extremes, scales, subsets, to_the_root):
             cluster.run(function)
+        for time in range(2):
+            assert cluster.run(uneven_inputs, time) == [1, 1, 1], "rank 1 had the most"
         for text in cluster.run(disagreeing_members):
             assert text.count(", of workers ") == 2, "what both had"
         cluster.run(leave)
@@ -165,6 +184,6 @@ def test_every_operation_of_every_dtype_through_two_servers() -> None:
 
 def test_deterministic_sums_of_some_and_products() -> None:
     with Cluster(SIZE, 1, {"BYTEPS_DETERMINISTIC": "1"}, layer="test_operations", init=False) as cluster:
-        for function in (operations_of_all_dtypes, subsets, to_the_root):
+        for function in (operations_of_all_dtypes, subsets, to_the_root, uneven_inputs):
             cluster.run(function)
         cluster.run(leave)

@@ -194,6 +194,106 @@ TEST(Shelf, a_result_for_the_root_alone_goes_to_the_others_as_a_word) {
   EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 9}));
 }
 
+TEST(Shelf, who_has_no_more_inputs_is_not_waited_for_nor_asked_nor_answered) {
+  ShelfWorld world(3);
+  const wire::Declare x = declaration("x", kF32, 8, Operation::kAverage);
+  world.declare(1, x);
+  world.declare(2, x);
+  world.push(1, "x", 0, floats({3, 30}));
+  world.push(2, "x", 0, floats({6, 60}));
+  EXPECT_TRUE(world.out.answers.empty());
+  world.no_more_inputs(0);
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.answers.size(), 2U) << "and not to worker 0";
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 30})) << "divided by all";
+  world.push(1, "x", 1, floats({1, 1}));
+  world.tick(100 * kSecond);
+  EXPECT_EQ(world.take().wanted.size(), 1U) << "worker 2 alone";
+  world.push(2, "x", 1, floats({2, 2}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(1).payload()), floats({1, 1}));
+}
+
+TEST(Shelf, when_nobody_has_more_inputs_rounds_begin_anew_and_all_hear_who_was_last) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.push(1, "x", 0, floats({1, 1}));
+  world.no_more_inputs(0);
+  world.no_more_inputs(0);
+  world.take();
+  world.no_more_inputs(1);
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.inputs_done.size(), 1U);
+  EXPECT_EQ(out.inputs_done[0].worker, std::nullopt);
+  EXPECT_EQ(out.inputs_done[0].generation, 1U);
+  EXPECT_EQ(out.inputs_done[0].last, WorkerRank(1));
+  EXPECT_EQ(world.pool.lent_bytes(), 0U);
+  world.no_more_inputs(0);
+  out = world.take();
+  ASSERT_EQ(out.inputs_done.size(), 1U) << "it had lost the word";
+  EXPECT_EQ(out.inputs_done[0].worker, WorkerRank(0));
+  world.push(1, "x", 0, floats({9, 9}));
+  EXPECT_TRUE(world.take().violations.empty()) << "late";
+  const std::uint32_t round = first_round(1).value;
+  world.push(0, "x", round, floats({1, 2}));
+  world.push(1, "x", round, floats({3, 4}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({4, 6}));
+}
+
+TEST(Shelf, a_worker_in_a_later_generation_proves_that_the_earlier_one_is_over) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.no_more_inputs(1);
+  world.inputs(0, 1, 0);
+  const std::uint32_t round = first_round(1).value;
+  world.push(0, "x", round, floats({1, 2}));
+  EXPECT_TRUE(world.take().answers.empty()) << "worker 1 has inputs again";
+  world.push(1, "x", round, floats({1, 2}));
+  EXPECT_EQ(world.take().answers.size(), 2U);
+}
+
+TEST(Shelf, a_broadcast_without_its_root_is_an_error_and_a_push_after_the_last_input_a_breach) {
+  ShelfWorld world(3);
+  const wire::Declare b = declaration("b", kF32, 8, Operation::kBroadcast, 2);
+  world.declare_all(b);
+  world.declare_all(kX);
+  world.push(2, "x", 0, floats({0, 0}));
+  world.no_more_inputs(2);
+  world.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world.push(1, "b", 0, {}, {}, wire::kNoPayload);
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_THAT(out.spoiled[0].text, HasSubstr("worker 2 has said that it has no more inputs"));
+  world.push(2, "x", 0, floats({1, 1}));
+  out = world.take();
+  ASSERT_EQ(out.violations.size(), 1U);
+  EXPECT_THAT(out.violations[0].text, HasSubstr("no more inputs"));
+}
+
+TEST(Shelf, deterministic_sums_go_on_without_those_who_have_no_more_inputs) {
+  ShelfSettings settings;
+  settings.deterministic = true;
+  ShelfWorld world(3, 256, 64, settings);
+  world.declare(1, kX);
+  world.declare(2, kX);
+  world.push(2, "x", 0, floats({1, 1}));
+  world.no_more_inputs(0);
+  world.push(1, "x", 0, floats({2, 2}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({3, 3}));
+  world.push(1, "x", 1, floats({5, 5}));
+  world.push(2, "x", 1, floats({1, 1}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({6, 6}));
+}
+
+TEST(Shelf, a_name_used_once_is_forgotten_without_those_who_have_no_more_inputs) {
+  ShelfWorld world(2);
+  world.declare(1, kX);
+  world.no_more_inputs(0);
+  world.push(1, "x", 0, floats({1, 1}));
+  EXPECT_EQ(world.take().answers.size(), 1U);
+  world.forget(1, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+}
+
 TEST(Shelf, a_scale_is_applied_once_after_the_division) {
   ShelfWorld world(2);
   wire::Declare x = declaration("x", DType::kInt32, 8, Operation::kAverage);

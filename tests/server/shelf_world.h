@@ -126,6 +126,17 @@ struct ShelfWorld {
     header.kind = wire::Kind::kForget;
     shelf.step(WorkerRank(worker), header, {}, now, out);
   }
+  void no_more_inputs(std::uint32_t worker, std::uint32_t generation = 0) {
+    inputs(worker, generation, wire::kNoMore);
+  }
+  void inputs(std::uint32_t worker, std::uint32_t generation, std::uint8_t flags) {
+    wire::Header header = about(worker, "");
+    header.kind = wire::Kind::kInputs;
+    header.key = Key();
+    header.round = Round(generation);
+    header.flags = flags;
+    shelf.step(WorkerRank(worker), header, {}, now, out);
+  }
   void reconnect(std::uint32_t worker) { shelf.connect(WorkerRank(worker), out); }
   void tick(TimeNs at) {
     now = at;

@@ -120,6 +120,7 @@ _PROTOTYPES = {
     "byteps_queue_wait": (c_int, [c_void_p, POINTER(Ended), c_uint32, POINTER(c_uint32), c_int64, _ERROR]),
     "byteps_queue_destroy": (None, [c_void_p]),
     "byteps_barrier": (c_int, [_JOB, c_int64, _ERROR]),
+    "byteps_finish_inputs": (c_int, [_JOB, c_int64, POINTER(c_uint32), _ERROR]),
     "byteps_get_metrics": (c_int, [_JOB, POINTER(Metrics)]),
     "byteps_record": (c_int, [_JOB, c_char_p, c_int, _ERROR]),
     "byteps_environment_reference": (c_char_p, []),

@@ -213,6 +213,14 @@ class Job:
         call = self._library.blocking.byteps_barrier
         self._in_slices(lambda pointer, slice_ns, error: call(pointer, slice_ns, error))
 
+    def finish_inputs(self) -> int:
+        """This worker has no more inputs: others' exchanges do not wait for it. Returns when all have said so: the rank
+        that did last. Nothing may be submitted meanwhile."""
+        call = self._library.blocking.byteps_finish_inputs
+        last = ctypes.c_uint32()
+        self._in_slices(lambda pointer, slice_ns, error: call(pointer, slice_ns, byref(last), error))
+        return last.value
+
     def make_queue(self) -> "EndQueue":
         """A queue that reports the ends of exchanges that name it."""
         pointer = ctypes.c_void_p()
