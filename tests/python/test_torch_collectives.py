@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cluster import Cluster
 
 import byteps.torch as hvd
 
@@ -215,6 +216,18 @@ def mismatch():
 
 def test_ranks_that_disagree_all_get_an_error_that_names_the_tensor(job2):
     job2.run(mismatch)
+
+
+def wait_for_different_things():
+    hvd.allgather(torch.ones(hvd.rank() + 1))
+    hvd.push_pull(torch.ones(3), name=f"only on {hvd.rank()}")
+
+
+def test_ranks_that_wait_for_different_things_are_told_also_after_a_gather():
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "6000"}) as cluster:
+        for failure in cluster.failures(wait_for_different_things):
+            assert failure.kind == "MismatchError" and "none can go on" in failure.text
+        cluster.broken = True  # the job has ended with that
 
 
 def facts():

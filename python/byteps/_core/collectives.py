@@ -64,6 +64,11 @@ class Running(Generic[T]):
         self._result: Optional[T] = None
         self._advance()
 
+    @property
+    def ended(self) -> bool:
+        """True when wait() has returned or raised for good, or would at once."""
+        return self._plan is None
+
     def poll(self) -> bool:
         """True when wait() would not block. Lets the plan go on when it can."""
         while self._plan is not None:

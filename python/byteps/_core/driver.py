@@ -52,9 +52,13 @@ class Driven(Generic[T]):
             self._pending -= 1
             raise
 
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
     def poll(self) -> bool:
         """True when wait() would not block."""
-        return self._ended.is_set()
+        return self.ended
 
     def wait(self) -> T:
         """The plan's result; raises why there is none. May be repeated, also after an exception from a signal."""

@@ -49,7 +49,7 @@ def allreduce_async(
     """Starts it; a handle for poll() and synchronize(), which returns the result in a new tensor."""
     meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
-        return sparse.start(tensor, meaning, name, members_of(process_set))
+        return sparse.start(tensor, meaning, name, members_of(process_set), is_driven=True)
     check_dense_on_cpu(tensor)
     return _start(tensor, torch.empty(tensor.shape, dtype=tensor.dtype), meaning, name, members_of(process_set))
 
@@ -106,7 +106,7 @@ def sparse_allreduce_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: Op = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts the sum or average of a sparse COO tensor; synchronize() returns a new coalesced one."""
-    return sparse.start(tensor, reduction.resolve(op), name, members_of(process_set))
+    return sparse.start(tensor, reduction.resolve(op), name, members_of(process_set), is_driven=True)
 
 
 # ---- several at once

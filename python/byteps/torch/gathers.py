@@ -2,7 +2,7 @@
 
 Ranks may have different numbers of rows; the other dimensions and the dtype are the same on all. Without a name a call
 is numbered, with one it is numbered among those of its name: all members make the same calls in the same order. The
-results are new tensors. What is started goes on by itself, whatever its rank waits for meanwhile.
+results are new tensors. What an _async function starts goes on by itself, whatever its rank waits for meanwhile.
 
     process_set: the ranks that take part, each of which makes the call; all ranks when none is given.
 """
@@ -43,12 +43,18 @@ class _Moving(pending.Pending):
     def __init__(self, keep: Any, finish: Callable[[Any], Any]) -> None:
         self._keep = keep
         self._finish = finish
-        self._driven: Optional[driver.Driven] = None
+        self._running: Union[driver.Driven, collectives.Running, None] = None
 
-    def start(self, make_plan: Callable[[Any], Any]) -> int:
+    def start(self, make_plan: Callable[[Any], Any], is_driven: bool) -> int:
+        """`is_driven`: it goes on by itself. Otherwise while its caller waits for it, which costs no other thread, and
+        the core knows for what this one waits."""
         handle = pending.note(self)
         try:
-            self._driven = driver.start(make_plan)
+            if is_driven:
+                self._running = driver.start(make_plan)
+            else:
+                job = session.job()
+                self._running = collectives.Running(job, make_plan(job))
         except Exception:
             pending.forget(handle)
             raise
@@ -56,14 +62,14 @@ class _Moving(pending.Pending):
 
     @property
     def ended(self) -> bool:
-        return self._driven is not None and self._driven.poll()
+        return self._running is not None and self._running.ended
 
     def poll(self) -> bool:
-        return self.ended
+        return self._running is not None and self._running.poll()
 
     def wait(self) -> Any:
-        assert self._driven is not None
-        return self._finish(self._driven.wait())
+        assert self._running is not None
+        return self._finish(self._running.wait())
 
 
 class _Landing:
@@ -85,7 +91,7 @@ def allgather_async(
     tensor: torch.Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts it; a handle for poll() and synchronize(), which returns the rows of all ranks in the order of ranks."""
-    return start_allgather(tensor, _title("allgather", name), members_of(process_set))
+    return start_allgather(tensor, _title("allgather", name), members_of(process_set), is_driven=True)
 
 
 def allgather(
@@ -113,13 +119,15 @@ def start_allgather(
     title: str,
     members: Members,
     finish: Callable[[torch.Tensor, List[int]], Any] = lambda gathered, counts: gathered,
+    is_driven: bool = False,
 ) -> int:
     """finish(all rows, how many are each member's) makes the result."""
     rows, source = _rows(tensor)
     landing = _Landing(source)
     moving = _Moving((source, landing), lambda counts: finish(landing.tensor, counts))
     name = _wire_name(title, members)
-    return moving.start(lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True))
+    make_plan = lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True)  # noqa: E731
+    return moving.start(make_plan, is_driven)
 
 
 class _Allgather(torch.autograd.Function):
@@ -154,7 +162,7 @@ def reducescatter_async(
 ) -> int:
     """Starts it; synchronize() returns this rank's share of the reduced rows."""
     meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
-    return _start_reducescatter(tensor, meaning, _title("reducescatter", name), members_of(process_set))
+    return _start_reducescatter(tensor, meaning, _title("reducescatter", name), members_of(process_set), True)
 
 
 def reducescatter(
@@ -204,7 +212,9 @@ def grouped_reducescatter(
     return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed)]
 
 
-def _start_reducescatter(tensor: torch.Tensor, meaning: reduction.Reduction, title: str, members: Members) -> int:
+def _start_reducescatter(
+    tensor: torch.Tensor, meaning: reduction.Reduction, title: str, members: Members, is_driven: bool = False
+) -> int:
     if tensor.dim() == 0:
         raise ValueError("reducescatter: the tensor has no dimensions, so there are no rows to share; use allreduce")
     kind, shape = tensors.reduced_as(tensor, meaning.operation)
@@ -217,7 +227,8 @@ def _start_reducescatter(tensor: torch.Tensor, meaning: reduction.Reduction, tit
     return moving.start(
         lambda job: collectives.reducescatter(
             job, name, rows, output.data_ptr(), operation, scale, members, once=True
-        )
+        ),
+        is_driven,
     )
 
 
@@ -252,7 +263,8 @@ def alltoall_async(
 ) -> int:
     """Starts it; synchronize() returns (the received rows, how many came from each rank)."""
     members = members_of(process_set)
-    return _start_alltoall(tensor, _checked_splits(tensor, splits, members), _title("alltoall", name), members)
+    checked = _checked_splits(tensor, splits, members)
+    return _start_alltoall(tensor, checked, _title("alltoall", name), members, is_driven=True)
 
 
 def alltoall(
@@ -271,7 +283,9 @@ def alltoall(
     return output, received.to(splits.dtype if isinstance(splits, torch.Tensor) else torch.int32)
 
 
-def _start_alltoall(tensor: torch.Tensor, splits: Sequence[int], title: str, members: Members) -> int:
+def _start_alltoall(
+    tensor: torch.Tensor, splits: Sequence[int], title: str, members: Members, is_driven: bool = False
+) -> int:
     rows, source = _rows(tensor)
     landing = _Landing(source)
     moving = _Moving(
@@ -279,7 +293,7 @@ def _start_alltoall(tensor: torch.Tensor, splits: Sequence[int], title: str, mem
     )
     name = _wire_name(title, members)
     return moving.start(
-        lambda job: collectives.alltoall(job, name, rows, splits, landing.allocate, members, once=True)
+        lambda job: collectives.alltoall(job, name, rows, splits, landing.allocate, members, once=True), is_driven
     )
 
 

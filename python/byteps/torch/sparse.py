@@ -13,9 +13,15 @@ from byteps.torch import gathers, pending
 __all__: List[str] = []
 
 
-def start(tensor: torch.Tensor, meaning: Reduction, name: Optional[str], members: Tuple[int, ...] = ()) -> int:
+def start(
+    tensor: torch.Tensor,
+    meaning: Reduction,
+    name: Optional[str],
+    members: Tuple[int, ...] = (),
+    is_driven: bool = False,
+) -> int:
     """Starts it for a sparse COO tensor; synchronize() returns a new coalesced tensor, equal on all ranks: the values
-    of one index are added in the order of ranks."""
+    of one index are added in the order of ranks. `is_driven`: it goes on by itself, else while somebody waits."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
         raise ValueError("expected a sparse COO tensor; use allreduce for others")
     if meaning.operation not in (abi.SUM, abi.AVERAGE):
@@ -23,8 +29,8 @@ def start(tensor: torch.Tensor, meaning: Reduction, name: Optional[str], members
     # A rank's own duplicates are added up before anything travels.
     coalesced = tensor.detach().coalesce()
     title = f"sparse.{'noname' if name is None else name}"
-    indices = gathers.start_allgather(coalesced.indices().t(), f"{title}.indices", members)
-    values = gathers.start_allgather(coalesced.values(), f"{title}.values", members)
+    indices = gathers.start_allgather(coalesced.indices().t(), f"{title}.indices", members, is_driven=is_driven)
+    values = gathers.start_allgather(coalesced.values(), f"{title}.values", members, is_driven=is_driven)
     scale = meaning.scale or 1.0
     if meaning.operation == abi.AVERAGE:
         scale /= len(members) or session.size()
