@@ -142,6 +142,26 @@ def test_process_sets_work_among_themselves(job3):
     job3.run(subsets)
 
 
+def uneven():
+    """Rank r has r + 2 batches."""
+    model = nn.Linear(2, 1, bias=False)
+    hvd.broadcast_parameters(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    for _ in range(hvd.rank() + 2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    last = hvd.join()
+    hvd.broadcast_(model.weight.data, root_rank=last)
+    return last, model.weight.detach()
+
+
+def test_ranks_may_have_different_numbers_of_batches(job3):
+    results = job3.run(uneven)
+    assert [last for last, _ in results] == [2, 2, 2]
+    assert all(torch.equal(weight, results[0][1]) for _, weight in results)
+
+
 def optimize_among_some():
     """Ranks 0 and 2 learn together, rank 1 alone."""
     model = nn.Linear(2, 1, bias=False)

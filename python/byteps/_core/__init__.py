@@ -8,7 +8,9 @@ bridge.py    the native shims of frameworks
 reduction.py      Average, Sum, Min, Max, Product, and factors
 process_sets.py   operations among some of the ranks
 collectives.py    gathering, scattering, all-to-all as plans over exchanges
+driver.py         plans that go on by themselves
 objects.py        any Python objects between ranks
+horovod.py   what scripts for Horovod ask beside collectives: init, barrier, join, *_built
 session.py   the process's own job: init, shutdown, suspend, resume, rank, size
 
 No framework is imported here: tensors come as addresses.

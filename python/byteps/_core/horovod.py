@@ -20,6 +20,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -78,6 +79,13 @@ def barrier(process_set: Optional[ProcessSet] = None) -> None:
     current = session.current()
     name = current.unique_name(scoped("byteps.barrier", members))
     collectives.run(current.job, collectives.tables(current.job, name, [0], members, once=True))
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more inputs: until all ranks have called it, it contributes nothing to the sums and averages of
+    the others. Returns the rank that called it last. `device` is for compatibility."""
+    del device
+    return session.job().finish_inputs()
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
