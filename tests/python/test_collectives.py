@@ -104,6 +104,34 @@ def test_tables_tell_every_rank_the_numbers_of_all(cluster):
     assert cluster.run(ragged_tables) == [[[rank, 7] for rank in range(cluster.size)]] * cluster.size
 
 
+class JobThatRefuses:
+    """Starts a few exchanges, then refuses one, and remembers for which it was waited."""
+
+    rank, size = 0, 3
+
+    def __init__(self, refused):
+        self.started, self.refused, self.waited = 0, refused, []
+
+    def push_pull(self, *arguments, **options):
+        self.started += 1
+        if self.started == self.refused:
+            raise ValueError("refused")
+        return self.started
+
+    def wait(self, handle):
+        self.waited.append(handle)
+
+
+def test_what_was_started_ends_before_a_refusal_is_raised():
+    from byteps._core import abi, collectives
+
+    job = JobThatRefuses(refused=3)
+    rows = collectives.Rows(abi.FLOAT32, 4096, 6, 2)
+    with pytest.raises(ValueError, match="refused"):
+        collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM))
+    assert job.waited == [1, 2]
+
+
 def scatter(row_count, columns, operation_name):
     import numpy as np
 

@@ -14,7 +14,19 @@ must agree on; dtypes and shapes that differ fail on all of them (MismatchError)
 from __future__ import annotations
 
 import ctypes
-from typing import Callable, Generator, Generic, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import (
+    Callable,
+    Generator,
+    Generic,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from byteps._core import abi, errors
 from byteps._core.client import Job
@@ -136,6 +148,18 @@ def _move(job: Job, name: str, rows: Rows, output: int, root: int, members: Sequ
     )
 
 
+def _all_of(started: Iterable[int]) -> "Plan[None]":
+    """Yields the handles of the exchanges that `started` starts, at once. When one cannot be started, those before it
+    end before that is raised: their memory is in use until then."""
+    handles: List[int] = []
+    try:
+        handles.extend(started)
+    except Exception:
+        yield handles
+        raise
+    yield handles
+
+
 def tables(
     job: Job, name: str, row: Sequence[int], members: Sequence[int] = (), once: bool = False
 ) -> "Plan[List[List[int]]]":
@@ -179,15 +203,16 @@ def allgather(
         table = yield from tables(job, f"{name}/rows", [rows.count], members, once)
         counts = [row[0] for row in table]
     output = allocate(sum(counts))
-    handles = []
-    for rank, count in zip(ranks, counts):
-        if count * rows.row_elements:
-            block = rows._replace(count=count)
-            handles.append(
-                _move(job, f"{name}/{rank}", block, output, rank, members, priority=priority, once=once)
-            )
-        output += count * rows.row_bytes
-    yield handles
+
+    def started() -> Iterator[int]:
+        place = output
+        for rank, count in zip(ranks, counts):
+            if count * rows.row_elements:
+                block = rows._replace(count=count)
+                yield _move(job, f"{name}/{rank}", block, place, rank, members, priority=priority, once=once)
+            place += count * rows.row_bytes
+
+    yield from _all_of(started())
     return list(counts)
 
 
@@ -211,12 +236,12 @@ def reducescatter(
     rows that are."""
     ranks = _members(job, members)
     counts = scattered_counts(rows.count, len(ranks))
-    handles = []
-    address = rows.address
-    for rank, count in zip(ranks, counts):
-        if count * rows.row_elements:
-            handles.append(
-                job.push_pull(
+
+    def started() -> Iterator[int]:
+        address = rows.address
+        for rank, count in zip(ranks, counts):
+            if count * rows.row_elements:
+                yield job.push_pull(
                     f"{name}/{rank}",
                     rows.dtype,
                     address,
@@ -231,9 +256,9 @@ def reducescatter(
                     members=members,
                     root_only=True,
                 )
-            )
-        address += count * rows.row_bytes
-    yield handles
+            address += count * rows.row_bytes
+
+    yield from _all_of(started())
     return counts[ranks.index(job.rank)]
 
 
@@ -261,21 +286,24 @@ def alltoall(
         table = yield from tables(job, f"{name}/splits", splits, members, once)
         received_splits = [row[me] for row in table]
     output = allocate(sum(received_splits))
-    source = rows.address
-    handles = []
-    for index, rank in enumerate(ranks):
-        sent, received = rows._replace(address=source, count=splits[index]), received_splits[index]
-        if index == me:
-            ctypes.memmove(output, source, received * rows.row_bytes)
-        else:
-            if sent.count * rows.row_elements:
-                handles.append(_send(job, f"{name}/{job.rank}>{rank}", sent, rank, priority, once))
-            if received * rows.row_elements:
-                coming = rows._replace(address=output, count=received)
-                handles.append(_receive(job, f"{name}/{rank}>{job.rank}", coming, rank, priority, once))
-        source += splits[index] * rows.row_bytes
-        output += received * rows.row_bytes
-    yield handles
+    counts = list(zip(ranks, splits, received_splits))
+
+    def started() -> Iterator[int]:
+        source, place = rows.address, output
+        for rank, sent, received in counts:
+            if rank == job.rank:
+                ctypes.memmove(place, source, received * rows.row_bytes)
+            else:
+                if sent * rows.row_elements:
+                    going = rows._replace(address=source, count=sent)
+                    yield _send(job, f"{name}/{job.rank}>{rank}", going, rank, priority, once)
+                if received * rows.row_elements:
+                    coming = rows._replace(address=place, count=received)
+                    yield _receive(job, f"{name}/{rank}>{job.rank}", coming, rank, priority, once)
+            source += sent * rows.row_bytes
+            place += received * rows.row_bytes
+
+    yield from _all_of(started())
     return list(received_splits)
 
 
