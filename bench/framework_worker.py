@@ -35,7 +35,7 @@ def digits(random):
 def first_weights():
     random = np.random.default_rng(1)
     return [
-        (random.standard_normal((wide, narrow), np.float32) / np.sqrt(wide), np.zeros(narrow, np.float32))
+        (random.standard_normal((wide, narrow), np.float32) / np.float32(np.sqrt(wide)), np.zeros(narrow, np.float32))
         for wide, narrow in zip(LAYERS, LAYERS[1:])
     ]
 
