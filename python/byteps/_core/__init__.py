@@ -7,6 +7,7 @@ client.py    Job: one membership in a job
 bridge.py    the native shims of frameworks
 reduction.py      Average, Sum, Min, Max, Product, and factors
 process_sets.py   operations among some of the ranks
+compression.py    compressors: the interface, none, casts
 collectives.py    gathering, scattering, all-to-all as plans over exchanges
 driver.py         plans that go on by themselves
 objects.py        any Python objects between ranks

@@ -1,57 +1,22 @@
-"""Fewer bytes on the wire: compress before the push, decompress after the pull.
-
-A compressor is a class with two static methods, compress(tensor) -> (tensor, context) and
-decompress(tensor, context) -> tensor. Sums of 16-bit elements are made in 32 bits at the servers and rounded once.
-"""
+"""Fewer bytes on the wire: 16 bits instead of 32 or 64 (byteps/_core/compression.py)."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import tensorflow as tf
+
+from byteps._core.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor:
-    """The interface."""
+class _CastCompressor(CastCompressor):
+    wide = (tf.float32, tf.float64)
 
     @staticmethod
-    def compress(tensor: tf.Tensor) -> Tuple[tf.Tensor, Any]:
-        """What to push, and a context for decompress()."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """The tensor as it is."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> Tuple[tf.Tensor, None]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: None) -> tf.Tensor:
-        return tensor
-
-
-class _CastCompressor(Compressor):
-    """Floating-point tensors in 16 bits; others, and those of 16 bits already, as they are."""
-
-    wire_dtype: tf.DType
-
-    @classmethod
-    def compress(cls, tensor: tf.Tensor) -> Tuple[tf.Tensor, Optional[tf.DType]]:  # type: ignore[override]
-        if tensor.dtype in (tf.float32, tf.float64):
-            return tf.cast(tensor, cls.wire_dtype), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Optional[tf.DType]) -> tf.Tensor:
-        return tensor if ctx is None else tf.cast(tensor, ctx)
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tf.cast(tensor, dtype)
 
 
 class FP16Compressor(_CastCompressor):

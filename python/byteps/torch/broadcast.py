@@ -7,13 +7,13 @@ of them raise when they differ.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
-from byteps._core import abi, errors, objects, session
+from byteps._core import errors, objects, session
+from byteps._core.agreement import require_agreement
 from byteps._core.client import encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps.torch import exchange, pending
@@ -28,7 +28,7 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "
     model.parameters(), or a list of either kind. Buffers of any dtype are welcome; None entries are skipped."""
     check_root(root_rank)
     named = _named_tensors(params)
-    _require_agreement(
+    require_agreement(
         [f"{name}: {_spec(tensor)}" for name, tensor in named], root_rank, "broadcast_parameters: parameters differ"
     )
     _broadcast_all(named, root_rank, prefix)
@@ -45,7 +45,7 @@ def broadcast_optimizer_state(
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     check_root(root_rank)
     groups = optimizer.param_groups
-    _require_agreement(
+    require_agreement(
         [f"group {i}, parameter {j}: {_spec(p)}" for i, g in enumerate(groups) for j, p in enumerate(g["params"])],
         root_rank,
         "broadcast_optimizer_state: the optimizers' parameters differ",
@@ -192,41 +192,9 @@ def _copy(value: Any, former: Any, visit: Callable[[Any, Any], Any]) -> Any:
     return visit(value, former)
 
 
-# ---- agreement
-
-
 def check_root(root_rank: int, members: Sequence[int] = ()) -> None:
     size = session.job().size
     if isinstance(root_rank, bool) or not isinstance(root_rank, int) or not 0 <= root_rank < size:
         raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, 0 to {size - 1}")
     if members and root_rank not in members:
         raise ValueError(f"root_rank is {root_rank}: it must be in the process set, which has {list(members)}")
-
-
-def _require_agreement(items: List[str], root_rank: int, what: str) -> None:
-    """Raises ValueError on every rank, with what differs, unless all ranks have the same items in the same order."""
-    current = session.current()
-    job = current.job
-    if job.size == 1:
-        return
-    digest = hashlib.sha256("\n".join(items).encode()).digest()
-    table = torch.zeros(job.size, dtype=torch.int64)
-    table[job.rank] = int.from_bytes(digest[:8], "little", signed=True)
-    pending.synchronize(exchange.start(table, table, abi.SUM, current.unique_name("agreement"), once=True))
-    differing = [rank for rank, value in enumerate(table.tolist()) if value != table[root_rank]]
-    if not differing:
-        return
-    expected = broadcast_object(items, root_rank, "agreement")
-    message = f"{what} on rank {', '.join(map(str, differing))} from those of root rank {root_rank}"
-    if job.rank in differing:
-        lacking = [item for item in expected if item not in items]
-        extra = [item for item in items if item not in expected]
-        message += f". Here lacking: {_shortened(lacking)}. Here in addition: {_shortened(extra)}"
-        if not lacking and not extra:
-            message += ". The order differs"
-    raise ValueError(message)
-
-
-def _shortened(items: List[str]) -> str:
-    shown = "; ".join(items[:5]) or "nothing"
-    return shown + (f"; and {len(items) - 5} more" if len(items) > 5 else "")

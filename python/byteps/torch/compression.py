@@ -1,57 +1,22 @@
-"""Fewer bytes on the wire: compress before the push, decompress after the pull.
-
-A compressor is a class with two static methods, compress(tensor) -> (tensor, context) and
-decompress(tensor, context) -> tensor. Sums of 16-bit elements are made in 32 bits at the servers and rounded once.
-"""
+"""Fewer bytes on the wire: 16 bits instead of 32 or 64 (byteps/_core/compression.py)."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any
 
 import torch
+
+from byteps._core.compression import CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor:
-    """The interface."""
+class _CastCompressor(CastCompressor):
+    wide = (torch.float32, torch.float64)
 
     @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Any]:
-        """What to push, and a context for decompress()."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """The tensor as it is."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, None]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: None) -> torch.Tensor:
-        return tensor
-
-
-class _CastCompressor(Compressor):
-    """Floating-point tensors in 16 bits; others, and those of 16 bits already, as they are."""
-
-    wire_dtype: torch.dtype
-
-    @classmethod
-    def compress(cls, tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:  # type: ignore[override]
-        if tensor.dtype in (torch.float32, torch.float64):
-            return tensor.to(cls.wire_dtype), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Optional[torch.dtype]) -> torch.Tensor:
-        return tensor if ctx is None else tensor.to(ctx)
+    def cast(tensor: Any, dtype: Any) -> Any:
+        return tensor.to(dtype)
 
 
 class FP16Compressor(_CastCompressor):
