@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from cluster import Cluster
@@ -130,6 +133,32 @@ def test_what_was_started_ends_before_a_refusal_is_raised():
     with pytest.raises(ValueError, match="refused"):
         collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM))
     assert job.waited == [1, 2]
+
+
+class JobThatIsInterrupted(JobThatRefuses):
+    def wait(self, handle):
+        raise KeyboardInterrupt
+
+
+def test_memory_of_an_interrupted_wait_is_kept_until_the_job_is_left(monkeypatch):
+    from byteps._core import abi, collectives, session
+
+    monkeypatch.delenv("DMLC_NUM_WORKER", raising=False)
+    session.init()
+    try:
+        memory = type("Memory", (), {})()
+        alive = weakref.ref(memory)
+        rows = collectives.Rows(abi.FLOAT32, 4096, 6, 2)
+        job = JobThatIsInterrupted(refused=0)
+        with pytest.raises(KeyboardInterrupt):
+            collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM), memory)
+        del memory
+        gc.collect()
+        assert alive() is not None
+    finally:
+        session.shutdown()
+    gc.collect()
+    assert alive() is None
 
 
 def scatter(row_count, columns, operation_name):

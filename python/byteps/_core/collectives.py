@@ -28,7 +28,7 @@ from typing import (
     TypeVar,
 )
 
-from byteps._core import abi, errors
+from byteps._core import abi, errors, session
 from byteps._core.client import Job
 
 T = TypeVar("T")
@@ -122,9 +122,16 @@ class Running(Generic[T]):
         self._plan = None
 
 
-def run(job: Job, plan: "Plan[T]") -> T:
-    """Drives the plan to its end."""
-    return Running(job, plan).wait()
+def run(job: Job, plan: "Plan[T]", *memory: object) -> T:
+    """Drives the plan to its end. `memory`: what its addresses point to; when an exception from a signal handler ends
+    the wait, it is kept until the job is left, because the core still works on it."""
+    running = Running(job, plan)
+    try:
+        return running.wait()
+    except BaseException:
+        if not running.ended:
+            session.current().keep((running, memory))
+        raise
 
 
 def _members(job: Job, members: Sequence[int]) -> Tuple[int, ...]:

@@ -62,7 +62,8 @@ def allgather_object(obj: Any, name: Optional[str] = None, members: Sequence[int
 
     counts = [size for size, _ in table]
     block = Rows(abi.UINT8, ctypes.addressof(content), len(payload), 1)
-    collectives.run(job, collectives.allgather(job, unique + ".content", block, allocate, members, counts, once=True))
+    plan = collectives.allgather(job, unique + ".content", block, allocate, members, counts, once=True)
+    collectives.run(job, plan, content)
     if failure is not None:
         raise failure
     objects = []
@@ -90,7 +91,12 @@ def _broadcast(
 ) -> None:
     job = session.job()
     address = ctypes.addressof(buffer)
-    handle = job.push_pull(
-        name, dtype, address, address, count, abi.BROADCAST, root=root_rank, once=True, members=members
-    )
-    job.wait(handle)
+
+    def plan() -> "collectives.Plan[None]":
+        yield [
+            job.push_pull(
+                name, dtype, address, address, count, abi.BROADCAST, root=root_rank, once=True, members=members
+            )
+        ]
+
+    collectives.run(job, plan(), buffer)

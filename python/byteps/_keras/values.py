@@ -59,13 +59,7 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
     wire_name, once = _name(name, "allgather")
     rows = collectives.Rows(kind, array.ctypes.data, len(array), row_elements)
     job = session.job()
-    _kept[id(results)] = (array, results)
-    try:
-        collectives.run(job, collectives.allgather(job, "byteps." + wire_name, rows, allocate, once=once))
-    except errors.BytePSError:
-        del _kept[id(results)]
-        raise
-    del _kept[id(results)]
+    collectives.run(job, collectives.allgather(job, "byteps." + wire_name, rows, allocate, once=once), array)
     return results[0]
 
 

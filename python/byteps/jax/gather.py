@@ -55,7 +55,7 @@ def allgather(
     plan = collectives.allgather(
         session.job(), "byteps." + name, memory.rows, memory.allocate, members, priority=priority, once=once
     )
-    collectives.run(session.job(), plan)
+    collectives.run(session.job(), plan, memory)
     return memory.result()
 
 
@@ -82,7 +82,7 @@ def reducescatter(
     plan = collectives.reducescatter(
         session.job(), "byteps." + name, memory.rows, memory.allocate(mine), operation, scale, members, priority, once
     )
-    collectives.run(session.job(), plan)
+    collectives.run(session.job(), plan, memory)
     return memory.result()
 
 
@@ -111,7 +111,7 @@ def alltoall(
     plan = collectives.alltoall(
         session.job(), "byteps." + name, memory.rows, sent, memory.allocate, members, None, priority, once
     )
-    received = collectives.run(session.job(), plan)
+    received = collectives.run(session.job(), plan, memory)
     return memory.result() if splits is None else (memory.result(), jnp.asarray(received))
 
 

@@ -180,7 +180,7 @@ def grouped_reducescatter(tensors: Sequence[Any], *args: Any, name: Optional[str
 def _allgather(array: np.ndarray, unique: str, members: Sequence[int]) -> List[np.ndarray]:
     output = _Output(array)
     plan = collectives.allgather(session.job(), unique, _rows(array), output.allocate, members, once=True)
-    counts = collectives.run(session.job(), plan)
+    counts = collectives.run(session.job(), plan, array)
     return [output.array, np.array(counts, np.int64)]
 
 
@@ -188,7 +188,7 @@ def _alltoall(array: np.ndarray, splits: np.ndarray, unique: str, members: Seque
     output = _Output(array)
     job = session.job()
     plan = collectives.alltoall(job, unique, _rows(array), splits.tolist(), output.allocate, members, once=True)
-    received = collectives.run(job, plan)
+    received = collectives.run(job, plan, array)
     return [output.array, np.array(received, np.int64)]
 
 
@@ -201,7 +201,7 @@ def _reducescatter(array: np.ndarray, unique: str, reduction: Reduce) -> List[np
     plan = collectives.reducescatter(
         *(job, unique, rows, output.ctypes.data, reduction.operation, reduction.scale, reduction.members), once=True
     )
-    collectives.run(job, plan)
+    collectives.run(job, plan, array, output)
     return [output]
 
 
