@@ -7,6 +7,7 @@
 import argparse
 
 import mxnet as mx
+import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -28,6 +29,8 @@ def main():
     args = parser.parse_args()
 
     kv = mx.kv.create("byteps")  # joins the job
+    np.random.seed(kv.rank)  # NDArrayIter shuffles by it
+    mx.random.seed(kv.rank)  # other values on each rank, until fit() gives all those of rank 0
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 1, 8, 8).astype("float32") / 16
     train_x, test_x, train_y, test_y = train_test_split(

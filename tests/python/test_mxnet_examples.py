@@ -29,7 +29,7 @@ def run(example, *options, workers=2):
     "example, options, workers", [("train_digits.py", ["--fp16-pushpull"], 2), ("module_digits.py", [], 3)]
 )
 def test_digits_are_learned_to_97_percent(example, options, workers):
-    output = run(example, "--epochs", "10", "--batch-size", str(48 // workers), *options, workers=workers)
+    output = run(example, "--epochs", "12", "--batch-size", str(48 // workers), *options, workers=workers)
     accuracy, counted = re.findall(r"accuracy=(\S+) workers=(\d+)", output)[0]
     assert float(accuracy) >= 0.97 and int(counted) == workers
 
