@@ -12,17 +12,20 @@ class Numbers {
  public:
   std::string next(const std::string& name) {
     const std::lock_guard lock(mutex_);
-    return name + "." + std::to_string(counts_[name]++);
+    const auto [count, is_new] = counts_.try_emplace(name, first_);
+    return name + "." + std::to_string(count->second++);
   }
 
-  void clear() {
+  void restart(uint64_t first) {
     const std::lock_guard lock(mutex_);
     counts_.clear();
+    first_ = first;
   }
 
  private:
   std::mutex mutex_;
   std::map<std::string, uint64_t> counts_;
+  uint64_t first_ = 0;
 };
 
 Numbers& numbers() {
@@ -75,7 +78,7 @@ int push_pull(const Tensor& tensor, const std::string& name, int32_t priority,
 
 }  // namespace byteps::bridge
 
-// A new job: names that are numbered by run begin at 0, as they do in a process that has just started.
-extern "C" BYTEPS_API void byteps_tensorflow_restart_numbers(void) {
-  byteps::bridge::numbers().clear();
+// Names that are numbered by run begin with `first`: a new job, or all ranks have had no more inputs.
+extern "C" BYTEPS_API void byteps_tensorflow_restart_numbers(uint64_t first) {
+  byteps::bridge::numbers().restart(first);
 }

@@ -475,6 +475,25 @@ def messages_of_errors():
     return found
 
 
+def weights_after_uneven_epochs():
+    """Rank r has 12 r + 12 rows; logs and weights after two epochs."""
+    _, bps = _imports()
+    x, y = _data()
+    rows = 12 * (bps.rank() + 1)
+    model = make_model(seed=bps.rank())
+    callbacks = [
+        bps.callbacks.BroadcastGlobalVariablesCallback(0),
+        bps.callbacks.JoinCallback(),
+        bps.callbacks.MetricAverageCallback(),
+    ]
+    optimizer = bps.DistributedOptimizer(make_optimizer("sgd"))
+    history = fit(model, optimizer, x[:rows], y[:rows], 6, callbacks=callbacks)
+    steps = int(np.asarray(optimizer.iterations))
+    assert bps.allreduce(bps.rank(), op=bps.Sum) == sum(range(bps.size()))
+    last = bps.join()
+    return steps, 0 <= last < bps.size(), history.history["loss"], model.get_weights()
+
+
 def gradients_missing_on_one_rank():
     """Torch: rank 0 has no gradient for the first variable, no rank has one for the second: how far they moved."""
     keras, bps = _imports()

@@ -46,6 +46,43 @@ def test_every_operation_and_factor(job):
     job.run(operations)
 
 
+def uneven():
+    """Rank r has r + 1 batches, and makes so many calls without a name."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import byteps.jax as bps
+
+    rank, size = bps.rank(), bps.size()
+    optimizer = bps.distributed(optax.sgd(1.0), name="uneven")
+
+    @jax.jit
+    def step(weight):
+        updates, _ = optimizer.update(jax.grad(lambda w: w.sum())(weight), optimizer.init(weight), weight)
+        return optax.apply_updates(weight, updates)
+
+    weight = jnp.zeros(2)
+    for _ in range(rank + 1):
+        weight = step(weight)
+        bps.push_pull(jnp.ones(3))
+    last = bps.join()
+    assert last == size - 1
+    assert float(weight[0]) == pytest.approx(-sum((size - batch) / size for batch in range(rank + 1)))
+    weight = step(bps.broadcast_parameters(weight, last))
+    assert float(bps.push_pull(jnp.ones(1), op=bps.Sum)[0]) == size
+    assert bps.allgather(jnp.asarray([rank])).tolist() == list(range(size))
+    with pytest.raises(ValueError, match="inside jit"):
+        jax.jit(lambda: bps.join())()
+    assert bps.is_initialized() and not bps.mpi_built() and bps.cross_size() * bps.local_size() == size
+    return weight.tolist()
+
+
+def test_ranks_may_have_different_numbers_of_batches(job3):
+    results = job3.run(uneven)
+    assert results == [results[0]] * 3
+
+
 def wrong_arguments():
     import jax
     import jax.numpy as jnp

@@ -41,6 +41,15 @@ def test_all_ranks_have_the_roots_weights_and_velocities_after_the_first_batch(j
     assert int(results[0][1][0]) == 5
 
 
+def test_ranks_may_have_different_numbers_of_batches(job):
+    results = job.run(checks.weights_after_uneven_epochs)
+    for steps, is_rank, losses, weights in results:
+        assert steps == 2 * 2 * job.size and is_rank
+        assert losses == results[0][2]
+        for got, expected in zip(weights, results[0][3]):
+            np.testing.assert_array_equal(got, expected)
+
+
 def test_the_rate_warms_up_by_the_formula(job):
     formula = [0.3 * ((batch + 1) / 8 + 1) for batch in range(8)]
     for rates, _ in job.run(checks.rates_of_warmup):

@@ -19,6 +19,15 @@ def test_the_weights_are_those_of_one_process_with_the_whole_batch(job):
         assert max(found.values()) < 1e-5, found
 
 
+def test_ranks_may_have_different_numbers_of_batches(job):
+    results = job.run(checks.weights_after_uneven_epochs)
+    for steps, is_rank, losses, weights in results:
+        assert steps == 2 * 2 * job.size and is_rank
+        assert losses == results[0][2]
+        for got, expected in zip(weights, results[0][3]):
+            np.testing.assert_array_equal(got, expected)
+
+
 def test_predivided_gradients_come_to_the_same(job):
     for found in job.run(checks.differences_from_one_process, ["plain"], gradient_predivide_factor=4.0):
         assert found["plain"] < 1e-5

@@ -82,6 +82,32 @@ def columns_that_differ():
     assert bps.allgather(mx.nd.ones((2, 2)), name="columns.2").shape == (4, 2)
 
 
+def uneven():
+    """Rank r has r + 2 batches, and makes so many calls without a name."""
+    rank, size = bps.rank(), bps.size()
+    weight = mx.gluon.Parameter("weight", shape=(2,), init="zeros")
+    weight.initialize()
+    trainer = bps.DistributedTrainer([weight], "sgd", {"learning_rate": 1.0})
+    for step in range(rank + 2):
+        with mx.autograd.record():
+            loss = weight.data().sum()
+        loss.backward()
+        trainer.step(1)
+        bps.allreduce(mx.nd.ones((3,)))
+    assert bps.join() == size - 1
+    steps = sum(sum(step < other + 2 for other in range(size)) / size for step in range(rank + 2))
+    np.testing.assert_allclose(weight.data().asnumpy(), [-steps] * 2, rtol=1e-6)
+    bps.broadcast_parameters([weight], size - 1)
+    assert bps.allreduce(mx.nd.ones((1,)), op=bps.Sum).asscalar() == size
+    assert bps.allgather(mx.nd.array([rank])).asnumpy().tolist() == list(range(size))
+    return weight.data().asnumpy().tolist()
+
+
+def test_ranks_may_have_different_numbers_of_batches(mxnet_clusters):
+    results = mxnet_clusters.get(3).run(uneven)
+    assert results == [results[0]] * 3
+
+
 def test_reductions_of_every_kind_in_place_and_out_of_place(mxnet_job):
     mxnet_job.run(every_reduction)
 

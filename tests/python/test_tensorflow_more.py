@@ -100,6 +100,37 @@ def test_horovods_names_do_what_they_say(tf_job2):
     tf_job2.run(check_horovods_names)
 
 
+def check_join(function):
+    """Rank r has 2 r + 1 batches; after its first ones, calls without names have other numbers than elsewhere."""
+    weight = tf.Variable([0.0, 0.0], name="uneven")
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * x)
+        tape = bps.DistributedGradientTape(tape)
+        weight.assign_sub(tape.gradient(loss, weight))
+        bps.push_pull(x)
+
+    step = tf.function(step) if function else step
+    for _ in range(2 * bps.rank() + 1):
+        step(tf.ones([2]) * 2.0)
+        bps.push_pull(tf.ones([3]))
+    last = tf.function(bps.join)() if function else bps.join()
+    assert int(last) == 1 and last.dtype == tf.int32
+    np.testing.assert_array_equal(weight, [-2.0] * 2 if bps.rank() == 0 else [-4.0] * 2)  # -2, and twice -2 / 2
+    bps.broadcast_variables([weight], int(last))
+    np.testing.assert_array_equal(weight, [-4.0] * 2)
+    step(tf.ones([2]))
+    np.testing.assert_array_equal(bps.push_pull(tf.ones([1]), op=bps.Sum), [2.0])
+    np.testing.assert_array_equal(bps.allgather(tf.constant([bps.rank()])), [0, 1])
+    return weight.numpy().tolist()
+
+
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+def test_a_rank_without_more_batches_is_not_waited_for(tf_job2, function):
+    assert tf_job2.run(check_join, function) == [[-5.0, -5.0]] * 2
+
+
 def check_strategy():
     from byteps.tensorflow.distribute import MirroredStrategy
 

@@ -151,7 +151,9 @@ def uneven():
         optimizer.zero_grad()
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
+        hvd.allreduce(torch.ones(2))  # calls without a name have other numbers on each rank now
     last = hvd.join()
+    assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [hvd.size()] * 2
     hvd.broadcast_(model.weight.data, root_rank=last)
     return last, model.weight.detach()
 

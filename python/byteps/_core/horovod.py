@@ -83,9 +83,10 @@ def barrier(process_set: Optional[ProcessSet] = None) -> None:
 
 def join(device: int = -1) -> int:
     """This rank has no more inputs: until all ranks have called it, it contributes nothing to the sums and averages of
-    the others. Returns the rank that called it last. `device` is for compatibility."""
+    the others. Returns the rank that called it last, on all ranks; that one has seen the most, so broadcast its
+    parameters. Blocks. `device` is for compatibility."""
     del device
-    return session.job().finish_inputs()
+    return session.current().finish_inputs()
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

@@ -19,6 +19,7 @@ from byteps._core.client import Job, Metrics
 # What resume() says to the core.
 RESUMED = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_WORKER_ID", "BYTEPS_GLOBAL_RANK")
 SPEED_INTERVAL_S = 10.0
+NUMBERS_PER_INPUTS = 1 << 40  # more calls than anybody makes before join()
 NO_SPEED = (0, -5.0)
 
 
@@ -27,6 +28,7 @@ class Session:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.first_number = 0  # of unique_name()
         self._numbers: Dict[str, Iterator[int]] = {}  # per prefix
         self._owners: Dict[str, object] = {}  # what a name of lasting_name() stands for
         self._kept: List[object] = []
@@ -36,7 +38,9 @@ class Session:
     def unique_name(self, prefix: str) -> str:
         """`prefix` with a number that grows with each call: the same on all ranks that make the same calls in the
         same order since they joined."""
-        numbers = self._numbers.get(prefix) or self._numbers.setdefault(prefix, itertools.count())
+        numbers = self._numbers.get(prefix) or self._numbers.setdefault(
+            prefix, itertools.count(self.first_number)
+        )
         return f"{prefix}.{next(numbers)}"
 
     def lasting_name(self, name: str, meaning: object) -> str:
@@ -47,6 +51,16 @@ class Session:
             number += 1
             candidate = f"{name}.{number}"
         return candidate
+
+    def finish_inputs(self) -> int:
+        """Job.finish_inputs(). Ranks that have made different numbers of calls before then agree about the numbers of
+        unique_name() again: they begin at one that none has had."""
+        last_rank = self.job.finish_inputs()
+        self.first_number += NUMBERS_PER_INPUTS
+        self._numbers.clear()
+        for hook in _inputs_hooks:
+            hook(self.first_number)
+        return last_rank
 
     def keep(self, memory: object) -> None:
         """Keeps `memory` alive until the job is left: an exception from a signal handler has ended a wait for an
@@ -67,6 +81,7 @@ class Session:
 _session: Optional[Session] = None
 _lock = threading.RLock()  # serializes init and shutdown
 _leave_hooks: List[Callable[[], None]] = []
+_inputs_hooks: List[Callable[[int], None]] = []
 _attachments: List["Attachment"] = []
 
 
@@ -84,6 +99,15 @@ def job() -> Job:
 def on_leave(hook: Callable[[], None]) -> None:
     """`hook` runs each time after the job has been left: the memory of pending operations is free then."""
     _leave_hooks.append(hook)
+
+
+def on_new_inputs(hook: Callable[[int], None]) -> None:
+    """hook(first number) runs each time after all ranks have had no more inputs: whatever numbers its calls by itself
+    begins with that. So it does at once when that has been before."""
+    with _lock:
+        _inputs_hooks.append(hook)
+        if _session is not None:
+            hook(_session.first_number)
 
 
 class Attachment(Protocol):

@@ -53,6 +53,16 @@ def state_of(model: Any) -> List[Any]:
     return variables
 
 
+class Join:
+    """For ranks with different numbers of batches in an epoch: one that has had its last is not waited for, and counts
+    as zero in the averages of the others. When all have had theirs, every rank gets the weights and the optimizer's
+    variables of the rank that was last. Each rank needs a batch. Put it after BroadcastGlobalVariablesCallback, before
+    all others that compare ranks."""
+
+    def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
+        values.broadcast_variables(state_of(self.model), session.current().finish_inputs())
+
+
 class MetricAverage:
     """Averages the logs of each epoch over all ranks, each rank counting the same. Put it before callbacks that read
     them: ReduceLROnPlateau, EarlyStopping, ModelCheckpoint, TensorBoard.

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, Iterable, Union
+
 import jax
 
-from byteps._core import session
+from byteps._core import horovod, session
+from byteps._core.process_sets import ProcessSet
 from byteps.jax import exchange
 
-__all__ = ["init", "resume"]
+__all__ = ["init", "join", "resume"]
 
 
-def init(lazy: bool = True) -> None:
+def init(lazy: bool = True, comm: Any = None, process_sets: Union[Iterable[ProcessSet], str, None] = None) -> None:
     """Joins the job that the environment describes and waits until all members are there; without DMLC_* variables it
     is a job of one. Does nothing when already joined. Call it before anything else is asked of JAX.
 
-    `lazy` is accepted for compatibility and makes no difference."""
-    session.init(lazy)
+    `process_sets` get their numbers. `lazy` and "dynamic" for process_sets are accepted for compatibility and make no
+    difference. ValueError: `comm` was given."""
+    horovod.init(lazy, comm, process_sets)
     _prepare()
 
 
@@ -25,6 +29,17 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
     session.resume(num_workers, num_servers, global_rank, context)
     jax.clear_caches()  # compiled functions know the rank and the size they were made for
     _prepare()
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more inputs: until all ranks have called it, it contributes nothing to the sums and averages of
+    the others. Returns the rank that called it last, on all ranks; that one has seen the most, so broadcast its
+    parameters. Blocks, also until compiled functions have ended. ValueError inside jit. `device` is for
+    compatibility."""
+    if exchange.is_staged(None):
+        raise ValueError("join() inside jit: call it outside, when this rank has no more batches")
+    jax.effects_barrier()
+    return horovod.join(device)
 
 
 def _prepare() -> None:

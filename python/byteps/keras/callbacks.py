@@ -11,6 +11,10 @@ class BroadcastGlobalVariablesCallback(_shared.BroadcastGlobalVariables, keras.c
     __doc__ = _shared.BroadcastGlobalVariables.__doc__
 
 
+class JoinCallback(_shared.Join, keras.callbacks.Callback):
+    __doc__ = _shared.Join.__doc__
+
+
 class MetricAverageCallback(_shared.MetricAverage, keras.callbacks.Callback):
     __doc__ = _shared.MetricAverage.__doc__
 

@@ -13,7 +13,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 from mxnet.ndarray import NDArray
 
-from byteps._core import abi, session
+from byteps._core import abi, horovod, session
 from byteps._core.client import encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp, Reduction, resolve
@@ -29,6 +29,7 @@ __all__ = [
     "byteps_push_pull",
     "grouped_allreduce",
     "grouped_allreduce_",
+    "join",
     "push_pull",
 ]
 
@@ -151,6 +152,14 @@ def broadcast_(
 ) -> NDArray:
     """broadcast() in place; returns `tensor`."""
     return _broadcast(tensor, None, root_rank, name, priority, process_set)
+
+
+def join(device: int = -1) -> int:
+    """This rank has no more inputs: until all ranks have called it, it contributes nothing to the sums and averages of
+    the others. Returns the rank that called it last, on all ranks; that one has seen the most, so broadcast its
+    parameters. Blocks, also until what was pushed before has arrived. `device` is for compatibility."""
+    engine.drain()
+    return horovod.join(device)
 
 
 # ---- for the other modules of this package

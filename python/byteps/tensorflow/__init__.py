@@ -63,6 +63,7 @@ from byteps.tensorflow.gradients import reduce_gradients
 from byteps.tensorflow.horovod import (
     allreduce,
     grouped_allreduce,
+    join,
     local_rank_op,
     local_size_op,
     process_set_included_op,
@@ -123,6 +124,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_rank_op",
     "local_size",

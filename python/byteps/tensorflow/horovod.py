@@ -7,15 +7,17 @@ from typing import Any, Callable, List, Optional, Sequence, Type
 import numpy as np
 import tensorflow as tf
 
-from byteps._core import session
+from byteps._core import horovod, session
 from byteps._core.process_sets import ProcessSet, process_set_by_id
-from byteps.tensorflow import names
+from byteps._core.errors import UnsupportedError
+from byteps.tensorflow import names, native, xla
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.ops import Op, Reduce, push_pull
 
 __all__ = [
     "allreduce",
     "grouped_allreduce",
+    "join",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",
@@ -70,6 +72,20 @@ def grouped_allreduce(
     base = names.automatic("grouped_allreduce") if name is None else names.lasting(names.given(name))
     converted = [tf.convert_to_tensor(tensor) for tensor in tensors]
     return reduction.dense(converted, [f"{base}.{i}" for i in range(len(converted))], name is None)
+
+
+def join(name: Optional[str] = None) -> tf.Tensor:
+    """This rank has no more inputs: until all ranks have called it, it contributes nothing to the sums and averages of
+    the others. The rank that called it last, as an int32 tensor. In a tf.function it comes after the exchanges that
+    stand before it, and should be the last; in a v1 graph the session runs it by itself."""
+    if tf.executing_eagerly():
+        return tf.constant(horovod.join(), tf.int32)
+    if xla.is_compiling():
+        raise UnsupportedError("join within jit_compile=True is not supported: call it outside of the function")
+    graph = tf.compat.v1.get_default_graph()
+    before = [op for op in graph.get_operations() if op.type == native.OP_NAME] if graph.building_function else []
+    with tf.control_dependencies(before):
+        return _asked(horovod.join, name)
 
 
 # ---- asked when a graph runs, not when it is built

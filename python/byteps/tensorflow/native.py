@@ -91,21 +91,23 @@ def _loaded() -> Any:
             if problem:
                 raise ImportError(f"byteps.tensorflow cannot be used with TensorFlow {tf.__version__}: {problem}")
             _let_ops_overlap()
-            session.attach(_Numbers(_shim))
+            numbers = _Numbers(_shim)
+            session.attach(numbers)
+            session.on_new_inputs(numbers.restart)
             _module = module
     return _module
 
 
 class _Numbers:
-    """The numbers of Exchange.once begin at 0 with each job."""
+    """The numbers of Exchange.once begin at 0 with each job, and anew when all ranks have joined (join())."""
 
     def __init__(self, shim: bridge.Bridge) -> None:
-        self._restart = shim.library.byteps_tensorflow_restart_numbers
-        self._restart.restype, self._restart.argtypes = None, []
+        self.restart = shim.library.byteps_tensorflow_restart_numbers
+        self.restart.restype, self.restart.argtypes = None, [ctypes.c_uint64]
 
     def attach(self, job: client.Job) -> None:
         del job
-        self._restart()
+        self.restart(0)
 
     def detach(self) -> None:
         """Nothing to do."""

@@ -14,6 +14,10 @@ class BroadcastGlobalVariablesCallback(_shared.BroadcastGlobalVariables, _Callba
     __doc__ = _shared.BroadcastGlobalVariables.__doc__
 
 
+class JoinCallback(_shared.Join, _Callback):
+    __doc__ = _shared.Join.__doc__
+
+
 class MetricAverageCallback(_shared.MetricAverage, _Callback):
     __doc__ = _shared.MetricAverage.__doc__
 
