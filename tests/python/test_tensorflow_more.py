@@ -115,6 +115,9 @@ def check_join(function):
     for _ in range(2 * bps.rank() + 1):
         step(tf.ones([2]) * 2.0)
         bps.push_pull(tf.ones([3]))
+    if bps.rank() == 1:
+        rows = bps.push_pull(tf.IndexedSlices(tf.ones([1, 2]), tf.constant([4]), tf.constant([5, 2])))
+        assert rows.indices.numpy().tolist() == [4], "those of rank 0 are none"
     last = tf.function(bps.join)() if function else bps.join()
     assert int(last) == 1 and last.dtype == tf.int32
     np.testing.assert_array_equal(weight, [-2.0] * 2 if bps.rank() == 0 else [-4.0] * 2)  # -2, and twice -2 / 2
