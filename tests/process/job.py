@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from byteps import why
-from conftest import Place, wait_until
+from place import Place, wait_until
 
 RANK = str(Path(__file__).with_name("rank.py"))
 FAILURE_S = 3.0  # BYTEPS_FAILURE_TIMEOUT_MS's default

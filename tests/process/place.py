@@ -1,0 +1,149 @@
+"""A place where a test runs commands: bpslaunch, scheduler, servers and workers on loopback, free ports only.
+
+Every process of a test carries a mark in its environment, by which the test finds what is left of it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
+LIBRARY = BUILD / "lib/libbyteps.so"
+MEMBER = str(Path(__file__).with_name("member.py"))  # a worker that does as its arguments say
+MARK = "TEST_MARK"
+
+
+class Place:
+    """Runs commands with a clean environment and a temporary folder of their own, and knows what is left of them."""
+
+    def __init__(self, folder: Path):
+        self.root = ROOT
+        self.mark = uuid.uuid4().hex
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        self.folder = folder
+        self.environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("BYTEPS_", "DMLC_", "NVIDIA_"))
+        }
+        self.environ.update(
+            {
+                MARK: self.mark,
+                "PYTHONPATH": str(ROOT / "python"),
+                "BYTEPS_BIN": str(BUILD / "bin"),
+                "BYTEPS_LIBRARY": str(LIBRARY),
+                "TMPDIR": str(self.temporary),
+            }
+        )
+        self.started = []
+
+    def start(self, command, environ=(), **options):
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            env={**self.environ, **dict(environ)},
+            cwd=self.folder,
+            text=True,
+            **options,
+        )
+        self.started.append(process)
+        return process
+
+    def launch(self, *arguments, environ=(), **options):
+        """bpslaunch, in the background."""
+        return self.start([sys.executable, "-m", "byteps.launcher", *arguments], environ, **options)
+
+    def run(self, *arguments, environ=(), timeout_s=60):
+        """bpslaunch to its end: exit code, standard output, standard error."""
+        process = self.launch(*arguments, environ=environ)
+        out, err = process.communicate(timeout=timeout_s)
+        return process.returncode, out, err
+
+    def executable(self, role):
+        return BUILD / f"bin/byteps_{role}"
+
+    def living(self):
+        """Command lines of the processes that carry our mark, by pid."""
+        found = {}
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            try:
+                environ = Path(f"/proc/{entry}/environ").read_bytes()
+                state = Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()[0]
+                command = Path(f"/proc/{entry}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if f"{MARK}={self.mark}".encode() in environ and state not in (b"Z", b"X"):
+                found[int(entry)] = command.replace(b"\0", b" ").decode(errors="replace")
+        return found
+
+    def left(self, wait_s=0.0):
+        """What is left of the job after at most wait_s: processes, temporary files, shared memory. Not what flight
+        recorders leave on purpose, see recordings()."""
+        wait_until(lambda: not self.living(), wait_s)
+        shared = [name for name in os.listdir("/dev/shm") if "byteps" in name.lower()]
+        files = [name for name in os.listdir(self.temporary) if name != f"byteps-{os.geteuid()}"]
+        return list(self.living().values()) + files + shared
+
+    def recordings(self):
+        """The files of flight recorders in the default folder."""
+        return sorted(str(path) for path in Path(self.temporary).glob(f"byteps-{os.geteuid()}/flight/**/*.jsonl"))
+
+    def close(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+        for pid in self.living():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in self.started:
+            process.wait()
+
+
+def key_files(place):
+    """What BYTEPS_JOB_KEY_FILE is in the processes of a job."""
+    found = set()
+    for pid in place.living():
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found |= {entry.partition(b"=")[2] for entry in environ if entry.startswith(b"BYTEPS_JOB_KEY_FILE=")}
+    return found
+
+
+def seen_by_others(place):
+    """Command lines of all processes of the machine, and the environments of ours, in one piece."""
+    texts = []
+    for pid in [entry for entry in os.listdir("/proc") if entry.isdigit()]:
+        try:
+            texts.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+        except OSError:
+            pass
+    texts += [Path(f"/proc/{pid}/environ").read_bytes() for pid in place.living()]
+    return b"\0".join(texts)
+
+
+def wait_until(condition, timeout_s=20.0):
+    """Whether the condition became true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

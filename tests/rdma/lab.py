@@ -1,0 +1,81 @@
+"""The guest's three hosts (hosts.sh) for tests, and jobs on them.
+
+    with LabJob(folder) as job:                    # the scheduler on host 1, server and worker i on host 1 + i
+        job.start({"*": [["loop"]]})
+        job.wait_for("looping")
+        pull_cable(2)
+"""
+
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+from job import Job, Process
+from place import BUILD
+
+HOSTS = (1, 2, 3)
+FAILURE_S = 5.0  # emulated processors have other work
+BOUND_S = 2 * FAILURE_S
+
+
+def address(host: int) -> str:
+    return f"10.77.0.{host}"
+
+
+def on(host: int) -> List[str]:
+    """Put before a command, runs it on this host: as its user, without root's right to lock memory."""
+    user = str(7700 + host)
+    files = "-all,+dac_override"  # the tests' folders, and Python, are root's
+    command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return [*command, f"--inh-caps={files}", f"--ambient-caps={files}", f"--bounding-set={files}"]
+
+
+@contextmanager
+def cable_pulled(host: int):
+    """Nothing comes or goes, and nobody is told; the device itself stays up."""
+    subprocess.run(["ip", "link", "set", f"p{host}", "nomaster"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "link", "set", f"p{host}", "master", "br0"], check=True)
+
+
+def sent_packets() -> Dict[int, int]:
+    """By host: what its RDMA device has sent."""
+    counter = "/sys/class/infiniband/rxe{0}/ports/1/hw_counters/sent_pkts"
+    return {host: int(Path(counter.format(host)).read_text()) for host in HOSTS}
+
+
+class LabJob(Job):
+    def __init__(self, folder: Path, workers: int = 2, servers: int = 2, environ=(), rdma: str = "ibverbs"):
+        own = {
+            "DMLC_PS_ROOT_URI": address(1),
+            "DMLC_ENABLE_RDMA": rdma,
+            "BYTEPS_FAILURE_TIMEOUT_MS": str(int(FAILURE_S * 1000)),
+            "BYTEPS_LOG_LEVEL": "DEBUG",
+        }
+        super().__init__(folder, workers, servers, {**own, **dict(environ)})
+
+    def start(self, plan, worker_hosts: Sequence[int] = HOSTS, server_hosts: Sequence[int] = HOSTS):
+        self.start_services(server_hosts)
+        for rank, host in zip(range(self.size), worker_hosts):
+            self.start_worker(rank, plan, prefix=on(host))
+        return self
+
+    def start_services(self, server_hosts: Sequence[int] = HOSTS):
+        self.start_scheduler()
+        for _, host in zip(range(self.server_count), server_hosts):
+            self.start_server(prefix=on(host))
+
+    def start_checked_worker(self, rank: int, rounds: int, host: Optional[int] = None):
+        """A worker that checks every element of every sum."""
+        environ = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
+        command = [BUILD / "bin/checked_worker", "1", str(rounds), "leave"]
+        self.workers.append(Process(self, f"worker{rank}", command, environ, on(host or HOSTS[rank])))
+        return self.workers[-1]
+
+    def check_ended_well(self):
+        self.join(timeout_s=120)
+        assert [process.code for process in self.processes] == [0] * len(self.processes), self.story("not all are well")
+        self.check_nothing_is_left(wait_s=5)
