@@ -39,6 +39,9 @@ struct Draft {
   bool async = false;
   bool shared_memory = true;
   bool insecure = false;
+  std::string rdma;  // DMLC_ENABLE_RDMA
+  std::optional<std::uint64_t> rdma_receive_depth;
+  std::optional<std::uint64_t> rdma_send_depth;
   std::vector<std::string> warnings;
 };
 
@@ -60,6 +63,8 @@ struct Variable {
 };
 
 constexpr const char* kLater = "accepted, without effect in this version";
+constexpr const char* kRdmaForm =
+    "0 or zmq (never), auto (where both ends can), ibverbs or 1 (required)";
 
 // The sections of docs/env.md and their variables.
 struct Section {
@@ -186,6 +191,69 @@ std::vector<Variable> flow_variables() {
   };
 }
 
+std::vector<Variable> rdma_variables() {
+  constexpr std::uint64_t kMiB = kKiB * kKiB;
+  return {
+      {"DMLC_ENABLE_RDMA", "worker, server", "0", kRdmaForm,
+       "Whether tensors between hosts move by RDMA (docs/rdma.md). Required: a connection that "
+       "cannot use it ends with an error. Upstream's ucx and multivan are taken for auto; fabric "
+       "(EFA) is refused.",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.rdma = v; }},
+      {"BYTEPS_RDMA_DEVICE", "worker, server", "that of the connection's interface",
+       "names, for example mlx5_0 or mlx5_0,mlx5_1", "Only these RDMA devices are used.", 0, 0,
+       nullptr, [](Draft& d, const std::string& v) { d.config.rdma.device = v; }},
+      {"BYTEPS_RDMA_PORT", "worker, server", "the one of the connection's interface",
+       "port, 1 to 255", "The port of the RDMA device.", 1, 255,
+       [](Draft& d, std::uint64_t v) { d.config.rdma.port = static_cast<int>(v); }},
+      {"BYTEPS_RDMA_GID_INDEX", "worker, server",
+       "the RoCE v2 entry with the connection's own address", "index, 0 to 255",
+       "The entry of the port's GID table (show_gids, or bps doctor, lists them).", 0, 255,
+       [](Draft& d, std::uint64_t v) { d.config.rdma.gid_index = static_cast<int>(v); }},
+      {"BYTEPS_RDMA_TRAFFIC_CLASS", "worker, server", "0", "DSCP * 4 + ECN, 0 to 255",
+       "Traffic class of RoCE packets, by which switches choose the lossless queue.", 0, 255,
+       [](Draft& d, std::uint64_t v) {
+         d.config.rdma.traffic_class = static_cast<std::uint8_t>(v);
+       }},
+      {"BYTEPS_RDMA_SERVICE_LEVEL", "worker, server", "0", "0 to 15",
+       "Service level: on InfiniBand it chooses the virtual lane, on RoCE the VLAN priority.", 0,
+       15,
+       [](Draft& d, std::uint64_t v) {
+         d.config.rdma.service_level = static_cast<std::uint8_t>(v);
+       }},
+      {"BYTEPS_RDMA_RING_BYTES", "worker, server", "2097152",
+       "bytes, 64 KiB to 64 MiB; rounded up to a power of two",
+       "Registered memory of a connection: so much to receive into and as much to send from.",
+       64 * kKiB, 64 * kMiB,
+       [](Draft& d, std::uint64_t v) { d.config.rdma.ring_bytes = std::bit_ceil(v); }},
+      {"BYTEPS_RDMA_RX_DEPTH", "worker, server", "512", "work requests, from 1",
+       "Messages that may be under way to this side of a connection. Upstream's default is 2048; "
+       "values outside of 32 to 16384 are taken for the nearest, with a warning.",
+       1, 1 << 20, [](Draft& d, std::uint64_t v) { d.rdma_receive_depth = v; }},
+      {"BYTEPS_RDMA_MAX_CONCURR_WR", "worker, server", "256", "work requests, from 1",
+       "Messages that may be under way from this side of a connection. Upstream's default is "
+       "4224; values outside of 16 to 16384 are taken for the nearest, with a warning.",
+       1, 1 << 20, [](Draft& d, std::uint64_t v) { d.rdma_send_depth = v; }},
+      {"BYTEPS_RDMA_START_DEPTH", "worker, server", "none", "work requests",
+       "Accepted with a warning, without effect: no rendezvous comes before a message.", 0, 1 << 20,
+       [](Draft& d, std::uint64_t) {
+         d.warnings.emplace_back(
+             "BYTEPS_RDMA_START_DEPTH has no effect: no rendezvous comes before a message; unset "
+             "it");
+       }},
+      {"BYTEPS_PRINT_RDMA_LOG", "worker, server", "0", "0 or 1",
+       "Accepted, without effect, 1 with a warning: BYTEPS_LOG_LEVEL=DEBUG says how each "
+       "connection goes.",
+       0, 1,
+       [](Draft& d, std::uint64_t v) {
+         if (v == 1) {
+           d.warnings.emplace_back(
+               "BYTEPS_PRINT_RDMA_LOG=1 has no effect: BYTEPS_LOG_LEVEL=DEBUG says how each "
+               "connection goes");
+         }
+       }},
+  };
+}
+
 std::vector<Variable> safety_variables() {
   return {
       {"BYTEPS_FAILURE_TIMEOUT_MS", "all", "3000", "milliseconds, 100 to 3600000",
@@ -266,39 +334,23 @@ std::vector<Variable> launcher_variables() {
 // Upstream's remaining variables: known, so that no warning is given for a working job script.
 std::vector<Variable> upstream_variables() {
   constexpr const char* kNames[] = {
-      "BYTEPS_MIN_COMPRESS_BYTES",
-      "BYTEPS_PCIE_SWITCH_SIZE",
-      "BYTEPS_REDUCE_ROOTS",
-      "BYTEPS_NCCL_NUM_RINGS",
-      "BYTEPS_NCCL_GROUP_SIZE",
-      "BYTEPS_OMP_THREAD_PER_GPU",
-      "BYTEPS_THREADPOOL_SIZE",
-      "BYTEPS_KEY_HASH_FN",
-      "BYTEPS_BUILT_IN_HASH_COEF",
-      "BYTEPS_ENABLE_MIXED_MODE",
-      "BYTEPS_MIXED_MODE_BOUND",
-      "BYTEPS_SOCKET_PATH",
-      "BYTEPS_LOG_HIDE_TIME",
-      "BYTEPS_DEBUG_SAMPLE_TENSOR",
-      "BYTEPS_SERVER_ENGINE_BLOCKING",
-      "BYTEPS_SERVER_ENABLE_SCHEDULE",
-      "BYTEPS_SERVER_DEBUG",
-      "BYTEPS_SERVER_DEBUG_KEY",
-      "BYTEPS_ZMQ_MAX_SOCKET",
-      "BYTEPS_ZMQ_NTHREADS",
-      "BYTEPS_IPC_COPY_NUM_THREADS",
-      "BYTEPS_IPC_ENABLE_ASYNC_COPY",
-      "BYTEPS_RDMA_RX_DEPTH",
-      "BYTEPS_RDMA_START_DEPTH",
-      "BYTEPS_RDMA_MAX_CONCURR_WR",
-      "BYTEPS_PRINT_RDMA_LOG",
-      "BYTEPS_ADDRESS_POOL_SIZE",
-      "BYTEPS_NUMA_DEFAULT_QUOTA",
-      "BYTEPS_NUMA_ROOT_QUOTA",
-      "BYTEPS_CPU_BLACKLIST",
-      "BYTEPS_MULTITHREADED_CPU",
-      "BYTEPS_ORDERED_HOSTS",
-      "BYTEPS_JOB_ID",
+      "BYTEPS_MIN_COMPRESS_BYTES",     "BYTEPS_PCIE_SWITCH_SIZE",
+      "BYTEPS_REDUCE_ROOTS",           "BYTEPS_NCCL_NUM_RINGS",
+      "BYTEPS_NCCL_GROUP_SIZE",        "BYTEPS_OMP_THREAD_PER_GPU",
+      "BYTEPS_THREADPOOL_SIZE",        "BYTEPS_KEY_HASH_FN",
+      "BYTEPS_BUILT_IN_HASH_COEF",     "BYTEPS_ENABLE_MIXED_MODE",
+      "BYTEPS_MIXED_MODE_BOUND",       "BYTEPS_SOCKET_PATH",
+      "BYTEPS_LOG_HIDE_TIME",          "BYTEPS_DEBUG_SAMPLE_TENSOR",
+      "BYTEPS_SERVER_ENGINE_BLOCKING", "BYTEPS_SERVER_ENABLE_SCHEDULE",
+      "BYTEPS_SERVER_DEBUG",           "BYTEPS_SERVER_DEBUG_KEY",
+      "BYTEPS_ZMQ_MAX_SOCKET",         "BYTEPS_ZMQ_NTHREADS",
+      "BYTEPS_IPC_COPY_NUM_THREADS",   "BYTEPS_IPC_ENABLE_ASYNC_COPY",
+      "BYTEPS_ADDRESS_POOL_SIZE",      "BYTEPS_UCX_ERRH_ENABLE",
+      "BYTEPS_UCX_RECONNECT_TMO",      "BYTEPS_UCX_SHORT_THRESH",
+      "BYTEPS_UCX_FORCE_REQ_ORDER",    "BYTEPS_UCX_QUEUE_SENDS",
+      "BYTEPS_NUMA_DEFAULT_QUOTA",     "BYTEPS_NUMA_ROOT_QUOTA",
+      "BYTEPS_CPU_BLACKLIST",          "BYTEPS_MULTITHREADED_CPU",
+      "BYTEPS_ORDERED_HOSTS",          "BYTEPS_JOB_ID",
   };
   std::vector<Variable> variables;
   for (const char* name : kNames) variables.push_back({name, "upstream", "", "", kLater});
@@ -308,6 +360,7 @@ std::vector<Variable> upstream_variables() {
 std::vector<Section> sections() {
   return {{"The job and its roles", role_variables()},
           {"How data moves", flow_variables()},
+          {"RDMA", rdma_variables()},
           {"Failure, safety, messages", safety_variables()},
           {"Timeline", trace_variables()},
           {"Launcher and Python", launcher_variables()},
@@ -430,6 +483,52 @@ Status check_reach(Draft& draft) {
         "and change what it sums");
   }
   return Status::ok();
+}
+
+// Upstream's other networks: what their users want is RDMA where there is some.
+Status take_rdma_policy(Draft& draft) {
+  RdmaPolicy& policy = draft.config.rdma.policy;
+  const std::string& said = draft.rdma;
+  if (said.empty() || said == "0" || said == "zmq")
+    return policy = RdmaPolicy::kOff, Status::ok();
+  if (said == "auto") return policy = RdmaPolicy::kAuto, Status::ok();
+  if (said == "ibverbs") return policy = RdmaPolicy::kRequired, Status::ok();
+  if (said == "1") {
+    draft.warnings.emplace_back("DMLC_ENABLE_RDMA=1 is deprecated: say ibverbs, or auto");
+    return policy = RdmaPolicy::kRequired, Status::ok();
+  }
+  if (said == "ucx" || said == "multivan") {
+    draft.warnings.push_back("DMLC_ENABLE_RDMA=" + said +
+                             " is not in this version: taken for auto, which uses RDMA where both "
+                             "ends of a connection can, and TCP elsewhere");
+    return policy = RdmaPolicy::kAuto, Status::ok();
+  }
+  if (said == "fabric") {
+    return {Code::kUnsupported,
+            "DMLC_ENABLE_RDMA=fabric: EFA (libfabric) is not in this version; set it to 0, and "
+            "tensors go over TCP"};
+  }
+  return {Code::kInvalidArgument,
+          "DMLC_ENABLE_RDMA='" + said + "' is not valid: it takes " + kRdmaForm};
+}
+
+void take_rdma_depth(const char* name, std::optional<std::uint64_t> said, std::uint32_t min,
+                     std::uint32_t& depth, Draft& draft) {
+  if (!said) return;
+  depth = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(*said, min, RdmaConfig::kDepthMax));
+  if (depth != *said) {
+    draft.warnings.push_back(std::string(name) + "=" + std::to_string(*said) + " is taken for " +
+                             std::to_string(depth) + ", the nearest that a connection may have");
+  }
+}
+
+Status take_rdma(Draft& draft) {
+  RdmaConfig& rdma = draft.config.rdma;
+  take_rdma_depth("BYTEPS_RDMA_RX_DEPTH", draft.rdma_receive_depth, RdmaConfig::kReceiveDepthMin,
+                  rdma.receive_depth, draft);
+  take_rdma_depth("BYTEPS_RDMA_MAX_CONCURR_WR", draft.rdma_send_depth, RdmaConfig::kSendDepthMin,
+                  rdma.send_depth, draft);
+  return take_rdma_policy(draft);
 }
 
 Status finish_scheduler_address(Role role, Draft& draft) {
@@ -575,6 +674,7 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   }
   if (!draft.shared_memory) draft.config.flow.shared_ring_bytes = 0;
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
+  if (Status status = take_rdma(draft); !status.is_ok()) return status;
   if (Status status = take_job_key(draft); !status.is_ok()) return status;
   const Status status =
       role == Role::kWorker ? finish_worker(draft) : finish_server_or_scheduler(role, draft);

@@ -74,6 +74,10 @@ std::string listening_host(const std::string& advertised) {
 
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
                                                      std::vector<Endpoint> listen, const Log& log) {
+  if (config.rdma.policy == RdmaPolicy::kRequired) {
+    return Status(Code::kUnsupported,
+                  "DMLC_ENABLE_RDMA=ibverbs: there is no RDMA in this version; set it to 0");
+  }
   TcpOptions options;
   options.listen = std::move(listen);
   options.self.role = role;

@@ -70,6 +70,31 @@ struct JobConfig {
   std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
 };
 
+// Whether and how connections between hosts move tensors by RDMA. Peers on one host share memory in any case.
+enum class RdmaPolicy : std::uint8_t {
+  kOff,
+  kAuto,      // where both ends can; otherwise a connection stays on TCP
+  kRequired,  // a connection that cannot ends with an error
+};
+struct RdmaConfig {
+  RdmaPolicy policy = RdmaPolicy::kOff;
+  // Which device, which of its ports and which entry of that port's GID table. Where not given: those that belong to
+  // the local address of a connection. One name, or several with commas between ("mlx5_0,mlx5_1"): only these.
+  std::string device;
+  int port = 0;                    // from 1; 0: not given
+  int gid_index = -1;              // -1: not given
+  std::uint8_t traffic_class = 0;  // of the packets on Ethernet: DSCP * 4 + ECN
+  std::uint8_t service_level = 0;  // 0 to 15
+  // Registered memory of a connection: so much to receive into and as much to send from; a power of two.
+  std::uint64_t ring_bytes = 2 << 20;
+  // Work requests of a connection that may be under way, in each direction.
+  static constexpr std::uint32_t kReceiveDepthMin = 32;
+  static constexpr std::uint32_t kSendDepthMin = 16;
+  static constexpr std::uint32_t kDepthMax = 16384;
+  std::uint32_t receive_depth = 512;
+  std::uint32_t send_depth = 256;
+};
+
 // The timeline (timeline.h): which rounds of each tensor are recorded, and where the files go.
 struct TraceConfig {
   bool on = false;
@@ -83,6 +108,7 @@ struct Config {
   FlowConfig flow;
   TimeoutConfig timeout;
   TraceConfig trace;
+  RdmaConfig rdma;
   LogLevel log_level = LogLevel::kWarning;
   std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
   TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/stat.h>
 
@@ -14,7 +16,9 @@ namespace byteps {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 Environment two_machines() {
   return {{"DMLC_NUM_WORKER", "2"},      {"DMLC_NUM_SERVER", "3"},
@@ -240,6 +244,85 @@ TEST(Environment, a_key_file_that_others_may_read_gives_a_warning) {
             parse_environment(Role::kServer, two_machines()).value().config.job.job_id);
   std::remove(path.c_str());
   EXPECT_THAT(error_of(Role::kServer, environment), HasSubstr("cannot be read"));
+}
+
+RdmaConfig rdma_of(const Environment& environment) {
+  return parse_environment(Role::kWorker, environment).value().config.rdma;
+}
+
+std::vector<std::string> warnings_of(const Environment& environment) {
+  return parse_environment(Role::kServer, environment).value().warnings;
+}
+
+TEST(Environment, rdma_is_off_unless_asked_for_and_one_means_ibverbs_with_a_warning) {
+  EXPECT_EQ(rdma_of(two_machines()).policy, RdmaPolicy::kOff);
+  for (const auto& [said, policy] : {std::pair{"0", RdmaPolicy::kOff},
+                                     {"zmq", RdmaPolicy::kOff},
+                                     {"auto", RdmaPolicy::kAuto},
+                                     {"ibverbs", RdmaPolicy::kRequired}}) {
+    const Environment environment = with(two_machines(), "DMLC_ENABLE_RDMA", said);
+    EXPECT_EQ(rdma_of(environment).policy, policy) << said;
+    EXPECT_THAT(warnings_of(environment), IsEmpty());
+  }
+  const Environment old = with(two_machines(), "DMLC_ENABLE_RDMA", "1");
+  EXPECT_EQ(rdma_of(old).policy, RdmaPolicy::kRequired);
+  EXPECT_THAT(warnings_of(old), ElementsAre(HasSubstr("DMLC_ENABLE_RDMA=1 is deprecated")));
+}
+
+TEST(Environment,
+     upstreams_other_networks_are_auto_with_a_warning_and_efa_is_refused_with_the_remedy) {
+  for (const char* said : {"ucx", "multivan"}) {
+    const Environment environment = with(two_machines(), "DMLC_ENABLE_RDMA", said);
+    EXPECT_EQ(rdma_of(environment).policy, RdmaPolicy::kAuto);
+    EXPECT_THAT(warnings_of(environment), ElementsAre(HasSubstr("taken for auto")));
+  }
+  for (const Role role : {Role::kWorker, Role::kServer, Role::kScheduler}) {
+    EXPECT_THAT(error_of(role, with(two_machines(), "DMLC_ENABLE_RDMA", "fabric")),
+                AllOf(HasSubstr("EFA"), HasSubstr("set it to 0")));
+  }
+  EXPECT_THAT(error_of(Role::kWorker, with(two_machines(), "DMLC_ENABLE_RDMA", "yes")),
+              AllOf(HasSubstr("DMLC_ENABLE_RDMA='yes'"), HasSubstr("ibverbs")));
+}
+
+TEST(Environment,
+     rdma_settings_reach_the_transport_and_depths_are_kept_within_what_a_connection_may_have) {
+  Environment environment = two_machines();
+  environment["BYTEPS_RDMA_DEVICE"] = "mlx5_0,mlx5_1";
+  environment["BYTEPS_RDMA_PORT"] = "2";
+  environment["BYTEPS_RDMA_GID_INDEX"] = "3";
+  environment["BYTEPS_RDMA_TRAFFIC_CLASS"] = "104";
+  environment["BYTEPS_RDMA_SERVICE_LEVEL"] = "5";
+  environment["BYTEPS_RDMA_RING_BYTES"] = "100000";
+  environment["BYTEPS_RDMA_RX_DEPTH"] = "2048";
+  environment["BYTEPS_RDMA_MAX_CONCURR_WR"] = "4224";
+  const RdmaConfig rdma = rdma_of(environment);
+  EXPECT_EQ(rdma.device, "mlx5_0,mlx5_1");
+  EXPECT_EQ(rdma.port, 2);
+  EXPECT_EQ(rdma.gid_index, 3);
+  EXPECT_EQ(rdma.traffic_class, 104);
+  EXPECT_EQ(rdma.service_level, 5);
+  EXPECT_EQ(rdma.ring_bytes, 128U << 10);
+  EXPECT_EQ(rdma.receive_depth, 2048U);
+  EXPECT_EQ(rdma.send_depth, 4224U);
+  EXPECT_THAT(warnings_of(environment), IsEmpty()) << "upstream's defaults are fine";
+  environment["BYTEPS_RDMA_RX_DEPTH"] = "1";
+  environment["BYTEPS_RDMA_MAX_CONCURR_WR"] = "1000000";
+  EXPECT_EQ(rdma_of(environment).receive_depth, RdmaConfig::kReceiveDepthMin);
+  EXPECT_EQ(rdma_of(environment).send_depth, RdmaConfig::kDepthMax);
+  EXPECT_THAT(warnings_of(environment),
+              ElementsAre(HasSubstr("BYTEPS_RDMA_RX_DEPTH=1 is taken for 32"),
+                          HasSubstr("BYTEPS_RDMA_MAX_CONCURR_WR=1000000 is taken for 16384")));
+}
+
+TEST(Environment, rdma_settings_without_an_effect_warn) {
+  Environment environment = with(two_machines(), "BYTEPS_PRINT_RDMA_LOG", "0");
+  EXPECT_THAT(warnings_of(environment), IsEmpty());
+  environment["BYTEPS_PRINT_RDMA_LOG"] = "1";
+  environment["BYTEPS_RDMA_START_DEPTH"] = "128";
+  EXPECT_THAT(warnings_of(environment),
+              ElementsAre(HasSubstr("BYTEPS_RDMA_START_DEPTH"), HasSubstr("BYTEPS_LOG_LEVEL")));
+  EXPECT_THAT(error_of(Role::kWorker, with(two_machines(), "BYTEPS_RDMA_GID_INDEX", "-1")),
+              HasSubstr("BYTEPS_RDMA_GID_INDEX='-1' is not valid: it takes index, 0 to 255"));
 }
 
 TEST(Environment, another_role_is_refused) {
