@@ -11,7 +11,7 @@ import shlex
 import sys
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from byteps import doctor_checks, doctor_findings
+from byteps import doctor_checks, doctor_findings, doctor_rdma
 from byteps.doctor_findings import OK, PROBLEM, WARNING, Finding, JobSize
 from byteps.launcher import hosts as job_hosts
 from byteps.launcher import link
@@ -97,7 +97,7 @@ def check_here(environ: Mapping[str, str], progress: Progress) -> List[Finding]:
     facts = doctor_checks.facts(environ, key_path(environ), secrets.token_hex(8))
     role = environ.get("DMLC_ROLE", "worker")
     size = size_from(environ)
-    findings = doctor_findings.of_host(HERE, facts, {role: 1}, size)
+    findings = of_host(HERE, facts, {role: 1}, size)
     findings.append(Finding(HERE, "Python", OK, facts["python"]))
     findings += doctor_findings.key_files(key_path(environ), {HERE: facts})
     host, port = environ.get("DMLC_PS_ROOT_URI", ""), parse_number(environ.get("DMLC_PS_ROOT_PORT", ""))
@@ -108,6 +108,11 @@ def check_here(environ: Mapping[str, str], progress: Progress) -> List[Finding]:
         progress.say(f"connecting to {host} port {port}")
         findings.append(reaches_scheduler(host, port))
     return findings
+
+
+def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size: JobSize) -> List[Finding]:
+    """roles: how many processes of each role this host runs."""
+    return doctor_findings.of_host(host, facts, roles, size) + doctor_rdma.findings(host, facts, roles, size)
 
 
 def reaches_scheduler(host: str, port: int) -> Finding:
@@ -188,7 +193,7 @@ class Ward:
             if each.host.name in facts:
                 size = self._size(facts[each.host.name]["cores"], common)
                 mine = facts[each.host.name]
-                findings += doctor_findings.of_host(each.host.name, mine, roles_of(each.host, each is first), size)
+                findings += of_host(each.host.name, mine, roles_of(each.host, each is first), size)
             else:
                 text = each.lost or "does not answer"
                 findings.append(Finding(each.host.name, "agent", PROBLEM, text, by_hand(each)))

@@ -21,6 +21,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from byteps import doctor_rdma
 from byteps.launcher import plan
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -54,6 +55,7 @@ def facts(environ: Mapping[str, str], key_path: str = "", nonce: str = "") -> Di
         "interfaces": interfaces(),
         "sysctls": {name: sysctl(name) for name in SYSCTLS},
         "settings": settings(own),
+        "rdma": doctor_rdma.look(own),
         "key_file": key_file(key_path, nonce),
     }
 

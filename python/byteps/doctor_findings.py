@@ -49,7 +49,6 @@ def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size:
     found += [own_address(host, facts, "server" in roles)]
     found += [shared_memory(host, facts["shared_memory"])]
     found += [open_files(host, facts["open_files"], roles, size)]
-    found += [locked_memory(host, facts["locked_bytes"])]
     found += [cores(host, facts, roles)]
     found += sockets(host, facts["sysctls"], size)
     return found
@@ -141,12 +140,6 @@ def open_files(host: str, limits: Sequence[int], roles: Mapping[str, int], size:
     line = f"'* - nofile {max(65536, 2 * needed)}'"
     fix = f"echo {line} >/etc/security/limits.d/byteps.conf   # as root, then log in again"
     return Finding(host, "open files", PROBLEM, f"{text}; no process may have more than {hard}", fix)
-
-
-def locked_memory(host: str, limits: Sequence[int]) -> Finding:
-    soft = limits[0]
-    text = "unlimited" if soft < 0 or soft >= 1 << 62 else f"{soft / 1024:.0f} KiB"
-    return Finding(host, "locked memory", OK, text + "; TCP needs none, RDMA all of the tensors")
 
 
 def cores(host: str, facts: Mapping[str, Any], roles: Mapping[str, int]) -> Finding:
