@@ -130,6 +130,67 @@ def optimizers():
         bps.DistributedTrainer(net_of(0).collect_params(), optimizer)
 
 
+def two_at_once():
+    """A trainer, an optimizer and a kvstore twice each, of equal shapes. Rank 1 computes a long time in between, and so
+    starts them in another order than rank 0."""
+    rank, size = bps.rank(), bps.size()
+    owners = []
+    for kind in (0, 1):
+        weight = gluon.Parameter(f"weight{kind}", shape=(300,), init="zeros")
+        weight.initialize()
+        plain = mx.optimizer.create("sgd", learning_rate=1.0)
+        owners.append((weight, bps.DistributedTrainer([weight], "sgd", {"learning_rate": 1.0})))
+        owners.append((weight, gluon.Trainer([weight], bps.DistributedOptimizer(plain), kvstore=None)))
+        owners.append((weight, gluon.Trainer([weight], "sgd", {"learning_rate": 1.0}, kvstore="byteps")))
+    for step in range(3):
+        for first in range(3):
+            slow = mx.nd.ones((400, 400))
+            gradients = []
+            for kind in (0, 1):
+                factor = mx.nd.ones((1,))
+                if kind == rank % 2:
+                    for _ in range(20):
+                        slow = mx.nd.dot(slow, slow) * 1e-3
+                    factor = factor + 0 * slow[0][:1]
+                gradients.append(factor * (10.0**kind * (rank + 1)))
+            for kind in (0, 1):
+                weight, trainer = owners[3 * kind + first]
+                with autograd.record():
+                    loss = (weight.data() * gradients[kind]).sum()
+                loss.backward()
+                trainer.step(1)
+    total = size * (size + 1) / 2
+    for kind in (0, 1):
+        wanted = -(10.0**kind) * 3 * (2 * total / size + total)
+        np.testing.assert_allclose(owners[3 * kind][0].data().asnumpy(), [wanted] * 300, rtol=1e-5)
+
+
+def in_a_process_set():
+    """Ranks 0 and 2 train together, rank 1 alone."""
+    pair = bps.ProcessSet([0, 2])
+    options = {"gradient_predivide_factor": 2.0, "num_groups": 1, "process_set": pair}
+    for seed in (7, 8):
+        net = net_of(seed=seed if bps.rank() else 70)
+        if seed == 7:
+            trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, 2, **options)
+        else:
+            if pair.included():
+                bps.broadcast_parameters(net.collect_params(), root_rank=2, process_set=pair)
+            plain = mx.optimizer.create("sgd", learning_rate=0.1)
+            trainer = gluon.Trainer(net.collect_params(), bps.DistributedOptimizer(plain, **options), kvstore=None)
+        place = (pair.rank(), 2) if pair.included() else (0, 1)
+        check(train(net, trainer, *place), alone(seed, options={"learning_rate": 0.1}))
+    for wrong, why in (
+        ({"gradient_predivide_factor": 0}, "gradient_predivide_factor is 0"),
+        ({"num_groups": -1}, "num_groups is -1"),
+        ({"compression": "fp16"}, "compression is 'fp16'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            bps.DistributedOptimizer(plain, **wrong)
+    with pytest.raises(ValueError, match="root_rank is 1"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", root_rank=1, process_set=pair)
+
+
 def refused_trainers():
     embedding = gluon.nn.Embedding(10, 3, sparse_grad=True)
     embedding.initialize()
@@ -229,6 +290,14 @@ def modules():
 
 def test_a_trainer_makes_the_same_parameters_as_one_process(mxnet_job):
     mxnet_job.run(trainers)
+
+
+def test_two_trainers_optimizers_and_kvstores_of_equal_shapes_are_kept_apart(mxnet_job2):
+    mxnet_job2.run(two_at_once)
+
+
+def test_trainers_and_optimizers_of_a_process_set(mxnet_clusters):
+    mxnet_clusters.get(3).run(in_a_process_set)
 
 
 def test_values_that_the_root_alone_has_loaded_reach_all(mxnet_job2):

@@ -44,8 +44,8 @@ class Session:
         return f"{prefix}.{next(numbers)}"
 
     def lasting_name(self, name: str, meaning: object) -> str:
-        """`name`, or when that stands for something else already (another shape: a second model), `name` with a number.
-        The same on all ranks that make the same calls in the same order."""
+        """`name`, or when that stands for something else already (another shape, another owner: a second model), `name`
+        with a number. The same on all ranks that make the same calls in the same order. `meaning` is kept."""
         candidate, number = name, 1
         while self._owners.setdefault(candidate, meaning) != meaning:
             number += 1

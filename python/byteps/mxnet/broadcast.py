@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any, Callable, Iterable, List, Mapping, Tuple, Union
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
 from byteps._core.client import encoded_name
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps.mxnet import engine
 from byteps.mxnet.ops import check_root
 
@@ -23,20 +24,28 @@ __all__ = ["broadcast_parameters"]
 Parameters = Union[Mapping[str, Any], ParameterDict, Iterable[Any]]
 
 
-def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "Parameter.") -> None:
+def broadcast_parameters(
+    params: Parameters,
+    root_rank: int = 0,
+    prefix: Optional[str] = "Parameter.",
+    process_set: ProcessSet = global_process_set,
+) -> None:
     """Gives all ranks the root's values, in place, and returns when they are there. `params`:
 
     - a dict of names to NDArrays, as Module.get_params() returns two, or to gluon Parameters;
     - net.collect_params();
     - a list of Parameters, of NDArrays, or of (name, Parameter or NDArray).
 
-    A Parameter whose initialization is deferred gets the root's values when it is initialized, in the first forward
+    Only the ranks of `process_set` call it. A Parameter whose initialization is deferred gets the root's values when it is initialized, in the first forward
     pass; that all ranks must run then. Raises ValueError for what is no parameter, MXNetError when ranks disagree."""
-    check_root(root_rank)
-    call = session.current().unique_name("call")
+    check_root(root_rank, process_set)
+    members = members_of(process_set)
+    call = session.current().unique_name(scoped("call", members))
     arrays: List[NDArray] = []
     for name, param in _named(params):
-        start = functools.partial(start_broadcast, root_rank=root_rank, name=f"{prefix}{name}@{call}")
+        start = functools.partial(
+            start_broadcast, root_rank=root_rank, name=f"{prefix or ''}{name}@{call}", members=members
+        )
         if isinstance(param, NDArray):
             arrays += start([param])
         else:
@@ -63,10 +72,12 @@ def when_initialized(param: Parameter, start: Callable[[List[NDArray]], List[NDA
     return []
 
 
-def start_broadcast(copies: List[NDArray], root_rank: int, name: str, priority: int = 0) -> List[NDArray]:
+def start_broadcast(
+    copies: List[NDArray], root_rank: int, name: str, priority: int = 0, members: Sequence[int] = ()
+) -> List[NDArray]:
     """Starts a broadcast into the first of the array's copies on this worker, and from there into the others."""
     first = copies[0]
-    engine.push(first, abi.BROADCAST, name, root=root_rank, priority=priority, once=True)
+    engine.push(first, abi.BROADCAST, name, root=root_rank, priority=priority, once=True, members=members)
     for other in copies[1:]:
         first.copyto(other)
     return copies

@@ -41,6 +41,7 @@ class BytePS(KVStoreBase):
 
     def __init__(self) -> None:
         session.init()
+        self._owner = object()  # two stores may have equal keys
 
     def broadcast(self, key: Key, value: Arrays, out: Arrays, priority: int = 0) -> None:
         """Gives the values of rank 0 to all workers, in all arrays of `out`; returns when they are there."""
@@ -62,7 +63,7 @@ class BytePS(KVStoreBase):
             total, target = source[0], targets[0]
             if len(source) > 1:
                 total = mx.nd.add_n(*(array.as_in_context(total.context) for array in source))
-            name = session.current().lasting_name(f"kvstore.{one}", (target.shape, str(target.dtype)))
+            name = session.current().lasting_name(f"kvstore.{one}", (self._owner, target.shape, str(target.dtype)))
             engine.push(target, abi.SUM, name, None if total is target else total, priority=priority)
             for other in targets[1:]:
                 target.copyto(other)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence, Tuple, Type, Union
+import math
+import numbers
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, Union
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor
 
@@ -21,11 +24,24 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     before it updates the weight. It shares everything with `optimizer`: a learning rate set on one holds for both.
 
     For Module.fit(optimizer=...) and gluon.Trainer(..., kvstore=None). All ranks must use the same indices. Gradients
-    are named gradient_<index>, and smaller indices go first. An update of several weights averages all their gradients
-    before the first is updated. Nothing waits: the engine orders all.
+    are named gradient_<index>, and smaller indices go first; those of another optimizer have a number after it, in the
+    order of their first use. An update of several weights averages all their gradients before the first is updated.
+    Nothing waits: the engine orders all.
+
+    gradient_predivide_factor, num_groups: for compatibility. Sums of 16 bits are made in 32, so that no gradient needs
+        to be divided before, and the average is the same; every gradient leaves as soon as it is ready.
+    process_set: the ranks that average together. On a rank that is not in it, the optimizer works alone.
+    compression: Compression.none or .fp16: what travels.
     """
 
-    def __new__(cls, optimizer: mx.optimizer.Optimizer, compression: Compressor = Compression.none) -> Any:
+    def __new__(
+        cls,
+        optimizer: mx.optimizer.Optimizer,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+        compression: Compressor = Compression.none,
+    ) -> Any:
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
         if not isinstance(optimizer, mx.optimizer.Optimizer):
@@ -33,12 +49,13 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                 f"expected an mx.optimizer.Optimizer, got {type(optimizer).__name__}; "
                 "mx.optimizer.create('sgd', learning_rate=0.1) makes one"
             )
+        exchange = Gradients(compression, gradient_predivide_factor, num_groups, process_set)
         distributed = object.__new__(_class_over(type(optimizer)))
         distributed.__dict__ = optimizer.__dict__
-        distributed._byteps_compression = compression
+        distributed._byteps_gradients = exchange
         return distributed
 
-    def __init__(self, optimizer: mx.optimizer.Optimizer, compression: Compressor = Compression.none) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """The optimizer has its attributes already."""
 
     def update(self, index: Index, weight: Any, grad: Any, state: Any) -> None:
@@ -74,17 +91,75 @@ def _bare(base: Type[mx.optimizer.Optimizer]) -> Any:
     return object.__new__(_class_over(base))
 
 
+class Gradients:
+    """The gradients of one optimizer or trainer: their names, and who averages them. It is pickled with an
+    optimizer; the copy has names of its own.
+
+    prefix: stands in the names. With one, they may be those of an earlier owner with that prefix, which is not used any
+    more; without, every owner has names of its own. ValueError: a wrong argument."""
+
+    def __init__(
+        self,
+        compression: Compressor,
+        gradient_predivide_factor: float,
+        num_groups: int,
+        process_set: ProcessSet,
+        prefix: Optional[str] = None,
+    ) -> None:
+        if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+            raise ValueError(f"compression is {compression!r}: use Compression.none or .fp16")
+        factor = gradient_predivide_factor
+        if not isinstance(factor, numbers.Real) or not 0 < factor < math.inf:
+            raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")
+        if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 0:
+            raise ValueError(f"num_groups is {num_groups!r}: it must be a number of groups, 0 or more")
+        if prefix is not None and not isinstance(prefix, str):
+            raise ValueError(f"prefix is {prefix!r}: it must be a str")
+        self.is_member = process_set.included()
+        self.members = members_of(process_set) if self.is_member else ()
+        self._compression = compression
+        self._title = "" if prefix is None else f"{prefix}."
+        self._owner: object = object() if prefix is None else prefix
+        self._session: Optional[session.Session] = None  # whose names these are, by index
+        self._names: Dict[Union[int, str], str] = {}
+
+    @property
+    def travel(self) -> bool:
+        """False in a job of one, and on a rank that is not in the process set."""
+        return self.is_member and session.job().server_count != 0
+
+    def push(self, index: Union[int, str], gradients: Sequence[NDArray]) -> None:
+        """Averages the gradient with this index: the sum of these, one per device, into all of them. Returns at once."""
+        first = gradients[0]
+        for other in gradients[1:]:
+            first += other.as_in_context(first.context)
+        averaged = self._average(index, first) if self.travel else first
+        for gradient in gradients:
+            if gradient is not averaged:
+                averaged.copyto(gradient)
+
+    def _average(self, index: Union[int, str], gradient: NDArray) -> NDArray:
+        current = session.current()
+        if self._session is not current:
+            self._session, self._names = current, {}
+        name = self._names.get(index)
+        if name is None:
+            meaning = (self._owner, gradient.shape, str(gradient.dtype), type(self._compression))
+            name = current.lasting_name(scoped(f"gradient_{self._title}{index}", self.members), meaning)
+            self._names[index] = name
+        tensor, context = self._compression.compress(gradient)
+        priority = -index if isinstance(index, int) else 0
+        engine.push(tensor, abi.AVERAGE, name, priority=priority, members=self.members)
+        return self._compression.decompress(tensor, context)
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_session": None, "_names": {}}
+
+
 def _exchange(optimizer: Any, index: Index, grad: Union[NDArray, Sequence[NDArray]]) -> None:
-    if optimizer._byteps_exchanged or session.job().server_count == 0:
+    if optimizer._byteps_exchanged or not optimizer._byteps_gradients.travel:
         return
     indices = index if isinstance(index, (tuple, list)) else [index]
-    gradients = grad if isinstance(grad, (tuple, list)) else [grad]
-    current = session.current()
+    gradients: List[NDArray] = list(grad) if isinstance(grad, (tuple, list)) else [grad]
     for one, gradient in zip(indices, gradients):
-        meaning = (gradient.shape, str(gradient.dtype), type(optimizer._byteps_compression))
-        name = current.lasting_name(f"gradient_{one}", meaning)
-        tensor, context = optimizer._byteps_compression.compress(gradient)
-        engine.push(tensor, abi.AVERAGE, name, priority=-one if isinstance(one, int) else 0)
-        averaged = optimizer._byteps_compression.decompress(tensor, context)
-        if averaged is not gradient:
-            averaged.copyto(gradient)
+        optimizer._byteps_gradients.push(one, [gradient])

@@ -6,15 +6,15 @@ import functools
 from typing import Any, Dict, List, Optional, Union
 
 import mxnet as mx
-from mxnet.gluon.parameter import Parameter
 from mxnet.ndarray import NDArray
 
-from byteps._core import abi, session
+from byteps._core import session
+from byteps._core.process_sets import ProcessSet, global_process_set, scoped
 from byteps.mxnet import engine
 from byteps.mxnet.broadcast import start_broadcast, when_initialized
 from byteps.mxnet.compression import Compression, Compressor
 from byteps.mxnet.ops import check_root
-from byteps.mxnet.optimizer import DistributedOptimizer
+from byteps.mxnet.optimizer import DistributedOptimizer, Gradients
 
 __all__ = ["DistributedTrainer"]
 
@@ -29,7 +29,13 @@ class DistributedTrainer(mx.gluon.Trainer):
     params: net.collect_params(), a dict of Parameters, or a list of them. All ranks must have the same, in the same
         order (a dict's is that of its sorted names).
     optimizer, optimizer_params: as for gluon.Trainer. Not a DistributedOptimizer: that would average twice.
+    root_rank: whose parameters all get; one of the process set.
     compression_params: None, or {"fp16": True}: gradients travel in 16 bits.
+    gradient_predivide_factor, num_groups: for compatibility, as in DistributedOptimizer.
+    prefix: what the names of gradients begin with. None: every trainer has names of its own, by the order in which
+        trainers are used. With a prefix, a later trainer for the same parameters may have it again, so that servers
+        need no new memory.
+    process_set: the ranks that train together. On a rank that is not in it, the trainer works alone.
     batch_size of step(): of this worker's batch. Gradients are divided by it and averaged over the workers, so the
         result is that of one process with all the workers' batches together.
     """
@@ -42,13 +48,23 @@ class DistributedTrainer(mx.gluon.Trainer):
         root_rank: int = 0,
         compression_params: Optional[Dict[str, Any]] = None,
         compression: Compressor = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: Optional[str] = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
-        check_root(root_rank)
+        check_root(root_rank, process_set)
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError("DistributedTrainer averages gradients itself: give it the plain optimizer")
         if isinstance(params, tuple):
             params = list(params)
-        self._compression = chosen_compression(compression_params, compression)
+        self._gradients = Gradients(
+            chosen_compression(compression_params, compression),
+            gradient_predivide_factor,
+            num_groups,
+            process_set,
+            prefix,
+        )
         self._root_rank = root_rank
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         if self._contains_sparse_weight or self._contains_sparse_grad:
@@ -57,11 +73,6 @@ class DistributedTrainer(mx.gluon.Trainer):
                 f"parameters with sparse weights or gradients are not supported: {', '.join(sparse)}; make them dense, "
                 "for example gluon.nn.Embedding(..., sparse_grad=False)"
             )
-        current = session.current()
-        self._names = [
-            current.lasting_name(f"gradient_{index}", (param.shape, str(param.dtype), type(self._compression)))
-            for index, param in enumerate(self._params)
-        ]
         self._broadcast_params()
 
     def _init_kvstore(self) -> None:
@@ -75,35 +86,28 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._params_to_init = []
 
     def _broadcast_params(self) -> None:
-        if session.job().server_count == 0:
+        if not self._gradients.travel:
             return
-        call = session.current().unique_name("trainer")
+        members = self._gradients.members
+        call = session.current().unique_name(scoped("trainer", members))
         arrays: List[NDArray] = []
         for index, param in enumerate(self._params):
             start = functools.partial(
-                start_broadcast, root_rank=self._root_rank, name=f"parameter_{index}@{call}", priority=-index
+                start_broadcast,
+                root_rank=self._root_rank,
+                name=f"parameter_{index}@{call}",
+                priority=-index,
+                members=members,
             )
             arrays += when_initialized(param, start)
         engine.wait(arrays)
 
     def _allreduce_grads(self) -> None:
-        if session.job().server_count == 0 and len(self._contexts) == 1:
+        if not self._gradients.travel and len(self._contexts) == 1:
             return
         for index, param in enumerate(self._params):
             if param.grad_req != "null":
-                self._push(index, param)
-
-    def _push(self, index: int, param: Parameter) -> None:
-        gradients = param.list_grad()
-        first = gradients[0]
-        for other in gradients[1:]:
-            first += other.as_in_context(first.context)
-        tensor, context = self._compression.compress(first)
-        engine.push(tensor, abi.AVERAGE, self._names[index], priority=-index)
-        averaged = self._compression.decompress(tensor, context)
-        for gradient in gradients:
-            if gradient is not averaged:
-                averaged.copyto(gradient)
+                self._gradients.push(index, param.list_grad())
 
 
 def chosen_compression(params: Optional[Dict[str, Any]], compression: Compressor) -> Compressor:
