@@ -355,6 +355,45 @@ def test_two_models_may_use_the_same_names(job2):
     assert torch.equal(a, c) and torch.equal(b, d)
 
 
+def two_equal_models(name=None):
+    """Both are under way at once, and start in another order on rank 1, which does not use the first's first layer. How
+    far each is from what one process makes of all batches."""
+    differences = []
+    models, alone, optimizers, plain = [], [], [], []
+    for seed in (1, 2):
+        for kept, made in ((models, optimizers), (alone, plain)):
+            torch.manual_seed(seed)
+            kept.append(nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 1)]))
+            made.append(torch.optim.SGD(kept[-1].parameters(), lr=0.1))
+        own_name = name and f"{name}.{seed}"
+        optimizers[-1] = bps.DistributedOptimizer(optimizers[-1], models[-1].named_parameters(), name=own_name)
+
+    def loss(model, seed, step, rank):
+        x = torch.full((2, 3), 0.1 * (rank + 1) * seed + 0.2 * step)
+        hidden = model[0](x) if seed == 2 or rank != 1 else x
+        return model[1](torch.tanh(hidden)).square().sum()
+
+    for step in range(3):
+        for made in (optimizers, plain):
+            for optimizer in made:
+                optimizer.zero_grad()
+        for seed in (1, 2):
+            loss(models[seed - 1], seed, step, bps.rank()).backward()
+            for rank in range(bps.size()):
+                (loss(alone[seed - 1], seed, step, rank) / bps.size()).backward()
+        for made in (optimizers, plain):
+            for optimizer in made:
+                optimizer.step()
+    for model, other in zip(models, alone):
+        differences += [(a - b).abs().max().item() for a, b in zip(model.parameters(), other.parameters())]
+    return max(differences)
+
+
+@pytest.mark.parametrize("name", [None, "own"])
+def test_equal_models_whose_gradients_leave_in_another_order_on_each_rank_are_kept_apart(job2, name):
+    assert max(job2.run(two_equal_models, name)) < 1e-6
+
+
 def different_models():
     model = nn.Linear(4, 2 + bps.rank())
     optimizer = bps.DistributedOptimizer(

@@ -62,10 +62,12 @@ class Gradients:
         meaning: Reduction = Reduction(abi.AVERAGE, 0.0),
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        """`title` comes before all names; what has one of its own may be under way beside anything else. On ranks that
-        are not in `process_set` nothing travels."""
+        """`title` comes before all names. Without one the names are told from those of others that are equal, by the
+        order in which they are made: gradients of two optimizers may be under way at once, and in another order on
+        each rank. On ranks that are not in `process_set` nothing travels."""
         self.slots: List[Slot] = []
         self._title = title
+        self._owner: object = title or object()
         self._meaning = meaning
         self._is_member = process_set.included()
         self._members = members_of(process_set) if self._is_member else ()
@@ -76,9 +78,9 @@ class Gradients:
 
     def add(self, parameter: torch.Tensor, name: str) -> Slot:
         """The slot of `parameter`, which is new here. The wire name is Gradient.<title><name>, with a number when that
-        stands for another shape, dtype or compression already."""
+        stands for another owner's, or another shape, dtype or compression already."""
         encoded_name(name)
-        spec = (parameter.dtype, tuple(parameter.shape), self._compression, self._meaning)
+        spec = (self._owner, parameter.dtype, tuple(parameter.shape), self._compression, self._meaning)
         wire_name = scoped(f"Gradient.{self._title}{name}", self._members)
         if self._is_member:  # others must not use up a name that those outside know nothing of
             wire_name = session.current().lasting_name(wire_name, spec)
@@ -125,7 +127,7 @@ class Gradients:
             elif slot.parameter.grad is not None and slot.parameter.requires_grad:
                 present[index, _SPARSE] = True
         name = scoped(f"Gradients.{self._title}present", self._members)
-        name = session.current().lasting_name(name, len(self.slots))
+        name = session.current().lasting_name(name, (self._owner, len(self.slots)))
         first = 1  # before all gradients: it is tiny, and all of them are needed anyway
         self._presence = exchange.start(present, present, abi.SUM, name, first, members=self._members)
 

@@ -32,6 +32,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    name: Optional[str] = None,
 ) -> torch.optim.Optimizer:
     """An optimizer of the same class that averages gradients over all workers before each step. It shares parameter
     groups and state with `optimizer`, which should not be used any more.
@@ -48,11 +49,14 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     sparse_as_dense: sparse gradients (torch.nn.Embedding(..., sparse=True)) travel as dense ones. Otherwise their
         indices and values do.
     process_set: the ranks that average together. On a rank that is not in it, the optimizer works alone.
+    name: stands before the names of gradients. None: optimizers with equal names of parameters are told apart by the
+        order in which they are made, which must be the same on all ranks. With a name of your own, a later optimizer
+        may have it again, so that servers need no new memory.
     """
     distributed = with_base(_DistributedOptimizer, optimizer)
     meaning = checked_meaning(op, gradient_predivide_factor)
     check_groups(groups if groups is not None else num_groups)
-    gradients = Gradients(compression, sparse_as_dense, meaning=meaning, process_set=process_set)
+    gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set)
     distributed._attach(optimizer, named_parameters, gradients, backward_passes_per_step)
     return distributed
 
@@ -64,6 +68,13 @@ def checked_meaning(op: Union[ReduceOp, str], gradient_predivide_factor: float) 
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor goes with op=Average only")
     return meaning
+
+
+def titled(name: Optional[str]) -> str:
+    """The title of Gradients for an optimizer of this name."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ValueError(f"name is {name!r}: it must be a str that is not empty")
+    return f"{name}." if name else ""
 
 
 def check_groups(groups: Any) -> None:

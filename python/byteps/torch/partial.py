@@ -10,7 +10,7 @@ from byteps._core.process_sets import ProcessSet, global_process_set
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import Gradients
-from byteps.torch.optimizer import _DistributedOptimizer, checked_meaning, with_base
+from byteps.torch.optimizer import _DistributedOptimizer, checked_meaning, titled, with_base
 
 __all__ = ["PartialDistributedOptimizer"]
 
@@ -28,6 +28,7 @@ def PartialDistributedOptimizer(  # noqa: N802: the name users know
     gradient_predivide_factor: float = 1.0,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    name: Optional[str] = None,
 ) -> torch.optim.Optimizer:
     """DistributedOptimizer that leaves the gradients of some layers on their rank.
 
@@ -41,7 +42,7 @@ def PartialDistributedOptimizer(  # noqa: N802: the name users know
     partial._local = _parameters_of(local_layers or [])
     partial._local_divisor = process_set.size() if scale_local_gradients and process_set.included() else 1
     meaning = checked_meaning(op, gradient_predivide_factor)
-    gradients = Gradients(compression, sparse_as_dense, meaning=meaning, process_set=process_set)
+    gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set)
     partial._attach(optimizer, named_parameters, gradients, backward_passes_per_step)
     return partial
 
