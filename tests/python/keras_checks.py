@@ -156,6 +156,24 @@ def weights_with_other_models_before():
     return differences_from_one_process(["plain"])["plain"]
 
 
+def differences_of_two_models_in_turn():
+    """Two equal models, each with an optimizer, learn in turn; how far each is from one process."""
+    _, bps = _imports()
+    x, y = _data(BATCH)
+    rank, size = bps.rank(), bps.size()
+    pairs = []
+    for sign in (1, -1):
+        model, alone = make_model(), make_model()
+        model.compile(optimizer=bps.DistributedOptimizer(make_optimizer("sgd")), loss="mse")
+        alone.compile(optimizer=make_optimizer("sgd"), loss="mse")
+        pairs.append((model, alone, sign * y))
+    for _ in range(3):
+        for model, alone, wanted in pairs:
+            model.train_on_batch(share(x, rank, size), share(wanted, rank, size))
+            alone.train_on_batch(x, wanted)
+    return [_difference(model.get_weights(), alone.get_weights()) for model, alone, _ in pairs]
+
+
 def error_of_mismatch():
     """The models have different layers."""
     _, bps = _imports()

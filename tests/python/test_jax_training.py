@@ -80,6 +80,26 @@ def two_models_in_one_step():
     np.testing.assert_allclose(b["w"], np.full(3, -10 * mean))
 
 
+def two_models_in_turn():
+    """Two programs, each with its own model, called one after another without waiting."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import byteps.jax as bps
+
+    optimizers = [bps.distributed(optax.sgd(1.0)) for _ in range(2)]
+    steps = [jax.jit(lambda x, o=optimizer: o.update(x, o.init(x))[0]) for optimizer in optimizers]
+    results = [step(jnp.full(4, 10.0**i * bps.rank() + n)) for n in range(5) for i, step in enumerate(steps)]
+    mean = (bps.size() - 1) / 2
+    wanted = [np.full(4, -(10.0**i * mean + n)) for n in range(5) for i in range(2)]
+    np.testing.assert_allclose(results, wanted, rtol=1e-6)
+
+
+def test_two_equal_models_in_turn_are_kept_apart(job2):
+    job2.run(two_models_in_turn)
+
+
 def test_two_equal_models_are_kept_apart(job2):
     job2.run(two_models_in_one_step)
 

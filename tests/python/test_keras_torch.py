@@ -28,6 +28,11 @@ def test_ranks_may_have_different_numbers_of_batches(job):
             np.testing.assert_array_equal(got, expected)
 
 
+def test_two_equal_models_in_turn_are_kept_apart(job):
+    for differences in job.run(checks.differences_of_two_models_in_turn):
+        assert max(differences) < 1e-5
+
+
 def test_predivided_gradients_come_to_the_same(job):
     for found in job.run(checks.differences_from_one_process, ["plain"], gradient_predivide_factor=4.0):
         assert found["plain"] < 1e-5

@@ -58,6 +58,40 @@ def test_training_with_the_tape_is_training_in_one_process(tf_job):
         tf_job.run(check_training, mode)
 
 
+def check_models_made_before(mode):
+    """Rank 1 has made Keras models that rank 0 has not, so its layers have other numbers; two equal models learn."""
+    import keras
+
+    def made():
+        return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+
+    if bps.rank() == 1:
+        made(), made()
+    models = [made(), made()]
+    assert len(set(bps.allgather_object(models[0].layers[0].name))) == 2
+    for model in models:
+        for weight in model.trainable_variables:
+            weight.assign(tf.ones_like(weight))
+
+    def gradients(model, factor):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(tf.ones([1, 4]) * (bps.rank() + 1.0))) * factor
+        return bps.DistributedGradientTape(tape).gradient(loss, model.trainable_variables)
+
+    def both():
+        return gradients(models[0], 1.0), gradients(models[1], 10.0)
+
+    function = both if mode == "eager" else tf.function(both)
+    for found, factor in zip(function(), (1.0, 10.0)):
+        for gradient, value in zip(found, (1.5, 1.0, 7.0, 1.0)):
+            np.testing.assert_allclose(gradient, np.full(gradient.shape, value * factor), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_ranks_may_have_made_other_keras_models_before(tf_job2, mode):
+    tf_job2.run(check_models_made_before, mode)
+
+
 def check_nested_sources():
     x = {"a": tf.Variable(2.0 * (bps.rank() + 1)), "b": [tf.Variable(1.0), tf.Variable(5.0)]}
     with tf.GradientTape(persistent=True) as tape:

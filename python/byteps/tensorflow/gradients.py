@@ -48,7 +48,7 @@ def reduce_gradients(
     if session.job().server_count == 0:  # alone
         return results
     owned = {_key(variable) for variable in local}
-    all_names = names.of_variables(prefix, variables)
+    all_names = names.of_variables(prefix, variables, reduction.members)
     dense: List[int] = []
     for index, (gradient, variable) in enumerate(zip(gradients, variables)):
         if gradient is None:

@@ -7,13 +7,14 @@ unique within their graph. In eager code one exchange ends before the next begin
 
 from __future__ import annotations
 
-import re
-from typing import Any, Hashable, List, Optional, Sequence
+from typing import Any, Hashable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from byteps._core import session
 from byteps._core.client import encoded_name
+from byteps._core.process_sets import scoped
+from byteps._keras.exchange import plain_path
 
 
 def given(name: str, scope: str = "") -> str:
@@ -39,9 +40,11 @@ def lasting(name: str) -> str:
     return tf.compat.v1.get_default_graph().unique_name(name)
 
 
-def of_variables(prefix: str, variables: Sequence[Any]) -> List[str]:
-    """A name for each variable (or other source of a gradient), from the variable's own name: two variables of one
-    name are told apart by the order in which they are met, which must be the same on all ranks."""
+def of_variables(prefix: str, variables: Sequence[Any], members: Tuple[int, ...] = ()) -> List[str]:
+    """A name for each variable (or other source of a gradient): its place in the list, its layer and its own name,
+    without the numbers that Keras gives to layers, about which ranks that made other models before do not agree. Two
+    variables of one such name (those of two models) are told apart by the order in which they are met, which must be
+    the same on all members."""
     current = session.current()
     result = []
     for index, variable in enumerate(variables):
@@ -49,7 +52,7 @@ def of_variables(prefix: str, variables: Sequence[Any]) -> List[str]:
         if identity is None:
             result.append(f"{prefix}.source.{index}")
         else:
-            result.append(current.lasting_name(f"{prefix}.{name}", identity))
+            result.append(current.lasting_name(scoped(f"{prefix}.{index}.{name}", members), identity))
     return [lasting(name) for name in result]
 
 
@@ -57,9 +60,8 @@ def _identity(variable: Any) -> "tuple[Optional[Hashable], str]":
     """What tells a variable from all others of this process, and its name."""
     inner = getattr(variable, "value", None)  # a Keras 3 variable holds one of TensorFlow's
     if isinstance(inner, tf.Variable):
-        path = getattr(variable, "path", None) or variable.name
-        return _identity(inner)[0], str(path)
+        return _identity(inner)[0], plain_path(variable)
     unique = getattr(variable, "_unique_id", None)
     if isinstance(variable, tf.Variable) and unique is not None:
-        return ("variable", unique), re.sub(r":\d+$", "", variable.name)
+        return ("variable", unique), plain_path(variable)
     return None, ""
