@@ -50,11 +50,6 @@ def test_ranks_may_have_different_numbers_of_batches(job):
             np.testing.assert_array_equal(got, expected)
 
 
-def test_two_equal_models_in_turn_are_kept_apart(job):
-    for differences in job.run(checks.differences_of_two_models_in_turn):
-        assert max(differences) < 1e-5
-
-
 def test_the_rate_warms_up_by_the_formula(job):
     formula = [0.3 * ((batch + 1) / 8 + 1) for batch in range(8)]
     for rates, _ in job.run(checks.rates_of_warmup):
