@@ -129,7 +129,7 @@ class Gradients:
         return self.is_member and session.job().server_count != 0
 
     def push(self, index: Union[int, str], gradients: Sequence[NDArray]) -> None:
-        """Averages the gradient with this index: the sum of these, one per device, into all of them. Returns at once."""
+        """Averages the gradient with this index: the sum of these, one per device, into all of them. Does not wait."""
         first = gradients[0]
         for other in gradients[1:]:
             first += other.as_in_context(first.context)
