@@ -37,7 +37,8 @@ def broadcast_parameters(
     - a list of Parameters, of NDArrays, or of (name, Parameter or NDArray).
 
     Only the ranks of `process_set` call it. A Parameter whose initialization is deferred gets the root's values when it
-    is initialized, in the first forward pass; that all ranks must run then. Raises ValueError for what is no parameter, MXNetError when ranks disagree."""
+    is initialized, in the first forward pass; that all ranks must run then. Raises ValueError for what is no parameter,
+    MXNetError when ranks disagree."""
     check_root(root_rank, process_set)
     members = members_of(process_set)
     call = session.current().unique_name(scoped("call", members))
