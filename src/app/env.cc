@@ -169,9 +169,9 @@ std::vector<Variable> flow_variables() {
        64 * kKiB, 64 * kKiB * kKiB,
        [](Draft& d, std::uint64_t v) { d.config.flow.shared_ring_bytes = std::bit_ceil(v); }},
       {"BYTEPS_SPIN_US", "worker, server", "0", "microseconds, 0 to 1000000",
-       "For so long after its last work a thread looks for more before it sleeps: shorter round "
-       "trips of small tensors for a core that is always busy. Only where there are cores to "
-       "spare.",
+       "For so long after its last work a thread looks for more before it sleeps, and so does who "
+       "waits for a result: shorter round trips of small tensors for cores that are always busy. "
+       "In between it yields its core. Only where there are cores to spare.",
        0, 1'000'000,
        [](Draft& d, std::uint64_t v) { d.config.spin_ns = static_cast<TimeNs>(v) * kMicrosecond; }},
       {"BYTEPS_SERVER_ENGINE_THREAD", "server", "one per two cores",

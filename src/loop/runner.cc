@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <thread>
 #include <utility>
 
 #include <pthread.h>
@@ -19,7 +20,11 @@ void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<boo
       last_work_ns = now;
       continue;
     }
-    if (now - last_work_ns < spin_ns) continue;
+    if (now - last_work_ns < spin_ns) {
+      std::this_thread::yield();  // there may be fewer cores than threads that spin
+      waiter.wait(0);
+      continue;
+    }
     const TimeNs deadline = actor.next_deadline();
     waiter.wait(deadline == kNever ? kNever : std::max<TimeNs>(0, deadline - clock.now()));
   }

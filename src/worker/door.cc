@@ -45,6 +45,7 @@ std::string flaw_of_shape(std::span<const std::uint64_t> dimensions, std::uint64
 
 WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
     : job_of_one_(config.job.scheduler_host.empty()),
+      handles_(config.spin_ns),
       mailbox_(kMailboxCapacity, waiter),
       rank_(job_of_one_ ? 0 : config.job.rank),
       size_(job_of_one_ ? 1 : config.job.worker_count),

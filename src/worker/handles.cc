@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 namespace byteps {
@@ -110,7 +111,9 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
       return slot == nullptr || slot->finished;
     };
     const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
-    finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns), ready);
+    const auto begin = std::chrono::steady_clock::now();
+    spin(lock, begin + std::chrono::nanoseconds(std::min(limit_ns, spin_ns_)), ready);
+    finished_.wait_until(lock, begin + std::chrono::nanoseconds(limit_ns), ready);
     end_wait(slot == nullptr || slot->finished);
     if (slot == nullptr) return unknown(handle);
     --slot->waiters;
@@ -119,6 +122,18 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
   Status result = slot->failure == nullptr ? Status::ok() : std::move(*slot->failure);
   slots_.erase(number_of(handle));
   return result;
+}
+
+// Looks again and again, so that nobody has to wake this thread.
+template <typename Ready>
+void Handles::spin(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until,
+                   const Ready& ready) {
+  if (spin_ns_ == 0) return;
+  while (!ready() && std::chrono::steady_clock::now() < until) {
+    lock.unlock();
+    std::this_thread::yield();  // there may be fewer cores than threads that spin
+    lock.lock();
+  }
 }
 
 void Handles::begin_wait(const Slot& slot, HandleId handle) {

@@ -13,6 +13,7 @@
 // something is half of the proof that a job stalls (docs/protocol.md, Stalls).
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,9 @@ class Handles {
     CompletionQueue* queue = nullptr;
     std::uint64_t tag = 0;
   };
+
+  // spin_ns: wait() looks for so long before it sleeps, and gives its core to others in between.
+  explicit Handles(TimeNs spin_ns = 0) : spin_ns_(spin_ns) {}
 
   // kAgain: kHandlesMax are in use, or not yet taken from the queue; wait for some of them first.
   // kCancelled: the queue is closed.
@@ -104,9 +108,13 @@ class Handles {
   Slot* find(HandleId handle) { return slots_.find(number_of(handle)); }
   const Slot* find(HandleId handle) const { return slots_.find(number_of(handle)); }
   bool finish(HandleId handle, Status&& result);
+  template <typename Ready>
+  void spin(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until,
+            const Ready& ready);
   void begin_wait(const Slot& slot, HandleId handle);
   void end_wait(bool finished);
 
+  const TimeNs spin_ns_;
   mutable std::mutex mutex_;  // guards all that follows
   std::condition_variable finished_;
   Slots slots_;  // by the handle's number

@@ -116,6 +116,16 @@ TEST(Handles, four_threads_wait_while_one_completes_each_result_reaches_its_own_
   EXPECT_EQ(handles.pending_count(), 0u);
 }
 
+TEST(Handles, a_wait_that_spins_first_ends_at_its_limit_and_with_the_result) {
+  Handles handles(3600 * kSecond);
+  const HandleId handle = handles.create().value();
+  EXPECT_TRUE(handles.wait(handle, kMillisecond).is(Code::kAgain));
+  std::thread waiter([&] { EXPECT_TRUE(handles.wait(handle, -1).is(Code::kTimeout)); });
+  handles.complete(handle, Status(Code::kTimeout, "too late"));
+  waiter.join();
+  EXPECT_TRUE(handles.wait(handle, 0).is(Code::kInvalidArgument)) << "it is used up";
+}
+
 TEST(Handles, of_two_waiters_for_one_handle_exactly_one_gets_the_result) {
   for (int repeat = 0; repeat < 200; ++repeat) {
     Handles handles;

@@ -367,6 +367,15 @@ bool TcpTransport::work_is_waiting() const {
 
 void TcpTransport::wait(TimeNs timeout_ns) {
   if (std::exchange(wake_pending_, false) || work_is_waiting()) return;
+  asleep_.store(true);  // before it asks wanted_: wake() does the two the other way round
+  if (!wanted_.exchange(false)) {
+    sleep(timeout_ns);
+    wanted_.exchange(false);  // what was wanted until here is seen by the turn that follows
+  }
+  asleep_.store(false);
+}
+
+void TcpTransport::sleep(TimeNs timeout_ns) {
   if (arm_links()) return disarm_links();
   // Rounded up: waking before the deadline would only mean to wait once more.
   constexpr TimeNs kLongestMs = 60'000;
@@ -379,6 +388,8 @@ void TcpTransport::wait(TimeNs timeout_ns) {
 }
 
 void TcpTransport::wake() {
+  wanted_.store(true);
+  if (!asleep_.load()) return;
   const std::uint64_t one = 1;
   // Fails only when the counter is full; then the edge of an earlier write is still to be seen.
   [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);

@@ -19,6 +19,7 @@
 // return at once.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -156,6 +157,7 @@ class TcpTransport final : public Transport, public Waiter {
   void delist_stranger(tcp::Connection& connection);
   void flush_dirty();
   bool work_is_waiting() const;
+  void sleep(TimeNs timeout_ns);
 
   Status start_connect(tcp::Connection& connection);
   void try_next_address(tcp::Connection& connection, Status why);
@@ -206,6 +208,10 @@ class TcpTransport final : public Transport, public Waiter {
   int epoll_ = -1;
   int spare_ = -1;  // a descriptor to accept with, and to refuse, when there are no others
   int wake_ = -1;   // eventfd; written by any thread, never read: each write is an edge
+
+  // shared with those who call wake()
+  std::atomic<bool> wanted_ = false;  // wake() was called, and wait() has not seen it
+  std::atomic<bool> asleep_ = false;  // wait() sleeps or is about to: wake() needs a system call
 
   // owned by the loop
   std::vector<Listener> listeners_;
