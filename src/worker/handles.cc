@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "loop/clock.h"
+
 namespace byteps {
 
 Status Handles::unknown(HandleId handle) {
@@ -111,9 +113,8 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
       return slot == nullptr || slot->finished;
     };
     const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
-    const auto begin = std::chrono::steady_clock::now();
-    spin(lock, begin + std::chrono::nanoseconds(std::min(limit_ns, spin_ns_)), ready);
-    finished_.wait_until(lock, begin + std::chrono::nanoseconds(limit_ns), ready);
+    const TimeNs spun_ns = spin(lock, std::min(limit_ns, spin_ns_), ready);
+    finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns - spun_ns), ready);
     end_wait(slot == nullptr || slot->finished);
     if (slot == nullptr) return unknown(handle);
     --slot->waiters;
@@ -124,16 +125,20 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
   return result;
 }
 
-// Looks again and again, so that nobody has to wake this thread.
+// Looks again and again, so that nobody has to wake this thread. Returns how long.
 template <typename Ready>
-void Handles::spin(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until,
-                   const Ready& ready) {
-  if (spin_ns_ == 0) return;
-  while (!ready() && std::chrono::steady_clock::now() < until) {
+TimeNs Handles::spin(std::unique_lock<std::mutex>& lock, TimeNs limit_ns, const Ready& ready) {
+  if (limit_ns == 0) return 0;
+  MonotonicClock clock;
+  const TimeNs begin = clock.now();
+  TimeNs spun_ns = 0;
+  while (spun_ns < limit_ns && !ready()) {
     lock.unlock();
     std::this_thread::yield();  // there may be fewer cores than threads that spin
+    spun_ns = clock.now() - begin;
     lock.lock();
   }
+  return std::min(spun_ns, limit_ns);
 }
 
 void Handles::begin_wait(const Slot& slot, HandleId handle) {

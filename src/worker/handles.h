@@ -13,7 +13,6 @@
 // something is half of the proof that a job stalls (docs/protocol.md, Stalls).
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -109,8 +108,7 @@ class Handles {
   const Slot* find(HandleId handle) const { return slots_.find(number_of(handle)); }
   bool finish(HandleId handle, Status&& result);
   template <typename Ready>
-  void spin(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until,
-            const Ready& ready);
+  TimeNs spin(std::unique_lock<std::mutex>& lock, TimeNs limit_ns, const Ready& ready);
   void begin_wait(const Slot& slot, HandleId handle);
   void end_wait(bool finished);
 

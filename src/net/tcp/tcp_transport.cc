@@ -369,13 +369,13 @@ void TcpTransport::wait(TimeNs timeout_ns) {
   if (std::exchange(wake_pending_, false) || work_is_waiting()) return;
   asleep_.store(true);  // before it asks wanted_: wake() does the two the other way round
   if (!wanted_.exchange(false)) {
-    sleep(timeout_ns);
+    block(timeout_ns);
     wanted_.exchange(false);  // what was wanted until here is seen by the turn that follows
   }
   asleep_.store(false);
 }
 
-void TcpTransport::sleep(TimeNs timeout_ns) {
+void TcpTransport::block(TimeNs timeout_ns) {
   if (arm_links()) return disarm_links();
   // Rounded up: waking before the deadline would only mean to wait once more.
   constexpr TimeNs kLongestMs = 60'000;

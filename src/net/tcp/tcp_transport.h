@@ -157,7 +157,7 @@ class TcpTransport final : public Transport, public Waiter {
   void delist_stranger(tcp::Connection& connection);
   void flush_dirty();
   bool work_is_waiting() const;
-  void sleep(TimeNs timeout_ns);
+  void block(TimeNs timeout_ns);
 
   Status start_connect(tcp::Connection& connection);
   void try_next_address(tcp::Connection& connection, Status why);
