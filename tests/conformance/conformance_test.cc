@@ -35,6 +35,16 @@ std::unique_ptr<World> tcp_world(const std::string& host) {
   return world->is_available() ? std::move(world) : nullptr;
 }
 
+// Of this machine's RDMA devices: tests/rdma runs it where there are none of hardware.
+std::unique_ptr<World> rdma_world() {
+  const std::string host = rdma_host();
+  if (host.empty()) return nullptr;
+  TcpOptions options;
+  options.rdma.policy = rdma::Policy::kRequired;
+  options.rdma.ring_bytes = std::size_t{1} << 20;
+  return std::make_unique<TcpWorld>(host, nullptr, 1, std::move(options));
+}
+
 std::vector<WorldKind> kinds() {
   std::vector<WorldKind> out;
   out.push_back({"tcp_ipv4", [] { return tcp_world("127.0.0.1"); }});
@@ -44,15 +54,33 @@ std::vector<WorldKind> kinds() {
                    return std::make_unique<TcpWorld>("127.0.0.1", &faults, 7);
                  }});
   out.push_back({"shm", [] {
-                   return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1, std::size_t{1} << 20);
+                   return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1,
+                                                     sharing_options(std::size_t{1} << 20));
                  }});
   out.push_back(
       {"shm_small_ring",
-       [] { return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1, std::size_t{64} << 10); }});
+       [] { return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1,
+                                              sharing_options(std::size_t{64} << 10)); }});
   out.push_back({"faulty_shm", [] {
                    const Faults faults{.again = 0.3, .delay = 0.3};
-                   return std::make_unique<TcpWorld>("127.0.0.1", &faults, 7, std::size_t{1} << 20);
+                   return std::make_unique<TcpWorld>("127.0.0.1", &faults, 7,
+                                                     sharing_options(std::size_t{1} << 20));
                  }});
+  const auto fake = [](rdma::Policy policy, std::size_t ring_bytes, const Faults* faults) {
+    return std::make_unique<TcpWorld>("127.0.0.1", faults, 7,
+                                      fake_rdma_options(policy, ring_bytes));
+  };
+  out.push_back({"played_rdma", [fake] {
+                   return fake(rdma::Policy::kRequired, std::size_t{1} << 20, nullptr);
+                 }});
+  out.push_back({"played_rdma_small_ring", [fake] {
+                   return fake(rdma::Policy::kAuto, std::size_t{64} << 10, nullptr);
+                 }});
+  out.push_back({"faulty_played_rdma", [fake] {
+                   const Faults faults{.again = 0.3, .delay = 0.3};
+                   return fake(rdma::Policy::kRequired, std::size_t{1} << 20, &faults);
+                 }});
+  out.push_back({"rdma", rdma_world});
 #ifdef BYTEPS_HAS_SIM_WORLD
   out.push_back({"sim", [] { return make_sim_world(7); }});
 #endif

@@ -1,4 +1,5 @@
-// TCP over loopback for the conformance suite, bare or inside the faulty wrapper, and the same with shared memory.
+// TCP over loopback for the conformance suite, bare or inside the faulty wrapper, and the same with shared memory and with
+// RDMA, of devices that there are or of one that is played (tests/net/fake_verbs.h).
 #pragma once
 
 #include <memory>
@@ -10,17 +11,19 @@
 #include "base/prng.h"
 #include "loop/clock.h"
 #include "net/faulty/faulty_transport.h"
+#include "net/rdma/device.h"
 #include "net/tcp/tcp_transport.h"
 #include "tests/conformance/transport_factory.h"
+#include "tests/net/fake_verbs.h"
 
 namespace byteps::conformance {
 
 class TcpWorld final : public World {
  public:
-  // host: "127.0.0.1" or "::1". With faults, every node is wrapped. ring_bytes: 0, or of shared memory.
+  // host: "127.0.0.1" or "::1". With faults, every node is wrapped. options: of what a connection may use.
   explicit TcpWorld(std::string host, const Faults* faults = nullptr, std::uint64_t seed = 1,
-                    std::size_t ring_bytes = 0)
-      : host_(std::move(host)), ring_bytes_(ring_bytes), prng_(seed) {
+                    TcpOptions options = {})
+      : host_(std::move(host)), options_(std::move(options)), prng_(seed) {
     if (faults != nullptr) faults_ = std::make_unique<Faults>(*faults);
   }
 
@@ -29,9 +32,7 @@ class TcpWorld final : public World {
 
   Node make_listening(const Hello& self) override { return add(listening_options(self)); }
   Node make_connecting() override {
-    TcpOptions options;
-    options.shared_ring_bytes = ring_bytes_;
-    return add(std::move(options));
+    return add(options_);
   }
   Transport& transport(Node node) override { return *nodes_.at(node).transport; }
   Endpoint address(Node listening) override { return nodes_.at(listening).tcp->listening().at(0); }
@@ -64,10 +65,9 @@ class TcpWorld final : public World {
   static Log log() { return {"conformance", LogLevel::kSilent, {}}; }
 
   TcpOptions listening_options(const Hello& self) const {
-    TcpOptions options;
+    TcpOptions options = options_;
     options.listen = {Endpoint{host_, 0}};
     options.self = self;
-    options.shared_ring_bytes = ring_bytes_;
     return options;
   }
 
@@ -85,11 +85,43 @@ class TcpWorld final : public World {
   }
 
   const std::string host_;
-  const std::size_t ring_bytes_;
+  const TcpOptions options_;
   std::unique_ptr<Faults> faults_;
   Prng prng_;
   MonotonicClock clock_;
   std::vector<Entry> nodes_;
 };
+
+inline TcpOptions sharing_options(std::size_t ring_bytes) {
+  TcpOptions options;
+  options.shared_ring_bytes = ring_bytes;
+  return options;
+}
+
+inline TcpOptions fake_rdma_options(rdma::Policy policy, std::size_t ring_bytes) {
+  TcpOptions options;
+  options.rdma = rdma::fake_options(ring_bytes);
+  options.rdma.policy = policy;
+  options.verbs = &rdma::fake_verbs();
+  return options;
+}
+
+// The IPv4 address of an RDMA device (RoCE) of this machine; empty: there is none.
+inline std::string rdma_host() {
+  const auto verbs = rdma::load_verbs();
+  if (!verbs.is_ok()) return {};
+  for (const rdma::Port& port : rdma::list_ports(*verbs.value(), "")) {
+    for (const rdma::GidEntry& entry : port.gids) {
+      const bool is_ipv4 = entry.gid[10] == 0xff && entry.gid[11] == 0xff;
+      if (!port.active || !is_ipv4 || entry.type != "RoCE v2") continue;
+      std::string text;
+      for (std::size_t i = 12; i < 16; ++i) {
+        text += (i == 12 ? "" : ".") + std::to_string(entry.gid[i]);
+      }
+      return text;
+    }
+  }
+  return {};
+}
 
 }  // namespace byteps::conformance

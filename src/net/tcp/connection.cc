@@ -9,7 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/shm/link.h"
+#include "net/shm/doorway.h"
+#include "net/tcp/link.h"
 
 namespace byteps::tcp {
 namespace {

@@ -18,10 +18,11 @@
 
 namespace byteps::shm {
 class Doorway;
-class Link;
 }  // namespace byteps::shm
 
 namespace byteps::tcp {
+
+class Link;
 
 class Connection {
  public:
@@ -88,10 +89,13 @@ class Connection {
   Status why;                   // kEnded, or socket_is_over
   bool socket_is_over = false;  // the other side has closed it, but there is more in shared memory
 
-  // Shared memory (net/tcp/shared_memory.cc): while the other side is invited to it, and from when both have it.
+  // Another way than the socket (net/tcp/links.cc): while the other side is invited to shared memory, and the link from
+  // when this side has it.
   std::unique_ptr<shm::Doorway> doorway;
-  std::unique_ptr<shm::Link> link;
+  std::unique_ptr<Link> link;
   bool was_invited = false;
+  bool was_offered = false;  // RDMA
+  bool must_link = false;    // may carry messages by a link only: before that it is not up for its owner
 
   Outbox outbox;
   Inbox inbox;

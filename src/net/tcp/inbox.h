@@ -43,6 +43,8 @@ class EventSpan {
   explicit EventSpan(std::span<Event> events) : events_(events) {}
   bool full() const { return count_ == events_.size(); }
   std::size_t count() const { return count_; }
+  // As many as there were before: the others are not given out.
+  void cut(std::size_t count) { count_ = count; }
   Event& add(Event::Kind kind, PeerId peer) {
     Event& event = events_[count_++];
     if (event.kind == Event::Kind::kUp) event.hello = {};

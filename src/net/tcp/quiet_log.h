@@ -21,10 +21,12 @@ class QuietLog {
     kMalformed,     // frames that are none
     kCorrupted,     // frames whose checksum is wrong
     kCannotAccept,  // no descriptors
-    kShares,        // goes on through shared memory
-    kCannotShare,   // could, but does not
+    kLinked,        // goes on through shared memory or RDMA
+    kCannotShare,   // shares no memory, though it could
+    kCannotLink,    // does not use RDMA, though it wants to
+    kRdmaTrouble,   // RDMA that does not work any more
   };
-  static constexpr std::size_t kKinds = 9;
+  static constexpr std::size_t kKinds = 11;
 
   explicit QuietLog(Log log) : log_(std::move(log)) {}
 

@@ -13,9 +13,12 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "net/shm/link.h"
+#include "net/rdma/device.h"
+#include "net/rdma/memory.h"
+#include "net/shm/segment.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/frame.h"
+#include "net/tcp/link.h"
 
 namespace byteps {
 
@@ -90,6 +93,13 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, L
   if (options.shared_ring_bytes != 0 && !shm::Segment::is_ring_size(options.shared_ring_bytes)) {
     return Status(Code::kInvalidArgument,
                   "TcpOptions: shared_ring_bytes must be a power of two from 64 KiB to 64 MiB");
+  }
+  rdma::Options& rdma = options.rdma;
+  rdma.unreachable_ns = options.unreachable_ns;
+  if (!rdma::is_ring_size(rdma.ring_bytes) || rdma.receive_depth < rdma::kReceiveDepthMin ||
+      rdma.receive_depth > rdma::kDepthMax || rdma.send_depth < rdma::kSendDepthMin ||
+      rdma.send_depth > rdma::kDepthMax) {
+    return Status(Code::kInvalidArgument, "TcpOptions: a limit of RDMA is out of range");
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(log)));
   if (Status status = transport->open(); !status.is_ok()) return status;
@@ -414,6 +424,10 @@ void TcpTransport::gather(int timeout_ms) {
   const int count = ::epoll_wait(epoll_, ready.data(), static_cast<int>(ready.size()), timeout_ms);
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = ready[static_cast<std::size_t>(i)];
+    if ((event.data.u64 & kDeviceSerial) != 0) {
+      heed_device(event.data.u64);
+      continue;
+    }
     const std::uint64_t serial = event.data.u64 & ~kLinkSerial;
     if (serial == kWakeSerial) {
       wake_pending_ = true;
@@ -461,6 +475,8 @@ void TcpTransport::expire_deadlines() {
     set_deadline(connection, kNever);
     if (connection.state == State::kLingering) {
       forget(connection);
+    } else if (connection.state == State::kUp) {
+      end_malformed(connection, no_link_in_time(connection));
     } else if (connection.outbound) {
       const bool reached = connection.state == State::kHandshake;
       end(connection,
@@ -699,7 +715,7 @@ void TcpTransport::finish_handshake(Connection& connection) {
   delist_stranger(connection);
   connection.state = State::kUp;
   if (!connection.outbound) give_peer(connection);
-  if (connection.outbound && options_.shared_ring_bytes > 0) invite(connection);
+  begin_linking(connection);
 }
 
 // The other side is told what was wrong with it. One that only went away leaves no trace.
@@ -725,9 +741,7 @@ void TcpTransport::serve(Connection& connection, EventSpan& out) {
     advance_handshake(connection);
   }
   if (connection.state == State::kLingering) {
-    if (!connection.drain()) return forget(connection);
-    if (connection.readable) activate(connection);
-    return;
+    return serve_lingering(connection);
   }
   if (connection.state == State::kUp) serve_up(connection, out);
   if (connection.state == State::kEnded) return serve_ended(connection, out);
@@ -738,7 +752,7 @@ void TcpTransport::serve(Connection& connection, EventSpan& out) {
 }
 
 void TcpTransport::serve_up(Connection& connection, EventSpan& out) {
-  if (!connection.up_reported) {
+  if (!connection.up_reported && is_settled(connection)) {
     out.add(Event::Kind::kUp, connection.peer).hello = connection.theirs;
     connection.up_reported = true;
   }
@@ -749,7 +763,8 @@ void TcpTransport::serve_up(Connection& connection, EventSpan& out) {
 }
 
 void TcpTransport::serve_ended(Connection& connection, EventSpan& out) {
-  if (connection.peer == PeerId()) return forget(connection);  // never was up, nobody knows it
+  const bool is_known = connection.outbound || connection.up_reported;
+  if (connection.peer == PeerId() || !is_known) return forget(connection);  // was never up
   report_sent(connection, out);
   if (out.full()) return activate(connection);
   out.add(Event::Kind::kDown, connection.peer).why = std::move(connection.why);
@@ -768,6 +783,8 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
     const Status status =
         connection.link->receive(connection.peer, connection.inbox, budget_bytes, staging_, out);
     if (!status.is_ok()) return end_malformed(connection, status);
+    const Status failure = connection.link->failure();
+    if (!failure.is_ok() && !connection.socket_is_over) return end_of_link(connection, failure);
     if (connection.socket_is_over) {
       if (!connection.link->has_input()) end(connection, connection.why, false);
       return;
@@ -800,8 +817,13 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
 
 Status TcpTransport::parse(Connection& connection, EventSpan& out) {
   while (true) {
+    const std::size_t before = out.count();
     if (Status status = connection.inbox.parse(connection.peer, staging_, out); !status.is_ok()) {
       return status;
+    }
+    if (!connection.up_reported && out.count() != before) {
+      out.cut(before);
+      return unlinked_message();
     }
     const std::vector<std::byte> aside = connection.inbox.take_aside();
     if (aside.empty()) return Status::ok();
@@ -809,12 +831,22 @@ Status TcpTransport::parse(Connection& connection, EventSpan& out) {
   }
 }
 
+// RDMA has failed; the socket may know nothing of it, and the other side is told.
+void TcpTransport::end_of_link(Connection& connection, const Status& why) {
+  const Status full = connection.with_address(why);
+  log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_, full.message());
+  connection.say_last(tcp::encode_farewell(why));
+  end(connection, full, true);
+}
+
 // ---- the end
 
 void TcpTransport::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  log_.write(tcp::is_corrupted(why) ? Kind::kCorrupted : Kind::kMalformed, LogLevel::kWarning, now_,
-             full.message());
+  const Kind kind = tcp::is_corrupted(why)           ? Kind::kCorrupted
+                    : why.is(Code::kUnsupported) ? Kind::kCannotLink
+                                                     : Kind::kMalformed;
+  log_.write(kind, LogLevel::kWarning, now_, full.message());
   const bool was_told = connection.inbox.heard_farewell();
   if (!was_told) {
     connection.flush(options_.write_batch_bytes, kWritesAtEnd);
@@ -826,7 +858,10 @@ void TcpTransport::end_malformed(Connection& connection, const Status& why) {
 void TcpTransport::end(Connection& connection, Status why, bool graceful) {
   if (graceful && connection.state == State::kUp && connection.descriptor >= 0) {
     connection.flush(options_.write_batch_bytes, kWritesAtEnd);
-    if (connection.link) connection.link->write(connection.outbox);  // its end wakes the reader
+    if (connection.link) {
+      connection.link->write(connection.outbox);
+      connection.link->flush();
+    }
     linger(connection);
   }
   connection.close_socket();
@@ -840,24 +875,35 @@ void TcpTransport::end(Connection& connection, Status why, bool graceful) {
 }
 
 // Takes the socket over until the other side has closed too, or for a limited time. Closing at once could
-// turn into a reset, which would take with it what was just written.
+// turn into a reset, which would take with it what was just written. What is on its way by RDMA arrives before the end of
+// the socket does: the other side looks at nothing behind that.
 void TcpTransport::linger(Connection& connection) {
-  const int descriptor = std::exchange(connection.descriptor, -1);
-  if (::shutdown(descriptor, SHUT_WR) != 0) {
-    ::close(descriptor);
-    return;
-  }
-  Connection& rest = add_connection(descriptor);
+  Connection& rest = add_connection(std::exchange(connection.descriptor, -1));
   rest.state = State::kLingering;
   rest.remote = connection.remote;
   if (connection.is_stranger) enlist_stranger(rest);
   rest.readable = true;
   set_deadline(rest, now_ + options_.linger_ns);
+  if (connection.link && connection.link->is_sending()) {
+    std::replace(linked_.begin(), linked_.end(), &connection, &rest);
+    rest.link = std::move(connection.link);
+  } else if (::shutdown(rest.descriptor, SHUT_WR) != 0) {
+    return forget(rest);
+  }
   epoll_event interest{};
   interest.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
   interest.data.u64 = rest.serial;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, descriptor, &interest) != 0) return forget(rest);
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, rest.descriptor, &interest) != 0) return forget(rest);
   activate(rest);
+}
+
+void TcpTransport::serve_lingering(Connection& connection) {
+  if (connection.link && !connection.link->is_sending()) {
+    drop_link(connection);
+    if (::shutdown(connection.descriptor, SHUT_WR) != 0) return forget(connection);
+  }
+  if (!connection.drain()) return forget(connection);
+  if (connection.readable) activate(connection);
 }
 
 }  // namespace byteps

@@ -13,12 +13,14 @@
 //
 // Shared memory. Where both ends of a connection want it and are on one host, its messages go through memory that the
 // two processes share (net/shm/link.h), and the socket stays for what it knows best: who is there, and until when.
+// RDMA, where it is wanted and there, takes the same place between hosts (net/rdma/link.h).
 //
 // A poll() does bounded work: about read_batch_bytes of views, read_batch_bytes of landed payload per
 // connection, and as many events as the span holds. Connections take turns. What is left makes wait()
 // return at once.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +39,7 @@
 #include "base/time.h"
 #include "loop/actor.h"
 #include "net/auth.h"
+#include "net/rdma/options.h"
 #include "net/tcp/address.h"
 #include "net/tcp/quiet_log.h"
 #include "net/tcp/staging.h"
@@ -45,12 +48,20 @@
 namespace byteps {
 
 namespace shm {
-class Link;
+struct Meeting;
 }
 
+namespace rdma {
+class Device;
+class Link;
+struct Verbs;
+}  // namespace rdma
+
 namespace tcp {
+enum class Aside : std::uint8_t;
 class Connection;
 class EventSpan;
+class Link;
 }  // namespace tcp
 
 struct TcpOptions {
@@ -83,6 +94,9 @@ struct TcpOptions {
   // Shared memory, by a connection and each of its directions: a power of two from 64 KiB to 64 MiB. The accepting side
   // makes it, and its value is that of the connection. 0: none is made, and none of others is used.
   std::size_t shared_ring_bytes = 0;
+  // RDMA, for connections that do not share memory. rdma.unreachable_ns is taken from above.
+  rdma::Options rdma;
+  const rdma::Verbs* verbs = nullptr;  // null: the library's, opened when wanted
 };
 
 class TcpTransport final : public Transport, public Waiter {
@@ -103,6 +117,8 @@ class TcpTransport final : public Transport, public Waiter {
   std::string address_of(PeerId peer) const;
   // Payload bytes that went through shared memory, both ways, by connections that there are now.
   std::uint64_t shared_bytes() const;
+  // The same, by RDMA.
+  std::uint64_t rdma_bytes() const;
 
   // An address in text begins at once. A host name is looked up here, which may block: meant for
   // start-up. A name that is not known ends in kDown, so that callers can try again.
@@ -128,6 +144,13 @@ class TcpTransport final : public Transport, public Waiter {
 
   // epoll's word for the socket of a link: this, with the serial of its connection.
   static constexpr std::uint64_t kLinkSerial = std::uint64_t{1} << 63;
+  // The same for RDMA devices: this, with twice the index, and one more for what happens to the device itself.
+  static constexpr std::uint64_t kDeviceSerial = std::uint64_t{1} << 62;
+
+  struct RdmaDevice {
+    std::array<std::uint8_t, 16> own_address;  // of the connections that use it
+    std::shared_ptr<rdma::Device> device;
+  };
 
   TcpTransport(TcpOptions options, Log log);
   Status open();
@@ -177,17 +200,16 @@ class TcpTransport final : public Transport, public Waiter {
   void receive(tcp::Connection& connection, tcp::EventSpan& out);
   Status parse(tcp::Connection& connection, tcp::EventSpan& out);
 
-  // Shared memory, net/tcp/shared_memory.cc.
-  void invite(tcp::Connection& connection);
+  // Links, net/tcp/links.cc.
+  std::uint64_t linked_bytes(bool by_rdma) const;
+  void begin_linking(tcp::Connection& connection);
+  bool is_settled(const tcp::Connection& connection) const;
   Status heed_aside(tcp::Connection& connection, std::span<const std::byte> aside);
-  Status heed_invitation(tcp::Connection& connection, std::span<const std::byte> content);
-  Status heed_ready(tcp::Connection& connection);
+  Status heed_decline(tcp::Connection& connection, std::span<const std::byte> content);
   Status heed_switch(tcp::Connection& connection);
-  void say_aside(tcp::Connection& connection, std::uint8_t kind,
-                 std::span<const std::byte> content);
-  void stay_on_socket(tcp::Connection& connection, const Status& why);
+  void say_aside(tcp::Connection& connection, tcp::Aside kind, std::span<const std::byte> content);
   void decline(tcp::Connection& connection, const Status& why);
-  Status adopt_link(tcp::Connection& connection, std::unique_ptr<shm::Link> link);
+  void adopt_link(tcp::Connection& connection, std::unique_ptr<tcp::Link> link);
   void switch_over(tcp::Connection& connection);
   void drop_link(tcp::Connection& connection);
   void begin_links();
@@ -196,14 +218,34 @@ class TcpTransport final : public Transport, public Waiter {
   void disarm_links();
   void end_of_socket(tcp::Connection& connection, Status reason);
 
+  // Shared memory, net/tcp/shared_memory.cc.
+  bool invite(tcp::Connection& connection);
+  Status share(tcp::Connection& connection, shm::Meeting meeting, bool is_maker);
+  Status heed_invitation(tcp::Connection& connection, std::span<const std::byte> content);
+  Status heed_ready(tcp::Connection& connection);
+  void go_without_sharing(tcp::Connection& connection, const Status& why);
+
+  // RDMA, net/tcp/rdma.cc.
+  Result<std::shared_ptr<rdma::Device>> rdma_device(const tcp::Connection& connection);
+  Result<std::unique_ptr<rdma::Link>> make_rdma_link(const tcp::Connection& connection);
+  void heed_device(std::uint64_t word);
+  Status offer_rdma(tcp::Connection& connection);
+  Status heed_offer(tcp::Connection& connection, std::span<const std::byte> content);
+  Status heed_accept(tcp::Connection& connection, std::span<const std::byte> content);
+  Status go_without_rdma(tcp::Connection& connection, const Status& why);
+  static Status unlinked_message();
+  static Status no_link_in_time(const tcp::Connection& connection);
+
   // Ends a connection; its kSent and kDown are given out by its later turns. Graceful: its tail may still
   // get out.
   void end(tcp::Connection& connection, Status why, bool graceful);
   void end_malformed(tcp::Connection& connection, const Status& why);
+  void end_of_link(tcp::Connection& connection, const Status& why);
   void linger(tcp::Connection& connection);
+  void serve_lingering(tcp::Connection& connection);
 
   // constant after construction
-  TcpOptions options_;  // but self, see set_self()
+  TcpOptions options_;  // but self, see set_self(), and verbs, which are looked for when wanted
   tcp::QuietLog log_;
   int epoll_ = -1;
   int spare_ = -1;  // a descriptor to accept with, and to refuse, when there are no others
@@ -224,8 +266,9 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines_;  // (when, serial)
   std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
-  std::vector<tcp::Connection*> linked_;  // those with shared memory, in the order they got it
-  std::vector<std::unique_ptr<shm::Link>> old_links_;  // events of this poll may look into them
+  std::vector<RdmaDevice> rdma_devices_;
+  std::vector<tcp::Connection*> linked_;  // those with a link, in the order they got it
+  std::vector<std::unique_ptr<tcp::Link>> old_links_;  // events of this poll may look into them
   tcp::Staging staging_;
   TimeNs now_ = 0;  // of the last poll
   TimeNs listeners_rest_until_ =

@@ -1,0 +1,232 @@
+#include "net/rdma/link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <arpa/inet.h>
+
+#include "base/check.h"
+
+namespace byteps::rdma {
+namespace {
+
+constexpr std::size_t kCompletionsPerLook = 64;
+constexpr std::size_t kWriteBytes = 64 << 10;  // told of at the latest, while more is written
+constexpr std::size_t kRequestsPerFlush = 2;   // of one flush, when the ring's end is crossed
+
+}  // namespace
+
+Link::Link(std::shared_ptr<Device> device, const Options& options, std::uint32_t packet_number)
+    : device_(std::move(device)),
+      options_(options),
+      packet_number_(packet_number),
+      receive_(options.ring_bytes, options.receive_depth) {}
+
+Result<std::unique_ptr<Link>> Link::create(std::shared_ptr<Device> device, const Options& options,
+                                           std::uint32_t packet_number) {
+  std::unique_ptr<Link> link(new Link(std::move(device), options, packet_number));
+  Result<RingMemory> ring = RingMemory::create(*link->device_, options.ring_bytes, true);
+  if (!ring.is_ok()) return ring.status();
+  link->receiving_ = std::move(ring).value();
+  Result<QueuePair> pair =
+      QueuePair::create(*link->device_, options, options.receive_depth + kCreditsMax);
+  if (!pair.is_ok()) return pair.status();
+  link->pair_ = std::move(pair).value();
+  return link;
+}
+
+PeerInfo Link::own_info() const {
+  PeerInfo info;
+  info.is_infiniband = device_->port().is_infiniband;
+  info.mtu = static_cast<std::uint8_t>(device_->port().mtu);
+  info.queue_pair = pair_.number();
+  info.packet_number = packet_number_;
+  info.lid = device_->port().lid;
+  info.gid = device_->gid().gid;
+  info.ring_address = reinterpret_cast<std::uintptr_t>(receiving_.begin());
+  info.ring_bytes = receiving_.bytes();
+  info.ring_key = receiving_.remote_key();
+  info.writes_max = options_.receive_depth;
+  return info;
+}
+
+Status Link::connect(const PeerInfo& peer) {
+  CHECK(!is_ready());
+  Result<RingMemory> ring = RingMemory::create(*device_, peer.ring_bytes, false);
+  if (!ring.is_ok()) return ring.status();
+  if (Status status = pair_.connect(peer, packet_number_, options_); !status.is_ok()) return status;
+  sending_ = std::move(ring).value();
+  send_ = SendWindow(peer.ring_bytes, peer.writes_max);
+  peer_ = peer;
+  return Status::ok();
+}
+
+std::string Link::text() const {
+  return "RDMA on " + device_->text() + ", GID " + std::to_string(device_->gid().index) +
+         ", rings of " + std::to_string(receiving_.bytes() >> 10) + " KiB";
+}
+
+std::size_t Link::ring_bytes() const {
+  return std::min(receiving_.bytes(), sending_.bytes());
+}
+
+void Link::fail(const std::string& why) {
+  set_failure({Code::kDisconnected, "RDMA device " + device_->text() + ": " + why});
+}
+
+void Link::set_failure(Status why) {
+  if (failure_.is_ok()) failure_ = std::move(why);
+}
+
+// ---- writing
+
+std::size_t Link::room() {
+  return failure_.is_ok() ? send_.room() : 0;
+}
+
+void Link::publish(std::size_t bytes) {
+  send_.fill(bytes);
+  if (send_.filled() - send_.told() >= kWriteBytes) flush();
+}
+
+// The device writes what was filled in since the last time. What finds no place in its queue waits for completions.
+void Link::flush() {
+  if (!failure_.is_ok() || !send_.may_tell() || !can_post(kRequestsPerFlush)) return;
+  const std::uint64_t from = send_.told();
+  const std::uint64_t to = send_.filled();
+  const std::uint64_t end_of_ring = (from / sending_.bytes() + 1) * sending_.bytes();
+  if (to > end_of_ring) {
+    post_write(from, end_of_ring, false);
+    post_write(end_of_ring, to, true);
+  } else {
+    post_write(from, to, true);
+  }
+}
+
+void Link::post_write(std::uint64_t from, std::uint64_t to, bool tells) {
+  const std::byte* const at = sending_.at(from);
+  abi::Piece piece{reinterpret_cast<std::uintptr_t>(at), static_cast<std::uint32_t>(to - from),
+                   sending_.local_key()};
+  abi::SendRequest request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = tells ? abi::kWrWriteWithImm : abi::kWrWrite;
+  request.send_flags = abi::kSendSignaled;
+  if (piece.length <= pair_.inline_bytes_max()) request.send_flags |= abi::kSendInline;
+  if (tells) request.imm_data = htonl(send_.tell(to));
+  request.remote_addr = peer_.ring_address + static_cast<std::uint64_t>(at - sending_.begin());
+  request.rkey = peer_.ring_key;
+  post(request, to);
+}
+
+void Link::post(abi::SendRequest& request, std::uint64_t position) {
+  if (Status status = pair_.post(request); !status.is_ok()) return set_failure(std::move(status));
+  posted_.push_back(position);
+}
+
+// ---- reading
+
+std::span<const std::byte> Link::readable() {
+  seen_bytes_ = receive_.position() + receive_.readable();
+  return {receiving_.at(receive_.position()), receive_.readable()};
+}
+
+bool Link::has_moved() const {
+  return receive_.position() + receive_.readable() != seen_bytes_;
+}
+
+void Link::release() {
+  receive_.release();
+  give_credit();
+}
+
+void Link::give_credit() {
+  while (receive_.owes_credit() && !frozen_ && is_ready() && failure_.is_ok() && can_post(1)) {
+    abi::SendRequest request{};
+    request.opcode = abi::kWrWriteWithImm;
+    request.send_flags = abi::kSendSignaled;
+    request.imm_data = htonl(receive_.give_credit());
+    request.remote_addr = peer_.ring_address;
+    request.rkey = peer_.ring_key;
+    post(request, send_.told());
+  }
+}
+
+void Link::freeze() {
+  look();
+  frozen_ = true;
+}
+
+void Link::begin_poll() {
+  tcp::Link::begin_poll();
+  look();
+  flush();
+}
+
+// ---- completions
+
+void Link::look() {
+  if (frozen_ || !failure_.is_ok()) return;
+  std::array<abi::Completion, kCompletionsPerLook> completions;
+  while (failure_.is_ok() && !is_damaged_) {
+    const Result<std::size_t> count = pair_.poll(completions);
+    if (!count.is_ok()) return set_failure(count.status());
+    std::uint32_t receives = 0;
+    for (const abi::Completion& completion : std::span(completions).first(count.value())) {
+      if (!failure_.is_ok()) return;
+      if (completion.wr_id == kReceiveId) ++receives;
+      take(completion);
+    }
+    // Before anything is credited: the other side counts on them.
+    if (Status status = pair_.post_receives(receives); !status.is_ok()) {
+      return set_failure(std::move(status));
+    }
+    if (count.value() < completions.size()) break;
+  }
+  give_credit();
+}
+
+void Link::take(const abi::Completion& completion) {
+  if (completion.status != abi::kWcSuccess) {
+    const bool no_answer = completion.status == abi::kWcRetryExceeded;
+    const char* const what = device_->verbs().wc_status_str(completion.status);
+    return set_failure({no_answer ? Code::kTimeout : Code::kDisconnected,
+                        "RDMA on " + device_->text() + " failed: " +
+                            (what == nullptr ? "unknown status" : what) + " (" +
+                            std::to_string(completion.status) + ")" +
+                            (no_answer ? "; its machine or the way there is gone" : "")});
+  }
+  if (completion.wr_id != kReceiveId) {
+    CHECK(!posted_.empty());
+    send_.done(posted_.front());
+    posted_.pop_front();
+    return;
+  }
+  if ((completion.wc_flags & abi::kWcWithImm) == 0) {
+    is_damaged_ = true;
+    return;
+  }
+  const std::uint32_t immediate = ntohl(completion.imm_data);
+  const bool makes_sense =
+      is_credit(immediate) ? send_.take_credit(immediate) : receive_.take(immediate);
+  is_damaged_ |= !makes_sense;
+}
+
+// ---- sleeping
+
+bool Link::arm(const tcp::Outbox& outbox) {
+  if (!failure_.is_ok() || is_damaged_) return true;
+  const std::size_t room_before = send_.room();
+  const std::uint64_t turn = device_->completion_turn();
+  if (asked_turn_ != turn) {
+    if (Status status = pair_.ask_for_event(); !status.is_ok()) set_failure(std::move(status));
+    asked_turn_ = turn;
+  }
+  look();
+  flush();
+  const bool can_read = has_input();
+  const bool can_write = outbox.has_unstreamed() && send_.room() != room_before;
+  return can_read || can_write || !failure_.is_ok() || is_damaged_;
+}
+
+}  // namespace byteps::rdma

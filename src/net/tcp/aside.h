@@ -1,0 +1,30 @@
+// What two transports say to each other beside the messages: the first byte of an aside. See net/tcp/links.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace byteps::tcp {
+
+enum class Aside : std::uint8_t {
+  kInvite = 1,
+  kReady = 2,
+  kSwitch = 3,
+  kDecline = 4,
+  kOffer = 5,
+  kAccept = 6,
+};
+
+// Why a side declines: the body of a refusal (net/tcp/frame.h), cut to what an aside holds. Nothing is said of what is
+// only not wanted, or when there is nothing to say: then it decodes as kUnsupported, "it does not want to".
+std::vector<std::byte> encode_reason(const Status& why);
+Status decode_reason(std::span<const std::byte> content);
+
+// It must not say this now: the connection ends.
+Status out_of_turn();
+
+}  // namespace byteps::tcp

@@ -1,0 +1,187 @@
+// How a connection passes from its socket to another way, a link (net/tcp/link.h). Asides (net/tcp/frame.h) are what the
+// two transports say to each other:
+//
+//   connecting side                       accepting side
+//   1 invite to shared memory ............→ or 5 offer RDMA (net/tcp/shared_memory.cc, net/tcp/rdma.cc)
+//   ←.............. 2 ready               or 6 accept
+//   3 switch: the last frame on the
+//     socket in this direction ...........→ reads from the link from here on
+//   ←.............. 3 switch, the same
+//
+// Either side may say 4, decline, with the reason, where it would otherwise go on; then the connecting side may go on
+// with the next way: first shared memory, then RDMA, then all stays on the socket. Each direction has one point before
+// which everything is on the socket and behind which everything is in the link, so order is kept. Behind it the socket
+// brings only farewells and the end of the connection.
+//
+// Where RDMA is required, a connection is not up for its owner before it has a link, and ends if it gets none.
+#include <cstring>
+#include <utility>
+
+#include "net/shm/doorway.h"
+#include "net/tcp/aside.h"
+#include "net/tcp/connection.h"
+#include "net/tcp/link.h"
+#include "net/tcp/tcp_transport.h"
+
+namespace byteps {
+
+using tcp::Aside;
+using tcp::Connection;
+using tcp::EventSpan;
+using Kind = tcp::QuietLog::Kind;
+
+std::uint64_t TcpTransport::shared_bytes() const {
+  return linked_bytes(false);
+}
+
+std::uint64_t TcpTransport::rdma_bytes() const {
+  return linked_bytes(true);
+}
+
+std::uint64_t TcpTransport::linked_bytes(bool by_rdma) const {
+  std::uint64_t bytes = 0;
+  for (const Connection* connection : linked_) {
+    if (connection->link->is_rdma() == by_rdma) bytes += connection->link->moved_bytes();
+  }
+  return bytes;
+}
+
+std::size_t TcpTransport::capacity_bytes(PeerId peer) const {
+  const Connection* const connection = find(peer);
+  const bool links = connection != nullptr && connection->link && connection->link->reads();
+  return links ? connection->link->ring_bytes() : 0;
+}
+
+// For its owner it is up.
+bool TcpTransport::is_settled(const Connection& connection) const {
+  return !connection.must_link || (connection.link && connection.link->reads());
+}
+
+// ---- what is said
+
+// The handshake is done.
+void TcpTransport::begin_linking(Connection& connection) {
+  connection.must_link = options_.rdma.policy == rdma::Policy::kRequired;
+  if (connection.must_link) set_deadline(connection, now_ + options_.connect_timeout_ns);
+  if (!connection.outbound) return;
+  if (options_.shared_ring_bytes > 0 && invite(connection)) return;
+  if (Status status = offer_rdma(connection); !status.is_ok()) end_malformed(connection, status);
+}
+
+void TcpTransport::say_aside(Connection& connection, Aside kind,
+                             std::span<const std::byte> content) {
+  std::vector<std::byte> aside{static_cast<std::byte>(kind)};
+  aside.insert(aside.end(), content.begin(), content.end());
+  connection.outbox.push_aside(aside);
+  if (connection.can_flush()) mark_dirty(connection);
+}
+
+void TcpTransport::decline(Connection& connection, const Status& why) {
+  say_aside(connection, Aside::kDecline, tcp::encode_reason(why));
+}
+
+// The rest of what this side sends goes through the link.
+void TcpTransport::switch_over(Connection& connection) {
+  say_aside(connection, Aside::kSwitch, {});
+  connection.outbox.end_stream();
+}
+
+// ---- what is heard
+
+// An error: the connection must end.
+Status TcpTransport::heed_aside(Connection& connection, std::span<const std::byte> aside) {
+  const std::span<const std::byte> content = aside.subspan(1);
+  switch (static_cast<Aside>(aside[0])) {
+    case Aside::kInvite:
+      return heed_invitation(connection, content);
+    case Aside::kOffer:
+      return heed_offer(connection, content);
+    case Aside::kAccept:
+      return heed_accept(connection, content);
+    case Aside::kDecline:
+      return heed_decline(connection, content);
+    case Aside::kReady:
+      return content.empty() ? heed_ready(connection) : tcp::out_of_turn();
+    case Aside::kSwitch:
+      return content.empty() ? heed_switch(connection) : tcp::out_of_turn();
+  }
+  return tcp::out_of_turn();
+}
+
+Status TcpTransport::heed_decline(Connection& connection, std::span<const std::byte> content) {
+  const bool may_decline = connection.doorway || (connection.link && !connection.link->reads());
+  if (!may_decline || connection.outbox.has_stream_end()) return tcp::out_of_turn();
+  const bool was_rdma = connection.link && connection.link->is_rdma();
+  connection.doorway.reset();
+  drop_link(connection);
+  if (was_rdma) return go_without_rdma(connection, tcp::decode_reason(content));
+  return connection.outbound ? offer_rdma(connection) : Status::ok();
+}
+
+Status TcpTransport::heed_switch(Connection& connection) {
+  if (!connection.link || connection.link->reads()) return tcp::out_of_turn();
+  if (connection.outbound ? !connection.outbox.has_stream_end() : !connection.link->is_ready()) {
+    return tcp::out_of_turn();
+  }
+  if (Status status = connection.link->confirm(); !status.is_ok()) return status;
+  if (!connection.outbound) switch_over(connection);
+  connection.inbox.end_messages();
+  connection.link->start_reading();
+  if (connection.must_link) set_deadline(connection, kNever);
+  log_.write(Kind::kLinked, LogLevel::kDebug, now_,
+             connection.remote.text() + ": goes on through " + connection.link->text());
+  activate(connection);
+  return Status::ok();
+}
+
+// ---- links
+
+void TcpTransport::adopt_link(Connection& connection, std::unique_ptr<tcp::Link> link) {
+  connection.link = std::move(link);
+  linked_.push_back(&connection);
+}
+
+void TcpTransport::drop_link(Connection& connection) {
+  if (!connection.link) return;
+  old_links_.push_back(std::move(connection.link));
+  std::erase(linked_, &connection);
+}
+
+void TcpTransport::begin_links() {
+  old_links_.clear();
+  for (Connection* connection : linked_) connection->link->begin_poll();
+}
+
+void TcpTransport::serve_links() {
+  for (Connection* connection : linked_) {
+    tcp::Link& link = *connection->link;
+    link.write(connection->outbox);
+    link.flush();
+    const bool is_over = connection->state == Connection::State::kLingering && !link.is_sending();
+    if (connection->outbox.has_sent() || link.has_input() || link.is_useless() || is_over)
+      activate(*connection);
+  }
+}
+
+bool TcpTransport::arm_links() {
+  bool has_work = false;
+  for (Connection* connection : linked_) has_work |= connection->link->arm(connection->outbox);
+  return has_work;
+}
+
+void TcpTransport::disarm_links() {
+  for (Connection* connection : linked_) connection->link->disarm();
+}
+
+// The other side is gone; what it has left in the link is still to be received.
+void TcpTransport::end_of_socket(Connection& connection, Status reason) {
+  if (!connection.link || !connection.link->reads())
+    return end(connection, std::move(reason), false);
+  connection.link->freeze();
+  connection.close_socket();
+  connection.socket_is_over = true;
+  connection.why = std::move(reason);
+  activate(connection);
+}
+
+}  // namespace byteps

@@ -1,0 +1,217 @@
+// How the two ends of a connection come to RDMA. See net/tcp/links.cc for what they say and when.
+//
+// The connecting side makes its half of a link and offers it; the accepting side makes its own, connects it and accepts;
+// then the connecting side connects its half. Offer and accept are a PeerInfo each (net/rdma/queue_pair.h). They travel
+// over the connection on which both have proved that they belong to the job.
+#include <cstring>
+#include <utility>
+
+#include <ifaddrs.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "net/auth.h"
+#include "net/rdma/link.h"
+#include "net/tcp/aside.h"
+#include "net/tcp/connection.h"
+#include "net/tcp/tcp_transport.h"
+
+namespace byteps {
+
+using rdma::Policy;
+using tcp::Aside;
+using tcp::Connection;
+using tcp::SocketAddress;
+using Kind = tcp::QuietLog::Kind;
+
+namespace {
+
+// As in the GID tables of RoCE: IPv4 as in IPv6.
+rdma::GidBytes gid_of(const SocketAddress& address) {
+  rdma::GidBytes gid{};
+  if (address.family() == AF_INET6) {
+    std::memcpy(gid.data(), &reinterpret_cast<const sockaddr_in6*>(address.get())->sin6_addr,
+                gid.size());
+  } else {
+    gid[10] = gid[11] = 0xff;
+    std::memcpy(gid.data() + 12, &reinterpret_cast<const sockaddr_in*>(address.get())->sin_addr, 4);
+  }
+  return gid;
+}
+
+// The network interface that has the address; empty: none.
+std::string interface_of(const rdma::GidBytes& gid) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return {};
+  std::string name;
+  for (const ifaddrs* each = all; each != nullptr && name.empty(); each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    SocketAddress address;
+    address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, each->ifa_addr, address.bytes);
+    if (gid_of(address) == gid) name = each->ifa_name;
+  }
+  ::freeifaddrs(all);
+  return name;
+}
+
+Result<std::uint32_t> fresh_packet_number() {
+  const Result<auth::Nonce> nonce = auth::fresh_nonce();
+  if (!nonce.is_ok()) return nonce.status();
+  std::uint32_t number = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    number = number << 8 | std::to_integer<std::uint32_t>(nonce.value()[i]);
+  }
+  return number;
+}
+
+rdma::Link& rdma_link(const Connection& connection) {
+  return static_cast<rdma::Link&>(*connection.link);
+}
+
+}  // namespace
+
+// The device that belongs to the connection's own address. kUnsupported: there is none.
+Result<std::shared_ptr<rdma::Device>> TcpTransport::rdma_device(const Connection& connection) {
+  SocketAddress own;
+  own.bytes = sizeof own.storage;
+  if (::getsockname(connection.descriptor, own.get(), &own.bytes) != 0) {
+    return system_error("getsockname", errno);
+  }
+  if (own.is_loopback() && options_.rdma.device.empty()) {
+    return Status(Code::kUnsupported, "RDMA does not go over the loopback address " +
+                                          own.endpoint().host +
+                                          "; shared memory does (BYTEPS_ENABLE_IPC=1)");
+  }
+  const rdma::GidBytes gid = gid_of(own);
+  for (const RdmaDevice& known : rdma_devices_) {
+    if (known.own_address == gid) return known.device;
+  }
+  if (options_.verbs == nullptr) {
+    Result<const rdma::Verbs*> verbs = rdma::load_verbs();
+    if (!verbs.is_ok()) return verbs.status();
+    options_.verbs = verbs.value();
+  }
+  Result<std::unique_ptr<rdma::Device>> opened = rdma::Device::open(
+      *options_.verbs, options_.rdma, gid, own.endpoint().host, interface_of(gid));
+  if (!opened.is_ok()) return opened.status();
+  const std::shared_ptr<rdma::Device> device = std::move(opened).value();
+  const std::uint64_t word = kDeviceSerial | (2 * rdma_devices_.size());
+  Status status = watch(device->completion_descriptor(), word, EPOLLIN);
+  if (status.is_ok()) status = watch(device->event_descriptor(), word + 1, EPOLLIN);
+  if (!status.is_ok()) return status;
+  rdma_devices_.push_back({gid, device});
+  return device;
+}
+
+Result<std::unique_ptr<rdma::Link>> TcpTransport::make_rdma_link(const Connection& connection) {
+  Result<std::shared_ptr<rdma::Device>> device = rdma_device(connection);
+  if (!device.is_ok()) return device.status();
+  const Result<std::uint32_t> number = fresh_packet_number();
+  if (!number.is_ok()) return number.status();
+  return rdma::Link::create(std::move(device).value(), options_.rdma, number.value());
+}
+
+// epoll's word for a device.
+void TcpTransport::heed_device(std::uint64_t word) {
+  const std::size_t index = (word & ~kDeviceSerial) / 2;
+  rdma::Device& device = *rdma_devices_.at(index).device;
+  if (word % 2 == 0) return device.drain_completion_events();
+  const rdma::Device::Trouble trouble = device.take_trouble();
+  if (trouble.what.empty()) return;
+  log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_,
+             "RDMA device " + device.text() + ": " + trouble.what);
+  if (!trouble.is_fatal) return;
+  for (Connection* connection : linked_) {
+    if (connection->link->is_rdma() && &rdma_link(*connection).device() == &device) {
+      rdma_link(*connection).fail(trouble.what);
+    }
+  }
+}
+
+// ---- the connecting side
+
+Status TcpTransport::offer_rdma(Connection& connection) {
+  if (options_.rdma.policy == Policy::kNever) return Status::ok();
+  Result<std::unique_ptr<rdma::Link>> link = make_rdma_link(connection);
+  if (!link.is_ok()) return go_without_rdma(connection, link.status());
+  const rdma::PeerInfo info = link.value()->own_info();
+  adopt_link(connection, std::move(link).value());
+  say_aside(connection, Aside::kOffer, rdma::encode(info));
+  return Status::ok();
+}
+
+Status TcpTransport::heed_accept(Connection& connection, std::span<const std::byte> content) {
+  const bool has_offered =
+      connection.outbound && connection.link && connection.link->is_rdma();
+  if (!has_offered || connection.link->is_ready()) return tcp::out_of_turn();
+  const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
+  if (!info.is_ok()) return info.status();
+  if (Status status = rdma_link(connection).connect(info.value()); !status.is_ok()) {
+    drop_link(connection);
+    decline(connection, status);
+    return go_without_rdma(connection, status);
+  }
+  switch_over(connection);
+  return Status::ok();
+}
+
+// ---- the accepting side
+
+Status TcpTransport::heed_offer(Connection& connection, std::span<const std::byte> content) {
+  if (connection.outbound || std::exchange(connection.was_offered, true) || connection.link) {
+    return tcp::out_of_turn();
+  }
+  const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
+  if (info.status().is(Code::kDisconnected)) return info.status();
+  Status status = info.status();
+  if (status.is_ok() && options_.rdma.policy == Policy::kNever) {
+    status = {Code::kUnsupported, "DMLC_ENABLE_RDMA is not set there"};
+  }
+  if (status.is_ok()) {
+    Result<std::unique_ptr<rdma::Link>> link = make_rdma_link(connection);
+    status = link.status();
+    if (status.is_ok()) status = link.value()->connect(info.value());
+    if (status.is_ok()) {
+      say_aside(connection, Aside::kAccept, rdma::encode(link.value()->own_info()));
+      adopt_link(connection, std::move(link).value());
+      return Status::ok();
+    }
+  }
+  decline(connection, status);
+  return options_.rdma.policy == Policy::kNever ? Status::ok()
+                                                : go_without_rdma(connection, status);
+}
+
+// ---- when it cannot be
+
+// An error, which ends the connection, where RDMA is required.
+Status TcpTransport::go_without_rdma(Connection& connection, const Status& why) {
+  if (connection.must_link) {
+    return {Code::kUnsupported, "no RDMA, which DMLC_ENABLE_RDMA requires here: " + why.message()};
+  }
+  const LogLevel level = why.is(Code::kUnsupported) ? LogLevel::kDebug : LogLevel::kWarning;
+  log_.write(Kind::kCannotLink, level, now_,
+             connection.remote.text() + ": stays on TCP: " + why.message());
+  return Status::ok();
+}
+
+// The other side does not wait for a link before it sends.
+Status TcpTransport::unlinked_message() {
+  return {Code::kUnsupported,
+          "it sends over TCP, and DMLC_ENABLE_RDMA requires RDMA here; set it to the same in all "
+          "processes"};
+}
+
+// A connection that must have a link has none in time.
+Status TcpTransport::no_link_in_time(const Connection& connection) {
+  const bool waits_for_answer = connection.outbound || connection.was_offered;
+  return {Code::kUnsupported,
+          std::string("no RDMA, which DMLC_ENABLE_RDMA requires here: the other side ") +
+              (waits_for_answer ? "did not answer in time"
+                                : "did not offer it; set DMLC_ENABLE_RDMA there too")};
+}
+
+}  // namespace byteps
