@@ -74,10 +74,6 @@ std::string listening_host(const std::string& advertised) {
 
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
                                                      std::vector<Endpoint> listen, const Log& log) {
-  if (config.rdma.policy == RdmaPolicy::kRequired) {
-    return Status(Code::kUnsupported,
-                  "DMLC_ENABLE_RDMA=ibverbs: there is no RDMA in this version; set it to 0");
-  }
   TcpOptions options;
   options.listen = std::move(listen);
   options.self.role = role;
@@ -90,7 +86,10 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   // Tensors pass between workers and shards only; a server listens for nothing else.
   const bool moves_tensors =
       role == Role::kWorker || (role == Role::kServer && !options.listen.empty());
-  if (moves_tensors) options.shared_ring_bytes = config.flow.shared_ring_bytes;
+  if (moves_tensors) {
+    options.shared_ring_bytes = config.flow.shared_ring_bytes;
+    static_cast<RdmaConfig&>(options.rdma) = config.rdma;
+  }
   return TcpTransport::create(std::move(options), log);
 }
 

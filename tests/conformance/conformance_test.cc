@@ -57,10 +57,10 @@ std::vector<WorldKind> kinds() {
                    return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1,
                                                      sharing_options(std::size_t{1} << 20));
                  }});
-  out.push_back(
-      {"shm_small_ring",
-       [] { return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1,
-                                              sharing_options(std::size_t{64} << 10)); }});
+  out.push_back({"shm_small_ring", [] {
+                   return std::make_unique<TcpWorld>("127.0.0.1", nullptr, 1,
+                                                     sharing_options(std::size_t{64} << 10));
+                 }});
   out.push_back({"faulty_shm", [] {
                    const Faults faults{.again = 0.3, .delay = 0.3};
                    return std::make_unique<TcpWorld>("127.0.0.1", &faults, 7,
@@ -70,12 +70,10 @@ std::vector<WorldKind> kinds() {
     return std::make_unique<TcpWorld>("127.0.0.1", faults, 7,
                                       fake_rdma_options(policy, ring_bytes));
   };
-  out.push_back({"played_rdma", [fake] {
-                   return fake(rdma::Policy::kRequired, std::size_t{1} << 20, nullptr);
-                 }});
-  out.push_back({"played_rdma_small_ring", [fake] {
-                   return fake(rdma::Policy::kAuto, std::size_t{64} << 10, nullptr);
-                 }});
+  out.push_back({"played_rdma",
+                 [fake] { return fake(rdma::Policy::kRequired, std::size_t{1} << 20, nullptr); }});
+  out.push_back({"played_rdma_small_ring",
+                 [fake] { return fake(rdma::Policy::kAuto, std::size_t{64} << 10, nullptr); }});
   out.push_back({"faulty_played_rdma", [fake] {
                    const Faults faults{.again = 0.3, .delay = 0.3};
                    return fake(rdma::Policy::kRequired, std::size_t{1} << 20, &faults);

@@ -1,5 +1,5 @@
-// TCP over loopback for the conformance suite, bare or inside the faulty wrapper, and the same with shared memory and with
-// RDMA, of devices that there are or of one that is played (tests/net/fake_verbs.h).
+// TCP over loopback for the conformance suite, bare or inside the faulty wrapper, and the same with shared memory and
+// with RDMA, of devices that there are or of one that is played (tests/net/fake_verbs.h).
 #pragma once
 
 #include <memory>
@@ -31,9 +31,7 @@ class TcpWorld final : public World {
   bool is_available() const { return TcpTransport::create(listening_options({}), log()).is_ok(); }
 
   Node make_listening(const Hello& self) override { return add(listening_options(self)); }
-  Node make_connecting() override {
-    return add(options_);
-  }
+  Node make_connecting() override { return add(options_); }
   Transport& transport(Node node) override { return *nodes_.at(node).transport; }
   Endpoint address(Node listening) override { return nodes_.at(listening).tcp->listening().at(0); }
 

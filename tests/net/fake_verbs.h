@@ -68,6 +68,15 @@ struct FakeFabric {
   std::deque<abi::EventType> device_events;
   int event_descriptor = -1;
 
+  void heal() {
+    registrations_max = ~std::size_t{0};
+    steps_per_look = 3;
+    rnr_count = 0;
+    port_is_up = true;
+    delivers = true;
+    device_events.clear();
+  }
+
   void step() {
     for (auto& [number, pair] : pairs) {
       if (!delivers || pair->requests.empty() || pair->state != abi::kQpRts) continue;
@@ -225,12 +234,16 @@ inline int post_recv(abi::QueuePair* base, abi::ReceiveRequest* request,
 }
 
 inline abi::Device** get_device_list(int* count) {
-  auto** const list = new abi::Device*[2]{reinterpret_cast<abi::Device*>(8), nullptr};
+  auto** const list = new abi::Device* [2] { reinterpret_cast<abi::Device*>(8), nullptr };
   *count = 1;
   return list;
 }
-inline void free_device_list(abi::Device** list) { delete[] list; }
-inline const char* get_device_name(abi::Device*) { return "fake0"; }
+inline void free_device_list(abi::Device** list) {
+  delete[] list;
+}
+inline const char* get_device_name(abi::Device*) {
+  return "fake0";
+}
 
 inline abi::Context* open_device(abi::Device* device) {
   auto* const context = new abi::Context{};
@@ -330,7 +343,8 @@ inline int destroy_cq(abi::CompletionQueue* queue) {
   delete static_cast<FakeQueue*>(queue);
   return 0;
 }
-inline int get_cq_event(abi::CompletionChannel* base, abi::CompletionQueue** queue, void** context) {
+inline int get_cq_event(abi::CompletionChannel* base, abi::CompletionQueue** queue,
+                        void** context) {
   auto* const channel = static_cast<FakeChannel*>(base);
   std::uint64_t one = 0;
   if (::read(channel->fd, &one, sizeof one) < 0) return -1;
@@ -375,7 +389,9 @@ inline void ack_async_event(abi::AsyncEvent*) {}
 inline const char* wc_status_str(abi::WcStatus status) {
   return status == abi::kWcRetryExceeded ? "transport retry counter exceeded" : "an error";
 }
-inline int fork_init() { return 0; }
+inline int fork_init() {
+  return 0;
+}
 
 }  // namespace fake
 

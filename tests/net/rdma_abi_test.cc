@@ -15,7 +15,7 @@
 namespace byteps::rdma {
 namespace {
 
-#define SAME_PLACE(ours, our_field, theirs, their_field)                       \
+#define SAME_PLACE(ours, our_field, theirs, their_field)                           \
   static_assert(offsetof(abi::ours, our_field) == offsetof(theirs, their_field) && \
                 sizeof(abi::ours::our_field) == sizeof(theirs::their_field))
 #define SAME(ours, theirs, field) SAME_PLACE(ours, field, theirs, field)
@@ -87,20 +87,26 @@ static_assert(abi::kWcReceiveWriteWithImm == +IBV_WC_RECV_RDMA_WITH_IMM);
 static_assert(abi::kWrSendWithImm == +IBV_WR_SEND_WITH_IMM);
 static_assert(abi::kQpError == +IBV_QPS_ERR);
 static_assert(abi::kQpReliable == +IBV_QPT_RC);
-static_assert(abi::kMaskRemoteQp == +IBV_QP_DEST_QPN && abi::kMaskReadsIn == +IBV_QP_MAX_DEST_RD_ATOMIC);
-static_assert(abi::kMaskRnrTimer == +IBV_QP_MIN_RNR_TIMER && abi::kMaskReadsOut == +IBV_QP_MAX_QP_RD_ATOMIC);
+static_assert(abi::kMaskRemoteQp == +IBV_QP_DEST_QPN &&
+              abi::kMaskReadsIn == +IBV_QP_MAX_DEST_RD_ATOMIC);
+static_assert(abi::kMaskRnrTimer == +IBV_QP_MIN_RNR_TIMER &&
+              abi::kMaskReadsOut == +IBV_QP_MAX_QP_RD_ATOMIC);
 static_assert(abi::kMaskSendPsn == +IBV_QP_SQ_PSN && abi::kMaskReceivePsn == +IBV_QP_RQ_PSN);
 static_assert(abi::kMaskTimeout == +IBV_QP_TIMEOUT && abi::kMaskRetries == +IBV_QP_RETRY_CNT);
 static_assert(abi::kMaskRnrRetries == +IBV_QP_RNR_RETRY && abi::kMaskMtu == +IBV_QP_PATH_MTU);
 static_assert(abi::kMaskAddress == +IBV_QP_AV && abi::kMaskPort == +IBV_QP_PORT);
-static_assert(abi::kMaskPkeyIndex == +IBV_QP_PKEY_INDEX && abi::kMaskAccess == +IBV_QP_ACCESS_FLAGS);
+static_assert(abi::kMaskPkeyIndex == +IBV_QP_PKEY_INDEX &&
+              abi::kMaskAccess == +IBV_QP_ACCESS_FLAGS);
 static_assert(abi::kAccessRemoteWrite == +IBV_ACCESS_REMOTE_WRITE);
 static_assert(abi::kSendInline == +IBV_SEND_INLINE && abi::kSendSignaled == +IBV_SEND_SIGNALED);
 static_assert(abi::kPortActive == +IBV_PORT_ACTIVE);
-static_assert(abi::kEventPortError == +IBV_EVENT_PORT_ERR && abi::kEventDeviceFatal == +IBV_EVENT_DEVICE_FATAL);
+static_assert(abi::kEventPortError == +IBV_EVENT_PORT_ERR &&
+              abi::kEventDeviceFatal == +IBV_EVENT_DEVICE_FATAL);
 static_assert(abi::kForkUnneeded == +IBV_FORK_UNNEEDED);
 
-TEST(RdmaAbi, our_declarations_are_those_of_the_installed_header) { SUCCEED() << "checked when compiled"; }
+TEST(RdmaAbi, our_declarations_are_those_of_the_installed_header) {
+  SUCCEED() << "checked when compiled";
+}
 
 }  // namespace
 }  // namespace byteps::rdma

@@ -7,9 +7,9 @@ import pytest
 from place import BUILD
 
 
-@pytest.mark.parametrize("kind", ["tcp_ipv4"])
+@pytest.mark.parametrize("kind", ["rdma"])
 def test_a_transport_passes_the_conformance_suite(kind):
-    command = [BUILD / "bin/conformance_test", f"--gtest_filter=*/*{kind}", "--gtest_brief=1"]
+    command = [BUILD / "bin/conformance_test", f"--gtest_filter=*/{kind}", "--gtest_brief=1"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     passed = re.search(r"PASSED  \] (\d+) tests", run.stdout)

@@ -13,13 +13,13 @@
 
 namespace byteps::rdma::abi {
 
-struct Device;             // ibv_device
-struct ProtectionDomain;   // ibv_pd
-struct CompletionQueue;    // ibv_cq
-struct QueuePair;          // ibv_qp
-struct Context;            // ibv_context
-struct SharedReceive;      // ibv_srq
-struct MemoryWindow;       // ibv_mw
+struct Device;            // ibv_device
+struct ProtectionDomain;  // ibv_pd
+struct CompletionQueue;   // ibv_cq
+struct QueuePair;         // ibv_qp
+struct Context;           // ibv_context
+struct SharedReceive;     // ibv_srq
+struct MemoryWindow;      // ibv_mw
 
 enum WcStatus : std::uint32_t { kWcSuccess = 0, kWcFlushed = 5, kWcRetryExceeded = 12 };
 enum WcOpcode : std::uint32_t { kWcReceive = 1 << 7, kWcReceiveWriteWithImm = (1 << 7) + 1 };
@@ -31,7 +31,11 @@ enum QpState : std::uint32_t { kQpReset = 0, kQpInit = 1, kQpRtr = 2, kQpRts = 3
 enum QpType : std::uint32_t { kQpReliable = 2 };
 enum PortState : std::uint32_t { kPortActive = 4 };
 enum LinkLayer : std::uint8_t { kLinkInfiniband = 1, kLinkEthernet = 2 };
-enum EventType : std::uint32_t { kEventDeviceFatal = 8, kEventPortActive = 9, kEventPortError = 10 };
+enum EventType : std::uint32_t {
+  kEventDeviceFatal = 8,
+  kEventPortActive = 9,
+  kEventPortError = 10
+};
 enum ForkStatus : std::uint32_t { kForkDisabled = 0, kForkEnabled = 1, kForkUnneeded = 2 };
 
 enum QpMask : std::uint32_t {

@@ -33,7 +33,7 @@ struct Port {
   bool active = false;
   bool is_infiniband = false;
   std::uint16_t lid = 0;
-  std::uint32_t mtu = 0;  // as in abi::PortAttributes
+  std::uint32_t mtu = 0;         // as in abi::PortAttributes
   bool is_of_interface = false;  // of the connection
   std::vector<GidEntry> gids;    // without empty ones
 };
@@ -44,8 +44,8 @@ struct Choice {
   GidEntry gid;
 };
 
-// `own_address` is that of the connection, IPv4 as in IPv6 (::ffff:10.0.0.1). kUnsupported: none fits, and the text says
-// what there is and what to set.
+// `own_address` is that of the connection, IPv4 as in IPv6 (::ffff:10.0.0.1). kUnsupported: none fits, and the text
+// says what there is and what to set.
 Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
                       const GidBytes& own_address, const std::string& address_text);
 

@@ -28,8 +28,8 @@ Result<std::unique_ptr<Link>> Link::create(std::shared_ptr<Device> device, const
   Result<RingMemory> ring = RingMemory::create(*link->device_, options.ring_bytes, true);
   if (!ring.is_ok()) return ring.status();
   link->receiving_ = std::move(ring).value();
-  Result<QueuePair> pair =
-      QueuePair::create(*link->device_, options, options.receive_depth + kCreditsMax);
+  const std::uint32_t entries = options.receive_depth + credits_max(options.receive_depth);
+  Result<QueuePair> pair = QueuePair::create(*link->device_, options, entries);
   if (!pair.is_ok()) return pair.status();
   link->pair_ = std::move(pair).value();
   return link;
@@ -191,8 +191,8 @@ void Link::take(const abi::Completion& completion) {
     const bool no_answer = completion.status == abi::kWcRetryExceeded;
     const char* const what = device_->verbs().wc_status_str(completion.status);
     return set_failure({no_answer ? Code::kTimeout : Code::kDisconnected,
-                        "RDMA on " + device_->text() + " failed: " +
-                            (what == nullptr ? "unknown status" : what) + " (" +
+                        "RDMA on " + device_->text() +
+                            " failed: " + (what == nullptr ? "unknown status" : what) + " (" +
                             std::to_string(completion.status) + ")" +
                             (no_answer ? "; its machine or the way there is gone" : "")});
   }

@@ -46,7 +46,9 @@ class Link final : public tcp::Link {
   std::size_t ring_bytes() const override;
   bool is_rdma() const override { return true; }
   bool is_ready() const override { return sending_.bytes() != 0; }
-  bool is_sending() const override { return failure_.is_ok() && !is_damaged_ && send_.is_sending(); }
+  bool is_sending() const override {
+    return failure_.is_ok() && !is_damaged_ && send_.is_sending();
+  }
   void flush() override;
   Status failure() const override { return failure_; }
   void freeze() override;

@@ -50,8 +50,8 @@ Result<RingMemory> RingMemory::create(Device& device, std::size_t bytes, bool re
   if (Status status = memory.map(); !status.is_ok()) return status;
   const std::uint32_t access =
       remote_writes ? abi::kAccessLocalWrite | abi::kAccessRemoteWrite : abi::kAccessLocalWrite;
-  memory.region_ = device.verbs().reg_mr(device.domain(), memory.base_, bytes,
-                                         static_cast<int>(access));
+  memory.region_ =
+      device.verbs().reg_mr(device.domain(), memory.base_, bytes, static_cast<int>(access));
   if (memory.region_ == nullptr) return cannot_register(device, bytes, errno);
   return memory;
 }

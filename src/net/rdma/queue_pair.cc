@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "net/rdma/memory.h"
-#include "net/rdma/window.h"
 
 namespace byteps::rdma {
 namespace {
@@ -75,7 +74,8 @@ Result<PeerInfo> decode_peer_info(std::span<const std::byte> bytes) {
   if (info.mtu < 1 || info.mtu > 5) return wrong("mtu");
   if (info.queue_pair > kNumberMax || info.packet_number > kNumberMax) return wrong("number");
   if (!is_ring_size(info.ring_bytes)) return wrong("ring");
-  if (info.writes_max < kReceiveDepthMin || info.writes_max > kDepthMax) return wrong("depth");
+  if (info.writes_max < RdmaConfig::kReceiveDepthMin || info.writes_max > RdmaConfig::kDepthMax)
+    return wrong("depth");
   return info;
 }
 
@@ -98,7 +98,8 @@ Result<QueuePair> QueuePair::create(Device& device, const Options& options,
   const int entries = static_cast<int>(options.send_depth + receive_entries);
   pair.queue_ = verbs.create_cq(device.context(), entries, nullptr, device.channel(), 0);
   if (pair.queue_ == nullptr) return failed("ibv_create_cq", errno);
-  pair.pieces_max_ = std::min(kPieces, static_cast<std::uint32_t>(std::max(1, device.limits().max_sge)));
+  pair.pieces_max_ =
+      std::min(kPieces, static_cast<std::uint32_t>(std::max(1, device.limits().max_sge)));
   for (const std::uint32_t inline_bytes : {kInlineBytes, 0U}) {
     abi::QpInitAttributes attributes{};
     attributes.send_cq = attributes.recv_cq = pair.queue_;
@@ -110,15 +111,18 @@ Result<QueuePair> QueuePair::create(Device& device, const Options& options,
     if (pair.pair_ != nullptr) break;
   }
   if (pair.pair_ == nullptr) {
-    return failed("ibv_create_qp (BYTEPS_RDMA_RX_DEPTH and BYTEPS_RDMA_MAX_CONCURR_WR may ask too much of it)",
-                  errno);
+    return failed(
+        "ibv_create_qp (BYTEPS_RDMA_RX_DEPTH and BYTEPS_RDMA_MAX_CONCURR_WR may ask too much of "
+        "it)",
+        errno);
   }
   abi::QpAttributes attributes{};
   attributes.qp_state = abi::kQpInit;
   attributes.port_num = static_cast<std::uint8_t>(device.port().number);
   attributes.qp_access_flags = abi::kAccessRemoteWrite;
   Status status = pair.change(
-      attributes, abi::kMaskState | abi::kMaskPkeyIndex | abi::kMaskPort | abi::kMaskAccess, "INIT");
+      attributes, abi::kMaskState | abi::kMaskPkeyIndex | abi::kMaskPort | abi::kMaskAccess,
+      "INIT");
   if (status.is_ok()) status = pair.post_receives(receive_entries);
   if (!status.is_ok()) return status;
   return pair;
@@ -133,7 +137,8 @@ Status QueuePair::change(abi::QpAttributes& attributes, std::uint32_t mask, cons
 Status QueuePair::connect(const PeerInfo& peer, std::uint32_t own_packet_number,
                           const Options& options) {
   if (peer.is_infiniband != device_->port().is_infiniband) {
-    return {Code::kUnsupported, "its RDMA device is on another kind of network than " + device_->text()};
+    return {Code::kUnsupported,
+            "its RDMA device is on another kind of network than " + device_->text()};
   }
   abi::QpAttributes to_receive{};
   to_receive.qp_state = abi::kQpRtr;

@@ -16,8 +16,9 @@
 namespace byteps::rdma {
 
 // What the other side must know to reach us and to write into our ring. 64 bytes on the wire, little-endian:
-//   0 u8 version, u8 InfiniBand (1) or Ethernet (0), u8 mtu, u8 0    4 u32 queue pair number    8 u32 packet number
-//  12 u16 lid, u16 0   16 gid   32 u64 address of the ring   40 u64 its bytes   48 u32 its key   52 u32 writes   56 u64 0
+//   0 u8 version, u8 InfiniBand (1) or Ethernet (0), u8 mtu, u8 0    4 u32 queue pair   8 u32 packet number
+//  12 u16 lid, u16 0   16 gid   32 u64 address of the ring   40 u64 its bytes   48 u32 its key   52 u32 writes   56
+// u64 0
 struct PeerInfo {
   static constexpr std::size_t kBytes = 64;
   static constexpr std::uint8_t kVersion = 1;

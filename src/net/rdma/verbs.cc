@@ -87,9 +87,10 @@ Result<Verbs> load_verbs(const char* library) {
   void* const handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();
-    return Status(Code::kUnsupported,
-                  std::string("no RDMA library: ") + (why == nullptr ? library : why) +
-                      "; install rdma-core (Debian, Ubuntu: ibverbs-providers; Fedora: libibverbs)");
+    return Status(
+        Code::kUnsupported,
+        std::string("no RDMA library: ") + (why == nullptr ? library : why) +
+            "; install rdma-core (Debian, Ubuntu: ibverbs-providers; Fedora: libibverbs)");
   }
   Verbs verbs;
   const char* missing = nullptr;

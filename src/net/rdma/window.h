@@ -1,8 +1,8 @@
 // SendWindow and ReceiveWindow: the arithmetic of one direction between two rings. No device, no memory.
 //
 // A receiver has a ring that its sender writes into, from the front round and round. Positions count bytes since the
-// beginning, in multiples of kUnitBytes. The two sides tell each other how far they are by the 32 bits of immediate data
-// of a write, each of which also uses up one entry of the other side's receive queue:
+// beginning, in multiples of kUnitBytes. The two sides tell each other how far they are by the 32 bits of immediate
+// data of a write, each of which also uses up one entry of the other side's receive queue:
 //
 //   bit 31  0: so many units more are in the ring         bits 0..30
 //           1: credit: so many units of the ring are free again   bits 0..20
@@ -10,10 +10,11 @@
 //
 // Why a receive queue never runs dry (RNR). A sender writes only while writes_max of its writes are not yet credited.
 // Credit is given when a quarter of the ring or of writes_max is to be given back, so at most four of each kind can be
-// on the way before the other side has made use of one: kCreditsMax. A receive queue has writes_max + kCreditsMax.
+// on the way before the other side has made use of one, or as many as it takes to name all writes: credits_max(). A
+// receive queue has writes_max + credits_max().
 //
-// Why nothing waits for ever. A message that is written as a whole takes at most half a ring; a reader that has read all
-// owes less than a quarter.
+// Why nothing waits for ever. A message that is written as a whole takes at most half a ring; a reader that has read
+// all owes less than a quarter.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +24,16 @@
 namespace byteps::rdma {
 
 inline constexpr std::size_t kUnitBytes = 64;
-inline constexpr std::uint32_t kCreditsMax = 8;
 inline constexpr std::uint32_t kCreditBit = 1U << 31;
 inline constexpr std::uint32_t kCreditUnitsMax = (1U << 21) - 1;
 inline constexpr std::uint32_t kCreditWritesMax = (1U << 10) - 1;
 
-inline constexpr bool is_credit(std::uint32_t immediate) { return (immediate & kCreditBit) != 0; }
+inline constexpr std::uint32_t credits_max(std::uint32_t writes_max) {
+  return 4 + std::max(4U, writes_max / kCreditWritesMax + 1);
+}
+inline constexpr bool is_credit(std::uint32_t immediate) {
+  return (immediate & kCreditBit) != 0;
+}
 
 class SendWindow {
  public:

@@ -95,7 +95,8 @@ class Connection {
   std::unique_ptr<Link> link;
   bool was_invited = false;
   bool was_offered = false;  // RDMA
-  bool must_link = false;    // may carry messages by a link only: before that it is not up for its owner
+  bool must_link =
+      false;  // may carry messages by a link only: before that it is not up for its owner
 
   Outbox outbox;
   Inbox inbox;

@@ -64,8 +64,8 @@ bool Link::write_pieces(const Outbox::Frame& frame) {
 
 // ---- reading
 
-Status Link::receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max,
-                     Staging& staging, EventSpan& out) {
+Status Link::receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max, Staging& staging,
+                     EventSpan& out) {
   // Views hold their place until the next poll: the writer must have some to go on meanwhile.
   bytes_max = std::min(bytes_max, readable_whole_bytes_max() / 2);
   const std::uint64_t begin = position();
@@ -81,8 +81,7 @@ Status Link::receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max,
   return more.status();
 }
 
-Result<bool> Link::receive_next(PeerId peer, const Inbox& inbox, Staging& staging,
-                                EventSpan& out) {
+Result<bool> Link::receive_next(PeerId peer, const Inbox& inbox, Staging& staging, EventSpan& out) {
   if (body_ != Body::kNone) return continue_body(peer, staging, out);
   const std::span<const std::byte> here = readable();
   Result<bool> has_head = read_head(here);

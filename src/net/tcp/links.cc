@@ -1,5 +1,5 @@
-// How a connection passes from its socket to another way, a link (net/tcp/link.h). Asides (net/tcp/frame.h) are what the
-// two transports say to each other:
+// How a connection passes from its socket to another way, a link (net/tcp/link.h). Asides (net/tcp/frame.h) are what
+// the two transports say to each other:
 //
 //   connecting side                       accepting side
 //   1 invite to shared memory ............→ or 5 offer RDMA (net/tcp/shared_memory.cc, net/tcp/rdma.cc)
@@ -59,8 +59,9 @@ bool TcpTransport::is_settled(const Connection& connection) const {
 
 // ---- what is said
 
-// The handshake is done.
+// The handshake is done. With the scheduler nobody exchanges tensors.
 void TcpTransport::begin_linking(Connection& connection) {
+  if (connection.theirs.role == Role::kScheduler) return;
   connection.must_link = options_.rdma.policy == rdma::Policy::kRequired;
   if (connection.must_link) set_deadline(connection, now_ + options_.connect_timeout_ns);
   if (!connection.outbound) return;

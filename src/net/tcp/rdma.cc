@@ -1,8 +1,8 @@
 // How the two ends of a connection come to RDMA. See net/tcp/links.cc for what they say and when.
 //
-// The connecting side makes its half of a link and offers it; the accepting side makes its own, connects it and accepts;
-// then the connecting side connects its half. Offer and accept are a PeerInfo each (net/rdma/queue_pair.h). They travel
-// over the connection on which both have proved that they belong to the job.
+// The connecting side makes its half of a link and offers it; the accepting side makes its own, connects it and
+// accepts; then the connecting side connects its half. Offer and accept are a PeerInfo each (net/rdma/queue_pair.h).
+// They travel over the connection on which both have proved that they belong to the job.
 #include <cstring>
 #include <utility>
 
@@ -134,7 +134,7 @@ void TcpTransport::heed_device(std::uint64_t word) {
 // ---- the connecting side
 
 Status TcpTransport::offer_rdma(Connection& connection) {
-  if (options_.rdma.policy == Policy::kNever) return Status::ok();
+  if (options_.rdma.policy == Policy::kOff) return Status::ok();
   Result<std::unique_ptr<rdma::Link>> link = make_rdma_link(connection);
   if (!link.is_ok()) return go_without_rdma(connection, link.status());
   const rdma::PeerInfo info = link.value()->own_info();
@@ -144,8 +144,7 @@ Status TcpTransport::offer_rdma(Connection& connection) {
 }
 
 Status TcpTransport::heed_accept(Connection& connection, std::span<const std::byte> content) {
-  const bool has_offered =
-      connection.outbound && connection.link && connection.link->is_rdma();
+  const bool has_offered = connection.outbound && connection.link && connection.link->is_rdma();
   if (!has_offered || connection.link->is_ready()) return tcp::out_of_turn();
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
   if (!info.is_ok()) return info.status();
@@ -167,7 +166,7 @@ Status TcpTransport::heed_offer(Connection& connection, std::span<const std::byt
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
   if (info.status().is(Code::kDisconnected)) return info.status();
   Status status = info.status();
-  if (status.is_ok() && options_.rdma.policy == Policy::kNever) {
+  if (status.is_ok() && options_.rdma.policy == Policy::kOff) {
     status = {Code::kUnsupported, "DMLC_ENABLE_RDMA is not set there"};
   }
   if (status.is_ok()) {
@@ -181,8 +180,7 @@ Status TcpTransport::heed_offer(Connection& connection, std::span<const std::byt
     }
   }
   decline(connection, status);
-  return options_.rdma.policy == Policy::kNever ? Status::ok()
-                                                : go_without_rdma(connection, status);
+  return options_.rdma.policy == Policy::kOff ? Status::ok() : go_without_rdma(connection, status);
 }
 
 // ---- when it cannot be

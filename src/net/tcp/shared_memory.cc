@@ -1,5 +1,5 @@
-// How the two ends of a connection come to shared memory, when they are on one host. See net/tcp/links.cc for what they say
-// and when; the memory is handed over at a doorway (net/shm/doorway.h).
+// How the two ends of a connection come to shared memory, when they are on one host. See net/tcp/links.cc for what
+// they say and when; the memory is handed over at a doorway (net/shm/doorway.h).
 #include <cstring>
 #include <utility>
 

@@ -96,9 +96,9 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, L
   }
   rdma::Options& rdma = options.rdma;
   rdma.unreachable_ns = options.unreachable_ns;
-  if (!rdma::is_ring_size(rdma.ring_bytes) || rdma.receive_depth < rdma::kReceiveDepthMin ||
-      rdma.receive_depth > rdma::kDepthMax || rdma.send_depth < rdma::kSendDepthMin ||
-      rdma.send_depth > rdma::kDepthMax) {
+  if (!rdma::is_ring_size(rdma.ring_bytes) || rdma.receive_depth < RdmaConfig::kReceiveDepthMin ||
+      rdma.receive_depth > RdmaConfig::kDepthMax || rdma.send_depth < RdmaConfig::kSendDepthMin ||
+      rdma.send_depth > RdmaConfig::kDepthMax) {
     return Status(Code::kInvalidArgument, "TcpOptions: a limit of RDMA is out of range");
   }
   std::unique_ptr<TcpTransport> transport(new TcpTransport(std::move(options), std::move(log)));
@@ -843,9 +843,9 @@ void TcpTransport::end_of_link(Connection& connection, const Status& why) {
 
 void TcpTransport::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  const Kind kind = tcp::is_corrupted(why)           ? Kind::kCorrupted
+  const Kind kind = tcp::is_corrupted(why)       ? Kind::kCorrupted
                     : why.is(Code::kUnsupported) ? Kind::kCannotLink
-                                                     : Kind::kMalformed;
+                                                 : Kind::kMalformed;
   log_.write(kind, LogLevel::kWarning, now_, full.message());
   const bool was_told = connection.inbox.heard_farewell();
   if (!was_told) {
@@ -875,8 +875,8 @@ void TcpTransport::end(Connection& connection, Status why, bool graceful) {
 }
 
 // Takes the socket over until the other side has closed too, or for a limited time. Closing at once could
-// turn into a reset, which would take with it what was just written. What is on its way by RDMA arrives before the end of
-// the socket does: the other side looks at nothing behind that.
+// turn into a reset, which would take with it what was just written. What is on its way by RDMA arrives before the
+// end of the socket does: the other side looks at nothing behind that.
 void TcpTransport::linger(Connection& connection) {
   Connection& rest = add_connection(std::exchange(connection.descriptor, -1));
   rest.state = State::kLingering;

@@ -1,0 +1,360 @@
+// RDMA under a connection, with a device that is played (fake_verbs.h): when it is used, what happens where it cannot
+// be, and how connections end when it fails. The conformance suite holds it to the transport's contract.
+#include <functional>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "net/rdma/queue_pair.h"
+#include "net/tcp/aside.h"
+#include "tests/net/fake_verbs.h"
+#include "tests/net/tcp_peer.h"
+
+namespace byteps {
+namespace {
+
+using rdma::fake_fabric;
+using rdma::Policy;
+
+TcpOptions with_rdma(Policy policy, TcpOptions options = {}) {
+  options.rdma = rdma::fake_options();
+  options.rdma.policy = policy;
+  options.verbs = &rdma::fake_verbs();
+  options.connect_timeout_ns = 100 * kMillisecond;
+  return options;
+}
+
+TcpOptions serving(Policy policy) {
+  return with_rdma(policy, loopback_options());
+}
+
+// Two transports, turned in step. The device is as new for each.
+class Pair {
+ public:
+  explicit Pair(TcpOptions server_options = serving(Policy::kRequired),
+                TcpOptions client_options = with_rdma(Policy::kRequired))
+      : server(std::move(server_options)), client(std::move(client_options)) {
+    out = client.transport().connect(server.address(), hello_of(Role::kWorker, 0)).value();
+    until([&] { return is_up() || client.count(Event::Kind::kDown) > 0; });
+    settle();
+    if (is_up()) in = server.seen().at(0).peer;
+  }
+  ~Pair() { fake_fabric().heal(); }
+
+  bool is_up() {
+    return server.count(Event::Kind::kUp) == 1 && client.count(Event::Kind::kUp) == 1;
+  }
+  bool until(const std::function<bool()>& done) {
+    for (int i = 0; i < 5'000; ++i) {
+      if (done()) return true;
+      turn();
+    }
+    return done();
+  }
+  void turn() {
+    if (server.poll() + client.poll() > 0) return;
+    client.transport().wait(kMillisecond);
+    server.advance(kMillisecond);
+    client.advance(kMillisecond);
+  }
+  void settle() {
+    for (int i = 0; i < 20; ++i) turn();
+  }
+  bool passes(std::size_t bytes) {
+    const Bytes payload = numbered(bytes, ++sent_);
+    const std::size_t before = server.count(Event::Kind::kReceived);
+    if (!client.transport().send(out, {.header = {}, .payload = payload, .token = sent_}).is_ok())
+      return false;
+    return until([&] { return server.count(Event::Kind::kReceived) == before + 1; }) &&
+           server.seen().back().payload == payload;
+  }
+  std::string client_why() {
+    return client.count(Event::Kind::kDown) == 1 ? client.seen().back().why.text() : "(not down)";
+  }
+
+  TurnedTcp server;
+  TurnedTcp client;
+  PeerId out;
+  PeerId in;
+
+ private:
+  std::size_t sent_ = 0;
+};
+
+bool has(const std::string& text, const std::string& word) {
+  return text.find(word) != std::string::npos;
+}
+
+// ---- that it is used
+
+TEST(Rdma, where_both_want_it_every_payload_goes_by_it_and_the_log_names_the_device) {
+  for (const Policy policy : {Policy::kAuto, Policy::kRequired}) {
+    Pair pair(serving(policy), with_rdma(policy));
+    ASSERT_TRUE(pair.is_up());
+    ASSERT_TRUE(pair.passes(100'000));
+    EXPECT_EQ(pair.client.transport().rdma_bytes(), 100'000U);
+    EXPECT_EQ(pair.server.transport().rdma_bytes(), 100'000U);
+    EXPECT_EQ(pair.client.transport().shared_bytes(), 0U);
+    EXPECT_TRUE(has(pair.client.log(), "goes on through RDMA on fake0 port 1, GID 2"))
+        << pair.client.log();
+    EXPECT_EQ(pair.client.transport().capacity_bytes(pair.out), rdma::fake_options().ring_bytes);
+  }
+}
+
+TEST(Rdma, many_small_messages_share_a_write) {
+  Pair pair;
+  const std::size_t before = fake_fabric().writes;
+  const Bytes payload = numbered(100, 1);
+  for (std::size_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(pair.client.transport()
+                    .send(pair.out, {.header = {}, .payload = payload, .token = i})
+                    .is_ok());
+  }
+  ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kReceived) == 200; }));
+  EXPECT_LT(fake_fabric().writes - before, 20U);
+}
+
+TEST(Rdma, a_receive_queue_never_runs_dry_however_slowly_the_other_side_reads) {
+  TcpOptions server = serving(Policy::kRequired);
+  server.rdma.receive_depth = RdmaConfig::kReceiveDepthMin;
+  TcpOptions client = with_rdma(Policy::kRequired);
+  client.rdma.receive_depth = RdmaConfig::kReceiveDepthMin;
+  client.rdma.send_depth = RdmaConfig::kSendDepthMin;
+  Pair pair(std::move(server), std::move(client));
+  const Bytes payload = numbered(500, 1);
+  std::size_t sent = 0;
+  ASSERT_TRUE(pair.until([&] {
+    // Each by itself: a turn between two sends makes a write of each.
+    for (int i = 0; i < 10 && sent < 2000; ++i) {
+      if (!pair.client.transport()
+               .send(pair.out, {.header = {}, .payload = payload, .token = sent})
+               .is_ok())
+        break;
+      ++sent;
+      pair.client.poll();
+    }
+    return pair.server.count(Event::Kind::kReceived) == 2000;
+  })) << sent;
+  EXPECT_EQ(fake_fabric().rnr_count, 0U);
+}
+
+TEST(Rdma, peers_on_one_host_share_memory_also_where_rdma_is_required) {
+  TcpOptions server = serving(Policy::kRequired);
+  server.shared_ring_bytes = 256 << 10;
+  TcpOptions client = with_rdma(Policy::kRequired);
+  client.shared_ring_bytes = 256 << 10;
+  Pair pair(std::move(server), std::move(client));
+  ASSERT_TRUE(pair.is_up());
+  ASSERT_TRUE(pair.passes(100'000));
+  EXPECT_EQ(pair.client.transport().shared_bytes(), 100'000U);
+  EXPECT_EQ(pair.client.transport().rdma_bytes(), 0U);
+}
+
+TEST(Rdma, who_declines_to_share_memory_is_offered_rdma) {
+  TcpOptions client = with_rdma(Policy::kRequired);
+  client.shared_ring_bytes = 256 << 10;  // and the server's is 0
+  Pair pair(serving(Policy::kRequired), std::move(client));
+  ASSERT_TRUE(pair.passes(1000));
+  EXPECT_EQ(pair.client.transport().rdma_bytes(), 1000U);
+}
+
+TEST(Rdma, a_connection_to_the_scheduler_needs_none) {
+  TcpOptions scheduler = loopback_options();
+  scheduler.self = hello_of(Role::kScheduler, Hello::kNoRank);
+  Pair pair(std::move(scheduler), with_rdma(Policy::kRequired));
+  ASSERT_TRUE(pair.is_up());
+  EXPECT_TRUE(pair.passes(1000));
+}
+
+// ---- where it cannot be
+
+TEST(Rdma, where_one_side_does_not_want_it_auto_stays_on_tcp) {
+  Pair server_off(loopback_options(), with_rdma(Policy::kAuto));
+  EXPECT_TRUE(server_off.passes(1000));
+  EXPECT_EQ(server_off.client.transport().rdma_bytes(), 0U);
+  Pair client_off(serving(Policy::kAuto), TcpOptions());
+  EXPECT_TRUE(client_off.passes(1000));
+  EXPECT_EQ(client_off.client.transport().rdma_bytes(), 0U);
+}
+
+TEST(Rdma, where_it_is_required_and_the_server_has_none_the_worker_is_told_why) {
+  Pair pair(loopback_options(), with_rdma(Policy::kRequired));
+  ASSERT_EQ(pair.client.count(Event::Kind::kDown), 1U);
+  EXPECT_EQ(pair.client.count(Event::Kind::kUp), 0U) << "never up, so nothing was sent by TCP";
+  EXPECT_TRUE(has(pair.client_why(), "DMLC_ENABLE_RDMA is not set there")) << pair.client_why();
+  EXPECT_TRUE(has(pair.client_why(), "127.0.0.1")) << pair.client_why();
+}
+
+TEST(Rdma, where_a_server_requires_it_a_worker_that_never_asks_is_told_what_to_set) {
+  Pair pair(serving(Policy::kRequired), TcpOptions());
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+  EXPECT_TRUE(has(pair.client_why(), "DMLC_ENABLE_RDMA")) << pair.client_why();
+  EXPECT_TRUE(pair.server.seen().empty()) << "its owner never heard of it";
+}
+
+TEST(Rdma, where_a_server_requires_it_nothing_is_taken_over_tcp) {
+  TurnedTcp server(serving(Policy::kRequired));
+  BareSocket socket(server.address());
+  ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
+  socket.write(frame(1000, 8));
+  ASSERT_TRUE(server.until([&] { return socket.has_ended(); }));
+  EXPECT_TRUE(has(server.log(), "sends over TCP")) << server.log();
+  EXPECT_TRUE(server.seen().empty()) << "its owner never heard of it";
+}
+
+TEST(Rdma, a_port_that_is_down_is_named_where_it_is_required) {
+  fake_fabric().port_is_up = false;
+  Pair pair;
+  EXPECT_TRUE(has(pair.client_why(), "fake0 port 1 is down")) << pair.client_why();
+}
+
+TEST(Rdma, refused_registration_names_the_limit_and_auto_stays_on_tcp) {
+  fake_fabric().registrations_max = 0;
+  {
+    Pair pair;
+    EXPECT_TRUE(has(pair.client_why(), "ulimit -l unlimited")) << pair.client_why();
+  }
+  fake_fabric().registrations_max = 1;  // the client's ring, and not the server's
+  Pair pair(serving(Policy::kAuto), with_rdma(Policy::kAuto));
+  EXPECT_TRUE(pair.passes(1000));
+  EXPECT_EQ(pair.client.transport().rdma_bytes(), 0U);
+  EXPECT_TRUE(has(pair.server.log(), "ulimit -l unlimited")) << pair.server.log();
+}
+
+TEST(Rdma, limits_that_are_out_of_range_are_invalid) {
+  for (const auto& spoil :
+       {std::function<void(RdmaConfig&)>([](RdmaConfig& c) { c.ring_bytes = 65537; }),
+        std::function<void(RdmaConfig&)>([](RdmaConfig& c) { c.send_depth = 1; })}) {
+    TcpOptions options = with_rdma(Policy::kAuto);
+    spoil(options.rdma);
+    const auto made = TcpTransport::create(std::move(options), Log("test", LogLevel::kSilent, {}));
+    EXPECT_TRUE(made.status().is(Code::kInvalidArgument));
+  }
+}
+
+// ---- the end
+
+TEST(Rdma, a_peer_whose_device_does_not_answer_ends_the_connection_with_its_name_and_the_reason) {
+  Pair pair;
+  fake_fabric().delivers = false;
+  const Bytes payload = numbered(1000, 1);
+  ASSERT_TRUE(pair.client.transport()
+                  .send(pair.out, {.header = {}, .payload = payload, .token = 1})
+                  .is_ok());
+  pair.settle();
+  EXPECT_EQ(pair.client.count(Event::Kind::kDown), 0U);
+  fake_fabric().expire();
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+  for (const char* word : {"Timeout", "127.0.0.1", "fake0", "transport retry counter exceeded"}) {
+    EXPECT_TRUE(has(pair.client_why(), word)) << pair.client_why();
+  }
+  EXPECT_EQ(pair.client.count(Event::Kind::kSent), 1U);
+  ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }))
+      << "the other side is told over TCP";
+}
+
+TEST(Rdma, a_device_that_fails_ends_its_connections_and_a_port_that_goes_down_only_warns) {
+  Pair pair;
+  rdma::fake_device_event(rdma::abi::kEventPortError);  // of the server's: it was opened last
+  pair.server.transport().wait(0);
+  pair.settle();
+  EXPECT_TRUE(has(pair.server.log(), "its port is down")) << pair.server.log();
+  EXPECT_TRUE(pair.passes(1000)) << "it came back in time";
+  rdma::fake_device_event(rdma::abi::kEventDeviceFatal);
+  pair.server.transport().wait(0);
+  ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }));
+  EXPECT_TRUE(has(pair.server.seen().back().why.message(), "fake0 port 1: it has failed"));
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+}
+
+TEST(Rdma, what_was_sent_before_a_close_arrives) {
+  Pair pair;
+  fake_fabric().steps_per_look = 1;
+  const Bytes payload = numbered(100'000, 1);
+  for (std::size_t i = 0; i < 5; ++i) {
+    ASSERT_TRUE(pair.client.transport()
+                    .send(pair.out, {.header = {}, .payload = payload, .token = i})
+                    .is_ok());
+  }
+  pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});
+  ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }));
+  EXPECT_EQ(pair.server.count(Event::Kind::kReceived), 5U);
+}
+
+TEST(Rdma, nothing_is_left_registered_or_open_behind_the_last_connection) {
+  {
+    Pair pair;
+    ASSERT_TRUE(pair.passes(1000));
+    EXPECT_FALSE(fake_fabric().pairs.empty());
+    pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});
+    ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }));
+    pair.settle();
+    EXPECT_TRUE(fake_fabric().pairs.empty());
+    EXPECT_TRUE(fake_fabric().regions.empty());
+  }
+}
+
+// ---- what a hostile member of the job may say
+
+// Says asides of its own to a server that wants RDMA.
+class Stranger {
+ public:
+  Stranger() : server(serving(Policy::kAuto)), socket(server.address()) {
+    EXPECT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
+    EXPECT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
+  }
+  void say(tcp::Aside kind, std::span<const std::byte> content) {
+    Bytes header{static_cast<std::byte>(kind)};
+    append(header, content);
+    Bytes out(tcp::kPrefixBytes);
+    tcp::encode({.header_bytes = static_cast<std::uint16_t>(header.size()),
+                 .is_aside = true,
+                 .header_crc = crc32c(0, header)},
+                std::span(out).first<tcp::kPrefixBytes>());
+    append(out, header);
+    socket.write(out);
+  }
+  bool is_ended() {
+    return server.until([&] { return server.count(Event::Kind::kDown) == 1; });
+  }
+  TurnedTcp server;
+  BareSocket socket;
+};
+
+rdma::PeerInfo plausible() {
+  rdma::PeerInfo info;
+  info.mtu = 3;
+  info.queue_pair = 99;
+  info.ring_bytes = 64 << 10;
+  info.writes_max = 32;
+  return info;
+}
+
+TEST(RdmaHostile, an_offer_that_breaks_a_limit_or_comes_twice_ends_the_connection) {
+  {
+    Stranger stranger;
+    rdma::PeerInfo info = plausible();
+    info.ring_bytes = 12345;
+    stranger.say(tcp::Aside::kOffer, rdma::encode(info));
+    EXPECT_TRUE(stranger.is_ended());
+  }
+  Stranger stranger;
+  stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
+  stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
+  EXPECT_TRUE(stranger.is_ended());
+}
+
+TEST(RdmaHostile, an_accept_nobody_asked_for_and_a_switch_to_nothing_end_the_connection) {
+  {
+    Stranger stranger;
+    stranger.say(tcp::Aside::kAccept, rdma::encode(plausible()));
+    EXPECT_TRUE(stranger.is_ended());
+  }
+  Stranger stranger;
+  stranger.say(tcp::Aside::kSwitch, {});
+  EXPECT_TRUE(stranger.is_ended());
+}
+
+}  // namespace
+}  // namespace byteps
