@@ -191,8 +191,9 @@ struct Barrier {
   bool operator==(const Barrier&) const = default;
 };
 
-// An operation that a worker waits for: the round of a tensor, or (without a name) the barrier of
-// that number.
+// What a worker waits for: the round of a tensor; or without a name the barrier of that number, or with kInputsKey the
+// end of all workers' inputs, of that generation.
+inline constexpr Key kInputsKey = Key(1);
 struct Awaited {
   std::string name;
   Key key;

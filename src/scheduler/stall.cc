@@ -27,8 +27,26 @@ std::string text_of(const Ranks& ranks) {
   return workers_text({ranks.begin(), ranks.end()});
 }
 
+bool is_end_of_inputs(const wire::Awaited& awaited) {
+  return awaited.name.empty() && awaited.key == wire::kInputsKey;
+}
+
+// Those that have not said that they have no more.
+Ranks with_inputs(std::span<const StalledWorker> workers, const wire::Awaited& end) {
+  Ranks ranks;
+  for (const auto& [rank, report] : workers) {
+    const auto found = std::find(report->awaited.begin(), report->awaited.end(), end);
+    if (found == report->awaited.end()) ranks.insert(rank);
+  }
+  return ranks;
+}
+
 std::string describe(const Wait& wait) {
   const wire::Awaited& awaited = *wait.awaited;
+  if (is_end_of_inputs(awaited)) {
+    return "the end of inputs (join) was reached by " + text_of(wait.waiting) + ", but not by " +
+           text_of(wait.missing);
+  }
   if (awaited.name.empty()) {
     return "a barrier was reached by " + text_of(wait.waiting) + ", but not by " +
            text_of(wait.missing);
@@ -58,7 +76,9 @@ std::string stall_text(std::span<const StalledWorker> workers,
       Wait& wait = waits[{awaited.name, awaited.key, awaited.round}];
       wait.awaited = &awaited;
       wait.waiting.insert(rank);
-      if (awaited.name.empty()) {
+      if (is_end_of_inputs(awaited)) {
+        wait.missing = with_inputs(workers, awaited);
+      } else if (awaited.name.empty()) {
         if (awaited.round == barrier) wait.missing = not_arrived;
       } else if (const auto found = not_begun.find({awaited.key, awaited.round});
                  found != not_begun.end()) {

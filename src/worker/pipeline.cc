@@ -543,17 +543,27 @@ void Pipeline::on_missing(ShardIndex shard, const wire::Header& header, std::str
   ops_[tensor.active].missing = std::move(whom);
 }
 
-std::optional<wire::Awaited> Pipeline::awaited(HandleId handle) {
+bool Pipeline::add_awaited(HandleId handle, std::size_t count_max,
+                           std::vector<wire::Awaited>& awaited) {
+  const bool all = finish_handle_ == handle;
+  if (all && pending_operations_ == 0) {
+    awaited.push_back({.name = {}, .key = wire::kInputsKey, .round = generation_});
+    return true;
+  }
+  bool found = false;
   for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
-    if (ops_[index].handle != handle) continue;
+    if (!all && ops_[index].handle != handle) continue;
     Tensor& tensor = tensors_[ops_[index].tensor];
-    if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) break;
+    if (awaited.size() == count_max) return false;
+    if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) return false;
     PartState& first = tensor.parts[0];
     first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
     if (first.ticket != Gate::kNoTicket) shards_[first.shard.value].gate.want(first.ticket);
-    return wire::Awaited{tensor.name, tensor.key, tensor.round.value};
+    awaited.push_back({tensor.name, tensor.key, tensor.round.value});
+    found = true;
+    if (!all) break;
   }
-  return std::nullopt;
+  return found;
 }
 
 std::vector<wire::NotBegun> Pipeline::not_begun(std::size_t count_max) const {

@@ -150,9 +150,11 @@ class Pipeline {
   void tick(TimeNs now);
   TimeNs next_deadline() const { return next_deadline_; }
 
-  // Stalls (docs/protocol.md). What the operation of this handle waits for: the round that its tensor is in. Its first
-  // part goes in spite of credit from now on, so that the others hear of it. nullopt: no such operation, or it ends.
-  std::optional<wire::Awaited> awaited(HandleId handle);
+  // Stalls (docs/protocol.md). Adds what this handle waits for: the round that its tensor is in; for finish_inputs()
+  // those of all that is pending, or when nothing is, that the others have no more. The first parts of these tensors go
+  // in spite of credit from now on, so that the others hear of them. False: no such operation, or it ends, or there
+  // would be more than count_max.
+  bool add_awaited(HandleId handle, std::size_t count_max, std::vector<wire::Awaited>& awaited);
   // Rounds that shards want and that have not been submitted, by key; at most so many.
   std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
 
@@ -168,6 +170,7 @@ class Pipeline {
 
   Epoch epoch() const { return config_.epoch; }
   std::size_t pending_operations() const { return pending_operations_; }
+  bool ends_inputs() const { return finish_handle_.has_value(); }  // and waits for the others
   const PipelineCounters& counters() const { return counters_; }
   const TensorTable& tensors() const { return tensors_; }
   // Bytes that are sent to this shard and not answered, and their limit.

@@ -609,10 +609,7 @@ bool Worker::add_awaited(HandleId handle, std::vector<wire::Awaited>& awaited) {
     awaited.push_back({.name = {}, .key = Key(), .round = port_.member().barrier_on_wire(number)});
     return true;
   }
-  std::optional<wire::Awaited> operation = pipeline_->awaited(handle);
-  if (!operation) return false;
-  awaited.push_back(std::move(*operation));
-  return true;
+  return pipeline_->add_awaited(handle, kAwaitedMax, awaited);
 }
 
 // ---- the end

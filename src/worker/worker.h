@@ -256,7 +256,8 @@ class Worker final : public Actor {
   void watch_stall(TimeNs now);
   bool add_awaited(HandleId handle, std::vector<wire::Awaited>& awaited);
   bool may_stall() const {
-    return state_ == State::kWorking && (pipeline_->pending_operations() > 0 || !barriers_.empty());
+    return state_ == State::kWorking &&
+           (pipeline_->pending_operations() > 0 || pipeline_->ends_inputs() || !barriers_.empty());
   }
 
   // The flight recorder.

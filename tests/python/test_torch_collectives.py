@@ -230,6 +230,17 @@ def test_ranks_that_wait_for_different_things_are_told_also_after_a_gather():
         cluster.broken = True  # the job has ended with that
 
 
+def join_and_barrier():
+    hvd.barrier() if hvd.rank() else hvd.join()
+
+
+def test_a_rank_that_has_joined_and_one_at_a_barrier_are_told_that_they_wait_for_each_other():
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "6000"}) as cluster:
+        for failure in cluster.failures(join_and_barrier):
+            assert failure.kind == "MismatchError" and "(join) was reached by worker 0, but not by worker 1" in failure.text
+        cluster.broken = True  # the job has ended with that
+
+
 def facts():
     assert hvd.is_initialized() and hvd.is_homogeneous()
     assert hvd.cross_size() * hvd.local_size() == hvd.size() and hvd.cross_rank() == hvd.rank() // hvd.local_size()

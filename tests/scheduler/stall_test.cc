@@ -67,6 +67,16 @@ TEST(Stall, knows_who_has_come_to_the_barrier) {
   EXPECT_EQ(text(reports, {1}, 5), "") << "that one is over";
 }
 
+TEST(Stall, knows_who_still_has_inputs) {
+  const wire::Awaited end{"", wire::kInputsKey, 3};
+  EXPECT_EQ(text({{{end}, {}}, {{barrier(4)}, {}}, {{end}, {}}}, {1}, 4),
+            "all workers wait, and none can go on: a barrier was reached by worker 1, but not by "
+            "workers 0 and 2; the end of inputs (join) was reached by workers 0 and 2, but not by "
+            "worker 1. All ranks must submit the same tensors");
+  EXPECT_EQ(text({{{end}, {}}, {{end}, {}}}), "") << "all have said so";
+  EXPECT_EQ(text({{{end}, {}}, {{tensor("A")}, {}}}), "") << "A does not need worker 0";
+}
+
 TEST(Stall, lists_few_of_many_and_makes_names_fit_for_a_terminal) {
   wire::Stalled zero, one;
   for (int i = 0; i < 20; ++i) {

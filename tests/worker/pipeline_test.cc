@@ -669,8 +669,11 @@ TEST_F(PipelineTest, what_is_awaited_goes_in_spite_of_credit_and_others_know_wha
   cluster.want(0);
   cluster.run_until_quiet();
   EXPECT_EQ(cluster.worker(1).not_begun(9), (std::vector<wire::NotBegun>{{key_of("first"), 0}}));
-  EXPECT_EQ(cluster.worker(0).awaited(HandleId(2)), (wire::Awaited{"second", key_of("second"), 0}));
-  EXPECT_EQ(cluster.worker(0).awaited(HandleId(7)), std::nullopt);
+  std::vector<wire::Awaited> awaited;
+  EXPECT_TRUE(cluster.worker(0).add_awaited(HandleId(2), 9, awaited));
+  EXPECT_EQ(awaited, (std::vector<wire::Awaited>{{"second", key_of("second"), 0}}));
+  EXPECT_FALSE(cluster.worker(0).add_awaited(HandleId(7), 9, awaited)) << "there is no such one";
+  EXPECT_FALSE(cluster.worker(0).add_awaited(HandleId(1), 1, awaited)) << "there is one already";
   cluster.run_until_quiet();
   cluster.want(0);
   cluster.run_until_quiet();

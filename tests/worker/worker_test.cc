@@ -511,6 +511,19 @@ TEST_F(StalledWorkerTest, it_says_what_it_waits_for_and_what_others_want_until_s
   EXPECT_EQ(report(), (wire::Stalled{{{"y", key_of("y"), 0}}, {}}));
 }
 
+TEST_F(StalledWorkerTest, at_the_end_of_its_inputs_it_waits_for_what_is_pending_and_then_for_the_others) {
+  join();
+  std::vector<float> values(4);
+  const HandleId x = submit("x", values);
+  const HandleId end = door_.finish_inputs().value();
+  pass_in_wait(end, 2 * kSecond);
+  EXPECT_EQ(report(), (wire::Stalled{{{"x", key_of("x"), 0}}, {}}));
+  answer_all();
+  pass_in_wait(end, 2 * kSecond);
+  EXPECT_TRUE(result(x).is_ok());
+  EXPECT_EQ(report(), (wire::Stalled{{{"", wire::kInputsKey, 0}}, {}}));
+}
+
 TEST_F(StalledWorkerTest, it_says_nothing_while_its_caller_does_something_else) {
   join();
   std::vector<float> values(4);
