@@ -237,7 +237,8 @@ def join_and_barrier():
 def test_a_rank_that_has_joined_and_one_at_a_barrier_are_told_that_they_wait_for_each_other():
     with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "6000"}) as cluster:
         for failure in cluster.failures(join_and_barrier):
-            assert failure.kind == "MismatchError" and "(join) was reached by worker 0, but not by worker 1" in failure.text
+            assert failure.kind == "MismatchError"
+            assert "(join) was reached by worker 0, but not by worker 1" in failure.text
         cluster.broken = True  # the job has ended with that
 
 
