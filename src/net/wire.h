@@ -55,7 +55,8 @@ enum class Kind : std::uint8_t {
   kInputs =
       8,  // worker to shard: the generation of its inputs (in `round`), and whether it has no more (kNoMore)
   kInputsDone =
-      9,  // shard to workers: nobody has more; `round` is the next generation, `worker` who said so last
+      9,  // shard to workers: nobody has more; `round` is the next generation, `worker` who said so last. Or to the
+          // `worker` that has no more in generation `round`: it was heard
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,

@@ -300,12 +300,13 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out
   if (ahead < 0) {  // it has not heard that all are done
     return out.inputs_done.push_back({from, generation_, last_});
   }
-  if (has_bit(no_more_, from)) return;
+  if (has_bit(no_more_, from)) return out.inputs_done.push_back({from, generation_, from});
   set_bit(no_more_, from);
   if (++no_more_count_ == facts_.worker_count) {
     begin_generation(generation_ + 1, from);
     return out.inputs_done.push_back({std::nullopt, generation_, last_});
   }
+  out.inputs_done.push_back({from, generation_, from});
   for (auto at = tensors_.begin(); at != tensors_.end();) {
     Tensor& tensor = *(at++)->second;
     if (tensor.declared.members.has(from)) finish_without(tensor, out);

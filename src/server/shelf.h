@@ -89,7 +89,8 @@ struct ShelfOutput {
     Code code = Code::kMismatch;  // kMismatch: declarations differ; kSystem: no memory; ...
     std::string text;
   };
-  // Tell one worker, or all that are connected, that nobody has more inputs: the next generation begins.
+  // Tell one worker, or all that are connected, that nobody has more inputs: the next generation begins. Or one worker
+  // that it was heard: `generation` is still the one in which it has no more.
   struct InputsDone {
     std::optional<WorkerRank> worker;  // empty: all
     std::uint32_t generation = 0;

@@ -321,6 +321,15 @@ void Trainer::ended(Pending& operation, const Status& status) {
       fail(Invariant::kOneEnd, describe(operation) + " came before all had none, or other ranks " +
                                    "have heard of another last one than " + std::to_string(last));
     }
+    for (const TensorPlan& tensor : plan().tensors) {
+      if (ledger_.has_lost() || !tensor.facts.has_member(last)) continue;
+      for (std::uint32_t rank = 0; rank < ledger_.worker_count(); ++rank) {
+        if (!tensor.facts.has_member(rank) || tensor.rounds_at(rank) <= tensor.rounds_at(last))
+          continue;
+        fail(Invariant::kOneEnd, describe(operation) + ": worker " + std::to_string(rank) +
+                                     " had more than the last one, " + std::to_string(last));
+      }
+    }
     return;
   }
   const bool odd = plan().tensors[operation.tensor].odd_rank.has_value();

@@ -619,7 +619,7 @@ bool Pipeline::front(ShardIndex index, Outgoing& message) {
     staged_header_ = wire::encode(header);
     return true;
   }
-  if (const std::uint64_t word = inputs_word(); word != shard.inputs_told) {
+  if (const std::uint64_t word = inputs_word(index); word != shard.inputs_told) {
     header.kind = wire::Kind::kInputs;
     header.round = Round(generation_);
     header.flags = word % 2 == 1 ? wire::kNoMore : 0;
@@ -683,7 +683,7 @@ void Pipeline::pop() {
       ++shard.forgets_sent;
       break;
     case Staged::kInputs:
-      shard.inputs_told = inputs_word();
+      shard.inputs_told = inputs_word(staged_shard_);
       break;
     case Staged::kDeclare: {
       Tensor& tensor = tensors_[staged_tensor_];
@@ -744,6 +744,7 @@ void Pipeline::finish_inputs(HandleId handle, TimeNs now) {
                    "this rank has said already that it has no more inputs; wait for the others"});
   }
   finish_handle_ = handle;
+  first_shard_has_heard_ = false;
   if (!departed_.empty()) {
     next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   }
@@ -753,7 +754,12 @@ void Pipeline::finish_inputs(HandleId handle, TimeNs now) {
 void Pipeline::on_inputs_done(ShardIndex shard, const wire::Header& header) {
   // Which worker was last may look different at other shards, and all must agree.
   if (header.epoch != config_.epoch || shard.value != 0 || !finish_handle_) return;
-  if (pending_operations_ > 0 || header.round.value != generation_ + 1) return;
+  if (pending_operations_ > 0) return;
+  if (header.round.value == generation_) {
+    first_shard_has_heard_ = true;
+    return;
+  }
+  if (header.round.value != generation_ + 1) return;
   generation_ = header.round.value;
   last_with_inputs_ = header.worker;
   tensors_.begin_generation(first_round(generation_));

@@ -139,7 +139,7 @@ class Pipeline {
   // workers have said so (on_inputs_done), with an error when one has left without, or the job ends. Until then nothing
   // may be submitted. kInvalidArgument at once: it has said so already.
   void finish_inputs(HandleId handle, TimeNs now);
-  // A shard says that nobody has more.
+  // A shard says that nobody has more, or that it has heard that this worker has none.
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
   // Who said so last, of the last generation that has ended.
   WorkerRank last_with_inputs() const { return last_with_inputs_; }
@@ -252,9 +252,12 @@ class Pipeline {
   static std::uint64_t cost(std::uint64_t frame_bytes) { return frame_bytes + wire::kHeaderBytes; }
 
   void end_inputs(const Status& status);
-  // What shards have to know of the inputs; 0: nothing, for they begin so.
-  std::uint64_t inputs_word() const {
-    const bool no_more = finish_handle_.has_value() && pending_operations_ == 0;
+  // What the shard has to know of the inputs; 0: nothing, for they begin so. Shard 0, which says who was last, hears
+  // first that there are no more: the others then cannot end an operation without this worker whose end makes another
+  // one say so at shard 0 before this one.
+  std::uint64_t inputs_word(ShardIndex shard) const {
+    const bool no_more = finish_handle_.has_value() && pending_operations_ == 0 &&
+                         (shard.value == 0 || first_shard_has_heard_);
     return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
   }
   void fail_for_departed(TimeNs now);
@@ -287,6 +290,7 @@ class Pipeline {
   Status job_failed_;
   std::uint32_t generation_ = 0;           // of inputs
   std::optional<HandleId> finish_handle_;  // this worker has no more
+  bool first_shard_has_heard_ = false;     // of that, while there is such a handle
   WorkerRank last_with_inputs_;
   TimeNs next_notice_ns_ = kNever;
   TimeNs next_departed_ns_ = kNever;

@@ -204,6 +204,9 @@ TEST(Shelf, who_has_no_more_inputs_is_not_waited_for_nor_asked_nor_answered) {
   EXPECT_TRUE(world.out.answers.empty());
   world.no_more_inputs(0);
   ShelfOutput out = world.take();
+  ASSERT_EQ(out.inputs_done.size(), 1U) << "worker 0 hears that it was heard";
+  EXPECT_EQ(out.inputs_done[0].worker, WorkerRank(0));
+  EXPECT_EQ(out.inputs_done[0].generation, 0U) << "which is still the generation";
   ASSERT_EQ(out.answers.size(), 2U) << "and not to worker 0";
   EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 30})) << "divided by all";
   world.push(1, "x", 1, floats({1, 1}));
@@ -219,7 +222,7 @@ TEST(Shelf, when_nobody_has_more_inputs_rounds_begin_anew_and_all_hear_who_was_l
   world.push(1, "x", 0, floats({1, 1}));
   world.no_more_inputs(0);
   world.no_more_inputs(0);
-  world.take();
+  EXPECT_EQ(world.take().inputs_done.size(), 2U) << "the first may have been lost";
   world.no_more_inputs(1);
   ShelfOutput out = world.take();
   ASSERT_EQ(out.inputs_done.size(), 1U);

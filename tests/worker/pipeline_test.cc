@@ -390,6 +390,30 @@ TEST_F(PipelineTest, wanted_before_submitted_counts_when_it_is_submitted) {
   EXPECT_TRUE(result(cluster, 1, 2).is_ok());
 }
 
+TEST_F(PipelineTest, the_first_shard_has_heard_of_the_end_of_inputs_before_others_are_told) {
+  Cluster cluster({.shards = 2}, 1);
+  cluster.all_up();
+  Pipeline& worker = cluster.worker(0);
+  Outgoing message;
+  worker.finish_inputs(HandleId(1), 0);
+  EXPECT_FALSE(worker.front(ShardIndex(1), message));
+  ASSERT_TRUE(worker.front(ShardIndex(0), message));
+  worker.pop();
+  EXPECT_FALSE(worker.front(ShardIndex(1), message)) << "sent is not heard";
+  wire::Header heard;
+  heard.kind = wire::Kind::kInputsDone;
+  heard.epoch = Epoch(3);
+  worker.on_inputs_done(ShardIndex(1), heard);
+  EXPECT_FALSE(worker.front(ShardIndex(1), message));
+  worker.on_inputs_done(ShardIndex(0), heard);
+  EXPECT_TRUE(worker.front(ShardIndex(1), message));
+  EXPECT_FALSE(worker.front(ShardIndex(0), message)) << "once";
+  heard.round = Round(1);
+  worker.on_inputs_done(ShardIndex(0), heard);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok()) << "and now nobody has more";
+}
+
 TEST_F(PipelineTest, lost_connection_sends_again_what_has_no_answer_and_only_that) {
   Cluster cluster({.workers = 1, .shards = 1, .partition_bytes = 640}, 1);
   cluster.all_up();
