@@ -7,6 +7,7 @@ import os
 import tempfile
 import warnings
 
+import interrupted
 import numpy as np
 
 BATCH = 12  # of the whole job; divisible by 1, 2 and 3
@@ -172,6 +173,16 @@ def differences_of_two_models_in_turn():
             model.train_on_batch(share(x, rank, size), share(wanted, rank, size))
             alone.train_on_batch(x, wanted)
     return [_difference(model.get_weights(), alone.get_weights()) for model, alone, _ in pairs]
+
+
+def sum_of_much():
+    _, bps = _imports()
+    return bps.push_pull(np.ones(interrupted.ELEMENTS, np.float32))
+
+
+def broadcast_of_much():
+    _, bps = _imports()
+    return bps.broadcast(np.ones(interrupted.ELEMENTS, np.float32), 1)
 
 
 def error_of_mismatch():

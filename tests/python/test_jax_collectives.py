@@ -1,5 +1,6 @@
 """Reductions, process sets, broadcasts and gathers of byteps.jax, inside and outside of jit, against numpy."""
 
+import interrupted
 import numpy as np
 import pytest
 
@@ -81,6 +82,27 @@ def uneven():
 def test_ranks_may_have_different_numbers_of_batches(job3):
     results = job3.run(uneven)
     assert results == [results[0]] * 3
+
+
+def scatter_much():
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    return bps.reducescatter(jnp.ones(interrupted.ELEMENTS), op=bps.Sum)
+
+
+def reduce_much():
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    return bps.push_pull_tree([jnp.ones(interrupted.ELEMENTS)] * 2, name="interrupted")
+
+
+@pytest.mark.parametrize("call", [scatter_much, reduce_much])
+def test_ctrl_c_frees_nothing_that_is_still_written_to(job2, call):
+    interrupted.check(job2, call)
 
 
 def wrong_arguments():

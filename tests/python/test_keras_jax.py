@@ -1,6 +1,7 @@
 """byteps.keras on Keras's jax backend: a job of two workers with two servers. fit() runs in jit. What does not depend
 on the backend is tested in test_keras_torch.py."""
 
+import interrupted
 import keras_checks as checks
 import numpy as np
 import pytest
@@ -48,6 +49,11 @@ def test_ranks_may_have_different_numbers_of_batches(job):
         assert losses == results[0][2]
         for got, expected in zip(weights, results[0][3]):
             np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("call", [checks.sum_of_much, checks.broadcast_of_much])
+def test_ctrl_c_frees_nothing_that_is_still_written_to(job, call):
+    interrupted.check(job, call)
 
 
 def test_the_rate_warms_up_by_the_formula(job):

@@ -1,5 +1,6 @@
 """Horovod's collectives of byteps.mxnet in jobs of 1 to 3 workers, and all its reductions, compared with numpy's."""
 
+import interrupted
 import numpy as np
 import pytest
 from test_mxnet_ops import DTYPES, array_of, check, expected, values
@@ -106,6 +107,14 @@ def uneven():
 def test_ranks_may_have_different_numbers_of_batches(mxnet_clusters):
     results = mxnet_clusters.get(3).run(uneven)
     assert results == [results[0]] * 3
+
+
+def scatter_much():
+    return bps.reducescatter(mx.nd.ones((interrupted.ELEMENTS,)), op=bps.Sum)
+
+
+def test_ctrl_c_in_a_gather_frees_nothing_that_is_still_written_to(mxnet_job2):
+    interrupted.check(mxnet_job2, scatter_much)
 
 
 def test_reductions_of_every_kind_in_place_and_out_of_place(mxnet_job):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import interrupted
 import numpy as np
 import pytest
 from cluster import ROOT, Cluster, clean_environment
@@ -132,6 +133,14 @@ def check_join(function):
 @pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
 def test_a_rank_without_more_batches_is_not_waited_for(tf_job2, function):
     assert tf_job2.run(check_join, function) == [[-5.0, -5.0]] * 2
+
+
+def scatter_much():
+    return bps.reducescatter(tf.ones([interrupted.ELEMENTS]), op=bps.Sum)
+
+
+def test_ctrl_c_in_a_gather_frees_nothing_that_is_still_written_to(tf_job2):
+    interrupted.check(tf_job2, scatter_much)
 
 
 def check_strategy():

@@ -2,6 +2,7 @@
 
 import math
 
+import interrupted
 import numpy as np
 import pytest
 import torch
@@ -119,6 +120,19 @@ def forms():
 def test_every_form_of_allreduce(job2, alone):
     job2.run(forms)
     forms()
+
+
+def scatter_much():
+    return hvd.reducescatter(torch.ones(interrupted.ELEMENTS), op=hvd.Sum)
+
+
+def reduce_much():
+    return hvd.allreduce(torch.ones(interrupted.ELEMENTS))
+
+
+@pytest.mark.parametrize("call", [scatter_much, reduce_much])
+def test_ctrl_c_frees_nothing_that_is_still_written_to(job2, call):
+    interrupted.check(job2, call)
 
 
 def gathers():

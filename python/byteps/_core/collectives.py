@@ -125,13 +125,30 @@ class Running(Generic[T]):
 def run(job: Job, plan: "Plan[T]", *memory: object) -> T:
     """Drives the plan to its end. `memory`: what its addresses point to; when an exception from a signal handler ends
     the wait, it is kept until the job is left, because the core still works on it."""
-    running = Running(job, plan)
+    return run_all(job, [plan], *memory)[0]
+
+
+def run_all(job: Job, plans: "Iterable[Plan[T]]", *memory: object) -> List[T]:
+    """run() of several at once. Raises what the first that failed has failed with, when all have ended."""
+    running: "List[Running[T]]" = []
+    results: List[T] = []
+    failure: Optional[Exception] = None
     try:
-        return running.wait()
-    except BaseException:
-        if not running.ended:
-            session.current().keep((running, memory))
+        running.extend(Running(job, plan) for plan in plans)
+        for one in running:
+            try:
+                results.append(one.wait())
+            except Exception as error:
+                if not one.ended:
+                    raise  # from a signal handler
+                failure = failure or error
+    except BaseException as interruption:
+        # What the plans themselves have made is in the frames of the exception.
+        session.current().keep((interruption, running, memory))
         raise
+    if failure is not None:
+        raise failure
+    return results
 
 
 def _members(job: Job, members: Sequence[int]) -> Tuple[int, ...]:

@@ -46,19 +46,18 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> List[NDArray]:
     """allgather() of each, all at once."""
-    outputs: List[NDArray] = []
+    outputs: List[_Output] = []
     plans = []
     for wire_name, once, members, tensor in _each("allgather", tensors, name, process_set):
         rows, rest = _rows(tensor)
-        output = _Output(tensor, rest)
-        plan = collectives.allgather(
-            session.job(), wire_name, rows, output.allocate, members, priority=priority, once=once
+        outputs.append(_Output(tensor, rest))
+        plans.append(
+            collectives.allgather(
+                session.job(), wire_name, rows, outputs[-1].allocate, members, priority=priority, once=once
+            )
         )
-        plans.append((plan, output))
-    for output, running in [(output, collectives.Running(session.job(), plan)) for plan, output in plans]:
-        _finish(running, tensors)
-        outputs.append(output.array)
-    return outputs
+    _run(plans, tensors, outputs)
+    return [output.array for output in outputs]
 
 
 def alltoall(
@@ -85,7 +84,7 @@ def alltoall(
     plan = collectives.alltoall(
         session.job(), wire_name, rows, counts, output.allocate, members, priority=priority, once=once
     )
-    received = _finish(collectives.Running(session.job(), plan), [tensor])
+    (received,) = _run([plan], tensor, output)
     if splits is None:
         return output.array
     return output.array, mx.nd.array(received, dtype="int32")
@@ -136,8 +135,7 @@ def grouped_reducescatter(
             )
         )
         outputs.append(output.array)
-    for running in [collectives.Running(session.job(), plan) for plan in plans]:
-        _finish(running, tensors)
+    _run(plans, tensors, outputs)
     return outputs
 
 
@@ -193,14 +191,12 @@ def _each(
     return [("byteps." + one, once, members, tensor) for one, tensor in zip(names, tensors)]
 
 
-def _finish(running: "collectives.Running[T]", tensors: Sequence[NDArray]) -> T:
-    """Its result; what the exchange failed with as MXNetError, as everywhere in MXNet. `tensors`: what it reads."""
+def _run(plans: "Sequence[collectives.Plan[T]]", *memory: object) -> List[T]:
+    """Their results; what an exchange failed with as MXNetError, as everywhere in MXNet. `memory`: the arrays that they
+    read and write."""
     try:
-        return running.wait()
+        return collectives.run_all(session.job(), plans, *memory)
     except errors.InvalidArgumentError:
         raise  # the call is wrong
     except errors.BytePSError as error:
         raise MXNetError(str(error)) from error
-    except BaseException:  # from a signal handler; what it writes is kept by `running`
-        session.current().keep((running, tensors))
-        raise
