@@ -86,6 +86,7 @@ def ports(system: Path) -> List[Dict[str, Any]]:
                 "mtu": parse_number(_read(system / "class/net" / interface / "mtu")) if interface else None,
                 "pfc": _pfc(interface),
                 "ecn": _ecn(system / "class/net" / interface) if interface else None,
+                "trust": _read(system / "class/net" / interface / "qos/trust") if interface else "",
             }
         )
     return found
@@ -273,6 +274,8 @@ def network(host: str, port: Mapping[str, Any]) -> List[Finding]:
         seen.append(f"PFC on priorities {_numbers(port['pfc'])}")
     if port["ecn"] is not None:
         seen.append(f"ECN on priorities {_numbers(port['ecn'])}")
+    if port["trust"]:
+        seen.append(f"priorities by {port['trust'].upper()}")
     text = f"{port['interface'] or port['device']}: {', '.join(seen) or 'its driver tells nothing of PFC and ECN'}"
     if port["pfc"] == []:
         fix = f"dcb pfc set dev {port['interface']} prio-pfc 3:on   # and on the switch: docs/rdma.md"

@@ -135,14 +135,16 @@ def test_flow_control_of_the_card_is_told_where_its_driver_does(tmp_path, monkey
     enabled.mkdir(parents=True)
     for priority in range(8):
         (enabled / str(priority)).write_text(f"{int(priority == 3)}\n")
+    (tmp_path / "class/net/eth2/qos").mkdir()
+    (tmp_path / "class/net/eth2/qos/trust").write_text("dscp\n")
     folder = tmp_path / "bin"
     folder.mkdir()
     states = " ".join(f"{priority}:{'on' if priority in pfc else 'off'}" for priority in range(8))
-    (folder / "dcb").write_text(f"#!/bin/sh\n[ \"$5\" = eth2 ] || [ \"$4\" = eth2 ] && echo 'prio-pfc {states}'\n")
+    (folder / "dcb").write_text(f"#!/bin/sh\n[ \"$*\" = 'pfc show dev eth2 prio-pfc' ] && echo 'prio-pfc {states}'\n")
     (folder / "dcb").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     finding = judge(tmp_path)["RDMA network"]
-    assert finding.level == level and text in finding.text and "ECN on priorities 3" in finding.text
+    assert finding.level == level and text in finding.text and "ECN on priorities 3, priorities by DSCP" in finding.text
 
 
 def test_a_small_limit_on_locked_memory_is_a_problem_with_the_remedy(tmp_path):
