@@ -23,11 +23,14 @@ def address(host: int) -> str:
     return f"10.77.0.{host}"
 
 
+def user(host: int) -> int:
+    return 7700 + host
+
+
 def on(host: int) -> List[str]:
     """Put before a command, runs it on this host: as its user, without root's right to lock memory."""
-    user = str(7700 + host)
     files = "-all,+dac_override"  # the tests' folders, and Python, are root's
-    command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    command = ["setpriv", f"--reuid={user(host)}", f"--regid={user(host)}", "--clear-groups"]
     return [*command, f"--inh-caps={files}", f"--ambient-caps={files}", f"--bounding-set={files}"]
 
 
@@ -63,19 +66,21 @@ class LabJob(Job):
             self.start_worker(rank, plan, prefix=on(host))
         return self
 
-    def start_services(self, server_hosts: Sequence[int] = HOSTS):
+    def start_services(self, server_hosts: Sequence[int] = HOSTS, environs=()):
+        """environs: of each server, beside the job's."""
         self.start_scheduler()
-        for _, host in zip(range(self.server_count), server_hosts):
-            self.start_server(prefix=on(host))
+        for index, host in zip(range(self.server_count), server_hosts):
+            self.start_server(environs[index] if environs else (), prefix=on(host))
 
-    def start_checked_worker(self, rank: int, rounds: int, host: Optional[int] = None):
+    def start_checked_worker(self, rank: int, rounds: int, host: Optional[int] = None, prefix: Sequence[str] = ()):
         """A worker that checks every element of every sum."""
         environ = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
         command = [BUILD / "bin/checked_worker", "1", str(rounds), "leave"]
-        self.workers.append(Process(self, f"worker{rank}", command, environ, on(host or HOSTS[rank])))
+        on_host = [*on(host or HOSTS[rank]), *prefix]
+        self.workers.append(Process(self, f"worker{rank}", command, environ, on_host))
         return self.workers[-1]
 
-    def check_ended_well(self):
-        self.join(timeout_s=120)
+    def check_ended_well(self, timeout_s: float = 60):
+        self.join(timeout_s=timeout_s)
         assert [process.code for process in self.processes] == [0] * len(self.processes), self.story("not all are well")
         self.check_nothing_is_left(wait_s=5)
