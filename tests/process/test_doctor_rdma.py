@@ -152,6 +152,7 @@ def test_a_small_limit_on_locked_memory_is_a_problem_with_the_remedy(tmp_path):
     small = judge(tmp_path, limits=(8 << 20, 8 << 20))["locked memory"]
     assert small.level == PROBLEM and "8192 KiB; RDMA needs 0.06 GiB for the rings of 16 connections" in small.text
     assert "memlock unlimited" in small.fix and "IPC_LOCK" in small.fix
+    assert judge(tmp_path, limits=(128 << 20, 128 << 20))["locked memory"].level == OK
     assert judge(tmp_path, limits=(8 << 20, -1))["locked memory"].fix.startswith("ulimit -l unlimited")
     assert judge(tmp_path, limits=(8 << 20, 8 << 20), may_lock=True)["locked memory"].level == OK
     off = judge(tmp_path, {"DMLC_ENABLE_RDMA": "0"}, limits=(8 << 20, 8 << 20))["locked memory"]

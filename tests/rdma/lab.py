@@ -44,6 +44,16 @@ def cable_pulled(host: int):
         subprocess.run(["ip", "link", "set", f"p{host}", "master", "br0"], check=True)
 
 
+@contextmanager
+def port_down(host: int):
+    """The same, and the device sees it: it has lost its carrier."""
+    subprocess.run(["ip", "link", "set", f"p{host}", "down"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "link", "set", f"p{host}", "up"], check=True)
+
+
 def sent_packets() -> Dict[int, int]:
     """By host: what its RDMA device has sent."""
     counter = "/sys/class/infiniband/rxe{0}/ports/1/hw_counters/sent_pkts"

@@ -1,14 +1,15 @@
-"""What happens when something of RDMA fails: every pending operation ends in time with an error that names the cause, and
-no process dies of it."""
+"""What happens when something of RDMA fails: every pending operation ends in time with an error that names the cause,
+and no process dies of it."""
 
 import subprocess
 import time
 from contextlib import contextmanager
 
 import pytest
-from lab import BOUND_S, LabJob, address, cable_pulled, on
+from lab import BOUND_S, LabJob, address, cable_pulled, on, port_down
 
 LOOP = {"*": [["loop"]]}
+LITTLE_MEMORY = ["prlimit", "--memlock=65536"]
 
 
 @contextmanager
@@ -30,12 +31,14 @@ def test_a_killed_process_ends_the_job_everywhere_in_time(tmp_path, victim):
         job.check_nothing_is_left(wait_s=5)
 
 
-def test_a_pulled_cable_is_seen_in_time(tmp_path):
+@pytest.mark.parametrize("trouble", [cable_pulled, port_down])
+def test_a_host_that_cannot_be_reached_is_seen_in_time(tmp_path, trouble):
     with looping(tmp_path) as job:
         began_s = time.monotonic()
-        with cable_pulled(3):
+        with trouble(3):
             job.join()
         job.check_end(began_s, job.workers, [["server 1"]], BOUND_S)
+        job.check_nothing_is_left(wait_s=5)
 
 
 @contextmanager
@@ -61,7 +64,7 @@ def refused(job, rank, words, prefix=(), environ=()):
 
 def test_memory_that_may_not_be_registered_names_the_limit_and_the_remedy(tmp_path):
     with LabJob(tmp_path / "job") as job:
-        refused(job, 1, ["DMLC_ENABLE_RDMA", "limit of locked memory (now 64 KiB)", "ulimit -l"], ["prlimit", "--memlock=65536"])
+        refused(job, 1, ["DMLC_ENABLE_RDMA", "limit of locked memory (now 64 KiB)", "ulimit -l"], LITTLE_MEMORY)
 
 
 def test_a_host_without_a_device_names_its_address_and_what_there_is(tmp_path):
@@ -73,7 +76,7 @@ def test_without_memory_auto_goes_on_over_tcp_and_says_so_once(tmp_path):
     with LabJob(tmp_path / "job", rdma="auto", environ={"BYTEPS_LOG_LEVEL": "WARNING"}) as job:
         job.start_services(server_hosts=(3, 3))
         job.start_checked_worker(0, rounds=1, host=1)
-        job.start_checked_worker(1, rounds=1, host=2, prefix=["prlimit", "--memlock=65536"])
+        job.start_checked_worker(1, rounds=1, host=2, prefix=LITTLE_MEMORY)
         job.check_ended_well()
         assert job.workers[1].err.count("stays on TCP") == 1, job.story("one warning")
         assert "ulimit -l" in job.workers[1].err and "stays on TCP" not in job.workers[0].err

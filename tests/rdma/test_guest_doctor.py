@@ -4,9 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 
-from lab import address, on
+from lab import address, on, port_down
 from place import BUILD, ROOT
 
 
@@ -27,15 +26,6 @@ def doctor(host, before=(), **environ):
     run = subprocess.run(command, env={**os.environ, **own, **environ}, capture_output=True, text=True)
     assert run.stdout, run.stderr
     return run.returncode, {each["check"]: each for each in json.loads(run.stdout)}
-
-
-@contextmanager
-def port_down(host):
-    subprocess.run(["ip", "link", "set", f"p{host}", "down"], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["ip", "link", "set", f"p{host}", "up"], check=True)
 
 
 def test_a_host_with_rdma_is_ok():

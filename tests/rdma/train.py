@@ -1,5 +1,5 @@
-"""A short training on handwritten digits, for test_training.py: batches come from a data loader that forks after the job
-has moved tensors. Rank 0 prints the relative difference to the same training in one process, and the losses.
+"""A short training on handwritten digits, for test_training.py: batches come from a data loader that forks after the
+job has moved tensors. Rank 0 prints the relative difference to the same training in one process, and the losses.
 
     train.py USER...        # a rank for each user (lab.py); torch, which takes long to import there, is imported once
 """
@@ -57,7 +57,7 @@ def rank_as(user):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     mine = Subset(digits, range(bps.rank(), len(digits), bps.size()))
-    losses = train(model, optimizer, DataLoader(mine, batch_size=BATCH // bps.size(), num_workers=1))
+    losses = train(model, optimizer, DataLoader(mine, batch_size=BATCH // bps.size(), num_workers=1, timeout=60))
     losses = bps.push_pull(torch.tensor(losses), name="losses").tolist()
     if bps.rank() == 0:
         train(alone, torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9), DataLoader(digits, batch_size=BATCH))
