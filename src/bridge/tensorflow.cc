@@ -15,6 +15,7 @@
 #include "bridge/bridge.h"
 #include "bridge/tf_api.h"
 #include "bridge/tf_shim.h"
+#include "bridge/xla_flight.h"
 #include "byteps/byteps.h"
 
 namespace byteps::bridge {
@@ -150,7 +151,8 @@ class DoneCallback {
 };
 static_assert(sizeof(DoneCallback) == 32);
 
-// One run of an op: its tensors are under way. Deletes itself after the last one.
+// One run of an op: its tensors are under way. Deletes itself after the last one. When ranks disagree about a tensor,
+// which all of them learn, the failure is held back until the graph's other exchanges have started and ended (Flight).
 class Run {
  public:
   Run(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done)
@@ -163,6 +165,8 @@ class Run {
                                    std::to_string(kernel_.names.size()) + " names");
       return end_one();
     }
+    flight().begin(kOpName);
+    is_in_flight_ = true;
     std::vector<Tensor> tensors(count);
     for (size_t i = 0; i < count; i++) {
       if (!prepare(static_cast<int>(i), tensors[i])) return end_one();
@@ -207,14 +211,14 @@ class Run {
     const int code =
         push_pull(tensor, kernel_.names[i], priority, kernel_.exchange, &Run::on_end, this, &error);
     if (code == BYTEPS_OK) return;
-    fail(tf_code(code), error.message);
+    fail(tf_code(code), error.message, code == BYTEPS_MISMATCH);
     end_one();
   }
 
   // On the bridge's thread.
   static void on_end(void* run, int code, const char* message) {
     auto* self = static_cast<Run*>(run);
-    if (code != BYTEPS_OK) self->fail(tf_code(code), message);
+    if (code != BYTEPS_OK) self->fail(tf_code(code), message, code == BYTEPS_MISMATCH);
     self->end_one();
   }
 
@@ -240,17 +244,24 @@ class Run {
   }
 
   // The first failure is the op's. Returns false.
-  bool fail(int code, const std::string& message) {
+  bool fail(int code, const std::string& message, bool is_everywhere = false) {
     const std::lock_guard lock(failure_mutex_);
     if (failure_code_ == kTfOk) {
       failure_code_ = code;
       failure_ = message;
+      is_everywhere_ = is_everywhere;
     }
     return false;
   }
 
   void end_one() {
     if (left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (is_in_flight_) flight().end(kOpName);
+    if (is_everywhere_) return flight().fail_later([this] { finish(); });
+    finish();
+  }
+
+  void finish() {
     for (TF_Tensor* output : outputs_) api.TF_DeleteTensor(output);
     if (failure_code_ != kTfOk) {
       ScopedStatus status(api);
@@ -269,6 +280,8 @@ class Run {
   std::atomic<size_t> left_{1};  // tensors under way, and start() itself
   std::mutex failure_mutex_;
   int failure_code_ = kTfOk;
+  bool is_everywhere_ = false;  // the failure: all ranks get it
+  bool is_in_flight_ = false;
   std::string failure_;
 };
 

@@ -1,8 +1,11 @@
 // What takes the place of the op in a function that XLA compiles (jit_compile=True): a custom call, asynchronous, in
 // the XLA that TensorFlow brings along. python/byteps/tensorflow/xla.py writes the calls.
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "bridge/tf_shim.h"
+#include "bridge/xla_flight.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace byteps::bridge {
@@ -72,13 +75,15 @@ ffi::ErrorCode error_code(int code) {
 
 // On the bridge's thread.
 void on_end(void* context, int code, const char* message) {
-  auto* promise = static_cast<ffi::Promise*>(context);
+  const std::unique_ptr<ffi::Promise> promise(static_cast<ffi::Promise*>(context));
+  flight().end(kTarget);
   if (code == BYTEPS_OK) {
     promise->SetAvailable();
+  } else if (code == BYTEPS_MISMATCH) {
+    flight().fail_later(std::move(*promise), ffi::Error(error_code(code), message));
   } else {
     promise->SetError(ffi::Error(error_code(code), message));
   }
-  delete promise;
 }
 
 // One tensor's exchange. XLA keeps both buffers until the future is there.
@@ -105,6 +110,7 @@ ffi::Future push_pull_call(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> out
   const std::string refusal = set_elements(tensor, core_dtype(input.element_type()),
                                            ffi::ByteWidth(input.element_type()), exchange);
   byteps_error error{};
+  flight().begin(kTarget);
   if (!refusal.empty()) {
     on_end(promise, BYTEPS_INVALID_ARGUMENT, (std::string(name) + ": " + refusal).c_str());
   } else if (const int code = push_pull(tensor, std::string(name), static_cast<int32_t>(priority),

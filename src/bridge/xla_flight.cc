@@ -20,16 +20,21 @@ void Flight::end(const std::string& name) {
 }
 
 void Flight::fail_later(xla::ffi::Promise promise, xla::ffi::Error error) {
+  auto shared = std::make_shared<xla::ffi::Promise>(std::move(promise));
+  fail_later([shared, error] { shared->SetError(error); });
+}
+
+void Flight::fail_later(std::function<void()> tell) {
   std::unique_lock lock(mutex_);
-  failures_.push_back({std::move(promise), std::move(error)});
+  failures_.push_back(std::move(tell));
   if (failures_.size() > 1) return;  // the thread is there
   try {
     std::thread([this] { fail_when_quiet(); }).detach();
   } catch (const std::system_error&) {
-    Failure failure = std::move(failures_.back());
+    const std::function<void()> now = std::move(failures_.back());
     failures_.pop_back();
     lock.unlock();
-    failure.promise.SetError(std::move(failure.error));
+    now();
   }
 }
 
@@ -39,9 +44,9 @@ void Flight::fail_when_quiet() {
     seen = begun_;
     never_.wait_for(lock, quiet_, [] { return false; });
   }
-  std::vector<Failure> failures = std::exchange(failures_, {});
+  const std::vector<std::function<void()>> failures = std::exchange(failures_, {});
   lock.unlock();
-  for (Failure& failure : failures) failure.promise.SetError(std::move(failure.error));
+  for (const std::function<void()>& tell : failures) tell();
 }
 
 void Flight::set_one_at_a_time(bool value) {

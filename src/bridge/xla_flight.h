@@ -1,4 +1,5 @@
-// Flight: the exchanges of compiled programs that are under way, and two dangers that XLA adds to them.
+// Flight: the exchanges of compiled programs that are under way, and two dangers that XLA adds to them. TensorFlow's
+// graphs have the first of them as well.
 //
 // 1. When one operation of a program fails, XLA starts no more of the others. Ranks that have started them already
 //    would wait for this one for ever. So a failure that all ranks get (they disagree about a tensor) is held back
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,17 +36,15 @@ class Flight {
   // It has ended, well or not, or was refused.
   void end(const std::string& name);
 
-  // Fails the promise when it is time (danger 1).
+  // Calls `tell` when it is time (danger 1), on another thread.
+  void fail_later(std::function<void()> tell);
+  // The same for a promise.
   void fail_later(xla::ffi::Promise promise, xla::ffi::Error error);
 
   // Whether compiled programs run one after another in this process, so that two uses of a name under way are an error.
   void set_one_at_a_time(bool value);
 
  private:
-  struct Failure {
-    xla::ffi::Promise promise;
-    xla::ffi::Error error;
-  };
   void fail_when_quiet();
 
   const std::chrono::milliseconds quiet_;
@@ -52,8 +52,8 @@ class Flight {
   std::unordered_multiset<std::string> under_way_;
   uint64_t begun_ = 0;
   bool one_at_a_time_ = false;
-  std::vector<Failure> failures_;  // a thread waits while there are any
-  std::condition_variable never_;  // only waited for, with a timeout
+  std::vector<std::function<void()>> failures_;  // a thread waits while there are any
+  std::condition_variable never_;                // only waited for, with a timeout
 };
 
 // The one of this shared library.

@@ -129,6 +129,24 @@ def test_an_unnamed_tensor_may_have_another_shape_each_time(tf_job2):
     tf_job2.run(check_changing_shapes)
 
 
+def mismatched_beside_another(mode):
+    """Ranks disagree about one tensor; rank 1 takes a while to compute another, about which they agree."""
+
+    def body(x, count):
+        (other,) = tf.while_loop(lambda y: y[0, 0] < count, lambda y: (tf.matmul(x, y) * 0.0 + y[0, 0] + 1.0,), (x,))
+        wrong = bps.push_pull(tf.ones([bps.rank() + 1]), name=f"beside.wrong.{mode}")
+        right = bps.push_pull(other, name=f"beside.right.{mode}")
+        return tf.reduce_sum(wrong) + tf.reduce_sum(right)
+
+    return tf.function(body, jit_compile=mode == "xla")(tf.ones([500, 500]), tf.constant(12.0 * bps.rank()))
+
+
+@pytest.mark.parametrize("mode", ["graph", "xla"])
+def test_a_rank_does_not_wait_for_what_another_did_not_start_after_a_mismatch(tf_job2, mode):
+    for failure in tf_job2.failures(mismatched_beside_another, mode):
+        assert "OpError" in failure.bases and f"beside.wrong.{mode}" in failure.text
+
+
 def mismatched(mode):
     x = tf.ones([bps.rank() + 2])
     return compiled(lambda: bps.push_pull(x, name=f"{mode}.mismatch"), mode)()
