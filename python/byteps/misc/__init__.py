@@ -1,0 +1,1 @@
+"""What the original has beside the layers: byteps.misc.imagenet18."""
