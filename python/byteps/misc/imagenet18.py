@@ -11,8 +11,8 @@
     (loss * 1024).backward()
     optimizer.step()
 
-With half=False it is byteps.torch.DistributedOptimizer. With torch.amp, whose parameters are in 32 bits, that one is all
-that is needed.
+With half=False it is byteps.torch.DistributedOptimizer. With torch.amp, whose parameters are in 32 bits, that one is
+all that is needed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def DistributedOptimizer(  # noqa: N802: the name users know
         `loss_scale`, gives them to `fp32_params`, the copies in the same order, and copies what they become back. The
         copies have the model's values at the first step.
     model: for the names of gradients, when named_parameters is not given.
-    loss_scale: what the loss was multiplied by, so that small gradients do not vanish in 16 bits. A step with a gradient
-        that is not finite on some rank is skipped on all of them.
+    loss_scale: by what the loss was multiplied, so that small gradients do not vanish in 16 bits. A step with a
+        gradient that is not finite on some rank is skipped on all of them.
 
     ValueError: a wrong argument. The others: see byteps.torch.DistributedOptimizer."""
     if named_parameters is None and model is not None:
@@ -57,12 +57,12 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     if not half:
         return _TorchOptimizer(optimizer, named_parameters, compression, backward_passes_per_step)
     if fp16_params is None or fp32_params is None:
-        raise ValueError("half=True needs fp16_params, the model's parameters, and fp32_params, their copies in 32 bits")
+        raise ValueError("half=True needs fp16_params, the model's parameters, and fp32_params, copies in 32 bits")
     pairs = list(zip(fp16_params, fp32_params))
     if len(fp16_params) != len(fp32_params) or any(a.shape != b.shape for a, b in pairs):
         raise ValueError(
-            f"fp16_params ({len(fp16_params)}) and fp32_params ({len(fp32_params)}) must be the same parameters, in one "
-            "order"
+            f"fp16_params ({len(fp16_params)}) and fp32_params ({len(fp32_params)}) must be the same parameters, in "
+            "the same order"
         )
     if not (isinstance(loss_scale, (int, float)) and 0 < loss_scale < math.inf):
         raise ValueError(f"loss_scale is {loss_scale!r}: it must be a number larger than 0")
