@@ -312,7 +312,8 @@ def locked_memory(
     if said["may_lock"]:
         return Finding(host, check, OK, text + "; this process may lock more (CAP_IPC_LOCK)")
     if soft > needed + needed // 8:  # queues need a little, too
-        return Finding(host, check, OK, text)
+        spare = "" if soft == 1 << 62 else "; where it is unlimited, servers copy less"
+        return Finding(host, check, OK, text + spare)
     level = PROBLEM if said["policy"] == REQUIRED else WARNING
     fix = "echo '* - memlock unlimited' >/etc/security/limits.d/byteps.conf   # as root, then log in again"
     if hard == 1 << 62:

@@ -69,11 +69,13 @@ def _package() -> str:
     """The kernel package that Debian's linux-image-amd64 stands for now."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise CannotHave("the guest's kernel is a Debian package, and there is no apt-get here")
-    listed = subprocess.run(["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True)
-    found = re.search(r"Depends: (linux-image-[0-9]\S+-amd64)\b", listed.stdout)
-    if found is None:
-        raise CannotHave("apt knows no linux-image-amd64 (Debian's; `apt-get update` brings the lists)")
-    return found[1]
+    for command in (["true"], ["apt-get", "-qq", "update"]):  # a fresh container has no lists
+        subprocess.run(command, capture_output=True)
+        listed = subprocess.run(["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True)
+        found = re.search(r"Depends: (linux-image-[0-9]\S+-amd64)\b", listed.stdout)
+        if found is not None:
+            return found[1]
+    raise CannotHave("apt knows no linux-image-amd64, Debian's (as root: apt-get update)")
 
 
 def _fetch(package: str, work: Path) -> None:
@@ -81,7 +83,8 @@ def _fetch(package: str, work: Path) -> None:
     command = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", package]
     fetched = subprocess.run(command, cwd=work, capture_output=True, text=True)
     if fetched.returncode != 0:
-        raise CannotHave(f"apt-get download {package}: {fetched.stderr.strip().splitlines()[-1:]}")
+        said = fetched.stderr.strip().splitlines() or [f"exit code {fetched.returncode}"]
+        raise CannotHave(f"apt-get download {package}: {said[-1]}")
     (archive,) = work.glob("*.deb")
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE) as unpacked:
         with tarfile.open(fileobj=unpacked.stdout, mode="r|") as tar:
