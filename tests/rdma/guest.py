@@ -60,6 +60,7 @@ def missing() -> str:
 def run(command: Sequence[str], timeout_s: int, memory_mib: int, environ: Dict[str, str], verbose: bool = False) -> int:
     """Exit code of the command, or one of ours. kernel.CannotHave: no kernel."""
     image, initramfs = kernel.prepare()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which still ends the guest and removes the folder
     with tempfile.TemporaryDirectory(prefix="rdma-guest-") as folder:
         ctl = Path(folder)
         for script in ("init.sh", "hosts.sh"):
@@ -154,7 +155,6 @@ def main() -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("no command")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         why_not = missing()
         if not why_not:
