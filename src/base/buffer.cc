@@ -9,13 +9,17 @@
 
 namespace byteps {
 
-Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
+Buffer::Buffer(std::size_t bytes, BufferSource* source)
+    : memory_(nullptr, Free{source, bytes}), bytes_(bytes) {
   const std::size_t rounded = (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, rounded)));
+  memory_.reset(source != nullptr
+                    ? source->take(bytes)
+                    : static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, rounded)));
   if (bytes > 0 && memory_ == nullptr) throw std::bad_alloc();
 }
 
 void Buffer::Free::operator()(std::byte* memory) const {
+  if (source != nullptr) return source->give_back(memory, bytes);
   std::free(memory);
 }
 
@@ -41,10 +45,10 @@ BufferRef BufferPool::take(std::size_t bytes) {
   BufferRef::Loan* loan = idle_[size_class];
   if (loan == nullptr) {
     try {
-      loan = new BufferRef::Loan{Buffer(size), 0, this, nullptr};
+      loan = new BufferRef::Loan{Buffer(size, source_.get()), 0, this, nullptr};
     } catch (const std::bad_alloc&) {
       trim();  // what lies idle is of other sizes
-      loan = new BufferRef::Loan{Buffer(size), 0, this, nullptr};
+      loan = new BufferRef::Loan{Buffer(size, source_.get()), 0, this, nullptr};
     }
   } else {
     idle_[size_class] = loan->next_idle;

@@ -14,18 +14,31 @@
 
 namespace byteps {
 
-// kBufferAlignment-aligned memory, uninitialised, freed with the object.
 inline constexpr std::size_t kBufferAlignment = 64;
+
+// Where the memory of buffers comes from, if not from the C library: from memory that a network device may read, say.
+// What it gives is kBufferAlignment-aligned and comes back with the size it was asked for.
+class BufferSource {
+ public:
+  virtual ~BufferSource() = default;
+  virtual std::byte* take(std::size_t bytes) = 0;  // null: there is none
+  virtual void give_back(std::byte* memory, std::size_t bytes) = 0;
+};
+
+// kBufferAlignment-aligned memory, uninitialised, freed with the object.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::size_t bytes);  // bad_alloc when the machine has none
+  // Of the C library when there is no source, which must outlive it. bad_alloc when there is none.
+  explicit Buffer(std::size_t bytes, BufferSource* source = nullptr);
   std::span<std::byte> span() { return {memory_.get(), bytes_}; }
   std::span<const std::byte> span() const { return {memory_.get(), bytes_}; }
   std::size_t bytes() const { return bytes_; }
 
  private:
   struct Free {
+    BufferSource* source = nullptr;
+    std::size_t bytes = 0;
     void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> memory_;
@@ -72,6 +85,7 @@ class BufferRef {
 class BufferPool {
  public:
   BufferPool() = default;
+  explicit BufferPool(std::shared_ptr<BufferSource> source) : source_(std::move(source)) {}
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
   ~BufferPool();
@@ -89,7 +103,8 @@ class BufferPool {
   friend class BufferRef;
   void give_back(BufferRef::Loan* loan);
 
-  std::vector<BufferRef::Loan*> idle_;  // by size class: the first of those that lie idle
+  std::shared_ptr<BufferSource> source_;  // null: the C library
+  std::vector<BufferRef::Loan*> idle_;    // by size class: the first of those that lie idle
   std::size_t lent_bytes_ = 0;
   std::size_t idle_bytes_ = 0;
 };

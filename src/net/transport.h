@@ -20,10 +20,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "base/buffer.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
@@ -110,6 +112,10 @@ class Transport {
   // How many bytes are at most on the way to this peer, and as many back, where the way is memory whose size is known:
   // more that is sent and not answered would only wait. It may become known while the connection is up. 0: not known.
   virtual std::size_t capacity_bytes(PeerId /*peer*/) const { return 0; }
+
+  // Where payloads that are sent often, or to many, had best come from: memory that this transport sends without a copy.
+  // Null: any is as good.
+  virtual std::shared_ptr<BufferSource> payload_source() { return nullptr; }
 
   // Promises `destination` for payloads from `peer` that name `tag` (never kNoLanding). Payloads that would leave
   // it, or name an unknown tag, arrive as a view instead. The same tag may be promised to several peers.

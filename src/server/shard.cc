@@ -59,6 +59,7 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
       outbox_(outbox),
       log_(std::move(log)),
       timeline_(log_.timeline() == nullptr ? nullptr : &log_.timeline()->open_lane()),
+      pool_(transport.payload_source()),
       shelf_(shelf_settings(config, timeline_), pool_),
       events_(kEventBatch) {
   self_.role = Role::kServer;

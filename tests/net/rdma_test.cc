@@ -1,12 +1,19 @@
 // RDMA under a connection, with a device that is played (fake_verbs.h): when it is used, what happens where it cannot
 // be, and how connections end when it fails. The conformance suite holds it to the transport's contract.
+#include <algorithm>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/buffer.h"
+#include "base/prng.h"
 #include "net/rdma/queue_pair.h"
+#include "net/rdma/slabs.h"
 #include "net/tcp/aside.h"
 #include "tests/net/fake_verbs.h"
 #include "tests/net/tcp_peer.h"
@@ -165,6 +172,137 @@ TEST(Rdma, a_connection_to_the_scheduler_needs_none) {
   Pair pair(std::move(scheduler), with_rdma(Policy::kRequired));
   ASSERT_TRUE(pair.is_up());
   EXPECT_TRUE(pair.passes(1000));
+}
+
+// ---- payloads from registered memory
+
+// A payload that the client's device may read where it lies.
+BufferRef lendable(BufferPool& pool, std::size_t bytes, std::size_t number) {
+  BufferRef buffer = pool.take(bytes);
+  const Bytes content = numbered(bytes, number);
+  std::copy(content.begin(), content.end(), buffer.span().begin());
+  return buffer;
+}
+
+TEST(RdmaLending, a_payload_of_registered_memory_is_not_copied_and_is_lent_until_it_is_written) {
+  Pair pair;
+  BufferPool pool(pair.client.transport().payload_source());
+  BufferRef buffer = lendable(pool, 60'000, 1);
+  fake_fabric().delivers = false;
+  ASSERT_TRUE(
+      pair.client.transport()
+          .send(pair.out, {.header = {}, .payload = buffer.span().first(60'000), .token = 7})
+          .is_ok());
+  pair.settle();
+  EXPECT_EQ(pair.client.count(Event::Kind::kSent), 0U);
+  buffer.span()[100] =
+      std::byte{0xee};  // which nobody may do; here it shows where the device reads
+  fake_fabric().delivers = true;
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kSent) == 1; }));
+  ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kReceived) == 1; }));
+  EXPECT_EQ(pair.server.seen().back().payload[100], std::byte{0xee});
+  EXPECT_EQ(pair.server.seen().back().payload.size(), 60'000U);
+}
+
+TEST(RdmaLending, all_sizes_arrive_whole_and_in_order_lent_and_copied_in_turn) {
+  TcpOptions server = serving(Policy::kRequired);
+  server.rdma.ring_bytes = 64 << 10;
+  Pair pair(std::move(server));
+  BufferPool pool(pair.client.transport().payload_source());
+  Prng prng(5);
+  std::vector<BufferRef> buffers;
+  std::vector<std::size_t> sizes;
+  std::size_t sent = 0;
+  ASSERT_TRUE(pair.until([&] {
+    for (int burst = 0; burst < 4 && sent < 600; ++burst) {
+      if (buffers.size() == sent) {
+        sizes.push_back(prng.chance(0.3) ? prng.below(200) : 4000 + prng.below(27'000));
+        buffers.push_back(lendable(pool, std::max<std::size_t>(1, sizes.back()), sent));
+      }
+      const auto payload = std::span<const std::byte>(buffers[sent].span()).first(sizes[sent]);
+      if (!pair.client.transport()
+               .send(pair.out, {.header = numbered(sent % 200), .payload = payload, .token = sent})
+               .is_ok())
+        break;
+      ++sent;
+    }
+    return pair.server.count(Event::Kind::kReceived) == 600 &&
+           pair.client.count(Event::Kind::kSent) == 600;
+  })) << sent;
+  std::size_t number = 0;
+  for (const auto& event : pair.server.seen()) {
+    if (event.kind != Event::Kind::kReceived) continue;
+    ASSERT_TRUE(event.payload == numbered(sizes[number], number)) << number;
+    ++number;
+  }
+  number = 0;
+  for (const auto& event : pair.client.seen()) {
+    if (event.kind != Event::Kind::kSent) continue;
+    EXPECT_EQ(event.token, number++);
+  }
+}
+
+TEST(RdmaLending, at_the_end_what_is_lent_comes_back_when_the_device_reads_no_more) {
+  Pair pair;
+  BufferPool pool(pair.client.transport().payload_source());
+  const BufferRef buffer = lendable(pool, 60'000, 1);
+  fake_fabric().delivers = false;
+  for (std::size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        pair.client.transport()
+            .send(pair.out, {.header = {}, .payload = buffer.span().first(60'000), .token = i})
+            .is_ok());
+  }
+  pair.client.poll();
+  EXPECT_EQ(fake_fabric().pairs.size(), 2U);
+  pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});
+  EXPECT_EQ(fake_fabric().pairs.size(), 1U) << "before anything is given back";
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+  EXPECT_EQ(pair.client.count(Event::Kind::kSent), 3U);
+}
+
+TEST(RdmaLending, where_it_cannot_be_registered_it_is_copied_and_the_log_says_so) {
+  Pair pair;
+  ASSERT_TRUE(pair.is_up());
+  fake_fabric().registrations_max = 0;
+  BufferPool pool(pair.client.transport().payload_source());
+  const BufferRef buffer = lendable(pool, 60'000, 1);
+  fake_fabric().delivers = false;
+  ASSERT_TRUE(
+      pair.client.transport()
+          .send(pair.out, {.header = {}, .payload = buffer.span().first(60'000), .token = 7})
+          .is_ok());
+  pair.settle();
+  EXPECT_EQ(pair.client.count(Event::Kind::kSent), 1U);
+  EXPECT_TRUE(has(pair.client.log(), "is copied first")) << pair.client.log();
+}
+
+TEST(RdmaSlabs, memory_is_registered_by_the_slab_and_given_back_with_its_last_piece) {
+  rdma::Slabs slabs;
+  rdma::GidBytes own{};
+  own[10] = own[11] = 0xff;
+  own[12] = 127;
+  own[15] = 1;
+  const std::shared_ptr<rdma::Device> device =
+      rdma::Device::open(rdma::fake_verbs(), rdma::fake_options(), own, "127.0.0.1", "").value();
+  std::byte* const early = slabs.take(64 << 10);
+  slabs.add_device(device);
+  const std::size_t before = fake_fabric().regions.size();
+  EXPECT_TRUE(slabs.key(*device, {early, 64 << 10})) << "also what was taken before";
+  std::vector<std::byte*> pieces;
+  for (int i = 0; i < 63; ++i) pieces.push_back(slabs.take(64 << 10));
+  EXPECT_EQ(fake_fabric().regions.size(), before) << "one slab";
+  pieces.push_back(slabs.take(64 << 10));
+  EXPECT_EQ(fake_fabric().regions.size(), before + 1);
+  std::byte* const small = slabs.take(64);
+  EXPECT_FALSE(slabs.key(*device, {small, 64}));
+  slabs.give_back(small, 64);
+  for (std::byte* const piece : pieces) slabs.give_back(piece, 64 << 10);
+  slabs.give_back(early, 64 << 10);
+  EXPECT_EQ(fake_fabric().regions.size(), before - 1) << "both slabs are gone";
+  std::byte* const again = slabs.take(32 << 10);
+  std::memset(again, 1, 32 << 10);
+  slabs.give_back(again, 32 << 10);
 }
 
 // ---- where it cannot be

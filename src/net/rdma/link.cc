@@ -11,20 +11,23 @@ namespace byteps::rdma {
 namespace {
 
 constexpr std::size_t kCompletionsPerLook = 64;
-constexpr std::size_t kWriteBytes = 64 << 10;  // told of at the latest, while more is written
-constexpr std::size_t kRequestsPerFlush = 2;   // of one flush, when the ring's end is crossed
+constexpr std::size_t kWriteBytes = 64 << 10;   // told of at the latest, while more is written
+constexpr std::size_t kLoanBytesMin = 4 << 10;  // shorter payloads are copied
 
 }  // namespace
 
-Link::Link(std::shared_ptr<Device> device, const Options& options, std::uint32_t packet_number)
+Link::Link(std::shared_ptr<Device> device, std::shared_ptr<const Slabs> slabs,
+           const Options& options, std::uint32_t packet_number)
     : device_(std::move(device)),
+      slabs_(std::move(slabs)),
       options_(options),
       packet_number_(packet_number),
       receive_(options.ring_bytes, options.receive_depth) {}
 
-Result<std::unique_ptr<Link>> Link::create(std::shared_ptr<Device> device, const Options& options,
-                                           std::uint32_t packet_number) {
-  std::unique_ptr<Link> link(new Link(std::move(device), options, packet_number));
+Result<std::unique_ptr<Link>> Link::create(std::shared_ptr<Device> device,
+                                           std::shared_ptr<const Slabs> slabs,
+                                           const Options& options, std::uint32_t packet_number) {
+  std::unique_ptr<Link> link(new Link(std::move(device), std::move(slabs), options, packet_number));
   Result<RingMemory> ring = RingMemory::create(*link->device_, options.ring_bytes, true);
   if (!ring.is_ok()) return ring.status();
   link->receiving_ = std::move(ring).value();
@@ -89,39 +92,74 @@ void Link::publish(std::size_t bytes) {
   if (send_.filled() - send_.told() >= kWriteBytes) flush();
 }
 
+bool Link::lend(std::span<const std::byte> payload, std::size_t offset) {
+  if (slabs_ == nullptr || payload.size() < kLoanBytesMin || pair_.pieces_max() < 2) return false;
+  const std::optional<std::uint32_t> key = slabs_->key(*device_, payload);
+  if (!key) return false;
+  const std::uint64_t begin = send_.filled() + offset;
+  loaned_to_ = begin + payload.size();
+  loans_.push_back({begin, loaned_to_, reinterpret_cast<std::uintptr_t>(payload.data()), *key});
+  ++loans_out_;
+  return true;
+}
+
+std::size_t Link::take_unneeded() {
+  std::size_t count = 0;
+  for (; !needed_.empty() && needed_.front() <= send_.done(); ++count) needed_.pop_front();
+  return count;
+}
+
 // The device writes what was filled in since the last time. What finds no place in its queue waits for completions.
 void Link::flush() {
-  if (!failure_.is_ok() || !send_.may_tell() || !can_post(kRequestsPerFlush)) return;
+  while (can_write()) post_write();
+}
+
+// One request: as far as the end of the ring, or as its number of pieces goes.
+void Link::post_write() {
   const std::uint64_t from = send_.told();
-  const std::uint64_t to = send_.filled();
-  const std::uint64_t end_of_ring = (from / sending_.bytes() + 1) * sending_.bytes();
-  if (to > end_of_ring) {
-    post_write(from, end_of_ring, false);
-    post_write(end_of_ring, to, true);
-  } else {
-    post_write(from, to, true);
+  const std::uint64_t ring_end = (from / sending_.bytes() + 1) * sending_.bytes();
+  const std::uint64_t limit = std::min(send_.filled(), ring_end);
+  const std::size_t pieces_max = std::min<std::size_t>(kPiecesMax, pair_.pieces_max());
+  std::array<abi::Piece, kPiecesMax> pieces;
+  std::size_t count = 0;
+  std::size_t loan_count = 0;  // that end here
+  std::uint64_t position = from;
+  while (position < limit && count < pieces_max) {
+    const Loan* const loan = loan_count < loans_.size() ? &loans_[loan_count] : nullptr;
+    const bool is_lent = loan != nullptr && loan->begin <= position;
+    const std::uint64_t end = std::min(limit, loan == nullptr ? limit
+                                              : is_lent       ? loan->end
+                                                              : loan->begin);
+    // What is told of is in units: behind a payload comes the rest of its last one.
+    if (is_lent && end % kUnitBytes != 0 && count + 2 > pieces_max) break;
+    const auto own = reinterpret_cast<std::uintptr_t>(sending_.at(position));
+    pieces[count++] = {is_lent ? loan->address + (position - loan->begin) : own,
+                       static_cast<std::uint32_t>(end - position),
+                       is_lent ? loan->key : sending_.local_key()};
+    if (is_lent && end == loan->end) ++loan_count;
+    position = end;
   }
-}
-
-void Link::post_write(std::uint64_t from, std::uint64_t to, bool tells) {
-  const std::byte* const at = sending_.at(from);
-  abi::Piece piece{reinterpret_cast<std::uintptr_t>(at), static_cast<std::uint32_t>(to - from),
-                   sending_.local_key()};
   abi::SendRequest request{};
-  request.sg_list = &piece;
-  request.num_sge = 1;
-  request.opcode = tells ? abi::kWrWriteWithImm : abi::kWrWrite;
+  request.sg_list = pieces.data();
+  request.num_sge = static_cast<int>(count);
+  request.opcode = abi::kWrWriteWithImm;
   request.send_flags = abi::kSendSignaled;
-  if (piece.length <= pair_.inline_bytes_max()) request.send_flags |= abi::kSendInline;
-  if (tells) request.imm_data = htonl(send_.tell(to));
-  request.remote_addr = peer_.ring_address + static_cast<std::uint64_t>(at - sending_.begin());
+  if (position - from <= pair_.inline_bytes_max()) request.send_flags |= abi::kSendInline;
+  request.imm_data = htonl(send_.tell(position));
+  request.remote_addr = peer_.ring_address + from % sending_.bytes();
   request.rkey = peer_.ring_key;
-  post(request, to);
+  loans_.erase(loans_.begin(), loans_.begin() + static_cast<std::ptrdiff_t>(loan_count));
+  post(request, {position, loan_count});
 }
 
-void Link::post(abi::SendRequest& request, std::uint64_t position) {
+void Link::post(abi::SendRequest& request, const Posted& posted) {
   if (Status status = pair_.post(request); !status.is_ok()) return set_failure(std::move(status));
-  posted_.push_back(position);
+  posted_.push_back(posted);
+}
+
+void Link::stop() {
+  pair_ = QueuePair();
+  frozen_ = true;
 }
 
 // ---- reading
@@ -148,7 +186,7 @@ void Link::give_credit() {
     request.imm_data = htonl(receive_.give_credit());
     request.remote_addr = peer_.ring_address;
     request.rkey = peer_.ring_key;
-    post(request, send_.told());
+    post(request, {send_.told(), 0});
   }
 }
 
@@ -198,7 +236,8 @@ void Link::take(const abi::Completion& completion) {
   }
   if (completion.wr_id != kReceiveId) {
     CHECK(!posted_.empty());
-    send_.done(posted_.front());
+    send_.done(posted_.front().position);
+    loans_out_ -= posted_.front().loan_count;
     posted_.pop_front();
     return;
   }
@@ -226,7 +265,8 @@ bool Link::arm(const tcp::Outbox& outbox) {
   flush();
   const bool can_read = has_input();
   const bool can_write = outbox.has_unstreamed() && send_.room() != room_before;
-  return can_read || can_write || !failure_.is_ok() || is_damaged_;
+  const bool can_return = !needed_.empty() && needed_.front() <= send_.done();
+  return can_read || can_write || can_return || !failure_.is_ok() || is_damaged_;
 }
 
 }  // namespace byteps::rdma

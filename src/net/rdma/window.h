@@ -63,6 +63,7 @@ class SendWindow {
   bool is_sending() const { return done_ != filled_; }
   // The device does not need the bytes before this position any more.
   void done(std::uint64_t position) { done_ = position; }
+  std::uint64_t done() const { return done_; }
 
   // False: more than there is to give back.
   bool take_credit(std::uint32_t immediate) {

@@ -22,20 +22,27 @@ Status Link::damaged() {
 // ---- writing
 
 void Link::write(Outbox& outbox) {
+  write_frames(outbox);
+  outbox.passed_are_sent(take_unneeded());
+}
+
+void Link::write_frames(Outbox& outbox) {
   while (const auto frame = outbox.unstreamed()) {
     const std::size_t bytes = filled(frame->head.size()) + filled(frame->payload.size());
     const bool done =
         bytes <= whole_bytes_max() ? write_whole(*frame, bytes) : write_pieces(*frame);
     if (!done) return;
     moved_bytes_ += frame->payload.size();
-    outbox.unstreamed_is_sent();
+    outbox.unstreamed_is_passed();
+    frame_is_written();
   }
 }
 
 bool Link::write_whole(const Outbox::Frame& frame, std::size_t bytes) {
   if (!has_room(bytes)) return false;
+  const std::size_t head_bytes = filled(frame.head.size());
   copy(frame.head, place());
-  copy(frame.payload, place() + filled(frame.head.size()));
+  if (!lend(frame.payload, head_bytes)) copy(frame.payload, place() + head_bytes);
   publish(bytes);
   return true;
 }

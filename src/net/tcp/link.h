@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -60,8 +61,10 @@ class Link {
   // Why the link is of no use any more, if it is. What the other side wrote wrongly is only told by receive().
   virtual Status failure() const { return Status::ok(); }
   bool is_useless() const { return is_broken() || !failure().is_ok(); }
-  // What was written is on its way, and needs this side for it.
+  // What was written is on its way, and needs this side for it, but none of what it was lent.
   virtual bool is_sending() const { return false; }
+  // Nothing is sent any more, and nothing that was lent is looked at. What has arrived can still be looked at.
+  virtual void stop() {}
   // Makes events out of at most about bytes_max bytes, with landings of `inbox`. An error: end the connection.
   Status receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max, Staging& staging,
                  EventSpan& out);
@@ -97,6 +100,15 @@ class Link {
   virtual std::byte* place() = 0;
   virtual void publish(std::size_t bytes) = 0;
   virtual std::size_t whole_bytes_max() const = 0;  // of a frame that is written as a whole
+  // The payload goes to the ring from where it lies, `offset` behind place(), instead of being copied there. It is needed
+  // until take_unneeded() says so. False: it must be copied.
+  virtual bool lend(std::span<const std::byte> /*payload*/, std::size_t /*offset*/) {
+    return false;
+  }
+  // All of a frame was published.
+  virtual void frame_is_written() { ++unneeded_count_; }
+  // Of the frames written, in order: so many more whose payload is not needed any more.
+  virtual std::size_t take_unneeded() { return std::exchange(unneeded_count_, 0); }
 
   // The ring to us. Bytes in readable() may be changed by the other side at any time: copy before you decide.
   virtual std::span<const std::byte> readable() = 0;
@@ -110,6 +122,7 @@ class Link {
  private:
   enum class Body { kNone, kLanding, kOwnBuffer, kDiscard };
 
+  void write_frames(Outbox& outbox);
   bool write_whole(const Outbox::Frame& frame, std::size_t bytes);
   bool write_pieces(const Outbox::Frame& frame);
 
@@ -125,6 +138,8 @@ class Link {
             EventSpan& out);
 
   bool reads_ = false;
+
+  std::size_t unneeded_count_ = 0;
 
   // Writing a large frame: what of its payload is in the ring.
   bool head_written_ = false;

@@ -144,12 +144,14 @@ void TcpTransport::adopt_link(Connection& connection, std::unique_ptr<tcp::Link>
 
 void TcpTransport::drop_link(Connection& connection) {
   if (!connection.link) return;
+  connection.link->stop();
   old_links_.push_back(std::move(connection.link));
   std::erase(linked_, &connection);
 }
 
 void TcpTransport::begin_links() {
   old_links_.clear();
+  if (!rdma_devices_.empty()) look_after_slabs();
   for (Connection* connection : linked_) connection->link->begin_poll();
 }
 

@@ -135,13 +135,19 @@ void Outbox::advance(std::size_t bytes) {
 
 std::optional<Outbox::Frame> Outbox::unstreamed() const {
   if (!has_unstreamed()) return std::nullopt;
-  const Slot& slot = this->slot(sent_);
+  const Slot& slot = this->slot(sent_ + passed_count_);
   return Frame{std::span(slot.head).first(slot.head_bytes), slot.payload};
 }
 
-void Outbox::unstreamed_is_sent() {
+void Outbox::unstreamed_is_passed() {
   CHECK(has_unstreamed());
-  unsent_bytes_ -= slot(sent_++).bytes();
+  unsent_bytes_ -= slot(sent_ + passed_count_++).bytes();
+}
+
+void Outbox::passed_are_sent(std::size_t count) {
+  CHECK_LE(count, passed_count_);
+  passed_count_ -= count;
+  sent_ += count;
 }
 
 // Nobody waits for the kSent of an aside.
@@ -169,6 +175,7 @@ SendToken Outbox::pop_sent() {
 
 void Outbox::give_up() {
   sent_ = end_;
+  passed_count_ = 0;
   pass_asides();
   slot_sent_bytes_ = 0;
   slot_sent_crc_ = 0;

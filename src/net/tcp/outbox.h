@@ -64,9 +64,12 @@ class Outbox {
     std::span<const std::byte> head;  // prefix and header; valid until the next push()
     std::span<const std::byte> payload;
   };
-  bool has_unstreamed() const { return is_past_stream() && sent_ != end_; }
+  bool has_unstreamed() const { return is_past_stream() && sent_ + passed_count_ != end_; }
   std::optional<Frame> unstreamed() const;
-  void unstreamed_is_sent();
+  // It was taken; its payload may still be needed.
+  void unstreamed_is_passed();
+  // The payloads of the first so many that were passed are not needed any more: they count as sent.
+  void passed_are_sent(std::size_t count);
 
   // Messages that the kernel has, or that give_up() ended.
   bool has_sent() const { return reported_ != sent_; }
@@ -112,7 +115,9 @@ class Outbox {
   std::uint64_t sent_ = 0;
   std::uint64_t end_ = 0;
   std::uint64_t stream_end_ = std::numeric_limits<std::uint64_t>::max();  // gather() stops there
-  std::size_t slot_sent_bytes_ = 0;                                       // of slot sent_
+  std::size_t passed_count_ =
+      0;  // from sent_ on: given out by unstreamed(), and their payloads still needed
+  std::size_t slot_sent_bytes_ = 0;  // of slot sent_
   std::uint32_t slot_sent_crc_ = 0;  // of that part of it that is payload
   std::size_t unsent_bytes_ = 0;
   std::size_t charged_bytes_ = 0;

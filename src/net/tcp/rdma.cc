@@ -12,6 +12,7 @@
 
 #include "net/auth.h"
 #include "net/rdma/link.h"
+#include "net/rdma/slabs.h"
 #include "net/tcp/aside.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/tcp_transport.h"
@@ -103,6 +104,7 @@ Result<std::shared_ptr<rdma::Device>> TcpTransport::rdma_device(const Connection
   if (status.is_ok()) status = watch(device->event_descriptor(), word + 1, EPOLLIN);
   if (!status.is_ok()) return status;
   rdma_devices_.push_back({gid, device});
+  slabs_->add_device(device);
   return device;
 }
 
@@ -111,7 +113,11 @@ Result<std::unique_ptr<rdma::Link>> TcpTransport::make_rdma_link(const Connectio
   if (!device.is_ok()) return device.status();
   const Result<std::uint32_t> number = fresh_packet_number();
   if (!number.is_ok()) return number.status();
-  return rdma::Link::create(std::move(device).value(), options_.rdma, number.value());
+  return rdma::Link::create(std::move(device).value(), slabs_, options_.rdma, number.value());
+}
+
+std::shared_ptr<BufferSource> TcpTransport::payload_source() {
+  return slabs_;
 }
 
 // epoll's word for a device.
@@ -129,6 +135,13 @@ void TcpTransport::heed_device(std::uint64_t word) {
       rdma_link(*connection).fail(trouble.what);
     }
   }
+}
+
+void TcpTransport::look_after_slabs() {
+  const Status refusal = slabs_->take_refusal();
+  if (refusal.is_ok()) return;
+  log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_,
+             "what is sent by RDMA is copied first: " + refusal.message());
 }
 
 // ---- the connecting side

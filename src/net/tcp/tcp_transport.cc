@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "net/rdma/device.h"
 #include "net/rdma/memory.h"
+#include "net/rdma/slabs.h"
 #include "net/shm/segment.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/frame.h"
@@ -107,7 +108,9 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, L
 }
 
 TcpTransport::TcpTransport(TcpOptions options, Log log)
-    : options_(std::move(options)), log_(std::move(log)), staging_(options_.read_batch_bytes) {}
+    : options_(std::move(options)), log_(std::move(log)), staging_(options_.read_batch_bytes) {
+  if (options_.rdma.policy != rdma::Policy::kOff) slabs_ = std::make_shared<rdma::Slabs>();
+}
 
 TcpTransport::~TcpTransport() {
   // Unread input would turn the close into a reset, and the other side could lose what we sent it last.

@@ -54,6 +54,7 @@ struct Meeting;
 namespace rdma {
 class Device;
 class Link;
+class Slabs;
 struct Verbs;
 }  // namespace rdma
 
@@ -125,6 +126,8 @@ class TcpTransport final : public Transport, public Waiter {
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override;
+  // With RDMA: registered memory.
+  std::shared_ptr<BufferSource> payload_source() override;
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
   void withdraw(PeerId peer, LandingTag tag) override;
   std::size_t poll(TimeNs now, std::span<Event> events) override;
@@ -229,6 +232,7 @@ class TcpTransport final : public Transport, public Waiter {
   Result<std::shared_ptr<rdma::Device>> rdma_device(const tcp::Connection& connection);
   Result<std::unique_ptr<rdma::Link>> make_rdma_link(const tcp::Connection& connection);
   void heed_device(std::uint64_t word);
+  void look_after_slabs();
   Status offer_rdma(tcp::Connection& connection);
   Status heed_offer(tcp::Connection& connection, std::span<const std::byte> content);
   Status heed_accept(tcp::Connection& connection, std::span<const std::byte> content);
@@ -266,6 +270,7 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines_;  // (when, serial)
   std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
+  std::shared_ptr<rdma::Slabs> slabs_;    // null: without RDMA
   std::vector<RdmaDevice> rdma_devices_;
   std::vector<tcp::Connection*> linked_;  // those with a link, in the order they got it
   std::vector<std::unique_ptr<tcp::Link>> old_links_;  // events of this poll may look into them
