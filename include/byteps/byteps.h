@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 4
+#define BYTEPS_ABI_VERSION 5
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -127,6 +127,10 @@ typedef struct byteps_metrics {
   uint64_t finished_bytes;       /* bytes of tensors whose push_pull has finished */
   uint64_t failed_operations;
   uint64_t reconnects;
+  /* Since version 5; not filled in where struct_bytes ends before them. Of the bytes pushed and pulled those that did not
+   * go by the network's sockets: through memory shared with a server of this host, and by RDMA. */
+  uint64_t shared_bytes;
+  uint64_t rdma_bytes;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);

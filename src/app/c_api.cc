@@ -408,7 +408,8 @@ int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* e
 
 int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
   return with_job(job, nullptr, [&]() -> Status {
-    if (metrics == nullptr || metrics->struct_bytes < sizeof(byteps_metrics)) {
+    constexpr std::size_t kBytesOfVersion1 = offsetof(byteps_metrics, shared_bytes);
+    if (metrics == nullptr || metrics->struct_bytes < kBytesOfVersion1) {
       return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
     }
     const byteps::WorkerMetrics now = job->door.metrics();
@@ -418,6 +419,9 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     metrics->finished_bytes = now.finished_bytes;
     metrics->failed_operations = now.failed_operations;
     metrics->reconnects = now.reconnects;
+    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    metrics->shared_bytes = now.shared_bytes;
+    metrics->rdma_bytes = now.rdma_bytes;
     return Status::ok();
   });
 }

@@ -113,8 +113,15 @@ class Transport {
   // more that is sent and not answered would only wait. It may become known while the connection is up. 0: not known.
   virtual std::size_t capacity_bytes(PeerId /*peer*/) const { return 0; }
 
-  // Where payloads that are sent often, or to many, had best come from: memory that this transport sends without a copy.
-  // Null: any is as good.
+  // Payload bytes, both ways and of all connections there ever were, that did not go by the network's sockets.
+  struct Ways {
+    std::uint64_t shared_bytes = 0;  // through memory shared with another process of this host
+    std::uint64_t rdma_bytes = 0;
+  };
+  virtual Ways ways() const { return {}; }
+
+  // Where payloads that are sent often, or to many, had best come from: memory that this transport sends without a
+  // copy. Null: any is as good.
   virtual std::shared_ptr<BufferSource> payload_source() { return nullptr; }
 
   // Promises `destination` for payloads from `peer` that name `tag` (never kNoLanding). Payloads that would leave

@@ -251,7 +251,9 @@ WorkerMetrics WorkerDoor::metrics() const {
               read(counters_.finished_operations) + read(copied_.finished_operations),
           .finished_bytes = read(counters_.finished_bytes) + read(copied_.finished_bytes),
           .failed_operations = read(counters_.failed_operations) + read(copied_.failed_operations),
-          .reconnects = read(counters_.reconnects)};
+          .reconnects = read(counters_.reconnects),
+          .shared_bytes = read(counters_.shared_bytes),
+          .rdma_bytes = read(counters_.rdma_bytes)};
 }
 
 void WorkerDoor::joined(std::uint32_t rank, std::uint32_t size, std::uint32_t server_count) {

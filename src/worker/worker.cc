@@ -541,6 +541,9 @@ void Worker::publish_counters() {
   door.finished_bytes.store(now.finished_bytes, std::memory_order_relaxed);
   door.failed_operations.store(now.failed_operations, std::memory_order_relaxed);
   door.reconnects.store(reconnects_, std::memory_order_relaxed);
+  const Transport::Ways ways = transport_.ways();
+  door.shared_bytes.store(ways.shared_bytes, std::memory_order_relaxed);
+  door.rdma_bytes.store(ways.rdma_bytes, std::memory_order_relaxed);
 }
 
 // ---- the flight recorder

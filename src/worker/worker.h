@@ -76,7 +76,9 @@ struct WorkerMetrics {
   std::uint64_t finished_operations = 0;
   std::uint64_t finished_bytes = 0;
   std::uint64_t failed_operations = 0;
-  std::uint64_t reconnects = 0;  // connections to shards that were lost and made again
+  std::uint64_t reconnects = 0;    // connections to shards that were lost and made again
+  std::uint64_t shared_bytes = 0;  // of those pushed and pulled: through shared memory
+  std::uint64_t rdma_bytes = 0;    // by RDMA
 };
 
 // The worker as other threads see it. Every function may be called from any thread.
@@ -148,6 +150,8 @@ class WorkerDoor {
     std::atomic<std::uint64_t> finished_bytes{0};
     std::atomic<std::uint64_t> failed_operations{0};
     std::atomic<std::uint64_t> reconnects{0};
+    std::atomic<std::uint64_t> shared_bytes{0};
+    std::atomic<std::uint64_t> rdma_bytes{0};
   };
 
   Status check(const Submission& submission, PipelineCall& call) const;

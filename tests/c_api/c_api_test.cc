@@ -228,6 +228,14 @@ TEST_F(JobOfOne, counts_what_it_did) {
   EXPECT_EQ(metrics.failed_operations, 0U);
 }
 
+TEST_F(JobOfOne, a_caller_that_knows_fewer_metrics_gets_those) {
+  byteps_metrics metrics{};
+  metrics.struct_bytes = offsetof(byteps_metrics, shared_bytes);
+  metrics.rdma_bytes = 77;
+  ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
+  EXPECT_EQ(metrics.rdma_bytes, 77U) << "it was not touched";
+}
+
 TEST_F(JobOfOne, a_barrier_of_one_is_passed) {
   EXPECT_EQ(byteps_barrier(job_, -1, &error_), BYTEPS_OK) << error_.message;
 }

@@ -100,9 +100,9 @@ TEST(Rdma, where_both_want_it_every_payload_goes_by_it_and_the_log_names_the_dev
     Pair pair(serving(policy), with_rdma(policy));
     ASSERT_TRUE(pair.is_up());
     ASSERT_TRUE(pair.passes(100'000));
-    EXPECT_EQ(pair.client.transport().rdma_bytes(), 100'000U);
-    EXPECT_EQ(pair.server.transport().rdma_bytes(), 100'000U);
-    EXPECT_EQ(pair.client.transport().shared_bytes(), 0U);
+    EXPECT_EQ(pair.client.transport().ways().rdma_bytes, 100'000U);
+    EXPECT_EQ(pair.server.transport().ways().rdma_bytes, 100'000U);
+    EXPECT_EQ(pair.client.transport().ways().shared_bytes, 0U);
     EXPECT_TRUE(has(pair.client.log(), "goes on through RDMA on fake0 port 1, GID 2"))
         << pair.client.log();
     EXPECT_EQ(pair.client.transport().capacity_bytes(pair.out), rdma::fake_options().ring_bytes);
@@ -154,8 +154,8 @@ TEST(Rdma, peers_on_one_host_share_memory_also_where_rdma_is_required) {
   Pair pair(std::move(server), std::move(client));
   ASSERT_TRUE(pair.is_up());
   ASSERT_TRUE(pair.passes(100'000));
-  EXPECT_EQ(pair.client.transport().shared_bytes(), 100'000U);
-  EXPECT_EQ(pair.client.transport().rdma_bytes(), 0U);
+  EXPECT_EQ(pair.client.transport().ways().shared_bytes, 100'000U);
+  EXPECT_EQ(pair.client.transport().ways().rdma_bytes, 0U);
 }
 
 TEST(Rdma, who_declines_to_share_memory_is_offered_rdma) {
@@ -163,7 +163,7 @@ TEST(Rdma, who_declines_to_share_memory_is_offered_rdma) {
   client.shared_ring_bytes = 256 << 10;  // and the server's is 0
   Pair pair(serving(Policy::kRequired), std::move(client));
   ASSERT_TRUE(pair.passes(1000));
-  EXPECT_EQ(pair.client.transport().rdma_bytes(), 1000U);
+  EXPECT_EQ(pair.client.transport().ways().rdma_bytes, 1000U);
 }
 
 TEST(Rdma, a_connection_to_the_scheduler_needs_none) {
@@ -310,10 +310,10 @@ TEST(RdmaSlabs, memory_is_registered_by_the_slab_and_given_back_with_its_last_pi
 TEST(Rdma, where_one_side_does_not_want_it_auto_stays_on_tcp) {
   Pair server_off(loopback_options(), with_rdma(Policy::kAuto));
   EXPECT_TRUE(server_off.passes(1000));
-  EXPECT_EQ(server_off.client.transport().rdma_bytes(), 0U);
+  EXPECT_EQ(server_off.client.transport().ways().rdma_bytes, 0U);
   Pair client_off(serving(Policy::kAuto), TcpOptions());
   EXPECT_TRUE(client_off.passes(1000));
-  EXPECT_EQ(client_off.client.transport().rdma_bytes(), 0U);
+  EXPECT_EQ(client_off.client.transport().ways().rdma_bytes, 0U);
 }
 
 TEST(Rdma, where_it_is_required_and_the_server_has_none_the_worker_is_told_why) {
@@ -356,7 +356,7 @@ TEST(Rdma, refused_registration_names_the_limit_and_auto_stays_on_tcp) {
   fake_fabric().registrations_max = 1;  // the client's ring, and not the server's
   Pair pair(serving(Policy::kAuto), with_rdma(Policy::kAuto));
   EXPECT_TRUE(pair.passes(1000));
-  EXPECT_EQ(pair.client.transport().rdma_bytes(), 0U);
+  EXPECT_EQ(pair.client.transport().ways().rdma_bytes, 0U);
   EXPECT_TRUE(has(pair.server.log(), "ulimit -l unlimited")) << pair.server.log();
 }
 

@@ -65,7 +65,7 @@ class Pair {
       if (server.poll() + client.poll() == 0) client.transport().wait(kMillisecond);
     }
   }
-  // A message from the client arrives whole; which way it takes is told by shared_bytes().
+  // A message from the client arrives whole; which way it takes is told by ways().
   bool passes(std::size_t bytes, LandingTag landing = kNoLanding) {
     const Bytes payload = numbered(bytes, ++sent_);
     const std::size_t before = server.count(Event::Kind::kReceived);
@@ -99,8 +99,8 @@ TEST(SharedMemory, two_ends_on_one_host_use_it_and_say_so) {
   Pair pair;
   pair.settle();
   ASSERT_TRUE(pair.passes(100'000));
-  EXPECT_EQ(pair.client.transport().shared_bytes(), 100'000U);
-  EXPECT_EQ(pair.server.transport().shared_bytes(), 100'000U);
+  EXPECT_EQ(pair.client.transport().ways().shared_bytes, 100'000U);
+  EXPECT_EQ(pair.server.transport().ways().shared_bytes, 100'000U);
   EXPECT_NE(pair.client.log().find("goes on through shared memory"), std::string::npos);
   EXPECT_NE(pair.server.log().find("goes on through shared memory"), std::string::npos);
 }
@@ -138,7 +138,7 @@ TEST(SharedMemory, messages_before_and_behind_the_switch_keep_their_order) {
     EXPECT_TRUE(event.payload == payloads[number]) << "message " << number;
     ++number;
   }
-  EXPECT_GT(pair.client.transport().shared_bytes(), 0U);
+  EXPECT_GT(pair.client.transport().ways().shared_bytes, 0U);
 }
 
 TEST(SharedMemory, either_side_that_does_not_want_it_leaves_the_connection_on_tcp) {
@@ -147,7 +147,9 @@ TEST(SharedMemory, either_side_that_does_not_want_it_leaves_the_connection_on_tc
               server_wants ? TcpOptions() : sharing());
     pair.settle();
     EXPECT_TRUE(pair.passes(50'000));
-    EXPECT_EQ(pair.client.transport().shared_bytes() + pair.server.transport().shared_bytes(), 0U);
+    EXPECT_EQ(
+        pair.client.transport().ways().shared_bytes + pair.server.transport().ways().shared_bytes,
+        0U);
     EXPECT_EQ(pair.client.log() + pair.server.log(), "");
   }
 }
@@ -181,7 +183,7 @@ TEST(SharedMemory, nothing_is_left_when_connections_have_ended) {
   }
   server.settle();
   EXPECT_EQ(descriptor_count(), before);
-  EXPECT_EQ(server.transport().shared_bytes(), 0U);
+  EXPECT_EQ(server.transport().ways().shared_bytes, 0U);
 }
 
 // A forked child inherits neither the memory nor a way to keep it.
@@ -225,7 +227,7 @@ TEST(SharedMemory, without_memory_the_connection_goes_on_over_tcp_with_one_warni
   Pair pair;
   pair.settle();
   EXPECT_TRUE(pair.passes(50'000));
-  EXPECT_EQ(pair.server.transport().shared_bytes(), 0U);
+  EXPECT_EQ(pair.server.transport().ways().shared_bytes, 0U);
   const std::string& log = pair.server.log();
   const std::size_t at = log.find("goes on over TCP");
   ASSERT_NE(at, std::string::npos) << log;

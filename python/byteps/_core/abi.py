@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 # byteps_code
 OK = 0
@@ -93,6 +93,8 @@ class Metrics(Structure):
         ("finished_bytes", c_uint64),
         ("failed_operations", c_uint64),
         ("reconnects", c_uint64),
+        ("shared_bytes", c_uint64),
+        ("rdma_bytes", c_uint64),
     ]
 
 

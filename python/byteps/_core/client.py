@@ -48,7 +48,8 @@ def encoded_name(name: str) -> bytes:
 
 
 class Metrics(NamedTuple):
-    """Counted since the job was joined. Bytes are those of tensors, without headers."""
+    """Counted since the job was joined. Bytes are those of tensors, without headers. Of those pushed and pulled, shared_bytes
+    went through memory shared with servers of this host, rdma_bytes by RDMA, and the rest over TCP."""
 
     pushed_bytes: int
     pulled_bytes: int
@@ -56,6 +57,8 @@ class Metrics(NamedTuple):
     finished_bytes: int
     failed_operations: int
     reconnects: int
+    shared_bytes: int
+    rdma_bytes: int
 
 
 class Job:

@@ -6,8 +6,9 @@
 //
 //   outbox → own ring (memcpy) → device → the other side's ring → view, or landing (memcpy)
 //
-// A payload from memory that is registered (slabs.h), as a server's sums are, is not copied into the own ring: the device
-// takes it from where it lies, between what is before and behind it in the ring. It is lent until the device has done.
+// A payload from memory that is registered (slabs.h), as a server's sums are, is not copied into the own ring: the
+// device takes it from where it lies, between what is before and behind it in the ring. It is lent until the device
+// has done.
 //
 // No landing is ever written by the other side's device, so nothing needs to be taken back from it when a landing is
 // withdrawn (docs/design/0008-rdma.md).

@@ -1,7 +1,7 @@
 // Slabs: memory for payloads that devices read without a copy.
 //
-// A slab is kSlabBytes of our own, cut into equal pieces of one size, and registered as a whole with each device that there
-// is: so a gigabyte of sums is 256 registrations, each made once. A slab is given back when all its pieces are.
+// A slab is kSlabBytes of our own, cut into equal pieces of one size, and registered as a whole with each device that
+// there is: so a gigabyte of sums is 256 registrations, each made once. A slab is given back when all its pieces are.
 //
 // Where registration is refused (the limit of locked memory) payloads are copied, as those from other memory.
 #pragma once

@@ -100,8 +100,8 @@ class Link {
   virtual std::byte* place() = 0;
   virtual void publish(std::size_t bytes) = 0;
   virtual std::size_t whole_bytes_max() const = 0;  // of a frame that is written as a whole
-  // The payload goes to the ring from where it lies, `offset` behind place(), instead of being copied there. It is needed
-  // until take_unneeded() says so. False: it must be copied.
+  // The payload goes to the ring from where it lies, `offset` behind place(), instead of being copied there. It is
+  // needed until take_unneeded() says so. False: it must be copied.
   virtual bool lend(std::span<const std::byte> /*payload*/, std::size_t /*offset*/) {
     return false;
   }

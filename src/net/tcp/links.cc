@@ -30,20 +30,14 @@ using tcp::Connection;
 using tcp::EventSpan;
 using Kind = tcp::QuietLog::Kind;
 
-std::uint64_t TcpTransport::shared_bytes() const {
-  return linked_bytes(false);
+void TcpTransport::count(const tcp::Link& link, Ways& ways) {
+  (link.is_rdma() ? ways.rdma_bytes : ways.shared_bytes) += link.moved_bytes();
 }
 
-std::uint64_t TcpTransport::rdma_bytes() const {
-  return linked_bytes(true);
-}
-
-std::uint64_t TcpTransport::linked_bytes(bool by_rdma) const {
-  std::uint64_t bytes = 0;
-  for (const Connection* connection : linked_) {
-    if (connection->link->is_rdma() == by_rdma) bytes += connection->link->moved_bytes();
-  }
-  return bytes;
+Transport::Ways TcpTransport::ways() const {
+  Ways ways = past_ways_;
+  for (const Connection* connection : linked_) count(*connection->link, ways);
+  return ways;
 }
 
 std::size_t TcpTransport::capacity_bytes(PeerId peer) const {
@@ -144,6 +138,7 @@ void TcpTransport::adopt_link(Connection& connection, std::unique_ptr<tcp::Link>
 
 void TcpTransport::drop_link(Connection& connection) {
   if (!connection.link) return;
+  count(*connection.link, past_ways_);
   connection.link->stop();
   old_links_.push_back(std::move(connection.link));
   std::erase(linked_, &connection);

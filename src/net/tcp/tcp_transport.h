@@ -116,16 +116,13 @@ class TcpTransport final : public Transport, public Waiter {
   void set_self(const Hello& self) override { options_.self = self; }
   // The other side's address, or empty when the peer is unknown.
   std::string address_of(PeerId peer) const;
-  // Payload bytes that went through shared memory, both ways, by connections that there are now.
-  std::uint64_t shared_bytes() const;
-  // The same, by RDMA.
-  std::uint64_t rdma_bytes() const;
 
   // An address in text begins at once. A host name is looked up here, which may block: meant for
   // start-up. A name that is not known ends in kDown, so that callers can try again.
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override;
+  Ways ways() const override;
   // With RDMA: registered memory.
   std::shared_ptr<BufferSource> payload_source() override;
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
@@ -204,7 +201,7 @@ class TcpTransport final : public Transport, public Waiter {
   Status parse(tcp::Connection& connection, tcp::EventSpan& out);
 
   // Links, net/tcp/links.cc.
-  std::uint64_t linked_bytes(bool by_rdma) const;
+  static void count(const tcp::Link& link, Ways& ways);
   void begin_linking(tcp::Connection& connection);
   bool is_settled(const tcp::Connection& connection) const;
   Status heed_aside(tcp::Connection& connection, std::span<const std::byte> aside);
@@ -272,6 +269,7 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
   std::shared_ptr<rdma::Slabs> slabs_;    // null: without RDMA
   std::vector<RdmaDevice> rdma_devices_;
+  Ways past_ways_;                        // of links that are gone
   std::vector<tcp::Connection*> linked_;  // those with a link, in the order they got it
   std::vector<std::unique_ptr<tcp::Link>> old_links_;  // events of this poll may look into them
   tcp::Staging staging_;
