@@ -127,8 +127,8 @@ typedef struct byteps_metrics {
   uint64_t finished_bytes;       /* bytes of tensors whose push_pull has finished */
   uint64_t failed_operations;
   uint64_t reconnects;
-  /* Since version 5; not filled in where struct_bytes ends before them. Of the bytes pushed and pulled those that did not
-   * go by the network's sockets: through memory shared with a server of this host, and by RDMA. */
+  /* Since version 5; not filled in where struct_bytes ends before them. Of the bytes pushed and pulled those that did
+   * not go by the network's sockets: through memory shared with a server of this host, and by RDMA. */
   uint64_t shared_bytes;
   uint64_t rdma_bytes;
 } byteps_metrics;

@@ -48,8 +48,8 @@ def encoded_name(name: str) -> bytes:
 
 
 class Metrics(NamedTuple):
-    """Counted since the job was joined. Bytes are those of tensors, without headers. Of those pushed and pulled, shared_bytes
-    went through memory shared with servers of this host, rdma_bytes by RDMA, and the rest over TCP."""
+    """Counted since the job was joined. Bytes are those of tensors, without headers. Of those pushed and pulled,
+    shared_bytes went through memory shared with servers of this host, rdma_bytes by RDMA, and the rest over TCP."""
 
     pushed_bytes: int
     pulled_bytes: int
