@@ -76,11 +76,11 @@ class LabJob(Job):
             self.start_worker(rank, plan, prefix=on(host))
         return self
 
-    def start_services(self, server_hosts: Sequence[int] = HOSTS, environs=()):
-        """environs: of each server, beside the job's."""
+    def start_services(self, server_hosts: Sequence[int] = HOSTS, environs=(), prefix: Sequence[str] = ()):
+        """environs: of each server, beside the job's; prefix: what starts each of them, as root."""
         self.start_scheduler()
         for index, host in zip(range(self.server_count), server_hosts):
-            self.start_server(environs[index] if environs else (), prefix=on(host))
+            self.start_server(environs[index] if environs else (), prefix=[*prefix, *on(host)])
 
     def start_checked_worker(self, rank: int, rounds: int, host: Optional[int] = None, prefix: Sequence[str] = ()):
         """A worker that checks every element of every sum."""

@@ -40,9 +40,9 @@ def check_links(job, expected):
 
 
 @contextmanager
-def running(job, worker_hosts, server_hosts, server_environs=()):
+def running(job, worker_hosts, server_hosts, server_environs=(), server_prefix=()):
     """Within, the workers check sums; at its end the job has ended well."""
-    job.start_services(server_hosts, server_environs)
+    job.start_services(server_hosts, server_environs, server_prefix)
     for rank, host in enumerate(worker_hosts):
         job.start_checked_worker(rank, 0, host)
     assert wait_until(lambda: all("round" in worker.out_path.read_text() for worker in job.workers), 60), job.story("")
@@ -60,6 +60,22 @@ def test_sums_of_two_workers_and_two_servers_on_other_hosts_move_by_rdma(tmp_pat
     sent = {host: count - before[host] for host, count in sent_packets().items()}
     packets = ROUND_BYTES / PACKET_BYTES
     assert rounds >= 1 and sent[1] >= packets and sent[2] >= packets and sent[3] >= 2 * packets, sent
+
+
+def registrations(process, bytes_each):
+    """How many pieces of memory of this size this process has registered."""
+    said = subprocess.run(["rdma", "-j", "resource", "show", "mr"], capture_output=True, text=True, check=True).stdout
+    threads = {int(name) for name in os.listdir(f"/proc/{process.pid}/task")}
+    return sum(region.get("pid") in threads and region["mrlen"] == bytes_each for region in json.loads(said))
+
+
+def test_sums_go_from_registered_memory_where_locked_memory_is_unlimited(tmp_path):
+    slab_bytes = 4 << 20
+    unlimited = ["prlimit", "--memlock=unlimited"]
+    with LabJob(tmp_path / "job") as job, running(job, (1, 2), (3, 3), server_prefix=unlimited):
+        check_links(job, [(2, 0)] * 4)
+        counts = [registrations(process, slab_bytes) for process in (*job.workers, *job.servers)]
+        assert counts[:2] == [0, 0] and min(counts[2:]) > 0, counts
 
 
 def test_servers_beside_workers_share_memory_while_the_others_are_on_rdma(tmp_path):

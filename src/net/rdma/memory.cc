@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -26,6 +27,15 @@ std::string limit_text() {
 }
 
 }  // namespace
+
+bool may_lock_all_memory() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY) return true;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  return (data[0].effective & (1U << CAP_IPC_LOCK)) != 0;
+}
 
 bool is_ring_size(std::size_t bytes) {
   return std::has_single_bit(bytes) && bytes >= kRingBytesMin && bytes <= kRingBytesMax;

@@ -41,6 +41,9 @@ class RingMemory {
   std::size_t bytes_ = 0;
 };
 
+// This process may register as much memory as there is: it has no limit of locked memory, or the right to pass it.
+bool may_lock_all_memory();
+
 // What a refused registration comes from and what to do, for one of so many bytes.
 Status cannot_register(const Device& device, std::size_t bytes, int error_number);
 

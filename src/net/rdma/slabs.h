@@ -3,7 +3,8 @@
 // A slab is kSlabBytes of our own, cut into equal pieces of one size, and registered as a whole with each device that
 // there is: so a gigabyte of sums is 256 registrations, each made once. A slab is given back when all its pieces are.
 //
-// Where registration is refused (the limit of locked memory) payloads are copied, as those from other memory.
+// Where registration is refused payloads are copied, as those from other memory. Where locked memory is limited there
+// are no slabs: it is for the rings.
 #pragma once
 
 #include <cstddef>

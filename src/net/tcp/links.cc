@@ -146,7 +146,7 @@ void TcpTransport::drop_link(Connection& connection) {
 
 void TcpTransport::begin_links() {
   old_links_.clear();
-  if (!rdma_devices_.empty()) look_after_slabs();
+  if (slabs_) look_after_slabs();
   for (Connection* connection : linked_) connection->link->begin_poll();
 }
 

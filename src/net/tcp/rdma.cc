@@ -104,7 +104,7 @@ Result<std::shared_ptr<rdma::Device>> TcpTransport::rdma_device(const Connection
   if (status.is_ok()) status = watch(device->event_descriptor(), word + 1, EPOLLIN);
   if (!status.is_ok()) return status;
   rdma_devices_.push_back({gid, device});
-  slabs_->add_device(device);
+  if (slabs_) slabs_->add_device(device);
   return device;
 }
 

@@ -109,7 +109,11 @@ Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, L
 
 TcpTransport::TcpTransport(TcpOptions options, Log log)
     : options_(std::move(options)), log_(std::move(log)), staging_(options_.read_batch_bytes) {
-  if (options_.rdma.policy != rdma::Policy::kOff) slabs_ = std::make_shared<rdma::Slabs>();
+  // Where locked memory is scarce it is for the rings, which connections cannot do without.
+  const bool has_memory = options_.verbs != nullptr || rdma::may_lock_all_memory();
+  if (options_.rdma.policy != rdma::Policy::kOff && has_memory) {
+    slabs_ = std::make_shared<rdma::Slabs>();
+  }
 }
 
 TcpTransport::~TcpTransport() {

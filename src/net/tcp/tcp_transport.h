@@ -267,7 +267,7 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines_;  // (when, serial)
   std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
-  std::shared_ptr<rdma::Slabs> slabs_;    // null: without RDMA
+  std::shared_ptr<rdma::Slabs> slabs_;    // null: without RDMA, or where locked memory is limited
   std::vector<RdmaDevice> rdma_devices_;
   Ways past_ways_;                        // of links that are gone
   std::vector<tcp::Connection*> linked_;  // those with a link, in the order they got it
