@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <optional>
 #include <span>
@@ -18,6 +19,9 @@
 
 #include "base/check.h"
 #include "fuzz/script.h"
+#include "net/rdma/memory.h"
+#include "net/rdma/queue_pair.h"
+#include "net/rdma/window.h"
 #include "net/tcp/frame.h"
 #include "net/tcp/handshake.h"
 #include "net/wire.h"
@@ -39,6 +43,28 @@ void round_trip(Result<Message> (*decode)(Bytes), Bytes bytes) {
   const Result<Message> again = decode(encoded);
   CHECK(again.is_ok()) << again.status().message();
   CHECK(again.value() == message.value()) << "decoded twice, read differently";
+}
+
+// What the other side says of its RDMA, and what comes of immediate data: neither may leave its limits.
+void read_rdma(Bytes bytes) {
+  const Result<rdma::PeerInfo> info = rdma::decode_peer_info(bytes);
+  if (info.is_ok()) {
+    CHECK(rdma::is_ring_size(info.value().ring_bytes));
+    CHECK(rdma::decode_peer_info(rdma::encode(info.value())).value() == info.value());
+  }
+  constexpr std::size_t kRingBytes = 64 << 10;
+  rdma::SendWindow send(kRingBytes, 32);
+  rdma::ReceiveWindow receive(kRingBytes, 32);
+  send.fill(kRingBytes / 2);
+  (void)send.tell(send.filled());
+  for (; bytes.size() >= 4; bytes = bytes.subspan(4)) {
+    std::uint32_t immediate = 0;
+    std::memcpy(&immediate, bytes.data(), sizeof immediate);
+    const bool taken =
+        rdma::is_credit(immediate) ? send.take_credit(immediate) : receive.take(immediate);
+    if (!taken) return;
+    CHECK(receive.readable() <= kRingBytes && send.room() <= kRingBytes);
+  }
 }
 
 void read_record(Bytes bytes) {
@@ -215,6 +241,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
       return round_trip(wire::decode_stalled, bytes);
     case 15:
       return round_trip(wire::decode_heartbeat, bytes);
+    case 16:
+      return read_rdma(bytes);
   }
 }
 
@@ -222,6 +250,6 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
 }  // namespace byteps::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 0) byteps::fuzz::decode(data[0] % 16, data + 1, size - 1);
+  if (size > 0) byteps::fuzz::decode(data[0] == 16 ? 16 : data[0] % 16, data + 1, size - 1);
   return 0;
 }
