@@ -6,6 +6,8 @@
 
     Cluster(workers=2, layer="byteps.mxnet", python=MXNET_PYTHON)
 
+    cluster.resize(1)                                # the first of these processes goes on alone
+
 `layer` is the module that a worker imports, and whose init() it has called before its first function runs; `python` the
 interpreter it runs in. Functions travel by reference to their module, which the worker's interpreter must be able to
 import. All processes are ended by their own ids.
@@ -31,6 +33,13 @@ BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 RUN_TIMEOUT_S = 100.0
 END_TIMEOUT_S = 30.0
 MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"  # made by `make setup`
+# The environment of workers with TensorFlow: several of them share few cores.
+TENSORFLOW = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_NUM_INTRAOP_THREADS": "1",
+}
 
 
 class ClusterError(Exception):
@@ -105,7 +114,8 @@ class Cluster:
         self.server_count = servers
         self._extra = dict(environ or {})
         self._worker_options = (str(python), layer, init)
-        self.workers: List[Worker] = []
+        self.workers: List[Worker] = []  # those of the job; after resize() the first of all_workers
+        self.all_workers: List[Worker] = []
         self.services: List[subprocess.Popen] = []
         self.broken = False
         self._last: List[tuple] = []
@@ -141,8 +151,17 @@ class Cluster:
                 self.services.append(subprocess.Popen(command, env=dict(base, DMLC_ROLE=role)))
         for rank in range(self.size):
             own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID=str(rank))
-            self.workers.append(Worker(rank, own, *self._worker_options))
+            self.all_workers.append(Worker(rank, own, *self._worker_options))
+        self.workers = list(self.all_workers)
         self.gather(RUN_TIMEOUT_S)  # every worker says that it is up
+
+    def resize(self, workers: int) -> None:
+        """The first so many of the processes go on as the job, the others stay without one. The ranks of a job must
+        have the same history where a layer counts calls in a process (Keras numbers optimizers): then only shrink."""
+        if workers != self.size:
+            self.run(_suspend)
+            self.size, self.workers = workers, self.all_workers[:workers]
+            self.run_each([(_resume, (workers, self.server_count, rank), {}) for rank in range(workers)])
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is not None or self.broken:
@@ -170,6 +189,8 @@ class Cluster:
         return [value if tag == "error" else None for tag, value in outcomes]
 
     def outcomes(self, calls: Sequence[tuple], timeout_s: float = RUN_TIMEOUT_S) -> List[tuple]:
+        if self.broken:
+            raise ClusterError("an earlier call has left the ranks at different places")
         for worker, call in zip(self.workers, calls):
             worker.send(*call)
         return self.gather(timeout_s)
@@ -188,14 +209,14 @@ class Cluster:
 
     def dismiss(self) -> None:
         """Tells the workers to exit; end() waits for it."""
-        for worker in self.workers:
+        for worker in self.all_workers:
             worker.pipe.close()
 
     def end(self) -> None:
         """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, and well."""
         self.dismiss()
         ended: Dict[str, Any] = {}
-        everyone = [(f"worker {w.rank}", w.process) for w in self.workers]
+        everyone = [(f"worker {w.rank}", w.process) for w in self.all_workers]
         everyone += [(f"service {i}", process) for i, process in enumerate(self.services)]
         try:
             for title, process in everyone:
@@ -216,10 +237,47 @@ class Cluster:
         time.sleep(0.5)
 
     def kill(self) -> None:
-        for process in [worker.process for worker in self.workers] + self.services:
+        for process in [worker.process for worker in self.all_workers] + self.services:
             if process.poll() is None:
                 process.kill()
-        for process in [worker.process for worker in self.workers] + self.services:
+        for process in [worker.process for worker in self.all_workers] + self.services:
             process.wait(END_TIMEOUT_S)
-        for worker in self.workers:
+        for worker in self.all_workers:
             worker.pipe.close()
+
+
+class Clusters:
+    """Three worker processes that are made into a job of one, two or three, as a test asks; `options` are Cluster's."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._cluster: Optional[Cluster] = None
+
+    def get(self, size: int) -> Cluster:
+        if self._cluster is not None and self._cluster.broken:
+            self._cluster.kill()
+            self._cluster = None
+        if self._cluster is None:
+            self._cluster = Cluster(3, **self._options).__enter__()
+        self._cluster.resize(size)
+        return self._cluster
+
+    def end(self) -> None:
+        if self._cluster is not None:
+            self._cluster.__exit__(None, None, None)
+
+
+def _suspend() -> None:
+    from byteps._core import session
+
+    session.suspend()
+
+
+def _resume(*numbers: int) -> None:
+    from byteps._core import session
+
+    session.resume(*numbers)
+    if "mxnet" in sys.modules:
+        # Who was outside has made fewer layers, which have numbers in their names: all begin again.
+        names = sys.modules["mxnet"].name.NameManager
+        names._current.value = names()

@@ -1,16 +1,16 @@
 """Fixtures: `alone` is a job of one in this process; `job1`, `job2`, `job3` are jobs of so many worker processes and
-two servers, shared by all tests of a run and started anew when a test has broken one. `mxnet_job2` and `mxnet_job` (one
-of each size) are the same in .venv-mxnet; `tf_job2`, `tf_job3` and `tf_job` with workers that have TensorFlow."""
+two servers, made of the same processes for all tests of a run (so one test has one of them), which are started anew
+when a test has broken them. `mxnet_job2` and `mxnet_job` (one of each size) are the same in .venv-mxnet; `tf_job2`,
+`tf_job3` and `tf_job` with workers that have TensorFlow."""
 
 import os
 import sys
-from typing import Any, Dict
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from cluster import MXNET_PYTHON, ROOT, Cluster, clean_environment  # noqa: E402
+from cluster import MXNET_PYTHON, ROOT, TENSORFLOW, Clusters, clean_environment  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
@@ -22,29 +22,6 @@ import torch  # noqa: E402
 import byteps.torch as bps  # noqa: E402
 
 torch.set_num_threads(1)
-
-
-class Clusters:
-    """Jobs by their number of workers; `options` are Cluster's."""
-
-    def __init__(self, **options: Any) -> None:
-        self._options = options
-        self._by_size: Dict[int, Cluster] = {}
-
-    def get(self, size: int) -> Cluster:
-        cluster = self._by_size.get(size)
-        if cluster is not None and cluster.broken:
-            cluster.kill()
-            cluster = None
-        if cluster is None:
-            cluster = self._by_size[size] = Cluster(size, **self._options).__enter__()
-        return cluster
-
-    def end(self) -> None:
-        for cluster in self._by_size.values():
-            cluster.dismiss()  # all first, so that they end at the same time
-        for cluster in self._by_size.values():
-            cluster.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")
@@ -98,13 +75,7 @@ def mxnet_job(request, mxnet_clusters):
 
 @pytest.fixture(scope="session")
 def tf_clusters():
-    environ = {
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_NUM_INTEROP_THREADS": "2",
-        "TF_NUM_INTRAOP_THREADS": "1",
-    }
-    clusters = Clusters(layer="byteps.tensorflow", environ=environ)
+    clusters = Clusters(layer="byteps.tensorflow", environ=TENSORFLOW)
     yield clusters
     clusters.end()
 

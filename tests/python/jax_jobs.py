@@ -1,4 +1,4 @@
-"""Fixtures of the tests of byteps.jax: jobs of 1, 2 and 3 workers that stay alive for all tests of one file."""
+"""Fixtures of the tests of byteps.jax: jobs of 1, 2 and 3 workers, whose processes serve all tests."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ import os
 import sys
 
 import pytest
-from cluster import Cluster
-
-
-class JaxJobs:
-    def __init__(self, **options) -> None:
-        self._options = {"python": os.environ.get("BYTEPS_TEST_JAX_PYTHON", sys.executable), **options}
-        self._by_size = {}
-
-    def get(self, size: int) -> Cluster:
-        cluster = self._by_size.get(size)
-        if cluster is not None and cluster.broken:
-            cluster.kill()
-            cluster = None
-        if cluster is None:
-            cluster = self._by_size[size] = Cluster(size, layer="byteps.jax", **self._options).__enter__()
-        return cluster
-
-    def end(self) -> None:
-        for cluster in self._by_size.values():
-            cluster.dismiss()  # all first, so that they end at the same time
-        for cluster in self._by_size.values():
-            cluster.__exit__(None, None, None)
+from cluster import Clusters
 
 
 @pytest.fixture(scope="session")
 def jax_jobs():
-    jobs = JaxJobs()
+    jobs = Clusters(layer="byteps.jax", python=os.environ.get("BYTEPS_TEST_JAX_PYTHON", sys.executable))
     yield jobs
     jobs.end()
 

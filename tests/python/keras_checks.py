@@ -83,6 +83,13 @@ def differences_from_one_process(kinds, epochs=2, compile_options=None, **option
     return found
 
 
+def differences_with_compression():
+    """Of fp16 and bf16, whose gradients travel in 16 bits."""
+    _, bps = _imports()
+    kinds = bps.Compression.fp16, bps.Compression.bf16
+    return [differences_from_one_process(["plain"], compression=kind)["plain"] for kind in kinds]
+
+
 def difference_with_accumulation(average):
     """Two passes per step: the sum of two batches' gradients, as a rate twice as large makes of their mean."""
     _, bps = _imports()
@@ -189,7 +196,7 @@ def error_of_mismatch():
     """The models have different layers."""
     _, bps = _imports()
     x, y = _data()
-    optimizer = bps.DistributedOptimizer(make_optimizer("plain"), name="mismatch")
+    optimizer = bps.DistributedOptimizer(make_optimizer("plain"), name=f"mismatch{bps.size()}")
     model = make_model(units=4 + bps.rank())
     fit(model, optimizer, x, y, BATCH, 1)
     model.get_weights()  # JAX raises where a value is needed
@@ -379,6 +386,78 @@ def values():
     }
 
 
+DTYPES = "float16 float32 float64 uint8 uint16 uint32 uint64 int8 int16 int32 int64 bool".split()
+SHAPES = [(), (5,), (0, 3), (2, 3), (2, 1, 3), (2, 3, 1, 2)]
+
+
+def sums_of_every_dtype():
+    """Arrays and the framework's tensors, three times under the same names, against numpy's."""
+    keras, bps = _imports()
+    ranks = np.arange(1, bps.size() + 1)
+    for dtype, shape in ((dtype, shape) for dtype in DTYPES for shape in SHAPES):
+        mine = np.full(shape, bps.rank() + 1).astype(dtype)
+        total = np.full(shape, True if dtype == "bool" else ranks.sum()).astype(dtype)
+        for _ in range(3):
+            summed = bps.push_pull(mine, f"{dtype}{shape}", average=False)
+            assert summed.dtype == dtype and summed.shape == shape and (summed == total).all(), (dtype, shape, summed)
+        assert (bps.broadcast(mine, bps.size() - 1) == np.full(shape, ranks[-1]).astype(dtype)).all()
+        if dtype == "float32":
+            tensor = bps.push_pull(_tensor(keras, mine), f"tensor {shape}")
+            np.testing.assert_allclose(_numbers(tensor), np.full(shape, ranks.mean()), rtol=1e-6)
+
+
+def _tensor(keras, array):
+    if hasattr(keras, "ops"):
+        return keras.ops.convert_to_tensor(array)
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(array)
+
+
+def _numbers(tensor):
+    """Of a tensor or a variable."""
+    return np.asarray(tensor.detach() if hasattr(tensor, "detach") else tensor)
+
+
+def gradients_of_many_variables(count=150, times=3):
+    """The averages of gradients that are all under way at once, by what SGD makes of them: errors at each step."""
+    keras, bps = _imports()
+    variables = [_variable(keras, np.zeros((1 + index % 7, 3), "float32")) for index in range(count)]
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(variables)
+    errors = []
+    for step in range(1, times + 1):
+        grads = [_tensor(keras, np.full(v.shape, bps.rank() + i, "float32")) for i, v in enumerate(variables)]
+        _step(keras, optimizer, grads, variables)
+        mean = (bps.size() - 1) / 2
+        now = [np.asarray(variable.numpy()) for variable in variables]
+        errors.append(max(float(np.abs(value + step * (mean + i)).max()) for i, value in enumerate(now)))
+    return errors
+
+
+def _variable(keras, array):
+    if hasattr(keras, "Variable"):
+        return keras.Variable(array)
+    import tensorflow as tf
+
+    return tf.Variable(array)
+
+
+def difference_in_a_process_set(members):
+    """As differences_from_one_process, by those ranks alone; None on the others."""
+    _, bps = _imports()
+    x, y = _data()
+    if bps.rank() not in members:
+        return None
+    reference, model = make_model(), make_model()
+    fit(reference, make_optimizer("plain"), x, y, BATCH)
+    options = dict(process_set=bps.ProcessSet(members), name="set")
+    optimizer = bps.DistributedOptimizer(make_optimizer("plain"), **options)
+    place, size = members.index(bps.rank()), len(members)
+    fit(model, optimizer, share(x, place, size), share(y, place, size), BATCH // size)
+    return _difference(model.get_weights(), reference.get_weights())
+
+
 def broadcast_of_a_model():
     _, bps = _imports()
     model = make_model(seed=20 + bps.rank())
@@ -412,6 +491,8 @@ def steps_with_an_overflow_on_one_rank():
 
 def _step(keras, optimizer, grads, variables):
     """As the backend's trainer makes it."""
+    if not hasattr(keras, "ops"):
+        return optimizer.apply_gradients(zip(grads, variables))
     if keras.backend.backend() != "jax":
         return optimizer.apply(grads, variables)
     import jax
@@ -537,3 +618,55 @@ def gradients_missing_on_one_rank():
         warnings.simplefilter("ignore")
         bps.DistributedOptimizer(keras.optimizers.SGD(1.0)).apply(grads, variables)
     return [float((old - new).max()) for old, new in zip(before, model.get_weights())]
+
+
+# ---- the backward pass of torch
+
+
+def numbers_under_way():
+    """How many gradients had been pushed when apply() was called, by step, and the difference from one process."""
+    _, bps = _imports()
+    x, y = _data()
+    reference, model = make_model(), make_model()
+    fit(reference, make_optimizer("sgd"), x, y, BATCH)
+    optimizer = bps.DistributedOptimizer(make_optimizer("sgd"))
+    apply, numbers = optimizer.apply, []
+
+    def counting(grads, variables):
+        numbers.append(len(optimizer._exchange.of_backend._pushed))
+        apply(grads, variables)
+
+    optimizer.apply = counting
+    fit(model, optimizer, share(x, bps.rank(), bps.size()), share(y, bps.rank(), bps.size()), BATCH // bps.size())
+    return numbers, _difference(model.get_weights(), reference.get_weights())
+
+
+def gradients_changed_on_one_rank(steps=4):
+    """A training step of the user's own, in which the last rank doubles its gradients between backward and apply(), and
+    uses all but the last variable's in the second step: how far the weights are from where they should be."""
+    keras, bps = _imports()
+    import torch
+
+    x, y = (torch.as_tensor(part) for part in _data(BATCH))
+    model, alone = make_model(), make_model()
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    for step in range(steps):
+        _backward(alone, None, x, y)
+        own = [variable.value.grad for variable in alone.trainable_variables]
+        variables = model.trainable_variables[: -1 if step == 1 else None]
+        _backward(model, optimizer, x, y)
+        if bps.rank() == bps.size() - 1 and step != 1:
+            for variable in variables:
+                variable.value.grad.mul_(2)
+        with torch.no_grad():
+            optimizer.apply([variable.value.grad for variable in variables], variables)
+            factor = (bps.size() + (step != 1)) / bps.size()
+            for variable, gradient in zip(alone.trainable_variables[: len(variables)], own):
+                variable.value.sub_(0.1 * factor * gradient)
+    return _difference(model.get_weights(), alone.get_weights())
+
+
+def _backward(model, optimizer, x, y):
+    model.zero_grad()
+    loss = ((model(x, training=True) - y) ** 2).mean()
+    (loss if optimizer is None else optimizer.scale_loss(loss)).backward()

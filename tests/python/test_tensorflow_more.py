@@ -10,7 +10,7 @@ import sys
 import interrupted
 import numpy as np
 import pytest
-from cluster import ROOT, Cluster, clean_environment
+from cluster import ROOT, TENSORFLOW, Cluster, clean_environment
 
 if "tensorflow" in sys.modules:
     import tensorflow as tf
@@ -189,9 +189,6 @@ def die_or_wait(dies):
     except tf.errors.OpError as error:
         return type(error).__name__, str(error)
     return None
-
-
-TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_a_peer_that_dies_is_an_aborted_error_that_names_it():

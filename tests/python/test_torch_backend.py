@@ -5,33 +5,25 @@ import datetime
 import pytest
 import torch
 import torch.distributed as dist
-
-
-def _ensure_group(path):
-    if not dist.is_initialized():
-        import byteps.torch as bps
-
-        store = dist.FileStore(path, bps.size())
-        dist.init_process_group("byteps", store=store, rank=bps.rank(), world_size=bps.size())
-    return dist.get_rank(), dist.get_world_size()
+from torch_group import ensure_group
 
 
 @pytest.fixture
 def world(job, tmp_path):
     """The same clusters as the other tests, with a group of all ranks."""
-    job.run(_ensure_group, str(tmp_path / "store"))
+    job.run(ensure_group, str(tmp_path / "store"))
     return job
 
 
 @pytest.fixture
 def world2(job2, tmp_path):
-    job2.run(_ensure_group, str(tmp_path / "store"))
+    job2.run(ensure_group, str(tmp_path / "store"))
     return job2
 
 
 @pytest.fixture
 def world3(job3, tmp_path):
-    job3.run(_ensure_group, str(tmp_path / "store"))
+    job3.run(ensure_group, str(tmp_path / "store"))
     return job3
 
 

@@ -8,18 +8,9 @@ import sys
 import pytest
 import torch
 from cluster import ROOT, clean_environment
+from torch_group import ensure_group
 
 EXAMPLES = ROOT / "examples/torch"
-
-
-def _setup(path, backend="byteps"):
-    import torch.distributed as dist
-
-    import byteps.torch as bps
-
-    if not dist.is_initialized():
-        store = dist.FileStore(path, bps.size())
-        dist.init_process_group("byteps", store=store, rank=bps.rank(), world_size=bps.size())
 
 
 def _net():
@@ -55,7 +46,7 @@ def _alike(parameters, expected, tolerance=1e-6):
 
 @pytest.fixture
 def world2(job2, tmp_path):
-    job2.run(_setup, str(tmp_path / "store"))
+    job2.run(ensure_group, str(tmp_path / "store"))
     return job2
 
 

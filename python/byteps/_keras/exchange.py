@@ -64,6 +64,7 @@ class Exchange:
         self.factor = 1.0 if average_passes else float(passes)
         self._title = name
         self.accumulated_for: List[Any] = []  # the variables of the gradients that Keras clips next
+        self.of_backend: Any = None  # what the backend's module keeps for this optimizer
 
     @property
     def title(self) -> str:

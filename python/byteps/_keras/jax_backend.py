@@ -13,7 +13,7 @@ from byteps.jax import Compression
 from byteps.jax.exchange import Exchange as JaxExchange
 from byteps.jax.ops import exchange_all
 
-__all__ = ["Compression", "push_pull", "when"]
+__all__ = ["Compression", "before_backward", "push_pull", "when"]
 
 
 def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Array]]:
@@ -31,6 +31,11 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Ar
     results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, packed)]
     ordered = iter(scaled(results, factor))
     return [None if slot.gradient is None else next(ordered) for slot in slots]
+
+
+def before_backward(exchange: Exchange) -> None:
+    """Nothing to do: push_pull() is part of the compiled step."""
+    del exchange
 
 
 def when(condition: Any, combine: Callable[[List[Any]], List[Any]], gradients: List[Any]) -> List[Any]:

@@ -108,10 +108,11 @@ class Distributed:
     """Mixed in before the wrapped optimizer's class."""
 
     _exchange: Optional[Exchange] = None
+    _backend: Any = None  # the backend's module
     _own_loss_scale_factor: Optional[float] = None
 
     def _attach(self, exchange: Exchange) -> None:
-        backend_module()  # says now if there is none
+        self._backend = backend_module()
         self._exchange = exchange
 
     def apply(self, grads: Sequence[Any], trainable_variables: Optional[Sequence[Any]] = None) -> None:
@@ -123,6 +124,12 @@ class Distributed:
             variables = self._variables_for(trainable_variables)
             grads = self._combine(grads, variables)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def scale_loss(self, loss: Any) -> Any:
+        """What Keras's trainers call right before the backward pass whose gradients come to apply()."""
+        if self._exchange is not None and not self.gradient_accumulation_steps:
+            self._backend.before_backward(self._exchange)
+        return super().scale_loss(loss)  # type: ignore[misc]
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """apply() for JAX. It calls apply(), but for that of a LossScaleOptimizer."""
@@ -141,7 +148,7 @@ class Distributed:
             # On JAX, Keras comes here at each pass, and throws away what comes of it at all but the last one.
             last = (self._iterations + 1) % steps == 0
             variables = self._exchange.accumulated_for
-            grads = backend_module().when(last, lambda given: self._combine(given, variables), list(grads))
+            grads = self._backend.when(last, lambda given: self._combine(given, variables), list(grads))
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _combine(self, grads: List[Any], variables: Sequence[Any]) -> List[Any]:
@@ -152,7 +159,7 @@ class Distributed:
             exchange.slot(self._get_variable_index(variable), variable, grad)
             for grad, variable in zip(grads, variables)
         ]
-        return backend_module().push_pull(slots, exchange)
+        return self._backend.push_pull(slots, exchange)
 
     def _variables_for(self, trainable_variables: Optional[Sequence[Any]]) -> List[Any]:
         if trainable_variables is None:

@@ -12,7 +12,7 @@ from byteps.tensorflow import names, sparse, xla
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.ops import Reduce
 
-__all__ = ["Compression", "push_pull", "when"]
+__all__ = ["Compression", "before_backward", "push_pull", "when"]
 
 
 def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
@@ -35,11 +35,16 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
             dense.append(index)
     chosen = [slots[index] for index in dense]
     tensors = [_scaled(tf.convert_to_tensor(slot.gradient), 1.0 / exchange.predivide) for slot in chosen]
-    wire_names = [names.lasting(slot.name) for slot in chosen]
+    wire_names = [names.without_scope(slot.name) for slot in chosen]
     reduced = reduction.dense(tensors, wire_names, False, [slot.priority for slot in chosen])
     for index, result in zip(dense, reduced):
         results[index] = _scaled(result, factor)
     return results
+
+
+def before_backward(exchange: Exchange) -> None:
+    """Nothing to do: push_pull() is part of the compiled step."""
+    del exchange
 
 
 def when(condition: Any, combine: Callable[[List[Any]], List[Any]], gradients: List[Any]) -> List[Any]:

@@ -40,6 +40,16 @@ def lasting(name: str) -> str:
     return tf.compat.v1.get_default_graph().unique_name(name)
 
 
+def without_scope(name: str) -> str:
+    """`name`, unique within the graph, whatever scope this is in: Keras numbers optimizers in its scopes, and a rank
+    may have made more of them than others."""
+    if tf.executing_eagerly():
+        return name
+    graph = tf.compat.v1.get_default_graph()
+    with graph.name_scope(None):
+        return graph.unique_name(name)
+
+
 def of_variables(prefix: str, variables: Sequence[Any], members: Tuple[int, ...] = ()) -> List[str]:
     """A name for each variable (or other source of a gradient): its place in the list, its layer and its own name,
     without the numbers that Keras gives to layers, about which ranks that made other models before do not agree. Two
