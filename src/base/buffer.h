@@ -37,8 +37,8 @@ class Buffer {
 
  private:
   struct Free {
-    BufferSource* source = nullptr;
-    std::size_t bytes = 0;
+    BufferSource* source;  // null and 0 in a Buffer of nothing
+    std::size_t bytes;
     void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> memory_;
