@@ -64,7 +64,10 @@ struct FakeFabric {
   std::size_t rnr_count = 0;
   std::size_t writes = 0;
   bool port_is_up = true;
-  bool delivers = true;  // false: the cable is pulled
+  bool delivers = true;            // false: the cable is pulled
+  bool drops = false;              // every packet, and who sends one is told in the end
+  bool drops_from_second = false;  // the same for packets of the pair that was made second
+  std::size_t opened_count = 0;    // devices that are kept
   std::deque<abi::EventType> device_events;
   int event_descriptor = -1;
 
@@ -74,11 +77,17 @@ struct FakeFabric {
     rnr_count = 0;
     port_is_up = true;
     delivers = true;
+    drops = drops_from_second = false;
     device_events.clear();
   }
 
   void step() {
+    if (drops) return expire();
     for (auto& [number, pair] : pairs) {
+      if (drops_from_second && number != pairs.begin()->first) {
+        expire(*pair);
+        continue;
+      }
       if (!delivers || pair->requests.empty() || pair->state != abi::kQpRts) continue;
       const auto other = pairs.find(pair->peer);
       if (other == pairs.end() || other->second->state < abi::kQpRtr) continue;  // no answer
@@ -90,12 +99,13 @@ struct FakeFabric {
 
   // What was not acknowledged never will be.
   void expire() {
-    for (auto& [number, pair] : pairs) {
-      if (pair->requests.empty()) continue;
-      complete(*pair, pair->requests.front().wr_id, abi::kWcRetryExceeded);
-      pair->requests.clear();
-      pair->state = abi::kQpError;
-    }
+    for (auto& [number, pair] : pairs) expire(*pair);
+  }
+  void expire(FakePair& pair) {
+    if (pair.requests.empty()) return;
+    complete(pair, pair.requests.front().wr_id, abi::kWcRetryExceeded);
+    pair.requests.clear();
+    pair.state = abi::kQpError;
   }
 
   void carry_out(FakePair& from, FakePair& to, const FakePair::Request& request) {
@@ -291,6 +301,7 @@ inline int query_gid(abi::Context*, std::uint8_t, int index, abi::Gid* out) {
 }
 
 inline abi::ProtectionDomain* alloc_pd(abi::Context*) {
+  ++fake_fabric().opened_count;
   return reinterpret_cast<abi::ProtectionDomain*>(new int);
 }
 inline int dealloc_pd(abi::ProtectionDomain* domain) {

@@ -371,6 +371,66 @@ TEST(Rdma, limits_that_are_out_of_range_are_invalid) {
   }
 }
 
+// ---- a way that lets TCP through and RDMA not
+
+TEST(RdmaWay,
+     where_rdma_is_required_nobody_is_up_before_it_came_through_and_the_end_says_where_to_look) {
+  fake_fabric().drops = true;
+  Pair pair;
+  EXPECT_EQ(pair.client.count(Event::Kind::kUp), 0U);
+  EXPECT_EQ(pair.server.count(Event::Kind::kUp), 0U);
+  for (const char* word : {"DMLC_ENABLE_RDMA", "retry counter exceeded", "UDP port 4791"}) {
+    EXPECT_TRUE(has(pair.client_why(), word)) << pair.client_why();
+  }
+}
+
+TEST(RdmaWay, where_nothing_is_told_the_time_limit_says_it_too) {
+  fake_fabric().delivers = false;
+  Pair pair;
+  EXPECT_EQ(pair.client.count(Event::Kind::kUp), 0U);
+  EXPECT_TRUE(has(pair.client_why(), "UDP port 4791")) << pair.client_why();
+}
+
+TEST(RdmaWay, otherwise_all_goes_by_tcp_with_a_warning_and_without_a_pause) {
+  fake_fabric().delivers = false;
+  Pair pair(serving(Policy::kAuto), with_rdma(Policy::kAuto));
+  ASSERT_TRUE(pair.is_up());
+  EXPECT_TRUE(pair.passes(1000)) << "while the probe is under way";
+  fake_fabric().drops = true;
+  pair.settle();
+  EXPECT_TRUE(pair.passes(100'000));
+  EXPECT_EQ(pair.client.transport().ways().rdma_bytes, 0U);
+  EXPECT_TRUE(has(pair.client.log(), "UDP port 4791")) << pair.client.log();
+  EXPECT_TRUE(fake_fabric().pairs.empty()) << "neither side keeps its half";
+  EXPECT_EQ(pair.client.count(Event::Kind::kDown), 0U);
+}
+
+TEST(RdmaWay, an_answer_that_does_not_come_through_is_as_bad) {
+  for (const bool is_required : {true, false}) {
+    const Policy policy = is_required ? Policy::kRequired : Policy::kAuto;
+    fake_fabric().drops_from_second = true;
+    Pair pair(serving(policy), with_rdma(policy));
+    EXPECT_EQ(pair.is_up(), !is_required);
+    if (!is_required) {
+      EXPECT_TRUE(pair.passes(1000));
+      EXPECT_EQ(pair.client.transport().ways().rdma_bytes, 0U);
+    }
+  }
+}
+
+TEST(RdmaWay, a_device_that_has_failed_is_opened_anew_for_the_next_connection) {
+  fake_fabric().opened_count = 0;
+  Pair pair;
+  rdma::fake_device_event(rdma::abi::kEventDeviceFatal);  // of the server's: it was opened last
+  pair.server.transport().wait(0);
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+  pair.out =
+      pair.client.transport().connect(pair.server.address(), hello_of(Role::kWorker, 0)).value();
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kUp) == 2; }));
+  EXPECT_TRUE(pair.passes(1000));
+  EXPECT_EQ(fake_fabric().opened_count, 3U) << "the client's, and two of the server's";
+}
+
 // ---- the end
 
 TEST(Rdma, a_peer_whose_device_does_not_answer_ends_the_connection_with_its_name_and_the_reason) {

@@ -199,13 +199,26 @@ void Device::drain_completion_events() {
   }
 }
 
+bool Device::is_current() const {
+  const auto number = static_cast<std::uint8_t>(port_.number);
+  abi::PortAttributes attributes{};
+  abi::Gid gid{};
+  return !has_failed_ && verbs_.query_port(context_, number, &attributes) == 0 &&
+         attributes.state == abi::kPortActive && attributes.active_mtu == port_.mtu &&
+         verbs_.query_gid(context_, number, gid_.index, &gid) == 0 &&
+         std::memcmp(gid.raw, gid_.gid.data(), gid_.gid.size()) == 0;
+}
+
 Device::Trouble Device::take_trouble() {
   Trouble trouble;
   abi::AsyncEvent event{};
   while (verbs_.get_async_event(context_, &event) == 0) {
     verbs_.ack_async_event(&event);
     const bool is_our_port = event.element.port_num == port_.number;
-    if (event.event_type == abi::kEventDeviceFatal) trouble = {"it has failed", true};
+    if (event.event_type == abi::kEventDeviceFatal) {
+      trouble = {"it has failed", true};
+      has_failed_ = true;
+    }
     if (event.event_type == abi::kEventPortError && is_our_port && !trouble.is_fatal) {
       trouble = {"its port is down", false};
     }

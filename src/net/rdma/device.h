@@ -76,6 +76,9 @@ class Device {
   // told, or somebody else has taken the word, when completion_turn() is another than when it asked.
   void drain_completion_events();
   std::uint64_t completion_turn() const { return completion_turn_; }
+  // Its port is up and has the address still. Otherwise it is to be opened anew.
+  bool is_current() const;
+
   // Takes what has happened to the device. A port that is down may come back in time; a device that failed does not.
   struct Trouble {
     std::string what;  // empty: nothing
@@ -95,6 +98,7 @@ class Device {
   Port port_;
   GidEntry gid_;
   std::uint64_t completion_turn_ = 1;
+  bool has_failed_ = false;
 };
 
 // The names of all devices, as they are or with their ports' states: for messages and for `bps doctor`.

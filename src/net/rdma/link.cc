@@ -11,6 +11,8 @@ namespace byteps::rdma {
 namespace {
 
 constexpr std::size_t kCompletionsPerLook = 64;
+constexpr int kLooksMax = 16;  // in a row: others have work, too
+constexpr std::uint32_t kProbeBytes = 4096;
 constexpr std::size_t kWriteBytes = 64 << 10;   // told of at the latest, while more is written
 constexpr std::size_t kLoanBytesMin = 4 << 10;  // shorter payloads are copied
 
@@ -31,7 +33,8 @@ Result<std::unique_ptr<Link>> Link::create(std::shared_ptr<Device> device,
   Result<RingMemory> ring = RingMemory::create(*link->device_, options.ring_bytes, true);
   if (!ring.is_ok()) return ring.status();
   link->receiving_ = std::move(ring).value();
-  const std::uint32_t entries = options.receive_depth + credits_max(options.receive_depth);
+  // The probe; and the other side may give credit for as many writes as its own queue has entries.
+  const std::uint32_t entries = options.receive_depth + credits_max(RdmaConfig::kDepthMax) + 1;
   Result<QueuePair> pair = QueuePair::create(*link->device_, options, entries);
   if (!pair.is_ok()) return pair.status();
   link->pair_ = std::move(pair).value();
@@ -62,6 +65,21 @@ Status Link::connect(const PeerInfo& peer) {
   send_ = SendWindow(peer.ring_bytes, peer.writes_max);
   peer_ = peer;
   return Status::ok();
+}
+
+void Link::probe() {
+  if (std::exchange(probe_sent_, true)) return;
+  abi::Piece piece{reinterpret_cast<std::uintptr_t>(sending_.begin()), kProbeBytes,
+                   sending_.local_key()};
+  abi::SendRequest request{};
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.opcode = abi::kWrWriteWithImm;
+  request.send_flags = abi::kSendSignaled;
+  request.imm_data = htonl(kProbe);
+  request.remote_addr = peer_.ring_address;
+  request.rkey = peer_.ring_key;
+  post(request, {0, 0});
 }
 
 std::string Link::text() const {
@@ -203,25 +221,31 @@ void Link::begin_poll() {
 
 // ---- completions
 
-void Link::look() {
-  if (frozen_ || !failure_.is_ok()) return;
+bool Link::look() {
   std::array<abi::Completion, kCompletionsPerLook> completions;
-  while (failure_.is_ok() && !is_damaged_) {
+  bool found = false;
+  for (int looks = 0; looks < kLooksMax; ++looks) {
+    if (frozen_ || !failure_.is_ok() || is_damaged_) return found;
     const Result<std::size_t> count = pair_.poll(completions);
-    if (!count.is_ok()) return set_failure(count.status());
+    if (!count.is_ok()) {
+      set_failure(count.status());
+      return true;
+    }
+    found |= count.value() > 0;
     std::uint32_t receives = 0;
     for (const abi::Completion& completion : std::span(completions).first(count.value())) {
-      if (!failure_.is_ok()) return;
+      if (!failure_.is_ok()) return true;
       if (completion.wr_id == kReceiveId) ++receives;
       take(completion);
     }
     // Before anything is credited: the other side counts on them.
     if (Status status = pair_.post_receives(receives); !status.is_ok()) {
-      return set_failure(std::move(status));
+      set_failure(std::move(status));
     }
     if (count.value() < completions.size()) break;
   }
   give_credit();
+  return found;
 }
 
 void Link::take(const abi::Completion& completion) {
@@ -236,6 +260,7 @@ void Link::take(const abi::Completion& completion) {
   }
   if (completion.wr_id != kReceiveId) {
     CHECK(!posted_.empty());
+    acknowledged_ = true;
     send_.done(posted_.front().position);
     loans_out_ -= posted_.front().loan_count;
     posted_.pop_front();
@@ -246,6 +271,10 @@ void Link::take(const abi::Completion& completion) {
     return;
   }
   const std::uint32_t immediate = ntohl(completion.imm_data);
+  if (immediate == kProbe) {
+    is_damaged_ |= std::exchange(probe_came_, true);
+    return probe();
+  }
   const bool makes_sense =
       is_credit(immediate) ? send_.take_credit(immediate) : receive_.take(immediate);
   is_damaged_ |= !makes_sense;
@@ -253,20 +282,16 @@ void Link::take(const abi::Completion& completion) {
 
 // ---- sleeping
 
-bool Link::arm(const tcp::Outbox& outbox) {
+bool Link::arm(const tcp::Outbox& /*outbox*/) {
   if (!failure_.is_ok() || is_damaged_) return true;
-  const std::size_t room_before = send_.room();
   const std::uint64_t turn = device_->completion_turn();
   if (asked_turn_ != turn) {
     if (Status status = pair_.ask_for_event(); !status.is_ok()) set_failure(std::move(status));
     asked_turn_ = turn;
   }
-  look();
+  const bool found = look();  // what completed before it asked
   flush();
-  const bool can_read = has_input();
-  const bool can_write = outbox.has_unstreamed() && send_.room() != room_before;
-  const bool can_return = !needed_.empty() && needed_.front() <= send_.done();
-  return can_read || can_write || can_return || !failure_.is_ok() || is_damaged_;
+  return found || has_input() || !failure_.is_ok();
 }
 
 }  // namespace byteps::rdma

@@ -45,6 +45,9 @@ class Link final : public tcp::Link {
   PeerInfo own_info() const;
   // What it has said. From here on it may write into our ring, and we into its. Errors as QueuePair::connect().
   Status connect(const PeerInfo& peer);
+  // Sends a probe, as long as the longest packet; the other side answers with one. TCP coming through says nothing of
+  // RDMA: a filter on its UDP port, a wrong GID or VLAN, a switch with a small MTU stop that alone.
+  void probe();
   const Device& device() const { return *device_; }
   // The device has failed, with all that uses it.
   void fail(const std::string& why);
@@ -54,6 +57,7 @@ class Link final : public tcp::Link {
   bool is_rdma() const override { return true; }
   void stop() override;
   bool is_ready() const override { return sending_.bytes() != 0; }
+  bool is_proven() const override { return probe_came_ && acknowledged_; }
   bool is_sending() const override {
     return failure_.is_ok() && !is_damaged_ && send_.is_sending() && loans_out_ == 0;
   }
@@ -95,7 +99,7 @@ class Link final : public tcp::Link {
   bool has_moved() const override;
   bool is_broken() const override { return is_damaged_; }
 
-  void look();  // takes completions
+  bool look();  // takes completions; whether there were any
   void take(const abi::Completion& completion);
   void give_credit();
   void post(abi::SendRequest& request, const Posted& posted);
@@ -124,6 +128,9 @@ class Link final : public tcp::Link {
   std::deque<std::uint64_t> needed_;
   std::uint64_t loaned_to_ = 0;   // behind the last loan
   std::uint64_t seen_bytes_ = 0;  // position up to which readable() has looked
+  bool probe_sent_ = false;
+  bool probe_came_ = false;
+  bool acknowledged_ = false;  // something that was sent
   bool is_damaged_ = false;
   bool frozen_ = false;
   Status failure_;

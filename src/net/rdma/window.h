@@ -5,6 +5,7 @@
 // data of a write, each of which also uses up one entry of the other side's receive queue:
 //
 //   bit 31  0: so many units more are in the ring         bits 0..30
+//              none: a probe (net/rdma/link.h), once and before all else; it has an entry of its own in the queue
 //           1: credit: so many units of the ring are free again   bits 0..20
 //              and so many entries of the receive queue are new   bits 21..30
 //
@@ -24,6 +25,7 @@
 namespace byteps::rdma {
 
 inline constexpr std::size_t kUnitBytes = 64;
+inline constexpr std::uint32_t kProbe = 0;
 inline constexpr std::uint32_t kCreditBit = 1U << 31;
 inline constexpr std::uint32_t kCreditUnitsMax = (1U << 21) - 1;
 inline constexpr std::uint32_t kCreditWritesMax = (1U << 10) - 1;
@@ -65,10 +67,11 @@ class SendWindow {
   void done(std::uint64_t position) { done_ = position; }
   std::uint64_t done() const { return done_; }
 
-  // False: more than there is to give back.
+  // False: nothing, or more than there is to give back.
   bool take_credit(std::uint32_t immediate) {
     const std::uint64_t bytes = std::uint64_t{immediate & kCreditUnitsMax} * kUnitBytes;
     const std::uint32_t writes = (immediate >> 21) & kCreditWritesMax;
+    if (bytes == 0 && writes == 0) return false;
     if (bytes > told_ - freed_ || writes > uncredited_writes_) return false;
     freed_ += bytes;
     uncredited_writes_ -= writes;

@@ -95,8 +95,9 @@ class Connection {
   std::unique_ptr<Link> link;
   bool was_invited = false;
   bool was_offered = false;  // RDMA
-  bool must_link =
-      false;  // may carry messages by a link only: before that it is not up for its owner
+  bool has_declined = false;
+  // May carry messages by a link only: before that it is not up for its owner.
+  bool must_link = false;
 
   Outbox outbox;
   Inbox inbox;

@@ -45,6 +45,8 @@ class Link {
   virtual bool is_rdma() const { return false; }
   // The other side may use it.
   virtual bool is_ready() const { return true; }
+  // Something went there and back: before that nobody goes over to it.
+  virtual bool is_proven() const { return true; }
   // The other side has said that it goes over to this link. An error: the connection must end.
   virtual Status confirm() { return Status::ok(); }
 
@@ -55,6 +57,7 @@ class Link {
 
   // From here on the other side's frames come this way.
   void start_reading() { reads_ = true; }
+  void stop_reading() { reads_ = false; }
   bool reads() const { return reads_; }
   // receive() may have something to do.
   bool has_input() const { return reads_ && (paused_ || has_moved()); }

@@ -8,10 +8,11 @@
 //     socket in this direction ...........→ reads from the link from here on
 //   ←.............. 3 switch, the same
 //
-// Either side may say 4, decline, with the reason, where it would otherwise go on; then the connecting side may go on
-// with the next way: first shared memory, then RDMA, then all stays on the socket. Each direction has one point before
-// which everything is on the socket and behind which everything is in the link, so order is kept. Behind it the socket
-// brings only farewells and the end of the connection.
+// Between 6 and 3 each side sends the other a probe by RDMA, and the connecting side goes over when its own has arrived
+// and the other's has come; until then messages go by the socket. Either side may say 4, decline, with the reason,
+// where it would otherwise go on; then the connecting side may go on with the next way: first shared memory, then RDMA,
+// then all stays on the socket. Each direction has one point before which everything is on the socket and behind which
+// everything is in the link, so order is kept. Behind it the socket brings only farewells and the connection's end.
 //
 // Where RDMA is required, a connection is not up for its owner before it has a link, and ends if it gets none.
 #include <cstring>
@@ -72,6 +73,7 @@ void TcpTransport::say_aside(Connection& connection, Aside kind,
 }
 
 void TcpTransport::decline(Connection& connection, const Status& why) {
+  connection.has_declined = true;
   say_aside(connection, Aside::kDecline, tcp::encode_reason(why));
 }
 
@@ -104,6 +106,8 @@ Status TcpTransport::heed_aside(Connection& connection, std::span<const std::byt
 }
 
 Status TcpTransport::heed_decline(Connection& connection, std::span<const std::byte> content) {
+  const bool both_declined = connection.has_declined && !connection.doorway && !connection.link;
+  if (both_declined) return Status::ok();
   const bool may_decline = connection.doorway || (connection.link && !connection.link->reads());
   if (!may_decline || connection.outbox.has_stream_end()) return tcp::out_of_turn();
   const bool was_rdma = connection.link && connection.link->is_rdma();
@@ -153,6 +157,9 @@ void TcpTransport::begin_links() {
 void TcpTransport::serve_links() {
   for (Connection* connection : linked_) {
     tcp::Link& link = *connection->link;
+    const bool goes_over = connection->outbound && connection->state == Connection::State::kUp &&
+                           link.is_proven() && !connection->outbox.has_stream_end();
+    if (goes_over) switch_over(*connection);
     link.write(connection->outbox);
     link.flush();
     const bool is_over = connection->state == Connection::State::kLingering && !link.is_sending();

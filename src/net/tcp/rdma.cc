@@ -87,8 +87,10 @@ Result<std::shared_ptr<rdma::Device>> TcpTransport::rdma_device(const Connection
                                           "; shared memory does (BYTEPS_ENABLE_IPC=1)");
   }
   const rdma::GidBytes gid = gid_of(own);
-  for (const RdmaDevice& known : rdma_devices_) {
-    if (known.own_address == gid) return known.device;
+  for (RdmaDevice& known : rdma_devices_) {
+    if (!known.device || known.own_address != gid) continue;
+    if (known.device->is_current()) return known.device;
+    if (known.device.use_count() == 1) known.device.reset();  // otherwise its links need its events
   }
   if (options_.verbs == nullptr) {
     Result<const rdma::Verbs*> verbs = rdma::load_verbs();
@@ -123,7 +125,9 @@ std::shared_ptr<BufferSource> TcpTransport::payload_source() {
 // epoll's word for a device.
 void TcpTransport::heed_device(std::uint64_t word) {
   const std::size_t index = (word & ~kDeviceSerial) / 2;
-  rdma::Device& device = *rdma_devices_.at(index).device;
+  const std::shared_ptr<rdma::Device> known = rdma_devices_.at(index).device;
+  if (!known) return;
+  rdma::Device& device = *known;
   if (word % 2 == 0) return device.drain_completion_events();
   const rdma::Device::Trouble trouble = device.take_trouble();
   if (trouble.what.empty()) return;
@@ -166,7 +170,7 @@ Status TcpTransport::heed_accept(Connection& connection, std::span<const std::by
     decline(connection, status);
     return go_without_rdma(connection, status);
   }
-  switch_over(connection);
+  rdma_link(connection).probe();
   return Status::ok();
 }
 
@@ -198,6 +202,19 @@ Status TcpTransport::heed_offer(Connection& connection, std::span<const std::byt
 
 // ---- when it cannot be
 
+// What an operator can look at.
+constexpr const char* kNoWay =
+    "TCP comes through and RDMA does not: look for a filter on UDP port 4791, and at GID index, "
+    "VLAN and the switch's MTU";
+
+// The link has failed before anybody went over to it.
+Status TcpTransport::heed_dead_way(Connection& connection, const Status& why) {
+  const Status full(why.code(), why.message() + "; " + kNoWay);
+  drop_link(connection);
+  decline(connection, full);
+  return go_without_rdma(connection, full);
+}
+
 // An error, which ends the connection, where RDMA is required.
 Status TcpTransport::go_without_rdma(Connection& connection, const Status& why) {
   if (connection.must_link) {
@@ -218,6 +235,10 @@ Status TcpTransport::unlinked_message() {
 
 // A connection that must have a link has none in time.
 Status TcpTransport::no_link_in_time(const Connection& connection) {
+  if (connection.link && connection.link->is_ready()) {
+    return {Code::kUnsupported,
+            std::string("no RDMA, which DMLC_ENABLE_RDMA requires here: ") + kNoWay};
+  }
   const bool waits_for_answer = connection.outbound || connection.was_offered;
   return {Code::kUnsupported,
           std::string("no RDMA, which DMLC_ENABLE_RDMA requires here: the other side ") +

@@ -791,7 +791,13 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
         connection.link->receive(connection.peer, connection.inbox, budget_bytes, staging_, out);
     if (!status.is_ok()) return end_malformed(connection, status);
     const Status failure = connection.link->failure();
-    if (!failure.is_ok() && !connection.socket_is_over) return end_of_link(connection, failure);
+    if (!failure.is_ok() && !connection.socket_is_over) {
+      const bool is_used = connection.link->reads() || connection.outbox.has_stream_end();
+      if (is_used) return end_of_link(connection, failure);
+      if (Status why = heed_dead_way(connection, failure); !why.is_ok()) {
+        return end_malformed(connection, why);
+      }
+    }
     if (connection.socket_is_over) {
       if (!connection.link->has_input()) end(connection, connection.why, false);
       return;
@@ -894,6 +900,7 @@ void TcpTransport::linger(Connection& connection) {
   if (connection.link && connection.link->is_sending()) {
     std::replace(linked_.begin(), linked_.end(), &connection, &rest);
     rest.link = std::move(connection.link);
+    rest.link->stop_reading();
   } else if (::shutdown(rest.descriptor, SHUT_WR) != 0) {
     return forget(rest);
   }

@@ -233,6 +233,7 @@ class TcpTransport final : public Transport, public Waiter {
   Status offer_rdma(tcp::Connection& connection);
   Status heed_offer(tcp::Connection& connection, std::span<const std::byte> content);
   Status heed_accept(tcp::Connection& connection, std::span<const std::byte> content);
+  Status heed_dead_way(tcp::Connection& connection, const Status& why);
   Status go_without_rdma(tcp::Connection& connection, const Status& why);
   static Status unlinked_message();
   static Status no_link_in_time(const tcp::Connection& connection);
