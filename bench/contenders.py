@@ -315,6 +315,7 @@ class OpenMpi(Group):
             "btl": "tcp,self",
             "btl_tcp_if_include": only,
             "oob_tcp_if_include": only,
+            "routed": "direct",
             "orte_tmpdir_base": folder,
             "hwloc_base_binding_policy": "none",
             "rmaps_base_oversubscribe": 1,

@@ -161,9 +161,8 @@ def other_figures(groups, scenario):
 def run_groups(args, scenario, groups):
     """Turns of all groups, and what else there is to say of ours."""
     with make_lab(args, scenario) as lab:
-        for group in groups:
+        for group in groups:  # two mpiruns that start at once get into each other's way
             group.start(lab, scenario)
-        for group in groups:
             group.await_ready()
         turns = take_turns(lab, groups, scenario, args.repeats)
         others = other_figures(groups, scenario)
