@@ -443,7 +443,7 @@ inline const Verbs& fake_verbs() {
       .is_fork_initialized = nullptr,
       .gid_type = [](const std::string&, int,
                      int index) { return index == 1 ? "IB/RoCE v1" : "RoCE v2"; },
-      .is_of_interface = [](const std::string&, const std::string&) { return true; },
+      .is_of_interface = [](const std::string&, const std::string&, int) { return true; },
   };
   return verbs;
 }

@@ -290,6 +290,21 @@ TEST(RdmaDevice, on_infiniband_the_port_of_the_connections_interface_is_chosen) 
   EXPECT_EQ(choice.gid.index, 0);
 }
 
+TEST(RdmaDevice, among_the_devices_that_are_given_the_interfaces_comes_first_on_infiniband) {
+  std::vector<Port> ports = {roce("mlx5_0", 1), roce("mlx5_1", 2)};
+  for (Port& port : ports) {
+    port.is_infiniband = true;
+    port.gids = {{0, {0xfe, 0x80}, "IB/RoCE v1"}};
+  }
+  ports[1].is_of_interface = true;
+  Options options;
+  options.device = "mlx5_0,mlx5_1";
+  EXPECT_EQ(choose(ports, options, ipv4(9), "10.0.0.9").value().port_index, 1U);
+  ports[1].is_of_interface = false;
+  EXPECT_EQ(choose(ports, options, ipv4(9), "10.0.0.9").value().port_index, 0U);
+  EXPECT_FALSE(choose(ports, {}, ipv4(9), "10.0.0.9").is_ok()) << "none is asked for";
+}
+
 TEST(RdmaTimeout, a_peer_is_given_up_within_the_time_and_not_much_before) {
   for (const TimeNs limit : {100 * kMillisecond, 1500 * kMillisecond, 5 * kSecond}) {
     const TimeNs all = (TimeNs{4096} << timeout_exponent(limit)) * (kRetries + 1);

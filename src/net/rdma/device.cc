@@ -68,7 +68,8 @@ Port describe(const Verbs& verbs, abi::Context* context, std::string device, int
   port.is_infiniband = attributes.link_layer == abi::kLinkInfiniband;
   port.lid = attributes.lid;
   port.mtu = attributes.active_mtu;
-  port.is_of_interface = !interface.empty() && verbs.is_of_interface(interface, port.device);
+  port.is_of_interface =
+      !interface.empty() && verbs.is_of_interface(interface, port.device, number);
   for (int index = 0; index < std::min(attributes.gid_tbl_len, kGidsMax); ++index) {
     abi::Gid gid{};
     if (verbs.query_gid(context, static_cast<std::uint8_t>(number), index, &gid) != 0) continue;
@@ -114,15 +115,18 @@ Status set_nonblocking(int descriptor) {
 Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
                       const GidBytes& own_address, const std::string& address_text) {
   std::string near_miss;
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    const Port& port = ports[i];
-    if (!is_wanted(port, options)) continue;
-    // InfiniBand: by the interface, unless the device is given.
-    if (port.is_infiniband && !port.is_of_interface && options.device.empty()) continue;
-    const GidEntry* const gid = find_gid(port, options, own_address);
-    if (gid == nullptr) continue;
-    if (port.active) return Choice{i, *gid};
-    near_miss = "RDMA device " + text_of(port) + " is down; look at its cable and at `ibv_devinfo`";
+  for (const bool of_interface : {true, false}) {
+    for (std::size_t i = 0; i < ports.size(); ++i) {
+      const Port& port = ports[i];
+      if (!is_wanted(port, options) || port.is_of_interface != of_interface) continue;
+      // InfiniBand: its GIDs are no addresses, so another port than the interface's must be asked for.
+      if (port.is_infiniband && !of_interface && options.device.empty()) continue;
+      const GidEntry* const gid = find_gid(port, options, own_address);
+      if (gid == nullptr) continue;
+      if (port.active) return Choice{i, *gid};
+      near_miss =
+          "RDMA device " + text_of(port) + " is down; look at its cable and at `ibv_devinfo`";
+    }
   }
   if (!near_miss.empty()) return Status(Code::kUnsupported, near_miss);
   std::string text = "no RDMA device for the address " + address_text + ": " + ports_text(ports);

@@ -61,10 +61,12 @@ std::string type_of_gid(const std::string& device, int port, int index) {
   return type;
 }
 
-bool belongs(const std::string& interface, const std::string& device) {
+bool belongs(const std::string& interface, const std::string& device, int port) {
   struct stat found {};
-  const std::string path = "/sys/class/net/" + interface + "/device/infiniband/" + device;
-  return ::stat(path.c_str(), &found) == 0;
+  const std::string folder = "/sys/class/net/" + interface;
+  if (::stat((folder + "/device/infiniband/" + device).c_str(), &found) != 0) return false;
+  int ports_before = 0;  // which of the device's ports an IPoIB interface is
+  return !(std::ifstream(folder + "/dev_port") >> ports_before) || ports_before == port - 1;
 }
 
 // A forked child must not take pages away from under the device: kernels before 5.12 need to be told.

@@ -44,8 +44,9 @@ struct Verbs {
 
   // "RoCE v2", "IB/RoCE v1", or empty: what the kernel says of an entry of a port's GID table.
   std::function<std::string(const std::string& device, int port, int index)> gid_type;
-  // The names of the RDMA devices that a network interface belongs to, for those whose GIDs are not addresses.
-  std::function<bool(const std::string& interface, const std::string& device)> is_of_interface;
+  // Whether a network interface belongs to the port: for devices whose GIDs are not addresses.
+  std::function<bool(const std::string& interface, const std::string& device, int port)>
+      is_of_interface;
 };
 
 // The library's table, ready for use, with fork() made safe where that is needed. Every call gives the same one.
