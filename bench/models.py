@@ -89,7 +89,9 @@ def parameter_count(model):
 def write_list(model, path):
     """For push_pull_worker --list: NAME ELEMENTS, the first layer first."""
     lines = [f"{name} {math.prod(shape)}\n" for name, shape in MODELS[model]()]
-    path.write_text("".join(lines), encoding="ascii")
+    fresh = path.with_suffix(".new")
+    fresh.write_text("".join(lines), encoding="ascii")
+    fresh.replace(path)  # a worker that was started before may be reading it
 
 
 def ddp_buckets(model):
