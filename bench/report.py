@@ -82,6 +82,9 @@ def checks(result):
         if "byteps tcp" in figures:  # with several builds the labels differ
             ratio = figures["byteps tcp"]["median_s"] / ours["median_s"]
             yield "TCP / ours", ratio, 3.0, ratio >= 3.0
+    if "byteps traced" in figures:
+        ratio = figures["byteps traced"]["median_s"] / ours["median_s"]
+        yield "traced / not traced", ratio, 1.02, ratio <= 1.02
     if "sockets" in figures:
         floor = figures["sockets"]
         for side, target in (("server", 1.25), ("worker", 1.15)):
@@ -105,7 +108,7 @@ def hidden_share(result, trained="byteps"):
 def verdicts(result):
     lines = []
     for what, value, target, reached in checks(result):
-        lines.append(f"{what}: {value:.3g}, target {target:.4g}: {'reached' if reached else 'NOT reached'}")
+        lines.append(f"{what}: {value:.3g}, target {target:.4g}: {_reached(reached)}")
     for trained, how in (("byteps", ""), ("byteps crossed", ", with cross barrier"), ("gloo", " by gloo")):
         hidden = hidden_share(result, trained)
         if trained == "gloo" and result["bench"].startswith("with-") and "torch" not in result["bench"]:
@@ -133,7 +136,7 @@ def _row(result, label, one, ours):
         "" if one is ours else f"{one['median_s'] / ours['median_s']:.2f}",
         f"{one['drops_out']}+{one['drops_in']} / {one['retransmissions']}" if "drops_out" in one else "",
         f"{one['server_cpu_s']:.2f} / {one['worker_cpu_s']:.2f}",
-        f"{result['load']:.1f}" if one is ours else "",
+        f"{result['load']:.1f}, {result['commit']}" if one is ours else "",
         "; ".join(verdicts(result)) if one is ours else "",
     ]
     return "| " + " | ".join(cells) + " |"
@@ -143,7 +146,8 @@ def _section(title, results):
     lines = [
         f"## {title}",
         "",
-        "| scenario | | time, ms | limit, ms | ratio | x ours | drops / again | CPU s, servers / workers | load | |",
+        "| scenario | | time, ms | limit, ms | ratio | x ours | drops / again | CPU s, servers / workers | load, commit "
+        "| |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
@@ -169,7 +173,30 @@ def _growth(results):
                 f"| {result['title']}, {label} | {one['server_cpu_s'] / gibibytes:.2f} | "
                 f"{one['worker_cpu_s'] / gibibytes:.2f} | {memory if label == 'byteps' else ' | '} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + [""] + list(_growth_verdicts(results))) + "\n"
+
+
+def _growth_verdicts(results):
+    by_name = {result["bench"]: result for result in results}
+    for few, many, what in (
+        ("grow-w2", "grow-w32", "from 2 to 32 workers"),
+        ("grow-t1", "grow-t1000", "from 1 to 1,000 tensors"),
+    ):
+        if few not in by_name or many not in by_name:
+            continue
+        for label in by_name[few]["figures"]:
+            costs = []
+            for result in (by_name[few], by_name[many]):
+                one = result["figures"][label]
+                costs.append((one["server_cpu_s"] + one["worker_cpu_s"]) / (result["workers"] * result["size"]))
+            growth = costs[1] / costs[0]
+            yield f"- {label}: CPU time per byte {what}: {growth:.2f} x, target 1.15: {_reached(growth <= 1.15)}"
+    memory = max(result["server_memory_growth"] / result["size"] for result in results)
+    yield f"- largest server memory / tensors: {memory:.2f}, target 1.15 beside credit: {_reached(memory <= 1.15)}"
+
+
+def _reached(is_reached):
+    return "reached" if is_reached else "NOT reached"
 
 
 def _kernels(folder):

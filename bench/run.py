@@ -218,8 +218,11 @@ def measure(args, scenario):
 
 
 def commit():
-    command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.strip()
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, text=True, capture_output=True).stdout.strip()
+
+    history = ":(exclude)bench/history.jsonl"  # every run adds to it
+    return git("describe", "--always") + ("-dirty" if git("diff", "--name-only", "HEAD", "--", history) else "")
 
 
 def describe(label, one, ours):

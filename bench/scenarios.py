@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import limits
 import models
@@ -12,6 +13,7 @@ MIB = 1 << 20
 LATENCY_BYTES = 64 << 10  # below, a card's rate says nothing about the time
 TCP_TOO = (("tcp", (("BYTEPS_ENABLE_IPC", "0"),)),)  # the same without shared memory
 BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
+TRACES = pathlib.Path(__file__).resolve().parent.parent / "build" / "bench" / "traces"
 MLP = (64, 3500, 3500, 3500, 10)
 MLP_BYTES = 4 * sum(wide * narrow + narrow for wide, narrow in zip(MLP, MLP[1:]))
 FRAMEWORK_BYTES = 4 * (64 * 1024 + 1024 * 1024 * 2 + 1024 * 10 + 3 * 1024 + 10)  # framework_worker.py
@@ -165,6 +167,18 @@ def _growth():
         yield Scenario(f"grow-t{count}", section, title, 2, 1, rate=None, tensors=count, rivals=(), variants=TCP_TOO)
 
 
+def _timeline():
+    section = "Recording a timeline"
+    trace = {"ON": "1", "START_STEP": "0", "END_STEP": "1000000", "DIR": str(TRACES)}
+    variants = (("traced", tuple((f"BYTEPS_TRACE_{name}", value) for name, value in trace.items())),)
+    for name, title, size, count in (
+        ("trace-64k", "1,000 tensors of 64 KiB", 64_000 << 10, 1000),
+        ("trace-1m", "64 tensors of 1 MiB", 64 * MIB, 64),
+    ):
+        title += ", 2 workers, one server, loopback"
+        yield Scenario(name, section, title, 2, 1, rate=None, size=size, tensors=count, rivals=(), variants=variants)
+
+
 def _shared_memory():
     section = "Worker and server on one host"
     title = "64 MiB, one worker, one server, shared memory, a core for each"
@@ -190,6 +204,7 @@ ALL = [
         _training,
         _frameworks,
         _growth,
+        _timeline,
         _shared_memory,
         _processors,
     )
