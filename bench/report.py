@@ -146,8 +146,8 @@ def _section(title, results):
     lines = [
         f"## {title}",
         "",
-        "| scenario | | time, ms | limit, ms | ratio | x ours | drops / again | CPU s, servers / workers | load, commit "
-        "| |",
+        "| scenario | | time, ms | limit, ms | ratio | x ours | drops / again | CPU s, servers / workers | load, commit"
+        " | |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results:

@@ -67,8 +67,11 @@ struct FakeFabric {
   bool delivers = true;            // false: the cable is pulled
   bool drops = false;              // every packet, and who sends one is told in the end
   bool drops_from_second = false;  // the same for packets of the pair that was made second
-  std::size_t opened_count = 0;    // devices that are kept
-  std::deque<abi::EventType> device_events;
+  std::size_t opened_count = 0;    // devices that were kept, in all
+  std::size_t open_count = 0;      // devices that are open
+  std::size_t listed_count = 0;
+  int open_error = 0;  // why none can be opened; 0: they can
+  std::deque<abi::AsyncEvent> device_events;
   int event_descriptor = -1;
 
   void heal() {
@@ -78,6 +81,7 @@ struct FakeFabric {
     port_is_up = true;
     delivers = true;
     drops = drops_from_second = false;
+    open_error = 0;
     device_events.clear();
   }
 
@@ -244,6 +248,7 @@ inline int post_recv(abi::QueuePair* base, abi::ReceiveRequest* request,
 }
 
 inline abi::Device** get_device_list(int* count) {
+  ++fake_fabric().listed_count;
   auto** const list = new abi::Device* [2] { reinterpret_cast<abi::Device*>(8), nullptr };
   *count = 1;
   return list;
@@ -256,6 +261,11 @@ inline const char* get_device_name(abi::Device*) {
 }
 
 inline abi::Context* open_device(abi::Device* device) {
+  if (fake_fabric().open_error != 0) {
+    errno = fake_fabric().open_error;
+    return nullptr;
+  }
+  ++fake_fabric().open_count;
   auto* const context = new abi::Context{};
   context->device = device;
   context->ops.poll_cq = poll_cq;
@@ -267,6 +277,7 @@ inline abi::Context* open_device(abi::Device* device) {
   return context;
 }
 inline int close_device(abi::Context* context) {
+  --fake_fabric().open_count;
   ::close(context->async_fd);
   delete context;
   return 0;
@@ -390,9 +401,7 @@ inline int destroy_qp(abi::QueuePair* pair) {
 inline int get_async_event(abi::Context* context, abi::AsyncEvent* out) {
   std::uint64_t one = 0;
   if (::read(context->async_fd, &one, sizeof one) < 0) return -1;
-  *out = {};
-  out->event_type = fake_fabric().device_events.front();
-  out->element.port_num = 1;
+  *out = fake_fabric().device_events.front();
   fake_fabric().device_events.pop_front();
   return 0;
 }
@@ -406,9 +415,16 @@ inline int fork_init() {
 
 }  // namespace fake
 
-// What happens to the device that was opened last.
-inline void fake_device_event(abi::EventType type) {
-  fake_fabric().device_events.push_back(type);
+// What happens to the device that was opened last: to its port, or to a queue.
+inline void fake_device_event(abi::EventType type, void* queue = nullptr) {
+  abi::AsyncEvent event{};
+  event.event_type = type;
+  if (queue == nullptr) {
+    event.element.port_num = 1;
+  } else {
+    event.element.object = queue;
+  }
+  fake_fabric().device_events.push_back(event);
   const std::uint64_t one = 1;
   (void)!::write(fake_fabric().event_descriptor, &one, sizeof one);
 }

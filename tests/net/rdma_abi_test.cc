@@ -101,7 +101,9 @@ static_assert(abi::kAccessRemoteWrite == +IBV_ACCESS_REMOTE_WRITE);
 static_assert(abi::kSendInline == +IBV_SEND_INLINE && abi::kSendSignaled == +IBV_SEND_SIGNALED);
 static_assert(abi::kPortActive == +IBV_PORT_ACTIVE);
 static_assert(abi::kEventPortError == +IBV_EVENT_PORT_ERR &&
-              abi::kEventDeviceFatal == +IBV_EVENT_DEVICE_FATAL);
+              abi::kEventDeviceFatal == +IBV_EVENT_DEVICE_FATAL &&
+              abi::kEventCompletionQueueError == +IBV_EVENT_CQ_ERR &&
+              abi::kEventQueuePairFatal == +IBV_EVENT_QP_FATAL);
 static_assert(abi::kForkUnneeded == +IBV_FORK_UNNEEDED);
 
 TEST(RdmaAbi, our_declarations_are_those_of_the_installed_header) {

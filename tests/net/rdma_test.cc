@@ -14,6 +14,7 @@
 #include "base/prng.h"
 #include "net/rdma/queue_pair.h"
 #include "net/rdma/slabs.h"
+#include "net/shm/doorway.h"
 #include "net/tcp/aside.h"
 #include "tests/net/fake_verbs.h"
 #include "tests/net/tcp_peer.h"
@@ -347,6 +348,32 @@ TEST(Rdma, a_port_that_is_down_is_named_where_it_is_required) {
   EXPECT_TRUE(has(pair.client_why(), "fake0 port 1 is down")) << pair.client_why();
 }
 
+TEST(Rdma, a_device_that_cannot_be_opened_is_named_with_what_to_do_and_auto_warns) {
+  fake_fabric().open_error = EPERM;
+  {
+    Pair pair;
+    for (const char* word : {"fake0 (cannot be opened: Operation not permitted)", "--device"}) {
+      EXPECT_TRUE(has(pair.client_why(), word)) << pair.client_why();
+    }
+  }
+  fake_fabric().open_error = EMFILE;
+  Pair pair(serving(Policy::kAuto), with_rdma(Policy::kAuto));
+  EXPECT_TRUE(pair.passes(1000));
+  EXPECT_TRUE(has(pair.client.log(), "WARNING")) << pair.client.log();
+}
+
+TEST(Rdma, devices_are_not_looked_through_for_each_connection_while_none_can_be_had) {
+  fake_fabric().port_is_up = false;
+  fake_fabric().listed_count = 0;
+  Pair pair(serving(Policy::kAuto), with_rdma(Policy::kAuto));
+  for (std::size_t i = 2; i <= 4; ++i) {
+    ASSERT_TRUE(
+        pair.client.transport().connect(pair.server.address(), hello_of(Role::kWorker, 0)).is_ok());
+    ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kUp) == i; }));
+  }
+  EXPECT_EQ(fake_fabric().listed_count, 1U);
+}
+
 TEST(Rdma, refused_registration_names_the_limit_and_auto_stays_on_tcp) {
   fake_fabric().registrations_max = 0;
   {
@@ -429,6 +456,7 @@ TEST(RdmaWay, a_device_that_has_failed_is_opened_anew_for_the_next_connection) {
   ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kUp) == 2; }));
   EXPECT_TRUE(pair.passes(1000));
   EXPECT_EQ(fake_fabric().opened_count, 3U) << "the client's, and two of the server's";
+  EXPECT_EQ(fake_fabric().open_count, 2U) << "the one that failed is closed";
 }
 
 // ---- the end
@@ -464,6 +492,20 @@ TEST(Rdma, a_device_that_fails_ends_its_connections_and_a_port_that_goes_down_on
   ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }));
   EXPECT_TRUE(has(pair.server.seen().back().why.message(), "fake0 port 1: it has failed"));
   ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+}
+
+TEST(Rdma, a_queue_that_fails_ends_the_connection_that_has_it_and_no_other) {
+  Pair pair;
+  int of_somebody_else = 0;
+  rdma::fake_device_event(rdma::abi::kEventCompletionQueueError, &of_somebody_else);
+  pair.server.transport().wait(0);
+  pair.settle();
+  EXPECT_TRUE(pair.passes(1000));
+  // The server's pair was made second.
+  rdma::fake_device_event(rdma::abi::kEventQueuePairFatal, fake_fabric().pairs.rbegin()->second);
+  pair.server.transport().wait(0);
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
+  EXPECT_TRUE(has(pair.client_why(), "a queue pair has failed")) << pair.client_why();
 }
 
 TEST(Rdma, what_was_sent_before_a_close_arrives) {
@@ -541,6 +583,13 @@ TEST(RdmaHostile, an_offer_that_breaks_a_limit_or_comes_twice_ends_the_connectio
   stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
   stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
   EXPECT_TRUE(stranger.is_ended());
+}
+
+TEST(RdmaHostile, an_invitation_to_shared_memory_behind_an_offer_ends_the_connection) {
+  Stranger stranger;
+  stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
+  stranger.say(tcp::Aside::kInvite, Bytes(shm::Invitation::kBytes));
+  EXPECT_TRUE(stranger.is_ended()) << "the link that is there would be lost";
 }
 
 TEST(RdmaHostile, an_accept_nobody_asked_for_and_a_switch_to_nothing_end_the_connection) {

@@ -32,6 +32,8 @@ enum QpType : std::uint32_t { kQpReliable = 2 };
 enum PortState : std::uint32_t { kPortActive = 4 };
 enum LinkLayer : std::uint8_t { kLinkInfiniband = 1, kLinkEthernet = 2 };
 enum EventType : std::uint32_t {
+  kEventCompletionQueueError = 0,
+  kEventQueuePairFatal = 1,
   kEventDeviceFatal = 8,
   kEventPortActive = 9,
   kEventPortError = 10

@@ -24,7 +24,7 @@ bool is_named(std::string_view list, std::string_view name) {
 }
 
 std::string text_of(const Port& port) {
-  return port.device + " port " + std::to_string(port.number);
+  return port.trouble.empty() ? port.device + " port " + std::to_string(port.number) : port.device;
 }
 
 std::string ports_text(const std::vector<Port>& ports) {
@@ -32,7 +32,11 @@ std::string ports_text(const std::vector<Port>& ports) {
   std::string text = "there is";
   for (const Port& port : ports) {
     text += (&port == ports.data() ? " " : ", ") + text_of(port);
-    if (!port.active) text += " (down)";
+    if (!port.trouble.empty()) {
+      text += " (cannot be opened: " + port.trouble + ")";
+    } else if (!port.active) {
+      text += " (down)";
+    }
   }
   return text;
 }
@@ -82,26 +86,35 @@ Port describe(const Verbs& verbs, abi::Context* context, std::string device, int
   return port;
 }
 
-// Calls `visit` with each device that can be opened, and its ports; it may keep the context by returning true.
-template <typename Visit>
-void visit_devices(const Verbs& verbs, const std::string& interface, const Visit& visit) {
+struct Found {
+  abi::Context* context = nullptr;  // null: it cannot be opened
+  std::vector<Port> ports;
+};
+
+// All devices, opened; the caller closes them.
+std::vector<Found> find_devices(const Verbs& verbs, const std::string& interface) {
+  std::vector<Found> all;
   int count = 0;
   abi::Device** const devices = verbs.get_device_list(&count);
-  if (devices == nullptr) return;
+  if (devices == nullptr) return all;
   for (int i = 0; i < count; ++i) {
-    abi::Context* const context = verbs.open_device(devices[i]);
-    if (context == nullptr) continue;
-    abi::DeviceAttributes attributes{};
-    std::vector<Port> ports;
-    if (verbs.query_device(context, &attributes) == 0) {
-      for (int number = 1; number <= attributes.phys_port_cnt; ++number) {
-        ports.push_back(
-            describe(verbs, context, verbs.get_device_name(devices[i]), number, interface));
-      }
+    Found& found = all.emplace_back();
+    found.context = verbs.open_device(devices[i]);
+    if (found.context == nullptr) {
+      Port& port = found.ports.emplace_back();
+      port.device = verbs.get_device_name(devices[i]);
+      port.trouble = std::strerror(errno);
+      continue;
     }
-    if (!visit(context, std::move(ports))) verbs.close_device(context);
+    abi::DeviceAttributes attributes{};
+    if (verbs.query_device(found.context, &attributes) != 0) continue;
+    for (int number = 1; number <= attributes.phys_port_cnt; ++number) {
+      found.ports.push_back(
+          describe(verbs, found.context, verbs.get_device_name(devices[i]), number, interface));
+    }
   }
   verbs.free_device_list(devices);
+  return all;
 }
 
 Status set_nonblocking(int descriptor) {
@@ -115,10 +128,12 @@ Status set_nonblocking(int descriptor) {
 Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
                       const GidBytes& own_address, const std::string& address_text) {
   std::string near_miss;
+  bool is_one_closed = false;
   for (const bool of_interface : {true, false}) {
     for (std::size_t i = 0; i < ports.size(); ++i) {
       const Port& port = ports[i];
       if (!is_wanted(port, options) || port.is_of_interface != of_interface) continue;
+      is_one_closed |= !port.trouble.empty();
       // InfiniBand: its GIDs are no addresses, so another port than the interface's must be asked for.
       if (port.is_infiniband && !of_interface && options.device.empty()) continue;
       const GidEntry* const gid = find_gid(port, options, own_address);
@@ -130,6 +145,12 @@ Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
   }
   if (!near_miss.empty()) return Status(Code::kUnsupported, near_miss);
   std::string text = "no RDMA device for the address " + address_text + ": " + ports_text(ports);
+  if (is_one_closed) {
+    return Status(Code::kSystem,
+                  text +
+                      "; let this process open /dev/infiniband/uverbs*: docker run --device "
+                      "/dev/infiniband, or its group's rights, or more descriptors (ulimit -n)");
+  }
   if (!ports.empty()) {
     text += options.device.empty() && options.gid_index < 0
                 ? "; set DMLC_NODE_HOST or DMLC_INTERFACE to the network of one of them, or choose "
@@ -141,10 +162,10 @@ Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
 
 std::vector<Port> list_ports(const Verbs& verbs, const std::string& interface) {
   std::vector<Port> all;
-  visit_devices(verbs, interface, [&](abi::Context*, std::vector<Port> ports) {
-    all.insert(all.end(), ports.begin(), ports.end());
-    return false;
-  });
+  for (Found& found : find_devices(verbs, interface)) {
+    all.insert(all.end(), found.ports.begin(), found.ports.end());
+    if (found.context != nullptr) verbs.close_device(found.context);
+  }
   return all;
 }
 
@@ -152,18 +173,21 @@ Result<std::unique_ptr<Device>> Device::open(const Verbs& verbs, const Options& 
                                              const GidBytes& own_address,
                                              const std::string& address_text,
                                              const std::string& interface) {
-  const std::vector<Port> ports = list_ports(verbs, interface);
-  Result<Choice> choice = choose(ports, options, own_address, address_text);
+  std::vector<Port> ports;
+  std::vector<abi::Context*> contexts;  // of each port
+  std::vector<Found> all = find_devices(verbs, interface);
+  for (const Found& found : all) {
+    ports.insert(ports.end(), found.ports.begin(), found.ports.end());
+    contexts.resize(ports.size(), found.context);
+  }
+  const Result<Choice> choice = choose(ports, options, own_address, address_text);
+  abi::Context* const chosen = choice.is_ok() ? contexts[choice.value().port_index] : nullptr;
+  for (const Found& found : all) {
+    if (found.context != nullptr && found.context != chosen) verbs.close_device(found.context);
+  }
   if (!choice.is_ok()) return choice.status();
-  const Port& wanted = ports[choice.value().port_index];
-  std::unique_ptr<Device> device;
-  visit_devices(verbs, interface, [&](abi::Context* context, const std::vector<Port>& its_ports) {
-    if (device || its_ports.empty() || its_ports[0].device != wanted.device) return false;
-    device.reset(new Device(verbs, context));
-    return true;
-  });
-  if (!device) return Status(Code::kUnsupported, "RDMA device " + wanted.device + " has gone");
-  device->port_ = wanted;
+  std::unique_ptr<Device> device(new Device(verbs, chosen));
+  device->port_ = ports[choice.value().port_index];
   device->gid_ = choice.value().gid;
   if (Status status = device->prepare(); !status.is_ok()) return status;
   return device;
@@ -213,21 +237,32 @@ bool Device::is_current() const {
          std::memcmp(gid.raw, gid_.gid.data(), gid_.gid.size()) == 0;
 }
 
-Device::Trouble Device::take_trouble() {
-  Trouble trouble;
+std::vector<Device::Trouble> Device::take_troubles() {
+  std::vector<Trouble> troubles;
   abi::AsyncEvent event{};
   while (verbs_.get_async_event(context_, &event) == 0) {
     verbs_.ack_async_event(&event);
-    const bool is_our_port = event.element.port_num == port_.number;
-    if (event.event_type == abi::kEventDeviceFatal) {
-      trouble = {"it has failed", true};
-      has_failed_ = true;
-    }
-    if (event.event_type == abi::kEventPortError && is_our_port && !trouble.is_fatal) {
-      trouble = {"its port is down", false};
+    switch (event.event_type) {
+      case abi::kEventDeviceFatal:
+        has_failed_ = true;
+        troubles.push_back({"it has failed", true, nullptr});
+        break;
+      case abi::kEventCompletionQueueError:
+        troubles.push_back({"a completion queue has failed", true, event.element.object});
+        break;
+      case abi::kEventQueuePairFatal:
+        troubles.push_back({"a queue pair has failed", true, event.element.object});
+        break;
+      case abi::kEventPortError:
+        if (event.element.port_num == port_.number) {
+          troubles.push_back({"its port is down", false, nullptr});
+        }
+        break;
+      default:
+        break;
     }
   }
-  return trouble;
+  return troubles;
 }
 
 }  // namespace byteps::rdma

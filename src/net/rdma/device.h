@@ -36,6 +36,7 @@ struct Port {
   std::uint32_t mtu = 0;         // as in abi::PortAttributes
   bool is_of_interface = false;  // of the connection
   std::vector<GidEntry> gids;    // without empty ones
+  std::string trouble;  // why the device cannot be opened; nothing else is known of it then
 };
 
 // Which port and which of its GIDs.
@@ -45,13 +46,13 @@ struct Choice {
 };
 
 // `own_address` is that of the connection, IPv4 as in IPv6 (::ffff:10.0.0.1). kUnsupported: none fits, and the text
-// says what there is and what to set.
+// says what there is and what to set. kSystem: one that may fit cannot be opened.
 Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
                       const GidBytes& own_address, const std::string& address_text);
 
 class Device {
  public:
-  // kUnsupported as in choose(); kSystem: it cannot be opened.
+  // As choose(); kSystem also: the device refuses something.
   static Result<std::unique_ptr<Device>> open(const Verbs& verbs, const Options& options,
                                               const GidBytes& own_address,
                                               const std::string& address_text,
@@ -79,12 +80,13 @@ class Device {
   // Its port is up and has the address still. Otherwise it is to be opened anew.
   bool is_current() const;
 
-  // Takes what has happened to the device. A port that is down may come back in time; a device that failed does not.
+  // Takes what has happened to the device. A port that is down may come back in time; what failed does not.
   struct Trouble {
-    std::string what;  // empty: nothing
+    std::string what;
     bool is_fatal = false;
+    const void* queue = nullptr;  // the queue pair or completion queue that has failed; null: all
   };
-  Trouble take_trouble();
+  std::vector<Trouble> take_troubles();
 
  private:
   Device(const Verbs& verbs, abi::Context* context) : verbs_(verbs), context_(context) {}

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kCompletionsPerLook = 64;
 constexpr int kLooksMax = 16;  // in a row: others have work, too
+constexpr std::size_t kEntriesMax =
+    4 * std::size_t{RdmaConfig::kDepthMax};  // of a completion queue
 constexpr std::uint32_t kProbeBytes = 4096;
 constexpr std::size_t kWriteBytes = 64 << 10;   // told of at the latest, while more is written
 constexpr std::size_t kLoanBytesMin = 4 << 10;  // shorter payloads are copied
@@ -209,7 +211,10 @@ void Link::give_credit() {
 }
 
 void Link::freeze() {
-  look();
+  // At most as many as there can be: the other side may go on.
+  for (std::size_t seen = 0; seen < kEntriesMax && look();
+       seen += kLooksMax * kCompletionsPerLook) {
+  }
   frozen_ = true;
 }
 
@@ -272,7 +277,7 @@ void Link::take(const abi::Completion& completion) {
   }
   const std::uint32_t immediate = ntohl(completion.imm_data);
   if (immediate == kProbe) {
-    is_damaged_ |= std::exchange(probe_came_, true);
+    is_damaged_ |= reads() || std::exchange(probe_came_, true);
     return probe();
   }
   const bool makes_sense =

@@ -49,7 +49,8 @@ class Link final : public tcp::Link {
   // RDMA: a filter on its UDP port, a wrong GID or VLAN, a switch with a small MTU stop that alone.
   void probe();
   const Device& device() const { return *device_; }
-  // The device has failed, with all that uses it.
+  // `queue`: what libibverbs says has failed; null: the device, with all that uses it.
+  bool is_part(const void* queue) const { return queue == nullptr || pair_.is_part(queue); }
   void fail(const std::string& why);
 
   std::string text() const override;

@@ -47,13 +47,14 @@ bool is_ring_size(std::size_t bytes) {
   return std::has_single_bit(bytes) && bytes >= kRingBytesMin && bytes <= kRingBytesMax;
 }
 
-Status cannot_register(const Device& device, std::size_t bytes, int error_number) {
+Status cannot_register(const Device& device, std::size_t bytes, int error_number,
+                       const char* or_else) {
   std::string what = "RDMA device " + device.text() + " does not register " +
                      std::to_string(bytes >> 10) + " KiB of memory";
   if (error_number == ENOMEM || error_number == EAGAIN || error_number == EPERM) {
     what += "; raise the limit of locked memory" + limit_text() +
-            ": ulimit -l unlimited, docker run --ulimit memlock=-1, LimitMEMLOCK=infinity; or make "
-            "BYTEPS_RDMA_RING_BYTES smaller";
+            ": ulimit -l unlimited, docker run --ulimit memlock=-1, LimitMEMLOCK=infinity" +
+            or_else;
   }
   return system_error(what, error_number);
 }
@@ -68,7 +69,9 @@ Result<RingMemory> RingMemory::create(Device& device, std::size_t bytes, bool re
       remote_writes ? abi::kAccessLocalWrite | abi::kAccessRemoteWrite : abi::kAccessLocalWrite;
   memory.region_ =
       device.verbs().reg_mr(device.domain(), memory.base_, bytes, static_cast<int>(access));
-  if (memory.region_ == nullptr) return cannot_register(device, bytes, errno);
+  if (memory.region_ == nullptr) {
+    return cannot_register(device, bytes, errno, "; or make BYTEPS_RDMA_RING_BYTES smaller");
+  }
   return memory;
 }
 

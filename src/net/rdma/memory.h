@@ -44,7 +44,8 @@ class RingMemory {
 // This process may register as much memory as there is: it has no limit of locked memory, or the right to pass it.
 bool may_lock_all_memory();
 
-// What a refused registration comes from and what to do, for one of so many bytes.
-Status cannot_register(const Device& device, std::size_t bytes, int error_number);
+// What a refused registration comes from and what to do, for one of so many bytes; `or_else` is what helps besides.
+Status cannot_register(const Device& device, std::size_t bytes, int error_number,
+                       const char* or_else);
 
 }  // namespace byteps::rdma

@@ -90,14 +90,18 @@ std::uint8_t timeout_exponent(TimeNs unreachable_ns) {
 Result<QueuePair> QueuePair::create(Device& device, const Options& options,
                                     std::uint32_t receive_entries) {
   const Verbs& verbs = device.verbs();
-  const auto failed = [&](const char* what, int error_number) {
+  const auto failed = [&](const std::string& what, int error_number) {
     return system_error("RDMA device " + device.text() + ": " + what, error_number);
   };
   QueuePair pair;
   pair.device_ = &device;
   const int entries = static_cast<int>(options.send_depth + receive_entries);
   pair.queue_ = verbs.create_cq(device.context(), entries, nullptr, device.channel(), 0);
-  if (pair.queue_ == nullptr) return failed("ibv_create_cq", errno);
+  const auto depths = [](const char* what) {
+    return std::string(what) +
+           " (BYTEPS_RDMA_RX_DEPTH and BYTEPS_RDMA_MAX_CONCURR_WR may ask too much of it)";
+  };
+  if (pair.queue_ == nullptr) return failed(depths("ibv_create_cq"), errno);
   pair.pieces_max_ =
       std::min(kPieces, static_cast<std::uint32_t>(std::max(1, device.limits().max_sge)));
   for (const std::uint32_t inline_bytes : {kInlineBytes, 0U}) {
@@ -111,10 +115,7 @@ Result<QueuePair> QueuePair::create(Device& device, const Options& options,
     if (pair.pair_ != nullptr) break;
   }
   if (pair.pair_ == nullptr) {
-    return failed(
-        "ibv_create_qp (BYTEPS_RDMA_RX_DEPTH and BYTEPS_RDMA_MAX_CONCURR_WR may ask too much of "
-        "it)",
-        errno);
+    return failed(depths("ibv_create_qp"), errno);
   }
   abi::QpAttributes attributes{};
   attributes.qp_state = abi::kQpInit;

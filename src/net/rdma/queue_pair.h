@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/status.h"
 #include "net/rdma/device.h"
@@ -57,6 +56,8 @@ class QueuePair {
   // Nothing is read or written by the device any more, on either side's behalf.
   ~QueuePair();
 
+  // `queue`: as libibverbs names the queue pair or its completion queue.
+  bool is_part(const void* queue) const { return queue == pair_ || queue == queue_; }
   std::uint32_t number() const { return pair_->qp_num; }
   std::uint32_t inline_bytes_max() const { return inline_bytes_max_; }
   std::uint32_t pieces_max() const { return pieces_max_; }

@@ -1,5 +1,6 @@
 #include "net/rdma/slabs.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -84,13 +85,31 @@ abi::MemoryRegion* Slabs::enroll(std::uintptr_t begin, Device& device) {
   // Only our own device reads it: no right for others.
   abi::MemoryRegion* const region =
       device.verbs().reg_mr(device.domain(), at(begin), kSlabBytes, abi::kAccessLocalWrite);
-  if (region == nullptr) refusal_ = cannot_register(device, kSlabBytes, errno);
+  if (region == nullptr) refusal_ = cannot_register(device, kSlabBytes, errno, "");
   return region;
 }
 
 void Slabs::add_device(std::shared_ptr<Device> device) {
   devices_.push_back(std::move(device));
   for (auto& [begin, slab] : slabs_) slab.regions.push_back(enroll(begin, *devices_.back()));
+}
+
+bool Slabs::has_device(const Device& device) const {
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [&](const auto& known) { return known.get() == &device; });
+}
+
+void Slabs::drop_device(const Device& device) {
+  const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                  [&](const auto& known) { return known.get() == &device; });
+  CHECK(found != devices_.end());
+  const auto index = found - devices_.begin();
+  for (auto& [begin, slab] : slabs_) {
+    const auto region = slab.regions.begin() + index;
+    if (*region != nullptr) device.verbs().dereg_mr(*region);
+    slab.regions.erase(region);
+  }
+  devices_.erase(found);
 }
 
 std::optional<std::uint32_t> Slabs::key(const Device& device,

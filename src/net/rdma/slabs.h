@@ -39,6 +39,9 @@ class Slabs final : public BufferSource {
 
   // From here on payloads may go by this device too.
   void add_device(std::shared_ptr<Device> device);
+  bool has_device(const Device& device) const;
+  // No request of this device may be under way.
+  void drop_device(const Device& device);
   // Under which key the device may read these bytes; none: it may not.
   std::optional<std::uint32_t> key(const Device& device, std::span<const std::byte> bytes) const;
   // The last refusal that was not told yet; ok: none.

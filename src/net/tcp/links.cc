@@ -18,6 +18,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "net/shm/doorway.h"
 #include "net/tcp/aside.h"
 #include "net/tcp/connection.h"
@@ -109,8 +110,12 @@ Status TcpTransport::heed_decline(Connection& connection, std::span<const std::b
   const bool both_declined = connection.has_declined && !connection.doorway && !connection.link;
   if (both_declined) return Status::ok();
   const bool may_decline = connection.doorway || (connection.link && !connection.link->reads());
-  if (!may_decline || connection.outbox.has_stream_end()) return tcp::out_of_turn();
+  if (!may_decline) return tcp::out_of_turn();
   const bool was_rdma = connection.link && connection.link->is_rdma();
+  // What this side has sent behind the switch is lost.
+  if (connection.outbox.has_stream_end()) {
+    return was_rdma ? tcp::decode_reason(content) : tcp::out_of_turn();
+  }
   connection.doorway.reset();
   drop_link(connection);
   if (was_rdma) return go_without_rdma(connection, tcp::decode_reason(content));
@@ -118,6 +123,9 @@ Status TcpTransport::heed_decline(Connection& connection, std::span<const std::b
 }
 
 Status TcpTransport::heed_switch(Connection& connection) {
+  if (connection.has_declined && !connection.link) {
+    return {Code::kDisconnected, "RDMA failed while the connection went over to it"};
+  }
   if (!connection.link || connection.link->reads()) return tcp::out_of_turn();
   if (connection.outbound ? !connection.outbox.has_stream_end() : !connection.link->is_ready()) {
     return tcp::out_of_turn();
@@ -136,6 +144,7 @@ Status TcpTransport::heed_switch(Connection& connection) {
 // ---- links
 
 void TcpTransport::adopt_link(Connection& connection, std::unique_ptr<tcp::Link> link) {
+  CHECK(!connection.link);
   connection.link = std::move(link);
   linked_.push_back(&connection);
 }
@@ -158,7 +167,8 @@ void TcpTransport::serve_links() {
   for (Connection* connection : linked_) {
     tcp::Link& link = *connection->link;
     const bool goes_over = connection->outbound && connection->state == Connection::State::kUp &&
-                           link.is_proven() && !connection->outbox.has_stream_end();
+                           link.is_proven() && !link.is_useless() &&
+                           !connection->outbox.has_stream_end();
     if (goes_over) switch_over(*connection);
     link.write(connection->outbox);
     link.flush();

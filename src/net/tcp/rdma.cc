@@ -58,6 +58,9 @@ std::string interface_of(const rdma::GidBytes& gid) {
   return name;
 }
 
+// Looking through all devices takes a while, and many connections may come at once.
+constexpr TimeNs kRefusalNs = kSecond;
+
 Result<std::uint32_t> fresh_packet_number() {
   const Result<auth::Nonce> nonce = auth::fresh_nonce();
   if (!nonce.is_ok()) return nonce.status();
@@ -90,15 +93,31 @@ Result<std::shared_ptr<rdma::Device>> TcpTransport::rdma_device(const Connection
   for (RdmaDevice& known : rdma_devices_) {
     if (!known.device || known.own_address != gid) continue;
     if (known.device->is_current()) return known.device;
-    if (known.device.use_count() == 1) known.device.reset();  // otherwise its links need its events
+    forget_device(known);
   }
+  if (rdma_refusal_.own_address == gid && now_ < rdma_refusal_.until) return rdma_refusal_.why;
+  Result<std::shared_ptr<rdma::Device>> device = open_device(gid, own.endpoint().host);
+  if (!device.is_ok()) rdma_refusal_ = {gid, device.status(), now_ + kRefusalNs};
+  return device;
+}
+
+// One that is not current any more; as long as links use it, they need its events.
+void TcpTransport::forget_device(RdmaDevice& known) {
+  const bool has_slabs = slabs_ && slabs_->has_device(*known.device);
+  if (known.device.use_count() > (has_slabs ? 2 : 1)) return;
+  if (has_slabs) slabs_->drop_device(*known.device);
+  known.device.reset();
+}
+
+Result<std::shared_ptr<rdma::Device>> TcpTransport::open_device(const rdma::GidBytes& gid,
+                                                                const std::string& address) {
   if (options_.verbs == nullptr) {
     Result<const rdma::Verbs*> verbs = rdma::load_verbs();
     if (!verbs.is_ok()) return verbs.status();
     options_.verbs = verbs.value();
   }
-  Result<std::unique_ptr<rdma::Device>> opened = rdma::Device::open(
-      *options_.verbs, options_.rdma, gid, own.endpoint().host, interface_of(gid));
+  Result<std::unique_ptr<rdma::Device>> opened =
+      rdma::Device::open(*options_.verbs, options_.rdma, gid, address, interface_of(gid));
   if (!opened.is_ok()) return opened.status();
   const std::shared_ptr<rdma::Device> device = std::move(opened).value();
   const std::uint64_t word = kDeviceSerial | (2 * rdma_devices_.size());
@@ -129,14 +148,14 @@ void TcpTransport::heed_device(std::uint64_t word) {
   if (!known) return;
   rdma::Device& device = *known;
   if (word % 2 == 0) return device.drain_completion_events();
-  const rdma::Device::Trouble trouble = device.take_trouble();
-  if (trouble.what.empty()) return;
-  log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_,
-             "RDMA device " + device.text() + ": " + trouble.what);
-  if (!trouble.is_fatal) return;
-  for (Connection* connection : linked_) {
-    if (connection->link->is_rdma() && &rdma_link(*connection).device() == &device) {
-      rdma_link(*connection).fail(trouble.what);
+  for (const rdma::Device::Trouble& trouble : device.take_troubles()) {
+    log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_,
+               "RDMA device " + device.text() + ": " + trouble.what);
+    for (Connection* connection : linked_) {
+      const bool is_meant = trouble.is_fatal && connection->link->is_rdma() &&
+                            &rdma_link(*connection).device() == &device &&
+                            rdma_link(*connection).is_part(trouble.queue);
+      if (is_meant) rdma_link(*connection).fail(trouble.what);
     }
   }
 }
@@ -161,6 +180,7 @@ Status TcpTransport::offer_rdma(Connection& connection) {
 }
 
 Status TcpTransport::heed_accept(Connection& connection, std::span<const std::byte> content) {
+  if (connection.has_declined && !connection.link) return Status::ok();  // both at once
   const bool has_offered = connection.outbound && connection.link && connection.link->is_rdma();
   if (!has_offered || connection.link->is_ready()) return tcp::out_of_turn();
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
@@ -209,7 +229,8 @@ constexpr const char* kNoWay =
 
 // The link has failed before anybody went over to it.
 Status TcpTransport::heed_dead_way(Connection& connection, const Status& why) {
-  const Status full(why.code(), why.message() + "; " + kNoWay);
+  const bool has_no_answer = why.is(Code::kTimeout);
+  const Status full(why.code(), why.message() + (has_no_answer ? std::string("; ") + kNoWay : ""));
   drop_link(connection);
   decline(connection, full);
   return go_without_rdma(connection, full);

@@ -51,7 +51,7 @@ Status TcpTransport::share(Connection& connection, shm::Meeting meeting, bool is
 
 Status TcpTransport::heed_invitation(Connection& connection, std::span<const std::byte> content) {
   if (connection.outbound || std::exchange(connection.was_invited, true) ||
-      content.size() != shm::Invitation::kBytes) {
+      connection.was_offered || connection.link || content.size() != shm::Invitation::kBytes) {
     return tcp::out_of_turn();
   }
   if (options_.shared_ring_bytes == 0) {

@@ -151,6 +151,12 @@ class TcpTransport final : public Transport, public Waiter {
     std::array<std::uint8_t, 16> own_address;  // of the connections that use it
     std::shared_ptr<rdma::Device> device;
   };
+  // The last time that none could be had.
+  struct RdmaRefusal {
+    std::array<std::uint8_t, 16> own_address{};
+    Status why;
+    TimeNs until = 0;
+  };
 
   TcpTransport(TcpOptions options, Log log);
   Status open();
@@ -227,6 +233,9 @@ class TcpTransport final : public Transport, public Waiter {
 
   // RDMA, net/tcp/rdma.cc.
   Result<std::shared_ptr<rdma::Device>> rdma_device(const tcp::Connection& connection);
+  Result<std::shared_ptr<rdma::Device>> open_device(const std::array<std::uint8_t, 16>& gid,
+                                                    const std::string& address);
+  void forget_device(RdmaDevice& known);
   Result<std::unique_ptr<rdma::Link>> make_rdma_link(const tcp::Connection& connection);
   void heed_device(std::uint64_t word);
   void look_after_slabs();
@@ -270,6 +279,7 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::uint64_t> unstamped_;  // serials: their deadline starts with the next poll()
   std::shared_ptr<rdma::Slabs> slabs_;    // null: without RDMA, or where locked memory is limited
   std::vector<RdmaDevice> rdma_devices_;
+  RdmaRefusal rdma_refusal_;
   Ways past_ways_;                        // of links that are gone
   std::vector<tcp::Connection*> linked_;  // those with a link, in the order they got it
   std::vector<std::unique_ptr<tcp::Link>> old_links_;  // events of this poll may look into them
