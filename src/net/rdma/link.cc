@@ -139,8 +139,8 @@ void Link::post_write() {
   const std::uint64_t from = send_.told();
   const std::uint64_t ring_end = (from / sending_.bytes() + 1) * sending_.bytes();
   const std::uint64_t limit = std::min(send_.filled(), ring_end);
-  const std::size_t pieces_max = std::min<std::size_t>(kPiecesMax, pair_.pieces_max());
-  std::array<abi::Piece, kPiecesMax> pieces;
+  const std::size_t pieces_max = pair_.pieces_max();
+  std::array<abi::Piece, QueuePair::kPiecesMax> pieces;
   std::size_t count = 0;
   std::size_t loan_count = 0;  // that end here
   std::uint64_t position = from;

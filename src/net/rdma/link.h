@@ -75,7 +75,6 @@ class Link final : public tcp::Link {
     std::uint64_t address;
     std::uint32_t key;
   };
-  static constexpr std::size_t kPiecesMax = 4;  // of a request
   // Requests that the device has not completed: the position that each writes up to, and the loans that end in it.
   struct Posted {
     std::uint64_t position;

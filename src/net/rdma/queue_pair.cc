@@ -11,7 +11,6 @@ namespace byteps::rdma {
 namespace {
 
 constexpr std::uint32_t kInlineBytes = 256;
-constexpr std::uint32_t kPieces = 4;
 constexpr std::uint32_t kReceiveBatch = 64;
 constexpr std::uint8_t kHopLimit = 64;
 constexpr std::uint8_t kRnrTimer = 12;  // 0.64 ms; never used, see window.h
@@ -103,7 +102,7 @@ Result<QueuePair> QueuePair::create(Device& device, const Options& options,
   };
   if (pair.queue_ == nullptr) return failed(depths("ibv_create_cq"), errno);
   pair.pieces_max_ =
-      std::min(kPieces, static_cast<std::uint32_t>(std::max(1, device.limits().max_sge)));
+      std::min(kPiecesMax, static_cast<std::uint32_t>(std::max(1, device.limits().max_sge)));
   for (const std::uint32_t inline_bytes : {kInlineBytes, 0U}) {
     abi::QpInitAttributes attributes{};
     attributes.send_cq = attributes.recv_cq = pair.queue_;

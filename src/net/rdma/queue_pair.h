@@ -47,6 +47,7 @@ inline constexpr std::uint64_t kReceiveId = 1;
 
 class QueuePair {
  public:
+  static constexpr std::uint32_t kPiecesMax = 4;  // of a request
   // Ready to receive; see connect(). kSystem: the device refuses.
   static Result<QueuePair> create(Device& device, const Options& options,
                                   std::uint32_t receive_entries);

@@ -25,7 +25,7 @@
 //    0  u32  payload bytes, at most kPayloadBytesMax
 //    4  u16  header bytes, at most kHeaderBytesMax
 //    6  u16  0 a message; 1 a farewell: why the sender ends the connection, the payload is that of a refusal;
-//            2 an aside: what the transports say to each other (net/tcp/shared_memory.cc), in the header; no payload
+//            2 an aside: what the transports say to each other (net/tcp/aside.h), in the header; no payload
 //    8  u64  landing tag, kNoLanding if there is none
 //   16  u64  landing offset, bytes
 //   24  u32  CRC32C of the header
