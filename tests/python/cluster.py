@@ -156,8 +156,7 @@ class Cluster:
         self.gather(RUN_TIMEOUT_S)  # every worker says that it is up
 
     def resize(self, workers: int) -> None:
-        """The first so many of the processes go on as the job, the others stay without one. The ranks of a job must
-        have the same history where a layer counts calls in a process (Keras numbers optimizers): then only shrink."""
+        """The first so many of the processes go on as the job, the others stay without one."""
         if workers != self.size:
             self.run(_suspend)
             self.size, self.workers = workers, self.all_workers[:workers]

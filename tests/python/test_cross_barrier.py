@@ -176,6 +176,57 @@ def test_modules_that_read_their_children_and_other_unusual_ways(job2):
     assert torch.equal(a, c) and torch.equal(b, d)
 
 
+def leave_with_steps_to_come():
+    from byteps.torch.cross_barrier import CrossBarrier
+
+    model = make_model()
+    optimizer = CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    inputs, labels = next(batches(1))
+    nn.functional.cross_entropy(model(my_share(inputs)), my_share(labels)).backward()
+    optimizer.step()
+    assert optimizer._pending
+    rank = bps.rank()
+    bps.suspend()
+    bps.resume(2, 2, rank)
+    model.state_dict()
+    reference = make_model()
+    model.load_state_dict(reference.state_dict())
+    alone = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for inputs, labels in batches(3):
+        for trained, its_optimizer, x, y in (
+            (reference, alone, inputs, labels),
+            (model, optimizer, my_share(inputs), my_share(labels)),
+        ):
+            nn.functional.cross_entropy(trained(x), y).backward()
+            its_optimizer.step()
+            its_optimizer.zero_grad()
+    optimizer.synchronize()
+    assert_same(model, reference)
+
+
+def test_steps_that_are_to_come_when_the_job_is_left_are_lost_and_training_goes_on_in_the_next(job2):
+    job2.run(leave_with_steps_to_come)
+
+
+def step_after_synchronize():
+    from byteps.torch.cross_barrier import CrossBarrier
+
+    model = nn.Linear(2, 1)
+    bps.broadcast_parameters(model.state_dict())
+    before = model.weight.detach().clone()
+    optimizer = CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    model(torch.full((1, 2), 1.0 + bps.rank())).sum().backward()
+    optimizer.synchronize()
+    model.weight.grad.mul_(bps.rank())  # whatever was done to it: it is not averaged again
+    with pytest.warns(UserWarning, match="not averaged again"):
+        optimizer.step()
+    assert torch.allclose(before - model.weight, torch.full((1, 2), 1.5 * bps.rank()))
+
+
+def test_what_was_synchronized_is_not_averaged_again(job2):
+    job2.run(step_after_synchronize)
+
+
 def test_importing_it_changes_nothing(tmp_path, monkeypatch, alone):
     monkeypatch.chdir(tmp_path)
     hooks = bps._DistributedOptimizer._make_hook

@@ -1,5 +1,6 @@
 """byteps.misc.imagenet18: training in 16 bits with parameters in 32, and the example that does it."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -60,6 +61,34 @@ def test_half_a_model_learns_as_a_whole_one_in_one_process(job2):
     results = job2.run(half_against_whole)
     assert results[0] == results[1]
     assert results[0][0] < 5e-3 and results[0][1] == 0.0
+
+
+def test_what_is_done_to_synchronized_gradients_is_what_the_step_sees(alone):
+    model = model_of(0).half()
+    copies = copies_of(model)
+    optimizer = imagenet18.DistributedOptimizer(
+        torch.optim.SGD(copies, lr=1.0),
+        half=True,
+        model=model,
+        fp16_params=list(model.parameters()),
+        fp32_params=copies,
+        loss_scale=8.0,
+    )
+
+    def step(skip, clipped_norm):
+        before = [copy.detach().clone() for copy in copies]
+        optimizer.zero_grad()
+        (model(torch.ones(2, 4).half()).float().sum() * 8.0).backward()
+        if clipped_norm is not None:
+            optimizer.synchronize()
+            nn.utils.clip_grad_norm_(copies, clipped_norm)
+        with optimizer.skip_synchronize() if skip else contextlib.nullcontext():
+            optimizer.step()
+        return sum((a - b).square().sum() for a, b in zip(before, copies)).sqrt().item()
+
+    for skip in (False, True):
+        assert step(skip, 0.01) == pytest.approx(0.01, rel=1e-3)
+    assert step(False, None) > 0.1
 
 
 def test_wrong_arguments_are_refused_with_a_reason(alone):

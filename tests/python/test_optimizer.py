@@ -137,6 +137,39 @@ def test_gradients_are_clipped_after_synchronize(job2):
     job2.run(clip)
 
 
+def synchronize_and_step(op, partial):
+    """The warning is there, and the numbers are as without synchronize()."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+    nn.init.ones_(model[0].weight), nn.init.ones_(model[1].weight)
+    wrap, more = bps.DistributedOptimizer, {}
+    if partial:
+        wrap, more = bps.PartialDistributedOptimizer, {"local_layers": model[1]}
+    optimizer = wrap(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), op=op, **more)
+    total, mine = sum(range(1, bps.size() + 1)), bps.rank() + 1
+    loss = lambda: model(torch.full((1, 2), float(mine))).sum()  # noqa: E731
+    wanted = total if op == bps.Sum else total / bps.size()
+    loss().backward()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="not averaged again"):
+        optimizer.step()
+    assert torch.allclose(1 - model[0].weight, torch.full((2, 2), float(wanted)))
+    second = 2 * mine / bps.size() if partial else 2 * wanted
+    assert torch.allclose(1 - model[1].weight, torch.full((1, 2), float(second)))
+    # A step without gradients after a synchronize() without a step: a new one.
+    loss().backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    if bps.rank() == 0:
+        loss().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("op", ["Sum", "Average"])
+def test_what_was_synchronized_is_not_averaged_again(job2, op, partial):
+    job2.run(synchronize_and_step, bps.ReduceOp[op], partial)
+
+
 def clip_too_early():
     model = make_model()
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
@@ -430,6 +463,72 @@ def test_the_first_layers_travel_first(job2):
         names = [f"Gradient.{name}" for name, _ in make_model().named_parameters()]
         ordered = sorted(by_name, key=lambda name: -by_name[name])
         assert [name.rsplit(".", 1)[0] if name.count(".") > 2 else name for name in ordered] == names
+
+
+# ---- from job to job
+
+
+def leave_after_backward(passes):
+    """What is under way is lost, and what an optimizer of the job before does is right in the next one, beside a new
+    optimizer of equal names."""
+    models = [make_model() for _ in range(2)]
+
+    def distributed(model):
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        return bps.DistributedOptimizer(sgd, model.named_parameters(), backward_passes_per_step=passes)
+
+    def backward(model, x, y):
+        nn.functional.cross_entropy(model(x), y).backward()
+
+    optimizers = [distributed(models[0])]
+    x, y = next(batches(1, seed=9))
+    for _ in range(passes):
+        backward(models[0], my_share(x), my_share(y))
+    if bps.rank() == 1:
+        optimizers[0]._gradients.begin()  # also amid synchronize()
+    rank = bps.rank()
+    bps.suspend()
+    assert all(p.grad is None for p in models[0].parameters())
+    bps.resume(2, 2, rank)
+    optimizers.append(distributed(models[1]))
+    order = slice(None, None, 1 - 2 * rank)
+    reference = make_model()
+    alone = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for number in range(2):
+        for seed in range(passes):
+            x, y = next(batches(1, seed=10 * number + seed))
+            backward(reference, x, y)
+            for model in models[order]:
+                backward(model, my_share(x), my_share(y))
+        alone.step(), alone.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step(), optimizer.zero_grad()
+    for model in models:
+        assert_same(model, reference)
+    return [optimizer._gradients.slots[0].name for optimizer in optimizers]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_an_optimizer_goes_on_in_the_next_job(job2, passes):
+    first, second = job2.run(leave_after_backward, passes)
+    assert first == second and first[0] != first[1]
+
+
+def test_numbers_that_tell_models_and_optimizers_apart_begin_anew_in_each_job(alone):
+    """A rank that has been in another job before has the same ones as a rank that has not."""
+    from byteps._keras.exchange import Exchange
+
+    make = lambda: Exchange(bps.Average, bps.Compression.none, 1.0, False, None, None, 1, True)  # noqa: E731
+    kept, kept_state = make(), bps.DDPHookState()
+    for _ in range(2):
+        assert [kept.title, make().title] == ["0", "1"] and kept.title == "0"
+        assert [kept_state.wire_name(), bps.DDPHookState().wire_name()] == ["ddp", "ddp.2"]
+        bps.shutdown()
+        bps.init()
+    bps.shutdown()
+    early = bps.DDPHookState()
+    bps.init()
+    assert early.wire_name() == "ddp"
 
 
 # ---- errors

@@ -7,13 +7,12 @@ not agree about. Hence the name: Gradient.<optimizer>.<index of the variable>.<l
 
 from __future__ import annotations
 
-import itertools
 import re
-from typing import Any, List, NamedTuple, Optional
+import weakref
+from typing import Any, Callable, List, NamedTuple, Optional
 
+from byteps._core import session
 from byteps._core.reduction import Average, ReduceOp, Sum, resolve
-
-_numbers = itertools.count()  # of optimizers in this process
 
 
 class Slot(NamedTuple):
@@ -63,16 +62,22 @@ class Exchange:
         # Keras averages what it accumulates; Horovod and BytePS add it up.
         self.factor = 1.0 if average_passes else float(passes)
         self._title = name
+        self._number = ""  # in place of a title
+        self._job: Callable[[], Any] = lambda: None  # in which the number holds; a weak reference, which can be copied
         self.accumulated_for: List[Any] = []  # the variables of the gradients that Keras clips next
         self.of_backend: Any = None  # what the backend's module keeps for this optimizer
 
     @property
     def title(self) -> str:
-        """The optimizer in the names. Numbered at its first use, not when it is made: a rank may make optimizers that
-        it never uses."""
-        if self._title is None:
-            self._title = str(next(_numbers))
-        return self._title
+        """The optimizer in the names. Numbered at its first use in a job, not when it is made: a rank may make
+        optimizers that it never uses, and may have used some before, in another job."""
+        if self._title is not None:
+            return self._title
+        current = session.current()
+        if self._job() is not current.job:
+            self._number = current.unique_name("Keras optimizer").rsplit(".", 1)[1]
+            self._job = weakref.ref(current.job)
+        return self._number
 
     def slot(self, index: int, variable: Any, gradient: Any) -> Slot:
         return Slot(gradient, variable, f"Gradient.{self.title}.{index}.{plain_path(variable)}", -index)

@@ -18,7 +18,8 @@ all that is needed.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Type
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 
@@ -51,6 +52,8 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     loss_scale: by what the loss was multiplied, so that small gradients do not vanish in 16 bits. A step with a
         gradient that is not finite on some rank is skipped on all of them.
 
+    To clip, call optimizer.synchronize() after backward(), then change the gradients of `fp32_params`, then step().
+
     ValueError: a wrong argument. The others: see byteps.torch.DistributedOptimizer."""
     if named_parameters is None and model is not None:
         named_parameters = model.named_parameters()
@@ -81,6 +84,7 @@ class _HalfOptimizer:
     _pairs: List[Tuple[torch.Tensor, torch.Tensor]]
     _loss_scale: float
     _begun = False
+    _should_synchronize = True
 
     def synchronize(self) -> None:
         """Waits until all gradients are averaged, and gives them to the copies in 32 bits."""
@@ -88,16 +92,29 @@ class _HalfOptimizer:
         for small, large in self._pairs:
             large.grad = None if small.grad is None else small.grad.to(large.dtype) / self._loss_scale
 
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, step() does not synchronize. After synchronize() it does not either; scripts that are written for
+        byteps.torch.DistributedOptimizer say it."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """synchronize(), the wrapped optimizer's step, and the model has its result."""
+        """synchronize(), if that was not called after backward(), the wrapped optimizer's step, and the model has its
+        result."""
         if closure is not None:
             raise ValueError("step() with half=True takes no closure: call backward() before it")
         if not self._begun:  # the model may have been loaded or broadcast meanwhile
             self._begun = True
             for small, large in self._pairs:
                 large.copy_(small)
-        self.synchronize()
+        if self._should_synchronize and not self._averaging._synchronized:
+            self.synchronize()
+        self._averaging._synchronized = False
         result = None
         if all(large.grad is None or bool(large.grad.isfinite().all()) for _, large in self._pairs):
             result = super().step()  # type: ignore[misc]

@@ -70,7 +70,8 @@ def CrossBarrier(  # noqa: N802: the name users know
 
     Parameters are up to date after synchronize(): call it before you read them otherwise than through model(...) or
     state_dict(). Clip gradients between synchronize() and a step() within skip_synchronize(), as there; such a
-    step waits for all. Hooks on steps of the optimizer do not run.
+    step waits for all. Hooks on steps of the optimizer do not run. Steps that are still to come when the job is left
+    (suspend(), shutdown()) are lost: call synchronize() before.
 
     num_steps: the step of this number, the last one, waits for all.
     """
@@ -105,7 +106,7 @@ class _CrossBarrier(_DistributedOptimizer):
 
     def step(self, closure: Optional[Callable[[], Any]] = None, **kwargs: Any) -> Any:
         """Begins the step; see above."""
-        if kwargs or not self._should_synchronize or not self._gradients.travel:
+        if kwargs or self._synchronized or not self._should_synchronize or not self._gradients.travel:
             self._take_pending()
             return super().step(closure, **kwargs)
         self._tell_scheduler_of_original()
@@ -121,8 +122,7 @@ class _CrossBarrier(_DistributedOptimizer):
         self._options = _copied_options(self.param_groups, self._options)
         self._zeroed = None
         self._pending = dict.fromkeys(self._gradients.slots)
-        for slot in self._gradients.slots:
-            slot.passes_left = self._passes_per_step
+        self._restart_passes()
         self._synchronized = self._has_new = False
         self._steps_left -= 1
         if self._steps_left <= 0:
@@ -192,7 +192,7 @@ class _CrossBarrier(_DistributedOptimizer):
         if is_dropped:
             parameter.grad = slot.grad
         failure = self._gradients.wait(slot) or failure
-        del self._pending[slot]
+        self._pending.pop(slot, None)  # gone already when another thread has left the job
         if failure is not None:
             raise failure
         if parameter.grad is not None:
@@ -201,6 +201,11 @@ class _CrossBarrier(_DistributedOptimizer):
             self._lone[slot].step(self._options)
         if is_dropped or self._zeroed is not None:
             _zero(parameter, is_dropped or bool(self._zeroed))
+
+    def _abandoned(self) -> None:
+        super()._abandoned()
+        self._pending.clear()
+        self._has_new, self._zeroed = False, None
 
     def _make_hook(self, slot: Slot) -> Callable[[torch.Tensor], None]:
         hook = super()._make_hook(slot)

@@ -12,8 +12,8 @@ first, passes others that wait.
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, Type
+import weakref
+from typing import Any, Callable, Type
 
 import torch
 from torch.futures import Future
@@ -24,15 +24,23 @@ from byteps.torch.compression import Compression, Compressor
 __all__ = ["DDPHookState", "ddp_comm_hook"]
 
 _TIMEOUT_S = 1800.0
-_numbers = itertools.count()
-
 
 class DDPHookState:
     """What belongs to one model: make one for each, on all ranks in the same order. `compression` is what travels."""
 
     def __init__(self, compression: Type[Compressor] = Compression.none) -> None:
         self.compression = compression
-        self.number = next(_numbers)
+        self._name = "ddp"
+        self._job: Callable[[], Any] = lambda: None  # in which the name holds; a weak reference, which can be copied
+        if session.is_joined():
+            self.wire_name()
+
+    def wire_name(self) -> str:
+        """What the buckets' names begin with: another one for each state of a job."""
+        current = session.current()
+        if self._job() is not current.job:
+            self._name, self._job = current.lasting_name(self._name, self), weakref.ref(current.job)
+        return self._name
 
 
 def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
@@ -57,7 +65,7 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
 
     index = bucket.index()
     # DDP arranges its buckets anew after the first step, so a number may come to mean another size.
-    name = current.lasting_name(f"ddp.{state.number}.bucket.{index}", (memory.numel(), memory.dtype))
+    name = current.lasting_name(f"{state.wire_name()}.bucket.{index}", (memory.numel(), memory.dtype))
     piece = exchange.reduction(memory, abi.AVERAGE, 0.0)
     started = work.Work(current.job, f"bucket {index} of DistributedDataParallel", _TIMEOUT_S, finish, buffer)
     members = exchange.Members(current.job, range(current.job.size), current.job.rank)

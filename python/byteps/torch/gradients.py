@@ -12,16 +12,19 @@ Invariants
  3. While a gradient is under way nobody else may write to it; what shows this (torch's version counter) is an error.
  4. A parameter travels sparse when all ranks that have a gradient for it have a sparse one, otherwise dense. Sparse
     ones are pushed in settle().
+ 5. What is under way when the job is left is lost, and its gradient becomes None: some of its elements may be averaged
+    already. In the next job everything begins anew; names keep the numbers that told them apart.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Type
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 
 import torch
 
 from byteps._core import abi, errors, session
-from byteps._core.client import encoded_name
+from byteps._core.client import Job, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import exchange, pending, sparse
@@ -36,11 +39,25 @@ _DENSE, _SPARSE = 0, 1
 class Slot:
     """What is known of one parameter."""
 
-    __slots__ = ("context", "grad", "grad_version", "handle", "hook", "name", "parameter", "passes_left", "priority")
+    __slots__ = (
+        "context",
+        "grad",
+        "grad_version",
+        "handle",
+        "hook",
+        "name",
+        "number",
+        "parameter",
+        "passes_left",
+        "priority",
+        "title",
+    )
 
-    def __init__(self, parameter: torch.Tensor, name: str, priority: int) -> None:
+    def __init__(self, parameter: torch.Tensor, title: str, priority: int) -> None:
         self.parameter = parameter
-        self.name = name
+        self.title = title
+        self.number = ""  # what tells it from others of the same title
+        self.name = title  # on the wire, in the present job
         self.priority = priority
         self.hook: Any = None  # the owner's
         self.passes_left = 1  # the owner's
@@ -69,22 +86,25 @@ class Gradients:
         self._title = title
         self._owner: object = title or object()
         self._meaning = meaning
-        self._is_member = process_set.included()
-        self._members = members_of(process_set) if self._is_member else ()
+        self._process_set = process_set
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
         self._presence: Optional[int] = None  # handle; from begin() to settle()
+        self._job: Optional[Job] = None  # in which the next two and the slots' names hold
+        self._is_member = False
+        self._members: Tuple[int, ...] = ()
+        self.when_abandoned: Callable[[], None] = lambda: None  # the owner's; runs after the job was left
+        self._enter_job()
+        _living.add(self)
 
     def add(self, parameter: torch.Tensor, name: str) -> Slot:
         """The slot of `parameter`, which is new here. The wire name is Gradient.<title><name>, with a number when that
         stands for another owner's, or another shape, dtype or compression already."""
         encoded_name(name)
-        spec = (self._owner, parameter.dtype, tuple(parameter.shape), self._compression, self._meaning)
-        wire_name = scoped(f"Gradient.{self._title}{name}", self._members)
-        if self._is_member:  # others must not use up a name that those outside know nothing of
-            wire_name = session.current().lasting_name(wire_name, spec)
-        slot = Slot(parameter, wire_name, -len(self.slots))
+        self._enter_job()
+        slot = Slot(parameter, f"Gradient.{self._title}{name}", -len(self.slots))
+        self._give_name(slot)
         self.slots.append(slot)
         self._by_parameter[id(parameter)] = slot
         return slot
@@ -95,7 +115,37 @@ class Gradients:
     @property
     def travel(self) -> bool:
         """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
+        self._enter_job()
         return self._is_member and session.job().server_count != 0
+
+    # ---- from job to job
+
+    def _enter_job(self) -> None:
+        job = session.job()
+        if self._job is job:
+            return
+        self._is_member = self._process_set.included()
+        self._members = members_of(self._process_set) if self._is_member else ()
+        for slot in self.slots:
+            self._give_name(slot)
+        self._job = job
+
+    def _give_name(self, slot: Slot) -> None:
+        name = scoped(slot.title, self._members) + slot.number
+        slot.name = name
+        if self._is_member:  # others must not use up a name that those outside know nothing of
+            spec = (self._owner, slot.parameter.dtype, tuple(slot.parameter.shape), self._compression, self._meaning)
+            slot.name = session.current().lasting_name(name, spec)
+            slot.number += slot.name[len(name) :]
+
+    def _abandon(self) -> None:
+        for slot in self.slots:
+            if slot.handle is not None:
+                if slot.parameter.grad is slot.grad:
+                    slot.parameter.grad = None
+                slot.handle = slot.grad = slot.context = None
+        self._presence = None
+        self.when_abandoned()
 
     # ---- pushing
 
@@ -133,11 +183,12 @@ class Gradients:
 
     def settle(self) -> None:
         """Waits until all ranks have begun, and pushes what only others have, and what is sparse."""
-        if self._presence is None:
+        presence = self._presence
+        if presence is None:
             return
         try:
-            present = pending.synchronize(self._presence)
-        except errors.BytePSError:
+            present = pending.synchronize(presence)
+        except (errors.BytePSError, ValueError):
             self._presence = None
             raise
         self._presence = None
@@ -183,13 +234,14 @@ class Gradients:
 
     def wait(self, slot: Slot) -> Optional[Exception]:
         """Waits for the slot's result and puts it into parameter.grad; what it failed with is returned."""
-        if slot.handle is None:
+        handle = slot.handle
+        if handle is None:
             return None
         failure: Optional[Exception] = None
         changed = slot.grad is not None and slot.grad._version != slot.grad_version
         try:
-            result = pending.synchronize(slot.handle)
-        except errors.BytePSError as error:
+            result = pending.synchronize(handle)
+        except (errors.BytePSError, ValueError) as error:  # the latter when another thread leaves the job
             failure = error
         else:
             if changed:
@@ -218,6 +270,17 @@ class Gradients:
     @property
     def under_way(self) -> bool:
         return any(slot.handle is not None for slot in self.slots)
+
+
+_living: "weakref.WeakSet[Gradients]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for gradients in list(_living):
+        gradients._abandon()
+
+
+session.on_leave(_abandon_all)
 
 
 def finish(together: Sequence[Gradients]) -> None:

@@ -130,6 +130,7 @@ class _DistributedOptimizer:
             if id(parameter) in wanted and not self._gradients.has(parameter):
                 self._add_slot(parameter, unnamed[id(parameter)])
         self._hook_what_needs_it()
+        gradients.when_abandoned = self._abandoned
 
     # ---- what users call
 
@@ -137,11 +138,11 @@ class _DistributedOptimizer:
         """Waits until all gradients are averaged. step() does this by itself; call it to work on averaged gradients,
         for example to clip them, and then step() within skip_synchronize()."""
         self._hook_what_needs_it()
+        self._synchronized = False
         try:
             self._gradients.finish()
         finally:
-            for slot in self._gradients.slots:
-                slot.passes_left = self._passes_per_step
+            self._restart_passes()
         self._synchronized = True
 
     @contextmanager
@@ -163,12 +164,12 @@ class _DistributedOptimizer:
         """Another number of backward passes from now on; not while gradients are under way."""
         self._raise_if_under_way("set_backward_passes_per_step() was called")
         self._passes_per_step = _checked_passes(passes)
-        for slot in self._gradients.slots:
-            slot.passes_left = passes
+        self._restart_passes()
 
     def step(self, closure: Optional[Callable[[], Any]] = None, **kwargs: Any) -> Any:
         """Averages the gradients and updates the parameters. A closure is called as by the wrapped optimizer, and the
-        gradients that it makes are averaged before they are used."""
+        gradients that it makes are averaged before they are used. What synchronize() has averaged is not averaged
+        again, unless backward() or zero_grad() came after it."""
         self._tell_scheduler_of_original()
         if not self._should_synchronize:
             self._synchronized = False
@@ -177,10 +178,11 @@ class _DistributedOptimizer:
             if self._synchronized:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
-                    "optimizer.synchronize(): gradients are averaged twice, which costs time",
+                    "optimizer.synchronize(): gradients are averaged already, and are not averaged again",
                     stacklevel=2,
                 )
-            self.synchronize()
+            else:
+                self.synchronize()
             self._synchronized = False
             return self._step_here(None, kwargs)
         if self._is_under_way():
@@ -188,7 +190,8 @@ class _DistributedOptimizer:
 
         def averaged_closure() -> Any:
             loss = closure()
-            self.synchronize()
+            if not self._synchronized:
+                self.synchronize()
             return loss
 
         result = self._step_here(averaged_closure, kwargs)
@@ -202,6 +205,7 @@ class _DistributedOptimizer:
             "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
             "optimizer.synchronize()"
         )
+        self._synchronized = False
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
@@ -247,6 +251,15 @@ class _DistributedOptimizer:
         return hook
 
     # ---- small things
+
+    def _restart_passes(self) -> None:
+        for slot in self._gradients.slots:
+            slot.passes_left = self._passes_per_step
+
+    def _abandoned(self) -> None:
+        """The job was left, amid a step perhaps: the next backward pass begins a new one."""
+        self._synchronized = False
+        self._restart_passes()
 
     def _step_here(self, closure: Optional[Callable[[], Any]], kwargs: Dict[str, Any]) -> Any:
         if closure is None:

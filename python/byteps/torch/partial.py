@@ -40,7 +40,7 @@ def PartialDistributedOptimizer(  # noqa: N802: the name users know
         local_layers = [local_layers]
     partial = with_base(_PartialDistributedOptimizer, optimizer)
     partial._local = _parameters_of(local_layers or [])
-    partial._local_divisor = process_set.size() if scale_local_gradients and process_set.included() else 1
+    partial._scaled_among = process_set if scale_local_gradients else None
     meaning = checked_meaning(op, gradient_predivide_factor)
     gradients = Gradients(compression, sparse_as_dense, titled(name), meaning, process_set)
     partial._attach(optimizer, named_parameters, gradients, backward_passes_per_step)
@@ -50,14 +50,18 @@ def PartialDistributedOptimizer(  # noqa: N802: the name users know
 class _PartialDistributedOptimizer(_DistributedOptimizer):
     """Mixed in before the wrapped optimizer's class."""
 
+    _local: Set[int]
+    _scaled_among: Optional[ProcessSet]
+
     def synchronize(self) -> None:
         super().synchronize()
-        if self._local_divisor == 1:
+        among = self._scaled_among
+        if among is None or not among.included() or among.size() == 1:
             return
         for group in self.param_groups:  # type: ignore[attr-defined]
             for parameter in group["params"]:
                 if id(parameter) in self._local and parameter.grad is not None:
-                    parameter.grad.div_(self._local_divisor)
+                    parameter.grad.div_(among.size())
 
     def _is_left_out(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._local
