@@ -159,6 +159,9 @@ def misuse(alone=False):
         model(torch.ones(1, 2)).sum().backward()
     with pytest.raises(RuntimeError, match="failed before"):
         model(torch.ones(1, 2))
+    bps.suspend()
+    bps.resume(1, 2, 0)
+    model(torch.ones(1, 2))  # in the next job everything begins anew
 
 
 def test_misuse_of_a_model_is_told(job1, alone):
@@ -209,6 +212,21 @@ def test_sync_batch_norm_is_batch_norm_of_all_batches_together(job, dimensions):
     job.run(normalize, torch.float64, dimensions, True, 0.1, uneven=False)
     job.run(normalize, torch.float32, dimensions, True, None, uneven=True)
     job.run(normalize, torch.float64, dimensions, False, 0.1, uneven=True)
+
+
+def evaluate_alone():
+    """Rank 0 only: nobody else would answer."""
+    if bps.rank() != 0:
+        return
+    for options in ({}, {"track_running_stats": False}, {"affine": False, "track_running_stats": False}):
+        reference = nn.BatchNorm1d(3, **options)
+        module = bps.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(reference))
+        x = torch.randn(4, 3)
+        assert torch.allclose(module.eval()(x), reference.eval()(x))
+
+
+def test_sync_batch_norm_exchanges_nothing_in_evaluation(job2):
+    job2.run(evaluate_alone)
 
 
 def one_value():

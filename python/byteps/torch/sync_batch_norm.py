@@ -9,7 +9,6 @@ where the means are again over all ranks. Ranks may have batches of different si
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, Tuple
 
 import torch
@@ -20,8 +19,6 @@ from byteps._core import abi, session
 from byteps.torch import exchange, pending
 
 __all__ = ["SyncBatchNorm", "convert_syncbn_model"]
-
-_numbers = itertools.count()
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -34,12 +31,13 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        if not self.training and self.track_running_stats:
+        if not self.training:
+            of_batch = self.running_mean is None and self.running_var is None  # of this rank's own
             return F.batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+                input, self.running_mean, self.running_var, self.weight, self.bias, of_batch, 0.0, self.eps
             )
         normalized, mean, variance, count = _Normalize.apply(input, self.eps, self._wire_name())
-        if self.training and self.track_running_stats:
+        if self.track_running_stats:
             self._track(mean, variance, count)
         if not self.affine:
             return normalized

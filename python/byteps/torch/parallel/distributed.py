@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 
@@ -69,6 +69,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._buffers_name = f"Buffers.{title}"
         broadcast_parameters(module.state_dict(), root_rank=0, prefix=f"Parameter.{title}")
         self._hook_what_needs_it()
+        self._gradients.when_abandoned = _make_end(weakref.ref(self))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
@@ -155,6 +156,17 @@ def _make_hook(owner: "weakref.ref[DistributedDataParallel]", slot: gradients.Sl
             model._push(slot)
 
     return hook
+
+
+def _make_end(owner: "weakref.ref[DistributedDataParallel]") -> Callable[[], None]:
+    """For Gradients.when_abandoned: the job was left, amid a backward pass perhaps."""
+
+    def end() -> None:
+        model = owner()
+        if model is not None:
+            model._under_way = False
+
+    return end
 
 
 _passes: Dict[int, List[DistributedDataParallel]] = {}  # who takes part in the backward pass of this number
