@@ -340,6 +340,7 @@ def test_data_loaders_fork_amid_a_job(job2):
 
 def forked_child_calls():
     pending = bps.push_pull_async(torch.ones(2), name=f"pending.{os.getpid()}")
+    gathered = bps.allgather_async(torch.ones(2), name=f"gathered.{os.getpid()}")
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -348,7 +349,13 @@ def forked_child_calls():
             lambda: bps.push_pull(torch.ones(1), name="child"),
             lambda: bps.poll(pending),
             lambda: bps.synchronize(pending),
+            lambda: bps.poll(gathered),
+            lambda: bps.synchronize(gathered),
+            lambda: bps.allgather_async(torch.ones(1), name="child"),
             bps.barrier,
+            bps.init,
+            bps.rank,  # for samplers in a data loader's workers
+            bps.size,
             bps.shutdown,
         ):
             try:
@@ -364,9 +371,9 @@ def forked_child_calls():
 
 
 def test_a_forked_child_is_no_member_and_does_no_harm(job2):
-    assert job2.run(forked_child_calls) == [" ".join(["InvalidArgumentError"] * 4 + ["ok"])] * 2
+    assert job2.run(forked_child_calls) == [" ".join(["InvalidArgumentError"] * 8 + ["ok"] * 3)] * 2
     assert job2.run(lambda: bps.push_pull(torch.ones(1), False, "after.fork").item()) == [2.0, 2.0]
 
 
 def test_alone_too_a_forked_child_is_no_member(alone):
-    assert forked_child_calls() == " ".join(["InvalidArgumentError"] * 4 + ["ok"])
+    assert forked_child_calls() == " ".join(["InvalidArgumentError"] * 8 + ["ok"] * 3)

@@ -127,6 +127,28 @@ def test_all_gather_takes_equal_and_unequal_shapes(world):
     world.run(check)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_all_gather_coalesced_gives_a_list_for_each_rank(world):
+    def check():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        numbers = range(size)  # as many tensors as ranks
+        outputs = [[torch.zeros(2, dtype=torch.int64) for _ in numbers] for _ in range(size)]
+        dist.all_gather_coalesced(outputs, [torch.full((2,), 10 * rank + number) for number in numbers])
+        assert [[part[1].item() for part in parts] for parts in outputs] == [
+            [10 * member + number for number in numbers] for member in range(size)
+        ]
+        outputs = [[torch.zeros(3), torch.zeros(member, 2)] for member in range(size)]  # shapes are each rank's own
+        dist.all_gather_coalesced(outputs, [torch.full((3,), float(rank)), torch.full((rank, 2), float(rank))])
+        for member, parts in enumerate(outputs):
+            assert torch.equal(parts[0], torch.full((3,), float(member)))
+            assert torch.equal(parts[1], torch.full((member, 2), float(member)))
+        for wrong in ([[torch.zeros(1)]] * (size + 1), [[torch.zeros(1)] * 2] * size):
+            with pytest.raises(ValueError, match="all_gather_coalesced: .* output tensors for"):
+                dist.group.WORLD.allgather_coalesced(wrong, [torch.zeros(1)])
+
+    world.run(check)
+
+
 def test_reduce_scatter_gives_each_rank_its_part(world):
     def check():
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -277,6 +299,31 @@ def test_futures_complete_and_chain(world2):
         return future.then(lambda done: done.value()[0] * 3).wait().tolist()
 
     assert world2.run(check) == [[6.0] * 4] * 2
+
+
+def test_a_forked_child_does_not_wait_for_its_parent_s_collectives(world2):
+    def check():
+        import os
+
+        works = [dist.irecv(torch.zeros(1), 1 - dist.get_rank(), tag=tag) for tag in (1, 2)]
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            seen = []
+            for call in (works[0].wait, works[1].get_future, works[1].is_completed):
+                try:
+                    seen.append(f"{call()}")
+                except BaseException as error:
+                    seen.append(type(error).__name__)
+            os.write(writer, " ".join(seen).encode())
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(pid, 0)
+        for tag in (1, 2):
+            dist.send(torch.ones(1), 1 - dist.get_rank(), tag=tag)
+        return os.read(reader, 1000).decode(), [work.wait() for work in works]
+
+    assert world2.run(check) == [("InvalidArgumentError InvalidArgumentError InvalidArgumentError", [True, True])] * 2
 
 
 def test_a_mismatch_names_collective_group_and_ranks(world2):

@@ -69,6 +69,7 @@ class Job:
         self._library = lib
         self._pointer: Optional[int] = pointer  # None: left, or a forked child's copy
         self._ended_as: Optional[Callable[[], errors.BytePSError]] = None
+        self._is_forked = False
         # Guards the two above against leave(). Reentrant: a signal handler may call us amid one of our calls.
         self._lock = threading.RLock()
         self._quiet = threading.Condition(self._lock)
@@ -143,6 +144,11 @@ class Job:
     def is_live(self) -> bool:
         """False after leave(), and in a forked child."""
         return self._pointer is not None
+
+    def check_not_forked(self) -> None:
+        """InvalidArgumentError in a forked child. For waits that the core does not know of: nothing would end them."""
+        if self._is_forked:
+            self._live_pointer()
 
     def push_pull(
         self,
@@ -285,6 +291,7 @@ class Job:
         self._quiet = threading.Condition(self._lock)
         self._blocked = {}
         self._pointer = None
+        self._is_forked = True
         self._ended_as = lambda: errors.InvalidArgumentError(
             "this process was forked from a member of a job and is none itself: use byteps in the parent only"
         )

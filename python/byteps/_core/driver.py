@@ -57,11 +57,14 @@ class Driven(Generic[T]):
         return self._ended.is_set()
 
     def poll(self) -> bool:
-        """True when wait() would not block."""
+        """True when wait() would not block. InvalidArgumentError in a forked child."""
+        self._driver.job.check_not_forked()
         return self.ended
 
     def wait(self) -> T:
-        """The plan's result; raises why there is none. May be repeated, also after an exception from a signal."""
+        """The plan's result; raises why there is none. May be repeated, also after an exception from a signal.
+        InvalidArgumentError in a forked child, where nothing drains the queue."""
+        self._driver.job.check_not_forked()
         self._ended.wait()
         if self._failure is not None:
             raise self._failure
@@ -132,6 +135,7 @@ def start(make_plan: "Callable[[Any], Plan[T]]") -> "Driven[T]":
     """Starts make_plan(job) in the job of this process."""
     global _driver
     job = session.job()
+    job.check_not_forked()  # there somebody may have held the lock
     with _lock:
         if _driver is None or _driver.job is not job:
             _driver = _Driver(job)

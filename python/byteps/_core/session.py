@@ -133,7 +133,8 @@ def attach(attachment: Attachment) -> None:
 
 def init(lazy: bool = True) -> None:
     """Joins the job that the environment describes and waits until all members are there; without DMLC_* variables it
-    is a job of one. Does nothing when already joined. `lazy` is accepted for compatibility and makes no difference:
+    is a job of one. Does nothing when already joined; InvalidArgumentError in a child that was forked since, which is
+    no member, though it may ask for rank() and size(). `lazy` is accepted for compatibility and makes no difference:
     joining is cheap, and an error in the settings shows here."""
     del lazy
     _join()
@@ -238,6 +239,7 @@ def _join(settings: Optional[Mapping[str, str]] = None) -> None:
     global _session
     with _lock:
         if _session is not None:
+            _session.job.check_not_forked()
             return
         job = Job.join(settings)
         attached: List[Attachment] = []

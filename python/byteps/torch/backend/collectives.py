@@ -7,7 +7,7 @@ reduce_scatter of n x B: n B out, B in; all_to_all, gather, scatter, send: each 
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -161,8 +161,16 @@ class Collectives:
         return self._allgather("all_gather", pairs, outputs, Landings(), opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """outputs[i][r]: inputs[i] of rank r."""
-        return self.allgather(outputs, inputs, opts)
+        """outputs[r][i]: inputs[i] of rank r; the other way round than allgather()."""
+        outputs, inputs = [list(parts) for parts in outputs], list(inputs)
+        self._check_count("all_gather_coalesced", "output", outputs)
+        for rank, parts in enumerate(outputs):
+            if len(parts) != len(inputs):
+                raise ValueError(
+                    f"all_gather_coalesced: {len(parts)} output tensors for rank {rank}, but {len(inputs)} inputs"
+                )
+        pairs = [(list(parts), tensor) for parts, tensor in zip(zip(*outputs), inputs)]
+        return self._allgather("all_gather_coalesced", pairs, outputs, Landings(), opts)
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self._allgather_single([output], [input], opts)
@@ -313,8 +321,9 @@ class Collectives:
 
     # ---- arguments
 
-    def _check_count(self, what: str, which: str, parts: Iterable[torch.Tensor]) -> None:
-        count = len(list(parts))
+    def _check_count(self, what: str, which: str, parts: Sequence[Any]) -> None:
+        """A tensor, or a list of them, for each member."""
+        count = len(parts)
         if count != self.members.size:
             raise ValueError(f"{what}: {count} {which} tensors for a group of {self.members.size}")
 

@@ -11,7 +11,6 @@ it asks for raises.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from datetime import timedelta
@@ -51,6 +50,7 @@ class Work(_TorchWork):
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         """Returns when the results are there; True. Raises why they will not be, or TimedOutError after `timeout` (that
         of the group when it is None or 0), and may then be called again."""
+        self._check_not_forked()
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         self._await(time.monotonic() + (seconds if seconds > 0 else self._timeout_s))
         if self._error is not None:
@@ -59,6 +59,7 @@ class Work(_TorchWork):
 
     def get_future(self) -> Future:
         """A future whose value is the list of result tensors."""
+        self._check_not_forked()
         with self._lock:
             if self._future is None:
                 self._future = Future()
@@ -70,6 +71,7 @@ class Work(_TorchWork):
 
     def is_completed(self) -> bool:
         """True when wait() would not block."""
+        self._check_not_forked()
         with self._lock:
             return self._ended or (bool(self._handles) and all(self._job.poll(handle) for handle in self._handles))
 
@@ -91,6 +93,13 @@ class Work(_TorchWork):
 
     def source_rank(self) -> int:
         raise RuntimeError(f"{self._title}: the backend 'byteps' does not know a source rank")
+
+    def _check_not_forked(self) -> None:
+        """In a forked child nothing drains the queue, and somebody may have held the lock."""
+        try:
+            self._job.check_not_forked()
+        except errors.InvalidArgumentError as error:
+            raise _described(error, self._title) from None
 
     # ---- its end
 
@@ -180,14 +189,10 @@ class Completions:
         self._tags = itertools.count(1)
         self._thread: Optional[threading.Thread] = None
         self._lock = threading.Lock()
-        self._pid = os.getpid()
 
     def expect(self, work: Work) -> int:
         """A tag for one exchange of `work`, whose end will be told to it."""
-        if self._pid != os.getpid():
-            raise errors.InvalidArgumentError(
-                "this process was forked from a member of a job and is none itself: use torch.distributed in the parent"
-            )
+        self._job.check_not_forked()
         if self._thread is None:
             self._start()
         tag = next(self._tags)
