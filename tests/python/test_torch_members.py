@@ -100,6 +100,22 @@ def gradients():
         lambda i: [(part(total(i) / size, r) * weights[r][:share]).sum() for r in range(size)],
     )
     check(
+        lambda t: sum((g[6 * rank :].sum() * (i + rank + 1)) for i, g in enumerate(hvd.grouped_allgather([t, t * 2]))),
+        lambda i: [(torch.cat(i)[6 * r :].sum() * (r + 1 + 2 * (r + 2))) for r in range(size)],
+    )
+    check(
+        lambda t: sum(
+            (part * weights[rank][:share] * (n + 1)).sum()
+            for n, part in enumerate(hvd.grouped_reducescatter([t, t * 2], op=hvd.Sum, prescale_factor=0.5))
+        ),
+        lambda i: [(part(total(i), r) * weights[r][:share] * 2.5).sum() for r in range(size)],
+    )
+    one = torch.ones(2, requires_grad=True)
+    first, second = hvd.grouped_allgather([one, torch.arange(3)])  # the second has no gradient
+    first.sum().backward()
+    assert torch.equal(one.grad, torch.full((2,), float(size))) and not second.requires_grad
+    assert hvd.grouped_allgather([]) == hvd.grouped_reducescatter([]) == []
+    check(
         lambda t: (hvd.alltoall(t) * weights[rank][: share * size]).sum(),
         lambda i: [(torch.cat([part(t, r) for t in i]) * weights[r][: share * size]).sum() for r in range(size)],
     )

@@ -193,13 +193,7 @@ def _start(
 def _start_group(
     tensors: Sequence[torch.Tensor], names: Sequence[Optional[str]], start: Callable[[Any, Any], int]
 ) -> int:
-    handles: List[int] = []
-    try:
-        for tensor, name in zip(tensors, names):
-            handles.append(start(tensor, name))
-    finally:
-        group = pending.group(handles)  # also when one was refused: it keeps the memory of those that were started
-    return group
+    return pending.group([start(tensor, name) for tensor, name in zip(tensors, names)])
 
 
 def _names(name: Optional[str], count: int) -> List[Optional[str]]:

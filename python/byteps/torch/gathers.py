@@ -13,12 +13,13 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
 
 import torch
 
-from byteps._core import collectives, driver, reduction, session
+from byteps._core import collectives, reduction, session
 from byteps._core.collectives import Rows
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch import pending, tensors
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.moving import Landing, Members, Moving, place_in, rows_of, run_all, title_of, wire_name
 
 __all__ = [
     "allgather",
@@ -34,54 +35,6 @@ __all__ = [
 ]
 
 Splits = Union[Sequence[int], torch.Tensor, None]
-Members = Tuple[int, ...]
-
-
-class _Moving(pending.Pending):
-    """A plan under way, its memory, and what makes the result of the plan's."""
-
-    def __init__(self, keep: Any, finish: Callable[[Any], Any]) -> None:
-        self._keep = keep
-        self._finish = finish
-        self._running: Union[driver.Driven, collectives.Running, None] = None
-
-    def start(self, make_plan: Callable[[Any], Any], is_driven: bool) -> int:
-        """`is_driven`: it goes on by itself. Otherwise while its caller waits for it, which costs no other thread, and
-        the core knows for what this one waits."""
-        handle = pending.note(self)
-        try:
-            if is_driven:
-                self._running = driver.start(make_plan)
-            else:
-                job = session.job()
-                self._running = collectives.Running(job, make_plan(job))
-        except Exception:
-            pending.forget(handle)
-            raise
-        return handle
-
-    @property
-    def ended(self) -> bool:
-        return self._running is not None and self._running.ended
-
-    def poll(self) -> bool:
-        return self._running is not None and self._running.poll()
-
-    def wait(self) -> Any:
-        assert self._running is not None
-        return self._finish(self._running.wait())
-
-
-class _Landing:
-    """Memory for rows like those of `model`, made when their number is known."""
-
-    def __init__(self, model: torch.Tensor) -> None:
-        self._model = model
-        self.tensor = model
-
-    def allocate(self, row_count: int) -> int:
-        self.tensor = torch.empty((row_count, *self._model.shape[1:]), dtype=self._model.dtype)
-        return self.tensor.data_ptr()
 
 
 # ---- allgather
@@ -91,14 +44,15 @@ def allgather_async(
     tensor: torch.Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts it; a handle for poll() and synchronize(), which returns the rows of all ranks in the order of ranks."""
-    return start_allgather(tensor, _title("allgather", name), members_of(process_set), is_driven=True)
+    return start_allgather(tensor, title_of("allgather", name), members_of(process_set), is_driven=True)
 
 
 def allgather(
     tensor: torch.Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The rows of all ranks, in the order of ranks. A tensor without dimensions is one row. Differentiable."""
-    return _Allgather.apply(tensor, name, members_of(process_set))
+    """The rows of all ranks, in the order of ranks. A tensor without dimensions is one row. Differentiable: all ranks
+    must run backward through it."""
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
 def grouped_allgather_async(
@@ -111,7 +65,9 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> List[torch.Tensor]:
-    return pending.synchronize(grouped_allgather_async(tensors, name, process_set))
+    """allgather() of several, which travel at once. Differentiable."""
+    several = list(tensors)
+    return list(_Allgather.apply(name, members_of(process_set), *several)) if several else []
 
 
 def start_allgather(
@@ -122,31 +78,39 @@ def start_allgather(
     is_driven: bool = False,
 ) -> int:
     """finish(all rows, how many are each member's) makes the result."""
-    rows, source = _rows(tensor)
-    landing = _Landing(source)
-    moving = _Moving((source, landing), lambda counts: finish(landing.tensor, counts))
-    name = _wire_name(title, members)
+    rows, source = rows_of(tensor)
+    landing = Landing(source)
+    moving = Moving((source, landing), lambda counts: finish(landing.tensor, counts))
+    name = wire_name(title, members)
     make_plan = lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True)  # noqa: E731
     return moving.start(make_plan, is_driven)
 
 
 class _Allgather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Optional[str], members: Members) -> torch.Tensor:
-        ctx.shape, ctx.members, ctx.title = tensor.shape, members, _title("allgather", name)
-        title = ctx.title
-        finish = lambda gathered, counts: (gathered, counts)  # noqa: E731
-        gathered, ctx.counts = pending.synchronize(start_allgather(tensor, title, members, finish))
-        return gathered
+    """Of several tensors."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None]:  # type: ignore[override]
+    def forward(
+        ctx: Any, name: Optional[str], members: Members, *tensors: torch.Tensor
+    ) -> Tuple[torch.Tensor, ...]:
+        ctx.members, ctx.title = members, title_of("allgather", name)
+        finish = lambda gathered, counts: (gathered, counts)  # noqa: E731
+        pairs = run_all(tensors, lambda tensor, driven: start_allgather(tensor, ctx.title, members, finish, driven))
+        ctx.shapes = [tensor.shape for tensor in tensors]
+        ctx.counts = [counts for _, counts in pairs]
+        return tuple(gathered for gathered, _ in pairs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
         """This rank's rows are on all ranks: the sum of the gradients that they have there."""
-        own = ctx.counts[_place(ctx.members)]
-        received, _ = pending.synchronize(
-            _start_alltoall(gradient, ctx.counts, f"{ctx.title}.backward", ctx.members)
-        )
-        return received.view(len(ctx.counts), own, *gradient.shape[1:]).sum(0).view(ctx.shape), None, None
+        title, place = f"{ctx.title}.backward", place_in(ctx.members)
+        given = list(zip(gradients, ctx.counts))
+        received = run_all(given, lambda pair, driven: _start_alltoall(*pair, title, ctx.members, driven))
+        sums = [
+            rows.view(len(counts), counts[place], *gradient.shape[1:]).sum(0).view(shape)
+            for (rows, _), (gradient, counts), shape in zip(received, given, ctx.shapes)
+        ]
+        return (None, None, *sums)
 
 
 # ---- reducescatter
@@ -162,7 +126,7 @@ def reducescatter_async(
 ) -> int:
     """Starts it; synchronize() returns this rank's share of the reduced rows."""
     meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
-    return _start_reducescatter(tensor, meaning, _title("reducescatter", name), members_of(process_set), True)
+    return _start_reducescatter(tensor, meaning, title_of("reducescatter", name), members_of(process_set), True)
 
 
 def reducescatter(
@@ -175,11 +139,9 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """The tensors of all ranks as one, of which each rank gets some rows: as many each as can be, the first ranks one
-    more. All ranks have the same shape. Sums and averages are differentiable."""
+    more. All ranks have the same shape. Sums and averages are differentiable: all ranks must run backward."""
     meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
-    compressed, context = compression.compress(tensor)
-    reduced = _Reducescatter.apply(compressed, meaning, name, members_of(process_set))
-    return compression.decompress(reduced, context)
+    return _reducescatter([tensor], meaning, name, compression, members_of(process_set))[0]
 
 
 def grouped_reducescatter_async(
@@ -204,12 +166,23 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> List[torch.Tensor]:
+    """reducescatter() of several, which travel at once. Differentiable."""
+    meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
+    return _reducescatter(tensors, meaning, name, compression, members_of(process_set))
+
+
+def _reducescatter(
+    tensors: Sequence[torch.Tensor],
+    meaning: reduction.Reduction,
+    name: Optional[str],
+    compression: Type[Compressor],
+    members: Members,
+) -> List[torch.Tensor]:
     compressed = [compression.compress(tensor) for tensor in tensors]
-    handle = grouped_reducescatter_async(
-        [tensor for tensor, _ in compressed], name, op, process_set, prescale_factor, postscale_factor
-    )
-    results = pending.synchronize(handle)
-    return [compression.decompress(result, context) for result, (_, context) in zip(results, compressed)]
+    if not compressed:
+        return []
+    reduced = _Reducescatter.apply(meaning, name, members, *[tensor for tensor, _ in compressed])
+    return [compression.decompress(result, context) for result, (_, context) in zip(reduced, compressed)]
 
 
 def _start_reducescatter(
@@ -220,10 +193,10 @@ def _start_reducescatter(
     kind, shape = tensors.reduced_as(tensor, meaning.operation)
     source = tensors.plain(tensor)
     rows = Rows(kind, source.data_ptr(), shape[0], shape[1:].numel())
-    share = collectives.scattered_counts(shape[0], len(members) or session.size())[_place(members)]
+    share = collectives.scattered_counts(shape[0], len(members) or session.size())[place_in(members)]
     output = torch.empty((share, *tensor.shape[1:]), dtype=tensor.dtype)
-    moving = _Moving((source, output), lambda count: output)
-    name, (operation, scale) = _wire_name(title, members), meaning
+    moving = Moving((source, output), lambda count: output)
+    name, (operation, scale) = wire_name(title, members), meaning
     return moving.start(
         lambda job: collectives.reducescatter(
             job, name, rows, output.data_ptr(), operation, scale, members, once=True
@@ -233,23 +206,30 @@ def _start_reducescatter(
 
 
 class _Reducescatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, meaning: reduction.Reduction, name: Optional[str], members: Members
-    ) -> torch.Tensor:
-        ctx.meaning, ctx.members, ctx.title = meaning, members, _title("reducescatter", name)
-        return pending.synchronize(_start_reducescatter(tensor, meaning, ctx.title, members))
+    """Of several tensors."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def forward(
+        ctx: Any, meaning: reduction.Reduction, name: Optional[str], members: Members, *tensors: torch.Tensor
+    ) -> Tuple[torch.Tensor, ...]:
+        ctx.meaning, ctx.members, ctx.title = meaning, members, title_of("reducescatter", name)
+        start = lambda tensor, driven: _start_reducescatter(tensor, meaning, ctx.title, members, driven)  # noqa: E731
+        return tuple(run_all(tensors, start))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
         """Every rank gave to the rows of each: it gets their gradients."""
         operation, scale = ctx.meaning
         if operation not in (reduction.abi.SUM, reduction.abi.AVERAGE):
             raise ValueError(f"{ctx.title}: only a sum and an average have a gradient; use op=Sum or op=Average")
-        gathered = pending.synchronize(start_allgather(gradient, f"{ctx.title}.backward", ctx.members))
+        title = f"{ctx.title}.backward"
+        gathered = run_all(
+            gradients,
+            lambda gradient, driven: start_allgather(gradient, title, ctx.members, is_driven=driven),
+        )
         if operation == reduction.abi.AVERAGE:
-            gathered = gathered / (len(ctx.members) or session.size())
-        return gathered * scale if scale else gathered, None, None, None
+            gathered = [rows / (len(ctx.members) or session.size()) for rows in gathered]
+        return (None, None, None, *[rows * scale if scale else rows for rows in gathered])
 
 
 # ---- alltoall
@@ -264,7 +244,7 @@ def alltoall_async(
     """Starts it; synchronize() returns (the received rows, how many came from each rank)."""
     members = members_of(process_set)
     checked = _checked_splits(tensor, splits, members)
-    return _start_alltoall(tensor, checked, _title("alltoall", name), members, is_driven=True)
+    return _start_alltoall(tensor, checked, title_of("alltoall", name), members, is_driven=True)
 
 
 def alltoall(
@@ -286,12 +266,12 @@ def alltoall(
 def _start_alltoall(
     tensor: torch.Tensor, splits: Sequence[int], title: str, members: Members, is_driven: bool = False
 ) -> int:
-    rows, source = _rows(tensor)
-    landing = _Landing(source)
-    moving = _Moving(
+    rows, source = rows_of(tensor)
+    landing = Landing(source)
+    moving = Moving(
         (source, landing), lambda received: (landing.tensor, torch.tensor(received, dtype=torch.int32))
     )
-    name = _wire_name(title, members)
+    name = wire_name(title, members)
     return moving.start(
         lambda job: collectives.alltoall(job, name, rows, splits, landing.allocate, members, once=True), is_driven
     )
@@ -319,7 +299,7 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, splits: List[int], name: Optional[str], members: Members
     ) -> Tuple[torch.Tensor, torch.Tensor]:
-        ctx.members, ctx.title = members, _title("alltoall", name)
+        ctx.members, ctx.title = members, title_of("alltoall", name)
         output, received = pending.synchronize(_start_alltoall(tensor, splits, ctx.title, members))
         ctx.received = received.tolist()
         ctx.mark_non_differentiable(received)
@@ -330,29 +310,3 @@ class _Alltoall(torch.autograd.Function):
         title = f"{ctx.title}.backward"
         back, _ = pending.synchronize(_start_alltoall(gradient, ctx.received, title, ctx.members))
         return back, None, None, None
-
-
-# ---- inside
-
-
-def _rows(tensor: torch.Tensor) -> Tuple[Rows, torch.Tensor]:
-    """The tensor's rows, and the tensor with them, which must live as long as they are used."""
-    source = tensors.plain(tensor)
-    kind, shape = tensors.moved_as(source)
-    if tensor.dim() == 0:
-        source, shape = source.reshape(1), torch.Size((1, *shape))
-    return Rows(kind, source.data_ptr(), shape[0], shape[1:].numel()), source
-
-
-def _title(kind: str, name: Optional[str]) -> str:
-    return f"{kind}.{'noname' if name is None else name}"
-
-
-def _wire_name(title: str, members: Members) -> str:
-    return "byteps." + session.current().unique_name(scoped(title, members))
-
-
-def _place(members: Members) -> int:
-    """This rank's number among the members."""
-    rank = session.rank()
-    return members.index(rank) if members else rank
