@@ -75,12 +75,12 @@ class ProcessSet:
 global_process_set = ProcessSet()
 global_process_set.process_set_id = 0
 _registered: Dict[int, ProcessSet] = {0: global_process_set}
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may leave the job
 
 
 def add_process_set(process_set: Union[ProcessSet, Iterable[int]]) -> ProcessSet:
     """Gives the set a number. The same on all ranks that register the same sets in the same order. ValueError when
-    there is one of the same ranks already."""
+    there is one of the same ranks already. All numbers but that of the global set end with the job."""
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     with _lock:
         if added in _registered.values():
@@ -100,6 +100,16 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         del _registered[number]
         process_set.process_set_id = None
         return True
+
+
+def _forget() -> None:
+    """Numbers are those of a job: a rank that joins the next one anew has none."""
+    with _lock:
+        for number in [each for each in _registered if each != 0]:
+            _registered.pop(number).process_set_id = None
+
+
+session.on_leave(_forget)
 
 
 def process_set_by_id(number: int) -> ProcessSet:
