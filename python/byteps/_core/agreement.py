@@ -9,9 +9,11 @@ from byteps._core import collectives, objects, session
 from byteps._core.process_sets import scoped
 
 
-def require_agreement(items: List[str], root_rank: int, what: str, members: Sequence[int] = ()) -> None:
+def require_agreement(
+    items: List[str], root_rank: int, what: str, members: Sequence[int] = (), remedy: str = ""
+) -> None:
     """Raises ValueError on every member, with what differs from the root's, unless all have the same items in the same
-    order. `what` begins the message: "broadcast_variables: variables differ"."""
+    order. `what` begins the message: "broadcast_variables: variables differ"; `remedy` ends it."""
     current = session.current()
     job = current.job
     ranks = tuple(members) or tuple(range(job.size))
@@ -32,7 +34,7 @@ def require_agreement(items: List[str], root_rank: int, what: str, members: Sequ
         message += f". Here lacking: {_shortened(lacking)}. Here in addition: {_shortened(extra)}"
         if not lacking and not extra:
             message += ". The order differs"
-    raise ValueError(message)
+    raise ValueError(f"{message}. {remedy}" if remedy else message)
 
 
 def _shortened(items: List[str]) -> str:

@@ -11,16 +11,19 @@ it. The registering functions exist for scripts written for Horovod, and to give
 from __future__ import annotations
 
 import hashlib
+import numbers
 import threading
-from typing import Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from byteps._core import session
 
 __all__ = [
     "ProcessSet",
     "add_process_set",
+    "check_root",
     "get_process_set_ids_and_ranks",
     "global_process_set",
+    "is_member",
     "members_of",
     "process_set_by_id",
     "remove_process_set",
@@ -140,6 +143,24 @@ def members_of(process_set: Optional[ProcessSet]) -> Tuple[int, ...]:
     if process_set._ranks[-1] >= size:
         raise ValueError(f"{process_set} has rank {process_set._ranks[-1]}, but the job has {size} ranks")
     return () if len(process_set._ranks) == size else process_set._ranks
+
+
+def is_member(process_set: Optional[ProcessSet]) -> bool:
+    """Whether this worker takes part; None is all. Optimizers ask it: on the other ranks they work alone."""
+    if process_set is None:
+        return True
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set is {process_set!r}: it must be a ProcessSet")
+    return process_set.included()
+
+
+def check_root(root_rank: Any, members: Sequence[int] = ()) -> int:
+    """The rank as an int; it may be one of numpy's. ValueError unless it is one of the members, () being all."""
+    ranks = members or range(session.size())
+    if isinstance(root_rank, bool) or not isinstance(root_rank, numbers.Integral) or root_rank not in ranks:
+        known = f"one of the ranks {', '.join(map(str, members))}" if members else f"a rank, 0 to {ranks[-1]}"
+        raise ValueError(f"root_rank is {root_rank!r}: it must be {known}")
+    return int(root_rank)
 
 
 def scoped(name: str, members: Tuple[int, ...]) -> str:
