@@ -258,6 +258,57 @@ def test_gathers_scatters_and_their_gradients(job):
     job.run(gathers)
 
 
+def _same_function(kept=[]):  # noqa: B006: for the life of the process
+    import jax
+
+    import byteps.jax as bps
+
+    if not kept:
+        kept.append(jax.jit(lambda x: bps.alltoall(bps.allgather(x), name="compiled")))
+    return kept[0]
+
+
+def compiled_before(shift):
+    """In the job, and in one that another layer has joined, as another rank."""
+    import jax.numpy as jnp
+
+    from byteps._core import session
+
+    rank, size = session.rank(), session.size()
+    for _ in range(2):
+        traded = _same_function()(jnp.float32(rank))
+        np.testing.assert_array_equal(traded, [rank] * size)
+        session.suspend()
+        rank = (rank + shift) % size
+        session.resume(size, 2, rank)
+
+
+def test_compiled_functions_know_their_rank_in_the_next_job(job3):
+    job3.run(compiled_before, 1)
+    job3.run(compiled_before, 2)  # which brings each back to its own
+
+
+def alone_in_a_set():
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import byteps.jax as bps
+
+    pair = bps.ProcessSet([0, 2])
+    optimizer = bps.distributed(optax.sgd(1.0), process_set=pair)
+    gradient = jnp.ones(2) * (bps.rank() + 1 if pair.included() else 5)
+    updates, _ = jax.jit(lambda x: optimizer.update(x, optimizer.init(x)))(gradient)
+    np.testing.assert_array_equal(updates, [-2.0 if pair.included() else -5.0] * 2)
+    other = {"other": jnp.ones(3) * bps.rank()}
+    everyone = bps.distributed(optax.sgd(1.0))
+    np.testing.assert_array_equal(everyone.update(other, everyone.init(other))[0]["other"], [-1.0] * 3)
+
+
+def test_a_rank_outside_of_the_process_set_trains_alone(job3):
+    job3.run(alone_in_a_set)
+
+
 def trees():
     import jax
     import jax.numpy as jnp

@@ -11,8 +11,7 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Set, Tup
 import jax
 import numpy as np
 
-from byteps._core import errors, session
-from byteps.jax import elements
+from byteps._core import elements, errors, session
 
 _ALIGNMENT = 64  # so that JAX takes the memory over instead of copying it
 
@@ -67,7 +66,7 @@ session.on_leave(_running.clear)
 
 def start(x: Any, what: Exchange) -> Running:
     """Submits x, an array of JAX or numpy, once it is computed."""
-    kind, width = elements.kind(x.dtype, what.operation)
+    kind, width = elements.kind(np.dtype(x.dtype), what.operation)
     running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
     _running.add(running)

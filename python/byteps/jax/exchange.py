@@ -26,9 +26,9 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from byteps._core import abi, bridge, session
-from byteps._core.client import encoded_name
-from byteps.jax import direct, elements
+from byteps._core import abi, bridge, elements, session
+from byteps._core.client import Job, encoded_name
+from byteps.jax import direct
 from byteps.jax.direct import Exchange, result_shape
 
 TARGET = "byteps_exchange"
@@ -49,7 +49,7 @@ def exchange_together(arrays: Sequence[jax.Array], whats: Sequence[Exchange]) ->
     load()
     for x, what in zip(arrays, whats):
         encoded_name(what.name)
-        elements.kind(x.dtype, what.operation)
+        elements.kind(np.dtype(x.dtype), what.operation)
     return _exchange_p.bind(*arrays, whats=tuple(whats)) if arrays else []
 
 
@@ -62,8 +62,29 @@ def load(one_at_a_time: bool = False) -> None:
     if not _loaded:
         shim = bridge.load("jax")
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(shim.library.byteps_exchange), platform="cpu")
+        session.attach(_Programs())
         _loaded.append(shim)
         shim.library.byteps_one_at_a_time(int(one_at_a_time))
+
+
+class _Programs:
+    """Compiled functions know the rank, the size and the numbers of unnamed exchanges of the job that they were made
+    in. In the next job, whoever joins it, they are compiled again."""
+
+    def __init__(self) -> None:
+        self._has_served = False
+
+    def attach(self, job: Job) -> None:
+        del job
+        if self._has_served:
+            jax.clear_caches()
+        self._has_served = True
+
+    def detach(self) -> None:
+        """Nothing to do."""
+
+    def finish(self) -> None:
+        """Nothing to do."""
 
 
 def is_staged(x: Any) -> bool:

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from byteps._core import abi, collectives, session
-from byteps._core.process_sets import ProcessSet, members_of
+from byteps._core import abi, collectives, elements, session
+from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps._core.reduction import resolve
-from byteps.jax import direct, elements
+from byteps.jax import direct
 from byteps.jax.exchange import Exchange, exchange, exchange_together, is_staged
 from byteps.jax.ops import Op, named
 
@@ -37,7 +37,7 @@ def broadcast(
     """The root's array, on all ranks. Any dtype; of the others' arrays only shape and dtype matter."""
     array = jnp.asarray(array)
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     name, once = named(name, "broadcast", members)
     return exchange(array, Exchange(name, abi.BROADCAST, root_rank, members=members, priority=priority, once=once))
 
@@ -113,14 +113,6 @@ def alltoall(
     )
     received = collectives.run(session.job(), plan, memory)
     return memory.result() if splits is None else (memory.result(), jnp.asarray(received))
-
-
-def check_root(root_rank: int, members: Tuple[int, ...]) -> None:
-    """ValueError: it does not take part."""
-    ranks = _ranks(members)
-    if isinstance(root_rank, bool) or root_rank not in ranks:
-        known = f"0 to {len(ranks) - 1}" if not members else f"one of {list(members)}"
-        raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, {known}")
 
 
 # ---- in jit: several exchanges; their derivatives are made of the same collectives

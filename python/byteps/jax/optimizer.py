@@ -7,7 +7,7 @@ from typing import Any, Optional, Type
 import jax
 
 from byteps._core import session
-from byteps._core.process_sets import ProcessSet
+from byteps._core.process_sets import ProcessSet, is_member, members_of, scoped
 from byteps.jax.compression import Compression, Compressor
 from byteps.jax.ops import Op, push_pull_tree
 
@@ -29,17 +29,20 @@ def distributed(
     as soon as it is computed. Outside of jit it works as well, all at once.
 
     Gradients are named by `name`, their tree and their path. backward_passes_per_step: so many updates are collected
-    locally, by optax.MultiSteps, which takes their mean, before they travel; the state is then that of MultiSteps. The
-    other arguments: see push_pull()."""
+    locally, by optax.MultiSteps, which takes their mean, before they travel; the state is then that of MultiSteps.
+    process_set: the ranks that train together; on the others it does what `optimizer` does. The other arguments: see
+    push_pull()."""
     import optax
 
     inner = optax.with_extra_args_support(optimizer)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        if not is_member(process_set):
+            return inner.update(updates, state, params, **extra)
         averaged = push_pull_tree(
             updates,
             None,
-            _lasting_name(name, updates),
+            _lasting_name(scoped(name, members_of(process_set)), updates),
             0,
             compression,
             op,

@@ -10,10 +10,9 @@ import numpy as np
 
 from byteps._core import abi, objects, session
 from byteps._core.agreement import require_agreement
-from byteps._core.process_sets import ProcessSet, members_of, scoped
+from byteps._core.process_sets import ProcessSet, check_root, members_of, scoped
 from byteps.jax import direct
 from byteps.jax.exchange import Exchange, exchange, is_staged
-from byteps.jax.gather import check_root
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters", "broadcast_tree"]
 
@@ -26,7 +25,7 @@ def broadcast_tree(
     ranks compare their trees first, and all of them raise ValueError when they differ; inside, each leaf is named by
     `name` and its path."""
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     paths = [jax.tree_util.keystr(path) for path, _ in leaves]
     kinds = [type(leaf) for _, leaf in leaves]
@@ -65,7 +64,7 @@ def broadcast_object(
     """The root's object, on all ranks (on the root `obj` itself). It is pickled, with cloudpickle when that is
     installed: members of one job trust each other. The others' `obj` does not matter."""
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     return objects.broadcast_object(obj, root_rank, name, members)
 
 

@@ -27,7 +27,6 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
     """Joins a job of another size, after suspend(). Functions that were compiled before are compiled again; parameters
     are not synchronized: broadcast them."""
     session.resume(num_workers, num_servers, global_rank, context)
-    jax.clear_caches()  # compiled functions know the rank and the size they were made for
     _prepare()
 
 
