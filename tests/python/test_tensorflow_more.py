@@ -69,6 +69,67 @@ def test_alltoall_and_reducescatter_with_their_gradients(tf_job2, mode):
     tf_job2.run(check_scatters, mode)
 
 
+def check_dtypes_of_reducescatter(mode):
+    rank = bps.rank()
+
+    def body():
+        rows = tf.reshape(tf.range(6), [3, 2])
+        integers = rows * (rank + 1)
+        numbers = [tf.cast(integers, dtype) * tf.constant(1 + 2j, dtype) for dtype in (tf.complex64, tf.complex128)]
+        results = bps.reducescatter(integers), bps.reducescatter(integers, op=bps.Sum, prescale_factor=2.0)
+        return results, [bps.reducescatter(x) for x in numbers], bps.push_pull(integers)
+
+    (average, doubled), numbers, whole = (body if mode == "eager" else tf.function(body))()
+    mine = slice(0, 2) if rank == 0 else slice(2, 3)
+    wanted = np.arange(6.0).reshape(3, 2)[mine] * 1.5
+    np.testing.assert_allclose(average, wanted)
+    assert average.dtype == whole.dtype == tf.float64
+    np.testing.assert_array_equal(doubled, wanted * 4)
+    for x, dtype in zip(numbers, (tf.complex64, tf.complex128)):
+        assert x.dtype == dtype
+        np.testing.assert_allclose(x, wanted * (1 + 2j))
+    for wrong, op in ((tf.constant([True]), bps.Average), (tf.constant([1j]), bps.Min)):
+        with pytest.raises(ValueError, match="bool|op=Sum and op=Average"):
+            bps.reducescatter(wrong, op=op)
+    with pytest.raises(ValueError, match="float8_e5m2 is not supported"):
+        bps.reducescatter(tf.cast(tf.ones([2]), tf.dtypes.experimental.float8_e5m2), op=bps.Sum)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_reducescatter_reduces_what_push_pull_does_and_refuses_the_rest(tf_job2, mode):
+    tf_job2.run(check_dtypes_of_reducescatter, mode)
+
+
+def check_groups(mode):
+    rank = bps.rank()
+    floats, integers = tf.fill([rank + 1, 2], 1.0 + rank), tf.range(rank + 2)
+
+    def body(floats):
+        with tf.GradientTape() as tape:
+            tape.watch(floats)
+            rows, numbers = bps.grouped_allgather([floats, integers], name="group")
+            shares = bps.grouped_reducescatter([rows, numbers], op=bps.Sum)
+            loss = tf.reduce_sum(shares[0]) * (rank + 1.0)
+        return rows, numbers, *shares, tape.gradient(loss, floats)
+
+    traced = tf.function(body)
+    if mode == "graph":
+        kinds = [op.type for op in traced.get_concrete_function(floats).graph.get_operations()]
+        assert sum(kind in ("PyFunc", "EagerPyFunc") for kind in kinds) == 3, "one for each group, one for its gradient"
+    rows, numbers, *shares, gradient = (body if mode == "eager" else traced)(floats)
+    np.testing.assert_array_equal(rows, [[1, 1], [2, 2], [2, 2]])
+    np.testing.assert_array_equal(numbers, [0, 1, 0, 1, 2])
+    np.testing.assert_array_equal(shares[0], [[2, 2], [4, 4]] if rank == 0 else [[4, 4]])
+    np.testing.assert_array_equal(shares[1], [0, 2, 0] if rank == 0 else [2, 4])
+    np.testing.assert_array_equal(gradient, [[2, 2]] if rank == 0 else [[2, 2], [4, 4]])
+    assert bps.grouped_allgather([]) == bps.grouped_reducescatter([]) == []
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_what_is_grouped_travels_at_once(tf_job2, mode):
+    tf_job2.run(check_groups, mode)
+
+
 def check_v1_gathers():
     with tf.Graph().as_default():
         gathers = [bps.allgather(tf.fill([bps.rank() + 1], float(i))) for i in range(6)]
@@ -93,6 +154,7 @@ def check_horovods_names():
     variable = tf.Variable([float(bps.rank())])
     bps.broadcast_([variable], 1)
     assert variable.numpy() == [1.0]
+    assert bps.broadcast_object_fn(root_rank=np.int64(1), name="fn")({"rank": bps.rank()}) == {"rank": 1}
     missing = [name for name in bps.__all__ if not hasattr(bps, name)]
     assert not missing, missing
 

@@ -109,6 +109,77 @@ def test_sources_may_be_nested_unconnected_and_local(tf_job2):
     tf_job2.run(check_nested_sources)
 
 
+def check_local_layers():
+    import keras
+
+    import byteps.keras as keras_bps
+
+    layers = [keras.layers.Dense(1, kernel_initializer="ones", use_bias=False) for _ in range(2)]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layers[1](layers[0](tf.fill([1, 1], 1.0 + bps.rank()))))
+    tape = bps.PartialDistributedGradientTape(tape, local_layers=layers[:1], op=bps.Sum)
+    own, summed = tape.gradient(loss, [layer.kernel for layer in layers])
+    assert own.numpy() == (1.0 + bps.rank()) / 2 and summed.numpy() == 3.0
+    optimizer = keras_bps.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=layers[:1])
+    optimizer.apply([tf.fill([1, 1], 1.0 + bps.rank())] * 2, [layer.kernel for layer in layers])
+    assert float(layers[0].kernel[0, 0]) == 1 - (1.0 + bps.rank()) / 2 and float(layers[1].kernel[0, 0]) == 1 - 1.5
+    with pytest.raises(ValueError, match="must be layers"):
+        keras_bps.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=[1])
+
+
+def test_gradients_of_local_layers_do_not_travel(tf_job2):
+    tf_job2.run(check_local_layers)
+
+
+def check_values_of_keras():
+    import byteps.keras as keras_bps
+
+    rank = bps.rank()
+    assert keras_bps.reducescatter(np.arange(3.0) * (rank + 1), op=bps.Sum).tolist() == [[0, 3], [6]][rank]
+    assert keras_bps.reducescatter([rank, 2 + rank], "integers").tolist() == [[0.5], [2.5]][rank]
+    np.testing.assert_array_equal(keras_bps.reducescatter(tf.constant([1j, 2]) * (rank + 1)), [[1.5j], [3]][rank])
+    assert keras_bps.push_pull(tf.constant([1.5, rank], tf.bfloat16)).numpy().tolist() == [1.5, 0.5]
+    assert keras_bps.broadcast_object(rank, np.int64(1)) == 1 and keras_bps.allgather_object(rank) == [0, 1]
+
+
+def test_values_of_keras_are_scattered_and_objects_travel(tf_job2):
+    tf_job2.run(check_values_of_keras)
+
+
+def check_outside_of_a_set():
+    """Ranks 0 and 2 train together, rank 1 alone."""
+    import keras
+
+    pair, rank = bps.ProcessSet([0, 2]), bps.rank()
+    wanted = 2.0 if pair.included() else rank + 1.0
+    weight = tf.Variable([[0.0]], name="of_a_pair")
+    for mode in MODES:
+
+        def gradient():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight) * (rank + 1.0)
+            return bps.DistributedGradientTape(tape, process_set=pair).gradient(loss, weight)
+
+        function = gradient if mode == "eager" else tf.function(gradient, jit_compile=mode == "xla")
+        np.testing.assert_array_equal(function(), [[wanted]], mode)
+    plain = v1.train.GradientDescentOptimizer(1.0)
+    for optimizer in (plain, keras.optimizers.SGD(1.0)):
+        weight.assign([[0.0]])
+        optimizer = bps.DistributedOptimizer(optimizer, process_set=pair)
+        gradients = [(tf.fill([1, 1], rank + 1.0), weight)]
+        if isinstance(optimizer, v1.train.Optimizer):
+            gradients = optimizer.compute_gradients(lambda: weight * (rank + 1.0), [weight])
+        optimizer.apply_gradients(gradients)
+        np.testing.assert_array_equal(weight, [[-wanted]])
+    with pytest.raises(ValueError, match="must be a ProcessSet"):
+        bps.DistributedOptimizer(plain, process_set=[0, 2])
+    assert bps.push_pull(tf.constant(1.0), op=bps.Sum).numpy() == 3.0
+
+
+def test_a_rank_outside_of_the_process_set_trains_alone(tf_job3):
+    tf_job3.run(check_outside_of_a_set)
+
+
 def check_indexed_slices(mode, as_dense):
     table = tf.Variable(tf.zeros([5, 2]), name="table")
     rows = tf.constant([0, bps.rank() + 1])
@@ -172,6 +243,29 @@ def check_v1_eager():
 
 def test_a_v1_optimizer_in_eager_code(tf_job2):
     tf_job2.run(check_v1_eager)
+
+
+def check_a_late_gradient(function):
+    """In the first pass the second weight has none."""
+    weights = [tf.Variable(1.0), tf.Variable(1.0)]
+    optimizer = bps.DistributedOptimizer(
+        v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2, op=bps.Sum
+    )
+
+    def step(count):
+        optimizer.apply_gradients(
+            optimizer.compute_gradients(lambda: sum(weights[:count]) * (bps.rank() + 1.0), weights)
+        )
+
+    step = tf.function(step) if function else step
+    for count in (1, 2, 1, 2) if function else (1, 2, 2, 1):
+        step(count)
+    assert [float(weight) for weight in weights] == [1 - 4 * 3.0, 1 - 2 * 3.0]
+
+
+@pytest.mark.parametrize("function", [False, True], ids=["eager", "function"])
+def test_a_gradient_may_be_there_only_from_a_later_pass_on(tf_job2, function):
+    tf_job2.run(check_a_late_gradient, function)
 
 
 def check_broadcast(mode):

@@ -72,13 +72,14 @@ from byteps.tensorflow.horovod import (
 )
 from byteps.tensorflow.ops import broadcast, push_pull
 from byteps.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer
-from byteps.tensorflow.tape import DistributedGradientTape
+from byteps.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from byteps.tensorflow.variables import (
     BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_,
     broadcast_global_variables,
     broadcast_object,
+    broadcast_object_fn,
     broadcast_variables,
 )
 
@@ -94,6 +95,7 @@ __all__ = [
     "Max",
     "Min",
     "MismatchError",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "Sum",
@@ -107,6 +109,7 @@ __all__ = [
     "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
     "cross_rank",

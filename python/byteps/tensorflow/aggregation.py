@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 import tensorflow as tf
 
@@ -17,19 +17,26 @@ class Aggregator:
         self._passes = passes
         self._average = average
         self._counter: Optional[tf.Variable] = None
-        self._sums: List[Optional[tf.Variable]] = []
+        self._sums: List[tf.Variable] = []
+        self._seen: Set[int] = set()  # which gradients have been there
         self._is_last: Any = None
 
     def aggregate(
         self, gradients: Sequence[Any], variables: Sequence[Any], reduce: Callable[[List[Any]], List[Any]]
     ) -> List[Any]:
         """Adds the gradients. At the last pass of a step: reduce(sums), and the sums begin at zero again; before: the
-        sums, which apply() ignores. Gradients that are None stay None; tf.IndexedSlices are made dense."""
+        sums, which apply() ignores. A gradient that is None stays None until it is there once; from then on it counts
+        as zeros. tf.IndexedSlices are made dense."""
         self._make_variables(gradients, variables)
         assert self._counter is not None
-        present = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        self._seen |= {index for index, gradient in enumerate(gradients) if gradient is not None}
+        present = sorted(self._seen)
         sums = [self._sums[index] for index in present]
-        added = [total.assign_add(tf.convert_to_tensor(gradients[i])) for total, i in zip(sums, present)]
+        added = [
+            total.assign_add(tf.convert_to_tensor(gradients[index]))
+            for total, index in zip(sums, present)
+            if gradients[index] is not None
+        ]
         with tf.control_dependencies(_operations([*added, self._counter.assign_add(1)])):
             self._is_last = tf.equal(self._counter.read_value() % self._passes, 0)
             here = [tf.identity(total.read_value()) for total in sums]
@@ -60,14 +67,14 @@ class Aggregator:
         return result if tf.executing_eagerly() else result.op
 
     def _make_variables(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """All at the first call, the only one in which a tf.function may make any: also for gradients that may come."""
         if self._counter is not None:
             return
         with tf.init_scope():
             self._counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="byteps_passes")
-            self._sums = [
-                None if gradient is None else tf.Variable(tf.zeros(variable.shape, gradient.dtype), trainable=False)
-                for gradient, variable in zip(gradients, variables)
-            ]
+            for gradient, variable in zip(gradients, variables):
+                dtype = tf.as_dtype(variable.dtype if gradient is None else gradient.dtype)
+                self._sums.append(tf.Variable(tf.zeros(variable.shape, dtype), trainable=False))
 
 
 def _spread(values: List[Any], places: List[int], count: int) -> List[Any]:

@@ -1,37 +1,24 @@
 """Collectives whose results have other shapes than their inputs: allgather, alltoall, reducescatter.
 
 They are rare in training, so they run in Python, over byteps/_core/collectives.py: in a graph within tf.numpy_function,
-one after another, each in the place that it has in the program. In a function that XLA compiles they are refused.
+one call after another, each in the place that it has in the program; what is grouped in one call, at once. In a
+function that XLA compiles they are refused.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
-from byteps._core import abi, collectives, session
+from byteps._core import abi, collectives, elements, session
 from byteps._core.errors import UnsupportedError
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps.tensorflow import names, xla
 from byteps.tensorflow.ops import Op, Reduce
 
-_KINDS = {
-    "float32": abi.FLOAT32,
-    "float64": abi.FLOAT64,
-    "float16": abi.FLOAT16,
-    "bfloat16": abi.BFLOAT16,
-    "int8": abi.INT8,
-    "int16": abi.INT16,
-    "int32": abi.INT32,
-    "int64": abi.INT64,
-    "uint8": abi.UINT8,
-    "uint16": abi.UINT16,
-    "uint32": abi.UINT32,
-    "uint64": abi.UINT64,
-    "bool": abi.BOOL,
-}
 _LAST = "byteps_last_blocking_op"
 
 
@@ -43,28 +30,7 @@ def allgather(
 ) -> tf.Tensor:
     """The tensors of all ranks, one after another along the first dimension, in the order of ranks. They may differ
     in the first dimension. A scalar counts as one row. Differentiable."""
-    del ignore_name_scope
-    tensor = _with_rows(tensor)
-    members = members_of(process_set)
-    base = _base(name, "allgather", members)
-    ranks = members or tuple(range(session.size()))
-
-    @tf.custom_gradient
-    def call(value: tf.Tensor) -> Any:
-        gathered, counts = _run(
-            lambda array, unique: _allgather(array, unique, members), [value], base, [value.dtype, tf.int64]
-        )
-        gathered.set_shape([None, *value.shape[1:]])
-        counts.set_shape([len(ranks)])
-
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            """Every rank's rows have been used by all ranks: each gets the sum of what they say of its rows."""
-            total = Reduce.of("Sum", process_set=process_set).dense([upstream], [base + ".backward"], True)[0]
-            return tf.split(total, counts)[ranks.index(session.rank())]
-
-        return gathered, gradient
-
-    return call(tensor)
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
 def grouped_allgather(
@@ -73,10 +39,41 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: Optional[ProcessSet] = None,
 ) -> List[tf.Tensor]:
-    """allgather() of each."""
-    return [
-        allgather(tensor, name and f"{name}.{i}", ignore_name_scope, process_set) for i, tensor in enumerate(tensors)
-    ]
+    """allgather() of each, all at once."""
+    del ignore_name_scope
+    if not tensors:
+        return []
+    members = members_of(process_set)
+    base = _base(name, "allgather", members)
+    ranks = members or tuple(range(session.size()))
+
+    @tf.custom_gradient
+    def call(*values: tf.Tensor) -> Any:
+        results = _run(
+            lambda *given: _allgather(given[:-1], given[-1], members),
+            values,
+            base,
+            [*(value.dtype for value in values), *[tf.int64] * len(values)],
+        )
+        outputs, counts = results[: len(values)], results[len(values) :]
+        for value, gathered, rows in zip(values, outputs, counts):
+            gathered.set_shape([None, *value.shape[1:]])
+            rows.set_shape([len(ranks)])
+
+        def gradient(*upstream: Optional[tf.Tensor]) -> List[Any]:
+            """Every rank's rows have been used by all ranks: each gets the sum of what they say of its rows."""
+            used = [index for index, each in enumerate(upstream) if each is not None]  # integers have none
+            sums = Reduce.of("Sum", process_set=process_set).dense(
+                [upstream[index] for index in used], _numbered(base + ".backward", len(used)), True
+            )
+            results: List[Any] = [None] * len(upstream)
+            for index, total in zip(used, sums):
+                results[index] = tf.split(total, counts[index])[ranks.index(session.rank())]
+            return results
+
+        return list(outputs), gradient
+
+    return list(call(*[_with_rows(tensor) for tensor in tensors]))
 
 
 def alltoall(
@@ -135,53 +132,85 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
     """The average (or what `op` says) over all ranks, of whose rows each rank gets its share: as even as can be, the
-    first ranks one more. Not for averages of integers. Differentiable for Average and Sum."""
+    first ranks one more. The average of integers is a float, as in push_pull(). Differentiable for Average and Sum."""
+    return grouped_reducescatter(
+        [tensor],
+        device_dense,
+        compression,
+        op,
+        name,
+        ignore_name_scope,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+    )[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: Any = None,
+    op: Op = None,
+    name: Optional[str] = None,
+    ignore_name_scope: bool = False,
+    process_set: Optional[ProcessSet] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> List[tf.Tensor]:
+    """reducescatter() of each, all at once."""
     del device_dense, ignore_name_scope
     from byteps.tensorflow.compression import Compression
 
     reduction = Reduce.of(op, None, prescale_factor, postscale_factor, process_set, compression or Compression.none)
-    tensor = _with_rows(tensor)
-    if reduction.operation == abi.AVERAGE and (tensor.dtype.is_integer or tensor.dtype.is_bool):
-        raise ValueError(f"reducescatter: the average of {tensor.dtype.name} is not supported; use op=Sum")
+    packed = [reduction.compression.compress(_with_rows(tensor)) for tensor in tensors]
+    if not packed:
+        return []
+    wholes = [reduction.operation == abi.AVERAGE and tensor.dtype.is_integer for tensor, _ in packed]
+    parts = [reduction.sum() if whole else reduction for whole in wholes]
+    for (tensor, _), part in zip(packed, parts):
+        elements.kind(np.dtype(tensor.dtype.as_numpy_dtype), part.operation)
     base = _base(name, "reducescatter", reduction.members)
 
     @tf.custom_gradient
-    def call(value: tf.Tensor) -> Any:
-        (output,) = _run(
-            lambda array, unique: _reducescatter(array, unique, reduction), [value], base, [value.dtype]
+    def call(*values: tf.Tensor) -> Any:
+        outputs = _run(
+            lambda *given: _reducescatter(given[:-1], given[-1], parts), values, base, [v.dtype for v in values]
         )
-        output.set_shape([None, *value.shape[1:]])
+        for value, output in zip(values, outputs):
+            output.set_shape([None, *value.shape[1:]])
 
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        def gradient(*upstream: Optional[tf.Tensor]) -> List[Any]:
             if not reduction.is_linear:
                 raise LookupError("byteps: minimum, maximum and product have no gradient")
             factor = reduction.scale or 1.0
             if reduction.operation == abi.AVERAGE:
                 factor /= reduction.member_count
-            gathered = allgather(upstream, base + ".backward", process_set=process_set)
-            return gathered * tf.cast(factor, upstream.dtype)
+            present = [each for each in upstream if each is not None]
+            gathered = iter(grouped_allgather(present, base + ".backward", process_set=process_set))
+            return [None if each is None else next(gathered) * tf.cast(factor, each.dtype) for each in upstream]
 
-        return output, gradient
+        return list(outputs), gradient
 
-    packed, context = reduction.compression.compress(tensor)
-    return reduction.compression.decompress(call(packed), context)
-
-
-def grouped_reducescatter(tensors: Sequence[Any], *args: Any, name: Optional[str] = None, **kwargs: Any) -> List[Any]:
-    """reducescatter() of each."""
-    return [
-        reducescatter(tensor, *args, name=name and f"{name}.{i}", **kwargs) for i, tensor in enumerate(tensors)
-    ]
+    results = [reduction.mean(sum_) if whole else sum_ for sum_, whole in zip(call(*[t for t, _ in packed]), wholes)]
+    return [reduction.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
 
 
 # ---- in Python
 
 
-def _allgather(array: np.ndarray, unique: str, members: Sequence[int]) -> List[np.ndarray]:
-    output = _Output(array)
-    plan = collectives.allgather(session.job(), unique, _rows(array), output.allocate, members, once=True)
-    counts = collectives.run(session.job(), plan, array)
-    return [output.array, np.array(counts, np.int64)]
+def _allgather(arrays: Sequence[np.ndarray], unique: str, members: Sequence[int]) -> List[np.ndarray]:
+    outputs = [_Output(array) for array in arrays]
+    job = session.job()
+    counts = collectives.run_all(
+        job,
+        [
+            collectives.allgather(job, name, _rows(array), output.allocate, members, once=True)
+            for array, output, name in zip(arrays, outputs, _numbered(unique, len(arrays)))
+        ],
+        arrays,
+        outputs,
+    )
+    return [*(output.array for output in outputs), *(np.array(each, np.int64) for each in counts)]
 
 
 def _alltoall(array: np.ndarray, splits: np.ndarray, unique: str, members: Sequence[int]) -> List[np.ndarray]:
@@ -192,17 +221,22 @@ def _alltoall(array: np.ndarray, splits: np.ndarray, unique: str, members: Seque
     return [output.array, np.array(received, np.int64)]
 
 
-def _reducescatter(array: np.ndarray, unique: str, reduction: Reduce) -> List[np.ndarray]:
+def _reducescatter(arrays: Sequence[np.ndarray], unique: str, parts: Sequence[Reduce]) -> List[np.ndarray]:
     job = session.job()
-    ranks = reduction.members or tuple(range(job.size))
-    share = collectives.scattered_counts(len(array), len(ranks))[ranks.index(job.rank)]
-    output = np.empty((share, *array.shape[1:]), array.dtype)
-    rows = _rows(array)
-    plan = collectives.reducescatter(
-        *(job, unique, rows, output.ctypes.data, reduction.operation, reduction.scale, reduction.members), once=True
-    )
-    collectives.run(job, plan, array, output)
-    return [output]
+    outputs, plans = [], []
+    for array, name, part in zip(arrays, _numbered(unique, len(arrays)), parts):
+        ranks = part.members or tuple(range(job.size))
+        share = collectives.scattered_counts(len(array), len(ranks))[ranks.index(job.rank)]
+        output = np.empty((share, *array.shape[1:]), array.dtype)
+        rows = _rows(array, part.operation)
+        plans.append(
+            collectives.reducescatter(
+                *(job, name, rows, output.ctypes.data, part.operation, part.scale, part.members), once=True
+            )
+        )
+        outputs.append(output)
+    collectives.run_all(job, plans, arrays, outputs)
+    return outputs
 
 
 class _Output:
@@ -217,12 +251,14 @@ class _Output:
         return int(self.array.ctypes.data)
 
 
-def _rows(array: np.ndarray) -> collectives.Rows:
-    elements = int(np.prod(array.shape[1:], dtype=np.int64))
-    kind = _KINDS.get(array.dtype.name)
-    if kind is None:
-        kind, elements = abi.UINT8, elements * array.dtype.itemsize
-    return collectives.Rows(kind, array.ctypes.data, len(array), elements)
+def _rows(array: np.ndarray, operation: int = abi.BROADCAST) -> collectives.Rows:
+    kind, width = elements.kind(array.dtype, operation)
+    return collectives.Rows(kind, array.ctypes.data, len(array), math.prod(array.shape[1:]) * width)
+
+
+def _numbered(name: str, count: int) -> List[str]:
+    """A name for each of a group."""
+    return [name] if count == 1 else [f"{name}[{index}]" for index in range(count)]
 
 
 # ---- in a graph

@@ -10,7 +10,7 @@ from typing import Any, Iterable, List, Optional, Sequence, Type
 import tensorflow as tf
 
 from byteps._core import session
-from byteps._core.process_sets import ProcessSet
+from byteps._core.process_sets import ProcessSet, is_member
 from byteps._core.reduction import Average, ReduceOp
 from byteps.tensorflow import names, sparse, xla
 from byteps.tensorflow.compression import Compression, Compressor
@@ -38,15 +38,16 @@ def reduce_gradients(
     sparse_as_dense: IndexedSlices are made dense first; otherwise their rows are gathered. Under XLA always.
     gradient_predivide_factor: as in Horovod, for Average only. It splits the division to keep sums of small floats in
         range; servers sum 16 bits in 32, so the result is the average, whatever it is.
+    process_set: the ranks that train together. On the others the gradients stay as they are.
     local: variables that belong to this rank alone. Their gradients do not travel; scale_local_gradients divides them
-    by
-        the number of ranks, so that they weigh as they would in the average."""
+        by the number of ranks, so that they weigh as they would in the average."""
     if gradient_predivide_factor != 1.0 and ReduceOp(op) is not Average:
         raise ValueError("gradient_predivide_factor is supported for op=Average only")
-    reduction = Reduce.of(op, process_set=process_set, compression=compression)
+    check_reduction(op, process_set)
     results = list(gradients)
-    if session.job().server_count == 0:  # alone
+    if session.job().server_count == 0 or not is_member(process_set):  # alone
         return results
+    reduction = Reduce.of(op, process_set=process_set, compression=compression)
     owned = {_key(variable) for variable in local}
     all_names = names.of_variables(prefix, variables, reduction.members)
     dense: List[int] = []
@@ -72,6 +73,11 @@ def reduce_gradients(
     for index, result in zip(dense, reduced):
         results[index] = result
     return results
+
+
+def check_reduction(op: Op, process_set: Optional[ProcessSet]) -> None:
+    """ValueError: a wrong argument. A rank that is not in the process set may ask too."""
+    Reduce.of(op, process_set=process_set if is_member(process_set) else None)
 
 
 def _key(variable: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Type, Union
 import tensorflow as tf
 
 from byteps._core import abi, errors, session
-from byteps._core.process_sets import ProcessSet, members_of, scoped
+from byteps._core.process_sets import ProcessSet, check_root, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
 from byteps.tensorflow import names, native, xla
 from byteps.tensorflow.compression import Compression, Compressor
@@ -98,6 +98,15 @@ class Reduce(NamedTuple):
         """Average or Sum."""
         return self.operation in (abi.AVERAGE, abi.SUM)
 
+    def sum(self) -> "Reduce":
+        """For averages of integers: the sum as it is, of which mean() makes the average."""
+        return self._replace(operation=abi.SUM, scale=0.0)
+
+    def mean(self, total: tf.Tensor) -> tf.Tensor:
+        """The average of integers whose sum this is, as a float."""
+        result = tf.math.truediv(total, tf.cast(self.member_count, total.dtype))
+        return result * tf.cast(self.scale, result.dtype) if self.scale else result
+
     def dense(
         self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int] = ()
     ) -> List[tf.Tensor]:
@@ -119,14 +128,11 @@ class Reduce(NamedTuple):
         results: List[Optional[tf.Tensor]] = [None] * len(tensors)
         for is_integer in (False, True):
             chosen = [i for i, tensor in enumerate(tensors) if tensor.dtype.is_integer == is_integer]
-            part = self._replace(operation=abi.SUM, scale=0.0) if is_integer else self
+            part = self.sum() if is_integer else self
             order = [priorities[i] for i in chosen] if priorities else []
             found = part.dense([tensors[i] for i in chosen], [names_[i] for i in chosen], once, order)
             for i, result in zip(chosen, found):
-                if is_integer:
-                    result = tf.math.truediv(result, tf.cast(self.member_count, result.dtype))
-                    result = result * tf.cast(self.scale, result.dtype) if self.scale else result
-                results[i] = result
+                results[i] = self.mean(result) if is_integer else result
         return [result for result in results if result is not None]
 
 
@@ -162,15 +168,7 @@ def broadcast_all(
 ) -> List[tf.Tensor]:
     """broadcast() of many tensors at once."""
     members = members_of(process_set)
-    check_root(root_rank, members)
-    return exchange(tensors, names_, Exchange(abi.BROADCAST, root_rank, 0.0, members, once))
-
-
-def check_root(root_rank: int, members: "tuple[int, ...]" = ()) -> None:
-    """ValueError when it is no rank of the members."""
-    ranks = members or range(session.size())
-    if isinstance(root_rank, bool) or not isinstance(root_rank, int) or root_rank not in ranks:
-        raise ValueError(f"root_rank is {root_rank!r}: it must be one of the ranks {list(ranks)}")
+    return exchange(tensors, names_, Exchange(abi.BROADCAST, check_root(root_rank, members), 0.0, members, once))
 
 
 def exchange(

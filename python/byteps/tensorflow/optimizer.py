@@ -10,8 +10,8 @@ from byteps._core.process_sets import ProcessSet
 from byteps._core.reduction import Average
 from byteps.tensorflow.aggregation import Aggregator
 from byteps.tensorflow.compression import Compression, Compressor
-from byteps.tensorflow.gradients import reduce_gradients
-from byteps.tensorflow.ops import Op, Reduce
+from byteps.tensorflow.gradients import check_reduction, reduce_gradients
+from byteps.tensorflow.ops import Op
 
 __all__ = ["DistributedOptimizer"]
 
@@ -59,7 +59,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        Reduce.of(op, process_set=process_set)  # wrong arguments show here
+        check_reduction(op, process_set)
         aggregator = None
         if backward_passes_per_step > 1:
             aggregator = Aggregator(backward_passes_per_step, average_aggregated_gradients)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from byteps._core import abi
 from byteps._core.process_sets import ProcessSet
 from byteps.tensorflow import names, xla
-from byteps.tensorflow.gather import allgather
+from byteps.tensorflow.gather import grouped_allgather
 from byteps.tensorflow.ops import Reduce
 
 
@@ -31,9 +31,8 @@ def push_pull(
         return reduction.dense([tf.convert_to_tensor(slices)], [base], name is None)[0]
     process_set = ProcessSet(reduction.members) if reduction.members else None
     values, context = reduction.compression.compress(slices.values)
-    values = allgather(values, base + ".values", process_set=process_set)
+    values, indices = grouped_allgather([values, slices.indices], base, process_set=process_set)
     values = reduction.compression.decompress(values, context)
-    indices = allgather(slices.indices, base + ".indices", process_set=process_set)
     factor = reduction.scale or 1.0
     if reduction.operation == abi.AVERAGE:
         factor /= reduction.member_count

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Type
+from typing import Any, Iterable, List, Optional, Type
 
 import tensorflow as tf
 
 from byteps._core.process_sets import ProcessSet
 from byteps._core.reduction import Average
 from byteps.tensorflow.compression import Compression, Compressor
-from byteps.tensorflow.gradients import reduce_gradients
-from byteps.tensorflow.ops import Op, Reduce
+from byteps.tensorflow.gradients import check_reduction, reduce_gradients
+from byteps.tensorflow.ops import Op
 
-__all__ = ["DistributedGradientTape"]
+__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
 def DistributedGradientTape(  # noqa: N802: the name users know
@@ -44,7 +44,7 @@ def DistributedGradientTape(  # noqa: N802: the name users know
         raise ValueError(f"expected a tf.GradientTape, got {type(gradtape).__name__}")
     if isinstance(gradtape, _DistributedGradientTape):
         raise ValueError("the tape is a DistributedGradientTape already; wrap it once")
-    Reduce.of(op, process_set=process_set)  # wrong arguments show here
+    check_reduction(op, process_set)
     kind = type(type(gradtape).__name__, (_DistributedGradientTape, type(gradtape)), {})
     tape = kind.__new__(kind)
     tape.__dict__.update(vars(gradtape))
@@ -57,6 +57,18 @@ def DistributedGradientTape(  # noqa: N802: the name users know
         process_set=process_set,
         scale_local_gradients=scale_local_gradients,
     )
+    return tape
+
+
+def PartialDistributedGradientTape(  # noqa: N802: the name users know
+    gradtape: tf.GradientTape, *arguments: Any, local_layers: Optional[Iterable[Any]] = None, **options: Any
+) -> tf.GradientTape:
+    """DistributedGradientTape(gradtape, ...), but for `local_layers`, which belong to this rank alone: gradients of
+    their weights do not travel (register_local_source())."""
+    tape = DistributedGradientTape(gradtape, *arguments, **options)
+    for layer in local_layers or ():
+        for weight in layer.trainable_weights:
+            tape.register_local_source(weight)
     return tape
 
 

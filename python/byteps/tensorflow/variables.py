@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+import functools
+from typing import Any, Callable, List, Optional, Sequence
 
 import tensorflow as tf
 
 from byteps._core import agreement, objects, session
-from byteps._core.process_sets import ProcessSet, members_of
+from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps.tensorflow import names
-from byteps.tensorflow.ops import broadcast_all, check_root
+from byteps.tensorflow.ops import broadcast_all
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -17,6 +18,7 @@ __all__ = [
     "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
 ]
 
@@ -30,7 +32,7 @@ def broadcast_variables(
 
     Returns nothing, but in a v1 graph the operation that does it."""
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     variables = list(variables)
     is_eager = tf.executing_eagerly()
     is_v1 = not is_eager and not tf.compat.v1.get_default_graph().building_function
@@ -99,8 +101,17 @@ def broadcast_object(
     """The root's object on all ranks (on the root `obj` itself), pickled. `session` is accepted for compatibility."""
     del session
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     return objects.broadcast_object(obj, root_rank, name, members)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
+) -> Callable[[Any], Any]:
+    """broadcast_object() as a function of the object alone."""
+    return functools.partial(
+        broadcast_object, root_rank=root_rank, session=session, name=name, process_set=process_set
+    )
 
 
 def allgather_object(
