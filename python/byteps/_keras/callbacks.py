@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Union
 import numpy as np
 
 from byteps._core import session
+from byteps._core.process_sets import check_root
 from byteps._core.reduction import Sum
 from byteps._keras import values
 
@@ -34,7 +35,7 @@ class BroadcastGlobalVariables:
         self.broadcast_done = False
 
     def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
-        values.check_root(self.root_rank)
+        check_root(self.root_rank)
 
     def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         if self.broadcast_done:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import weakref
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 
 from byteps._core import session
+from byteps._core.process_sets import is_member
 from byteps._core.reduction import Average, ReduceOp, Sum, resolve
 
 
@@ -31,7 +32,7 @@ class Exchange:
     compression           an object with compress(tensor) -> (tensor, context) and decompress(tensor, context)
     predivide             gradients are divided by it before the sum and multiplied after it
     sparse_as_dense       sparse gradients are made dense before they travel
-    process_set           None: all ranks
+    process_set           None: all ranks; on the others gradients stay as they are
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class Exchange:
         self._title = name
         self._number = ""  # in place of a title
         self._job: Callable[[], Any] = lambda: None  # in which the number holds; a weak reference, which can be copied
+        self._local_layers: List[Any] = []
+        self._is_scaled_locally = False
         self.accumulated_for: List[Any] = []  # the variables of the gradients that Keras clips next
         self.of_backend: Any = None  # what the backend's module keeps for this optimizer
 
@@ -78,6 +81,28 @@ class Exchange:
             self._number = current.unique_name("Keras optimizer").rsplit(".", 1)[1]
             self._job = weakref.ref(current.job)
         return self._number
+
+    def keep_local(self, layers: Optional[Iterable[Any]], scaled: bool) -> None:
+        """Gradients of these layers' weights do not travel. `scaled`: they are divided by the number of ranks, so that
+        they weigh as they would in the average. The layers need not be built yet."""
+        self._local_layers = list(layers or ())
+        for layer in self._local_layers:
+            if not hasattr(layer, "trainable_weights"):
+                raise ValueError(f"local_layers has {layer!r}: they must be layers")
+        self._is_scaled_locally = scaled
+
+    def combine(self, slots: Sequence[Slot], backend: Any) -> List[Any]:
+        """The combined gradients, in the order of `slots`. `backend` is the module that exchanges."""
+        if not is_member(self.process_set):
+            return backend.scaled([slot.gradient for slot in slots], self.factor)
+        local = {id(weight) for layer in self._local_layers for weight in layer.trainable_weights}
+        combined = iter(backend.push_pull([slot for slot in slots if id(slot.variable) not in local], self))
+        ranks = self.process_set.size() if self.process_set is not None else session.size()
+        factor = self.factor / (ranks if self._is_scaled_locally else 1)
+        return [
+            backend.scaled([slot.gradient], factor)[0] if id(slot.variable) in local else next(combined)
+            for slot in slots
+        ]
 
     def slot(self, index: int, variable: Any, gradient: Any) -> Slot:
         return Slot(gradient, variable, f"Gradient.{self.title}.{index}.{plain_path(variable)}", -index)

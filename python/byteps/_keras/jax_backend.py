@@ -13,7 +13,7 @@ from byteps.jax import Compression
 from byteps.jax.exchange import Exchange as JaxExchange
 from byteps.jax.ops import exchange_all
 
-__all__ = ["Compression", "before_backward", "push_pull", "when"]
+__all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
 
 def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Array]]:

@@ -89,6 +89,10 @@ class Distributed:
             self._byteps_sums = Aggregator(exchange.passes, exchange.factor == 1.0)
             exchange.factor = 1.0  # the aggregator has done it
 
+    def _keep_local(self, layers: Any, scaled: bool) -> None:
+        assert self._byteps is not None
+        self._byteps.keep_local(layers, scaled)
+
     def aggregate_gradients(self, grads_and_vars: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
         """Combines the gradients over all workers; apply_gradients() calls it, and a LossScaleOptimizer around this one
         before it looks for overflows, so that all ranks see the same."""
@@ -133,4 +137,4 @@ class Distributed:
         exchange = self._byteps
         assert exchange is not None
         slots = [exchange.slot(i, v, g) for i, (g, v) in enumerate(zip(gradients, variables))]
-        return tensorflow_backend.push_pull(slots, exchange)
+        return exchange.combine(slots, tensorflow_backend)

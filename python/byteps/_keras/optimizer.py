@@ -115,6 +115,10 @@ class Distributed:
         self._backend = backend_module()
         self._exchange = exchange
 
+    def _keep_local(self, layers: Any, scaled: bool) -> None:
+        assert self._exchange is not None
+        self._exchange.keep_local(layers, scaled)
+
     def apply(self, grads: Sequence[Any], trainable_variables: Optional[Sequence[Any]] = None) -> None:
         """Combines the gradients over all workers, then updates the variables. All ranks must call it for the same
         variables."""
@@ -159,7 +163,7 @@ class Distributed:
             exchange.slot(self._get_variable_index(variable), variable, grad)
             for grad, variable in zip(grads, variables)
         ]
-        return self._backend.push_pull(slots, exchange)
+        return exchange.combine(slots, self._backend)
 
     def _variables_for(self, trainable_variables: Optional[Sequence[Any]]) -> List[Any]:
         if trainable_variables is None:

@@ -12,7 +12,7 @@ from byteps.tensorflow import names, sparse, xla
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.ops import Reduce
 
-__all__ = ["Compression", "before_backward", "push_pull", "when"]
+__all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
 
 def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
@@ -28,9 +28,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
             continue
         if isinstance(slot.gradient, tf.IndexedSlices) and not as_dense:
             summed = sparse.push_pull(slot.gradient, reduction, slot.name)
-            results[index] = tf.IndexedSlices(
-                _scaled(summed.values, exchange.factor), summed.indices, summed.dense_shape
-            )
+            results[index] = _scaled(summed, exchange.factor)
         else:
             dense.append(index)
     chosen = [slots[index] for index in dense]
@@ -53,5 +51,14 @@ def when(condition: Any, combine: Callable[[List[Any]], List[Any]], gradients: L
     return combine(gradients)
 
 
-def _scaled(tensor: tf.Tensor, factor: float) -> tf.Tensor:
-    return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
+def scaled(gradients: Sequence[Any], factor: float) -> List[Any]:
+    """Each times `factor`, tf.IndexedSlices too; None stays."""
+    return [None if gradient is None else _scaled(gradient, factor) for gradient in gradients]
+
+
+def _scaled(gradient: Any, factor: float) -> Any:
+    if factor == 1.0:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(_scaled(gradient.values, factor), gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)

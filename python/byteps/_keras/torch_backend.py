@@ -25,7 +25,7 @@ from byteps._keras.exchange import Exchange, Slot, scaled
 from byteps.torch import Compression, pending
 from byteps.torch import exchange as exchanges
 
-__all__ = ["Compression", "before_backward", "push_pull", "when"]
+__all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
 
 @torch.compiler.disable  # for compile(jit_compile=True): what compiles the training step leaves it as it is

@@ -6,38 +6,22 @@ value is its name, as everywhere in byteps; without a name, calls are numbered, 
 
 from __future__ import annotations
 
-import hashlib
+import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from byteps._core import abi, collectives, errors, session
+from byteps._core import abi, collectives, elements, errors, objects, session
+from byteps._core.agreement import require_agreement
+from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps._core.reduction import Average, ReduceOp, resolve
-
-_KINDS = {
-    "float32": abi.FLOAT32,
-    "float64": abi.FLOAT64,
-    "float16": abi.FLOAT16,
-    "uint8": abi.UINT8,
-    "int32": abi.INT32,
-    "int8": abi.INT8,
-    "int64": abi.INT64,
-    "bfloat16": abi.BFLOAT16,
-    "int16": abi.INT16,
-    "uint16": abi.UINT16,
-    "uint32": abi.UINT32,
-    "uint64": abi.UINT64,
-    "bool": abi.BOOL,
-}
 
 
 def push_pull(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
     """The average (or sum, ...) of `value` over all workers: an array of its shape. Averages of integers are float64,
     so that the average of 1 and 2 is 1.5."""
-    array = _array(value)
     operation = resolve(op).operation
-    if operation == abi.AVERAGE and array.dtype.kind in "iub":
-        array = array.astype(np.float64)
+    array = _reducible(value, operation)
     result = np.empty(array.shape, array.dtype)
     wire_name, once = _name(name, "push_pull")
     _finish([_start(array, result, operation, wire_name, once)])
@@ -47,9 +31,6 @@ def push_pull(value: Any, name: Optional[str] = None, op: ReduceOp = Average) ->
 def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
     """The rows of all ranks, one after another; their numbers may differ. A number is a row."""
     array = np.atleast_1d(_array(value))
-    kind, row_elements = _KINDS.get(array.dtype.name), int(np.prod(array.shape[1:], dtype=np.int64))
-    if kind is None:
-        kind, row_elements = abi.UINT8, row_elements * array.itemsize
     results: List[np.ndarray] = []
 
     def allocate(count: int) -> int:
@@ -57,57 +38,73 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
         return results[0].ctypes.data
 
     wire_name, once = _name(name, "allgather")
-    rows = collectives.Rows(kind, array.ctypes.data, len(array), row_elements)
+    rows = _rows(array, abi.BROADCAST)
     job = session.job()
     collectives.run(job, collectives.allgather(job, "byteps." + wire_name, rows, allocate, once=once), array)
     return results[0]
 
 
+def reducescatter(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
+    """push_pull(), of whose rows each rank gets its share: as even as can be, the first ranks one more."""
+    operation = resolve(op).operation
+    array = np.atleast_1d(_reducible(value, operation))
+    job = session.job()
+    result = np.empty((collectives.scattered_counts(len(array), job.size)[job.rank], *array.shape[1:]), array.dtype)
+    wire_name, once = _name(name, "reducescatter")
+    plan = collectives.reducescatter(
+        job, "byteps." + wire_name, _rows(array, operation), result.ctypes.data, operation, once=once
+    )
+    collectives.run(job, plan, array, result)
+    return result
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: Optional[ProcessSet] = None
+) -> Any:
+    """The root's object on all ranks (on the root `obj` itself), pickled. The others' `obj` does not matter."""
+    members = members_of(process_set)
+    return objects.broadcast_object(obj, check_root(root_rank, members), name, members)
+
+
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: Optional[ProcessSet] = None) -> List[Any]:
+    """The objects of all ranks, in the order of ranks, pickled."""
+    return objects.allgather_object(obj, name, members_of(process_set))
+
+
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> np.ndarray:
     """The root's `value`, on all ranks. Each rank gives a value of the same shape and dtype."""
-    check_root(root_rank)
+    root_rank = check_root(root_rank)
     array = np.array(_array(value))
     wire_name, once = _name(name, "broadcast")
-    _finish([_start_broadcast(array, root_rank, wire_name, once)])
+    _finish([_start(array, array, abi.BROADCAST, wire_name, once, root_rank)])
     return array
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     """Every rank's variables get the root's values; all of them travel at once. ValueError on all ranks when they have
     other variables than the root."""
-    check_root(root_rank)
+    root_rank = check_root(root_rank)
     variables = list(variables)
     arrays = [np.array(_array(variable)) for variable in variables]
-    require_agreement([f"{a.dtype}{list(a.shape)}" for a in arrays], root_rank, "the variables differ")
+    specs = [f"{array.dtype}{list(array.shape)}" for array in arrays]
+    remedy = "Build the same model on all ranks before this call"
+    require_agreement(specs, root_rank, "broadcast_variables: variables differ", remedy=remedy)
     call = session.current().unique_name("keras.broadcast")
     names = [f"{call}.{index}" for index in range(len(variables))]  # ranks may have other paths for what is the same
-    _finish([_start_broadcast(array, root_rank, name, True) for array, name in zip(arrays, names)])
+    _finish([_start(array, array, abi.BROADCAST, name, True, root_rank) for array, name in zip(arrays, names)])
     if session.job().rank != root_rank:
         for variable, array in zip(variables, arrays):
             variable.assign(array)
 
 
-def require_agreement(items: Sequence[str], root_rank: int, what: str) -> None:
-    """ValueError on every rank unless all ranks give the same items in the same order. `what` begins the message."""
-    current = session.current()
-    digests = np.zeros(current.job.size, np.int64)
-    digest = hashlib.sha256("\n".join(items).encode()).digest()
-    digests[current.job.rank] = int.from_bytes(digest[:8], "little", signed=True)
-    _finish([_start(digests, digests, abi.SUM, current.unique_name("keras.agreement"), True)])
-    differing = [rank for rank, value in enumerate(digests) if value != digests[root_rank]]
-    if differing:
-        shown = "; ".join(items[:8]) + (f"; and {len(items) - 8} more" if len(items) > 8 else "")
-        ranks = ", ".join(map(str, differing))
-        raise ValueError(
-            f"{what}: rank {ranks} disagrees with rank {root_rank}. Rank {current.job.rank} has {len(items)}: "
-            f"{shown or 'none'}. Build the same model on all ranks before this call"
-        )
+def _reducible(value: Any, operation: int) -> np.ndarray:
+    array = _array(value)
+    return array.astype(np.float64) if operation == abi.AVERAGE and array.dtype.kind in "iub" else array
 
 
-def check_root(root_rank: Any) -> None:
-    size = session.job().size
-    if isinstance(root_rank, bool) or not isinstance(root_rank, (int, np.integer)) or not 0 <= root_rank < size:
-        raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, 0 to {size - 1}")
+def _rows(array: np.ndarray, operation: int) -> collectives.Rows:
+    kind, width = elements.kind(array.dtype, operation)
+    return collectives.Rows(kind, array.ctypes.data, len(array), math.prod(array.shape[1:]) * width)
 
 
 def _array(value: Any) -> np.ndarray:
@@ -117,7 +114,10 @@ def _array(value: Any) -> np.ndarray:
         if callable(to_numpy):
             if getattr(value, "requires_grad", False):
                 value = value.detach()
-            array = np.asarray(value.numpy())
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # for which torch knows no dtype of numpy
+                array = np.asarray(value.float().numpy()).astype("bfloat16")
+            else:
+                array = np.asarray(value.numpy())
         else:
             array = np.asarray(value)
     except (NotImplementedError, AttributeError, TypeError) as error:
@@ -128,7 +128,6 @@ def _array(value: Any) -> np.ndarray:
     if array.dtype.kind in "OUS":
         raise ValueError(f"expected numbers, got {type(value).__name__} (dtype {array.dtype})")
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-
 
 
 def _name(name: Optional[str], kind: str) -> Tuple[str, bool]:
@@ -145,39 +144,15 @@ session.on_leave(_kept.clear)
 
 
 def _start(
-    source: np.ndarray, result: np.ndarray, operation: int, name: str, once: bool, kind: Optional[int] = None
+    source: np.ndarray, result: np.ndarray, operation: int, name: str, once: bool, root: int = 0
 ) -> _Pending:
-    if kind is None:
-        kind = _KINDS.get(source.dtype.name)
-    if kind is None:
-        raise ValueError(f"dtype {source.dtype} is not supported. These are: {', '.join(_KINDS)}")
-    return _submit(source, result, operation, name, once, kind, source.shape, 0)
-
-
-def _start_broadcast(array: np.ndarray, root_rank: int, name: str, once: bool) -> _Pending:
-    """In place; dtypes that the core has no word for travel as bytes."""
-    kind, shape = _KINDS.get(array.dtype.name), array.shape
-    if kind is None:
-        kind, shape = abi.UINT8, (*array.shape, array.itemsize)
-    return _submit(array, array, abi.BROADCAST, name, once, kind, shape, int(root_rank))
-
-
-def _submit(
-    source: np.ndarray,
-    result: np.ndarray,
-    operation: int,
-    name: str,
-    once: bool,
-    kind: int,
-    shape: Tuple[int, ...],
-    root: int,
-) -> _Pending:
+    kind, width = elements.kind(source.dtype, operation)
+    shape = source.shape if width == 1 else (*source.shape, width)
     job = session.job()
-    count = int(np.prod(shape, dtype=np.int64))
     addresses = (source.ctypes.data, result.ctypes.data)
     _kept[id(result)] = (source, result)
     try:
-        handle = job.push_pull("byteps." + name, kind, *addresses, count, operation, root, 0, once, shape)
+        handle = job.push_pull("byteps." + name, kind, *addresses, math.prod(shape), operation, root, 0, once, shape)
     except errors.BytePSError:
         del _kept[id(result)]
         raise

@@ -51,6 +51,7 @@ from byteps._keras import saving as _saving
 from byteps._keras import values as _values
 from byteps._keras.callbacks import state_of as _state_of
 from byteps._keras.exchange import Exchange as _Exchange
+from byteps._keras.values import allgather_object, broadcast_object
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.keras import callbacks
 
@@ -64,15 +65,18 @@ __all__ = [
     "Max",
     "Min",
     "MismatchError",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
     "barrier",
     "broadcast",
     "broadcast_global_variables",
+    "broadcast_object",
     "broadcast_variables",
     "callbacks",
     "ccl_built",
@@ -98,6 +102,7 @@ __all__ = [
     "nccl_built",
     "push_pull",
     "rank",
+    "reducescatter",
     "remove_process_set",
     "resume",
     "rocm_built",
@@ -134,7 +139,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     op: Average or Sum.
     backward_passes_per_step: so many gradients are accumulated locally before they travel and are used: their sum, or
         their mean with average_aggregated_gradients. It becomes the optimizer's gradient_accumulation_steps.
-    process_set: the ranks that train together. None: all.
+    process_set: the ranks that train together, None: all. On a rank that is not in it, the optimizer works alone.
     device_dense, device_sparse: accepted for compatibility.
     """
     del device_dense, device_sparse
@@ -160,6 +165,17 @@ def _for(optimizer: Any) -> Any:
     return current
 
 
+def PartialDistributedOptimizer(  # noqa: N802: the name users know
+    optimizer: Any, *arguments: Any, local_layers: Any = None, scale_local_gradients: bool = True, **options: Any
+) -> Any:
+    """DistributedOptimizer(optimizer, ...), but for `local_layers`, which belong to this rank alone: gradients of their
+    weights do not travel. scale_local_gradients divides them by the number of ranks, so that they weigh as they would
+    in the average."""
+    distributed = DistributedOptimizer(optimizer, *arguments, **options)
+    distributed._keep_local(local_layers, scale_local_gradients)
+    return distributed
+
+
 def push_pull(value: Any, name: Optional[str] = None, average: bool = True) -> Any:
     """The average (or sum) of `value` over all workers: a number for a number, an array for an array, a tensor for a
     tensor. Blocks; not for use within compiled functions."""
@@ -178,6 +194,11 @@ def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = 
 def allgather(value: Any, name: Optional[str] = None) -> Any:
     """All ranks' values, one after the other along the first dimension, which may differ between ranks."""
     return _values.as_given(value, _values.allgather(value, name), tf.convert_to_tensor)
+
+
+def reducescatter(value: Any, name: Optional[str] = None, op: Any = Average) -> Any:
+    """allreduce(), of whose rows each rank gets its share: as even as can be, the first ranks one more."""
+    return _values.as_given(value, _values.reducescatter(value, name, op), tf.convert_to_tensor)
 
 
 def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
