@@ -228,6 +228,38 @@ def broadcast_of_parameters():
         bps.broadcast_parameters([("a", mx.nd.ones((1,)))] * 2)
 
 
+def loaded_by_the_root(path):
+    """Rank 0 alone has loaded the parameters, elsewhere they are initialized in the first forward pass: nobody waits
+    for that in a call, and what comes before it may need all ranks."""
+    net = net_of(seed=7)
+    bps.broadcast_parameters(net.collect_params())
+    nets = [net_of(seed=30 + bps.rank(), deferred=True) for _ in range(2)]
+    if bps.rank() == 0:
+        net.save_parameters(path)
+        for one in nets:
+            one.load_parameters(path)
+    for one in nets:
+        bps.broadcast_parameters(one.collect_params())
+    trainer = bps.DistributedTrainer(nets[0].collect_params(), "sgd", {"learning_rate": 0.1})
+    bps.broadcast_parameters([mx.nd.ones((2,))])
+    assert bps.broadcast_object("epoch 3") == "epoch 3"
+    nets[1](mx.nd.ones((1, 1, 8, 8)))
+    check(parameters_of(nets[1]), parameters_of(net), tolerance=0)
+    train(nets[0], trainer, bps.rank(), bps.size())
+    for other in bps.allgather_object(parameters_of(nets[0])):
+        check(parameters_of(nets[0]), other, tolerance=0)
+
+
+def other_names():
+    bps.broadcast_parameters({"a": mx.nd.ones((1,)), "b" if bps.rank() else "c": mx.nd.ones((1,))})
+
+
+def more_parameters():
+    net = net_of(seed=0)
+    parameters = list(net.collect_params().values())
+    bps.DistributedTrainer(parameters[bps.rank() :], "sgd")
+
+
 def gluon_with_a_kvstore():
     rank, size = bps.rank(), bps.size()
     for kvstore in ("byteps", "dist_byteps", mx.kv.create("byteps")):
@@ -318,6 +350,17 @@ def test_what_a_trainer_cannot_do_is_refused(mxnet_job2):
 
 def test_parameters_in_dicts_lists_and_networks_are_broadcast_deferred_ones_too(mxnet_job):
     mxnet_job.run(broadcast_of_parameters)
+
+
+def test_what_the_root_has_loaded_waits_for_no_first_forward_pass(mxnet_job2, tmp_path):
+    mxnet_job2.run(loaded_by_the_root, str(tmp_path / "net.params"))
+
+
+def test_ranks_with_other_parameters_are_all_told(mxnet_job2):
+    for function, lacking in ((other_names, "c"), (more_parameters, "parameter 3")):
+        failures = mxnet_job2.failures(function)
+        assert [failure.kind for failure in failures] == ["ValueError"] * 2
+        assert f"parameters differ on rank 1 from those of root rank 0. Here lacking: {lacking}" in failures[1].text
 
 
 def test_gluon_with_the_kvstore_makes_the_same_parameters_as_one_process(mxnet_job):

@@ -1,7 +1,9 @@
 """Broadcasts: one rank's parameters to all.
 
 Every broadcast has a name of its own, numbered by call, so all ranks must make the same calls in the same order. The
-arrays of one call travel together, in any order.
+arrays of one call travel together, in any order. A rank that has parameters of deferred initialization starts their
+broadcasts in its first forward pass, and other ranks with their call: so no rank may wait in a call for what another
+does later (finish()).
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, T
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 from mxnet.ndarray import NDArray
 
-from byteps._core import abi, session
+from byteps._core import abi, collectives, session
+from byteps._core.agreement import require_agreement
 from byteps._core.client import encoded_name
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps.mxnet import engine
-from byteps.mxnet.ops import check_root
 
 __all__ = ["broadcast_parameters"]
 
@@ -30,33 +32,46 @@ def broadcast_parameters(
     prefix: Optional[str] = "Parameter.",
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Gives all ranks the root's values, in place, and returns when they are there. `params`:
+    """Gives all ranks the root's values, in place. `params`, of the same names on all ranks:
 
     - a dict of names to NDArrays, as Module.get_params() returns two, or to gluon Parameters;
     - net.collect_params();
     - a list of Parameters, of NDArrays, or of (name, Parameter or NDArray).
 
-    Only the ranks of `process_set` call it. A Parameter whose initialization is deferred gets the root's values when it
-    is initialized, in the first forward pass; that all ranks must run then. Raises ValueError for what is no parameter,
-    MXNetError when ranks disagree."""
-    check_root(root_rank, process_set)
+    Only the ranks of `process_set` call it. Returns when the values are there. But a Parameter whose initialization is
+    deferred gets them when it is initialized, in the first forward pass, which all ranks must run then; where a rank
+    has such, nobody waits here, and the engine lets what uses a value wait for it. Raises ValueError for what is no
+    parameter, and on all ranks when they have other names; MXNetError when ranks disagree about an array."""
     members = members_of(process_set)
+    root_rank = check_root(root_rank, members)
+    named = _named(params)
+    require_agreement([name for name, _ in named], root_rank, "broadcast_parameters: parameters differ", members)
     call = session.current().unique_name(scoped("call", members))
-    arrays: List[NDArray] = []
-    for name, param in _named(params):
+    started: List[List[NDArray]] = []
+    for name, param in named:
         start = functools.partial(
             start_broadcast, root_rank=root_rank, name=f"{prefix or ''}{name}@{call}", members=members
         )
-        if isinstance(param, NDArray):
-            arrays += start([param])
-        else:
-            arrays += when_initialized(param, start)
-    engine.wait(arrays)
+        started.append(start([param]) if isinstance(param, NDArray) else when_initialized(param, start))
+    finish(started, members)
+
+
+def finish(started: Sequence[List[NDArray]], members: Sequence[int]) -> None:
+    """Waits for the broadcasts that were started, one list of copies for each parameter, unless one of the members has
+    yet to initialize a parameter, for which the list is []. It does so in its first forward pass, and has other calls
+    to make before that, which may need this rank."""
+    current = session.current()
+    name = current.unique_name(scoped("mxnet.deferred", tuple(members)))
+    is_deferred = any(not copies for copies in started)
+    job = current.job
+    answers = collectives.run(job, collectives.tables(job, name, [is_deferred], members, once=True))
+    if not any(answer for (answer,) in answers):
+        engine.wait([array for copies in started for array in copies])
 
 
 def when_initialized(param: Parameter, start: Callable[[List[NDArray]], List[NDArray]]) -> List[NDArray]:
-    """start(param.list_data()) if the parameter is initialized; otherwise that happens, and is waited for, as soon as
-    it is, and the result is []."""
+    """start(param.list_data()) if the parameter is initialized; otherwise that happens as soon as it is, and the result
+    is []. It is not waited for: other ranks may have initialized it before, and be at another broadcast now."""
     try:
         return start(param.list_data())
     except DeferredInitializationError:
@@ -67,7 +82,7 @@ def when_initialized(param: Parameter, start: Callable[[List[NDArray]], List[NDA
     def initialize_and_broadcast(self: Parameter, *args: Any, **kwargs: Any) -> None:
         self.__dict__.pop("_init_impl", None)  # once
         initialize(*args, **kwargs)
-        engine.wait(start(self.list_data()))
+        start(self.list_data())
 
     param._init_impl = types.MethodType(initialize_and_broadcast, param)
     return []

@@ -11,8 +11,9 @@ import ctypes
 import math
 import os
 import sys
+import threading
 from ctypes import POINTER, Structure, byref, c_int, c_int64, c_void_p, cast
-from typing import Optional, Sequence
+from typing import List, Optional, Sequence
 
 from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
@@ -131,17 +132,23 @@ def push(
 
 
 def wait(arrays: Sequence[NDArray]) -> None:
-    """Returns when all operations on `arrays` are done. Raises the first MXNetError, when all are done. Ctrl-C works
-    meanwhile."""
-    drain()
-    failure: Optional[MXNetError] = None
-    for array in arrays:
-        try:
-            array.wait_to_read()
-        except MXNetError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    """Returns when all operations on `arrays` are done, whatever else is under way. Raises the first MXNetError, when
+    all are done. Ctrl-C works meanwhile: another thread is in MXNet's own wait, which knows no signals."""
+    failures: List[MXNetError] = []
+
+    def wait_for_each() -> None:
+        for array in arrays:
+            try:
+                array.wait_to_read()
+            except MXNetError as error:
+                failures.append(error)
+
+    waiting = threading.Thread(target=wait_for_each, name="byteps wait", daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(SLICE_NS / 1e9)  # Python runs its signal handlers in between
+    if failures:
+        raise failures[0]
 
 
 def drain() -> None:

@@ -11,10 +11,10 @@ from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
 from byteps._core import collectives, errors, objects, session
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp, resolve
 from byteps.mxnet import engine
-from byteps.mxnet.ops import check_root, named
+from byteps.mxnet.ops import named
 
 __all__ = [
     "allgather",
@@ -143,8 +143,8 @@ def broadcast_object(
     obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """The root's object, pickled on its way, on all ranks of the process set. The others' `obj` does not matter."""
-    check_root(root_rank, process_set)
-    return objects.broadcast_object(obj, root_rank, name, members_of(process_set))
+    members = members_of(process_set)
+    return objects.broadcast_object(obj, check_root(root_rank, members), name, members)
 
 
 def allgather_object(

@@ -15,7 +15,7 @@ from mxnet.ndarray import NDArray
 
 from byteps._core import abi, horovod, session
 from byteps._core.client import encoded_name
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp, Reduction, resolve
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor
@@ -173,16 +173,6 @@ def named(what: str, name: Optional[str], members: Tuple[int, ...]) -> Tuple[str
     return scoped(name, members), False
 
 
-def check_root(root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    ranks = process_set.ranks
-    if isinstance(root_rank, bool) or not isinstance(root_rank, (int, np.integer)) or root_rank not in ranks:
-        raise ValueError(f"root_rank is {root_rank!r}: it must be one of the ranks {_shown(ranks)}")
-
-
-def _shown(ranks: Sequence[int]) -> str:
-    return f"{ranks[0]} to {ranks[-1]}" if len(ranks) == ranks[-1] - ranks[0] + 1 else str(list(ranks))
-
-
 def _reduce(
     output: NDArray,
     input: Optional[NDArray],
@@ -217,8 +207,8 @@ def _broadcast(
     priority: int,
     process_set: ProcessSet,
 ) -> NDArray:
-    check_root(root_rank, process_set)
     members = members_of(process_set)
+    root_rank = check_root(root_rank, members)
     wire_name, once = named("broadcast", name, members)
     engine.push(
         output, abi.BROADCAST, wire_name, input, root=root_rank, priority=priority, once=once, members=members

@@ -9,11 +9,10 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import session
-from byteps._core.process_sets import ProcessSet, global_process_set, scoped
-from byteps.mxnet import engine
-from byteps.mxnet.broadcast import start_broadcast, when_initialized
+from byteps._core.agreement import require_agreement
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, scoped
+from byteps.mxnet.broadcast import finish, start_broadcast, when_initialized
 from byteps.mxnet.compression import Compression, Compressor
-from byteps.mxnet.ops import check_root
 from byteps.mxnet.optimizer import DistributedOptimizer, Gradients
 
 __all__ = ["DistributedTrainer"]
@@ -53,7 +52,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        check_root(root_rank, process_set)
+        root_rank = check_root(root_rank, process_set.ranks)
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError("DistributedTrainer averages gradients itself: give it the plain optimizer")
         if isinstance(params, tuple):
@@ -73,6 +72,9 @@ class DistributedTrainer(mx.gluon.Trainer):
                 f"parameters with sparse weights or gradients are not supported: {', '.join(sparse)}; make them dense, "
                 "for example gluon.nn.Embedding(..., sparse_grad=False)"
             )
+        if self._gradients.travel:
+            numbered = [f"parameter {index}" for index in range(len(self._params))]  # their names may differ
+            require_agreement(numbered, root_rank, "DistributedTrainer: parameters differ", self._gradients.members)
         self._broadcast_params()
 
     def _init_kvstore(self) -> None:
@@ -90,7 +92,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             return
         members = self._gradients.members
         call = session.current().unique_name(scoped("trainer", members))
-        arrays: List[NDArray] = []
+        started: List[List[NDArray]] = []
         for index, param in enumerate(self._params):
             start = functools.partial(
                 start_broadcast,
@@ -99,8 +101,8 @@ class DistributedTrainer(mx.gluon.Trainer):
                 priority=-index,
                 members=members,
             )
-            arrays += when_initialized(param, start)
-        engine.wait(arrays)
+            started.append(when_initialized(param, start))
+        finish(started, members)
 
     def _allreduce_grads(self) -> None:
         if not self._gradients.travel and len(self._contexts) == 1:
