@@ -231,6 +231,59 @@ def test_splits_that_do_not_fit_are_refused(cluster):
             assert "must be 3 numbers of rows" in failure.text
 
 
+def bytes_of(kind, block_bytes):
+    """(pushed, pulled) by a collective whose blocks, one for each rank or pair of ranks, are so large."""
+    import numpy as np
+
+    from byteps._core import abi, collectives, session
+
+    job = session.job()
+    rank, size = job.rank, job.size
+    source = np.full(block_bytes * size, rank, np.uint8)
+    result = np.full(block_bytes * size, 255, np.uint8)
+    name = session.current().unique_name("bytes")
+    every = [block_bytes] * size
+    block = collectives.Rows(abi.UINT8, source.ctypes.data, block_bytes, 1)
+    blocks = block._replace(count=block_bytes * size)
+    addresses = source.ctypes.data, result.ctypes.data
+
+    def broadcast():
+        yield [job.push_pull(name, abi.UINT8, *addresses, block_bytes, abi.BROADCAST, root=size - 1)]
+
+    plan = {
+        "broadcast": broadcast,
+        "allgather": lambda: collectives.allgather(job, name, block, lambda _: result.ctypes.data, counts=every),
+        "alltoall": lambda: collectives.alltoall(
+            job, name, blocks, every, lambda _: result.ctypes.data, received_splits=every
+        ),
+        "reducescatter": lambda: collectives.reducescatter(job, name, blocks, result.ctypes.data, abi.MAX),
+    }[kind]
+    session.barrier()
+    before = session.metrics()
+    collectives.run(job, plan(), source, result)
+    session.barrier()  # when the worker's thread has published what it counted
+    after = session.metrics()
+    if kind in ("broadcast", "reducescatter"):
+        assert (result[:block_bytes] == size - 1).all() and (result[block_bytes:] == 255).all()
+    else:
+        np.testing.assert_array_equal(result, np.repeat(np.arange(size), block_bytes))
+    return after.pushed_bytes - before.pushed_bytes, after.pulled_bytes - before.pulled_bytes
+
+
+@pytest.mark.parametrize("block_bytes", [1000, 3_000_001])
+def test_each_block_is_pushed_once_and_comes_once_to_who_receives_it(cluster, block_bytes):
+    size = cluster.size
+    roots = [(0, 1)] * (size - 1) + [(1, 0)]
+    for kind, bounds in {
+        "broadcast": roots,
+        "allgather": [(1, size - 1)] * size,
+        "alltoall": [(size - 1, size - 1)] * size,
+        "reducescatter": [(size, 1)] * size,
+    }.items():
+        moved = cluster.run(bytes_of, kind, block_bytes)
+        assert moved == [(pushed * block_bytes, pulled * block_bytes) for pushed, pulled in bounds], kind
+
+
 def pass_on():
     """Rank 0 sends to rank 2, and nobody else takes part."""
     import numpy as np
