@@ -173,11 +173,18 @@ def test_groups_may_be_destroyed_and_made_again(place):
         place,
         2,
         """
-        for turn in range(2):
+        from byteps.torch.backend import colocated
+
+        kept = []
+        for turn in range(3):
             init()
             tensor = torch.ones(1)
             dist.all_reduce(tensor)
+            kept.append((len(os.listdir("/proc/self/fd")), len(colocated._services)))
             dist.destroy_process_group()
+            for process in colocated._services:
+                process.wait(20)
+        assert kept[1] == kept[2] and kept[2][1] == (2 if os.environ["RANK"] == "0" else 0), kept
         print("again", tensor.item(), flush=True)
         """,
     )

@@ -168,6 +168,14 @@ def _launch(*command):
     return done.stdout
 
 
+def test_the_demo_learns_the_digits_and_is_the_same_training_as_in_one_process(tmp_path):
+    out = _launch(sys.executable, str(EXAMPLES / "train_digits.py"), "--plot", str(tmp_path / "loss.png"))
+    words = dict(word.split("=") for word in out.split("DEMO ")[1].split())
+    assert float(words["accuracy"]) >= 0.97 and float(words["max_relative_difference"]) < 1e-12, words
+    assert (tmp_path / "loss.png").stat().st_size > 0
+    assert (tmp_path / "result.txt").read_text() == "DEMO " + out.split("DEMO ")[1]
+
+
 # Packages that are large: the examples for them are tested where they are installed.
 NEEDED = {"lightning_ddp.py": "lightning", "accelerate_ddp.py": "accelerate", "hf_trainer.py": "transformers"}
 

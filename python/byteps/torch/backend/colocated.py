@@ -27,30 +27,34 @@ END_WAIT_S = 20.0
 END_NOTICE_S = 5.0
 KEPT = ("DMLC_INTERFACE",)  # of IDENTITY: which interface the processes use
 
-_services: List["subprocess.Popen[bytes]"] = []
-_held_ports: List[socket.socket] = []
+_services: List["subprocess.Popen[bytes]"] = []  # those of earlier groups too, until they have ended
 
 
 def join(meeting: Meeting) -> None:
     """Starts this member's share of the processes and joins the job. When something cannot be started, all members
     raise and name it."""
+    _services[:] = [process for process in _services if process.poll() is None]
     started = len(_services)
+    held: List[socket.socket] = []  # the scheduler's port, until it has bound it
     try:
-        session.join(_start_all(meeting) if meeting.size > 1 else {})
+        session.join(_start_all(meeting, held) if meeting.size > 1 else {})
     except BaseException:
         for process in _services[started:]:
             process.terminate()
         raise
+    finally:
+        for port in held:
+            port.close()
 
 
-def _start_all(meeting: Meeting) -> Dict[str, str]:
+def _start_all(meeting: Meeting, held: List[socket.socket]) -> Dict[str, str]:
     """The settings with which this member joins."""
     rank = meeting.rank
     machines_by_rank = [str(each) for each in meeting.tell("machine", machine_name())]
     machines = list(dict.fromkeys(machines_by_rank))  # in the order of their first ranks
     mine = machines_by_rank[rank]
     neighbours = [other for other, name in enumerate(machines_by_rank) if name == mine]
-    chosen = meeting.tell_from(0, "scheduler", lambda: _choose(len(machines)))
+    chosen = meeting.tell_from(0, "scheduler", lambda: _choose(len(machines), held))
     shared = {
         "DMLC_NUM_WORKER": str(len(machines)),
         "DMLC_NUM_SERVER": str(len(machines)),
@@ -85,12 +89,11 @@ def machine_name() -> str:
         return socket.gethostname()
 
 
-def _choose(machine_count: int) -> Dict[str, Any]:
+def _choose(machine_count: int, held: List[socket.socket]) -> Dict[str, Any]:
     """On the first member: where the scheduler will be, and the job's key."""
     address = LOOPBACK if machine_count == 1 else own_address(os.environ)
-    held = hold_free_port("" if ":" not in address else "::")
-    _held_ports.append(held)  # nobody else can take it before the scheduler does
-    return {"address": address, "port": held.getsockname()[1], "key": secrets.token_hex(32)}
+    held.append(hold_free_port(""))
+    return {"address": address, "port": held[0].getsockname()[1], "key": secrets.token_hex(32)}
 
 
 def own_address(environ: Mapping[str, str]) -> str:
