@@ -31,6 +31,7 @@ def make_model(learning_rate):
 def main():
     args = parser.parse_args()
     bps.init()
+    keras.utils.set_random_seed(bps.rank())  # other weights on each rank, until they are broadcast
     rate = args.learning_rate * bps.size()  # as many times as large as the batch
     # Rank 0 decides; others may not see its file, and get its weights in the first batch.
     goes_on = bps.broadcast(int(os.path.exists(args.checkpoint)), 0, name="goes_on")

@@ -21,6 +21,7 @@ parser.add_argument("--batch-size", type=int, default=36, help="of all workers t
 def main():
     args = parser.parse_args()
     bps.init()
+    tf.keras.utils.set_random_seed(bps.rank())  # other weights on each rank, until they are broadcast
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8, 1).astype("float32") / 16
     train_x, test_x, train_y, test_y = train_test_split(
