@@ -8,6 +8,8 @@
 
     cluster.resize(1)                                # the first of these processes goes on alone
 
+    output = launch("examples/torch/train_digits.py", workers=3)   # a script in a job of bpslaunch
+
 `layer` is the module that a worker imports, and whose init() it has called before its first function runs; `python` the
 interpreter it runs in. Functions travel by reference to their module, which the worker's interpreter must be able to
 import. All processes are ended by their own ids.
@@ -69,6 +71,28 @@ def hold_port() -> socket.socket:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
     return held
+
+
+def launch(
+    *command: Any,
+    workers: int = 2,
+    servers: int = 2,
+    python: Union[str, Path] = sys.executable,
+    environ: Optional[Dict[str, str]] = None,
+) -> str:
+    """Runs `python command...` on each worker of a job of bpslaunch, as users do, in the repository's folder: what it
+    wrote to standard output. AssertionError with the ends of its output when it fails."""
+    sizes = ["--workers", str(workers), "--servers", str(servers)]
+    done = subprocess.run(
+        [python, "-m", "byteps.launcher", "--local", *sizes, "--", python, *map(str, command)],
+        cwd=ROOT,
+        env={**clean_environment(), **(environ or {})},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 class Worker:

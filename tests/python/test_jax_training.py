@@ -1,8 +1,6 @@
-"""Training with byteps.jax: the optimizer, the examples, overlap, failures, and another framework beside it."""
+"""Training with byteps.jax: the optimizer, the examples, overlap, failures."""
 
 import re
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("optax")
 
-from cluster import ROOT, Cluster, clean_environment  # noqa: E402
+from cluster import Cluster, launch  # noqa: E402
 from jax_jobs import job, job2, job3, jax_jobs  # noqa: E402, F401
 
 
@@ -104,22 +102,8 @@ def test_two_equal_models_are_kept_apart(job2):
     job2.run(two_models_in_one_step)
 
 
-def launch(*command):
-    done = subprocess.run(
-        [sys.executable, "-m", "byteps.launcher.main", "--local", "--workers", "2", "--servers", "2", "--"]
-        + [sys.executable, *map(str, command)],
-        env=clean_environment(),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
-
-
 def test_digits_are_learned_as_in_a_single_process():
-    result = re.search(r"DIGITS accuracy=(\S+) difference=(\S+)", launch(ROOT / "examples/jax/train_digits.py"))
+    result = re.search(r"DIGITS accuracy=(\S+) difference=(\S+)", launch("examples/jax/train_digits.py"))
     assert float(result[1]) >= 0.97 and float(result[2]) < 1e-9
 
 
@@ -207,27 +191,3 @@ def test_a_compiled_program_outlives_the_job_and_serves_the_next():
         for first, texts, again in cluster.run(use_after_shutdown):
             assert (first, again) == (2.0, 2.0)
             assert len(texts) == 2 and all("BytePS has not been initialized; use bps.init()." in text for text in texts)
-
-
-# ---- beside torch
-
-
-BESIDE = """
-{first}
-{second}
-import jax, jax.numpy as jnp, numpy as np, torch
-import byteps.jax, byteps.torch
-byteps.{init}.init()
-torch.set_num_threads(1)
-ours = jax.jit(lambda x: byteps.jax.push_pull(x, False, name="both.jax"))(jnp.ones(5))
-theirs = byteps.torch.push_pull(torch.ones(5), False, name="both.torch")
-assert (np.asarray(ours) == 2).all() and (theirs == 2).all() and byteps.jax.rank() == byteps.torch.rank()
-"""
-
-
-@pytest.mark.parametrize("order", [("jax", "torch"), ("torch", "jax")], ids="_then_".join)
-def test_jax_and_torch_share_a_job_in_either_order_of_imports(order, tmp_path):
-    script = tmp_path / "beside.py"
-    first, second = (f"import byteps.{name}" for name in order)
-    script.write_text(BESIDE.format(first=first, second=second, init=order[1]), encoding="utf-8")
-    launch(script)

@@ -1,14 +1,11 @@
 """byteps.misc.imagenet18: training in 16 bits with parameters in 32, and the example that does it."""
 
 import contextlib
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
-from cluster import ROOT, clean_environment
+from cluster import launch
 from torch import nn
 
 import byteps.torch as bps
@@ -107,13 +104,5 @@ def test_wrong_arguments_are_refused_with_a_reason(alone):
 
 
 def test_the_example_learns():
-    launch = [sys.executable, "-m", "byteps.launcher", "--local", "--workers", "2", "--servers", "2", "--"]
-    run = subprocess.run(
-        [*launch, sys.executable, str(ROOT / "examples/torch/imagenet_half.py")],
-        env={**clean_environment(), "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert float(re.search(r"accuracy=(\S+)", run.stdout).group(1)) >= 0.9, run.stdout
+    output = launch("examples/torch/imagenet_half.py")
+    assert float(re.search(r"accuracy=(\S+)", output).group(1)) >= 0.9, output

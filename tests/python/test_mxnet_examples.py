@@ -1,10 +1,9 @@
 """The examples of examples/mxnet run as their first lines say, and learn."""
 
 import re
-import subprocess
 
 import pytest
-from cluster import MXNET_PYTHON, ROOT, clean_environment
+from cluster import MXNET_PYTHON, launch
 
 pytestmark = pytest.mark.skipif(
     not MXNET_PYTHON.exists(), reason="there is no .venv-mxnet: `make setup` makes it where MXNet 1.9.1 runs"
@@ -12,17 +11,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(example, *options, workers=2):
-    launch = [MXNET_PYTHON, "-m", "byteps.launcher", "--local", "--workers", str(workers), "--servers", "2", "--"]
-    done = subprocess.run(
-        [*launch, MXNET_PYTHON, f"examples/mxnet/{example}", *options],
-        cwd=ROOT,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    return launch(f"examples/mxnet/{example}", *options, workers=workers, python=MXNET_PYTHON)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +21,16 @@ def test_digits_are_learned_to_97_percent(example, options, workers):
     output = run(example, "--epochs", "12", "--batch-size", str(48 // workers), *options, workers=workers)
     accuracy, counted = re.findall(r"accuracy=(\S+) workers=(\d+)", output)[0]
     assert float(accuracy) >= 0.97 and int(counted) == workers
+
+
+def test_the_imagenet_script_goes_on_from_its_checkpoint_on_other_ranks_too(tmp_path):
+    options = ["--save-dir", tmp_path, "--num-workers", "1", "--lr", "0.05", "--lr-decay-epoch", "4", "--no-wd"]
+    smoothed = ["--label-smoothing", "0.1", "--fp16-pushpull"]
+    output = run("train_imagenet.py", "--num-epochs", "2", *options, *smoothed)
+    assert "from epoch 0 to 2:" in output
+    output = run("train_imagenet.py", "--num-epochs", "5", *options, *smoothed)
+    assert "from epoch 2 to 5:" in output and "epoch 4: rate 0.01," in output  # a tenth of 2 workers' rate
+    assert float(re.findall(r"accuracy=(\S+)", output)[0]) >= 0.97
 
 
 def test_the_synthetic_benchmark_counts_images():

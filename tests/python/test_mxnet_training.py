@@ -1,5 +1,6 @@
 """Training with byteps.mxnet: trainer, optimizer and kvstore against the same training in one process."""
 
+import os
 import pickle
 
 import numpy as np
@@ -191,6 +192,54 @@ def in_a_process_set():
         bps.DistributedTrainer(net.collect_params(), "sgd", root_rank=1, process_set=pair)
 
 
+class Rows:
+    """What this rank has of all steps, read in forked processes: image, label, and the process's id, or -1 when an
+    exchange is not refused there."""
+
+    def __init__(self, rank, size):
+        steps = [[part[rank::size] for part in batch_of(step)] for step in range(STEPS)]
+        self.images, self.labels = (np.concatenate(parts) for parts in zip(*steps))
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        process = -1
+        try:
+            bps.byteps_push_pull(mx.nd.ones((1,)), name="of a child")
+        except ValueError as error:
+            process = os.getpid() if "forked" in str(error) else -1
+        return mx.nd.array(self.images[index]) * 1, self.labels[index], process  # MXNet computes there
+
+
+def with_forked_loaders():
+    """Each epoch a DataLoader with two processes, which are forked while exchanges are under way, and end while others
+    are."""
+    rank, size = bps.rank(), bps.size()
+    options = {"learning_rate": 0.1, "momentum": 0.9}
+    net = net_of(seed=11 if rank == 0 else 60)
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", options)
+    loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+    under_way = [mx.nd.ones((200000,)) for _ in range(4)]
+    for epoch in range(2):
+        bps.byteps_push_pull(under_way[2 * epoch], name=f"begin.{epoch}", is_average=False)
+        loader = gluon.data.DataLoader(Rows(rank, size), BATCH // size, num_workers=2, thread_pool=False)
+        for images, labels, processes in loader:
+            found = set(processes.asnumpy().tolist())
+            assert len(found) == 1 and -1 not in found and os.getpid() not in found, found
+            with autograd.record():
+                loss = loss_of(net(images), labels)
+            loss.backward()
+            trainer.step(len(labels))
+        bps.byteps_push_pull(under_way[2 * epoch + 1], name=f"end.{epoch}", is_average=False)
+        del loader  # ends its processes
+    assert all((array.asnumpy() == size).all() for array in under_way)
+    reference = net_of(seed=11)
+    plain = gluon.Trainer(reference.collect_params(), "sgd", options, kvstore=None)
+    train(reference, plain, 0, 1)
+    check(parameters_of(net), train(reference, plain, 0, 1))
+
+
 def refused_trainers():
     embedding = gluon.nn.Embedding(10, 3, sparse_grad=True)
     embedding.initialize()
@@ -330,6 +379,10 @@ def test_two_trainers_optimizers_and_kvstores_of_equal_shapes_are_kept_apart(mxn
 
 def test_trainers_and_optimizers_of_a_process_set(mxnet_clusters):
     mxnet_clusters.get(3).run(in_a_process_set)
+
+
+def test_forked_loaders_feed_a_training_and_do_not_take_part_in_it(mxnet_job):
+    mxnet_job.run(with_forked_loaders)
 
 
 def test_values_that_the_root_alone_has_loaded_reach_all(mxnet_job2):

@@ -1,16 +1,15 @@
-"""byteps.tensorflow: gathers, Horovod's names, tf.distribute, the examples, and torch beside it in one process.
-Functions run in the workers, which have TensorFlow."""
+"""byteps.tensorflow: gathers, Horovod's names, tf.distribute, the examples. Functions run in the workers,
+which have TensorFlow."""
 
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import interrupted
 import numpy as np
 import pytest
-from cluster import ROOT, TENSORFLOW, Cluster, clean_environment
+from cluster import TENSORFLOW, Cluster, launch
 
 if "tensorflow" in sys.modules:
     import tensorflow as tf
@@ -268,47 +267,7 @@ def test_a_peer_that_dies_is_an_aborted_error_that_names_it():
     assert "worker 1" in value[1] or "rank 1" in value[1], value
 
 
-def import_program(order):
-    lines = {
-        "torch": "import torch, byteps.torch",
-        "tensorflow": "import tensorflow",
-        "byteps": "import byteps.torch as first; first.init()",
-    }
-    return "\n".join(
-        [
-            *(lines[part] for part in order.split()),
-            "import tensorflow as tf, torch, byteps.tensorflow as tf_bps, byteps.torch as torch_bps",
-            "tf_bps.init()",
-            "assert tf_bps.push_pull(tf.constant([2.0]), name='both').numpy().tolist() == [2.0]",
-            "assert torch_bps.push_pull(torch.tensor([2.0]), name='both').tolist() == [2.0]",
-            "tf_bps.shutdown(); tf_bps.init()",
-            "assert tf.function(lambda x: tf_bps.push_pull(x))(tf.constant([3])).numpy().tolist() == [3.0]",
-            "print('well')",
-        ]
-    )
-
-
-def test_torch_and_tensorflow_share_one_job_whatever_is_imported_first():
-    environ = dict(clean_environment(), **TENSORFLOW)
-    orders = ["torch byteps tensorflow", "byteps tensorflow torch", "tensorflow torch"]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    runs = [subprocess.Popen([sys.executable, "-c", import_program(o)], env=environ, **pipes) for o in orders]
-    for order, run in zip(orders, runs):
-        output, errors = run.communicate(timeout=100)
-        assert run.returncode == 0 and output.strip() == "well", f"{order}: {errors[-2000:]}"
-
-
 def test_the_digits_example_reaches_its_accuracy_and_is_the_same_training():
-    environ = dict(clean_environment(), **TENSORFLOW)
-    environ["PATH"] = f"{os.path.dirname(sys.executable)}:{environ['PATH']}"
-    launch = [sys.executable, "-m", "byteps.launcher", "--local", "--workers", "2", "--servers", "2", "--"]
-    run = subprocess.run(
-        [*launch, sys.executable, str(ROOT / "examples/tensorflow/train_digits.py")],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    accuracy, difference = map(float, re.search(r"accuracy=(\S+) max_relative_difference=(\S+)", run.stdout).groups())
+    output = launch("examples/tensorflow/train_digits.py", environ=TENSORFLOW)
+    accuracy, difference = map(float, re.search(r"accuracy=(\S+) max_relative_difference=(\S+)", output).groups())
     assert accuracy >= 0.97 and difference < 1e-12

@@ -57,9 +57,7 @@ def check_dtypes(dtypes, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_sum_average_and_broadcast_are_numpys_for_every_dtype_and_rank(tf_job, mode):
-    dtypes = FLOATS + INTEGERS + OTHERS if tf_job.size == 2 else ["float32", "int32"]
-
-    tf_job.run(check_dtypes, dtypes, mode)
+    tf_job.run(check_dtypes, FLOATS + INTEGERS + OTHERS, mode)
 
 
 def check_gradients(mode):
@@ -98,8 +96,8 @@ def check_many(count, mode):
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
-def test_hundred_tensors_in_flight_three_times(tf_job2, mode):
-    tf_job2.run(check_many, 100, mode)
+def test_hundred_tensors_in_flight_three_times(tf_job, mode):
+    tf_job.run(check_many, 100, mode)
 
 
 def check_nan_stays_away(mode):

@@ -29,7 +29,7 @@ def world3(job3, tmp_path):
 
 _FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 _INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-DTYPES = _FLOATS + _INTEGERS
+DTYPES = [*_FLOATS, *_INTEGERS, torch.bool, torch.complex64, torch.complex128]
 
 
 def test_all_reduce_sums_every_dtype_and_shape(world):
@@ -98,17 +98,17 @@ def test_complex_tensors_have_sums(world2):
 
 
 def test_broadcast_gives_the_root_s_values_whatever_others_had(world):
-    def check():
+    def check(dtypes):
         rank, size = dist.get_rank(), dist.get_world_size()
         for root in range(size):
-            for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64, torch.int16):
+            for dtype in dtypes:
                 tensor = torch.full((3, 2), root).to(dtype) if rank == root else torch.empty(3, 2).to(dtype)
                 if rank != root and dtype == torch.float32:
                     tensor.fill_(float("nan"))
                 dist.broadcast(tensor, root)
                 assert torch.equal(tensor, torch.full((3, 2), root).to(dtype)), (root, dtype)
 
-    world.run(check)
+    world.run(check, DTYPES)
 
 
 def test_all_gather_takes_equal_and_unequal_shapes(world):
@@ -281,15 +281,16 @@ def test_subgroups_work_side_by_side(world3):
     assert world3.run(check) == [[first, third], [first, second], [second, third]]
 
 
-def test_many_collectives_are_in_flight_at_once_and_end_in_any_order(world2):
+def test_many_collectives_are_in_flight_at_once_and_end_in_any_order(world):
     def check():
+        size = dist.get_world_size()
         tensors = [torch.full((index + 1,), float(index)) for index in range(100)]
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
         for work in reversed(works):
             assert work.wait() and work.is_completed() and work.is_success()
-        return all(torch.equal(tensor, torch.full_like(tensor, 2.0 * index)) for index, tensor in enumerate(tensors))
+        return all(torch.equal(tensor, torch.full_like(tensor, size * index)) for index, tensor in enumerate(tensors))
 
-    assert world2.run(check) == [True, True]
+    assert world.run(check) == [True] * world.size
 
 
 def test_futures_complete_and_chain(world2):

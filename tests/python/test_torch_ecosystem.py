@@ -2,15 +2,14 @@
 our communication hook over another backend; the examples; Lightning, Accelerate and the HF Trainer where installed."""
 
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 import torch
-from cluster import ROOT, clean_environment
+from cluster import ROOT, launch
 from torch_group import ensure_group
 
 EXAMPLES = ROOT / "examples/torch"
+QUIET = {"PYTHONWARNINGS": "ignore"}
 
 
 def _net():
@@ -159,17 +158,8 @@ def test_the_communication_hook_averages_buckets_of_ddp_over_another_backend(wor
     assert world2.run(check, str(tmp_path / "gloo"), _alone(2)) == [True, True]
 
 
-def _launch(*command):
-    launch = [sys.executable, "-m", "byteps.launcher", "--local", "--workers", "2", "--servers", "1", "--"]
-    environ = dict(clean_environment(), PYTHONWARNINGS="ignore")
-    environ["PYTHONPATH"] += f":{ROOT / 'python'}"
-    done = subprocess.run([*launch, *command], capture_output=True, text=True, timeout=100, env=environ, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_the_demo_learns_the_digits_and_is_the_same_training_as_in_one_process(tmp_path):
-    out = _launch(sys.executable, str(EXAMPLES / "train_digits.py"), "--plot", str(tmp_path / "loss.png"))
+    out = launch(EXAMPLES / "train_digits.py", "--plot", tmp_path / "loss.png", servers=1, environ=QUIET)
     words = dict(word.split("=") for word in out.split("DEMO ")[1].split())
     assert float(words["accuracy"]) >= 0.97 and float(words["max_relative_difference"]) < 1e-12, words
     assert (tmp_path / "loss.png").stat().st_size > 0
@@ -190,6 +180,6 @@ def test_an_example_learns_the_digits(example):
         f"import byteps.torch, runpy, sys; sys.path.insert(0, '{EXAMPLES}'); sys.argv = ['{EXAMPLES / example}']; "
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    out = _launch(sys.executable, "-c", code)
+    out = launch("-c", code, servers=1, environ=QUIET)
     reached = float(out.split("test accuracy ")[1][:5])
     assert reached >= 0.97, out
