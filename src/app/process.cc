@@ -73,8 +73,10 @@ std::string listening_host(const std::string& advertised) {
 }
 
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
-                                                     std::vector<Endpoint> listen, const Log& log) {
+                                                     std::vector<Endpoint> listen, const Log& log,
+                                                     bool tells_ways) {
   TcpOptions options;
+  options.tells_ways = tells_ways;
   options.listen = std::move(listen);
   options.self.role = role;
   options.self.job_id = config.job.job_id;

@@ -44,8 +44,10 @@ Config with_machine(Config config, const std::string& own_address);
 std::string listening_host(const std::string& advertised);
 
 // A transport of this process: says `role` in its Hellos, and accepts connections at `listen` (none: only connects).
+// tells_ways: as in TcpOptions.
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
-                                                     std::vector<Endpoint> listen, const Log& log);
+                                                     std::vector<Endpoint> listen, const Log& log,
+                                                     bool tells_ways = true);
 
 // A signal ends this process: for the flight recorder.
 void record_signal(const Log& log, int number);

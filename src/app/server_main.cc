@@ -66,8 +66,10 @@ Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Confi
   std::vector<std::unique_ptr<TcpTransport>> transports;
   for (std::uint32_t i = 0; i < config.shard_count; ++i) {
     const auto port = config.job.listen_port == 0 ? 0U : config.job.listen_port + i;
-    auto transport = make_transport(
-        config, Role::kServer, {{listening_host(host), static_cast<std::uint16_t>(port)}}, log);
+    const bool tells_ways = i == 0;  // each worker comes to all shards
+    auto transport =
+        make_transport(config, Role::kServer,
+                       {{listening_host(host), static_cast<std::uint16_t>(port)}}, log, tells_ways);
     if (!transport.is_ok()) return transport.status();
     transports.push_back(std::move(transport).value());
   }

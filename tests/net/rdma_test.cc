@@ -398,6 +398,54 @@ TEST(Rdma, limits_that_are_out_of_range_are_invalid) {
   }
 }
 
+// ---- what is said of it
+
+// Connects so many more times, and lets a minute pass before each: then quiet lines may be written again.
+void connect_again(Pair& pair, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    pair.client.advance(60 * kSecond);
+    const std::size_t ups = pair.client.count(Event::Kind::kUp);
+    (void)pair.client.transport()
+        .connect(pair.server.address(), hello_of(Role::kWorker, 0))
+        .value();
+    EXPECT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kUp) == ups + 1; }));
+    pair.settle();
+  }
+}
+
+std::size_t count_of(const std::string& word, const std::string& text) {
+  std::size_t count = 0;
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++count;
+  return count;
+}
+
+TEST(Rdma, which_way_is_taken_and_why_is_one_line_for_all_connections_of_a_process) {
+  for (const bool is_there : {true, false}) {
+    Pair pair(is_there ? serving(Policy::kAuto) : loopback_options(), with_rdma(Policy::kAuto));
+    connect_again(pair, 3);
+    const std::string log = pair.client.log();
+    EXPECT_EQ(count_of("[byteps INFO", log), 1U) << log;
+    EXPECT_TRUE(has(log, is_there
+                             ? "goes on through RDMA on fake0 port 1"
+                             : "stays on TCP: refused by it: DMLC_ENABLE_RDMA is not set there"))
+        << log;
+  }
+  TcpOptions of_second_shard = serving(Policy::kAuto);
+  of_second_shard.tells_ways = false;
+  Pair pair(std::move(of_second_shard), with_rdma(Policy::kAuto));
+  EXPECT_EQ(count_of("[byteps INFO", pair.server.log()), 0U) << pair.server.log();
+  EXPECT_EQ(count_of("goes on through RDMA", pair.server.log()), 1U) << pair.server.log();
+}
+
+TEST(Rdma, a_device_that_cannot_be_used_is_warned_of_also_right_behind_connections_without_one) {
+  Pair pair(loopback_options(), with_rdma(Policy::kAuto));
+  fake_fabric().registrations_max = 0;
+  (void)pair.client.transport().connect(pair.server.address(), hello_of(Role::kWorker, 0)).value();
+  ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kUp) == 2; }));
+  EXPECT_EQ(count_of("[byteps WARNING", pair.client.log()), 1U) << pair.client.log();
+  EXPECT_TRUE(has(pair.client.log(), "ulimit -l unlimited")) << pair.client.log();
+}
+
 // ---- a way that lets TCP through and RDMA not
 
 TEST(RdmaWay,

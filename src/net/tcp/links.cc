@@ -135,8 +135,13 @@ Status TcpTransport::heed_switch(Connection& connection) {
   connection.inbox.end_messages();
   connection.link->start_reading();
   if (connection.must_link) set_deadline(connection, kNever);
-  log_.write(Kind::kLinked, LogLevel::kDebug, now_,
-             connection.remote.text() + ": goes on through " + connection.link->text());
+  const std::string text =
+      connection.remote.text() + ": goes on through " + connection.link->text();
+  if (connection.link->is_rdma()) {
+    tell_way(connection.link->text(), text);
+  } else {
+    log_.write(Kind::kLinked, LogLevel::kDebug, now_, text);
+  }
   activate(connection);
   return Status::ok();
 }

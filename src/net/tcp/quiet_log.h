@@ -1,7 +1,9 @@
-// QuietLog: a Log for what others do to a transport, at most one line per kind and minute (base/quiet_lines.h).
+// QuietLog: a Log for what others do to a transport, at most one line per kind and minute (base/quiet_lines.h), and for
+// what is worth one line in the whole life of the process.
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -27,6 +29,7 @@ class QuietLog {
     kRdmaTrouble,   // RDMA that does not work any more
   };
   static constexpr std::size_t kKinds = 11;
+  static constexpr std::size_t kSubjectsMax = 16;
 
   explicit QuietLog(Log log) : log_(std::move(log)) {}
 
@@ -35,9 +38,16 @@ class QuietLog {
     if (line) log_.write(level, *line);
   }
 
+  // Only the first line about each subject is written, of the first kSubjectsMax: others can invent more.
+  void write_once(LogLevel level, const std::string& subject, const std::string& text) {
+    if (subjects_.size() == kSubjectsMax || !subjects_.insert(subject).second) return;
+    log_.write(level, text);
+  }
+
  private:
   const Log log_;
   QuietLines<kKinds> lines_;
+  std::set<std::string> subjects_;  // of write_once()
 };
 
 }  // namespace byteps::tcp

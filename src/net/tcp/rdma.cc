@@ -236,14 +236,22 @@ Status TcpTransport::heed_dead_way(Connection& connection, const Status& why) {
   return go_without_rdma(connection, full);
 }
 
+// Which way connections go, and why: once for each way and reason.
+void TcpTransport::tell_way(const std::string& way, const std::string& text) {
+  log_.write_once(options_.tells_ways ? LogLevel::kInfo : LogLevel::kDebug, way, text);
+}
+
 // An error, which ends the connection, where RDMA is required.
 Status TcpTransport::go_without_rdma(Connection& connection, const Status& why) {
   if (connection.must_link) {
     return {Code::kUnsupported, "no RDMA, which DMLC_ENABLE_RDMA requires here: " + why.message()};
   }
-  const LogLevel level = why.is(Code::kUnsupported) ? LogLevel::kDebug : LogLevel::kWarning;
-  log_.write(Kind::kCannotLink, level, now_,
-             connection.remote.text() + ": stays on TCP: " + why.message());
+  const std::string text = connection.remote.text() + ": stays on TCP: " + why.message();
+  if (why.is(Code::kUnsupported)) {
+    tell_way(why.message(), text);
+  } else {
+    log_.write(Kind::kCannotLink, LogLevel::kWarning, now_, text);
+  }
   return Status::ok();
 }
 

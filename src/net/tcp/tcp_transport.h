@@ -98,6 +98,9 @@ struct TcpOptions {
   // RDMA, for connections that do not share memory. rdma.unreachable_ns is taken from above.
   rdma::Options rdma;
   const rdma::Verbs* verbs = nullptr;  // null: the library's, opened when wanted
+  // Says at the level INFO which way connections go where RDMA is wanted, once for each way and reason. Of the
+  // transports of a process that have the same peers one is enough; the others say it at the level DEBUG.
+  bool tells_ways = true;
 };
 
 class TcpTransport final : public Transport, public Waiter {
@@ -244,6 +247,7 @@ class TcpTransport final : public Transport, public Waiter {
   Status heed_accept(tcp::Connection& connection, std::span<const std::byte> content);
   Status heed_dead_way(tcp::Connection& connection, const Status& why);
   Status go_without_rdma(tcp::Connection& connection, const Status& why);
+  void tell_way(const std::string& way, const std::string& text);
   static Status unlinked_message();
   static Status no_link_in_time(const tcp::Connection& connection);
 
