@@ -5,11 +5,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "base/buffer.h"
 #include "base/prng.h"
 #include "tests/conformance/cluster.h"
 #include "tests/conformance/tcp_factory.h"
@@ -662,6 +664,128 @@ TEST_P(Conformance, the_end_is_told_one_event_at_a_time_if_need_be) {
   expect_clean_end(link.from, link.out, accepted);
 }
 
+// ---- payloads from memory of the transport's own, where it has some: it may send them without a copy
+
+// A payload in it.
+BufferRef lendable(BufferPool& pool, const Bytes& content) {
+  BufferRef buffer = pool.take(content.size());
+  std::copy(content.begin(), content.end(), buffer.span().begin());
+  return buffer;
+}
+
+TEST_P(Conformance,
+       payloads_of_its_own_memory_arrive_whole_though_it_is_used_anew_when_they_are_sent) {
+  const auto link = make_link();
+  BufferPool pool(cluster().at(link.from).payload_source());
+  const std::vector<std::size_t> sizes = {1,      4095,   4096,    4097,    16'384,   16'385,
+                                          40'000, 65'536, 262'144, 524'289, 4u << 20, 70'000};
+  constexpr std::size_t kRounds = 3;
+  std::deque<BufferRef> lent;
+  std::deque<Bytes> copied;  // between them, others
+  std::size_t sent = 0;
+  std::size_t come_back = 0;
+  const auto use_anew = [&] {
+    for (const std::size_t all = cluster().count(link.from, Kind::kSent); come_back < all;
+         ++come_back) {
+      if (come_back % 2 != 0) continue;
+      std::ranges::fill(lent.front().span(), std::byte{0xee});
+      lent.pop_front();
+      pool.trim();
+    }
+  };
+  for (std::size_t i = 0; i < kRounds * sizes.size(); ++i) {
+    const std::size_t bytes = sizes[i % sizes.size()];
+    lent.push_back(lendable(pool, pattern(i, bytes)));
+    copied.push_back(pattern(i, 3000 + i));
+    send(link, {.header = {}, .payload = lent.back().span().first(bytes), .token = sent++});
+    send(link, {.header = {}, .payload = copied.back(), .token = sent++});
+    use_anew();
+  }
+  ASSERT_TRUE(cluster().until([&] {
+    use_anew();
+    return come_back == sent && cluster().count(link.to, Kind::kReceived) == sent;
+  }));
+  const auto received = cluster().seen(link.to, Kind::kReceived, link.in);
+  for (std::size_t i = 0; i < kRounds * sizes.size(); ++i) {
+    EXPECT_TRUE(received[2 * i].payload == pattern(i, sizes[i % sizes.size()])) << "message " << i;
+    EXPECT_TRUE(received[2 * i + 1].payload == copied[i]) << "behind message " << i;
+  }
+  for (std::size_t i = 0; i < sent; ++i) EXPECT_EQ(tokens(link.from, link.out)[i], i);
+  EXPECT_EQ(pool.lent_bytes(), 0U);
+}
+
+TEST_P(Conformance, one_payload_of_its_own_memory_lands_at_many_peers) {
+  constexpr std::size_t kPeers = 4;
+  constexpr std::size_t kBytes = 100'000;
+  constexpr std::size_t kRounds = 8;
+  const Node server = cluster().listen(hello_of(Role::kServer, 0));
+  std::vector<Cluster::Link> links;
+  std::deque<Bytes> memories;
+  for (std::uint32_t i = 0; i < kPeers; ++i) {
+    links.push_back(make_link_to(server, i));
+    memories.emplace_back(kRounds * kBytes);
+    cluster().at(links[i].from).land(links[i].out, 7, memories.back());
+  }
+  BufferPool pool(cluster().at(server).payload_source());
+  std::deque<std::optional<std::uint32_t>> crcs(kRounds);
+  std::vector<BufferRef> sums;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    sums.push_back(lendable(pool, pattern(round, kBytes)));
+    for (const Cluster::Link& link : links) {
+      send(server, link.in,
+           {.header = {},
+            .payload = std::span<const std::byte>(sums.back().span()).first(kBytes),
+            .payload_crc = &crcs[round],
+            .landing = 7,
+            .landing_offset = round * kBytes,
+            .token = round});
+    }
+  }
+  ASSERT_TRUE(cluster().until([&] {
+    return cluster().count(server, Kind::kSent) == kPeers * kRounds &&
+           std::ranges::all_of(links, [&](const Cluster::Link& link) {
+             return cluster().count(link.from, Kind::kReceived) == kRounds;
+           });
+  }));
+  Bytes expected;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    const Bytes sum = pattern(round, kBytes);
+    expected.insert(expected.end(), sum.begin(), sum.end());
+  }
+  for (const Bytes& memory : memories) EXPECT_TRUE(memory == expected);
+}
+
+TEST_P(Conformance, at_the_end_payloads_of_its_own_memory_come_back_once_before_down) {
+  for (const bool is_killed : {false, true}) {
+    const auto link = make_link();
+    BufferPool pool(cluster().at(link.from).payload_source());
+    std::vector<BufferRef> lent;
+    std::uint64_t accepted = 0;
+    for (; accepted < 100; ++accepted) {
+      lent.push_back(lendable(pool, pattern(accepted, 60'000)));
+      const auto payload = std::span<const std::byte>(lent.back().span()).first(60'000);
+      const Outgoing message{.header = {}, .payload = payload, .token = accepted};
+      if (!cluster().at(link.from).send(link.out, message).is_ok()) break;
+    }
+    cluster().turns(2);
+    if (is_killed) {
+      cluster().kill(link.to);
+    } else {
+      cluster().at(link.from).close(link.out, {Code::kCancelled, "we are leaving"});
+    }
+    ASSERT_TRUE(cluster().until([&] { return cluster().count(link.from, Kind::kDown) == 1; }));
+    for (BufferRef& buffer : lent) std::ranges::fill(buffer.span(), std::byte{0xee});
+    lent.clear();
+    pool.trim();
+    cluster().turns(5);
+    expect_clean_end(link.from, link.out, accepted);
+    const auto received = cluster().seen(link.to, Kind::kReceived);
+    for (std::size_t i = 0; i < received.size(); ++i) {
+      EXPECT_TRUE(received[i].payload == pattern(i, 60'000)) << "message " << i;
+    }
+  }
+}
+
 // ---- long random runs against what was sent
 
 class Storm {
@@ -669,8 +793,8 @@ class Storm {
   Storm(Cluster& cluster, Prng prng) : cluster_(cluster), prng_(prng) {}
 
   void add(const Cluster::Link& link) {
-    lanes_.push_back({link.from, link.out, link.to, link.in, {}, {}, 0, 0});
-    lanes_.push_back({link.to, link.in, link.from, link.out, {}, {}, 0, 0});
+    add(link.from, link.out, link.to, link.in);
+    add(link.to, link.in, link.from, link.out);
   }
 
   void run(int steps) {
@@ -714,17 +838,24 @@ class Storm {
   struct Sent {
     Bytes payload;
     bool lands = false;
+    BufferRef lent;  // the same, where it is sent from memory of the transport's own
   };
   struct Lane {
     Node from;
     PeerId out;
     Node to;
     PeerId in;
+    std::unique_ptr<BufferPool> pool;
     std::deque<Sent> sent;
     Bytes memory;  // the landing of this direction; no place is used twice
     std::size_t memory_used;
     std::size_t checked;
   };
+
+  void add(Node from, PeerId out, Node to, PeerId in) {
+    auto pool = std::make_unique<BufferPool>(cluster_.at(from).payload_source());
+    lanes_.push_back({from, out, to, in, std::move(pool), {}, {}, 0, 0});
+  }
 
   std::size_t random_size() {
     switch (prng_.below(4)) {
@@ -742,15 +873,19 @@ class Storm {
   void send_one() {
     Lane& lane = lanes_[prng_.below(lanes_.size())];
     const std::uint64_t number = lane.sent.size();
-    Sent& sent = lane.sent.emplace_back(Sent{pattern(prng_.next(), random_size()), false});
+    Sent& sent = lane.sent.emplace_back(Sent{pattern(prng_.next(), random_size()), false, {}});
+    if (prng_.chance(0.5)) sent.lent = lendable(*lane.pool, sent.payload);
     const std::size_t offset = lane.memory_used;
     sent.lands = prng_.chance(0.5) && offset + sent.payload.size() <= kLandingBytes;
     const Status status = cluster_.at(lane.from).send(
-        lane.out, {.header = pattern(number, 24),
-                   .payload = sent.payload,
-                   .landing = sent.lands ? LandingTag{1} : LandingTag{2},
-                   .landing_offset = offset,
-                   .token = number});
+        lane.out,
+        {.header = pattern(number, 24),
+         .payload = sent.lent
+                        ? std::span<const std::byte>(sent.lent.span()).first(sent.payload.size())
+                        : std::span<const std::byte>(sent.payload),
+         .landing = sent.lands ? LandingTag{1} : LandingTag{2},
+         .landing_offset = offset,
+         .token = number});
     if (!status.is_ok()) return lane.sent.pop_back();  // kAgain, or the connection has ended
     if (sent.lands) lane.memory_used += sent.payload.size();
   }
