@@ -51,7 +51,10 @@ def arguments():
     parser.add_argument("--output", type=pathlib.Path, default=contenders.OUTPUT, help="for results and plots")
     args = parser.parse_args()
     args.repeats = args.repeats or (3 if args.quick else 7)
-    args.build = [(ROOT / build).resolve() for build in args.build or ["build/release"]]
+    # A link stays what it is called: that may be what tells two builds apart.
+    args.build = [pathlib.Path(os.path.normpath(ROOT / build)) for build in args.build or ["build/release"]]
+    if len(set(args.build)) < len(args.build):
+        parser.error("--build names one folder twice; a symbolic link to it would be another name")
     args.env = dict(word.split("=", 1) for word in args.env)
     args.only = [name for word in args.only for name in word.split(",")]
     return args
@@ -72,14 +75,26 @@ def settings(text):
     return dict(word.split("=", 1) for word in text.split())
 
 
+def build_names(builds):
+    """Each path without what all of them begin and end with: /a/main/build and /a/other/build are "main" and "other".
+    One alone needs no name: ""."""
+    paths = [list(build.parts) for build in builds]
+    for end in (0, -1):
+        while len({path[end] for path in paths}) == 1 and all(len(path) > 1 for path in paths):
+            for path in paths:
+                del path[end]
+    return ["/".join(path) for path in paths] if len(builds) > 1 else [""]
+
+
 def our_groups(args, scenario, port):
-    """A group per build; and for the first build one per variant, the scenario's and those asked for."""
+    """A group per build, named by what tells its path from the others'; and for the first build one per variant, the
+    scenario's and those asked for."""
     variants = [("", {})] + [(label, dict(pairs)) for label, pairs in scenario.variants]
     variants += [(text.replace("BYTEPS_", ""), settings(text)) for text in args.variant]
     groups = []
-    for build in args.build:
+    for build, its_name in zip(args.build, build_names(args.build)):
         for label, variant in variants if build == args.build[0] else variants[:1]:
-            name = " ".join(filter(None, ["byteps", build.name if len(args.build) > 1 else "", label]))
+            name = " ".join(filter(None, ["byteps", its_name, label]))
             env = {**args.env, **variant}
             groups.append(contenders.BytePS(name, build, args.build[0], env, port and port + len(groups)))
     return groups
