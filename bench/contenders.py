@@ -1,4 +1,4 @@
-"""Who is measured: groups of processes that stand ready and, when it is their turn, do one round.
+"""Who is measured: BytePS, its rivals, and floors that nobody can pass. Each is a Group (group.py).
 
 All groups of a scenario live at the same time and take turns (ours, gloo, ours, gloo, ...), so that whatever else the
 machine does meets them alike. Who has no turn waits for a line of input and uses nothing.
@@ -6,7 +6,6 @@ machine does meets them alike. Who has no turn waits for a line of input and use
 
 import os
 import pathlib
-import select
 import shutil
 import socket
 import subprocess
@@ -17,118 +16,21 @@ import time
 import models
 import netlab
 import scenarios
+from group import Group
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
 OUTPUT = ROOT / "build" / "bench"
 MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"
-START_S = 60  # for a group to get ready
-
-
-class ContenderError(RuntimeError):
-    pass
+# Without name service: a command on a host whose name is its address.
+NAMED = ["unshare", "--uts", "sh", "-c", 'hostname "$NETLAB_IP" && exec "$@"', "sh"]
+HOROVOD_PYTHON = ROOT / ".venv-horovod/bin/python"
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-class Group:
-    """Workers, and what stands behind them. A turn is a line to each worker, and a line from each."""
-
-    rival = True
-
-    def __init__(self, label):
-        self.label = label
-        self.workers, self.others = [], []
-        self._resting_bytes = {}
-
-    def words(self, scenario):
-        """What a turn of this group can be told, and the label of that figure: "go" is the group's own."""
-        words = [word for word in scenario.words if not self.rival or word in ("go", "communicate", "small")]
-        return [(word, " ".join([self.label, word.removeprefix("go").strip()]).strip()) for word in words]
-
-    def start(self, lab, scenario):
-        raise NotImplementedError
-
-    def await_ready(self):
-        for process, line in zip(self.workers, self._lines(START_S)):
-            if line != ["ready"]:
-                raise ContenderError(f"{self.label}: {process.argv} said {line} instead of ready")
-        self._resting_bytes = {process: memory_bytes(process.pid, "VmRSS") for process in self.workers + self.others}
-
-    def turn(self, timeout_s, word="go"):
-        """One round: seconds from the first start to the last end, from the last start, and to the first layer's sum;
-        CPU seconds of the workers within it and of the others around it."""
-        before = [process.cpu_seconds() for process in self.others]
-        for process in self.workers:
-            process.input.write(word.encode() + b"\n")
-            process.input.flush()
-        lines = [[float(text) for text in words] for words in self._lines(timeout_s)]
-        after = [process.cpu_seconds() for process in self.others]
-        starts, ends, firsts, cpu = zip(*lines)
-        return {
-            "seconds": max(ends) - min(starts),
-            "from_last_start_s": max(ends) - max(starts),
-            "first_s": max(firsts) - min(starts),
-            "worker_cpu_s": sum(cpu),
-            "server_cpu_s": sum(after) - sum(before),
-        }
-
-    def memory_growth(self, processes):
-        """Bytes by which the largest of them has ever grown since it was ready."""
-        growth = [memory_bytes(p.pid, "VmHWM") - self._resting_bytes.get(p, 0) for p in processes]
-        return max(growth, default=0)
-
-    def idle_share(self, seconds):
-        """The busiest process of the group, in shares of a core, while nobody has a turn."""
-        everyone = self.workers + self.others
-        before = [process.cpu_seconds() for process in everyone]
-        time.sleep(seconds)
-        return max(p.cpu_seconds() - was for p, was in zip(everyone, before)) / seconds
-
-    def stop(self):
-        """Workers leave at the end of their input; who does not is ended with the lab."""
-        for process in self.workers:
-            process.input.close()
-        until = time.monotonic() + 5
-        for process in self.workers + self.others:
-            while process.poll() is None and time.monotonic() < until:
-                time.sleep(0.01)
-
-    def _lines(self, timeout_s):
-        """A line of each worker, in words."""
-        until = time.monotonic() + timeout_s
-        lines = [b""] * len(self.workers)
-        waiting = {process.output.fileno(): i for i, process in enumerate(self.workers)}
-        while waiting:
-            readable, _, _ = select.select(list(waiting), [], [], 1.0)
-            for process in self.others:
-                if process.poll() is not None:
-                    raise ContenderError(self._why(process))
-            if not readable and time.monotonic() > until:
-                late = f"{self.label}: {len(waiting)} workers did not finish within {timeout_s:.0f} s"
-                raise ContenderError("\n".join([late, *self._complaints()]))
-            for fd in readable:
-                data = os.read(fd, 4096)
-                if not data:
-                    raise ContenderError(self._why(self.workers[waiting[fd]]))
-                lines[waiting[fd]] += data
-                if data.endswith(b"\n"):
-                    del waiting[fd]
-        return [line.decode().split() for line in lines]
-
-    def _why(self, process):
-        time.sleep(0.5)  # the others may have more to say
-        ended = f"{self.label}: {process.argv[-1]} ended with exit code {process.poll()}"
-        return "\n".join([ended, *self._complaints()])
-
-    def _complaints(self):
-        """The end of what its processes wrote to standard error."""
-        texts = [(process.argv, process.errors(500).strip()) for process in self.workers + self.others]
-        return [f"{' '.join(argv)}\n    {text}" for argv, text in texts if text]
 
 
 class BytePS(Group):
@@ -217,6 +119,25 @@ class Gloo(Group):
                     sizes = models.ddp_buckets(scenario.model)
                 command = [BENCH / "gloo_worker.py", *place, scenario.operations, *sizes]
             argv = [*pinned(scenario)[1], sys.executable, *command]
+            self.workers.append(lab.start(rank, argv, {"OMP_NUM_THREADS": 1}))
+
+
+class Horovod(Group):
+    """Horovod's DistributedOptimizer for torch over its gloo, on the workers' machines alone. Its torch is older than
+    ours, so that training alone is measured for itself."""
+
+    rounds = (*Group.rounds, "compute")
+
+    def __init__(self, port):
+        super().__init__("horovod")
+        self._port = port
+
+    def start(self, lab, scenario):
+        port = self._port or free_port()
+        for rank in range(scenario.workers):
+            place = [rank, scenario.workers, lab.address(0), port, lab.interface()]
+            command = [HOROVOD_PYTHON, BENCH / "framework_worker.py", "horovod", *place, scenario.operations]
+            argv = [*pinned(scenario)[1], *NAMED, *command]  # it looks up its host's name
             self.workers.append(lab.start(rank, argv, {"OMP_NUM_THREADS": 1}))
 
 
@@ -327,9 +248,7 @@ class OpenMpi(Group):
         hosts = ",".join(lab.address(host) for host in range(scenario.workers))
         mpirun = ["mpirun", "--allow-run-as-root", "-n", scenario.workers, "--host", hosts, "--map-by", "node", *words]
         command = [*mpirun, self._program, folder, scenario.operations, scenario.size]
-        # Without name service: each host's name is its address.
-        named = ["unshare", "--uts", "sh", "-c", 'hostname "$NETLAB_IP" && exec "$@"', "sh"]
-        self.others = [lab.start(0, [*named, *command])]
+        self.others = [lab.start(0, [*NAMED, *command])]
 
     def stop(self):
         for rank in self.workers:
@@ -341,15 +260,6 @@ class OpenMpi(Group):
             rank.input.close()
             rank.output.close()
         self._folder.cleanup()
-
-
-def memory_bytes(pid, field):
-    """VmRSS or VmHWM of a process; 0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
-            return next((int(line.split()[1]) << 10 for line in lines if line.startswith(field + ":")), 0)
-    except OSError:
-        return 0
 
 
 def pinned(scenario):
@@ -370,6 +280,12 @@ def mpi_program():
     return program, ""
 
 
+def why_no_horovod():
+    """Empty where it is installed."""
+    has = HOROVOD_PYTHON.exists() and any(HOROVOD_PYTHON.parent.parent.glob("lib/python3*/site-packages/horovod"))
+    return "" if has else "Horovod is left out: it is not in .venv-horovod (make setup-horovod)"
+
+
 def rivals(scenario, build, port):
     """The rivals of a scenario that can run here, and a line for each that cannot."""
     found, refused = [], []
@@ -380,6 +296,10 @@ def rivals(scenario, build, port):
             found.append(Copies(build))
         elif name == "sockets":
             found.append(Sockets(build, port + 1))
+        elif name == "horovod":
+            why = why_no_horovod()
+            found += [] if why else [Horovod(port and port + 2)]
+            refused += [why] if why else []
         else:
             program, why = mpi_program()
             if program is not None:

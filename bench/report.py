@@ -39,6 +39,10 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
   choice of algorithm and (**ring**) with its ring; it spins while it waits. **sockets** is no rival but a floor: the
   same bytes over the same connections, one direction after the other, and one addition pass. So is **copies**: two
   processes that copy the bytes into a small ring and out of it. **byteps tcp** is ours without shared memory.
+- **horovod** is Horovod's own DistributedOptimizer over its gloo, in an environment with torch 2.1.2
+  (`make setup-horovod`): what it hides is judged by what training alone takes there.
+- **small**: 160 tensors of 4 KiB at once, until all sums are there; the last column says what handing over one of
+  them takes, where that is apart from waiting.
 - A target is what the project set itself; the last column says whether this run reached it.
 
 Again: `sudo make bench`, or one scenario by `sudo .venv/bin/python bench/run.py --only n4k4`; `--list` names them.
@@ -97,24 +101,38 @@ def checks(result):
 def hidden_share(result, trained="byteps"):
     """Of a training scenario: the share of the time for communication alone that training does not show."""
     figures = result["figures"]
-    alone = "gloo communicate" if trained == "gloo" else "byteps communicate"
-    parts = [figures.get(label) for label in (trained, "byteps compute", alone)]
+    who = trained.split()[0]
+    compute = f"{who} compute" if f"{who} compute" in figures else "byteps compute"
+    parts = [figures.get(label) for label in (trained, compute, f"{who} communicate")]
     if None in parts:
         return None
     step, compute, communicate = (part["median_s"] for part in parts)
     return (compute + communicate - step) / communicate
 
 
+def submit_us(result, who):
+    """How long handing over one of the small tensors takes; None where submitting is not apart from waiting."""
+    one = result["figures"].get(f"{who} small")
+    if one is None or one["own_first_s"] >= 0.9 * one["median_s"]:
+        return None
+    return 1e6 * one["own_first_s"] / scenarios.SMALL_TENSORS
+
+
 def verdicts(result):
     lines = []
     for what, value, target, reached in checks(result):
         lines.append(f"{what}: {value:.3g}, target {target:.4g}: {_reached(reached)}")
-    for trained, how in (("byteps", ""), ("byteps crossed", ", with cross barrier"), ("gloo", " by gloo")):
+    whose = {"byteps": "", "byteps crossed": ", with cross barrier", "gloo": " by gloo", "horovod": " by Horovod"}
+    for trained, how in whose.items():
         hidden = hidden_share(result, trained)
         if trained == "gloo" and result["bench"].startswith("with-") and "torch" not in result["bench"]:
             continue  # its computation is torch's, which was not measured here
         if hidden is not None:
             lines.append(f"communication hidden behind computation{how}: {100 * hidden:.0f} %")
+    submitting = {who: submit_us(result, who) for who in ("byteps", "gloo", "horovod")}
+    if submitting["byteps"] is not None:
+        costs = [f"{who} {us:.1f}" for who, us in submitting.items() if us is not None]
+        lines.append(f"submitting a small tensor, us: {', '.join(costs)}")
     if result["bench"].startswith(("10k", "grow-t")):
         rate = result["tensors"] / next(iter(result["figures"].values()))["median_s"]
         lines.append(f"{rate:,.0f} tensors/s")

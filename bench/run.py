@@ -29,6 +29,7 @@ import kernels
 import netlab
 import report
 import scenarios
+from group import ContenderError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_PORT = 9100
@@ -152,7 +153,7 @@ def summarize(turns, scenario, limit_s):
         "limit_s": limit_s,
         "ratio": limit_s / quartiles[1] if limit_s else None,
     }
-    for name in ("first_s", "worker_cpu_s", "server_cpu_s", "busy_share", "push_s", "pull_s", "add_s"):
+    for name in ("first_s", "own_first_s", "worker_cpu_s", "server_cpu_s", "busy_share", "push_s", "pull_s", "add_s"):
         if name in turns[0]:
             out[name] = statistics.median(turn[name] for turn in turns)
     for name in ("drops_out", "drops_in", "retransmissions", "timeouts"):
@@ -180,7 +181,7 @@ def start(lab, scenario, group):
         try:
             group.start(lab, scenario)
             return group.await_ready()
-        except contenders.ContenderError:
+        except ContenderError:
             if is_last:
                 raise
             for process in group.others:
@@ -303,7 +304,7 @@ def run_one(args, scenario):
         return 0
     try:
         result = measure(args, scenario)
-    except (contenders.ContenderError, netlab.LabError) as error:
+    except (ContenderError, netlab.LabError) as error:
         print(f"  FAILED: {error}", file=sys.stderr)
         return 1
     save(result, args.output, not args.no_record)

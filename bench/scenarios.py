@@ -16,7 +16,8 @@ BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
 TRACES = pathlib.Path(__file__).resolve().parent.parent / "build" / "bench" / "traces"
 MLP = (64, 3500, 3500, 3500, 10)
 MLP_BYTES = 4 * sum(wide * narrow + narrow for wide, narrow in zip(MLP, MLP[1:]))
-FRAMEWORK_BYTES = 4 * (64 * 1024 + 1024 * 1024 * 2 + 1024 * 10 + 3 * 1024 + 10)  # framework_worker.py
+SMALL_TENSORS = 160  # in the word "small" of framework_worker.py
+FRAMEWORK_BYTES = 4 * (64 * 1024 + 1024 * 1024 * 2 + 1024 * 10 + 3 * 1024 + 10)  # framework_model.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,11 +150,13 @@ def _training():
 
 
 def _frameworks():
-    """Each framework's layer beside torch's DDP over gloo: a model with much to compute, and many small tensors."""
+    """Each framework's layer beside torch's DDP over gloo and Horovod: a model with much to compute, and many small
+    tensors."""
     words = ("go", "compute", "communicate", "small")
     section = "Frameworks: MLP of 2.2 M parameters, digits, batch 512 per worker, n=k=2; 160 tensors of 4 KiB"
     for kind in ("torch", "torch-crossed", "torch-ddp", "jax", "tensorflow", "keras", "mxnet"):
-        options = {"program": kind, "size": FRAMEWORK_BYTES, "operations": 4, "words": words}
+        rivals = ("gloo", "horovod")
+        options = {"program": kind, "size": FRAMEWORK_BYTES, "operations": 4, "words": words, "rivals": rivals}
         yield Scenario(f"with-{kind}", section, kind, 2, 2, **options)
 
 

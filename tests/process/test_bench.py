@@ -8,7 +8,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
+import contenders  # noqa: E402
+import report  # noqa: E402
 import run  # noqa: E402
+import scenarios  # noqa: E402
+
+WITH_TORCH = next(scenario for scenario in scenarios.ALL if scenario.name == "with-torch")
 
 
 @pytest.mark.parametrize(
@@ -35,3 +40,38 @@ def test_one_build_named_twice_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run.arguments()
     assert "--build names one folder twice" in capsys.readouterr().err
+
+
+def test_where_horovod_is_missing_the_bench_says_so_and_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(contenders, "HOROVOD_PYTHON", tmp_path / "bin/python")
+    found, refused = contenders.rivals(WITH_TORCH, ROOT / "build/release", 0)
+    assert [group.label for group in found] == ["gloo"]
+    assert refused == ["Horovod is left out: it is not in .venv-horovod (make setup-horovod)"]
+
+
+def test_where_horovod_is_installed_it_also_trains_alone(monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").touch()
+    (tmp_path / "lib/python3.11/site-packages/horovod").mkdir(parents=True)
+    monkeypatch.setattr(contenders, "HOROVOD_PYTHON", tmp_path / "bin/python")
+    found, refused = contenders.rivals(WITH_TORCH, ROOT / "build/release", 0)
+    words = {group.label: [word for word, _ in group.words(WITH_TORCH)] for group in found}
+    assert words == {"gloo": ["go", "communicate", "small"], "horovod": ["go", "compute", "communicate", "small"]}
+    assert refused == []
+
+
+def test_what_a_rival_hides_is_judged_by_its_own_computation_where_that_was_measured():
+    seconds = {"byteps compute": 1.0, "gloo": 1.5, "gloo communicate": 1.0}
+    seconds.update({"horovod": 2.5, "horovod compute": 2.0, "horovod communicate": 1.0})
+    result = {"figures": {label: {"median_s": one} for label, one in seconds.items()}}
+    assert report.hidden_share(result, "gloo") == pytest.approx(0.5)
+    assert report.hidden_share(result, "horovod") == pytest.approx(0.5)
+    assert report.hidden_share(result, "byteps") is None
+
+
+def test_submitting_is_told_per_tensor_and_only_where_it_is_apart_from_waiting():
+    ours, theirs = {"own_first_s": 0.0016, "median_s": 0.01}, {"own_first_s": 1.0, "median_s": 1.0}
+    result = {"figures": {"byteps small": ours, "gloo small": theirs}}
+    assert report.submit_us(result, "byteps") == pytest.approx(10.0)
+    assert report.submit_us(result, "gloo") is None
+    assert report.submit_us(result, "horovod") is None
