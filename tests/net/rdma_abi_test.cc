@@ -114,6 +114,7 @@ TEST(RdmaAbi, our_declarations_are_those_of_the_installed_header) {
 }  // namespace byteps::rdma
 #else
 TEST(RdmaAbi, our_declarations_are_those_of_the_installed_header) {
-  GTEST_SKIP() << "no <infiniband/verbs.h> here; Debian: libibverbs-dev";
+  GTEST_SKIP()
+      << "no <infiniband/verbs.h> here: apt-get install libibverbs-dev (Fedora: rdma-core-devel)";
 }
 #endif

@@ -6,13 +6,14 @@
         pull_cable(2)
 """
 
+import signal
 import subprocess
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from job import Job, Process
-from place import BUILD
+from place import BUILD, wait_until
 
 HOSTS = (1, 2, 3)
 FAILURE_S = 5.0  # emulated processors have other work
@@ -52,6 +53,40 @@ def port_down(host: int):
         yield
     finally:
         subprocess.run(["ip", "link", "set", f"p{host}", "up"], check=True)
+
+
+@contextmanager
+def rule(*words: str):
+    """A rule before those of hosts.sh."""
+    subprocess.run(["ip", "rule", "add", "pref", "5", *words], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "rule", "del", "pref", "5", *words], check=True)
+
+
+def rdma_filtered(host: int):
+    """The host's filter lets no RDMA in (RoCE v2 is UDP to port 4791), and all of TCP."""
+    return rule("iif", f"h{host}", "ipproto", "udp", "dport", "4791", "blackhole")
+
+
+@contextmanager
+def tcp_filtered(host: int):
+    """The other way round: no host hears anything by TCP that this one says."""
+    with ExitStack() as rules:
+        for other in set(HOSTS) - {host}:
+            rules.enter_context(rule("from", address(host), "iif", f"h{other}", "ipproto", "tcp", "blackhole"))
+        yield
+
+
+@contextmanager
+def switch_of_small_mtu(host: int):
+    """The switch's port takes packets of 2000 bytes, to and from a card that sends 4096 in each."""
+    subprocess.run(["ip", "link", "set", f"p{host}", "mtu", "2000"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "link", "set", f"p{host}", "mtu", "9000"], check=True)
 
 
 def sent_packets() -> Dict[int, int]:
@@ -94,3 +129,22 @@ class LabJob(Job):
         self.join(timeout_s=timeout_s)
         assert [process.code for process in self.processes] == [0] * len(self.processes), self.story("not all are well")
         self.check_nothing_is_left(wait_s=5)
+
+    @contextmanager
+    def running(self, worker_hosts, server_hosts, server_environs=(), server_prefix=()):
+        """Within, the workers check sums; at its end the job has ended well."""
+        self.start_services(server_hosts, server_environs, server_prefix)
+        for rank, host in enumerate(worker_hosts):
+            self.start_checked_worker(rank, 0, host)
+        self.wait_for_rounds(1)
+        yield self
+        self.workers[0].send(signal.SIGTERM)
+        self.check_ended_well()
+
+    def rounds(self) -> int:
+        """How many the slowest checked worker has told of."""
+        return min(worker.out_path.read_text().count("round") for worker in self.workers)
+
+    def wait_for_rounds(self, more: int, timeout_s: float = 60):
+        goal = self.rounds() + more
+        assert wait_until(lambda: self.rounds() >= goal, timeout_s), self.story(f"{self.rounds()} rounds and no more")

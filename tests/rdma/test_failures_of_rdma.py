@@ -6,9 +6,12 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from lab import BOUND_S, LabJob, address, cable_pulled, on, port_down
+from lab import BOUND_S, LabJob, address, cable_pulled, on, port_down, tcp_filtered
+from place import wait_until
 
 LOOP = {"*": [["loop"]]}
+GIVEN_UP = "transport retry counter exceeded"  # ibv_wc_status_str() of IBV_WC_RETRY_EXC_ERR
+SLOW_TCP_S = 7.4
 LITTLE_MEMORY = ["prlimit", "--memlock=65536"]
 
 
@@ -39,6 +42,29 @@ def test_a_host_that_cannot_be_reached_is_seen_in_time(tmp_path, trouble):
             job.join()
         job.check_end(began_s, job.workers, [["server 1"]], BOUND_S)
         job.check_nothing_is_left(wait_s=5)
+
+
+def test_a_killed_server_of_which_tcp_says_nothing_is_given_up_by_rdma(tmp_path):
+    """RDMA gives up after 1.9 s (7 times 268 ms; twice that would be more than half the failure timeout), TCP after
+    2.7 s at the earliest: 3.7 s since it last heard something, and it asks every second."""
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": str(int(1000 * SLOW_TCP_S))}
+    with LabJob(tmp_path / "job", servers=1, environ=environ) as job:
+        steps = [["push", "A"], ["wait"], ["sleep", 1], ["push", "B"], ["wait"]]
+        job.start({"*": steps}, worker_hosts=(1, 2), server_hosts=(3,))
+        job.wait_for("end")
+        for worker in job.workers:
+            worker.stop()
+        awake_s = max(worker.ends[0]["t"] for worker in job.workers) + 1
+        assert wait_until(lambda: time.monotonic() > awake_s)
+        with tcp_filtered(3):
+            began_s = job.servers[0].kill()
+            assert wait_until(lambda: job.servers[0].code is not None)  # until then its device acknowledges
+            for worker in job.workers:  # they begin B at once
+                worker.go_on()
+            given_up = wait_until(lambda: any(GIVEN_UP in worker.err for worker in job.workers), SLOW_TCP_S)
+            assert given_up, job.story("RDMA was not the first to see it")
+            job.join()
+        job.check_end(began_s, job.workers, [["server 0"]], 2 * SLOW_TCP_S)
 
 
 @contextmanager

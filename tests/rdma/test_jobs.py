@@ -4,9 +4,7 @@ kernel says of queue pairs and mappings; the devices count packets."""
 import json
 import os
 import re
-import signal
 import subprocess
-from contextlib import contextmanager
 from pathlib import Path
 
 from lab import HOSTS, LabJob, sent_packets
@@ -39,24 +37,12 @@ def check_links(job, expected):
     assert wait_until(lambda: found() == expected), job.story(f"there are {found()} instead of {expected}")
 
 
-@contextmanager
-def running(job, worker_hosts, server_hosts, server_environs=(), server_prefix=()):
-    """Within, the workers check sums; at its end the job has ended well."""
-    job.start_services(server_hosts, server_environs, server_prefix)
-    for rank, host in enumerate(worker_hosts):
-        job.start_checked_worker(rank, 0, host)
-    assert wait_until(lambda: all("round" in worker.out_path.read_text() for worker in job.workers), 60), job.story("")
-    yield
-    job.workers[0].send(signal.SIGTERM)
-    job.check_ended_well()
-
-
 def test_sums_of_two_workers_and_two_servers_on_other_hosts_move_by_rdma(tmp_path):
     before = sent_packets()
     with LabJob(tmp_path / "job", environ={"BYTEPS_SERVER_ENGINE_THREAD": "2"}) as job:
-        with running(job, (1, 2), (3, 3)):
+        with job.running((1, 2), (3, 3)):
             check_links(job, [(4, 0)] * 4)
-        rounds = min(len(re.findall("round", worker.out_path.read_text())) for worker in job.workers)
+        rounds = job.rounds()
     sent = {host: count - before[host] for host, count in sent_packets().items()}
     packets = ROUND_BYTES / PACKET_BYTES
     assert rounds >= 1 and sent[1] >= packets and sent[2] >= packets and sent[3] >= 2 * packets, sent
@@ -72,19 +58,19 @@ def registrations(process, bytes_each):
 def test_sums_go_from_registered_memory_where_locked_memory_is_unlimited(tmp_path):
     slab_bytes = 4 << 20
     unlimited = ["prlimit", "--memlock=unlimited"]
-    with LabJob(tmp_path / "job") as job, running(job, (1, 2), (3, 3), server_prefix=unlimited):
+    with LabJob(tmp_path / "job") as job, job.running((1, 2), (3, 3), server_prefix=unlimited):
         check_links(job, [(2, 0)] * 4)
         counts = [registrations(process, slab_bytes) for process in (*job.workers, *job.servers)]
         assert counts[:2] == [0, 0] and min(counts[2:]) > 0, counts
 
 
 def test_servers_beside_workers_share_memory_while_the_others_are_on_rdma(tmp_path):
-    with LabJob(tmp_path / "job", servers=3) as job, running(job, (1, 2), (1, 2, 3)):
+    with LabJob(tmp_path / "job", servers=3) as job, job.running((1, 2), (1, 2, 3)):
         check_links(job, [(2, 1), (2, 1), (1, 1), (1, 1), (2, 0)])
 
 
 def test_auto_takes_rdma_where_both_ends_can_and_tcp_elsewhere(tmp_path):
     environs = ({}, {"DMLC_ENABLE_RDMA": "0"})
-    with LabJob(tmp_path / "job", rdma="auto") as job, running(job, (1, 2), (3, 3), environs):
+    with LabJob(tmp_path / "job", rdma="auto") as job, job.running((1, 2), (3, 3), environs):
         check_links(job, [(1, 0), (1, 0), (2, 0), (0, 0)])
         assert all(ON_TCP in worker.err for worker in job.workers), job.story("it is not said")
