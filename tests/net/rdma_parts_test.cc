@@ -1,7 +1,6 @@
-// The parts of RDMA that need no device: the arithmetic of rings and credits, what a peer may say, which device belongs
-// to an address, and what there is where the library is missing.
+// The parts of RDMA that need no device: what a peer may say, which device belongs to an address, and what there is
+// where the library is missing. The arithmetic of rings and credits: rdma_window_test.cc.
 #include <algorithm>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -11,151 +10,11 @@
 #include "net/rdma/device.h"
 #include "net/rdma/queue_pair.h"
 #include "net/rdma/verbs.h"
-#include "net/rdma/window.h"
 
 namespace byteps::rdma {
 namespace {
 
 constexpr std::size_t kRing = 64 << 10;
-
-// ---- windows
-
-// A sender and a receiver, and between them two ways that keep order and are of any length. Every step does one of the
-// things that may happen; the model counts the receive entries that a device would have.
-class Exchange {
- public:
-  Exchange(std::uint32_t writes_max, std::uint64_t seed)
-      : writes_max_(writes_max),
-        send_(kRing, writes_max),
-        receive_(kRing, writes_max),
-        prng_(seed) {}
-
-  void run(int steps) {
-    for (int i = 0; i < steps; ++i) step();
-    drain();
-  }
-
-  std::uint64_t sent = 0;
-  std::uint64_t read = 0;
-  std::size_t entries_used_max = 0;  // of the receiver's queue
-  std::size_t credits_on_the_way_max = 0;
-
- private:
-  void step() {
-    switch (prng_.below(6)) {
-      case 0:
-        return fill();
-      case 1:
-        return tell();
-      case 2:
-        return done();
-      case 3:
-        return arrive();
-      case 4:
-        return consume();
-      default:
-        return take_credit();
-    }
-  }
-  void fill() {
-    const std::size_t bytes = (1 + prng_.below(kRing / kUnitBytes / 2)) * kUnitBytes;
-    if (send_.room() < bytes) return;
-    send_.fill(bytes);
-    sent += bytes;
-  }
-  void tell() {
-    if (!send_.may_tell()) return;
-    const std::uint64_t units = (send_.filled() - send_.told()) / kUnitBytes;
-    const std::uint64_t to = send_.told() + (1 + prng_.below(units)) * kUnitBytes;
-    writes_.push_back(send_.tell(to));
-    undone_.push_back(to);
-    entries_used_max = std::max(entries_used_max, writes_.size());
-  }
-  void done() {
-    if (undone_.size() <= writes_.size()) return;  // a device is done when the other one has it
-    send_.done(undone_.front());
-    undone_.pop_front();
-  }
-  void arrive() {
-    if (writes_.empty()) return;
-    ASSERT_TRUE(receive_.take(writes_.front())) << "the receiver sees no mistake";
-    writes_.pop_front();
-    give_credit();
-  }
-  void consume() {
-    const std::size_t bytes = receive_.readable();
-    receive_.skip(bytes);
-    read += bytes;
-    receive_.release();
-    give_credit();
-  }
-  void give_credit() {
-    while (receive_.owes_credit()) credits_.push_back(receive_.give_credit());
-    credits_on_the_way_max = std::max(credits_on_the_way_max, credits_.size());
-  }
-  void take_credit() {
-    if (credits_.empty()) return;
-    ASSERT_TRUE(is_credit(credits_.front()) && send_.take_credit(credits_.front()));
-    credits_.pop_front();
-  }
-  // From any state everything gets through.
-  void drain() {
-    for (int i = 0; i < 100'000 && read < sent; ++i)
-      tell(), arrive(), done(), consume(), take_credit();
-    for (int i = 0; i < 100; ++i) arrive(), done(), take_credit();
-    EXPECT_EQ(read, sent);
-    EXPECT_GE(send_.room(), kRing / 2) << "a whole message always finds room in the end";
-    (void)writes_max_;
-  }
-
-  const std::uint32_t writes_max_;
-  SendWindow send_;
-  ReceiveWindow receive_;
-  Prng prng_;
-  std::deque<std::uint32_t> writes_;
-  std::deque<std::uint64_t> undone_;
-  std::deque<std::uint32_t> credits_;
-};
-
-TEST(RdmaWindow, no_order_of_events_uses_more_receive_entries_than_there_are_or_stops) {
-  for (const std::uint32_t writes_max : {32U, 33U, 512U}) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-      Exchange exchange(writes_max, seed);
-      exchange.run(3000);
-      EXPECT_GT(exchange.sent, kRing);
-      EXPECT_LE(exchange.entries_used_max, writes_max) << "seed " << seed;
-      EXPECT_LE(exchange.credits_on_the_way_max, credits_max(writes_max)) << "seed " << seed;
-    }
-  }
-}
-
-TEST(RdmaWindow, a_receiver_refuses_more_bytes_than_there_is_room_and_more_writes_than_allowed) {
-  ReceiveWindow window(kRing, 32);
-  EXPECT_FALSE(window.take(0)) << "nothing";
-  EXPECT_FALSE(window.take(kRing / kUnitBytes + 1));
-  EXPECT_FALSE(window.take(0x7fffffff));
-  EXPECT_TRUE(window.take(kRing / kUnitBytes));
-  EXPECT_FALSE(window.take(1)) << "full";
-  window.skip(kRing);
-  EXPECT_FALSE(window.take(1)) << "read, but not given back";
-  window.release();
-  (void)window.give_credit();
-  for (int i = 0; i < 32; ++i) EXPECT_TRUE(window.take(1)) << i;
-  EXPECT_FALSE(window.take(1)) << "a write too many";
-}
-
-TEST(RdmaWindow, a_sender_refuses_credit_for_what_it_has_not_written) {
-  SendWindow window(kRing, 32);
-  EXPECT_FALSE(window.take_credit(kCreditBit | 1));
-  EXPECT_FALSE(window.take_credit(kCreditBit | (1U << 21)));
-  window.fill(4 * kUnitBytes);
-  EXPECT_EQ(window.tell(window.filled()), 4U);
-  EXPECT_FALSE(window.take_credit(kCreditBit | (1U << 21) | 5));
-  EXPECT_TRUE(window.take_credit(kCreditBit | (1U << 21) | 4));
-  EXPECT_EQ(window.room(), kRing - 4 * kUnitBytes) << "our own device still reads it";
-  window.done(4 * kUnitBytes);
-  EXPECT_EQ(window.room(), kRing);
-}
 
 // ---- what a peer says
 
