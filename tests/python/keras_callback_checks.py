@@ -147,7 +147,7 @@ def saved_and_loaded():
         loaded = bps.load_model(path)
     loaded.fit(*parts, batch_size=batch, epochs=2, shuffle=False, verbose=0)
     assert _is_distributed(loaded.optimizer) and not _is_distributed(plain.optimizer)
-    names = type(plain.optimizer).__name__, type(loaded.optimizer).__name__, int(plain.optimizer.iterations)
+    names = type(plain.optimizer).__name__, type(loaded.optimizer).__name__, int(plain.optimizer.iterations.numpy())
     return distance(loaded.get_weights(), through.get_weights()), names
 
 

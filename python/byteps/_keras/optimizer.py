@@ -2,7 +2,7 @@
 
 Gradients are averaged as they come into apply(): before clipping, weight decay and the finite check of a
 LossScaleOptimizer, so that every rank decides the same. With gradient accumulation only the accumulated ones travel:
-Keras hands those to _clip_gradients().
+Keras hands those to _clip_gradients(). Before Keras 3.5 it gets what each pass brings, so there each pass's travel.
 
 The class looks like the wrapped one from outside (name and module), so that a saved model names that one and loads
 where there is no byteps.
@@ -94,7 +94,7 @@ def _register(base: type, kind: type) -> None:
 def _copy_state(source: Any, target: Any, config: Dict[str, Any]) -> None:
     if len(source.variables) == 0:
         return
-    target.build(source._trainable_variables)
+    target.build(_keeper_of_variables(source)._trainable_variables)
     if len(source.variables) != len(target.variables):
         raise ValueError(
             "the optimizer has made steps without gradient accumulation: give backward_passes_per_step before its "
@@ -102,6 +102,12 @@ def _copy_state(source: Any, target: Any, config: Dict[str, Any]) -> None:
         )
     for old, new in zip(source.variables, target.variables):
         new.assign(old)
+
+
+def _keeper_of_variables(optimizer: Any) -> Any:
+    """Who has the trainable variables and their order: the older LossScaleOptimizers have not."""
+    scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    return optimizer.inner_optimizer if scaling else optimizer
 
 
 class Distributed:
@@ -124,56 +130,62 @@ class Distributed:
         variables."""
         grads = list(grads)
         known = self.built or trainable_variables is not None
-        if grads and known and not self.gradient_accumulation_steps:
+        if grads and known and not self._sends_accumulated:
             variables = self._variables_for(trainable_variables)
             grads = self._combine(grads, variables)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def scale_loss(self, loss: Any) -> Any:
         """What Keras's trainers call right before the backward pass whose gradients come to apply()."""
-        if self._exchange is not None and not self.gradient_accumulation_steps:
+        if self._exchange is not None and not self._sends_accumulated:
             self._backend.before_backward(self._exchange)
         return super().scale_loss(loss)  # type: ignore[misc]
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """apply() for JAX. It calls apply(), but for that of a LossScaleOptimizer."""
         if isinstance(self, keras.optimizers.LossScaleOptimizer) and self.built:
-            grads = self._combine(list(grads), self._trainable_variables)
+            grads = self._combine(list(grads), _keeper_of_variables(self)._trainable_variables)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        if self.gradient_accumulation_steps and self._exchange is not None:
+        if self._sends_accumulated and self._exchange is not None:
             self._exchange.accumulated_for = list(trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Any) -> Any:
-        steps = self.gradient_accumulation_steps
-        if steps and self._exchange is not None:
+        if self._sends_accumulated and self._exchange is not None:
             # On JAX, Keras comes here at each pass, and throws away what comes of it at all but the last one.
-            last = (self._iterations + 1) % steps == 0
+            last = (self._iterations + 1) % self.gradient_accumulation_steps == 0
             variables = self._exchange.accumulated_for
             grads = self._backend.when(last, lambda given: self._combine(given, variables), list(grads))
         return super()._clip_gradients(grads)  # type: ignore[misc]
+
+    @property
+    def _sends_accumulated(self) -> bool:
+        """Whether gradients are accumulated and Keras clips what they come to: since 3.5, which counts passes in
+        _iterations."""
+        return bool(self.gradient_accumulation_steps) and hasattr(self, "_iterations")
 
     def _combine(self, grads: List[Any], variables: Sequence[Any]) -> List[Any]:
         exchange = self._exchange
         if exchange is None:  # within from_config, or copied
             return grads
+        keeper = _keeper_of_variables(self)
         slots = [
-            exchange.slot(self._get_variable_index(variable), variable, grad)
+            exchange.slot(keeper._get_variable_index(variable), variable, grad)
             for grad, variable in zip(grads, variables)
         ]
         return exchange.combine(slots, self._backend)
 
     def _variables_for(self, trainable_variables: Optional[Sequence[Any]]) -> List[Any]:
         if trainable_variables is None:
-            return list(self._trainable_variables)
+            return list(_keeper_of_variables(self)._trainable_variables)
         variables = list(trainable_variables)
         if not self.built:
             with keras.name_scope(self.name):
                 self.build(variables)
             self.built = True
-        self._check_variables_are_known(variables)
+        _keeper_of_variables(self)._check_variables_are_known(variables)
         return variables
 
     @property
