@@ -4,7 +4,7 @@
         results = cluster.run(function, 1, b=2)      # function(1, b=2) on every rank; results by rank
         failures = cluster.failures(function)        # what it raised on every rank, or None
 
-    Cluster(workers=2, layer="byteps.mxnet", python=MXNET_PYTHON)
+    Cluster(workers=2, layer="byteps.mxnet", python=MXNET_PYTHON)   # else $BYTEPS_TEST_PYTHON or that of the tests
 
     cluster.resize(1)                                # the first of these processes goes on alone
 
@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 RUN_TIMEOUT_S = 100.0
 END_TIMEOUT_S = 30.0
+WORKER_PYTHON = os.environ.get("BYTEPS_TEST_PYTHON", sys.executable)
 MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"  # made by `make setup`
 # The environment of workers with TensorFlow: several of them share few cores.
 TENSORFLOW = {
@@ -132,7 +133,7 @@ class Cluster:
         environ: Optional[Dict[str, str]] = None,
         init: bool = True,
         layer: str = "byteps.torch",
-        python: Union[str, Path] = sys.executable,
+        python: Union[str, Path] = WORKER_PYTHON,
     ) -> None:
         self.size = workers
         self.server_count = servers

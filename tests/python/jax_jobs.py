@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import pytest
 from cluster import Clusters
 
 
 @pytest.fixture(scope="session")
 def jax_jobs():
-    jobs = Clusters(layer="byteps.jax", python=os.environ.get("BYTEPS_TEST_JAX_PYTHON", sys.executable))
+    jobs = Clusters(layer="byteps.jax")
     yield jobs
     jobs.end()
 
