@@ -268,6 +268,32 @@ def _same_function(kept=[]):  # noqa: B006: for the life of the process
     return kept[0]
 
 
+def independent_collectives():
+    """In a small program XLA runs one call after another, in an order of its own."""
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    rank, size = bps.rank(), bps.size()
+
+    @jax.jit
+    def run(x):
+        parts = bps.alltoall(x, name="small.alltoall"), bps.reducescatter(x, op=bps.Sum, name="small.scatter")
+        return *parts, bps.allgather(x[0], name="small.allgather"), bps.push_pull(x[1:], name="small.sum", op=bps.Sum)
+
+    traded, share, gathered, summed = run(jnp.arange(float(size)) + 10 * rank)
+    np.testing.assert_array_equal(traded, 10 * np.arange(size) + rank)
+    np.testing.assert_array_equal(gathered, 10 * np.arange(size))
+    total = np.arange(float(size)) * size + 10 * sum(range(size))
+    np.testing.assert_array_equal(share, total[rank : rank + 1])
+    np.testing.assert_array_equal(summed, total[1:])
+
+
+def test_collectives_that_do_not_need_each_other_start_in_one_order_in_a_small_program(job3):
+    job3.run(independent_collectives)
+
+
 def compiled_before(shift):
     """In the job, and in one that another layer has joined, as another rank."""
     import jax.numpy as jnp

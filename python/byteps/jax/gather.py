@@ -159,18 +159,20 @@ def _reducescatter_back(what: Exchange, row_count: int, cotangent: jax.Array) ->
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _traced_alltoall(array: jax.Array, name: str, members: Tuple[int, ...], priority: int) -> jax.Array:
+    """The program has the same operands in the same places on all ranks, also for the part that stays here: XLA runs
+    small programs one call after another, in an order that it makes of them, and that must be the same everywhere."""
     ranks, me = _ranks(members), session.rank()
-    parts = dict(zip(ranks, jnp.split(array, len(ranks))))
+    parts = jnp.split(array, len(ranks))
     others = [rank for rank in ranks if rank != me]
-    outgoing = [_message(name, me, rank, priority) for rank in others]
-    incoming = [_message(name, rank, me, priority) for rank in others]
-    mine = [parts[rank] for rank in others]
-    received = exchange_together(mine + mine, outgoing + incoming)[len(others) :]
-    return jnp.concatenate([parts[me] if rank == me else received[others.index(rank)] for rank in ranks])
+    outgoing = [_message(name, me, rank, priority) for rank in ranks]
+    incoming = [_message(name, rank, me, priority) for rank in others]  # whose operands say the shape
+    results = exchange_together(parts + parts[: len(others)], outgoing + incoming)
+    received = dict(zip(others, results[len(ranks) :]))
+    return jnp.concatenate([received.get(rank, result) for rank, result in zip(ranks, results)])
 
 
 def _message(name: str, sender: int, receiver: int, priority: int) -> Exchange:
-    pair = (min(sender, receiver), max(sender, receiver))
+    pair = tuple(sorted({sender, receiver}))
     return Exchange(f"{name}/{sender}>{receiver}", abi.BROADCAST, sender, members=pair, priority=priority)
 
 
