@@ -3,6 +3,7 @@
 import collections
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -108,6 +109,7 @@ def test_what_is_no_parameter_is_refused(alone):
             bps.broadcast_parameters({}, root)
         with pytest.raises(ValueError, match="root_rank"):
             bps.broadcast_object(1, root)
+    assert bps.broadcast_object("numpy's", np.int64(0)) == "numpy's"
 
 
 # ---- optimizer state

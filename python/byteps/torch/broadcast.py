@@ -8,14 +8,14 @@ of them raise when they differ.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
 from byteps._core import errors, objects, session
 from byteps._core.agreement import require_agreement
 from byteps._core.client import encoded_name
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of
 from byteps.torch import exchange, pending
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -26,7 +26,7 @@ Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, Any]], Iterable[torch.
 def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "Parameter.") -> None:
     """Gives all ranks the root's values, in place. `params`: model.state_dict(), model.named_parameters(),
     model.parameters(), or a list of either kind. Buffers of any dtype are welcome; None entries are skipped."""
-    check_root(root_rank)
+    root_rank = check_root(root_rank)
     named = _named_tensors(params)
     require_agreement(
         [f"{name}: {_spec(tensor)}" for name, tensor in named], root_rank, "broadcast_parameters: parameters differ"
@@ -43,7 +43,7 @@ def broadcast_optimizer_state(
     del model
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    check_root(root_rank)
+    root_rank = check_root(root_rank)
     groups = optimizer.param_groups
     require_agreement(
         [f"group {i}, parameter {j}: {_spec(p)}" for i, g in enumerate(groups) for j, p in enumerate(g["params"])],
@@ -82,7 +82,7 @@ def broadcast_object(
     """The root's object, on all ranks (on the root `obj` itself). It is pickled, with cloudpickle when that is
     installed: members of one job trust each other. The others' `obj` does not matter."""
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     return objects.broadcast_object(obj, root_rank, name, members)
 
 
@@ -190,11 +190,3 @@ def _copy(value: Any, former: Any, visit: Callable[[Any, Any], Any]) -> Any:
         olds = former if isinstance(former, (list, tuple)) and len(former) == len(value) else [None] * len(value)
         return type(value)(_copy(item, old, visit) for item, old in zip(value, olds))
     return visit(value, former)
-
-
-def check_root(root_rank: int, members: Sequence[int] = ()) -> None:
-    size = session.job().size
-    if isinstance(root_rank, bool) or not isinstance(root_rank, int) or not 0 <= root_rank < size:
-        raise ValueError(f"root_rank is {root_rank!r}: it must be a rank, 0 to {size - 1}")
-    if members and root_rank not in members:
-        raise ValueError(f"root_rank is {root_rank}: it must be in the process set, which has {list(members)}")

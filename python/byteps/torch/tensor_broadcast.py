@@ -11,9 +11,8 @@ from typing import Any, Optional, Tuple
 import torch
 
 from byteps._core import abi, session
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps.torch import exchange, pending
-from byteps.torch.broadcast import check_root
 from byteps.torch.tensors import check_dense_on_cpu
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
@@ -35,7 +34,7 @@ def broadcast_async_(
 ) -> int:
     """Starts it; the root's values land in `tensor`, which synchronize() returns."""
     members = members_of(process_set)
-    check_root(root_rank, members)
+    root_rank = check_root(root_rank, members)
     return exchange.start_broadcast(tensor, root_rank, _unique(name, members), members=members)
 
 
