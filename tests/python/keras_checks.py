@@ -9,6 +9,7 @@ import numpy as np
 from keras_models import (
     BATCH,
     apply_gradients,
+    as_numbers,
     as_tensor,
     distance,
     fit,
@@ -167,18 +168,28 @@ def gradients_of_many_variables(count=150, times=3):
 
 
 def difference_in_a_process_set(members):
-    """As differences_from_one_process, by those ranks alone; None on the others."""
+    """As differences_from_one_process, by those ranks together; the others train alone."""
     _, bps = keras_and_bps()
     x, y = samples()
-    if bps.rank() not in members:
-        return None
     reference, model = make_model(), make_model()
     fit(reference, make_optimizer("plain"), x, y, BATCH)
     options = dict(process_set=bps.ProcessSet(members), name="set")
     optimizer = bps.DistributedOptimizer(make_optimizer("plain"), **options)
-    place, size = members.index(bps.rank()), len(members)
+    place, size = (members.index(bps.rank()), len(members)) if bps.rank() in members else (0, 1)
     fit(model, optimizer, share(x, place, size), share(y, place, size), BATCH // size)
     return distance(model.get_weights(), reference.get_weights())
+
+
+def weights_with_a_local_layer():
+    """Of two layers of one weight of 1, after a step with gradients of rank + 1; the first layer is local."""
+    keras, bps = keras_and_bps()
+    layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones") for _ in range(2)]
+    keras.Sequential([keras.layers.Input((1,)), *layers])
+    optimizer = bps.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=layers[:1])
+    optimizer.build([layer.kernel for layer in layers])
+    gradient = as_tensor(keras, np.full((1, 1), bps.rank() + 1.0, "float32"))
+    apply_gradients(keras, optimizer, [gradient] * 2, [layer.kernel for layer in layers])
+    return [float(as_numbers(layer.kernel)[0, 0]) for layer in layers]
 
 
 # ---- the backward pass of torch

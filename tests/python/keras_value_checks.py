@@ -1,8 +1,9 @@
 """What workers do in the tests of byteps.keras's functions of values, and of what it refuses."""
 
 import interrupted
+import ml_dtypes  # noqa: F401: tells numpy of bfloat16
 import numpy as np
-from keras_models import as_numbers, as_tensor, distance, keras_and_bps, make_model
+from keras_models import as_tensor, distance, keras_and_bps, make_model
 
 
 def values():
@@ -30,7 +31,7 @@ def values():
     }
 
 
-DTYPES = "float16 float32 float64 uint8 uint16 uint32 uint64 int8 int16 int32 int64 bool".split()
+DTYPES = "float16 float32 float64 uint8 uint16 uint32 uint64 int8 int16 int32 int64 bool bfloat16".split()
 SHAPES = [(), (5,), (0, 3), (2, 3), (2, 1, 3), (2, 3, 1, 2)]
 
 
@@ -45,9 +46,11 @@ def sums_of_every_dtype():
             summed = bps.push_pull(mine, f"{dtype}{shape}", average=False)
             assert summed.dtype == dtype and summed.shape == shape and (summed == total).all(), (dtype, shape, summed)
         assert (bps.broadcast(mine, bps.size() - 1) == np.full(shape, ranks[-1]).astype(dtype)).all()
-        if dtype == "float32":
-            tensor = bps.push_pull(as_tensor(keras, mine), f"tensor {shape}")
-            np.testing.assert_allclose(as_numbers(tensor), np.full(shape, ranks.mean()), rtol=1e-6)
+        if dtype in ("float32", "bfloat16"):
+            tensor = bps.push_pull(as_tensor(keras, mine), f"tensor {dtype} {shape}")
+            tensor = tensor.float() if hasattr(tensor, "float") else tensor
+            numbers = np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor).astype("float32")
+            np.testing.assert_allclose(numbers, np.full(shape, ranks.mean()), rtol=1e-6)
 
 
 def broadcast_of_a_model():
