@@ -34,6 +34,9 @@ class Group:
         for process, line in zip(self.workers, self._lines(START_S)):
             if line != ["ready"]:
                 raise ContenderError(f"{self.label}: {process.argv} said {line} instead of ready")
+
+    def note_memory(self):
+        """What its processes hold before the first turn, with their rings: memory_growth() is what they take beyond."""
         self._resting_bytes = {process: memory_bytes(process.pid, "VmRSS") for process in self.workers + self.others}
 
     def turn(self, timeout_s, word="go"):

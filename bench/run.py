@@ -194,6 +194,8 @@ def run_groups(args, scenario, groups):
     with make_lab(args, scenario) as lab:
         for group in groups:
             start(lab, scenario, group)
+        for group in groups:
+            group.note_memory()
         turns = take_turns(lab, groups, scenario, args.repeats)
         others = other_figures(groups, scenario)
         for group in groups:
