@@ -493,8 +493,10 @@ void Worker::apply_outputs() {
     }
   }
   pipeline_->clear_outputs();
+  if (completions_.empty()) return;
+  publish_counters();  // who hears of an end finds it counted
   // Together, when all landings are withdrawn: who waits for one after the other wakes up once.
-  if (!completions_.empty()) door_.complete(completions_);
+  door_.complete(completions_);
   completions_.clear();
 }
 

@@ -158,7 +158,8 @@ def check_root(root_rank: Any, members: Sequence[int] = ()) -> int:
     """The rank as an int; it may be one of numpy's. ValueError unless it is one of the members, () being all."""
     ranks = members or range(session.size())
     if isinstance(root_rank, bool) or not isinstance(root_rank, numbers.Integral) or root_rank not in ranks:
-        known = f"one of the ranks {', '.join(map(str, members))}" if members else f"a rank, 0 to {ranks[-1]}"
+        those = f"one of the ranks {', '.join(map(str, members))}, those in the process set"
+        known = those if members else f"a rank, 0 to {ranks[-1]}"
         raise ValueError(f"root_rank is {root_rank!r}: it must be {known}")
     return int(root_rank)
 
