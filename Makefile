@@ -12,23 +12,35 @@ export CCACHE_BASEDIR    := $(CURDIR)
 export CCACHE_NOHASHDIR  := 1
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 export PYTHON JOBS
+# Frameworks are large: who does not keep their compiled modules waits for them at each start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-asan test-tsan soak bench format lint wheel docs clean
+.PHONY: help setup setup-horovod demo test test-long test-all test-asan test-tsan soak bench format lint wheel docs clean
 
 help:       ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:      ## .venv and .venv-mxnet with all that is needed, and the release build; seconds when nothing has changed
-	@tools/setup
+setup:      ## all that tests need: .venv, .venv-mxnet, the release build; FRAMEWORKS="torch jax": only what these need
+	@tools/setup $(FRAMEWORKS)
 
-demo: setup ## train a small network on real digits: 2 workers, 2 servers; plots in build/demo/
+setup-horovod: ## .venv-horovod, with Horovod for the benchmarks: fetches torch 2.1 and builds, minutes
+	@tools/setup horovod
+
+demo:       ## train a small network on real digits: 2 workers, 2 servers; plots in build/demo/
+	@tools/setup torch
 	@rm -rf build/demo && mkdir -p build/demo
 	@OMP_NUM_THREADS=1 $(VENV)/bpslaunch --local --workers 2 --servers 2 -- $(CURDIR)/$(VENV)/python examples/torch/train_digits.py
 	@cat build/demo/result.txt
 
-test: setup ## all tests: C++, Python, processes, simulated clusters, tidy; ends with a summary
+test: setup ## C++, Python, processes, RDMA, simulated clusters, tidy; ends with a summary
 	@$(VENV)/python tools/test
+
+test-long: setup ## the tests marked long, which .ci/run also runs
+	@$(VENV)/python tools/test long
+
+test-all: setup ## everything: make test, the long tests, both sanitizers
+	@$(VENV)/python tools/test main long asan tsan
 
 test-asan: setup ## C++ tests, jobs and 200 simulated clusters under address and undefined-behaviour sanitizers
 	@$(VENV)/python tools/test asan

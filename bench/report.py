@@ -285,7 +285,7 @@ def plot(folder):
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        print("plots are left out: no matplotlib (pip install -r requirements-dev.txt)")
+        print("plots are left out: no matplotlib (pip install -r requirements/base.txt)")
         return
     sections = {}
     for result in load_results(folder).values():

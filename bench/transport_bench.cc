@@ -164,8 +164,13 @@ Cost memcpy_bound(const Load& load, std::size_t ring_bytes) {
 
 struct Side {
   explicit Side(TcpOptions options)
-      : transport(TcpTransport::create(std::move(options),
-                                       Log("bench", LogLevel::kWarning, Log::standard_error()))
+      : transport(TcpTransport::create(std::move(options), Log("bench", LogLevel::kWarning,
+                                                               [](std::string_view line) {
+                                                                 std::fprintf(
+                                                                     stderr, "%.*s\n",
+                                                                     static_cast<int>(line.size()),
+                                                                     line.data());
+                                                               }))
                       .value()),
         memory(kMemoryBytes) {
     std::fill(memory.span().begin(), memory.span().end(), std::byte{1});

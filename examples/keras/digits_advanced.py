@@ -46,7 +46,7 @@ def main():
         bps.callbacks.MetricAverageCallback(),
         bps.callbacks.LearningRateWarmupCallback(warmup_epochs=args.warmup_epochs, initial_lr=rate, verbose=1),
         bps.callbacks.LearningRateScheduleCallback(
-            lambda epoch: 0.1 ** (epoch // 8), start_epoch=args.warmup_epochs, initial_lr=rate
+            multiplier=lambda epoch: 0.1 ** (epoch // 8), start_epoch=args.warmup_epochs, initial_lr=rate
         ),
     ]
     if bps.rank() == 0:

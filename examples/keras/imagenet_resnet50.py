@@ -166,7 +166,7 @@ def main():
         bps.callbacks.MetricAverageCallback(),
         bps.callbacks.LearningRateWarmupCallback(warmup_epochs=args.warmup_epochs, initial_lr=rate, verbose=1),
         bps.callbacks.LearningRateScheduleCallback(
-            lambda epoch: 0.1 ** sum(epoch >= decay for decay in args.lr_decay_epochs),
+            multiplier=lambda epoch: 0.1 ** sum(epoch >= decay for decay in args.lr_decay_epochs),
             start_epoch=args.warmup_epochs,
             initial_lr=rate,
         ),

@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 5
+#define BYTEPS_ABI_VERSION 6
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -70,7 +70,7 @@ typedef enum byteps_dtype {
 
 typedef enum byteps_operation {
   BYTEPS_SUM = 0,      /* bool: logical or */
-  BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of members; integers round down; not for bool */
+  BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of members; integers towards zero; not for bool */
   BYTEPS_BROADCAST = 2, /* root's values to all */
   /* Since version 4. */
   BYTEPS_MIN = 3,    /* NaN if any is NaN; bool: logical and */
@@ -158,6 +158,10 @@ BYTEPS_API uint32_t byteps_local_rank(const byteps_job* job);
 BYTEPS_API uint32_t byteps_local_size(const byteps_job* job);
 BYTEPS_API uint32_t byteps_server_count(const byteps_job* job);
 
+/* Which machine each worker is on, by rank, as the launcher counts machines (DMLC_WORKER_ID): on each of them local
+ * ranks begin at 0. Fills in up to `capacity` of them; returns how many there are. Since version 6. */
+BYTEPS_API uint32_t byteps_machines(const byteps_job* job, uint32_t* machines, uint32_t capacity);
+
 /* Starts one exchange; never blocks. Any number may be in flight, in any order on each rank; the same name again queues
  * behind its earlier use. */
 BYTEPS_API int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
@@ -192,7 +196,8 @@ BYTEPS_API int byteps_queue_wait(byteps_queue* queue, byteps_ended* ended, uint3
 /* Frees it; nobody may be in byteps_queue_wait. Operations that still name it go on, and their ends are told nobody. */
 BYTEPS_API void byteps_queue_destroy(byteps_queue* queue);
 
-/* All workers meet here. BYTEPS_AGAIN at the timeout: call again to go on waiting for the same barrier. */
+/* All workers meet here. BYTEPS_AGAIN at the timeout: call again to go on waiting. Several threads may be in it: each
+ * is in a barrier of its own, and others meet it as often. */
 BYTEPS_API int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error);
 
 /* This worker has no more inputs (Horovod's join): what it has submitted ends, and from then on the tensors of others
@@ -202,7 +207,31 @@ BYTEPS_API int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error*
  * be submitted. A broadcast whose root has no more inputs is an error for the others. Since version 4. */
 BYTEPS_API int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_rank, byteps_error* error);
 
+/* For language bindings, which know what all threads of the process do. When all workers wait for each other, so that
+ * none can go on, the job is ended with the names of who waits for what; but only when that is proven, and a worker can
+ * prove it when nobody in its process can submit anything before an operation ends. Where all threads of the process
+ * are in byteps_wait without limit it finds that by itself. Where they wait in slices, or in means of their own, or
+ * where there are threads that never submit, the binding says so with byteps_all_wait: `seen` is what byteps_progress
+ * was before it looked at the threads, `inside` how many of them are inside a wait of this interface for something
+ * pending (byteps_queue_wait without limit does not count). BYTEPS_AGAIN: something has changed meanwhile, so nothing
+ * is said. Otherwise it holds until something is submitted or ends, or this is called again. Since version 6. */
+BYTEPS_API uint64_t byteps_progress(const byteps_job* job);
+BYTEPS_API int byteps_all_wait(byteps_job* job, uint64_t seen, uint32_t inside);
+
 BYTEPS_API int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics);
+
+/* A seal shows that a payload comes from that rank of this job, sealed under that name since this membership began; it
+ * hides nothing. What another rank has said may be changed on its way through servers and networks, so look at the seal
+ * before you do with it what must not be done with a stranger's bytes, such as unpickling. The seal travels beside the
+ * payload as the caller likes. Use no name twice (let it count): an older payload of the same name would pass for the
+ * new one. Without a job key anyone can make seals. Since version 6, as the next. */
+#define BYTEPS_SEAL_BYTES 32u
+BYTEPS_API int byteps_seal(byteps_job* job, const char* name, const void* payload, uint64_t payload_bytes,
+                           uint8_t seal[BYTEPS_SEAL_BYTES], byteps_error* error);
+
+/* BYTEPS_OK: rank `rank` has sealed this payload under this name. BYTEPS_MISMATCH: it has not. */
+BYTEPS_API int byteps_check_seal(byteps_job* job, uint32_t rank, const char* name, const void* payload,
+                                 uint64_t payload_bytes, const uint8_t seal[BYTEPS_SEAL_BYTES], byteps_error* error);
 
 /* Adds a line to the job's flight recorder, which keeps the last events (docs/flight.md). failed != 0: this process
  * ends badly because of what `text` says, so the events are written to a file. Since version 2. */

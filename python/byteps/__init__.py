@@ -9,13 +9,7 @@ __all__ = ["__version__"]
 
 
 def _read_version() -> str:
-    """VERSION at the top of the source tree is the one source; the build writes it to _version.py."""
-    try:
-        from byteps._version import __version__ as version
-
-        return str(version)
-    except ImportError:
-        pass
+    """VERSION at the top of the source tree is the one source; an installation has it in its metadata."""
     from pathlib import Path
 
     root = Path(__file__).resolve().parents[2]

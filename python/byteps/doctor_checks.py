@@ -12,14 +12,16 @@ import os
 import platform
 import resource
 import secrets
+import selectors
 import socket
 import stat
 import struct
 import subprocess
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 from byteps import doctor_rdma
 from byteps.launcher import plan
@@ -29,6 +31,7 @@ NONCE_BYTES = 16
 PROOF_BYTES = 32
 LISTEN_FOR_S = 60.0
 CONNECT_WITHIN_S = 5.0
+STRANGERS_MAX = 512  # connections to one listener at a time
 SHARED_MEMORY = "/dev/shm"
 SYSCTLS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_congestion_control", "net.core.somaxconn")
 
@@ -156,40 +159,83 @@ def fingerprint(key: bytes, nonce: str) -> str:
 # ---- the network
 
 
+class Stranger:
+    """A connection that has not proved anything yet."""
+
+    def __init__(self, peer: socket.socket, deadline_s: float):
+        self.peer = peer
+        self.deadline_s = deadline_s
+        self.said = b""
+        self.expected: Optional[bytes] = None  # its proof, once it has been asked
+
+
 class Listener:
-    """Answers connections from other hosts of the job for a while."""
+    """Answers connections from other hosts of the job for a while. Anyone may connect: of those that are at it, at most
+    STRANGERS_MAX are kept, each for CONNECT_WITHIN_S; for another one the oldest goes."""
 
     def __init__(self, port: int, key: str):
         self._key = key.encode()
         self._socket = _listening_socket(port)
-        self._socket.settimeout(0.5)
+        self._socket.setblocking(False)
         self.port = self._socket.getsockname()[1]
+        self._strangers: Deque[Stranger] = deque()  # the oldest first
         self._deadline_s = time.monotonic() + LISTEN_FOR_S
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
         self._deadline_s = 0.0
 
-    def _accept(self) -> None:
-        with self._socket, ThreadPoolExecutor(16) as pool:
+    def _serve(self) -> None:
+        with self._socket, selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ, None)
             while time.monotonic() < self._deadline_s:
-                try:
-                    peer, _ = self._socket.accept()
-                except OSError:
-                    continue
-                pool.submit(self._answer, peer)
+                for key, _ in selector.select(0.2):
+                    if key.data is None:
+                        self._accept(selector)
+                    elif key.data in self._strangers and not self._hear(key.data):
+                        self._drop(key.data, selector)
+                while self._strangers and time.monotonic() > self._strangers[0].deadline_s:
+                    self._drop(self._strangers[0], selector)
+            for stranger in list(self._strangers):
+                self._drop(stranger, selector)
 
-    def _answer(self, peer: socket.socket) -> None:
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        if len(self._strangers) == STRANGERS_MAX:
+            self._drop(self._strangers[0], selector)
         try:
-            with peer:
-                peer.settimeout(CONNECT_WITHIN_S)
-                asked = _receive(peer, NONCE_BYTES)
+            peer, _ = self._socket.accept()
+        except OSError:
+            return
+        peer.setblocking(False)
+        self._strangers.append(Stranger(peer, time.monotonic() + CONNECT_WITHIN_S))
+        selector.register(peer, selectors.EVENT_READ, self._strangers[-1])
+
+    def _drop(self, stranger: Stranger, selector: selectors.BaseSelector) -> None:
+        selector.unregister(stranger.peer)
+        stranger.peer.close()
+        self._strangers.remove(stranger)
+
+    def _hear(self, stranger: Stranger) -> bool:
+        """Whether there is more to come. What is sent is little and the first on its connection: there is room."""
+        wanted = NONCE_BYTES if stranger.expected is None else PROOF_BYTES
+        try:
+            more = stranger.peer.recv(wanted - len(stranger.said))
+            stranger.said += more
+            if not more or len(stranger.said) < wanted:
+                return bool(more)
+            if stranger.expected is None:
                 own = secrets.token_bytes(NONCE_BYTES)
-                peer.sendall(own + _proof(self._key, b"listener", asked, own))
-                if hmac.compare_digest(_receive(peer, PROOF_BYTES), _proof(self._key, b"connector", asked, own)):
-                    peer.sendall(b"k")
+                stranger.expected = _proof(self._key, b"connector", stranger.said, own)
+                stranger.peer.send(own + _proof(self._key, b"listener", stranger.said, own))
+                stranger.said = b""
+                return True
+            if hmac.compare_digest(stranger.said, stranger.expected):
+                stranger.peer.send(b"k")
+        except BlockingIOError:
+            return True
         except OSError:
             pass  # the other side says what it saw
+        return False
 
 
 _listeners: List[Listener] = []  # of this process: an agent, or bps doctor
@@ -225,18 +271,19 @@ def connect(host: str, port: int, key: str) -> Dict[str, Any]:
     except OSError as error:
         return {"error": f"{host} cannot be looked up: {error.strerror or error}"}
     address = found[0][4][0]
+    deadline_s = begin_s + 2 * CONNECT_WITHIN_S  # for all that is said, once there is a connection
     try:
         with socket.create_connection((host, port), timeout=CONNECT_WITHIN_S) as there:
             took_ms = (time.monotonic() - begin_s) * 1e3
             address = there.getpeername()[0]
             asked = secrets.token_bytes(NONCE_BYTES)
             there.sendall(asked)
-            said = _receive(there, NONCE_BYTES + PROOF_BYTES)
+            said = _receive(there, NONCE_BYTES + PROOF_BYTES, deadline_s)
             theirs = said[:NONCE_BYTES]
             if not hmac.compare_digest(said[NONCE_BYTES:], _proof(key.encode(), b"listener", asked, theirs)):
                 return {"error": "somebody else answers there", "address": address}
             there.sendall(_proof(key.encode(), b"connector", asked, theirs))
-            _receive(there, 1)
+            _receive(there, 1, deadline_s)
             return {"ms": took_ms, "address": address, "via": there.getsockname()[0]}
     except socket.timeout:
         return {"error": f"no answer within {CONNECT_WITHIN_S:.0f} s", "address": address}
@@ -248,9 +295,10 @@ def _proof(key: bytes, side: bytes, asked: bytes, own: bytes) -> bytes:
     return hmac.new(key, b"byteps doctor " + side + b" " + asked + own, hashlib.sha256).digest()
 
 
-def _receive(peer: socket.socket, count: int) -> bytes:
+def _receive(peer: socket.socket, count: int, deadline_s: float) -> bytes:
     data = b""
     while len(data) < count:
+        peer.settimeout(max(0.001, min(CONNECT_WITHIN_S, deadline_s - time.monotonic())))
         more = peer.recv(count - len(data))
         if not more:
             raise ConnectionError("the connection was closed")

@@ -56,7 +56,7 @@ def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size:
 
 def settings(host: str, said: Mapping[str, Any]) -> List[Finding]:
     if "missing" in said:
-        fix = "python -m pip install --force-reinstall byteps"
+        fix = "python -m pip install --force-reinstall .   # in the sources of byteps, or its wheel"
         return [Finding(host, "byteps", PROBLEM, said["missing"], fix)]
     text = f"{said['byteps']}, protocol {said['protocol']}"
     found = [Finding(host, "byteps", OK, text)]
@@ -195,7 +195,9 @@ def versions(facts: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
         level = PROBLEM if check == "byteps" else WARNING
         for version, hosts in by_value.items():
             if version != usual:
-                fix = f"pip install byteps=={usual}" if check == "byteps" else f"--python PATH   # of a Python {usual}"
+                fix = f"--python PATH   # of a Python {usual}"
+                if check == "byteps":
+                    fix = f"pip install .   # in the sources of byteps {usual}, or its wheel"
                 found += [Finding(host, check, level, f"{version}, others have {usual}", fix) for host in hosts]
     return found
 

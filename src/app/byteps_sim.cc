@@ -25,9 +25,9 @@ constexpr const char* kHelp =
   --first-seed N   the first of them (default 1); the others follow it
   --workers N      always so many workers (1 to 16; default: 1 to 5, by seed)
   --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
-  --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, and one of
-                   kill, long-pause, long-partition (of several of these one by seed); none: no faults.
-                   Default: by seed
+  --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
+                   former-job, and one of kill, long-pause, long-partition, stuck-shard (of several of these one by
+                   seed); none: no faults. Default: by seed
   --events N       how many of the last events a failure tells (default 60)
   --until-failure  stops at the first seed that fails
   --verbose        a line for each seed

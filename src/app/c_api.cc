@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,13 +21,15 @@
 #include "base/shape.h"
 #include "byteps/byteps.h"
 #include "loop/clock.h"
+#include "loop/log_writer.h"
 #include "loop/runner.h"
+#include "net/auth.h"
 #include "worker/worker.h"
 
 using byteps::Code;
 using byteps::Status;
 
-// Where all workers meet: one handle for whoever waits, until it has ended.
+// All workers' end of inputs: one handle for whoever waits, until it has ended.
 class Meeting {
  public:
   // Waits for the one that is open, or begins one.
@@ -55,18 +58,45 @@ class Meeting {
   std::optional<byteps::HandleId> open_;
 };
 
+// Barriers: each call is in one of its own, so that a rank has as many as it has callers. A caller whose time is over
+// leaves its barrier behind, and the next call takes it up: it does not matter whose, for each ends one.
+class Barriers {
+ public:
+  Status wait(byteps::WorkerDoor& door, int64_t timeout_ns) {
+    const byteps::Result<byteps::HandleId> mine = take(door);
+    if (!mine.is_ok()) return mine.status();
+    const Status status = door.wait(mine.value(), timeout_ns);
+    if (status.is(Code::kAgain)) {
+      const std::lock_guard lock(mutex_);
+      left_.insert(mine.value());
+    }
+    return status;
+  }
+
+ private:
+  byteps::Result<byteps::HandleId> take(byteps::WorkerDoor& door) {
+    const std::lock_guard lock(mutex_);
+    if (left_.empty()) return door.begin_barrier();
+    return left_.extract(left_.begin()).value();
+  }
+
+  std::mutex mutex_;                 // guards what follows
+  std::set<byteps::HandleId> left_;  // begun, and nobody waits; the oldest ends first
+};
+
 // Everything a job needs, in the order of construction; destroyed from the end.
 struct byteps_job {
   byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport,
+             std::unique_ptr<byteps::LogWriter> log_writer,
              std::unique_ptr<byteps::FlightFile> flight_file)
       : config(std::move(job_config)),
+        writer(std::move(log_writer)),
         flight(std::move(flight_file)),
         timeline(config.job.scheduler_host.empty()
                      ? nullptr
-                     : byteps::TimelineFile::make(byteps::Role::kWorker, config)),
-        log("worker " + std::to_string(config.job.rank), config.log_level,
-            byteps::Log::standard_error(), &flight->recorder(),
-            byteps::TimelineFile::timeline_of(timeline)),
+                     : byteps::TimelineFile::make(byteps::Role::kWorker, config, *writer)),
+        log("worker " + std::to_string(config.job.rank), config.log_level, writer->sink(),
+            &flight->recorder(), byteps::TimelineFile::timeline_of(timeline)),
         transport(std::move(own_transport)),
         door(config, transport.get()) {
     if (door.is_job_of_one()) return;
@@ -76,6 +106,7 @@ struct byteps_job {
 
   const byteps::ForkMark mark;
   const byteps::Config config;
+  const std::unique_ptr<byteps::LogWriter> writer;
   const std::unique_ptr<byteps::FlightFile> flight;
   const std::unique_ptr<byteps::TimelineFile> timeline;  // null: none is recorded
   const byteps::Log log;
@@ -85,7 +116,7 @@ struct byteps_job {
   std::optional<byteps::Worker> worker;
   std::optional<byteps::Runner> runner;
 
-  Meeting barrier;
+  Barriers barriers;
   Meeting end_of_inputs;
 
   std::mutex queues_mutex;  // guards what follows
@@ -105,6 +136,7 @@ namespace {
 
 static_assert(static_cast<int>(Code::kCancelled) == BYTEPS_CANCELLED);
 static_assert(static_cast<int>(Code::kMismatch) == BYTEPS_MISMATCH);
+static_assert(sizeof(byteps::auth::Proof) == BYTEPS_SEAL_BYTES);
 static_assert(byteps::Shape::kDimensionsMax == BYTEPS_DIMENSIONS_MAX);
 
 int report(const Status& status, byteps_error* error) {
@@ -154,11 +186,16 @@ Status start(const char* settings, byteps_job** job) {
   if (!environment.is_ok()) return environment.status();
   auto flight = std::make_unique<byteps::FlightFile>(byteps::Role::kWorker, environment.value());
   byteps::FlightRecorder& recorder = flight->recorder();
-  const auto parsed = byteps::parse_environment(byteps::Role::kWorker, environment.value());
+  const auto parsed =
+      byteps::parse_environment(byteps::Role::kWorker, environment.value(), byteps::own_command());
   if (!parsed.is_ok()) return recorder.with_path("settings", parsed.status());
-  const byteps::Config& config = parsed.value().config;
+  const byteps::Result<byteps::Config> drawn =
+      byteps::with_lot(parsed.value().config, byteps::Role::kWorker);
+  if (!drawn.is_ok()) return recorder.with_path("job", drawn.status());
+  const byteps::Config& config = drawn.value();
   recorder.set_rank(config.job.rank);
-  const byteps::Log log("worker", config.log_level, byteps::Log::standard_error(), &recorder);
+  auto writer = std::make_unique<byteps::LogWriter>();
+  const byteps::Log log("worker", config.log_level, writer->sink(), &recorder);
   for (const std::string& warning : parsed.value().warnings) LOG(log, kWarning) << warning;
   std::unique_ptr<byteps::TcpTransport> transport;
   if (!config.job.scheduler_host.empty()) {
@@ -169,7 +206,7 @@ Status start(const char* settings, byteps_job** job) {
   // Not knowing the own address is no error: it only tells of the card. (A job of one has none.)
   const auto address = byteps::advertised_host(parsed.value());
   *job = new byteps_job(byteps::with_machine(config, address.is_ok() ? address.value() : ""),
-                        std::move(transport), std::move(flight));
+                        std::move(transport), std::move(writer), std::move(flight));
   return Status::ok();
 }
 
@@ -178,6 +215,12 @@ void end(byteps_job* job, bool final) {
   if (job->runner) job->runner->join();
   for (const auto& queue : job->queues) queue->close();
   delete job;
+}
+
+// For a caller that is told where the last events are: they are there when it hears so, unless the folder is slow.
+Status with_events(byteps_job& job, Status status) {
+  if (!status.is_ok() && !status.is(Code::kAgain)) job.flight->settle();
+  return status;
 }
 
 // sizeof(byteps_tensor) for programs that were compiled before interface versions 3 and 4.
@@ -253,6 +296,23 @@ Status take_ended(byteps::CompletionQueue& queue, std::span<byteps_ended> ended,
   return status;
 }
 
+// The seal of `rank` for what the two functions were given.
+byteps::Result<byteps::auth::Proof> seal_of(const byteps_job& job, uint32_t rank, const char* name,
+                                            const void* payload, uint64_t payload_bytes,
+                                            const uint8_t* seal) {
+  if (name == nullptr || seal == nullptr || (payload == nullptr && payload_bytes > 0)) {
+    return Status(Code::kInvalidArgument,
+                  "a seal needs a name, a payload, and 32 bytes; one of them is NULL");
+  }
+  return byteps::auth::seal(
+      job.config.job.key,
+      {.epoch = job.door.epoch(),
+       .rank = byteps::WorkerRank(rank),
+       .name = name,
+       .incarnation = job.door.incarnation()},
+      {static_cast<const std::byte*>(payload), payload_bytes});
+}
+
 }  // namespace
 
 extern "C" {
@@ -312,6 +372,14 @@ uint32_t byteps_server_count(const byteps_job* job) {
   return job == nullptr ? 0 : job->door.server_count();
 }
 
+uint32_t byteps_machines(const byteps_job* job, uint32_t* machines, uint32_t capacity) {
+  if (job == nullptr || job->mark.is_forked()) return 0;
+  const std::vector<uint32_t> known = job->door.machines();
+  if (machines != nullptr)
+    std::copy_n(known.begin(), std::min<std::size_t>(known.size(), capacity), machines);
+  return static_cast<uint32_t>(known.size());
+}
+
 int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
                      byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
@@ -336,7 +404,9 @@ int byteps_poll(byteps_job* job, byteps_handle handle) {
 }
 
 int byteps_wait(byteps_job* job, byteps_handle handle, int64_t timeout_ns, byteps_error* error) {
-  return with_job(job, error, [&] { return job->door.wait(byteps::HandleId(handle), timeout_ns); });
+  return with_job(job, error, [&] {
+    return with_events(*job, job->door.wait(byteps::HandleId(handle), timeout_ns));
+  });
 }
 
 int byteps_queue_create(byteps_job* job, byteps_queue** queue, byteps_error* error) {
@@ -381,7 +451,7 @@ void byteps_queue_destroy(byteps_queue* queue) {
 
 int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error) {
   return with_job(job, error, [&] {
-    return job->barrier.wait(job->door, timeout_ns, [&] { return job->door.begin_barrier(); });
+    return with_events(*job, job->barriers.wait(job->door, timeout_ns));
   });
 }
 
@@ -395,13 +465,55 @@ int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_ran
   });
 }
 
+int byteps_seal(byteps_job* job, const char* name, const void* payload, uint64_t payload_bytes,
+                uint8_t* seal, byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    const auto made = seal_of(*job, job->door.rank(), name, payload, payload_bytes, seal);
+    if (!made.is_ok()) return made.status();
+    std::memcpy(seal, made.value().data(), made.value().size());
+    return Status::ok();
+  });
+}
+
+int byteps_check_seal(byteps_job* job, uint32_t rank, const char* name, const void* payload,
+                      uint64_t payload_bytes, const uint8_t* seal, byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    const auto expected = seal_of(*job, rank, name, payload, payload_bytes, seal);
+    if (!expected.is_ok()) return expected.status();
+    if (byteps::auth::is_equal(expected.value(), std::as_bytes(std::span(seal, BYTEPS_SEAL_BYTES))))
+      return Status::ok();
+    return {Code::kMismatch,
+            "'" + std::string(name) + "': what came is not what rank " + std::to_string(rank) +
+                " has sealed: it was changed on its way, is an older one, or was made by someone "
+                "without the job key. It has not been looked into"};
+  });
+}
+
+uint64_t byteps_progress(const byteps_job* job) {
+  return job == nullptr || job->mark.is_forked() ? 0 : job->door.progress();
+}
+
+int byteps_all_wait(byteps_job* job, uint64_t seen, uint32_t inside) {
+  return with_job(job, nullptr, [&]() -> Status {
+    uint64_t in_queues = 0;
+    {
+      const std::lock_guard lock(job->queues_mutex);
+      for (const auto& queue : job->queues) in_queues += queue->idle_takers();
+    }
+    const bool is_so = job->door.all_wait(seen, inside - in_queues);
+    return is_so ? Status::ok() : Status(Code::kAgain, "something has changed meanwhile");
+  });
+}
+
 int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
     if (text == nullptr) {
       return {Code::kInvalidArgument, "byteps_record needs a text; it is NULL"};
     }
     job->log.record({.kind = failed != 0 ? "raised" : "note", .text = text});
-    if (failed != 0) job->flight->recorder().leave_behind("raised", {Code::kCancelled, text});
+    if (failed == 0) return Status::ok();
+    job->flight->recorder().leave_behind("raised", {Code::kCancelled, text});
+    job->flight->settle();  // the process may end at once
     return Status::ok();
   });
 }

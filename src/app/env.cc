@@ -11,6 +11,7 @@
 
 #include <sys/stat.h>
 
+#include "app/launch.h"
 #include "net/auth.h"
 
 extern char** environ;
@@ -36,6 +37,7 @@ struct Draft {
   std::optional<std::uint64_t> scheduling_credit;
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
+  std::string engine;
   bool async = false;
   bool shared_memory = true;
   bool insecure = false;
@@ -94,8 +96,9 @@ std::vector<Variable> role_variables() {
        "TCP port, 1 to 65535 (scheduler: 0 takes a free one and prints it)",
        "The scheduler's port.", 0, 65535, [](Draft& d, std::uint64_t v) { d.scheduler_port = v; }},
       {"DMLC_NODE_HOST", "worker, server", "the address used to reach the scheduler", "address",
-       "This machine's address, as told to others.", 0, 0, nullptr,
-       [](Draft& d, const std::string& v) { d.config.job.advertise_host = v; }},
+       "This machine's address, as told to others. A host name with one address, this machine's "
+       "own, is told as that address.",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.config.job.advertise_host = v; }},
       {"DMLC_INTERFACE", "worker, server", "none", "interface, for example eth0",
        "The interface whose address is told to others; DMLC_NODE_HOST wins.", 0, 0, nullptr,
        [](Draft& d, const std::string& v) { d.interface = v; }},
@@ -128,6 +131,11 @@ std::vector<Variable> role_variables() {
       {"BYTEPS_FORCE_DISTRIBUTED", "all", "0", "0 or 1",
        "1: use servers even with a single worker.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.force_distributed = v == 1; }},
+      {"BYTEPS_ENGINE", "worker", "unset", "none",
+       "none: a process without DMLC_* is alone on purpose, although torchrun, mpirun, srun or the "
+       "like has started several. Without it that is an error, for each would train a model of its "
+       "own (docs/launch.md).",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.engine = v; }},
   };
 }
 
@@ -180,8 +188,8 @@ std::vector<Variable> flow_variables() {
        256,
        [](Draft& d, std::uint64_t v) { d.config.shard_count = static_cast<std::uint32_t>(v); }},
       {"BYTEPS_SERVER_MEMORY_MB", "server", "none", "MiB, 1 to 1073741824",
-       "Memory for sums, shared equally by the server's shards. A tensor that needs more ends with "
-       "an error that names it; the server lives on.",
+       "Memory for sums and for what is known of tensors, shared equally by the server's shards. A "
+       "tensor that needs more ends with an error that names it; the server lives on.",
        1, 1 << 30, [](Draft& d, std::uint64_t v) { d.config.memory_bytes_max = v * kKiB * kKiB; }},
       {"BYTEPS_DETERMINISTIC", "server", "0", "0 or 1",
        "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,
@@ -258,8 +266,10 @@ std::vector<Variable> safety_variables() {
   return {
       {"BYTEPS_FAILURE_TIMEOUT_MS", "all", "3000", "milliseconds, 100 to 3600000",
        "A member that is silent or unreachable for so long is gone, and the job ends with an error "
-       "that names it. Everything that waits derives from this.",
-       100, 3'600'000,
+       "that names it. Everything that waits derives from this. The scheduler's value counts for "
+       "the whole job; where "
+       "another is set, a warning says so.",
+       TimeoutConfig::kFailureMsMin, TimeoutConfig::kFailureMsMax,
        [](Draft& d, std::uint64_t v) {
          d.config.timeout.failure_ns = static_cast<TimeNs>(v) * kMillisecond;
        }},
@@ -267,6 +277,14 @@ std::vector<Variable> safety_variables() {
        "Joining gives up after this and names who is missing.", 1, 604'800,
        [](Draft& d, std::uint64_t v) {
          d.config.timeout.start_ns = static_cast<TimeNs>(v) * kSecond;
+       }},
+      {"BYTEPS_STALL_TIMEOUT_S", "worker", "0", "seconds, 0 to 604800 (0: without limit)",
+       "A worker that waits for something, while nothing has been submitted, answered or ended "
+       "there for so long, ends the job and names who waits for what. Without it a job ends only "
+       "when it is proven that it cannot go on.",
+       0, 604'800,
+       [](Draft& d, std::uint64_t v) {
+         d.config.timeout.stall_ns = static_cast<TimeNs>(v) * kSecond;
        }},
       {"BYTEPS_JOB_KEY", "all", "none", "text of at least 16 bytes",
        "Secret of the job, equal for all its processes; others are refused. bpslaunch --local "
@@ -331,26 +349,104 @@ std::vector<Variable> launcher_variables() {
   };
 }
 
+// What users of upstream, of ps-lite and of Horovod rely on, and what does it here. `form` is whose it is.
+constexpr const char* kWarned = "warned";
+constexpr const char* kCores = "BYTEPS_VISIBLE_CPU_CORES names the cores of each worker";
+
+Variable without_effect(const char* name, const char* whose, const char* instead) {
+  return {name, kWarned, "", whose, instead};
+}
+
+std::vector<Variable> replaced_variables() {
+  constexpr const char* kUpstream = "BytePS";
+  constexpr const char* kShares =
+      "tensors are spread over the servers by the rates of their machines' network cards; "
+      "BYTEPS_NIC_MBPS tells a rate";
+  constexpr const char* kCompressors =
+      "the compressors are casts to 16 bits (compression= of the optimizer), for all sizes";
+  constexpr const char* kStages =
+      "BYTEPS_TRACE_ON=1 records when each part of each tensor passes which stage";
+  return {
+      without_effect("BYTEPS_ORDERED_HOSTS", kUpstream,
+                     "ranks follow DMLC_WORKER_ID and BYTEPS_LOCAL_RANK, or the lines of bpslaunch "
+                     "--hosts"),
+      without_effect("BYTEPS_ENABLE_MIXED_MODE", kUpstream, kShares),
+      without_effect("BYTEPS_MIXED_MODE_BOUND", kUpstream, kShares),
+      without_effect("BYTEPS_KEY_HASH_FN", kUpstream, kShares),
+      without_effect("BYTEPS_BUILT_IN_HASH_COEF", kUpstream, kShares),
+      without_effect("BYTEPS_MIN_COMPRESS_BYTES", kUpstream, kCompressors),
+      without_effect("BYTEPS_THREADPOOL_SIZE", kUpstream, kCompressors),
+      without_effect("BYTEPS_CPU_BLACKLIST", kUpstream, kCores),
+      without_effect("BYTEPS_NUMA_DEFAULT_QUOTA", kUpstream, kCores),
+      without_effect("BYTEPS_NUMA_ROOT_QUOTA", kUpstream, kCores),
+      without_effect("BYTEPS_DEBUG_SAMPLE_TENSOR", kUpstream, kStages),
+      without_effect("BYTEPS_SERVER_DEBUG", kUpstream, kStages),
+      without_effect("BYTEPS_SERVER_DEBUG_KEY", kUpstream, kStages),
+  };
+}
+
+std::vector<Variable> replaced_variables_of_others() {
+  constexpr const char* kPsLite = "ps-lite";
+  constexpr const char* kHorovod = "Horovod";
+  constexpr const char* kFailure =
+      "BYTEPS_FAILURE_TIMEOUT_MS says after which silence a member is gone";
+  constexpr const char* kRepeats = "what is lost on its way is sent again by itself";
+  constexpr const char* kStall =
+      "who waits for whom is logged by itself, and a job that cannot go on is ended";
+  constexpr const char* kNoFusion =
+      "every tensor leaves as soon as it is ready; BYTEPS_PARTITION_BYTES is the size of the parts "
+      "of large ones";
+  constexpr const char* kPushAlone = "each worker of a machine pushes for itself";
+  return {
+      without_effect("PS_VERBOSE", kPsLite, "BYTEPS_LOG_LEVEL=DEBUG"),
+      without_effect("PS_HEARTBEAT_INTERVAL", kPsLite, kFailure),
+      without_effect("PS_HEARTBEAT_TIMEOUT", kPsLite, kFailure),
+      without_effect("PS_RESEND", kPsLite, kRepeats),
+      without_effect("PS_RESEND_TIMEOUT", kPsLite, kRepeats),
+      without_effect("PS_DROP_MSG", kPsLite, "no message is dropped on purpose"),
+      without_effect("PS_KEY_LOG", kPsLite, "BYTEPS_TRACE_ON=1 (docs/timeline.md)"),
+      without_effect("DMLC_ENABLE_UCX", kPsLite, "DMLC_ENABLE_RDMA=auto (docs/rdma.md)"),
+      without_effect("HOROVOD_TIMELINE", kHorovod, "BYTEPS_TRACE_ON=1 (docs/timeline.md)"),
+      without_effect("HOROVOD_AUTOTUNE", kHorovod, "BYTEPS_AUTOTUNE=1 (docs/tuning.md)"),
+      without_effect("HOROVOD_FUSION_THRESHOLD", kHorovod, kNoFusion),
+      without_effect("HOROVOD_CYCLE_TIME", kHorovod, kNoFusion),
+      without_effect("HOROVOD_HIERARCHICAL_ALLREDUCE", kHorovod, kPushAlone),
+      without_effect("HOROVOD_HIERARCHICAL_ALLGATHER", kHorovod, kPushAlone),
+      without_effect("HOROVOD_STALL_CHECK_TIME_SECONDS", kHorovod, kStall),
+      without_effect("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", kHorovod, kStall),
+      without_effect("HOROVOD_ELASTIC", kHorovod,
+                     "a job has a fixed size; suspend() and resume() change it"),
+      without_effect("HOROVOD_GLOO_IFACE", kHorovod, "DMLC_INTERFACE"),
+      without_effect("HOROVOD_GLOO_TIMEOUT_SECONDS", kHorovod, "BYTEPS_START_TIMEOUT_S"),
+      without_effect("HOROVOD_THREAD_AFFINITY", kHorovod, kCores),
+      without_effect("HOROVOD_LOG_LEVEL", kHorovod, "BYTEPS_LOG_LEVEL"),
+  };
+}
+
 // Upstream's remaining variables: known, so that no warning is given for a working job script.
 std::vector<Variable> upstream_variables() {
   constexpr const char* kNames[] = {
-      "BYTEPS_MIN_COMPRESS_BYTES",     "BYTEPS_PCIE_SWITCH_SIZE",
-      "BYTEPS_REDUCE_ROOTS",           "BYTEPS_NCCL_NUM_RINGS",
-      "BYTEPS_NCCL_GROUP_SIZE",        "BYTEPS_OMP_THREAD_PER_GPU",
-      "BYTEPS_THREADPOOL_SIZE",        "BYTEPS_KEY_HASH_FN",
-      "BYTEPS_BUILT_IN_HASH_COEF",     "BYTEPS_ENABLE_MIXED_MODE",
-      "BYTEPS_MIXED_MODE_BOUND",       "BYTEPS_SOCKET_PATH",
-      "BYTEPS_LOG_HIDE_TIME",          "BYTEPS_DEBUG_SAMPLE_TENSOR",
-      "BYTEPS_SERVER_ENGINE_BLOCKING", "BYTEPS_SERVER_ENABLE_SCHEDULE",
-      "BYTEPS_SERVER_DEBUG",           "BYTEPS_SERVER_DEBUG_KEY",
-      "BYTEPS_ZMQ_MAX_SOCKET",         "BYTEPS_ZMQ_NTHREADS",
-      "BYTEPS_IPC_COPY_NUM_THREADS",   "BYTEPS_IPC_ENABLE_ASYNC_COPY",
-      "BYTEPS_ADDRESS_POOL_SIZE",      "BYTEPS_UCX_ERRH_ENABLE",
-      "BYTEPS_UCX_RECONNECT_TMO",      "BYTEPS_UCX_SHORT_THRESH",
-      "BYTEPS_UCX_FORCE_REQ_ORDER",    "BYTEPS_UCX_QUEUE_SENDS",
-      "BYTEPS_NUMA_DEFAULT_QUOTA",     "BYTEPS_NUMA_ROOT_QUOTA",
-      "BYTEPS_CPU_BLACKLIST",          "BYTEPS_MULTITHREADED_CPU",
-      "BYTEPS_ORDERED_HOSTS",          "BYTEPS_JOB_ID",
+      "BYTEPS_PCIE_SWITCH_SIZE",
+      "BYTEPS_REDUCE_ROOTS",
+      "BYTEPS_NCCL_NUM_RINGS",
+      "BYTEPS_NCCL_GROUP_SIZE",
+      "BYTEPS_OMP_THREAD_PER_GPU",
+      "BYTEPS_SOCKET_PATH",
+      "BYTEPS_LOG_HIDE_TIME",
+      "BYTEPS_SERVER_ENGINE_BLOCKING",
+      "BYTEPS_SERVER_ENABLE_SCHEDULE",
+      "BYTEPS_ZMQ_MAX_SOCKET",
+      "BYTEPS_ZMQ_NTHREADS",
+      "BYTEPS_MULTITHREADED_CPU",
+      "BYTEPS_IPC_COPY_NUM_THREADS",
+      "BYTEPS_IPC_ENABLE_ASYNC_COPY",
+      "BYTEPS_ADDRESS_POOL_SIZE",
+      "BYTEPS_UCX_ERRH_ENABLE",
+      "BYTEPS_UCX_RECONNECT_TMO",
+      "BYTEPS_UCX_SHORT_THRESH",
+      "BYTEPS_UCX_FORCE_REQ_ORDER",
+      "BYTEPS_UCX_QUEUE_SENDS",
+      "BYTEPS_JOB_ID",
   };
   std::vector<Variable> variables;
   for (const char* name : kNames) variables.push_back({name, "upstream", "", "", kLater});
@@ -364,6 +460,8 @@ std::vector<Section> sections() {
           {"Failure, safety, messages", safety_variables()},
           {"Timeline", trace_variables()},
           {"Launcher and Python", launcher_variables()},
+          {"BytePS's variables that other means replace", replaced_variables()},
+          {"Other programs' variables that other means replace", replaced_variables_of_others()},
           {"Upstream's other variables", upstream_variables()}};
 }
 
@@ -396,6 +494,37 @@ Status apply(const Variable& variable, const std::string& value, Draft& draft) {
   return Status::ok();
 }
 
+// One line for each that the user relies on. 0 switches off what is not there. Horovod's are for scripts.
+void warn_about_replaced(Role role, const Environment& environment,
+                         const std::vector<Section>& table, Draft& draft) {
+  for (const Section& section : table) {
+    for (const Variable& variable : section.variables) {
+      if (std::string_view(variable.read_by) != kWarned) continue;
+      const auto found = environment.find(variable.name);
+      if (found == environment.end() || found->second.empty() || found->second == "0") continue;
+      if (role != Role::kWorker && found->first.starts_with("HOROVOD_")) continue;
+      draft.warnings.push_back(found->first + " has no effect; here: " + variable.meaning);
+    }
+  }
+}
+
+// What Kubernetes tells the containers of a namespace about its services, under the names of those: BYTEPS_SERVER_PORT
+// comes from a service "byteps-server".
+bool is_service_link(std::string_view name, std::string_view value) {
+  if (name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT") ||
+      name.find("_SERVICE_PORT_") != std::string_view::npos)
+    return true;
+  const std::size_t scheme = value.find("://");
+  if (name.ends_with("_PORT") && scheme != std::string_view::npos) return true;
+  const std::size_t port = name.rfind("_PORT_");
+  if (port == std::string_view::npos) return false;
+  const std::string_view rest = name.substr(port + 6);
+  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  const std::string_view protocol = rest.substr(digits);
+  return digits > 0 && (protocol.starts_with("_TCP") || protocol.starts_with("_UDP") ||
+                        protocol.starts_with("_SCTP"));
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -414,6 +543,7 @@ void warn_about_unknown(const Environment& environment, const std::vector<Sectio
                         Draft& draft) {
   for (const auto& [name, value] : environment) {
     if (!name.starts_with("BYTEPS_")) continue;  // DMLC_* and PS_* belong to other tools as well
+    if (is_service_link(name, value)) continue;
     std::string_view nearest;
     std::size_t nearest_distance = std::numeric_limits<std::size_t>::max();
     for (const Section& section : table) {
@@ -489,8 +619,7 @@ Status check_reach(Draft& draft) {
 Status take_rdma_policy(Draft& draft) {
   RdmaPolicy& policy = draft.config.rdma.policy;
   const std::string& said = draft.rdma;
-  if (said.empty() || said == "0" || said == "zmq")
-    return policy = RdmaPolicy::kOff, Status::ok();
+  if (said.empty() || said == "0" || said == "zmq") return policy = RdmaPolicy::kOff, Status::ok();
   if (said == "auto") return policy = RdmaPolicy::kAuto, Status::ok();
   if (said == "ibverbs") return policy = RdmaPolicy::kRequired, Status::ok();
   if (said == "1") {
@@ -548,7 +677,21 @@ Status finish_scheduler_address(Role role, Draft& draft) {
   return Status::ok();
 }
 
-Status finish_worker(Draft& draft) {
+// A worker that nobody gives a job: whether it may be alone.
+Status check_alone(const Draft& draft, const Environment& environment, std::string_view command) {
+  if (draft.machine_count || draft.global_size) return Status::ok();
+  if (!draft.config.job.scheduler_host.empty()) {
+    return missing("DMLC_NUM_WORKER",
+                   "set it to the number of worker machines of the job whose scheduler is at "
+                   "DMLC_PS_ROOT_URI");
+  }
+  if (!draft.engine.empty()) return Status::ok();
+  const std::optional<Launch> launch = launch_of(environment);
+  if (!launch || launch->size == 1) return Status::ok();
+  return {Code::kInvalidArgument, launch_refusal(*launch, command)};
+}
+
+Status finish_worker(Draft& draft, const Environment& environment, std::string_view command) {
   JobConfig& job = draft.config.job;
   const std::uint64_t machines = draft.machine_count.value_or(1);
   const std::uint64_t size = draft.global_size.value_or(machines * job.local_size);
@@ -558,6 +701,7 @@ Status finish_worker(Draft& draft) {
                 " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local_size)};
   }
   if (size == 1 && !draft.force_distributed) {
+    if (Status status = check_alone(draft, environment, command); !status.is_ok()) return status;
     job.scheduler_host.clear();
     job.worker_count = 1;
     return Status::ok();
@@ -585,6 +729,7 @@ Status finish_worker(Draft& draft) {
                    "set it to the number of server processes of the job, at least 1");
   }
   job.rank = static_cast<std::uint32_t>(rank);
+  job.machine_index = static_cast<std::uint32_t>(draft.machine_index.value_or(0));
   job.worker_count = static_cast<std::uint32_t>(size);
   return finish_scheduler_address(Role::kWorker, draft);
 }
@@ -618,11 +763,13 @@ Environment process_environment() {
   Environment environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    const bool ours =
-        text.starts_with("DMLC_") || text.starts_with("BYTEPS_") || text.starts_with("PS_");
     const std::size_t equals = text.find('=');
-    if (ours && equals != std::string_view::npos)
-      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = text.substr(0, equals);
+    const bool is_read = name.starts_with("DMLC_") || name.starts_with("BYTEPS_") ||
+                         name.starts_with("PS_") || name.starts_with("HOROVOD_") ||
+                         tells_of_launch(name);
+    if (is_read) environment.emplace(name, text.substr(equals + 1));
   }
   return environment;
 }
@@ -640,7 +787,8 @@ Result<Environment> with_settings(Environment base, std::string_view settings) {
   return base;
 }
 
-Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment) {
+Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment,
+                                            std::string_view command) {
   const std::vector<Section> table = sections();
   Draft draft;
   for (const Section& section : table) {
@@ -651,9 +799,14 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
     }
   }
   warn_about_unknown(environment, table, draft);
+  warn_about_replaced(role, environment, table, draft);
   if (!draft.role.empty() && draft.role != name(role)) {
     return Status(Code::kInvalidArgument,
                   "DMLC_ROLE='" + draft.role + "', but this process is a " + name(role));
+  }
+  if (!draft.engine.empty() && draft.engine != "none") {
+    return Status(Code::kInvalidArgument,
+                  "BYTEPS_ENGINE='" + draft.engine + "' is not valid: it takes none, or is unset");
   }
   if (draft.async) {
     return Status(Code::kUnsupported,
@@ -676,8 +829,8 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
   if (Status status = take_rdma(draft); !status.is_ok()) return status;
   if (Status status = take_job_key(draft); !status.is_ok()) return status;
-  const Status status =
-      role == Role::kWorker ? finish_worker(draft) : finish_server_or_scheduler(role, draft);
+  const Status status = role == Role::kWorker ? finish_worker(draft, environment, command)
+                                              : finish_server_or_scheduler(role, draft);
   if (!status.is_ok()) return status;
   return ParsedEnvironment{draft.config, draft.interface, std::move(draft.warnings)};
 }
@@ -688,12 +841,20 @@ std::string environment_reference() {
          "a test keeps the two equal.\n"
          "A malformed value ends the process with an error that names the variable and the "
          "accepted form (exit code 2).\n"
-         "An unknown `BYTEPS_*` variable gives a warning.\n";
+         "An unknown `BYTEPS_*` variable gives a warning, unless it looks like what Kubernetes "
+         "tells of a service.\n";
   for (const Section& section : sections()) {
     out << "\n## " << section.title << "\n\n";
     if (std::string_view(section.variables.front().read_by) == "upstream") {
       out << "Known so that existing job scripts run without warnings; " << kLater << ":\n\n";
       for (const Variable& variable : section.variables) out << "- `" << variable.name << "`\n";
+      continue;
+    }
+    if (std::string_view(section.variables.front().read_by) == kWarned) {
+      out << "Without effect, and a warning says so unless the value is 0:\n\n"
+             "| variable | of | instead |\n|---|---|---|\n";
+      for (const Variable& v : section.variables)
+        out << "| `" << v.name << "` | " << v.form << " | " << v.meaning << " |\n";
       continue;
     }
     out << "| variable | read by | default | form | meaning |\n|---|---|---|---|---|\n";

@@ -22,7 +22,8 @@ namespace byteps {
 // Names and values; a snapshot, so that reading it has no effect on anyone.
 using Environment = std::map<std::string, std::string>;
 
-// The variables of this process that begin with DMLC_, BYTEPS_ or PS_.
+// The variables of this process that begin with DMLC_, BYTEPS_, PS_ or HOROVOD_, and those by which launchers say what
+// they have started (launch.h).
 Environment process_environment();
 
 // `settings` is "NAME=value" lines; they override. kInvalidArgument names a line without '='.
@@ -35,8 +36,10 @@ struct ParsedEnvironment {
 };
 
 // What the environment says about a process of this role. kInvalidArgument: the message names the
-// variable.
-Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment);
+// variable. A worker that would be alone although a launcher has started several is refused, with the command to use
+// instead: `command` is how the program itself is started.
+Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment,
+                                            std::string_view command = "python train.py");
 
 // Whether a host, as it stands in a variable, is this machine's own loopback: 127.x.x.x, ::1, localhost.
 bool is_loopback(std::string_view host);

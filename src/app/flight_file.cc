@@ -1,11 +1,14 @@
 #include "app/flight_file.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "app/process.h"
 #include "app/whole_file.h"
 #include "base/log.h"
+#include "loop/clock.h"
 
 namespace byteps {
 namespace {
@@ -95,17 +99,25 @@ void append_peers(std::string& out, const std::vector<FlightPeer>& peers) {
 
 // ---- files
 
+Status not_private(const fs::path& folder) {
+  return {Code::kSystem, folder.string() + " is not a folder that only this user can write to"};
+}
+
 // A folder of ours that nobody else can write to: others may make folders where the default one is.
+Status flaw_of_private(const fs::path& folder) {
+  struct stat facts {};
+  if (lstat(folder.c_str(), &facts) != 0) return system_error(folder, errno);
+  const bool is_ours =
+      S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 022) == 0;
+  return is_ours ? Status::ok() : not_private(folder);
+}
+
 Status make_private(const std::string& folder) {
   std::error_code failed;
   fs::create_directories(fs::path(folder).parent_path(), failed);
   for (const fs::path& each : {fs::path(folder).parent_path(), fs::path(folder)}) {
     if (mkdir(each.c_str(), 0700) != 0 && errno != EEXIST) return system_error(each, errno);
-    struct stat facts {};
-    if (lstat(each.c_str(), &facts) != 0) return system_error(each, errno);
-    if (!S_ISDIR(facts.st_mode) || facts.st_uid != geteuid() || (facts.st_mode & 022) != 0) {
-      return {Code::kSystem, each.string() + " is not a folder that only this user can write to"};
-    }
+    if (Status flaw = flaw_of_private(each); !flaw.is_ok()) return flaw;
   }
   return Status::ok();
 }
@@ -115,6 +127,48 @@ Status make_chosen(const std::string& folder) {
   fs::create_directories(fs::path(folder).parent_path(), failed);
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return system_error(folder, errno);
   return Status::ok();
+}
+
+// Why nothing could be written there, as far as that can be told without making anything.
+Status flaw_of_folder(const std::string& folder, bool chosen) {
+  fs::path nearest(folder);
+  struct stat facts {};
+  while (stat(nearest.c_str(), &facts) != 0) {
+    if (errno != ENOENT || !nearest.has_parent_path() || nearest == nearest.parent_path()) {
+      return system_error(nearest, errno);
+    }
+    nearest = nearest.parent_path();
+  }
+  if (!S_ISDIR(facts.st_mode)) return system_error(nearest, ENOTDIR);
+  if (access(nearest.c_str(), W_OK | X_OK) != 0) return system_error(nearest, errno);
+  if (chosen) return Status::ok();
+  for (const fs::path& each : {fs::path(folder).parent_path(), fs::path(folder)}) {
+    if (lstat(each.c_str(), &facts) != 0) return Status::ok();  // it is still to be made
+    if (Status flaw = flaw_of_private(each); !flaw.is_ok()) return flaw;
+  }
+  return Status::ok();
+}
+
+// Of the files of this process, which may have been in other jobs, the next number: 1 when it has none.
+int next_number(const std::string& folder, Role role) {
+  const std::string head = std::string(kPrefix) + name(role) + "-";
+  const std::string process = "-" + host_in_path() + "-" + std::to_string(getpid());
+  int number = 1;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    const std::string file = entry.path().filename();
+    const std::size_t at = file.find(process);
+    if (!file.starts_with(head) || !file.ends_with(kSuffix) || at == std::string::npos) continue;
+    const std::string_view rest = std::string_view(file).substr(at + process.size());
+    int its = 1;
+    if (rest != kSuffix &&
+        (rest.front() != '-' ||
+         std::from_chars(rest.data() + 1, rest.data() + rest.size(), its).ec != std::errc())) {
+      continue;  // of another process, whose number begins like ours
+    }
+    number = std::max(number, its + 1);
+  }
+  return number;
 }
 
 // Removes all but the newest files of this kind.
@@ -139,69 +193,137 @@ std::string default_flight_folder() {
   return base + "/byteps-" + std::to_string(geteuid()) + "/flight";
 }
 
+struct FlightFile::State {
+  State(Role own_role, Environment variables);
+  ~State() {
+    if (spare_file >= 0) close(spare_file);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void write();
+  std::string header(const FlightRecorder::Facts& facts, std::size_t kept) const;
+  std::string path_of(std::uint32_t rank) const;
+  void warn(const Status& why);
+
+  // constant
+  const Role role;
+  const Environment environment;
+  const bool chosen;  // the folder, by BYTEPS_FLIGHT_DIR
+  const std::string folder;
+  MonotonicClock clock;
+  const TimeNs wall_zero_ns;  // the time of day at the clock's zero, when the process began
+  Status flaw;                // why nothing can be written
+  int number = 1;             // of this process's file
+  std::function<std::string(const FlightRecorder&)> on_leave;
+
+  // by the one that leaves something behind; the recorder lets in one at a time
+  std::string path;  // "" before the first time
+
+  std::atomic<bool> is_due{false};  // a job that writes waits
+
+  // by the thread that writes
+  int spare_file = -1;  // a descriptor for the file, when the process has none left; -1: none
+  bool warned = false;
+
+  FlightRecorder recorder;  // last: it ends before what its writer uses
+};
+
+FlightFile::State::State(Role own_role, Environment variables)
+    : role(own_role),
+      environment(std::move(variables)),
+      chosen(!value_of(environment, "BYTEPS_FLIGHT_DIR").empty()),
+      folder(chosen ? value_of(environment, "BYTEPS_FLIGHT_DIR") : default_flight_folder()),
+      wall_zero_ns(wall_clock_now() - clock.now()),
+      recorder(
+          event_count(environment), [this] { return clock.now(); },
+          [this](const FlightRecorder& from) { return on_leave(from); }) {
+  if (event_count(environment) == 0) return;
+  flaw = flaw_of_folder(folder, chosen);
+  if (flaw.is_ok()) number = next_number(folder, role);
+  spare_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 FlightFile::FlightFile(Role role, Environment environment)
-    : role_(role),
-      environment_(std::move(environment)),
-      chosen_(!value_of(environment_, "BYTEPS_FLIGHT_DIR").empty()),
-      folder_(chosen_ ? value_of(environment_, "BYTEPS_FLIGHT_DIR") : default_flight_folder()),
-      wall_zero_ns_(wall_clock_now() - clock_.now()),
-      recorder_(
-          event_count(environment_), [this] { return clock_.now(); },
-          [this](const FlightRecorder& recorder) { return write(recorder); }) {
-  if (event_count(environment_) > 0) spare_file_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  recorder_.record({.kind = "start", .text = BYTEPS_VERSION});
+    : state_(std::make_shared<State>(role, std::move(environment))), executor_("byteps-flight", 2) {
+  state_->on_leave = [this](const FlightRecorder& recorder) { return leave(recorder); };
+  recorder().record({.kind = "start", .text = BYTEPS_VERSION});
 }
 
 FlightFile::~FlightFile() {
-  if (spare_file_ >= 0) close(spare_file_);
+  settle();
 }
 
-std::string FlightFile::write(const FlightRecorder& recorder) {
-  if (spare_file_ >= 0) close(std::exchange(spare_file_, -1));
+FlightRecorder& FlightFile::recorder() {
+  return state_->recorder;
+}
+
+// Has it written, and says where it will be.
+std::string FlightFile::leave(const FlightRecorder& recorder) {
+  State& state = *state_;
+  if (!state.flaw.is_ok()) {
+    (void)executor_.post([shared = state_] { shared->warn(shared->flaw); });
+    return {};
+  }
+  if (state.path.empty()) state.path = state.path_of(recorder.facts().rank);
+  if (state.is_due.exchange(true)) return state.path;
+  const Status posted = executor_.post([shared = state_] {
+    shared->is_due = false;
+    shared->write();
+  });
+  if (posted.is_ok()) return state.path;
+  state.is_due = false;
+  return {};
+}
+
+void FlightFile::State::write() {
+  if (spare_file >= 0) close(std::exchange(spare_file, -1));
   const std::vector<FlightRecorder::Entry> entries = recorder.entries();
-  const FlightRecorder::Facts facts = recorder.facts();
-  std::string content = header(facts, entries.size());
+  std::string content = header(recorder.facts(), entries.size());
   for (const FlightRecorder::Entry& entry : entries) {
     content += '\n';
     append_event(content, entry);
   }
   content += '\n';
-  Status status = chosen_ ? make_chosen(folder_) : make_private(folder_);
-  if (status.is_ok() && path_.empty()) path_ = choose_path(facts);
+  Status status = chosen ? make_chosen(folder) : make_private(folder);
   if (status.is_ok()) {
-    WholeFile file(path_);
+    WholeFile file(path);
     file.append(content);
     status = file.commit();
   }
-  if (status.is_ok()) {
-    if (!chosen_) keep_newest(folder_, kFilesKept);
-    spare_file_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return path_;
-  }
-  if (!std::exchange(warned_, true)) {
-    const Log log(byteps::name(role_), LogLevel::kWarning, Log::standard_error());
-    LOG(log, kWarning) << "the last events cannot be written: " << status.message()
-                       << "; set BYTEPS_FLIGHT_DIR to a folder that this user can write to";
-  }
-  return {};
+  if (status.is_ok() && !chosen) keep_newest(folder, kFilesKept);
+  spare_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (!status.is_ok()) warn(status);
 }
 
-std::string FlightFile::header(const FlightRecorder::Facts& facts, std::size_t kept) const {
+// On the thread that writes, which may wait for standard error as well.
+void FlightFile::State::warn(const Status& why) {
+  if (std::exchange(warned, true)) return;
+  const Log log(byteps::name(role), LogLevel::kWarning, [](std::string_view line) {
+    const std::string text = std::string(line) + "\n";
+    // A line that cannot be written has no one to be reported to.
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  });
+  LOG(log, kWarning) << "the last events cannot be written: " << why.message()
+                     << "; set BYTEPS_FLIGHT_DIR to a folder that this user can write to";
+}
+
+std::string FlightFile::State::header(const FlightRecorder::Facts& facts, std::size_t kept) const {
   std::string out;
   {
     Object object(out);
     object.number("byteps_flight", 1);
     object.text("version", BYTEPS_VERSION);
-    object.text("role", byteps::name(role_));
+    object.text("role", byteps::name(role));
     object.number("rank", facts.rank, FlightEvent::kNone);
     object.text("host", host_in_path());
     object.number("pid", getpid());
-    const std::string uri = value_of(environment_, "DMLC_PS_ROOT_URI");
-    const std::string port = value_of(environment_, "DMLC_PS_ROOT_PORT");
+    const std::string uri = value_of(environment, "DMLC_PS_ROOT_URI");
+    const std::string port = value_of(environment, "DMLC_PS_ROOT_PORT");
     if (!uri.empty()) object.text("scheduler", uri + ":" + port);
     object.number("epoch", facts.epoch);
-    object.number("wall_zero_ns", wall_zero_ns_);
-    object.number("wall_step_ns", wall_clock_now() - facts.now_ns - wall_zero_ns_);
+    object.number("wall_zero_ns", wall_zero_ns);
+    object.number("wall_step_ns", wall_clock_now() - facts.now_ns - wall_zero_ns);
     object.number("started_ns", facts.started_ns);
     object.number("written_ns", facts.now_ns);
     object.number("recorded", facts.recorded_count);
@@ -210,23 +332,18 @@ std::string FlightFile::header(const FlightRecorder::Facts& facts, std::size_t k
     object.text("code", byteps::name(facts.outcome.code()));
     object.text("text", facts.outcome.message());
     object.name("settings");
-    append_settings(out, environment_);
+    append_settings(out, environment);
     object.name("peers");
     append_peers(out, facts.peers);
   }
   return out;
 }
 
-std::string FlightFile::choose_path(const FlightRecorder::Facts& facts) const {
-  const std::string rank =
-      facts.rank == FlightEvent::kNone ? std::string("x") : std::to_string(facts.rank);
-  const std::string stem = folder_ + "/" + std::string(kPrefix) + byteps::name(role_) + "-" + rank +
-                           "-" + host_in_path() + "-" + std::to_string(getpid());
-  std::string path = stem + std::string(kSuffix);
-  for (int i = 2; access(path.c_str(), F_OK) == 0 && i < 1000; ++i) {
-    path = stem + "-" + std::to_string(i) + std::string(kSuffix);
-  }
-  return path;
+std::string FlightFile::State::path_of(std::uint32_t rank) const {
+  const std::string its = rank == FlightEvent::kNone ? std::string("x") : std::to_string(rank);
+  return folder + "/" + std::string(kPrefix) + byteps::name(role) + "-" + its + "-" +
+         host_in_path() + "-" + std::to_string(getpid()) +
+         (number > 1 ? "-" + std::to_string(number) : std::string()) + std::string(kSuffix);
 }
 
 }  // namespace byteps

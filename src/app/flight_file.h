@@ -6,13 +6,13 @@
 // The name is byteps-flight-<role>-<rank or x>-<host>-<pid>.jsonl, mode 0600, written whole and then renamed.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "app/env.h"
 #include "base/flight.h"
 #include "base/time.h"
-#include "loop/clock.h"
+#include "loop/executor.h"
 #include "net/transport.h"
 
 namespace byteps {
@@ -23,34 +23,29 @@ class FlightFile {
   static constexpr std::size_t kEventsMax = 1'000'000;
   // So many files stay in the default folder, the newest; nothing is removed from one that was chosen.
   static constexpr std::size_t kFilesKept = 64;
+  // So long the end of a process waits for its file: the folder may be on a file system that does not answer.
+  static constexpr TimeNs kEndNs = 2 * kSecond;
 
   // Looks at BYTEPS_FLIGHT_DIR and BYTEPS_FLIGHT_EVENTS only; whether they are well-formed, parse_environment() says.
+  // Looks at the folder, too, which may block: not on a loop.
   FlightFile(Role role, Environment environment);
-  ~FlightFile();
+  ~FlightFile();  // settle(), at most kEndNs
   FlightFile(const FlightFile&) = delete;
   FlightFile& operator=(const FlightFile&) = delete;
 
-  FlightRecorder& recorder() { return recorder_; }
+  // What it leaves behind is written by a thread of its own, because a loop calls it. So the path that leave_behind()
+  // gives is that of a file that will be there soon: see settle(). "": the folder was found to be of no use.
+  FlightRecorder& recorder();
+
+  // Waits until all that was left behind is written, at most so long. Not on a loop.
+  bool settle(TimeNs at_most_ns = kEndNs) { return executor_.settle(at_most_ns); }
 
  private:
-  std::string write(const FlightRecorder& recorder);
-  std::string header(const FlightRecorder::Facts& facts, std::size_t kept) const;
-  std::string choose_path(const FlightRecorder::Facts& facts) const;
+  struct State;
+  std::string leave(const FlightRecorder& recorder);
 
-  // constant
-  const Role role_;
-  const Environment environment_;
-  const bool chosen_;  // the folder, by BYTEPS_FLIGHT_DIR
-  const std::string folder_;
-  MonotonicClock clock_;
-  const TimeNs wall_zero_ns_;  // the time of day at the clock's zero, when the process began
-
-  // by the one who writes
-  int spare_file_ = -1;  // a descriptor for the file, when the process has none left; -1: none
-  std::string path_;
-  bool warned_ = false;
-
-  FlightRecorder recorder_;  // last: it ends before what its writer uses
+  const std::shared_ptr<State> state_;  // with the thread, which may outlive this object
+  Executor executor_;
 };
 
 // ${TMPDIR:-/tmp}/byteps-<uid>/flight

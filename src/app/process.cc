@@ -2,16 +2,29 @@
 
 #include <array>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <span>
 
 #include <signal.h>
 #include <unistd.h>
 
+#include "app/launch.h"
 #include "app/machine.h"
 #include "kernels/kernels.h"
+#include "net/auth.h"
 #include "net/tcp/address.h"
 #include "scheduler/phrases.h"
 
 namespace byteps {
+namespace {
+constexpr std::uint32_t kWorkersPerMachine = 16;  // rarely more
+}  // namespace
+
+void ignore_broken_pipes() {
+  // Writing then fails, which is looked at where it matters. No process that we start inherits it: we start none.
+  (void)::signal(SIGPIPE, SIG_IGN);
+}
 
 std::string host_name() {
   std::array<char, 256> host{};
@@ -21,6 +34,11 @@ std::string host_name() {
 
 std::string host_and_pid() {
   return host_name() + ":" + std::to_string(getpid());
+}
+
+std::string own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  return shown_command(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
 Result<std::string> advertised_host(const ParsedEnvironment& environment) {
@@ -39,9 +57,28 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
   return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});
 }
 
+std::string told_host(const std::string& host) {
+  if (!tcp::addresses_in_text({host, 1}).empty()) return host;
+  const Result<std::vector<std::string>> found = tcp::addresses_of_name(host);
+  if (!found.is_ok()) return host;
+  const std::string& first = found.value().front();
+  if (is_loopback(host)) return is_loopback(first) ? first : host;
+  const bool is_only = found.value().size() == 1;
+  return is_only && !is_loopback(first) && tcp::is_own_address(first) ? first : host;
+}
+
 Config with_machine(Config config, const std::string& own_address) {
   config.job.machine = machine_number();
   if (config.job.rate_mbps == 0) config.job.rate_mbps = card_mbps(own_address);
+  return config;
+}
+
+Result<Config> with_lot(Config config, Role role) {
+  const Status drawn =
+      role == Role::kScheduler
+          ? auth::fill_random(config.job.incarnation)
+          : auth::fill_random(std::as_writable_bytes(std::span(&config.job.life, 1)));
+  if (!drawn.is_ok()) return drawn;
   return config;
 }
 
@@ -69,7 +106,7 @@ Result<std::string> await_advertised_host(const ParsedEnvironment& environment, 
 }
 
 std::string listening_host(const std::string& advertised) {
-  return is_loopback(advertised) ? advertised : "";
+  return is_loopback(advertised) || tcp::is_own_address(advertised) ? advertised : "";
 }
 
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
@@ -80,6 +117,8 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.listen = std::move(listen);
   options.self.role = role;
   options.self.job_id = config.job.job_id;
+  options.self.incarnation = config.job.incarnation;
+  if (role == Role::kScheduler) options.self.failure_ms = config.timeout.failure_ms();
   options.key = config.job.key;
   options.loopback_only = config.job.loopback_only;
   options.connect_timeout_ns = config.timeout.failure_ns;
@@ -92,7 +131,13 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
     options.shared_ring_bytes = config.flow.shared_ring_bytes;
     static_cast<RdmaConfig&>(options.rdma) = config.rdma;
   }
-  return TcpTransport::create(std::move(options), log);
+  auto transport = TcpTransport::create(std::move(options), log);
+  // A server learns from the roster how many workers there are; the scheduler knows their machines.
+  if (transport.is_ok() && role == Role::kScheduler) {
+    transport.value()->expect_peers(std::size_t{kWorkersPerMachine} * config.job.worker_count +
+                                    config.job.server_count);
+  }
+  return transport;
 }
 
 void record_signal(const Log& log, int number) {

@@ -21,10 +21,16 @@ inline constexpr int kExitJobFailed = 1;
 inline constexpr int kExitBadSettings = 2;  // the message names the variable
 inline constexpr int kExitPortInUse = 3;    // so that a launcher may choose another one
 
+// For executables: a log whose reader has gone is no reason to end. (In a framework's process signals are the host's.)
+void ignore_broken_pipes();
+
 std::string host_name();  // "unknown" when it has none
 
 // "hostname:pid", for messages to people.
 std::string host_and_pid();
+
+// How this process was started, for messages that say how to start it better (launch.h).
+std::string own_command();
 
 // The address that others reach this process at: DMLC_NODE_HOST, else that of DMLC_INTERFACE, else the one from which
 // the scheduler is reached.
@@ -36,11 +42,20 @@ Result<std::string> await_advertised_host(const ParsedEnvironment& environment, 
                                           Waiter& waiter, const std::atomic<bool>& stop,
                                           const Log& log);
 
+// What a server tells the others of `host`, its advertised one: the address itself where that is beyond doubt, so that
+// no worker has to look the name up. A name stays where it leads to several addresses, or to none of this machine as
+// seen from here (a host may be known to itself as 127.0.1.1, or be behind a translation of addresses). May block.
+std::string told_host(const std::string& host);
+
 // The settings with what this machine knows of itself: its number, and its card's rate unless that is set.
 Config with_machine(Config config, const std::string& own_address);
 
-// Where to listen in order to be reached at `advertised`: on loopback only if that is a loopback address, otherwise on
-// all addresses of its family (a machine may be known to others by an address it does not have itself).
+// The settings with what is drawn for each life of a process anew: a scheduler's incarnation of the job, or the number
+// that tells a member's life from those before.
+Result<Config> with_lot(Config config, Role role);
+
+// Where to listen in order to be reached at `advertised`: there alone, if it is an address (no name) that this machine
+// has; otherwise on all its addresses, for it may be known to others by one that it does not have itself.
 std::string listening_host(const std::string& advertised);
 
 // A transport of this process: says `role` in its Hellos, and accepts connections at `listen` (none: only connects).

@@ -5,6 +5,7 @@
 #include "app/flight_file.h"
 #include "app/process.h"
 #include "loop/clock.h"
+#include "loop/log_writer.h"
 #include "loop/runner.h"
 #include "loop/signal_watch.h"
 #include "scheduler/scheduler.h"
@@ -31,6 +32,7 @@ Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error);
 
 int run() {
   using namespace byteps;
+  LogWriter writer;
   FlightFile flight(Role::kScheduler, process_environment());
   const Result<ParsedEnvironment> environment =
       parse_environment(Role::kScheduler, process_environment());
@@ -39,8 +41,14 @@ int run() {
     std::fprintf(stderr, "byteps_scheduler: %s\n", why.message().c_str());
     return kExitBadSettings;
   }
-  const Config& config = environment.value().config;
-  const Log log("scheduler", config.log_level, Log::standard_error(), &flight.recorder());
+  const Result<Config> drawn = with_lot(environment.value().config, Role::kScheduler);
+  if (!drawn.is_ok()) {
+    const Status why = flight.recorder().with_path("settings", drawn.status());
+    std::fprintf(stderr, "byteps_scheduler: %s\n", why.message().c_str());
+    return kExitBadSettings;
+  }
+  const Config& config = drawn.value();
+  const Log log("scheduler", config.log_level, writer.sink(), &flight.recorder());
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
 
   const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
@@ -76,6 +84,7 @@ int run() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  byteps::ignore_broken_pipes();
   const int code = byteps::handle_arguments(argc, argv, kHelp);
   return code >= 0 ? code : run();
 }

@@ -6,10 +6,13 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include "app/flight_file.h"
 #include "app/process.h"
 #include "app/timeline_file.h"
 #include "loop/clock.h"
+#include "loop/log_writer.h"
 #include "loop/mailbox.h"
 #include "loop/runner.h"
 #include "loop/signal_watch.h"
@@ -76,8 +79,24 @@ Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Confi
   return transports;
 }
 
-int serve(const ParsedEnvironment& environment, const Log& log) {
-  const Config config = with_shard_count(environment.config);
+// Waits for the shards' threads, at most so long. One that stands still does so for ever, and with it this process
+// would stay: then it ends at once, without taking anything apart that the thread may still use.
+void join_or_end(const std::vector<std::unique_ptr<Runner>>& runners, const Config& config,
+                 FlightFile& flight, LogWriter& writer, const Log& log) {
+  bool all_ended = true;
+  for (const auto& runner : runners) {
+    all_ended = runner->join_within(all_ended ? config.timeout.failure_ns : 0) && all_ended;
+  }
+  if (all_ended) return;
+  LOG(log, kError) << "a shard stands still: this process ends without it";
+  flight.settle();
+  writer.settle(LogWriter::kEndNs);
+  _exit(kExitJobFailed);
+}
+
+int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& writer,
+          const Log& log) {
+  const Config& config = environment.config;
   auto to_scheduler = make_transport(config, Role::kServer, {}, log);
   if (!to_scheduler.is_ok()) {
     LOG(log, kError) << log.left_behind("network", to_scheduler.status()).message();
@@ -111,11 +130,12 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
     return kExitPortInUse;
   }
   Mailbox<ShardNotice> notices(kNoticesMax, &member_transport);
+  const std::string told = told_host(host.value());
   std::vector<Endpoint> endpoints;
   std::vector<std::unique_ptr<ShardUnit>> units;
   std::vector<Mailbox<ShardCommand>*> inboxes;
   for (auto& transport : listening.value()) {
-    endpoints.push_back({host.value(), transport->listening().front().port});
+    endpoints.push_back({told, transport->listening().front().port});
     const ShardIndex index(static_cast<std::uint32_t>(units.size()));
     units.push_back(std::make_unique<ShardUnit>(config, index, std::move(transport), notices, log));
     inboxes.push_back(&units.back()->inbox);
@@ -136,16 +156,17 @@ int serve(const ParsedEnvironment& environment, const Log& log) {
     const std::atomic<bool> never{false};
     run_actor(member, member_transport, clock, never);
   }
-  for (auto& runner : runners) runner->join();
   if (!member.outcome().is_ok()) {
     if (signals.received() == 0) LOG(log, kError) << member.outcome().message();
     say_events(log, member.outcome());
   }
+  join_or_end(runners, config, flight, writer, log);
   if (signals.received() != 0) return 128 + signals.received();
   return member.outcome().is_ok() ? kExitOk : kExitJobFailed;
 }
 
 int run() {
+  LogWriter writer;
   FlightFile flight(Role::kServer, process_environment());
   const Result<ParsedEnvironment> environment =
       parse_environment(Role::kServer, process_environment());
@@ -154,17 +175,25 @@ int run() {
     std::fprintf(stderr, "byteps_server: %s\n", why.message().c_str());
     return kExitBadSettings;
   }
-  const auto timeline = TimelineFile::make(Role::kServer, environment.value().config);
-  const Log log("server", environment.value().config.log_level, Log::standard_error(),
-                &flight.recorder(), TimelineFile::timeline_of(timeline));
+  const auto timeline = TimelineFile::make(Role::kServer, environment.value().config, writer);
+  const Log log("server", environment.value().config.log_level, writer.sink(), &flight.recorder(),
+                TimelineFile::timeline_of(timeline));
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
-  return serve(environment.value(), log);
+  ParsedEnvironment complete = environment.value();
+  const Result<Config> drawn = with_lot(with_shard_count(complete.config), Role::kServer);
+  if (!drawn.is_ok()) {
+    LOG(log, kError) << log.left_behind("settings", drawn.status()).message();
+    return kExitBadSettings;
+  }
+  complete.config = drawn.value();
+  return serve(complete, flight, writer, log);
 }
 
 }  // namespace
 }  // namespace byteps
 
 int main(int argc, char** argv) {
+  byteps::ignore_broken_pipes();
   const int code = byteps::handle_arguments(argc, argv, byteps::kHelp);
   return code >= 0 ? code : byteps::run();
 }

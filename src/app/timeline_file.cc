@@ -181,12 +181,14 @@ std::uint64_t dropped_count(const Timeline::Facts& facts) {
 
 }  // namespace
 
-std::unique_ptr<TimelineFile> TimelineFile::make(Role role, const Config& config) {
-  return config.trace.on ? std::make_unique<TimelineFile>(role, config) : nullptr;
+std::unique_ptr<TimelineFile> TimelineFile::make(Role role, const Config& config,
+                                                 LogWriter& writer) {
+  return config.trace.on ? std::make_unique<TimelineFile>(role, config, writer) : nullptr;
 }
 
-TimelineFile::TimelineFile(Role role, const Config& config)
+TimelineFile::TimelineFile(Role role, const Config& config, LogWriter& writer)
     : role_(role),
+      writer_(writer),
       config_(config),
       timeline_(Round(config.trace.first_round), Round(config.trace.last_round),
                 [this] { return clock_.now(); }),
@@ -213,7 +215,7 @@ void TimelineFile::write(std::size_t count) {
   const Timeline::Facts facts = timeline_.facts();
   const std::string who =
       byteps::name(role_) + (facts.rank ? " " + std::to_string(*facts.rank) : std::string());
-  const Log log(who, LogLevel::kInfo, Log::standard_error());
+  const Log log(who, LogLevel::kInfo, writer_.sink());
   const std::vector<std::string> places = paths(facts);
   bool all_written = true;
   for (const std::string& path : places) {

@@ -22,6 +22,7 @@
 #include "base/timeline.h"
 #include "loop/actor.h"
 #include "loop/clock.h"
+#include "loop/log_writer.h"
 #include "loop/runner.h"
 #include "loop/sleeper.h"
 #include "net/transport.h"
@@ -31,9 +32,9 @@ namespace byteps {
 class TimelineFile {
  public:
   // Null when config.trace.on is false.
-  static std::unique_ptr<TimelineFile> make(Role role, const Config& config);
+  static std::unique_ptr<TimelineFile> make(Role role, const Config& config, LogWriter& writer);
 
-  TimelineFile(Role role, const Config& config);
+  TimelineFile(Role role, const Config& config, LogWriter& writer);
   // Writes what is not written yet. Whoever records must have ended.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
@@ -68,6 +69,7 @@ class TimelineFile {
 
   // constant
   const Role role_;
+  LogWriter& writer_;
   const Config& config_;
   MonotonicClock clock_;
   Timeline timeline_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/ids.h"
 #include "base/job_key.h"
 #include "base/log.h"
 #include "base/time.h"
@@ -34,7 +35,12 @@ struct FlowConfig {
 
 struct TimeoutConfig {
   TimeNs failure_ns =
-      3 * kSecond;  // a peer silent for so long is gone; everything that waits derives from it
+      3 *
+      kSecond;  // a peer silent for so long is gone; everything that waits derives from it. The scheduler's
+                // counts for the whole job: members take it over when they reach it
+  static constexpr std::uint32_t kFailureMsMin = 100;
+  static constexpr std::uint32_t kFailureMsMax = 3'600'000;
+  std::uint32_t failure_ms() const { return static_cast<std::uint32_t>(failure_ns / kMillisecond); }
   TimeNs heartbeat_ns() const { return failure_ns / 6; }
   // Who has said nothing for so long is gone: it may have stood still for failure_ns since its last heartbeat.
   TimeNs silence_ns() const { return failure_ns + heartbeat_ns(); }
@@ -46,6 +52,7 @@ struct TimeoutConfig {
   TimeNs start_ns =
       600 *
       kSecond;  // joining gives up after this, naming who is missing (members a failure_ns later than the scheduler)
+  TimeNs stall_ns = 0;  // a worker at which nothing moves for so long ends the job; 0: none does
   TimeNs first_notice_ns = 5 * kSecond;   // start-up says who is missing after this ...
   TimeNs notice_every_ns = 10 * kSecond;  // ... and again after this
 };
@@ -56,12 +63,16 @@ struct JobConfig {
   std::uint16_t scheduler_port = 0;
   JobKey key;
   std::array<std::byte, 16> job_id{};  // derived from the key; zero without one
-  bool loopback_only = false;          // nothing outside this machine is listened to or reached
-  std::uint32_t worker_count = 1;      // worker processes in the job
+  Incarnation incarnation{};           // the scheduler's: random, its own; zero in others
+  std::uint64_t life = 0;          // members: random, of this life of the process; 0: does not say
+  bool loopback_only = false;      // nothing outside this machine is listened to or reached
+  std::uint32_t worker_count = 1;  // worker processes in the job
   std::uint32_t server_count = 0;
   std::uint32_t rank = 0;  // workers: global rank
   std::uint32_t local_rank = 0;
   std::uint32_t local_size = 1;
+  std::uint32_t machine_index =
+      0;  // workers: which machine of the launcher's; local ranks are counted on it
   std::uint32_t wanted_server_rank = 0xffffffff;
   std::string
       advertise_host;  // own address to tell others; empty: that of the connection to the scheduler

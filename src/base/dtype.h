@@ -28,7 +28,7 @@ inline constexpr int kDTypeCount = 13;
 // How contributions become the answer.
 enum class Operation : std::uint8_t {
   kSum = 0,        // bool: logical or
-  kAverage = 1,    // the sum, divided once by the number of workers; integers round down (floor)
+  kAverage = 1,    // the sum, divided once by the number of workers; integers towards zero
   kBroadcast = 2,  // the root's bytes to everyone; the others push nothing
   kMin = 3,        // bool: logical and; a NaN among floats is the result
   kMax = 4,        // bool: logical or; NaN likewise

@@ -1,7 +1,9 @@
 // The names of things on the wire, each a type of its own so that two of them cannot be swapped.
 #pragma once
 
+#include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <ostream>
@@ -57,6 +59,10 @@ using ServerRank = Id<ServerTag, std::uint32_t>;
 using ShardIndex = Id<ShardTag, std::uint32_t>;  // over all shards of all servers, in roster order
 using PeerId = Id<PeerTag, std::uint32_t>;  // one connection of one Transport; never used again
 
+// Which life of which job: random, drawn by each scheduler when it begins. Epochs and ranks say something together with
+// it only. All zero: none is known yet.
+using Incarnation = std::array<std::byte, 16>;
+
 // Rounds and epochs count up and may wrap: which of two is later is the sign of their difference.
 template <typename Id>
 std::int32_t later_by(Id a, Id b) {
@@ -65,8 +71,9 @@ std::int32_t later_by(Id a, Id b) {
 
 // A job's inputs come in generations: the next begins when all workers have said that they have no more
 // (docs/protocol.md, Uneven inputs). The rounds of each begin with a number of their own, so that nothing of an
-// earlier one is taken for theirs; they may count so many.
+// earlier one is taken for theirs; a generation that is to end may have so many of a tensor, the last has no limit.
 inline constexpr int kRoundBits = 26;
+inline constexpr std::uint32_t kRoundsPerGeneration = 1U << kRoundBits;
 inline Round first_round(std::uint32_t generation) {
   return Round(generation << kRoundBits);
 }

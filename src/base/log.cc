@@ -1,6 +1,6 @@
 #include "base/log.h"
 
-#include <unistd.h>
+#include <new>
 
 namespace byteps {
 namespace {
@@ -12,21 +12,14 @@ const char* label(LogLevel level) {
 
 }  // namespace
 
-void Log::write(LogLevel level, std::string_view message) const {
+// Out of memory, a line is lost: whoever logs must not fail of it.
+void Log::write(LogLevel level, std::string_view message) const try {
   if (recorded(level)) flight_->record({.kind = "log", .name = label(level), .text = message});
   if (level < level_ || !sink_) return;
   std::string line = "[byteps ";
   line.append(label(level)).append(" ").append(who_).append("] ").append(message);
   sink_(line);
-}
-
-Log::Sink Log::standard_error() {
-  return [](std::string_view line) {
-    std::string text(line);
-    text.push_back('\n');
-    // A log line that cannot be written has no one to be reported to.
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-  };
+} catch (const std::bad_alloc&) {
 }
 
 }  // namespace byteps

@@ -20,7 +20,8 @@ enum class LogLevel : int { kTrace = 0, kDebug, kInfo, kWarning, kError, kSilent
 // Thread-safe as far as its sink is: each line is passed to the sink in one call.
 class Log {
  public:
-  using Sink = std::function<void(std::string_view line)>;  // line without newline
+  // A line without newline. It must not block: loops call it (loop/log_writer.h).
+  using Sink = std::function<void(std::string_view line)>;
 
   // Writes "[byteps WARNING worker 1] message". `who` may change once the rank is known.
   // The recorder and the timeline must outlive the log and its copies.
@@ -54,9 +55,6 @@ class Log {
   // The timeline (timeline.h); null when this process records none.
   Timeline* timeline() const { return timeline_; }
 
-  // Lines to standard error (one write(2) each).
-  static Sink standard_error();
-
  private:
   bool recorded(LogLevel level) const { return flight_ != nullptr && level >= LogLevel::kDebug; }
 
@@ -71,7 +69,7 @@ class Log {
 class LogLine {
  public:
   LogLine(const Log& log, LogLevel level) : log_(log), level_(level) {}
-  ~LogLine() { log_.write(level_, stream_.str()); }
+  ~LogLine() { log_.write(level_, stream_.view()); }
   LogLine(const LogLine&) = delete;
   LogLine& operator=(const LogLine&) = delete;
   std::ostream& stream() { return stream_; }

@@ -63,13 +63,15 @@ void Bridge::finish() {
   byteps_queue_destroy(std::exchange(state_->queue, nullptr));
 }
 
+int Bridge::refuse_in_child(byteps_error* error) const {
+  if (!is_forked()) return BYTEPS_OK;
+  return refuse(error, BYTEPS_INVALID_ARGUMENT,
+                "this process was forked from a member of a job and is none itself: use byteps in "
+                "the parent only");
+}
+
 int Bridge::submit(byteps_tensor tensor, Done done, void* context, byteps_error* error) {
-  if (is_forked()) {
-    return refuse(
-        error, BYTEPS_INVALID_ARGUMENT,
-        "this process was forked from a member of a job and is none itself: use byteps in "
-        "the parent only");
-  }
+  if (const int code = refuse_in_child(error); code != BYTEPS_OK) return code;
   std::unique_ptr<Pending> pending(new (std::nothrow) Pending{done, context});
   if (pending == nullptr) return refuse(error, BYTEPS_SYSTEM, "out of memory");
   const std::shared_lock lock(state_->mutex);

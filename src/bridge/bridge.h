@@ -51,6 +51,10 @@ class Bridge {
   // output.
   int submit(byteps_tensor tensor, Done done, void* context, byteps_error* error);
 
+  // BYTEPS_OK, or in a process that was forked from the one that attached why nothing can be submitted. Asked before
+  // any lock of a shim is taken: somebody may have held it when the child was made.
+  int refuse_in_child(byteps_error* error) const;
+
   // The job's; 0 when there is none.
   uint32_t rank();
   uint32_t size();

@@ -97,6 +97,10 @@ void end_exchange(void* context, int code, const char* message) {
 }
 
 void submit(std::shared_ptr<Call> call, std::string_view name, byteps_tensor tensor) {
+  byteps_error error{};
+  if (byteps::bridge::bridge().refuse_in_child(&error) != BYTEPS_OK) {
+    return call->end_one(BYTEPS_INVALID_ARGUMENT, error.message);
+  }
   auto pending = std::make_unique<Pending>(Pending{std::move(call), std::string(name)});
   if (!byteps::bridge::flight().begin(pending->name)) {
     const std::string message =
@@ -110,7 +114,6 @@ void submit(std::shared_ptr<Call> call, std::string_view name, byteps_tensor ten
   }
   tensor.struct_bytes = sizeof tensor;
   tensor.name = pending->name.c_str();
-  byteps_error error{};
   const int code = byteps::bridge::bridge().submit(tensor, end_exchange, pending.get(), &error);
   Pending* const submitted = pending.release();  // end_exchange() frees it
   if (code != BYTEPS_OK) end_exchange(submitted, code, error.message);

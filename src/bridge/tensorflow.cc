@@ -165,6 +165,11 @@ class Run {
                                    std::to_string(kernel_.names.size()) + " names");
       return end_one();
     }
+    byteps_error error{};
+    if (const int code = bridge().refuse_in_child(&error); code != BYTEPS_OK) {
+      fail(tf_code(code), error.message);
+      return end_one();
+    }
     flight().begin(kOpName);
     is_in_flight_ = true;
     std::vector<Tensor> tensors(count);

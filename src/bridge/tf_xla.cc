@@ -110,6 +110,11 @@ ffi::Future push_pull_call(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> out
   const std::string refusal = set_elements(tensor, core_dtype(input.element_type()),
                                            ffi::ByteWidth(input.element_type()), exchange);
   byteps_error error{};
+  if (const int code = bridge().refuse_in_child(&error); code != BYTEPS_OK) {
+    promise->SetError(ffi::Error(error_code(code), error.message));
+    delete promise;
+    return future;
+  }
   flight().begin(kTarget);
   if (!refusal.empty()) {
     on_end(promise, BYTEPS_INVALID_ARGUMENT, (std::string(name) + ": " + refusal).c_str());

@@ -11,8 +11,9 @@
 //   element            accumulator  add                  finish with divisor n and scale s
 //   float32, float64   the same     IEEE addition        x / n * s, both rounded
 //   float16, bfloat16  float32      addition in float32  x / n * s in float32, then rounded to the element
-//   integers           the same     wraps modulo 2^bits  floor(x / n): -1 averaged over 2 is -1; then times s in
-//                                                        float64, towards zero; beyond the element: its nearest
+//   integers           the same     wraps modulo 2^bits  x / n towards zero: -1 averaged over 2 is 0. With a scale
+//                                                        x / n * s in float64, towards zero; beyond the element: its
+//                                                        nearest
 //   bool               a byte 0/1   logical or           n and s are ignored
 //
 // Without a division or a scale (n = 1, s = 1) nothing is done to the sums. add() of the other operations:

@@ -120,24 +120,22 @@ struct Greater {
 
 // ---- how a sum is finished
 
-// Rounded down: C++ rounds towards zero, so a negative number with a rest is one too high.
+// Towards zero, as C++ does.
 template <typename T>
-T floor_divided(T number, std::uint32_t divisor) {
+T divided(T number, std::uint32_t divisor) {
   if constexpr (std::is_unsigned_v<T>) {
     return static_cast<T>(number / divisor);
   } else {
-    const std::int64_t wide = number;
-    const std::int64_t quotient = wide / divisor;
-    return static_cast<T>(quotient * divisor > wide ? quotient - 1 : quotient);
+    return static_cast<T>(std::int64_t{number} / divisor);
   }
 }
 
 // In float64 and towards zero. What is beyond the type becomes the nearest number that it has.
 template <typename T>
-T scaled(T number, double scale) {
+T divided_and_scaled(T number, Finishing finishing) {
   using Limits = std::numeric_limits<T>;
   constexpr double kBeyond = 2.0 * static_cast<double>(Limits::max() / 2 + 1);
-  const double result = static_cast<double>(number) * scale;
+  const double result = static_cast<double>(number) / finishing.divisor * finishing.scale;
   if (result >= kBeyond) return Limits::max();
   if (result <= static_cast<double>(Limits::min())) return Limits::min();
   return static_cast<T>(result);
@@ -148,8 +146,8 @@ T finished(T sum, Finishing finishing) {
   if constexpr (std::is_floating_point_v<T>) {
     return sum / static_cast<T>(finishing.divisor) * static_cast<T>(finishing.scale);
   } else {
-    const T quotient = floor_divided(sum, finishing.divisor);
-    return finishing.scale == 1 ? quotient : scaled(quotient, finishing.scale);
+    return finishing.scale == 1 ? divided(sum, finishing.divisor)
+                                : divided_and_scaled(sum, finishing);
   }
 }
 

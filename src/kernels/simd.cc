@@ -284,7 +284,7 @@ void finish_int32(std::byte* output, const std::byte* accumulator, std::size_t e
     const auto divisors = hn::Set(d, static_cast<double>(finishing.divisor));
     for (; i + lanes <= element_count; i += lanes) {
       const auto sums = hn::LoadU(integers, reinterpret_cast<const std::int32_t*>(accumulator) + i);
-      const auto quotients = hn::Floor(hn::Div(hn::PromoteTo(d, sums), divisors));
+      const auto quotients = hn::Trunc(hn::Div(hn::PromoteTo(d, sums), divisors));
       hn::StoreU(hn::DemoteTo(integers, quotients), integers,
                  reinterpret_cast<std::int32_t*>(output) + i);
     }

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#include "base/check.h"
+#include "base/status.h"
 #include "base/time.h"
 
 namespace byteps {
@@ -21,6 +23,12 @@ class Actor {
 
   // True once the Actor has nothing left to do for ever; its Runner ends.
   virtual bool finished() const = 0;
+
+  // turn() threw: there is no memory, or there is a bug. The Actor may be in the middle of something; it should end
+  // what waits for it with `why`, tell those it serves, and be finished() soon. It is turned, and may be told, again.
+  virtual void failed(const Status& why) {
+    CHECK(false) << "an Actor that cannot fail has failed: " << why.text();
+  }
 };
 
 // What a Runner sleeps on: wait() returns when input may be there, at the timeout, or after wake().

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -11,7 +13,8 @@
 
 namespace byteps {
 
-// Turns the actor until it is finished() or stop() was called. The caller's thread.
+// Turns the actor until it is finished() or stop() was called. The caller's thread. What a turn throws becomes
+// Actor::failed(); a thousand such turns are the end of the process.
 void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<bool>& stop,
                TimeNs spin_ns = 0);
 
@@ -25,11 +28,16 @@ class Runner {
 
   void stop();  // any thread; the current turn is finished first
   void join();  // waits until the actor is finished or stopped
+  // The same, at most so long. False: it still runs; perhaps it stands still for ever.
+  bool join_within(TimeNs at_most_ns);
 
  private:
   std::atomic<bool> stop_{false};
   Waiter& waiter_;
-  std::thread thread_;
+  std::mutex mutex_;  // guards has_ended_
+  std::condition_variable ended_;
+  bool has_ended_ = false;
+  std::thread thread_;  // last: it uses what is above
 };
 
 }  // namespace byteps

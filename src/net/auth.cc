@@ -1,7 +1,9 @@
 #include "net/auth.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <cstdint>
 #include <string_view>
 
 // SHA256_Init and its like are marked as deprecated since OpenSSL 3.0 in favour of EVP, but they are plain
@@ -20,9 +22,25 @@ constexpr std::size_t kBlockBytes = 64;  // of SHA-256
 constexpr std::string_view kJobIdLabel = "byteps job id";
 constexpr std::string_view kConnectingLabel = "byteps proof of the connecting side";
 constexpr std::string_view kAcceptingLabel = "byteps proof of the accepting side";
+constexpr std::string_view kSealLabel = "byteps seal";
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
+}
+
+// Everything that is equal for all members of one life of a job and for nobody else, then whose seal it is.
+struct SealHead {
+  Incarnation incarnation;
+  std::uint32_t epoch;
+  std::uint32_t rank;
+  std::uint32_t name_bytes;
+};
+static_assert(sizeof(SealHead) == 28 && std::endian::native == std::endian::little);
+
+std::array<std::byte, sizeof(SealHead)> head_of(const SealedFor& bound) {
+  return std::bit_cast<std::array<std::byte, sizeof(SealHead)>>(
+      SealHead{bound.incarnation, bound.epoch.value, bound.rank.value,
+               static_cast<std::uint32_t>(bound.name.size())});
 }
 
 class Sha256 {
@@ -89,14 +107,20 @@ JobId job_id_of(const JobKey& key) {
   return id;
 }
 
-Result<Nonce> fresh_nonce() {
-  Nonce nonce;
+Status fill_random(std::span<std::byte> bytes) {
   ssize_t count = 0;
   do {
     // So few bytes come at once. By its number: glibc has a function for it since 2.25 only.
-    count = ::syscall(SYS_getrandom, nonce.data(), nonce.size(), 0);
+    count = ::syscall(SYS_getrandom, bytes.data(), bytes.size(), 0);
   } while (count < 0 && errno == EINTR);
-  if (count != static_cast<ssize_t>(nonce.size())) return system_error("getrandom", errno);
+  if (count != static_cast<ssize_t>(bytes.size())) return system_error("getrandom", errno);
+  return Status::ok();
+}
+
+Result<Nonce> fresh_nonce() {
+  Nonce nonce;
+  const Status filled = fill_random(nonce);
+  if (!filled.is_ok()) return filled;
   return nonce;
 }
 
@@ -104,6 +128,11 @@ Proof prove(const JobKey& key, Side side, std::span<const std::byte> connecting_
             std::span<const std::byte> accepting_hello) {
   const std::string_view label = side == Side::kConnecting ? kConnectingLabel : kAcceptingLabel;
   return hmac_sha256(key.secret(), {bytes_of(label), connecting_hello, accepting_hello});
+}
+
+Proof seal(const JobKey& key, const SealedFor& bound, std::span<const std::byte> payload) {
+  return hmac_sha256(key.secret(),
+                     {bytes_of(kSealLabel), head_of(bound), bytes_of(bound.name), payload});
 }
 
 bool is_equal(const Proof& expected, std::span<const std::byte> said) {

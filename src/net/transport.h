@@ -44,9 +44,9 @@ enum class Role : std::uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
 const char* name(Role role);
 
 // Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
-// role, rank and epoch are those that were looked for is for the owner to say.
+// role, rank, epoch and incarnation are those that were looked for is for the owner to say.
 struct Hello {
-  static constexpr std::uint16_t kProtocolVersion = 2;
+  static constexpr std::uint16_t kProtocolVersion = 3;
   static constexpr std::uint32_t kNoRank = 0xffffffff;  // before the scheduler gave one
 
   std::uint16_t version = kProtocolVersion;
@@ -54,7 +54,12 @@ struct Hello {
   std::uint32_t rank = kNoRank;
   Epoch epoch;                         // 0 before the roster is known
   std::array<std::byte, 16> job_id{};  // equal for all processes of a job; zero when none was given
-  std::string text() const;            // "server 2", "worker" when it has no rank
+  // In which life of the job: a scheduler's own, for others that of the scheduler that gave them their epoch. Key, rank
+  // and epoch are the same again in a job that is started anew; this is not.
+  Incarnation incarnation{};
+  // A scheduler's failure timeout, milliseconds: it counts for the whole job. 0: does not say.
+  std::uint32_t failure_ms = 0;
+  std::string text() const;  // "server 2", "worker" when it has no rank
   bool operator==(const Hello&) const = default;
 };
 
@@ -105,6 +110,11 @@ class Transport {
   // kSystem (out of descriptors).
   virtual Result<PeerId> connect(const Endpoint& to, const Hello& self) = 0;
 
+  // This attempt still waits for the addresses of its host's name. That may take as long as the name's servers do (at
+  // most kLookUpNs), and says nothing about whether the host is there.
+  virtual bool is_naming(PeerId /*peer*/) const { return false; }
+  static constexpr TimeNs kLookUpNs = 30 * kSecond;
+
   // Hands over one message. kOk: accepted, kSent follows. kAgain: the connection's window is full, nothing was
   // taken, try after the next kSent of this peer. kDisconnected: no such peer, or not up; nothing was taken.
   virtual Status send(PeerId peer, const Outgoing& message) = 0;
@@ -137,6 +147,9 @@ class Transport {
 
   // What those who connect from now on are told. Without effect on a transport that accepts no connections.
   virtual void set_self(const Hello& self) = 0;
+
+  // So many peers belong to this transport, and may come all at once, or be connected to. Limits make room for them.
+  virtual void expect_peers(std::size_t /*count*/) {}
 
   // Ends a connection. Accepted messages are still sent if that needs no waiting. kSent and kDown(reason) follow.
   virtual void close(PeerId peer, Status reason) = 0;

@@ -273,6 +273,10 @@ void fields(Visitor& v, Text& m) {
   v.field(2, m.code);
 }
 template <typename Visitor>
+void fields(Visitor& v, Missing& m) {
+  v.members(1, m.ranks);
+}
+template <typename Visitor>
 void fields(Visitor& v, Join& m) {
   v.field(1, m.role);
   v.field(2, m.wanted_rank);
@@ -285,6 +289,7 @@ void fields(Visitor& v, Join& m) {
   v.field(9, m.life);
   v.field(10, m.machine);
   v.field(11, m.rate_mbps);
+  v.field(12, m.machine_index);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -294,11 +299,12 @@ void fields(Visitor& v, RosterMember& m) {
   v.list(4, m.endpoints);
   v.field(5, m.machine);
   v.field(6, m.rate_mbps);
+  v.field(7, m.machine_index);
 }
 template <typename Visitor>
 void fields(Visitor& v, Roster& m) {
   v.field(1, m.epoch);
-  v.field(2, m.your_rank);
+  // 2 was your_rank, which is in the header since version 3.
   v.field(3, m.partition_bytes);
   v.field(4, m.frame_bytes);
   v.list(5, m.members);
@@ -311,6 +317,7 @@ void fields(Visitor& v, Heartbeat& m) {
 template <typename Visitor>
 void fields(Visitor& v, Leave& m) {
   v.field(1, m.final);
+  v.members(2, m.who);
 }
 template <typename Visitor>
 void fields(Visitor& v, Barrier& m) {
@@ -339,6 +346,8 @@ void fields(Visitor& v, Hello& m) {
   v.field(3, m.rank);
   v.field(4, m.epoch);
   v.array(5, m.job_id);
+  v.array(6, m.incarnation);
+  v.field(7, m.failure_ms);
 }
 
 // A list is one bytes field: u32 length and content, again and again.
@@ -460,6 +469,9 @@ std::vector<std::byte> encode(const Declare& message) {
 std::vector<std::byte> encode(const Text& message) {
   return encode_fields(message);
 }
+std::vector<std::byte> encode(const Missing& message) {
+  return encode_fields(message);
+}
 std::vector<std::byte> encode(const Join& message) {
   return encode_fields(message);
 }
@@ -487,6 +499,9 @@ Result<Declare> decode_declare(std::span<const std::byte> bytes) {
 }
 Result<Text> decode_text(std::span<const std::byte> bytes) {
   return decode_private<Text>(bytes);
+}
+Result<Missing> decode_missing(std::span<const std::byte> bytes) {
+  return decode_fields<Missing>(bytes);
 }
 Result<Join> decode_join(std::span<const std::byte> bytes) {
   return decode_fields<Join>(bytes);

@@ -51,7 +51,7 @@ enum class Kind : std::uint8_t {
   kForget = 5,   // worker to shard: this worker is done with the key for ever
   kMismatch =
       6,         // shard to workers: declarations of a key disagree; ends its operations everywhere
-  kMissing = 7,  // shard to worker: whose contribution to (key, part, round) is late; a Text
+  kMissing = 7,  // shard to worker: whose contribution to (key, part, round) is late
   kInputs =
       8,  // worker to shard: the generation of its inputs (in `round`), and whether it has no more (kNoMore)
   kInputsDone =
@@ -126,10 +126,15 @@ struct Declare {
   bool operator==(const Declare&) const = default;
 };
 
-struct Text {  // kMismatch, kMissing, kFail, kWaiting
+struct Text {  // kMismatch, kFail, kWaiting
   std::string text;
   std::uint32_t code = 0;  // a byteps::Code
   bool operator==(const Text&) const = default;
+};
+
+struct Missing {
+  Members ranks{};  // whose contributions are late
+  bool operator==(const Missing&) const = default;
 };
 
 // What a member says when it comes. One process is one member; a server lists an endpoint per
@@ -143,12 +148,15 @@ struct Join {
   std::vector<Endpoint> endpoints;    // servers: one per shard
   std::uint64_t partition_bytes = 0;  // workers: their settings; rank 0's become the job's
   std::uint64_t frame_bytes = 0;
-  // Tells the lives of one host's process apart: grows from one to the next, the same in all Joins of
-  // one; 0: does not say. So a Join that comes late, on an older connection, is no new life.
+  // Tells the lives of one host's process apart: random, the same in all Joins of one; 0: does not say.
+  // So a Join that comes late, on an older connection, is no new life.
   std::uint64_t life = 0;
   std::uint64_t machine =
       0;  // the same for all processes that share a network card; 0: does not say
   std::uint32_t rate_mbps = 0;  // of that card, in each direction; 0: not known
+  // Workers: which of the launcher's machines this is, on which local ranks are counted. Not `machine`: a launcher may
+  // take one machine for several (containers), or several for one.
+  std::uint32_t machine_index = 0;
   bool operator==(const Join&) const = default;
 };
 
@@ -159,6 +167,7 @@ struct RosterMember {
   std::vector<Endpoint> endpoints;
   std::uint64_t machine = 0;  // as in its Join
   std::uint32_t rate_mbps = 0;
+  std::uint32_t machine_index = 0;
   bool operator==(const RosterMember&) const = default;
 };
 
@@ -166,7 +175,8 @@ struct RosterMember {
 // larger epoch.
 struct Roster {
   Epoch epoch;
-  std::uint32_t your_rank = 0;
+  std::uint32_t your_rank =
+      0;  // stands in the header, as `worker`: so all members get the same payload
   std::uint64_t partition_bytes = 0;
   std::uint64_t frame_bytes = 0;
   std::vector<RosterMember> members;  // workers by rank, then servers by rank
@@ -181,9 +191,11 @@ struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
+// A member says it of itself; the scheduler says who has left, several in one message when they left together.
 struct Leave {
   bool final = true;  // the process ends; false: it may join again (shutdown or suspend, then init
                       // or resume)
+  Members who{};      // all: the one in the header alone
   bool operator==(const Leave&) const = default;
 };
 
@@ -217,6 +229,7 @@ struct Stalled {
 
 std::vector<std::byte> encode(const Declare& message);
 std::vector<std::byte> encode(const Text& message);
+std::vector<std::byte> encode(const Missing& message);
 std::vector<std::byte> encode(const Join& message);
 std::vector<std::byte> encode(const Roster& message);
 std::vector<std::byte> encode(const Heartbeat& message);
@@ -227,6 +240,7 @@ std::vector<std::byte> encode(const Hello& message);
 
 Result<Declare> decode_declare(std::span<const std::byte> bytes);
 Result<Text> decode_text(std::span<const std::byte> bytes);
+Result<Missing> decode_missing(std::span<const std::byte> bytes);
 Result<Join> decode_join(std::span<const std::byte> bytes);
 Result<Roster> decode_roster(std::span<const std::byte> bytes);
 Result<Heartbeat> decode_heartbeat(std::span<const std::byte> bytes);

@@ -56,16 +56,18 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   join.frame_bytes = config.flow.frame_bytes;
   join.machine = config.job.machine;
   join.rate_mbps = config.job.rate_mbps;
+  join.machine_index = config.job.machine_index;
+  join.life = config.job.life;
   return join;
 }
 
 Member::Member(wire::Join join, const Config& config, Timeline* timeline)
     : join_(std::move(join)),
-      timeout_(config.timeout),
       scheduler_{config.job.scheduler_host, config.job.scheduler_port},
       job_id_(config.job.job_id),
       scheduler_text_("scheduler at " + scheduler_.text()),
-      timeline_(timeline) {
+      timeline_(timeline),
+      timeout_(config.timeout) {
   if (join_.role == Role::kWorker) rank_ = join_.wanted_rank;
 }
 
@@ -81,6 +83,7 @@ void Member::connect(TimeNs now, MemberOutput& out) {
   action.hello.rank = rank_;
   action.hello.epoch = epoch_;
   action.hello.job_id = job_id_;
+  action.hello.incarnation = incarnation_;
   out.actions.push_back(std::move(action));
 }
 
@@ -103,6 +106,11 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
   if (theirs.role != Role::kScheduler) {
     return drop_connection({Code::kMismatch, "a " + theirs.text() + " answers there"}, now, out);
   }
+  if (has_roster() && theirs.incarnation != incarnation_) return meet_another_scheduler(out);
+  if (const Status fine = take_timeout(theirs.failure_ms, out); !fine.is_ok()) {
+    return drop_connection(fine, now, out);
+  }
+  answering_ = theirs.incarnation;
   up_ = true;
   heard_ns_ = now;
   refused_since_ns_.reset();
@@ -115,6 +123,32 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
   }
   if (stage_ == Stage::kFailing) send_fail(out);
   if (!stalled_.awaited.empty()) send_stalled(out);
+}
+
+// One failure timeout counts in a job: who beats every sixth of a longer one would be given up by those with a shorter.
+Status Member::take_timeout(std::uint32_t failure_ms, MemberOutput& out) {
+  if (failure_ms == 0 || failure_ms == timeout_.failure_ms()) return Status::ok();
+  if (failure_ms < TimeoutConfig::kFailureMsMin || failure_ms > TimeoutConfig::kFailureMsMax) {
+    return fault(scheduler_text_ + " has a failure timeout of " + std::to_string(failure_ms) +
+                 " ms");
+  }
+  MemberEvent event;
+  event.text = "BYTEPS_FAILURE_TIMEOUT_MS is " + std::to_string(timeout_.failure_ms()) +
+               " here, but " + std::to_string(failure_ms) + " at the " + scheduler_text_ +
+               ", whose value counts for the whole job";
+  out.events.push_back(std::move(event));
+  timeout_.failure_ns = TimeNs{failure_ms} * kMillisecond;
+  return Status::ok();
+}
+
+// At the scheduler's address, with our key, but it does not know our job: our scheduler is gone.
+void Member::meet_another_scheduler(MemberOutput& out) {
+  if (stage_ == Stage::kLeaving) return finish(Status::ok(), out);
+  if (stage_ == Stage::kFailing) return finish(failing_, out);
+  finish(fault(scheduler_text_ +
+               " is not the one that this job began with: it was started anew, or another job has "
+               "its address now; start the whole job again"),
+         out);
 }
 
 void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
@@ -218,7 +252,7 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
     case wire::Kind::kHeartbeat:
       return on_heartbeat(payload, now, out);
     case wire::Kind::kRoster:
-      return on_roster(payload, now, out);
+      return on_roster(header, payload, now, out);
     case wire::Kind::kBarrierDone:
       return on_barrier_done(header, payload, now, out);
     case wire::Kind::kLeave:
@@ -249,10 +283,12 @@ void Member::on_heartbeat(std::span<const std::byte> payload, TimeNs now, Member
                           static_cast<TimeNs>(heartbeat.value().sent_ns), timeline_->now());
 }
 
-void Member::on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {
+void Member::on_roster(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+                       MemberOutput& out) {
   Result<wire::Roster> decoded = wire::decode_roster(payload);
   if (!decoded.is_ok()) return on_malformed(decoded.status(), now, out);
   wire::Roster& roster = decoded.value();
+  roster.your_rank = header.worker.value;
   const Status fine = check_roster(roster, join_.role, join_.wanted_rank);
   if (!fine.is_ok()) return on_malformed(fine, now, out);
   if (roster.epoch <= roster_epoch_) {
@@ -260,6 +296,7 @@ void Member::on_roster(std::span<const std::byte> payload, TimeNs now, MemberOut
     return send_heartbeat(now, out);
   }
   roster_epoch_ = roster.epoch;
+  incarnation_ = answering_;
   rank_ = roster.your_rank;
   left_.clear();
   stalled_ = {};
@@ -303,18 +340,24 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
     acknowledge_end(out);
     return finish(stage_ == Stage::kFailing ? failing_ : Status::ok(), out);
   }
-  if (header.worker == WorkerRank(rank_)) {
+  const Members& who = leave.value().who;
+  if (who.is_all() && header.worker == WorkerRank(rank_)) {
     if (stage_ == Stage::kLeaving) finish(Status::ok(), out);
     return;
   }
   if (header.epoch != roster_epoch_) return;
-  const auto place = std::lower_bound(left_.begin(), left_.end(), header.worker);
-  if (place != left_.end() && *place == header.worker) return;
-  left_.insert(place, header.worker);
+  if (who.is_all()) return note_left(header.worker, leave.value().final, out);
+  for (const std::uint32_t rank : who.some()) note_left(WorkerRank(rank), leave.value().final, out);
+}
+
+void Member::note_left(WorkerRank worker, bool final, MemberOutput& out) {
+  const auto place = std::lower_bound(left_.begin(), left_.end(), worker);
+  if (place != left_.end() && *place == worker) return;
+  left_.insert(place, worker);
   MemberEvent event;
   event.kind = MemberEvent::Kind::kWorkerLeft;
-  event.worker = header.worker;
-  event.final = leave.value().final;
+  event.worker = worker;
+  event.final = final;
   out.events.push_back(std::move(event));
 }
 
@@ -393,7 +436,6 @@ void Member::tick(TimeNs now, MemberOutput& out) {
   if (!started_) {
     started_ = true;
     started_ns_ = heard_ns_ = next_attempt_ns_ = now;
-    join_.life = static_cast<std::uint64_t>(now) + 1;  // a later life on this host begins later
     next_notice_ns_ = now + timeout_.first_notice_ns;
   }
   if (done()) return;

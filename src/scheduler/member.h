@@ -105,8 +105,12 @@ class Member {
   bool done() const { return stage_ == Stage::kDone; }
   // How messages number the barrier that barrier() gave this number: they count in each epoch anew.
   std::uint64_t barrier_on_wire(std::uint64_t number) const { return number - barrier_base_; }
-  Epoch epoch() const { return epoch_; }                // applied; 0 before the first roster
+  Epoch epoch() const { return epoch_; }  // applied; 0 before the first roster
+  // Of the scheduler that sent the roster; zero before the first.
+  const Incarnation& incarnation() const { return incarnation_; }
   std::optional<PeerId> peer() const { return peer_; }  // the connection, or the attempt at one
+  // The job's: own settings, but the failure timeout of the scheduler that answered last.
+  const TimeoutConfig& timeout() const { return timeout_; }
   const std::string& scheduler_text() const {
     return scheduler_text_;
   }  // "scheduler at 10.0.0.1:9000"
@@ -121,8 +125,7 @@ class Member {
   };
 
   // Constant after construction.
-  wire::Join join_;  // but its life, which is when the first tick() came
-  const TimeoutConfig timeout_;
+  const wire::Join join_;
   const Endpoint scheduler_;
   const std::array<std::byte, 16> job_id_;
   const std::string scheduler_text_;
@@ -137,11 +140,15 @@ class Member {
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
   void note_refusal(TimeNs now, MemberOutput& out);
+  void meet_another_scheduler(MemberOutput& out);
+  Status take_timeout(std::uint32_t failure_ms, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
   void on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
-  void on_roster(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
+  void on_roster(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
+                 MemberOutput& out);
   void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                 MemberOutput& out);
+  void note_left(WorkerRank worker, bool final, MemberOutput& out);
   void on_barrier_done(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                        MemberOutput& out);
   void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
@@ -178,8 +185,11 @@ class Member {
   TimeNs refusal_pause_ns_ = 0;             // until the attempt after the next refusal
 
   // What is known.
-  Epoch roster_epoch_;  // of the newest roster
-  Epoch epoch_;         // applied
+  TimeoutConfig timeout_;      // with the scheduler's failure timeout, once it has answered
+  Incarnation answering_{};    // of who is at the other end of the connection
+  Incarnation incarnation_{};  // of the job, since the first roster
+  Epoch roster_epoch_;         // of the newest roster
+  Epoch epoch_;                // applied
   std::uint32_t rank_ = Hello::kNoRank;
   std::vector<WorkerRank> left_;  // workers known to have left this epoch, sorted
   TimeNs next_notice_ns_ = kNever;

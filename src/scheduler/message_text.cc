@@ -25,14 +25,13 @@ std::string text_of(const wire::Stalled& stalled) {
   return text + ", has not begun " + std::to_string(stalled.not_begun.size()) + " wanted rounds";
 }
 
-std::string text_of(const wire::Roster& roster) {
+std::string text_of(const wire::Roster& roster) {  // of its payload, which is the same for all
   const auto workers =
       std::count_if(roster.members.begin(), roster.members.end(),
                     [](const wire::RosterMember& each) { return each.role == Role::kWorker; });
   const auto servers = static_cast<std::ptrdiff_t>(roster.members.size()) - workers;
   return "epoch " + std::to_string(roster.epoch.value) + ": " + std::to_string(workers) +
-         " workers, " + std::to_string(servers) + " servers, your rank " +
-         std::to_string(roster.your_rank);
+         " workers, " + std::to_string(servers) + " servers";
 }
 
 }  // namespace
@@ -80,6 +79,15 @@ const char* message_name(wire::Kind kind) {
 }
 
 std::string message_text(const wire::Header& header, std::span<const std::byte> payload) {
+  if (header.kind != wire::Kind::kRoster) return payload_text(header, payload);
+  return roster_text(header, payload_text(header, payload));
+}
+
+std::string roster_text(const wire::Header& header, const std::string& payload) {
+  return payload + ", your rank " + std::to_string(header.worker.value);
+}
+
+std::string payload_text(const wire::Header& header, std::span<const std::byte> payload) {
   const auto say = [](const auto& decoded, const auto& words) {
     return decoded.is_ok() ? words(decoded.value()) : std::string("malformed");
   };
@@ -98,7 +106,9 @@ std::string message_text(const wire::Header& header, std::span<const std::byte> 
                  [](const wire::Stalled& stalled) { return text_of(stalled); });
     case wire::Kind::kLeave:
       return say(wire::decode_leave(payload), [&](const wire::Leave& leave) {
-        return "worker " + std::to_string(header.worker.value) +
+        const std::vector<std::uint32_t>& who = leave.who.some();
+        return "worker " + std::to_string(who.empty() ? header.worker.value : who[0]) +
+               (who.size() > 1 ? " and " + std::to_string(who.size() - 1) + " more" : "") +
                (leave.final ? ", for good" : ", may come back");
       });
     case wire::Kind::kBarrier:

@@ -15,4 +15,8 @@ const char* message_name(wire::Kind kind);
 // nothing to say, "malformed" when it cannot be decoded.
 std::string message_text(const wire::Header& header, std::span<const std::byte> payload);
 
+// The same in two steps, for payloads that go to many: what all of them hear, and a roster's with what one hears.
+std::string payload_text(const wire::Header& header, std::span<const std::byte> payload);
+std::string roster_text(const wire::Header& header, const std::string& payload);
+
 }  // namespace byteps

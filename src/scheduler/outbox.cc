@@ -6,17 +6,19 @@ namespace byteps {
 
 Status Outbox::hand_over(PeerId peer, Message& message) {
   const SendToken token = kTokenBit | ++sent_count_;
-  std::vector<std::byte>& payload = lent_[token];
+  SharedBytes& payload = lent_[token];
   payload = std::move(message.payload);
-  const Status sent =
-      transport_.send(peer, Outgoing{.header = message.header, .payload = payload, .token = token});
+  const Status sent = transport_.send(peer, Outgoing{.header = message.header,
+                                                     .payload = payload,
+                                                     .payload_crc = payload.crc(),
+                                                     .token = token});
   if (sent.is_ok()) return sent;
   message.payload = std::move(payload);
   lent_.erase(token);
   return sent;
 }
 
-Status Outbox::send(PeerId peer, const wire::Header& header, std::vector<std::byte> payload) {
+Status Outbox::send(PeerId peer, const wire::Header& header, SharedBytes payload) {
   Message message{wire::encode(header), std::move(payload)};
   const auto waiting = waiting_.find(peer);
   if (waiting == waiting_.end()) {

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <vector>
 
 #include "net/transport.h"
 #include "net/wire.h"
+#include "scheduler/shared_bytes.h"
 
 namespace byteps {
 
@@ -27,7 +27,7 @@ class Outbox {
 
   // Sends in order per peer. kAgain: kWaitingMax messages wait already, the peer does not read; the
   // message is dropped. kDisconnected: no such connection; dropped.
-  Status send(PeerId peer, const wire::Header& header, std::vector<std::byte> payload);
+  Status send(PeerId peer, const wire::Header& header, SharedBytes payload);
 
   // Hand in every kSent whose token it owns(), and every kDown.
   void on_sent(PeerId peer, SendToken token);
@@ -39,13 +39,13 @@ class Outbox {
  private:
   struct Message {
     wire::HeaderBytes header;
-    std::vector<std::byte> payload;
+    SharedBytes payload;
   };
   Status hand_over(PeerId peer, Message& message);
 
   Transport& transport_;
   std::uint64_t sent_count_ = 0;
-  std::map<SendToken, std::vector<std::byte>> lent_;
+  std::map<SendToken, SharedBytes> lent_;
   std::map<PeerId, std::deque<Message>> waiting_;
 };
 

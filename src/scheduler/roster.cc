@@ -16,8 +16,20 @@ Status nonsense(std::string what) {
   return {Code::kInvalidArgument, std::move(what)};
 }
 
+constexpr std::size_t kPastLivesMax = 16;  // kept of a member; what is older will not come any more
+
+bool contains(const std::vector<std::uint64_t>& numbers, std::uint64_t number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
 bool divides_by_64(std::uint64_t bytes) {
   return bytes > 0 && bytes % 64 == 0;
+}
+
+// Several who have left, in one message.
+SharedBytes departed_message(std::vector<std::uint32_t> ranks, bool final) {
+  std::sort(ranks.begin(), ranks.end());
+  return wire::encode(wire::Leave{final, Members(ranks)});
 }
 
 std::vector<std::byte> encode_status(const Status& why) {
@@ -118,7 +130,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   const Status fine = check_join(join);
   if (!fine.is_ok()) return refuse(peer, fine, now, out);
 
-  const Known known = recognise(join, header.epoch, now, out);
+  const Known known = recognise(join, hello.incarnation, header.epoch, now, out);
   if (known.late) {
     return close(peer, {Code::kDisconnected, "overtaken by a newer connection"}, out);
   }
@@ -136,7 +148,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (!known.fatal.is_ok()) return fail_job(known.fatal, now, out);
 
   Seat& seat = seats_.at(arrival);
-  seat.join.life = std::max(seat.join.life, life);
+  note_life(seat, life);
   notice(LogLevel::kInfo, describe(seat) + (is_new ? " is here" : " is back"), out);
   if (phase_ == Phase::kGathering) return try_complete(now, out);
   if (!seat.in_roster) return;
@@ -202,8 +214,8 @@ Status RosterKeeper::check_join(const wire::Join& join) const {
 // Is this the same member on a new connection, or a new one? `epoch` is the one it works in: 0 for a process that
 // has just begun (or has heard no roster), so a member of the running epoch that says 0 in a later life has begun
 // anew.
-RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch, TimeNs now,
-                                            Outputs& out) {
+RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, const Incarnation& incarnation,
+                                            Epoch epoch, TimeNs now, Outputs& out) {
   Known known;
   std::optional<Arrival> seated;   // in the roster
   std::optional<Arrival> waiting;  // not
@@ -213,10 +225,12 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
       continue;
     (seat.in_roster ? seated : waiting) = arrival;
   }
-  if (epoch != Epoch(0)) {
+  const bool knows_job = incarnation != Incarnation{};
+  if (epoch != Epoch(0) || (knows_job && incarnation != job_.incarnation)) {
     // A worker's Member lives for one epoch; a server's goes from epoch to epoch.
     const bool worker = join.role == Role::kWorker;
-    if (worker ? epoch == epoch_ : epoch <= epoch_)
+    const bool ours = incarnation == job_.incarnation;
+    if (ours && (worker ? epoch == epoch_ : epoch <= epoch_))
       known.same = seated || worker ? seated : waiting;
     if (!known.same) {
       known.refusal = {
@@ -227,16 +241,18 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, Epoch epoch,
     }
     return known;
   }
-  // Connections have no order among each other: what a member said first may arrive after all that it said since.
+  // Connections have no order among each other: what a member said first may arrive after all that it said since. A
+  // number that was never said is a new life; none is older than another, for clocks differ between hosts.
   for (const std::optional<Arrival>& place : {waiting, seated}) {
     if (!place || join.life == 0) continue;
     const Seat& seat = seats_.at(*place);
     const bool was_further = seat.in_roster && (seat.left || seat.applied == epoch_);
-    known.late |= join.life < seat.join.life || (join.life == seat.join.life && was_further);
+    known.late |=
+        contains(seat.past_lives, join.life) || (join.life == seat.join.life && was_further);
   }
   const auto former = former_lives_.find({join.host, join.wanted_rank});
   const bool of_former = join.role == Role::kWorker && former != former_lives_.end();
-  known.late |= of_former && join.life != 0 && join.life <= former->second;
+  known.late |= of_former && join.life != 0 && contains(former->second, join.life);
   if (PLANTED(late_join_is_new_life)) known.late = false;
   if (known.late) return known;
   if (waiting) {
@@ -353,6 +369,13 @@ RosterKeeper::Arrival RosterKeeper::admit(wire::Join join, TimeNs now) {
   return arrival;
 }
 
+void RosterKeeper::note_life(Seat& seat, std::uint64_t life) {
+  if (life == 0 || life == seat.join.life) return;
+  if (seat.join.life != 0) seat.past_lives.push_back(seat.join.life);
+  if (seat.past_lives.size() > kPastLivesMax) seat.past_lives.erase(seat.past_lives.begin());
+  seat.join.life = life;
+}
+
 void RosterKeeper::attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out) {
   Seat& seat = seats_.at(arrival);
   if (seat.peer && *seat.peer != peer) {
@@ -368,12 +391,17 @@ void RosterKeeper::attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out
 // What a member of the roster may have missed while it had no connection.
 void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
   if (!seat.peer || seat.left || (seat.worker() && phase_ != Phase::kRunning)) return;
-  send(*seat.peer, wire::Kind::kRoster, WorkerRank(), wire::encode(roster_for(seat)), out);
-  if (!seat.worker()) return;
-  for (const auto& [arrival, other] : seats_) {
-    if (!other.in_roster || !other.left) continue;
-    send(*seat.peer, wire::Kind::kLeave, WorkerRank(other.rank),
-         wire::encode(wire::Leave{other.left_for_good}), out);
+  send(*seat.peer, wire::Kind::kRoster, WorkerRank(seat.rank), roster_, out);
+  if (!seat.worker() || left_count_ == 0) return;
+  for (const bool final : {true, false}) {
+    std::vector<std::uint32_t> ranks;
+    for (const auto& [arrival, other] : seats_) {
+      if (other.in_roster && other.left && other.left_for_good == final)
+        ranks.push_back(other.rank);
+    }
+    if (ranks.empty()) continue;
+    send(*seat.peer, wire::Kind::kLeave, WorkerRank(), departed_message(std::move(ranks), final),
+         out);
   }
 }
 
@@ -450,12 +478,9 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
   seat.left_for_good = final;
   notice(LogLevel::kInfo, describe(seat) + (final ? " has left" : " has left and may come back"),
          out);
+  ++left_count_;
   if (phase_ == Phase::kRunning) {  // in kConfirming they hear of it with the roster
-    for (const auto& [arrival, other] : seats_) {
-      if (!other.in_roster || !other.worker() || other.left || !other.peer) continue;
-      send(*other.peer, wire::Kind::kLeave, WorkerRank(seat.rank), wire::encode(wire::Leave{final}),
-           out);
-    }
+    (final ? departed_for_good_ : departed_for_a_while_).push_back(seat.rank);
   }
   if (const auto never = barrier_misses_for_ever()) {
     for (const auto& [arrival, other] : seats_) {
@@ -465,6 +490,20 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
   }
   if (stall_until_ns_ != kNever) stall_until_ns_ = now + timeout_.failure_ns;
   try_next_generation(now, out);
+}
+
+// All who have left since the last time, in one message: when a thousand leave at once, that is not a million messages.
+void RosterKeeper::tell_departed(Outputs& out) {
+  for (std::vector<std::uint32_t>* const ranks : {&departed_for_good_, &departed_for_a_while_}) {
+    if (ranks->empty()) continue;
+    const SharedBytes message =
+        departed_message(std::exchange(*ranks, {}), ranks == &departed_for_good_);
+    if (phase_ != Phase::kRunning) continue;
+    for (const auto& [arrival, other] : seats_) {
+      if (!other.in_roster || !other.worker() || other.left || !other.peer) continue;
+      send(*other.peer, wire::Kind::kLeave, WorkerRank(), message, out);
+    }
+  }
 }
 
 void RosterKeeper::on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,
@@ -502,6 +541,7 @@ void RosterKeeper::answer_barrier(const Seat& to, std::uint64_t number,
 
 // A worker that left without having come to the open barrier: no barrier of this epoch ends any more.
 std::optional<WorkerRank> RosterKeeper::barrier_misses_for_ever() const {
+  if (left_count_ == 0) return std::nullopt;
   for (const auto& [arrival, seat] : seats_) {
     if (seat.in_roster && seat.left && !barrier_arrived_.contains(seat.rank)) {
       return WorkerRank(seat.rank);
@@ -630,27 +670,31 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   barrier_arrived_.clear();
   stall_until_ns_ = kNever;
   barrier_size_ = static_cast<std::uint32_t>(roles.workers.size());
-  roster_members_.clear();
+  left_count_ = 0;
+  departed_for_good_.clear();
+  departed_for_a_while_.clear();
+  wire::Roster roster;
+  roster.epoch = epoch_;
   for (auto& [arrival, seat] : seats_) seat.in_roster = false;
   for (const auto* side : {&roles.workers, &roles.servers}) {
     for (std::uint32_t rank = 0; rank < side->size(); ++rank) {
       Seat& seat = seats_.at(*(*side)[rank]);
       seat.in_roster = true;
       seat.rank = rank;
-      roster_members_.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
-                                 seat.join.machine, seat.join.rate_mbps});
+      roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
+                                 seat.join.machine, seat.join.rate_mbps, seat.join.machine_index});
     }
   }
   const Seat& first = seats_.at(*roles.workers[0]);
-  partition_bytes_ = first.join.partition_bytes;
-  frame_bytes_ = first.join.frame_bytes;
-  if (frame_bytes_ == 0) {
-    frame_bytes_ = Placement::usual_frame_bytes(weights_of(shards_of(roster_for(first))));
+  roster.partition_bytes = first.join.partition_bytes;
+  roster.frame_bytes = first.join.frame_bytes;
+  if (roster.frame_bytes == 0) {
+    roster.frame_bytes = Placement::usual_frame_bytes(weights_of(shards_of(roster)));
   }
-  const std::size_t roster_bytes = wire::encode(roster_for(first)).size();
-  if (roster_bytes > kPayloadBytesMax) {
+  roster_ = wire::encode(roster);
+  if (roster_.size() > kPayloadBytesMax) {
     return fail_job({Code::kUnsupported, "the job is too large: its roster has " +
-                                             std::to_string(roster_bytes) + " bytes, at most " +
+                                             std::to_string(roster_.size()) + " bytes, at most " +
                                              std::to_string(kPayloadBytesMax) + " fit a message"},
                     now, out);
   }
@@ -661,7 +705,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
          out);
   const std::string sizes = other_sizes_text();
   if (!sizes.empty()) notice(LogLevel::kWarning, sizes, out);
-  const std::vector<std::byte> spare = encode_status(
+  const SharedBytes spare = encode_status(
       {Code::kAgain, "this server is a spare: the job has " + std::to_string(roles.servers.size()) +
                          " others, as DMLC_NUM_SERVER says, and began without it"});
   for (const auto& [arrival, seat] : seats_) {
@@ -698,7 +742,9 @@ void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
   former_lives_.clear();
   for (const Arrival arrival : gone) {
     const Seat& seat = seats_.at(arrival);
-    former_lives_[{seat.join.host, seat.rank}] = seat.join.life;
+    std::vector<std::uint64_t>& lives = former_lives_[{seat.join.host, seat.rank}];
+    lives.insert(lives.end(), seat.past_lives.begin(), seat.past_lives.end());
+    lives.push_back(seat.join.life);
     erase(arrival, now);
   }
   if (for_good && !anyone_waits()) return succeed("all workers have left", now, out);
@@ -783,6 +829,7 @@ void RosterKeeper::tick(TimeNs now, Outputs& out) {
     try_complete(now, out);
   }
   excuse_own_pause(now);
+  tell_departed(out);
   look_at_clock(now, out);
   planned_ns_ = next_deadline();
 }
@@ -802,15 +849,15 @@ void RosterKeeper::look_at_clock(TimeNs now, Outputs& out) {
   if (phase_ == Phase::kEnded) return;
   drop_strangers(now, out);
   if (phase_ == Phase::kEnding) return;
-  send_heartbeats(now, out);
+  beat(now, out);
   watch_silence(now, out);
   watch_start(now, out);
   watch_queue(now, out);
   watch_stall(now, out);
 }
 
-void RosterKeeper::send_heartbeats(TimeNs now, Outputs& out) {
-  if (now < next_heartbeat_ns_) return;
+void RosterKeeper::beat(TimeNs now, Outputs& out) {
+  if (now < next_heartbeat_ns_ || phase_ == Phase::kEnding || phase_ == Phase::kEnded) return;
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
   if (PLANTED(silence_forgiven)) {
     for (auto& [arrival, seat] : seats_) seat.heard_ns = now;
@@ -882,7 +929,7 @@ void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
   next_notice_ns_ = now + timeout_.notice_every_ns;
   const std::string text = waiting_text(now);
   notice(LogLevel::kWarning, text, out);
-  const std::vector<std::byte> payload = encode_status({Code::kAgain, text});
+  const SharedBytes payload = encode_status({Code::kAgain, text});
   for (const auto& [arrival, seat] : seats_) {
     if (seat.peer && !seat.left) send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), payload, out);
   }
@@ -937,12 +984,8 @@ TimeNs RosterKeeper::next_deadline() const {
 
 // ---- outputs ----
 
-wire::Roster RosterKeeper::roster_for(const Seat& seat) const {
-  return {epoch_, seat.rank, partition_bytes_, frame_bytes_, roster_members_};
-}
-
-void RosterKeeper::send(PeerId peer, wire::Kind kind, WorkerRank worker,
-                        std::vector<std::byte> payload, Outputs& out) const {
+void RosterKeeper::send(PeerId peer, wire::Kind kind, WorkerRank worker, SharedBytes payload,
+                        Outputs& out) const {
   KeeperOutput output;
   output.kind = KeeperOutput::Kind::kSend;
   output.peer = peer;

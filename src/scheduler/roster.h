@@ -34,6 +34,7 @@
 #include "base/log.h"
 #include "net/transport.h"
 #include "net/wire.h"
+#include "scheduler/shared_bytes.h"
 
 namespace byteps {
 
@@ -43,7 +44,7 @@ struct KeeperOutput {
   Kind kind = Kind::kNotice;
   PeerId peer;                       // kSend, kClose
   wire::Header header;               // kSend
-  std::vector<std::byte> payload;    // kSend
+  SharedBytes payload;               // kSend
   Status reason;                     // kClose
   LogLevel level = LogLevel::kInfo;  // kNotice
   std::string text;                  // kNotice
@@ -79,6 +80,9 @@ class RosterKeeper {
   // and does not count as silence of the members.
   void tick(TimeNs now, std::vector<KeeperOutput>& out);
   TimeNs next_deadline() const;
+  // Only the heartbeats, if they are due: while there is so much to hand in that tick() has to wait. They mean the same
+  // at any time, so they may go out before what was given out earlier.
+  void beat(TimeNs now, std::vector<KeeperOutput>& out);
 
   enum class Phase : std::uint8_t { kGathering, kConfirming, kRunning, kEnding, kEnded };
   Phase phase() const { return phase_; }
@@ -99,7 +103,9 @@ class RosterKeeper {
 
   // One member. Workers outside the roster wait for the next epoch; servers outside it are spare.
   struct Seat {
-    wire::Join join;                      // host made printable
+    wire::Join join;  // host made printable
+    std::vector<std::uint64_t>
+        past_lives;  // those before join.life; what they said may still be on the way
     std::uint32_t rank = Hello::kNoRank;  // workers: from Join; servers: from their first roster on
     bool in_roster = false;               // of the current epoch
     bool left = false;                    // workers in the roster only
@@ -155,18 +161,21 @@ class RosterKeeper {
     Status fatal;                 // why nobody can go on; Ok otherwise
     bool late = false;            // of an older connection or life, overtaken by what came since
   };
-  Known recognise(const wire::Join& join, Epoch epoch, TimeNs now, Outputs& out);
+  Known recognise(const wire::Join& join, const Incarnation& incarnation, Epoch epoch, TimeNs now,
+                  Outputs& out);
   Status check_join(const wire::Join& join) const;
   bool means_next_epoch(const wire::Join& join) const;
   Status check_claims(const wire::Join& join) const;
   Status check_sizes(const wire::Join& join) const;
   Arrival admit(wire::Join join, TimeNs now);
+  static void note_life(Seat& seat, std::uint64_t life);
   void attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out);
   void catch_up(const Seat& seat, Outputs& out);
   void turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out);
   void refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out);
   void erase(Arrival arrival, TimeNs now);
   void mark_left(Seat& seat, bool final, TimeNs now, Outputs& out);
+  void tell_departed(Outputs& out);
 
   // Phases.
   void gather(TimeNs now);
@@ -184,7 +193,6 @@ class RosterKeeper {
   // Ticks.
   void excuse_own_pause(TimeNs now);
   void look_at_clock(TimeNs now, Outputs& out);
-  void send_heartbeats(TimeNs now, Outputs& out);
   void drop_strangers(TimeNs now, Outputs& out);
   TimeNs patience_ns(const Seat& seat) const;
   void watch_silence(TimeNs now, Outputs& out);
@@ -198,7 +206,6 @@ class RosterKeeper {
   std::uint32_t expected_workers() const;
   std::uint32_t expected_servers() const;
   Cast cast() const;
-  wire::Roster roster_for(const Seat& seat) const;
 
   // Texts (roster_text.cc).
   std::string describe(const Seat& seat) const;
@@ -211,7 +218,7 @@ class RosterKeeper {
   std::string missing_text(const Cast& cast) const;
   std::string other_sizes_text() const;
 
-  void send(PeerId peer, wire::Kind kind, WorkerRank worker, std::vector<std::byte> payload,
+  void send(PeerId peer, wire::Kind kind, WorkerRank worker, SharedBytes payload,
             Outputs& out) const;
   void close(PeerId peer, Status reason, Outputs& out);
   static void notice(LogLevel level, std::string text, Outputs& out,
@@ -229,17 +236,19 @@ class RosterKeeper {
   std::map<PeerId, Connection> connections_;
   Arrival next_arrival_ = 0;
 
-  // The lives that were in the last epoch, by host and rank: what they said may still be on the way.
-  std::map<std::pair<std::string, std::uint32_t>, std::uint64_t> former_lives_;
+  // Of those that were in the last epoch, by host and rank: what they said may still be on the way.
+  std::map<std::pair<std::string, std::uint32_t>, std::vector<std::uint64_t>> former_lives_;
 
   // The epoch that is being confirmed or runs.
-  std::vector<wire::RosterMember> roster_members_;
-  std::uint64_t partition_bytes_ = 0;
-  std::uint64_t frame_bytes_ = 0;
-  std::uint64_t barrier_number_ = 0;         // the one that is open
-  std::set<std::uint32_t> barrier_arrived_;  // ranks
-  std::uint32_t barrier_size_ = 0;           // workers of this epoch
-  TimeNs stall_until_ns_ = kNever;           // none can go on; the job ends then
+  SharedBytes roster_;            // encoded once, for all members
+  std::uint32_t left_count_ = 0;  // of its workers
+  std::vector<std::uint32_t>
+      departed_for_good_;  // of them those that the others are not told of yet
+  std::vector<std::uint32_t> departed_for_a_while_;  // likewise
+  std::uint64_t barrier_number_ = 0;                 // the one that is open
+  std::set<std::uint32_t> barrier_arrived_;          // ranks
+  std::uint32_t barrier_size_ = 0;                   // workers of this epoch
+  TimeNs stall_until_ns_ = kNever;                   // none can go on; the job ends then
 
   bool started_ = false;
   TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next

@@ -9,7 +9,14 @@ namespace byteps {
 namespace {
 
 constexpr std::size_t kEventsPerPoll = 64;
-constexpr int kPollsPerTurn = 64;
+constexpr int kPollsPerTurn = 4;
+// Who stands still is told by what it says, so the clock is looked at when all that came is handed in; but in the end
+// in any case.
+constexpr int kTurnsWithoutTickMax = 16;
+// What one turn sends at most; the rest goes with the next. A roster for 1,000 workers may have 200 KiB, so that all
+// together are too much for a turn in which nobody else is heard.
+constexpr std::size_t kSendsPerTurn = 512;
+constexpr std::size_t kSentBytesPerTurn = std::size_t{4} << 20;
 
 }  // namespace
 
@@ -21,20 +28,28 @@ Scheduler::Scheduler(const Config& config, Transport& transport, Log log)
       events_(kEventsPerPoll) {}
 
 std::size_t Scheduler::turn(TimeNs now) {
+  now_ = now;
   if (log_.flight() != nullptr) log_.flight()->note_late(due_ns_, now);
   std::size_t work = 0;
-  for (int i = 0; i < kPollsPerTurn; ++i) {
+  bool all_handed_in = false;
+  sends_left_ = kSendsPerTurn;
+  sent_bytes_left_ = kSentBytesPerTurn;
+  for (int i = 0; i < kPollsPerTurn && !all_handed_in; ++i) {
     const std::size_t count = transport_.poll(now, events_);
     for (std::size_t e = 0; e < count; ++e) handle(events_[e], now);
     work += count;
-    carry_out(now);
-    if (count == 0) break;
+    work += carry_out(now);
+    all_handed_in = count == 0;
   }
-  keeper_.tick(now, out_);
+  send_heartbeats(now);
+  if (all_handed_in || ++turns_without_tick_ >= kTurnsWithoutTickMax) {
+    turns_without_tick_ = 0;
+    keeper_.tick(now, out_);
+  }
   if (stop_requested_.exchange(false, std::memory_order_acquire)) {
     keeper_.stop({Code::kCancelled, "the scheduler was told to stop"}, now, out_);
   }
-  carry_out(now);
+  work += carry_out(now);
   if (!keeper_.outcome().is_ok() && !left_behind_) leave_behind();
   due_ns_ = next_deadline();
   return work;
@@ -58,18 +73,26 @@ void Scheduler::handle(const Event& event, TimeNs now) {
   }
 }
 
-// After all events of a poll: close() would end the views of those not yet handled.
-void Scheduler::carry_out(TimeNs now) {
-  for (KeeperOutput& output : out_) {
+// Before all that waits to be sent.
+void Scheduler::send_heartbeats(TimeNs now) {
+  keeper_.beat(now, beats_);
+  for (KeeperOutput& output : beats_) send(output, now);
+  beats_.clear();
+}
+
+// After all events of a poll: close() would end the views of those not yet handled. Returns how much it did.
+std::size_t Scheduler::carry_out(TimeNs now) {
+  const std::size_t before = next_out_;
+  while (next_out_ < out_.size() && sends_left_ > 0) {
+    KeeperOutput& output = out_[next_out_];
     switch (output.kind) {
       case KeeperOutput::Kind::kSend: {
-        record_sent(output);
-        const Status sent = outbox_.send(output.peer, output.header, std::move(output.payload));
-        if (sent.is(Code::kAgain)) {
-          write(KeeperOutput::Cause::kUnread, LogLevel::kWarning, now,
-                "closing a connection: " + sent.message());
-          transport_.close(output.peer, sent);
-        }
+        const std::size_t bytes = output.payload.size();
+        if (bytes > sent_bytes_left_ && sent_bytes_left_ < kSentBytesPerTurn)
+          return next_out_ - before;
+        sent_bytes_left_ -= std::min(bytes, sent_bytes_left_);
+        --sends_left_;
+        send(output, now);
         break;
       }
       case KeeperOutput::Kind::kClose:
@@ -79,8 +102,23 @@ void Scheduler::carry_out(TimeNs now) {
         write(output.cause, output.level, now, output.text);
         break;
     }
+    ++next_out_;
   }
-  out_.clear();
+  const std::size_t done = next_out_ - before;
+  if (next_out_ == out_.size()) {
+    out_.clear();
+    next_out_ = 0;
+  }
+  return done;
+}
+
+void Scheduler::send(KeeperOutput& output, TimeNs now) {
+  record_sent(output);
+  const Status sent = outbox_.send(output.peer, output.header, std::move(output.payload));
+  if (!sent.is(Code::kAgain)) return;
+  write(KeeperOutput::Cause::kUnread, LogLevel::kWarning, now,
+        "closing a connection: " + sent.message());
+  transport_.close(output.peer, sent);
 }
 
 // ---- the flight recorder
@@ -114,10 +152,19 @@ void Scheduler::record(const Event& event, TimeNs now) const {
   }
 }
 
-void Scheduler::record_sent(const KeeperOutput& output) const {
+// What is in a roster is read once, however many members it goes to.
+void Scheduler::record_sent(const KeeperOutput& output) {
   if (log_.flight() == nullptr || output.header.kind == wire::Kind::kHeartbeat) return;
-  const std::string text =
-      keeper_.who(output.peer) + ": " + message_text(output.header, output.payload);
+  std::string text = keeper_.who(output.peer) + ": ";
+  if (output.header.kind == wire::Kind::kRoster) {
+    if (!output.payload.is_same(recorded_roster_)) {
+      recorded_roster_ = output.payload;
+      recorded_roster_text_ = payload_text(output.header, output.payload);
+    }
+    text += roster_text(output.header, recorded_roster_text_);
+  } else {
+    text += message_text(output.header, output.payload);
+  }
   log_.record({.kind = "sent",
                .name = message_name(output.header.kind),
                .epoch = output.header.epoch.value,
@@ -140,12 +187,17 @@ void Scheduler::write(KeeperOutput::Cause cause, LogLevel level, TimeNs now,
   if (line) log_.write(level, *line);
 }
 
+void Scheduler::failed(const Status& why) {
+  keeper_.stop({why.code(), "the scheduler failed: " + why.message()}, now_, out_);
+}
+
 TimeNs Scheduler::next_deadline() const {
+  if (next_out_ < out_.size() || turns_without_tick_ > 0) return 0;
   return std::min(keeper_.next_deadline(), transport_.next_deadline());
 }
 
 bool Scheduler::finished() const {
-  return keeper_.ended() && outbox_.empty();
+  return keeper_.ended() && out_.empty() && outbox_.empty();
 }
 
 }  // namespace byteps

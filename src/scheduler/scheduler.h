@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "base/config.h"
@@ -26,6 +28,8 @@ class Scheduler final : public Actor {
   TimeNs next_deadline() const override;
   // The job is over, all members know it or failure_ns passed, and no payload is lent.
   bool finished() const override;
+  // The job fails: everyone hears why.
+  void failed(const Status& why) override;
 
   // How the job ended: Ok when all workers left, otherwise why it failed. Ok while it still runs.
   Status outcome() const { return keeper_.outcome(); }
@@ -37,10 +41,12 @@ class Scheduler final : public Actor {
 
  private:
   void handle(const Event& event, TimeNs now);
-  void carry_out(TimeNs now);
+  std::size_t carry_out(TimeNs now);
+  void send_heartbeats(TimeNs now);
+  void send(KeeperOutput& output, TimeNs now);
   void write(KeeperOutput::Cause cause, LogLevel level, TimeNs now, const std::string& text);
   void record(const Event& event, TimeNs now) const;
-  void record_sent(const KeeperOutput& output) const;
+  void record_sent(const KeeperOutput& output);
   void leave_behind();
 
   Transport& transport_;
@@ -49,7 +55,15 @@ class Scheduler final : public Actor {
   Outbox outbox_;
   QuietLines<KeeperOutput::kCauses> quiet_;
   std::vector<KeeperOutput> out_;
+  std::size_t next_out_ = 0;  // those before it are carried out
+  std::vector<KeeperOutput> beats_;
+  std::size_t sends_left_ = 0;  // in this turn, as the next
+  std::size_t sent_bytes_left_ = 0;
+  int turns_without_tick_ = 0;
+  SharedBytes recorded_roster_;
+  std::string recorded_roster_text_;
   std::vector<Event> events_;
+  TimeNs now_ = 0;          // of this turn
   TimeNs due_ns_ = kNever;  // when turn() wanted to be called again
   bool left_behind_ = false;
 

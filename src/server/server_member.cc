@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/planted.h"
+#include "scheduler/phrases.h"
 #include "scheduler/shares.h"
 
 namespace byteps {
@@ -24,11 +25,13 @@ ServerMember::ServerMember(const Config& config, Transport& transport, std::stri
       shards_(std::move(shards)),
       notices_(notices),
       log_(std::move(log)),
+      timeout_(config.timeout),
       port_(make_join(config, Role::kServer, std::move(host), std::move(shard_endpoints)), config,
             transport, log_.flight(), log_.timeline()),
       events_(kEventBatch),
       to_post_(shards_.size()),
-      applied_(shards_.size(), false) {}
+      applied_(shards_.size(), false),
+      asked_ns_(shards_.size(), kNever) {}
 
 std::size_t ServerMember::turn(TimeNs now) {
   now_ = now;
@@ -44,14 +47,16 @@ std::size_t ServerMember::turn(TimeNs now) {
   port_.tick(now);
   std::vector<MemberEvent> happened = port_.take_events();
   for (const MemberEvent& event : happened) handle(event);
+  watch_shards(now);
   post_commands();
+  planned_ns_ = next_deadline();
   return count + drained_.size() + happened.size();
 }
 
 TimeNs ServerMember::next_deadline() const {
   const bool waiting = std::any_of(to_post_.begin(), to_post_.end(),
                                    [](const auto& commands) { return !commands.empty(); });
-  return std::min({transport_.next_deadline(), port_.next_deadline(),
+  return std::min({transport_.next_deadline(), port_.next_deadline(), next_round_ns_,
                    waiting ? now_ + kCommandRetryNs : kNever});
 }
 
@@ -84,6 +89,8 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   ShardCommand command;
   command.kind = ShardCommand::Kind::kBeginEpoch;
   command.server_rank = roster.your_rank;
+  command.incarnation = port_.member().incarnation();
+  command.failure_ns = port_.member().timeout().failure_ns;
   command.facts.epoch = roster.epoch;
   command.facts.worker_count = static_cast<std::uint32_t>(
       std::count_if(roster.members.begin(), roster.members.end(),
@@ -93,14 +100,48 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   epoch_ = roster.epoch;
   applied_.assign(shards_.size(), false);
   for (auto& commands : to_post_) commands.push_back(command);
+  for (TimeNs& asked_ns : asked_ns_) asked_ns = std::min(asked_ns, now_);  // it is answered, too
+  next_round_ns_ = now_ + timeout_.heartbeat_ns();
   LOG(log_, kInfo) << roster.epoch << ": server " << roster.your_rank << ", "
                    << command.facts.worker_count << " workers";
 }
 
+// Asks all shards for a sign of life again and again, and fails the job when one owes it for too long. While this
+// thread stood still, perhaps with the whole process, it saw no answer either: that time does not count.
+void ServerMember::watch_shards(TimeNs now) {
+  const TimeNs late_ns = std::max<TimeNs>(0, now - planned_ns_);
+  const bool is_round = now >= next_round_ns_ && !ended_;
+  if (is_round) next_round_ns_ = now + timeout_.heartbeat_ns();
+  if (ended_) next_round_ns_ = kNever;
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    TimeNs& asked_ns = asked_ns_[shard];
+    if (asked_ns == kNever) {
+      if (is_round) ask(shard, now);
+      continue;
+    }
+    asked_ns = std::min(now, asked_ns + late_ns);
+    if (ended_ || now < asked_ns + timeout_.failure_ns || PLANTED(shard_unwatched)) continue;
+    const std::string text = "shard " + std::to_string(shard) + " stands still for " +
+                             duration_text(now - asked_ns) +
+                             ": its thread neither sums nor answers";
+    port_.fail({Code::kTimeout, text}, now);
+    asked_ns = kNever;
+  }
+}
+
+void ServerMember::ask(std::size_t shard, TimeNs now) {
+  asked_ns_[shard] = now;
+  ShardCommand ping;
+  ping.kind = ShardCommand::Kind::kPing;
+  to_post_[shard].push_back(std::move(ping));
+}
+
 void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
+  CHECK_LT(notice.shard.value, shards_.size());
+  asked_ns_[notice.shard.value] = kNever;  // whatever it says
+  if (notice.kind == ShardNotice::Kind::kAlive) return;
   if (notice.kind == ShardNotice::Kind::kFailed) return port_.fail(notice.why, now);
   if (notice.epoch != epoch_) return;  // of an epoch that is over
-  CHECK_LT(notice.shard.value, applied_.size());
   applied_[notice.shard.value] = true;
   if (std::find(applied_.begin(), applied_.end(), false) == applied_.end() ||
       PLANTED(epoch_applied_by_one_shard)) {

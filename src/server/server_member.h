@@ -2,6 +2,10 @@
 // of the server's shards, hands each roster to the shards, confirms an epoch only when every shard
 // has applied it (so a worker that knows an epoch finds no shard that does not), and stops the
 // shards when the job ends.
+//
+// Its heartbeats speak for the shards as well, which are threads of their own. So as often as it sends one it asks each
+// shard for a sign of life; one that has given none for the failure timeout ends the job, by name: whoever waits for a
+// sum there would otherwise wait for ever.
 #pragma once
 
 #include <atomic>
@@ -36,6 +40,7 @@ class ServerMember final : public Actor {
   // The job has ended for this server (see outcome), every shard was told to stop, and the
   // connection with the scheduler is closed.
   bool finished() const override;
+  void failed(const Status& why) override { port_.fail(why, now_); }
   // Ok when the job ended well, otherwise why not. Meaningful after finished().
   const Status& outcome() const { return outcome_; }
 
@@ -48,6 +53,8 @@ class ServerMember final : public Actor {
   void begin_epoch(const wire::Roster& roster);
   void handle(const ShardNotice& notice, TimeNs now);
   void end(Status outcome);
+  void watch_shards(TimeNs now);
+  void ask(std::size_t shard, TimeNs now);
   void post_commands();
 
   // Constant after construction.
@@ -55,6 +62,7 @@ class ServerMember final : public Actor {
   const std::vector<Mailbox<ShardCommand>*> shards_;
   Mailbox<ShardNotice>& notices_;
   const Log log_;
+  const TimeoutConfig timeout_;
 
   // Owned by the loop.
   MemberPort port_;
@@ -63,6 +71,10 @@ class ServerMember final : public Actor {
   std::vector<std::vector<ShardCommand>> to_post_;  // by shard: not yet taken by its inbox
   Epoch epoch_;                                     // handed to the shards
   std::vector<bool> applied_;                       // by shard, of epoch_
+  std::vector<TimeNs>
+      asked_ns_;  // by shard: since when it owes a sign of life; kNever: it does not
+  TimeNs next_round_ns_ = kNever;  // when all are asked again; from the first epoch on
+  TimeNs planned_ns_ = kNever;     // when turn() wanted to be called next
   bool ended_ = false;
   Status outcome_;
   bool stop_seen_ = false;

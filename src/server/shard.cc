@@ -36,10 +36,12 @@ void Shard::Queue::push(Message&& message) {
     messages_.erase(messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(next_));
     next_ = 0;
   }
+  bytes_ += message.payload_bytes;
   messages_.push_back(std::move(message));
 }
 
 void Shard::Queue::pop() {
+  bytes_ -= messages_[next_].payload_bytes;
   messages_[next_++].buffer = {};
   if (next_ == messages_.size()) clear();
 }
@@ -47,6 +49,7 @@ void Shard::Queue::pop() {
 void Shard::Queue::clear() {
   messages_.clear();
   next_ = 0;
+  bytes_ = 0;
 }
 
 // ---- turns
@@ -54,11 +57,15 @@ void Shard::Queue::clear() {
 Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
              Mailbox<ShardCommand>& inbox, Mailbox<ShardNotice>& outbox, Log log)
     : index_(index),
+      queued_bytes_max_(std::clamp(config.memory_bytes_max / std::max(1U, config.shard_count) / 2,
+                                   std::uint64_t{kQueuedBytesLeast},
+                                   std::uint64_t{kQueuedBytesMost})),
       transport_(transport),
       inbox_(inbox),
       outbox_(outbox),
       log_(std::move(log)),
       timeline_(log_.timeline() == nullptr ? nullptr : &log_.timeline()->open_lane()),
+      patience_ns_(2 * config.timeout.failure_ns),
       pool_(transport.payload_source()),
       shelf_(shelf_settings(config, timeline_), pool_),
       events_(kEventBatch) {
@@ -69,6 +76,7 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
 std::size_t Shard::turn(TimeNs now) {
   now_ = now;
   std::size_t work = take_commands();
+  if (now >= deserted_ns_) end_epoch({Code::kDisconnected, "all workers are gone"});
   close_ended();
   for (int batch = 0; batch < kBatchesPerTurn; ++batch) {
     const std::size_t count = transport_.poll(now, events_);
@@ -89,11 +97,18 @@ std::size_t Shard::turn(TimeNs now) {
 
 TimeNs Shard::next_deadline() const {
   const TimeNs retry_ns = notices_.empty() ? kNever : now_ + kNoticeRetryNs;
-  return std::min({transport_.next_deadline(), shelf_.next_deadline(), retry_ns});
+  return std::min({transport_.next_deadline(), shelf_.next_deadline(), retry_ns, deserted_ns_});
 }
 
 bool Shard::finished() const {
   return stopping_ && connections_.empty() && lent_free_.size() == lent_.size();
+}
+
+void Shard::failed(const Status& why) {
+  LOG(log_, kError) << index_ << " failed: " << why.message();
+  notify(ShardNotice::Kind::kFailed,
+         {why.code(), "shard " + std::to_string(index_.value) + " failed: " + why.message()});
+  post_notices();
 }
 
 std::size_t Shard::queued_message_count() const {
@@ -107,20 +122,44 @@ std::size_t Shard::queued_message_count() const {
 std::size_t Shard::take_commands() {
   inbox_.drain(commands_);
   for (const ShardCommand& command : commands_) {
-    if (command.kind == ShardCommand::Kind::kBeginEpoch) {
-      begin_epoch(command.facts, command.server_rank);
-    } else {
-      stopping_ = true;
-      end_all({Code::kCancelled, "the server ends"});
+    switch (command.kind) {
+      case ShardCommand::Kind::kBeginEpoch:
+        begin_epoch(command);
+        break;
+      case ShardCommand::Kind::kStop:
+        stopping_ = true;
+        end_epoch({Code::kCancelled, "the server ends"});
+        break;
+      case ShardCommand::Kind::kPing:
+        notify(ShardNotice::Kind::kAlive, Status::ok());
+        break;
     }
   }
   return commands_.size();
 }
 
-void Shard::begin_epoch(const ShelfEpoch& facts, std::uint32_t server_rank) {
+// Nobody is served from here on, so nothing is due to anybody, and no memory is kept for them.
+void Shard::end_epoch(const Status& why) {
+  end_all(why);
+  out_.clear();
+  shelf_.end_epoch();
+  facts_.worker_count = 0;
+  deserted_ns_ = kNever;
+}
+
+// A worker's connection has ended.
+void Shard::note_absence() {
+  const bool any_up =
+      std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.up; });
+  if (!any_up) deserted_ns_ = now_ + patience_ns_;
+}
+
+void Shard::begin_epoch(const ShardCommand& command) {
   if (stopping_) return;
+  const ShelfEpoch& facts = command.facts;
   end_all({Code::kDisconnected, "a new epoch began"});
   facts_ = {};
+  deserted_ns_ = kNever;
   out_.clear();
   const Status begun = shelf_.begin_epoch(facts);
   if (!begun.is_ok()) {
@@ -128,9 +167,12 @@ void Shard::begin_epoch(const ShelfEpoch& facts, std::uint32_t server_rank) {
     return notify(ShardNotice::Kind::kFailed, begun);
   }
   facts_ = facts;
-  self_.rank = server_rank;
+  if (command.failure_ns > 0) patience_ns_ = 2 * command.failure_ns;
+  self_.rank = command.server_rank;
+  self_.incarnation = command.incarnation;
   self_.epoch = facts.epoch;
   transport_.set_self(self_);
+  transport_.expect_peers(facts.worker_count);
   links_.resize(facts.worker_count);
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
                     << " workers";
@@ -150,6 +192,7 @@ void Shard::end(WorkerRank worker, const Status& why) {
   link.up = false;
   link.queue.clear();
   ended_.emplace_back(link.peer, why);
+  note_absence();
 }
 
 // close() ends the views of all events of a poll(), so it waits until they are handled.
@@ -196,7 +239,9 @@ void Shard::handle(const Event& event, TimeNs now) {
 
 void Shard::up(const Event& event) {
   // Its roster may be newer than ours: the command is in the inbox then.
-  if (event.hello.epoch != facts_.epoch) take_commands();
+  if (event.hello.epoch != self_.epoch || event.hello.incarnation != self_.incarnation) {
+    take_commands();
+  }
   connections_[event.peer] = {WorkerRank(event.hello.rank), false};
   const Status refused = refusal(event.hello);
   if (!refused.is_ok()) {
@@ -209,6 +254,7 @@ void Shard::up(const Event& event) {
   connection_of(event.peer)->served = true;
   links_[worker.value].peer = event.peer;
   links_[worker.value].up = true;
+  deserted_ns_ = kNever;
   links_[worker.value].backlog_since_ns = 0;
   record_link("up", worker, {});
   shelf_.connect(worker, out_);
@@ -222,7 +268,12 @@ Status Shard::refusal(const Hello& hello) {
     why << "the server ends";
   } else if (hello.role != Role::kWorker) {
     why << "a shard serves workers, not a " << name(hello.role);
-  } else if (hello.epoch != facts_.epoch || facts_.worker_count == 0) {
+  } else if (facts_.worker_count == 0) {
+    why << "this shard serves nobody now";
+  } else if (hello.incarnation != self_.incarnation && !PLANTED(incarnation_not_fenced)) {
+    // A worker that its job has left behind, say: the key is the same, and so may be epoch, ranks and names.
+    why << "it is of another job, or of an earlier life of this one: its scheduler is another";
+  } else if (hello.epoch != facts_.epoch) {
     why << "it is of " << hello.epoch << ", this shard serves " << facts_.epoch;
   } else if (hello.rank >= facts_.worker_count) {
     why << "worker " << hello.rank << " of a job with " << facts_.worker_count;
@@ -268,6 +319,7 @@ void Shard::down(const Event& event) {
     link.up = false;
     link.queue.clear();
     record_link("down", found->second.worker, event.why.message());
+    note_absence();
   }
   if (recent_ == &found->second) recent_ = nullptr;
   connections_.erase(found);
@@ -334,8 +386,7 @@ void Shard::deliver_answers() {
   }
 }
 
-Shard::Message Shard::text_message(wire::Kind kind, Key key, const wire::Text& text) {
-  const std::vector<std::byte> payload = wire::encode(text);
+Shard::Message Shard::message_of(wire::Kind kind, Key key, std::span<const std::byte> payload) {
   Message message;
   message.header.kind = kind;
   message.header.epoch = facts_.epoch;
@@ -347,7 +398,8 @@ Shard::Message Shard::text_message(wire::Kind kind, Key key, const wire::Text& t
 }
 
 void Shard::deliver(ShelfOutput::Missing& missing) {
-  Message message = text_message(wire::Kind::kMissing, missing.key, wire::Text{missing.whom, 0});
+  Message message = message_of(wire::Kind::kMissing, missing.key,
+                               wire::encode(wire::Missing{Members(missing.ranks)}));
   message.header.part = missing.part;
   message.header.round = missing.round;
   for (const WorkerRank worker : missing.to) {
@@ -359,8 +411,8 @@ void Shard::deliver(ShelfOutput::Missing& missing) {
 
 void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
   const Message message =
-      text_message(wire::Kind::kMismatch, spoiled.key,
-                   wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)});
+      message_of(wire::Kind::kMismatch, spoiled.key,
+                 wire::encode(wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)}));
   if (!spoiled.worker) warn(Misdeed::kSpoiledTensor, spoiled.text);
   for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
     if (spoiled.worker && *spoiled.worker != worker) continue;
@@ -388,9 +440,11 @@ void Shard::post(WorkerRank worker, Message& message) {
   Link& link = links_[worker.value];
   if (!link.up) return;
   if (link.queue.empty() && send(link, message)) return;
-  if (link.queue.size() >= kQueuedMessagesMax) {
-    const std::string text =
-        "it does not read: " + std::to_string(kQueuedMessagesMax) + " messages wait for it";
+  if (link.queue.size() >= kQueuedMessagesMax ||
+      link.queue.bytes() + message.payload_bytes > queued_bytes_max_) {
+    const std::string text = "it does not read: " + std::to_string(link.queue.size()) +
+                             " messages of " + std::to_string(link.queue.bytes()) +
+                             " bytes wait for it";
     warn(Misdeed::kDoesNotRead,
          "worker " + std::to_string(worker.value) + ", its connection ends: " + text);
     return end(worker, {Code::kTimeout, text});

@@ -3,11 +3,13 @@
 // shelf says goes out.
 //
 //   S1 At most one connection per worker rank is served: the newest. An older one is closed.
-//   S2 A connection belongs to the epoch of its Hello; when an epoch begins, all connections of the
-//      former one are closed.
+//   S2 A connection belongs to the incarnation and the epoch of its Hello; when an epoch begins, all
+//      connections of the former one are closed.
 //   S3 Messages to a worker leave in the order the shelf gave them: at once, or behind those that
 //      wait for the window.
 //   S4 Every lent buffer is held in lent_ from send() until its kSent.
+//   S5 A shard that none of its epoch's workers has been connected to for twice the failure timeout forgets all: each
+//      of them has given it up by then. Between two epochs, and as a spare server of the next, it holds no sums.
 #pragma once
 
 #include <cstddef>
@@ -37,10 +39,13 @@ struct ShardCommand {
   enum class Kind : std::uint8_t {
     kBeginEpoch,  // forget what was before and serve `facts`; answered by kEpochApplied or kFailed
     kStop,        // close all connections and end
+    kPing,        // answered by kAlive: this shard's thread comes round
   };
   Kind kind = Kind::kStop;
   ShelfEpoch facts;               // kBeginEpoch
   std::uint32_t server_rank = 0;  // kBeginEpoch: who this server is in it
+  Incarnation incarnation{};      // kBeginEpoch: of the job
+  TimeNs failure_ns = 0;          // kBeginEpoch: its failure timeout; 0: as this process was told
 };
 
 // What a shard tells the ServerMember.
@@ -48,6 +53,7 @@ struct ShardNotice {
   enum class Kind : std::uint8_t {
     kEpochApplied,  // workers of `epoch` may connect now
     kFailed,        // this shard cannot go on: `why`
+    kAlive,         // the answer to kPing
   };
   Kind kind = Kind::kEpochApplied;
   ShardIndex shard;
@@ -68,6 +74,8 @@ class Shard final : public Actor {
   TimeNs next_deadline() const override;
   // After kStop, once all connections are down and all lent buffers are back.
   bool finished() const override;
+  // The job fails: the ServerMember hears why.
+  void failed(const Status& why) override;
 
   // For metrics and tests.
   std::size_t lent_bytes() const { return pool_.lent_bytes(); }
@@ -80,8 +88,11 @@ class Shard final : public Actor {
   static constexpr int kBatchesPerTurn = 8;  // then the mailbox and the timers get their turn
   // A worker that does not read has at most so many messages waiting; then its connection ends. A
   // worker that keeps the protocol has as many answers coming as it has credit for, and those it
-  // sent because they were wanted.
+  // sent because they were wanted. Their sums are kept until they are sent, so their bytes have a limit too: half of
+  // the shard's memory, within these bounds.
   static constexpr std::size_t kQueuedMessagesMax = std::size_t{1} << 18;
+  static constexpr std::size_t kQueuedBytesLeast = 4 * kPayloadBytesMax;
+  static constexpr std::size_t kQueuedBytesMost = std::size_t{1} << 30;
 
  private:
   struct Message {
@@ -96,6 +107,7 @@ class Shard final : public Actor {
    public:
     bool empty() const { return next_ == messages_.size(); }
     std::size_t size() const { return messages_.size() - next_; }
+    std::size_t bytes() const { return bytes_; }  // of payloads
     Message& front() { return messages_[next_]; }
     void push(Message&& message);
     void pop();
@@ -104,6 +116,7 @@ class Shard final : public Actor {
    private:
     std::vector<Message> messages_;
     std::size_t next_ = 0;  // those before it are gone
+    std::size_t bytes_ = 0;
   };
   // What a worker can cause again and again; each kind has its line in the log at most once a minute.
   enum class Misdeed : std::uint8_t { kBrokeProtocol, kDoesNotRead, kSpoiledTensor };
@@ -120,7 +133,9 @@ class Shard final : public Actor {
   };
 
   std::size_t take_commands();
-  void begin_epoch(const ShelfEpoch& facts, std::uint32_t server_rank);
+  void begin_epoch(const ShardCommand& command);
+  void end_epoch(const Status& why);
+  void note_absence();
   void end_all(const Status& why);
   void end(WorkerRank worker, const Status& why);
   void close_ended();
@@ -139,7 +154,7 @@ class Shard final : public Actor {
   void deliver(ShelfOutput::Missing& missing);
   void deliver(ShelfOutput::Spoiled& spoiled);
   void deliver(const ShelfOutput::InputsDone& done);
-  Message text_message(wire::Kind kind, Key key, const wire::Text& text);
+  Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);
   void post(WorkerRank worker, Message& message);  // takes it, but for its checksum
   bool send(Link& link, Message& message);         // false: no room, the message is as it was
   void record_link(const char* kind, WorkerRank worker, std::string_view why) const;
@@ -152,6 +167,7 @@ class Shard final : public Actor {
 
   // Constant after construction.
   const ShardIndex index_;
+  const std::size_t queued_bytes_max_;  // of one worker
   Transport& transport_;
   Mailbox<ShardCommand>& inbox_;
   Mailbox<ShardNotice>& outbox_;
@@ -159,6 +175,7 @@ class Shard final : public Actor {
   TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.
+  TimeNs patience_ns_;  // S5; of the job, once it has begun
   BufferPool pool_;  // first: it outlives all refs
   Shelf shelf_;
   ShelfOutput out_;
@@ -178,6 +195,7 @@ class Shard final : public Actor {
   std::vector<Event> events_;
   QuietLines<3> quiet_;  // by Misdeed
   TimeNs now_ = 0;
+  TimeNs deserted_ns_ = kNever;  // S5: when it forgets, unless a worker comes
   bool stopping_ = false;
 };
 

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/planted.h"
-#include "scheduler/phrases.h"
 #include "server/declaration.h"
 #include "server/part_timeline.h"
 
@@ -75,13 +74,15 @@ struct Shelf::Tensor {
   bool in_order = false;  // I8
   SumKernels kernels;
   wire::Declare declared;
-  WorkerRank declared_by;  // who declared it first
+  std::size_t declared_bytes = 0;  // of this record
+  WorkerRank declared_by;          // who declared it first
   std::uint64_t part_count = 0;
+  Round next_round;  // of its frames at least, when the last generation of inputs ended here
   Code spoiled = Code::kOk;
   std::string spoiled_text;
-  std::vector<std::uint64_t> forgotten;  // a bit per worker
-  std::string missing_told;              // whom its parts missed, as said last ...
-  TimeNs missing_told_ns = 0;            // ... and when
+  std::vector<std::uint64_t> forgotten;     // a bit per worker
+  std::vector<std::uint32_t> missing_told;  // whom its parts missed, as said last ...
+  TimeNs missing_told_ns = 0;               // ... and when
   std::map<PartIndex, std::unique_ptr<Part>> parts;
 };
 
@@ -98,14 +99,21 @@ void ShelfOutput::clear() {
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool) : settings_(settings), pool_(pool) {}
 Shelf::~Shelf() = default;
 
-Status Shelf::begin_epoch(const ShelfEpoch& facts) {
+// Frames of the next epoch may have another size, so buffers that lie idle would do so for ever.
+void Shelf::end_epoch() {
   parts_.clear();
   tensors_.clear();
   record_bytes_ = 0;
+  declared_bytes_ = 0;
   alarms_.clear();
   young_first_ = young_last_ = nullptr;
   incomplete_frame_count_ = 0;
   facts_ = {};
+  pool_.trim();
+}
+
+Status Shelf::begin_epoch(const ShelfEpoch& facts) {
+  end_epoch();
   std::ostringstream wrong;
   if (facts.worker_count == 0 || facts.worker_count > kWorkerCountMax) {
     wrong << facts.worker_count << " workers; 1 to " << kWorkerCountMax << " can be served";
@@ -123,6 +131,9 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     no_more_.assign(bit_words_, 0);
     no_more_count_ = 0;
     generation_ = 0;
+    announced_by_.reset();
+    begun_by_.reset();
+    heard_in_.assign(facts.worker_count, 0);
     return Status::ok();
   }
   return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
@@ -210,11 +221,15 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
 
   const auto found = tensors_.find(header.key);
   if (found == tensors_.end()) {
-    if (tensors_.size() >= settings_.tensor_count_max) {
-      out.failures.emplace_back(Code::kSystem, "a server has " + std::to_string(tensors_.size()) +
-                                                   " tensors already and cannot take " +
-                                                   quoted_name(declared.name) +
-                                                   ". Use the same names in each step");
+    const std::size_t bytes_max =
+        std::min(settings_.declared_bytes_max, settings_.memory_bytes_max / 4);
+    if (tensors_.size() >= settings_.tensor_count_max ||
+        declared_bytes_ + declared_bytes_of(declared) > bytes_max) {
+      std::ostringstream text;
+      text << "a server has " << tensors_.size() << " tensors already, of which it knows "
+           << declared_bytes_ << " bytes without their elements, and cannot take "
+           << quoted_name(declared.name) << ". Use the same names in each step";
+      out.failures.emplace_back(Code::kSystem, text.str());
       return;
     }
     make_tensor(from, header.key, std::move(declared));
@@ -258,8 +273,17 @@ Shelf::Tensor& Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declar
   tensor->declared_here.assign(bit_words_, 0);
   tensor->forgotten.assign(bit_words_, 0);
   set_bit(tensor->declared_here, from);
+  tensor->declared_bytes = declared_bytes_of(declared);
   tensor->declared = std::move(declared);
-  return *(tensors_[key] = std::move(tensor));
+  Tensor& made = *(tensors_[key] = std::move(tensor));
+  declared_bytes_ += made.declared_bytes;
+  return made;
+}
+
+std::size_t Shelf::declared_bytes_of(const wire::Declare& declared) const {
+  constexpr std::size_t kNodeBytes = 64;  // of the map
+  return sizeof(Tensor) + kNodeBytes + 2 * bit_words_ * sizeof(std::uint64_t) +
+         declared.name.size() + declared.members.some().size() * sizeof(std::uint32_t);
 }
 
 void Shelf::spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out) {
@@ -275,9 +299,7 @@ void Shelf::forget(WorkerRank from, Key key) {
   Tensor& tensor = *found->second;
   if (!tensor.declared.members.has(from)) return;
   set_bit(tensor.forgotten, from);
-  if (!is_forgotten(tensor)) return;
-  drop_parts(tensor);
-  tensors_.erase(found);
+  if (is_forgotten(tensor)) drop(tensor);
 }
 
 // By all who may have inputs.
@@ -293,10 +315,23 @@ bool Shelf::is_forgotten(const Tensor& tensor) const {
 
 void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
   const std::uint32_t generation = header.round.value;
-  const std::int32_t ahead = later_by(header.round, Round(generation_));
-  // Who is in a later one has heard that nobody had more in this one.
-  if (ahead > 0) begin_generation(generation, from);
-  if ((header.flags & wire::kNoMore) == 0) return;
+  const bool no_more = (header.flags & wire::kNoMore) != 0;
+  std::int32_t ahead = later_by(header.round, Round(generation_));
+  if (ahead > kGenerationsAheadMax) {
+    std::ostringstream text;
+    text << "inputs of generation " << generation << ", while generation " << generation_
+         << " is summed";
+    return violation(from, text.str(), out);
+  }
+  if (ahead >= 0) heard_in_[from.value] = generation + (no_more ? 1 : 0);
+  // Who is in a later one says that nobody has more in this one. That is one member's word: it costs nobody anything
+  // before there is something of the later one to be summed (contradict()).
+  if (ahead > 0 && !announced_by_) announced_by_ = from;
+  if (!no_more) return;
+  if (ahead > 0) {
+    begin_announced(generation, from);
+    ahead = 0;
+  }
   if (ahead < 0) {  // it has not heard that all are done
     return out.inputs_done.push_back({from, generation_, last_});
   }
@@ -325,9 +360,7 @@ void Shelf::finish_without(Tensor& tensor, ShelfOutput& out) {
   }
   const bool any_forgot = std::any_of(tensor.forgotten.begin(), tensor.forgotten.end(),
                                       [](std::uint64_t word) { return word != 0; });
-  if (!any_forgot || !is_forgotten(tensor)) return;
-  drop_parts(tensor);
-  tensors_.erase(tensor.key);
+  if (any_forgot && is_forgotten(tensor)) drop(tensor);
 }
 
 // Whether all have contributed who may have inputs. Who has no more may have contributed as well, to what has failed.
@@ -344,20 +377,75 @@ bool Shelf::is_complete(const Part& part, std::uint32_t frame_index) const {
   return count == tensor.awaited_count && count > 0;
 }
 
+// The generation that one member has announced begins: there is something of it.
+void Shelf::begin_announced(std::uint32_t generation, WorkerRank by) {
+  begin_generation(generation, by);
+  begun_by_ = by;
+}
+
+// `from` contributes to a generation of inputs that is over, by the word of another; but it has not said that it has no
+// more. So that was not true.
+void Shelf::contradict(WorkerRank from, ShelfOutput& out) {
+  std::ostringstream text;
+  text << "it said that nobody had more inputs in generation " << generation_ << ", but " << from
+       << " has";
+  violation(*announced_by_, text.str(), out);
+  heard_in_[announced_by_->value] = generation_;
+  announced_by_.reset();
+}
+
+// The same when sums are lost already. Nobody must wait for them.
+void Shelf::look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
+  if (!begun_by_ || later_by(header.round, first_round(generation_)) >= 0) return;
+  const auto found = tensors_.find(header.key);
+  if (found == tensors_.end() || heard_in_[from.value] >= generation_) return;
+  Tensor& tensor = *found->second;
+  if (tensor.spoiled != Code::kOk || later_by(header.round, tensor.next_round) < 0)
+    return;  // a repeat
+  std::ostringstream text;
+  text << *begun_by_ << " said that nobody had more inputs before generation " << generation_
+       << ", but " << from << " has";
+  violation(*begun_by_, text.str(), out);
+  spoil(tensor, Code::kMismatch, "tensor " + quoted_name(tensor.declared.name) + ": " + text.str(),
+        out);
+}
+
 // All operations have ended everywhere. What somebody has forgotten is not used again.
 void Shelf::begin_generation(std::uint32_t generation, WorkerRank last) {
-  generation_ = generation;
+  const Round former_first = first_round(std::exchange(generation_, generation));
+  if (announced_by_ && heard_in_[announced_by_->value] <= generation) announced_by_.reset();
+  begun_by_.reset();
   last_ = last;
   no_more_count_ = 0;
   std::fill(no_more_.begin(), no_more_.end(), 0);
   for (auto at = tensors_.begin(); at != tensors_.end();) {
-    Tensor& tensor = *at->second;
+    Tensor& tensor = *(at++)->second;
     tensor.awaited_count = tensor.member_count;
+    tensor.next_round = next_round_of(tensor, former_first);
     drop_parts(tensor);
     const bool any_forgot = std::any_of(tensor.forgotten.begin(), tensor.forgotten.end(),
                                         [](std::uint64_t word) { return word != 0; });
-    at = any_forgot ? tensors_.erase(at) : std::next(at);
+    if (any_forgot) drop(tensor);
   }
+}
+
+void Shelf::drop(Tensor& tensor) {
+  drop_parts(tensor);
+  declared_bytes_ -= tensor.declared_bytes;
+  tensors_.erase(Key(tensor.key));
+}
+
+// That all frames have come to at least.
+Round Shelf::next_round_of(const Tensor& tensor, Round first) {
+  Round next = first;
+  bool any = false;
+  for (const auto& [index, part] : tensor.parts) {
+    for (const Frame& frame : part->frames) {
+      if (!any || later_by(frame.round, next) < 0) next = frame.round;
+      any = true;
+    }
+  }
+  return next;
 }
 
 void Shelf::drop_parts(Tensor& tensor) {
@@ -374,6 +462,13 @@ void Shelf::drop_parts(Tensor& tensor) {
 
 void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now, ShelfOutput& out) {
+  if (announced_by_) {
+    const std::uint32_t generation = heard_in_[from.value];
+    const bool is_later = later_by(Round(generation), Round(generation_)) > 0;
+    if (is_later && later_by(header.round, first_round(generation)) >= 0) {
+      begin_announced(generation, from);
+    }
+  }
   Part* const* const known = parts_.find({header.key, header.part});
   Part* const part = known != nullptr ? *known : open_part(from, header, out);
   if (part == nullptr) return;
@@ -388,6 +483,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / part->frame_bytes);
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
   if (ahead == 0) {
+    if (announced_by_ && heard_in_[from.value] <= generation_) contradict(from, out);
     part->landings[from.value] = header.landing;
     contribute(*part, frame_index, from, payload, now, out);
   } else if (ahead == -1) {
@@ -403,8 +499,9 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
          << ", " << header.round << ", while " << part->frames[frame_index].round
          << " is being summed";
     violation(from, text.str(), out);
+  } else {  // earlier still: all have that sum
+    look_for_contradiction(from, header, out);
   }
-  // Earlier still: all have that sum.
 }
 
 void Shelf::expect(Key key, PartIndex part_index, int distance) const {
@@ -796,20 +893,19 @@ void Shelf::ring(Part& part, TimeNs now, ShelfOutput& out) {
 void Shelf::tell_missing(const Part& part, const Frame& oldest, TimeNs now, ShelfOutput& out) {
   Tensor& tensor = *part.tensor;
   ShelfOutput::Missing told;
-  std::vector<std::uint32_t> ranks;
   const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
   const std::span bits = std::span(part.bits).subspan(frame_index * bit_words_, bit_words_);
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
     if (!tensor.declared.members.has(worker) || has_bit(no_more_, worker)) continue;
-    if (has_bit(missing_, worker)) ranks.push_back(worker.value);
+    if (has_bit(missing_, worker)) told.ranks.push_back(worker.value);
     if (has_bit(bits, worker)) told.to.push_back(worker);
   }
-  told.whom = workers_text(ranks);
-  const bool said = tensor.missing_told == told.whom &&
+  if (told.ranks.empty()) return;
+  const bool said = tensor.missing_told == told.ranks &&
                     now < tensor.missing_told_ns + settings_.missing_every_ns &&
                     tensor.missing_told_ns >= oldest.since_ns;
   if (said) return;
-  tensor.missing_told = told.whom;
+  tensor.missing_told = told.ranks;
   tensor.missing_told_ns = now;
   told.key = tensor.key;
   told.part = part.index;

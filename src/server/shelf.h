@@ -17,7 +17,8 @@
 //   I4 A push of round r says that its worker has the whole sum of round r-1; a push of round r-1
 //      only that it may have lost the answer.
 //   I5 Memory is taken for what came, never for a length that was announced: a declaration costs
-//      its name, the first push of a part the records of that part's frames.
+//      its name, members and two bits per worker, the first push of a part the records of that part's frames. All of it
+//      is counted.
 //   I6 A part with an incomplete frame has exactly one alarm; no part ever has two.
 //   I7 What comes out depends on the messages, their order and `now`; on no address and no hash
 //      order.
@@ -73,13 +74,13 @@ struct ShelfOutput {
     PartIndex part;
     Round round;
   };
-  // Tell those who have contributed whom they wait for, in words: "worker 1", "workers 1-3 and 7".
+  // Tell those who have contributed whom they wait for: ascending ranks.
   struct Missing {
     std::vector<WorkerRank> to;
     Key key;
     PartIndex part;
     Round round;
-    std::string whom;
+    std::vector<std::uint32_t> ranks;
   };
   // Tell one worker, or all that are connected, that this tensor cannot be summed
   // (wire::Kind::kMismatch).
@@ -127,8 +128,10 @@ struct ShelfSettings {
   bool deterministic = false;
   // One more tensor fails the job.
   std::size_t tensor_count_max = std::size_t{1} << 20;
-  // Bytes lent by the pool, and of the records of parts; a tensor that needs more is spoiled.
+  // Bytes lent by the pool, and of declarations and the records of parts; a tensor that needs more is spoiled.
   std::size_t memory_bytes_max = SIZE_MAX;
+  // Of that for declarations, at most a quarter; one more fails the job.
+  std::size_t declared_bytes_max = std::size_t{2} << 30;
   KernelSet kernels = best_kernels();
   TimelineLane* timeline = nullptr;  // null: none is recorded
 };
@@ -152,6 +155,9 @@ class Shelf {
   // be served (no worker, sizes that are no multiple of 64 bytes or beyond the limits); the shelf
   // then serves nothing.
   Status begin_epoch(const ShelfEpoch& facts);
+
+  // Forgets everything, gives back its memory, and serves nothing.
+  void end_epoch();
 
   // A worker has a new connection: it has to declare its keys again, and hears of spoiled ones.
   // What it contributed through an earlier connection counts; the end of a connection is no event
@@ -217,6 +223,7 @@ class Shelf {
   void spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out);
   void forget(WorkerRank from, Key key);
   void drop_parts(Tensor& tensor);
+  void drop(Tensor& tensor);  // destroys it
   bool is_forgotten(const Tensor& tensor) const;
   bool is_complete(const Part& part, std::uint32_t frame_index) const;
 
@@ -224,6 +231,12 @@ class Shelf {
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out);
   void finish_without(Tensor& tensor, ShelfOutput& out);
   void begin_generation(std::uint32_t generation, WorkerRank last);
+  void begin_announced(std::uint32_t generation, WorkerRank by);
+  void contradict(WorkerRank from, ShelfOutput& out);
+  void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutput& out);
+  static Round next_round_of(const Tensor& tensor, Round first);
+  // A worker that was cut off from this shard may be so many generations ahead when it is back.
+  static constexpr std::int32_t kGenerationsAheadMax = 8;
 
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -243,7 +256,8 @@ class Shelf {
   void answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutput& out) const;
   static std::size_t frame_length(const Part& part, std::uint32_t frame_index);
-  std::size_t used_bytes() const { return pool_.lent_bytes() + record_bytes_; }
+  std::size_t used_bytes() const { return pool_.lent_bytes() + record_bytes_ + declared_bytes_; }
+  std::size_t declared_bytes_of(const wire::Declare& declared) const;
   std::size_t record_bytes_of(std::uint64_t frame_count, const Tensor& tensor) const;
   void refuse_beyond_limit(std::size_t bytes);  // throws bad_alloc
   BufferRef take(std::size_t bytes);  // bad_alloc when there is no memory, or the limit is reached
@@ -270,14 +284,20 @@ class Shelf {
   Part* young_last_ = nullptr;
   std::vector<Alarm> alarms_;     // of the others: a heap, earliest first
   std::uint32_t generation_ = 0;  // of inputs
-  WorkerRank last_;               // who had inputs longest in the generation before
+  std::optional<WorkerRank>
+      announced_by_;  // says that the next one has begun; nothing of it has come yet
+  std::optional<WorkerRank> begun_by_;  // by whose word alone this one began
+  std::vector<std::uint32_t>
+      heard_in_;     // by worker: the generation that it is in at least, by its own word
+  WorkerRank last_;  // who had inputs longest in the generation before
   std::uint32_t no_more_count_ = 0;
   std::vector<std::uint64_t> no_more_;  // a bit per worker: it has no more inputs
   std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
   std::uint64_t alarms_set_ = 0;
   std::size_t incomplete_frame_count_ = 0;
-  std::size_t record_bytes_ = 0;   // of all parts
-  std::size_t refused_bytes_ = 0;  // what take() could not give last
+  std::size_t record_bytes_ = 0;    // of all parts
+  std::size_t declared_bytes_ = 0;  // of all tensors
+  std::size_t refused_bytes_ = 0;   // what take() could not give last
 };
 
 }  // namespace byteps

@@ -20,6 +20,10 @@ SimTransportOptions transport_options(const std::string& name, HostIndex host, R
   options.host = host;
   options.self.role = role;
   options.self.job_id = config.job.job_id;
+  if (role == Role::kScheduler) {
+    options.self.incarnation = config.job.incarnation;
+    options.self.failure_ms = config.timeout.failure_ms();
+  }
   options.waiter = &waiter;
   return options;
 }
@@ -169,7 +173,7 @@ SchedulerProcess::SchedulerProcess(SimCluster& cluster, const Config& config, Ho
     : seat(cluster, "scheduler"),
       transport(cluster.network(),
                 listening_at(transport_options(seat.name(), host, Role::kScheduler, config, seat),
-                             endpoint())),
+                             {config.job.scheduler_host, config.job.scheduler_port})),
       scheduler(config, transport, cluster.log_for(seat.name())) {
   seat.sit(scheduler);
 }
@@ -190,7 +194,9 @@ ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uin
     : seat(cluster, "server " + std::to_string(number)),
       transport(cluster.network(),
                 transport_options(seat.name(), host, Role::kServer, config, seat)),
-      notices(kMailboxCapacity, &seat) {
+      notices(kMailboxCapacity, &seat),
+      cluster_(cluster),
+      patience_ns_(config.timeout.failure_ns) {
   const std::string host_name = "server-" + std::to_string(number);
   std::vector<Endpoint> endpoints;
   std::vector<Mailbox<ShardCommand>*> inboxes;
@@ -206,9 +212,15 @@ ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uin
   seat.sit(*member);
 }
 
-bool ServerProcess::is_finished() const {
-  return member->finished() && std::all_of(shards.begin(), shards.end(),
-                                           [](const auto& unit) { return unit->shard.finished(); });
+bool ServerProcess::is_finished() {
+  if (!member->finished()) return false;
+  if (member_ended_ns_ == kNever) {
+    member_ended_ns_ = cluster_.now();
+    cluster_.at(member_ended_ns_ + patience_ns_, [] {});  // to be looked at then
+  }
+  return cluster_.now() >= member_ended_ns_ + patience_ns_ ||
+         std::all_of(shards.begin(), shards.end(),
+                     [](const auto& unit) { return unit->shard.finished(); });
 }
 
 WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,

@@ -138,7 +138,9 @@ struct ServerProcess {
   ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number, HostIndex host,
                 std::uint32_t shard_count);
   ~ServerProcess() { transport.die(); }
-  bool is_finished() const;
+  // Whether the process exits, as byteps_server does: when all its threads have ended, or, once its member has, without
+  // those that do not end within the failure timeout.
+  bool is_finished();
 
   struct ShardUnit {
     ShardUnit(SimCluster& cluster, const Config& config, const std::string& name, ShardIndex index,
@@ -154,6 +156,11 @@ struct ServerProcess {
   Mailbox<ShardNotice> notices;
   std::vector<std::unique_ptr<ShardUnit>> shards;
   std::optional<ServerMember> member;
+
+ private:
+  SimCluster& cluster_;
+  const TimeNs patience_ns_;
+  TimeNs member_ended_ns_ = kNever;
 };
 
 struct WorkerProcess {

@@ -252,11 +252,13 @@ bool Mischief::take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs last
 
 void Mischief::do_deadly() {
   std::vector<Fault> choices;
-  for (const Fault fault : {Fault::kKill, Fault::kLongPause, Fault::kLongPartition}) {
+  for (const Fault fault :
+       {Fault::kKill, Fault::kLongPause, Fault::kLongPartition, Fault::kStuckShard}) {
     if (plan_.faults.kinds.has(fault)) choices.push_back(fault);
   }
   const Fault fault = choices[prng_.below(choices.size())];
   if (fault == Fault::kLongPartition) return cut_off();
+  if (fault == Fault::kStuckShard) return stick();
   const std::vector<Living> living = census_();
   if (living.empty()) return;
   const Living& victim = living[prng_.below(living.size())];
@@ -297,6 +299,24 @@ void Mischief::stop(const Living& victim) {
       }
     });
   }
+}
+
+// The thread of one shard does not come back; all other threads of its server do.
+void Mischief::stick() {
+  std::vector<Living> servers = census_();
+  std::erase_if(servers, [](const Living& each) { return each.role != Role::kServer; });
+  if (servers.empty()) return;
+  const Living& victim = servers[prng_.below(servers.size())];
+  const std::size_t shard = prng_.below(victim.seats.size() - 1);  // the first seat is the member's
+  note(Fault::kStuckShard);
+  Loss loss;
+  loss.what = "shard " + std::to_string(shard) + " of " + victim.who + " stood still";
+  loss.who = victim.names;
+  loss.who.push_back("shard " + std::to_string(shard) + " stands still");
+  loss.is_sure = victim.is_needed;
+  lose(std::move(loss), 0);
+  cluster_.pause(*victim.seats[1 + shard], kNever);
+  cluster_.network().freeze(victim.numbers[1 + shard], kNever);
 }
 
 bool Mischief::depend(Role a, Role b) {

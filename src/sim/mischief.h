@@ -47,6 +47,8 @@ class Mischief {
   // After each step. `all_work`: every worker is in the job and works; `in_last`: in its last generation.
   void look(bool all_work, bool in_last);
 
+  // This happened.
+  void note(Fault fault);
   // A connection was accepted.
   void connected(std::uint32_t from, std::uint32_t to);
 
@@ -59,7 +61,6 @@ class Mischief {
   void schedule();
   void do_something();
   void arrived(std::uint32_t from, std::uint32_t to, std::span<const std::byte> header);
-  void note(Fault fault);
 
   // What the job must bear.
   void disturb(Pair pair);
@@ -74,6 +75,7 @@ class Mischief {
   void do_deadly();
   void kill(const Living& victim);
   void stop(const Living& victim);
+  void stick();
   void cut_off();
   void lose(Loss loss, TimeNs lasts);
 

@@ -58,6 +58,7 @@ void SimNetwork::happen(const Scheduled& event) {
   const auto host = static_cast<HostIndex>(event.argument);
   if (event.what == Happening::kDepart) return after_depart(host, event.connection, event.side);
   if (event.what == Happening::kArrive) return after_arrive(host, event.connection, event.side);
+  if (event.what == Happening::kNamed) return on_named(event.argument);
   Connection* connection = find(event.connection);
   if (event.what == Happening::kRepeat && connection == nullptr) {
     return_flight(repeats_.extract(event.argument).mapped());
@@ -93,6 +94,7 @@ void SimNetwork::happen(const Scheduled& event) {
       break;
     case Happening::kDepart:
     case Happening::kArrive:
+    case Happening::kNamed:
       break;  // above
     case Happening::kRepeat:
       on_repeat(*connection, event.side, event.argument);
@@ -151,9 +153,40 @@ Result<PeerId> SimNetwork::connect(SimTransport& from, const Endpoint& to, const
                         from.name(), PeerId(),      EndState::kConnecting};
   connection.ends[0].peer = from.add_peer(id, 0);
   note(Trace::What::kConnect, "connects", connection, 0);
-  schedule(now_ + flight_ns(connection), Happening::kSyn, id, 0);
-  schedule(now_ + options_.connect_timeout_ns, Happening::kConnectTimeout, id, 0);
-  return connection.ends[0].peer;
+  const PeerId peer = connection.ends[0].peer;
+  NameBook::Known known = from.names_.ask(to.host);
+  if (known.look_up && options_.late_look_up > 0 && prng_.chance(options_.late_look_up)) {
+    look_ups_[++last_look_up_] = {from.number(), to.host};
+    const auto late = static_cast<std::uint64_t>(options_.look_up_late_max_ns) + 1;
+    schedule(now_ + static_cast<TimeNs>(prng_.below(late)), Happening::kNamed, id, 0,
+             last_look_up_);
+  } else if (known.look_up) {
+    from.names_.answer(to.host, NameBook::Addresses{to.host});
+    known = from.names_.ask(to.host);
+  }
+  connection.is_naming = known.addresses == nullptr;
+  if (!connection.is_naming) begin_connecting(connection);
+  return peer;
+}
+
+void SimNetwork::begin_connecting(Connection& connection) {
+  schedule(now_ + flight_ns(connection), Happening::kSyn, connection.id, 0);
+  schedule(now_ + options_.connect_timeout_ns, Happening::kConnectTimeout, connection.id, 0);
+}
+
+// A late look-up has its answer: who waits for it begins.
+void SimNetwork::on_named(std::uint64_t number) {
+  const LookUp look_up = look_ups_.extract(number).mapped();
+  const auto asker = transports_.find(look_up.number);
+  if (asker == transports_.end()) return;
+  asker->second->names_.answer(look_up.host, NameBook::Addresses{look_up.host});
+  for (const auto& connection : connections_) {
+    if (connection == nullptr || !connection->is_naming) continue;
+    if (connection->ends[0].number != look_up.number || connection->to.host != look_up.host)
+      continue;
+    connection->is_naming = false;
+    if (connection->ends[0].state == EndState::kConnecting) begin_connecting(*connection);
+  }
 }
 
 void SimNetwork::on_syn(Connection& connection) {
@@ -437,6 +470,9 @@ void SimNetwork::end_down(Connection& connection, int side, const Status& why) {
   const bool half = in.next_arrive < in.next_depart && in.next_arrive >= in.first;
   if (half && prng_.chance(options_.partial_landing)) {
     write_landing(connection, 1 - side, in.flight(in.next_arrive), false);
+  }
+  if (side == 0 && end.state == EndState::kConnecting && !connection.is_naming) {
+    end.owner->names_.failed(connection.to.host);
   }
   end.state = EndState::kDown;
   note(Trace::What::kDown, "is down", connection, side, {}, why);

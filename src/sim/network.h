@@ -64,7 +64,9 @@ struct SimNetworkOptions {
   double repeat = 0;            // chance that a message is given out twice, contrary to T1 ...
   TimeNs repeat_within_ns = 0;  // ... so much later at most ...
   std::function<bool(std::span<const std::byte> header)>
-      may_repeat;  // ... if its protocol bears it
+      may_repeat;                  // ... if its protocol bears it
+  double late_look_up = 0;         // chance that the look-up of a host's name is late ...
+  TimeNs look_up_late_max_ns = 0;  // ... by so much at most; otherwise it takes no time
   double corrupt =
       0;  // chance that a message arrives with changed bytes, which its receiver's checksum shows: that
   // connection ends there, the message is not given out, and its landing may have been written
@@ -157,6 +159,7 @@ class SimNetwork {
   std::uint64_t delivered_messages() const { return delivered_messages_; }
   std::uint64_t delivered_bytes() const { return delivered_bytes_; }
   std::uint64_t corrupted_messages() const { return corrupted_messages_; }
+  std::uint64_t late_look_ups() const { return last_look_up_; }
   std::uint64_t repeated_messages() const { return last_repeat_; }
   void set_receive_probe(ReceiveProbe probe) { receive_probe_ = std::move(probe); }
   void set_send_probe(SendProbe probe) { send_probe_ = std::move(probe); }
@@ -228,9 +231,11 @@ class SimNetwork {
     Hello answer;  // of ends[1]
     Status refused;
     TimeNs delay_ns = 0;
+    bool is_naming = false;  // ends[0] waits for the look-up of the host's name
     bool broken = false;
   };
   enum class Happening : std::uint8_t {
+    kNamed,  // argument: the look-up
     kSyn,
     kHello,
     kRefused,
@@ -275,6 +280,10 @@ class SimNetwork {
     TimeNs until;
     bool silent;
   };
+  struct LookUp {
+    std::uint32_t number;  // of the transport that asks
+    std::string host;
+  };
   struct StandingWall {
     std::uint64_t number;
     Wall wall;
@@ -284,6 +293,9 @@ class SimNetwork {
   std::uint32_t attach(SimTransport& transport);
   void detach(SimTransport& transport);
   Result<PeerId> connect(SimTransport& from, const Endpoint& to, const Hello& self);
+  bool is_naming(ConnectionId id) const {
+    return connections_[id] != nullptr && connections_[id]->is_naming;
+  }
   Status send(ConnectionId id, int side, const Outgoing& message);
   void close(ConnectionId id, int side, const Status& reason);
   // End `side` was given this message (or dropped it, when it closed).
@@ -296,6 +308,8 @@ class SimNetwork {
 
   void schedule(TimeNs at, Happening what, ConnectionId id, int side, std::uint64_t argument = 0);
   void happen(const Scheduled& event);
+  void begin_connecting(Connection& connection);
+  void on_named(std::uint64_t number);
   void on_syn(Connection& connection);
   void on_hello(Connection& connection);
   void on_depart(Connection& connection, int side);
@@ -349,6 +363,8 @@ class SimNetwork {
   std::map<std::uint32_t, TimeNs> frozen_until_;  // by number
   std::map<std::uint64_t, Flight*> repeats_;      // scheduled
   std::uint64_t last_repeat_ = 0;
+  std::map<std::uint64_t, LookUp> look_ups_;  // late ones, under way
+  std::uint64_t last_look_up_ = 0;
   std::vector<std::unique_ptr<Flight>> all_flights_;
   std::vector<Flight*> free_flights_;
   std::vector<std::string> breaches_;

@@ -78,6 +78,7 @@ void SimNetwork::end_chances() {
   options_.lost_tail_at_close = 0;
   options_.repeat = 0;
   options_.corrupt = 0;
+  options_.late_look_up = 0;
 }
 
 // ---- walls

@@ -14,7 +14,9 @@ constexpr std::uint64_t kFramesPerTensorMax = 48;
 
 class Planner {
  public:
-  Planner(const PlanOptions& options, Prng prng) : options_(options), prng_(prng) {}
+  // What was added later is drawn from a generator of its own, so that earlier seeds stay what they are.
+  Planner(const PlanOptions& options, Prng prng)
+      : options_(options), prng_(prng), later_prng_(stable_mix(prng.next())) {}
 
   WorldPlan plan() {
     worker_count_ = options_.worker_count.value_or(1 + below(5));
@@ -28,8 +30,17 @@ class Planner {
       plan_.server_start_ns.push_back(start_time());
     }
     const std::uint32_t generation_count = chance(0.25) ? 2 : 1;
+    // Whoever comes back is waited for as long as ever, whatever makes it late.
+    if (generation_count > 1) {
+      plan_.faults.kinds.remove(Fault::kLookUp);
+      plan_.cluster.network.late_look_up = 0;
+    }
     for (std::uint32_t i = 0; i < generation_count; ++i) choose_generation(i);
     plan_.check_memory = chance(0.5);
+    for (std::byte& byte : plan_.config.job.incarnation) {
+      byte = static_cast<std::byte>(later_prng_.below(256));
+    }
+    if (!options_.faults && later_prng_.chance(0.1)) plan_.faults.kinds.add(Fault::kFormerJob);
     choose_slowness();
     set_limit();
     return std::move(plan_);
@@ -107,10 +118,20 @@ class Planner {
     return kinds;
   }
 
+  // Kinds that were thought of later have a stream of their own: what a seed decides about the others stays.
+  void add_later_kinds(Faults& kinds) const {
+    if (kinds.empty()) return;
+    Prng copy = prng_;
+    Prng own = copy.split();
+    if (own.chance(0.2)) kinds.add(Fault::kLookUp);
+    if (own.chance(0.04) && !kinds.has_deadly()) kinds.add(Fault::kStuckShard);
+  }
+
   void choose_faults() {
     SimNetworkOptions& network = plan_.cluster.network;
     FaultPlan& faults = plan_.faults;
     faults.kinds = choose_kinds();
+    add_later_kinds(faults.kinds);
     if (options_.faults) faults.kinds = *options_.faults;
     const TimeNs failure_ns = plan_.config.timeout.failure_ns;
     faults.deadly_after_ns = up_to(failure_ns / 2);
@@ -139,6 +160,10 @@ class Planner {
     if (kinds.has(Fault::kRepeat)) {
       network.repeat = 0.2;
       network.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
+    }
+    if (kinds.has(Fault::kLookUp)) {
+      network.late_look_up = 0.5;
+      network.look_up_late_max_ns = 3 * plan_.config.timeout.failure_ns;
     }
     if (kinds.has(Fault::kCorrupt)) network.corrupt = one_of<double, 3>({0.0005, 0.003, 0.01});
   }
@@ -453,6 +478,7 @@ class Planner {
 
   const PlanOptions options_;
   Prng prng_;
+  Prng later_prng_;
   WorldPlan plan_;
   std::uint32_t worker_count_ = 0;
   std::uint32_t server_count_ = 0;
@@ -461,9 +487,9 @@ class Planner {
 }  // namespace
 
 const char* name(Fault fault) {
-  static constexpr const char* kNames[kFaultCount] = {"cut",   "repeat",     "partition",
-                                                      "pause", "slow",       "corrupt",
-                                                      "kill",  "long-pause", "long-partition"};
+  static constexpr const char* kNames[kFaultCount] = {
+      "cut",     "repeat",     "partition", "pause",      "slow",           "corrupt",
+      "look-up", "former-job", "kill",      "long-pause", "long-partition", "stuck-shard"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

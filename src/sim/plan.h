@@ -76,12 +76,15 @@ enum class Fault : std::uint8_t {
   kPause,      // a process stands still for less than the failure timeout
   kSlow,       // a host's line, or a process, is slow for a while or for ever
   kCorrupt,    // messages arrive with changed bytes
+  kLookUp,     // look-ups of host names take long, some longer than the failure timeout
+  kFormerJob,  // workers that an earlier job with the same key, ports and names has left behind
   // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
   kKill,           // a process dies
   kLongPause,      // a process stands still for longer
   kLongPartition,  // hosts cannot reach each other for longer, or for ever
+  kStuckShard,     // one thread of a server stands still for ever, while the others go on
 };
-inline constexpr std::size_t kFaultCount = 9;
+inline constexpr std::size_t kFaultCount = 12;
 const char* name(Fault fault);
 constexpr bool is_deadly(Fault fault) {
   return fault >= Fault::kKill;
@@ -91,10 +94,12 @@ constexpr bool is_deadly(Fault fault) {
 class Faults {
  public:
   void add(Fault fault) { bits_ |= 1U << static_cast<unsigned>(fault); }
+  void remove(Fault fault) { bits_ &= ~(1U << static_cast<unsigned>(fault)); }
   bool has(Fault fault) const { return (bits_ >> static_cast<unsigned>(fault) & 1U) != 0; }
   bool empty() const { return bits_ == 0; }
   bool has_deadly() const {
-    return has(Fault::kKill) || has(Fault::kLongPause) || has(Fault::kLongPartition);
+    return has(Fault::kKill) || has(Fault::kLongPause) || has(Fault::kLongPartition) ||
+           has(Fault::kStuckShard);
   }
 
  private:

@@ -49,6 +49,11 @@ Result<PeerId> SimTransport::connect(const Endpoint& to, const Hello& self) {
   return network_.connect(*this, to, self);
 }
 
+bool SimTransport::is_naming(PeerId id) const {
+  const auto found = peers_.find(id);
+  return found != peers_.end() && network_.is_naming(found->second.connection);
+}
+
 Status SimTransport::send(PeerId id, const Outgoing& message) {
   const auto found = peers_.find(id);
   // Up for the owner is what the owner has heard of.

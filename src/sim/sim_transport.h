@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "loop/actor.h"
+#include "net/name_book.h"
 #include "net/transport.h"
 #include "sim/network.h"
 
@@ -38,6 +39,7 @@ class SimTransport final : public Transport {
   void die();
 
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
+  bool is_naming(PeerId peer) const override;
   Status send(PeerId peer, const Outgoing& message) override;
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
   void withdraw(PeerId peer, LandingTag tag) override;
@@ -99,6 +101,7 @@ class SimTransport final : public Transport {
   SimTransportOptions options_;  // constant but for self, see set_self()
   std::uint32_t number_ = 0;
   bool is_dead_ = false;
+  NameBook names_;
   std::uint32_t last_peer_ = 0;
   std::map<PeerId, Peer> peers_;
   std::deque<PeerId> ready_peers_;             // each with something in `ready`

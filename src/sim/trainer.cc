@@ -41,7 +41,7 @@ bool GuardedMemory::is_whole() const {
 // ---- lives
 
 Trainer::Trainer(SimCluster& cluster, Ledger& ledger, Trace& trace, std::uint32_t rank)
-    : cluster_(cluster), ledger_(ledger), trace_(trace), rank_(rank) {}
+    : cluster_(cluster), ledger_(ledger), trace_(trace), rank_(rank), lot_(rank) {}
 
 void Trainer::start() {
   state_ = State::kStarting;
@@ -53,6 +53,7 @@ void Trainer::start() {
 void Trainer::begin_life() {
   Config config = ledger_.plan().config;
   config.job.rank = rank_;
+  config.job.life = lot_.next();
   config.flow = own_plan().flow;
   if (!plan().same_process) ++lives_;
   const std::string rank_text = std::to_string(rank_);

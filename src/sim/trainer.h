@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/prng.h"
 #include "sim/cluster.h"
 #include "sim/ledger.h"
 #include "sim/plan.h"
@@ -115,6 +116,7 @@ class Trainer {
   Ledger& ledger_;
   Trace& trace_;
   const std::uint32_t rank_;
+  Prng lot_;  // of the lives of its processes
 
   State state_ = State::kStarting;
   std::uint32_t generation_ = 0;

@@ -11,6 +11,7 @@
 
 #include "net/wire.h"
 #include "sim/cluster.h"
+#include "sim/former_job.h"
 #include "sim/mischief.h"
 #include "sim/trainer.h"
 
@@ -54,7 +55,8 @@ std::string message_text(std::span<const std::byte> bytes) {
 class World {
  public:
   explicit World(const WorldOptions& options)
-      : trace_(options.trace_events),
+      : options_seed_(options.seed),
+        trace_(options.trace_events),
         prng_(options.seed),
         plan_(make_plan(options.plan, prng_.split())),
         ledger_(plan_),
@@ -65,12 +67,14 @@ class World {
   }
 
   WorldResult run() {
+    if (plan_.faults.kinds.has(Fault::kFormerJob)) live_through_former_job();
     start_processes();
     mischief_.emplace(*cluster_, plan_, ledger_, trace_, fault_prng_, [this] { return census(); });
+    if (former_) mischief_->note(Fault::kFormerJob);
     mischief_->begin();
     cluster_->network().set_connect_probe(
         [this](const Hello& hello, std::uint32_t from, std::uint32_t to) {
-          check_fence(hello, to);
+          if (hello.incarnation == plan_.config.job.incarnation) check_fence(hello, to);
           mischief_->connected(from, to);
         });
     while (ledger_.ok() && !is_over()) {
@@ -86,16 +90,29 @@ class World {
  private:
   // ---- the cluster
 
+  // The world begins when the job that was there before has died, but for some of its workers.
+  void live_through_former_job() {
+    bool is_over = false;
+    former_.emplace(*cluster_, plan_, Prng(stable_mix(options_seed_)), [&] { is_over = true; });
+    const bool begun = cluster_->run_until([&] { return is_over; }, plan_.limit_ns);
+    if (!begun) ledger_.fail(Invariant::kProgress, "the former job did not begin");
+    plan_.limit_ns += cluster_->now();
+    if (plan_.faults.until_ns > 0) plan_.faults.until_ns += cluster_->now();
+    if (plan_.faults.deadly_turn > 0) plan_.faults.deadly_turn += cluster_->turns();
+  }
+
   void start_processes() {
-    cluster_->at(plan_.scheduler_start_ns, [this] {
+    cluster_->at(cluster_->now() + plan_.scheduler_start_ns, [this] {
       scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, plan_.config, 0);
     });
     servers_.resize(plan_.shard_counts.size());
     server_ends_.resize(servers_.size());
     for (std::uint32_t i = 0; i < servers_.size(); ++i) {
-      cluster_->at(plan_.server_start_ns[i], [this, i] {
-        servers_[i] = std::make_unique<ServerProcess>(*cluster_, plan_.config, i, 1 + i,
-                                                      plan_.shard_counts[i]);
+      cluster_->at(cluster_->now() + plan_.server_start_ns[i], [this, i] {
+        Config config = plan_.config;
+        config.job.life = 1 + i;
+        servers_[i] =
+            std::make_unique<ServerProcess>(*cluster_, config, i, 1 + i, plan_.shard_counts[i]);
       });
     }
     for (std::uint32_t rank = 0; rank < ledger_.worker_count(); ++rank) {
@@ -105,7 +122,7 @@ class World {
   }
 
   bool is_over() const {
-    return scheduler_end_ &&
+    return scheduler_end_ && (!former_ || former_->is_gone()) &&
            std::all_of(trainers_.begin(), trainers_.end(),
                        [](const auto& trainer) { return trainer->is_done(); }) &&
            std::all_of(server_ends_.begin(), server_ends_.end(),
@@ -130,6 +147,7 @@ class World {
     if (!breaches.empty()) ledger_.fail(Invariant::kContract, breaches.front());
     release_trainers();
     end_processes();
+    if (former_) former_->look();
     const bool all_work = std::all_of(trainers_.begin(), trainers_.end(),
                                       [](const auto& trainer) { return trainer->is_in_job(); });
     mischief_->look(all_work, trainers_[0]->generation() + 1 == plan_.generations.size());
@@ -312,6 +330,7 @@ class World {
   std::string who_waits() {
     std::string text = "at " + std::to_string(cluster_->now() / kMillisecond) + " ms";
     for (const auto& trainer : trainers_) text += "\n  " + trainer->text();
+    if (former_ && !former_->is_gone()) text += "\n  " + former_->text();
     for (const SimCluster::Seat* seat : cluster_->busy_seats()) {
       text += "\n  " + seat->name() + " is not finished";
     }
@@ -342,12 +361,14 @@ class World {
     result.happened = mischief_->happened();
     if (cluster_->network().corrupted_messages() > 0) result.happened.add(Fault::kCorrupt);
     if (cluster_->network().repeated_messages() > 0) result.happened.add(Fault::kRepeat);
+    if (cluster_->network().late_look_ups() > 0) result.happened.add(Fault::kLookUp);
     for (const auto& trainer : trainers_) result.reconnects += trainer->reconnects();
     if (ledger_.has_lost()) result.lost = ledger_.loss()->what;
     result.virtual_ns = cluster_->now();
     return result;
   }
 
+  const std::uint64_t options_seed_;
   Trace trace_;
   Prng prng_;
   WorldPlan plan_;
@@ -359,6 +380,7 @@ class World {
   std::optional<Status> scheduler_end_;  // once it has exited; likewise the servers'
   std::vector<std::optional<Status>> server_ends_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
+  std::optional<FormerJob> former_;
   std::optional<Mischief> mischief_;
   TimeNs next_check_ns_ = 0;
   bool is_settling_ = false;

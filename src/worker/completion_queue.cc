@@ -53,8 +53,11 @@ Status CompletionQueue::take(std::span<Ended> ended, std::size_t& count, TimeNs 
   if (ended.empty()) return {Code::kInvalidArgument, "there is no room for what has ended"};
   std::unique_lock lock(mutex_);
   const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
+  const bool counts = timeout_ns >= 0 && timeout_ns != kNever;
+  if (counts) ++takers_;
   changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns),
                     [this] { return closed_ || !ended_.empty(); });
+  if (counts) --takers_;
   while (count < ended.size() && !ended_.empty()) {
     const bool failed = !ended_.front().result.is_ok();
     if (failed && count > 0) break;
@@ -70,6 +73,11 @@ Status CompletionQueue::take(std::span<Ended> ended, std::size_t& count, TimeNs 
   if (count > 0) return Status::ok();
   if (closed_) return {Code::kCancelled, "the job was left, and all ends are reported"};
   return {Code::kAgain, "nothing has ended yet"};
+}
+
+std::size_t CompletionQueue::idle_takers() const {
+  const std::lock_guard lock(mutex_);
+  return ended_.empty() && !closed_ ? takers_ : 0;
 }
 
 std::size_t CompletionQueue::outstanding() const {

@@ -47,6 +47,10 @@ class CompletionQueue {
   // text can be told. kAgain: nothing in that time. kCancelled: closed, and all taken.
   Status take(std::span<Ended> ended, std::size_t& count, TimeNs timeout_ns);
 
+  // Threads that wait in take() with a limit; 0 while something has ended and is not taken, and when closed. (Those
+  // without limit are a bridge's, whose framework knows nothing of them.)
+  std::size_t idle_takers() const;
+
   // Begun and not taken yet.
   std::size_t outstanding() const;
 
@@ -55,6 +59,7 @@ class CompletionQueue {
   std::condition_variable changed_;
   std::deque<Ended> ended_;
   std::size_t outstanding_ = 0;
+  std::size_t takers_ = 0;  // inside take(), with a limit
   bool closed_ = false;
 };
 

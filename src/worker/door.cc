@@ -52,6 +52,7 @@ WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
       server_count_(job_of_one_ ? 0 : config.job.server_count),
       alone_(Placement(config.flow.partition_bytes, config.flow.partition_bytes, {1})) {
   if (!job_of_one_) state_ = Status(Code::kAgain, "the job is not complete yet");
+  if (job_of_one_) machines_ = {0};
 }
 
 // What is wrong with the tensor, its operation and who takes part; empty when nothing is.
@@ -256,12 +257,27 @@ WorkerMetrics WorkerDoor::metrics() const {
           .rdma_bytes = read(counters_.rdma_bytes)};
 }
 
-void WorkerDoor::joined(std::uint32_t rank, std::uint32_t size, std::uint32_t server_count) {
+std::vector<std::uint32_t> WorkerDoor::machines() const {
+  const std::lock_guard lock(mutex_);
+  return machines_;
+}
+
+Incarnation WorkerDoor::incarnation() const {
+  const std::lock_guard lock(mutex_);
+  return incarnation_;
+}
+
+void WorkerDoor::joined(std::uint32_t rank, std::vector<std::uint32_t> machines,
+                        std::uint32_t server_count, Epoch epoch,
+                        const Incarnation& incarnation) {
   rank_.store(rank, std::memory_order_release);
-  size_.store(size, std::memory_order_release);
+  size_.store(static_cast<std::uint32_t>(machines.size()), std::memory_order_release);
   server_count_.store(server_count, std::memory_order_release);
+  epoch_.store(epoch.value, std::memory_order_release);
   {
     const std::lock_guard lock(mutex_);
+    machines_ = std::move(machines);
+    incarnation_ = incarnation;
     if (!state_.is(Code::kAgain)) return;
     state_ = Status::ok();
   }

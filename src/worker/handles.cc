@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "loop/clock.h"
+#include "loop/process_threads.h"
 
 namespace byteps {
 
@@ -26,22 +27,15 @@ Result<HandleId> Handles::create(const Report& report) {
     if (!begun.is_ok()) return begun;
   }
   const HandleId handle(++last_handle_);
-  const ThreadId self = this_thread();
-  slots_.insert(number_of(handle), Slot{.creator = self, .report = report, .failure = nullptr});
+  slots_.insert(number_of(handle), Slot{.report = report, .failure = nullptr});
   ++pending_count_;
-  note_creator(self);
+  note_progress();
   return handle;
 }
 
-void Handles::note_creator(ThreadId self) {
-  if (callers_.size() >= kCallersMax && !callers_.contains(self)) {
-    too_many_callers_ = true;
-    return;
-  }
-  Caller& caller = callers_[self];
-  caller.creates = true;
-  caller.waits_for = HandleId();
-  if (caller.heir == ThreadId()) caller.heir = self;
+void Handles::note_progress() {
+  ++progress_;
+  all_wait_ = false;
 }
 
 void Handles::complete(HandleId handle, Status result) {
@@ -69,6 +63,8 @@ bool Handles::finish(HandleId handle, Status&& result) {
   CHECK(slot != nullptr) << handle << " is unknown";
   CHECK(!slot->finished) << handle << " was completed before";
   --pending_count_;
+  waiters_ -= slot->waiters;
+  note_progress();
   if (const Report report = slot->report; report.queue != nullptr) {
     slots_.erase(number_of(handle));
     report.queue->push({.handle = handle, .tag = report.tag, .result = std::move(result)});
@@ -96,8 +92,6 @@ Result<bool> Handles::poll(HandleId handle) const {
 }
 
 Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
-  // Longer than any process lives, and far from where the library's clock arithmetic overflows.
-  constexpr TimeNs kLongNs = TimeNs{3600} * 24 * 365 * kSecond;
   std::unique_lock lock(mutex_);
   Slot* slot = find(handle);
   if (slot == nullptr) return unknown(handle);
@@ -106,23 +100,38 @@ Status Handles::wait(HandleId handle, TimeNs timeout_ns) {
                                         " is reported to its queue: take it from there"};
   }
   if (!slot->finished && timeout_ns != 0) {
-    ++slot->waiters;
-    begin_wait(*slot, handle);
-    const auto ready = [&] {
-      slot = find(handle);  // others come and go meanwhile
-      return slot == nullptr || slot->finished;
-    };
-    const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
-    const TimeNs spun_ns = spin(lock, std::min(limit_ns, spin_ns_), ready);
-    finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns - spun_ns), ready);
-    end_wait(slot == nullptr || slot->finished);
+    slot = block(lock, handle, timeout_ns);
     if (slot == nullptr) return unknown(handle);
-    --slot->waiters;
   }
   if (!slot->finished) return {Code::kAgain, "not finished yet"};
   Status result = slot->failure == nullptr ? Status::ok() : std::move(*slot->failure);
   slots_.erase(number_of(handle));
   return result;
+}
+
+// Null: another thread has used it up meanwhile.
+Handles::Slot* Handles::block(std::unique_lock<std::mutex>& lock, HandleId handle,
+                              TimeNs timeout_ns) {
+  // Longer than any process lives, and far from where the library's clock arithmetic overflows.
+  constexpr TimeNs kLongNs = TimeNs{3600} * 24 * 365 * kSecond;
+  const bool patient = timeout_ns < 0 || timeout_ns == kNever;
+  Slot* slot = find(handle);
+  slot->was_waited_for = true;
+  ++slot->waiters;
+  ++waiters_;
+  if (patient) patient_[kernel_thread()] = handle;
+  const auto ready = [&] {
+    slot = find(handle);  // others come and go meanwhile
+    return slot == nullptr || slot->finished;
+  };
+  const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
+  const TimeNs spun_ns = spin(lock, std::min(limit_ns, spin_ns_), ready);
+  finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns - spun_ns), ready);
+  if (patient) patient_.erase(kernel_thread());
+  if (slot == nullptr) return nullptr;
+  --slot->waiters;
+  if (!slot->finished) --waiters_;  // finish() has taken off the others
+  return slot;
 }
 
 // Looks again and again, so that nobody has to wake this thread. Returns how long.
@@ -141,46 +150,40 @@ TimeNs Handles::spin(std::unique_lock<std::mutex>& lock, TimeNs limit_ns, const 
   return std::min(spun_ns, limit_ns);
 }
 
-void Handles::begin_wait(const Slot& slot, HandleId handle) {
-  const ThreadId self = this_thread();
-  if (const auto creator = callers_.find(slot.creator); creator != callers_.end()) {
-    creator->second.heir = self;
-  }
-  if (callers_.size() >= kCallersMax && !callers_.contains(self)) {
-    too_many_callers_ = true;
-    return;
-  }
-  Caller& caller = callers_[self];
-  caller.waits_for = handle;
-  caller.inside = 1;
-  caller.waited = true;
-}
-
-void Handles::end_wait(bool finished) {
-  const auto caller = callers_.find(this_thread());
-  if (caller == callers_.end()) return;
-  caller->second.inside = 0;
-  if (finished) caller->second.waits_for = HandleId();
-}
-
-std::vector<HandleId> Handles::blocked_on() {
+std::uint64_t Handles::progress() const {
   const std::lock_guard lock(mutex_);
-  std::vector<HandleId> handles;
-  bool all = !too_many_callers_;
-  for (const auto& [id, caller] : callers_) {
-    if (!caller.creates) continue;
-    const auto waiter = callers_.find(caller.heir);
-    const Slot* const slot = waiter == callers_.end() ? nullptr : find(waiter->second.waits_for);
-    all = all && slot != nullptr && !slot->finished &&
-          (waiter->second.inside > 0 || waiter->second.waited);
-    if (!all) break;
-    handles.push_back(waiter->second.waits_for);
+  return progress_;
+}
+
+bool Handles::all_wait(std::uint64_t seen, std::uint64_t inside) {
+  const std::lock_guard lock(mutex_);
+  all_wait_ = progress_ == seen && waiters_ == inside;
+  return all_wait_;
+}
+
+bool Handles::is_blocked() {
+  std::vector<pid_t> waiting;
+  std::uint64_t seen = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (all_wait_) return true;
+    for (const auto& [thread, handle] : patient_) {
+      const Slot* const slot = find(handle);
+      if (slot == nullptr || slot->finished) return false;  // it is about to go on
+      waiting.push_back(thread);
+    }
+    seen = progress_;
   }
-  for (auto& [id, caller] : callers_) caller.waited = caller.inside > 0;
-  if (!all) return {};
-  std::sort(handles.begin(), handles.end());
-  handles.erase(std::unique(handles.begin(), handles.end()), handles.end());
-  return handles;
+  // Without the lock: the kernel is asked about each thread.
+  return !waiting.empty() && no_thread_beyond(waiting) && progress() == seen;
+}
+
+void Handles::keep_awaited(std::vector<HandleId>& pending) const {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(pending, [this](HandleId handle) {
+    const Slot* const slot = find(handle);
+    return slot == nullptr || (!slot->was_waited_for && slot->report.queue == nullptr);
+  });
 }
 
 std::size_t Handles::pending_count() const {

@@ -9,8 +9,8 @@
 // A handle is completed exactly once (a second time is a bug of ours, and checked). Those that end at the same time are
 // completed together: who waits wakes up once and finds them all.
 //
-// Handles also know when all callers are blocked (blocked_on): that nobody is left who could submit
-// something is half of the proof that a job stalls (docs/protocol.md, Stalls).
+// Handles also know when nobody in this process can submit anything before an operation ends (is_blocked): that is half
+// of the proof that a job stalls (docs/protocol.md, Stalls).
 #pragma once
 
 #include <condition_variable>
@@ -22,11 +22,12 @@
 #include <span>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "base/flat_map.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
-#include "loop/thread_id.h"
 #include "worker/completion_queue.h"
 
 namespace byteps {
@@ -71,35 +72,34 @@ class Handles {
   // meanwhile), or reported to a queue. Anything else is the operation's result, and the handle is used up.
   Status wait(HandleId handle, TimeNs timeout_ns);
 
-  // What the callers wait for, if each thread that has created handles waits: is in wait() for a
-  // pending one, or has been since the last call of this function (some wait in slices). A thread
-  // whose handles are waited for by another one counts as waiting when that one does. Otherwise
-  // nothing. In ascending order. Looking with poll() or a timeout of 0 is no waiting.
-  std::vector<HandleId> blocked_on();
+  // Grows with each handle that is created, and with each that ends.
+  std::uint64_t progress() const;
+  // The caller has looked at all threads of this process that might submit something: each of them is in a wait that
+  // nothing ends but the end of an operation, `inside` of them in wait() for a pending handle. So it is until
+  // progress() changes, or this is called again. False, and nothing is noted: it has changed since it was `seen`, or
+  // others than so many are inside.
+  bool all_wait(std::uint64_t seen, std::uint64_t inside);
+  // Whether nobody in this process can submit anything before an operation ends: all_wait() has said so, or each thread
+  // of this process is a Runner's or in a wait() without limit, the calling one aside.
+  bool is_blocked();
+  // Drops from `pending`, handles that have not ended, those whose end nobody would hear of: no thread has waited for
+  // them, and they are reported to no queue.
+  void keep_awaited(std::vector<HandleId>& pending) const;
 
   // Created and not yet finished.
   std::size_t pending_count() const;
 
  private:
   struct Slot {
-    ThreadId creator;
     bool finished = false;
+    bool was_waited_for = false;  // with a timeout above 0
     std::uint32_t waiters = 0;
     Report report;
     std::unique_ptr<Status> failure;  // null: it went well, or is not finished
   };
   using Slots = FlatMap<std::uint64_t, Slot, CountedHome>;
-  // A thread that creates handles or waits for them.
-  struct Caller {
-    bool creates = false;
-    ThreadId heir;             // waits for this one's handles; its own id: nobody else does
-    HandleId waits_for;        // 0: nothing
-    std::uint32_t inside = 0;  // calls of wait() that have not returned (1, or 0)
-    bool waited = false;       // since the last blocked_on()
-  };
-  static constexpr std::size_t kCallersMax = 4096;  // more are not followed, and nothing is proven
   static Status unknown(HandleId handle);
-  void note_creator(ThreadId self);
+  void note_progress();
   static constexpr std::size_t kAhead = 8;  // so many slots are on their way from memory
   static std::uint64_t number_of(HandleId handle) {
     return static_cast<std::uint64_t>(handle.value);
@@ -109,8 +109,7 @@ class Handles {
   bool finish(HandleId handle, Status&& result);
   template <typename Ready>
   TimeNs spin(std::unique_lock<std::mutex>& lock, TimeNs limit_ns, const Ready& ready);
-  void begin_wait(const Slot& slot, HandleId handle);
-  void end_wait(bool finished);
+  Slot* block(std::unique_lock<std::mutex>& lock, HandleId handle, TimeNs timeout_ns);
 
   const TimeNs spin_ns_;
   mutable std::mutex mutex_;  // guards all that follows
@@ -118,8 +117,10 @@ class Handles {
   Slots slots_;  // by the handle's number
   std::int64_t last_handle_ = 0;
   std::size_t pending_count_ = 0;
-  std::map<ThreadId, Caller> callers_;
-  bool too_many_callers_ = false;
+  std::uint64_t progress_ = 0;
+  std::uint64_t waiters_ = 0;          // of those that are pending
+  std::map<pid_t, HandleId> patient_;  // threads in a wait() without limit
+  bool all_wait_ = false;              // somebody has said so, and there was no progress since
 };
 
 }  // namespace byteps

@@ -15,7 +15,6 @@ namespace byteps {
 namespace {
 
 constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: shards repeat Wanted
-constexpr std::size_t kForgetsKept = 256;       // per shard, for the next connection
 constexpr std::size_t kNamesInNotice = 5;
 // Where the worker finds its credit by itself, a connection has so many frames: while one is summed the next is on its
 // way. That is what it begins with, and the least.
@@ -163,8 +162,9 @@ OpIndex Pipeline::new_op(const PipelineCall& call, TensorIndex tensor, TimeNs no
   ++pending_operations_;
 
   if (next_notice_ns_ == kNever) next_notice_ns_ = now + config_.first_notice_ns;
-  if (!departed_.empty())
-    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
+  if (!departed_.empty()) {
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns / 8);
+  }
   set_deadline();
   return index;
 }
@@ -334,13 +334,15 @@ void Pipeline::finish_well(TensorIndex index) {
 void Pipeline::forget(const Tensor& tensor) {
   const std::size_t shard_count = std::min(tensor.parts.size(), shards_.size());
   for (std::size_t part = 0; part < shard_count; ++part) {
-    ShardState& shard = shards_[tensor.parts[part].shard.value];
-    // Those that were sent are kept for the next connection, within a limit.
-    if (shard.forgets_sent >= 2 * kForgetsKept) {
-      shard.forgets.erase(shard.forgets.begin(), shard.forgets.begin() + kForgetsKept);
-      shard.forgets_sent -= kForgetsKept;
-    }
-    shard.forgets.push_back(tensor.key);
+    shards_[tensor.parts[part].shard.value].forgets.push_back(tensor.key);
+  }
+}
+
+// Connections keep the order: who answers a frame has heard what was said before that frame was sent first.
+void Pipeline::drop_heard_forgets(ShardState& shard, const PartState& answered) {
+  for (; shard.forgets_heard < answered.forgets_before; ++shard.forgets_heard) {
+    shard.forgets.pop_front();
+    --shard.forgets_sent;
   }
 }
 
@@ -420,6 +422,7 @@ void Pipeline::on_shard_down(ShardIndex index) {
          part += shards_.size()) {
       const std::uint32_t part_index = static_cast<std::uint32_t>(part);
       PartState& state = tensor.parts[part];
+      state.forgets_before = 0;  // what was sent on another connection says nothing of this one
       if (state.answered_frames == state.frame_count) continue;
       // What was sent and not answered goes first and without credit: if only its answer was lost, no shard
       // will ever want it, while all others may wait for what this worker does after it.
@@ -500,6 +503,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   answers_came_ = true;
   tensor.set_answered(part, frame);
   ++state.answered_frames;
+  drop_heard_forgets(shards_[shard.value], state);
   if (timeline_) timeline_->on_answered(index, tensor, part);
   if (frame < state.next_frame) {
     free_credit(shards_[shard.value], cost(bytes));
@@ -532,7 +536,7 @@ void Pipeline::on_wanted(ShardIndex shard, const wire::Header& header) {
   favour_wanted(tensor, state);
 }
 
-void Pipeline::on_missing(ShardIndex shard, const wire::Header& header, std::string whom) {
+void Pipeline::on_missing(ShardIndex shard, const wire::Header& header, const Members& whom) {
   const TensorIndex index = tensors_.find(header.key);
   if (index == kNoTensor || header.epoch != config_.epoch) return;
   Tensor& tensor = tensors_[index];
@@ -540,30 +544,45 @@ void Pipeline::on_missing(ShardIndex shard, const wire::Header& header, std::str
   if (header.part.value >= tensor.parts.size() || tensor.parts[header.part.value].shard != shard) {
     return;
   }
-  ops_[tensor.active].missing = std::move(whom);
+  std::vector<Lack>& lacks = ops_[tensor.active].lacks;
+  std::erase_if(lacks,
+                [&](const Lack& lack) { return tensor.parts[lack.part.value].shard == shard; });
+  lacks.push_back({header.part, whom});
 }
 
-bool Pipeline::add_awaited(HandleId handle, std::size_t count_max,
-                           std::vector<wire::Awaited>& awaited) {
-  const bool all = finish_handle_ == handle;
+std::vector<HandleId> Pipeline::pending_handles() const {
+  std::vector<HandleId> handles;
+  for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
+    handles.push_back(ops_[index].handle);
+  }
+  if (finish_handle_) handles.push_back(*finish_handle_);
+  std::sort(handles.begin(), handles.end());
+  return handles;
+}
+
+bool Pipeline::add_awaited(std::span<const HandleId> handles, std::vector<wire::Awaited>& awaited) {
+  const auto has = [handles](HandleId handle) {
+    return std::binary_search(handles.begin(), handles.end(), handle);
+  };
+  const bool all = finish_handle_ && has(*finish_handle_);
   if (all && pending_operations_ == 0) {
     awaited.push_back({.name = {}, .key = wire::kInputsKey, .round = generation_});
-    return true;
   }
-  bool found = false;
   for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
-    if (!all && ops_[index].handle != handle) continue;
+    if (!all && !has(ops_[index].handle)) continue;
     Tensor& tensor = tensors_[ops_[index].tensor];
-    if (awaited.size() == count_max) return false;
     if (tensor.active == kNoOp || ops_[tensor.active].state != OpState::kActive) return false;
-    PartState& first = tensor.parts[0];
-    first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
-    if (first.ticket != Gate::kNoTicket) shards_[first.shard.value].gate.want(first.ticket);
+    favour_first_part(tensor);
     awaited.push_back({tensor.name, tensor.key, tensor.round.value});
-    found = true;
-    if (!all) break;
   }
-  return found;
+  return true;
+}
+
+// It goes in spite of credit, so that its shard asks the others for it and says whom it misses.
+void Pipeline::favour_first_part(Tensor& tensor) {
+  PartState& first = tensor.parts[0];
+  first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
+  if (first.ticket != Gate::kNoTicket) shards_[first.shard.value].gate.want(first.ticket);
 }
 
 std::vector<wire::NotBegun> Pipeline::not_begun(std::size_t count_max) const {
@@ -697,6 +716,7 @@ void Pipeline::pop() {
       shard.gate.on_sent(cost(staged_bytes_));
       counters_.pushed_bytes += staged_payload_bytes_;
       ++tensor.lent_count;
+      if (state.sent_frames == 0) state.forgets_before = shard.forgets_heard + shard.forgets_sent;
       ++state.next_frame;
       state.sent_frames = std::max(state.sent_frames, state.next_frame);
       advance(tensor, staged_part_);
@@ -714,9 +734,7 @@ void Pipeline::on_worker_left(WorkerRank rank, TimeNs now) {
     if (gone.rank == rank) return;
   }
   departed_.push_back({rank, now});
-  if (pending_operations_ > 0 || finish_handle_) {
-    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
-  }
+  if (pending_operations_ > 0 || finish_handle_) next_departed_ns_ = now;
   set_deadline();
 }
 
@@ -743,12 +761,27 @@ void Pipeline::finish_inputs(HandleId handle, TimeNs now) {
     return refuse({Code::kInvalidArgument,
                    "this rank has said already that it has no more inputs; wait for the others"});
   }
+  if (const Status fine = check_rounds(); !fine.is_ok()) return refuse(fine);
   finish_handle_ = handle;
   first_shard_has_heard_ = false;
   if (!departed_.empty()) {
     next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
   }
   set_deadline();
+}
+
+// The next generation's rounds begin at a number of their own. A tensor that has come so far already would be summed
+// with what is over.
+Status Pipeline::check_rounds() const {
+  const Tensor* const most = tensors_.most_rounds();
+  if (most == nullptr) return Status::ok();
+  const std::uint32_t rounds = most->round.value - first_round(generation_).value;
+  if (rounds <= config_.finishing_rounds_max) return Status::ok();
+  return {Code::kUnsupported,
+          "tensor '" + most->name + "' has been exchanged " + std::to_string(rounds) +
+              " times since the job, or the last end of all inputs, began: with more than " +
+              std::to_string(config_.finishing_rounds_max) +
+              " inputs cannot end together; leave the job and join it again instead"};
 }
 
 void Pipeline::on_inputs_done(ShardIndex shard, const wire::Header& header) {
@@ -795,50 +828,65 @@ bool Pipeline::misses_shard(const Tensor& tensor) const {
   return false;
 }
 
-// What was submitted later gets as much time as what was under way.
 void Pipeline::fail_for_departed(TimeNs now) {
-  std::vector<TensorIndex> due;
+  std::vector<std::pair<TensorIndex, const Departed*>> due;
   next_departed_ns_ = kNever;
   for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
     const Op& op = ops_[index];
-    if (op.state != OpState::kActive) continue;
-    const Departed* const gone = missed_by(tensors_[op.tensor]);
-    if (gone == nullptr) continue;
-    const TimeNs deadline =
-        std::max({op.submitted_ns, gone->since_ns, answered_ns_}) + config_.departed_ns;
-    if (now < deadline) {
-      next_departed_ns_ = std::min(next_departed_ns_, deadline);
-    } else if (misses_shard(tensors_[op.tensor])) {
-      next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns / 4);
-    } else {
-      due.push_back(op.tensor);
+    Tensor& tensor = tensors_[op.tensor];
+    if (op.state != OpState::kActive || !has_departed_member(tensor)) continue;
+    favour_first_part(tensor);
+    const Departed* const gone = missed_by(op);
+    if (gone == nullptr || misses_shard(tensor)) {
+      next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns / 8);
+    } else if (departed_deadline(now, op, *gone)) {
+      due.emplace_back(op.tensor, gone);
     }
   }
-  if (finish_handle_ && !departed_.empty() && pending_operations_ == 0) {
-    const Departed& gone = departed_.front();
-    const TimeNs deadline = std::max(gone.since_ns, answered_ns_) + config_.departed_ns;
-    if (now < deadline) {
-      next_departed_ns_ = std::min(next_departed_ns_, deadline);
-    } else {
-      end_inputs(Status(Code::kDisconnected,
-                        "this rank has no more inputs and waits until all have none, but worker " +
-                            std::to_string(gone.rank.value) + " has left the job"));
-    }
-  } else if (finish_handle_ && !departed_.empty()) {
-    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
-  }
-  for (const TensorIndex tensor : due) {
+  if (finish_handle_ && !departed_.empty()) fail_inputs_for_departed(now);
+  for (const auto& [tensor, gone] : due) {
     end_early(tensor, Status(Code::kDisconnected,
                              "tensor '" + tensors_[tensor].name + "' waits for worker " +
-                                 std::to_string(missed_by(tensors_[tensor])->rank.value) +
-                                 ", which has left the job"));
+                                 std::to_string(gone->rank.value) + ", which has left the job"));
   }
 }
 
-// Of those that take part the first that left; null: none has.
-const Pipeline::Departed* Pipeline::missed_by(const Tensor& tensor) const {
+// Whether it is time to give up waiting for that worker's contribution. What was submitted later gets as much time as
+// what was under way.
+bool Pipeline::departed_deadline(TimeNs now, const Op& op, const Departed& gone) {
+  const TimeNs deadline =
+      std::max({op.submitted_ns, gone.since_ns, answered_ns_}) + config_.departed_ns;
+  if (now < deadline) next_departed_ns_ = std::min(next_departed_ns_, deadline);
+  return now >= deadline;
+}
+
+void Pipeline::fail_inputs_for_departed(TimeNs now) {
+  const Departed& gone = departed_.front();
+  const TimeNs deadline = std::max(gone.since_ns, answered_ns_) + config_.departed_ns;
+  if (pending_operations_ > 0) {
+    next_departed_ns_ = std::min(next_departed_ns_, now + config_.departed_ns);
+  } else if (now < deadline) {
+    next_departed_ns_ = std::min(next_departed_ns_, deadline);
+  } else {
+    end_inputs(Status(Code::kDisconnected,
+                      "this rank has no more inputs and waits until all have none, but worker " +
+                          std::to_string(gone.rank.value) + " has left the job"));
+  }
+}
+
+bool Pipeline::has_departed_member(const Tensor& tensor) const {
+  return std::any_of(departed_.begin(), departed_.end(),
+                     [&](const Departed& gone) { return tensor.spec.members.has(gone.rank); });
+}
+
+// Of those whom it misses, as a shard says, the first that left; null: none has.
+const Pipeline::Departed* Pipeline::missed_by(const Op& op) const {
+  const Tensor& tensor = tensors_[op.tensor];
   for (const Departed& gone : departed_) {
-    if (tensor.spec.members.has(gone.rank)) return &gone;
+    for (const Lack& lack : op.lacks) {
+      const PartState& part = tensor.parts[lack.part.value];
+      if (part.answered_frames < part.frame_count && lack.whom.has(gone.rank)) return &gone;
+    }
   }
   return nullptr;
 }
@@ -854,21 +902,32 @@ void Pipeline::notice(TimeNs now) {
     return;
   }
   next_notice_ns_ = now + config_.notice_every_ns;
-  std::size_t late_count = 0;
-  std::string names;
-  for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
-    const Op& op = ops_[index];
-    if (now - op.submitted_ns < config_.first_notice_ns) break;
-    if (op.state != OpState::kActive || ++late_count > kNamesInNotice) continue;
-    names += (late_count > 1 ? "; " : "") + describe(tensors_[op.tensor]);
-  }
-  if (late_count == 0) return;
-  if (late_count > kNamesInNotice) {
-    names += "; and " + std::to_string(late_count - kNamesInNotice) + " more";
-  }
+  const std::string names = list_of_older_than(now - config_.first_notice_ns);
+  if (names.empty()) return;
   tell(PipelineOutput::Kind::kNotice, "waiting for " +
                                           duration_text(now - ops_[oldest_].submitted_ns) + ": " +
                                           names + " (a worker may not have submitted it)");
+}
+
+// The first few of what was submitted by then and is under way.
+std::string Pipeline::list_of_older_than(TimeNs submitted_ns) const {
+  std::size_t count = 0;
+  std::string names;
+  for (OpIndex index = oldest_; index != kNoOp; index = ops_[index].newer) {
+    const Op& op = ops_[index];
+    if (op.submitted_ns > submitted_ns) break;
+    if (op.state != OpState::kActive || ++count > kNamesInNotice) continue;
+    names += (count > 1 ? "; " : "") + describe(tensors_[op.tensor]);
+  }
+  if (count > kNamesInNotice) names += "; and " + std::to_string(count - kNamesInNotice) + " more";
+  return names;
+}
+
+std::string Pipeline::pending_text() const {
+  const std::string names = list_of_older_than(kNever);
+  if (!finish_handle_) return names;
+  return names.empty() ? "the end of all workers' inputs (join)"
+                       : names + "; then the end of inputs";
 }
 
 void Pipeline::tell(PipelineOutput::Kind kind, std::string text) {
@@ -884,10 +943,12 @@ std::string Pipeline::describe(const Tensor& tensor) const {
     const Stage stage = stage_of(tensor.parts[part]);
     if (stage != Stage::kDone) ++waiting[static_cast<std::size_t>(stage)];
   }
-  const std::string& missing = ops_[tensor.active].missing;
-  std::string text =
-      "tensor '" + tensor.name + "'" + (missing.empty() ? "" : " misses " + missing) + " (" +
-      std::to_string(tensor.parts.size()) + (tensor.parts.size() == 1 ? " part" : " parts");
+  const std::vector<Lack>& lacks = ops_[tensor.active].lacks;
+  const std::string missing =
+      lacks.empty() ? "" : " misses " + workers_text(lacks.back().whom.some());
+  std::string text = "tensor '" + tensor.name + "'" + missing + " (" +
+                     std::to_string(tensor.parts.size()) +
+                     (tensor.parts.size() == 1 ? " part" : " parts");
   for (const StageInfo& info : kRoad) {
     const std::size_t count = waiting[static_cast<std::size_t>(info.stage)];
     if (count == 0) continue;

@@ -19,6 +19,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,6 +67,9 @@ struct PipelineConfig {
       3 * kSecond;  // patience with what a worker that left may owe, see on_worker_left()
   TimeNs first_notice_ns = 5 * kSecond;
   TimeNs notice_every_ns = 10 * kSecond;
+  // Of a tensor, in one generation of inputs that can still end: the next begins at a number of its own (ids.h). Less
+  // than that, because of those that are under way.
+  std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{Handles::kHandlesMax};
   TimelineLane* timeline = nullptr;  // null: none is recorded
 };
 
@@ -127,13 +131,13 @@ class Pipeline {
   void on_wanted(ShardIndex shard, const wire::Header& header);
   // The shard cannot sum the tensor (ranks disagree about it, say): its operations, also later ones, end with this.
   void on_mismatch(Key key, const Status& why);
-  // Whose contribution to this part is late, for the notices: `whom` is "worker 1" or "workers 1-3 and 7".
-  void on_missing(ShardIndex shard, const wire::Header& header, std::string whom);
+  // Whose contributions to this part are late, as its shard sees it.
+  void on_missing(ShardIndex shard, const wire::Header& header, const Members& whom);
   // A payload lent by pop() is ours again.
   void on_sent(SendToken token);
-  // A worker left the job: what it is a member of fails after departed_ns, counted from its submission if that was
-  // later, or from the last answer: what all have contributed may still be on its way here, however slowly. While a
-  // shard that owes an answer is not connected, nobody can tell.
+  // A worker left the job: what a shard says to miss its contribution fails after departed_ns, counted from its
+  // submission if that was later, or from the last answer: what it has contributed may still be on its way, however
+  // slowly. While a shard that owes an answer is not connected, nobody can tell.
   void on_worker_left(WorkerRank rank, TimeNs now);
   // This worker has no more inputs: when what is pending has ended, all shards are told. The handle ends when all
   // workers have said so (on_inputs_done), with an error when one has left without, or the job ends. Until then nothing
@@ -150,11 +154,14 @@ class Pipeline {
   void tick(TimeNs now);
   TimeNs next_deadline() const { return next_deadline_; }
 
-  // Stalls (docs/protocol.md). Adds what this handle waits for: the round that its tensor is in; for finish_inputs()
-  // those of all that is pending, or when nothing is, that the others have no more. The first parts of these tensors go
-  // in spite of credit from now on, so that the others hear of them. False: no such operation, or it ends, or there
-  // would be more than count_max.
-  bool add_awaited(HandleId handle, std::size_t count_max, std::vector<wire::Awaited>& awaited);
+  // Stalls (docs/protocol.md). The handles of all that is pending, that of finish_inputs() among them; ascending.
+  std::vector<HandleId> pending_handles() const;
+  // Adds what those of `handles` (ascending) that are the pipeline's wait for: the round that the tensor is in; for
+  // finish_inputs() those of all that is pending, or when nothing is, that the others have no more. The first parts of
+  // these tensors go in spite of credit from now on, so that the others hear of them. False: one is at its end.
+  bool add_awaited(std::span<const HandleId> handles, std::vector<wire::Awaited>& awaited);
+  // What is pending, for people: the first few, with whom they miss.
+  std::string pending_text() const;
   // Rounds that shards want and that have not been submitted, by key; at most so many.
   std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
 
@@ -183,6 +190,11 @@ class Pipeline {
     kActive,
     kEnding
   };  // kEnding: failed, lent memory is not back
+  // Whom a part misses, as its shard said last of the parts that it has.
+  struct Lack {
+    PartIndex part;
+    Members whom;
+  };
   struct Op {
     OpState state = OpState::kFree;
     bool once = false;
@@ -194,7 +206,7 @@ class Pipeline {
     std::uint64_t submission = 0;
     TimeNs submitted_ns = 0;
     LandingTag tag = kNoLanding;
-    std::string missing;        // "workers 1 and 3" whom its parts miss, as a shard said last
+    std::vector<Lack> lacks;    // what shards said last of it, the newest last
     OpIndex line_next = kNoOp;  // in its tensor's line
     OpIndex older = kNoOp;      // among all pending, by time of submission
     OpIndex newer = kNoOp;
@@ -205,10 +217,12 @@ class Pipeline {
     bool up = false;
     std::uint64_t capacity_bytes = 0;  // of the way; 0: not known
     std::uint32_t connection = 0;      // counts ups; a Declare belongs to one connection
-    std::vector<Key>
-        forgets;  // the last ones, sent again at up: a loss would leave the key at the shard
-    std::size_t forgets_sent = 0;
-    std::uint64_t inputs_told = 0;  // inputs_word(), on this connection
+    // Those that the shard may not have heard, sent again at up: a loss would leave the key at the shard. An answer to
+    // what was sent behind them says that it has.
+    std::deque<Key> forgets;
+    std::size_t forgets_sent = 0;     // of them, on this connection
+    std::uint64_t forgets_heard = 0;  // ever, and no longer among them
+    std::uint64_t inputs_told = 0;    // inputs_word(), on this connection
   };
   struct Departed {
     WorkerRank rank;
@@ -237,6 +251,7 @@ class Pipeline {
   void settle(TensorIndex index);
   void finish_well(TensorIndex index);
   void forget(const Tensor& tensor);
+  static void drop_heard_forgets(ShardState& shard, const PartState& answered);
 
   bool is_root(const Tensor& tensor) const;
   bool gets_payload(const Tensor& tensor) const;
@@ -252,6 +267,7 @@ class Pipeline {
   static std::uint64_t cost(std::uint64_t frame_bytes) { return frame_bytes + wire::kHeaderBytes; }
 
   void end_inputs(const Status& status);
+  Status check_rounds() const;
   // What the shard has to know of the inputs; 0: nothing, for they begin so. Shard 0, which says who was last, hears
   // first that there are no more: the others then cannot end an operation without this worker whose end makes another
   // one say so at shard 0 before this one.
@@ -261,9 +277,14 @@ class Pipeline {
     return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
   }
   void fail_for_departed(TimeNs now);
-  const Departed* missed_by(const Tensor& tensor) const;
+  bool has_departed_member(const Tensor& tensor) const;
+  const Departed* missed_by(const Op& op) const;
+  void favour_first_part(Tensor& tensor);
+  bool departed_deadline(TimeNs now, const Op& op, const Departed& gone);
+  void fail_inputs_for_departed(TimeNs now);
   bool misses_shard(const Tensor& tensor) const;
   void notice(TimeNs now);
+  std::string list_of_older_than(TimeNs submitted_ns) const;
   std::string describe(const Tensor& tensor) const;
   void set_deadline();
 

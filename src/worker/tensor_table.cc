@@ -125,6 +125,17 @@ void TensorTable::give_up(TensorIndex index) {
   free_.push_back(index);
 }
 
+const Tensor* TensorTable::most_rounds() const {
+  const Tensor* most = nullptr;
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.name.empty()) continue;  // a slot without a tensor
+    if (most == nullptr ||
+        tensor.round.value - first_round_.value > most->round.value - first_round_.value)
+      most = &tensor;
+  }
+  return most;
+}
+
 void TensorTable::begin_generation(Round first) {
   first_round_ = first;
   for (Tensor& tensor : tensors_) {

@@ -71,6 +71,8 @@ struct PartState {
   std::uint32_t answered_frames = 0;  // how many of them
   Gate::Ticket ticket = Gate::kNoTicket;
   std::uint32_t wanted_rounds = 0;  // rounds below this are wanted by others
+  // So many Forgets ever were sent to its shard before this round's first frame, on the same connection; 0: not known.
+  std::uint64_t forgets_before = 0;
 };
 
 struct Tensor {
@@ -128,6 +130,8 @@ class TensorTable {
 
   // The round that all tensors, and new ones, are in from now on; nothing may be under way.
   void begin_generation(Round first);
+  // The one that has gone through the most rounds since then; null when there is none.
+  const Tensor* most_rounds() const;
 
   std::size_t size() const { return by_key_.size(); }
   // All indices are below this; those without a tensor have an empty one.

@@ -16,9 +16,9 @@ constexpr std::size_t kEventsPerTurn = 256;
 constexpr std::size_t kFramesPerTurn = 256;
 constexpr std::size_t kEventsPerStep = 2;      // of look_ahead()
 constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
-constexpr std::size_t kMissingBytesMax = 256;
-constexpr std::size_t kAwaitedMax = 64;     // by more callers than that nothing is proven
+constexpr std::size_t kAwaitedMax = 1024;   // of more than that nothing is proven
 constexpr std::size_t kNotBegunMax = 4096;  // told to the scheduler, 24 bytes each
+constexpr std::uint32_t kPauseDoublings = 3;
 
 std::string own_name(const Config& config, std::string host) {
   return host.empty() ? "worker " + std::to_string(config.job.rank) : std::move(host);
@@ -34,6 +34,7 @@ Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, con
       log_(log),
       port_(make_join(config, Role::kWorker, own_name(config, std::move(host)), {}), config,
             transport, log.flight(), log.timeline()),
+      chance_(config.job.rank),  // of each worker another
       events_(kEventsPerTurn) {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
 }
@@ -169,10 +170,15 @@ void Worker::handle(const Event& event, TimeNs now) {
   }
 }
 
-// Whether who answers is who the roster says is there, and in our epoch.
+// Whether who answers is who the roster says is there, of our incarnation and in our epoch.
 Status Worker::check_shard(const Link& link, const Hello& theirs) const {
   if (theirs.role != Role::kServer || theirs.rank != link.place.server.value) {
     return {Code::kMismatch, "a " + theirs.text() + " answers there"};
+  }
+  if (theirs.incarnation != port_.member().incarnation() && !PLANTED(incarnation_not_fenced)) {
+    return {Code::kMismatch, "a " + theirs.text() +
+                                 " of another job, or of another life of this one, answers there: "
+                                 "its scheduler is another"};
   }
   if (theirs.epoch != pipeline_->epoch()) {
     return {Code::kDisconnected, "it is of epoch " + std::to_string(theirs.epoch.value) +
@@ -202,7 +208,8 @@ void Worker::on_link_up(std::uint32_t shard, const Hello& theirs, TimeNs now) {
     return;
   }
   state_ = State::kWorking;
-  door_.joined(config_.job.rank, worker_count_, server_count_);
+  door_.joined(config_.job.rank, machines_, server_count_, pipeline_->epoch(),
+               port_.member().incarnation());
 }
 
 void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
@@ -211,8 +218,11 @@ void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
     record_link("down", link, why.message(), now);
   }
   // A connection that was up for a while was a good one; one that ends as soon as it is made is not.
-  const bool was_good = link.up && now - link.up_since_ns >= config_.timeout.heartbeat_ns();
-  if (link.lost_since_ns == kNever || was_good) link.lost_since_ns = now;
+  const bool was_good = link.up && now - link.up_since_ns >= timeout().heartbeat_ns();
+  if (link.lost_since_ns == kNever || was_good) {
+    link.lost_since_ns = now;
+    link.attempt_count = 0;
+  }
   if (link.up) {
     pipeline_->on_shard_down(ShardIndex(shard));
     if (state_ != State::kEnding && !link.closing) {
@@ -223,7 +233,7 @@ void Worker::on_link_down(std::uint32_t shard, const Status& why, TimeNs now) {
   link.closing = false;
   link.peer.reset();
   link.last_down = why;
-  link.next_attempt_ns = now + config_.timeout.reconnect_ns();
+  link.next_attempt_ns = now + pause_after(link);
 }
 
 void Worker::on_message(std::uint32_t shard, const Event& event, TimeNs now) {
@@ -285,9 +295,9 @@ Status Worker::on_mismatch(std::uint32_t shard, const wire::Header& header,
 
 Status Worker::on_missing(std::uint32_t shard, const wire::Header& header,
                           std::span<const std::byte> payload) {
-  const Result<wire::Text> text = wire::decode_text(payload);
-  if (!text.is_ok()) return text.status();
-  pipeline_->on_missing(ShardIndex(shard), header, printable(text.value().text, kMissingBytesMax));
+  const Result<wire::Missing> missing = wire::decode_missing(payload);
+  if (!missing.is_ok()) return missing.status();
+  pipeline_->on_missing(ShardIndex(shard), header, missing.value().ranks);
   return Status::ok();
 }
 
@@ -341,7 +351,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   pipeline.autotune = config_.flow.autotune;
   pipeline.priority_scheduling = config_.flow.priority_scheduling;
   // Longer than any silence is borne: if somebody else is lost, that is said first.
-  pipeline.departed_ns = config_.timeout.silence_ns() + config_.timeout.heartbeat_ns();
+  pipeline.departed_ns = timeout().silence_ns() + timeout().heartbeat_ns();
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
   if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {
@@ -353,8 +363,10 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   pipeline_ = std::make_unique<Pipeline>(pipeline);
 
   for (const wire::RosterMember& member : roster.members) {
-    ++(member.role == Role::kWorker ? worker_count_ : server_count_);
+    if (member.role == Role::kWorker) machines_.push_back(member.machine_index);
+    if (member.role == Role::kServer) ++server_count_;
   }
+  transport_.expect_peers(places.size() + 1);
   state_ = State::kConnecting;
   next_notice_ns_ = now + config_.timeout.first_notice_ns;
   for (ShardPlace& place : places) {
@@ -397,6 +409,14 @@ void Worker::excuse_own_pause(TimeNs now) {
   }
 }
 
+// When the job cannot go on without this shard. The time in which its host's name was looked up does not count: who
+// answers late then is a name server.
+TimeNs Worker::give_up_time(const Link& link) const {
+  if (link.lost_since_ns == kNever) return kNever;
+  const TimeNs named_ns = std::min(link.naming_ns, link.lost_since_ns + Transport::kLookUpNs);
+  return std::max(link.lost_since_ns, named_ns) + timeout().failure_ns;
+}
+
 // Connects to shards that are not connected, and gives up the job when one is unreachable for too long.
 void Worker::keep_links(TimeNs now) {
   links_deadline_ns_ = kNever;
@@ -404,8 +424,8 @@ void Worker::keep_links(TimeNs now) {
     Link& link = links_[shard];
     if (link.closing && !link.close_called) close_link(shard, link.last_down);
     if (state_ == State::kEnding || (link.up && !link.closing)) continue;
-    const TimeNs give_up_ns =
-        link.lost_since_ns == kNever ? kNever : link.lost_since_ns + config_.timeout.failure_ns;
+    if (link.peer && transport_.is_naming(*link.peer)) link.naming_ns = now;
+    const TimeNs give_up_ns = give_up_time(link);
     if (now >= give_up_ns) {
       const Status why(Code::kDisconnected,
                        describe(link) + " cannot be reached for " +
@@ -449,16 +469,27 @@ void Worker::connect(std::uint32_t shard, TimeNs now) {
   self.rank = config_.job.rank;
   self.epoch = pipeline_->epoch();
   self.job_id = config_.job.job_id;
+  self.incarnation = port_.member().incarnation();
   const Result<PeerId> attempt = transport_.connect(link.place.endpoint, self);
-  link.next_attempt_ns = now + config_.timeout.reconnect_ns();
+  ++link.attempt_count;
   if (!attempt.is_ok()) {
     link.last_down = attempt.status();
+    link.next_attempt_ns = now + pause_after(link);
     return;
   }
   link.peer = attempt.value();
   link.closing = false;
   link.close_called = false;
   link_of_.emplace(attempt.value(), shard);
+}
+
+// All workers lose a shard at the same moment, and it takes them one after the other: so each waits for another time,
+// at most twice as long as another, and longer after each attempt in vain, but makes a few of them in failure_ns.
+TimeNs Worker::pause_after(const Link& link) {
+  const std::uint32_t doublings = std::min(std::max(link.attempt_count, 1U) - 1, kPauseDoublings);
+  const TimeNs longest_ns = std::max<TimeNs>(2, timeout().reconnect_ns() << doublings);
+  return longest_ns -
+         static_cast<TimeNs>(chance_.below(static_cast<std::uint64_t>(longest_ns / 2)));
 }
 
 void Worker::close_link(std::uint32_t shard, const Status& why) {
@@ -469,6 +500,7 @@ void Worker::close_link(std::uint32_t shard, const Status& why) {
 }
 
 void Worker::apply_outputs() {
+  completions_.clear();  // of a turn that failed: its outputs are all there still
   for (const PipelineOutput& output : pipeline_->outputs()) {
     switch (output.kind) {
       case PipelineOutput::Kind::kLand: {
@@ -587,34 +619,64 @@ void Worker::note_end(const PipelineOutput& output) {
   completions_.push_back({output.handle, std::move(status)});
 }
 
-// Tells the scheduler when all callers are blocked and nothing has moved since the last look
-// (docs/protocol.md, Stalls).
+// Tells the scheduler when nobody here can submit anything before an operation ends, and nothing has moved since the
+// last look; or when nothing has for so long that the user wants no proof (docs/protocol.md, Stalls).
 void Worker::watch_stall(TimeNs now) {
   if (!may_stall() || now < next_look_ns_) return;
-  next_look_ns_ = now + config_.timeout.heartbeat_ns();
-  const std::vector<HandleId> handles = door_.handles_.blocked_on();
+  stands_since_ns_ += now - next_look_ns_;  // while this process stood still nothing could move
+  next_look_ns_ = now + timeout().heartbeat_ns();
   const PipelineCounters& counters = pipeline_->counters();
   const std::uint64_t moved = commands_taken_ + counters.pulled_bytes +
                               counters.finished_operations + counters.failed_operations;
-  const bool stands = std::exchange(moved_, moved) == moved;
-  wire::Stalled report;
-  if (stands && handles.size() <= kAwaitedMax) {
-    for (const HandleId handle : handles) {
-      if (!add_awaited(handle, report.awaited)) return port_.stalled({});
-    }
+  if (std::exchange(moved_, moved) != moved) {
+    stands_since_ns_ = now;
+    return port_.stalled({});
   }
-  if (!report.awaited.empty()) report.not_begun = pipeline_->not_begun(kNotBegunMax);
-  port_.stalled(std::move(report));
+  const TimeNs patience_ns = config_.timeout.stall_ns;
+  const TimeNs stands_ns = now - stands_since_ns_;
+  const bool impatient = patience_ns > 0 && stands_ns >= patience_ns;
+  // Until then the scheduler says who waits for whom, if all workers wait.
+  const TimeNs verdict_ns = timeout().failure_ns + 2 * timeout().heartbeat_ns();
+  if (impatient && stands_ns >= patience_ns + verdict_ns) return give_up_waiting(now);
+  const bool proven = door_.handles_.is_blocked();
+  port_.stalled(proven || impatient ? stall_report(proven) : wire::Stalled());
 }
 
-// False: this handle has not reached the pipeline, or is at its end.
-bool Worker::add_awaited(HandleId handle, std::vector<wire::Awaited>& awaited) {
-  for (const auto& [number, barrier] : barriers_) {
-    if (barrier != handle) continue;
-    awaited.push_back({.name = {}, .key = Key(), .round = port_.member().barrier_on_wire(number)});
-    return true;
+// What this worker waits for. Empty when it could go on after all.
+wire::Stalled Worker::stall_report(bool proven) {
+  std::vector<HandleId> handles = pipeline_->pending_handles();
+  for (const auto& [number, barrier] : barriers_) handles.push_back(barrier);
+  std::sort(handles.begin(), handles.end());
+  if (proven) door_.handles_.keep_awaited(handles);
+  if (handles.size() > kAwaitedMax) {
+    if (proven) return {};
+    handles.resize(kAwaitedMax);
   }
-  return pipeline_->add_awaited(handle, kAwaitedMax, awaited);
+  wire::Stalled report;
+  // A later one ends after the first that is open.
+  const bool in_barrier = std::any_of(barriers_.begin(), barriers_.end(), [&](const auto& each) {
+    return std::binary_search(handles.begin(), handles.end(), each.second);
+  });
+  if (in_barrier) {
+    const std::uint64_t first = port_.member().barrier_on_wire(barriers_.begin()->first);
+    report.awaited.push_back({.name = {}, .key = Key(), .round = first});
+  }
+  if (!pipeline_->add_awaited(handles, report.awaited)) return {};
+  if (!report.awaited.empty()) report.not_begun = pipeline_->not_begun(kNotBegunMax);
+  return report;
+}
+
+// BYTEPS_STALL_TIMEOUT_S is over, and not all workers wait: others compute, or do something else.
+void Worker::give_up_waiting(TimeNs now) {
+  std::string text = pipeline_->pending_text();
+  if (!barriers_.empty()) text += text.empty() ? "a barrier" : "; and a barrier";
+  const Status why(Code::kTimeout, "nothing has moved for " +
+                                       duration_text(now - stands_since_ns_) +
+                                       " (BYTEPS_STALL_TIMEOUT_S is " +
+                                       std::to_string(config_.timeout.stall_ns / kSecond) +
+                                       "), waiting for " + text);
+  port_.fail(why, now);
+  fail(why);
 }
 
 // ---- the end
@@ -628,21 +690,39 @@ void Worker::fail(const Status& why) {
 // The job is over for this worker: everything ends with `why`, connections are closed so that lent memory comes back.
 void Worker::end(const Status& why) {
   if (state_ == State::kEnding || state_ == State::kFinished) return;
-  state_ = State::kEnding;
   ended_ = why;
-  door_.ended(why);
-  if (pipeline_) pipeline_->fail_all(why);
-  for (const auto& [number, handle] : barriers_) door_.complete(handle, why);
-  barriers_.clear();
+  state_ = State::kEnding;
+  end_all();
+}
+
+// Throws when there is no memory; then it is to be called again.
+void Worker::end_all() {
+  if (all_ended_) return;
+  door_.ended(ended_);
+  if (pipeline_) pipeline_->fail_all(ended_);
+  while (!barriers_.empty()) {
+    door_.complete(barriers_.begin()->second, ended_);
+    barriers_.erase(barriers_.begin());
+  }
   if (pipeline_)
     apply_outputs();  // landings are withdrawn first: close() may leave a late answer under way
   for (std::uint32_t shard = 0; shard < links_.size(); ++shard) {
-    if (links_[shard].peer && !links_[shard].close_called) close_link(shard, why);
+    if (links_[shard].peer && !links_[shard].close_called) close_link(shard, ended_);
   }
+  all_ended_ = true;
+}
+
+void Worker::failed(const Status& why) {
+  if (state_ == State::kFinished) return;
+  const Status told(why.code(), "its communication thread failed: " + why.message());
+  port_.fail(told, now_);
+  fail(told);
+  if (state_ == State::kEnding) end_all();
 }
 
 void Worker::try_finish() {
   if (state_ != State::kEnding) return;
+  end_all();
   if (!port_.done() || !port_.closed() || !link_of_.empty()) return;
   if (pipeline_) apply_outputs();
   CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";

@@ -33,6 +33,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
+#include "base/prng.h"
 #include "base/quiet_lines.h"
 #include "base/status.h"
 #include "kernels/kernels.h"
@@ -115,6 +116,10 @@ class WorkerDoor {
   Result<bool> poll(HandleId handle) const { return handles_.poll(handle); }
   Status wait(HandleId handle, TimeNs timeout_ns) { return handles_.wait(handle, timeout_ns); }
   std::size_t pending_handles() const { return handles_.pending_count(); }
+  std::uint64_t progress() const { return handles_.progress(); }
+  bool all_wait(std::uint64_t seen, std::uint64_t inside) {
+    return handles_.all_wait(seen, inside);
+  }
 
   // Blocks until the job is complete and all shards are reached. kAgain: not yet (negative or
   // kNever: without limit). Any other error: why it will never be.
@@ -131,6 +136,10 @@ class WorkerDoor {
   std::uint32_t rank() const { return rank_.load(std::memory_order_acquire); }
   std::uint32_t size() const { return size_.load(std::memory_order_acquire); }
   std::uint32_t server_count() const { return server_count_.load(std::memory_order_acquire); }
+  Incarnation incarnation() const;  // of the job; zeros before it has joined, and in a job of one
+  Epoch epoch() const { return Epoch(epoch_.load(std::memory_order_acquire)); }  // 0: a job of one
+  // Which of the launcher's machines each worker is on, by rank; empty before it has joined.
+  std::vector<std::uint32_t> machines() const;
 
   WorkerMetrics metrics() const;
 
@@ -163,7 +172,8 @@ class WorkerDoor {
   void complete(std::span<Handles::Completion> ended) { handles_.complete(ended); }
 
   // The Worker's side.
-  void joined(std::uint32_t rank, std::uint32_t size, std::uint32_t server_count);
+  void joined(std::uint32_t rank, std::vector<std::uint32_t> machines, std::uint32_t server_count,
+              Epoch epoch, const Incarnation& incarnation);
   void ended(const Status& why);  // no submission is taken any more; the first reason stays
 
   // constant
@@ -178,11 +188,14 @@ class WorkerDoor {
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> size_;
   std::atomic<std::uint32_t> server_count_;
+  std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint32_t> last_with_inputs_{0};
 
   mutable std::mutex mutex_;  // guards what follows
   mutable std::condition_variable state_changed_;
-  Status state_;  // kAgain: joining; ok: joined; otherwise why not any more
+  Status state_;                         // kAgain: joining; ok: joined; otherwise why not any more
+  std::vector<std::uint32_t> machines_;  // by rank
+  Incarnation incarnation_{};
   bool left_ = false;
   TensorTable
       alone_;  // of what nobody else takes part in, as all in a job of one: the declarations so far
@@ -202,6 +215,8 @@ class Worker final : public Actor {
   TimeNs next_deadline() const override;
   // After leave() or a failure, when all handles have ended and all lent memory is back.
   bool finished() const override { return state_ == State::kFinished; }
+  // The job fails, at this worker and for all.
+  void failed(const Status& why) override;
 
   // For tests and the simulator; the worker's thread only. Null before the roster is known.
   const Pipeline* pipeline() const { return pipeline_.get(); }
@@ -226,7 +241,9 @@ class Worker final : public Actor {
     bool was_up = false;
     TimeNs up_since_ns = 0;
     TimeNs lost_since_ns = kNever;  // unreachable since; kNever after a sign of life
+    TimeNs naming_ns = 0;           // last seen waiting for its host's addresses
     TimeNs next_attempt_ns = 0;
+    std::uint32_t attempt_count = 0;  // since the last good connection
     Status last_down;
   };
 
@@ -249,8 +266,10 @@ class Worker final : public Actor {
 
   // What goes out.
   void excuse_own_pause(TimeNs now);
+  TimeNs give_up_time(const Link& link) const;
   void keep_links(TimeNs now);
   void connect(std::uint32_t shard, TimeNs now);
+  TimeNs pause_after(const Link& link);
   void tell_missing_links(TimeNs now);
   void close_link(std::uint32_t shard, const Status& why);
   void apply_outputs();
@@ -258,7 +277,8 @@ class Worker final : public Actor {
   bool send_next(std::uint32_t shard);
   void publish_counters();
   void watch_stall(TimeNs now);
-  bool add_awaited(HandleId handle, std::vector<wire::Awaited>& awaited);
+  wire::Stalled stall_report(bool proven);
+  void give_up_waiting(TimeNs now);
   bool may_stall() const {
     return state_ == State::kWorking &&
            (pipeline_->pending_operations() > 0 || pipeline_->ends_inputs() || !barriers_.empty());
@@ -272,8 +292,10 @@ class Worker final : public Actor {
   // The end.
   void fail(const Status& why);
   void end(const Status& why);
+  void end_all();
   void try_finish();
   std::string describe(const Link& link) const;
+  const TimeoutConfig& timeout() const { return port_.member().timeout(); }
 
   // constant after construction
   const Config config_;
@@ -283,22 +305,25 @@ class Worker final : public Actor {
 
   // owned by the loop
   State state_ = State::kJoining;
-  TimeNs now_ = 0;  // of this turn
-  Status ended_;    // kEnding: what everything ends with
+  TimeNs now_ = 0;          // of this turn
+  Status ended_;            // kEnding: what everything ends with
+  bool all_ended_ = false;  // kEnding: everything has
   MemberPort port_;
   std::unique_ptr<Pipeline> pipeline_;  // from the roster on
   std::vector<Link> links_;             // by ShardIndex
   std::unordered_map<PeerId, std::uint32_t> link_of_;
-  std::uint32_t worker_count_ = 0;  // in the roster, as the next
-  std::uint32_t server_count_ = 0;
+  std::vector<std::uint32_t> machines_;         // of the workers in the roster, by rank
+  std::uint32_t server_count_ = 0;              // in the roster
   std::uint32_t next_link_ = 0;                 // whose turn it is to send
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
   std::uint64_t reconnects_ = 0;
   TimeNs next_notice_ns_ = kNever;  // kConnecting: when to say which shards are missing
   TimeNs links_deadline_ns_ = kNever;
+  Prng chance_;                 // of the pauses between attempts
   QuietLines<1> quiet_;         // shards that break the protocol
   TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next
   TimeNs next_look_ns_ = 0;     // at whether all callers are blocked
+  TimeNs stands_since_ns_ = 0;  // nothing has moved, as of the last look
   std::uint64_t moved_ = 0;     // submissions, answers and ends so far, as of the last look
   std::uint64_t commands_taken_ = 0;
   std::vector<WorkerDoor::Command> commands_;

@@ -149,6 +149,47 @@ TEST(Environment, an_unknown_variable_warns_with_the_nearest_name) {
                                         HasSubstr("did you mean BYTEPS_PARTITION_BYTES?")));
 }
 
+TEST(Environment, what_users_rely_on_and_has_no_effect_warns_once_with_the_counterpart) {
+  const std::pair<const char*, const char*> kReplaced[] = {
+      {"BYTEPS_ORDERED_HOSTS", "DMLC_WORKER_ID"},
+      {"BYTEPS_ENABLE_MIXED_MODE", "BYTEPS_NIC_MBPS"},
+      {"BYTEPS_MIXED_MODE_BOUND", "BYTEPS_NIC_MBPS"},
+      {"BYTEPS_MIN_COMPRESS_BYTES", "compression="},
+      {"BYTEPS_CPU_BLACKLIST", "BYTEPS_VISIBLE_CPU_CORES"},
+      {"PS_VERBOSE", "BYTEPS_LOG_LEVEL"},
+      {"PS_HEARTBEAT_TIMEOUT", "BYTEPS_FAILURE_TIMEOUT_MS"},
+      {"HOROVOD_TIMELINE", "BYTEPS_TRACE_ON"},
+      {"HOROVOD_AUTOTUNE", "BYTEPS_AUTOTUNE"},
+      {"HOROVOD_FUSION_THRESHOLD", "BYTEPS_PARTITION_BYTES"},
+      {"HOROVOD_GLOO_IFACE", "DMLC_INTERFACE"}};
+  for (const auto& [name, counterpart] : kReplaced) {
+    const Environment environment = {{name, "12"}};
+    EXPECT_THAT(parse_environment(Role::kWorker, environment).value().warnings,
+                ElementsAre(AllOf(HasSubstr(std::string(name) + " has no effect"),
+                                  HasSubstr(counterpart))));
+    EXPECT_THAT(parse_environment(Role::kWorker, {{name, "0"}}).value().warnings, IsEmpty());
+    const Environment of_server = with(two_machines(), name, "12");
+    const std::size_t count = std::string_view(name).starts_with("HOROVOD_") ? 0 : 1;
+    EXPECT_EQ(parse_environment(Role::kServer, of_server).value().warnings.size(), count) << name;
+  }
+}
+
+TEST(Environment, what_kubernetes_tells_of_services_is_no_unknown_variable) {
+  const Environment links = {{"BYTEPS_SCHEDULER_SERVICE_HOST", "10.3.0.4"},
+                             {"BYTEPS_SCHEDULER_SERVICE_PORT", "9000"},
+                             {"BYTEPS_SCHEDULER_SERVICE_PORT_HTTP", "9000"},
+                             {"BYTEPS_SCHEDULER_PORT", "tcp://10.3.0.4:9000"},
+                             {"BYTEPS_SCHEDULER_PORT_9000_TCP", "tcp://10.3.0.4:9000"},
+                             {"BYTEPS_SCHEDULER_PORT_9000_TCP_ADDR", "10.3.0.4"},
+                             {"BYTEPS_SCHEDULER_PORT_9000_TCP_PORT", "9000"},
+                             {"BYTEPS_SCHEDULER_PORT_9000_TCP_PROTO", "tcp"}};
+  EXPECT_THAT(parse_environment(Role::kWorker, links).value().warnings, IsEmpty());
+  for (const char* name : {"BYTEPS_SCHEDULER_PORT", "BYTEPS_PORT_TCP", "BYTEPS_SERVICE"}) {
+    EXPECT_EQ(parse_environment(Role::kWorker, {{name, "9000"}}).value().warnings.size(), 1U)
+        << name;
+  }
+}
+
 TEST(Environment, upstreams_variables_are_known) {
   EXPECT_TRUE(parse_environment(Role::kWorker, {{"BYTEPS_PCIE_SWITCH_SIZE", "8"}})
                   .value()

@@ -38,9 +38,28 @@ class FlightFileTest : public testing::Test {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
 
+  static std::string left_by(FlightFile& flight, const char* how, const Status& why) {
+    const std::string path = flight.recorder().leave_behind(how, why);
+    EXPECT_TRUE(flight.settle());
+    return content(path);
+  }
+
   fs::path folder_;
   Environment variables_;
 };
+
+// The folder may be on a file system that does not answer.
+TEST_F(FlightFileTest, whoever_leaves_something_behind_does_not_wait_for_the_file) {
+  FlightFile flight(Role::kWorker, variables_);
+  const std::string path = flight.recorder().leave_behind("job", {Code::kSystem, "first"});
+  ASSERT_TRUE(flight.settle());
+  bool has_writer = false;
+  for (const auto& task : fs::directory_iterator("/proc/self/task")) {
+    has_writer = has_writer || content((task.path() / "comm").string()) == "byteps-flight\n";
+  }
+  EXPECT_TRUE(has_writer) << "it is written by a thread of its own";
+  EXPECT_THAT(content(path), HasSubstr("first"));
+}
 
 TEST_F(FlightFileTest, names_role_rank_and_process_and_is_for_its_user_only) {
   FlightFile flight(Role::kWorker, variables_);
@@ -48,6 +67,7 @@ TEST_F(FlightFileTest, names_role_rank_and_process_and_is_for_its_user_only) {
   const std::string path = flight.recorder().leave_behind("job", {Code::kTimeout, "too late"});
   EXPECT_THAT(path, HasSubstr("/byteps-flight-worker-3-"));
   EXPECT_THAT(path, testing::EndsWith("-" + std::to_string(getpid()) + ".jsonl"));
+  ASSERT_TRUE(flight.settle());
   struct stat facts {};
   ASSERT_EQ(stat(path.c_str(), &facts), 0);
   EXPECT_EQ(facts.st_mode & 0777, 0600U);
@@ -65,10 +85,13 @@ TEST_F(FlightFileTest, is_written_even_when_no_descriptor_is_left_and_again) {
   for (int file = 0; (file = open("/dev/null", O_RDONLY)) >= 0;) taken.push_back(file);
   const int error = errno;
   const std::string path = flight.recorder().leave_behind("job", {Code::kSystem, "first"});
+  const bool first_is_there = flight.settle();
   const std::string again = flight.recorder().leave_behind("raised", {Code::kSystem, "second"});
+  const bool second_is_there = flight.settle();
   for (const int file : taken) close(file);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(error, EMFILE);
+  EXPECT_TRUE(first_is_there && second_is_there);
   EXPECT_NE(path, "");
   EXPECT_EQ(again, path);
   EXPECT_THAT(content(path), HasSubstr("second"));
@@ -79,8 +102,7 @@ TEST_F(FlightFileTest, has_a_line_about_the_process_and_one_per_event) {
   variables_["DMLC_PS_ROOT_PORT"] = "9000";
   FlightFile flight(Role::kServer, variables_);
   flight.recorder().record({.kind = "wanted", .role = "worker", .rank = 1, .key = 7, .part = 0});
-  const std::string text =
-      content(flight.recorder().leave_behind("job", {Code::kTimeout, "a \"quote\"\n\x1b[31m"}));
+  const std::string text = left_by(flight, "job", {Code::kTimeout, "a \"quote\"\n\x1b[31m"});
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);  // about, start, wanted, end
   EXPECT_THAT(text, HasSubstr(R"("role":"server")"));
   EXPECT_THAT(text, HasSubstr(R"("scheduler":"10.0.0.1:9000")"));
@@ -93,7 +115,7 @@ TEST_F(FlightFileTest, never_has_a_key) {
   variables_["BYTEPS_JOB_KEY"] = "sixteen secret bytes";
   variables_["BYTEPS_JOB_KEY_FILE"] = "/etc/job.key";
   FlightFile flight(Role::kWorker, variables_);
-  const std::string text = content(flight.recorder().leave_behind("job", {Code::kSystem, "x"}));
+  const std::string text = left_by(flight, "job", {Code::kSystem, "x"});
   EXPECT_THAT(text, Not(HasSubstr("secret bytes")));
   EXPECT_THAT(text, HasSubstr(R"x("BYTEPS_JOB_KEY":"(set)")x"));
   EXPECT_THAT(text, HasSubstr("/etc/job.key"));
@@ -103,6 +125,7 @@ TEST_F(FlightFileTest, is_written_anew_in_place_and_never_over_that_of_another_j
   FlightFile first(Role::kWorker, variables_);
   const std::string path = first.recorder().leave_behind("job", {Code::kSystem, "x"});
   EXPECT_EQ(first.recorder().leave_behind("raised", {Code::kSystem, "y"}), path);
+  ASSERT_TRUE(first.settle());
   FlightFile second(Role::kWorker, variables_);
   EXPECT_NE(second.recorder().leave_behind("job", {Code::kSystem, "z"}), path);
 }
@@ -113,6 +136,7 @@ TEST_F(FlightFileTest, a_folder_that_cannot_be_written_is_a_warning_and_the_erro
   testing::internal::CaptureStderr();
   EXPECT_EQ(flight.recorder().with_path("job", {Code::kSystem, "bad"}).message(), "bad");
   EXPECT_EQ(flight.recorder().with_path("job", {Code::kSystem, "bad"}).message(), "bad");
+  ASSERT_TRUE(flight.settle());
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr("BYTEPS_FLIGHT_DIR"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
@@ -141,6 +165,7 @@ TEST_F(FlightFileTest, a_default_folder_that_others_can_write_to_is_not_used) {
   FlightFile flight(Role::kWorker, variables_);
   testing::internal::CaptureStderr();
   EXPECT_EQ(flight.recorder().leave_behind("job", {Code::kSystem, "x"}), "");
+  ASSERT_TRUE(flight.settle());
   unsetenv("TMPDIR");
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("only this user"));
 }

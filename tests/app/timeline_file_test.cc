@@ -45,16 +45,17 @@ class TimelineFileTest : public testing::Test {
 
   fs::path folder_;
   Config config_;
+  LogWriter writer_;
 };
 
 TEST_F(TimelineFileTest, is_not_made_when_it_is_off) {
   config_.trace.on = false;
-  EXPECT_EQ(TimelineFile::make(Role::kWorker, config_), nullptr);
+  EXPECT_EQ(TimelineFile::make(Role::kWorker, config_, writer_), nullptr);
   EXPECT_EQ(TimelineFile::timeline_of(nullptr), nullptr);
 }
 
 TEST_F(TimelineFileTest, nothing_is_written_when_nothing_was_recorded) {
-  { TimelineFile file(Role::kWorker, config_); }
+  { TimelineFile file(Role::kWorker, config_, writer_); }
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 
@@ -63,7 +64,7 @@ TEST_F(TimelineFileTest, a_worker_writes_upstreams_events_to_upstreams_place) {
   config_.job.local_size = 4;
   config_.job.worker_count = 4;
   {
-    TimelineFile file(Role::kWorker, config_);
+    TimelineFile file(Role::kWorker, config_, writer_);
     file.timeline().set_rank(2);
     file.timeline().set_name(Key(7), "say \"w\"");
     file.timeline().set_servers({0, 5});
@@ -86,7 +87,7 @@ TEST_F(TimelineFileTest,
        workers_of_several_machines_that_share_the_folder_do_not_overwrite_each_other) {
   config_.job.worker_count = 2;
   for (const std::uint32_t rank : {0U, 1U}) {
-    TimelineFile file(Role::kWorker, config_);
+    TimelineFile file(Role::kWorker, config_, writer_);
     file.timeline().set_rank(rank);
     file.timeline().open_lane().add(part());
   }
@@ -98,7 +99,7 @@ TEST_F(TimelineFileTest,
 
 TEST_F(TimelineFileTest, a_server_says_who_was_late) {
   {
-    TimelineFile file(Role::kServer, config_);
+    TimelineFile file(Role::kServer, config_, writer_);
     file.timeline().set_rank(1);
     TimelineRecord record = part();
     record.kind = TimelineRecord::Kind::kSum;
@@ -121,7 +122,7 @@ TEST_F(TimelineFileTest, a_server_says_who_was_late) {
 }
 
 TEST_F(TimelineFileTest, is_written_while_the_job_runs_on_when_nothing_more_is_recorded) {
-  TimelineFile file(Role::kServer, config_);
+  TimelineFile file(Role::kServer, config_, writer_);
   file.timeline().set_rank(0);
   file.timeline().open_lane().add(part());
   const auto began = std::chrono::steady_clock::now();
@@ -133,7 +134,7 @@ TEST_F(TimelineFileTest, is_written_while_the_job_runs_on_when_nothing_more_is_r
 
 TEST_F(TimelineFileTest, a_folder_that_cannot_be_written_does_no_harm) {
   config_.trace.folder = "/dev/null/nowhere";
-  TimelineFile file(Role::kWorker, config_);
+  TimelineFile file(Role::kWorker, config_, writer_);
   file.timeline().open_lane().add(part());
 }
 

@@ -57,6 +57,12 @@ TEST_F(JobOfOne, is_rank_zero_of_one_without_servers) {
   EXPECT_EQ(byteps_local_rank(job_), 0U);
   EXPECT_EQ(byteps_local_size(job_), 1U);
   EXPECT_EQ(byteps_server_count(job_), 0U);
+  uint32_t machines[2] = {7, 7};
+  EXPECT_EQ(byteps_machines(job_, machines, 2), 1U);
+  EXPECT_EQ(machines[0], 0U);
+  EXPECT_EQ(machines[1], 7U);
+  EXPECT_EQ(byteps_machines(job_, nullptr, 0), 1U);
+  EXPECT_EQ(byteps_machines(nullptr, machines, 2), 0U);
 }
 
 TEST_F(JobOfOne, the_sum_of_one_is_a_copy) {
@@ -66,6 +72,30 @@ TEST_F(JobOfOne, the_sum_of_one_is_a_copy) {
   call.output = output.data();
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
   EXPECT_EQ(output, input);
+}
+
+TEST_F(JobOfOne, a_seal_is_for_one_rank_name_and_payload) {
+  const char payload[] = "payload";
+  uint8_t seal[BYTEPS_SEAL_BYTES] = {};
+  ASSERT_EQ(byteps_seal(job_, "a.1", payload, 7, seal, &error_), BYTEPS_OK) << error_.message;
+  const auto check = [&](uint32_t rank, const char* name, const void* content, uint64_t bytes) {
+    return byteps_check_seal(job_, rank, name, content, bytes, seal, &error_);
+  };
+  EXPECT_EQ(check(0, "a.1", payload, 7), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(check(1, "a.1", payload, 7), BYTEPS_MISMATCH);
+  EXPECT_THAT(error_.message, HasSubstr("'a.1'"));
+  EXPECT_THAT(error_.message, HasSubstr("rank 1"));
+  EXPECT_EQ(check(0, "a.2", payload, 7), BYTEPS_MISMATCH);
+  EXPECT_EQ(check(0, "a.1", payload, 6), BYTEPS_MISMATCH);
+  EXPECT_EQ(check(0, nullptr, payload, 7), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(check(0, "a.1", nullptr, 7), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(byteps_check_seal(job_, 0, "a.1", payload, 7, nullptr, &error_),
+            BYTEPS_INVALID_ARGUMENT);
+  EXPECT_EQ(byteps_seal(job_, "a.1", payload, 7, nullptr, &error_), BYTEPS_INVALID_ARGUMENT);
+  seal[31] ^= 1;
+  EXPECT_EQ(check(0, "a.1", payload, 7), BYTEPS_MISMATCH);
+  EXPECT_EQ(byteps_seal(job_, "empty", nullptr, 0, seal, &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(check(0, "empty", nullptr, 0), BYTEPS_OK) << error_.message;
 }
 
 TEST_F(JobOfOne, a_handle_is_finished_once_and_then_unknown) {

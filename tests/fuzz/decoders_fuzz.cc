@@ -70,7 +70,7 @@ void read_rdma(Bytes bytes) {
 void read_record(Bytes bytes) {
   if (bytes.size() < tcp::kRecordHeadBytes) return;
   const auto head = tcp::decode_record_head(bytes.first(tcp::kRecordHeadBytes));
-  if (head.is_ok()) CHECK_LE(head.value().body_bytes, tcp::kRecordBodyBytesMax);
+  if (head.is_ok()) CHECK_LE(head.value().body_bytes, tcp::kHelloBodyBytesMax);
 }
 
 void read_hello_body(Bytes bytes) {
@@ -243,6 +243,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
       return round_trip(wire::decode_heartbeat, bytes);
     case 16:
       return read_rdma(bytes);
+    case 17:
+      return round_trip(wire::decode_missing, bytes);
   }
 }
 
@@ -250,6 +252,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
 }  // namespace byteps::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 0) byteps::fuzz::decode(data[0] == 16 ? 16 : data[0] % 16, data + 1, size - 1);
+  if (size > 0)
+    byteps::fuzz::decode(data[0] == 16 || data[0] == 17 ? data[0] : data[0] % 16, data + 1,
+                         size - 1);
   return 0;
 }

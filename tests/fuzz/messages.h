@@ -151,9 +151,10 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
       return wire::encode(wire::Barrier{script.number()});
     case wire::Kind::kFail:
     case wire::Kind::kWaiting:
-    case wire::Kind::kMissing:
     case wire::Kind::kMismatch:
       return wire::encode(wire::Text{text_of(script), script.number32()});
+    case wire::Kind::kMissing:
+      return wire::encode(wire::Missing{members_of(script)});
     case wire::Kind::kStalled:
       return wire::encode(stalled_of(script));
     case wire::Kind::kDeclare: {

@@ -173,7 +173,7 @@ class SchedulerTarget {
           const auto roster = wire::decode_roster(sent.payload);
           CHECK(roster.is_ok()) << roster.status().text();
           CHECK(roster.value().epoch != Epoch(0) && !roster.value().members.empty());
-          CHECK_LT(roster.value().your_rank, roster.value().members.size());
+          CHECK_LT(sent.header.worker.value, roster.value().members.size());
           CHECK_EQ(roster.value().partition_bytes % 64 + roster.value().frame_bytes % 64, 0U);
           CHECK_GT(roster.value().partition_bytes * roster.value().frame_bytes, 0U);
           break;

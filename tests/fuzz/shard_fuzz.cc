@@ -448,8 +448,8 @@ class ShardTarget {
         if (!worker.peer || *worker.peer != sent.peer) continue;
         if (sent.header.kind == wire::Kind::kAnswer) take_answer(worker, sent);
         if (sent.header.kind == wire::Kind::kMissing) {
-          const auto text = wire::decode_text(sent.payload);
-          CHECK(text.is_ok() && !text.value().text.empty());
+          const auto missing = wire::decode_missing(sent.payload);
+          CHECK(missing.is_ok() && !missing.value().ranks.is_all());
         }
         if (sent.header.kind == wire::Kind::kMismatch) {
           const auto text = wire::decode_text(sent.payload);

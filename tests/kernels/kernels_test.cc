@@ -138,7 +138,7 @@ TYPED_TEST(Integers, sum_wraps_modulo_two_to_the_bits) {
   }
 }
 
-TYPED_TEST(Integers, average_rounds_down) {
+TYPED_TEST(Integers, average_is_rounded_towards_zero) {
   Prng prng(3);
   const auto base = interesting_integers<TypeParam>(prng);
   const SumKernels kernels = kernels_for(dtype_for<TypeParam>(), Operation::kSum, scalar());
@@ -146,18 +146,15 @@ TYPED_TEST(Integers, average_rounds_down) {
        {2u, 3u, 7u, 8u, 100u, 255u, 256u, 1000u, 65536u, 4294967295u}) {
     const auto averages = sum_of<TypeParam>(kernels, {base}, divisor);
     for (std::size_t i = 0; i < base.size(); ++i) {
-      // Rounded down means: the largest q with q * divisor <= number.
-      const Wide quotient = averages[i];
-      ASSERT_LE(quotient * divisor, Wide{base[i]}) << +base[i] << " / " << divisor;
-      ASSERT_GT((quotient + 1) * divisor, Wide{base[i]}) << +base[i] << " / " << divisor;
+      ASSERT_EQ(Wide{averages[i]}, Wide{base[i]} / divisor) << +base[i] << " / " << divisor;
     }
   }
 }
 
-TEST(Integers, average_of_minus_one_over_two_is_minus_one) {
+TEST(Integers, average_of_minus_one_over_two_is_zero) {
   EXPECT_EQ(
       sum_of<std::int32_t>(kernels_for(DType::kInt32, Operation::kSum, scalar()), {{-1, -3, 3}}, 2),
-      (std::vector<std::int32_t>{-1, -2, 1}));
+      (std::vector<std::int32_t>{0, -1, 1}));
 }
 
 TYPED_TEST(Integers, product_wraps_and_minimum_and_maximum_are_those_of_the_language) {
@@ -179,7 +176,7 @@ TYPED_TEST(Integers, product_wraps_and_minimum_and_maximum_are_those_of_the_lang
 }
 
 // Sums below 2^53 are exact in float64, and so is half of them.
-TYPED_TEST(Integers, scaled_towards_zero_after_the_division_and_bound_by_the_type) {
+TYPED_TEST(Integers, scaled_with_the_division_towards_zero_and_bound_by_the_type) {
   using T = TypeParam;
   using Limits = std::numeric_limits<T>;
   const SumKernels kernels = kernels_for(dtype_for<T>(), Operation::kSum, scalar());
@@ -187,12 +184,12 @@ TYPED_TEST(Integers, scaled_towards_zero_after_the_division_and_bound_by_the_typ
     return sum_of<T>(kernels, {std::move(numbers)}, Finishing{divisor, scale});
   };
   EXPECT_EQ(scaled({0, 1, 7, 100}, 1, 0.5), (std::vector<T>{0, 0, 3, 50}));
-  EXPECT_EQ(scaled({7, 100}, 3, 1.5), (std::vector<T>{3, 49})) << "2 * 1.5 and 33 * 1.5";
+  EXPECT_EQ(scaled({7, 100}, 3, 1.5), (std::vector<T>{3, 50})) << "3.5, and 50 without a rest";
   EXPECT_EQ(scaled({Limits::max(), 1}, 1, 1e30), (std::vector<T>{Limits::max(), Limits::max()}));
   EXPECT_EQ(scaled({Limits::max()}, 1, -1e30), std::vector<T>{Limits::min()});
   if constexpr (std::is_signed_v<T>) {
     EXPECT_EQ(scaled({T(-7), T(-1)}, 1, 0.5), (std::vector<T>{T(-3), 0})) << "towards zero";
-    EXPECT_EQ(scaled({T(-7)}, 2, 0.5), std::vector<T>{T(-2)}) << "floor first, then half of -4";
+    EXPECT_EQ(scaled({T(-7)}, 2, 0.5), std::vector<T>{T(-1)}) << "of -1.75";
     EXPECT_EQ(scaled({Limits::min()}, 1, 1e30), std::vector<T>{Limits::min()});
   }
 }

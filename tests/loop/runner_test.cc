@@ -3,9 +3,15 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
 
 #include "loop/mailbox.h"
 
@@ -67,6 +73,8 @@ class TestActor final : public Actor {
   std::size_t turn(TimeNs now) override { return on_turn_(now); }
   TimeNs next_deadline() const override { return deadline; }
   bool finished() const override { return done; }
+  void failed(const Status& why) override { failures.push_back(why.text()); }
+  std::vector<std::string> failures;
   TimeNs deadline = kNever;
   bool done = false;
 
@@ -155,6 +163,70 @@ TEST_F(RunnerTest, a_post_wakes_the_actor_that_sleeps_and_none_is_lost) {
   for (int i = 0; i < kPosts; ++i) EXPECT_TRUE(mailbox.post(int{i}).is_ok());
   runner.join();
   EXPECT_EQ(received, kPosts);
+}
+
+TEST_F(RunnerTest, what_a_turn_throws_is_told_to_the_actor_which_goes_on_until_it_is_finished) {
+  int turns = 0;
+  TestActor actor([&](TimeNs) -> std::size_t {
+    ++turns;
+    if (turns == 2) throw std::bad_alloc();
+    if (turns == 3) throw std::length_error("too long");
+    actor.done = turns == 4;
+    return 1;
+  });
+  const std::atomic<bool> stop{false};
+  run_actor(actor, waiter_, clock_, stop);
+  EXPECT_EQ(turns, 4);
+  EXPECT_EQ(actor.failures,
+            (std::vector<std::string>{"System: out of memory", "System: unexpected: too long"}));
+  EXPECT_EQ(waiter_.waits(), 2) << "memory may be there in a moment";
+}
+
+TEST_F(RunnerTest, an_actor_that_cannot_even_be_told_is_told_again) {
+  int turns = 0;
+  class Stubborn final : public Actor {
+   public:
+    explicit Stubborn(int& turns) : turns_(turns) {}
+    std::size_t turn(TimeNs) override { return ++turns_ < 4 ? throw std::bad_alloc() : 0; }
+    TimeNs next_deadline() const override { return kNever; }
+    bool finished() const override { return told_ == 3; }
+    void failed(const Status&) override {
+      if (++told_ < 3) throw std::bad_alloc();
+    }
+
+   private:
+    int& turns_;
+    int told_ = 0;
+  } actor(turns);
+  const std::atomic<bool> stop{false};
+  run_actor(actor, waiter_, clock_, stop);
+  EXPECT_EQ(turns, 3);
+}
+
+TEST_F(RunnerTest, joining_within_a_time_says_when_that_was_not_enough) {
+  TestActor actor([&](TimeNs) -> std::size_t { return 0; });
+  Runner runner("test", actor, waiter_, clock_);
+  EXPECT_FALSE(runner.join_within(kMillisecond));
+  runner.stop();
+  EXPECT_TRUE(runner.join_within(20 * kSecond));
+}
+
+TEST_F(RunnerTest, its_thread_gets_no_signals_but_those_of_its_own_doing) {
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  TestActor actor([&](TimeNs) -> std::size_t {
+    pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    actor.done = true;
+    return 0;
+  });
+  Runner runner("test", actor, waiter_, clock_);
+  runner.join();
+  for (const int number : {SIGINT, SIGTERM, SIGPIPE, SIGUSR1}) {
+    EXPECT_EQ(sigismember(&blocked, number), 1) << strsignal(number);
+  }
+  for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
+    EXPECT_EQ(sigismember(&blocked, number), 0) << strsignal(number);
+  }
 }
 
 }  // namespace

@@ -66,5 +66,21 @@ TEST(JobIdOf, is_zero_without_a_key_and_of_one_key_only) {
   EXPECT_NE(job_id_of(JobKey("one")), job_id_of(JobKey("two")));
 }
 
+TEST(Seal, fits_one_payload_of_one_rank_under_one_name_in_one_epoch_of_one_job) {
+  const JobKey key("key");
+  const auto payload = bytes_of("payload");
+  const SealedFor bound{.epoch = Epoch(1), .rank = WorkerRank(2), .name = "a.1"};
+  const Proof one = seal(key, bound, payload);
+  EXPECT_EQ(seal(key, bound, payload), one);
+  EXPECT_NE(seal(JobKey("other"), bound, payload), one);
+  EXPECT_NE(seal(key, {Epoch(2), WorkerRank(2), "a.1"}, payload), one);
+  EXPECT_NE(seal(key, {Epoch(1), WorkerRank(3), "a.1"}, payload), one);
+  EXPECT_NE(seal(key, {Epoch(2), WorkerRank(1), "a.1"}, payload), one);
+  EXPECT_NE(seal(key, {Epoch(1), WorkerRank(2), "a.2"}, payload), one);
+  EXPECT_NE(seal(key, bound, bytes_of("Payload")), one);
+  EXPECT_NE(seal(key, {Epoch(1), WorkerRank(2), "a.1p"}, bytes_of("ayload")), one);
+  EXPECT_NE(seal(key, {Epoch(1), WorkerRank(2), "a.1", {std::byte{1}}}, payload), one);
+}
+
 }  // namespace
 }  // namespace byteps::auth

@@ -3,6 +3,7 @@
 #include "net/tcp/handshake.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,12 +20,14 @@ namespace {
 using auth::Side;
 using Bytes = std::vector<std::byte>;
 
-Hello hello_of(Role role, std::uint32_t rank, const JobKey& key, std::uint32_t epoch = 1) {
+Hello hello_of(Role role, std::uint32_t rank, const JobKey& key, std::uint32_t epoch = 1,
+               std::byte incarnation = {}) {
   Hello hello;
   hello.role = role;
   hello.rank = rank;
   hello.epoch = Epoch(epoch);
   hello.job_id = auth::job_id_of(key);
+  hello.incarnation[0] = incarnation;
   return hello;
 }
 
@@ -159,8 +162,46 @@ TEST_F(TwoEnds, another_version_is_named_with_both_numbers) {
   End connecting(Side::kConnecting, newer, kKey);
   const Status refused = server()->hear(connecting.say());
   EXPECT_TRUE(refused.is(Code::kMismatch));
-  EXPECT_NE(refused.message().find("protocol version 7 cannot talk to version 2"),
+  EXPECT_NE(refused.message().find("protocol version 7 cannot talk to version 3"),
             std::string::npos);
+}
+
+// The Hello of worker 3 in epoch 1 of a job without a key, as version 2 of the protocol said it.
+Bytes hello_record_of_version_2(Role role) {
+  constexpr std::array<unsigned char, 62> kFields = {
+      1, 1, 2,  0, 0, 0, 0, 0, 0, 0,  // version 2
+      2, 1, 2,  0, 0, 0, 0, 0, 0, 0,  // role
+      3, 1, 3,  0, 0, 0, 0, 0, 0, 0,  // rank 3
+      4, 1, 1,  0, 0, 0, 0, 0, 0, 0,  // epoch 1
+      5, 2, 16, 0, 0, 0,              // job_id, 16 bytes; behind it the end
+  };
+  Bytes record = {std::byte{'B'}, std::byte{'P'}, std::byte{'S'}, std::byte{'1'},
+                  std::byte{1},   std::byte{0},   std::byte{94},  std::byte{0}};
+  record.resize(kRecordHeadBytes + sizeof(auth::Nonce), std::byte{0x5a});
+  for (const unsigned char byte : kFields) record.push_back(static_cast<std::byte>(byte));
+  record[kRecordHeadBytes + sizeof(auth::Nonce) + 12] = static_cast<std::byte>(role);
+  return record;
+}
+
+TEST_F(TwoEnds, bytes_of_version_2_are_refused_with_both_versions_on_both_sides) {
+  const std::string words = "protocol version 2 cannot talk to version 3";
+  // Who connects is of version 2: it reads the reason in a refusal, whose bytes are as they were then.
+  const auto accepting = server(1, JobKey());
+  const Status refused = accepting->hear(hello_record_of_version_2(Role::kWorker));
+  EXPECT_TRUE(refused.is(Code::kMismatch));
+  EXPECT_NE(refused.message().find(words), std::string::npos) << refused.message();
+  EXPECT_TRUE(accepting->handshake().wants_to_refuse());
+  EXPECT_TRUE(accepting->say().empty()) << "nothing is proved to it";
+  const Bytes told = encode_refusal_record(refused);
+  const std::string text(reinterpret_cast<const char*>(told.data()) + kRecordHeadBytes + 4,
+                         told.size() - kRecordHeadBytes - 4);
+  EXPECT_EQ(told[4], std::byte{2}) << "a refusal";
+  EXPECT_NE(text.find(words), std::string::npos) << text;
+  // Who accepts is of version 2.
+  const auto connecting = worker(3, JobKey());
+  const Status met = connecting->hear(hello_record_of_version_2(Role::kServer));
+  EXPECT_TRUE(met.is(Code::kMismatch));
+  EXPECT_NE(met.message().find(words), std::string::npos) << met.message();
 }
 
 TEST_F(TwoEnds, a_recorded_conversation_is_worth_nothing_the_next_time) {
@@ -226,13 +267,14 @@ TEST_F(TwoEnds, a_byte_changed_anywhere_on_the_way_ends_it) {
   }
 }
 
-TEST_F(TwoEnds, role_rank_and_epoch_cannot_be_changed_on_the_way) {
+TEST_F(TwoEnds, role_rank_epoch_and_incarnation_cannot_be_changed_on_the_way) {
   const auto replaced = [&](const Hello& other, auth::Nonce nonce) {
     return encode_hello_record(other, nonce);
   };
   const std::vector<Hello> others = {
       hello_of(Role::kScheduler, 3, kKey), hello_of(Role::kServer, 3, kKey),
-      hello_of(Role::kWorker, 2, kKey), hello_of(Role::kWorker, 3, kKey, 2)};
+      hello_of(Role::kWorker, 2, kKey), hello_of(Role::kWorker, 3, kKey, 2),
+      hello_of(Role::kWorker, 3, kKey, 1, std::byte{1})};
   for (const Hello& other : others) {
     const auto connecting = worker();
     const auto accepting = server();
@@ -264,6 +306,28 @@ TEST_F(TwoEnds, nonces_never_repeat_and_the_key_is_in_nothing_that_is_said) {
   for (const std::byte byte : accepting->say()) all.push_back(byte);
   const auto secret = kKey.secret();
   EXPECT_EQ(std::search(all.begin(), all.end(), secret.begin(), secret.begin() + 8), all.end());
+}
+
+TEST(Record, has_no_more_room_than_its_kind_needs_and_all_of_them_together_4_kib) {
+  const auto decoded = [](std::uint16_t kind, std::size_t body_bytes) {
+    Bytes head = encode_proof_record({});
+    head.resize(kRecordHeadBytes);
+    head[4] = static_cast<std::byte>(kind);
+    head[6] = static_cast<std::byte>(body_bytes);
+    head[7] = static_cast<std::byte>(body_bytes >> 8);
+    return decode_record_head(head);
+  };
+  const auto longest = [&](std::uint16_t kind) {
+    std::size_t bytes = 0;
+    for (std::size_t body_bytes = 0; body_bytes < 65536; ++body_bytes) {
+      if (decoded(kind, body_bytes).is_ok()) bytes = kRecordHeadBytes + body_bytes;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(longest(3), kProofRecordBytes);
+  EXPECT_FALSE(decoded(3, 31).is_ok());
+  EXPECT_EQ(longest(1) + std::max(longest(2), longest(3)), kRecordsBytesMax);
+  EXPECT_EQ(longest(0) + longest(4), 0U) << "unknown kinds";
 }
 
 TEST(Refusal, is_cut_to_a_line_and_made_printable) {

@@ -172,6 +172,12 @@ TEST(TcpHandshake, frames_before_the_proof_are_never_received) {
   EXPECT_TRUE(server.seen().empty());
 }
 
+auth::Nonce tcp_nonce(int number) {
+  auth::Nonce nonce{};
+  nonce[0] = static_cast<std::byte>(number);
+  return nonce;
+}
+
 TEST(TcpStrangers, have_5_seconds_for_all_of_the_handshake) {
   TurnedTcp server(keyed_options());
   BareSocket slow(server.address());
@@ -237,13 +243,132 @@ TEST(TcpStrangers, a_crowd_that_is_refused_does_not_use_up_the_places_of_members
   std::deque<BareSocket> crowd;  // told why, and then it does not go away
   for (int i = 0; i < 30; ++i) {
     crowd.emplace_back(server.address());
-    ASSERT_TRUE(crowd.back().write(Bytes(100)));
+    ASSERT_TRUE(
+        crowd.back().write(tcp::encode_hello_record(keyed_hello(Role::kWorker, 0, kOtherKey), {})));
+    server.advance(10 * kMillisecond);
     server.settle();
   }
   EXPECT_EQ(lines_with(server, "refused a connection"), 1U) << server.log();
   EXPECT_EQ(attempt(server, client, keyed_hello(Role::kWorker, 1)), "");
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 2; }));
   EXPECT_EQ(server.count(Event::Kind::kDown), 0U);
+}
+
+// All connect in one turn, as workers do when the roster comes; and none says a word before all are accepted, nor
+// proves itself before all have named the job.
+void expect_all_to_come_in(TurnedTcp& server, std::uint32_t count) {
+  TurnedTcp members(connecting_options(kKey));
+  for (std::uint32_t rank = 0; rank < count; ++rank) {
+    ASSERT_TRUE(
+        members.transport().connect(server.address(), keyed_hello(Role::kWorker, rank)).is_ok());
+  }
+  const bool all_up = server.until([&] {
+    for (std::uint32_t i = 0; i < count; ++i) server.poll();
+    members.poll();
+    return members.count(Event::Kind::kDown) > 0 || server.count(Event::Kind::kUp) >= count;
+  });
+  EXPECT_TRUE(all_up) << server.count(Event::Kind::kUp);
+  EXPECT_EQ(members.count(Event::Kind::kDown), 0U) << members.seen().back().why.text();
+  EXPECT_EQ(lines_with(server, "dropped for newer connections"), 0U) << server.log();
+}
+
+TEST(TcpStrangers, a_thousand_members_that_come_at_once_all_come_in_with_no_time_lost) {
+  TurnedTcp server(keyed_options());
+  server.transport().expect_peers(1000);
+  expect_all_to_come_in(server, 1000);
+}
+
+TEST(TcpStrangers, members_that_all_come_back_at_once_do_so_beside_a_member_that_never_left) {
+  TurnedTcp server(keyed_options());
+  server.transport().expect_peers(500);
+  TurnedTcp first(connecting_options(kKey));
+  EXPECT_EQ(attempt(server, first, keyed_hello(Role::kWorker, 500)), "");
+  ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
+  expect_all_to_come_in(server, 499);
+}
+
+TEST(TcpStrangers, who_only_names_the_job_takes_no_place_of_those_who_do_not_and_has_a_limit_too) {
+  TcpOptions options = keyed_options();
+  options.strangers_max = 4;
+  TurnedTcp server(std::move(options));
+  server.transport().expect_peers(2);
+  std::deque<BareSocket> silent;
+  std::deque<BareSocket> namers;
+  for (int i = 0; i < 6; ++i) silent.emplace_back(server.address());
+  server.settle();
+  for (int i = 0; i < 9; ++i) {
+    namers.emplace_back(server.address());
+    ASSERT_TRUE(
+        namers.back().write(tcp::encode_hello_record(keyed_hello(Role::kWorker, 0), tcp_nonce(i))));
+    ASSERT_FALSE(namers.back().read_exactly(1, server).empty()) << "it is asked for its proof";
+  }
+  const auto ended = [](std::deque<BareSocket>& crowd) {
+    return std::count_if(crowd.begin(), crowd.end(), [](auto& one) { return one.has_ended(); });
+  };
+  EXPECT_EQ(ended(silent), 1) << "each of the others was one of them for a moment";
+  EXPECT_EQ(ended(namers), 3) << "six are left";
+  EXPECT_TRUE(namers[2].has_ended() && !namers[3].has_ended()) << "the oldest have gone";
+  // One that is older than all of them, but names the job only now.
+  ASSERT_TRUE(
+      silent[1].write(tcp::encode_hello_record(keyed_hello(Role::kWorker, 0), tcp_nonce(9))));
+  ASSERT_FALSE(silent[1].read_exactly(1, server).empty());
+  EXPECT_TRUE(namers[3].has_ended() && !namers[4].has_ended());
+  EXPECT_FALSE(silent[1].has_ended());
+}
+
+TEST(TcpStrangers, who_does_not_speak_our_protocol_is_gone_at_once_and_nothing_is_kept_of_it) {
+  TurnedTcp server(keyed_options());
+  BareSocket stranger(server.address());
+  ASSERT_TRUE(stranger.write(Bytes(100)));
+  ASSERT_TRUE(server.until([&] { return stranger.has_ended(); }));
+  EXPECT_EQ(server.transport().next_deadline(), kNever);
+}
+
+TEST(TcpStrangers, one_that_is_refused_and_goes_on_talking_is_not_listened_to) {
+  TurnedTcp server(keyed_options());
+  BareSocket stranger(server.address());
+  ASSERT_TRUE(
+      stranger.write(tcp::encode_hello_record(keyed_hello(Role::kWorker, 0, kOtherKey), {})));
+  const Bytes more(16 << 10);
+  std::size_t said_bytes = 0;
+  while (said_bytes < (16U << 20) && stranger.write(more)) {
+    said_bytes += more.size();
+    server.settle();
+  }
+  EXPECT_LT(said_bytes, 16U << 20) << "it reads for ever";
+}
+
+TEST(TcpStrangers, beside_members_are_let_in_at_a_pace_and_a_member_behind_them_comes_in_in_time) {
+  TcpOptions options = keyed_options();
+  options.strangers_max = 40;
+  options.accepts_per_second = 100;
+  TurnedTcp server(std::move(options));
+  TurnedTcp client(connecting_options(kKey));
+  EXPECT_EQ(attempt(server, client, keyed_hello(Role::kWorker, 0)), "");
+  ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
+  std::deque<BareSocket> crowd;
+  for (int i = 0; i < 100; ++i) {
+    crowd.emplace_back(server.address());
+    ASSERT_TRUE(crowd.back().write(Bytes(100)));
+  }
+  const auto ended = [&] {
+    return std::count_if(crowd.begin(), crowd.end(), [](auto& one) { return one.has_ended(); });
+  };
+  EXPECT_TRUE(server.until([&] { return ended() == 40; }));
+  server.settle();
+  EXPECT_EQ(ended(), 40) << "all at once, and then no more";
+  EXPECT_LE(server.transport().next_deadline(), server.now() + 20 * kMillisecond);
+  server.advance(200 * kMillisecond);
+  EXPECT_TRUE(server.until([&] { return ended() == 60; }));
+  server.settle();
+  EXPECT_EQ(ended(), 60) << "100 a second";
+  (void)client.transport().connect(server.address(), keyed_hello(Role::kWorker, 1)).value();
+  for (int i = 0; i < 100 && client.count(Event::Kind::kUp) < 2; ++i) {
+    server.advance(10 * kMillisecond);
+    server.settle();
+    client.settle();
+  }
+  EXPECT_EQ(client.count(Event::Kind::kUp), 2U);
 }
 
 TEST(TcpStrangers, of_every_kind_get_one_log_line_a_minute_with_the_count) {

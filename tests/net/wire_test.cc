@@ -49,13 +49,13 @@ Join sample_join() {
   join.partition_bytes = 4096000;
   join.frame_bytes = 32768;
   join.life = 5;
+  join.machine_index = 6;
   return join;
 }
 
 Roster sample_roster() {
   Roster roster;
   roster.epoch = Epoch(2);
-  roster.your_rank = 1;
   roster.partition_bytes = 4096000;
   roster.frame_bytes = 32768;
   roster.members = {{Role::kWorker, 0, "a:1", {}},
@@ -117,6 +117,7 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   hello.rank = 5;
   hello.epoch = Epoch(6);
   hello.job_id[15] = std::byte{0xff};
+  hello.incarnation[0] = std::byte{0xfe};
   EXPECT_EQ(decode_hello(encode(hello)).value(), hello);
   const Stalled stalled{{{"w", key_of("w"), 7}, {"", Key(), 3}}, {{key_of("v"), ~0ULL}}};
   EXPECT_EQ(decode_stalled(encode(stalled)).value(), stalled);

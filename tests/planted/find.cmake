@@ -1,7 +1,8 @@
-# Runs PLANTED, a simulator with a planted fault, until it finds it, and PLAIN, the one without, on the same seeds.
-# OPTIONS: which faults the worlds have.
+# Runs PLANTED, the simulator with planted faults, with FAULT until it finds it, and PLAIN, the one without, on the same
+# seeds. OPTIONS: which faults the worlds have.
 set(seeds_max 200)
-execute_process(COMMAND ${PLANTED} --seeds ${seeds_max} --until-failure --events 0 ${OPTIONS}
+execute_process(COMMAND ${CMAKE_COMMAND} -E env BYTEPS_PLANTED_FAULT=${FAULT}
+                        ${PLANTED} --seeds ${seeds_max} --until-failure --events 0 ${OPTIONS}
                 RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE errors)
 if(result EQUAL 0)
   message(FATAL_ERROR "the fault was not found in ${seeds_max} seeds")

@@ -1,5 +1,6 @@
 """Tests with real processes: see place.py."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +16,17 @@ from place import (  # noqa: F401, the tests have these from here
     seen_by_others,
     wait_until,
 )
+
+
+sys.path.append(str(ROOT / "tests/python"))
+import zygote  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def fork_servers():
+    servers = zygote.Servers()
+    yield servers
+    servers.end()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Every process of a test carries a mark in its environment, by which the test fin
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -144,6 +145,14 @@ def wait_until(condition, timeout_s=20.0):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free now. Nobody is given it before who asks for it takes it, but for another who asks here: it is
+    below those that the system gives to who wants any."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(10_000, max(first_given, 20_000)), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")

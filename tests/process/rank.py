@@ -7,12 +7,13 @@ the same for all processes here. An operation that has ended: "end" with its nam
 failed, the process waits for all that are pending, skips its other steps and exits with 1. A wrong sum: exit code 9.
 
 Steps
-  push NAME [DTYPE COUNT OPERATION ROOT]   begins an exchange
+  push NAME [DTYPE COUNT OPERATION ROOT VALUE]   begins an exchange; with VALUE, "sum" tells the result's last element
   wait                                     for all that are pending; "wait_in_c": in one call without slices
   poll                                     the same without blocking
   barrier
   loop [STEPS]                             until something fails; 1 MiB a step, something is pending nearly always
   sleep SECONDS
+  await_file PATH   until it is there
   push_from_a_thread NAME SECONDS          another thread pushes something, computes, and then pushes NAME
   rejoin                                   leaves and joins again, also after a failure
   again NAME ...                           push, also after a failure
@@ -55,6 +56,7 @@ class Rank:
         self.threads = []
         self.failed = False
         self.steps_done = 0
+        self.told = set()  # names of which the result is told
         self.join()
 
     def join(self):
@@ -81,6 +83,8 @@ class Rank:
         except errors.BytePSError as error:
             return self.note(name, error)
         self.pending.append((name, handle, values))
+        if value is not None:
+            self.told.add(name)
 
     def again(self, *arguments):
         self.failed = False
@@ -94,6 +98,8 @@ class Rank:
                 self.job.wait(handle)
                 if not quiet:
                     self.note(name)
+                    if name in self.told:
+                        say("sum", name=name, last=values[len(values) - 1])
             except errors.BytePSError as error:
                 self.note(name, error)
             last.append(values[len(values) - 1] if len(values) else 0)
@@ -164,6 +170,10 @@ class Rank:
 
     def sleep(self, seconds):
         time.sleep(seconds)
+
+    def await_file(self, path):
+        while not os.path.exists(path):
+            time.sleep(0.02)
 
     def rejoin(self):
         self.job.leave(final=False)

@@ -319,13 +319,76 @@ def test_somebody_else_at_an_address_is_not_taken_for_the_host():
     assert finding.level == PROBLEM and "address=A behind b" in finding.fix
 
 
+def open_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_crowd_that_says_nothing_takes_few_descriptors_and_keeps_nobody_out(monkeypatch):
+    monkeypatch.setattr(doctor_checks, "STRANGERS_MAX", 16, raising=False)
+    key = "k" * 32
+    (port,) = doctor_checks.listen([0], key)
+    before = open_descriptors()
+    crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    try:
+        assert "error" not in doctor_checks.connect("127.0.0.1", port, key)
+        assert open_descriptors() <= before + len(crowd) + 16 + 2  # that last connection, and the selector
+        assert crowd[-1].send(bytes(doctor_checks.NONCE_BYTES)) == doctor_checks.NONCE_BYTES
+        crowd[-1].settimeout(30)
+        assert len(crowd[-1].recv(1)) == 1  # the newest are still heard
+    finally:
+        doctor_checks.end_listening()
+        for each in crowd:
+            each.close()
+
+
+def drip(peer, byte_count):
+    """A byte at a time, as long as anybody listens: how many were taken."""
+    peer.settimeout(0.05)
+    for sent in range(byte_count):
+        try:
+            peer.send(b"x")
+            if peer.recv(4096) == b"":
+                return sent
+        except socket.timeout:
+            pass
+        except OSError:
+            return sent
+    return byte_count
+
+
+def test_who_says_a_byte_at_a_time_is_not_waited_for_longer_than_another(monkeypatch):
+    monkeypatch.setattr(doctor_checks, "CONNECT_WITHIN_S", 0.5)
+    (port,) = doctor_checks.listen([0], "k" * 32)
+    try:
+        with socket.create_connection(("127.0.0.1", port)) as there:
+            assert drip(there, 200) < doctor_checks.NONCE_BYTES + doctor_checks.PROOF_BYTES
+    finally:
+        doctor_checks.end_listening()
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def serve():
+            peer, _ = slow.accept()
+            with peer:
+                drip(peer, 200)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        said = doctor_checks.connect("127.0.0.1", slow.getsockname()[1], "k" * 32)
+        server.join()
+    assert said["error"] == "no answer within 0 s"
+
+
 def test_versions_that_differ_are_told_against_the_usual_one():
     facts = {
         host: {"settings": {"byteps": version}, "python": python}
         for host, version, python in (("a", "0.1.0", "3.11.7"), ("b", "0.2.0", "3.11.7"), ("c", "0.1.0", "3.9.2"))
     }
     byteps, python = doctor_findings.versions(facts)
-    assert (byteps.host, byteps.level, byteps.fix) == ("b", PROBLEM, "pip install byteps==0.1.0")
+    assert (byteps.host, byteps.level, byteps.fix) == (
+        "b",
+        PROBLEM,
+        "pip install .   # in the sources of byteps 0.1.0, or its wheel",
+    )
     assert (python.host, python.level) == ("c", WARNING) and "3.9.2, others have 3.11.7" in python.text
 
 

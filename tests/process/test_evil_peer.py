@@ -285,9 +285,20 @@ def send_all(peer, words):
 )  # fmt: skip
 def test_a_shard_serves_workers_of_its_epoch_only(trio, role, rank, epoch):
     with wire.Connection(*trio.member.places[0]) as peer:
-        peer.shake_hands(wire.hello(role, rank, epoch, trio.job.key), trio.job.key)
+        hello = wire.hello(role, rank, epoch, trio.job.key, incarnation=trio.member.incarnation)
+        peer.shake_hands(hello, trio.job.key)
         assert peer.is_closed_within(5)
     trio.goes_on()
+
+
+@pytest.mark.parametrize("incarnation", [bytes(16), b"\xff" * 16])
+def test_a_shard_serves_workers_of_its_incarnation_only(trio, incarnation):
+    """Key, rank, epoch and port are right: a worker that another job has left behind."""
+    with wire.Connection(*trio.member.places[0]) as peer:
+        peer.shake_hands(wire.hello(wire.WORKER, 0, 1, trio.job.key, incarnation=incarnation), trio.job.key)
+        assert peer.is_closed_within(5)
+    trio.goes_on()
+    assert not any("newer connection" in worker.err for worker in trio.job.workers), "it took a worker's place"
 
 
 def nonsense_for_shards():
@@ -508,9 +519,11 @@ def test_a_thief_of_a_workers_place_at_a_shard_harms_no_sum(tmp_path):
     with CheckedJob(tmp_path, workers=2, servers=1) as job:
         job.start_workers()
         (port,) = listening_ports(job.servers[0].pid)
+        with wire.Connection(ADDRESS, job.port) as peer:
+            incarnation = peer.shake_hands(wire.hello(wire.WORKER, 0, 0, job.key), job.key)[6]
         for _ in range(5):
             with wire.Connection(ADDRESS, port) as peer:
-                peer.shake_hands(wire.hello(wire.WORKER, 0, 1, job.key), job.key)
+                peer.shake_hands(wire.hello(wire.WORKER, 0, 1, job.key, incarnation=incarnation), job.key)
                 assert peer.is_closed_within(5), "the worker did not take its place again"
         job.goes_on()
         job.ends_well()

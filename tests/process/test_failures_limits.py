@@ -1,11 +1,13 @@
 """What a process runs out of: file descriptors, memory."""
 
+import os
 import re
 import resource
 import time
 from pathlib import Path
 
 import pytest
+from conftest import wait_until
 from job import BOUND_S
 
 CASES = {}
@@ -23,6 +25,16 @@ def descriptors_of(process):
     return sum(1 for _ in Path(f"/proc/{process.pid}/fd").iterdir())
 
 
+def has_a_loop(process):
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        try:
+            if "eventpoll" in os.readlink(link):
+                return True
+        except OSError:
+            pass  # closed meanwhile
+    return False
+
+
 def allow_no_more_descriptors(process, more=0):
     count = descriptors_of(process) + more
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (count, count))
@@ -30,6 +42,7 @@ def allow_no_more_descriptors(process, more=0):
 
 def settled(process):
     """Returns once the process has opened what it opens at its start."""
+    assert wait_until(lambda: has_a_loop(process)), "it has not begun"
     last, same = -1, 0
     while same < 5:
         time.sleep(0.05)
@@ -53,8 +66,7 @@ def a_server_without_descriptors(job):
         job.start_scheduler()
         for _ in range(2):
             job.start_server()
-        while not job.scheduler.err.count("is here") >= 2:
-            time.sleep(0.05)
+        assert wait_until(lambda: job.scheduler.err.count("is here") >= 2), job.story("no servers")
         settled(job.servers[1])
         allow_no_more_descriptors(job.servers[1])
         began_s = time.monotonic()
@@ -79,8 +91,7 @@ def a_scheduler_without_descriptors(job):
         allow_no_more_descriptors(job.scheduler, more=2)
         for _ in range(2):
             job.start_server()
-        while not job.scheduler.err.count("is here") >= 2:
-            time.sleep(0.05)
+        assert wait_until(lambda: job.scheduler.err.count("is here") >= 2), job.story("no servers")
         for rank in (0, 1):
             job.start_worker(rank, HERE)
         used_s, began_s = cpu_s(job.scheduler), time.monotonic()
@@ -101,8 +112,7 @@ def a_worker_without_descriptors(job):
     with job:
         job.start_scheduler()
         worker = job.start_worker(1, HERE)
-        while "is here" not in job.scheduler.err:
-            time.sleep(0.05)
+        assert wait_until(lambda: "is here" in job.scheduler.err), job.story("no worker")
         settled(worker)
         allow_no_more_descriptors(worker)
         began_s = time.monotonic()

@@ -2,15 +2,15 @@
 missing, and ends."""
 
 import os
+import re
 import signal
 import socket
 import threading
-import time
 
 import pytest
 import wire
 from byteps import why
-from conftest import free_port
+from conftest import free_port, wait_until
 from job import BOUND_S, FAILURE_S
 
 HERE = {"*": [["barrier"]]}
@@ -164,7 +164,7 @@ def two_processes_claim_one_rank(job):
         job.start_server()
         job.start_server()
         first = job.start_worker(0, HERE)
-        time.sleep(1)
+        assert wait_until(lambda: re.search(r"worker 0 .*is here", job.scheduler.err)), job.story("no worker 0")
         second = job.start_worker(0, HERE)
         assert second.child.wait(BOUND_S) == 1
         check_refused(job, [second], 1, "worker 0", "DMLC_WORKER_ID", str(first.pid), str(second.pid))
@@ -229,10 +229,8 @@ def scheduler_unreachable(job):
 def scheduler_unreachable_is_said_before_the_end(job):
     with job:
         worker = job.start_worker(0, HERE)
-        deadline = time.monotonic() + 8
-        while "unreachable since" not in worker.err and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert f"scheduler at 127.0.0.1:{job.port} unreachable since" in worker.err, job.story("silence")
+        told = f"scheduler at 127.0.0.1:{job.port} unreachable since"
+        assert wait_until(lambda: told in worker.err), job.story("silence")
         worker.send(signal.SIGINT)
         assert worker.child.wait(BOUND_S) != 0
         job.check_nothing_is_left()
@@ -313,49 +311,49 @@ def fake_scheduler(version):
 
 @case
 def a_worker_finds_a_scheduler_of_another_version(job):
-    with job, fake_scheduler(version=3) as listener:
+    with job, fake_scheduler(version=4) as listener:
         job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
         worker = job.start_worker(0, HERE)
         job.join(timeout_s=BOUND_S + FAILURE_S)
-        check_refused(job, [worker], 1, "version 3", "version 2", "the same version of byteps")
+        check_refused(job, [worker], 1, "version 4", "version 3", "the same version of byteps")
         job.check_nothing_is_left()
 
 
 @case
 def a_server_finds_a_scheduler_of_another_version(job):
-    with job, fake_scheduler(version=3) as listener:
+    with job, fake_scheduler(version=4) as listener:
         job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
         server = job.start_server()
         job.join(timeout_s=BOUND_S + FAILURE_S)
-        assert server.code == 1 and "version 3" in server.err, job.story("the server does not name it")
+        assert server.code == 1 and "version 4" in server.err, job.story("the server does not name it")
         job.check_nothing_is_left()
 
 
 def refusal_at(port, role):
     with wire.Connection("127.0.0.1", port) as peer:
         with pytest.raises(wire.Refused) as refusal:
-            peer.shake_hands(wire.hello(role, rank=0, epoch=1, key=KEY, version=3), KEY)
+            peer.shake_hands(wire.hello_of_version_2(role, rank=0, epoch=1, key=KEY), KEY)
         return str(refusal.value)
 
 
 @case
-def members_of_another_version(job):
-    """Scheduler and server refuse them, with both versions, and go on."""
+def members_of_an_older_version(job):
+    """Scheduler and server refuse them, whatever is newer in a Hello, with both versions on both sides, and go on."""
     with job:
         port = free_port()
         job.environ.update(BYTEPS_JOB_KEY=KEY.decode(), DMLC_PORT=str(port), DMLC_NUM_SERVER="1")
         job.start_scheduler()
         job.start_server()
-        while "is here" not in job.scheduler.err:
-            time.sleep(0.05)
+        assert wait_until(lambda: "is here" in job.scheduler.err), job.story("no server")
         for at, role in ((job.port, wire.WORKER), (job.port, wire.SERVER), (port, wire.WORKER)):
             text = refusal_at(at, role)
-            assert "version 3" in text and "version 2" in text, text
+            assert "protocol version 2 cannot talk to version 3" in text, text
         for rank in (0, 1):
             job.start_worker(rank, HERE)
         job.join()
         assert {p.code for p in job.processes} == {0}, job.story("strangers hurt the job")
-        assert "version 3" in job.scheduler.err and "version 3" in job.servers[0].err
+        for process in (job.scheduler, job.servers[0]):
+            assert "protocol version 2 cannot talk to version 3" in process.err, job.story(f"{process.name} is silent")
         job.check_nothing_is_left()
 
 

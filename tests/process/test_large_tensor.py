@@ -2,10 +2,10 @@
 
 import os
 import pathlib
-import socket
 import subprocess
 
 import pytest
+from conftest import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "release" / "bin"
@@ -20,12 +20,7 @@ def available_bytes():
     raise RuntimeError("no MemAvailable in /proc/meminfo")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
+@pytest.mark.long(reason="tens of GiB are written; the simulator has a tensor of 4 GiB")
 @pytest.mark.timeout(300)
 def test_a_tensor_of_five_gib_is_summed_byte_for_byte():
     # Each worker holds it once, the servers once together; a third of a GiB for what is on the way.

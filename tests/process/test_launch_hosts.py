@@ -48,6 +48,27 @@ def test_a_job_on_two_hosts_sums_and_ends_well(place, sshd):
     assert place.left(wait_s=5) == []
 
 
+PLACES = """
+from byteps._core import horovod, session
+session.init()
+print(session.rank(), session.local_rank(), session.local_size(),
+      horovod.cross_rank(), horovod.cross_size(), horovod.is_homogeneous())
+session.barrier()
+"""
+
+
+@pytest.mark.parametrize("workers, places", [
+    # rank, local rank, local size; the machine's number among those with this local rank, their number; same counts?
+    ([3, 1], ["0 0 3 0 2 False", "1 1 3 0 1 False", "2 2 3 0 1 False", "3 0 1 1 2 False"]),
+    ([1, 2, 1], ["0 0 1 0 3 False", "1 0 2 1 3 False", "2 1 2 0 1 False", "3 0 1 2 3 False"]),
+    ([2, 2], ["0 0 2 0 2 True", "1 1 2 0 2 True", "2 0 2 1 2 True", "3 1 2 1 2 True"]),
+], ids=["3+1", "1+2+1", "2+2"])  # fmt: skip
+def test_all_ranks_agree_about_the_machines_whatever_workers_each_has(place, stand_in, workers, places):
+    text = "".join(f"127.0.0.{1 + i} workers={count} servers={int(i == 0)}\n" for i, count in enumerate(workers))
+    code, out, err = place.run(*on_hosts(place, stand_in, "--no-prefix", text=text), PYTHON, "-c", PLACES)
+    assert code == 0 and sorted(out.splitlines()) == places, out + err
+
+
 def test_the_job_key_is_in_no_command_line_no_environment_and_no_output(place, sshd):
     launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
     assert wait_until(all_joined(place), 30)
@@ -229,6 +250,24 @@ def test_a_recording_that_unpacks_to_more_than_allowed_is_cut(tmp_path, monkeypa
     bomb = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
     recordings.unpack({"files": {"byteps-flight-worker-0-a-1.jsonl": bomb}}, tmp_path)
     assert (tmp_path / "byteps-flight-worker-0-a-1.jsonl").stat().st_size == 1000
+
+
+def test_recordings_of_a_host_have_a_limit_together_in_files_and_in_bytes(tmp_path, monkeypatch):
+    here, there = tmp_path / "here", tmp_path / "there"
+    there.mkdir()
+    files = {
+        f"byteps-flight-worker-{rank}-a-1.jsonl": base64.b64encode(zlib.compress(bytes(1000))).decode()
+        for rank in range(10)
+    }
+    monkeypatch.setattr(recordings, "HOST_FILES_MAX", 4, raising=False)
+    assert recordings.unpack({"files": files, "left_out": 1}, here) == 7
+    assert len(list(here.iterdir())) == 4
+    monkeypatch.setattr(recordings, "HOST_FILES_MAX", 100, raising=False)
+    monkeypatch.setattr(recordings, "HOST_UNPACKED_BYTES_MAX", 2500, raising=False)
+    assert recordings.unpack({"files": files}, there) == 7
+    assert sum(path.stat().st_size for path in there.iterdir()) == 2500
+    packer = recordings.Recordings({"BYTEPS_FLIGHT_DIR": str(here)})  # of which a host sends no more
+    assert len(packer.pack()["files"]) == 2 and packer.pack()["left_out"] == 2
 
 
 # ---- over a stand-in

@@ -1,9 +1,11 @@
 """libbyteps.so as a guest in a process of others: what it exports, what it needs, and its header in plain C."""
 
 import ctypes
+import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from conftest import BUILD, LIBRARY, ROOT
@@ -96,4 +98,42 @@ def test_the_environment_reference_is_the_one_in_docs():
 def test_version_is_that_of_the_version_file():
     library = ctypes.CDLL(str(LIBRARY))
     library.byteps_version.restype = ctypes.c_char_p
-    assert library.byteps_version().decode() == (ROOT / "VERSION").read_text().strip()
+    release = re.match(r"\d+\.\d+\.\d+", (ROOT / "VERSION").read_text())
+    assert library.byteps_version().decode() == release.group()
+
+
+# Otherwise an upgrade from the package index puts the original in its place.
+def test_the_version_is_later_than_the_last_of_the_original():
+    release = re.match(r"\d+\.\d+\.\d+", (ROOT / "VERSION").read_text()).group()
+    assert tuple(map(int, release.split("."))) > (0, 2, 5)
+
+
+def flags(build):
+    commands = json.loads((build / "compile_commands.json").read_text())
+    return [each.get("command", "") for each in commands if each["file"].endswith("/src/base/log.cc")]
+
+
+def test_warnings_are_errors_where_byteps_is_developed_and_nowhere_else(place):
+    """A newer compiler warns of more, and pip install has nobody who could mend that."""
+    build = place.folder / "build"
+    output("cmake", "-S", ROOT, "-B", build, "-G", "Unix Makefiles", "-DBYTEPS_TESTS=OFF", "-DBYTEPS_BENCH=OFF")
+    (users,) = flags(build)
+    assert "-Wall" in users and "-Werror" not in users
+    presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+    (base,) = [each for each in presets if each["name"] == "base"]
+    assert base["cacheVariables"]["BYTEPS_WERROR"] == "ON"
+    assert all(each.get("inherits") == "base" for each in presets if each is not base)
+
+
+def test_an_older_library_is_refused_with_its_version(place):
+    source, library = place.folder / "older.c", place.folder / "older.so"
+    source.write_text("unsigned byteps_abi_version(void) { return 5; }\n")
+    output("gcc", "-shared", "-fPIC", source, "-o", library)
+    run = subprocess.run(
+        [sys.executable, "-c", "from byteps._core.library import load; load()"],
+        env={**place.environ, "BYTEPS_LIBRARY": str(library)},
+        capture_output=True,
+        text=True,
+    )
+    wanted = r"ImportError: .* has version 5 of the C interface, this package needs \d+"
+    assert re.search(wanted, run.stderr), run.stderr

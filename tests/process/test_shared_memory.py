@@ -138,8 +138,7 @@ def test_hosts_that_are_network_namespaces_do_not_use_it(tmp_path):
         job.start_scheduler(prefix=network.on(0))
         job.start_server(prefix=network.on(0))
         job.start_worker(0, LOOP, prefix=network.on(1))
-        job.wait_for("looping")
-        time.sleep(0.5)
+        job.wait_for("step")
         for process in (job.servers[0], job.workers[0]):
             assert SHARES not in process.err and STAYS not in process.err, job.story("two hosts share memory")
 

@@ -16,16 +16,24 @@ torch = pytest.importorskip("torch")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
-@pytest.fixture
-def place(tmp_path):
-    """With the package's metadata on the path, as an installation has it."""
-    place = Place(tmp_path)
-    metadata = tmp_path / "installed" / "byteps-0.dist-info"
-    metadata.mkdir(parents=True)
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder of the package's metadata."""
+    folder = tmp_path_factory.mktemp("installed")
+    metadata = folder / "byteps-0.dist-info"
+    metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: byteps\nVersion: 0\n")
     (metadata / "entry_points.txt").write_text(entry_points())
-    path = [str(ROOT / "python"), str(metadata.parent)]
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path, installed, fork_servers):
+    """With the package's metadata on the path, as an installation has it."""
+    place = Place(tmp_path)
+    path = [str(ROOT / "python"), str(installed)]
     place.environ.update(PYTHONPATH=os.pathsep.join(path), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    place.forked = fork_servers.get(sys.executable, ["torch"], place.environ).command()
     yield place
     place.close()
 
@@ -64,10 +72,11 @@ def torchrun(place, processes, body, *arguments):
 
 
 def ranks(place, count, body):
-    """The same without torchrun (quicker): processes that call init(), where they meet in a file."""
+    """The same without torchrun (quicker): processes that call init(), where they meet in a file. They are forked where
+    torch has been imported (tests/python/zygote.py)."""
     path = script(place, body)
     environs = [{"RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
-    processes = [place.start([sys.executable, path], environ) for environ in environs]
+    processes = [place.start([*place.forked, path], environ) for environ in environs]
     ended = [process.communicate(timeout=60) for process in processes]
     return [process.returncode for process in processes], "".join(out for out, _ in ended), "".join(
         err for _, err in ended
@@ -124,8 +133,12 @@ def test_programs_that_just_end_leave_nothing(place):
         """
         init()
         dist.barrier()
-        if dist.get_rank() == 1:
-            time.sleep(1)  # rank 0, which runs the servers, is done long before
+        if dist.get_rank() == 0:  # which runs the servers
+            import atexit
+            atexit.register(lambda: open("ending", "w").close())
+        else:
+            while not os.path.exists("ending"):
+                time.sleep(0.01)
             print("late", flush=True)
         """,
     )
@@ -250,6 +263,7 @@ def test_members_that_stand_differently_all_get_the_reason(place):
         2,
         """
         if os.environ["RANK"] == "1":
+            os.environ["BYTEPS_ENGINE"] = "none"
             import byteps.torch as bps
             bps.init()
         init()
@@ -257,6 +271,29 @@ def test_members_that_stand_differently_all_get_the_reason(place):
     )
     assert codes == [1, 1]
     assert err.count("the members of this group differ: rank 0 has no job; rank 1 has joined a job") == 2
+
+
+def test_a_callback_that_runs_when_the_process_ends_is_waited_for(place):
+    codes, out, err = ranks(
+        place,
+        2,
+        """
+        import threading
+        init()
+        begun = threading.Event()
+
+        def callback(future):
+            begun.set()
+            time.sleep(1)
+            print("called back", flush=True)
+            return future.value()
+
+        dist.all_reduce(torch.ones(1), async_op=True).get_future().then(callback)
+        begun.wait()
+        """,
+    )
+    assert codes == [0, 0], err  # or -6: the end of the interpreter unwound a thread within torch's C++
+    assert out.count("called back") == 2
 
 
 def test_servers_that_cannot_be_started_are_told_to_all(place):

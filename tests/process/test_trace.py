@@ -82,8 +82,8 @@ def test_processes_of_one_host_find_that_their_clocks_are_the_same(calm):
     for process in trace.read([str(calm.place.folder / "trace")]):
         assert process.offset_ns is not None, f"{process.title} has asked nobody"
         # The times are those of turns, and a turn may be long where many processes share few cores.
-        assert abs(process.offset_ns) <= process.error_ns + 2_000_000
-        assert abs(process.shift_us) < 2000
+        bound_ns = process.error_ns + 2_000_000
+        assert abs(process.offset_ns) <= bound_ns and abs(process.shift_us) * 1e3 <= bound_ns
 
 
 def test_a_merged_trace_is_what_perfetto_takes(calm, tmp_path):
@@ -137,8 +137,7 @@ def test_a_server_that_stands_still_is_named(tmp_path):
     job = traced(tmp_path, first=0, last=100_000)
     try:
         job.start({"*": [["loop", 60]]})
-        job.wait_for("looping")
-        time.sleep(0.3)
+        job.wait_for("step")
         job.servers[1].stop()
         time.sleep(STOPPED_S)
         job.servers[1].go_on()

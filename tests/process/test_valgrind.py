@@ -25,6 +25,7 @@ def command(*arguments, kinds=KINDS + ",possible"):
 ENVIRON = {"BYTEPS_FAILURE_TIMEOUT_MS": "10000"}  # valgrind is slow
 
 pytestmark = [
+    pytest.mark.long(reason="valgrind is some twenty times slower; the sanitizers find most of the same"),
     pytest.mark.skipif(VALGRIND is None, reason="there is no valgrind here (Debian: apt-get install valgrind)"),
     pytest.mark.timeout(240),
 ]

@@ -126,9 +126,19 @@ def job_id(key: bytes) -> bytes:
     return hmac.digest(key, JOB_ID_LABEL, hashlib.sha256)[:16] if key else bytes(16)
 
 
-def hello(role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 2) -> bytes:
+def hello(
+    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 3, incarnation: bytes = bytes(16)
+) -> bytes:
     """The fields of a Hello; the connection puts the nonce before them."""
-    return number(1, version) + number(2, role) + number(3, rank) + number(4, epoch) + octets(5, job_id(key))
+    return (
+        number(1, version) + number(2, role) + number(3, rank) + number(4, epoch) + octets(5, job_id(key))
+        + octets(6, incarnation)
+    )  # fmt: skip
+
+
+def hello_of_version_2(role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"") -> bytes:
+    """The same as processes before version 3 said it, byte for byte."""
+    return number(1, 2) + number(2, role) + number(3, rank) + number(4, epoch) + octets(5, job_id(key))
 
 
 def floats(values: List[float]) -> bytes:
@@ -294,6 +304,7 @@ class Member:
         self.rank, self.key, self.port = rank, key, port
         self.joining = join(WORKER, rank, workers, servers, host, life=time.time_ns())
         self.epoch = 0
+        self.incarnation = bytes(16)
         self.rounds: Dict[str, int] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -304,11 +315,11 @@ class Member:
     def join_again(self) -> None:
         """Connects to the scheduler and says Join; returns when the roster is here."""
         scheduler = Connection("127.0.0.1", self.port, timeout_s=30)
-        scheduler.shake_hands(hello(WORKER, self.rank, self.epoch, self.key), self.key)
+        answering = scheduler.shake_hands(self.hello(), self.key)
         scheduler.send(self.header(JOIN), self.joining)
         roster = fields(scheduler.receive_kind(ROSTER).payload)
         self.scheduler = scheduler
-        self.epoch = roster[1]
+        self.epoch, self.incarnation = roster[1], answering[6]
         self.frame_bytes = roster[4]
         places = [list_of(member[4]) for member in list_of(roster[5]) if member[1] == SERVER]
         # Shards go across servers first (src/scheduler/shares.h).
@@ -333,8 +344,11 @@ class Member:
 
     def connect(self, shard: int) -> Connection:
         peer = Connection(*self.places[shard], timeout_s=30)
-        peer.shake_hands(hello(WORKER, self.rank, self.epoch, self.key), self.key)
+        peer.shake_hands(self.hello(), self.key)
         return peer
+
+    def hello(self) -> bytes:
+        return hello(WORKER, self.rank, self.epoch, self.key, incarnation=self.incarnation)
 
     def shard_of(self, name: str) -> int:
         """Where the first part of a tensor is."""

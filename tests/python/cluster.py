@@ -13,6 +13,10 @@
 `layer` is the module that a worker imports, and whose init() it has called before its first function runs; `python` the
 interpreter it runs in. Functions travel by reference to their module, which the worker's interpreter must be able to
 import. All processes are ended by their own ids.
+
+Workers of a layer in IMPORTED are forked where its framework has been imported once for all tests (zygote.py), unless
+`forked` is False; those of launch() where `imported` names the framework. Tests of how processes start and end, and one
+example of each framework, start Python itself.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import cloudpickle
+import zygote
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
@@ -43,6 +48,20 @@ TENSORFLOW = {
     "TF_NUM_INTEROP_THREADS": "2",
     "TF_NUM_INTRAOP_THREADS": "1",
 }
+# By layer: what is imported before a worker is forked, in zygote.py's words; the rest is for what tests import.
+TESTING = ["?numpy", "cloudpickle", "?pytest"]
+IMPORTED = {
+    "byteps._core.session": TESTING,
+    "test_operations": ["?hypothesis", *TESTING],
+    "byteps.torch": ["torch", *TESTING],
+    "byteps.tensorflow": ["tensorflow", *TESTING],
+    "byteps.tensorflow.keras": ["tensorflow", "tf_keras", *TESTING],
+    "byteps.keras": ["keras", *TESTING],
+    "keras_without_tensorflow": ["-tensorflow", "keras", *TESTING],
+    "byteps.jax": ["jax", "jax.numpy", *TESTING],
+    "byteps.mxnet": ["mxnet", *TESTING],
+}
+fork_servers = zygote.Servers()  # ended by conftest.py
 
 
 class ClusterError(Exception):
@@ -66,6 +85,14 @@ def clean_environment() -> Dict[str, str]:
     return environ
 
 
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+    """AssertionError when it does not become true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{condition} is not true after {timeout_s:.0f} s"
+        time.sleep(0.01)
+
+
 def hold_port() -> socket.socket:
     """A free loopback port, kept from others until the scheduler has bound it (both use SO_REUSEADDR)."""
     held = socket.socket()
@@ -80,14 +107,18 @@ def launch(
     servers: int = 2,
     python: Union[str, Path] = sys.executable,
     environ: Optional[Dict[str, str]] = None,
+    imported: Sequence[str] = (),
 ) -> str:
     """Runs `python command...` on each worker of a job of bpslaunch, as users do, in the repository's folder: what it
-    wrote to standard output. AssertionError with the ends of its output when it fails."""
+    wrote to standard output. AssertionError with the ends of its output when it fails. `imported`: forks the workers
+    where these modules have been imported."""
     sizes = ["--workers", str(workers), "--servers", str(servers)]
+    full = {**clean_environment(), **(environ or {})}
+    runner = fork_servers.get_for_launcher(str(python), imported, full).command() if imported else [python]
     done = subprocess.run(
-        [python, "-m", "byteps.launcher", "--local", *sizes, "--", python, *map(str, command)],
+        [python, "-m", "byteps.launcher", "--local", *sizes, "--", *runner, *map(str, command)],
         cwd=ROOT,
-        env={**clean_environment(), **(environ or {})},
+        env=full,
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
@@ -99,13 +130,28 @@ def launch(
 class Worker:
     """One worker process and the pipe to it."""
 
-    def __init__(self, rank: int, environ: Dict[str, str], python: str, layer: str, init: bool) -> None:
+    def __init__(
+        self, rank: int, environ: Dict[str, str], python: str, layer: str, init: bool, forked: bool
+    ) -> None:
         self.rank = rank
         ours, theirs = Pipe()
         self.pipe: Connection = ours
-        command = [python, "-m", "cluster_worker", str(theirs.fileno()), layer, str(int(init))]
-        self.process = subprocess.Popen(command, env=environ, pass_fds=[theirs.fileno()])
+        self.process = self._start(theirs.fileno(), environ, python, layer, init, forked)
         theirs.close()
+
+    def _start(
+        self, pipe: int, environ: Dict[str, str], python: str, layer: str, init: bool, forked: bool
+    ) -> Union[subprocess.Popen, zygote.Forked]:
+        def arguments(pipe: str) -> List[str]:
+            return ["-m", "cluster_worker", pipe, layer, str(int(init))]
+
+        if forked and layer in IMPORTED:
+            try:
+                server = fork_servers.get(python, IMPORTED[layer], environ, turn=self.rank)
+                return server.start(arguments("@0"), environ, [pipe])
+            except zygote.Refused as why:
+                print(f"cluster.py: a worker of {layer} is not forked: {why}", file=sys.stderr)
+        return subprocess.Popen([python, *arguments(str(pipe))], env=environ, pass_fds=[pipe])
 
     def send(self, function: Callable, args: tuple, kwargs: dict) -> None:
         self.pipe.send_bytes(cloudpickle.dumps((function, args, kwargs)))
@@ -134,11 +180,12 @@ class Cluster:
         init: bool = True,
         layer: str = "byteps.torch",
         python: Union[str, Path] = WORKER_PYTHON,
+        forked: bool = True,
     ) -> None:
         self.size = workers
         self.server_count = servers
         self._extra = dict(environ or {})
-        self._worker_options = (str(python), layer, init)
+        self._worker_options = (str(python), layer, init, forked)
         self.workers: List[Worker] = []  # those of the job; after resize() the first of all_workers
         self.all_workers: List[Worker] = []
         self.services: List[subprocess.Popen] = []

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from cluster import MXNET_PYTHON, ROOT, TENSORFLOW, Clusters, clean_environment  # noqa: E402
+from cluster import MXNET_PYTHON, ROOT, TENSORFLOW, Clusters, clean_environment, fork_servers  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
@@ -22,6 +22,10 @@ import torch  # noqa: E402
 import byteps.torch as bps  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def pytest_sessionfinish():
+    fork_servers.end()
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,21 @@ def weights_after_broadcast():
     return [np.array(w) for w in model.get_weights()], [np.array(v) for v in optimizer.variables]
 
 
+def weights_with_local_ones():
+    """((whether the two local weights are this rank's own, whether they are rank 0's), how far the others are from rank
+    0's) after a broadcast."""
+    _, bps = keras_and_bps()
+    model, root = make_model(seed=10 + bps.rank()), make_model(seed=10)
+    own = [np.array(weight) for weight in model.get_weights()]
+    callback = bps.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[model.weights[0]])
+    callback.register_local_var(model.weights[1])
+    callback.set_model(model)
+    callback.on_train_batch_end(0)
+    after, roots = model.get_weights(), root.get_weights()
+    is_own = distance(after[:2], own[:2]) == 0
+    return (is_own, distance(after[:2], roots[:2]) == 0), float(distance(after[2:], roots[2:]))
+
+
 class _Rates:
     """Notes the rate of each batch."""
 
@@ -50,8 +65,8 @@ def rates_of_schedule():
     keras, bps = keras_and_bps()
     x, y = samples(BATCH * 2)
     rates = _Rates()
-    first = bps.callbacks.LearningRateScheduleCallback(lambda epoch: 0.5**epoch, end_epoch=3)
-    second = bps.callbacks.LearningRateScheduleCallback(1e-2, start_epoch=4, initial_lr=1.0)
+    first = bps.callbacks.LearningRateScheduleCallback(multiplier=lambda epoch: 0.5**epoch, end_epoch=3)
+    second = bps.callbacks.LearningRateScheduleCallback(multiplier=1e-2, start_epoch=4, initial_lr=1.0)
     fit(make_model(), keras.optimizers.SGD(0.4), x, y, BATCH, 5, [first, second, rates])
     return rates.seen
 
@@ -61,7 +76,7 @@ def momentum_correction(correct):
     keras, bps = keras_and_bps()
     x, y = samples(BATCH)
     callback = bps.callbacks.LearningRateScheduleCallback(
-        lambda epoch: 1.0 if epoch < 2 else 0.1, momentum_correction=correct
+        multiplier=lambda epoch: 1.0 if epoch < 2 else 0.1, momentum_correction=correct
     )
     inputs = keras.layers.Input((8,))
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")

@@ -20,6 +20,9 @@ def values():
         "is tensor": keras.ops.is_tensor(averaged),
         "allreduce": float(bps.allreduce(np.float32(rank), op=bps.Sum)),
         "largest": float(bps.allreduce(np.float32(rank), op=bps.Max)),
+        "scaled": bps.allreduce(np.float32([rank, 1]), "scaled", None, 0.5, 4.0, bps.Sum).tolist(),
+        "half": bps.allreduce(np.float32([1 / 3]), "half", op=bps.Max, compression=bps.Compression.fp16).tolist(),
+        "brain": bps.allreduce(np.float64([1 / 3]), op=bps.Max, compression=bps.Compression.bf16).tolist(),
         "short integers": bps.push_pull(np.int16([rank, 1]), "short", average=False).tolist(),
         "gathered": bps.allgather(np.full((rank, 2), rank, "float64")).tolist(),
         "gathered numbers": bps.allgather(rank, "ranks").tolist(),
@@ -78,6 +81,22 @@ def broadcast_of_much():
 # ---- wrong arguments
 
 
+class _OnDevice:
+    """As torch's CUDA tensors present themselves."""
+
+    class device:
+        type = "cuda"
+
+        def __str__(self):
+            return "cuda:0"
+
+    dtype = "torch.float32"
+    device = device()
+
+    def numpy(self):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+
+
 def messages_of_errors():
     """By case: the message of the ValueError that it raises."""
     keras, bps = keras_and_bps()
@@ -94,6 +113,8 @@ def messages_of_errors():
         "root": lambda: bps.broadcast(1.0, bps.size()),
         "text": lambda: bps.push_pull("text"),
         "option": lambda: bps.load_model("nowhere.keras", unknown=1),
+        "device": lambda: bps.push_pull(_OnDevice()),
+        "compressor": lambda: bps.allreduce(1.0, compression="fp16"),
         "warmup": lambda: bps.callbacks.LearningRateWarmupCallback(warmup_epochs=0),
     }
     found = {}

@@ -217,6 +217,55 @@ def other_optimizers():
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
 
 
+def third_arguments():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (1 + bps.rank()), momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    for options in (
+        lambda: bps.broadcast_optimizer_state(optimizer, 0, model),
+        lambda: bps.broadcast_optimizer_state(optimizer, 0, None),
+        lambda: bps.broadcast_optimizer_state(optimizer, 0, "Mine."),
+        lambda: bps.broadcast_optimizer_state(optimizer, root_rank=0, prefix="Mine."),
+        lambda: bps.broadcast_optimizer_state(optimizer, root_rank=0, model=model),
+    ):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 + bps.rank())
+        optimizer.step()
+        options()
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    with pytest.raises(TypeError, match="model= or prefix="):
+        bps.broadcast_optimizer_state(optimizer, 0, model.state_dict())
+    names = [key for key in sent_names() if "optimizer." in key]
+    assert names and all(name.startswith(("byteps.Mine.", "byteps.Parameter.")) for name in names)
+
+
+def sent_names():
+    """Names of exchanges from now on are those of before: the last call's, by its prefix."""
+    from byteps.torch import exchange
+
+    seen = []
+    real = exchange._submit
+
+    def noting(entry, kind, shape, operation, name, *rest):
+        seen.append("byteps." + name)
+        return real(entry, kind, shape, operation, name, *rest)
+
+    exchange._submit = noting
+    try:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        bps.broadcast_optimizer_state(optimizer, 0, model)
+        bps.broadcast_optimizer_state(optimizer, 0, "Mine.")
+    finally:
+        exchange._submit = real
+    return seen
+
+
+def test_the_third_argument_is_horovods_model_or_the_originals_prefix(job2):
+    job2.run(third_arguments)
+
+
 def test_optimizers_that_differ_raise_on_all_ranks(job2):
     for failure in job2.failures(other_optimizers):
         assert "ValueError" in failure.bases and "the optimizers' parameters differ on rank 1" in failure.text

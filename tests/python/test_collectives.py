@@ -35,7 +35,7 @@ def gather(columns):
         made.append(np.full((count, columns), -1.0))
         return made[0].ctypes.data
 
-    rows = collectives.Rows(abi.FLOAT64, mine.ctypes.data, len(mine), columns)
+    rows = collectives.Rows(abi.FLOAT64, mine.ctypes.data, len(mine), (columns,))
     counts = collectives.run(job, collectives.allgather(job, session.current().unique_name("g"), rows, allocate))
     return counts, made[0]
 
@@ -59,7 +59,62 @@ def test_rows_of_other_lengths_fail_on_every_rank(cluster):
         pytest.skip("one rank agrees with itself")
     for failure in cluster.failures(gather_of_other_rows):
         assert failure is not None and failure.kind == "MismatchError"
-        assert "worker 2 (float64, shape" in failure.text
+        assert "worker 2 (float64, shape 3x4)" in failure.text
+
+
+def collective_of(what, shapes):
+    """On a rank's shape of `shapes`; the others have the last one."""
+    import numpy as np
+
+    from byteps._core import abi, collectives, session
+
+    job = session.job()
+    shape = shapes[min(job.rank, len(shapes) - 1)]
+    mine = np.ones(shape, np.float32)
+    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, shape[0], shape[1:])
+    output = np.zeros(1 << 20, np.float32)
+    name = session.current().unique_name(what)
+    if what == "allgather":
+        plan = collectives.allgather(job, name, rows, lambda count: output.ctypes.data)
+    elif what == "reducescatter":
+        plan = collectives.reducescatter(job, name, rows, output.ctypes.data, abi.SUM)
+    else:
+        splits = [shape[0] // job.size] * job.size
+        plan = collectives.alltoall(job, name, rows, splits, lambda count: output.ctypes.data)
+    collectives.run(job, plan)
+
+
+@pytest.mark.parametrize(
+    "what, shapes",
+    [
+        ("reducescatter", [(17, 1311), (17, 23, 57)]),  # as many elements in a row
+        ("reducescatter", [(2, 4), (3, 4)]),  # with 3 ranks the last one gets none, or one
+        ("reducescatter", [(0, 4), (6, 4)]),
+        ("reducescatter", [(6, 0), (6, 4)]),
+        ("reducescatter", [(0, 4), (0, 5)]),
+        ("allgather", [(2, 4, 3), (2, 12)]),
+        ("allgather", [(0, 4, 3), (5, 12)]),
+        ("allgather", [(5, 0), (5, 4)]),
+        ("allgather", [(0, 4), (0, 5)]),
+        ("alltoall", [(6, 4, 3), (6, 12)]),
+        ("alltoall", [(0, 4, 3), (6, 12)]),
+        ("alltoall", [(6, 0), (6, 4)]),
+        ("alltoall", [(0, 4), (0, 5)]),
+    ],
+    ids=str,
+)
+def test_other_shapes_fail_on_every_rank(cluster, what, shapes):
+    if cluster.size == 1:
+        pytest.skip("one rank agrees with itself")
+    for failure in cluster.failures(collective_of, what, shapes):
+        assert failure is not None and failure.kind == "MismatchError"
+        assert "differs between ranks: worker " in failure.text and "(float32, shape " in failure.text
+
+
+@pytest.mark.parametrize("what", ["reducescatter", "allgather", "alltoall"])
+@pytest.mark.parametrize("shape", [(0, 4), (6, 0), (6, 2, 2), (6,)], ids=str)
+def test_equal_shapes_are_welcome_also_without_elements(cluster, what, shape):
+    cluster.run(collective_of, what, [shape])
 
 
 def trade_objects():
@@ -129,7 +184,7 @@ def test_what_was_started_ends_before_a_refusal_is_raised():
     from byteps._core import abi, collectives
 
     job = JobThatRefuses(refused=3)
-    rows = collectives.Rows(abi.FLOAT32, 4096, 6, 2)
+    rows = collectives.Rows(abi.FLOAT32, 4096, 6, (2,))
     with pytest.raises(ValueError, match="refused"):
         collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM))
     assert job.waited == [1, 2]
@@ -148,7 +203,7 @@ def test_memory_of_an_interrupted_wait_is_kept_until_the_job_is_left(monkeypatch
     try:
         memory = type("Memory", (), {})()
         alive = weakref.ref(memory)
-        rows = collectives.Rows(abi.FLOAT32, 4096, 6, 2)
+        rows = collectives.Rows(abi.FLOAT32, 4096, 6, (2,))
         job = JobThatIsInterrupted(refused=0)
         with pytest.raises(KeyboardInterrupt):
             collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM), memory)
@@ -170,7 +225,7 @@ def scatter(row_count, columns, operation_name):
     mine = np.arange(row_count * columns, dtype=np.float32).reshape(row_count, columns) * (job.rank + 1)
     share = collectives.scattered_counts(row_count, job.size)[job.rank]
     output = np.full((share, columns), -1, np.float32)
-    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, row_count, columns)
+    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, row_count, (columns,))
     name = session.current().unique_name("scatter")
     operation = getattr(abi, operation_name)
     plan = collectives.reducescatter(job, name, rows, output.ctypes.data, operation)
@@ -206,7 +261,7 @@ def trade(splits_by_rank, columns):
         made.append(np.full((count, columns), -1, np.int16))
         return made[0].ctypes.data
 
-    rows = collectives.Rows(abi.INT16, mine.ctypes.data, len(mine), columns)
+    rows = collectives.Rows(abi.INT16, mine.ctypes.data, len(mine), (columns,))
     plan = collectives.alltoall(job, session.current().unique_name("trade"), rows, splits, allocate)
     return collectives.run(job, plan), made[0], mine
 
@@ -243,7 +298,7 @@ def bytes_of(kind, block_bytes):
     result = np.full(block_bytes * size, 255, np.uint8)
     name = session.current().unique_name("bytes")
     every = [block_bytes] * size
-    block = collectives.Rows(abi.UINT8, source.ctypes.data, block_bytes, 1)
+    block = collectives.Rows(abi.UINT8, source.ctypes.data, block_bytes, ())
     blocks = block._replace(count=block_bytes * size)
     addresses = source.ctypes.data, result.ctypes.data
 
@@ -292,7 +347,7 @@ def pass_on():
 
     job = session.job()
     values = np.arange(50_000, dtype=np.float64) * (job.rank + 1)
-    rows = collectives.Rows(abi.FLOAT64, values.ctypes.data, len(values), 1)
+    rows = collectives.Rows(abi.FLOAT64, values.ctypes.data, len(values), ())
     if job.rank == 0:
         collectives.run(job, collectives.send(job, "letter", rows, to=2))
     if job.rank == 2:
@@ -321,7 +376,7 @@ def gather_among(ranks):
         made.append(np.empty((count, 2), np.float32))
         return made[0].ctypes.data
 
-    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, len(mine), 2)
+    rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, len(mine), (2,))
     name = process_sets.scoped("among", members)
     collectives.run(job, collectives.allgather(job, name, rows, allocate, members))
     return made[0]

@@ -6,6 +6,7 @@ import pytest
 from cluster import launch
 
 
+@pytest.mark.long(reason="four trainings of a ResNet; tests/python has shorter ones of each framework")
 @pytest.mark.parametrize("example", ["keras/imagenet_resnet50.py", "torch/imagenet_resnet50.py"])
 def test_an_imagenet_script_goes_on_from_its_checkpoint(example, tmp_path):
     command = [f"examples/{example}", "--checkpoint-format", tmp_path / "{epoch}.keras"]

@@ -68,6 +68,7 @@ def sums_of_all_layers():
     return {name: sorted(set(np.asarray(total).tolist())) for name, total in found.items()}
 
 
+@pytest.mark.long(reason="all frameworks are imported for real in each of three orders")
 @pytest.mark.timeout(240)
 def test_frameworks_share_a_job_whatever_is_imported_first_and_whenever_it_is_joined():
     size = len(ORDERS)

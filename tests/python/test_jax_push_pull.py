@@ -34,7 +34,7 @@ def expected(size, shape, dtype, average):
     wide = np.complex128 if dtype.startswith("complex") else np.float64
     total = np.sum([one.astype(wide) for one in everything], axis=0)
     if average:
-        total = np.floor(total / size) if "int" in dtype else total / size
+        total = np.trunc(total / size) if "int" in dtype else total / size
     return total.astype(everything[0].dtype)
 
 

@@ -214,6 +214,13 @@ def test_all_ranks_have_the_roots_weights_and_velocities_after_the_first_batch(j
         assert int(results[0][1][0]) == 5  # iterations of rank 0: four before, one together
 
 
+@on(torch=[2], jax=[2], tensorflow=[2], keras2=[2])
+def test_local_variables_stay_each_ranks_own(job):
+    ours, theirs = zip(*job.run(callbacks.weights_with_local_ones))
+    assert [own for own, _ in ours] == [True, True] and [same for _, same in ours] == [True, False]
+    assert theirs == (0.0, 0.0)
+
+
 @on(torch=ALL, jax=[2], tensorflow=[2], keras2=[2])
 def test_the_rate_warms_up_by_the_formula(job):
     size, steps = job.size, 4
@@ -278,6 +285,9 @@ def test_values(job):
             "is tensor": True,
             "allreduce": total,
             "largest": size - 1,
+            "scaled": [2.0 * total, 2.0 * size],
+            "half": [float(np.float32(np.float16(1 / 3)))],
+            "brain": [0.333984375],
             "short integers": [total, size],
             "gathered": [[rank, rank] for rank in range(size) for _ in range(rank)],
             "gathered numbers": list(range(size)),
@@ -323,6 +333,8 @@ def test_wrong_arguments_say_what_to_do(job):
         "root": f"it must be a rank, 0 to {job.size - 1}",
         "text": "expected numbers",
         "option": "unknown option unknown",
+        "device": "KERAS_TORCH_DEVICE=cpu",
+        "compressor": "Compression.none",
         "warmup": "at least 1",
     }
     for found in job.run(values.messages_of_errors):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from cluster import ROOT, Cluster, clean_environment
+from cluster import ROOT, Cluster, clean_environment, wait_until
 from torch.utils.data import DataLoader, Dataset
 
 import byteps
@@ -144,7 +144,7 @@ def join_leave_join():
 
 
 def test_init_after_shutdown_joins_again_with_all_names_forgotten():
-    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}) as cluster:
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}, forked=False) as cluster:
         assert cluster.run(join_leave_join) == [[3.0, 3.0, 3.0]] * 2
 
 
@@ -170,22 +170,25 @@ def test_resume_changes_ranks_and_size():
         assert outcomes[:2] == [(2, 0, 1.0), (2, 1, 1.0)]
 
 
-def swap_ranks_without_waiting(times):
+def swap_ranks_without_waiting(times, folder):
     results = []
-    for _ in range(times):
+    for turn in range(times):
         rank = bps.rank()
         results.append(bps.push_pull(torch.tensor([float(rank)]), average=False, name="swapped")[0].item())
-        if rank == 0:
-            time.sleep(0.05)  # the other one is back long before this one has left
+        if rank == 0:  # it leaves when the other one has left and comes back
+            wait_until((folder / str(turn)).exists)
+            time.sleep(0.02)
         bps.suspend()
+        if rank == 1:
+            (folder / str(turn)).touch()
         bps.resume(2, 2, 1 - rank)
         assert bps.rank() == 1 - rank
     return results
 
 
-def test_workers_that_swap_their_ranks_need_not_wait_for_each_other():
+def test_workers_that_swap_their_ranks_need_not_wait_for_each_other(tmp_path):
     with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "5000"}) as cluster:
-        assert cluster.run(swap_ranks_without_waiting, 5) == [[1.0] * 5] * 2
+        assert cluster.run(swap_ranks_without_waiting, 5, tmp_path) == [[1.0] * 5] * 2
 
 
 def test_resume_without_suspend_is_an_error(alone):
@@ -219,6 +222,16 @@ def test_a_resume_that_fails_leaves_the_environment_as_it_was(monkeypatch, numbe
     bps.shutdown()
 
 
+def waits_for_the_job(thread):
+    """Whether it is in Job.wait() of byteps._core."""
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if frame.f_code.co_name == "wait" and isinstance(frame.f_locals.get("self"), type(session.job())):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def leave_while_others_wait():
     outcomes = []
 
@@ -231,7 +244,7 @@ def leave_while_others_wait():
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    wait_until(lambda: all(waits_for_the_job(thread) for thread in threads))
     bps.shutdown()
     for thread in threads:
         thread.join(20)
@@ -279,7 +292,7 @@ def test_ctrl_c_ends_init_while_it_waits_for_others():
     process = subprocess.Popen([sys.executable, "-c", script], env=environ, stdout=-1, stderr=-1, text=True)
     try:
         assert process.stdout.readline() == "up\n"
-        time.sleep(0.5)
+        wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1)  # the core has begun to join
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
@@ -305,14 +318,64 @@ def test_a_signal_handler_may_leave_amid_a_wait():
         assert cluster.run(handler_that_leaves) == ["CancelledError"] * 2
 
 
-def test_a_rank_that_fails_ends_the_waits_of_the_others():
+def push_alone(begun):
+    handle = bps.push_pull_async(torch.ones(1), name="alone")
+    begun.touch()
+    bps.synchronize(handle)
+
+
+def test_a_rank_that_fails_ends_the_waits_of_the_others(tmp_path):
     with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
-        cluster.workers[0].send(lambda: bps.push_pull(torch.ones(1), name="alone"), (), {})
-        time.sleep(0.5)
+        cluster.workers[0].send(push_alone, (tmp_path / "begun",), {})
+        wait_until((tmp_path / "begun").exists)
         cluster.workers[1].process.kill()
         tag, failure = cluster.workers[0].receive(time.monotonic() + 60)
         assert tag == "error" and "BytePSError" in failure.bases
         cluster.broken = True  # what is left is ended by force
+
+
+class FinishesLate:
+    """Native code that uses the job: finish() would never return while the job goes on."""
+
+    def __init__(self):
+        self.finished_live = []
+
+    def attach(self, job):
+        self.job = job
+
+    def detach(self):
+        pass
+
+    def finish(self):
+        self.finished_live.append(self.job.is_live)
+
+
+def leave_amid_which_a_signal_raises():
+    job, native = session.job(), FinishesLate()
+    session.attach(native)
+    wait = job._quiet.wait
+
+    def interrupted_wait(*arguments):  # as if a signal handler had run in it
+        job._quiet.wait = wait
+        del job._blocked[0]
+        raise KeyboardInterrupt
+
+    job._blocked[0] = 1  # another thread in a wait
+    job._quiet.wait = interrupted_wait
+    try:
+        session.shutdown()
+        interrupted = False
+    except KeyboardInterrupt:
+        interrupted = True
+    was_live = job.is_live
+    session.shutdown()
+    names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+    return interrupted, was_live, job.is_live, native.finished_live, "byteps-worker" in names
+
+
+def test_a_leave_that_a_signal_has_interrupted_can_be_repeated():
+    with Cluster(2, 1, {"BYTEPS_FAILURE_TIMEOUT_MS": "5000"}, layer="byteps._core.session") as job:
+        assert job.run(leave_amid_which_a_signal_raises) == [(True, True, False, [False], False)] * 2
 
 
 # ---- forks

@@ -104,5 +104,5 @@ def test_wrong_arguments_are_refused_with_a_reason(alone):
 
 
 def test_the_example_learns():
-    output = launch("examples/torch/imagenet_half.py")
+    output = launch("examples/torch/imagenet_half.py", imported=["torch"])
     assert float(re.search(r"accuracy=(\S+)", output).group(1)) >= 0.9, output

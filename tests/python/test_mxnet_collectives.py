@@ -28,6 +28,18 @@ def every_reduction():
     check(scaled, 2 * expected(size, (5, 4), "float32", "Sum"), "float32")
     group = bps.grouped_allreduce([array, array * 2], average=False)
     check(group[1], 2 * expected(size, (5, 4), "float32", "Sum"), "float32")
+    for dtype in ("int8", "int32", "int64"):  # as Horovod: on each rank, towards zero
+        odd = array_of(np.array([5, -5, 3, -1]).astype(dtype), dtype)
+        halved = np.array([2, -2, 1, 0]) * size
+        check(bps.allreduce(odd, op=bps.Sum, prescale_factor=0.5), halved, dtype)
+        check(bps.grouped_allreduce([odd], op=bps.Sum, prescale_factor=0.5, postscale_factor=3.0)[0], 3 * halved, dtype)
+        rows = array_of(np.full((size, 2), 5).astype(dtype), dtype)
+        check(bps.reducescatter(rows, op=bps.Sum, prescale_factor=0.5), np.full((1, 2), 2 * size), dtype)
+        check(odd, np.array([5, -5, 3, -1]), dtype)
+        assert bps.allreduce_(odd, op=bps.Sum, prescale_factor=0.5) is odd
+        check(odd, halved, dtype)
+        one = array_of(np.array([-1 if rank == 0 else 0]).astype(dtype), dtype)
+        check(bps.allreduce(one), np.array([int(-1 / size)]), dtype)
     copies = [array.copy(), array * 3]
     assert bps.grouped_allreduce_(copies, name="group") is not None
     check(copies[1], 3 * expected(size, (5, 4), "float32", "Average"), "float32")

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from cluster import wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def expected(size, shape, dtype, average, seed=0):
     if dtype == torch.bool:
         return total > 0
     if average:
-        total = total / size if dtype.is_floating_point else torch.floor(total / size)
+        total = total / size if dtype.is_floating_point else torch.trunc(total / size)
     return total.to(dtype)
 
 
@@ -314,31 +315,30 @@ def test_poll_says_whether_synchronize_would_block_and_a_handle_is_used_once(job
     job2.run(wait_and_poll)
 
 
-def others_run_while_one_waits():
-    if bps.rank() == 1:
-        bps.barrier()
-        time.sleep(0.6)
+def others_run_while_one_waits(counted):
+    bps.barrier()
+    if bps.rank() == 1:  # it lets the other one wait until that one's thread has done its part
+        wait_until(counted.exists)
         return bps.push_pull(torch.ones(1), name="slow") is not None
-    counted = 0
-    done = threading.Event()
+    waits = threading.Event()
 
     def count():
-        nonlocal counted
-        while not done.is_set():
-            counted += 1
+        waits.wait()
+        for _ in range(200):
             time.sleep(0.001)
+        counted.touch()
 
     thread = threading.Thread(target=count)
-    bps.barrier()
     thread.start()
-    bps.push_pull(torch.ones(1), name="slow")
-    done.set()
+    handle = bps.push_pull_async(torch.ones(1), name="slow")
+    waits.set()
+    bps.synchronize(handle)
     thread.join()
-    return counted
+    return True
 
 
-def test_other_threads_run_while_one_waits(job2):
-    assert job2.run(others_run_while_one_waits)[0] > 100
+def test_other_threads_run_while_one_waits(job2, tmp_path):
+    assert job2.run(others_run_while_one_waits, tmp_path / "counted") == [True, True]
 
 
 def several_threads():

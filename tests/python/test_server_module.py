@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from cluster import clean_environment, hold_port
+from cluster import clean_environment, hold_port, wait_until
 
 
 def start(role, port, command=("-c", "import byteps.server; print('returned')"), **extra):
@@ -64,6 +64,12 @@ def test_signals_reach_the_server_and_its_exit_code_comes_back(number):
     assert not any(os.path.exists(f"/proc/{child}") for child in children)
 
 
+def blocks(pid, number):
+    with open(f"/proc/{pid}/status") as status:
+        mask = next(int(line.split()[1], 16) for line in status if line.startswith("SigBlk:"))
+    return mask >> (number - 1) & 1
+
+
 def wait_for_child(pid, timeout_s=30):
     """The ids of its children that have become our executable."""
     deadline = time.monotonic() + timeout_s
@@ -73,9 +79,9 @@ def wait_for_child(pid, timeout_s=30):
         for child in children:
             with open(f"/proc/{child}/comm") as name:
                 if name.read().startswith("byteps_"):
-                    time.sleep(0.5)  # it sets its signal mask
+                    wait_until(lambda: blocks(child, signal.SIGTERM))
                     return children
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise AssertionError("no child was started")
 
 

@@ -243,6 +243,29 @@ def check_min_max_product(mode):
         np.testing.assert_array_equal(result, reduce(everyone, axis=0))
     scaled = bps.push_pull(tensor, op=bps.Sum, prescale_factor=0.5, postscale_factor=3.0)
     np.testing.assert_allclose(scaled, everyone.sum(axis=0) * 1.5)
+    check_scaled_integers(mode)
+
+
+def check_scaled_integers(mode):
+    """As with Horovod: on each rank, towards zero. Averages are floats."""
+    size = bps.size()
+    tensor, half = tf.constant([5, -5, 3, -1]), np.array([2.0, -2.0, 1.0, 0.0])
+
+    def body():
+        options = {"prescale_factor": 0.5, "postscale_factor": 3.0}
+        total = bps.push_pull(tensor, op=bps.Sum, name=f"{mode}.scaled", **options)
+        mean = bps.push_pull(tensor, name=f"{mode}.scaled.mean", **options)
+        both = bps.grouped_allreduce([tensor, tf.cast(tensor, tf.float32)], op=bps.Sum, prescale_factor=0.5)
+        return total, mean, *both
+
+    total, mean, integers, floats = compiled(body, mode)()
+    np.testing.assert_array_equal(total, half * size * 3)
+    np.testing.assert_allclose(mean, half * 3)
+    np.testing.assert_array_equal(integers, half * size)
+    np.testing.assert_allclose(floats, np.array([2.5, -2.5, 1.5, -0.5]) * size)
+    if mode == "eager":
+        share = bps.reducescatter(tf.fill([size], 5), op=bps.Sum, prescale_factor=0.5)
+        np.testing.assert_array_equal(share, [2 * size])
 
 
 def test_minimum_maximum_product_and_scaled_sums(tf_job3):

@@ -40,7 +40,7 @@ def reduced(parts, op):
         total = stacked.sum(0)
         if op == "Average":
             total = total / len(parts)
-            total = total if parts[0].is_floating_point() or parts[0].is_complex() else total.floor()
+            total = total if parts[0].is_floating_point() or parts[0].is_complex() else total.trunc()
         return total.to(parts[0].dtype)
     return {"Min": stacked.amin, "Max": stacked.amax, "Product": stacked.prod}[op](0).to(parts[0].dtype)
 
@@ -210,6 +210,10 @@ def sparse():
     assert got.layout == torch.sparse_coo and got.is_coalesced()
     same(got.to_dense(), everyones / size)
     same(hvd.synchronize(hvd.sparse_allreduce_async(mine, "rows", hvd.Sum)).to_dense(), everyones)
+    handle = hvd.sparse_allreduce_async(mine, "rows", hvd.Average)
+    same(handle().to_dense(), everyones / size)  # as Horovod's
+    with pytest.raises(ValueError, match="has been synchronized"):
+        handle()
     empty = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 2), (5, 2))
     same(hvd.allreduce(mine if rank == 0 else empty, op=hvd.Sum)._nnz() * torch.ones(1), torch.full((1,), 2.0))
     with pytest.raises(ValueError, match="no minimum"):
@@ -223,6 +227,18 @@ def test_sparse_tensors_are_summed_by_their_indices(job2):
 def mismatch():
     with pytest.raises(hvd.MismatchError, match="allgather.rows"):
         hvd.allgather(torch.ones(2, 2 + hvd.rank()), name="rows")
+    with pytest.raises(hvd.MismatchError, match="allgather.none"):
+        hvd.allgather(torch.ones(0, 2 + hvd.rank()), name="none")
+    with pytest.raises(hvd.MismatchError, match="reducescatter"):
+        hvd.reducescatter(torch.ones(4, 6) if hvd.rank() else torch.ones(4, 2, 3))
+    with pytest.raises(hvd.MismatchError, match="reducescatter.group"):
+        hvd.grouped_reducescatter([torch.ones(2), torch.ones(4, 6) if hvd.rank() else torch.ones(4, 2, 3)], "group")
+    with pytest.raises(hvd.MismatchError, match="alltoall"):
+        hvd.alltoall(torch.ones(4, 6) if hvd.rank() else torch.ones(4, 2, 3))
+    with pytest.raises(hvd.MismatchError, match="broadcast"):
+        hvd.broadcast(torch.ones(4, 6) if hvd.rank() else torch.ones(4, 2, 3), 0)
+    with pytest.raises(hvd.MismatchError, match="complex"):
+        hvd.grouped_allgather([torch.ones(2, 4), torch.ones(2, 4 - hvd.rank(), dtype=torch.complex64)], "complex")
     with pytest.raises(hvd.MismatchError, match="shapes"):
         hvd.allreduce(torch.ones(2 + hvd.rank()), name="shapes")
     same(hvd.allgather(torch.full((1,), hvd.rank())), torch.arange(hvd.size()))

@@ -180,6 +180,7 @@ def test_an_example_learns_the_digits(example):
         f"import byteps.torch, runpy, sys; sys.path.insert(0, '{EXAMPLES}'); sys.argv = ['{EXAMPLES / example}']; "
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    out = launch("-c", code, servers=1, environ=QUIET)
+    imported = [package] if package else ["torch"]
+    out = launch("-c", code, servers=1, environ=QUIET, imported=imported)
     reached = float(out.split("test accuracy ")[1][:5])
     assert reached >= 0.97, out

@@ -7,6 +7,7 @@ from test_torch_collectives import everyone, make, reduced, same
 from torch import nn
 
 import byteps.torch as hvd
+from byteps.torch import tensors
 
 
 def factors():
@@ -19,6 +20,38 @@ def factors():
 def test_factors_scale_the_result(job2, alone):
     job2.run(factors)
     factors()
+
+
+def integers():
+    """As Horovod: the first factor on each rank, the others on the sum, each time towards zero."""
+    size = hvd.size()
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
+        mine = torch.tensor([5, -5, 3, -1, 100], dtype=dtype)
+        halves = torch.tensor([2, -2, 1, 0, 50], dtype=dtype)
+        halved = torch.tensor([2, -2, 1, 0], dtype=dtype) * size
+        same(hvd.allreduce(mine, op=hvd.Average, prescale_factor=0.5), halves)
+        same(hvd.allreduce(mine[:4], op=hvd.Sum, prescale_factor=0.5), halved)
+        same(hvd.synchronize(hvd.allreduce_async(mine[:4], op=hvd.Sum, prescale_factor=0.5)), halved)
+        same(hvd.allreduce_(mine[:4].clone(), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0), halved * 3)
+        first, second = hvd.grouped_allreduce([mine[:4], torch.tensor([5.0])], op=hvd.Sum, prescale_factor=0.5)
+        same(first, halved)
+        same(second, torch.tensor([2.5 * size]))
+        rows = mine[:1].repeat(size)
+        same(hvd.reducescatter(rows, op=hvd.Sum, prescale_factor=0.5), halved[:1])
+        same(hvd.grouped_reducescatter([rows], op=hvd.Sum, prescale_factor=0.5)[0], halved[:1])
+        same(hvd.synchronize(hvd.reducescatter_async(rows, op=hvd.Sum, prescale_factor=0.5)), halved[:1])
+        same(hvd.allreduce(mine[:1], op=hvd.Sum, postscale_factor=0.3), torch.tensor([int(5 * size * 0.3)]).to(dtype))
+        odd = torch.tensor([-1 if hvd.rank() == 0 else 0], dtype=dtype)
+        same(hvd.allreduce(odd), torch.tensor([int(-1 / size)], dtype=dtype))
+        same(hvd.allreduce(odd * 5, postscale_factor=2.0), torch.tensor([int(-10 / size)], dtype=dtype))
+    beyond, _ = tensors.prepare(torch.tensor([2**63 - 1, -(2**63)]), hvd.Sum, None, 2.0, 1.0)
+    assert beyond.tolist() == [2**63 - 1024, -(2**63)]  # the largest that float64 has below 2^63
+    same(hvd.allreduce(torch.tensor([200], dtype=torch.uint8), prescale_factor=0.5), torch.tensor([100]).byte())
+
+
+def test_integers_are_scaled_and_averaged_as_horovod_does(job2, alone):
+    job2.run(integers)
+    integers()
 
 
 def scatters():
@@ -66,17 +99,18 @@ def test_alltoall_sends_each_rank_its_rows(job):
 
 
 def gradients():
-    """Against the chain rule of one process in which all ranks' losses are added."""
+    """Against the chain rule of one process in which all ranks' losses are added; where Horovod's numbers are others,
+    the last argument of check() says how many times as large."""
     rank, size = hvd.rank(), hvd.size()
     weights = [torch.arange(1.0, 13).view(6, 2) * (r + 1) for r in range(size)]
 
-    def check(collective, reference):
+    def check(collective, reference, factor=1.0):
         inputs = [make(r, (6, 2), torch.float64).float().requires_grad_() for r in range(size)]
         losses = reference(inputs)
         sum(losses).backward()
         mine = make(rank, (6, 2), torch.float64).float().requires_grad_()
         collective(mine).backward()
-        assert torch.allclose(mine.grad, inputs[rank].grad), (mine.grad, inputs[rank].grad)
+        assert torch.allclose(mine.grad, inputs[rank].grad * factor), (mine.grad, inputs[rank].grad)
 
     total = lambda inputs: torch.stack(inputs).sum(0)  # noqa: E731
     share = 6 // size
@@ -89,19 +123,29 @@ def gradients():
     check(
         lambda t: (hvd.allgather(t).view(size, 6, 2).square().sum(0) * weights[rank]).sum(),
         lambda i: [(torch.stack(i).square().sum(0) * w).sum() for w in weights],
+        1 / size,
     )
     check(
-        lambda t: (hvd.broadcast(t, size - 1) * weights[rank]).sum(), lambda i: [(i[-1] * w).sum() for w in weights]
+        lambda t: (hvd.broadcast(t, size - 1) * weights[rank]).sum(),
+        lambda i: [(i[-1] * w).sum() for w in weights],
+        1 / size,
     ) if rank == size - 1 else hvd.broadcast(make(rank, (6, 2), torch.float32).requires_grad_(), size - 1).mul(
         weights[rank]
     ).sum().backward()
     check(
         lambda t: (hvd.reducescatter(t, op=hvd.Average) * weights[rank][:share]).sum(),
         lambda i: [(part(total(i) / size, r) * weights[r][:share]).sum() for r in range(size)],
+        size,
+    )
+    check(
+        lambda t: (hvd.reducescatter(t, op=hvd.Sum, postscale_factor=3.0) * weights[rank][:share]).sum(),
+        lambda i: [(part(total(i) * 3, r) * weights[r][:share]).sum() for r in range(size)],
+        size,
     )
     check(
         lambda t: sum((g[6 * rank :].sum() * (i + rank + 1)) for i, g in enumerate(hvd.grouped_allgather([t, t * 2]))),
         lambda i: [(torch.cat(i)[6 * r :].sum() * (r + 1 + 2 * (r + 2))) for r in range(size)],
+        1 / size,
     )
     check(
         lambda t: sum(
@@ -109,11 +153,12 @@ def gradients():
             for n, part in enumerate(hvd.grouped_reducescatter([t, t * 2], op=hvd.Sum, prescale_factor=0.5))
         ),
         lambda i: [(part(total(i), r) * weights[r][:share] * 2.5).sum() for r in range(size)],
+        size,
     )
     one = torch.ones(2, requires_grad=True)
     first, second = hvd.grouped_allgather([one, torch.arange(3)])  # the second has no gradient
     first.sum().backward()
-    assert torch.equal(one.grad, torch.full((2,), float(size))) and not second.requires_grad
+    assert torch.equal(one.grad, torch.ones(2)) and not second.requires_grad
     assert hvd.grouped_allgather([]) == hvd.grouped_reducescatter([]) == []
     check(
         lambda t: (hvd.alltoall(t) * weights[rank][: share * size]).sum(),

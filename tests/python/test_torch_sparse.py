@@ -62,7 +62,9 @@ def train_text(way, sparse, kind):
         alone.step()
         optimizer.step()
         is_sparse = model.words.weight.grad.layout == torch.sparse_coo
-        assert is_sparse == (way != "dense" and (all(sparse) or size == 1 and sparse[0]))
+        assert is_sparse == all(sparse)
+        if model.rare.weight.grad is not None:  # the last rank's comes from the others
+            assert (model.rare.weight.grad.layout == torch.sparse_coo) == all(sparse)
         assert (model.rare.weight.grad is None) == (size == 1 or step % 2 == 1)
     assert_same(model, reference)
 
@@ -77,6 +79,33 @@ def test_embeddings_learn_as_in_one_process(job2, way):
 def test_gradients_that_are_sparse_on_some_ranks_only_travel_dense(job3):
     job3.run(train_text, "sparse", [True, False, True], "sgd")
     job3.run(train_text, "sparse", [True, True, True], "sgd")
+
+
+def sparse_adam():
+    """It takes nothing but sparse gradients."""
+    size, rank = hvd.size(), hvd.rank()
+    reference, model = nn.Embedding(WORDS, 3, sparse=True).double(), nn.Embedding(WORDS, 3, sparse=True).double()
+    hvd.broadcast_parameters(reference.state_dict())
+    model.load_state_dict(reference.state_dict())
+    alone = torch.optim.SparseAdam(reference.parameters(), lr=0.1)
+    mine = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(mine, model.named_parameters(), sparse_as_dense=True)
+    for step in range(3):
+        words, _ = lines(step)
+        alone.zero_grad()
+        optimizer.zero_grad()
+        for r in range(size):
+            (reference(words[r::size]).sin().sum() / size).backward()
+        model(words[rank::size]).sin().sum().backward()
+        alone.step()
+        optimizer.step()
+        assert model.weight.grad.layout == torch.sparse_coo
+    assert_same(model, reference)
+
+
+def test_a_sparse_gradient_that_travels_dense_reaches_the_optimizer_sparse(job2, alone):
+    job2.run(sparse_adam)
+    sparse_adam()
 
 
 def combine(**options):
@@ -112,6 +141,11 @@ def test_what_cannot_be_is_refused(alone):
     ):
         with pytest.raises(ValueError, match=why):
             hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), **options)
+    named = [("first", parameter)]
+    other = nn.Parameter(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"not among them. By group, index and shape: 0.1 \[2, 3\]"):
+        hvd.DistributedOptimizer(torch.optim.SGD([parameter, other], lr=0.1), named)
+    hvd.PartialDistributedOptimizer(torch.optim.SGD([parameter, other], lr=0.1), named, local_layers=[other])
     with pytest.raises(ValueError, match="modules or parameters"):
         hvd.PartialDistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), local_layers=["head"])
 

@@ -12,6 +12,7 @@ TRAIN = str(Path(__file__).with_name("train.py"))
 LONG_S = 300  # to import torch takes half a minute there, and more where others use the machine
 
 
+@pytest.mark.long(reason="torch's import alone takes half a minute of the emulated processors")
 @pytest.mark.timeout(LONG_S + 60)
 def test_a_training_over_rdma_with_a_forking_data_loader_is_the_one_of_a_single_process(tmp_path):
     before = sent_packets()

@@ -24,7 +24,7 @@ class ClockTest : public testing::Test {
     ADD_FAILURE() << "no heartbeat";
     return {};
   }
-  void hear(TimeNs now, const std::vector<std::byte>& payload) {
+  void hear(TimeNs now, std::span<const std::byte> payload) {
     now_ = now;
     MemberOutput out;
     wire::Header header;

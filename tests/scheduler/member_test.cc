@@ -18,9 +18,10 @@ using Kind = wire::Kind;
 
 constexpr const char* kKeysDiffer = "job keys differ: BYTEPS_JOB_KEY must be the same for all";
 
-Hello scheduler_hello() {
+Hello scheduler_hello(std::byte incarnation = {}) {
   Hello hello;
   hello.role = Role::kScheduler;
+  hello.incarnation[0] = incarnation;
   return hello;
 }
 
@@ -44,10 +45,10 @@ class Desk {
       tick();
     }
   }
-  void connect() {
+  void connect(std::byte incarnation = {}) {
     tick();
     ASSERT_TRUE(member_.peer().has_value());
-    member_.on_up(scheduler_hello(), now_, out_);
+    member_.on_up(scheduler_hello(incarnation), now_, out_);
   }
   void say(Kind kind, const std::vector<std::byte>& payload = {}, Epoch epoch = Epoch(1),
            WorkerRank worker = WorkerRank(0)) {
@@ -58,7 +59,7 @@ class Desk {
     member_.on_message(header, payload, now_, out_);
   }
   void say_roster(std::uint32_t epoch = 1, std::uint32_t rank = 1) {
-    say(Kind::kRoster, wire::encode(roster(epoch, rank)), Epoch(epoch));
+    say(Kind::kRoster, wire::encode(roster(epoch, rank)), Epoch(epoch), WorkerRank(rank));
   }
   static wire::Roster roster(std::uint32_t epoch, std::uint32_t rank) {
     wire::Roster roster;
@@ -84,6 +85,13 @@ class Desk {
     for (const MemberAction& action : out_.actions) {
       if (action.kind == MemberAction::Kind::kSend && action.header.kind == kind)
         found.push_back(action);
+    }
+    return found;
+  }
+  std::vector<MemberAction> connects() const {
+    std::vector<MemberAction> found;
+    for (const MemberAction& action : done_) {
+      if (action.kind == MemberAction::Kind::kConnect) found.push_back(action);
     }
     return found;
   }
@@ -150,8 +158,6 @@ TEST(Member, connects_with_its_role_and_rank_and_joins) {
   ASSERT_EQ(desk.sent(Kind::kJoin).size(), 1U);
   wire::Join expected = worker_join(1, "beta:11");
   const wire::Join said = wire::decode_join(desk.sent(Kind::kJoin)[0].payload).value();
-  EXPECT_GT(said.life, 0U);
-  expected.life = said.life;
   EXPECT_EQ(said, expected);
 }
 
@@ -301,6 +307,37 @@ TEST(Member, joins_again_on_each_new_connection_with_the_epoch_it_is_in) {
   EXPECT_EQ(desk.sent(Kind::kJoin)[0].header.epoch, Epoch(1));
 }
 
+TEST(Member, ends_when_another_scheduler_answers_at_the_address_and_says_nothing_to_it) {
+  Desk desk;
+  desk.connect(std::byte{4});
+  desk.down();
+  desk.pass(50 * kMillisecond);
+  desk.connect(std::byte{5});  // it has begun the job by then
+  desk.say_roster();
+  EXPECT_EQ(desk.member().incarnation(), scheduler_hello(std::byte{5}).incarnation);
+  desk.down();
+  desk.forget();
+  desk.pass(50 * kMillisecond);
+  ASSERT_EQ(desk.connects().size(), 1U);
+  EXPECT_EQ(desk.connects()[0].hello.incarnation, desk.member().incarnation());
+  desk.connect(std::byte{6});
+  EXPECT_THAT(desk.sent(Kind::kJoin), testing::SizeIs(0));
+  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  EXPECT_TRUE(desk.happened(Happening::kFailed)[0].why.is(Code::kDisconnected));
+  EXPECT_THAT(
+      desk.happened(Happening::kFailed)[0].why.message(),
+      AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("is not the one that this job began with")));
+}
+
+TEST(Member, who_is_leaving_and_meets_another_scheduler_has_left) {
+  RunningDesk desk;
+  desk.down();
+  desk.member().leave(true, desk.now(), desk.out());
+  desk.pass(50 * kMillisecond);
+  desk.connect(std::byte{6});
+  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+}
+
 TEST(Member, a_deaf_connection_is_replaced_before_the_failure_timeout) {
   RunningDesk desk;
   desk.pass(1500 * kMillisecond);
@@ -419,19 +456,19 @@ TEST(Member, nonsense_from_the_scheduler_ends_the_connection_and_not_the_process
   no_frame.frame_bytes = 0;
   wire::Roster no_address = Desk::roster(1, 1);
   no_address.members[2].endpoints.clear();
-  const std::vector<std::vector<std::byte>> payloads = {
-      std::vector<std::byte>(5, std::byte{0xff}),
-      wire::encode(gap),
-      wire::encode(no_frame),
-      wire::encode(no_address),
-      wire::encode(Desk::roster(1, 7)),
-      wire::encode(Desk::roster(1, 0)),  // another's rank
-      wire::encode(Desk::roster(0, 1)),
+  const std::vector<std::pair<std::vector<std::byte>, std::uint32_t>> rosters = {
+      {std::vector<std::byte>(5, std::byte{0xff}), 1},
+      {wire::encode(gap), 1},
+      {wire::encode(no_frame), 1},
+      {wire::encode(no_address), 1},
+      {wire::encode(Desk::roster(1, 7)), 7},
+      {wire::encode(Desk::roster(1, 0)), 0},  // another's rank
+      {wire::encode(Desk::roster(0, 1)), 1},
   };
-  for (const auto& payload : payloads) {
+  for (const auto& [payload, rank] : rosters) {
     Desk desk;
     desk.connect();
-    desk.say(Kind::kRoster, payload);
+    desk.say(Kind::kRoster, payload, Epoch(1), WorkerRank(rank));
     EXPECT_FALSE(desk.member().peer().has_value());
     EXPECT_EQ(desk.happenings(), 0U);
     desk.pass(50 * kMillisecond);
@@ -542,6 +579,57 @@ TEST(Member, hears_once_of_each_worker_that_left) {
   ASSERT_EQ(desk.happened(Happening::kWorkerLeft).size(), 1U);
   EXPECT_EQ(desk.happened(Happening::kWorkerLeft)[0].worker, WorkerRank(0));
   EXPECT_TRUE(desk.happened(Happening::kWorkerLeft)[0].final);
+}
+
+TEST(Member, hears_of_several_that_left_in_one_message_of_each_once) {
+  RunningDesk desk;
+  const auto left = [&](std::vector<std::uint32_t> ranks, bool final) {
+    desk.say(Kind::kLeave, wire::encode(wire::Leave{final, Members(ranks)}));
+  };
+  left({0, 5}, true);
+  left({0, 3, 5, 9}, false);
+  std::vector<std::pair<std::uint32_t, bool>> heard;
+  for (const MemberEvent& event : desk.happened(Happening::kWorkerLeft)) {
+    heard.emplace_back(event.worker.value, event.final);
+  }
+  EXPECT_EQ(heard, (std::vector<std::pair<std::uint32_t, bool>>{
+                       {0, true}, {5, true}, {3, false}, {9, false}}));
+}
+
+// ---- the failure timeout ----
+
+TEST(
+    Member,
+    beats_and_waits_as_the_schedulers_failure_timeout_wants_it_and_says_that_its_own_does_not_count) {
+  Config config = small_job();
+  config.timeout.failure_ns = 30 * kSecond;
+  Desk desk(worker_join(1, "beta:11"), config);
+  desk.tick();
+  Hello scheduler = scheduler_hello();
+  scheduler.failure_ms = 3000;
+  desk.member().on_up(scheduler, desk.now(), desk.out());
+  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
+  EXPECT_THAT(
+      desk.happened(Happening::kNotice)[0].text,
+      AllOf(HasSubstr("BYTEPS_FAILURE_TIMEOUT_MS is 30000 here, but 3000 at the scheduler at"),
+            HasSubstr("counts for the whole job")));
+  desk.say_roster();
+  desk.forget();
+  desk.pass(3 * kSecond, true);
+  EXPECT_GE(desk.sent(Kind::kHeartbeat).size(), 5U) << "every sixth of 3 s";
+  EXPECT_EQ(desk.member().timeout().failure_ns, 3 * kSecond);
+  desk.pass(4 * kSecond);
+  EXPECT_TRUE(desk.member().done()) << "the scheduler has said nothing for 3.5 s";
+}
+
+TEST(Member, does_not_take_over_a_failure_timeout_that_cannot_be_set) {
+  Desk desk;
+  desk.tick();
+  Hello scheduler = scheduler_hello();
+  scheduler.failure_ms = 1;
+  desk.member().on_up(scheduler, desk.now(), desk.out());
+  EXPECT_FALSE(desk.member().peer().has_value());
+  EXPECT_EQ(desk.member().timeout().failure_ns, TimeoutConfig().failure_ns);
 }
 
 TEST(Member, a_servers_job_is_over_when_the_scheduler_says_leave) {

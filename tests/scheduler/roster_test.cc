@@ -217,6 +217,29 @@ TEST(Roster, refuses_a_member_of_a_job_that_another_scheduler_began) {
   EXPECT_THAT(table.text_to(peer, Kind::kFail), HasSubstr("epoch 3"));
 }
 
+TEST(Roster, refuses_a_member_of_another_incarnation_also_of_the_same_epoch_host_and_rank) {
+  Config config = small_job();
+  config.job.incarnation = {std::byte{1}};
+  const Incarnation other = {std::byte{2}};
+  RunningJob job(config);
+  const wire::Join worker = worker_join(0, "alpha:10");
+  const wire::Join server = server_join("gamma:12", 4000);
+  for (const PeerId stranger :
+       {job.table.join(worker, Epoch(1), other), job.table.join(worker, Epoch(0), other),
+        job.table.join(server, Epoch(1), other), job.table.join(server, Epoch(0), other)}) {
+    EXPECT_EQ(job.table.code_to(stranger), Code::kDisconnected);
+    EXPECT_THAT(job.table.text_to(stranger, Kind::kFail),
+                HasSubstr("the scheduler was started anew"));
+    EXPECT_THAT(job.table.sent(stranger, Kind::kRoster), testing::SizeIs(0));
+  }
+  EXPECT_FALSE(job.table.closed(job.worker0) || job.table.closed(job.server));
+  EXPECT_EQ(job.table.keeper().phase(), RosterKeeper::Phase::kRunning);
+  // The same member of this one is known.
+  const PeerId back = job.table.join(worker, Epoch(1), config.job.incarnation);
+  EXPECT_THAT(job.table.sent(back, Kind::kRoster), testing::SizeIs(1));
+  EXPECT_TRUE(job.table.closed(job.worker0)) << "replaced by its newer connection";
+}
+
 TEST(Roster, says_so_when_nobody_knows_of_any_server) {
   Table table(small_job(1, 0));
   const PeerId worker = table.join(worker_join(0, "alpha:10", 1, 0));
@@ -616,7 +639,7 @@ TEST(Roster, answers_leave_and_tells_the_other_workers_who_left) {
   ASSERT_EQ(job.table.sent(job.worker1, Kind::kLeave).size(), 1U);
   const auto told = job.table.sent(job.worker0, Kind::kLeave);
   ASSERT_EQ(told.size(), 1U);
-  EXPECT_EQ(told[0].header.worker, WorkerRank(1));
+  EXPECT_EQ(wire::decode_leave(told[0].payload).value().who.some(), std::vector<std::uint32_t>{1});
   EXPECT_TRUE(wire::decode_leave(told[0].payload).value().final);
   EXPECT_TRUE(job.table.sent(job.server, Kind::kLeave).empty());
   job.table.down(job.worker1);
@@ -653,7 +676,8 @@ TEST(Roster, a_worker_that_was_away_hears_who_left_when_it_is_back) {
   job.table.leave(job.worker1, 1, true);
   const PeerId again = job.table.join(worker_join(0, "alpha:10"), Epoch(1));
   ASSERT_EQ(job.table.sent(again, Kind::kLeave).size(), 1U);
-  EXPECT_EQ(job.table.sent(again, Kind::kLeave)[0].header.worker, WorkerRank(1));
+  const auto told = job.table.sent(again, Kind::kLeave);
+  EXPECT_EQ(wire::decode_leave(told[0].payload).value().who.some(), std::vector<std::uint32_t>{1});
 }
 
 TEST(Roster, waits_twice_the_failure_timeout_for_workers_that_may_come_back_then_ends_well) {
@@ -725,8 +749,10 @@ TEST(Roster, workers_of_the_next_generation_wait_until_the_running_ones_have_lef
 TEST(Roster, a_worker_that_begins_anew_without_a_word_has_left_its_old_life) {
   RunningJob job;
   const PeerId again = job.table.join(worker_join(1, "beta:11"), Epoch(0));
-  ASSERT_EQ(job.table.sent(job.worker0, Kind::kLeave).size(), 1U);
-  EXPECT_EQ(job.table.sent(job.worker0, Kind::kLeave)[0].header.worker, WorkerRank(1));
+  job.table.tick();
+  const auto told = job.table.sent(job.worker0, Kind::kLeave);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(wire::decode_leave(told[0].payload).value().who.some(), std::vector<std::uint32_t>{1});
   EXPECT_TRUE(job.table.sent(again, Kind::kRoster).empty());
   job.table.leave(job.worker0, 0, false);
   job.table.join(worker_join(0, "alpha:10"), Epoch(0));
@@ -884,12 +910,98 @@ TEST(Roster, a_join_that_comes_late_on_an_older_connection_is_no_new_life) {
   table.barrier(current_worker, 0);
   EXPECT_EQ(table.sent(current_worker, Kind::kBarrierDone).size(), 1U) << "it still counts";
 
-  worker.life = 999;  // of a life before that
-  table.say(table.up(Role::kWorker), Kind::kJoin, wire::encode(worker));
-  EXPECT_EQ(table.keeper().phase(), Phase::kRunning);
-  server.life = 1001;  // the next life: its sums are lost
+  server.life = 999;  // another life, whatever its number: its sums are lost
   table.join(server);
   EXPECT_THAT(table.text_to(current_worker, Kind::kFail), HasSubstr("started anew"));
+}
+
+// A process of one name may begin again on a host whose clock is behind.
+TEST(Roster, a_life_is_late_when_it_was_heard_of_before_and_never_because_its_number_is_smaller) {
+  Table table;
+  const auto join = [&](std::uint32_t rank, const char* host, std::uint64_t life) {
+    wire::Join worker = worker_join(rank, host);
+    worker.life = life;
+    return table.join(worker);
+  };
+  const PeerId first = join(0, "pod-0:1", 5000);
+  const PeerId second = join(0, "pod-0:1", 3000);
+  EXPECT_FALSE(table.closed(second));
+  const PeerId third = join(0, "pod-0:1", 4000);
+  EXPECT_FALSE(table.closed(third));
+  for (const std::uint64_t before : {5000U, 3000U}) {
+    EXPECT_TRUE(table.closed(join(0, "pod-0:1", before))) << before;
+  }
+  EXPECT_FALSE(table.closed(third)) << "it keeps its place";
+  EXPECT_FALSE(table.closed(join(0, "pod-0:1", 4000))) << "the same life on a newer connection";
+  EXPECT_TRUE(table.closed(first));
+  // Likewise from one epoch to the next.
+  const PeerId other = join(1, "pod-1:1", 9000);
+  const PeerId last = join(0, "pod-0:1", 4000);
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.heartbeat(server, 1);
+  table.leave(last, 0, false);
+  table.leave(other, 1, false);
+  for (const std::uint64_t before : {5000U, 3000U, 4000U}) {
+    EXPECT_TRUE(table.closed(join(0, "pod-0:1", before))) << before;
+  }
+  EXPECT_FALSE(table.closed(join(0, "pod-0:1", 1)));
+}
+
+TEST(Roster, encodes_the_roster_once_for_all_members) {
+  const std::uint32_t workers = 100;
+  const std::uint32_t servers = 20;
+  Table table(small_job(workers, servers));
+  std::vector<PeerId> peers;
+  for (std::uint32_t rank = 0; rank < workers; ++rank) {
+    peers.push_back(
+        table.join(worker_join(rank, "w" + std::to_string(rank) + ":1", workers, servers)));
+  }
+  std::vector<PeerId> server_peers;
+  for (std::uint32_t rank = 0; rank < servers; ++rank) {
+    server_peers.push_back(table.join(server_join("s" + std::to_string(rank) + ":1",
+                                                  static_cast<std::uint16_t>(4000 + rank), rank)));
+  }
+  for (const PeerId peer : server_peers) table.heartbeat(peer, 1);
+  peers.insert(peers.end(), server_peers.begin(), server_peers.end());
+  const SharedBytes first = table.sent(peers[0], Kind::kRoster).at(0).payload;
+  EXPECT_GT(first.size(), 0U);
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    const auto sent = table.sent(peers[i], Kind::kRoster);
+    ASSERT_EQ(sent.size(), 1U);
+    EXPECT_TRUE(sent[0].payload.is_same(first)) << "one piece of memory";
+    EXPECT_EQ(table.roster_to(peers[i]).your_rank, i < workers ? i : i - workers);
+  }
+}
+
+TEST(Roster, tells_of_all_who_left_in_a_turn_in_one_message) {
+  const std::uint32_t workers = 40;
+  Table table(small_job(workers, 1));
+  std::vector<PeerId> peers;
+  for (std::uint32_t rank = 0; rank < workers; ++rank) {
+    peers.push_back(table.join(worker_join(rank, "w" + std::to_string(rank) + ":1", workers, 1)));
+  }
+  table.heartbeat(table.join(server_join("s:1", 4000)), 1);
+  const auto say_leave = [&](std::uint32_t rank, bool final) {
+    table.say(peers[rank], Kind::kLeave, wire::encode(wire::Leave{final}), Epoch(1),
+              WorkerRank(rank));
+  };
+  for (std::uint32_t rank = 0; rank < 20; ++rank) say_leave(rank, true);
+  say_leave(33, false);
+  say_leave(30, false);
+  table.tick();
+  table.tick();
+  for (std::uint32_t rank = 0; rank < workers; ++rank) {
+    if (rank < 20 || rank == 30 || rank == 33) continue;
+    const auto told = table.sent(peers[rank], Kind::kLeave);
+    ASSERT_EQ(told.size(), 2U) << "worker " << rank;
+    const wire::Leave for_good = wire::decode_leave(told[0].payload).value();
+    const wire::Leave for_a_while = wire::decode_leave(told[1].payload).value();
+    EXPECT_TRUE(for_good.final);
+    EXPECT_EQ(for_good.who.some().size(), 20U);
+    EXPECT_FALSE(for_a_while.final);
+    EXPECT_EQ(for_a_while.who.some(), (std::vector<std::uint32_t>{30, 33}));
+  }
+  EXPECT_EQ(table.sent(peers[3], Kind::kLeave).size(), 1U) << "who has left hears its own only";
 }
 
 TEST(Roster, a_worker_that_begins_anew_after_the_end_does_not_revive_the_job) {

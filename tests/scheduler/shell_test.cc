@@ -234,6 +234,7 @@ void Process::begin(std::size_t generation, TimeNs now) {
   wire::Join join = role_ == Role::kServer
                         ? server_join(host_, static_cast<std::uint16_t>(4000 + number_))
                         : worker_join(rank_, host_, wanted.worker_count, wanted.server_count);
+  join.life = 1 + number_ + 100 * (generation + 1);
   port_ = std::make_unique<MemberPort>(std::move(join), world_.config(), *transport_);
   port_->tick(now);
 }
@@ -424,6 +425,103 @@ TEST(SchedulerAndMembers, a_stopped_scheduler_tells_everyone_at_once) {
     EXPECT_TRUE(process->outcome().is(Code::kCancelled));
     EXPECT_THAT(process->outcome().message(), HasSubstr("scheduler was told to stop"));
   }
+}
+
+// ---- a large job ----
+
+// Passes on, and counts the bytes that are sent.
+class CountingTransport final : public Transport {
+ public:
+  explicit CountingTransport(Transport& inner) : inner_(inner) {}
+  std::size_t sent_bytes = 0;
+
+  Result<PeerId> connect(const Endpoint& to, const Hello& self) override {
+    return inner_.connect(to, self);
+  }
+  Status send(PeerId peer, const Outgoing& message) override {
+    const Status sent = inner_.send(peer, message);
+    if (sent.is_ok()) sent_bytes += message.payload.size();
+    return sent;
+  }
+  void land(PeerId, LandingTag, std::span<std::byte>) override {}
+  void withdraw(PeerId, LandingTag) override {}
+  std::size_t poll(TimeNs now, std::span<Event> events) override {
+    return inner_.poll(now, events);
+  }
+  TimeNs next_deadline() const override { return inner_.next_deadline(); }
+  void set_self(const Hello& self) override { inner_.set_self(self); }
+  void close(PeerId peer, Status reason) override { inner_.close(peer, std::move(reason)); }
+
+ private:
+  Transport& inner_;
+};
+
+TEST(Scheduler, sends_the_roster_of_a_large_job_over_many_turns) {
+  constexpr std::uint32_t kWorkers = 300;
+  constexpr std::uint32_t kServers = 60;
+  Switchboard board(1);
+  Hello self;
+  self.role = Role::kScheduler;
+  const auto listening = board.transport(self);
+  listening->listen({"10.0.0.9", 9000});
+  CountingTransport counting(*listening);
+  Scheduler scheduler(small_job(kWorkers, kServers), counting,
+                      Log("scheduler", LogLevel::kSilent, [](std::string_view) {}));
+  const auto crowd = board.transport({});
+  std::map<PeerId, wire::Join> joins;
+  for (std::uint32_t i = 0; i < kWorkers + kServers; ++i) {
+    wire::Join join = worker_join(i, "worker" + std::to_string(i) + ".of.a.large.cluster:4711",
+                                  kWorkers, kServers);
+    if (i >= kWorkers) {
+      join =
+          server_join("server" + std::to_string(i) + ".of.a.large.cluster:4711", 1, i - kWorkers);
+      const Endpoint place{"server" + std::to_string(i) + ".of.a.large.cluster", 9000};
+      join.endpoints.assign(8, place);
+      for (std::uint16_t shard = 0; shard < 8; ++shard)
+        join.endpoints[shard].port = static_cast<std::uint16_t>(9000 + shard);
+    }
+    Hello hello;
+    hello.role = join.role;
+    hello.rank = join.wanted_rank;
+    joins.emplace(crowd->connect({"10.0.0.9", 9000}, hello).value(), join);
+  }
+  const auto say = [&](PeerId peer, wire::Kind kind, std::uint32_t epoch,
+                       const std::vector<std::byte>& payload) {
+    wire::Header header;
+    header.kind = kind;
+    header.epoch = Epoch(epoch);
+    ASSERT_TRUE(crowd->send(peer, {.header = wire::encode(header), .payload = payload}).is_ok());
+  };
+  std::map<PeerId, std::size_t> roster_bytes;
+  std::size_t most_bytes = 0;
+  std::size_t turns_that_sent = 0;
+  std::array<Event, 64> events;
+  for (TimeNs now = 0; now < 20 * kSecond && roster_bytes.size() < joins.size();
+       now += 2 * kMillisecond) {
+    board.set_now(now);
+    counting.sent_bytes = 0;
+    scheduler.turn(now);
+    most_bytes = std::max(most_bytes, counting.sent_bytes);
+    turns_that_sent += counting.sent_bytes > 100'000 ? 1 : 0;
+    for (std::size_t i = 0, n = crowd->poll(now, events); i < n; ++i) {
+      const PeerId peer = events[i].peer;
+      if (events[i].kind == Event::Kind::kUp)
+        say(peer, wire::Kind::kJoin, 0, wire::encode(joins.at(peer)));
+      if (events[i].kind != Event::Kind::kReceived) continue;
+      const wire::Header header = wire::decode_header(events[i].header).value();
+      if (header.kind != wire::Kind::kRoster) continue;
+      roster_bytes[peer] = events[i].payload.size();
+      const wire::Join& join = joins.at(peer);
+      EXPECT_EQ(header.worker.value, join.wanted_rank);
+      if (join.role == Role::kServer) say(peer, wire::Kind::kHeartbeat, 1, {});
+    }
+  }
+  ASSERT_EQ(roster_bytes.size(), joins.size());
+  const std::size_t each = roster_bytes.begin()->second;
+  EXPECT_GT(each * joins.size(), std::size_t{8} << 20)
+      << "all together are more than one turn may send";
+  EXPECT_LE(most_bytes, (std::size_t{4} << 20) + each);
+  EXPECT_GT(turns_that_sent, 1U);
 }
 
 // ---- Outbox ----

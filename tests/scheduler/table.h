@@ -41,16 +41,17 @@ class Table {
 
   explicit Table(const Config& config = small_job()) : keeper_(config) { tick(); }
 
-  PeerId up(Role role, std::uint32_t rank = Hello::kNoRank) {
+  PeerId up(Role role, std::uint32_t rank = Hello::kNoRank, const Incarnation& incarnation = {}) {
     const PeerId peer(next_peer_++);
     Hello hello;
     hello.role = role;
     hello.rank = rank;
+    hello.incarnation = incarnation;
     keeper_.on_up(peer, hello, now_, out_);
     return peer;
   }
-  PeerId join(const wire::Join& join, Epoch epoch = Epoch(0)) {
-    const PeerId peer = up(join.role, join.wanted_rank);
+  PeerId join(const wire::Join& join, Epoch epoch = Epoch(0), const Incarnation& incarnation = {}) {
+    const PeerId peer = up(join.role, join.wanted_rank, incarnation);
     say(peer, wire::Kind::kJoin, wire::encode(join), epoch);
     return peer;
   }
@@ -70,6 +71,7 @@ class Table {
   }
   void leave(PeerId peer, std::uint32_t rank, bool final, std::uint32_t epoch = 1) {
     say(peer, wire::Kind::kLeave, wire::encode(wire::Leave{final}), Epoch(epoch), WorkerRank(rank));
+    tick();  // others are told at the end of a turn
   }
   void down(PeerId peer, const char* why = "connection reset by peer") {
     keeper_.on_down(peer, {Code::kDisconnected, why}, now_, out_);
@@ -119,7 +121,9 @@ class Table {
   wire::Roster roster_to(PeerId peer) const {
     const Out found = sent(peer, wire::Kind::kRoster);
     if (found.empty()) return {};
-    return wire::decode_roster(found.back().payload).value();
+    wire::Roster roster = wire::decode_roster(found.back().payload).value();
+    roster.your_rank = found.back().header.worker.value;
+    return roster;
   }
   bool closed(PeerId peer) const {
     return std::any_of(out_.begin(), out_.end(), [&](const KeeperOutput& output) {

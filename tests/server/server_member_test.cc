@@ -199,5 +199,84 @@ TEST_F(ServerMemberTest, told_to_stop_it_tells_the_scheduler_and_ends_even_witho
   EXPECT_EQ(member_.outcome().code(), Code::kCancelled);
 }
 
+// ---- shards that stand still
+
+class ServerMemberWatch : public ServerMemberTest {
+ protected:
+  void begin() {
+    connect();
+    say_roster(1, 1);
+    answer(inbox_0_, 0);
+    answer(inbox_1_, 1);
+    transport_.take_sent();
+  }
+  // A shard's thread comes round.
+  void answer(Mailbox<ShardCommand>& inbox, std::uint32_t shard) {
+    for (const ShardCommand& command : commands(inbox)) {
+      ShardNotice notice;
+      notice.kind = command.kind == ShardCommand::Kind::kPing ? ShardNotice::Kind::kAlive
+                                                              : ShardNotice::Kind::kEpochApplied;
+      notice.shard = ShardIndex(shard);
+      notice.epoch = Epoch(1);
+      ASSERT_TRUE(notices_.post(std::move(notice)).is_ok());
+      turn();
+    }
+  }
+  // Time passes as a runner would make it pass; the scheduler lives.
+  void pass(TimeNs duration, bool shard_1_lives) {
+    for (const TimeNs end = now_ + duration; now_ < end;) {
+      now_ = std::min(end, std::max(now_ + 1, member_.next_deadline()));
+      say(wire::Kind::kHeartbeat, {});
+      answer(inbox_0_, 0);
+      if (shard_1_lives) answer(inbox_1_, 1);
+    }
+  }
+  std::string failure() {
+    for (const auto& sent : transport_.take_sent()) {
+      if (sent.header.kind == wire::Kind::kFail)
+        return wire::decode_text(sent.payload).value().text;
+    }
+    return {};
+  }
+  const TimeNs failure_ns_ = config_.timeout.failure_ns;
+};
+
+TEST_F(ServerMemberWatch, shards_that_come_round_are_asked_for_ever_and_nothing_happens) {
+  begin();
+  pass(10 * failure_ns_, true);
+  EXPECT_EQ(failure(), "");
+}
+
+TEST_F(ServerMemberWatch, a_shard_that_stands_still_for_the_failure_timeout_fails_the_job_by_name) {
+  begin();
+  pass(failure_ns_, true);
+  pass(failure_ns_ / 2, false);
+  EXPECT_EQ(failure(), "") << "it may still come back";
+  pass(failure_ns_, false);
+  EXPECT_THAT(failure(), HasSubstr("shard 1 stands still for 3 s"));
+}
+
+TEST_F(ServerMemberWatch, a_shard_that_never_applies_its_epoch_is_missed_as_well) {
+  connect();
+  say_roster(1, 1);
+  answer(inbox_0_, 0);
+  transport_.take_sent();
+  pass(failure_ns_ * 3 / 2, false);
+  EXPECT_THAT(failure(), HasSubstr("shard 1 stands still"));
+}
+
+TEST_F(ServerMemberWatch, a_pause_of_the_whole_process_is_no_silence_of_its_shards) {
+  begin();
+  for (int i = 0; i < 10; ++i) {
+    pass(failure_ns_ / 3, true);
+    now_ += failure_ns_ * 9 / 10;
+    turn();  // before the shards got the processor
+    answer(inbox_0_, 0);
+    answer(inbox_1_, 1);
+    say(wire::Kind::kHeartbeat, {});
+  }
+  EXPECT_EQ(failure(), "");
+}
+
 }  // namespace
 }  // namespace byteps

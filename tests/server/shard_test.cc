@@ -15,6 +15,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
+constexpr Incarnation kJob = {std::byte{7}, std::byte{1}};
+
 class ShardTest : public testing::Test {
  protected:
   ShardTest()
@@ -30,13 +32,14 @@ class ShardTest : public testing::Test {
   static ShardCommand command(std::uint32_t epoch, std::uint32_t worker_count) {
     const auto placement =
         std::make_shared<const Placement>(256, 64, std::vector<std::uint32_t>{1});
-    return {ShardCommand::Kind::kBeginEpoch, {Epoch(epoch), worker_count, placement}, 7};
+    return {ShardCommand::Kind::kBeginEpoch, {Epoch(epoch), worker_count, placement}, 7, kJob};
   }
   static Hello hello(std::uint32_t rank, std::uint32_t epoch = 1, Role role = Role::kWorker) {
     Hello hello;
     hello.role = role;
     hello.rank = rank;
     hello.epoch = Epoch(epoch);
+    hello.incarnation = kJob;
     return hello;
   }
   void turn(TimeNs now = 0) {
@@ -99,6 +102,24 @@ TEST_F(ShardTest, applies_an_epoch_and_says_so) {
   EXPECT_EQ(said[0].epoch, Epoch(1));
 }
 
+TEST_F(ShardTest, answers_a_ping_when_it_comes_round) {
+  ASSERT_TRUE(inbox_.post({ShardCommand::Kind::kPing, {}, 0}).is_ok());
+  EXPECT_THAT(notices(), SizeIs(0));
+  turn();
+  const auto said = notices();
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].kind, ShardNotice::Kind::kAlive);
+  EXPECT_EQ(said[0].shard, ShardIndex(3));
+}
+
+TEST_F(ShardTest, a_turn_that_threw_is_told_by_name) {
+  shard_.failed({Code::kSystem, "out of memory"});
+  const auto said = notices();
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].kind, ShardNotice::Kind::kFailed);
+  EXPECT_EQ(said[0].why.text(), "System: shard 3 failed: out of memory");
+}
+
 TEST_F(ShardTest, an_epoch_that_cannot_be_served_is_a_failure) {
   begin(1, 0);
   turn();
@@ -148,6 +169,31 @@ TEST_F(ShardTest, refuses_who_is_no_worker_of_this_epoch) {
   }
   EXPECT_FALSE(transport_.closed.contains(good));
   EXPECT_THAT(log_, SizeIs(0)) << "connections of another epoch are nothing to worry people with";
+}
+
+TEST_F(ShardTest,
+       a_worker_of_another_incarnation_of_the_job_neither_contributes_nor_takes_a_place) {
+  const auto peers = begin_with_x(2);
+  EXPECT_EQ(transport_.told.incarnation, kJob);
+  // Left behind by a job with the same key, port, name, rank and epoch.
+  Hello leftover = hello(0);
+  leftover.incarnation[15] = std::byte{0x77};
+  const PeerId stranger = transport_.arrive(leftover);
+  Hello nameless = hello(0);
+  nameless.incarnation = {};
+  const PeerId other_stranger = transport_.arrive(nameless);
+  declare(stranger, 0, kX);
+  push(stranger, 0, "x", 0, elements(DType::kFloat32, std::vector<double>(16, 1000)));
+  turn();
+  EXPECT_TRUE(transport_.closed.contains(stranger));
+  EXPECT_TRUE(transport_.closed.contains(other_stranger));
+  EXPECT_FALSE(transport_.closed.contains(peers[0])) << "the worker of that rank keeps its place";
+  push(peers[0], 0, "x", 0, elements(DType::kFloat32, std::vector<double>(16, 1)));
+  push(peers[1], 1, "x", 0, elements(DType::kFloat32, std::vector<double>(16, 1)));
+  turn();
+  const auto sent = transport_.take_sent();
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(sent[0].payload, elements(DType::kFloat32, std::vector<double>(16, 2)));
 }
 
 TEST_F(ShardTest, serves_nobody_before_the_first_epoch) {
@@ -362,6 +408,93 @@ TEST_F(ShardTest, after_stop_it_is_finished_when_all_that_was_lent_is_back) {
   const PeerId late = transport_.arrive(hello(0));
   turn();
   EXPECT_TRUE(transport_.closed.contains(late));
+}
+
+TEST_F(ShardTest, after_stop_nothing_is_due_to_those_who_were_waited_for) {
+  const auto peers = begin_with_x(2);
+  push(peers[0], 0, "x", 0, filled(64, 0));
+  turn();
+  ASSERT_EQ(shard_.shelf().incomplete_frame_count(), 1U);
+  transport_.take_sent();
+  ASSERT_TRUE(inbox_.post({ShardCommand::Kind::kStop, {}}).is_ok());
+  turn(kSecond);  // the frame is overdue, and the worker that misses in it gone
+  EXPECT_THAT(transport_.take_sent(), SizeIs(0));
+  EXPECT_EQ(shard_.shelf().incomplete_frame_count(), 0U);
+  EXPECT_EQ(shard_.next_deadline(), kNever);
+  EXPECT_TRUE(shard_.finished());
+}
+
+TEST_F(ShardTest, sums_that_nobody_can_want_any_more_are_not_kept) {
+  const auto peers = begin_with_x(2);
+  for (std::uint32_t worker = 0; worker < 2; ++worker) {
+    push(peers[worker], worker, "x", 0, filled(64, 0));
+  }
+  turn();
+  transport_.take_sent();
+  const TimeNs patience_ns = 2 * TimeoutConfig().failure_ns;
+  transport_.vanish(peers[0]);
+  turn(kSecond);
+  turn(kSecond + patience_ns);
+  EXPECT_EQ(shard_.lent_bytes(), 64U) << "worker 1 is here";
+  const TimeNs left_ns = kSecond + patience_ns;
+  transport_.vanish(peers[1]);
+  turn(left_ns);
+  EXPECT_EQ(shard_.next_deadline(), left_ns + patience_ns);
+  turn(left_ns + patience_ns - 1);
+  EXPECT_EQ(shard_.lent_bytes(), 64U) << "a network may be away";
+  turn(left_ns + patience_ns);
+  EXPECT_EQ(shard_.lent_bytes(), 0U);
+  EXPECT_EQ(shard_.shelf().tensor_count(), 0U);
+  const PeerId late = transport_.arrive(hello(0));
+  turn(left_ns + patience_ns);
+  EXPECT_TRUE(transport_.closed.contains(late)) << "it would not get what it waits for";
+  begin(2, 1);
+  transport_.arrive(hello(0, 2));
+  turn(left_ns + patience_ns);
+  EXPECT_THAT(transport_.closed, SizeIs(1)) << "the next epoch is served";
+}
+
+TEST_F(ShardTest, a_worker_that_comes_back_in_time_finds_the_sums) {
+  const auto peers = begin_with_x(1);
+  push(peers[0], 0, "x", 0, filled(64, 0));
+  turn();
+  transport_.take_sent();
+  const TimeNs patience_ns = 2 * TimeoutConfig().failure_ns;
+  transport_.vanish(peers[0]);
+  turn(0);
+  const PeerId again = transport_.arrive(hello(0));
+  turn(patience_ns - 1);
+  turn(2 * patience_ns);
+  declare(again, 0, kX);
+  push(again, 0, "x", 0, filled(64, 0));
+  turn(2 * patience_ns);
+  EXPECT_THAT(transport_.take_sent(), SizeIs(1));
+}
+
+TEST_F(ShardTest, sums_that_wait_for_a_worker_that_does_not_read_have_a_limit_in_bytes) {
+  constexpr std::size_t kFrame = 1 << 20;
+  ShardCommand large = command(1, 1);
+  large.facts.placement =
+      std::make_shared<const Placement>(64 * kFrame, kFrame, std::vector<std::uint32_t>{1});
+  const std::uint64_t tensor_bytes = 64 * kFrame;  // small ones have small frames
+  ASSERT_EQ(large.facts.placement->part(key_of("x"), tensor_bytes, 0).frame_bytes, kFrame);
+  Config config;
+  config.memory_bytes_max = 8 * kFrame;
+  Shard shard(config, ShardIndex(0), transport_, inbox_, outbox_,
+              Log("server", LogLevel::kWarning,
+                  [this](std::string_view line) { log_.emplace_back(line); }));
+  ASSERT_TRUE(inbox_.post(std::move(large)).is_ok());
+  const PeerId peer = transport_.arrive(hello(0));
+  declare(peer, 0, declaration("x", DType::kFloat32, tensor_bytes));
+  transport_.window = 0;
+  std::size_t count = 0;
+  for (; transport_.closed.empty() && count < 100; ++count) {
+    push(peer, 0, "x", 0, filled(kFrame, 0));
+    while (shard.turn(0) > 0) continue;
+  }
+  EXPECT_EQ(count, Shard::kQueuedBytesLeast / kFrame + 1);
+  EXPECT_THAT(log_, ElementsAre(HasSubstr("does not read: 16 messages of 16777216 bytes")));
+  EXPECT_EQ(shard.queued_message_count(), 0U);
 }
 
 TEST_F(ShardTest, a_notice_that_finds_the_box_full_is_posted_later) {

@@ -161,10 +161,10 @@ class Chaos {
       if (tensor.dtype == DType::kInt8)
         sum = static_cast<std::int8_t>(static_cast<std::int64_t>(sum));
       if (tensor.operation == Operation::kAverage) {
-        sum = tensor.dtype == DType::kFloat64
+        sum = tensor.dtype == DType::kFloat64 || !floating
                   ? sum / member_count
                   : static_cast<double>(static_cast<float>(sum) / static_cast<float>(member_count));
-        if (!floating) sum = std::floor(sum);
+        if (!floating && tensor.scale == 1) sum = std::trunc(sum);
       }
       sum = scaled(tensor, sum);
       append_number(bytes, tensor.dtype, sum);

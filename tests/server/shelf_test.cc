@@ -2,16 +2,19 @@
 #include "server/shelf.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
+#include "scheduler/phrases.h"
 #include "tests/server/shelf_world.h"
 
 namespace byteps {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -92,7 +95,7 @@ TEST(Shelf, sums_an_empty_tensor_as_one_empty_frame) {
   EXPECT_EQ(world.out.violations.size(), 1U);
 }
 
-TEST(Shelf, an_average_divides_once_and_integers_round_down) {
+TEST(Shelf, an_average_divides_once_and_integers_towards_zero) {
   ShelfWorld world(2);
   world.declare_all(declaration("f", kF32, 8, Operation::kAverage));
   world.declare_all(declaration("i", DType::kInt32, 8, Operation::kAverage));
@@ -101,7 +104,7 @@ TEST(Shelf, an_average_divides_once_and_integers_round_down) {
   EXPECT_EQ(bytes_of(world.take().answers.at(1).payload()), floats({1.5F, 2}));
   world.push(0, "i", 0, elements(DType::kInt32, {-3, 3}));
   world.push(1, "i", 0, elements(DType::kInt32, {0, 0}));
-  EXPECT_EQ(bytes_of(world.take().answers.at(1).payload()), elements(DType::kInt32, {-2, 1}));
+  EXPECT_EQ(bytes_of(world.take().answers.at(1).payload()), elements(DType::kInt32, {-1, 1}));
 }
 
 TEST(Shelf, half_types_round_once_at_the_end) {
@@ -154,7 +157,7 @@ TEST(Shelf, only_members_are_asked_and_told_who_is_missing) {
   const ShelfOutput out = world.take();
   ASSERT_EQ(out.missing.size(), 1U);
   EXPECT_EQ(out.missing[0].to, std::vector<WorkerRank>{WorkerRank(2)});
-  EXPECT_EQ(out.missing[0].whom, "workers 0 and 3");
+  EXPECT_EQ(out.missing[0].ranks, (std::vector<std::uint32_t>{0, 3}));
 }
 
 TEST(Shelf, workers_that_disagree_about_the_members_are_all_told) {
@@ -254,6 +257,65 @@ TEST(Shelf, a_worker_in_a_later_generation_proves_that_the_earlier_one_is_over) 
   EXPECT_EQ(world.take().answers.size(), 2U);
 }
 
+// One member's word that nobody has more inputs, while others have: it must cost them nothing.
+TEST(Shelf, who_says_falsely_that_all_inputs_have_ended_ends_its_own_connection_and_no_sum) {
+  ShelfWorld world(3);
+  world.declare_all(kX);
+  for (std::uint32_t worker = 0; worker < 3; ++worker) world.push(worker, "x", 0, floats({1, 1}));
+  world.take();
+  world.inputs(2, 1, 0);
+  EXPECT_TRUE(world.take().violations.empty()) << "it may be true";
+  world.push(0, "x", 1, floats({1, 2}));
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.violations.size(), 1U);
+  EXPECT_EQ(out.violations[0].worker, WorkerRank(2));
+  EXPECT_THAT(out.violations[0].text,
+              HasSubstr("nobody had more inputs in generation 0, but worker 0 has"));
+  world.reconnect(2);
+  world.declare(2, kX);
+  world.push(1, "x", 1, floats({1, 2}));
+  world.push(2, "x", 1, floats({1, 2}));
+  out = world.take();
+  EXPECT_TRUE(out.violations.empty());
+  ASSERT_EQ(out.answers.size(), 3U);
+  EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 6}));
+}
+
+TEST(Shelf, inputs_of_a_generation_that_cannot_have_begun_end_that_connection_alone) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  world.inputs(1, 1000, 0);
+  ShelfOutput out = world.take();
+  ASSERT_EQ(out.violations.size(), 1U);
+  EXPECT_EQ(out.violations[0].worker, WorkerRank(1));
+  EXPECT_THAT(out.violations[0].text, HasSubstr("generation 1000"));
+  world.push(0, "x", 0, floats({1, 1}));
+  world.push(1, "x", 0, floats({2, 2}));
+  out = world.take();
+  EXPECT_TRUE(out.violations.empty());
+  EXPECT_EQ(out.answers.size(), 2U);
+}
+
+// It does more than say so: then sums are lost, and nobody waits for them without a word.
+TEST(Shelf, who_pushes_inputs_of_a_generation_that_has_not_begun_is_named_to_all) {
+  ShelfWorld world(3);
+  world.declare_all(kX);
+  for (std::uint32_t worker = 0; worker < 3; ++worker) world.push(worker, "x", 0, floats({1, 1}));
+  world.take();
+  world.inputs(2, 1, 0);
+  world.push(2, "x", first_round(1).value, floats({9, 9}));
+  world.push(0, "x", 0, floats({1, 1}));
+  EXPECT_TRUE(world.take().violations.empty()) << "a repeat that comes late";
+  world.push(0, "x", 1, floats({1, 1}));
+  const ShelfOutput out = world.take();
+  ASSERT_EQ(out.violations.size(), 1U);
+  EXPECT_EQ(out.violations[0].worker, WorkerRank(2));
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_EQ(out.spoiled[0].worker, std::nullopt) << "all are told";
+  EXPECT_THAT(out.spoiled[0].text,
+              AllOf(HasSubstr("\"x\""), HasSubstr("worker 2 said"), HasSubstr("but worker 0 has")));
+}
+
 TEST(Shelf, a_broadcast_without_its_root_is_an_error_and_a_push_after_the_last_input_a_breach) {
   ShelfWorld world(3);
   const wire::Declare b = declaration("b", kF32, 8, Operation::kBroadcast, 2);
@@ -297,7 +359,7 @@ TEST(Shelf, a_name_used_once_is_forgotten_without_those_who_have_no_more_inputs)
   EXPECT_EQ(world.shelf.tensor_count(), 0U);
 }
 
-TEST(Shelf, a_scale_is_applied_once_after_the_division) {
+TEST(Shelf, a_scale_is_applied_once_with_the_division) {
   ShelfWorld world(2);
   wire::Declare x = declaration("x", DType::kInt32, 8, Operation::kAverage);
   x.scale = 1.5;
@@ -307,8 +369,8 @@ TEST(Shelf, a_scale_is_applied_once_after_the_division) {
     world.push(1, "x", round, elements(DType::kInt32, {0, 0}));
     const ShelfOutput out = world.take();
     ASSERT_EQ(out.answers.size(), 2U);
-    EXPECT_EQ(bytes_of(out.answers[0].payload()), elements(DType::kInt32, {4, -6}))
-        << "floor(3.5) * 1.5 and floor(-3.5) * 1.5, towards zero";
+    EXPECT_EQ(bytes_of(out.answers[0].payload()), elements(DType::kInt32, {5, -5}))
+        << "3.5 * 1.5 and -3.5 * 1.5, towards zero";
   }
 }
 
@@ -434,7 +496,8 @@ TEST(Shelf, an_announced_length_takes_no_memory) {
 
 TEST(Shelf, a_tensor_without_memory_is_refused_by_name_and_the_shelf_lives) {
   ShelfSettings settings;
-  settings.memory_bytes_max = 3 * 4096 + 2000;  // three frames, and the records of two parts
+  settings.memory_bytes_max =
+      3 * 4096 + 4000;  // three frames, and the records of two parts and tensors
   ShelfWorld world(2, 16384, 4096, settings);
   world.declare_all(declaration("big", kF32, 16384));
   world.declare_all(kX);
@@ -475,6 +538,50 @@ TEST(Shelf, pushes_without_payload_of_ever_more_parts_reach_the_limit_too) {
   world.push(0, "x", 0, floats({1, 1}));
   world.push(1, "x", 0, floats({1, 1}));
   EXPECT_EQ(world.take().answers.size(), 2U) << "and are gone with the tensor";
+}
+
+TEST(Shelf, declarations_count_with_all_that_they_take_and_reach_a_limit_before_memory_does) {
+  ShelfSettings settings;
+  settings.memory_bytes_max = 4'000'000;
+  ShelfWorld world(4096, 256, 64, settings);
+  std::vector<std::uint32_t> ranks(4095);  // as a bitmap they are 512 bytes
+  std::iota(ranks.begin(), ranks.end(), 0U);
+  wire::Declare declared = declaration("0", kF32, 4);
+  declared.members = Members(ranks);
+  std::uint32_t count = 0;
+  for (; world.out.failures.empty() && count < 1000; ++count) {
+    declared.name = std::to_string(count);
+    world.declare(0, declared);
+  }
+  ASSERT_EQ(world.out.failures.size(), 1U);
+  EXPECT_LE(world.shelf.tensor_count() * ranks.size() * sizeof(std::uint32_t), 1'000'000U);
+  EXPECT_THAT(world.out.failures[0].message(), HasSubstr(std::to_string(count - 1)));
+  EXPECT_GT(world.shelf.tensor_count(), 10U);
+}
+
+TEST(Shelf, what_tensors_take_that_are_forgotten_is_free_for_others) {
+  ShelfSettings settings;
+  settings.memory_bytes_max = 100'000;
+  ShelfWorld world(2, 256, 64, settings);
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string name = std::to_string(i);
+    world.declare_all(declaration(name, kF32, 4));
+    for (const std::uint32_t worker : {0, 1}) world.forget(worker, name);
+  }
+  EXPECT_THAT(world.out.failures, IsEmpty());
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+}
+
+TEST(Shelf, the_end_of_an_epoch_gives_back_all_memory_to_the_machine) {
+  ShelfWorld world(2);
+  world.declare_all(kX);
+  for (const std::uint32_t worker : {0, 1}) world.push(worker, "x", 0, floats({1, 1}));
+  world.push(0, "x", 1, floats({1, 1}));
+  world.take();
+  EXPECT_GT(world.pool.lent_bytes(), 0U);
+  world.shelf.end_epoch();
+  EXPECT_EQ(world.pool.lent_bytes() + world.pool.idle_bytes(), 0U);
+  EXPECT_EQ(world.shelf.next_deadline(), kNever);
 }
 
 TEST(Shelf, too_many_tensors_fail_the_job) {
@@ -690,7 +797,8 @@ TEST(Shelf, tells_those_who_contributed_whom_they_wait_for_when_it_lasts) {
       for (const ShelfOutput::Missing& missing : world.take().missing) {
         EXPECT_EQ(missing.key, key_of("x"));
         EXPECT_EQ(missing.part, PartIndex(1));
-        told.push_back(std::to_string(missing.to.size()) + " wait for " + missing.whom);
+        told.push_back(std::to_string(missing.to.size()) + " wait for " +
+                       workers_text(missing.ranks));
       }
     }
   };

@@ -43,6 +43,7 @@ class Cluster {
     std::uint64_t credit_bytes = 2 << 20;
     std::uint64_t credit_frames_min = 4;
     bool priority_scheduling = true;
+    std::uint32_t finishing_rounds_max = kRoundsPerGeneration;
   };
 
   Cluster(const Settings& settings, std::uint64_t seed)
@@ -55,6 +56,7 @@ class Cluster {
       config.credit_bytes = settings.credit_bytes;
       config.credit_frames_min = settings.credit_frames_min;
       config.priority_scheduling = settings.priority_scheduling;
+      config.finishing_rounds_max = settings.finishing_rounds_max;
       workers_.push_back(std::make_unique<Pipeline>(config));
       results_.emplace_back();
     }

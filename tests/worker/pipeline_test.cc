@@ -414,6 +414,25 @@ TEST_F(PipelineTest, the_first_shard_has_heard_of_the_end_of_inputs_before_other
   EXPECT_TRUE(result(cluster, 0, 1).is_ok()) << "and now nobody has more";
 }
 
+TEST_F(PipelineTest, inputs_that_have_had_more_rounds_than_a_generation_may_do_not_end) {
+  Cluster cluster({.workers = 1, .shards = 1, .finishing_rounds_max = 3}, 1);
+  cluster.all_up();
+  Numbers a = numbers(8, 0);
+  std::int64_t handle = 0;
+  const auto push = [&] {
+    submit(cluster, 0, call(++handle, "w", a, a));
+    cluster.run_until_quiet();
+    EXPECT_TRUE(result(cluster, 0, handle).is_ok());
+  };
+  for (int round = 0; round < 4; ++round) push();
+  cluster.worker(0).finish_inputs(HandleId(++handle), 0);
+  cluster.apply(0);
+  const Status refused = result(cluster, 0, handle);
+  EXPECT_TRUE(refused.is(Code::kUnsupported)) << refused.text();
+  EXPECT_THAT(refused.message(), HasSubstr("tensor 'w' has been exchanged 4 times"));
+  push();  // and all goes on
+}
+
 TEST_F(PipelineTest, lost_connection_sends_again_what_has_no_answer_and_only_that) {
   Cluster cluster({.workers = 1, .shards = 1, .partition_bytes = 640}, 1);
   cluster.all_up();
@@ -504,6 +523,93 @@ TEST_F(PipelineTest, forget_that_was_lost_is_sent_again) {
   EXPECT_EQ(cluster.declared_count(0), 0u);
 }
 
+PipelineCall once(std::int64_t handle, Numbers& values) {
+  PipelineCall one = call(handle, "once " + std::to_string(handle), values, values);
+  one.once = true;
+  return one;
+}
+
+TEST_F(PipelineTest, all_forgets_of_a_connection_that_was_lost_are_sent_again_however_many) {
+  constexpr std::size_t kCount = 2000;
+  Cluster cluster({.workers = 1, .shards = 1}, 1);
+  cluster.all_up();
+  std::vector<Numbers> values(kCount, Numbers(4));
+  for (std::size_t i = 0; i < kCount; ++i) {
+    submit(cluster, 0, once(static_cast<std::int64_t>(i), values[i]));
+  }
+  while (cluster.take_frame(0, 0)) cluster.transmit(0, 0);
+  while (cluster.deliver_to_shard(0, 0)) continue;
+  ASSERT_EQ(cluster.declared_count(0), kCount);
+  // Each answer makes a Forget, which is on its way when the connection ends.
+  while (cluster.deliver_to_worker(0, 0)) {
+    cluster.take_frame(0, 0);
+    cluster.transmit(0, 0);
+  }
+  EXPECT_EQ(cluster.results(0).size(), kCount);
+  EXPECT_EQ(cluster.declared_count(0), kCount);
+  cluster.down(0, 0);
+  cluster.up(0, 0);
+  cluster.run_until_quiet();
+  EXPECT_EQ(cluster.declared_count(0), 0u);
+}
+
+TEST_F(PipelineTest, forgets_that_a_shard_has_heard_are_not_kept) {
+  Cluster cluster({.workers = 1, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers values(4);
+  for (std::int64_t i = 0; i < 1000; ++i) {
+    submit(cluster, 0, once(i, values));
+    cluster.run_until_quiet();
+  }
+  cluster.down(0, 0);
+  cluster.up(0, 0);
+  std::size_t said_again = 0;
+  while (cluster.take_frame(0, 0)) ++said_again;
+  EXPECT_LE(said_again, 2u) << "all but the last were followed by an answer";
+  EXPECT_GE(said_again, 1u);
+}
+
+TEST_F(PipelineTest, an_answer_to_what_another_connection_brought_does_not_stand_for_a_forget) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(4), b(4), c(4), d(4);
+  submit(cluster, 0, once(1, a));
+  submit(cluster, 1, once(1, b));
+  submit(cluster, 0, call(2, "w", c, c));
+  submit(cluster, 1, call(2, "w", d, d));
+  // Worker 0's part of both is at the shard; of worker 1 only the first, so that the first ends.
+  while (cluster.take_frame(0, 0)) cluster.transmit(0, 0);
+  while (cluster.deliver_to_shard(0, 0)) continue;
+  while (cluster.take_frame(1, 0)) cluster.transmit(1, 0);
+  for (int i = 0; i < 2; ++i) cluster.deliver_to_shard(1, 0);
+  while (cluster.deliver_to_worker(0, 0)) continue;
+  ASSERT_TRUE(result(cluster, 0, 1).is_ok());
+  cluster.down(0, 0);
+  cluster.up(0, 0);
+  // The Forget and the push of w are on their way on the new connection when the sum of w comes; then it is lost too.
+  while (cluster.take_frame(0, 0)) cluster.transmit(0, 0);
+  while (cluster.deliver_to_shard(1, 0)) continue;
+  while (cluster.deliver_to_worker(0, 0)) continue;
+  cluster.down(0, 0);
+  cluster.up(0, 0);
+  cluster.run_until_quiet();
+  EXPECT_EQ(cluster.declared_count(0), 1u) << "w";
+}
+
+// The shard of the tensor's first part says whom it misses.
+void tell_missing(Cluster& cluster, std::uint32_t rank, const std::string& name,
+                  std::vector<std::uint32_t> whom, std::uint32_t round = 0) {
+  Pipeline& worker = cluster.worker(rank);
+  const TensorIndex tensor = worker.tensors().find(key_of(name));
+  ASSERT_NE(tensor, kNoTensor) << name;
+  wire::Header header;
+  header.kind = wire::Kind::kMissing;
+  header.key = key_of(name);
+  header.epoch = worker.epoch();
+  header.round = Round(round);
+  worker.on_missing(worker.tensors()[tensor].parts[0].shard, header, Members(whom));
+}
+
 TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time_and_names_both) {
   Cluster cluster({}, 1);
   cluster.all_up();
@@ -514,7 +620,8 @@ TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time
   cluster.worker(0).on_worker_left(WorkerRank(1), 1 * kSecond);
   submit(cluster, 0, call(3, "new", c, c), 2 * kSecond);
   cluster.run_until_quiet();
-  EXPECT_EQ(cluster.worker(0).next_deadline(), 4 * kSecond);
+  tell_missing(cluster, 0, "old", {1});
+  tell_missing(cluster, 0, "new", {1});
   cluster.worker(0).tick(4 * kSecond - 1);
   cluster.apply(0);
   EXPECT_TRUE(cluster.results(0).empty());
@@ -530,6 +637,7 @@ TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 3).is(Code::kDisconnected));
   submit(cluster, 0, call(4, "newer", d, d), 6 * kSecond);
+  tell_missing(cluster, 0, "newer", {1});
   cluster.worker(0).tick(9 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 4).is(Code::kDisconnected));
@@ -545,6 +653,8 @@ TEST_F(PipelineTest, a_worker_that_left_fails_only_what_it_takes_part_in) {
   submit(cluster, 0, std::move(pair), 0);
   submit(cluster, 0, call(2, "all", b, b), 0);
   cluster.worker(0).on_worker_left(WorkerRank(2), 1 * kSecond);
+  tell_missing(cluster, 0, "pair", {1});
+  tell_missing(cluster, 0, "all", {1, 2});
   cluster.worker(0).tick(100 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "worker 1 is still there";
@@ -553,6 +663,45 @@ TEST_F(PipelineTest, a_worker_that_left_fails_only_what_it_takes_part_in) {
   cluster.worker(0).tick(200 * kSecond);
   cluster.apply(0);
   EXPECT_THAT(result(cluster, 0, 1).message(), HasSubstr("worker 1, which has left"));
+}
+
+TEST_F(PipelineTest, a_worker_that_has_contributed_and_left_is_not_waited_for) {
+  Cluster cluster({.workers = 3}, 1);
+  cluster.all_up();
+  Numbers a = numbers(4, 0), b = numbers(4, 1), c = numbers(4, 2);
+  submit(cluster, 0, call(1, "x", a, a), 0);
+  submit(cluster, 1, call(1, "x", b, b), 0);
+  cluster.run_until_quiet();
+  tell_missing(cluster, 0, "x", {2});
+  cluster.worker(0).on_worker_left(WorkerRank(1), 1 * kSecond);
+  for (TimeNs now = kSecond; now < 100 * kSecond; now += kSecond / 4) cluster.worker(0).tick(now);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "its part is in: worker 2 is late";
+  submit(cluster, 2, call(1, "x", c, c), 100 * kSecond);
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok()) << result(cluster, 0, 1).text();
+  EXPECT_TRUE(result(cluster, 2, 1).is_ok()) << result(cluster, 2, 1).text();
+  EXPECT_EQ(a, c);
+}
+
+TEST_F(PipelineTest, what_a_shard_says_of_another_round_or_an_answered_part_blames_nobody) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Numbers a(4), b(4);
+  submit(cluster, 0, call(1, "x", a, a), 0);
+  submit(cluster, 1, call(1, "x", b, b), 0);
+  cluster.run_until_quiet();
+  submit(cluster, 0, call(2, "x", a, a), 0);
+  cluster.run_until_quiet();
+  tell_missing(cluster, 0, "x", {1}, 0);
+  cluster.worker(0).on_worker_left(WorkerRank(1), 0);
+  cluster.worker(0).tick(50 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kAgain)) << "that was about the first";
+  tell_missing(cluster, 0, "x", {1}, 1);
+  cluster.worker(0).tick(100 * kSecond);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
 }
 
 TEST_F(PipelineTest, a_sum_for_the_root_alone_needs_no_output_elsewhere) {
@@ -602,6 +751,7 @@ TEST_F(PipelineTest, answers_that_come_slowly_after_a_worker_has_left_are_waited
   EXPECT_TRUE(result(cluster, 0, 1).is_ok()) << result(cluster, 0, 1).text();
 
   submit(cluster, 0, call(2, "u", a, a), now);
+  tell_missing(cluster, 0, "u", {1});
   slow.tick(now + 3 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
@@ -615,6 +765,7 @@ TEST_F(PipelineTest, a_worker_that_has_left_is_not_blamed_while_the_shard_is_not
   submit(cluster, 0, call(1, "t", a, a), 0);
   cluster.run_until_quiet();
   Pipeline& worker = cluster.worker(0);
+  tell_missing(cluster, 0, "t", {1});
   worker.on_worker_left(WorkerRank(1), 0);
   cluster.down(0, 0);
   worker.tick(4 * kSecond);
@@ -668,13 +819,8 @@ TEST_F(PipelineTest, notices_say_whom_a_tensor_misses) {
   Numbers tensor(4);
   submit(cluster, 0, call(1, "x", tensor, tensor));
   cluster.run_until_quiet();
-  wire::Header header;
-  header.kind = wire::Kind::kMissing;
-  header.key = key_of("x");
-  header.epoch = cluster.worker(0).epoch();
-  cluster.worker(0).on_missing(ShardIndex(0), header, "workers 1 and 3");
-  header.round = Round(1);
-  cluster.worker(0).on_missing(ShardIndex(0), header, "worker 9, in another round");
+  tell_missing(cluster, 0, "x", {1, 3});
+  tell_missing(cluster, 0, "x", {9}, 1);
   cluster.worker(0).tick(5 * kSecond);
   cluster.apply(0);
   ASSERT_EQ(cluster.notices().size(), 1u);
@@ -694,10 +840,9 @@ TEST_F(PipelineTest, what_is_awaited_goes_in_spite_of_credit_and_others_know_wha
   cluster.run_until_quiet();
   EXPECT_EQ(cluster.worker(1).not_begun(9), (std::vector<wire::NotBegun>{{key_of("first"), 0}}));
   std::vector<wire::Awaited> awaited;
-  EXPECT_TRUE(cluster.worker(0).add_awaited(HandleId(2), 9, awaited));
+  EXPECT_EQ(cluster.worker(0).pending_handles(), (std::vector<HandleId>{HandleId(1), HandleId(2)}));
+  EXPECT_TRUE(cluster.worker(0).add_awaited(std::vector{HandleId(2), HandleId(7)}, awaited));
   EXPECT_EQ(awaited, (std::vector<wire::Awaited>{{"second", key_of("second"), 0}}));
-  EXPECT_FALSE(cluster.worker(0).add_awaited(HandleId(7), 9, awaited)) << "there is no such one";
-  EXPECT_FALSE(cluster.worker(0).add_awaited(HandleId(1), 1, awaited)) << "there is one already";
   cluster.run_until_quiet();
   cluster.want(0);
   cluster.run_until_quiet();

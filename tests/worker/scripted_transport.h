@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <map>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,8 @@ class ScriptedTransport final : public Transport {
   std::vector<std::pair<PeerId, Status>> closed;
   bool hold_payloads = false;  // kSent waits until give_back() or the end of the connection
   bool full = false;           // send() says kAgain
+  bool naming = false;         // attempts wait for a name server
+  int no_memory = 0;           // so many polls throw
   std::size_t capacity = 0;    // of the way to each peer
   std::map<std::string, Hello> answers;  // who is at which endpoint
 
@@ -98,6 +101,7 @@ class ScriptedTransport final : public Transport {
     attempts.push_back({PeerId(++last_peer_), to, self});
     return attempts.back().peer;
   }
+  bool is_naming(PeerId peer) const override { return naming && !up_.contains(peer); }
   std::size_t capacity_bytes(PeerId) const override { return capacity; }
   Status send(PeerId peer, const Outgoing& message) override {
     if (!up_.contains(peer)) return {Code::kDisconnected, "no such connection"};
@@ -120,6 +124,10 @@ class ScriptedTransport final : public Transport {
     EXPECT_EQ(landings.erase(std::pair(peer, tag)), 1u);
   }
   std::size_t poll(TimeNs /*now*/, std::span<Event> events) override {
+    if (no_memory > 0) {
+      --no_memory;
+      throw std::bad_alloc();
+    }
     current_.clear();
     while (!incoming_.empty() && current_.size() < events.size()) {
       current_.push_back(std::move(incoming_.front()));

@@ -3,7 +3,9 @@
 #include "worker/worker.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "loop/runner.h"
 #include "tests/worker/scripted_transport.h"
 
 namespace byteps {
@@ -22,6 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using wire::Kind;
 
+constexpr Incarnation kJob = {std::byte{9}};
 const Endpoint kScheduler{"10.0.0.9", 9000};
 const std::vector<Endpoint> kShards = {{"10.0.0.1", 7000}, {"10.0.0.2", 7000}};
 
@@ -57,13 +61,15 @@ wire::Roster roster_of_two() {
 
 class WorkerTest : public ::testing::Test {
  protected:
-  WorkerTest() {
+  explicit WorkerTest(const Config& config = two_workers()) : config_(config) {
     transport_.answers[kScheduler.text()].role = Role::kScheduler;
+    transport_.answers[kScheduler.text()].incarnation = kJob;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       Hello& server = transport_.answers[kShards[rank].text()];
       server.role = Role::kServer;
       server.rank = rank;
       server.epoch = Epoch(1);
+      server.incarnation = kJob;
     }
   }
 
@@ -129,7 +135,7 @@ class WorkerTest : public ::testing::Test {
   }
   Status result(HandleId handle) { return door_.wait(handle, 0); }
 
-  const Config config_ = two_workers();
+  const Config config_;
   ScriptedTransport transport_;
   std::vector<std::string> log_lines_;
   Log log_{"worker 0", LogLevel::kInfo,
@@ -149,6 +155,8 @@ TEST_F(WorkerTest, joins_through_the_scheduler_and_then_reaches_all_shards) {
   turn();
   ASSERT_EQ(transport_.attempts.size(), 3u);
   EXPECT_EQ(transport_.attempts[1].hello.epoch, Epoch(1));
+  EXPECT_EQ(transport_.attempts[0].hello.incarnation, Incarnation{}) << "not known yet";
+  EXPECT_EQ(transport_.attempts[1].hello.incarnation, kJob);
   EXPECT_EQ(transport_.attempts[1].hello.rank, 0u);
   EXPECT_EQ(transport_.attempts[1].hello.role, Role::kWorker);
   transport_.up(shard(0));
@@ -288,6 +296,34 @@ TEST_F(WorkerTest, a_lost_shard_is_reached_again_and_gets_what_it_has_not_answer
   EXPECT_EQ(door_.metrics().pushed_bytes, 320u) << "repeats count";
 }
 
+TEST_F(WorkerTest,
+       attempts_in_vain_come_at_ever_longer_and_unequal_times_but_some_of_them_in_time) {
+  join();
+  std::vector<TimeNs> gaps;
+  const TimeNs reconnect_ns = TimeoutConfig().reconnect_ns();
+  const TimeNs began_ns = now_;
+  for (TimeNs last_ns = now_; now_ < began_ns + 2900 * kMillisecond; last_ns = now_) {
+    const std::size_t before = transport_.attempts.size();
+    transport_.down(shard(1), Status(Code::kDisconnected, "connection refused"));
+    while (transport_.attempts.size() == before && now_ < began_ns + 2900 * kMillisecond) {
+      say(Kind::kHeartbeat);
+      turn();
+    }
+    gaps.push_back(now_ - last_ns);
+  }
+  gaps.pop_back();
+  ASSERT_GE(gaps.size(), 7U);
+  EXPECT_LE(gaps.size(), 20U) << "a crowd that never lets go";
+  for (std::size_t i = 0; i < gaps.size(); ++i) {
+    const TimeNs longest_ns = reconnect_ns << std::min<std::size_t>(i, 3);
+    EXPECT_GE(gaps[i], longest_ns / 2) << i;
+    EXPECT_LE(gaps[i], longest_ns + 2 * kMillisecond) << i;
+  }
+  EXPECT_GT(*std::max_element(gaps.begin() + 4, gaps.end()),
+            *std::min_element(gaps.begin() + 4, gaps.end()) + 10 * kMillisecond)
+      << "others wait for another time";
+}
+
 TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) {
   join();
   std::vector<float> values(4);
@@ -316,17 +352,19 @@ TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) 
 }
 
 TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_job_fails) {
-  const auto fails_with = [&](Role role, std::uint32_t rank, std::uint32_t epoch) {
+  const auto fails_with = [&](Role role, std::uint32_t rank, std::uint32_t epoch,
+                              const Incarnation& incarnation = kJob) {
     Hello& answer = transport_.answers[kShards[1].text()];
     answer.role = role;
     answer.rank = rank;
     answer.epoch = Epoch(epoch);
+    answer.incarnation = incarnation;
     const std::size_t closed = transport_.closed.size();
     transport_.up(shard(1));
     turn();
     EXPECT_EQ(transport_.closed.size(), closed + 1);
     EXPECT_FALSE(transport_.take(Kind::kDeclare) || transport_.take(Kind::kPush));
-    pass_with_heartbeats(100 * kMillisecond);
+    pass_with_heartbeats(450 * kMillisecond);
     return transport_.closed.back().second.message();
   };
   reach_scheduler();
@@ -336,6 +374,8 @@ TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_
   EXPECT_THAT(fails_with(Role::kWorker, 1, 1), HasSubstr("a worker 1 answers there"));
   EXPECT_THAT(fails_with(Role::kScheduler, Hello::kNoRank, 1), HasSubstr("a scheduler answers"));
   EXPECT_THAT(fails_with(Role::kServer, 0, 1), HasSubstr("a server 0 answers there"));
+  EXPECT_THAT(fails_with(Role::kServer, 1, 1, {std::byte{8}}),
+              HasSubstr("a server 1 of another job, or of another life of this one, answers"));
   EXPECT_THAT(fails_with(Role::kServer, 1, 2),
               HasSubstr("it is of epoch 2, this worker of epoch 1"));
   EXPECT_TRUE(door_.state().is(Code::kAgain)) << "not joined";
@@ -462,12 +502,14 @@ TEST_F(WorkerTest, barriers_end_in_their_order) {
   EXPECT_TRUE(result(second).is_ok());
 }
 
-// Has the caller in wait(), in slices, while time passes.
+// Has the caller in wait(), in slices, while time passes; in between it says that no other thread may submit anything.
 class StalledWorkerTest : public WorkerTest {
  protected:
+  using WorkerTest::WorkerTest;
   void pass_in_wait(HandleId handle, TimeNs duration) {
     for (TimeNs end = now_ + duration; now_ < end;) {
       EXPECT_TRUE(door_.wait(handle, 1).is(Code::kAgain));
+      EXPECT_TRUE(door_.all_wait(door_.progress(), 0));
       say(Kind::kHeartbeat);
       turn(50 * kMillisecond);
     }
@@ -508,10 +550,12 @@ TEST_F(StalledWorkerTest, it_says_what_it_waits_for_and_what_others_want_until_s
   const HandleId other = submit("y", more);
   EXPECT_EQ(report(), wire::Stalled{}) << "at once";
   pass_in_wait(other, 2 * kSecond);
-  EXPECT_EQ(report(), (wire::Stalled{{{"y", key_of("y"), 0}}, {}}));
+  EXPECT_EQ(report(), (wire::Stalled{{{"x", key_of("x"), 0}, {"y", key_of("y"), 0}}, {}}))
+      << "both have been waited for";
 }
 
-TEST_F(StalledWorkerTest, at_the_end_of_its_inputs_it_waits_for_what_is_pending_and_then_for_the_others) {
+TEST_F(StalledWorkerTest,
+       at_the_end_of_its_inputs_it_waits_for_what_is_pending_and_then_for_the_others) {
   join();
   std::vector<float> values(4);
   const HandleId x = submit("x", values);
@@ -545,6 +589,87 @@ TEST_F(StalledWorkerTest, it_says_so_again_when_the_scheduler_is_back) {
   transport_.up(scheduler());
   turn();
   EXPECT_EQ(report(), expected);
+}
+
+TEST_F(StalledWorkerTest, it_says_nothing_when_a_thread_waits_that_may_give_up) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("x", values);
+  for (TimeNs end = now_ + 4 * kSecond; now_ < end;) {
+    EXPECT_TRUE(door_.wait(handle, 1).is(Code::kAgain));
+    say(Kind::kHeartbeat);
+    turn(50 * kMillisecond);
+  }
+  EXPECT_FALSE(report()) << "nobody has said that all threads wait";
+}
+
+TEST_F(StalledWorkerTest,
+       of_several_barriers_it_waits_for_the_first_and_not_for_what_nobody_waits_for) {
+  join();
+  std::vector<float> values(4);
+  (void)submit("x", values);
+  const HandleId first = door_.begin_barrier().value();
+  const HandleId second = door_.begin_barrier().value();
+  turn();
+  pass_in_wait(second, 2 * kSecond);
+  EXPECT_EQ(report(), (wire::Stalled{{{"", Key(), 0}}, {}}));
+  EXPECT_TRUE(result(first).is(Code::kAgain));
+}
+
+Config with_patience_of(TimeNs stall_ns) {
+  Config config = two_workers();
+  config.timeout.stall_ns = stall_ns;
+  return config;
+}
+
+class ImpatientWorkerTest : public StalledWorkerTest {
+ protected:
+  ImpatientWorkerTest() : StalledWorkerTest(with_patience_of(20 * kSecond)) {}
+};
+
+TEST_F(ImpatientWorkerTest,
+       it_tells_all_that_is_pending_when_its_patience_is_over_whatever_its_threads_do) {
+  join();
+  std::vector<float> values(4), more(4);
+  (void)submit("x", values);
+  pass_with_heartbeats(15 * kSecond);
+  (void)submit("y", more);
+  pass_with_heartbeats(19 * kSecond);
+  EXPECT_FALSE(report()) << "something was submitted less than 20 s ago";
+  pass_with_heartbeats(2 * kSecond);
+  EXPECT_EQ(report(), (wire::Stalled{{{"x", key_of("x"), 0}, {"y", key_of("y"), 0}}, {}}));
+  EXPECT_TRUE(door_.state().is_ok());
+}
+
+TEST_F(ImpatientWorkerTest,
+       it_ends_the_job_and_says_for_what_it_waits_when_the_others_do_not_wait) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("x", values);
+  const HandleId barrier = door_.begin_barrier().value();
+  pass_with_heartbeats(60 * kSecond);
+  const Status why = door_.state();
+  EXPECT_TRUE(why.is(Code::kTimeout)) << why.text();
+  EXPECT_NE(why.message().find("(BYTEPS_STALL_TIMEOUT_S is 20), waiting for tensor 'x'"),
+            std::string::npos)
+      << why.message();
+  EXPECT_NE(why.message().find("; and a barrier"), std::string::npos) << why.message();
+  EXPECT_TRUE(result(handle).is(Code::kTimeout));
+  EXPECT_TRUE(result(barrier).is(Code::kTimeout));
+  ASSERT_TRUE(transport_.take(Kind::kFail)) << "the scheduler tells the others";
+}
+
+TEST_F(ImpatientWorkerTest, it_waits_for_ever_while_answers_come_or_nothing_is_pending) {
+  join();
+  std::vector<float> values(4);
+  pass_with_heartbeats(60 * kSecond);
+  for (int i = 0; i < 5; ++i) {
+    const HandleId handle = submit("x", values);
+    pass_with_heartbeats(15 * kSecond);
+    answer_all();
+    EXPECT_TRUE(result(handle).is_ok());
+  }
+  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
 }
 
 TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_one_line) {
@@ -599,15 +724,20 @@ TEST_F(WorkerTest, a_mismatch_ends_the_operation_with_the_shards_text) {
   EXPECT_EQ(status.message(), "tensor 'w': rank 1 has float64");
 }
 
-// ... after a third more than the failure timeout: a peer that is lost is named before.
-TEST_F(WorkerTest, what_waits_for_a_worker_that_left_fails) {
+TEST_F(WorkerTest, what_waits_for_a_worker_that_left_fails_when_its_shard_says_so) {
   join();
   std::vector<float> values(4);
   const HandleId handle = submit("w", values);
   say(Kind::kLeave, wire::encode(wire::Leave{.final = true}), 1);
-  pass_with_heartbeats(3900 * kMillisecond);
-  EXPECT_TRUE(result(handle).is(Code::kAgain));
-  pass_with_heartbeats(300 * kMillisecond);
+  pass_with_heartbeats(10 * kSecond);
+  EXPECT_TRUE(result(handle).is(Code::kAgain)) << "no shard has said that it misses that worker";
+  const auto push = transport_.take(Kind::kPush);
+  ASSERT_TRUE(push);
+  wire::Header missing = push->header;
+  missing.kind = Kind::kMissing;
+  transport_.receive(push->peer, missing,
+                     wire::encode(wire::Missing{Members(std::vector<std::uint32_t>{1})}));
+  pass_with_heartbeats(kSecond);
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kDisconnected));
   EXPECT_THAT(status.message(), HasSubstr("'w' waits for worker 1"));
@@ -890,6 +1020,80 @@ TEST_F(DoorTest, four_threads_submit_to_a_job_of_one) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(door_.metrics().finished_operations, 2000u);
+}
+
+// ---- names that take long
+
+TEST_F(WorkerTest, a_shard_whose_name_is_still_looked_up_is_not_given_up) {
+  reach_scheduler();
+  transport_.naming = true;
+  say(Kind::kRoster, wire::encode(roster_of_two()));
+  turn();
+  pass_with_heartbeats(5 * kSecond);
+  EXPECT_TRUE(door_.state().is(Code::kAgain)) << door_.state().text();
+  transport_.naming = false;
+  pass_with_heartbeats(config_.timeout.failure_ns / 2);  // from now on it is a host that is missed
+  EXPECT_TRUE(door_.state().is(Code::kAgain)) << door_.state().text();
+  for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
+  turn();
+  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+}
+
+TEST_F(WorkerTest, a_name_that_is_looked_up_for_ever_is_an_end_all_the_same) {
+  reach_scheduler();
+  transport_.naming = true;
+  say(Kind::kRoster, wire::encode(roster_of_two()));
+  turn();
+  pass_with_heartbeats(Transport::kLookUpNs);
+  EXPECT_TRUE(door_.state().is(Code::kAgain)) << door_.state().text();
+  pass_with_heartbeats(config_.timeout.failure_ns + kSecond);
+  EXPECT_THAT(door_.state().message(),
+              AllOf(HasSubstr("server 0"), HasSubstr("cannot be reached")));
+}
+
+// ---- no memory
+
+TEST_F(WorkerTest, a_turn_that_throws_ends_the_job_with_a_name_and_nobody_waits_for_ever) {
+  join();
+  std::vector<float> values(16);
+  const HandleId handle = submit("a", values);
+  transport_.no_memory = 3;
+  TimeNs now = now_;
+  class Ticking final : public Clock {
+   public:
+    explicit Ticking(TimeNs& now) : now_(now) {}
+    TimeNs now() override { return now_ += kMillisecond; }
+
+   private:
+    TimeNs& now_;
+  } clock(now);
+  class NoWaiting final : public Waiter {
+   public:
+    explicit NoWaiting(std::function<void()> each) : each_(std::move(each)) {}
+    void wait(TimeNs /*timeout_ns*/) override { each_(); }
+    void wake() override {}
+
+   private:
+    std::function<void()> each_;
+  };
+  const PeerId peer = scheduler();
+  bool told = false;
+  NoWaiting waiter([&] {
+    // What the others do: the scheduler ends the job, and connections that were closed end.
+    if (!told && transport_.take(Kind::kFail)) {
+      told = true;
+      wire::Header header;
+      header.kind = Kind::kFail;
+      header.epoch = Epoch(1);
+      transport_.receive(peer, header, wire::encode(wire::Text{"ended", 1}));
+    }
+  });
+  const std::atomic<bool> stop{false};
+  run_actor(worker_, waiter, clock, stop);
+  EXPECT_TRUE(told) << "the scheduler was told";
+  EXPECT_TRUE(worker_.finished());
+  EXPECT_TRUE(result(handle).is(Code::kSystem));
+  EXPECT_THAT(door_.state().message(), HasSubstr("out of memory"));
 }
 
 }  // namespace

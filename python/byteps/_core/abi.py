@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 # byteps_code
 OK = 0
@@ -46,6 +46,8 @@ PRODUCT = 5
 # byteps_tensor.flags
 ONCE = 1
 ROOT_ONLY = 2
+
+SEAL_BYTES = 32
 
 
 class Error(Structure):
@@ -115,6 +117,7 @@ _PROTOTYPES = {
     "byteps_local_rank": (c_uint32, [_JOB]),
     "byteps_local_size": (c_uint32, [_JOB]),
     "byteps_server_count": (c_uint32, [_JOB]),
+    "byteps_machines": (c_uint32, [_JOB, POINTER(c_uint32), c_uint32]),
     "byteps_push_pull": (c_int, [_JOB, POINTER(Tensor), POINTER(c_int64), _ERROR]),
     "byteps_poll": (c_int, [_JOB, c_int64]),
     "byteps_wait": (c_int, [_JOB, c_int64, c_int64, _ERROR]),
@@ -123,7 +126,11 @@ _PROTOTYPES = {
     "byteps_queue_destroy": (None, [c_void_p]),
     "byteps_barrier": (c_int, [_JOB, c_int64, _ERROR]),
     "byteps_finish_inputs": (c_int, [_JOB, c_int64, POINTER(c_uint32), _ERROR]),
+    "byteps_progress": (c_uint64, [_JOB]),
+    "byteps_all_wait": (c_int, [_JOB, c_uint64, c_uint32]),
     "byteps_get_metrics": (c_int, [_JOB, POINTER(Metrics)]),
+    "byteps_seal": (c_int, [_JOB, c_char_p, c_void_p, c_uint64, c_void_p, _ERROR]),
+    "byteps_check_seal": (c_int, [_JOB, c_uint32, c_char_p, c_void_p, c_uint64, c_void_p, _ERROR]),
     "byteps_record": (c_int, [_JOB, c_char_p, c_int, _ERROR]),
     "byteps_environment_reference": (c_char_p, []),
 }

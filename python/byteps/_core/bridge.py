@@ -41,6 +41,7 @@ class Bridge:
         except OSError as error:
             raise ImportError(f"{path} cannot be loaded: {error}") from error
         self.path = str(path)
+        self._submits_when_it_likes = framework == "mxnet"  # its engine runs behind the caller's back
         self.library.byteps_bridge_attach.restype = c_int
         self.library.byteps_bridge_attach.argtypes = [c_void_p, POINTER(abi.Error)]
         self.library.byteps_bridge_detach.restype = None
@@ -52,6 +53,7 @@ class Bridge:
         job.call_with_pointer(lambda pointer: codes.append(self.library.byteps_bridge_attach(pointer, byref(error))))
         if codes[0] != abi.OK:
             raise errors.from_code(codes[0], error.text())
+        job.has_native_work |= self._submits_when_it_likes
 
     def detach(self) -> None:
         self.library.byteps_bridge_detach()

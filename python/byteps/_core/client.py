@@ -3,6 +3,9 @@
 Waiting is done in slices of SLICE_NS, so that Ctrl-C and other Python signal handlers run soon; within a slice nothing
 polls and Python's lock is free.
 
+Whoever waits without limit also looks, between two slices, whether all threads of this process do (threads.py), and
+tells the core: that is this rank's part of the proof that a job stalls (docs/protocol.md, Stalls).
+
 Threads: everything may be called from any thread, leave() too: it ends the waits of the others with CancelledError.
 Fork: in a child every call raises InvalidArgumentError, except leave(), which does nothing.
 """
@@ -15,13 +18,21 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import contextmanager
 from ctypes import byref
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from byteps._core import abi, errors
+from byteps._core import abi, errors, threads
 from byteps._core.library import Library, load
 
 SLICE_NS = 200_000_000
+# Of threads that drain queues. In step with SLICE_NS such a thread would be between two waits whenever another looks
+# whether all threads wait, and no stall would ever be proven.
+QUEUE_SLICE_NS = 330_000_000
+# Who waits for at most so long, or longer, has no plan for what to do when that time is over.
+PATIENCE_S = 300.0
+LOOK_AFTER_S = 0.5
+NEVER_SEEN = 2**64 - 1
 
 _library: Optional[Library] = None  # loaded at the first join: importing byteps needs no library
 _jobs: "weakref.WeakSet[Job]" = weakref.WeakSet()
@@ -61,9 +72,19 @@ class Metrics(NamedTuple):
     rdma_bytes: int
 
 
+def _is_over() -> bool:
+    """Of a wait that ends by itself."""
+    return True
+
+
+def _is_not_over() -> bool:
+    """Of a wait of which nobody knows more."""
+    return False
+
+
 class Job:
-    """Made by join(). `rank`, `size`, `local_rank`, `local_size` and `server_count` stay the same while it lives;
-    a job of one has no servers."""
+    """Made by join(). `rank`, `size`, `local_rank`, `local_size`, `server_count` and `machines` (on which machine each
+    worker is, by rank) stay the same while it lives; a job of one has no servers."""
 
     def __init__(self, pointer: int, lib: Library) -> None:
         self._library = lib
@@ -74,6 +95,10 @@ class Job:
         self._lock = threading.RLock()
         self._quiet = threading.Condition(self._lock)
         self._blocked: Dict[int, int] = {}  # calls in the C library without the lock, per thread
+        # Threads in a wait that only the end of an exchange ends: None in the C library, else: is it over?
+        self._waiting: Dict[int, Optional[Callable[[], bool]]] = {}
+        self.has_native_work = False  # native code of a framework submits when it likes
+        self._watch: Optional[threads.Watch] = None
         self._submit = lib.nonblocking.byteps_push_pull
         self._poll = lib.nonblocking.byteps_poll
         self._wait = lib.blocking.byteps_wait
@@ -82,6 +107,9 @@ class Job:
         self.local_rank: int = lib.nonblocking.byteps_local_rank(pointer)
         self.local_size: int = lib.nonblocking.byteps_local_size(pointer)
         self.server_count: int = lib.nonblocking.byteps_server_count(pointer)
+        machines = (ctypes.c_uint32 * self.size)()
+        lib.nonblocking.byteps_machines(pointer, machines, self.size)
+        self.machines: Tuple[int, ...] = tuple(machines)
         _jobs.add(self)
 
     @classmethod
@@ -109,16 +137,25 @@ class Job:
         """Leaves the job; what is under way ends with CancelledError. Harmless when repeated.
 
         final: this process will not join again, so servers and scheduler may end when all workers have left."""
+        is_leaving = False
         with self._lock:
-            pointer, self._pointer = self._pointer, None
+            pointer = self._pointer
             if pointer is None:
                 return
-            if final:
-                self._record_exception(pointer)
-            self._ended_as = lambda: errors.CancelledError("this process has left the job")
-            # This thread itself is here, so not in the C library, even when a signal handler called from amid a wait.
-            while any(thread != threading.get_ident() for thread in self._blocked):
-                self._quiet.wait()
+            try:
+                self._pointer = None
+                if final:
+                    self._record_exception(pointer)
+                self._ended_as = lambda: errors.CancelledError("this process has left the job")
+                # This thread itself is here, so not in the C library, even when a signal handler called amid a wait.
+                while any(thread != threading.get_ident() for thread in self._blocked):
+                    self._quiet.wait()
+                is_leaving = True
+                if self._watch is not None:
+                    self._watch.end()
+            finally:
+                if not is_leaving:  # an exception from a signal handler: nothing has happened yet
+                    self._pointer, self._ended_as = pointer, None
         error = abi.Error()
         code = self._library.blocking.byteps_leave(pointer, int(final), byref(error))
         if code != abi.OK:
@@ -230,6 +267,29 @@ class Job:
         self._in_slices(lambda pointer, slice_ns, error: call(pointer, slice_ns, byref(last), error))
         return last.value
 
+    def seal(self, name: str, payload: int, payload_bytes: int, seal: int) -> None:
+        """Writes to address `seal` the SEAL_BYTES by which check_seal() of others knows that the payload is this rank's
+        under that name. A name is used once."""
+        error = abi.Error()
+        with self._lock:
+            pointer = self._live_pointer()
+            code = self._library.blocking.byteps_seal(
+                pointer, encoded_name(name), payload, payload_bytes, seal, byref(error)
+            )
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+
+    def check_seal(self, rank: int, name: str, payload: int, payload_bytes: int, seal: int) -> None:
+        """MismatchError unless that rank of this job has sealed this payload under this name."""
+        error = abi.Error()
+        with self._lock:
+            pointer = self._live_pointer()
+            code = self._library.blocking.byteps_check_seal(
+                pointer, rank, encoded_name(name), payload, payload_bytes, seal, byref(error)
+            )
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+
     def make_queue(self) -> "EndQueue":
         """A queue that reports the ends of exchanges that name it."""
         pointer = ctypes.c_void_p()
@@ -238,7 +298,7 @@ class Job:
             code = self._library.nonblocking.byteps_queue_create(self._live_pointer(), byref(pointer), byref(error))
         if code != abi.OK:
             raise errors.from_code(code, error.text())
-        return EndQueue(pointer.value or 0, self._library)
+        return EndQueue(pointer.value or 0, self._library, self)
 
     def call_with_pointer(self, call: Callable[[int], None]) -> None:
         """call(the byteps_job*), which lives until it returns. For native shims that are handed the job."""
@@ -264,32 +324,107 @@ class Job:
     ) -> bool:
         """False at the timeout."""
         error = abi.Error()
-        thread = threading.get_ident()
-        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        begin_s = time.monotonic()
+        deadline_s = float("inf") if timeout_s is None else begin_s + timeout_s
+        is_patient = timeout_s is None or timeout_s >= PATIENCE_S
         while True:
             left_ns = (deadline_s - time.monotonic()) * 1e9
-            with self._lock:
-                pointer = self._live_pointer()
-                self._blocked[thread] = self._blocked.get(thread, 0) + 1
-            try:
-                code = call(pointer, int(max(0.0, min(left_ns, SLICE_NS))), byref(error))
-            finally:
-                with self._lock:
-                    self._blocked[thread] -= 1
-                    if self._blocked[thread] == 0:
-                        del self._blocked[thread]
-                        self._quiet.notify_all()
+            code = self._one_slice(call, int(max(0.0, min(left_ns, SLICE_NS))), error, is_patient)
             if code == abi.AGAIN and left_ns > 0:
+                if is_patient:
+                    self._look(begin_s)
                 continue
             if code not in (abi.OK, abi.AGAIN):
                 raise errors.from_code(code, error.text())
             return code == abi.OK
+
+    def _one_slice(
+        self, call: Callable[[int, int, "ctypes._CArgObject"], int], slice_ns: int, error: abi.Error, is_patient: bool
+    ) -> int:
+        # Whatever a signal handler raises and wherever: what is noted of this thread is as before.
+        thread = threading.get_ident()
+        before = self._blocked.get(thread, 0)
+        try:
+            with self._lock:
+                pointer = self._live_pointer()
+                self._blocked[thread] = before + 1
+            with self._noted(None if is_patient else _is_over):
+                return call(pointer, slice_ns, byref(error))
+        finally:
+            with self._lock:
+                if before:
+                    self._blocked[thread] = before
+                else:
+                    self._blocked.pop(thread, None)
+                    self._quiet.notify_all()
+
+    @contextmanager
+    def _noted(self, is_over: Optional[Callable[[], bool]]) -> Iterator[None]:
+        thread = threading.get_ident()
+        is_within, before = thread in self._waiting, self._waiting.get(thread)
+        try:
+            self._waiting[thread] = is_over
+            yield
+        finally:
+            if is_within:
+                self._waiting[thread] = before
+            else:
+                self._waiting.pop(thread, None)
+
+    def wait_elsewhere(
+        self, wait: Callable[[float], bool], is_over: Callable[[], bool], timeout_s: Optional[float] = None
+    ) -> bool:
+        """Calls wait(seconds) until it returns True, which nothing brings about but the end of exchanges of this job;
+        `is_over` tells other threads that it will. For waits that the core does not know of. False at the timeout."""
+        begin_s = time.monotonic()
+        deadline_s = float("inf") if timeout_s is None else begin_s + timeout_s
+        is_patient = timeout_s is None or timeout_s >= PATIENCE_S
+        while True:
+            left_s = deadline_s - time.monotonic()
+            with self._noted(is_over if is_patient else _is_over):
+                if wait(max(0.0, min(left_s, SLICE_NS * 1e-9))):
+                    return True
+            if left_s <= 0:
+                return False
+            if is_patient:
+                self._look(begin_s)
+
+    @contextmanager
+    def native_wait(self) -> Iterator[None]:
+        """Around a call of a framework that returns when its exchanges have ended. Nobody can look in slices then, so a
+        thread of ours does."""
+        with self._lock:
+            if self._watch is None:
+                self._watch = threads.Watch(self._look, SLICE_NS * 1e-9)
+        try:
+            with self._watch.entered(), self._noted(_is_not_over):
+                yield
+        finally:
+            with self._lock:
+                if self._pointer is not None:  # this thread goes on: nothing that was said holds
+                    self._library.nonblocking.byteps_all_wait(self._pointer, NEVER_SEEN, 0)
+
+    def _look(self, begin_s: float) -> None:
+        """By a thread that waits, since begin_s: tells the core when nobody in this process can submit anything before
+        an exchange ends."""
+        if time.monotonic() - begin_s < LOOK_AFTER_S or self.has_native_work:
+            return
+        with self._lock:
+            pointer = self._pointer
+            if pointer is None:
+                return
+            seen = self._library.nonblocking.byteps_progress(pointer)
+            inside = threads.count_inside(self._waiting)
+            if inside is not None:
+                self._library.nonblocking.byteps_all_wait(pointer, seen, inside)
 
     def _become_inert(self) -> None:
         """In a forked child. The parent's memory is not freed: its threads are not here to give it back."""
         self._lock = threading.RLock()  # the parent may have held it
         self._quiet = threading.Condition(self._lock)
         self._blocked = {}
+        self._waiting = {}
+        self._watch = None
         self._pointer = None
         self._is_forked = True
         self._ended_as = lambda: errors.InvalidArgumentError(
@@ -302,21 +437,23 @@ class EndQueue:
 
     CAPACITY = 64
 
-    def __init__(self, pointer: int, lib: Library) -> None:
+    def __init__(self, pointer: int, lib: Library, job: Job) -> None:
         self.pointer = pointer
         self._library = lib
+        self._job = job
         self._ended = (abi.Ended * self.CAPACITY)()
         self._lock = threading.Lock()  # one thread at a time takes
 
     def take(self) -> Optional[List[Tuple[int, Optional[errors.BytePSError]]]]:
-        """Waits until something has ended: [(tag, None or why it failed), ...]. Empty after SLICE_NS without any (call
-        again). None: the job has been left, and all ends are reported."""
+        """Waits until something has ended: [(tag, None or why it failed), ...]. Empty after QUEUE_SLICE_NS without any
+        (call again). None: the job has been left, and all ends are reported."""
         count = ctypes.c_uint32()
         error = abi.Error()
         with self._lock:
-            code = self._library.blocking.byteps_queue_wait(
-                self.pointer, self._ended, self.CAPACITY, byref(count), SLICE_NS, byref(error)
-            )
+            with self._job._noted(None):
+                code = self._library.blocking.byteps_queue_wait(
+                    self.pointer, self._ended, self.CAPACITY, byref(count), QUEUE_SLICE_NS, byref(error)
+                )
             if code == abi.CANCELLED:
                 return None
             if code not in (abi.OK, abi.AGAIN):

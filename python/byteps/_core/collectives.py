@@ -2,11 +2,12 @@
 
 A plan is a generator: it starts exchanges, yields their handles, goes on when all have ended, and returns its
 result. Running drives it. Memory comes as addresses: it must stay valid until the plan is done. `rows` are
-elements of the first dimension, `row_elements` the elements of one row.
+elements of the first dimension.
 
 Bytes. A block goes from one rank to others as a broadcast whose root pushes it once, and to each receiver once: nobody
 sends or receives more than the collective needs. Names must be the same on all members, like everything that they
-must agree on; dtypes and shapes that differ fail on all of them (MismatchError).
+must agree on; dtypes and shapes that differ fail on all of them (MismatchError), also where a member has no rows: what
+one of them starts, all start.
 
 `members`: the ascending ranks that take part, () for all. `once`: the name is never used again.
 """
@@ -14,6 +15,8 @@ must agree on; dtypes and shapes that differ fail on all of them (MismatchError)
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import math
 from typing import (
     Callable,
     Generator,
@@ -28,7 +31,7 @@ from typing import (
     TypeVar,
 )
 
-from byteps._core import abi, errors, session
+from byteps._core import abi, elements, errors, session
 from byteps._core.client import Job
 
 T = TypeVar("T")
@@ -52,17 +55,34 @@ ELEMENT_BYTES = {
 }
 
 
+DIMENSIONS_MAX = 64  # as in base/shape.h
+
+
 class Rows(NamedTuple):
-    """A tensor in memory, as its rows. Other dtypes than the core's travel as UINT8, element_bytes times as many."""
+    """A tensor in memory, as its rows. Other dtypes than the core's travel as UINT8, with the bytes of an element as
+    the last dimension."""
 
     dtype: int
     address: int
     count: int
-    row_elements: int
+    row_shape: Tuple[int, ...]
+
+    @property
+    def row_elements(self) -> int:
+        return math.prod(self.row_shape)
 
     @property
     def row_bytes(self) -> int:
         return self.row_elements * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        return (self.count, *self.row_shape)
+
+    @property
+    def fingerprint(self) -> int:
+        """The same for rows of the same dtype and shape; never 0."""
+        return int.from_bytes(hashlib.sha256(repr((self.dtype, self.row_shape)).encode()).digest()[:7], "little") | 1
 
 
 class Running(Generic[T]):
@@ -166,7 +186,7 @@ def _move(job: Job, name: str, rows: Rows, output: int, root: int, members: Sequ
         rows.count * rows.row_elements,
         abi.BROADCAST,
         root=root,
-        shape=(rows.count, rows.row_elements),
+        shape=rows.shape,
         members=members,
         **options,  # type: ignore[arg-type]
     )
@@ -210,6 +230,29 @@ def tables(
     return [list(table[i * width : (i + 1) * width]) for i in range(len(ranks))]
 
 
+def _tables_of(
+    job: Job, name: str, what: str, row: Sequence[int], rows: Rows, members: Sequence[int], once: bool
+) -> "Plan[List[List[int]]]":
+    """tables() of `what`. MismatchError on all members unless their rows are of the same dtype and shape. A member that
+    has called join() has zeros, and no say."""
+    table = yield from tables(job, f"{name}/{what}", [*row, rows.fingerprint], members, once)
+    if len({line[-1] for line in table} - {0}) > 1:
+        own = [rows.dtype, rows.count, len(rows.row_shape), *rows.row_shape]
+        own += [0] * (3 + DIMENSIONS_MAX - len(own))
+        described = yield from tables(job, f"{name}/shapes", own, members, once)
+        raise errors.MismatchError(_differences(name, _members(job, members), described))
+    return [line[:-1] for line in table]
+
+
+def _differences(name: str, ranks: Sequence[int], described: Sequence[Sequence[int]]) -> str:
+    each = []
+    for rank, (dtype, count, dimensions, *extents) in zip(ranks, described):
+        shape = "x".join(map(str, [count, *extents[:dimensions]]))
+        each.append(f"worker {rank} ({elements.NAMES[dtype]}, shape {shape})")
+    same = "the dtype and all dimensions but the first are to be the same"
+    return f'tensor "{name}" differs between ranks: {", ".join(each)}; {same}'
+
+
 def allgather(
     job: Job,
     name: str,
@@ -224,14 +267,14 @@ def allgather(
     rows each member has, when all know it; otherwise they are asked first. Returns the counts."""
     ranks = _members(job, members)
     if counts is None:
-        table = yield from tables(job, f"{name}/rows", [rows.count], members, once)
+        table = yield from _tables_of(job, name, "rows", [rows.count], rows, members, once)
         counts = [row[0] for row in table]
     output = allocate(sum(counts))
 
     def started() -> Iterator[int]:
         place = output
         for rank, count in zip(ranks, counts):
-            if count * rows.row_elements:
+            if count:
                 block = rows._replace(count=count)
                 yield _move(job, f"{name}/{rank}", block, place, rank, members, priority=priority, once=once)
             place += count * rows.row_bytes
@@ -264,22 +307,21 @@ def reducescatter(
     def started() -> Iterator[int]:
         address = rows.address
         for rank, count in zip(ranks, counts):
-            if count * rows.row_elements:
-                yield job.push_pull(
-                    f"{name}/{rank}",
-                    rows.dtype,
-                    address,
-                    output if rank == job.rank else 0,
-                    count * rows.row_elements,
-                    operation,
-                    root=rank,
-                    priority=priority,
-                    once=once,
-                    shape=(count, rows.row_elements),
-                    scale=scale,
-                    members=members,
-                    root_only=True,
-                )
+            yield job.push_pull(
+                f"{name}/{rank}",
+                rows.dtype,
+                address,
+                output if rank == job.rank else 0,
+                count * rows.row_elements,
+                operation,
+                root=rank,
+                priority=priority,
+                once=once,
+                shape=(count, *rows.row_shape),
+                scale=scale,
+                members=members,
+                root_only=True,
+            )
             address += count * rows.row_bytes
 
     yield from _all_of(started())
@@ -307,7 +349,7 @@ def alltoall(
             f"{name}: splits {list(splits)} must be {len(ranks)} numbers of rows, 0 or more, whose sum is {rows.count}"
         )
     if received_splits is None:
-        table = yield from tables(job, f"{name}/splits", splits, members, once)
+        table = yield from _tables_of(job, name, "splits", splits, rows, members, once)
         received_splits = [row[me] for row in table]
     output = allocate(sum(received_splits))
     counts = list(zip(ranks, splits, received_splits))
@@ -318,10 +360,10 @@ def alltoall(
             if rank == job.rank:
                 ctypes.memmove(place, source, received * rows.row_bytes)
             else:
-                if sent * rows.row_elements:
+                if sent:
                     going = rows._replace(address=source, count=sent)
                     yield _send(job, f"{name}/{job.rank}>{rank}", going, rank, priority, once)
-                if received * rows.row_elements:
+                if received:
                     coming = rows._replace(address=place, count=received)
                     yield _receive(job, f"{name}/{rank}>{job.rank}", coming, rank, priority, once)
             source += sent * rows.row_bytes

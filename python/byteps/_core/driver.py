@@ -65,7 +65,7 @@ class Driven(Generic[T]):
         """The plan's result; raises why there is none. May be repeated, also after an exception from a signal.
         InvalidArgumentError in a forked child, where nothing drains the queue."""
         self._driver.job.check_not_forked()
-        self._ended.wait()
+        self._driver.job.wait_elsewhere(self._ended.wait, self._ended.is_set)
         if self._failure is not None:
             raise self._failure
         return self._result  # type: ignore[return-value]

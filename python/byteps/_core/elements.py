@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Sequence, Tuple
 
 from byteps._core import abi
 
@@ -22,7 +22,13 @@ _KINDS = {
     "int64": abi.INT64,
     "bool": abi.BOOL,
 }
+NAMES = {kind: name for name, kind in _KINDS.items()}
 _COMPLEX = {"complex64": abi.FLOAT32, "complex128": abi.FLOAT64}
+
+
+def row_shape(shape: Sequence[int], width: int) -> Tuple[int, ...]:
+    """`row_shape` of Rows for an array whose elements are each `width` of the core's (kind())."""
+    return (*shape[1:], width) if width > 1 else tuple(shape[1:])
 
 
 def kind(dtype: Any, operation: int) -> Tuple[int, int]:

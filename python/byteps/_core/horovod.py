@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Iterable, Optional, Union
+from collections import Counter
+from typing import Any, Iterable, List, Optional, Union
 
 from byteps._core import collectives, errors, session
 from byteps._core.process_sets import ProcessSet, add_process_set, members_of, scoped
@@ -32,12 +33,13 @@ __all__ = [
 
 
 def init(
-    lazy: bool = True, comm: Any = None, process_sets: Union[Iterable[ProcessSet], str, None] = None
+    comm: Any = None, process_sets: Union[Iterable[ProcessSet], str, None] = None, lazy: bool = True
 ) -> None:
     """Joins the job that the environment describes and waits until all members are there; without DMLC_* variables it
     is a job of one. Does nothing when already joined. `process_sets` get their numbers; "dynamic" is for compatibility,
-    as is `lazy`. ValueError: `comm` was given."""
-    if comm is not None:
+    as is `lazy`, which the original BytePS has first. ValueError: `comm` was given; another launcher (torchrun, mpirun,
+    srun, ...) has started several processes, and there are no DMLC_* variables."""
+    if comm is not None and not isinstance(comm, bool):
         raise ValueError("init: comm is not supported, there is no MPI here; use ProcessSet for some of the ranks")
     session.init(lazy)
     if process_sets is None or isinstance(process_sets, str):
@@ -56,18 +58,26 @@ def is_initialized() -> bool:
 
 
 def cross_size() -> int:
-    """The number of machines; all have as many workers as this one."""
-    return -(-session.size() // session.local_size())
+    """The number of machines that have a worker of this local rank: all machines, unless they have different numbers of
+    workers."""
+    return len(_machines_like_mine())
 
 
 def cross_rank() -> int:
-    """This machine's number."""
-    return session.rank() // session.local_size()
+    """This machine's number among those."""
+    job = session.job()
+    return _machines_like_mine().index(job.machines[job.rank])
 
 
 def is_homogeneous() -> bool:
-    """Whether all machines have as many workers as this one."""
-    return session.size() % session.local_size() == 0
+    """Whether all machines have the same number of workers."""
+    return len(set(Counter(session.job().machines).values())) == 1
+
+
+def _machines_like_mine() -> List[int]:
+    """Those with a worker of this local rank, in the order of their first ranks."""
+    job = session.job()
+    return [machine for machine, workers in Counter(job.machines).items() if workers > job.local_rank]
 
 
 def barrier(process_set: Optional[ProcessSet] = None) -> None:

@@ -49,12 +49,12 @@ def load() -> Library:
         library = Library(ctypes.PyDLL(str(found)), ctypes.CDLL(str(found)), str(found))
     except OSError as error:
         raise ImportError(f"{found} cannot be loaded: {error}") from error
-    abi.declare(library.nonblocking)
-    abi.declare(library.blocking)
-    version = library.nonblocking.byteps_abi_version()
+    version = library.nonblocking.byteps_abi_version()  # first: an older one lacks functions
     if version < abi.ABI_VERSION:
         raise ImportError(
             f"{found} has version {version} of the C interface, this package needs {abi.ABI_VERSION}: "
             "library and Python files come from different builds; reinstall or rebuild"
         )
+    abi.declare(library.nonblocking)
+    abi.declare(library.blocking)
     return library

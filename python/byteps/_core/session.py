@@ -81,6 +81,7 @@ class Session:
 _session: Optional[Session] = None
 _lock = threading.RLock()  # serializes init and shutdown
 _leave_hooks: List[Callable[[], None]] = []
+_end_hooks: List[Callable[[], None]] = []
 _inputs_hooks: List[Callable[[int], None]] = []
 _attachments: List["Attachment"] = []
 
@@ -99,6 +100,13 @@ def job() -> Job:
 def on_leave(hook: Callable[[], None]) -> None:
     """`hook` runs each time after the job has been left: the memory of pending operations is free then."""
     _leave_hooks.append(hook)
+
+
+def on_end(hook: Callable[[], None]) -> None:
+    """`hook` runs when this process ends, after the job has been left: for who waits until threads of its own are out
+    of native code. The end of the interpreter unwinds a thread that it finds there, which ends the process by
+    std::terminate."""
+    _end_hooks.append(hook)
 
 
 def on_new_inputs(hook: Callable[[int], None]) -> None:
@@ -133,7 +141,8 @@ def attach(attachment: Attachment) -> None:
 
 def init(lazy: bool = True) -> None:
     """Joins the job that the environment describes and waits until all members are there; without DMLC_* variables it
-    is a job of one. Does nothing when already joined; InvalidArgumentError in a child that was forked since, which is
+    is a job of one. Does nothing when already joined; InvalidArgumentError when another launcher (torchrun, mpirun,
+    srun, ...) has started several processes, which would each be alone, and in a child that was forked since, which is
     no member, though it may ask for rank() and size(). `lazy` is accepted for compatibility and makes no difference:
     joining is cheap, and an error in the settings shows here."""
     del lazy
@@ -256,14 +265,16 @@ def _join(settings: Optional[Mapping[str, str]] = None) -> None:
 def _leave(final: bool) -> None:
     global _session
     with _lock:
-        session, _session = _session, None
+        session = _session
         if session is None:
             return
         try:
             _leave_job(session.job, final, _attachments)
         finally:
-            for hook in _leave_hooks:
-                hook()
+            if not session.job.is_live:  # or an exception from a signal handler came first: it can be left again
+                _session = None
+                for hook in _leave_hooks:
+                    hook()
 
 
 def _leave_job(job: Job, final: bool, attached: List[Attachment]) -> None:
@@ -272,8 +283,17 @@ def _leave_job(job: Job, final: bool, attached: List[Attachment]) -> None:
     try:
         job.leave(final)
     finally:
-        for attachment in attached:
-            attachment.finish()
+        if not job.is_live:  # or they would wait for the end of a job that goes on
+            for attachment in attached:
+                attachment.finish()
+
+
+def _end() -> None:
+    try:
+        _leave(final=True)
+    finally:
+        for hook in _end_hooks:
+            hook()
 
 
 def _after_fork_in_child() -> None:
@@ -282,4 +302,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_leave, final=True)
+atexit.register(_end)

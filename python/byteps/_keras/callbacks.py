@@ -8,7 +8,7 @@ when the rate changes, v is multiplied once by new rate / old rate.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Callable, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -26,13 +26,19 @@ class BroadcastGlobalVariables:
 
     root_rank: whose values count.
     device: accepted for compatibility.
+    local_variables: what stays each rank's own.
     """
 
-    def __init__(self, root_rank: int = 0, device: str = "") -> None:
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Optional[Iterable[Any]] = None) -> None:
         super().__init__()
         del device
         self.root_rank = root_rank
         self.broadcast_done = False
+        self._local = list(local_variables or ())
+
+    def register_local_var(self, variable: Any) -> None:
+        """The variable stays each rank's own."""
+        self._local.append(variable)
 
     def on_train_begin(self, logs: Optional[Dict[str, Any]] = None) -> None:
         check_root(self.root_rank)
@@ -40,7 +46,9 @@ class BroadcastGlobalVariables:
     def on_train_batch_end(self, batch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         if self.broadcast_done:
             return
-        values.broadcast_variables(state_of(self.model), self.root_rank)
+        local = {id(variable) for variable in self._local}
+        shared = [variable for variable in state_of(self.model) if id(variable) not in local]
+        values.broadcast_variables(shared, self.root_rank)
         self.broadcast_done = True
 
 
@@ -99,8 +107,23 @@ def average_logs(logs: Dict[str, Any]) -> None:
         logs[name] = float(total) / size
 
 
+def refuse_positional(owner: object, given: Sequence[Any], *orders: str) -> None:
+    """TypeError when arguments were given by place where their order differs from one library to the other. `orders`:
+    "<whose>: <names in that order>" each; the message says what the arguments would have been in them."""
+    if not given:
+        return
+    title = type(owner).__name__
+    spellings = []
+    for order in orders:
+        whose, names = order.split(": ")
+        meant = [f"{name}={value!r}" for name, value in zip(names.split(), given)]
+        spellings.append(f"{title}({', '.join(meant)}) as in {whose}")
+    raise TypeError(f"{title}: give its arguments by name, {' or '.join(spellings)}")
+
+
 class LearningRateSchedule:
-    """In epochs start_epoch <= epoch < end_epoch, the learning rate is initial_lr * multiplier(epoch).
+    """In epochs start_epoch <= epoch < end_epoch, the learning rate is initial_lr * multiplier(epoch). Arguments are
+    given by name, because Horovod and the original BytePS have them in different orders.
 
     multiplier: a number, or a function of the epoch (a float when staircase is False).
     end_epoch: None: until the end.
@@ -112,7 +135,8 @@ class LearningRateSchedule:
 
     def __init__(
         self,
-        multiplier: Multiplier,
+        *positional: Any,
+        multiplier: Optional[Multiplier] = None,
         start_epoch: int = 0,
         end_epoch: Optional[int] = None,
         staircase: bool = True,
@@ -120,7 +144,15 @@ class LearningRateSchedule:
         steps_per_epoch: Optional[int] = None,
         initial_lr: Optional[float] = None,
     ) -> None:
+        refuse_positional(
+            self,
+            positional,
+            "Horovod: initial_lr multiplier start_epoch end_epoch staircase momentum_correction steps_per_epoch",
+            "BytePS: multiplier start_epoch end_epoch staircase momentum_correction steps_per_epoch initial_lr",
+        )
         super().__init__()
+        if multiplier is None:
+            raise TypeError(f"{type(self).__name__} needs multiplier=: a number, or a function of the epoch")
         if callable(multiplier):
             self.multiplier = multiplier
         else:
@@ -219,12 +251,20 @@ class LearningRateWarmup(LearningRateSchedule):
 
     def __init__(
         self,
+        *positional: Any,
         warmup_epochs: int = 5,
         momentum_correction: bool = True,
         steps_per_epoch: Optional[int] = None,
         verbose: int = 0,
         initial_lr: Optional[float] = None,
     ) -> None:
+        refuse_positional(
+            self,
+            positional,
+            "Horovod: initial_lr warmup_epochs momentum_correction steps_per_epoch verbose",
+            "BytePS: warmup_epochs momentum_correction steps_per_epoch verbose initial_lr",
+        )
+
         def multiplier(epoch: float) -> float:
             size = session.job().size
             epoch += 1.0 / self.steps_per_epoch  # so that the last batch of an epoch has a round number
@@ -233,7 +273,7 @@ class LearningRateWarmup(LearningRateSchedule):
         if warmup_epochs <= 0:
             raise ValueError(f"warmup_epochs is {warmup_epochs}: it must be at least 1")
         super().__init__(
-            multiplier,
+            multiplier=multiplier,
             start_epoch=0,
             end_epoch=warmup_epochs,
             staircase=False,
@@ -250,8 +290,12 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class BestModelCheckpoint:
-    """ModelCheckpoint(save_best_only=True): put it after MetricAverageCallback, and give it to one rank's fit()."""
+    """ModelCheckpoint(save_best_only=True): put it after MetricAverageCallback, and give it to one rank's fit(). All
+    arguments are given by name, because Horovod's begin with monitor and Keras's with filepath, which is needed."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("save_best_only", True)
-        super().__init__(*args, **kwargs)
+    def __init__(self, *positional: Any, **options: Any) -> None:
+        refuse_positional(
+            self, positional, "Keras: filepath monitor verbose", "Horovod: monitor verbose mode save_freq"
+        )
+        options.setdefault("save_best_only", True)
+        super().__init__(**options)

@@ -85,7 +85,7 @@ class Exchange:
     def keep_local(self, layers: Optional[Iterable[Any]], scaled: bool) -> None:
         """Gradients of these layers' weights do not travel. `scaled`: they are divided by the number of ranks, so that
         they weigh as they would in the average. The layers need not be built yet."""
-        self._local_layers = list(layers or ())
+        self._local_layers = [layers] if hasattr(layers, "trainable_weights") else list(layers or ())
         for layer in self._local_layers:
             if not hasattr(layer, "trainable_weights"):
                 raise ValueError(f"local_layers has {layer!r}: they must be layers")

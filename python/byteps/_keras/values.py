@@ -13,19 +13,46 @@ import numpy as np
 
 from byteps._core import abi, collectives, elements, errors, objects, session
 from byteps._core.agreement import require_agreement
+from byteps._core.compression import NoneCompressor
 from byteps._core.process_sets import ProcessSet, check_root, members_of
-from byteps._core.reduction import Average, ReduceOp, resolve
+from byteps._core.reduction import Average, ReduceOp, Sum, resolve
 
 
-def push_pull(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
-    """The average (or sum, ...) of `value` over all workers: an array of its shape. Averages of integers are float64,
-    so that the average of 1 and 2 is 1.5."""
-    operation = resolve(op).operation
+def push_pull(
+    value: Any,
+    name: Optional[str] = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = NoneCompressor,
+) -> np.ndarray:
+    """The average (or sum, ...) of `value` over all workers, multiplied by both factors: an array of its shape.
+    Averages of integers are float64, so that the average of 1 and 2 is 1.5. compression: what travels."""
+    operation, scale = resolve(op, None, prescale_factor, postscale_factor)
     array = _reducible(value, operation)
+    dtype = array.dtype
+    array = array.astype(_wire_dtype(dtype, compression), copy=False)
     result = np.empty(array.shape, array.dtype)
     wire_name, once = _name(name, "push_pull")
-    _finish([_start(array, result, operation, wire_name, once)])
-    return result
+    _finish([_start(array, result, operation, wire_name, once, scale=scale)])
+    return result.astype(dtype, copy=False)
+
+
+def allreduce(
+    value: Any,
+    name: Optional[str],
+    average: Optional[bool],
+    prescale_factor: float,
+    postscale_factor: float,
+    op: Optional[ReduceOp],
+    compression: Any,
+) -> np.ndarray:
+    """push_pull() with Horovod's arguments."""
+    if op is None:
+        op = Sum if average is False else Average
+    elif average is not None:
+        raise ValueError("op and average were both given: average is the older name of op, give op alone")
+    return push_pull(value, name, op, prescale_factor, postscale_factor, compression)
 
 
 def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
@@ -97,6 +124,17 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
             variable.assign(array)
 
 
+def _wire_dtype(dtype: np.dtype, compression: Any) -> Any:
+    """In which an array of this dtype travels. The compressors are those of the frameworks, and values are numpy's."""
+    if compression is NoneCompressor:
+        return dtype
+    wanted = str(getattr(compression, "wire_dtype", ""))
+    if "float16" not in wanted:
+        raise ValueError(f"compression is {compression!r}: use Compression.none, .fp16 or .bf16")
+    wire = "bfloat16" if "bfloat16" in wanted else "float16"
+    return wire if dtype in (np.dtype(np.float32), np.dtype(np.float64)) else dtype
+
+
 def _reducible(value: Any, operation: int) -> np.ndarray:
     array = _array(value)
     return array.astype(np.float64) if operation == abi.AVERAGE and array.dtype.kind in "iub" else array
@@ -104,11 +142,17 @@ def _reducible(value: Any, operation: int) -> np.ndarray:
 
 def _rows(array: np.ndarray, operation: int) -> collectives.Rows:
     kind, width = elements.kind(array.dtype, operation)
-    return collectives.Rows(kind, array.ctypes.data, len(array), math.prod(array.shape[1:]) * width)
+    return collectives.Rows(kind, array.ctypes.data, len(array), elements.row_shape(array.shape, width))
 
 
 def _array(value: Any) -> np.ndarray:
     """The value as an array that is contiguous and keeps its shape. Of framework tensors and variables too."""
+    device = getattr(getattr(value, "value", value), "device", None)  # of a torch tensor, or in a Keras variable
+    if getattr(device, "type", "cpu") not in ("cpu", "meta"):
+        raise ValueError(
+            f"the tensor is on device '{device}', but this version of BytePS is CPU-only: Keras takes the CPU with "
+            "KERAS_TORCH_DEVICE=cpu"
+        )
     to_numpy = getattr(value, "numpy", None)
     try:
         if callable(to_numpy):
@@ -144,7 +188,13 @@ session.on_leave(_kept.clear)
 
 
 def _start(
-    source: np.ndarray, result: np.ndarray, operation: int, name: str, once: bool, root: int = 0
+    source: np.ndarray,
+    result: np.ndarray,
+    operation: int,
+    name: str,
+    once: bool,
+    root: int = 0,
+    scale: float = 0.0,
 ) -> _Pending:
     kind, width = elements.kind(source.dtype, operation)
     shape = source.shape if width == 1 else (*source.shape, width)
@@ -152,7 +202,9 @@ def _start(
     addresses = (source.ctypes.data, result.ctypes.data)
     _kept[id(result)] = (source, result)
     try:
-        handle = job.push_pull("byteps." + name, kind, *addresses, math.prod(shape), operation, root, 0, once, shape)
+        handle = job.push_pull(
+            "byteps." + name, kind, *addresses, math.prod(shape), operation, root, 0, once, shape, scale
+        )
     except errors.BytePSError:
         del _kept[id(result)]
         raise

@@ -119,6 +119,7 @@ _call = jax.ffi.ffi_lowering(TARGET, has_side_effect=True)
 
 
 def _lower(context: Any, *arrays: Any, whats: Tuple[Exchange, ...]) -> Any:
+    session.job().has_native_work = True  # programs run behind the caller's back
     kinds = [elements.kind(aval.dtype, what.operation) for aval, what in zip(context.avals_in, whats)]
     return _call(
         context,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import jax
@@ -200,7 +199,7 @@ class _Memory:
         self._source = np.ascontiguousarray(array)
         self._result = direct.aligned((0, *array.shape[1:]), array.dtype)
         self.rows = collectives.Rows(
-            kind, self._source.ctypes.data, array.shape[0], math.prod(array.shape[1:]) * width
+            kind, self._source.ctypes.data, array.shape[0], elements.row_shape(array.shape, width)
         )
 
     def allocate(self, row_count: int) -> int:

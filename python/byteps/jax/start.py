@@ -13,13 +13,14 @@ from byteps.jax import exchange
 __all__ = ["init", "join", "resume"]
 
 
-def init(lazy: bool = True, comm: Any = None, process_sets: Union[Iterable[ProcessSet], str, None] = None) -> None:
+def init(comm: Any = None, process_sets: Union[Iterable[ProcessSet], str, None] = None, lazy: bool = True) -> None:
     """Joins the job that the environment describes and waits until all members are there; without DMLC_* variables it
     is a job of one. Does nothing when already joined. Call it before anything else is asked of JAX.
 
     `process_sets` get their numbers. `lazy` and "dynamic" for process_sets are accepted for compatibility and make no
-    difference. ValueError: `comm` was given."""
-    horovod.init(lazy, comm, process_sets)
+    difference. ValueError: `comm` was given; another launcher (torchrun, mpirun, srun, ...) has started several
+    processes, and there are no DMLC_* variables."""
+    horovod.init(comm, process_sets, lazy)
     _prepare()
 
 

@@ -6,6 +6,10 @@ One loop waits for output, for signals and for the next deadline; there are no t
 - SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
 In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
 A host whose link is lost counts as the failure of all that ran there; its agent ends them.
+While nobody reads our own output (a pager, Ctrl-S), we go on: with signals, with ends, and with saying to other hosts
+that we are here. Only the output of the processes is left where it is once OUTPUT_BYTES_MAX wait, so that they wait for
+the reader as they would without us. Once a job is being ended that has failed, everything is read; of that, what is
+above LAST_OUTPUT_BYTES_MAX is not shown.
 The scheduler is told last, because a server that is told to stop takes leave of it. What servers and scheduler say
 once the result is decided is not shown: the loss of the others is no news then.
 """
@@ -20,18 +24,21 @@ import socket
 import subprocess
 import time
 from collections import deque
-from typing import Any, Deque, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from byteps.launcher import sessions
 from byteps.launcher.frames import Frame, Kind
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.link import SSH_FAILED, Link
+from byteps.launcher.outlet import Outlet
 from byteps.launcher.plan import Plan, Process
 from byteps.launcher.screen import Cutter, Label, Screen
 
 SETTLE_S = 0.5  # a server that says "the job failed" waits so long for a worker that says why
 LAST_LINES = 10
 READ_BYTES = 64 << 10
+OUTPUT_BYTES_MAX = 1 << 20  # that waits for our reader; then we read no more
+LAST_OUTPUT_BYTES_MAX = 4 << 20  # the same once a failed job is being ended, when we must read; lines are left out
 KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kill is gone
 LINK_TICK_S = 1.0
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
@@ -116,6 +123,8 @@ class Crew:
         self.interrupted_by: Optional[signal.Signals] = None
         self._steps: List[Step] = []
         self._services_are_muted = False
+        self._is_paused = False  # the output of processes is not read
+        self._left_out = 0  # lines that nobody read in time
         self._scheduler_is_here = any(m.process.role == "scheduler" for m in self._members)
         self._signal_in, self._signal_out = socket.socketpair()
 
@@ -138,6 +147,8 @@ class Crew:
                 self._decide(time.monotonic())
             if self._result is None:
                 self._result = 0
+            if self._left_out:
+                self._say(f"{self._left_out} lines of output are left out above: nobody read them in time")
             if self._result == 0:
                 self._say(f"all workers ended well after {time.monotonic() - begin_s:.1f} s")
             return self._result
@@ -189,6 +200,7 @@ class Crew:
 
     def _wait(self) -> None:
         """Until output, a signal, or something is due."""
+        self._heed_reader()
         now = time.monotonic()
         due = [step.when_s for step in self._steps]
         for member in self._members:
@@ -202,6 +214,8 @@ class Crew:
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._take_signals()
+            elif isinstance(key.data, Outlet):
+                self._put(key.data.flush)
             elif isinstance(key.data, Link):
                 for frame in key.data.serve(key.fd):
                     self._hear(key.data, frame)
@@ -209,6 +223,32 @@ class Crew:
                 self._pump(key.data, key.fd)
         for link in self._remote:
             link.tick()
+
+    def _heed_reader(self) -> None:
+        """Writes when our reader takes something, and pauses when it takes too little."""
+        watched = self._selector.get_map()
+        for outlet in self._screen.outlets:
+            waits = outlet.fileno() in watched
+            if outlet.waiting_bytes > 0 and not waits:
+                self._selector.register(outlet, selectors.EVENT_WRITE, outlet)
+            elif outlet.waiting_bytes == 0 and waits:
+                self._selector.unregister(outlet)
+        limit = OUTPUT_BYTES_MAX // 2 if self._is_paused else OUTPUT_BYTES_MAX
+        pause = self._result is None and self._screen.waiting_bytes > limit
+        if pause != self._is_paused:
+            self._is_paused = pause
+            for member in self._members:
+                for fd, _, _ in member.streams:
+                    self._heed(fd, not pause, member)
+        for link in self._remote:
+            link.pause(pause and not link.is_cut_off())  # that is seen all the same
+
+    def _heed(self, fd: int, heed: bool, member: Optional[Member] = None) -> None:
+        is_heeded = fd in self._selector.get_map()
+        if heed and not is_heeded:
+            self._selector.register(fd, selectors.EVENT_READ, member)
+        elif is_heeded and not heed:
+            self._selector.unregister(fd)
 
     def _take_signals(self) -> None:
         try:
@@ -273,7 +313,7 @@ class Crew:
             for piece in cutter.feed(data) if data else cutter.finish():
                 self._show(member, own, piece)
             if not data:
-                self._selector.unregister(fd)
+                self._heed(fd, False)
                 member.streams.remove(stream)
 
     def _show(self, member: Member, own: int, piece) -> None:
@@ -283,8 +323,14 @@ class Crew:
             return
         if self._scheduler_is_here and member.process.role != "scheduler" and ROLL_CALL.match(piece.text):
             return
+        if self._result and self._screen.waiting_bytes > LAST_OUTPUT_BYTES_MAX:
+            self._left_out += 1
+            return
+        self._put(lambda: self._screen.show(own, member.label, piece))
+
+    def _put(self, write: Callable[[], None]) -> None:
         try:
-            self._screen.show(own, member.label, piece)
+            write()
         except BrokenPipeError:  # our reader is gone, as with "| head"
             if self._result is None:
                 self._finish(128 + signal.SIGPIPE, signal.SIGTERM)
@@ -305,7 +351,7 @@ class Crew:
             if member.pid not in alive:
                 self._drain(member)
                 for fd, own, cutter in member.streams:  # held open by a process that left the session
-                    self._selector.unregister(fd)
+                    self._heed(fd, False)
                     for piece in cutter.finish():
                         self._show(member, own, piece)
                 member.streams.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import shlex
 import subprocess
@@ -68,6 +69,25 @@ class Link:
         self._selector = selector
         for file in (self.child.stdout, self.child.stderr):
             selector.register(file.fileno(), selectors.EVENT_READ, self)
+
+    def pause(self, pause: bool) -> None:
+        """Leaves what the agent says where it is; the agent then lets its processes wait. Other things go on."""
+        if self._selector is None or self.lost is not None:
+            return
+        fd = self.child.stdout.fileno()
+        is_registered = fd in self._selector.get_map()
+        if pause and is_registered:
+            self._selector.unregister(fd)
+        elif not pause and not is_registered:
+            self._selector.register(fd, selectors.EVENT_READ, self)
+
+    def is_cut_off(self) -> bool:
+        """Whether nothing will come any more but what is in the pipe: ssh has ended."""
+        if self.lost is not None:
+            return True
+        poll = select.poll()
+        poll.register(self.child.stdout, 0)  # its end is reported unasked
+        return bool(poll.poll(0))
 
     def unregister(self) -> None:
         """Its selector may then be closed."""

@@ -23,6 +23,7 @@ from byteps.launcher.screen import Screen
 EXIT_USAGE = 2
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
+IMPATIENT_S = 2.0  # who interrupts a job does not wait longer for a reader who takes nothing
 
 DESCRIPTION = """\
 Starts the processes of a BytePS job.
@@ -257,6 +258,17 @@ def run(
         recordings.close(result, crew.story(), crew.interrupted_by is not None, screen.say, links)
         for held in job.held:
             held.close()
+        await_reader(screen, crew.interrupted_by is not None)
+
+
+def await_reader(screen: Screen, is_interrupted: bool) -> None:
+    """Nothing of the job is left but what its reader has not read yet: from now on a signal simply ends us."""
+    if screen.waiting_bytes == 0:
+        return
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    screen.finish(IMPATIENT_S if is_interrupted else None)
 
 
 def need_command(command: List[str], environ: Mapping[str, str]) -> List[str]:

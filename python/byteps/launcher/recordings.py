@@ -31,6 +31,8 @@ PREFIX = "job-"
 # travels (less than frames.BODY_BYTES_MAX), and how long bpslaunch waits for all hosts together.
 FILE_BYTES_MAX = 16 << 20
 HOST_BYTES_MAX = 12 << 20
+HOST_UNPACKED_BYTES_MAX = 256 << 20  # on our disk
+HOST_FILES_MAX = 1024
 GATHER_WITHIN_S = 10.0
 
 NAME = re.compile(re.escape(flight.PREFIX) + r"[\w.-]{1,200}\.jsonl", re.ASCII)
@@ -102,7 +104,12 @@ class Recordings:
             if facts.st_mtime >= self._began_s - 1:  # a folder that was chosen may have those of other jobs
                 sizes[path] = facts.st_size
         free = HOST_BYTES_MAX
+        unpacked = 0
         for path in sorted(sizes, key=lambda path: ("-scheduler-" not in path.name, sizes[path], path.name)):
+            unpacked += min(sizes[path], FILE_BYTES_MAX)
+            if unpacked > HOST_UNPACKED_BYTES_MAX or len(reply["files"]) == HOST_FILES_MAX:
+                reply["left_out"] += 1
+                continue
             text = base64.b64encode(zlib.compress(head_and_tail(path, FILE_BYTES_MAX), 1)).decode()
             free -= len(text)
             if free < 0:
@@ -142,22 +149,29 @@ def head_and_tail(path: Path, bytes_max: int) -> bytes:
 
 def unpack(reply: Any, folder: Path) -> Optional[int]:
     """Puts what pack() made into this folder; what is there already (a shared folder) stays as it is. Returns how many
-    files were too large to come; None when this is no such reply. Nothing in it is trusted."""
+    files were left out, being too many or too large; None when this is no such reply. Nothing in it is trusted."""
     if not isinstance(reply, dict) or not isinstance(reply.get("files"), dict):
         return None
+    left_out = reply.get("left_out")
+    left_out = left_out if isinstance(left_out, int) else 0
+    free_files, free_bytes = HOST_FILES_MAX, HOST_UNPACKED_BYTES_MAX
     for name, text in reply["files"].items():
         if not NAME.fullmatch(name) or not isinstance(text, str):
             continue
+        if free_files == 0 or free_bytes == 0:
+            left_out += 1
+            continue
         try:
-            content = zlib.decompressobj().decompress(base64.b64decode(text), FILE_BYTES_MAX)
+            content = zlib.decompressobj().decompress(base64.b64decode(text), min(FILE_BYTES_MAX, free_bytes))
+            free_files -= 1
+            free_bytes -= len(content)
             folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with open(os.open(folder / name, flags, 0o600), "wb") as file:
                 file.write(content)
         except (OSError, ValueError, zlib.error):
             continue
-    left_out = reply.get("left_out")
-    return left_out if isinstance(left_out, int) else 0
+    return left_out
 
 
 def make_folder() -> Optional[Path]:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import time
 from typing import List, NamedTuple, Optional, Tuple
+
+from byteps.launcher import outlet
+from byteps.launcher.outlet import Outlet
 
 LINE_BYTES_MAX = 64 << 10  # a longer one is cut
 PROGRESS_EVERY_S = 10.0  # where output is not a terminal
@@ -69,12 +73,36 @@ class Label:
 
 
 class Screen:
-    """Our own standard output and error. Raises BrokenPipeError when the reader is gone."""
+    """Our own standard output and error. Never waits for their reader: what is not taken yet waits in `outlets`. Raises
+    BrokenPipeError when the reader is gone."""
 
     def __init__(self, is_coloured: bool = "NO_COLOR" not in os.environ):
+        self._outlets = outlet.standard()
         self._terminals = {fd: os.isatty(fd) for fd in (1, 2)}
         self._is_coloured = is_coloured
         self._bar: Optional[Tuple[int, Label, bytes]] = None  # descriptor, rank, what it shows
+
+    @property
+    def outlets(self) -> List[Outlet]:
+        """Who owns the loop flushes those that have something waiting when they can be written to."""
+        return list(dict.fromkeys(self._outlets.values()))
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(each.waiting_bytes for each in self.outlets)
+
+    def finish(self, patience_s: Optional[float] = None) -> None:
+        """At the end: waits for the reader, without limit or for so long after it took something last."""
+        for each in self.outlets:
+            poll = select.poll()
+            poll.register(each, select.POLLOUT)
+            while each.waiting_bytes > 0:
+                if not poll.poll(None if patience_s is None else patience_s * 1000):
+                    break
+                try:
+                    each.flush()
+                except OSError:
+                    pass
 
     def is_terminal(self) -> bool:
         return self._terminals[2]
@@ -114,16 +142,16 @@ class Screen:
             if not piece.text.strip() or now - label.progress_s < PROGRESS_EVERY_S:
                 return
             label.progress_s = now
-        _write(fd, label.plain + piece.text + b"\n")
+        self._outlets[fd].write(label.plain + piece.text + b"\n")
 
     def _write_line(self, fd: int, prefix: bytes, text: bytes) -> None:
         self._erase()
-        _write(fd, prefix + text + b"\n")
+        self._outlets[fd].write(prefix + text + b"\n")
         self._draw()
 
     def _erase(self) -> None:
         if self._bar is not None:
-            _write(self._bar[0], CLEAR_LINE)
+            self._outlets[self._bar[0]].write(CLEAR_LINE)
 
     def _draw(self) -> None:
         if self._bar is None:
@@ -131,9 +159,5 @@ class Screen:
         fd, label, text = self._bar
         room = max(1, self.columns() - len(label.plain) - 1)
         prefix = label.coloured if self._is_coloured else label.plain
-        _write(fd, prefix + text.decode(errors="replace")[:room].encode())
+        self._outlets[fd].write(prefix + text.decode(errors="replace")[:room].encode())
 
-
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]

@@ -3,7 +3,6 @@ other ranks have, so they wait for it: the result is there when they return. Nam
 
 from __future__ import annotations
 
-import math
 from typing import Any, List, Optional, Sequence, Tuple, TypeVar, Union
 
 import mxnet as mx
@@ -12,9 +11,9 @@ from mxnet.ndarray import NDArray
 
 from byteps._core import collectives, errors, objects, session
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of
-from byteps._core.reduction import Average, ReduceOp, resolve
+from byteps._core.reduction import Average, ReduceOp
 from byteps.mxnet import engine
-from byteps.mxnet.ops import named
+from byteps.mxnet.ops import named, prepare
 
 __all__ = [
     "allgather",
@@ -114,10 +113,12 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> List[NDArray]:
     """reducescatter() of each, all at once."""
-    reduction = resolve(op, None, prescale_factor, postscale_factor)
+    prepared = [prepare(tensor, op, None, prescale_factor, postscale_factor) for tensor in tensors]
+    scaled = [tensor for tensor, _ in prepared]
     outputs: List[NDArray] = []
     plans = []
-    for wire_name, once, members, tensor in _each("reducescatter", tensors, name, process_set):
+    each = _each("reducescatter", scaled, name, process_set)
+    for (wire_name, once, members, tensor), (_, reduction) in zip(each, prepared):
         rows, rest = _rows(tensor)
         output = _Output(tensor, rest)
         address = output.allocate(collectives.scattered_counts(rows.count, process_set.size())[process_set.rank()])
@@ -135,7 +136,7 @@ def grouped_reducescatter(
             )
         )
         outputs.append(output.array)
-    _run(plans, tensors, outputs)
+    _run(plans, scaled, outputs)
     return outputs
 
 
@@ -178,7 +179,7 @@ def _rows(tensor: NDArray) -> Tuple[collectives.Rows, Tuple[int, ...]]:
     shape = tensor.shape or (1,)
     rest = tuple(shape[1:])
     address = engine.address(tensor) if 0 not in shape else 0
-    return collectives.Rows(kind, address, shape[0], math.prod(rest)), rest
+    return collectives.Rows(kind, address, shape[0], rest), rest
 
 
 def _each(

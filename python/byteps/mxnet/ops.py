@@ -33,6 +33,8 @@ __all__ = [
     "push_pull",
 ]
 
+_INTEGERS = (np.uint8, np.int8, np.int32, np.int64)
+
 
 def byteps_push_pull(
     tensor: NDArray, version: int = 0, priority: int = 0, name: Optional[str] = None, is_average: bool = True
@@ -80,7 +82,7 @@ def allreduce(
 ) -> NDArray:
     """The reduction of `tensor` over the ranks of the process set, in a new array; without `op` and `average` the
     average."""
-    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    tensor, reduction = prepare(tensor, op, average, prescale_factor, postscale_factor)
     output = engine.empty(tensor.shape, tensor)
     return _reduce(output, tensor, reduction, "allreduce", name, priority, process_set)
 
@@ -96,8 +98,8 @@ def allreduce_(
     op: Optional[ReduceOp] = None,
 ) -> NDArray:
     """allreduce() in place; returns `tensor`."""
-    reduction = resolve(op, average, prescale_factor, postscale_factor)
-    return _reduce(tensor, None, reduction, "allreduce", name, priority, process_set)
+    scaled, reduction = prepare(tensor, op, average, prescale_factor, postscale_factor)
+    return _reduce(tensor, None if scaled is tensor else scaled, reduction, "allreduce", name, priority, process_set)
 
 
 def grouped_allreduce(
@@ -111,9 +113,9 @@ def grouped_allreduce(
     op: Optional[ReduceOp] = None,
 ) -> List[NDArray]:
     """allreduce() of each; the arrays of a group of one name are numbered."""
-    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in tensors]
     outputs = [engine.empty(tensor.shape, tensor) for tensor in tensors]
-    return _reduce_group(outputs, tensors, reduction, name, priority, process_set)
+    return _reduce_group(outputs, prepared, name, priority, process_set)
 
 
 def grouped_allreduce_(
@@ -127,8 +129,9 @@ def grouped_allreduce_(
     op: Optional[ReduceOp] = None,
 ) -> List[NDArray]:
     """grouped_allreduce() in place; returns the arrays."""
-    reduction = resolve(op, average, prescale_factor, postscale_factor)
-    return _reduce_group(tensors, [None] * len(tensors), reduction, name, priority, process_set)
+    prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in tensors]
+    inputs = [(None if scaled is tensor else scaled, how) for tensor, (scaled, how) in zip(tensors, prepared)]
+    return _reduce_group(tensors, inputs, name, priority, process_set)
 
 
 def broadcast(
@@ -171,6 +174,18 @@ def named(what: str, name: Optional[str], members: Tuple[int, ...]) -> Tuple[str
     if name is None:
         return session.current().unique_name(scoped(f"{what}.noname", members)), True
     return scoped(name, members), False
+
+
+def prepare(
+    tensor: NDArray, op: Any, average: Optional[bool], prescale_factor: float, postscale_factor: float
+) -> Tuple[NDArray, Reduction]:
+    """What is reduced, and how. Integers are multiplied by the first factor here, on each rank, in float64 and towards
+    zero, as Horovod does."""
+    reduction = resolve(op, average, prescale_factor, postscale_factor)
+    if prescale_factor == 1.0 or tensor.dtype not in _INTEGERS:
+        return tensor, reduction
+    scaled = (tensor.astype("float64") * prescale_factor).astype(tensor.dtype)
+    return scaled, resolve(op, average, 1.0, postscale_factor)
 
 
 def _reduce(
@@ -218,8 +233,7 @@ def _broadcast(
 
 def _reduce_group(
     outputs: Sequence[NDArray],
-    inputs: Sequence[Optional[NDArray]],
-    reduction: Reduction,
+    inputs: Sequence[Tuple[Optional[NDArray], Reduction]],
     name: Optional[str],
     priority: int,
     process_set: ProcessSet,
@@ -228,5 +242,5 @@ def _reduce_group(
         _reduce(
             output, input, reduction, "grouped_allreduce", name and f"{name}.{index}", priority, process_set
         )
-        for index, (output, input) in enumerate(zip(outputs, inputs))
+        for index, (output, (input, reduction)) in enumerate(zip(outputs, inputs))
     ]

@@ -52,6 +52,11 @@ class DistributedTrainer(mx.gluon.Trainer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
+        if hasattr(root_rank, "compress"):
+            raise TypeError(
+                "DistributedTrainer: the fourth argument is root_rank, as in the original BytePS; write compression= "
+                "for Horovod's, and root_rank= for the other"
+            )
         root_rank = check_root(root_rank, process_set.ranks)
         if isinstance(optimizer, DistributedOptimizer):
             raise ValueError("DistributedTrainer averages gradients itself: give it the plain optimizer")

@@ -7,7 +7,6 @@ function that XLA compiles they are refused.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -126,8 +125,8 @@ def reducescatter(
     compression: Any = None,
     op: Op = None,
     name: Optional[str] = None,
-    ignore_name_scope: bool = False,
     process_set: Optional[ProcessSet] = None,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
@@ -138,11 +137,11 @@ def reducescatter(
         device_dense,
         compression,
         op,
-        name,
-        ignore_name_scope,
         process_set,
         prescale_factor,
         postscale_factor,
+        name=name,
+        ignore_name_scope=ignore_name_scope,
     )[0]
 
 
@@ -151,11 +150,12 @@ def grouped_reducescatter(
     device_dense: str = "",
     compression: Any = None,
     op: Op = None,
-    name: Optional[str] = None,
-    ignore_name_scope: bool = False,
     process_set: Optional[ProcessSet] = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    name: Optional[str] = None,
+    ignore_name_scope: bool = False,
 ) -> List[tf.Tensor]:
     """reducescatter() of each, all at once."""
     del device_dense, ignore_name_scope
@@ -166,8 +166,9 @@ def grouped_reducescatter(
     if not packed:
         return []
     wholes = [reduction.operation == abi.AVERAGE and tensor.dtype.is_integer for tensor, _ in packed]
-    parts = [reduction.sum() if whole else reduction for whole in wholes]
-    for (tensor, _), part in zip(packed, parts):
+    prepared = [reduction.of_integers(tensor) for tensor, _ in packed]
+    parts = [part.sum() if whole else part for (_, part), whole in zip(prepared, wholes)]
+    for (tensor, _), part in zip(prepared, parts):
         elements.kind(np.dtype(tensor.dtype.as_numpy_dtype), part.operation)
     base = _base(name, "reducescatter", reduction.members)
 
@@ -191,7 +192,8 @@ def grouped_reducescatter(
 
         return list(outputs), gradient
 
-    results = [reduction.mean(sum_) if whole else sum_ for sum_, whole in zip(call(*[t for t, _ in packed]), wholes)]
+    sums = call(*[tensor for tensor, _ in prepared])
+    results = [part.mean(total) if whole else total for total, (_, part), whole in zip(sums, prepared, wholes)]
     return [reduction.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
 
 
@@ -253,7 +255,7 @@ class _Output:
 
 def _rows(array: np.ndarray, operation: int = abi.BROADCAST) -> collectives.Rows:
     kind, width = elements.kind(array.dtype, operation)
-    return collectives.Rows(kind, array.ctypes.data, len(array), math.prod(array.shape[1:]) * width)
+    return collectives.Rows(kind, array.ctypes.data, len(array), elements.row_shape(array.shape, width))
 
 
 def _numbered(name: str, count: int) -> List[str]:

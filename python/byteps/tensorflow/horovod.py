@@ -37,8 +37,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     name: Optional[str] = None,
     process_set: Optional[ProcessSet] = None,
+    ignore_name_scope: bool = False,
 ) -> Any:
-    """push_pull() with Horovod's order of arguments."""
+    """push_pull() with Horovod's order of arguments. `ignore_name_scope` is accepted for compatibility."""
+    del ignore_name_scope
     return push_pull(
         tensor,
         average=average,

@@ -11,6 +11,7 @@ import ctypes
 import struct
 import threading
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -40,8 +41,9 @@ def push_pull(
     tensors: Sequence[tf.Tensor], names: Sequence[str], exchange: Exchange, priorities: Sequence[int] = ()
 ) -> List[tf.Tensor]:
     """One op that starts all exchanges at once and ends with the last one."""
-    return list(
-        _loaded().byteps_push_pull(
+    op = _loaded().byteps_push_pull
+    with session.job().native_wait() if tf.executing_eagerly() else nullcontext():
+        results = op(
             tensors=list(tensors),
             tensor_names=["byteps." + name for name in names],
             operation=exchange.operation,
@@ -51,7 +53,7 @@ def push_pull(
             priorities=list(priorities),
             once=exchange.once,
         )
-    )
+    return list(results)
 
 
 def exchange_of(op: tf.Operation) -> Exchange:

@@ -53,7 +53,8 @@ def push_pull(
     stands
         before it. Without a name: see names.py.
     priority: larger goes earlier.
-    prescale_factor, postscale_factor: the result is multiplied by both.
+    prescale_factor, postscale_factor: the result is multiplied by both. Integers are multiplied by the first on each
+        rank, before they are added, and rounded towards zero there.
     process_set: the ranks that take part; only they may call.
     device_dense, device_sparse: accepted for compatibility; the exchange itself is made by the CPU.
 
@@ -78,6 +79,7 @@ class Reduce(NamedTuple):
     members: "tuple[int, ...]"
     member_count: int
     compression: Type[Compressor]
+    factors: "tuple[float, float]" = (1.0, 1.0)  # before and after the reduction; `scale` is both
 
     @classmethod
     def of(
@@ -91,7 +93,8 @@ class Reduce(NamedTuple):
     ) -> "Reduce":
         resolved = resolve(op, average, prescale_factor, postscale_factor)
         members = members_of(process_set)
-        return cls(resolved.operation, resolved.scale, members, len(members) or session.size(), compression)
+        member_count, factors = len(members) or session.size(), (prescale_factor, postscale_factor)
+        return cls(resolved.operation, resolved.scale, members, member_count, compression, factors)
 
     @property
     def is_linear(self) -> bool:
@@ -100,7 +103,16 @@ class Reduce(NamedTuple):
 
     def sum(self) -> "Reduce":
         """For averages of integers: the sum as it is, of which mean() makes the average."""
-        return self._replace(operation=abi.SUM, scale=0.0)
+        return self._replace(operation=abi.SUM, scale=0.0, factors=(1.0, 1.0))
+
+    def of_integers(self, tensor: tf.Tensor) -> "tuple[tf.Tensor, Reduce]":
+        """What is reduced, and how: integers are multiplied by the first factor here, on each rank, towards zero, as
+        Horovod does. Other tensors as they are."""
+        before, after = self.factors
+        if not tensor.dtype.is_integer or before == 1.0:
+            return tensor, self
+        scaled = tf.cast(tf.cast(tensor, tf.float64) * before, tensor.dtype)
+        return scaled, self._replace(scale=0.0 if after == 1.0 else after, factors=(1.0, after))
 
     def mean(self, total: tf.Tensor) -> tf.Tensor:
         """The average of integers whose sum this is, as a float."""
@@ -116,23 +128,30 @@ class Reduce(NamedTuple):
             for tensor in tensors:
                 if tensor.dtype == tf.bool:
                     raise ValueError("the average of a bool tensor is not defined; op=Sum gives the logical or")
+        if self.operation == abi.AVERAGE or self.factors[0] != 1.0:
             if any(tensor.dtype.is_integer for tensor in tensors):
-                return self._average_of_integers(tensors, names_, once, priorities)
+                return self._of_integers_too(tensors, names_, once, priorities)
         packed = [self.compression.compress(tensor) for tensor in tensors]
         results = exchange([tensor for tensor, _ in packed], names_, what, priorities)
         return [self.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
 
-    def _average_of_integers(
+    def _of_integers_too(
         self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int]
     ) -> List[tf.Tensor]:
         results: List[Optional[tf.Tensor]] = [None] * len(tensors)
         for is_integer in (False, True):
             chosen = [i for i, tensor in enumerate(tensors) if tensor.dtype.is_integer == is_integer]
-            part = self.sum() if is_integer else self
+            if not chosen:
+                continue
+            prepared = [self.of_integers(tensors[i]) for i in chosen]
+            part = prepared[0][1]
+            is_average = is_integer and self.operation == abi.AVERAGE
             order = [priorities[i] for i in chosen] if priorities else []
-            found = part.dense([tensors[i] for i in chosen], [names_[i] for i in chosen], once, order)
+            found = (part.sum() if is_average else part).dense(
+                [tensor for tensor, _ in prepared], [names_[i] for i in chosen], once, order
+            )
             for i, result in zip(chosen, found):
-                results[i] = self.mean(result) if is_integer else result
+                results[i] = part.mean(result) if is_average else result
         return [result for result in results if result is not None]
 
 
@@ -146,16 +165,23 @@ def _named(name: Optional[str], kind: str, scope: str) -> "tuple[List[str], bool
 def broadcast(
     tensor: Any,
     root_rank: int,
-    scope: str = "",
     name: Optional[str] = None,
-    is_variable: bool = True,
-    *,
+    ignore_name_scope: bool = False,
     process_set: Optional[ProcessSet] = None,
+    *,
+    scope: str = "",
+    is_variable: bool = True,
 ) -> tf.Tensor:
     """The root's values, in a new tensor on all ranks; the others' values do not matter, only shape and dtype do.
-    `is_variable` is accepted for compatibility. Differentiable: the root gets the sum of the gradients, others
-    zeros."""
+    `ignore_name_scope` and `is_variable` are accepted for compatibility. Differentiable: the root gets the sum of the
+    gradients, others zeros. TypeError: the arguments stand in the order of the original BytePS, (tensor, root_rank,
+    scope, name, is_variable)."""
     del is_variable
+    if isinstance(ignore_name_scope, str):
+        raise TypeError(
+            "broadcast: the arguments after root_rank stand in Horovod's order, (name, ignore_name_scope, "
+            f"process_set); write scope={name!r}, name={ignore_name_scope!r} for those of the original BytePS"
+        )
     return broadcast_all([tf.convert_to_tensor(tensor)], root_rank, *_named(name, "broadcast", scope), process_set)[0]
 
 

@@ -61,11 +61,36 @@ def DistributedGradientTape(  # noqa: N802: the name users know
 
 
 def PartialDistributedGradientTape(  # noqa: N802: the name users know
-    gradtape: tf.GradientTape, *arguments: Any, local_layers: Optional[Iterable[Any]] = None, **options: Any
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: Op = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: Optional[ProcessSet] = None,
+    local_layers: Optional[Iterable[Any]] = None,
+    scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
-    """DistributedGradientTape(gradtape, ...), but for `local_layers`, which belong to this rank alone: gradients of
-    their weights do not travel (register_local_source())."""
-    tape = DistributedGradientTape(gradtape, *arguments, **options)
+    """DistributedGradientTape(gradtape, ...), but for `local_layers`, a layer or several, which belong to this rank
+    alone: gradients of their weights do not travel (register_local_source())."""
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    if hasattr(local_layers, "trainable_weights"):
+        local_layers = [local_layers]
     for layer in local_layers or ():
         for weight in layer.trainable_weights:
             tape.register_local_source(weight)

@@ -24,13 +24,25 @@ __all__ = [
 
 
 def broadcast_variables(
-    variables: Sequence[Any], root_rank: int, scope: str = "", *, process_set: Optional[ProcessSet] = None
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: Optional[ProcessSet] = None,
+    inplace: bool = False,
+    *,
+    scope: str = "",
 ) -> Any:
     """Gives all ranks the root's values, in place. All of them travel at once. Variables of TensorFlow, Keras 3 and
     tf_keras, of any dtype but string. All ranks pass the same list; in eager code ValueError on all of them when they
-    do not.
+    do not. `inplace` is accepted for compatibility. TypeError: a scope where the process set belongs, as in the
+    original BytePS.
 
     Returns nothing, but in a v1 graph the operation that does it."""
+    del inplace
+    if isinstance(process_set, str):
+        raise TypeError(
+            "broadcast_variables: the argument after root_rank is process_set, as in Horovod; write "
+            f"scope={process_set!r} for that of the original BytePS"
+        )
     members = members_of(process_set)
     root_rank = check_root(root_rank, members)
     variables = list(variables)
@@ -55,7 +67,7 @@ def broadcast_(
     process_set: Optional[ProcessSet] = None,
 ) -> List[Any]:
     """broadcast_variables() under Horovod's name; the variables."""
-    broadcast_variables(variables, root_rank, name or "", process_set=process_set)
+    broadcast_variables(variables, root_rank, process_set, scope=name or "")
     return list(variables)
 
 

@@ -1,7 +1,8 @@
 """allreduce: push_pull under Horovod's name and with its arguments.
 
     op: Average (also when none is given), Sum, Min, Max or Product. `average` is the older way to say the first two.
-    prescale_factor, postscale_factor: the result is multiplied by both.
+    prescale_factor, postscale_factor: the result is multiplied by both. Integers are multiplied by the first on each
+        rank, before they are added, and rounded towards zero there.
     process_set: the ranks that take part, each of which makes the call; all ranks when none is given.
 
 The functions that end in `_` work in place. Sums and averages are differentiable. Grouped calls take a list of tensors
@@ -20,7 +21,7 @@ from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import ReduceOp
 from byteps.torch import exchange, pending, sparse
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.tensors import check_dense_on_cpu
+from byteps.torch.tensors import check_dense_on_cpu, prepare
 
 __all__ = [
     "allreduce",
@@ -47,7 +48,7 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts it; a handle for poll() and synchronize(), which returns the result in a new tensor."""
-    meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
+    tensor, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
         return sparse.start(tensor, meaning, name, members_of(process_set), is_driven=True)
     check_dense_on_cpu(tensor)
@@ -64,7 +65,9 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts it; the result lands in `tensor`, which synchronize() returns."""
-    meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
+    scaled, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
+    if scaled is not tensor:
+        tensor.copy_(scaled)
     return _start(tensor, tensor, meaning, name, members_of(process_set))
 
 
@@ -94,19 +97,21 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """The tensors of all ranks as one, in a new tensor. Differentiable: all ranks must run backward through it."""
-    meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
+    tensor, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
         return pending.synchronize(sparse.start(tensor, meaning, name, members_of(process_set)))
     compressed, context = compression.compress(tensor)
-    (reduced,) = _Allreduce.apply(meaning, members_of(process_set), [name], compressed)
+    (reduced,) = _Allreduce.apply([meaning], members_of(process_set), [name], compressed)
     return compression.decompress(reduced, context)
 
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: Optional[str] = None, op: Op = None, process_set: ProcessSet = global_process_set
-) -> int:
-    """Starts the sum or average of a sparse COO tensor; synchronize() returns a new coalesced one."""
-    return sparse.start(tensor, reduction.resolve(op), name, members_of(process_set), is_driven=True)
+) -> pending.CallableHandle:
+    """Starts the sum or average of a sparse COO tensor; a handle that is called for the result, a new coalesced tensor.
+    It is one for synchronize() and poll() too."""
+    handle = sparse.start(tensor, reduction.resolve(op), name, members_of(process_set), is_driven=True)
+    return pending.CallableHandle(handle)
 
 
 # ---- several at once
@@ -167,10 +172,11 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> List[torch.Tensor]:
     """Differentiable, as allreduce()."""
-    meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in tensors]
+    compressed = [compression.compress(tensor) for tensor, _ in prepared]
     names = _names(name, len(compressed))
-    reduced = _Allreduce.apply(meaning, members_of(process_set), names, *[tensor for tensor, _ in compressed])
+    meanings = [meaning for _, meaning in prepared]
+    reduced = _Allreduce.apply(meanings, members_of(process_set), names, *[tensor for tensor, _ in compressed])
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, compressed)]
 
 
@@ -191,7 +197,7 @@ def _start(
 
 
 def _start_group(
-    tensors: Sequence[torch.Tensor], names: Sequence[Optional[str]], start: Callable[[Any, Any], int]
+    tensors: Sequence[torch.Tensor], names: Sequence[Any], start: Callable[[Any, Any], int]
 ) -> int:
     return pending.group([start(tensor, name) for tensor, name in zip(tensors, names)])
 
@@ -206,14 +212,14 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        meaning: reduction.Reduction,
+        meanings: Sequence[reduction.Reduction],
         members: Tuple[int, ...],
         names: Sequence[Optional[str]],
         *tensors: torch.Tensor,
     ) -> Tuple[torch.Tensor, ...]:
         for tensor in tensors:
             check_dense_on_cpu(tensor)
-        ctx.meaning, ctx.members, ctx.is_named = meaning, members, None not in names
+        ctx.meanings, ctx.members, ctx.is_named = meanings, members, None not in names
         # Backward runs in an order of autograd's choice, so its names are fixed here.
         current, noname = session.current(), scoped("allreduce.noname", members)
         ctx.names = [current.unique_name(noname) if name is None else name for name in names]
@@ -222,7 +228,7 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
-        if ctx.meaning.operation not in (abi.SUM, abi.AVERAGE):
+        if ctx.meanings[0].operation not in (abi.SUM, abi.AVERAGE):
             raise ValueError(f"{ctx.names[0]}: only a sum and an average have a gradient; use op=Sum or op=Average")
         suffix = ".backward"
         if not ctx.is_named:
@@ -232,8 +238,8 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def _exchange(ctx: Any, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> Tuple[torch.Tensor, ...]:
-        def start(tensor: torch.Tensor, name: str) -> int:
+        def start(tensor: torch.Tensor, named: Tuple[str, reduction.Reduction]) -> int:
             output = torch.empty(tensor.shape, dtype=tensor.dtype)
-            return _start(tensor, output, ctx.meaning, name, ctx.members, once=not ctx.is_named)
+            return _start(tensor, output, named[1], named[0], ctx.members, once=not ctx.is_named)
 
-        return tuple(pending.synchronize(_start_group(tensors, names, start)))
+        return tuple(pending.synchronize(_start_group(tensors, list(zip(names, ctx.meanings)), start)))

@@ -35,12 +35,18 @@ def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter.", model: Any = None
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, model: Any = None, prefix: str = "Parameter."
 ) -> None:
     """Gives all ranks the options of the root's parameter groups (learning rate, ...) and the root's state, whatever
     they had before: also nothing, before the first step. The parameters themselves are not broadcast. `model` is
-    accepted for compatibility."""
-    del model
+    accepted for Horovod's scripts; the original BytePS has `prefix` in its place, and a str there is that."""
+    if isinstance(model, str):
+        prefix = model
+    elif model is not None and not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"broadcast_optimizer_state: the third argument is {model!r}: it is Horovod's model, a torch.nn.Module, or "
+            "the prefix of the original BytePS, a str. Write model= or prefix="
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     root_rank = check_root(root_rank)

@@ -79,7 +79,8 @@ def CrossBarrier(  # noqa: N802: the name users know
         raise ValueError(f"CrossBarrier: expected a torch.nn.Module first, got {type(model).__name__}")
     crossing = with_base(_CrossBarrier, optimizer)
     named = model.named_parameters() if named_parameters is None else named_parameters
-    crossing._attach(optimizer, named, Gradients(compression), backward_passes_per_step)
+    all_named = named_parameters is not None
+    crossing._attach(optimizer, named, Gradients(compression), backward_passes_per_step, all_named)
     crossing._attach_model(model, num_steps)
     return crossing
 

@@ -45,7 +45,7 @@ class DDPHookState:
 
 def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     """The average of a bucket over all workers of the job."""
-    from byteps.torch.backend import exchange, work
+    from byteps.torch.backend import exchange, futures, work
 
     if not isinstance(state, DDPHookState):
         raise TypeError(
@@ -67,7 +67,8 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     # DDP arranges its buckets anew after the first step, so a number may come to mean another size.
     name = current.lasting_name(f"{state.wire_name()}.bucket.{index}", (memory.numel(), memory.dtype))
     piece = exchange.reduction(memory, abi.AVERAGE, 0.0)
-    started = work.Work(current.job, f"bucket {index} of DistributedDataParallel", _TIMEOUT_S, finish, buffer)
+    lineage = futures.Lineage(current.unique_name(f"{name}.step"), f"bucket {index} of DistributedDataParallel")
+    started = work.Work(current.job, state, lineage, _TIMEOUT_S, finish, buffer)
     members = exchange.Members(current.job, range(current.job.size), current.job.rank)
     work.start(started, [(piece, f"byteps.{name}")], members, priority=index, once=False)
     return started.get_future()

@@ -4,6 +4,9 @@ Ranks may have different numbers of rows; the other dimensions and the dtype are
 is numbered, with one it is numbered among those of its name: all members make the same calls in the same order. The
 results are new tensors. What an _async function starts goes on by itself, whatever its rank waits for meanwhile.
 
+Gradients are those of Horovod. Where the chain rule adds up over the ranks' losses, an allgather's gradient is the
+average; and a reducescatter's is what the chain rule says times the number of ranks.
+
     process_set: the ranks that take part, each of which makes the call; all ranks when none is given.
 """
 
@@ -20,6 +23,7 @@ from byteps._core.reduction import Average, ReduceOp
 from byteps.torch import pending, tensors
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.moving import Landing, Members, Moving, place_in, rows_of, run_all, title_of, wire_name
+from byteps.torch.tensors import prepare
 
 __all__ = [
     "allgather",
@@ -102,15 +106,15 @@ class _Allgather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
-        """This rank's rows are on all ranks: the sum of the gradients that they have there."""
+        """This rank's rows are on all ranks: the average of the gradients that they have there."""
         title, place = f"{ctx.title}.backward", place_in(ctx.members)
         given = list(zip(gradients, ctx.counts))
         received = run_all(given, lambda pair, driven: _start_alltoall(*pair, title, ctx.members, driven))
-        sums = [
-            rows.view(len(counts), counts[place], *gradient.shape[1:]).sum(0).view(shape)
+        averages = [
+            rows.view(len(counts), counts[place], *gradient.shape[1:]).sum(0).div(len(counts)).view(shape)
             for (rows, _), (gradient, counts), shape in zip(received, given, ctx.shapes)
         ]
-        return (None, None, *sums)
+        return (None, None, *averages)
 
 
 # ---- reducescatter
@@ -125,7 +129,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Starts it; synchronize() returns this rank's share of the reduced rows."""
-    meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
+    tensor, meaning = prepare(tensor, op, None, prescale_factor, postscale_factor)
     return _start_reducescatter(tensor, meaning, title_of("reducescatter", name), members_of(process_set), True)
 
 
@@ -140,8 +144,8 @@ def reducescatter(
 ) -> torch.Tensor:
     """The tensors of all ranks as one, of which each rank gets some rows: as many each as can be, the first ranks one
     more. All ranks have the same shape. Sums and averages are differentiable: all ranks must run backward."""
-    meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
-    return _reducescatter([tensor], meaning, name, compression, members_of(process_set))[0]
+    factors = (prescale_factor, postscale_factor)
+    return grouped_reducescatter([tensor], name, compression, op, process_set, *factors)[0]
 
 
 def grouped_reducescatter_async(
@@ -167,21 +171,12 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> List[torch.Tensor]:
     """reducescatter() of several, which travel at once. Differentiable."""
-    meaning = reduction.resolve(op, None, prescale_factor, postscale_factor)
-    return _reducescatter(tensors, meaning, name, compression, members_of(process_set))
-
-
-def _reducescatter(
-    tensors: Sequence[torch.Tensor],
-    meaning: reduction.Reduction,
-    name: Optional[str],
-    compression: Type[Compressor],
-    members: Members,
-) -> List[torch.Tensor]:
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    prepared = [prepare(tensor, op, None, prescale_factor, postscale_factor) for tensor in tensors]
+    compressed = [compression.compress(tensor) for tensor, _ in prepared]
     if not compressed:
         return []
-    reduced = _Reducescatter.apply(meaning, name, members, *[tensor for tensor, _ in compressed])
+    meanings = [meaning for _, meaning in prepared]
+    reduced = _Reducescatter.apply(meanings, name, members_of(process_set), *[tensor for tensor, _ in compressed])
     return [compression.decompress(result, context) for result, (_, context) in zip(reduced, compressed)]
 
 
@@ -192,7 +187,7 @@ def _start_reducescatter(
         raise ValueError("reducescatter: the tensor has no dimensions, so there are no rows to share; use allreduce")
     kind, shape = tensors.reduced_as(tensor, meaning.operation)
     source = tensors.plain(tensor)
-    rows = Rows(kind, source.data_ptr(), shape[0], shape[1:].numel())
+    rows = Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:]))
     share = collectives.scattered_counts(shape[0], len(members) or session.size())[place_in(members)]
     output = torch.empty((share, *tensor.shape[1:]), dtype=tensor.dtype)
     moving = Moving((source, output), lambda count: output)
@@ -210,16 +205,20 @@ class _Reducescatter(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, meaning: reduction.Reduction, name: Optional[str], members: Members, *tensors: torch.Tensor
+        ctx: Any,
+        meanings: Sequence[reduction.Reduction],
+        name: Optional[str],
+        members: Members,
+        *tensors: torch.Tensor,
     ) -> Tuple[torch.Tensor, ...]:
-        ctx.meaning, ctx.members, ctx.title = meaning, members, title_of("reducescatter", name)
-        start = lambda tensor, driven: _start_reducescatter(tensor, meaning, ctx.title, members, driven)  # noqa: E731
-        return tuple(run_all(tensors, start))
+        ctx.meanings, ctx.members, ctx.title = meanings, members, title_of("reducescatter", name)
+        start = lambda pair, driven: _start_reducescatter(*pair, ctx.title, members, driven)  # noqa: E731
+        return tuple(run_all(list(zip(tensors, meanings)), start))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
-        """Every rank gave to the rows of each: it gets their gradients."""
-        operation, scale = ctx.meaning
+        """Every rank gave to the rows of each: it gets their gradients, of a sum times the number of ranks."""
+        operation, scale = ctx.meanings[0]  # those of integers, which may differ, have no gradient
         if operation not in (reduction.abi.SUM, reduction.abi.AVERAGE):
             raise ValueError(f"{ctx.title}: only a sum and an average have a gradient; use op=Sum or op=Average")
         title = f"{ctx.title}.backward"
@@ -227,9 +226,10 @@ class _Reducescatter(torch.autograd.Function):
             gradients,
             lambda gradient, driven: start_allgather(gradient, title, ctx.members, is_driven=driven),
         )
-        if operation == reduction.abi.AVERAGE:
-            gathered = [rows / (len(ctx.members) or session.size()) for rows in gathered]
-        return (None, None, None, *[rows * scale if scale else rows for rows in gathered])
+        factor = scale or 1.0
+        if operation == reduction.abi.SUM:
+            factor *= len(ctx.members) or session.size()
+        return (None, None, None, *[rows if factor == 1.0 else rows * factor for rows in gathered])
 
 
 # ---- alltoall

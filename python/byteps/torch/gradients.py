@@ -10,8 +10,9 @@ Invariants
     as settle() has told them.
  2. A parameter to which no rank gave a gradient keeps grad None, and the optimizer skips it, as it would on one worker.
  3. While a gradient is under way nobody else may write to it; what shows this (torch's version counter) is an error.
- 4. A parameter travels sparse when all ranks that have a gradient for it have a sparse one, otherwise dense. Sparse
-    ones are pushed in settle().
+ 4. A parameter travels sparse when all ranks that have a gradient for it have a sparse one of rows, and sparse_as_dense
+    is not asked for; otherwise dense. The first ones are pushed in settle(). A sparse gradient that travels
+    dense becomes a sparse average, unless settle() finds only then that other ranks have a dense one.
  5. What is under way when the job is left is lost, and its gradient becomes None: some of its elements may be averaged
     already. In the next job everything begins anew; names keep the numbers that told them apart.
 """
@@ -32,8 +33,8 @@ from byteps.torch.compression import Compressor
 
 __all__: List[str] = []
 
-# What a rank has for a parameter.
-_DENSE, _SPARSE = 0, 1
+# What a rank has for a parameter: a dense gradient, a sparse one that travels so, a sparse one that travels dense.
+_DENSE, _SPARSE, _AS_DENSE = 0, 1, 2
 
 
 class Slot:
@@ -50,6 +51,7 @@ class Slot:
         "parameter",
         "passes_left",
         "priority",
+        "sparse_dim",
         "title",
     )
 
@@ -66,6 +68,7 @@ class Slot:
         self.context: Any = None
         self.grad: Optional[torch.Tensor] = None  # parameter.grad at the push; None: it had none
         self.grad_version = 0
+        self.sparse_dim = 0  # above 0: the average becomes sparse, with so many sparse dimensions
 
 
 class Gradients:
@@ -144,6 +147,7 @@ class Gradients:
                 if slot.parameter.grad is slot.grad:
                     slot.parameter.grad = None
                 slot.handle = slot.grad = slot.context = None
+                slot.sparse_dim = 0
         self._presence = None
         self.when_abandoned()
 
@@ -151,16 +155,20 @@ class Gradients:
 
     def push(self, slot: Slot) -> None:
         """Starts the exchange of the slot's gradient as it is now."""
-        grad = slot.parameter.grad
-        if grad is not None and grad.layout != torch.strided:
-            if not self._sparse_as_dense and _has_sparse_rows(grad):
-                return  # settle() pushes it
-            grad = slot.parameter.grad = grad.to_dense()
-        slot.grad = grad
+        grad = slot.grad = slot.parameter.grad
         if grad is None:
             grad = torch.zeros(slot.parameter.shape, dtype=slot.parameter.dtype, device=slot.parameter.device)
         else:
             slot.grad_version = grad._version
+        if grad.layout != torch.strided:
+            if not self._sparse_as_dense and _has_sparse_rows(grad):
+                slot.grad = None
+                return  # settle() pushes it
+            if grad.layout == torch.sparse_coo:
+                slot.sparse_dim, grad = grad.sparse_dim(), grad.to_dense()
+            else:
+                grad = slot.grad = slot.parameter.grad = grad.to_dense()
+                slot.grad_version = grad._version
         self._start(slot, grad)
 
     def begin(self) -> None:
@@ -170,10 +178,10 @@ class Gradients:
         for slot in self.slots:
             if slot.handle is None and slot.parameter.grad is not None and slot.parameter.requires_grad:
                 self.push(slot)
-        present = torch.zeros(len(self.slots), 2, dtype=torch.bool)
+        present = torch.zeros(len(self.slots), 3, dtype=torch.bool)
         for index, slot in enumerate(self.slots):
             if slot.handle is not None:
-                present[index, _DENSE] = True
+                present[index, _AS_DENSE if slot.sparse_dim else _DENSE] = True
             elif slot.parameter.grad is not None and slot.parameter.requires_grad:
                 present[index, _SPARSE] = True
         name = scoped(f"Gradients.{self._title}present", self._members)
@@ -192,14 +200,15 @@ class Gradients:
             self._presence = None
             raise
         self._presence = None
-        for slot, (is_dense, is_sparse) in zip(self.slots, present.tolist()):
+        for slot, (is_dense, is_sparse, is_as_dense) in zip(self.slots, present.tolist()):
             if slot.handle is not None:
                 continue
             grad = slot.parameter.grad
-            if is_dense and grad is not None and slot.parameter.requires_grad:
-                slot.parameter.grad = grad.to_dense()
-            if is_dense:
+            if is_dense or is_as_dense:
+                if grad is not None and slot.parameter.requires_grad:
+                    slot.parameter.grad = grad.to_dense()
                 self.push(slot)
+                slot.sparse_dim = 0 if is_dense else 1
             elif is_sparse:
                 self._push_sparse(slot)
 
@@ -249,6 +258,7 @@ class Gradients:
             else:
                 self._take(slot, result)
         slot.handle = slot.grad = slot.context = None
+        slot.sparse_dim = 0
         return failure
 
     def _take(self, slot: Slot, result: torch.Tensor) -> None:
@@ -261,6 +271,11 @@ class Gradients:
             averaged = self._compression.decompress(result, slot.context)
             if parameter.grad is averaged:
                 return
+            if slot.sparse_dim:
+                averaged = averaged.to_sparse(slot.sparse_dim)
+                if parameter.grad is not None:
+                    parameter.grad = averaged
+                    return
             if parameter.grad is not None:
                 parameter.grad.copy_(averaged)
             elif slot.grad is None and parameter.requires_grad:  # other ranks had a gradient

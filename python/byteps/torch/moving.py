@@ -75,7 +75,7 @@ def rows_of(tensor: torch.Tensor) -> Tuple[Rows, torch.Tensor]:
     kind, shape = tensors.moved_as(source)
     if tensor.dim() == 0:
         source, shape = source.reshape(1), torch.Size((1, *shape))
-    return Rows(kind, source.data_ptr(), shape[0], shape[1:].numel()), source
+    return Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:])), source
 
 
 def title_of(kind: str, name: Optional[str]) -> str:

@@ -38,8 +38,8 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     groups and state with `optimizer`, which should not be used any more.
 
     named_parameters: model.named_parameters(), in the order of the layers: the first ones, which the next forward pass
-        needs first, travel first. Without it, the order within the optimizer's groups counts. All ranks must have the
-        same names.
+        needs first, travel first. All parameters of the optimizer are among them. Without it, the order within the
+        optimizer's groups counts. All ranks must have the same names.
     compression: Compression.none, .fp16 or .bf16: what travels.
     backward_passes_per_step: so many backward passes are accumulated locally, as a sum, before the gradients travel.
     op: Average or Sum.
@@ -47,7 +47,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
         divided before; the average is the same.
     num_groups, groups: for compatibility; every gradient leaves as soon as it is ready.
     sparse_as_dense: sparse gradients (torch.nn.Embedding(..., sparse=True)) travel as dense ones. Otherwise their
-        indices and values do.
+        indices and values do. The optimizer gets a sparse average in both cases.
     process_set: the ranks that average together. On a rank that is not in it, the optimizer works alone.
     name: stands before the names of gradients. None: optimizers with equal names of parameters are told apart by the
         order in which they are made, which must be the same on all ranks. With a name of your own, a later optimizer
@@ -113,7 +113,9 @@ class _DistributedOptimizer:
         named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]],
         gradients: Gradients,
         passes: int,
+        all_named: bool = True,
     ) -> None:
+        """`all_named`: where there are named_parameters, all are to be among them."""
         self._original = original
         self._passes_per_step = _checked_passes(passes)
         self._should_synchronize = True
@@ -126,6 +128,8 @@ class _DistributedOptimizer:
         for parameter, name in names:
             if id(parameter) in wanted:
                 self._add_slot(parameter, name)
+        if named_parameters is not None and all_named:
+            _check_all_named([p for p in in_groups if id(p) in wanted and not gradients.has(p)], unnamed)
         for parameter in in_groups:
             if id(parameter) in wanted and not self._gradients.has(parameter):
                 self._add_slot(parameter, unnamed[id(parameter)])
@@ -303,6 +307,16 @@ def _names_in_layer_order(
         )
     by_parameter = {id(parameter): (parameter, name) for name, parameter in named}
     return list(by_parameter.values())
+
+
+def _check_all_named(missing: List[torch.Tensor], names: Dict[int, str]) -> None:
+    if missing:
+        described = [f"{names[id(p)].removeprefix('push_pull.noname.')} {list(p.shape)}" for p in missing[:5]]
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise ValueError(
+            "named_parameters was specified, but one or more parameters of the optimizer are not among them. By group, "
+            f"index and shape: {', '.join(described)}{more}. Give the names of all of its models, or none"
+        )
 
 
 def _numbered_names(groups: List[Dict[str, Any]]) -> Dict[int, str]:

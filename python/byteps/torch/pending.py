@@ -69,6 +69,13 @@ def note(pending: Pending) -> int:
     return handle
 
 
+class CallableHandle(int):
+    """A handle that is also called for its result, as Horovod's of sparse sums are."""
+
+    def __call__(self) -> Any:
+        return synchronize(self)
+
+
 def forget(handle: int) -> None:
     """It was not submitted after all."""
     del _operations[handle]

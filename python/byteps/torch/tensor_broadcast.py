@@ -48,7 +48,7 @@ def broadcast_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The root's values, in a new tensor. Differentiable: the root gets the sum of all ranks' gradients."""
+    """The root's values, in a new tensor. Differentiable: the root gets the average of all ranks' gradients."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
@@ -64,9 +64,9 @@ class _Broadcast(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
         name = _unique(f"{ctx.name or 'noname'}.backward", ctx.members)
         output = torch.empty(gradient.shape, dtype=gradient.dtype)
-        handle = exchange.start(gradient, output, abi.SUM, name, once=True, members=ctx.members)
-        total = pending.synchronize(handle)
-        return total if session.rank() == ctx.root_rank else torch.zeros_like(total), None, None, None
+        handle = exchange.start(gradient, output, abi.AVERAGE, name, once=True, members=ctx.members)
+        average = pending.synchronize(handle)
+        return average if session.rank() == ctx.root_rank else torch.zeros_like(average), None, None, None
 
 
 def _unique(name: Optional[str], members: Tuple[int, ...]) -> str:

@@ -6,11 +6,12 @@ those that the core does not know are uint8 with a last dimension of their size.
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
+import math
+from typing import Dict, List, Optional, Tuple, Union
 
 import torch
 
-from byteps._core import abi
+from byteps._core import abi, reduction
 
 __all__: List[str] = []
 
@@ -55,6 +56,27 @@ def moved_as(tensor: torch.Tensor) -> Tuple[int, torch.Size]:
     if kind is None:
         return abi.UINT8, torch.Size((*tensor.shape, tensor.element_size()))
     return kind, tensor.shape
+
+
+def prepare(
+    tensor: torch.Tensor,
+    op: Union[reduction.ReduceOp, str, None],
+    average: Optional[bool],
+    prescale_factor: float,
+    postscale_factor: float,
+) -> Tuple[torch.Tensor, reduction.Reduction]:
+    """What is reduced, and how. Integers are multiplied by the first factor here, on each rank, in float64 and towards
+    zero, as Horovod does; what is beyond the dtype becomes its limit."""
+    meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
+    if prescale_factor == 1.0 or not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        return tensor, meaning
+    if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
+        return tensor, meaning
+    limits = torch.iinfo(tensor.dtype)
+    beyond = 2.0 * (limits.max // 2 + 1)  # exact, as limits.max is not for 64 bits
+    product = tensor.detach().to(torch.float64).mul_(prescale_factor)
+    product.clamp_(float(limits.min), min(float(limits.max), math.nextafter(beyond, 0.0)))
+    return product.to(tensor.dtype), reduction.resolve(op, average, 1.0, postscale_factor)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ class FaultyTransport final : public Transport {
       : inner_(std::move(inner)), faults_(faults), prng_(prng) {}
 
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
+  bool is_naming(PeerId peer) const override { return inner_->is_naming(peer); }
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override { return inner_->capacity_bytes(peer); }
   Ways ways() const override { return inner_->ways(); }
@@ -47,6 +48,7 @@ class FaultyTransport final : public Transport {
   // At once while events are delayed, so that they come out though no input comes.
   TimeNs next_deadline() const override;
   void set_self(const Hello& self) override { inner_->set_self(self); }
+  void expect_peers(std::size_t count) override { inner_->expect_peers(count); }
   void close(PeerId peer, Status reason) override;
 
   // What happens from now on; to end all faults before a run is checked.

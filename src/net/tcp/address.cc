@@ -98,17 +98,42 @@ Endpoint SocketAddress::endpoint() const {
   return {text, 0};
 }
 
-Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint) {
-  if (endpoint.host.empty()) return Status(Code::kInvalidArgument, "an endpoint without a host");
-  if (endpoint.port == 0) {
-    return Status(Code::kInvalidArgument, "the endpoint " + endpoint.host + " has no port");
-  }
+Status flaw_of(const Endpoint& endpoint) {
+  if (endpoint.host.empty()) return {Code::kInvalidArgument, "an endpoint without a host"};
+  if (endpoint.port != 0) return Status::ok();
+  return {Code::kInvalidArgument, "the endpoint " + endpoint.host + " has no port"};
+}
+
+std::vector<SocketAddress> addresses_in_text(const Endpoint& endpoint) {
   int error = 0;
-  std::vector<SocketAddress> found = look_up(endpoint, AI_NUMERICHOST, error);
-  if (found.empty()) found = look_up(endpoint, 0, error);
-  if (!found.empty()) return found;
-  return Status(Code::kDisconnected, endpoint.text() + ": cannot look up the host name: " +
+  return look_up(endpoint, AI_NUMERICHOST, error);
+}
+
+Result<std::vector<std::string>> addresses_of_name(const std::string& host) {
+  int error = 0;
+  std::vector<std::string> texts;
+  for (const SocketAddress& address : look_up({host, 1}, 0, error)) {
+    texts.push_back(address.endpoint().host);
+  }
+  if (!texts.empty()) return texts;
+  return Status(Code::kDisconnected, std::string("cannot look up the host name: ") +
                                          (error != 0 ? gai_strerror(error) : "no address"));
+}
+
+Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint) {
+  if (Status flaw = flaw_of(endpoint); !flaw.is_ok()) return flaw;
+  std::vector<SocketAddress> found = addresses_in_text(endpoint);
+  if (!found.empty()) return found;
+  const Result<std::vector<std::string>> texts = addresses_of_name(endpoint.host);
+  if (!texts.is_ok()) {
+    return Status(texts.status().code(), endpoint.text() + ": " + texts.status().message());
+  }
+  for (const std::string& text : texts.value()) {
+    for (const SocketAddress& address : addresses_in_text({text, endpoint.port})) {
+      found.push_back(address);
+    }
+  }
+  return found;
 }
 
 Result<std::string> local_address_towards(const Endpoint& target) {
@@ -131,6 +156,19 @@ Result<std::string> local_address_towards(const Endpoint& target) {
     if (chosen) return own.endpoint().host;
   }
   return system_error("no route to " + target.text(), error_number);
+}
+
+bool is_own_address(const std::string& text) {
+  int error = 0;
+  for (const SocketAddress& address : look_up({text, 1}, AI_NUMERICHOST, error)) {
+    SocketAddress any_port = address;
+    any_port.set_port(0);
+    const int descriptor = socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_own = descriptor >= 0 && ::bind(descriptor, any_port.get(), any_port.bytes) == 0;
+    if (descriptor >= 0) ::close(descriptor);
+    if (is_own) return true;
+  }
+  return false;
 }
 
 Result<std::string> address_of_interface(const std::string& interface_name) {

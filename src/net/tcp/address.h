@@ -29,15 +29,26 @@ struct SocketAddress {
   Endpoint endpoint() const;
 };
 
-// All addresses of an endpoint, at least one, in the order to try them. Addresses in text ("10.0.0.1",
-// "fe80::1%eth0") are answered at once; a host name is looked up with getaddrinfo(3), which may block for
-// seconds. kInvalidArgument: no host or port given. kDisconnected: the name is not known (perhaps not
-// yet).
+// Ok, or kInvalidArgument: no host or no port is given.
+Status flaw_of(const Endpoint& endpoint);
+
+// The address of an endpoint whose host is one in text ("10.0.0.1", "fe80::1%eth0"); empty when it is a name. Never
+// blocks.
+std::vector<SocketAddress> addresses_in_text(const Endpoint& endpoint);
+
+// The addresses of a host name, as text, at least one, in the order to try them. Asks getaddrinfo(3), which may block
+// for seconds: not on a loop (net/tcp/resolver.h). kDisconnected: the name is not known (perhaps not yet).
+Result<std::vector<std::string>> addresses_of_name(const std::string& host);
+
+// All addresses of an endpoint, by one of the above: not on a loop. kInvalidArgument: see flaw_of().
 Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint);
 
 // The address of this machine that packets to `target` would come from, as text: what to advertise to
 // others. Sends nothing. kSystem when there is no route.
 Result<std::string> local_address_towards(const Endpoint& target);
+
+// Whether this is an address in text, no host name, that a socket here can have.
+bool is_own_address(const std::string& text);
 
 // The first IPv4 address, else the first IPv6 address with more than link scope, of a network interface
 // ("eth0"). kInvalidArgument names the interfaces there are.

@@ -26,9 +26,10 @@ class Link;
 
 class Connection {
  public:
-  // kConnecting → kHandshake → kUp → kEnded for one we began, kHandshake → kUp → kEnded for one accepted.
+  // kNaming → kConnecting → kHandshake → kUp → kEnded for one we began (kNaming only while its host name is looked up),
+  // kHandshake → kUp → kEnded for one accepted.
   // kLingering: a socket whose owner has done with it, kept until its last bytes are out.
-  enum class State { kConnecting, kHandshake, kUp, kEnded, kLingering };
+  enum class State { kNaming, kConnecting, kHandshake, kUp, kEnded, kLingering };
 
   Connection(std::uint64_t serial_number, int socket);
   ~Connection();
@@ -66,13 +67,14 @@ class Connection {
   int descriptor;
   State state = State::kHandshake;
   bool outbound = false;
-  PeerId peer;      // 0 before it has one
-  Endpoint remote;  // as asked for (outbound) or seen (accepted)
-  Hello self;       // outbound: what we say
+  bool is_named = false;  // outbound: by a host name
+  PeerId peer;            // 0 before it has one
+  Endpoint remote;        // as asked for (outbound) or seen (accepted)
+  Hello self;             // outbound: what we say
   Hello theirs;
   std::vector<SocketAddress>
       addresses;  // outbound: the one in use, and those to try after it, last first
-  std::unique_ptr<Handshake> handshake;  // kHandshake
+  std::unique_ptr<Handshake> handshake;  // kHandshake; accepted: from its first record on
   std::vector<std::byte> record;  // kHandshake: the other side's next record, as far as it is here
 
   bool readable = false;         // reading may bring something
@@ -83,6 +85,7 @@ class Connection {
   bool is_dirty = false;
   bool is_stranger = false;  // accepted, and has not proved that it belongs to the job
   bool names_job = false;    // a stranger that knows the job's id
+  int drain_count = 0;       // kLingering
   bool up_reported = false;
   bool sent_first = false;  // whose turn it is when events are scarce
   TimeNs deadline = kNever;

@@ -67,7 +67,7 @@ std::vector<std::byte> encode_hello_record(const Hello& hello, const auth::Nonce
   std::vector<std::byte> body(nonce.begin(), nonce.end());
   const std::vector<std::byte> fields = wire::encode(hello);
   body.insert(body.end(), fields.begin(), fields.end());
-  CHECK_LE(body.size(), kRecordBodyBytesMax);
+  CHECK_LE(body.size(), kHelloBodyBytesMax);
   return record(RecordKind::kHello, body);
 }
 
@@ -79,21 +79,33 @@ std::vector<std::byte> encode_refusal_record(const Status& why) {
   return record(RecordKind::kRefusal, refusal_body(why));
 }
 
+bool begins_a_record(std::span<const std::byte> bytes) {
+  const std::size_t compared = std::min(bytes.size(), sizeof kMagic);
+  return compared == 0 || std::memcmp(bytes.data(), &kMagic, compared) == 0;
+}
+
 Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
   CHECK_EQ(bytes.size(), kRecordHeadBytes);
-  if (get<std::uint32_t>(bytes.data()) != kMagic) {
-    return Status(Code::kMismatch, "it does not speak our protocol");
+  if (!begins_a_record(bytes)) return Status(Code::kMismatch, "it does not speak our protocol");
+  const RecordHead head{static_cast<RecordKind>(get<std::uint16_t>(bytes.data() + 4)),
+                        get<std::uint16_t>(bytes.data() + 6)};
+  bool is_fine = false;
+  switch (head.kind) {
+    case RecordKind::kHello:
+      is_fine = head.body_bytes <= kHelloBodyBytesMax;
+      break;
+    case RecordKind::kRefusal:
+      is_fine = head.body_bytes <= kRefusalBodyBytesMax;
+      break;
+    case RecordKind::kProof:
+      is_fine = head.body_bytes == sizeof(auth::Proof);
+      break;
+    default:
+      return Status(Code::kMismatch, "it began with an unknown record");
   }
-  const auto kind = get<std::uint16_t>(bytes.data() + 4);
-  if (kind < static_cast<std::uint16_t>(RecordKind::kHello) ||
-      kind > static_cast<std::uint16_t>(RecordKind::kProof)) {
-    return Status(Code::kMismatch, "it began with an unknown record");
-  }
-  const std::size_t body_bytes = get<std::uint16_t>(bytes.data() + 6);
-  if (body_bytes > kRecordBodyBytesMax) {
-    return Status(Code::kMismatch, "its first record is too long");
-  }
-  return RecordHead{static_cast<RecordKind>(kind), body_bytes};
+  if (!is_fine)
+    return Status(Code::kMismatch, "a record of its handshake is too long, or too short");
+  return head;
 }
 
 Result<Hello> decode_hello_body(std::span<const std::byte> body) {

@@ -12,8 +12,8 @@
 // In place of any record, either side may send a refusal, and then ends the connection.
 //
 //   record                                     its body
-//    0  u32  magic "BPS1"                       kind 1: 32 bytes of nonce, then a Hello (net/wire.h)
-//    4  u16  kind                               kind 2, refusal: u32 a byteps::Code, then a text for people
+//    0  u32  magic "BPS1"                       kind 1: 32 bytes of nonce, then a Hello (net/wire.h); at most 3564
+//    4  u16  kind                               kind 2, refusal: u32 a byteps::Code, then up to 512 of text for people
 //    6  u16  length of the body                 kind 3, proof: 32 bytes (net/auth.h)
 //    8  body
 //
@@ -58,9 +58,12 @@ inline constexpr std::size_t kRecordHeadBytes = 8;
 inline constexpr std::size_t kRecordsBytesMax =
     4096;  // what one side may say before the first frame
 inline constexpr std::size_t kProofRecordBytes = kRecordHeadBytes + sizeof(auth::Proof);
-inline constexpr std::size_t kRecordBodyBytesMax =
-    kRecordsBytesMax - kProofRecordBytes - kRecordHeadBytes;
 inline constexpr std::size_t kRefusalTextBytesMax = 512;
+inline constexpr std::size_t kRefusalBodyBytesMax = sizeof(std::uint32_t) + kRefusalTextBytesMax;
+// Behind a Hello comes a proof or a refusal.
+inline constexpr std::size_t kHelloBodyBytesMax =
+    kRecordsBytesMax - kRecordHeadBytes - (kRecordHeadBytes + kRefusalBodyBytesMax);
+static_assert(kProofRecordBytes <= kRecordHeadBytes + kRefusalBodyBytesMax);
 inline constexpr std::size_t kPrefixBytes = 32;
 inline constexpr std::size_t kTrailerBytes = 4;
 inline constexpr std::size_t kFrameHeadBytesMax = kPrefixBytes + kHeaderBytesMax;
@@ -77,7 +80,9 @@ std::vector<std::byte> encode_proof_record(const auth::Proof& proof);
 // A text that is too long is cut.
 std::vector<std::byte> encode_refusal_record(const Status& why);
 
-// `bytes` has kRecordHeadBytes. kMismatch: these are not our bytes, or the body would be too long.
+// Whether these bytes, of any number, can be a record of any version's.
+bool begins_a_record(std::span<const std::byte> bytes);
+// `bytes` has kRecordHeadBytes. kMismatch: these are not our bytes, or the body is too long for its kind.
 Result<RecordHead> decode_record_head(std::span<const std::byte> bytes);
 // The body of a Hello record, which leads with its nonce. kMismatch: it is malformed.
 Result<Hello> decode_hello_body(std::span<const std::byte> body);

@@ -3,6 +3,7 @@
 // The connecting side makes its half of a link and offers it; the accepting side makes its own, connects it and
 // accepts; then the connecting side connects its half. Offer and accept are a PeerInfo each (net/rdma/queue_pair.h).
 // They travel over the connection on which both have proved that they belong to the job.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -120,11 +121,16 @@ Result<std::shared_ptr<rdma::Device>> TcpTransport::open_device(const rdma::GidB
       rdma::Device::open(*options_.verbs, options_.rdma, gid, address, interface_of(gid));
   if (!opened.is_ok()) return opened.status();
   const std::shared_ptr<rdma::Device> device = std::move(opened).value();
-  const std::uint64_t word = kDeviceSerial | (2 * rdma_devices_.size());
+  // A place that is free again: ports may come and go for ever.
+  auto place = std::find_if(rdma_devices_.begin(), rdma_devices_.end(),
+                            [](const RdmaDevice& known) { return !known.device; });
+  if (place == rdma_devices_.end()) place = rdma_devices_.insert(place, RdmaDevice());
+  const std::uint64_t word =
+      kDeviceSerial | (2 * static_cast<std::uint64_t>(place - rdma_devices_.begin()));
   Status status = watch(device->completion_descriptor(), word, EPOLLIN);
   if (status.is_ok()) status = watch(device->event_descriptor(), word + 1, EPOLLIN);
   if (!status.is_ok()) return status;
-  rdma_devices_.push_back({gid, device});
+  *place = {gid, device};
   if (slabs_) slabs_->add_device(device);
   return device;
 }

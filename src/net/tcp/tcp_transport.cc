@@ -20,6 +20,7 @@
 #include "net/tcp/connection.h"
 #include "net/tcp/frame.h"
 #include "net/tcp/link.h"
+#include "net/tcp/owner.h"
 
 namespace byteps {
 
@@ -35,12 +36,15 @@ constexpr std::uint64_t kWakeSerial =
     0;  // epoll's word for the eventfd; listeners and connections count from 1
 constexpr int kBacklog = 1024;
 constexpr int kAcceptsPerPoll = 64;
+constexpr int kAcceptsBesideMembers = 8;  // in a poll that may have work for members
 constexpr int kWritesPerPoll = 8;
 constexpr std::size_t kTurnBytes =
     12 << 10;  // at least, in whole frames: small ones are worth a system call together
 constexpr int kWritesAtEnd = 256;
 constexpr TimeNs kListenersRestNs = 100 * kMillisecond;
+constexpr TimeNs kAcceptPauseNs = 10 * kMillisecond;  // at least, between two bursts
 constexpr std::size_t kRefusedInputBytes = 64 << 10;
+constexpr int kStrangerDrainsMax = 4;
 
 void set_option(int descriptor, int level, int option, int value = 1) {
   // Refused only for sockets that are no TCP sockets; and then it would only be slower.
@@ -88,7 +92,8 @@ Status not_loopback(const std::string& what) {
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::create(TcpOptions options, Log log) {
   if (options.read_batch_bytes < 4096 || options.write_batch_bytes == 0 ||
-      options.window_bytes == 0 || options.connections_max == 0 || options.strangers_max == 0) {
+      options.window_bytes == 0 || options.connections_max == 0 || options.strangers_max == 0 ||
+      options.accepts_per_second == 0) {
     return Status(Code::kInvalidArgument, "TcpOptions: a limit is too small");
   }
   if (options.shared_ring_bytes != 0 && !shm::Segment::is_ring_size(options.shared_ring_bytes)) {
@@ -117,6 +122,7 @@ TcpTransport::TcpTransport(TcpOptions options, Log log)
 }
 
 TcpTransport::~TcpTransport() {
+  resolver_.reset();  // it would wake us
   // Unread input would turn the close into a reset, and the other side could lose what we sent it last.
   for (const auto& [serial, connection] : connections_) {
     if (connection->descriptor >= 0) connection->drain();
@@ -187,6 +193,9 @@ Status TcpTransport::listen_at(const SocketAddress& address, bool both_families)
     const int only_v6 = both_families ? 0 : 1;
     (void)::setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof only_v6);
   }
+  // The sockets that accept() gives have these from here.
+  set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
+  watch_reachability(descriptor, options_.unreachable_ns);
   if (::bind(descriptor, address.get(), address.bytes) != 0 ||
       ::listen(descriptor, kBacklog) != 0) {
     const int error_number = errno;
@@ -257,39 +266,38 @@ void TcpTransport::mark_dirty(Connection& connection) {
 // ---- the owner's calls
 
 Result<PeerId> TcpTransport::connect(const Endpoint& to, const Hello& self) {
-  Result<std::vector<SocketAddress>> addresses = tcp::resolve(to);
-  if (!addresses.is_ok() && addresses.status().is(Code::kInvalidArgument)) {
-    return addresses.status();
-  }
-  if (options_.loopback_only && addresses.is_ok()) {
-    const auto is_outside = [](const SocketAddress& address) { return !address.is_loopback(); };
-    if (std::any_of(addresses.value().begin(), addresses.value().end(), is_outside)) {
-      return not_loopback(to.text());
-    }
-  }
+  if (Status flaw = tcp::flaw_of(to); !flaw.is_ok()) return flaw;
   if (!make_room()) {
-    return Status(Code::kSystem, "no more than " + std::to_string(options_.connections_max) +
+    return Status(Code::kSystem, "no more than " +
+                                     std::to_string(options_.connections_max + expected_peers_) +
                                      " connections are allowed here");
   }
   Connection& connection = add_connection(-1);
   connection.outbound = true;
   connection.remote = to;
   connection.self = self;
+  connection.addresses = tcp::addresses_in_text(to);
+  connection.is_named = connection.addresses.empty();
   give_peer(connection);
-  if (!addresses.is_ok()) {
-    end(connection, addresses.status(), false);
-    return connection.peer;
-  }
-  connection.addresses = std::move(addresses).value();
-  std::reverse(connection.addresses.begin(), connection.addresses.end());
   unstamped_.push_back(connection.serial);
-  Status status = start_connect(connection);
-  if (status.is(Code::kSystem)) {
+  const PeerId peer = connection.peer;
+  if (connection.is_named) {
+    connect_by_name(connection);
+    return peer;
+  }
+  Status status = may_connect_to(connection);
+  if (status.is_ok()) status = start_connect(connection);
+  if (status.is(Code::kSystem) || status.is(Code::kInvalidArgument)) {
     forget(connection);
     return status;
   }
   if (!status.is_ok()) try_next_address(connection, std::move(status));
-  return connection.peer;
+  return peer;
+}
+
+bool TcpTransport::is_naming(PeerId peer) const {
+  const Connection* connection = find(peer);
+  return connection != nullptr && connection->state == State::kNaming;
 }
 
 Status TcpTransport::send(PeerId peer, const Outgoing& message) {
@@ -348,6 +356,7 @@ std::size_t TcpTransport::poll(TimeNs now, std::span<Event> events) {
   now_ = now;
   staging_.begin_poll();
   begin_links();
+  hear_names();
   stamp_deadlines();
   look_for_input();
   expire_deadlines();
@@ -465,6 +474,7 @@ void TcpTransport::stamp_deadlines() {
     const auto found = connections_.find(serial);
     if (found == connections_.end()) continue;
     const State state = found->second->state;
+    if (state == State::kNaming) set_deadline(*found->second, now_ + options_.look_up_timeout_ns);
     if (state == State::kConnecting || state == State::kHandshake) {
       set_deadline(*found->second, now_ + options_.connect_timeout_ns);
     }
@@ -473,10 +483,7 @@ void TcpTransport::stamp_deadlines() {
 }
 
 void TcpTransport::expire_deadlines() {
-  if (listeners_rest_until_ <= now_) {
-    listeners_rest_until_ = kNever;
-    for (Listener& listener : listeners_) listener.ready = true;
-  }
+  if (listeners_rest_until_ <= now_) wake_listeners();
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
     Connection& connection = *connections_.at(deadlines_.begin()->second);
     set_deadline(connection, kNever);
@@ -486,10 +493,12 @@ void TcpTransport::expire_deadlines() {
       end_malformed(connection, no_link_in_time(connection));
     } else if (connection.outbound) {
       const bool reached = connection.state == State::kHandshake;
+      const bool is_naming = connection.state == State::kNaming;
       end(connection,
-          {Code::kTimeout,
-           connection.remote.text() +
-               (reached ? ": accepted, but did not say in time who it is" : ": no answer in time")},
+          {Code::kTimeout, connection.remote.text() +
+                               (reached     ? ": accepted, but did not say in time who it is"
+                                : is_naming ? ": cannot look up the host name: no answer in time"
+                                            : ": no answer in time")},
           false);
     } else {
       log_.write(Kind::kSilent, LogLevel::kInfo, now_,
@@ -527,11 +536,46 @@ void TcpTransport::flush_dirty() {
 
 void TcpTransport::accept_all() {
   if (listeners_rest_until_ != kNever) return;
+  const int accepts_max = peers_.empty() ? kAcceptsPerPoll : kAcceptsBesideMembers;
   for (Listener& listener : listeners_) {
-    for (int i = 0; i < kAcceptsPerPoll && listener.ready; ++i) accept_one(listener);
+    for (int i = 0; i < accepts_max && listener.ready && may_accept(); ++i) accept_one(listener);
   }
 }
 
+// Each accept costs a time, paid in advance while members are here; nobody pays for more than all that may be strangers
+// at once. So all members can come at once at any time, and a flood of strangers takes a fixed share of this thread.
+bool TcpTransport::may_accept() {
+  if (peers_.empty()) return true;
+  const TimeNs cost_ns = kSecond / static_cast<TimeNs>(options_.accepts_per_second);
+  const TimeNs at_once_ns = cost_ns * static_cast<TimeNs>(strangers_max());
+  if (accepts_paid_until_ns_ - at_once_ns < now_) return true;
+  rest_listeners(std::max(now_ + kAcceptPauseNs, accepts_paid_until_ns_ - at_once_ns + cost_ns));
+  return false;
+}
+
+// Whoever comes meanwhile waits in the backlog, and does not wake this thread.
+void TcpTransport::rest_listeners(TimeNs until) {
+  listeners_rest_until_ = until;
+  for (Listener& listener : listeners_) {
+    listener.ready = false;
+    epoll_event nothing{};
+    nothing.data.u64 = listener.serial;
+    (void)::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener.descriptor, &nothing);
+  }
+}
+
+void TcpTransport::wake_listeners() {
+  listeners_rest_until_ = kNever;
+  for (Listener& listener : listeners_) {
+    listener.ready = true;
+    epoll_event interest{};
+    interest.events = EPOLLIN | EPOLLET;
+    interest.data.u64 = listener.serial;
+    (void)::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener.descriptor, &interest);
+  }
+}
+
+// What is done here is done for every stranger: little.
 void TcpTransport::accept_one(Listener& listener) {
   SocketAddress remote;
   remote.bytes = sizeof remote.storage;
@@ -543,14 +587,17 @@ void TcpTransport::accept_one(Listener& listener) {
       refuse_without_descriptors(listener);
       log_.write(Kind::kCannotAccept, LogLevel::kError, now_,
                  socket_error("cannot accept connections for a moment", why).text());
-      listeners_rest_until_ = now_ + kListenersRestNs;
-      listener.ready = false;
+      rest_listeners(now_ + kListenersRestNs);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       listener.ready = false;
     }
     return;  // others, such as ECONNABORTED, concern that connection only: accept(2)
   }
-  while (strangers_.size() >= options_.strangers_max) drop_stranger();
+  if (!peers_.empty()) {
+    accepts_paid_until_ns_ = std::max(accepts_paid_until_ns_, now_) +
+                             kSecond / static_cast<TimeNs>(options_.accepts_per_second);
+  }
+  while (strangers_[0].size() >= strangers_max()) drop_stranger(false);
   if (!make_room()) {
     log_.write(Kind::kTurnedAway, LogLevel::kWarning, now_,
                remote.endpoint().text() + ": turned away, there are already " +
@@ -558,15 +605,12 @@ void TcpTransport::accept_one(Listener& listener) {
     ::close(descriptor);
     return;
   }
-  set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
-  watch_reachability(descriptor, options_.unreachable_ns);
   Connection& connection = add_connection(descriptor);
   connection.remote = remote.endpoint();
   enlist_stranger(connection);
   set_deadline(connection, now_ + options_.handshake_timeout_ns);
-  Status status = watch(descriptor, connection.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
-  if (status.is_ok()) status = begin_handshake(connection, auth::Side::kAccepting, options_.self);
-  if (!status.is_ok()) {
+  if (Status status = watch(descriptor, connection.serial, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+      !status.is_ok()) {
     log_.write(Kind::kCannotAccept, LogLevel::kError, now_,
                connection.remote.text() + ": " + status.text());
     return forget(connection);
@@ -582,29 +626,33 @@ void TcpTransport::enlist_stranger(Connection& connection) {
   delist_stranger(connection);
   connection.is_stranger = true;
   connection.names_job = connection.handshake != nullptr && connection.handshake->knows_job();
-  strangers_.insert({connection.names_job, connection.serial});
+  std::set<std::uint64_t>& strangers = strangers_[connection.names_job ? 1 : 0];
+  // Those that have not named it lose one when the next is accepted.
+  while (connection.names_job && strangers.size() >= strangers_max()) drop_stranger(true);
+  strangers.insert(connection.serial);
 }
 
 void TcpTransport::delist_stranger(Connection& connection) {
   if (!std::exchange(connection.is_stranger, false)) return;
-  strangers_.erase({connection.names_job, connection.serial});
+  strangers_[connection.names_job ? 1 : 0].erase(connection.serial);
 }
 
-void TcpTransport::drop_stranger() {
-  Connection& oldest = *connections_.at(strangers_.begin()->second);
+void TcpTransport::drop_stranger(bool names_job) {
+  const std::set<std::uint64_t>& strangers = strangers_[names_job ? 1 : 0];
+  Connection& oldest = *connections_.at(*strangers.begin());
   log_.write(Kind::kTurnedAway, LogLevel::kWarning, now_,
              oldest.remote.text() +
                  ": dropped for newer connections before it has proved to belong to the job; "
                  "there are " +
-                 std::to_string(strangers_.size()) + " such");
+                 std::to_string(strangers.size()) + " such");
   forget(oldest);
 }
 
 // For one more connection. False: there are too many that we cannot do without.
 bool TcpTransport::make_room() {
-  if (connections_.size() < options_.connections_max) return true;
-  if (strangers_.empty()) return false;
-  drop_stranger();
+  if (connections_.size() < options_.connections_max + expected_peers_) return true;
+  if (strangers_[0].empty() && strangers_[1].empty()) return false;
+  drop_stranger(strangers_[0].empty());
   return true;
 }
 
@@ -629,6 +677,75 @@ void TcpTransport::refuse_without_descriptors(Listener& listener) {
 }
 
 // ---- connecting, and who is there
+
+void TcpTransport::connect_by_name(Connection& connection) {
+  const std::string& host = connection.remote.host;
+  const NameBook::Known known = names_.ask(host);
+  if (known.look_up) {
+    if (!resolver_) {
+      resolver_ = std::make_unique<tcp::Resolver>(
+          *this, options_.look_up ? options_.look_up : tcp::addresses_of_name);
+    }
+    if (const Status begun = resolver_->look_up(host); !begun.is_ok()) {
+      names_.answer(host, begun);
+      if (known.addresses == nullptr) {
+        return end(connection,
+                   {Code::kDisconnected, connection.remote.text() + ": " + begun.message()}, false);
+      }
+    }
+  }
+  if (known.addresses != nullptr) return name(connection, *known.addresses);
+  connection.state = State::kNaming;
+  awaiting_[host].push_back(connection.serial);
+}
+
+// What the look-ups have found since the last poll.
+void TcpTransport::hear_names() {
+  if (!resolver_) return;
+  for (tcp::Resolver::Answer& answer : resolver_->take()) {
+    names_.answer(answer.host, answer.found);
+    const auto waiting = awaiting_.extract(answer.host);
+    if (waiting.empty()) continue;
+    for (const std::uint64_t serial : waiting.mapped()) {
+      const auto found = connections_.find(serial);
+      if (found == connections_.end() || found->second->state != State::kNaming) continue;
+      Connection& connection = *found->second;
+      if (answer.found.is_ok()) {
+        name(connection, answer.found.value());
+        unstamped_.push_back(serial);
+      } else {
+        const Status& why = answer.found.status();
+        end(connection, {why.code(), connection.remote.text() + ": " + why.message()}, false);
+      }
+    }
+  }
+}
+
+// The addresses of its host are known: it begins.
+void TcpTransport::name(Connection& connection, const NameBook::Addresses& texts) {
+  for (const std::string& text : texts) {
+    for (const SocketAddress& address : tcp::addresses_in_text({text, connection.remote.port})) {
+      connection.addresses.push_back(address);
+    }
+  }
+  std::reverse(connection.addresses.begin(), connection.addresses.end());
+  if (Status fine = may_connect_to(connection); !fine.is_ok()) return end(connection, fine, false);
+  const Status status = start_connect(connection);
+  if (status.is(Code::kSystem)) return end(connection, status, false);
+  if (!status.is_ok()) try_next_address(connection, status);
+}
+
+Status TcpTransport::may_connect_to(const Connection& connection) const {
+  if (connection.addresses.empty()) {
+    return {Code::kDisconnected, connection.remote.text() + ": the host has no address"};
+  }
+  const auto is_outside = [](const SocketAddress& address) { return !address.is_loopback(); };
+  if (options_.loopback_only &&
+      std::any_of(connection.addresses.begin(), connection.addresses.end(), is_outside)) {
+    return not_loopback(connection.remote.text());
+  }
+  return Status::ok();
+}
 
 // kDisconnected: this address does not work. kSystem: none would.
 Status TcpTransport::start_connect(Connection& connection) {
@@ -705,9 +822,18 @@ Result<bool> TcpTransport::take_record(Connection& connection) {
   tcp::RecordHead head;
   const Result<bool> complete = connection.read_record(head);
   if (!complete.is_ok() || !complete.value()) return complete;
+  if (!connection.handshake) {
+    const Status begun = begin_handshake(connection, auth::Side::kAccepting, options_.self);
+    if (!begun.is_ok()) return begun;
+  }
   std::vector<std::byte> answer;
   const Status status = connection.handshake->take(head.kind, connection.record, answer);
   if (!status.is_ok()) return status;
+  // Now: the other side waits for our answer or has been asked for its own, so its socket has an owner.
+  if (options_.loopback_only && head.kind == tcp::RecordKind::kHello) {
+    const Status known = tcp::check_owner(connection.descriptor);
+    if (!known.is_ok()) return known;
+  }
   connection.record.clear();
   say(connection, answer);
   if (connection.is_stranger) enlist_stranger(connection);
@@ -725,10 +851,12 @@ void TcpTransport::finish_handshake(Connection& connection) {
   begin_linking(connection);
 }
 
-// The other side is told what was wrong with it. One that only went away leaves no trace.
+// The other side is told what was wrong with it, if it would understand. One that only went away leaves no trace.
 void TcpTransport::fail_handshake(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  if (why.is(Code::kMismatch) && connection.handshake->wants_to_refuse()) {
+  const bool wants_to_refuse = connection.handshake ? connection.handshake->wants_to_refuse()
+                                                    : tcp::begins_a_record(connection.record);
+  if (why.is(Code::kMismatch) && wants_to_refuse) {
     say(connection, tcp::encode_refusal_record(why));
     linger(connection);
   }
@@ -736,6 +864,8 @@ void TcpTransport::fail_handshake(Connection& connection, const Status& why) {
   connection.state = State::kEnded;
   if (why.is(Code::kMismatch)) {
     log_.write(Kind::kRefused, LogLevel::kWarning, now_, "refused a connection: " + full.message());
+  } else if (why.is(Code::kSystem)) {
+    log_.write(Kind::kCannotAccept, LogLevel::kError, now_, full.text());
   } else {
     log_.write(Kind::kWentAway, LogLevel::kDebug, now_, full.message());
   }
@@ -877,6 +1007,9 @@ void TcpTransport::end(Connection& connection, Status why, bool graceful) {
     }
     linger(connection);
   }
+  const bool has_tried =
+      connection.state == State::kConnecting || connection.state == State::kHandshake;
+  if (connection.is_named && has_tried) names_.failed(connection.remote.host);
   connection.close_socket();
   set_deadline(connection, kNever);
   drop_link(connection);
@@ -917,6 +1050,10 @@ void TcpTransport::serve_lingering(Connection& connection) {
     if (::shutdown(connection.descriptor, SHUT_WR) != 0) return forget(connection);
   }
   if (!connection.drain()) return forget(connection);
+  // A stranger that goes on talking loses the refusal.
+  if (connection.is_stranger && ++connection.drain_count > kStrangerDrainsMax) {
+    return forget(connection);
+  }
   if (connection.readable) activate(connection);
 }
 

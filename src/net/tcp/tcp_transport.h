@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -39,9 +40,11 @@
 #include "base/time.h"
 #include "loop/actor.h"
 #include "net/auth.h"
+#include "net/name_book.h"
 #include "net/rdma/options.h"
 #include "net/tcp/address.h"
 #include "net/tcp/quiet_log.h"
+#include "net/tcp/resolver.h"
 #include "net/tcp/staging.h"
 #include "net/transport.h"
 
@@ -74,7 +77,8 @@ struct TcpOptions {
   Hello self;
   // Both sides of each connection prove that they hold it. Empty: anyone with our job_id may come.
   JobKey key;
-  // Only loopback addresses are listened at and connected to; others are kInvalidArgument. For jobs without a key.
+  // Only loopback addresses are listened at and connected to; others are kInvalidArgument. And only connections between
+  // processes of one user come up (net/tcp/owner.h). For jobs without a key.
   bool loopback_only = false;
   TimeNs connect_timeout_ns = 3 * kSecond;  // from connect() until the other side has proved itself
   TimeNs handshake_timeout_ns = 5 * kSecond;  // the same, from accepting a connection
@@ -82,12 +86,20 @@ struct TcpOptions {
   // left a full window unread while more waits for it, or, when nothing is said, the other machine's kernel
   // has answered no question whether it is there (tcp(7): TCP_USER_TIMEOUT, SO_KEEPALIVE, the latter in full seconds).
   TimeNs unreachable_ns = 1500 * kMillisecond;
-  TimeNs linger_ns = 1 * kSecond;      // how long a closed connection may take to send its tail
-  std::size_t connections_max = 4096;  // of all kinds; more are turned away
-  // Of these, accepted ones that have not proved that they belong to the job. For another one the oldest
-  // is dropped, first of those that have not even named the job: so a crowd of strangers, who hold all
-  // they may, does not keep members out.
+  TimeNs linger_ns = 1 * kSecond;  // how long a closed connection may take to send its tail
+  // How long the look-up of a host name may take, before connect_timeout_ns begins to count.
+  TimeNs look_up_timeout_ns = Transport::kLookUpNs;
+  // Looks up a host name; on other threads, where it may block. Null: getaddrinfo(3).
+  tcp::Resolver::LookUp look_up;
+  std::size_t connections_max = 4096;  // of all kinds, beside expect_peers(); more are turned away
+  // Of these, accepted ones that have not named the job; and as many that have, and have not proved that they belong to
+  // it. Each also beside expect_peers(): all members may come at once. For another one the oldest of its kind is
+  // dropped, so a crowd of strangers, who hold all they may, does not keep members out. (Were it the newest, whoever
+  // holds all places would keep everyone out with no further effort.)
   std::size_t strangers_max = 256;
+  // While there are members, more connections than may be strangers are accepted at this pace only: what a stranger
+  // costs is their time. The others wait at the kernel.
+  std::size_t accepts_per_second = 1000;
   std::size_t window_bytes =
       4 << 20;  // per connection: sent but no kSent yet; above it send() says kAgain
   std::size_t read_batch_bytes = 256 << 10;   // at least 4 KiB
@@ -117,12 +129,14 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<Endpoint> listening() const;
   // What those who connect from now on are told; its job_id and version are required of them.
   void set_self(const Hello& self) override { options_.self = self; }
+  void expect_peers(std::size_t count) override { expected_peers_ = count; }
   // The other side's address, or empty when the peer is unknown.
   std::string address_of(PeerId peer) const;
 
-  // An address in text begins at once. A host name is looked up here, which may block: meant for
-  // start-up. A name that is not known ends in kDown, so that callers can try again.
+  // An address in text begins at once, and so does a host name whose addresses are known (net/name_book.h); another is
+  // looked up first, by threads of its own. A name that is not known ends in kDown, so that callers can try again.
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
+  bool is_naming(PeerId peer) const override;
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override;
   Ways ways() const override;
@@ -182,15 +196,23 @@ class TcpTransport final : public Transport, public Waiter {
   void expire_deadlines();
   void accept_all();
   void accept_one(Listener& listener);
+  bool may_accept();
+  void rest_listeners(TimeNs until);
+  void wake_listeners();
   void refuse_without_descriptors(Listener& listener);
   bool make_room();
-  void drop_stranger();
+  std::size_t strangers_max() const { return options_.strangers_max + expected_peers_; }
+  void drop_stranger(bool names_job);
   void enlist_stranger(tcp::Connection& connection);
   void delist_stranger(tcp::Connection& connection);
   void flush_dirty();
   bool work_is_waiting() const;
   void block(TimeNs timeout_ns);
 
+  void hear_names();
+  void connect_by_name(tcp::Connection& connection);
+  void name(tcp::Connection& connection, const NameBook::Addresses& texts);
+  Status may_connect_to(const tcp::Connection& connection) const;
   Status start_connect(tcp::Connection& connection);
   void try_next_address(tcp::Connection& connection, Status why);
   void finish_connect(tcp::Connection& connection);
@@ -271,11 +293,17 @@ class TcpTransport final : public Transport, public Waiter {
   std::atomic<bool> asleep_ = false;  // wait() sleeps or is about to: wake() needs a system call
 
   // owned by the loop
+  NameBook names_;
+  std::unique_ptr<tcp::Resolver> resolver_;  // null: no name was looked up yet
+  std::map<std::string, std::vector<std::uint64_t>>
+      awaiting_;  // serials, by the name they wait for
   std::vector<Listener> listeners_;
   std::unordered_map<std::uint64_t, std::unique_ptr<tcp::Connection>>
       connections_;  // by serial number
   std::unordered_map<PeerId, tcp::Connection*> peers_;
-  std::set<std::pair<bool, std::uint64_t>> strangers_;  // (has named the job, serial)
+  // Serials, the oldest first: of those that have not named the job, and of those that have.
+  std::array<std::set<std::uint64_t>, 2> strangers_;
+  std::size_t expected_peers_ = 0;
   std::deque<std::uint64_t> active_;    // serials, in turn: may have something for poll() to do
   std::vector<std::uint64_t> starved_;  // serials: found no room in staging, in this poll
   std::vector<std::uint64_t> dirty_;  // serials: have frames to write and a socket that takes them
@@ -289,8 +317,9 @@ class TcpTransport final : public Transport, public Waiter {
   std::vector<std::unique_ptr<tcp::Link>> old_links_;  // events of this poll may look into them
   tcp::Staging staging_;
   TimeNs now_ = 0;  // of the last poll
-  TimeNs listeners_rest_until_ =
-      kNever;  // accept() failed for want of descriptors: not before this
+  // No connection is accepted before this: there are no descriptors, or too many have come of late.
+  TimeNs listeners_rest_until_ = kNever;
+  TimeNs accepts_paid_until_ns_ = 0;  // each accept costs a time, see may_accept()
   std::uint64_t last_serial_ = 0;
   std::uint32_t last_peer_ = 0;
   bool gathered_ = false;      // wait() has asked epoll already

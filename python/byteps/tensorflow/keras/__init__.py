@@ -125,7 +125,10 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     op: Any = Average,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
     process_set: Any = None,
+    scale_local_gradients: bool = True,
 ) -> Any:
     """An optimizer of the same class, with the same settings, that averages gradients over all workers before it uses
     them. An optimizer that was used already keeps its state. All ranks must use it for the same variables.
@@ -140,9 +143,10 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     backward_passes_per_step: so many gradients are accumulated locally before they travel and are used: their sum, or
         their mean with average_aggregated_gradients. It becomes the optimizer's gradient_accumulation_steps.
     process_set: the ranks that train together, None: all. On a rank that is not in it, the optimizer works alone.
-    device_dense, device_sparse: accepted for compatibility.
+    device_dense, device_sparse, num_groups, groups: accepted for compatibility: every gradient leaves as soon as it is
+        ready. So is scale_local_gradients, which is for the local layers of PartialDistributedOptimizer.
     """
-    del device_dense, device_sparse
+    del device_dense, device_sparse, num_groups, groups, scale_local_gradients
     exchange = _Exchange(
         op,
         compression,
@@ -166,12 +170,41 @@ def _for(optimizer: Any) -> Any:
 
 
 def PartialDistributedOptimizer(  # noqa: N802: the name users know
-    optimizer: Any, *arguments: Any, local_layers: Any = None, scale_local_gradients: bool = True, **options: Any
+    optimizer: Any,
+    name: Optional[str] = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: Any = Average,
+    groups: Any = None,
+    process_set: Any = None,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    *,
+    num_groups: int = 0,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
-    """DistributedOptimizer(optimizer, ...), but for `local_layers`, which belong to this rank alone: gradients of their
-    weights do not travel. scale_local_gradients divides them by the number of ranks, so that they weigh as they would
-    in the average."""
-    distributed = DistributedOptimizer(optimizer, *arguments, **options)
+    """DistributedOptimizer(optimizer, ...), but for `local_layers`, a layer or several, which belong to this rank
+    alone: gradients of their weights do not travel. scale_local_gradients divides them by the number of ranks, so that
+    they weigh as they would in the average."""
+    distributed = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        num_groups=num_groups,
+        groups=groups,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+    )
     distributed._keep_local(local_layers, scale_local_gradients)
     return distributed
 
@@ -182,13 +215,19 @@ def push_pull(value: Any, name: Optional[str] = None, average: bool = True) -> A
     return allreduce(value, name, op=Average if average else Sum)
 
 
-def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None, op: Any = None) -> Any:
-    """push_pull() as Horovod calls it. op: Average, Sum, Min, Max or Product."""
-    if op is None:
-        op = Sum if average is False else Average
-    elif average is not None:
-        raise ValueError("op and average were both given: average is the older name of op, give op alone")
-    return _values.as_given(value, _values.push_pull(value, name, op), tf.convert_to_tensor)
+def allreduce(
+    value: Any,
+    name: Optional[str] = None,
+    average: Optional[bool] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: Any = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """push_pull() as Horovod calls it. op: Average, Sum, Min, Max or Product. The result is multiplied by both factors.
+    compression: what travels."""
+    reduced = _values.allreduce(value, name, average, prescale_factor, postscale_factor, op, compression)
+    return _values.as_given(value, reduced, tf.convert_to_tensor)
 
 
 def allgather(value: Any, name: Optional[str] = None) -> Any:
@@ -227,14 +266,17 @@ def load_model(
     custom_optimizers: Optional[Sequence[type]] = None,
     custom_objects: Optional[dict] = None,
     compression: Any = Compression.none,
+    legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
     """tf.keras.models.load_model(), and the model's optimizer becomes a DistributedOptimizer that keeps its state. A
     model that was trained with a DistributedOptimizer is saved with the plain one, so Keras alone loads it as well.
 
     custom_optimizers: optimizer classes of your own that the file may name.
+    legacy_opts: accepted for compatibility: the file says of which kind its optimizer is.
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
+    del legacy_opts
     def convert(optimizer: Any, exchange: _Exchange) -> None:
         _for(optimizer).convert(optimizer, exchange)
 

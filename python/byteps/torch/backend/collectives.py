@@ -7,6 +7,7 @@ reduce_scatter of n x B: n B out, B in; all_to_all, gather, scatter, send: each 
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
@@ -67,7 +68,13 @@ class Collectives:
     members: Members
 
     def _launch(
-        self, what: str, exchanges: Sequence[Exchange], landings: Landings, result: Any, opts: Any
+        self,
+        what: str,
+        exchanges: Sequence[Exchange],
+        landings: Landings,
+        result: Any,
+        opts: Any,
+        timeout: Optional[timedelta] = None,
     ) -> Work:
         raise NotImplementedError
 
@@ -81,7 +88,7 @@ class Collectives:
             operation, scale = reduction_of(opts if opts is not None else "SUM", tensor.dtype)
             memory = landings.place(_real(tensor), with_values=True)
             exchanges.append(exchange.reduction(memory, operation, scale))
-        return self._launch("all_reduce", exchanges, landings, tensors, opts)
+        return self._launch("all_reduce", exchanges, landings, tensors, opts, timeout)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         return self.allreduce(tensors, opts)
@@ -95,12 +102,12 @@ class Collectives:
             real = _real(tensor)
             source = landings.place(real, with_values=True) if self.members.rank == root else readable(real)
             exchanges.append(exchange.reduction_to(root, self.members.rank, source, source, operation, scale))
-        return self._launch("reduce", exchanges, landings, tensors, opts)
+        return self._launch("reduce", exchanges, landings, tensors, opts, timeout)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """outputs[i] of rank r: inputs[i][r] reduced over all; their shapes may differ from rank to rank."""
         pairs = [(output, list(parts)) for output, parts in zip(_list(outputs), _lists(inputs))]
-        return self._reduce_scatter("reduce_scatter", pairs, opts)
+        return self._reduce_scatter("reduce_scatter", pairs, opts, timeout)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         return self._reduce_scatter_single([output], [input], opts)
@@ -126,7 +133,9 @@ class Collectives:
             pairs.append((output, list(readable(tensor).view(self.members.size, *output.shape).unbind(0))))
         return self._reduce_scatter("reduce_scatter_tensor", pairs, opts)
 
-    def _reduce_scatter(self, what: str, pairs: List[Tuple[torch.Tensor, List[torch.Tensor]]], opts: Any) -> Work:
+    def _reduce_scatter(
+        self, what: str, pairs: List[Tuple[torch.Tensor, List[torch.Tensor]]], opts: Any, timeout: Any = None
+    ) -> Work:
         landings, exchanges = Landings(), []
         for output, parts in pairs:
             _check_dense(what, output)
@@ -139,7 +148,7 @@ class Collectives:
                 exchanges.append(
                     exchange.reduction_to(root, self.members.rank, source, memory, operation, scale)
                 )
-        return self._launch(what, exchanges, landings, [output for output, _ in pairs], opts)
+        return self._launch(what, exchanges, landings, [output for output, _ in pairs], opts, timeout)
 
     # ---- copies
 
@@ -153,12 +162,12 @@ class Collectives:
                 exchanges.append(exchange.broadcast(root, root, source, source))
             else:
                 exchanges.append(exchange.broadcast(root, self.members.rank, None, landings.place(tensor)))
-        return self._launch("broadcast", exchanges, landings, tensors, opts)
+        return self._launch("broadcast", exchanges, landings, tensors, opts, timeout)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """outputs[i][r]: inputs[i] of rank r; their shapes may differ from rank to rank."""
         pairs = [(list(parts), tensor) for parts, tensor in zip(_lists(outputs), _list(inputs))]
-        return self._allgather("all_gather", pairs, outputs, Landings(), opts)
+        return self._allgather("all_gather", pairs, outputs, Landings(), opts, timeout)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """outputs[r][i]: inputs[i] of rank r; the other way round than allgather()."""
@@ -205,6 +214,7 @@ class Collectives:
         result: Any,
         landings: Landings,
         opts: Any,
+        timeout: Any = None,
     ) -> Work:
         exchanges = []
         for parts, tensor in pairs:
@@ -214,7 +224,7 @@ class Collectives:
             for root, part in enumerate(parts):
                 _check_alike(what, tensor, part, self.members.rank if root == self.members.rank else None)
                 exchanges.append(exchange.broadcast(root, self.members.rank, source, landings.place(part)))
-        return self._launch(what, exchanges, landings, result, opts)
+        return self._launch(what, exchanges, landings, result, opts, timeout)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any, timeout: Any = None) -> Work:
         root, rank = _root(opts), self.members.rank
@@ -223,7 +233,7 @@ class Collectives:
         landings = Landings()
         if rank != root:
             sent = [exchange.transfer(rank, root, readable(tensor), None)]
-            return self._launch("gather", sent, landings, [], opts)
+            return self._launch("gather", sent, landings, [], opts, timeout)
         parts = list(_lists(outputs)[0])
         self._check_count("gather", "output", parts)
         exchanges = []
@@ -232,7 +242,7 @@ class Collectives:
                 landings.later(readable(tensor).clone(), part)
             else:
                 exchanges.append(exchange.transfer(source, root, None, landings.place(part)))
-        return self._launch("gather", exchanges, landings, outputs, opts)
+        return self._launch("gather", exchanges, landings, outputs, opts, timeout)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any, timeout: Any = None) -> Work:
         root, rank = _root(opts), self.members.rank
@@ -241,7 +251,7 @@ class Collectives:
         landings = Landings()
         if rank != root:
             received = [exchange.transfer(root, rank, None, landings.place(output))]
-            return self._launch("scatter", received, landings, [output], opts)
+            return self._launch("scatter", received, landings, [output], opts, timeout)
         parts = list(_lists(inputs)[0])
         self._check_count("scatter", "input", parts)
         exchanges = []
@@ -250,12 +260,13 @@ class Collectives:
                 landings.later(readable(part), output)
             else:
                 exchanges.append(exchange.transfer(root, target, readable(part), None))
-        return self._launch("scatter", exchanges, landings, [output], opts)
+        return self._launch("scatter", exchanges, landings, [output], opts, timeout)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
         """outputs[r]: inputs[this rank] of rank r. Shapes may differ from pair to pair."""
         outputs, inputs = list(outputs), list(inputs)
-        return self._alltoall("all_to_all", outputs, [readable(tensor) for tensor in inputs], outputs, Landings(), opts)
+        sources = [readable(tensor) for tensor in inputs]
+        return self._alltoall("all_to_all", outputs, sources, outputs, Landings(), opts, timeout)
 
     def alltoall_base(
         self,
@@ -271,7 +282,7 @@ class Collectives:
         landings = Landings()
         targets = self._split("output", landings.place(output), output_splits)
         sources = self._split("input", readable(input), input_splits)
-        return self._alltoall("all_to_all_single", targets, sources, [output], landings, opts)
+        return self._alltoall("all_to_all_single", targets, sources, [output], landings, opts, timeout)
 
     def all_to_all_single(self, *arguments: Any, **options: Any) -> Work:
         return self.alltoall_base(*arguments, **options)
@@ -301,6 +312,7 @@ class Collectives:
         result: Any,
         landings: Landings,
         opts: Any,
+        timeout: Any = None,
     ) -> Work:
         rank, exchanges = self.members.rank, []
         self._check_count(what, "output", targets)
@@ -313,11 +325,7 @@ class Collectives:
                 continue
             exchanges.append(exchange.transfer(rank, other, source, None))
             exchanges.append(exchange.transfer(other, rank, None, landings.place(target)))
-        return self._launch(what, exchanges, landings, result, opts)
-
-    def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
-        token = torch.ones(1, dtype=torch.uint8)
-        return self._launch("barrier", [exchange.reduction(token, abi.SUM, 0.0)], Landings(), [], opts)
+        return self._launch(what, exchanges, landings, result, opts, timeout)
 
     # ---- arguments
 

@@ -26,6 +26,7 @@ START_TIMEOUT_S = "60"  # all members are here when it begins
 END_WAIT_S = 20.0
 END_NOTICE_S = 5.0
 KEPT = ("DMLC_INTERFACE",)  # of IDENTITY: which interface the processes use
+ALONE = {"BYTEPS_ENGINE": "none"}  # a group of one, whatever has started this process
 
 _services: List["subprocess.Popen[bytes]"] = []  # those of earlier groups too, until they have ended
 
@@ -37,7 +38,7 @@ def join(meeting: Meeting) -> None:
     started = len(_services)
     held: List[socket.socket] = []  # the scheduler's port, until it has bound it
     try:
-        session.join(_start_all(meeting, held) if meeting.size > 1 else {})
+        session.join(_start_all(meeting, held) if meeting.size > 1 else ALONE)
     except BaseException:
         for process in _services[started:]:
             process.terminate()

@@ -2,13 +2,15 @@
 
 Names of exchanges are torch.<group's token>.<number of the collective>[.<label>]: equal on all members, because they
 make the same calls in the same order, and used once. The token is new for each group, so that one that is
-made anew never meets the names of an older one.
+made anew never meets the names of an older one. Those of a collective that a future's callback starts have the name of
+that future's collective before their number (futures.py).
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
+import sys
+import time
 from collections import defaultdict
 from datetime import timedelta
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -16,10 +18,12 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 from torch._C._distributed_c10d import ProcessGroup as _TorchProcessGroup
 
-from byteps._core import errors
-from byteps.torch.backend import exchange, joining, work
+from byteps import _torch_autoload
+from byteps._core import abi, errors
+from byteps.torch.backend import exchange, futures, joining, work
 from byteps.torch.backend.collectives import Collectives, _check_dense, _list
 from byteps.torch.backend.exchange import Exchange, Landings, Members, readable
+from byteps.torch.backend.futures import Lineage
 from byteps.torch.backend.work import Work
 
 # What Dynamo must not trace into: it would take our own frames for the model's.
@@ -44,7 +48,8 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         self._description = ""
         self._numbers = itertools.count()
         self._transfers: Dict[Tuple[int, int, int], Iterator[int]] = defaultdict(itertools.count)
-        self._lock = threading.Lock()
+        self._monitored = itertools.count()
+        self._is_aborted = False
 
     # ---- what torch asks about it
 
@@ -130,6 +135,11 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         self._place.release()
 
     def abort(self) -> None:
+        """Whoever waits here for a collective of this group gets CancelledError, and so does each further call. Other
+        members are not told. The memory of what was under way is the core's until the others have called it too, or the
+        job is left. The group for which a job was made leaves it."""
+        self._is_aborted = True
+        work.give_up_all(self, f"group '{self._title}' was aborted")
         self._place.release()
 
     # ---- one member to another
@@ -159,33 +169,98 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
             raise ValueError(f"{what}: rank {other} is not another member of this group of {self.members.size}")
         source, target = (rank, other) if what == "send" else (other, rank)
         number = next(self._transfers[(source, target, tag)])
-        name = f"torch.{self._place.token}.{source}-{target}.{tag}.{number}"
-        title = f"{what} {number} with tag {tag} from rank {source} to rank {target} of group '{self._title}'"
-        return self._submit([piece._replace(label="")], name, title, landings, result, direct=False)
+        lineage = Lineage(
+            f"torch.{self._place.token}.{source}-{target}.{tag}.{number}",
+            f"{what} {number} with tag {tag} from rank {source} to rank {target} of group '{self._title}'",
+        )
+        return self._submit([piece._replace(label="")], lineage, landings, result, self._timeout_s, direct=False)
 
     # ---- all together
 
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
+        token = torch.ones(1, dtype=torch.uint8)
+        return self._launch("barrier", [exchange.reduction(token, abi.SUM, 0.0)], Landings(), [], opts, timeout)
+
+    def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
+        """barrier() that says who has not come. Rank 0 waits for the others, and they for its answer; it names the
+        first that is late, with wait_all_ranks all of them."""
+        timeout_s = work.timeout_s_of(timeout, None) or self._timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        number = next(self._monitored)
+        if self.members.rank != 0:
+            self._monitor("arrival", self.members.rank, 0, number).wait()
+            self._monitor("answer", 0, self.members.rank, number).wait(timedelta(seconds=timeout_s))
+            return
+        others = range(1, self.members.size)
+        arrivals = {other: self._monitor("arrival", other, 0, number) for other in others}
+        late = []
+        for other, arrival in arrivals.items():
+            try:
+                arrival.wait(timedelta(seconds=max(0.001, deadline_s - time.monotonic())))
+            except errors.TimedOutError:
+                late.append(other)
+                if not wait_all_ranks:
+                    break
+        if late:
+            ranks = ", ".join(map(str, late))
+            raise errors.TimedOutError(
+                f"monitored_barrier {number} of group '{self._title}': rank {ranks} did not come within {timeout_s:g} s"
+            )
+        for answer in [self._monitor("answer", 0, other, number) for other in others]:
+            answer.wait()
+
+    def _monitor(self, what: str, source: int, target: int, number: int) -> Work:
+        token = torch.ones(1, dtype=torch.uint8)
+        sends = source == self.members.rank
+        piece = exchange.transfer(source, target, token if sends else None, None if sends else token)
+        lineage = Lineage(
+            f"torch.{self._place.token}.monitored.{number}.{what}.{source}-{target}",
+            f"monitored_barrier {number} of group '{self._title}'",
+        )
+        return self._submit([piece._replace(label="")], lineage, Landings(), [], self._timeout_s, direct=False)
+
+    # ---- inside
+
     def _launch(
-        self, what: str, exchanges: Sequence[Exchange], landings: Landings, result: Any, opts: Any
+        self,
+        what: str,
+        exchanges: Sequence[Exchange],
+        landings: Landings,
+        result: Any,
+        opts: Any,
+        timeout: Optional[timedelta] = None,
     ) -> Work:
         direct = getattr(opts, "asyncOp", True) is False  # the caller waits at once
-        number = next(self._numbers)
-        title = f"{what} {number} of group '{self._title}'"
-        return self._submit(exchanges, f"torch.{self._place.token}.{number}", title, landings, result, direct)
+        timeout_s = work.timeout_s_of(timeout, opts) or self._timeout_s
+        return self._submit(exchanges, self._lineage(what), landings, result, timeout_s, direct)
+
+    def _lineage(self, what: str) -> Lineage:
+        token = self._place.token
+        parent = futures.running()
+        if parent is None:
+            number = next(self._numbers)
+            return Lineage(f"torch.{token}.{number}", f"{what} {number} of group '{self._title}'")
+        number = parent.next_number(token)
+        return Lineage(
+            f"torch.{token}.({parent.name}).{number}",
+            f"{what} {number} of group '{self._title}' in a callback of {parent.title}",
+        )
 
     def _submit(
         self,
         exchanges: Sequence[Exchange],
-        name: str,
-        title: str,
+        lineage: Lineage,
         landings: Landings,
         result: Any,
+        timeout_s: float,
         direct: bool,
     ) -> Work:
-        started = Work(self.members.job, title, self._timeout_s, landings.finish, result)
+        if self._is_aborted:
+            raise errors.CancelledError(f"{lineage.title}: the group was aborted")
+        started = Work(self.members.job, self, lineage, timeout_s, landings.finish, result)
         several = len(exchanges) > 1
         named = [
-            (piece, f"{name}.{piece.label or index}" if several or piece.label else name)
+            (piece, f"{lineage.name}.{piece.label or index}" if several or piece.label else lineage.name)
             for index, piece in enumerate(exchanges)
         ]
         work.start(started, named, self.members, direct)
@@ -194,6 +269,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
 
 def create(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> ProcessGroup:
     """What torch calls for a new group, on each of its members; they meet in `store`."""
+    _refuse_other_backends()
     _hide_from_dynamo()
     return ProcessGroup(joining.join(store, rank, size, timeout), rank, size, timeout)
 
@@ -205,3 +281,22 @@ def _hide_from_dynamo() -> None:
     for name in _OPAQUE:
         setattr(ProcessGroup, name, torch.compiler.disable(getattr(ProcessGroup, name)))
     ProcessGroup._hidden = True  # type: ignore[attr-defined]
+
+
+def _refuse_other_backends() -> None:
+    """torch takes a group that is written in Python instead of all others that its backend string names, in silence.
+    What it was asked for is known to its function that calls us, and to nobody else."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back
+    config = frame.f_locals.get("backend_config") if frame is not None else None
+    wanted = dict(getattr(config, "device_backend_map", None) or {})
+    others = {device: str(name) for device, name in wanted.items() if str(name) != _torch_autoload.NAME}
+    if others:
+        said = ", ".join(f"{device}:{name}" for device, name in others.items())
+        other = next(iter(others.values()))
+        raise ValueError(
+            f"a group of the backend 'byteps' has no other backend beside it; torch would leave out {said}. Make two "
+            f'groups: init_process_group("{other}"), then slow = new_group(backend="byteps") (or the other way round), '
+            "and give each collective its group="
+        )

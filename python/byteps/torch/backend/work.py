@@ -1,8 +1,9 @@
 """Waiting for a collective.
 
 A collective that its caller will wait for at once (torch says so) waits in the core for its handles: nothing else
-wakes up. Any other names the job's completion queue, which one thread drains: it finishes the work, which completes
-its future and wakes who waits.
+wakes up. Any other names the job's completion queue, which one thread drains: it finishes the work and wakes who
+waits. It completes no future, because that runs the future's callbacks (futures.py), which may wait for another
+collective. It also looks for futures that are late.
 
 The thread is started by the first such collective and ends with the job. A forked child has no thread and no job: what
 it asks for raises.
@@ -22,34 +23,43 @@ from torch.futures import Future
 from byteps._core import errors, session
 from byteps._core.client import EndQueue, Job
 from byteps.torch.backend.exchange import Exchange, Members, submit
+from byteps.torch.backend.futures import CallbackThreads, Lineage, WorkFuture
 
 _DEFAULT_TIMEOUT_S = 1800.0
+_LOOK_S = 0.2  # how often somebody who waits looks whether it was given up, and the queue's thread for late futures
 
 
 class Work(_TorchWork):
     """One collective under way. torch's C++ side calls wait() and get_future(), Python callers the others too."""
 
-    def __init__(self, job: Job, title: str, timeout_s: float, finish: Callable[[], None], result: Any) -> None:
+    def __init__(
+        self, job: Job, owner: object, lineage: Lineage, timeout_s: float, finish: Callable[[], None], result: Any
+    ) -> None:
         super().__init__()
+        self.owner = owner  # the group
         self._job = job
-        self._title = title  # for people: "all_reduce 17 of group '0'"
+        self._lineage = lineage
+        self._title = lineage.title
         self._timeout_s = timeout_s
         self._finish = finish  # copies results to where they belong; may be repeated
         self._result = result
         self._handles: List[int] = []  # to wait for in the core; empty when the queue reports the ends
         self._keep: Any = None  # memory that the core reads and writes
-        self._lock = threading.RLock()
+        self._turn = threading.RLock()  # held while waiting for the handles
+        self._lock = threading.RLock()  # guards what follows
         self._pending = 0  # ends that the queue will report
         self._error: Optional[BaseException] = None
+        self._given_up = False  # its caller does not wait any more, though the core may still use the memory
         self._ended = False
         self._wake: Optional[threading.Event] = None
-        self._future: Optional[Future] = None
+        self._future: Optional[WorkFuture] = None
+        self._deadline_s = time.monotonic() + timeout_s  # of the future
 
     # ---- what torch and its users call
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         """Returns when the results are there; True. Raises why they will not be, or TimedOutError after `timeout` (that
-        of the group when it is None or 0), and may then be called again."""
+        of the call or the group when it is None or 0), and may then be called again."""
         self._check_not_forked()
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         self._await(time.monotonic() + (seconds if seconds > 0 else self._timeout_s))
@@ -58,22 +68,29 @@ class Work(_TorchWork):
         return True
 
     def get_future(self) -> Future:
-        """A future whose value is the list of result tensors."""
+        """A future whose value is the list of result tensors. It fails with TimedOutError when the timeout, counted
+        from the start of the collective, is over."""
         self._check_not_forked()
+        if self._handles:
+            self._await_handles(self._deadline_s)
         with self._lock:
             if self._future is None:
-                self._future = Future()
-                if self._handles:
-                    self._await(time.monotonic() + self._timeout_s)
-                if self._ended:
-                    self._resolve()
+                self._future = WorkFuture(self._lineage)
+                if self._ended or self._given_up:
+                    self._future.complete(self._result, self._error)
             return self._future
 
     def is_completed(self) -> bool:
         """True when wait() would not block."""
         self._check_not_forked()
-        with self._lock:
-            return self._ended or (bool(self._handles) and all(self._job.poll(handle) for handle in self._handles))
+        if self._ended or self._given_up:
+            return True
+        if not self._turn.acquire(blocking=False):
+            return False  # another thread waits for the handles
+        try:
+            return self._ended or bool(self._handles) and all(self._job.poll(handle) for handle in self._handles)
+        finally:
+            self._turn.release()
 
     def is_success(self) -> bool:
         return self._ended and self._error is None
@@ -103,35 +120,52 @@ class Work(_TorchWork):
 
     # ---- its end
 
+    def give_up(self, reason: errors.BytePSError) -> None:
+        """Ends it for those who wait, with `reason`. The core goes on: its memory is kept until that has ended."""
+        with self._lock:
+            if self._ended or self._given_up:
+                return
+            self._note(reason)
+            self._given_up = True
+            if self._wake is not None:
+                self._wake.set()
+            future = self._future
+        if future is not None:
+            callback_threads.run(lambda: future.complete(self._result, self._error))
+
     def _await(self, deadline_s: float) -> None:
         if self._handles:
             self._await_handles(deadline_s)
             return
         with self._lock:
-            if self._ended:
+            if self._ended or self._given_up:
                 return
             wake = self._wake = self._wake or threading.Event()
-        if not wake.wait(max(0.0, deadline_s - time.monotonic())):
+        if not self._job.wait_elsewhere(wake.wait, wake.is_set, max(0.0, deadline_s - time.monotonic())):
             raise self._timed_out()
 
     def _await_handles(self, deadline_s: float) -> None:
-        with self._lock:
-            while self._handles:
-                in_time = True
+        with self._turn:
+            while self._handles and not self._given_up:
+                left_s = max(0.0, deadline_s - time.monotonic())
                 try:
-                    in_time = self._job.wait(self._handles[-1], max(0.0, deadline_s - time.monotonic()))
+                    in_time = self._job.wait(self._handles[-1], min(left_s, _LOOK_S))
                 except errors.BytePSError as error:
-                    self._note(error)
-                if not in_time:
+                    in_time = True
+                    with self._lock:
+                        self._note(error)
+                if in_time:
+                    self._handles.pop()  # used up, well or not
+                elif left_s <= _LOOK_S:
                     raise self._timed_out()
-                self._handles.pop()  # used up, well or not
-            if not self._ended:
-                self._end()
+            with self._lock:
+                if not self._handles and not self._ended:
+                    self._end()
 
     def _timed_out(self) -> errors.TimedOutError:
         return errors.TimedOutError(
             f"{self._title}: not finished in time; a member of the group has not called it, or is late. The timeout "
-            "is that of init_process_group(timeout=), new_group(timeout=) or wait(timeout)"
+            "is that of the call, of init_process_group(timeout=), or of new_group(timeout=)"
         )
 
     def _note(self, error: BaseException) -> None:
@@ -145,7 +179,7 @@ class Work(_TorchWork):
             if error is not None:
                 self._note(error)
             self._pending -= 1
-            if self._pending == 0:
+            if self._pending == 0 and not self._ended:
                 self._end()
 
     def _end(self) -> None:
@@ -156,18 +190,18 @@ class Work(_TorchWork):
                 self._note(error)
         self._keep = None
         self._ended = True
-        _direct.discard(self)
-        if self._future is not None:
-            self._resolve()
+        _under_way.discard(self)
         if self._wake is not None:
             self._wake.set()
+        future = self._future
+        if future is not None:
+            callback_threads.run(lambda: future.complete(self._result, self._error))
 
-    def _resolve(self) -> None:
-        assert self._future is not None
-        if self._error is None:
-            self._future.set_result(self._result)
-        else:
-            self._future.set_exception(self._error)
+    def _fail_future_when_late(self, now_s: float) -> None:
+        """From the thread of the queue. The work itself may still be waited for."""
+        future = self._future
+        if future is not None and now_s > self._deadline_s and not future.is_complete:
+            callback_threads.run(lambda: future.complete(self._result, self._timed_out()))
 
 
 def _described(error: BaseException, title: str) -> BaseException:
@@ -207,17 +241,29 @@ class Completions:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._drain, name="byteps futures", daemon=True)
+                self._thread = threading.Thread(target=self._drain, name="byteps works", daemon=True)
                 self._thread.start()
+
+    def settle(self) -> None:
+        """Waits for the thread, whose queue has been closed; for a limited time."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CallbackThreads.SETTLE_S)
 
     def _drain(self) -> None:
         try:
+            looked_s = time.monotonic()
             while True:
                 ended = self.queue.take()
                 if ended is None:
                     break
                 for tag, error in ended:
                     self._works.pop(tag)._one_ended(error)
+                now_s = time.monotonic()
+                if now_s - looked_s >= _LOOK_S:
+                    looked_s = now_s
+                    for work in list(self._works.values()):
+                        work._fail_future_when_late(now_s)
             failure: errors.BytePSError = errors.CancelledError("this process has left the job")
         except errors.BytePSError as error:
             failure = error
@@ -226,12 +272,29 @@ class Completions:
         self._works.clear()
 
 
-# Works whose callers wait in the core: kept here until they have ended, because a caller may give up before (Ctrl-C, a
-# timeout) while the core still writes to the memory.
-_direct: Set[Work] = set()
-session.on_leave(_direct.clear)
+# Kept here until they have ended, because a caller may give up before (Ctrl-C, a timeout, abort) while the core still
+# writes to the memory.
+_under_way: Set[Work] = set()
+session.on_leave(_under_way.clear)
 
+callback_threads = CallbackThreads()
 _completions: Optional[Completions] = None
+
+
+def _settle() -> None:
+    if _completions is not None:
+        _completions.settle()
+    callback_threads.settle()
+
+
+session.on_end(_settle)
+
+
+def give_up_all(owner: object, why: str) -> None:
+    """Ends the owner's works for those who wait for them."""
+    for work in list(_under_way):
+        if work.owner is owner:
+            work.give_up(errors.CancelledError(why))
 
 
 def completions(job: Job) -> Completions:
@@ -254,8 +317,7 @@ def start(
     When one cannot be submitted, this raises after those before it have ended."""
     work._keep = exchanges
     ends = None if direct else completions(members.job)
-    if direct:
-        _direct.add(work)
+    _under_way.add(work)
     with work._lock:  # the first exchange may end before the last is submitted
         for exchange, name in exchanges:
             tag = ends.expect(work) if ends is not None else 0
@@ -275,5 +337,13 @@ def start(
 
 
 def default_timeout_s(timeout: Optional[timedelta]) -> float:
-    seconds = timeout.total_seconds() if timeout is not None else 0.0
-    return seconds if seconds > 0 else _DEFAULT_TIMEOUT_S
+    return timeout_s_of(timeout, None) or _DEFAULT_TIMEOUT_S
+
+
+def timeout_s_of(timeout: Optional[timedelta], opts: Any) -> float:
+    """That of one call: `timeout`, else the one in torch's options; 0: none is given. torch says "none" by a negative
+    one in its options."""
+    for given in (timeout, getattr(opts, "timeout", None)):
+        if isinstance(given, timedelta) and given.total_seconds() > 0:
+            return given.total_seconds()
+    return 0.0

@@ -1,0 +1,142 @@
+"""A script that is started by a launcher which knows nothing of byteps: torchrun, mpirun, srun, Horovod's. Its
+processes would each be a job of one and train n models without a word; so init() refuses, in every layer, and says
+what to type.
+Which variables tell of which launcher is in tests/app/launch_test.cc."""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Place
+from test_torch_distributed import entry_points, script, torchrun  # noqa: F401
+from test_torch_distributed import installed, place  # noqa: F401, the fixtures
+
+RECORDED = ROOT / "tests/app/launch"
+MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"
+LAYERS = {
+    "byteps.torch": {},
+    "byteps.tensorflow": {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+    "byteps.tensorflow.keras": {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+    "byteps.keras": {"KERAS_BACKEND": "torch"},
+    "byteps.jax": {"JAX_PLATFORMS": "cpu"},
+    "byteps.mxnet": {},
+}
+TRAIN = """
+import importlib
+bps = importlib.import_module({layer!r})
+bps.init()
+print(bps.rank(), "of", bps.size())
+"""
+
+
+def recorded(name):
+    lines = (RECORDED / f"{name}.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def run(place, words, environ=()):
+    process = place.start(words, environ)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def suggested(text):
+    """The command of the message, as a shell takes it, without the name of the interpreter."""
+    command = shlex.split(re.search(r"in place of \S+: (bpslaunch .*?);", text).group(1))
+    return command[1 : command.index("--") + 1], command[command.index("--") + 1 :]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_task_of_srun_is_refused_with_the_command_to_use(place, layer):  # noqa: F811
+    python = str(MXNET_PYTHON) if layer == "byteps.mxnet" else sys.executable
+    if not Path(python).exists():
+        pytest.skip(f"there is no {python}")
+    words = [python, script_of(place, layer), "--lr", "0.1"]
+    environ = {**LAYERS[layer], **recorded("slurm-22.05-step")}
+    code, out, err = run(place, words, environ)
+    assert code == 1 and out == "", out + err
+    assert "srun has started 6 processes" in err and "BYTEPS_ENGINE=none" in err, err
+    assert "sed 's/$/ workers=2/' > job.hosts; bpslaunch --hosts job.hosts -- " in err
+    assert err.rstrip().splitlines()[-1].count("train.py --lr 0.1") == 1, err
+    assert run(place, words, {**environ, "BYTEPS_ENGINE": "none"})[:2] == (0, "0 of 1\n")
+
+
+def script_of(place, layer):  # noqa: F811
+    path = Path(place.folder) / "train.py"
+    path.write_text(TRAIN.format(layer=layer))
+    return path
+
+
+def test_the_script_of_sbatch_is_alone(place):  # noqa: F811
+    words = [sys.executable, script_of(place, "byteps.torch")]
+    assert run(place, words, recorded("slurm-22.05-batch"))[:2] == (0, "0 of 1\n")
+
+
+def test_torchrun_is_refused_and_the_suggested_command_makes_one_job(place):  # noqa: F811
+    code, out, err = torchrun(place, 2, TRAIN.format(layer="byteps.torch"))
+    assert code != 0 and " of " not in out, out + err
+    for rank in (0, 1):
+        assert f"torchrun has started 2 processes of this program (RANK={rank}, WORLD_SIZE=2)" in err, err
+    options, program = suggested(err)
+    assert options[:3] == ["--local", "--workers", "2"] and program[0].startswith("python") and program[1] == "-u"
+    command = [sys.executable, "-m", "byteps.launcher", *options, sys.executable, *program[1:]]
+    code, out, err = run(place, command)
+    lines = sorted(line.split("] ", 1)[-1].strip() for line in out.splitlines())
+    assert code == 0 and [line[-6:] for line in lines] == ["0 of 2", "1 of 2"], out + err
+
+
+def test_under_torchrun_a_group_byteps_makes_the_job_that_init_then_uses(place):  # noqa: F811
+    code, out, err = torchrun(
+        place,
+        2,
+        """
+        dist.init_process_group("byteps")
+        import byteps.torch as bps
+        bps.init()
+        print(bps.rank(), "of", bps.size(), bps.allreduce(torch.ones(1), op=bps.Sum).item(), flush=True)
+        bps.barrier()
+        """,
+    )
+    assert code == 0 and sorted(out.split("\n")) == ["", "0 of 2 2.0", "1 of 2 2.0"], out + err
+
+
+def test_under_torchrun_a_group_byteps_of_one_is_alone(place):  # noqa: F811
+    code, out, err = torchrun(
+        place,
+        2,
+        """
+        dist.init_process_group("gloo")
+        mine = [dist.new_group([rank], backend="byteps") for rank in range(2)][dist.get_rank()]
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=mine)
+        print(dist.get_rank(), tensor.item(), flush=True)
+        """,
+    )
+    assert code == 0 and sorted(out.split("\n")) == ["", "0 1.0", "1 1.0"], out + err
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
+def test_mpirun_is_refused(place):  # noqa: F811
+    words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+    words += [sys.executable, script_of(place, "byteps.torch")]
+    code, out, err = run(place, words)
+    assert code != 0 and " of 1" not in out and "mpirun has started 2 processes" in err, out + err
+    assert suggested(err)[0][:3] == ["--local", "--workers", "2"]
+
+
+def test_horovods_launcher_is_refused_and_an_explicit_job_wins(place):  # noqa: F811
+    words = [sys.executable, script_of(place, "byteps.torch")]
+    horovod = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}
+    code, out, err = run(place, words, horovod)
+    assert code == 1 and "in place of horovodrun: bpslaunch --local --workers 2 -- " in err, out + err
+    assert run(place, words, {**horovod, "DMLC_NUM_WORKER": "1"})[:2] == (0, "0 of 1\n")
+
+
+def test_bpslaunch_within_a_task_of_srun_starts_its_job(place):  # noqa: F811
+    place.environ.update(recorded("slurm-22.05-step"))
+    command = [sys.executable, "-m", "byteps.launcher", "--local", "--workers", "2", "--no-prefix", "--"]
+    code, out, err = run(place, [*command, sys.executable, "-u", script_of(place, "byteps.torch")])
+    assert code == 0 and sorted(out.splitlines()) == ["0 of 2", "1 of 2"], out + err
