@@ -36,9 +36,8 @@ struct Executor::State {
         lock.unlock();
         try {
           job();
-        } catch (
-            const std::
-                bad_alloc&) {  // the job is lost, and whoever misses its answer has a time limit
+        } catch (const std::bad_alloc&) {
+          // The job is lost, and whoever misses its answer has a time limit.
         }
       }
       lock.lock();

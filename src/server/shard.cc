@@ -76,7 +76,6 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
 std::size_t Shard::turn(TimeNs now) {
   now_ = now;
   std::size_t work = take_commands();
-  if (now >= deserted_ns_) end_epoch({Code::kDisconnected, "all workers are gone"});
   close_ended();
   for (int batch = 0; batch < kBatchesPerTurn; ++batch) {
     const std::size_t count = transport_.poll(now, events_);
@@ -88,6 +87,8 @@ std::size_t Shard::turn(TimeNs now) {
     work += count;
     if (count < events_.size()) break;
   }
+  // After the events: a worker that came back while this thread was not run is among them.
+  if (now >= deserted_ns_) end_epoch({Code::kDisconnected, "all workers are gone"});
   shelf_.tick(now, out_);
   work += deliver();
   close_ended();

@@ -173,8 +173,7 @@ class ShardTarget {
         transport_.give_back_all();
         return turn();
       case 13:
-        now_ += TimeNs{1} << script_.below(36);
-        return turn();
+        return pass_time(TimeNs{1} << script_.below(36));
       case 14:
         if (script_.below(8) == 0) begin_epoch(Epoch(epoch_.value + 1));
         return turn();
@@ -419,6 +418,18 @@ class ShardTarget {
 
   // ---- turns
 
+  // Honest workers are not all away for so long that the shard forgets them (server/shard.h, S5).
+  void pass_time(TimeNs time) {
+    alone_ns_ = honest_[0].peer || honest_[1].peer ? 0 : alone_ns_ + time;
+    if (alone_ns_ >= config_.timeout.failure_ns) {
+      connect(honest_[0]);
+      alone_ns_ = 0;
+    }
+    turn();
+    now_ += time;
+    turn();
+  }
+
   void turn() {
     int rounds = 0;
     do {
@@ -529,6 +540,7 @@ class ShardTarget {
   Shard shard_;
   std::vector<ShardNotice> notices_;
   TimeNs now_ = 1000 * kSecond;
+  TimeNs alone_ns_ = 0;  // since an honest worker was last connected when time passed
   Epoch epoch_;
   Epoch applied_;
   std::array<Honest, 2> honest_;
