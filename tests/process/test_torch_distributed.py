@@ -63,10 +63,14 @@ def script(place, body):
     return path
 
 
-def torchrun(place, processes, body, *arguments):
-    """Runs it to its end: exit code, standard output, standard error."""
-    words = [f"--nproc-per-node={processes}", "--standalone", *arguments, script(place, body)]
-    process = place.start([*TORCHRUN, *words])
+def torchrun(place, processes, body, *arguments, forked=False):
+    """Runs it to its end: exit code, standard output, standard error. `forked`: torch is not imported anew."""
+    words = [f"--nproc-per-node={processes}", "--standalone", *arguments]
+    if forked:
+        program = ["--no-python", *place.forked, script(place, body)]
+        process = place.start([*place.forked, *TORCHRUN[1:], *words, *program])
+    else:
+        process = place.start([*TORCHRUN, *words, script(place, body)])
     out, err = process.communicate(timeout=90)
     return process.returncode, out, err
 
@@ -97,6 +101,7 @@ def test_torchrun_needs_nothing_else(place):
         dist.init_process_group("byteps")
         tensor = torch.tensor([dist.get_rank() + 1.0])
         dist.all_reduce(tensor)
+        assert "torch._dynamo" not in sys.modules  # its import takes longer than all of this
         print(f"sum {tensor.item()} of {dist.get_world_size()} with {dist.get_backend()}", flush=True)
         dist.destroy_process_group()
         """,
@@ -120,6 +125,7 @@ def test_torchrun_restarts_a_job_that_failed(place):
         print(f"done {tensor.item()}", flush=True)
         """,
         "--max-restarts=1",
+        forked=True,
     )
     assert code == 0, err
     assert out.count("done 2.0") == 2

@@ -8,12 +8,13 @@ that future's collective before their number (futures.py).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import time
 from collections import defaultdict
 from datetime import timedelta
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup as _TorchProcessGroup
@@ -33,6 +34,21 @@ _OPAQUE = (
     "_allgather_base all_gather_single allgather_into_tensor_coalesced all_gather_single_coalesced gather scatter "
     "alltoall alltoall_base all_to_all_single barrier send recv"
 ).split()
+
+
+def _opaque(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Dynamo steps over it. It is loaded by who compiles: by us it would be most of the time of init_process_group()."""
+    of_dynamo: List[Callable[..., Any]] = []
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return method(*args, **kwargs)
+        if not of_dynamo:
+            of_dynamo.append(torch.compiler.disable(method))
+        return of_dynamo[0](*args, **kwargs)
+
+    return call
 
 
 class ProcessGroup(Collectives, _TorchProcessGroup):
@@ -267,20 +283,14 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         return started
 
 
+for _name in _OPAQUE:
+    setattr(ProcessGroup, _name, _opaque(getattr(ProcessGroup, _name)))
+
+
 def create(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> ProcessGroup:
     """What torch calls for a new group, on each of its members; they meet in `store`."""
     _refuse_other_backends()
-    _hide_from_dynamo()
     return ProcessGroup(joining.join(store, rank, size, timeout), rank, size, timeout)
-
-
-def _hide_from_dynamo() -> None:
-    """Here and not at import: it loads Dynamo."""
-    if "_hidden" in ProcessGroup.__dict__:
-        return
-    for name in _OPAQUE:
-        setattr(ProcessGroup, name, torch.compiler.disable(getattr(ProcessGroup, name)))
-    ProcessGroup._hidden = True  # type: ignore[attr-defined]
 
 
 def _refuse_other_backends() -> None:
