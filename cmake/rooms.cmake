@@ -18,6 +18,22 @@ function(byteps_room name)
   endif()
 endfunction()
 
+# byteps_add_tests(TARGET PREFIX [gtest_discover_tests options...]): its tests, each in a process of its own. Under the
+# sanitizers, where a process takes longer to start than most tests take: in a few processes.
+set(BYTEPS_TEST_SHARDS 4)
+function(byteps_add_tests target prefix)
+  if(NOT BYTEPS_SANITIZE)
+    gtest_discover_tests(${target} TEST_PREFIX ${prefix}. DISCOVERY_TIMEOUT 60 ${ARGN})
+    return()
+  endif()
+  math(EXPR last "${BYTEPS_TEST_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    add_test(NAME ${prefix}.shard${shard} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${prefix}.shard${shard} PROPERTIES TIMEOUT 900
+                         ENVIRONMENT "GTEST_TOTAL_SHARDS=${BYTEPS_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
+  endforeach()
+endfunction()
+
 # byteps_room_tests(NAME DEPENDS rooms...): every tests/NAME/*_test.cc in one executable NAME_test, known to ctest.
 function(byteps_room_tests name)
   cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
@@ -29,6 +45,5 @@ function(byteps_room_tests name)
   add_executable(${name}_test ${sources})
   target_include_directories(${name}_test PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name}_test PRIVATE ${ROOM_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${name}_test TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-                       PROPERTIES TIMEOUT 300)
+  byteps_add_tests(${name}_test ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} PROPERTIES TIMEOUT 300)
 endfunction()

@@ -167,6 +167,35 @@ TEST_F(BridgeToOne, a_forked_child_is_refused) {
   EXPECT_EQ(exit_code_of(child), 0);
 }
 
+// Its locks are held by other threads at any fork; SIGALRM ends a child that waits for one of them.
+TEST_F(BridgeToOne, children_forked_while_others_use_it_are_refused) {
+  constexpr int kForks = 50;
+  constexpr unsigned kPatienceS = 20;
+  std::atomic<bool> enough = false;
+  std::thread other([&] {
+    byteps_error error{};
+    while (!enough) EXPECT_EQ(bridge_.attach(job_, &error), BYTEPS_INVALID_ARGUMENT);
+  });
+  std::vector<float> values(8, 1.0F);
+  Told told;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(kPatienceS);
+      byteps_error error{};
+      const bool refused =
+          bridge_.refuse_in_child(&error) == BYTEPS_INVALID_ARGUMENT &&
+          bridge_.submit(tensor("t", values), tell, &told, &error) == BYTEPS_INVALID_ARGUMENT &&
+          bridge_.size() == 0;
+      _exit(refused ? 0 : 1);
+    }
+    EXPECT_EQ(exit_code_of(child), 0);
+  }
+  enough = true;
+  other.join();
+}
+
 TEST_F(BridgeToOne, a_forked_child_may_have_a_job_of_its_own) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP()

@@ -2,26 +2,18 @@
 
 A marked block is a fence of ```sh. Each runs in a shell of its own in the repository's folder, with .venv/bin first
 in PATH, as after `source .venv/bin/activate`.
-
-What is written before and after "bpslaunch" is done by the real thing; only the workers of `bpslaunch ... -- python
-examples/...` are forked where the framework, which the folder's name tells, has been imported (tests/python/zygote.py).
-Each page also starts python without bpslaunch, which is python.
 """
 
 import os
 import pathlib
 import re
-import shlex
 import subprocess
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-JOB = re.compile(r"^((?:[A-Z_0-9]+=\S+ )*)bpslaunch --local --workers (\d+) .*-- python examples/(\w+)/", re.MULTILINE)
-PYTHON = str(ROOT / ".venv/bin/python")
-FRAMEWORKS = ["torch", "tensorflow", "keras", "jax"]
-OTHERS = re.compile(r"examples/(tensorflow|keras|jax|mxnet)/")
-LONG = pytest.mark.long(reason="whole trainings that start other frameworks than torch; tests/python has short ones")
+TRAINING = re.compile(r"examples/(torch|tensorflow|tensorflow_keras|keras|jax|mxnet)/")
+LONG = pytest.mark.long(reason="whole trainings; tests/python runs most of these examples")
 BLOCK = re.compile(r"<!-- tested -->\s*```sh\n(.*?)```", re.DOTALL)
 
 
@@ -32,35 +24,14 @@ def pages():
 def blocks():
     for page in pages():
         for number, match in enumerate(BLOCK.finditer(page.read_text(encoding="utf-8")), start=1):
-            marks = [LONG] if OTHERS.search(match.group(1)) else []
+            marks = [LONG] if TRAINING.search(match.group(1)) else []
             yield pytest.param(match.group(1), id=f"{page.relative_to(ROOT)}:{number}", marks=marks)
-
-
-def forking_python(commands, env, folder, servers):
-    """Makes folder/python: in the first job of a framework, and others like it, a fork, else the next one in PATH."""
-    for variables, workers, framework in JOB.findall(commands):
-        if framework in FRAMEWORKS:
-            given = dict(word.split("=", 1) for word in shlex.split(variables))
-            cores = max(1, len(os.sched_getaffinity(0)) // int(workers))
-            environ = {"OMP_NUM_THREADS": str(cores), **env, **given}  # as bpslaunch sets it
-            command = servers.get_for_launcher(PYTHON, [framework], environ).command()
-            script = f"""#!/bin/sh
-                [ -z "$BYTEPS_LOCAL_RANK" ] || exec {shlex.join(command)} "$@"
-                exec {PYTHON} "$@"
-            """
-            (folder / "python").write_text(script)
-            (folder / "python").chmod(0o755)
-            return
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("commands", list(blocks()))
-def test_a_documented_command_runs_as_written(commands, tmp_path_factory, fork_servers):
-    folder = tmp_path_factory.getbasetemp() / "python"  # the same for all, because PATH is
-    folder.mkdir(exist_ok=True)
-    (folder / "python").unlink(missing_ok=True)
-    env = {**os.environ, "PATH": f"{folder}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
-    forking_python(commands, env, folder, fork_servers)
+def test_a_documented_command_runs_as_written(commands):
+    env = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
     run = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=ROOT,

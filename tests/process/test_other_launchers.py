@@ -24,6 +24,13 @@ LAYERS = {
     "byteps.jax": {"JAX_PLATFORMS": "cpu"},
     "byteps.mxnet": {},
 }
+IMPORTED = {
+    "byteps.tensorflow": ["tensorflow", "tf_keras"],
+    "byteps.tensorflow.keras": ["tensorflow", "tf_keras"],
+    "byteps.keras": ["-tensorflow", "keras"],  # which would import it
+    "byteps.jax": ["jax"],
+    "byteps.mxnet": ["mxnet"],
+}
 TRAIN = """
 import importlib
 bps = importlib.import_module({layer!r})
@@ -50,17 +57,21 @@ def suggested(text):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_task_of_srun_is_refused_with_the_command_to_use(place, layer):  # noqa: F811
+def test_a_task_of_srun_is_refused_with_the_command_to_use(place, fork_servers, layer):  # noqa: F811
     python = str(MXNET_PYTHON) if layer == "byteps.mxnet" else sys.executable
     if not Path(python).exists():
         pytest.skip(f"there is no {python}")
-    words = [python, script_of(place, layer), "--lr", "0.1"]
     environ = {**LAYERS[layer], **recorded("slurm-22.05-step")}
+    # What was typed is seen only where nothing forks.
+    is_typed = layer == "byteps.torch"
+    full = {**place.environ, **environ}
+    start = [python] if is_typed else fork_servers.get(python, IMPORTED[layer], full).command()
+    words = [*start, script_of(place, layer), "--lr", "0.1"]
     code, out, err = run(place, words, environ)
     assert code == 1 and out == "", out + err
     assert "srun has started 6 processes" in err and "BYTEPS_ENGINE=none" in err, err
     assert "sed 's/$/ workers=2/' > job.hosts; bpslaunch --hosts job.hosts -- " in err
-    assert err.rstrip().splitlines()[-1].count("train.py --lr 0.1") == 1, err
+    assert not is_typed or err.rstrip().splitlines()[-1].count("train.py --lr 0.1") == 1, err
     assert run(place, words, {**environ, "BYTEPS_ENGINE": "none"})[:2] == (0, "0 of 1\n")
 
 
@@ -99,6 +110,7 @@ def test_under_torchrun_a_group_byteps_makes_the_job_that_init_then_uses(place):
         print(bps.rank(), "of", bps.size(), bps.allreduce(torch.ones(1), op=bps.Sum).item(), flush=True)
         bps.barrier()
         """,
+        forked=True,
     )
     assert code == 0 and sorted(out.split("\n")) == ["", "0 of 2 2.0", "1 of 2 2.0"], out + err
 
@@ -114,6 +126,7 @@ def test_under_torchrun_a_group_byteps_of_one_is_alone(place):  # noqa: F811
         dist.all_reduce(tensor, group=mine)
         print(dist.get_rank(), tensor.item(), flush=True)
         """,
+        forked=True,
     )
     assert code == 0 and sorted(out.split("\n")) == ["", "0 1.0", "1 1.0"], out + err
 

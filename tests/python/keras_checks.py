@@ -13,6 +13,7 @@ from keras_models import (
     as_tensor,
     distance,
     fit,
+    fit_alone,
     keras_and_bps,
     make_model,
     make_optimizer,
@@ -30,7 +31,7 @@ def differences_from_one_process(kinds, epochs=2, compile_options=None, **option
     found = {}
     for kind in kinds:
         reference = make_model()
-        fit(reference, make_optimizer(kind), x, y, BATCH, epochs)
+        fit_alone(reference, make_optimizer(kind), x, y, BATCH, epochs)
         model = make_model()
         optimizer = bps.DistributedOptimizer(make_optimizer(kind), **options)
         parts = share(x, rank, size), share(y, rank, size)
@@ -56,7 +57,7 @@ def difference_with_accumulation(average):
     reference = make_model()
     plain = make_optimizer("plain", gradient_accumulation_steps=2)
     plain.learning_rate = 0.1 if average else 0.2
-    fit(reference, plain, x, y, BATCH)
+    fit_alone(reference, plain, x, y, BATCH)
     model = make_model()
     options = dict(backward_passes_per_step=2, average_aggregated_gradients=average)
     optimizer = bps.DistributedOptimizer(make_optimizer("plain"), **options)
@@ -75,7 +76,7 @@ def differences_of_two_passes_in_keras_2():
     found = []
     for kind in ("plain", "legacy"):
         reference = make_model()
-        fit(reference, make_optimizer(kind), x, y, 2 * BATCH)
+        fit_alone(reference, make_optimizer(kind), x, y, 2 * BATCH)
         model = make_model()
         options = dict(backward_passes_per_step=2, average_aggregated_gradients=True)
         optimizer = bps.DistributedOptimizer(make_optimizer(kind), **options)
@@ -95,7 +96,7 @@ def difference_with_embedding(as_dense):
         return keras.Sequential([keras.layers.Input((3,), dtype="int32"), *layers])
 
     reference, model = make(), make()
-    fit(reference, keras.optimizers.SGD(0.5), tokens, labels, BATCH)
+    fit_alone(reference, keras.optimizers.SGD(0.5), tokens, labels, BATCH)
     optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.5), sparse_as_dense=as_dense)
     parts = share(tokens, bps.rank(), bps.size()), share(labels, bps.rank(), bps.size())
     fit(model, optimizer, *parts, BATCH // bps.size())
@@ -172,7 +173,7 @@ def difference_in_a_process_set(members):
     _, bps = keras_and_bps()
     x, y = samples()
     reference, model = make_model(), make_model()
-    fit(reference, make_optimizer("plain"), x, y, BATCH)
+    fit_alone(reference, make_optimizer("plain"), x, y, BATCH)
     options = dict(process_set=bps.ProcessSet(members), name="set")
     optimizer = bps.DistributedOptimizer(make_optimizer("plain"), **options)
     place, size = (members.index(bps.rank()), len(members)) if bps.rank() in members else (0, 1)
@@ -200,7 +201,7 @@ def numbers_under_way():
     _, bps = keras_and_bps()
     x, y = samples()
     reference, model = make_model(), make_model()
-    fit(reference, make_optimizer("sgd"), x, y, BATCH)
+    fit_alone(reference, make_optimizer("sgd"), x, y, BATCH)
     optimizer = bps.DistributedOptimizer(make_optimizer("sgd"))
     apply, numbers = optimizer.apply, []
 

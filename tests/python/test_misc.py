@@ -103,6 +103,7 @@ def test_wrong_arguments_are_refused_with_a_reason(alone):
     train(model, whole, 1.0, slice(None), torch.float32, steps=1)
 
 
+@pytest.mark.long(reason="a whole training; the one above is of a small model")
 def test_the_example_learns():
     output = launch("examples/torch/imagenet_half.py", imported=["torch"])
     assert float(re.search(r"accuracy=(\S+)", output).group(1)) >= 0.9, output

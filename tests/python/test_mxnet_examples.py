@@ -14,8 +14,12 @@ def run(example, *options, workers=2, imported=("mxnet",)):
     return launch(f"examples/mxnet/{example}", *options, workers=workers, python=MXNET_PYTHON, imported=imported)
 
 
+LONG = pytest.mark.long(reason="a whole training; train_digits.py is one")
+
+
 @pytest.mark.parametrize(
-    "example, options, workers", [("train_digits.py", ["--fp16-pushpull"], 2), ("module_digits.py", [], 3)]
+    "example, options, workers",
+    [("train_digits.py", ["--fp16-pushpull"], 2), pytest.param("module_digits.py", [], 3, marks=LONG)],
 )
 def test_digits_are_learned_to_97_percent(example, options, workers):
     imported = ["mxnet"] if workers == 2 else []  # the other one starts MXNet itself
@@ -25,6 +29,7 @@ def test_digits_are_learned_to_97_percent(example, options, workers):
     assert float(accuracy) >= 0.97 and int(counted) == workers
 
 
+@LONG
 def test_the_imagenet_script_goes_on_from_its_checkpoint_on_other_ranks_too(tmp_path):
     options = ["--save-dir", tmp_path, "--num-workers", "1", "--lr", "0.05", "--lr-decay-epoch", "4", "--no-wd"]
     smoothed = ["--label-smoothing", "0.1", "--fp16-pushpull"]

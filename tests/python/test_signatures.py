@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import MXNET_PYTHON, TENSORFLOW, clean_environment
+from cluster import IMPORTED, MXNET_PYTHON, TENSORFLOW, clean_environment, fork_servers
 
 pytestmark = pytest.mark.timeout(600)  # frameworks are imported
 
@@ -70,7 +70,8 @@ def python_of(module):
 
 def run(module, script, *arguments):
     environ = {**clean_environment(), **ENVIRONMENTS[module]}
-    command = [python_of(module), "-c", script, module, *arguments]
+    server = fork_servers.get(python_of(module), IMPORTED[module], environ)
+    command = [*server.command(), "-c", script, module, *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

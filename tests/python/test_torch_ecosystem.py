@@ -168,9 +168,11 @@ def test_the_demo_learns_the_digits_and_is_the_same_training_as_in_one_process(t
 
 # Packages that are large: the examples for them are tested where they are installed.
 NEEDED = {"lightning_ddp.py": "lightning", "accelerate_ddp.py": "accelerate", "hf_trainer.py": "transformers"}
+LONG = pytest.mark.long(reason="whole trainings; what they use of the backend is tested in small above")
+LONG_EXAMPLES = [pytest.param(example, marks=LONG) for example in ["fsdp_digits.py", "ddp_comm_hook.py", *NEEDED]]
 
 
-@pytest.mark.parametrize("example", ["backend_ddp_digits.py", "fsdp_digits.py", "ddp_comm_hook.py", *NEEDED])
+@pytest.mark.parametrize("example", ["backend_ddp_digits.py", *LONG_EXAMPLES])
 def test_an_example_learns_the_digits(example):
     package = NEEDED.get(example)
     if package is not None and importlib.util.find_spec(package) is None:

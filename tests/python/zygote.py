@@ -34,8 +34,9 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-LATE_PREFIXES = ("DMLC_", "BYTEPS_", "PYTEST_")
+LATE_PREFIXES = ("DMLC_", "BYTEPS_", "PYTEST_", "SLURM_", "HOROVOD_", "TORCHELASTIC_")
 LATE = set("COLUMNS LINES LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT RANK WORLD_SIZE".split())
+LATE |= set("GROUP_RANK GROUP_WORLD_SIZE ROLE_NAME ROLE_RANK ROLE_WORLD_SIZE TORCH_NCCL_ASYNC_ERROR_HANDLING".split())
 LATE |= set("OLDPWD PWD SHLVL TEST_MARK TMPDIR _".split())
 IDLE_SERVERS = 3  # kept without workers
 PROMISED_S = 20.0  # a server that was asked for is not taken for idle before it may have its first worker

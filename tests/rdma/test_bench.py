@@ -18,6 +18,7 @@ def start_worker(job, rank, host):
     return subprocess.Popen([*on(host), *command], env=environ, stdin=pipe, stdout=pipe, text=True)
 
 
+@pytest.mark.long(reason="a smoke test of a tool for people")
 @pytest.mark.parametrize("way", ["ibverbs", "0"])
 def test_the_benchmarks_worker_runs_over_either_way(tmp_path, way, capsys):
     with LabJob(tmp_path / "job", rdma=way) as job:

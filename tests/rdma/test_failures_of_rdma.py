@@ -24,7 +24,10 @@ def looping(tmp_path):
         yield job
 
 
-@pytest.mark.parametrize("victim", ["server", "worker"])
+LONG = pytest.mark.long(reason="the other case ends in the same way; each takes half a minute of emulated processors")
+
+
+@pytest.mark.parametrize("victim", ["server", pytest.param("worker", marks=LONG)])
 def test_a_killed_process_ends_the_job_everywhere_in_time(tmp_path, victim):
     with looping(tmp_path) as job:
         dead = job.servers[1] if victim == "server" else job.workers[1]
@@ -34,7 +37,7 @@ def test_a_killed_process_ends_the_job_everywhere_in_time(tmp_path, victim):
         job.check_nothing_is_left(wait_s=5)
 
 
-@pytest.mark.parametrize("trouble", [cable_pulled, port_down])
+@pytest.mark.parametrize("trouble", [cable_pulled, pytest.param(port_down, marks=LONG)])
 def test_a_host_that_cannot_be_reached_is_seen_in_time(tmp_path, trouble):
     with looping(tmp_path) as job:
         began_s = time.monotonic()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from lab import address, on, port_down
 from place import BUILD, ROOT
 
@@ -37,6 +38,7 @@ def test_a_host_with_rdma_is_ok():
     assert found["RDMA and fork"]["level"] == "ok"
 
 
+@pytest.mark.long(reason="each problem is tested with played devices in tests/process/test_doctor_rdma.py")
 def test_too_little_locked_memory_and_a_port_that_is_down_are_problems():
     with port_down(3):
         code, found = doctor(3, before=["prlimit", "--memlock=65536"], BYTEPS_RDMA_DEVICE="rxe3")

@@ -12,7 +12,10 @@ RDMA_GIVES_UP_S = FAILURE_S / 2
 SLACK_S = 1.5  # emulated processors have other work
 
 
-@pytest.mark.parametrize("trouble", [rdma_filtered, switch_of_small_mtu])
+LONG = pytest.mark.long(reason="the other case ends in the same way")
+
+
+@pytest.mark.parametrize("trouble", [rdma_filtered, pytest.param(switch_of_small_mtu, marks=LONG)])
 def test_where_rdma_is_required_the_start_ends_in_time_and_says_where_to_look(tmp_path, trouble):
     with LabJob(tmp_path / "job") as job, trouble(3):
         job.start({"*": [["push", "A"], ["wait"]]}, worker_hosts=(1, 2), server_hosts=(1, 3))

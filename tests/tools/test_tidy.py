@@ -163,8 +163,3 @@ def test_ignored_files_are_not_looked_at(tmp_path):
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / ".gitignore").write_text("/build/\n")
     assert tidy(tmp_path) == (0, [])
-
-
-def test_this_repository_is_tidy():
-    code, found = tidy(ROOT)
-    assert (code, found) == (0, [])
