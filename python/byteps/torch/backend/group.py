@@ -37,7 +37,7 @@ _OPAQUE = (
 
 
 def _opaque(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Dynamo steps over it. It is loaded by who compiles: by us it would be most of the time of init_process_group()."""
+    """Dynamo steps over it. Who compiles loads Dynamo: by us it would be most of what init_process_group() takes."""
     of_dynamo: List[Callable[..., Any]] = []
 
     @functools.wraps(method)
