@@ -7,10 +7,12 @@
 #include <cstring>
 #include <ctime>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/flight.h"
 #include "base/log.h"
 #include "net/transport.h"
@@ -32,6 +34,7 @@ double processor_ms() {
 class Crowd final : public Transport {
  public:
   std::size_t sent_bytes = 0;
+  std::map<wire::Kind, std::size_t> sent_count;
 
   void up(PeerId peer, const Hello& hello) {
     Pending pending;
@@ -56,6 +59,7 @@ class Crowd final : public Transport {
   }
   Status send(PeerId peer, const Outgoing& message) override {
     sent_bytes += message.payload.size();
+    ++sent_count[wire::decode_header(message.header).value().kind];
     Pending pending;
     pending.event.kind = Event::Kind::kSent;
     pending.event.peer = peer;
@@ -111,13 +115,16 @@ class Job {
     for (std::uint32_t i = 0; i < workers_ + servers_; ++i) say(i, wire::Kind::kHeartbeat);
     turn("a heartbeat of everybody");
     for (std::uint32_t i = 0; i < workers_; ++i) {
-      say(i, wire::Kind::kBarrier, wire::encode(wire::Barrier{1}));
+      say(i, wire::Kind::kBarrier, wire::encode(wire::Barrier{0}));
     }
     turn("a barrier");
     for (std::uint32_t i = 0; i < workers_; ++i) {
       say(i, wire::Kind::kLeave, wire::encode(wire::Leave{true, Members()}));
     }
     turn("all leave");
+    CHECK(scheduler_.outcome().is_ok()) << scheduler_.outcome().message();
+    CHECK_EQ(crowd_.sent_count[wire::Kind::kRoster], std::size_t{workers_} + servers_);
+    CHECK_EQ(crowd_.sent_count[wire::Kind::kBarrierDone], std::size_t{workers_});
   }
 
  private:

@@ -45,6 +45,7 @@ RosterKeeper::RosterKeeper(const Config& config)
 // ---- from the network ----
 
 void RosterKeeper::on_up(PeerId peer, const Hello& hello, TimeNs now, Outputs& out) {
+  begin(now);
   connections_[peer].since_ns = now;
   connections_[peer].hello = hello;
   if (hello.role == Role::kScheduler) {
@@ -821,13 +822,16 @@ void RosterKeeper::stop(const Status& why, TimeNs now, Outputs& out) {
 
 // ---- time ----
 
+// At the first that it hears of the time.
+void RosterKeeper::begin(TimeNs now) {
+  if (started_) return;
+  started_ = true;
+  gather(now);
+  next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
+}
+
 void RosterKeeper::tick(TimeNs now, Outputs& out) {
-  if (!started_) {
-    started_ = true;
-    gather(now);
-    next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
-    try_complete(now, out);
-  }
+  begin(now);
   excuse_own_pause(now);
   tell_departed(out);
   look_at_clock(now, out);

@@ -178,6 +178,7 @@ class RosterKeeper {
   void tell_departed(Outputs& out);
 
   // Phases.
+  void begin(TimeNs now);
   void gather(TimeNs now);
   void try_complete(TimeNs now, Outputs& out);
   void begin_epoch(const Cast& cast, TimeNs now, Outputs& out);

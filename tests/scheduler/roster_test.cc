@@ -56,6 +56,15 @@ TEST(Roster, reaches_workers_only_when_every_server_works_in_the_new_epoch) {
   EXPECT_EQ(table.roster_to(worker).epoch, Epoch(1));
 }
 
+TEST(Roster, goes_on_with_who_joined_before_the_first_look_at_the_clock) {
+  Table table(small_job(1, 1), /*has_ticked=*/false);
+  const PeerId worker = table.join(worker_join(0, "alpha:1", 1));
+  const PeerId server = table.join(server_join("beta:2", 9001));
+  table.tick();
+  table.heartbeat(server, 1);
+  EXPECT_EQ(table.roster_to(worker).members.size(), 2U);
+}
+
 TEST(Roster, gives_servers_the_rank_they_wish_and_the_others_the_gaps_in_order_of_arrival) {
   Table table(small_job(1, 3));
   const PeerId any = table.join(server_join("a:1", 4001));

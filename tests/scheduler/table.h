@@ -39,7 +39,9 @@ class Table {
  public:
   using Out = std::vector<KeeperOutput>;
 
-  explicit Table(const Config& config = small_job()) : keeper_(config) { tick(); }
+  explicit Table(const Config& config = small_job(), bool has_ticked = true) : keeper_(config) {
+    if (has_ticked) tick();
+  }
 
   PeerId up(Role role, std::uint32_t rank = Hello::kNoRank, const Incarnation& incarnation = {}) {
     const PeerId peer(next_peer_++);
