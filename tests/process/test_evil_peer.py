@@ -41,6 +41,9 @@ def raise_descriptor_limit():
     return hard
 
 
+PAUSE_MS = 10  # between rounds, so that a job leaves the cores to others
+
+
 class CheckedJob(Job):
     """Two plain C workers who check every sum, two servers, one scheduler. Runs until told to stop."""
 
@@ -55,7 +58,7 @@ class CheckedJob(Job):
 
     def start_checked(self, rank, ending="leave"):
         environ = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-        command = [BUILD / "bin/checked_worker", "1", "0", ending]
+        command = [BUILD / "bin/checked_worker", "1", "0", ending, str(PAUSE_MS)]
         self.workers.append(Process(self, f"worker{len(self.workers)}", command, environ))
 
     def start_workers(self):

@@ -70,7 +70,8 @@ def python_of(module):
 
 def run(module, script, *arguments):
     environ = {**clean_environment(), **ENVIRONMENTS[module]}
-    server = fork_servers.get(python_of(module), IMPORTED[module], environ)
+    imports = IMPORTED["keras_without_tensorflow" if module == "byteps.keras" else module]
+    server = fork_servers.get(python_of(module), imports, environ)
     command = [*server.command(), "-c", script, module, *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
