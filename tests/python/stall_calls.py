@@ -114,11 +114,37 @@ def _jax() -> Dict[str, Call]:
     }
 
 
+def _keras() -> Dict[str, Call]:
+    import byteps.keras as bps
+
+    return {
+        "push_pull": lambda: bps.push_pull([1.0, 2.0], "push_pull"),
+        "broadcast": lambda: bps.broadcast([1.0, 2.0], 0, "broadcast"),
+        "allgather": lambda: bps.allgather([1.0, 2.0], "allgather"),
+        "barrier": lambda: session.job().barrier(),
+    }
+
+
+def _mxnet() -> Dict[str, Call]:
+    import mxnet
+
+    import byteps.mxnet as bps
+
+    def push_pull() -> None:
+        x = mxnet.nd.ones(4)
+        bps.byteps_push_pull(x, name="push_pull")
+        x.wait_to_read()
+
+    return {"push_pull": push_pull, "barrier": lambda: session.job().barrier()}
+
+
 LAYERS: Dict[str, Callable[[], Dict[str, Call]]] = {
     "core": lambda: CORE,
     "torch": _torch,
     "tensorflow": _tensorflow,
     "jax": _jax,
+    "keras": _keras,
+    "mxnet": _mxnet,
 }
 
 

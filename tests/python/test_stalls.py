@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import stall_calls
-from cluster import TENSORFLOW, Cluster
+from cluster import MXNET_PYTHON, TENSORFLOW, WORKER_PYTHON, Cluster
 
 # As by default. Where many jobs share few cores, a machine that is busy must not be taken for one that is dead.
 FAILURE_TIMEOUT = {"BYTEPS_FAILURE_TIMEOUT_MS": "6000"}
@@ -19,7 +19,11 @@ LAYERS = {
     "torch": "byteps.torch",
     "tensorflow": "byteps.tensorflow",
     "jax": "byteps.jax",
+    "keras": "keras_without_tensorflow",
+    "mxnet": "byteps.mxnet",
 }
+PYTHONS = {"mxnet": MXNET_PYTHON}
+ENVIRON = {"tensorflow": TENSORFLOW, "keras": {"KERAS_BACKEND": "torch"}}
 JOBS_AT_ONCE = 4
 ONE_AT_A_TIME = threading.Lock()  # of those with a framework that takes long to import
 
@@ -38,18 +42,19 @@ PAIRS = {
     ],
     "tensorflow": [("push_pull", "barrier"), ("broadcast", "allgather")],
     "jax": [("push_pull", "barrier"), ("broadcast", "allgather")],
+    "keras": [("push_pull", "barrier"), ("broadcast", "allgather")],
 }
 CASES = [(layer, *pair) for layer, pairs in PAIRS.items() for pair in pairs]
 
 
 def cluster(layer, workers=2, **environ):
-    extra = {**FAILURE_TIMEOUT, **(TENSORFLOW if layer == "tensorflow" else {}), **environ}
-    return Cluster(workers, 1, extra, layer=LAYERS[layer])
+    extra = {**FAILURE_TIMEOUT, **ENVIRON.get(layer, {}), **environ}
+    return Cluster(workers, 1, extra, layer=LAYERS[layer], python=PYTHONS.get(layer, WORKER_PYTHON))
 
 
 def disagree(layer, first, second):
     """By rank: how long its call took, and what it failed with."""
-    with ONE_AT_A_TIME if layer == "tensorflow" else nullcontext(), cluster(layer) as job:
+    with ONE_AT_A_TIME if layer in ENVIRON else nullcontext(), cluster(layer) as job:
         calls = [(stall_calls.outcome_of, (layer, name), {}) for name in (first, second)]
         results = job.run_each(calls)
         job.broken = True  # its services have ended with the error
@@ -144,3 +149,14 @@ def test_without_proof_the_users_patience_ends_the_job_and_names_who_waits_for_w
         job.broken = True
     for text in results:
         assert "BYTEPS_STALL_TIMEOUT_S is 3), waiting for tensor 'x' misses worker 1" in text
+
+
+@pytest.mark.skipif(not MXNET_PYTHON.exists(), reason=f"there is no {MXNET_PYTHON}")
+def test_mxnets_engine_may_submit_at_any_time_so_only_the_users_patience_ends_such_a_job():
+    calls = [(stall_calls.outcome_of, ("mxnet", name), {}) for name in ("push_pull", "barrier")]
+    with cluster("mxnet", BYTEPS_STALL_TIMEOUT_S="3", **SHORT) as job:
+        results = job.run_each(calls)
+        job.broken = True
+    for _, text in results:
+        assert 'tensor "byteps.push_pull" was submitted by worker 0, but not by worker 1' in text, text
+        assert "a barrier was reached by worker 1, but not by worker 0" in text, text
