@@ -61,11 +61,11 @@ int run() {
     return kExitPortInUse;
   }
   TcpTransport& listening = *transport.value();
-  LOG(log, kInfo) << "listening at " << listening.listening().front().text();
-
   MonotonicClock clock;
   std::atomic<bool> stop{false};
-  SignalWatch signals(stop, listening);
+  SignalWatch signals(stop, listening);  // before anybody knows that there is somebody to stop
+  LOG(log, kInfo) << "listening at " << listening.listening().front().text();
+
   Scheduler scheduler(config, listening, log);
   run_actor(scheduler, listening, clock, stop);
   if (stop.load()) {
