@@ -118,11 +118,11 @@ def of_host(host: str, facts: Mapping[str, Any], roles: Mapping[str, int], size:
 def reaches_scheduler(host: str, port: int) -> Finding:
     said = doctor_checks.connect(host, port, "")
     place = at(host, port)
-    if "looked up" in said.get("error", "") or "no answer" in said.get("error", "") or "rout" in said.get("error", ""):
-        return doctor_findings.pair(HERE, "the scheduler", place, said, True)
-    if "refused" in said.get("error", ""):
+    if "ms" in said or said.get("is_open"):
+        return Finding(HERE, "reaches the scheduler", OK, f"{place}: something listens there")
+    if "refused" in said["error"]:
         return Finding(HERE, "reaches the scheduler", OK, f"{place}: the host answers, no scheduler runs there yet")
-    return Finding(HERE, "reaches the scheduler", OK, f"{place}: something listens there")
+    return doctor_findings.pair(HERE, "the scheduler", place, said, True)
 
 
 def size_from(environ: Mapping[str, str]) -> JobSize:

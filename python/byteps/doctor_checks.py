@@ -271,24 +271,26 @@ def connect(host: str, port: int, key: str) -> Dict[str, Any]:
     except OSError as error:
         return {"error": f"{host} cannot be looked up: {error.strerror or error}"}
     address = found[0][4][0]
+    is_open = False  # somebody listens there, whoever it is
     deadline_s = begin_s + 2 * CONNECT_WITHIN_S  # for all that is said, once there is a connection
     try:
         with socket.create_connection((host, port), timeout=CONNECT_WITHIN_S) as there:
             took_ms = (time.monotonic() - begin_s) * 1e3
+            is_open = True
             address = there.getpeername()[0]
             asked = secrets.token_bytes(NONCE_BYTES)
             there.sendall(asked)
             said = _receive(there, NONCE_BYTES + PROOF_BYTES, deadline_s)
             theirs = said[:NONCE_BYTES]
             if not hmac.compare_digest(said[NONCE_BYTES:], _proof(key.encode(), b"listener", asked, theirs)):
-                return {"error": "somebody else answers there", "address": address}
+                return {"error": "somebody else answers there", "address": address, "is_open": True}
             there.sendall(_proof(key.encode(), b"connector", asked, theirs))
             _receive(there, 1, deadline_s)
             return {"ms": took_ms, "address": address, "via": there.getsockname()[0]}
     except socket.timeout:
-        return {"error": f"no answer within {CONNECT_WITHIN_S:.0f} s", "address": address}
+        return {"error": f"no answer within {CONNECT_WITHIN_S:.0f} s", "address": address, "is_open": is_open}
     except OSError as error:
-        return {"error": (error.strerror or str(error)).lower(), "address": address}
+        return {"error": (error.strerror or str(error)).lower(), "address": address, "is_open": is_open}
 
 
 def _proof(key: bytes, side: bytes, asked: bytes, own: bytes) -> bytes:

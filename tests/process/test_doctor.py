@@ -153,6 +153,15 @@ def test_the_chosen_address_is_told_and_how_to_choose_another(place):
     assert scheduler["level"] == PROBLEM and "10.9.0.7:9000" in scheduler["text"] and scheduler["fix"], scheduler
 
 
+@may_unshare
+def test_a_scheduler_without_a_way_to_it_is_a_problem(place):
+    environ = {**SERVER, "DMLC_PS_ROOT_URI": "10.9.0.7"}
+    code, findings = doctor(place, environ=environ, before=["unshare", "-n"])
+    scheduler = the(findings, "reaches the scheduler")
+    assert code == 1 and scheduler["level"] == PROBLEM and scheduler["fix"] == "ip route get 10.9.0.7", scheduler
+    assert "10.9.0.7:9000" in scheduler["text"] and "unreachable" in scheduler["text"], scheduler
+
+
 def test_a_scheduler_port_that_is_taken(place):
     with socket.socket() as taken:
         taken.bind(("", 0))
