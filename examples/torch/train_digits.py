@@ -19,6 +19,8 @@ from tqdm import tqdm
 
 import byteps.torch as bps
 
+PROOF_STEPS = 50
+
 
 def load(dtype):
     images, labels = load_digits(return_X_y=True)
@@ -55,7 +57,7 @@ def train_steps(model, optimizer, inputs, labels, steps, batch, rank, size):
     return losses
 
 
-def prove(steps=100, batch=48):
+def prove(steps=PROOF_STEPS, batch=48):
     """The same training, distributed and in one process: the largest relative difference, and both loss curves."""
     inputs, labels, _, _ = load(torch.float64)
     batch = batch // bps.size() * bps.size()  # equal shares, so that the mean of the shares' means is the batch's
@@ -108,7 +110,7 @@ def main():
         print(f"\n  test accuracy       {accuracy:.4f}  ({len(test_labels)} held-out images)")
         print(f"  samples/s           {samples_per_s:.0f}  ({bps.size()} workers)")
         print(f"  pushed, pulled      {pushed:.1f} MiB, {pulled:.1f} MiB per worker")
-        print(f"  the same training?  parameters differ by {difference:.1e} after 100 steps in float64")
+        print(f"  the same training?  parameters differ by {difference:.1e} after {PROOF_STEPS} steps in float64")
         print(f"  loss curves         {args.plot}\n")
         values = f"max_relative_difference={difference:.3g} pushed_mib={pushed:.1f} pulled_mib={pulled:.1f}"
         result = f"DEMO accuracy={accuracy:.4f} samples_per_s={samples_per_s:.0f} {values}"
