@@ -51,8 +51,9 @@ def test_a_job_on_two_hosts_sums_and_ends_well(place, sshd):
 PLACES = """
 from byteps._core import horovod, session
 session.init()
-print(session.rank(), session.local_rank(), session.local_size(),
-      horovod.cross_rank(), horovod.cross_size(), horovod.is_homogeneous())
+places = [session.rank(), session.local_rank(), session.local_size()]
+places += [horovod.cross_rank(), horovod.cross_size(), horovod.is_homogeneous()]
+print(" ".join(map(str, places)) + "\\n", end="")  # one write: ranks share a pipe
 session.barrier()
 """
 

@@ -35,7 +35,7 @@ TRAIN = """
 import importlib
 bps = importlib.import_module({layer!r})
 bps.init()
-print(bps.rank(), "of", bps.size())
+print(f"{{bps.rank()}} of {{bps.size()}}\\n", end="")  # one write: ranks share a pipe
 """
 
 
@@ -107,7 +107,7 @@ def test_under_torchrun_a_group_byteps_makes_the_job_that_init_then_uses(place):
         dist.init_process_group("byteps")
         import byteps.torch as bps
         bps.init()
-        print(bps.rank(), "of", bps.size(), bps.allreduce(torch.ones(1), op=bps.Sum).item(), flush=True)
+        print(f"{bps.rank()} of {bps.size()} {bps.allreduce(torch.ones(1), op=bps.Sum).item()}\\n", end="", flush=True)
         bps.barrier()
         """,
         forked=True,
@@ -124,7 +124,7 @@ def test_under_torchrun_a_group_byteps_of_one_is_alone(place):  # noqa: F811
         mine = [dist.new_group([rank], backend="byteps") for rank in range(2)][dist.get_rank()]
         tensor = torch.ones(1)
         dist.all_reduce(tensor, group=mine)
-        print(dist.get_rank(), tensor.item(), flush=True)
+        print(f"{dist.get_rank()} {tensor.item()}\\n", end="", flush=True)
         """,
         forked=True,
     )
