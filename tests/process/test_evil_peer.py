@@ -41,7 +41,7 @@ def raise_descriptor_limit():
     return hard
 
 
-PAUSE_MS = 10  # between rounds, so that a job leaves the cores to others
+PAUSE_MS = 50  # between rounds, so that a job leaves the cores to others
 
 
 class CheckedJob(Job):

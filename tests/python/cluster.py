@@ -48,6 +48,8 @@ TENSORFLOW = {
     "TF_NUM_INTEROP_THREADS": "2",
     "TF_NUM_INTRAOP_THREADS": "1",
 }
+# Of workers with JAX, whose programs are compiled for one test and run a few times: compiling well is not worth it.
+JAX = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 # By layer: what is imported before a worker is forked, in zygote.py's words; the rest is for what tests import.
 TESTING = ["?numpy", "cloudpickle", "?pytest"]
 IMPORTED = {

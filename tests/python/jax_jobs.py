@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from cluster import Clusters
+from cluster import JAX, Clusters
 
 
 @pytest.fixture(scope="session")
 def jax_jobs():
-    jobs = Clusters(layer="byteps.jax")
+    jobs = Clusters(layer="byteps.jax", environ=JAX)
     yield jobs
     jobs.end()
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("optax")
 
-from cluster import Cluster, launch  # noqa: E402
+from cluster import JAX, Cluster, launch  # noqa: E402
 from jax_jobs import job, job2, job3, jax_jobs  # noqa: E402, F401
 
 
@@ -103,7 +103,7 @@ def test_two_equal_models_are_kept_apart(job2):
 
 
 def test_digits_are_learned_as_in_a_single_process():
-    output = launch("examples/jax/train_digits.py", "--epochs", 15)
+    output = launch("examples/jax/train_digits.py", "--epochs", 15, environ=JAX)
     result = re.search(r"DIGITS accuracy=(\S+) difference=(\S+)", output)
     assert float(result[1]) >= 0.97 and float(result[2]) < 1e-9
 
@@ -160,7 +160,7 @@ def wait_for_a_peer(rank_that_dies):
 
 
 def test_a_dead_peer_ends_a_compiled_program_with_its_name():
-    with Cluster(2, layer="byteps.jax", environ={"BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
+    with Cluster(2, layer="byteps.jax", environ={**JAX, "BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
         for worker in cluster.workers:
             worker.send(wait_for_a_peer, (1,), {})
         tag, error = cluster.workers[0].receive(time.monotonic() + 60)
@@ -188,7 +188,7 @@ def use_after_shutdown():
 
 
 def test_a_compiled_program_outlives_the_job_and_serves_the_next():
-    with Cluster(2, layer="byteps.jax") as cluster:
+    with Cluster(2, layer="byteps.jax", environ=JAX) as cluster:
         for first, texts, again in cluster.run(use_after_shutdown):
             assert (first, again) == (2.0, 2.0)
             assert len(texts) == 2 and all("BytePS has not been initialized; use bps.init()." in text for text in texts)

@@ -11,10 +11,8 @@ import keras_checks as checks
 import keras_value_checks as values
 import numpy as np
 import pytest
-from cluster import TENSORFLOW, Cluster
+from cluster import JAX, TENSORFLOW, Cluster
 
-# Programs are compiled for each test and run a few times: compiling well is not worth it.
-JAX = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 KINDS = {
     "torch": dict(environ={"KERAS_BACKEND": "torch"}, layer="keras_without_tensorflow"),
     "jax": dict(environ={**JAX, "KERAS_BACKEND": "jax"}, layer="keras_without_tensorflow"),
