@@ -16,7 +16,7 @@ export PYTHON JOBS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-horovod demo test test-rdma test-long test-all test-asan test-tsan soak bench format lint wheel docs clean
+.PHONY: help setup setup-horovod demo test test-more test-rdma test-long test-all test-asan test-tsan soak bench format lint wheel docs clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,14 +36,17 @@ demo:       ## train a small network on real digits: 2 workers, 2 servers; plots
 test: setup ## C++, Python, processes, simulated clusters, tidy; ends with a summary
 	@$(VENV)/python tools/test
 
+test-more: setup ## what CI adds to make test: RDMA, Keras, both sanitizers, side by side
+	@$(VENV)/python tools/test more
+
 test-rdma: setup ## RDMA between three hosts of an emulated machine: minutes
 	@$(VENV)/python tools/test rdma
 
 test-long: setup ## the tests marked long: valgrind, tensors of GiB, whole trainings; .ci/run leaves them out
 	@$(VENV)/python tools/test long
 
-test-all: setup ## everything: make test, RDMA, both sanitizers, the long tests
-	@$(VENV)/python tools/test main rdma asan tsan long
+test-all: setup ## everything: make test, test-more and test-long
+	@$(VENV)/python tools/test main more long
 
 test-asan: setup ## C++ tests, jobs and 200 simulated clusters under address and undefined-behaviour sanitizers
 	@$(VENV)/python tools/test asan

@@ -31,6 +31,8 @@ constexpr const char* kHelp =
   --events N       how many of the last events a failure tells (default 60)
   --until-failure  stops at the first seed that fails
   --verbose        a line for each seed
+  --hashes         nothing but a line for each seed: the hash of all that was sent and happened in it, and when. Two
+                   builds that print the same decide the same
   --help
 
 A failure prints its seed, the commit, what was broken, the last events, and the command that replays it.
@@ -49,6 +51,7 @@ struct Arguments {
   std::uint64_t servers = 0;
   std::uint64_t events = 60;
   bool verbose = false;
+  bool hashes = false;
   bool until_failure = false;
   std::string faults_text;
   std::optional<sim::Faults> faults;  // none: by seed
@@ -87,9 +90,10 @@ std::optional<Arguments> parse(int argc, char** argv) {
                  {"--events", &arguments.events, 0, 1'000'000}};
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    bool known =
-        word == "--verbose" || word == "--until-failure" || word == "--help" || word == "-h";
+    bool known = word == "--verbose" || word == "--hashes" || word == "--until-failure" ||
+                 word == "--help" || word == "-h";
     arguments.verbose |= word == "--verbose";
+    arguments.hashes |= word == "--hashes";
     arguments.until_failure |= word == "--until-failure";
     if (word == "--faults" && i + 1 < argc) {
       arguments.faults_text = argv[++i];
@@ -129,6 +133,7 @@ std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
 sim::WorldOptions world_options(const Arguments& arguments, std::uint64_t seed) {
   sim::WorldOptions options;
   options.seed = seed;
+  options.trace_payloads = arguments.hashes;
   const auto chosen = [](std::uint64_t count) {
     return count == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(count));
   };
@@ -151,7 +156,7 @@ void tell_failure(const Arguments& arguments, std::uint64_t seed) {
 int run(const Arguments& arguments, std::uint64_t& current_seed) {
   MonotonicClock clock;
   const TimeNs begun_ns = clock.now();
-  const bool progress = isatty(STDERR_FILENO) != 0 && !arguments.verbose;
+  const bool progress = isatty(STDERR_FILENO) != 0 && !arguments.verbose && !arguments.hashes;
   std::uint64_t failed = 0;
   std::array<std::uint64_t, sim::kFaultCount> worlds_with{};
   std::uint64_t calm_worlds = 0;
@@ -165,6 +170,11 @@ int run(const Arguments& arguments, std::uint64_t& current_seed) {
     }
     if (!result.ok() && ++failed <= kReportsMax) tell_failure(arguments, seed);
     if (failed > 0 && arguments.until_failure) break;
+    if (arguments.hashes) {
+      std::printf("%llu %016llx\n", static_cast<unsigned long long>(seed),
+                  static_cast<unsigned long long>(result.trace_hash));
+      continue;
+    }
     if (arguments.verbose) {
       std::printf(
           "seed %llu: %s; %llu messages, %llu turns, %llu faults, %llu reconnects, %.0f ms%s%s%s\n",
@@ -184,6 +194,7 @@ int run(const Arguments& arguments, std::uint64_t& current_seed) {
     }
   }
   if (progress) std::fprintf(stderr, "\n");
+  if (arguments.hashes) return failed == 0 ? 0 : kExitFailed;
   std::printf("worlds with");
   for (std::size_t k = 0; k < sim::kFaultCount; ++k) {
     std::printf(" %s %llu,", sim::name(static_cast<sim::Fault>(k)),

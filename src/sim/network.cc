@@ -301,6 +301,9 @@ Status SimNetwork::send(ConnectionId id, int side, const Outgoing& message) {
   if (send_probe_) send_probe_(message.header, message.payload);
   if (way.lending == Lending::kCopyAtSend) read(*connection, side, *flight);
   note(Trace::What::kSend, "sends", *connection, side, flight->header);
+  if (options_.trace_payloads) {
+    trace_.note(now_, Trace::What::kSend, 0, 0, hash_of(message.payload));
+  }
   enqueue(*connection, side, flight);
   return Status::ok();
 }

@@ -72,7 +72,8 @@ struct SimNetworkOptions {
   // connection ends there, the message is not given out, and its landing may have been written
   bool check_lent_memory =
       false;  // a payload changed by its owner while it is lent is a breach, see breaches()
-  bool poison_views = true;  // what poll() gave out is overwritten when its time is over
+  bool trace_payloads = false;  // what is sent enters the trace's hash, not only its headers
+  bool poison_views = true;     // what poll() gave out is overwritten when its time is over
   std::vector<Lending> lending = {Lending::kCopyAtSend, Lending::kReadAtDepart,
                                   Lending::kReadAtArrive};
   std::function<std::string(std::span<const std::byte> header)>

@@ -63,6 +63,7 @@ class World {
         fault_prng_(prng_.split()) {
     plan_.cluster.network.describe = message_text;
     plan_.cluster.network.tamper = options.tamper;
+    plan_.cluster.network.trace_payloads = options.trace_payloads;
     cluster_ = std::make_unique<SimCluster>(plan_.cluster, prng_.split(), trace_);
   }
 

@@ -15,6 +15,7 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   PlanOptions plan;
   std::size_t trace_events = 0;  // how many of the last events to tell in words
+  bool trace_payloads = false;   // into the hash
   // To see that a broken network is found: called with each message just before it is given out.
   SimNetworkOptions::Tamper tamper;
 };

@@ -104,6 +104,17 @@ TEST(World, the_same_seed_gives_the_same_run) {
   }
 }
 
+TEST(World, payloads_enter_the_hash_when_asked_for_and_change_nothing_else) {
+  const auto run = [](bool trace_payloads) {
+    WorldOptions options = of_seed(7);
+    options.trace_payloads = trace_payloads;
+    return run_world(options);
+  };
+  EXPECT_EQ(run(true).trace_hash, run(true).trace_hash);
+  EXPECT_NE(run(true).trace_hash, run(false).trace_hash);
+  EXPECT_EQ(run(true).virtual_ns, run(false).virtual_ns);
+}
+
 TEST(World, seeds_differ_and_faults_hit_connections_at_work) {
   std::set<std::uint64_t> hashes;
   std::uint64_t faults = 0;
