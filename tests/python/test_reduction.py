@@ -12,7 +12,7 @@ from byteps._core.reduction import Average, Max, ReduceOp, Sum, resolve
 def test_without_arguments_it_is_the_average():
     assert resolve() == (abi.AVERAGE, 0.0)
     assert resolve(average=True) == (abi.AVERAGE, 0.0)
-    assert resolve(average=False) == (abi.SUM, 0.0)
+    assert resolve(average=False) == resolve(average=0) == (abi.SUM, 0.0)
 
 
 def test_ops_are_known_by_name_and_by_constant():
@@ -32,6 +32,7 @@ def test_factors_become_one_scale():
     "arguments, text",
     [
         ({"op": Sum, "average": True}, "give op alone"),
+        ({"average": Sum}, "give it by name, op=Sum"),
         ({"op": "sum"}, "one of Average, Sum, Min, Max, Product"),
         ({"op": "Adasum"}, "use Average"),
         ({"op": Max, "prescale_factor": 2.0}, "go with Sum and Average only"),

@@ -108,6 +108,20 @@ def test_a_sparse_gradient_that_travels_dense_reaches_the_optimizer_sparse(job2,
     sparse_adam()
 
 
+def sum_of_other_sizes(sizes):
+    """Each rank's last row."""
+    rows = sizes[hvd.rank()]
+    tensor = torch.sparse_coo_tensor([[rows - 1]], torch.ones(1, 2), (rows, 2))
+    return hvd.allreduce(tensor, average=False, name="of other sizes").to_dense()
+
+
+def test_sparse_tensors_whose_sizes_differ_between_ranks_are_refused_on_all(job2):
+    for failure in job2.failures(sum_of_other_sizes, [4, 100000]):
+        assert failure.kind == "MismatchError" and "worker 0 (4,), worker 1 (100000,)" in failure.text, failure
+    for total in job2.run(sum_of_other_sizes, [4, 4]):
+        assert total[3].tolist() == [2.0, 2.0]
+
+
 def combine(**options):
     reference, model = make_model(), make_model()
     alone = torch.optim.SGD(reference.parameters(), lr=0.1)

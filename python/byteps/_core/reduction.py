@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional, Union
 
 from byteps._core import abi
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Reduction", "Sum", "resolve"]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Reduction", "Sum", "op_of", "resolve"]
 
 
 class ReduceOp(str, enum.Enum):
@@ -48,6 +48,13 @@ class Reduction(NamedTuple):
     scale: float
 
 
+def op_of(average: Optional[bool]) -> ReduceOp:
+    """What the older argument means: True and None are Average, what is false is Sum."""
+    if isinstance(average, (ReduceOp, str)):
+        raise ValueError(f"average is {average}: give it by name, op={average}; average is True or False")
+    return Average if average is None or average else Sum
+
+
 def resolve(
     op: Union[ReduceOp, str, None] = None,
     average: Optional[bool] = None,
@@ -61,7 +68,7 @@ def resolve(
     if op is not None and average is not None:
         raise ValueError("op and average were both given: average is the older name of op, give op alone")
     if op is None:
-        op = Sum if average is False else Average
+        op = op_of(average)
     try:
         known = ReduceOp(op)
     except ValueError:

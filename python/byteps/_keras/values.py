@@ -15,7 +15,7 @@ from byteps._core import abi, collectives, elements, errors, objects, session
 from byteps._core.agreement import require_agreement
 from byteps._core.compression import NoneCompressor
 from byteps._core.process_sets import ProcessSet, check_root, members_of
-from byteps._core.reduction import Average, ReduceOp, Sum, resolve
+from byteps._core.reduction import Average, ReduceOp, op_of, resolve
 
 
 def push_pull(
@@ -49,7 +49,7 @@ def allreduce(
 ) -> np.ndarray:
     """push_pull() with Horovod's arguments."""
     if op is None:
-        op = Sum if average is False else Average
+        op = op_of(average)
     elif average is not None:
         raise ValueError("op and average were both given: average is the older name of op, give op alone")
     return push_pull(value, name, op, prescale_factor, postscale_factor, compression)
