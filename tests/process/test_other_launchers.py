@@ -89,8 +89,9 @@ def test_the_script_of_sbatch_is_alone(place):  # noqa: F811
 def test_torchrun_is_refused_and_the_suggested_command_makes_one_job(place):  # noqa: F811
     code, out, err = torchrun(place, 2, TRAIN.format(layer="byteps.torch"))
     assert code != 0 and " of " not in out, out + err
-    for rank in (0, 1):
-        assert f"torchrun has started 2 processes of this program (RANK={rank}, WORLD_SIZE=2)" in err, err
+    # torchrun ends the other rank as soon as one has ended: it may not come to its message.
+    told = [f"torchrun has started 2 processes of this program (RANK={rank}, WORLD_SIZE=2)" for rank in (0, 1)]
+    assert any(words in err for words in told), err
     options, program = suggested(err)
     assert options[:3] == ["--local", "--workers", "2"] and program[0].startswith("python") and program[1] == "-u"
     command = [sys.executable, "-m", "byteps.launcher", *options, sys.executable, *program[1:]]
