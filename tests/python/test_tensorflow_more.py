@@ -268,6 +268,6 @@ def test_a_peer_that_dies_is_an_aborted_error_that_names_it():
 
 
 def test_the_digits_example_reaches_its_accuracy_and_is_the_same_training():
-    output = launch("examples/tensorflow/train_digits.py", "--epochs", 15, environ=TENSORFLOW, imported=["tensorflow"])
+    output = launch("examples/tensorflow/train_digits.py", "--epochs", 15, environ=TENSORFLOW)
     accuracy, difference = map(float, re.search(r"accuracy=(\S+) max_relative_difference=(\S+)", output).groups())
     assert accuracy >= 0.97 and difference < 1e-12

@@ -50,7 +50,7 @@ class Reduction(NamedTuple):
 
 def op_of(average: Optional[bool]) -> ReduceOp:
     """What the older argument means: True and None are Average, what is false is Sum."""
-    if isinstance(average, (ReduceOp, str)):
+    if isinstance(average, str):  # as a ReduceOp is
         raise ValueError(f"average is {average}: give it by name, op={average}; average is True or False")
     return Average if average is None or average else Sum
 
