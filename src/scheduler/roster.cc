@@ -98,7 +98,7 @@ void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const
     return;
   }
   Seat& seat = seats_.at(*arrival);
-  seat.heard_ns = now;
+  seat.heard_ns = seat.said_ns = now;
   if (phase_ == Phase::kEnding) return;
   switch (header.kind) {
     case wire::Kind::kHeartbeat:
@@ -132,9 +132,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (!fine.is_ok()) return refuse(peer, fine, now, out);
 
   const Known known = recognise(join, hello.incarnation, header.epoch, now, out);
-  if (known.late) {
-    return close(peer, {Code::kDisconnected, "overtaken by a newer connection"}, out);
-  }
+  if (!known.closed.is_ok()) return close(peer, known.closed, out);
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
     if (!known.same) return turn_away(peer, header.epoch, now, out);
     attach(*known.same, peer, now, out);
@@ -242,20 +240,13 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, const Incarn
     }
     return known;
   }
-  // Connections have no order among each other: what a member said first may arrive after all that it said since. A
-  // number that was never said is a new life; none is older than another, for clocks differ between hosts.
-  for (const std::optional<Arrival>& place : {waiting, seated}) {
-    if (!place || join.life == 0) continue;
-    const Seat& seat = seats_.at(*place);
-    const bool was_further = seat.in_roster && (seat.left || seat.applied == epoch_);
-    known.late |=
-        contains(seat.past_lives, join.life) || (join.life == seat.join.life && was_further);
+  if (is_late(join, waiting, seated)) {
+    known.closed = {Code::kDisconnected, "overtaken by a newer connection"};
+    return known;
   }
-  const auto former = former_lives_.find({join.host, join.wanted_rank});
-  const bool of_former = join.role == Role::kWorker && former != former_lives_.end();
-  known.late |= of_former && join.life != 0 && contains(former->second, join.life);
-  if (PLANTED(late_join_is_new_life)) known.late = false;
-  if (known.late) return known;
+  for (const std::optional<Arrival>& place : {waiting, seated}) {
+    if (place && is_rival(seats_.at(*place), join.life, now)) return rival_of(*place, join);
+  }
   if (waiting) {
     known.same = waiting;
     return known;
@@ -286,6 +277,49 @@ RosterKeeper::Known RosterKeeper::recognise(const wire::Join& join, const Incarn
   return known;
 }
 
+// Connections have no order among each other: what a member said first may arrive after all that it said since. A
+// number that was never said is a new life; none is older than another, for clocks differ between hosts.
+bool RosterKeeper::is_late(const wire::Join& join, std::optional<Arrival> waiting,
+                           std::optional<Arrival> seated) const {
+  if (join.life == 0 || PLANTED(late_join_is_new_life)) return false;
+  for (const std::optional<Arrival>& place : {waiting, seated}) {
+    if (!place) continue;
+    const Seat& seat = seats_.at(*place);
+    const bool was_further = seat.in_roster && (seat.left || seat.applied == epoch_);
+    if (contains(seat.past_lives, join.life)) return true;
+    if (join.life == seat.join.life && was_further) return true;
+  }
+  if (join.role != Role::kWorker) return false;
+  const auto former = former_lives_.find({join.host, join.wanted_rank});
+  return former != former_lives_.end() && contains(former->second, join.life);
+}
+
+// Another life under the name of a member whose connection is up. Mostly the old life has just ended, and the end of
+// its connection is on the way. But it may be another process: on two machines, or in two containers of one, that have
+// one name.
+bool RosterKeeper::is_rival(Seat& seat, std::uint64_t life, TimeNs now) {
+  if (life == 0 || seat.join.life == 0 || life == seat.join.life) return false;
+  if (seat.left || !seat.peer) return false;
+  if (seat.rival != life) {
+    seat.rival = life;
+    seat.rival_since_ns = now;
+  }
+  return true;
+}
+
+// It comes again and again, until the old connection ends, or the old life has said something that it cannot have said
+// before it made room.
+RosterKeeper::Known RosterKeeper::rival_of(Arrival place, const wire::Join& join) const {
+  const Seat& seat = seats_.at(place);
+  Known known;
+  if (seat.said_ns >= seat.rival_since_ns + 2 * timeout_.heartbeat_ns()) {
+    known.refusal = claimed_twice(seat, join);
+  } else {
+    known.closed = {Code::kAgain, describe(seat) + " is connected still"};
+  }
+  return known;
+}
+
 // Whether a worker that is new here means the next epoch although its rank is still taken in the running one: that
 // one is ending, or this process has left it. The first to leave are the first to be back, under ranks whose holders
 // may have their Leave still to say.
@@ -308,23 +342,28 @@ Status RosterKeeper::check_claims(const wire::Join& join) const {
   }
   for (const auto& [arrival, seat] : seats_) {
     if (seat.join.role != join.role || seat.left || !seat.peer) continue;
-    if (seat.worker()) {
-      if (seat.rank != join.wanted_rank || (seat.in_roster && next_epoch)) continue;
-      return {Code::kMismatch, "two processes claim to be worker " + std::to_string(seat.rank) +
-                                   ": " + seat.join.host + " is here already, so " + join.host +
-                                   " is refused; give each its own DMLC_WORKER_ID"};
-    }
-    for (const Endpoint& endpoint : join.endpoints) {
-      if (std::find(seat.join.endpoints.begin(), seat.join.endpoints.end(), endpoint) ==
-          seat.join.endpoints.end()) {
-        continue;
-      }
-      return {Code::kMismatch, "two servers claim to be at " + endpoint.text() + ": " +
-                                   seat.join.host + " is here already, so " + join.host +
-                                   " is refused; check their addresses and ports"};
-    }
+    const bool taken = seat.worker()
+                           ? seat.rank == join.wanted_rank && !(seat.in_roster && next_epoch)
+                           : std::find_first_of(join.endpoints.begin(), join.endpoints.end(),
+                                                seat.join.endpoints.begin(),
+                                                seat.join.endpoints.end()) != join.endpoints.end();
+    if (taken) return claimed_twice(seat, join);
   }
   return Status::ok();
+}
+
+Status RosterKeeper::claimed_twice(const Seat& seat, const wire::Join& join) {
+  const std::string hosts =
+      seat.join.host + " is here already, so " +
+      (join.host == seat.join.host ? "another process of that name" : join.host) + " is refused; ";
+  if (seat.worker()) {
+    return {Code::kMismatch, "two processes claim to be worker " + std::to_string(seat.rank) +
+                                 ": " + hosts + "give each its own DMLC_WORKER_ID"};
+  }
+  const auto shared = std::find_first_of(join.endpoints.begin(), join.endpoints.end(),
+                                         seat.join.endpoints.begin(), seat.join.endpoints.end());
+  return {Code::kMismatch, "two servers claim to be at " + shared->text() + ": " + hosts +
+                               "check their addresses and ports"};
 }
 
 // What workers of one generation say about the job's size must agree.
@@ -683,7 +722,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
       seat.in_roster = true;
       seat.rank = rank;
       roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
-                                 seat.join.machine, seat.join.rate_mbps, seat.join.machine_index});
+                                seat.join.machine, seat.join.rate_mbps, seat.join.machine_index});
     }
   }
   const Seat& first = seats_.at(*roles.workers[0]);

@@ -114,7 +114,10 @@ class RosterKeeper {
     bool heard_end = false;      // kEnding: it acknowledged the last word, or needs none
     std::optional<PeerId> peer;  // none: the connection is lost
     TimeNs since_ns = 0;
-    TimeNs heard_ns = 0;  // last sign of life, or when the connection was lost
+    TimeNs heard_ns = 0;        // last sign of life, or when the connection was lost
+    TimeNs said_ns = 0;         // its last message
+    std::uint64_t rival = 0;    // a life that claims this place while our connection is up; 0: none
+    TimeNs rival_since_ns = 0;  // its first claim
     Status lost_why;
     Epoch applied;              // the epoch it works in, by Join and Heartbeat
     wire::Stalled stalled;      // workers: what they wait for while nothing moves
@@ -159,11 +162,16 @@ class RosterKeeper {
     std::optional<Arrival> same;  // the same member, back again
     Status refusal;               // why it cannot be let in; Ok otherwise
     Status fatal;                 // why nobody can go on; Ok otherwise
-    bool late = false;            // of an older connection or life, overtaken by what came since
+    Status closed;                // why this connection ends; its member may come again
   };
   Known recognise(const wire::Join& join, const Incarnation& incarnation, Epoch epoch, TimeNs now,
                   Outputs& out);
   Status check_join(const wire::Join& join) const;
+  bool is_late(const wire::Join& join, std::optional<Arrival> waiting,
+               std::optional<Arrival> seated) const;
+  static bool is_rival(Seat& seat, std::uint64_t life, TimeNs now);
+  Known rival_of(Arrival place, const wire::Join& join) const;
+  static Status claimed_twice(const Seat& seat, const wire::Join& join);
   bool means_next_epoch(const wire::Join& join) const;
   Status check_claims(const wire::Join& join) const;
   Status check_sizes(const wire::Join& join) const;

@@ -579,16 +579,27 @@ def test_a_member_that_says_nothing_more_is_named_by_all(tmp_path):
         ends_with(job, "worker 1", "python:1", "has said nothing for")
 
 
-def test_a_second_server_in_a_servers_name_ends_the_job_with_its_name(tmp_path):
-    """Whoever has the key may say that a server was started anew, its sums lost: that is an end, not a hang."""
+def test_a_second_server_in_a_servers_name_is_refused_and_the_job_goes_on(tmp_path):
+    """Whoever has the key may say that a server was started anew, its sums lost. That is not believed while the server
+    lives."""
     with CheckedJob(tmp_path, workers=1, servers=1) as job:
-        job.start_worker(0, {"*": [["loop"]]})
-        job.wait_for("looping")
+        job.start_workers()
         (port,) = listening_ports(job.servers[0].pid)
-        host = job.host_of_server()
-        with wire.Connection(ADDRESS, job.port) as peer:
-            peer.shake_hands(wire.hello(wire.SERVER, 0, 0, job.key), job.key)
-            peer.send(
-                wire.header(wire.JOIN), wire.join(wire.SERVER, 0, host=host, endpoints=((ADDRESS, port),), life=1 << 62)
-            )
-            ends_with(job, "server 0", "started anew")
+        claim = wire.join(
+            wire.SERVER, 0, host=job.host_of_server(), endpoints=((ADDRESS, port),), life=1 << 62
+        )
+
+        def answer():
+            """What a claimant is told; empty: its connection is closed."""
+            with wire.Connection(ADDRESS, job.port) as peer:
+                peer.shake_hands(wire.hello(wire.SERVER, 0, 0, job.key), job.key)
+                peer.send(wire.header(wire.JOIN), claim)
+                try:
+                    return peer.receive_kind(wire.FAIL).payload
+                except ConnectionError:
+                    return b""
+
+        assert answer() == b"", "the server may be about to end"
+        assert wait_until(lambda: b"two servers claim to be at" in answer()), job.story("it is not refused")
+        job.goes_on()
+        job.ends_well()

@@ -920,6 +920,7 @@ TEST(Roster, a_join_that_comes_late_on_an_older_connection_is_no_new_life) {
   EXPECT_EQ(table.sent(current_worker, Kind::kBarrierDone).size(), 1U) << "it still counts";
 
   server.life = 999;  // another life, whatever its number: its sums are lost
+  table.down(current_server);
   table.join(server);
   EXPECT_THAT(table.text_to(current_worker, Kind::kFail), HasSubstr("started anew"));
 }
@@ -932,9 +933,10 @@ TEST(Roster, a_life_is_late_when_it_was_heard_of_before_and_never_because_its_nu
     worker.life = life;
     return table.join(worker);
   };
-  const PeerId first = join(0, "pod-0:1", 5000);
+  table.down(join(0, "pod-0:1", 5000));
   const PeerId second = join(0, "pod-0:1", 3000);
   EXPECT_FALSE(table.closed(second));
+  table.down(second);
   const PeerId third = join(0, "pod-0:1", 4000);
   EXPECT_FALSE(table.closed(third));
   for (const std::uint64_t before : {5000U, 3000U}) {
@@ -942,7 +944,7 @@ TEST(Roster, a_life_is_late_when_it_was_heard_of_before_and_never_because_its_nu
   }
   EXPECT_FALSE(table.closed(third)) << "it keeps its place";
   EXPECT_FALSE(table.closed(join(0, "pod-0:1", 4000))) << "the same life on a newer connection";
-  EXPECT_TRUE(table.closed(first));
+  EXPECT_TRUE(table.closed(third));
   // Likewise from one epoch to the next.
   const PeerId other = join(1, "pod-1:1", 9000);
   const PeerId last = join(0, "pod-0:1", 4000);
@@ -954,6 +956,52 @@ TEST(Roster, a_life_is_late_when_it_was_heard_of_before_and_never_because_its_nu
     EXPECT_TRUE(table.closed(join(0, "pod-0:1", before))) << before;
   }
   EXPECT_FALSE(table.closed(join(0, "pod-0:1", 1)));
+}
+
+// Two containers with the network of one host, each of them process 1.
+TEST(Roster, a_second_process_under_a_living_workers_name_is_refused_and_the_first_goes_on) {
+  for (const bool gathering : {false, true}) {
+    Table table;
+    wire::Join first = worker_join(0, "alpha:1");
+    wire::Join second = first;
+    first.life = 1000;
+    second.life = 2000;
+    const PeerId zero = table.join(first);
+    const PeerId server = table.join(server_join("gamma:12", 4000));
+    std::vector<PeerId> alive = {zero, server};
+    if (!gathering) alive.push_back(table.join(worker_join(1, "beta:11")));
+    const std::uint32_t epoch = gathering ? 0 : 1;
+    table.pass(kSecond, alive, epoch);
+    PeerId rival = table.join(second);
+    EXPECT_TRUE(table.closed(rival)) << "the first may be about to end";
+    EXPECT_TRUE(table.sent(rival, Kind::kFail).empty());
+    table.pass(5 * kSecond, alive, epoch);
+    rival = table.join(second);
+    EXPECT_THAT(table.text_to(rival, Kind::kFail),
+                HasSubstr("two processes claim to be worker 0: alpha:1 is here already"));
+    EXPECT_FALSE(table.closed(zero));
+    EXPECT_EQ(table.keeper().phase(), gathering ? Phase::kGathering : Phase::kRunning);
+  }
+}
+
+TEST(Roster, a_life_that_has_ended_makes_room_once_the_end_of_its_connection_is_known) {
+  Table table;
+  wire::Join worker = worker_join(0, "alpha:1", 1, 1);
+  worker.life = 1000;
+  const PeerId before = table.join(worker);
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  table.heartbeat(server, 1);
+  table.heartbeat(before, 1);
+  worker.life = 2000;
+  const PeerId early = table.join(worker);
+  EXPECT_TRUE(table.closed(early));
+  table.pass(2 * kSecond, {server}, 1);
+  EXPECT_TRUE(table.sent(table.join(worker), Kind::kFail).empty())
+      << "the first said nothing since";
+  table.down(before);
+  const PeerId again = table.join(worker);
+  table.heartbeat(server, 2);
+  EXPECT_EQ(table.roster_to(again).epoch, Epoch(2));
 }
 
 TEST(Roster, encodes_the_roster_once_for_all_members) {
