@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+from byteps.launcher import standard
+
 SUBCOMMANDS = {
     "doctor": ("byteps.doctor", "check hosts, ports, limits and keys before a job runs"),
     "trace": ("byteps.trace", "say where the time goes, from timelines (BYTEPS_TRACE_ON)"),
@@ -10,8 +12,11 @@ SUBCOMMANDS = {
 }
 
 
-def main(arguments=None) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+def main() -> int:
+    return standard.run(lambda: run(sys.argv[1:]))
+
+
+def run(arguments) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
@@ -19,10 +24,7 @@ def main(arguments=None) -> int:
     if name not in SUBCOMMANDS:
         print(f"bps: there is no subcommand {name!r}\n\n{usage()}", file=sys.stderr)
         return 2
-    try:
-        return importlib.import_module(SUBCOMMANDS[name][0]).main(rest)
-    except KeyboardInterrupt:
-        return 130
+    return importlib.import_module(SUBCOMMANDS[name][0]).main(rest)
 
 
 def usage() -> str:

@@ -7,15 +7,14 @@ import json
 import os
 import secrets
 import selectors
-import shlex
 import sys
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from byteps import doctor_checks, doctor_findings, doctor_rdma
 from byteps.doctor_findings import OK, PROBLEM, WARNING, Finding, JobSize
 from byteps.launcher import hosts as job_hosts
 from byteps.launcher import link
-from byteps.launcher.environment import BadEnvironment, parse_number
+from byteps.launcher.environment import BadEnvironment, parse_number, read_port
 from byteps.launcher.hostfile import BadHostfile, Host, read_hosts
 from byteps.launcher.hosts import BadHosts
 from byteps.launcher.keeper import Keeper
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     environ = dict(os.environ)
     progress = Progress(not options.json)
     try:
-        if options.hosts:
+        if options.hosts is not None:
             names, findings = check_hosts(options, environ, progress)
         else:
             names, findings = [HERE], check_here(environ, progress)
@@ -65,11 +64,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--hosts", metavar="FILE", help="the hosts of a job, as for bpslaunch --hosts")
+    parser.add_argument(
+        "--hosts", type=job_hosts.given, metavar="FILE", help="the hosts of a job, as for bpslaunch --hosts"
+    )
     parser.add_argument("--json", action="store_true", help="findings as JSON on standard output, nothing else")
-    parser.add_argument("--ssh", default="ssh", metavar="COMMAND", help="for example 'ssh -i key' (default ssh)")
-    parser.add_argument("--python", metavar="PATH", help="Python of the other hosts (default: the one of this host)")
-    return parser.parse_args(list(arguments))
+    job_hosts.add_options(parser)
+    options = parser.parse_args(list(arguments))
+    for name in ("ssh", "python"):
+        if options.hosts is None and getattr(options, name) is not None:
+            parser.error(f"--{name} needs --hosts")
+    return options
 
 
 class Progress:
@@ -144,13 +148,14 @@ def check_hosts(
     address = job_hosts.scheduler_address(listed, environ)
     common = job_hosts.forwarded(environ)
     given_key(environ)  # an unreadable one is an error at once
+    port = read_port(environ)
+    ssh = job_hosts.ssh_words(options.ssh)
     names = [host.name for host in listed]
     keeper = Keeper()
     links: List[Link] = []
     try:
         progress.say(f"connecting to {len(listed)} hosts over ssh")
-        words = shlex.split(options.ssh)
-        links = [Link(host, words, options.python or link.default_python(), keeper) for host in listed]
+        links = [Link(host, ssh, options.python or link.default_python(), keeper) for host in listed]
         with selectors.DefaultSelector() as selector:
             there = link.connect(links, selector)
             findings = [
@@ -160,7 +165,7 @@ def check_hosts(
             ]
             findings += [Finding(each.host.name, "ssh", OK, "the agent answers") for each in there]
             if there:
-                findings += Ward(there, links, selector, progress).findings(address, common, environ)
+                findings += Ward(there, links, selector, progress).findings(address, port, common, environ)
             job_hosts.release(links, keeper)
     finally:
         keeper.dismiss()
@@ -184,9 +189,10 @@ class Ward:
     def _ask(self, links: Sequence[Link], question: str, details: Sequence[Mapping[str, Any]]) -> List[Any]:
         return link.ask_each(links, self._selector, ANSWER_WITHIN_S, question, details)
 
-    def findings(self, address: str, common: Mapping[str, str], environ: Mapping[str, str]) -> List[Finding]:
+    def findings(
+        self, address: str, port: Optional[int], common: Mapping[str, str], environ: Mapping[str, str]
+    ) -> List[Finding]:
         first = self._all[0]
-        port = parse_number(environ.get("DMLC_PS_ROOT_PORT", "")) or 0
         facts = self._facts(address, port or 1, common, environ)
         findings: List[Finding] = []
         for each in self._there:

@@ -100,6 +100,19 @@ class Recording:
         return text_of(self.header, "scheduler")
 
     @property
+    def job(self) -> str:
+        """The same for the processes of one job: its scheduler's address; without one, as in a job of one, the key that
+        bpslaunch made, or else this process."""
+        settings = self.header.get("settings")
+        key_file = text_of(settings, "BYTEPS_JOB_KEY_FILE") if isinstance(settings, dict) else ""
+        return self.scheduler or (key_file if key_file.startswith("/proc/") else self.host)
+
+    @property
+    def is_lost(self) -> bool:
+        """Its settings are wrong, and may be so about the scheduler: it may have been meant for any job."""
+        return self.how == "settings" and (not self.scheduler or "DMLC_PS_ROOT_" in self.text)
+
+    @property
     def epoch(self) -> int:
         return number_of(self.header, "epoch") or 0
 
@@ -215,19 +228,26 @@ def read(places: Iterable[os.PathLike]) -> List[Recording]:
 
 
 def newest_job(recordings: List[Recording]) -> List[Recording]:
-    """Those of the job that ended last: what names the same scheduler, or none, and lived at the same time."""
-    if not recordings:
-        return []
-    newest = max(recordings, key=lambda each: each.ended)
-    job, rest = [newest], [each for each in recordings if each is not newest]
+    """Those of the job that ended last."""
+    return job_of(max(recordings, key=lambda each: each.ended), recordings) if recordings else []
+
+
+def job_of(known: Recording, recordings: List[Recording]) -> List[Recording]:
+    """This one, and those of its job: what has the same scheduler, and lived at the same time. What bpslaunch leaves
+    says when its job began and whom it started: a job that was at the same port before is another."""
+    is_launched = known.role == "launcher"
+    if is_launched:
+        started = {host_in(event) for event in known.find("ended")}
+        recordings = [each for each in recordings if each.ended >= known.began or each.host in started]
+    job, rest = [known], [each for each in recordings if each is not known]
     grown = True
     while grown:
-        addresses = {each.scheduler for each in job if each.scheduler}
+        jobs = {each.job for each in job if is_launched or not each.is_lost}
         began, ended = min(each.began for each in job), max(each.ended for each in job)
         joined = [
             each
             for each in rest
-            if (not each.scheduler or not addresses or each.scheduler in addresses or each.how == "settings")
+            if (not jobs or each.job in jobs or (each.is_lost and not is_launched))
             and each.began <= ended + SLACK_S
             and each.ended >= began - SLACK_S
         ]
@@ -235,3 +255,8 @@ def newest_job(recordings: List[Recording]) -> List[Recording]:
         rest = [each for each in rest if each not in joined]
         grown = bool(joined)
     return sorted(job, key=lambda each: (each.began, each.path))
+
+
+def host_in(event: Event) -> str:
+    """The process ("host:pid") that the launcher speaks of."""
+    return f"{text_of(event.fields, 'host') or text_of(event.recording.header, 'host')}:{event.number or 0}"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from byteps import flight
-from byteps.flight import Event, Recording, text_of, title
+from byteps.flight import Event, Recording, host_in, title
 
 TIMELINE_EVENTS = 20
 QUIET = ("submit", "done", "barrier", "wanted", "declare", "start")  # not news in a timeline
@@ -556,11 +556,6 @@ def seen_by_launcher(recording: Recording, recordings: List[Recording]) -> Itera
 # ---------------------------------------------------------------------------- small questions
 
 
-def host_in(event: Event) -> str:
-    """Of a process that the launcher speaks of."""
-    return f"{text_of(event.fields, 'host') or text_of(event.recording.header, 'host')}:{event.number or 0}"
-
-
 def said(recording: Recording) -> str:
     return f"{name_of(recording)}: {recording.text}"
 
@@ -740,14 +735,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     options = parser.parse_args(arguments)
     recordings = flight.newest_job(flight.read(options.places or [flight.default_folder()]))
     verdict = analyse(recordings, max(0, options.events))
-    try:
-        if options.json:
-            print(json.dumps(verdict.__dict__, indent=2))
-        else:
-            print(report(verdict, recordings))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stderr.close()
+    if options.json:
+        print(json.dumps(verdict.__dict__, indent=2))
+    else:
+        print(report(verdict, recordings))
     return 0 if verdict.is_found else 1
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -303,6 +304,30 @@ def test_a_bad_hostfile_is_a_usage_error(place):
 
 
 # ---- what cannot be provoked here
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--hosts", ""], "argument --hosts: it is empty"),
+    (["--ssh", "no_such_ssh"], "--ssh needs --hosts"),
+    (["--python", "python3"], "--python needs --hosts"),
+])  # fmt: skip
+def test_an_option_that_would_have_no_effect_is_refused(place, arguments, text):
+    process = place.start([PYTHON, "-m", "byteps.bps", "doctor", *arguments])
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "") and text in err
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--help"], ["why", "."], []])
+def test_a_reader_that_goes_away_ends_it_without_a_traceback(place, arguments):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    environ = {"PYTHONUNBUFFERED": ""}  # with it argparse itself passes over this
+    process = place.start([PYTHON, "-m", "byteps.bps", *arguments], environ, stdout=theirs)
+    os.close(theirs)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert "Traceback" not in err and "BrokenPipe" not in err, err
+
 
 
 def test_somebody_else_at_an_address_is_not_taken_for_the_host():

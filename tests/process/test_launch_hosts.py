@@ -386,6 +386,21 @@ def test_ctrl_c_while_connecting_ends_quietly(place):
     assert place.left(wait_s=5) == []
 
 
+@pytest.mark.parametrize("ssh, environ, text", [
+    ("ssh", {"DMLC_PS_ROOT_PORT": "http"}, "DMLC_PS_ROOT_PORT='http' is not valid: it takes the scheduler's TCP port"),
+    ("ssh 'x", {}, "--ssh \"ssh 'x\" cannot be cut into words: No closing quotation"),
+    ("no_such_ssh -v", {}, "there is no program 'no_such_ssh' (looked along PATH)"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", [["byteps.launcher"], ["byteps.bps", "doctor"]], ids=["bpslaunch", "doctor"])
+def test_what_is_wrong_before_any_host_is_asked_is_named(place, command, ssh, environ, text):
+    (place.folder / "hosts").write_text(TWO_HOSTS)
+    trial = [] if "doctor" in command else ["--", "true"]
+    process = place.start([PYTHON, "-m", *command, "--hosts", "hosts", "--ssh", ssh, *trial], environ)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 2 and text in err and "Traceback" not in err, err
+    assert place.left(wait_s=5) == []
+
+
 # ---- the hostfile, and what is told to whom
 
 

@@ -240,6 +240,9 @@ def test_one_string_is_cut_as_a_shell_would(place):
         (["--workers", "2", "true"], 2, "--workers needs --local"),
         (["--local", "cd /tmp && ls"], 2, "'&&', which needs a shell"),
         (["--local", "--", "no_such_program"], 127, "there is no program 'no_such_program'"),
+        (["--hosts", "", "true"], 2, "--hosts: it is empty"),
+        (["--hosts", "x", "--ssh", "", "true"], 2, "--ssh: it is empty"),
+        (["--local", "--workers", "1", "--ssh", "ssh", "true"], 2, "--ssh needs --hosts"),
     ],
 )
 def test_a_wrong_command_line_is_named(place, arguments, code, text):
@@ -369,3 +372,28 @@ def test_everything_ends_when_nobody_reads_the_output(place):
     assert launcher.wait(timeout=20) == 128 + signal.SIGPIPE
     launcher.stderr.close()
     assert place.left() == []
+
+
+@pytest.mark.parametrize("package", ["byteps.launcher.link", "byteps.flight"])
+def test_ctrl_c_before_anything_has_begun_ends_quietly(place, package):
+    """An interrupt while modules are loaded; here one of them sends it itself."""
+    first = "import os, signal, sys\n"
+    first += "class Finder:\n"
+    first += f"    def find_spec(self, name, *_): name == {package!r} and os.kill(os.getpid(), signal.SIGINT)\n"
+    first += "sys.meta_path.insert(0, Finder())\n"
+    (place.folder / "sitecustomize.py").write_text(first)
+    path = os.pathsep.join([str(place.folder), place.environ["PYTHONPATH"]])
+    code, out, err = place.run("--local", "--", "true", environ={"PYTHONPATH": path})
+    assert (code, out, err) == (128 + signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("closed", [(0, 1, 2), (1,)])
+def test_closed_standard_descriptors_are_no_trouble(place, closed):
+    program = "import os; open(os.environ['LOCAL_RANK'], 'w').write('ran')"
+    shut = "".join(f" {fd}>&-" for fd in closed)
+    run = f'exec "$0" "$@"{shut}'
+    launcher = [PYTHON, "-m", "byteps.launcher", "--local", "--workers", "1", "--", PYTHON, "-c", program]
+    assert place.start(["sh", "-c", run, *launcher]).wait(30) == 0
+    assert (place.folder / "0").read_text() == "ran"
+    service = place.start(["sh", "-c", run, PYTHON, "-m", "byteps.launcher"], {"DMLC_ROLE": "server"})
+    assert service.wait(30) == 2  # its settings are missing

@@ -3,6 +3,7 @@ settings, ports, keys or the launcher are concerned. Every other failure of real
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -318,6 +319,48 @@ def test_only_the_newest_job_of_a_folder_counts(scene):
     assert [each.text for each in flight.newest_job(scene.recordings)] == ["other"]
 
 
+def launcher_of(scene, scheduler, began_s, end_s, **ended):
+    scene.add(
+        "launcher", None, 99, "", "", "", [(end_s, "ended", dict({"role": "worker", "code": 1, "rank": 0}, **ended))],
+        started_ns=int(began_s * 1e9), end_s=end_s, scheduler=scheduler,
+    )  # fmt: skip
+    return scene.recordings[-1]
+
+
+def of_its_job(scene, launcher):
+    return [each.text for each in flight.job_of(launcher, scene.recordings) if each is not launcher]
+
+
+def test_a_launcher_s_job_is_what_names_its_scheduler(scene):
+    mine = "127.0.0.1:9002"
+    scene.add("worker", 0, 5, "job", "Timeout", "first", end_s=5, scheduler="127.0.0.1:9001")
+    scene.add("worker", 0, 6, "settings", "InvalidArgument", "no job", end_s=5, scheduler="127.0.0.1:none")
+    scene.add("worker", 0, 7, "settings", "InvalidArgument", "mine", started_ns=6 * 10**9, end_s=7, scheduler=mine)
+    assert of_its_job(scene, launcher_of(scene, mine, 6, 8)) == ["mine"]
+
+
+def test_what_ended_before_the_launcher_began_is_of_another_job_at_the_same_port(scene):
+    scene.add("worker", 0, 5, "job", "Timeout", "first", end_s=5)
+    scene.add("worker", 0, 6, "job", "Timeout", "mine", started_ns=7 * 10**9, end_s=8)
+    scene.add("worker", 1, 7, "job", "Timeout", "its clock is late", end_s=1, host="there")
+    launcher = launcher_of(scene, "10.0.0.1:9000", 6, 9, host="there", number=7)
+    assert of_its_job(scene, launcher) == ["its clock is late", "mine"]
+
+
+def test_wrong_settings_with_the_address_of_another_scheduler_are_of_another_job(scene):
+    scene.add("scheduler", None, 1, "job", "Timeout", "gave up", end_s=11)
+    scene.add("worker", 0, 5, "settings", "InvalidArgument", "DMLC_WORKER_ID='x'", scheduler="10.0.0.2:9000")
+    scene.add("worker", 1, 6, "settings", "InvalidArgument", "DMLC_PS_ROOT_PORT='x'", scheduler="10.0.0.1:x")
+    job = flight.newest_job(scene.recordings)
+    assert sorted(each.text for each in job) == ["DMLC_PS_ROOT_PORT='x'", "gave up"]
+
+
+def test_jobs_of_one_are_told_apart(scene):
+    scene.add("worker", None, 5, "raised", "Cancelled", "first", end_s=5, scheduler="")
+    scene.add("worker", None, 6, "raised", "Cancelled", "second", end_s=6, scheduler="")
+    assert [each.text for each in flight.newest_job(scene.recordings)] == ["second"]
+
+
 # ---- real processes
 
 PYTHON = sys.executable
@@ -425,3 +468,22 @@ def test_a_folder_that_was_chosen_stays(place):
     )
     assert code == 7 and list(chosen.glob("byteps-flight-launcher-*"))
     assert why.explain(chosen).rank == 0
+
+
+RAISES = """
+import sys
+from byteps._core import session
+session.init()
+raise KeyError(sys.argv[1])
+"""
+
+
+def test_jobs_that_share_a_folder_have_each_its_own_cause(place):
+    environ = {"BYTEPS_FLIGHT_DIR": str(place.folder / "chosen")}
+    code, out, err = place.run("--local", "--", PYTHON, "-c", DIFFER, environ=environ)
+    assert code == 1 and "bpslaunch: First cause: tensor " in err, err
+    for workers, what in (("1", "second"), ("1", "third"), ("2", "fourth")):
+        command = ["--local", "--workers", workers, "--", PYTHON, "-c", RAISES, what]
+        code, out, err = place.run(*command, environ=environ)
+        assert code == 1 and re.search(f"First cause: the program on worker.* raised KeyError: '{what}'", err), err
+        assert f"'{what}'" in why.explain(place.folder / "chosen").cause

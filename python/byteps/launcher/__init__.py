@@ -1,5 +1,6 @@
 """bpslaunch: starts the processes of a job.
 
+standard.py     how a command ends on Ctrl-C, without a reader, and begins without standard descriptors
 main.py         the command line, and which mode it means
 environment.py  what DMLC_* and BYTEPS_* say; a wrong one is named
 plan.py         the processes to start, as data: (role, command, environment, cores)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping, Optional
 
 COUNT_MAX = 65536
+PORT_MEANING = "the scheduler's TCP port"
 ROLES = ("worker", "server", "scheduler")
 
 
@@ -49,7 +50,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
         _number(environ, "DMLC_NUM_SERVER", 1, COUNT_MAX, "the number of server processes")
         _text(environ, "DMLC_PS_ROOT_URI", "the scheduler's address, for example 10.0.0.1")
         port_min = 0 if role == "scheduler" else 1
-        _number(environ, "DMLC_PS_ROOT_PORT", port_min, 65535, "the scheduler's TCP port")
+        _number(environ, "DMLC_PS_ROOT_PORT", port_min, 65535, PORT_MEANING)
     return job
 
 
@@ -62,6 +63,13 @@ def read_local_size(environ: Mapping[str, str]) -> int:
     if not environ.get("BYTEPS_LOCAL_SIZE"):
         return 1
     return _number(environ, "BYTEPS_LOCAL_SIZE", 1, COUNT_MAX, "the number of workers on this machine")
+
+
+def read_port(environ: Mapping[str, str]) -> Optional[int]:
+    """The scheduler's; None when it is not chosen."""
+    if not environ.get("DMLC_PS_ROOT_PORT"):
+        return None
+    return _number(environ, "DMLC_PS_ROOT_PORT", 1, 65535, PORT_MEANING)
 
 
 def read_switch(environ: Mapping[str, str], name: str, default: bool) -> bool:

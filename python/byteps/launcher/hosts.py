@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import selectors
 import shlex
+import shutil
 import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
@@ -57,10 +59,38 @@ def scheduler_address(hosts: Sequence[Host], environ: Mapping[str, str]) -> str:
     return address
 
 
-def reach(hosts: Sequence[Host], ssh: str, python: Optional[str], keeper: Keeper) -> List[Link]:
+def given(text: str) -> str:
+    """For argparse. An option that a script has left empty is not the same as none."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def add_options(parser: "argparse._ActionsContainer") -> None:
+    """How other hosts are reached: for every command that has --hosts."""
+    parser.add_argument("--ssh", type=given, metavar="COMMAND", help="for example 'ssh -i key' (default ssh)")
+    parser.add_argument(
+        "--python", type=given, metavar="PATH", help="Python of the other hosts (default: the one of this host)"
+    )
+
+
+def ssh_words(ssh: Optional[str]) -> List[str]:
+    """The command of --ssh, or ssh when none is given."""
+    try:
+        words = shlex.split(ssh or "ssh")
+    except ValueError as error:
+        raise BadHosts(f'--ssh "{ssh}" cannot be cut into words: {error}') from None
+    if shutil.which(words[0]) is None:
+        raise BadHosts(
+            f"there is no program '{words[0]}' (looked along PATH) to reach the hosts: install it, or name another: "
+            "--ssh COMMAND"
+        )
+    return words
+
+
+def reach(hosts: Sequence[Host], ssh: Sequence[str], python: Optional[str], keeper: Keeper) -> List[Link]:
     """Links to agents on all hosts, or Unreachable."""
-    words = shlex.split(ssh)
-    links = [Link(host, words, python or link.default_python(), keeper) for host in hosts]
+    links = [Link(host, ssh, python or link.default_python(), keeper) for host in hosts]
     selector = selectors.DefaultSelector()
     try:
         link.connect(links, selector)
@@ -86,9 +116,8 @@ def release(links: Sequence[Link], keeper: Keeper) -> None:
         each.join(keeper, max(0.0, deadline_s - time.monotonic()))
 
 
-def scheduler_port(first: Link, environ: Mapping[str, str]) -> int:
-    if environ.get("DMLC_PS_ROOT_PORT"):
-        return int(environ["DMLC_PS_ROOT_PORT"])
+def free_port(first: Link) -> int:
+    """For the scheduler, which runs there."""
     (port,) = link.ask_once([first], 10.0, "port")
     if port is None:
         raise Unreachable(f"host {first.host.name} found no port for the scheduler: {first.lost or 'no answer'}")

@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Optional, Sequence
 
 from byteps.launcher import hosts, plan
 from byteps.launcher.crew import Crew, Order
-from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job
+from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job, read_port
 from byteps.launcher.hostfile import BadHostfile, read_hosts
 from byteps.launcher.hosts import BadHosts
 from byteps.launcher.keeper import Keeper
@@ -66,7 +66,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         command = split_command(options.command)
         if options.local:
             return run_local(options, command, environ)
-        if options.hosts:
+        if options.hosts is not None:
             return run_hosts(options, command, environ)
         return run_from_environment(command, environ, options.grace)
     except (BadEnvironment, BadHostfile, BadHosts, UsageError) as error:
@@ -79,8 +79,6 @@ def main(argv: Optional[List[str]] = None) -> int:
         return fail(str(error), EXIT_NOT_FOUND)
     except OSError as error:
         return fail(f"cannot start: {error}", EXIT_NOT_EXECUTABLE)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
 class UsageError(Exception):
@@ -98,7 +96,9 @@ def parse(argv: List[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"bpslaunch {_version()}")
     parser.add_argument("--local", action="store_true", help="start a whole job on this machine, over loopback")
-    parser.add_argument("--hosts", metavar="FILE", help="start a whole job on the hosts listed in FILE, over ssh")
+    parser.add_argument(
+        "--hosts", type=hosts.given, metavar="FILE", help="start a whole job on the hosts listed in FILE, over ssh"
+    )
     local = parser.add_argument_group("with --local")
     local.add_argument("--workers", type=_count, metavar="N", help="worker processes (default 2)")
     local.add_argument(
@@ -123,9 +123,10 @@ def parse(argv: List[str]) -> argparse.Namespace:
         "--workers-per-host", type=_count_or_0, metavar="N", help="where the file says nothing (default 1)"
     )
     remote.add_argument("--servers-per-host", type=_count_or_0, metavar="N", help="likewise (default 0)")
-    remote.add_argument("--ssh", default="ssh", metavar="COMMAND", help="for example 'ssh -i key' (default ssh)")
-    remote.add_argument("--python", metavar="PATH", help="Python of the other hosts (default: the one of this host)")
-    remote.add_argument("--folder", metavar="PATH", help="where the processes run (default: the current one)")
+    hosts.add_options(remote)
+    remote.add_argument(
+        "--folder", type=hosts.given, metavar="PATH", help="where the processes run (default: the current one)"
+    )
     parser.add_argument(
         "--grace",
         type=_seconds,
@@ -135,6 +136,12 @@ def parse(argv: List[str]) -> argparse.Namespace:
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the training program and its arguments")
     options = parser.parse_args(argv)
+    check_together(parser, options)
+    return options
+
+
+def check_together(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuses options that have no meaning beside the others."""
     if options.local and options.hosts:
         parser.error("--local and --hosts exclude each other")
     for name, value in options.env:
@@ -143,13 +150,12 @@ def parse(argv: List[str]) -> argparse.Namespace:
     for names, wanted, is_there in (
         (("workers", "servers"), "--local", options.local),
         (("shards", "env", "no_prefix"), "--local or --hosts", options.local or options.hosts),
-        (("workers_per_host", "servers_per_host", "python", "folder"), "--hosts", options.hosts),
+        (("workers_per_host", "servers_per_host", "ssh", "python", "folder"), "--hosts", options.hosts),
     ):
         for name in names:
             if not is_there and getattr(options, name) not in (None, [], False):
                 hint = "; the hostfile has these" if options.hosts else "; without it the environment describes the job"
                 parser.error(f"--{name.replace('_', '-')} needs {wanted}{hint}")
-    return options
 
 
 def split_command(command: List[str]) -> List[str]:
@@ -192,11 +198,13 @@ def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str
     address = hosts.scheduler_address(listed, environ)
     common = hosts.forwarded(environ, options.env)
     key = hosts.job_key(environ)
+    chosen_port = read_port(environ)
+    ssh = hosts.ssh_words(options.ssh)
     keeper = Keeper()
     links: List[Link] = []
     try:
-        links = hosts.reach(listed, options.ssh, options.python, keeper)
-        port = hosts.scheduler_port(links[0], environ)
+        links = hosts.reach(listed, ssh, options.python, keeper)
+        port = chosen_port or hosts.free_port(links[0])
         job = hosts.job_plan(links, address, port, command, common, options.shards)
         orders = hosts.start_messages(job, options.folder or hosts.own_folder(), key)
         return run(job, options.grace, not options.no_prefix, keeper, orders)
@@ -324,7 +332,3 @@ def _version() -> str:
     except ImportError:
         return "(version unknown)"
     return __version__
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -43,6 +43,8 @@ class Recordings:
 
     def __init__(self, environ: Mapping[str, str]):
         self._began_s = time.time()
+        self._began_ns = time.monotonic_ns()
+        self._environ = environ
         self._chosen = environ.get("BYTEPS_FLIGHT_DIR", "")
         self.folder: Optional[Path] = Path(self._chosen) if self._chosen else None
         if not self._chosen and environ.get("BYTEPS_FLIGHT_EVENTS") != "0":
@@ -70,15 +72,39 @@ class Recordings:
             self._gather(links, say)
         for link in links if result == 0 else ():
             link.send({"forget": True})
-        recordings = flight.newest_job(flight.read([self.folder])) if result != 0 and self.folder.is_dir() else []
-        if not recordings:
+        if result == 0:
             return self.forget()
-        write(self.folder, story)
-        verdict = why.explain(self.folder)
+        content = self._own(story)
+        path = self.folder / f"{flight.PREFIX}launcher-x-{host_in_path()}-{os.getpid()}.jsonl"
+        own = flight.parse(str(path), content)
+        job = flight.job_of(own, flight.read([self.folder]))  # a folder that was chosen may have those of others
+        if len(job) == 1:
+            return self.forget()
+        write(path, content)
+        verdict = why.analyse(job)
         if not is_interrupted and not verdict.is_known_to_launcher:  # who pressed Ctrl-C knows why
             for line in why.summary(verdict):
                 say(line)
         say(f"the last events of its processes: bps why {self.folder}")
+
+    def _own(self, story: List[Dict[str, Any]]) -> bytes:
+        """bpslaunch's own recording, of a job that began when this object was made."""
+        now = time.monotonic_ns()
+        header: Dict[str, Any] = {
+            "byteps_flight": 1,
+            "role": "launcher",
+            "host": host_in_path(),
+            "pid": os.getpid(),
+            "wall_zero_ns": time.time_ns() - now,
+            "started_ns": self._began_ns,
+            "written_ns": now,
+        }
+        uri, port, key_file = map(self._environ.get, ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "BYTEPS_JOB_KEY_FILE"))
+        if uri:
+            header["scheduler"] = f"{uri}:{port}"  # as its processes write it
+        if key_file:
+            header["settings"] = {"BYTEPS_JOB_KEY_FILE": key_file}
+        return "".join(json.dumps(each) + "\n" for each in [header, *story]).encode()
 
     def _gather(self, links: Sequence[Link], say: Callable[[str], None]) -> None:
         """Fetches what the other hosts have."""
@@ -191,22 +217,13 @@ def make_folder() -> Optional[Path]:
         return None
 
 
-def write(folder: Path, story: List[Dict[str, Any]]) -> None:
-    """bpslaunch's own recording."""
-    now = time.monotonic_ns()
-    host = socket.gethostname().replace("/", "_")
-    header = {
-        "byteps_flight": 1,
-        "role": "launcher",
-        "host": host,
-        "pid": os.getpid(),
-        "wall_zero_ns": time.time_ns() - now,
-        "started_ns": min([event["t"] for event in story] or [now]),
-        "written_ns": now,
-    }
+def write(path: Path, content: bytes) -> None:
     try:
-        path = folder / f"{flight.PREFIX}launcher-x-{host}-{os.getpid()}.jsonl"
-        path.write_text("".join(json.dumps(each) + "\n" for each in [header, *story]))
+        path.write_bytes(content)
         path.chmod(0o600)
     except OSError:
         pass  # what the others left is still there
+
+
+def host_in_path() -> str:
+    return socket.gethostname().replace("/", "_")
