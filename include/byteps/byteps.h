@@ -68,6 +68,25 @@ typedef enum byteps_dtype {
   BYTEPS_UINT64 = 12
 } byteps_dtype;
 
+/* What elements are to a framework where they travel as others, with one dimension more: complex numbers as pairs of
+ * floats, 8-bit floats as bytes. byteps_tensor.dtype is then byteps_dtype | byteps_logical_type << 8. Ranks must agree
+ * about it, and errors name it; nothing else comes of it. Since version 6. */
+typedef enum byteps_logical_type {
+  BYTEPS_LOGICAL_SAME = 0,
+  BYTEPS_LOGICAL_COMPLEX32 = 1,
+  BYTEPS_LOGICAL_COMPLEX64 = 2,
+  BYTEPS_LOGICAL_COMPLEX128 = 3,
+  BYTEPS_LOGICAL_FLOAT8_E4M3FN = 4,
+  BYTEPS_LOGICAL_FLOAT8_E5M2 = 5,
+  BYTEPS_LOGICAL_FLOAT8_E4M3FNUZ = 6,
+  BYTEPS_LOGICAL_FLOAT8_E5M2FNUZ = 7,
+  BYTEPS_LOGICAL_FLOAT8_E8M0FNU = 8,
+  BYTEPS_LOGICAL_FLOAT8_E4M3 = 9,
+  BYTEPS_LOGICAL_FLOAT8_E3M4 = 10,
+  BYTEPS_LOGICAL_FLOAT8_E4M3B11FNUZ = 11,
+  BYTEPS_LOGICAL_FLOAT4_E2M1FN_X2 = 12
+} byteps_logical_type;
+
 typedef enum byteps_operation {
   BYTEPS_SUM = 0,      /* bool: logical or */
   BYTEPS_AVERAGE = 1,  /* the sum divided once by the number of members; integers towards zero; not for bool */
@@ -83,7 +102,7 @@ typedef enum byteps_operation {
  * of members need different names. */
 typedef struct byteps_tensor {
   uint32_t struct_bytes;
-  uint32_t dtype;         /* byteps_dtype */
+  uint32_t dtype;         /* byteps_dtype, or with a byteps_logical_type */
   const char* name;       /* 1 to 1024 bytes of UTF-8; the same on all ranks for what belongs together */
   const void* input;      /* element_count elements; not needed (may be NULL) on non-roots of a broadcast */
   void* output;           /* element_count elements; may be input: the result lands in place. Non-roots of
@@ -213,8 +232,10 @@ BYTEPS_API int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_
  * are in byteps_wait without limit it finds that by itself. Where they wait in slices, or in means of their own, or
  * where there are threads that never submit, the binding says so with byteps_all_wait: `seen` is what byteps_progress
  * was before it looked at the threads, `inside` how many of them are inside a wait of this interface for something
- * pending (byteps_queue_wait without limit does not count). BYTEPS_AGAIN: something has changed meanwhile, so nothing
- * is said. Otherwise it holds until something is submitted or ends, or this is called again. Since version 6. */
+ * pending (byteps_queue_wait without limit does not count), or BYTEPS_NOT_COUNTED. BYTEPS_AGAIN: something has changed
+ * meanwhile, so nothing is said. Otherwise it holds until something is submitted or ends, or this is called again.
+ * Since version 6. */
+#define BYTEPS_NOT_COUNTED UINT32_MAX
 BYTEPS_API uint64_t byteps_progress(const byteps_job* job);
 BYTEPS_API int byteps_all_wait(byteps_job* job, uint64_t seen, uint32_t inside);
 

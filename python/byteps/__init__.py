@@ -20,4 +20,9 @@ def _read_version() -> str:
     return installed_version("byteps")
 
 
-__version__ = _read_version()
+def __getattr__(name: str) -> str:
+    """The version is read when it is asked for: the commands begin sooner."""
+    if name != "__version__":
+        raise AttributeError(f"module 'byteps' has no attribute '{name}'")
+    globals()[name] = _read_version()
+    return globals()[name]

@@ -500,7 +500,9 @@ int byteps_all_wait(byteps_job* job, uint64_t seen, uint32_t inside) {
       const std::lock_guard lock(job->queues_mutex);
       for (const auto& queue : job->queues) in_queues += queue->idle_takers();
     }
-    const bool is_so = job->door.all_wait(seen, inside - in_queues);
+    const bool is_so =
+        inside == BYTEPS_NOT_COUNTED ? job->door.all_wait(seen, std::nullopt)
+                                     : job->door.all_wait(seen, inside - in_queues);
     return is_so ? Status::ok() : Status(Code::kAgain, "something has changed meanwhile");
   });
 }

@@ -19,6 +19,7 @@ extern char** environ;
 namespace byteps {
 namespace {
 
+constexpr std::uint64_t kCountMax = 65536;  // of processes of one kind
 constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kGiB = kKiB * kKiB * kKiB;
 
@@ -64,6 +65,9 @@ struct Variable {
   SetText text = nullptr;
 };
 
+// Python's: here it must only be well formed.
+constexpr SetNumber kNotHere = [](Draft&, std::uint64_t) {};
+
 constexpr const char* kLater = "accepted, without effect in this version";
 constexpr const char* kRdmaForm =
     "0 or zmq (never), auto (where both ends can), ibverbs or 1 (required)";
@@ -75,7 +79,6 @@ struct Section {
 };
 
 std::vector<Variable> role_variables() {
-  constexpr std::uint64_t kCountMax = 65536;
   return {
       {"DMLC_ROLE", "all", "worker", "worker, server or scheduler",
        "What this process is. The executables know their role.", 0, 0, nullptr,
@@ -339,13 +342,13 @@ std::vector<Variable> launcher_variables() {
       {"BYTEPS_BIN", "Python", "none", "folder",
        "Where byteps_server and byteps_scheduler are, instead of the package's own."},
       {"BYTEPS_NUMA_ON", "launcher", "1", "0 or 1",
-       "Bind the workers of a machine to its NUMA nodes when it has several."},
+       "Bind the workers of a machine to its NUMA nodes when it has several.", 0, 1, kNotHere},
       {"BYTEPS_VISIBLE_CPU_CORES", "launcher", "none", "for example 0-3:4-7",
        "Cores per local rank, separated by colons."},
       {"BYTEPS_ENABLE_GDB", "launcher", "0", "0 or 1",
-       "Run each process under gdb and print a backtrace when it crashes."},
+       "Run each process under gdb and print a backtrace when it crashes.", 0, 1, kNotHere},
       {"BYTEPS_TELEMETRY_ON", "worker", "1", "0 or 1",
-       "Record push_pull speed for get_pushpull_speed()."},
+       "Record push_pull speed for get_pushpull_speed().", 0, 1, kNotHere},
   };
 }
 
@@ -691,10 +694,23 @@ Status check_alone(const Draft& draft, const Environment& environment, std::stri
   return {Code::kInvalidArgument, launch_refusal(*launch, command)};
 }
 
+Result<std::uint32_t> worker_count(const Draft& draft, std::uint64_t machines) {
+  const std::uint64_t local_size = draft.config.job.local_size;
+  const std::uint64_t size = draft.global_size.value_or(machines * local_size);
+  if (size <= kCountMax) return static_cast<std::uint32_t>(size);
+  return Status(Code::kInvalidArgument,
+                "DMLC_NUM_WORKER=" + std::to_string(machines) +
+                    " machines with BYTEPS_LOCAL_SIZE=" + std::to_string(local_size) +
+                    " workers each are " + std::to_string(size) + " workers; a job has at most " +
+                    std::to_string(kCountMax));
+}
+
 Status finish_worker(Draft& draft, const Environment& environment, std::string_view command) {
   JobConfig& job = draft.config.job;
   const std::uint64_t machines = draft.machine_count.value_or(1);
-  const std::uint64_t size = draft.global_size.value_or(machines * job.local_size);
+  const Result<std::uint32_t> counted = worker_count(draft, machines);
+  if (!counted.is_ok()) return counted.status();
+  const std::uint64_t size = counted.value();
   if (job.local_rank >= job.local_size) {
     return {Code::kInvalidArgument,
             "BYTEPS_LOCAL_RANK=" + std::to_string(job.local_rank) +
@@ -740,8 +756,9 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
     return missing("DMLC_NUM_WORKER", "set it to the number of worker machines, at least 1");
   if (!draft.server_count)
     return missing("DMLC_NUM_SERVER", "set it to the number of server processes, at least 1");
-  job.worker_count =
-      static_cast<std::uint32_t>(draft.global_size.value_or(*draft.machine_count * job.local_size));
+  const Result<std::uint32_t> size = worker_count(draft, *draft.machine_count);
+  if (!size.is_ok()) return size.status();
+  job.worker_count = size.value();
   return finish_scheduler_address(role, draft);
 }
 

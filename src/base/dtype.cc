@@ -15,6 +15,21 @@ constexpr Description kDTypes[kDTypeCount] = {
     {"int8", 1},    {"int64", 8},   {"bfloat16", 2}, {"bool", 1},  {"int16", 2},
     {"uint16", 2},  {"uint32", 4},  {"uint64", 8},
 };
+constexpr const char* kLogicalTypes[kLogicalTypeCount] = {
+    "",
+    "complex32",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float8_e4m3",
+    "float8_e3m4",
+    "float8_e4m3b11fnuz",
+    "float4_e2m1fn_x2",
+};
 constexpr const char* kOperations[kOperationCount] = {"sum", "average", "broadcast",
                                                       "min", "max",     "product"};
 
@@ -32,6 +47,13 @@ const char* name(DType dtype) {
 }
 const char* name(Operation operation) {
   return kOperations[static_cast<int>(operation)];
+}
+std::string name(DType dtype, LogicalType logical) {
+  if (logical == LogicalType::kSame) return name(dtype);
+  const auto number = static_cast<unsigned>(logical);
+  const std::string known =
+      number < kLogicalTypeCount ? kLogicalTypes[number] : "dtype " + std::to_string(number);
+  return known + " as " + name(dtype);
 }
 
 std::optional<DType> dtype_of(std::uint32_t wire_number) {

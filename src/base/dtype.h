@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace byteps {
 
@@ -25,6 +26,11 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypeCount = 13;
 
+// What elements are to a framework where they travel as others (include/byteps/byteps.h). It is only compared and
+// named. The numbers are on the wire; one that is not known here is a newer member's.
+enum class LogicalType : std::uint8_t { kSame = 0 };
+inline constexpr int kLogicalTypeCount = 13;
+
 // How contributions become the answer.
 enum class Operation : std::uint8_t {
   kSum = 0,        // bool: logical or
@@ -40,6 +46,8 @@ std::size_t element_bytes(DType dtype);
 bool is_float(DType dtype);
 const char* name(DType dtype);          // "float32", ...
 const char* name(Operation operation);  // "sum", ...
+std::string name(DType dtype,
+                 LogicalType logical);  // "complex64 as float32"; "float32" when it is the same
 std::optional<DType> dtype_of(std::uint32_t wire_number);
 std::optional<Operation> operation_of(std::uint32_t wire_number);
 // nullptr when results of this operation can be multiplied by `scale` (1 is always fine); otherwise why not.

@@ -379,9 +379,13 @@ CoreDtype core_dtype(int tf_dtype) {
     case kTfBool:
       return {BYTEPS_BOOL, 1};
     case kTfComplex64:
-      return {BYTEPS_FLOAT32, 2};
+      return {BYTEPS_FLOAT32, 2, BYTEPS_LOGICAL_COMPLEX64};
     case kTfComplex128:
-      return {BYTEPS_FLOAT64, 2};
+      return {BYTEPS_FLOAT64, 2, BYTEPS_LOGICAL_COMPLEX128};
+    case kTfFloat8E4m3fn:
+      return {0, 0, BYTEPS_LOGICAL_FLOAT8_E4M3FN};
+    case kTfFloat8E5m2:
+      return {0, 0, BYTEPS_LOGICAL_FLOAT8_E5M2};
     default:
       return {0, 0};
   }

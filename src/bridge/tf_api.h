@@ -46,6 +46,8 @@ enum TfDtype : int {
   kTfBfloat16 = 14,
   kTfUint16 = 17,
   kTfComplex128 = 18,
+  kTfFloat8E5m2 = 24,
+  kTfFloat8E4m3fn = 25,
   kTfHalf = 19,
   kTfUint32 = 22,
   kTfUint64 = 23,

@@ -41,12 +41,12 @@ std::string set_elements(Tensor& tensor, CoreDtype known, size_t element_bytes,
   const bool is_moved = exchange.operation == BYTEPS_BROADCAST;
   if (is_moved && known.count != 1) {
     if (element_bytes == 0) return "elements of no fixed size cannot be broadcast";
-    known = {BYTEPS_UINT8, static_cast<uint32_t>(element_bytes)};
+    known = {BYTEPS_UINT8, static_cast<uint32_t>(element_bytes), known.logical};
   }
   if (known.count == 0) return "this dtype cannot be summed";
   const bool is_linear = exchange.operation == BYTEPS_SUM || exchange.operation == BYTEPS_AVERAGE;
   if (known.count == 2 && !is_moved && !is_linear) return "complex numbers have no order";
-  tensor.dtype = known.dtype;
+  tensor.dtype = known.dtype | known.logical << 8;
   if (known.count > 1) {
     tensor.shape.push_back(known.count);
     tensor.element_count *= known.count;

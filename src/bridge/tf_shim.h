@@ -28,10 +28,12 @@ struct Tensor {
   std::vector<uint64_t> shape;
 };
 
-// An element as the core sees it: `count` elements of `dtype`. count 0: the core has no such dtype.
+// An element as the core sees it: `count` elements of `dtype`. count 0: the core has no such dtype. `logical`: a
+// byteps_logical_type.
 struct CoreDtype {
   uint32_t dtype;
   uint32_t count;
+  uint32_t logical = BYTEPS_LOGICAL_SAME;
 };
 
 // Of a TF_DataType.

@@ -44,9 +44,9 @@ CoreDtype core_dtype(ffi::DataType dtype) {
     case ffi::DataType::PRED:
       return {BYTEPS_BOOL, 1};
     case ffi::DataType::C64:
-      return {BYTEPS_FLOAT32, 2};
+      return {BYTEPS_FLOAT32, 2, BYTEPS_LOGICAL_COMPLEX64};
     case ffi::DataType::C128:
-      return {BYTEPS_FLOAT64, 2};
+      return {BYTEPS_FLOAT64, 2, BYTEPS_LOGICAL_COMPLEX128};
     default:
       return {0, 0};
   }

@@ -1,11 +1,12 @@
 #include "loop/process_threads.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <dirent.h>
 #include <unistd.h>
@@ -14,15 +15,19 @@ namespace byteps {
 
 namespace {
 
-// A Runner names its thread (runner.cc). One that has ended meanwhile is no other thread.
-bool is_runner_or_gone(const char* id) {
+// Of a worker's Runners and Executors. Whole names: a program called byteps-train has given its own to all its threads.
+constexpr std::array<std::string_view, 5> kOwnNames = {
+    "byteps-worker\n", "byteps-timeline\n", "byteps-log\n", "byteps-flight\n", "byteps-names\n"};
+
+// One that has ended meanwhile is no other thread.
+bool is_own_or_gone(const char* id) {
   const std::string path = "/proc/self/task/" + std::string(id) + "/comm";
   std::FILE* const file = std::fopen(path.c_str(), "re");
   if (file == nullptr) return access(("/proc/self/task/" + std::string(id)).c_str(), F_OK) != 0;
   char name[32] = {};
   const bool read = std::fgets(name, sizeof name, file) != nullptr;
   std::fclose(file);
-  return !read || std::strncmp(name, "byteps-", 7) == 0;
+  return !read || std::find(kOwnNames.begin(), kOwnNames.end(), name) != kOwnNames.end();
 }
 
 }  // namespace
@@ -40,7 +45,7 @@ bool no_thread_beyond(std::span<const pid_t> known) {
     const pid_t id = static_cast<pid_t>(std::atol(entry->d_name));
     if (id <= 0 || id == self) continue;  // "." and ".."
     if (std::binary_search(known.begin(), known.end(), id)) continue;
-    if (!is_runner_or_gone(entry->d_name)) return false;
+    if (id == getpid() || !is_own_or_gone(entry->d_name)) return false;  // main() is the user's
   }
   return true;
 }

@@ -11,8 +11,8 @@ namespace byteps {
 // The calling thread; asked once of the kernel.
 pid_t kernel_thread();
 
-// Whether each thread of this process is the caller, one of `known` (ascending), or a Runner's. False also where the
-// kernel does not tell.
+// Whether each thread of this process is the caller, one of `known` (ascending), or one of the core's own, by its name.
+// False also where the kernel does not tell.
 bool no_thread_beyond(std::span<const pid_t> known);
 
 }  // namespace byteps

@@ -70,6 +70,9 @@ class Writer {
   void factor(std::uint8_t tag, double& value) {
     if (value != 1) number(tag, std::bit_cast<std::uint64_t>(value));
   }
+  void logical(std::uint8_t tag, LogicalType& value) {
+    if (value != LogicalType::kSame) number(tag, static_cast<std::uint64_t>(value));
+  }
   void flag(std::uint8_t tag, bool& value) {
     if (value) number(tag, 1);
   }
@@ -139,6 +142,12 @@ class Reader {
     if (!number_of(tag, number)) return;
     value = std::bit_cast<double>(number);
     if (!std::isfinite(value) || value == 0 || value == 1) fail("no factor", tag);
+  }
+  void logical(std::uint8_t tag, LogicalType& value) {
+    std::uint64_t number = 0;
+    if (!number_of(tag, number)) return;
+    if (number == 0 || number > 0xff) return fail("no logical type", tag);
+    value = static_cast<LogicalType>(number);
   }
   void flag(std::uint8_t tag, bool& value) {
     std::uint64_t number = 0;
@@ -266,6 +275,7 @@ void fields(Visitor& v, Declare& m) {
   v.factor(7, m.scale);
   v.flag(8, m.root_only);
   v.members(9, m.members);
+  v.logical(10, m.logical);
 }
 template <typename Visitor>
 void fields(Visitor& v, Text& m) {

@@ -118,6 +118,7 @@ struct Declare {
   double scale = 1;        // of the result; sent when it is not 1
   bool root_only = false;  // nobody but the root gets the result; sent when true
   Members members{};       // sent when not all: a bit per rank (base/members.h)
+  LogicalType logical{};   // sent when not the same as dtype
 
   bool has_root() const { return operation == Operation::kBroadcast || root_only; }
   // Whether this member's pushes have a payload, and the answers to it.

@@ -56,15 +56,15 @@ const char* flaw_of(const wire::Declare& declared, Key key, WorkerRank from,
 }
 
 bool same_tensor(const wire::Declare& a, const wire::Declare& b) {
-  return a.name == b.name && a.dtype == b.dtype && a.operation == b.operation &&
-         a.total_bytes == b.total_bytes && a.shape == b.shape && a.scale == b.scale &&
-         a.root_only == b.root_only && a.members == b.members &&
+  return a.name == b.name && a.dtype == b.dtype && a.logical == b.logical &&
+         a.operation == b.operation && a.total_bytes == b.total_bytes && a.shape == b.shape &&
+         a.scale == b.scale && a.root_only == b.root_only && a.members == b.members &&
          (!a.has_root() || a.root == b.root);
 }
 
 std::string describe(const wire::Declare& declared) {
   std::ostringstream text;
-  text << '(' << name(declared.dtype) << ", shape "
+  text << '(' << name(declared.dtype, declared.logical) << ", shape "
        << declared.shape.text(declared.total_bytes / element_bytes(declared.dtype)) << ", "
        << declared.total_bytes << " bytes, " << name(declared.operation);
   if (declared.operation == Operation::kBroadcast) text << " from " << declared.root;

@@ -52,12 +52,14 @@ Status CompletionQueue::take(std::span<Ended> ended, std::size_t& count, TimeNs 
   count = 0;
   if (ended.empty()) return {Code::kInvalidArgument, "there is no room for what has ended"};
   std::unique_lock lock(mutex_);
-  const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
-  const bool counts = timeout_ns >= 0 && timeout_ns != kNever;
-  if (counts) ++takers_;
-  changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns),
-                    [this] { return closed_ || !ended_.empty(); });
-  if (counts) --takers_;
+  const auto ready = [this] { return closed_ || !ended_.empty(); };
+  if (timeout_ns < 0 || timeout_ns == kNever) {
+    changed_.wait(lock, ready);
+  } else {
+    ++takers_;
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongNs)), ready);
+    --takers_;
+  }
   while (count < ended.size() && !ended_.empty()) {
     const bool failed = !ended_.front().result.is_ok();
     if (failed && count > 0) break;

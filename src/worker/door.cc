@@ -91,9 +91,12 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   const auto refused = [&](const std::string& why) {
     return invalid("tensor '" + std::string(tensor_name) + "': " + why);
   };
-  const auto dtype = dtype_of(submission.dtype);
+  const auto dtype = dtype_of(submission.dtype & 0xff);
+  const std::uint32_t logical = submission.dtype >> 8;
   const auto operation = operation_of(submission.operation);
-  if (!dtype) return refused("no dtype has the number " + std::to_string(submission.dtype));
+  if (!dtype || logical >= kLogicalTypeCount) {
+    return refused("no dtype has the number " + std::to_string(submission.dtype));
+  }
   if (!operation) {
     return refused("no operation has the number " + std::to_string(submission.operation));
   }
@@ -105,6 +108,7 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   const std::uint64_t bytes = submission.element_count * element_bytes(*dtype);
   TensorSpec& spec = call.spec;
   spec = {.dtype = *dtype, .operation = *operation, .root = {}, .total_bytes = bytes};
+  spec.logical = static_cast<LogicalType>(logical);
   spec.root_only = submission.root_only;
   if (spec.has_root()) spec.root = WorkerRank(submission.root);
   if (submission.scale != 0) spec.scale = submission.scale;
@@ -268,8 +272,7 @@ Incarnation WorkerDoor::incarnation() const {
 }
 
 void WorkerDoor::joined(std::uint32_t rank, std::vector<std::uint32_t> machines,
-                        std::uint32_t server_count, Epoch epoch,
-                        const Incarnation& incarnation) {
+                        std::uint32_t server_count, Epoch epoch, const Incarnation& incarnation) {
   rank_.store(rank, std::memory_order_release);
   size_.store(static_cast<std::uint32_t>(machines.size()), std::memory_order_release);
   server_count_.store(server_count, std::memory_order_release);

@@ -126,7 +126,11 @@ Handles::Slot* Handles::block(std::unique_lock<std::mutex>& lock, HandleId handl
   };
   const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
   const TimeNs spun_ns = spin(lock, std::min(limit_ns, spin_ns_), ready);
-  finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns - spun_ns), ready);
+  if (patient) {
+    finished_.wait(lock, ready);  // by the kernel's word, too, it is a wait without limit
+  } else {
+    finished_.wait_for(lock, std::chrono::nanoseconds(limit_ns - spun_ns), ready);
+  }
   if (patient) patient_.erase(kernel_thread());
   if (slot == nullptr) return nullptr;
   --slot->waiters;
@@ -155,9 +159,9 @@ std::uint64_t Handles::progress() const {
   return progress_;
 }
 
-bool Handles::all_wait(std::uint64_t seen, std::uint64_t inside) {
+bool Handles::all_wait(std::uint64_t seen, std::optional<std::uint64_t> inside) {
   const std::lock_guard lock(mutex_);
-  all_wait_ = progress_ == seen && waiters_ == inside;
+  all_wait_ = progress_ == seen && (!inside || waiters_ == *inside);
   return all_wait_;
 }
 

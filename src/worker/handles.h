@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -75,10 +76,10 @@ class Handles {
   // Grows with each handle that is created, and with each that ends.
   std::uint64_t progress() const;
   // The caller has looked at all threads of this process that might submit something: each of them is in a wait that
-  // nothing ends but the end of an operation, `inside` of them in wait() for a pending handle. So it is until
-  // progress() changes, or this is called again. False, and nothing is noted: it has changed since it was `seen`, or
-  // others than so many are inside.
-  bool all_wait(std::uint64_t seen, std::uint64_t inside);
+  // nothing ends but the end of an operation, `inside` of them in wait() for a pending handle (nullopt: nobody has
+  // counted them). So it is until progress() changes, or this is called again. False, and nothing is noted: it has
+  // changed since it was `seen`, or others than so many are inside.
+  bool all_wait(std::uint64_t seen, std::optional<std::uint64_t> inside);
   // Whether nobody in this process can submit anything before an operation ends: all_wait() has said so, or each thread
   // of this process is a Runner's or in a wait() without limit, the calling one aside.
   bool is_blocked();

@@ -25,7 +25,7 @@ std::string quoted(std::string_view name) {
 }  // namespace
 
 std::string TensorSpec::text() const {
-  std::string text = std::string(name(dtype)) + ", shape " +
+  std::string text = name(dtype, logical) + ", shape " +
                      shape.text(total_bytes / element_bytes(dtype)) + " (" +
                      std::to_string(total_bytes) + " bytes), " + name(operation);
   if (operation == Operation::kBroadcast) text += " from rank " + std::to_string(root.value);
@@ -168,7 +168,8 @@ void TensorTable::cut_up(Tensor& tensor) const {
                                                   .shape = tensor.spec.shape,
                                                   .scale = tensor.spec.scale,
                                                   .root_only = tensor.spec.root_only,
-                                                  .members = tensor.spec.members});
+                                                  .members = tensor.spec.members,
+                                                  .logical = tensor.spec.logical});
 }
 
 }  // namespace byteps

@@ -41,6 +41,7 @@ struct TensorSpec {
   double scale = 1;
   bool root_only = false;
   Members members{};
+  LogicalType logical{};
   bool operator==(const TensorSpec&) const = default;
   std::string text() const;  // "float32, shape 2x512 (4096 bytes), sum times 0.5, of workers 0-3"
 

@@ -55,7 +55,7 @@ struct Submission {
       nullptr;             // element_count elements; not needed on the non-roots of a broadcast
   void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
   std::uint64_t element_count = 0;
-  std::uint32_t dtype = 0;      // a DType's number
+  std::uint32_t dtype = 0;      // a DType's number, and a LogicalType's times 256
   std::uint32_t operation = 0;  // an Operation's number
   std::uint32_t root = 0;       // of a broadcast, or with root_only
   std::int32_t priority = 0;
@@ -117,7 +117,7 @@ class WorkerDoor {
   Status wait(HandleId handle, TimeNs timeout_ns) { return handles_.wait(handle, timeout_ns); }
   std::size_t pending_handles() const { return handles_.pending_count(); }
   std::uint64_t progress() const { return handles_.progress(); }
-  bool all_wait(std::uint64_t seen, std::uint64_t inside) {
+  bool all_wait(std::uint64_t seen, std::optional<std::uint64_t> inside) {
     return handles_.all_wait(seen, inside);
   }
 

@@ -142,6 +142,23 @@ TEST(Environment, malformed_numbers_are_named_with_the_accepted_form) {
   }
 }
 
+TEST(Environment, what_only_python_reads_must_be_well_formed_too) {
+  for (const char* name : {"BYTEPS_TELEMETRY_ON", "BYTEPS_NUMA_ON", "BYTEPS_ENABLE_GDB"}) {
+    EXPECT_THAT(error_of(Role::kWorker, with(two_machines(), name, "garbage")),
+                AllOf(HasSubstr(name), HasSubstr("0 or 1")));
+    EXPECT_TRUE(parse_environment(Role::kWorker, with(two_machines(), name, "1")).is_ok());
+  }
+}
+
+TEST(Environment, a_job_of_too_many_workers_is_refused_however_it_is_said) {
+  Environment environment = with(two_machines(), "DMLC_NUM_WORKER", "65536");
+  environment["BYTEPS_LOCAL_SIZE"] = "65536";  // 2^32 together
+  for (const Role role : {Role::kWorker, Role::kServer, Role::kScheduler}) {
+    EXPECT_THAT(error_of(role, environment),
+                AllOf(HasSubstr("DMLC_NUM_WORKER=65536"), HasSubstr("BYTEPS_LOCAL_SIZE=65536")));
+  }
+}
+
 TEST(Environment, an_unknown_variable_warns_with_the_nearest_name) {
   const auto parsed = parse_environment(Role::kWorker, {{"BYTEPS_PARTITON_BYTES", "1024"}}).value();
   ASSERT_EQ(parsed.warnings.size(), 1U);

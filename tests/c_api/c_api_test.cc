@@ -1,6 +1,9 @@
 // The C interface as a caller sees it, through the shared library: a job of one, wrong calls, and a forked child.
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -129,6 +132,8 @@ TEST_F(JobOfOne, wrong_calls_are_refused_with_a_reason) {
   bad = good, bad.reserved = 1;
   refused(bad, "reserved is 1");
   bad = good, bad.dtype = 77;
+  refused(bad, "dtype");
+  bad = good, bad.dtype = 99U << 8;
   refused(bad, "dtype");
   bad = good, bad.operation = 9;
   refused(bad, "operation");
@@ -277,6 +282,42 @@ TEST_F(JobOfOne, inputs_of_one_are_finished_at_once) {
   EXPECT_EQ(byteps_finish_inputs(job_, -1, nullptr, &error_), BYTEPS_OK) << error_.message;
 }
 
+TEST_F(JobOfOne, what_a_binding_says_of_all_threads_holds_until_something_moves) {
+  const uint64_t before = byteps_progress(job_);
+  EXPECT_EQ(byteps_all_wait(job_, before, 0), BYTEPS_OK);
+  EXPECT_EQ(byteps_all_wait(job_, before, BYTEPS_NOT_COUNTED), BYTEPS_OK);
+  EXPECT_EQ(byteps_all_wait(job_, before, 1), BYTEPS_AGAIN) << "nobody is in a wait";
+  std::vector<float> values = {1, 2};
+  ASSERT_EQ(push_pull(tensor("w", values)), BYTEPS_OK) << error_.message;
+  EXPECT_NE(byteps_progress(job_), before);
+  EXPECT_EQ(byteps_all_wait(job_, before, BYTEPS_NOT_COUNTED), BYTEPS_AGAIN);
+  EXPECT_EQ(byteps_progress(nullptr), 0U);
+  EXPECT_EQ(byteps_all_wait(nullptr, 0, 0), BYTEPS_INVALID_ARGUMENT);
+}
+
+TEST_F(JobOfOne, keeps_what_a_caller_records) {
+  EXPECT_EQ(byteps_record(job_, "a line", 0, &error_), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(byteps_record(job_, nullptr, 0, &error_), BYTEPS_INVALID_ARGUMENT);
+  EXPECT_THAT(error_.message, HasSubstr("it is NULL"));
+}
+
+TEST(Record, of_what_ended_the_process_is_in_a_file_when_the_call_returns) {
+  const std::string folder = ::testing::TempDir() + "byteps_record_" + std::to_string(getpid());
+  byteps_job* job = nullptr;
+  byteps_error error{};
+  const std::string settings = kAlone + ("BYTEPS_FLIGHT_DIR=" + folder + "\n");
+  ASSERT_EQ(byteps_join(settings.c_str(), &job, &error), BYTEPS_OK) << error.message;
+  EXPECT_EQ(byteps_record(job, "an exception", 1, &error), BYTEPS_OK) << error.message;
+  std::string all;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path());
+    all.append(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(all, HasSubstr("an exception"));
+  EXPECT_EQ(byteps_leave(job, 1, &error), BYTEPS_OK) << error.message;
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(JobOfOne, a_forked_childs_copy_is_inert) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer's memory may be locked by a thread that is not there after a fork";
@@ -345,6 +386,10 @@ TEST(Join, again_after_leaving_works) {
     ASSERT_EQ(byteps_join(kAlone, &job, &error), BYTEPS_OK) << error.message;
     EXPECT_EQ(byteps_leave(job, 0, &error), BYTEPS_OK);
   }
+}
+
+TEST(Library, knows_its_variables) {
+  EXPECT_THAT(byteps_environment_reference(), HasSubstr("| `DMLC_NUM_WORKER` |"));
 }
 
 TEST(Library, says_its_version) {

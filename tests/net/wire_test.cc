@@ -132,6 +132,19 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   }
 }
 
+TEST(Wire, a_logical_type_is_one_byte_and_sent_only_where_there_is_one) {
+  Declare declare{"w", DType::kUint8, Operation::kBroadcast, 24, WorkerRank(1), {}};
+  const std::size_t plain_bytes = encode(declare).size();
+  for (const int number : {1, 5, 255}) {
+    declare.logical = static_cast<LogicalType>(number);
+    std::vector<std::byte> bytes = encode(declare);
+    EXPECT_GT(bytes.size(), plain_bytes);
+    EXPECT_EQ(decode_declare(bytes).value(), declare);
+    bytes[bytes.size() - 7] = std::byte{1};  // the second byte of its u64
+    EXPECT_TRUE(decode_declare(bytes).status().is(Code::kInvalidArgument));
+  }
+}
+
 TEST(Wire, a_shape_has_2_to_64_dimensions_of_8_bytes) {
   const auto declare_with = [](std::size_t shape_bytes) {
     std::vector<std::byte> bytes = encode(Declare{});

@@ -6,6 +6,7 @@ when its first call is made."""
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -86,6 +87,33 @@ def _torch() -> Dict[str, Call]:
     }
 
 
+def _distributed() -> Dict[str, Call]:
+    """Synchronous collectives, which wait in the core; those with async_op=True wait as plans do."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    import byteps.torch as bps
+
+    rank, size = bps.rank(), bps.size()
+    store = dist.FileStore(os.environ["TMPDIR"] + "/store", size)
+    dist.init_process_group(
+        "byteps", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(minutes=30)
+    )
+    x = torch.ones(4)
+
+    def gather(to: int) -> None:
+        dist.gather(x, [torch.empty(4) for _ in range(size)] if rank == to else None, dst=to)
+
+    return {
+        "gather_to_0": lambda: gather(0),
+        "gather_to_1": lambda: gather(1),
+        "all_reduce": lambda: dist.all_reduce(x),
+        "all_gather": lambda: dist.all_gather([torch.empty(4) for _ in range(size)], x),
+    }
+
+
 def _tensorflow() -> Dict[str, Call]:
     import tensorflow as tf
 
@@ -97,6 +125,8 @@ def _tensorflow() -> Dict[str, Call]:
         "broadcast": lambda: bps.broadcast(x, 0, name="broadcast"),
         "allgather": lambda: bps.allgather(x, name="allgather"),
         "barrier": lambda: session.job().barrier(),
+        # Its op is TensorFlow's to run, and the caller is in a wait of TensorFlow's.
+        "within_a_function": lambda: tf.function(lambda: bps.push_pull(x, name="within_a_function"))(),
     }
 
 
@@ -141,6 +171,7 @@ def _mxnet() -> Dict[str, Call]:
 LAYERS: Dict[str, Callable[[], Dict[str, Call]]] = {
     "core": lambda: CORE,
     "torch": _torch,
+    "distributed": _distributed,
     "tensorflow": _tensorflow,
     "jax": _jax,
     "keras": _keras,
@@ -301,3 +332,29 @@ def two_barriers_at_once() -> List[Optional[str]]:
         for place in range(2):
             meet(place)
     return texts
+
+
+def slow_operation(pause_s: float) -> float:
+    """Rank 0's engine computes for a while what it submits then; Python is in a barrier."""
+    import mxnet
+
+    import byteps.mxnet as bps
+
+    class Slow(mxnet.operator.CustomOp):
+        def forward(self, is_train: bool, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+            time.sleep(pause_s)
+            self.assign(out_data[0], req[0], in_data[0])
+
+    @mxnet.operator.register("slow")
+    class SlowProperty(mxnet.operator.CustomOpProp):
+        def create_operator(self, context: Any, shapes: Any, dtypes: Any) -> Slow:
+            return Slow()
+
+    x = mxnet.nd.ones(4)
+    if bps.rank() == 0:
+        x = mxnet.nd.Custom(x, op_type="slow")
+    bps.byteps_push_pull(x, name="slow", is_average=False)
+    if bps.rank() == 1:
+        x.wait_to_read()
+    session.job().barrier()
+    return float(x.asnumpy()[0])

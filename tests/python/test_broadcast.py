@@ -110,6 +110,7 @@ def test_what_is_no_parameter_is_refused(alone):
         with pytest.raises(ValueError, match="root_rank"):
             bps.broadcast_object(1, root)
     assert bps.broadcast_object("numpy's", np.int64(0)) == "numpy's"
+    bps.broadcast_parameters({"a": torch.ones(1), 3: torch.ones(1)}, 0)
 
 
 # ---- optimizer state

@@ -119,6 +119,8 @@ def mismatch(kind):
 
     rank = bps.rank()
     x = jnp.ones(3 + rank if kind == "shape" else 3, jnp.int32 if rank and kind == "dtype" else jnp.float32)
+    if kind == "complex":
+        x = jnp.ones(3, jnp.complex64) if rank else jnp.ones((3, 2))
     others = [jnp.full(1000, index) for index in range(20)]
 
     @jax.jit
@@ -127,6 +129,14 @@ def mismatch(kind):
         return results, bps.push_pull(x, average=not (rank and kind == "operation"), name=f"{kind}.wrong")
 
     jax.block_until_ready(program(x, others))
+
+
+def float8s():
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    bps.broadcast(jnp.zeros(4, jnp.float8_e5m2 if bps.rank() else jnp.float8_e4m3fn), name="float8s")
 
 
 def still_works():
@@ -139,10 +149,13 @@ def still_works():
 
 
 def test_ranks_that_disagree_get_jaxs_exception_with_our_text(job3):
-    for kind in ("shape", "dtype", "operation"):
+    for kind in ("shape", "dtype", "operation", "complex"):
         for failure in job3.failures(mismatch, kind):
             assert failure is not None and "RuntimeError" in failure.bases, failure
             assert f'tensor "byteps.{kind}.wrong" differs between ranks' in failure.text
+    assert "complex64 as float32" in failure.text
+    for failure in job3.failures(float8s):
+        assert "float8_e4m3fn" in failure.text and "float8_e5m2" in failure.text
     assert job3.run(still_works) == [3.0] * 3
 
 

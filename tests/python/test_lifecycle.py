@@ -160,7 +160,8 @@ def resume_as(size, rank):
 
 
 def test_resume_changes_ranks_and_size():
-    with Cluster(3, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "5000"}) as cluster:
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "5000", "BYTEPS_GLOBAL_SIZE": "3"}  # as bpslaunch --hosts says it
+    with Cluster(3, environ=environ) as cluster:
         cluster.run(suspend_now)
         outcomes = cluster.run_each([(resume_as, (3, 2 - rank), {}) for rank in range(3)])  # other ranks
         assert outcomes == [(3, 2, 3.0), (3, 1, 3.0), (3, 0, 3.0)]

@@ -176,7 +176,7 @@ def clip_too_early():
     inputs, labels = next(batches(1))
     nn.functional.cross_entropy(model(inputs), labels).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1e-9)
-    with pytest.raises(RuntimeError, match="was changed between backward.* and synchronize"):
+    with pytest.raises(RuntimeError, match="was changed or replaced between backward.* and synchronize"):
         optimizer.step()
     optimizer.zero_grad()  # and the next step is fine
     nn.functional.cross_entropy(model(inputs), labels).backward()
@@ -185,6 +185,39 @@ def clip_too_early():
 
 def test_changing_a_gradient_that_is_under_way_is_an_error(job2):
     job2.run(clip_too_early)
+
+
+def replaced_too_early(replace):
+    model = nn.Linear(4, 1)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    before = copy.deepcopy(model.state_dict())
+    model(torch.ones(1, 4)).sum().backward()
+    for parameter in model.parameters():
+        replace(parameter)
+    with pytest.raises(RuntimeError, match=r"weight[.\d]*: the gradient was changed or replaced between backward"):
+        optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    optimizer.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.synchronize()
+    for parameter in model.parameters():
+        replace(parameter)  # now they are averaged
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert torch.allclose(before["weight"] - model.weight, torch.full((1, 4), 0.5))
+
+
+def new_gradient(parameter):
+    parameter.grad = torch.clamp(parameter.grad, max=0.5)
+
+
+def new_memory(parameter):
+    parameter.grad.data = torch.clamp(parameter.grad.data, max=0.5)
+
+
+@pytest.mark.parametrize("replace", [new_gradient, new_memory])
+def test_replacing_a_gradient_that_is_under_way_is_an_error(job2, replace):
+    job2.run(replaced_too_early, replace)
 
 
 def loss_scaling():
@@ -543,6 +576,10 @@ def test_wrong_arguments_are_refused_with_a_reason(alone):
         bps.DistributedOptimizer(sgd, [("same", model.weight), ("same", model.bias)])
     with pytest.raises(ValueError, match="LBFGS"):
         bps.DistributedOptimizer(torch.optim.LBFGS(model.parameters()))
+    wrong = (({"compression": "fp16"}, "'fp16': use one of"), ({"process_set": [0]}, "must be a ProcessSet"))
+    for options, why in wrong:
+        with pytest.raises(ValueError, match=f"{next(iter(options))} is .*{why}"):
+            bps.DistributedOptimizer(sgd, **options)
     with pytest.raises(ValueError, match="already"):
         bps.DistributedOptimizer(bps.DistributedOptimizer(sgd))
     with pytest.raises(ValueError, match="at least 1"):

@@ -435,6 +435,14 @@ def test_what_cannot_be_summed_is_refused_with_a_reason(alone):
         bps.push_pull(torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"torch\.Tensor"):
         bps.push_pull_async([1.0, 2.0])
+    for call in (bps.push_pull, bps.allreduce, bps.reducescatter):
+        with pytest.raises(ValueError, match="compression is 'fp16': use one of Compression"):
+            call(torch.ones(2), compression="fp16")
+    for factor in (None, "2", float("nan"), 0):
+        with pytest.raises(ValueError, match=f"postscale_factor is {factor!r}: it must be a finite number"):
+            bps.allreduce(torch.ones(2), postscale_factor=factor)
+    with pytest.raises(ValueError, match="init: process_sets is .*: it must be a list of ProcessSet"):
+        bps.init(process_sets=[[0, 1]])
     with pytest.raises(ValueError, match="1024"):
         bps.push_pull(torch.ones(1), name="x" * 2000)
     with pytest.raises(ValueError, match="at least 1"):
@@ -462,12 +470,16 @@ def test_what_is_no_name_is_refused_before_anything_travels(alone, name, why):
 
 def test_a_result_cannot_land_in_elements_that_share_memory(alone):
     before = bps.metrics().finished_operations
-    for tensor in (torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 2)):
+    interleaved = torch.arange(8.0).as_strided((2, 3), (3, 2))  # 0 2 4, 3 5 7
+    lapping = torch.arange(8.0).as_strided((2, 3), (2, 2))  # 0 2 4, 2 4 6
+    for tensor in (torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 2), torch.ones(9).unfold(0, 3, 1), lapping):
         with pytest.raises(ValueError, match="share one place in memory"):
             bps.push_pull_inplace(tensor)
     assert bps.metrics().finished_operations == before and not pending._operations
     assert torch.equal(bps.push_pull(torch.ones(1).expand(3)), torch.ones(3))
     assert torch.equal(bps.push_pull_inplace(torch.ones(1, 3).expand(1, 3)), torch.ones(1, 3))
+    assert bps.push_pull_inplace(interleaved).tolist() == [[0, 2, 4], [3, 5, 7]]
+    assert torch.equal(bps.push_pull_inplace(torch.ones(9).unfold(0, 3, 3)), torch.ones(3, 3))
 
 
 def test_a_job_of_one_gives_back_what_it_gets(alone):

@@ -159,6 +159,16 @@ def test_ranks_that_disagree_get_an_invalid_argument_error_that_names_the_tensor
         assert f"{mode}.mismatch" in failure.text and "rank" in failure.text
 
 
+def complex_on_one_rank():
+    x = tf.ones([4], tf.complex64) if bps.rank() else tf.ones([4, 2])
+    return bps.push_pull(x, name="complex.mismatch")
+
+
+def test_complex_numbers_are_told_from_pairs_of_real_ones(tf_job2):
+    for failure in tf_job2.failures(complex_on_one_rank):
+        assert failure is not None and "complex64 as float32" in failure.text, failure
+
+
 def wrong_arguments():
     x = tf.ones([2])
     refused = []

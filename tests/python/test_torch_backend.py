@@ -336,6 +336,20 @@ def test_a_mismatch_names_collective_group_and_ranks(world2):
         assert "all_reduce" in failure.text and "group" in failure.text and "worker 1" in failure.text
 
 
+def test_dtypes_that_travel_alike_are_told_apart(world2):
+    def check(what):  # complex numbers are pairs of real ones before torch calls a group
+        x = torch.zeros(4, dtype=torch.float8_e5m2 if dist.get_rank() else torch.float8_e4m3fn)
+        if what == "all_gather":
+            dist.all_gather([torch.zeros_like(x), torch.zeros_like(x)], x)
+        else:
+            dist.broadcast(x, 0)
+
+    for what in ("all_gather", "broadcast"):
+        for failure in world2.failures(check, what):
+            assert failure.kind == "MismatchError"
+            assert "float8_e4m3fn" in failure.text and "float8_e5m2" in failure.text
+
+
 def test_a_collective_that_others_do_not_call_times_out_and_may_be_waited_for_again(world2):
     def check():
         tensor = torch.ones(1)

@@ -9,6 +9,7 @@ import torch
 from cluster import Cluster
 
 import byteps.torch as hvd
+from byteps.torch import pending
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 INTEGERS += [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
@@ -218,10 +219,31 @@ def sparse():
     same(hvd.allreduce(mine if rank == 0 else empty, op=hvd.Sum)._nnz() * torch.ones(1), torch.full((1,), 2.0))
     with pytest.raises(ValueError, match="no minimum"):
         hvd.allreduce(mine, op=hvd.Min)
+    dense = torch.tensor([-3 - 2 * rank, 0, 5 + rank])
+    for options in ({}, {"op": hvd.Sum}, {"postscale_factor": 0.7}):  # integers as dense ones
+        same(hvd.allreduce(dense.to_sparse(), **options).to_dense(), hvd.allreduce(dense, **options))
+    with pytest.raises(ValueError, match="average of a bool"):
+        hvd.allreduce(dense.bool().to_sparse())
 
 
 def test_sparse_tensors_are_summed_by_their_indices(job2):
     job2.run(sparse)
+
+
+@pytest.mark.parametrize("way", ["", "_async", "_", "_async_"])
+def test_all_tensors_of_a_group_are_checked_before_the_first_is_sent(alone, way):
+    before = hvd.metrics().finished_operations
+    wrong = [torch.ones(2, dtype=torch.bool), torch.ones(2, device="meta")]
+    wrong += [torch.ones(1).expand(3)] if way.endswith("_") else []
+    for tensor in wrong:
+        with pytest.raises(ValueError, match="tensor 1 of the group"):
+            getattr(hvd, f"grouped_allreduce{way}")([torch.ones(2), tensor])
+        if not way.endswith("_"):
+            with pytest.raises(ValueError, match="tensor 1 of the group"):
+                getattr(hvd, f"grouped_reducescatter{way}")([torch.ones(2), tensor])
+    with pytest.raises(ValueError, match="tensor 1 of the group"):
+        hvd.grouped_allgather([torch.ones(2), torch.eye(2).to_sparse()])
+    assert hvd.metrics().finished_operations == before and not pending._operations
 
 
 def mismatch():
@@ -241,6 +263,16 @@ def mismatch():
         hvd.grouped_allgather([torch.ones(2, 4), torch.ones(2, 4 - hvd.rank(), dtype=torch.complex64)], "complex")
     with pytest.raises(hvd.MismatchError, match="shapes"):
         hvd.allreduce(torch.ones(2 + hvd.rank()), name="shapes")
+    eights = [torch.zeros(4, dtype=dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)]
+    for call in (lambda x: hvd.broadcast(x, 0), hvd.allgather, hvd.alltoall):
+        with pytest.raises(hvd.MismatchError, match=r"(?=.*float8_e4m3fn).*float8_e5m2"):  # as many bytes
+            call(eights[hvd.rank()])
+        with pytest.raises(hvd.MismatchError, match=r"(?=.*[( ]uint8).*float8_e5m2"):
+            call([torch.zeros(4, 1, dtype=torch.uint8), eights[1]][hvd.rank()])
+    pairs = [torch.zeros(4, 2), torch.zeros(4, dtype=torch.complex64)]
+    for call in (hvd.allreduce, hvd.reducescatter):
+        with pytest.raises(hvd.MismatchError, match=r"(?=.*\(float32).*complex64"):
+            call(pairs[hvd.rank()])
     same(hvd.allgather(torch.full((1,), hvd.rank())), torch.arange(hvd.size()))
 
 

@@ -48,6 +48,19 @@ TEST(Declaration, another_shape_of_the_same_size_is_another_tensor) {
       "operation on all ranks, or different names");
 }
 
+TEST(Declaration, what_travels_alike_is_told_apart_by_its_logical_type) {
+  const auto of = [](int logical) {
+    wire::Declare declared{"w", DType::kUint8, Operation::kBroadcast, 6, WorkerRank(), {}};
+    declared.logical = static_cast<LogicalType>(logical);
+    return declared;
+  };
+  EXPECT_FALSE(same_tensor(of(0), of(4)));
+  EXPECT_FALSE(same_tensor(of(4), of(5)));
+  EXPECT_TRUE(same_tensor(of(5), of(5)));
+  EXPECT_EQ(describe(of(4)), "(float8_e4m3fn as uint8, shape 6, 6 bytes, broadcast from worker 0)");
+  EXPECT_EQ(describe(of(200)), "(dtype 200 as uint8, shape 6, 6 bytes, broadcast from worker 0)");
+}
+
 TEST(Declaration, scale_members_and_who_gets_it_belong_to_the_tensor) {
   const wire::Declare plain{"w", DType::kFloat32, Operation::kSum, 24, WorkerRank(2), {}};
   wire::Declare scaled = plain;

@@ -229,6 +229,31 @@ TEST(Handles,
   EXPECT_FALSE(blocked);
 }
 
+// A program gives its name to all its threads.
+TEST(Handles, are_not_blocked_while_a_thread_that_has_a_name_like_ours_does_something_else) {
+  if (!is_alone()) GTEST_SKIP() << "this process has other threads";
+  Handles handles;
+  const HandleId handle = handles.create().value();
+  std::atomic<bool> ends = false;
+  std::thread other([&] {
+    pthread_setname_np(pthread_self(), "byteps-train");
+    while (!ends) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  bool blocked = false;
+  std::thread loop([&] {
+    until_all_wait(handles, 1);
+    EXPECT_FALSE(handles.all_wait(0, 0)) << "nothing is said";
+    for (int i = 0; i < 100; ++i) blocked |= handles.is_blocked();
+    ends = true;
+    other.join();
+    while (!handles.is_blocked()) std::this_thread::yield();
+    handles.complete(handle, Status::ok());
+  });
+  EXPECT_TRUE(handles.wait(handle, -1).is_ok());
+  loop.join();
+  EXPECT_FALSE(blocked);
+}
+
 TEST(Handles, that_nobody_has_waited_for_and_no_queue_reports_are_not_awaited) {
   Handles handles;
   CompletionQueue queue;

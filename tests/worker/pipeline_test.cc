@@ -414,6 +414,45 @@ TEST_F(PipelineTest, the_first_shard_has_heard_of_the_end_of_inputs_before_other
   EXPECT_TRUE(result(cluster, 0, 1).is_ok()) << "and now nobody has more";
 }
 
+TEST_F(PipelineTest, after_the_end_of_inputs_nothing_may_be_submitted_and_it_is_said_once) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Pipeline& worker = cluster.worker(0);
+  Numbers a = numbers(8, 0);
+  submit(cluster, 0, call(1, "w", a, a));
+  worker.finish_inputs(HandleId(2), 0);
+  EXPECT_THAT(worker.pending_text(), HasSubstr("; then the end of inputs"));
+  submit(cluster, 0, call(3, "x", a, a));
+  worker.finish_inputs(HandleId(4), 0);
+  cluster.apply(0);
+  for (const std::int64_t handle : {3, 4}) {
+    const Status refused = result(cluster, 0, handle);
+    EXPECT_TRUE(refused.is(Code::kInvalidArgument)) << refused.text();
+    EXPECT_THAT(refused.message(), HasSubstr("no more inputs")) << handle;
+  }
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "what came before goes on";
+  EXPECT_TRUE(result(cluster, 0, 2).is(Code::kAgain));
+}
+
+TEST_F(PipelineTest,
+       the_end_of_inputs_fails_once_a_worker_that_left_has_been_missed_for_long_enough) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Pipeline& worker = cluster.worker(0);
+  constexpr TimeNs patience_ns = 3 * kSecond;  // PipelineConfig::departed_ns
+  worker.on_worker_left(WorkerRank(1), 0);
+  worker.finish_inputs(HandleId(1), 0);
+  EXPECT_EQ(worker.pending_text(), "the end of all workers' inputs (join)");
+  worker.tick(patience_ns - 1);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
+  worker.tick(patience_ns);
+  cluster.apply(0);
+  const Status failed = result(cluster, 0, 1);
+  EXPECT_TRUE(failed.is(Code::kDisconnected)) << failed.text();
+  EXPECT_THAT(failed.message(), HasSubstr("worker 1 has left the job"));
+}
+
 TEST_F(PipelineTest, inputs_that_have_had_more_rounds_than_a_generation_may_do_not_end) {
   Cluster cluster({.workers = 1, .shards = 1, .finishing_rounds_max = 3}, 1);
   cluster.all_up();

@@ -31,8 +31,10 @@ SLICE_NS = 200_000_000
 QUEUE_SLICE_NS = 330_000_000
 # Who waits for at most so long, or longer, has no plan for what to do when that time is over.
 PATIENCE_S = 300.0
-LOOK_AFTER_S = 0.5
+# How often somebody looks whether all threads wait; not in step with the slices.
+LOOK_INTERVAL_S = 0.47
 NEVER_SEEN = 2**64 - 1
+NOT_COUNTED = 2**32 - 1
 
 _library: Optional[Library] = None  # loaded at the first join: importing byteps needs no library
 _jobs: "weakref.WeakSet[Job]" = weakref.WeakSet()
@@ -98,7 +100,8 @@ class Job:
         # Threads in a wait that only the end of an exchange ends: None in the C library, else: is it over?
         self._waiting: Dict[int, Optional[Callable[[], bool]]] = {}
         self.has_native_work = False  # native code of a framework submits when it likes
-        self._watch: Optional[threads.Watch] = None
+        self._progress_seen = NEVER_SEEN  # in the last look
+        self._asleep: Optional[Dict[int, str]] = None
         self._submit = lib.nonblocking.byteps_push_pull
         self._poll = lib.nonblocking.byteps_poll
         self._wait = lib.blocking.byteps_wait
@@ -110,6 +113,7 @@ class Job:
         machines = (ctypes.c_uint32 * self.size)()
         lib.nonblocking.byteps_machines(pointer, machines, self.size)
         self.machines: Tuple[int, ...] = tuple(machines)
+        self._watch = threads.Watch(self._look, LOOK_INTERVAL_S) if self.size > 1 else None
         _jobs.add(self)
 
     @classmethod
@@ -247,11 +251,15 @@ class Job:
             raise errors.InvalidArgumentError(f"handle {handle} is not known, or has been waited for already")
         return bool(state)
 
-    def wait(self, handle: int, timeout_s: Optional[float] = None) -> bool:
+    def wait(
+        self, handle: int, timeout_s: Optional[float] = None, is_given_up: Callable[[], bool] = _is_not_over
+    ) -> bool:
         """Blocks until the exchange has ended, and raises if it failed; either uses the handle up. An exception from a
-        signal handler (KeyboardInterrupt) does not: wait again. False: `timeout_s` is over, the handle stays valid."""
+        signal handler (KeyboardInterrupt) does not: wait again. False: `timeout_s` is over, or `is_given_up`, which is
+        asked between two slices, says so; the handle stays valid. A caller that would wait in pieces gives that
+        instead: in pieces it counts as one that goes on by itself."""
         return self._in_slices(
-            lambda pointer, slice_ns, error: self._wait(pointer, handle, slice_ns, error), timeout_s
+            lambda pointer, slice_ns, error: self._wait(pointer, handle, slice_ns, error), timeout_s, is_given_up
         )
 
     def barrier(self) -> None:
@@ -320,22 +328,24 @@ class Job:
         return pointer
 
     def _in_slices(
-        self, call: Callable[[int, int, "ctypes._CArgObject"], int], timeout_s: Optional[float] = None
+        self,
+        call: Callable[[int, int, "ctypes._CArgObject"], int],
+        timeout_s: Optional[float] = None,
+        is_given_up: Callable[[], bool] = _is_not_over,
     ) -> bool:
-        """False at the timeout."""
+        """False at the timeout, and when it is given up."""
         error = abi.Error()
-        begin_s = time.monotonic()
-        deadline_s = float("inf") if timeout_s is None else begin_s + timeout_s
+        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         is_patient = timeout_s is None or timeout_s >= PATIENCE_S
         while True:
             left_ns = (deadline_s - time.monotonic()) * 1e9
             code = self._one_slice(call, int(max(0.0, min(left_ns, SLICE_NS))), error, is_patient)
-            if code == abi.AGAIN and left_ns > 0:
-                if is_patient:
-                    self._look(begin_s)
+            if code == abi.AGAIN and left_ns > 0 and not is_given_up():
                 continue
             if code not in (abi.OK, abi.AGAIN):
                 raise errors.from_code(code, error.text())
+            if code == abi.AGAIN and is_patient:
+                self._take_back()
             return code == abi.OK
 
     def _one_slice(
@@ -376,8 +386,7 @@ class Job:
     ) -> bool:
         """Calls wait(seconds) until it returns True, which nothing brings about but the end of exchanges of this job;
         `is_over` tells other threads that it will. For waits that the core does not know of. False at the timeout."""
-        begin_s = time.monotonic()
-        deadline_s = float("inf") if timeout_s is None else begin_s + timeout_s
+        deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         is_patient = timeout_s is None or timeout_s >= PATIENCE_S
         while True:
             left_s = deadline_s - time.monotonic()
@@ -385,38 +394,47 @@ class Job:
                 if wait(max(0.0, min(left_s, SLICE_NS * 1e-9))):
                     return True
             if left_s <= 0:
+                if is_patient:
+                    self._take_back()
                 return False
-            if is_patient:
-                self._look(begin_s)
 
     @contextmanager
     def native_wait(self) -> Iterator[None]:
-        """Around a call of a framework that returns when its exchanges have ended. Nobody can look in slices then, so a
-        thread of ours does."""
-        with self._lock:
-            if self._watch is None:
-                self._watch = threads.Watch(self._look, SLICE_NS * 1e-9)
+        """Around a call of a framework that returns when its exchanges have ended."""
         try:
-            with self._watch.entered(), self._noted(_is_not_over):
+            with self._noted(_is_not_over):
                 yield
         finally:
-            with self._lock:
-                if self._pointer is not None:  # this thread goes on: nothing that was said holds
-                    self._library.nonblocking.byteps_all_wait(self._pointer, NEVER_SEEN, 0)
+            self._take_back()
 
-    def _look(self, begin_s: float) -> None:
-        """By a thread that waits, since begin_s: tells the core when nobody in this process can submit anything before
-        an exchange ends."""
-        if time.monotonic() - begin_s < LOOK_AFTER_S or self.has_native_work:
-            return
+    def _look(self) -> None:
+        """By a thread of our own: tells the core when nobody in this process can submit anything before an exchange
+        ends, and when that holds no more."""
         with self._lock:
-            pointer = self._pointer
-            if pointer is None:
+            if self._pointer is None:
                 return
-            seen = self._library.nonblocking.byteps_progress(pointer)
-            inside = threads.count_inside(self._waiting)
+            seen = self._library.nonblocking.byteps_progress(self._pointer)
+            inside = None if self.has_native_work else threads.count_inside(self._waiting)
             if inside is not None:
-                self._library.nonblocking.byteps_all_wait(pointer, seen, inside)
+                self._library.nonblocking.byteps_all_wait(self._pointer, seen, inside)
+                return
+        # Without the lock, for which others might wait meanwhile.
+        before, self._asleep = self._asleep, None
+        if seen == self._progress_seen:
+            self._asleep = threads.asleep(self._waiting)
+        self._progress_seen = seen
+        if self._asleep is not None and self._asleep == before:
+            with self._lock:
+                if self._pointer is not None:
+                    self._library.nonblocking.byteps_all_wait(self._pointer, seen, NOT_COUNTED)
+        else:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """What was said by _look() does not hold: a thread has waited and goes on, though nothing has ended."""
+        with self._lock:
+            if self._pointer is not None:
+                self._library.nonblocking.byteps_all_wait(self._pointer, NEVER_SEEN, 0)
 
     def _become_inert(self) -> None:
         """In a forked child. The parent's memory is not freed: its threads are not here to give it back."""

@@ -62,7 +62,7 @@ class Rows(NamedTuple):
     """A tensor in memory, as its rows. Other dtypes than the core's travel as UINT8, with the bytes of an element as
     the last dimension."""
 
-    dtype: int
+    dtype: int  # an element kind (elements.py)
     address: int
     count: int
     row_shape: Tuple[int, ...]
@@ -73,7 +73,7 @@ class Rows(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        return self.row_elements * ELEMENT_BYTES[self.dtype]
+        return self.row_elements * ELEMENT_BYTES[elements.dtype_of(self.dtype)]
 
     @property
     def shape(self) -> Tuple[int, ...]:
@@ -248,7 +248,7 @@ def _differences(name: str, ranks: Sequence[int], described: Sequence[Sequence[i
     each = []
     for rank, (dtype, count, dimensions, *extents) in zip(ranks, described):
         shape = "x".join(map(str, [count, *extents[:dimensions]]))
-        each.append(f"worker {rank} ({elements.NAMES[dtype]}, shape {shape})")
+        each.append(f"worker {rank} ({elements.name_of(dtype)}, shape {shape})")
     same = "the dtype and all dimensions but the first are to be the same"
     return f'tensor "{name}" differs between ranks: {", ".join(each)}; {same}'
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Tuple
 
-__all__ = ["CastCompressor", "Compressor", "NoneCompressor"]
+__all__ = ["CastCompressor", "Compressor", "NoneCompressor", "checked_compression"]
+
+
+def checked_compression(compression: Any) -> Any:
+    """`compression`, a compressor. ValueError for what is none, as its name is."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression is {compression!r}: use one of Compression, as Compression.none or .fp16")
+    return compression
 
 
 class Compressor:

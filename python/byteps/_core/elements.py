@@ -1,4 +1,8 @@
-"""What of numpy's dtypes travels, and as what: for the layers whose arrays numpy knows."""
+"""What dtypes travel as: of the layers whose arrays numpy knows, and by name of all.
+
+A kind is a byteps_dtype, with a byteps_logical_type above it where elements travel as others: ranks that differ in that
+are refused, and the error names both.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,37 @@ _KINDS = {
     "bool": abi.BOOL,
 }
 NAMES = {kind: name for name, kind in _KINDS.items()}
+# byteps_logical_type
+_LOGICAL = {
+    "complex32": 1,
+    "complex64": 2,
+    "complex128": 3,
+    "float8_e4m3fn": 4,
+    "float8_e5m2": 5,
+    "float8_e4m3fnuz": 6,
+    "float8_e5m2fnuz": 7,
+    "float8_e8m0fnu": 8,
+    "float8_e4m3": 9,
+    "float8_e3m4": 10,
+    "float8_e4m3b11fnuz": 11,
+    "float4_e2m1fn_x2": 12,
+}
+_LOGICAL_NAMES = {number: name for name, number in _LOGICAL.items()}
 _COMPLEX = {"complex64": abi.FLOAT32, "complex128": abi.FLOAT64}
+
+
+def standing_for(name: str, dtype: int) -> int:
+    """The kind of elements of the dtype `name` that travel as `dtype`."""
+    return dtype | _LOGICAL.get(name, 0) << 8
+
+
+def dtype_of(kind: int) -> int:
+    """The byteps_dtype of a kind."""
+    return kind & 0xFF
+
+
+def name_of(kind: int) -> str:
+    return _LOGICAL_NAMES.get(kind >> 8) or NAMES[dtype_of(kind)]
 
 
 def row_shape(shape: Sequence[int], width: int) -> Tuple[int, ...]:
@@ -32,7 +66,7 @@ def row_shape(shape: Sequence[int], width: int) -> Tuple[int, ...]:
 
 
 def kind(dtype: Any, operation: int) -> Tuple[int, int]:
-    """(byteps_dtype, how many such elements make one of `dtype`, a dtype of numpy). What is only moved, by a BROADCAST,
+    """(its kind, how many such elements make one of `dtype`, a dtype of numpy). What is only moved, by a BROADCAST,
     may be anything of whole bytes. ValueError when the operation is not defined for it."""
     name = dtype.name
     if name in _KINDS:
@@ -40,10 +74,10 @@ def kind(dtype: Any, operation: int) -> Tuple[int, int]:
             raise ValueError("the average of a bool array is not defined; op=Sum gives the logical or")
         return _KINDS[name], 1
     if name in _COMPLEX and operation in (abi.SUM, abi.AVERAGE):
-        return _COMPLEX[name], 2
+        return standing_for(name, _COMPLEX[name]), 2
     if name in ("int2", "uint2", "int4", "uint4"):
         raise ValueError(f"dtype {name} is not supported: elements of less than a byte; use int8")
     if operation == abi.BROADCAST:
-        return abi.UINT8, dtype.itemsize
+        return standing_for(name, abi.UINT8), dtype.itemsize
     hint = "; complex arrays have op=Sum and op=Average" if name in _COMPLEX else ""
     raise ValueError(f"dtype {name} is not supported here. These are: {', '.join(_KINDS)}{hint}.")

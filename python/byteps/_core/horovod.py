@@ -41,10 +41,11 @@ def init(
     srun, ...) has started several processes, and there are no DMLC_* variables."""
     if comm is not None and not isinstance(comm, bool):
         raise ValueError("init: comm is not supported, there is no MPI here; use ProcessSet for some of the ranks")
+    sets = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+    if not all(isinstance(each, ProcessSet) for each in sets):
+        raise ValueError(f"init: process_sets is {sets!r}: it must be a list of ProcessSet, as [ProcessSet([0, 1])]")
     session.init(lazy)
-    if process_sets is None or isinstance(process_sets, str):
-        return
-    for process_set in process_sets:
+    for process_set in sets:
         if process_set.process_set_id is None:
             add_process_set(process_set)
 

@@ -77,8 +77,12 @@ def resolve(
     if known is Adasum:
         raise ValueError("op is Adasum, which is not supported: use Average, with the learning rate scaled by hand")
     for name, factor in (("prescale_factor", prescale_factor), ("postscale_factor", postscale_factor)):
-        if not math.isfinite(factor) or factor == 0:
-            raise ValueError(f"{name} is {factor}: it must be a finite number other than 0")
+        try:
+            is_fit = math.isfinite(factor) and factor != 0
+        except TypeError:  # no number
+            is_fit = False
+        if not is_fit:
+            raise ValueError(f"{name} is {factor!r}: it must be a finite number other than 0")
     scale = float(prescale_factor) * float(postscale_factor)
     if scale == 1.0:
         return Reduction(_OPERATIONS[known], 0.0)

@@ -17,7 +17,7 @@ from byteps._core import errors
 from byteps._core.client import Job, Metrics
 
 # What resume() says to the core.
-RESUMED = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_WORKER_ID", "BYTEPS_GLOBAL_RANK")
+RESUMED = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_WORKER_ID", "BYTEPS_GLOBAL_RANK", "BYTEPS_GLOBAL_SIZE")
 SPEED_INTERVAL_S = 10.0
 NUMBERS_PER_INPUTS = 1 << 40  # more calls than anybody makes before join()
 NO_SPEED = (0, -5.0)
@@ -192,6 +192,8 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: object
         machine = global_rank // local_size
         try:
             _set_environment(dict(zip(RESUMED, map(str, (num_workers, num_servers, machine, global_rank)))))
+            if str(num_workers) != former["DMLC_NUM_WORKER"]:
+                os.environ.pop("BYTEPS_GLOBAL_SIZE", None)  # of the former machines; bpslaunch --hosts had set it
             if num_servers == 0:
                 del os.environ["DMLC_NUM_SERVER"]  # none is said by leaving it out
             _join()

@@ -1,18 +1,20 @@
 """What the threads of this process do: whether one of them might submit something.
 
-Only a thread that runs Python can call byteps, and Python knows them all. (Threads of a framework's own that call back
-into Python, as autograd's do, run Python while they do; what makes them is the call of another thread, which is seen.)
-Native code that submits by itself is not seen here: Job.has_native_work.
+Two proofs that none will before an exchange ends. Python's: only a thread that runs Python can call byteps, Python
+knows them all, and each is in a wait of ours. (Threads of a framework's own that call back into Python, as autograd's
+do, run Python while they do; what makes them is the call of another thread, which is seen.) It does not hold where
+native code submits by itself (Job.has_native_work), or a thread waits by a framework's means. Then there is the
+kernel's: no thread of the process, with Python or without, wakes up unless another of them wakes it.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import threading
-import time
-from contextlib import contextmanager
 from types import FrameType
-from typing import Callable, Iterator, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional
 
 # Threads that run nothing but code of these modules serve others, and submit nothing by themselves.
 SERVANTS = (
@@ -25,6 +27,13 @@ SERVANTS = (
     "torch.utils.data._utils.pin_memory",
     "tqdm",
 )
+# Linux's number of the system call in which locks, conditions and semaphores wait, by architecture.
+FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())
+_WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
+_PRIVATE = 128  # FUTEX_PRIVATE_FLAG
+# The core's threads (src/loop/process_threads.cc). Whole names: a program called byteps-train has given its own to all
+# its threads.
+_CORE = ("byteps-worker", "byteps-timeline", "byteps-log", "byteps-flight", "byteps-names")
 _BENEATH = ("threading", "queue", "multiprocessing.connection", "multiprocessing.synchronize", "selectors", "weakref")
 
 
@@ -61,30 +70,65 @@ def _is_of(module: str, packages: "tuple[str, ...]") -> bool:
     return any(module == package or module.startswith(package + ".") for package in packages)
 
 
-class Watch:
-    """A thread that looks while others are in waits that come back to Python only at their end."""
+def asleep(waiting: Mapping[int, Optional[Callable[[], bool]]]) -> Optional[Dict[int, str]]:
+    """All threads of this process that something else than the kernel's clock or another process has to wake, by their
+    kernel ids, with how often they have slept. None: there is one that might go on by itself, or nobody can say. Who is
+    the same in two looks, one after the other, slept from the first to the second: all of them at once, and only one of
+    ours can wake them. `waiting`: as for count_inside(); those, the calling one, servants and the core's do not count.
 
-    def __init__(self, look: Callable[[float], None], interval_s: float) -> None:
+    It needs the lock of nobody: a thread that waits for one that we hold would be taken for asleep."""
+    if FUTEX is None:
+        return None
+    if any(is_over is not None and is_over() for is_over in list(waiting.values())):
+        return None
+    kernel_ids = {thread.ident: thread.native_id for thread in threading.enumerate()}
+    harmless = {threading.get_native_id()}
+    for thread, frame in sys._current_frames().items():
+        if thread in waiting or _is_servant(frame):
+            harmless.add(kernel_ids.get(thread) or 0)
+    sleepers: Dict[int, str] = {}
+    try:
+        for kernel_id in map(int, os.listdir("/proc/self/task")):
+            if kernel_id in harmless:
+                continue
+            place = f"/proc/self/task/{kernel_id}/"
+            if kernel_id != os.getpid() and _read(place + "comm").strip() in _CORE:
+                continue
+            if not _is_endless_wait(_read(place + "syscall").split()):
+                return None
+            status = _read(place + "status").splitlines()
+            sleepers[kernel_id] = "".join(line for line in status if "ctxt_switches" in line)
+    except (OSError, ValueError, IndexError):
+        return None  # one has just ended, or the kernel does not tell
+    return sleepers
+
+
+def _is_endless_wait(call: List[str]) -> bool:
+    """Of what the kernel says a thread is in: the system call's number and arguments, or "running". A futex of other
+    processes is not private; one with a limit has the address of it in the fourth argument."""
+    if call[0] != FUTEX:
+        return False
+    operation = int(call[2], 16)
+    return operation & _PRIVATE != 0 and operation & 0x7F in _WAITS and int(call[4], 16) == 0
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+class Watch:
+    """A thread that calls look() again and again until end()."""
+
+    def __init__(self, look: Callable[[], None], interval_s: float) -> None:
         self._look = look
         self._interval_s = interval_s
-        self._begins_s: List[float] = []  # of the waits under way
         self._ends = threading.Event()
         threading.Thread(target=self._run, name="byteps watch", daemon=True).start()
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        begin_s = time.monotonic()
-        self._begins_s.append(begin_s)
-        try:
-            yield
-        finally:
-            self._begins_s.remove(begin_s)
 
     def end(self) -> None:
         self._ends.set()
 
     def _run(self) -> None:
         while not self._ends.wait(self._interval_s):
-            begins_s = list(self._begins_s)
-            if begins_s:
-                self._look(min(begins_s))
+            self._look()

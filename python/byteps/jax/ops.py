@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from byteps._core import errors, session
+from byteps._core.compression import checked_compression
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
 from byteps.jax import direct
@@ -42,7 +43,7 @@ def push_pull(
 ) -> jax.Array:
     """The average (or what op says) of `array` over all workers: a new array of its shape and dtype. Average and Sum
     are differentiable; the gradient is reduced alike, so all ranks must compute it."""
-    wire, context = compression.compress(jnp.asarray(array))
+    wire, context = checked_compression(compression).compress(jnp.asarray(array))
     what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
     return compression.decompress(exchange(wire, what), context)
 
@@ -89,7 +90,7 @@ def push_pull_async(
     inside, push_pull is asynchronous itself."""
     if is_staged(array):
         raise ValueError("push_pull_async() inside jit: use push_pull(), which is asynchronous there")
-    wire, context = compression.compress(jnp.asarray(array))
+    wire, context = checked_compression(compression).compress(jnp.asarray(array))
     what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
     return Handle(direct.start(wire, what), lambda result: compression.decompress(result, context))
 
@@ -118,6 +119,7 @@ def push_pull_tree(
     """push_pull of every array of a tree (nested dicts, lists, ...), all at once. Each is named by `name` and its path;
     those that come first in the tree, which are often the first layers, go first."""
     paths, arrays, structure = flattened(tree)
+    checked_compression(compression)
     compressed = [compression.compress(array) for array in arrays]
     whats = [
         reduction(op, average, prescale_factor, postscale_factor, process_set, name + path, priority - index)

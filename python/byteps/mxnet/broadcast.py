@@ -102,7 +102,7 @@ def start_broadcast(
 def _named(params: Parameters) -> List[Tuple[str, Any]]:
     """Name and parameter, in the same order on all ranks."""
     if isinstance(params, (Mapping, ParameterDict)):
-        items = sorted(params.items())
+        items = sorted(params.items(), key=lambda item: str(item[0]))  # keys may be of several types
     elif isinstance(params, (str, bytes, NDArray)) or not isinstance(params, Iterable):
         raise ValueError(
             f"invalid params of type {type(params).__name__}: expected net.collect_params(), a dict of names to "

@@ -145,8 +145,12 @@ def wait(arrays: Sequence[NDArray]) -> None:
 
     waiting = threading.Thread(target=wait_for_each, name="byteps wait", daemon=True)
     waiting.start()
-    while waiting.is_alive():
-        waiting.join(SLICE_NS / 1e9)  # Python runs its signal handlers in between
+
+    def is_over(timeout_s: float = 0.0) -> bool:
+        waiting.join(timeout_s)
+        return not waiting.is_alive()
+
+    session.job().wait_elsewhere(is_over, is_over)
     if failures:
         raise failures[0]
 

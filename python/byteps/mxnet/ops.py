@@ -15,6 +15,7 @@ from mxnet.ndarray import NDArray
 
 from byteps._core import abi, horovod, session
 from byteps._core.client import encoded_name
+from byteps._core.compression import checked_compression
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp, Reduction, resolve
 from byteps.mxnet import engine
@@ -64,7 +65,7 @@ def push_pull(
     compression: Compressor = Compression.none,
 ) -> NDArray:
     """The average (or sum) of `tensor` over all workers, in a new array."""
-    compressed, context = compression.compress(tensor)
+    compressed, context = checked_compression(compression).compress(tensor)
     output = engine.empty(compressed.shape, compressed)
     _reduce(output, compressed, resolve(average=average), "push_pull", name, priority)
     return compression.decompress(output, context)

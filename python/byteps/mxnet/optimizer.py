@@ -10,7 +10,8 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.compression import checked_compression
+from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor
 
@@ -106,8 +107,7 @@ class Gradients:
         process_set: ProcessSet,
         prefix: Optional[str] = None,
     ) -> None:
-        if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-            raise ValueError(f"compression is {compression!r}: use Compression.none or .fp16")
+        checked_compression(compression)
         factor = gradient_predivide_factor
         if not isinstance(factor, numbers.Real) or not 0 < factor < math.inf:
             raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")
@@ -115,7 +115,7 @@ class Gradients:
             raise ValueError(f"num_groups is {num_groups!r}: it must be a number of groups, 0 or more")
         if prefix is not None and not isinstance(prefix, str):
             raise ValueError(f"prefix is {prefix!r}: it must be a str")
-        self.is_member = process_set.included()
+        self.is_member = is_member(process_set)
         self.members = members_of(process_set) if self.is_member else ()
         self._compression = compression
         self._title = "" if prefix is None else f"{prefix}."

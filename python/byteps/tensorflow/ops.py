@@ -11,6 +11,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Type, Union
 import tensorflow as tf
 
 from byteps._core import abi, errors, session
+from byteps._core.compression import checked_compression
 from byteps._core.process_sets import ProcessSet, check_root, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
 from byteps.tensorflow import names, native, xla
@@ -92,6 +93,7 @@ class Reduce(NamedTuple):
         compression: Type[Compressor] = Compression.none,
     ) -> "Reduce":
         resolved = resolve(op, average, prescale_factor, postscale_factor)
+        checked_compression(compression)
         members = members_of(process_set)
         member_count, factors = len(members) or session.size(), (prescale_factor, postscale_factor)
         return cls(resolved.operation, resolved.scale, members, member_count, compression, factors)

@@ -17,11 +17,12 @@ import torch
 
 from byteps._core import abi, reduction, session
 from byteps._core.client import encoded_name
+from byteps._core.compression import checked_compression
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp
 from byteps.torch import exchange, pending, sparse
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.tensors import check_dense_on_cpu, prepare
+from byteps.torch.tensors import check_all, check_dense_on_cpu, check_no_overlap, check_reduced, prepare
 
 __all__ = [
     "allreduce",
@@ -67,6 +68,7 @@ def allreduce_async_(
     """Starts it; the result lands in `tensor`, which synchronize() returns."""
     scaled, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if scaled is not tensor:
+        check_no_overlap(tensor)
         tensor.copy_(scaled)
     return _start(tensor, tensor, meaning, name, members_of(process_set))
 
@@ -100,7 +102,7 @@ def allreduce(
     tensor, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
         return pending.synchronize(sparse.start(tensor, meaning, name, members_of(process_set)))
-    compressed, context = compression.compress(tensor)
+    compressed, context = checked_compression(compression).compress(tensor)
     (reduced,) = _Allreduce.apply([meaning], members_of(process_set), [name], compressed)
     return compression.decompress(reduced, context)
 
@@ -129,7 +131,8 @@ def grouped_allreduce_async(
     """One handle for all; synchronize() returns the list of results."""
     options = (average, op, prescale_factor, postscale_factor, process_set)
     start = lambda tensor, its_name: allreduce_async(tensor, options[0], its_name, *options[1:])  # noqa: E731
-    return _start_group(tensors, _names(name, len(tensors)), start)
+    several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor))
+    return _start_group(several, _names(name, len(several)), start)
 
 
 def grouped_allreduce_async_(
@@ -144,7 +147,8 @@ def grouped_allreduce_async_(
     """The same in place."""
     options = (average, op, prescale_factor, postscale_factor, process_set)
     start = lambda tensor, its_name: allreduce_async_(tensor, options[0], its_name, *options[1:])  # noqa: E731
-    return _start_group(tensors, _names(name, len(tensors)), start)
+    several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor, in_place=True))
+    return _start_group(several, _names(name, len(several)), start)
 
 
 def grouped_allreduce_(
@@ -172,7 +176,9 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> List[torch.Tensor]:
     """Differentiable, as allreduce()."""
-    prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in tensors]
+    checked_compression(compression)
+    several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor))
+    prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in several]
     compressed = [compression.compress(tensor) for tensor, _ in prepared]
     names = _names(name, len(compressed))
     meanings = [meaning for _, meaning in prepared]
@@ -181,6 +187,21 @@ def grouped_allreduce(
 
 
 # ---- inside
+
+
+def _check_of(
+    op: Op, average: Optional[bool], prescale_factor: float, postscale_factor: float, in_place: bool = False
+) -> Callable[[torch.Tensor], None]:
+    meaning = reduction.resolve(op, average, prescale_factor, postscale_factor)
+
+    def check(tensor: torch.Tensor) -> None:
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo and not in_place:
+            return sparse.check(tensor, meaning)
+        check_reduced(tensor, meaning)
+        if in_place:
+            check_no_overlap(tensor)
+
+    return check
 
 
 def _start(

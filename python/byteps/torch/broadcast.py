@@ -102,7 +102,7 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
 
 def _named_tensors(params: Parameters) -> List[Tuple[str, torch.Tensor]]:
     if isinstance(params, Mapping):
-        items: List[Any] = sorted(params.items())
+        items: List[Any] = sorted(params.items(), key=lambda item: str(item[0]))  # keys may be of several types
     elif isinstance(params, (str, bytes, torch.Tensor, torch.nn.Module)) or not isinstance(params, Iterable):
         raise ValueError(
             f"invalid params of type {type(params).__name__}: expected model.state_dict(), model.named_parameters(), "

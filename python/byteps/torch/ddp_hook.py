@@ -19,6 +19,7 @@ import torch
 from torch.futures import Future
 
 from byteps._core import abi, session
+from byteps._core.compression import checked_compression
 from byteps.torch.compression import Compression, Compressor
 
 __all__ = ["DDPHookState", "ddp_comm_hook"]
@@ -29,7 +30,7 @@ class DDPHookState:
     """What belongs to one model: make one for each, on all ranks in the same order. `compression` is what travels."""
 
     def __init__(self, compression: Type[Compressor] = Compression.none) -> None:
-        self.compression = compression
+        self.compression = checked_compression(compression)
         self._name = "ddp"
         self._job: Callable[[], Any] = lambda: None  # in which the name holds; a weak reference, which can be copied
         if session.is_joined():

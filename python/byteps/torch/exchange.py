@@ -29,6 +29,8 @@ class Exchange(pending.Pending):
         self.source = source
         self.buffer = buffer
         self.output = output
+        # Who writes to tensor.data, or resizes it, meanwhile: the core still works on this memory.
+        self._memory = (source.untyped_storage(), buffer.untyped_storage())
 
     def poll(self) -> bool:
         return self.job.poll(self.core_handle)

@@ -18,12 +18,13 @@ import torch
 
 from byteps._core import collectives, reduction, session
 from byteps._core.collectives import Rows
+from byteps._core.compression import checked_compression
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch import pending, tensors
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.moving import Landing, Members, Moving, place_in, rows_of, run_all, title_of, wire_name
-from byteps.torch.tensors import prepare
+from byteps.torch.tensors import check_all, check_dense_on_cpu, prepare
 
 __all__ = [
     "allgather",
@@ -63,14 +64,15 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """One handle for all; synchronize() returns the list of results."""
-    return pending.group([allgather_async(tensor, name, process_set) for tensor in tensors])
+    several = check_all(tensors, check_dense_on_cpu)
+    return pending.group([allgather_async(tensor, name, process_set) for tensor in several])
 
 
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> List[torch.Tensor]:
     """allgather() of several, which travel at once. Differentiable."""
-    several = list(tensors)
+    several = check_all(tensors, check_dense_on_cpu)
     return list(_Allgather.apply(name, members_of(process_set), *several)) if several else []
 
 
@@ -158,7 +160,8 @@ def grouped_reducescatter_async(
 ) -> int:
     """One handle for all; synchronize() returns the list of results."""
     options = (op, process_set, prescale_factor, postscale_factor)
-    return pending.group([reducescatter_async(tensor, name, *options) for tensor in tensors])
+    several = check_all(tensors, lambda tensor: _check_reduced(tensor, op, prescale_factor, postscale_factor))
+    return pending.group([reducescatter_async(tensor, name, *options) for tensor in several])
 
 
 def grouped_reducescatter(
@@ -171,13 +174,23 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> List[torch.Tensor]:
     """reducescatter() of several, which travel at once. Differentiable."""
-    prepared = [prepare(tensor, op, None, prescale_factor, postscale_factor) for tensor in tensors]
+    checked_compression(compression)
+    several = check_all(tensors, lambda tensor: _check_reduced(tensor, op, prescale_factor, postscale_factor))
+    prepared = [prepare(tensor, op, None, prescale_factor, postscale_factor) for tensor in several]
     compressed = [compression.compress(tensor) for tensor, _ in prepared]
     if not compressed:
         return []
     meanings = [meaning for _, meaning in prepared]
     reduced = _Reducescatter.apply(meanings, name, members_of(process_set), *[tensor for tensor, _ in compressed])
     return [compression.decompress(result, context) for result, (_, context) in zip(reduced, compressed)]
+
+
+def _check_reduced(
+    tensor: torch.Tensor, op: Union[ReduceOp, str], prescale_factor: float, postscale_factor: float
+) -> None:
+    tensors.check_reduced(tensor, reduction.resolve(op, None, prescale_factor, postscale_factor))
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter: the tensor has no dimensions, so there are no rows to share; use allreduce")
 
 
 def _start_reducescatter(

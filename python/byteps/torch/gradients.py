@@ -9,7 +9,8 @@ Invariants
  1. All ranks push the same parameters: those that have a gradient on some rank. The others push zeros for them, as soon
     as settle() has told them.
  2. A parameter to which no rank gave a gradient keeps grad None, and the optimizer skips it, as it would on one worker.
- 3. While a gradient is under way nobody else may write to it; what shows this (torch's version counter) is an error.
+ 3. While a gradient is under way nobody else may write to it, or put another in its place; what shows this (torch's
+    version counter, another tensor, another memory) is an error. A gradient that is dropped stays dropped.
  4. A parameter travels sparse when all ranks that have a gradient for it have a sparse one of rows, and sparse_as_dense
     is not asked for; otherwise dense. The first ones are pushed in settle(). A sparse gradient that travels
     dense becomes a sparse average, unless settle() finds only then that other ranks have a dense one.
@@ -26,7 +27,8 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import Job, encoded_name
-from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
+from byteps._core.compression import checked_compression
+from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import exchange, pending, sparse
 from byteps.torch.compression import Compressor
@@ -43,6 +45,7 @@ class Slot:
     __slots__ = (
         "context",
         "grad",
+        "grad_address",
         "grad_version",
         "handle",
         "hook",
@@ -68,7 +71,23 @@ class Slot:
         self.context: Any = None
         self.grad: Optional[torch.Tensor] = None  # parameter.grad at the push; None: it had none
         self.grad_version = 0
+        self.grad_address = 0
         self.sparse_dim = 0  # above 0: the average becomes sparse, with so many sparse dimensions
+
+    def keep(self, grad: Optional[torch.Tensor]) -> None:
+        """Notes parameter.grad as it is pushed."""
+        self.grad = grad
+        if grad is not None:
+            self.grad_version, self.grad_address = grad._version, _address(grad)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether somebody else has written to what was pushed, or put another gradient in its place."""
+        if self.grad is None:
+            return False
+        now = self.parameter.grad
+        is_replaced = now is not None and now is not self.grad
+        return is_replaced or self.grad._version != self.grad_version or _address(self.grad) != self.grad_address
 
 
 class Gradients:
@@ -90,7 +109,7 @@ class Gradients:
         self._owner: object = title or object()
         self._meaning = meaning
         self._process_set = process_set
-        self._compression = compression
+        self._compression = checked_compression(compression)
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
         self._presence: Optional[int] = None  # handle; from begin() to settle()
@@ -127,7 +146,7 @@ class Gradients:
         job = session.job()
         if self._job is job:
             return
-        self._is_member = self._process_set.included()
+        self._is_member = is_member(self._process_set)
         self._members = members_of(self._process_set) if self._is_member else ()
         for slot in self.slots:
             self._give_name(slot)
@@ -155,11 +174,10 @@ class Gradients:
 
     def push(self, slot: Slot) -> None:
         """Starts the exchange of the slot's gradient as it is now."""
-        grad = slot.grad = slot.parameter.grad
+        grad = slot.parameter.grad
+        slot.keep(grad)
         if grad is None:
             grad = torch.zeros(slot.parameter.shape, dtype=slot.parameter.dtype, device=slot.parameter.device)
-        else:
-            slot.grad_version = grad._version
         if grad.layout != torch.strided:
             if not self._sparse_as_dense and _has_sparse_rows(grad):
                 slot.grad = None
@@ -167,8 +185,8 @@ class Gradients:
             if grad.layout == torch.sparse_coo:
                 slot.sparse_dim, grad = grad.sparse_dim(), grad.to_dense()
             else:
-                grad = slot.grad = slot.parameter.grad = grad.to_dense()
-                slot.grad_version = grad._version
+                grad = slot.parameter.grad = grad.to_dense()
+                slot.keep(grad)
         self._start(slot, grad)
 
     def begin(self) -> None:
@@ -228,11 +246,11 @@ class Gradients:
     def _push_sparse(self, slot: Slot) -> None:
         """The gradient's rows, or none when this rank has no gradient."""
         parameter = slot.parameter
-        grad = slot.grad = parameter.grad if parameter.requires_grad else None
+        grad = parameter.grad if parameter.requires_grad else None
+        slot.keep(grad)
         if grad is None:
             indices = torch.zeros(1, 0, dtype=torch.int64)
             grad = torch.sparse_coo_tensor(indices, parameter.detach()[:0], parameter.shape, check_invariants=False)
-        slot.grad_version = grad._version
         slot.handle = sparse.start(grad, self._meaning, slot.name, self._members)
 
     # ---- taking results
@@ -247,7 +265,7 @@ class Gradients:
         if handle is None:
             return None
         failure: Optional[Exception] = None
-        changed = slot.grad is not None and slot.grad._version != slot.grad_version
+        changed = slot.is_changed
         try:
             result = pending.synchronize(handle)
         except (errors.BytePSError, ValueError) as error:  # the latter when another thread leaves the job
@@ -318,10 +336,14 @@ def finish(together: Sequence[Gradients]) -> None:
 
 
 _CHANGED = (
-    "{name}: the gradient was changed between backward() and synchronize(), while it was being averaged. Call "
-    "optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() within "
-    "optimizer.skip_synchronize()"
+    "{name}: the gradient was changed or replaced between backward() and synchronize(), while it was being averaged. "
+    "Call optimizer.synchronize() first, then change gradients (clipping, GradScaler.unscale_), then call step() "
+    "within optimizer.skip_synchronize()"
 )
+
+
+def _address(grad: torch.Tensor) -> int:
+    return grad.data_ptr() if grad.layout == torch.strided else 0
 
 
 def _has_sparse_rows(grad: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from byteps._core import abi, session
 from byteps._core.client import encoded_name
+from byteps._core.compression import checked_compression
 from byteps._core.session import (
     barrier,
     get_pushpull_speed,
@@ -92,7 +93,7 @@ def push_pull(
 ) -> torch.Tensor:
     """The sum (or average) of `tensor` over all workers, in a new tensor. Differentiable: the gradient of a sum is the
     sum of the gradients, so all ranks must run backward through it."""
-    compressed, context = compression.compress(tensor)
+    compressed, context = checked_compression(compression).compress(tensor)
     summed = _PushPull.apply(compressed, average, name, version, priority)
     return compression.decompress(summed, context)
 

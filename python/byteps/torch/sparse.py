@@ -13,6 +13,16 @@ from byteps.torch import gathers, pending
 __all__: List[str] = []
 
 
+def check(tensor: torch.Tensor, meaning: Reduction) -> None:
+    """ValueError when the tensor cannot be reduced so."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
+        raise ValueError("expected a sparse COO tensor; use allreduce for others")
+    if meaning.operation not in (abi.SUM, abi.AVERAGE):
+        raise ValueError("a sparse tensor has a sum and an average, but no minimum, maximum or product")
+    if tensor.dtype == torch.bool and (meaning.operation == abi.AVERAGE or meaning.scale):
+        raise ValueError("the average of a bool tensor is not defined, and neither is a factor of it; use op=Sum")
+
+
 def start(
     tensor: torch.Tensor,
     meaning: Reduction,
@@ -22,10 +32,7 @@ def start(
 ) -> int:
     """Starts it for a sparse COO tensor; synchronize() returns a new coalesced tensor, equal on all ranks: the values
     of one index are added in the order of ranks. `is_driven`: it goes on by itself, else while somebody waits."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.sparse_coo:
-        raise ValueError("expected a sparse COO tensor; use allreduce for others")
-    if meaning.operation not in (abi.SUM, abi.AVERAGE):
-        raise ValueError("a sparse tensor has a sum and an average, but no minimum, maximum or product")
+    check(tensor, meaning)
     # A rank's own duplicates are added up before anything travels.
     coalesced = tensor.detach().coalesce()
     title = f"sparse.{'noname' if name is None else name}"
@@ -36,8 +43,8 @@ def start(
     indices = gathers.start_allgather(rows, f"{title}.indices", members, _split, is_driven)
     values = gathers.start_allgather(coalesced.values(), f"{title}.values", members, is_driven=is_driven)
     scale = meaning.scale or 1.0
-    if meaning.operation == abi.AVERAGE:
-        scale /= len(members) or session.size()
+    divisor = (len(members) or session.size()) if meaning.operation == abi.AVERAGE else 1
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
 
     def finish(parts: List[Any]) -> torch.Tensor:
         (all_sizes, all_indices), all_values = parts
@@ -45,10 +52,21 @@ def start(
             ranks = members or range(len(all_sizes))
             each = ", ".join(f"worker {rank} {tuple(other)}" for rank, other in zip(ranks, all_sizes))
             raise errors.MismatchError(f'sparse tensor "{title}" differs between ranks; its indexed sizes are: {each}')
-        scaled = all_values * scale
-        return torch.sparse_coo_tensor(all_indices.t(), scaled, shape, check_invariants=False).coalesce()
+        scaled = all_values if is_whole else all_values * (scale / divisor)
+        total = torch.sparse_coo_tensor(all_indices.t(), scaled, shape, check_invariants=False).coalesce()
+        if not is_whole or (scale == 1.0 and divisor == 1):
+            return total
+        whole = _scaled_towards_zero(total.values(), scale, divisor)
+        return torch.sparse_coo_tensor(total.indices(), whole, shape, is_coalesced=True, check_invariants=False)
 
     return pending.group([indices, values], finish)
+
+
+def _scaled_towards_zero(values: torch.Tensor, scale: float, divisor: int) -> torch.Tensor:
+    """As the servers do it with dense integers."""
+    if scale == 1.0:
+        return torch.div(values, divisor, rounding_mode="trunc")
+    return (values.double() * scale / divisor).trunc().to(values.dtype)
 
 
 def _split(rows: torch.Tensor, counts: List[int]) -> Tuple[List[List[int]], torch.Tensor]:

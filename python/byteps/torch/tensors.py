@@ -1,17 +1,17 @@
 """Tensors as the core sees them: an address, an element kind and a shape.
 
 A complex tensor is one of real numbers with a last dimension of two. Where bytes are only moved, every dtype will do:
-those that the core does not know are uint8 with a last dimension of their size.
+those that the core does not know are uint8 with a last dimension of their size. The kind says what they stand for.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
-from byteps._core import abi, reduction
+from byteps._core import abi, elements, reduction
 
 __all__: List[str] = []
 
@@ -41,7 +41,7 @@ def reduced_as(tensor: torch.Tensor, operation: int) -> Tuple[int, torch.Size]:
         if tensor.dtype in _REAL_KINDS:
             if operation not in (abi.SUM, abi.AVERAGE):
                 raise ValueError(f"{tensor.dtype} tensors have a sum and an average, no minimum, maximum or product")
-            return _REAL_KINDS[tensor.dtype], torch.Size((*tensor.shape, 2))
+            return standing_for(tensor.dtype, _REAL_KINDS[tensor.dtype]), torch.Size((*tensor.shape, 2))
         supported = ", ".join(str(dtype).replace("torch.", "") for dtype in (*ELEMENT_KINDS, *_REAL_KINDS))
         raise ValueError(f"Tensor type {tensor.dtype} is not supported. These are: {supported}.")
     if kind == abi.BOOL and operation == abi.AVERAGE:
@@ -49,13 +49,36 @@ def reduced_as(tensor: torch.Tensor, operation: int) -> Tuple[int, torch.Size]:
     return kind, tensor.shape
 
 
+def check_reduced(tensor: torch.Tensor, meaning: reduction.Reduction) -> None:
+    """ValueError when it cannot be reduced so; what Job.push_pull() would refuse is among it."""
+    reduced_as(tensor, meaning.operation)
+    if meaning.scale and tensor.dtype == torch.bool:
+        raise ValueError("a bool tensor has no prescale_factor and no postscale_factor")
+
+
+def check_all(tensors: Iterable[torch.Tensor], check: Callable[[torch.Tensor], None]) -> List[torch.Tensor]:
+    """The tensors of a group as a list: each is checked before the first is submitted."""
+    several = list(tensors)
+    for index, tensor in enumerate(several):
+        try:
+            check(tensor)
+        except ValueError as error:
+            raise ValueError(f"tensor {index} of the group: {error}") from None
+    return several
+
+
 def moved_as(tensor: torch.Tensor) -> Tuple[int, torch.Size]:
     """Element kind and shape where elements are only moved."""
     check_dense_on_cpu(tensor)
     kind = ELEMENT_KINDS.get(tensor.dtype)
     if kind is None:
-        return abi.UINT8, torch.Size((*tensor.shape, tensor.element_size()))
+        return standing_for(tensor.dtype, abi.UINT8), torch.Size((*tensor.shape, tensor.element_size()))
     return kind, tensor.shape
+
+
+def standing_for(dtype: torch.dtype, kind: int) -> int:
+    """`kind`, as which elements of `dtype` travel, so that they are told from others that do."""
+    return elements.standing_for(str(dtype).replace("torch.", ""), kind)
 
 
 def prepare(
@@ -102,8 +125,26 @@ def check_dense_on_cpu(tensor: torch.Tensor) -> None:
 
 def check_no_overlap(tensor: torch.Tensor) -> None:
     """A result cannot land in a tensor whose elements share memory; torch would say so only after the exchange."""
-    if tensor.numel() and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+    if not tensor.is_contiguous() and _has_overlap(tensor):
         raise ValueError(
-            "several elements of the tensor share one place in memory (expand() makes such tensors), so no result can "
-            "land in it: use tensor.clone()"
+            "several elements of the tensor share one place in memory (expand() and unfold() make such tensors), so no "
+            "result can land in it: use tensor.clone()"
         )
+
+
+def _has_overlap(tensor: torch.Tensor) -> bool:
+    dimensions = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size > 1)
+    beyond = 1  # no element of the dimensions so far is at so large an offset
+    for stride, size in dimensions:
+        if stride < beyond:
+            break
+        beyond = stride * (size - 1) + beyond
+    else:
+        return False
+    if any(stride == 0 for stride, _ in dimensions):
+        return True
+    # Rows may lie within each other's gaps, as as_strided() can make them.
+    offsets = torch.zeros(1, dtype=torch.int64)
+    for stride, size in dimensions:
+        offsets = (offsets.unsqueeze(1) + torch.arange(size) * stride).flatten()
+    return offsets.unique().numel() < offsets.numel()

@@ -95,7 +95,7 @@ def submit(
     if kind is None:  # bytes are copied
         if exchange.operation != abi.BROADCAST:
             raise ValueError(f"{exchange.dtype} has no reductions in the backend 'byteps'")
-        kind, shape = abi.UINT8, (*shape, _element_bytes(exchange.dtype))
+        kind, shape = tensors.standing_for(exchange.dtype, abi.UINT8), (*shape, _element_bytes(exchange.dtype))
     count = 1
     for extent in shape:
         count *= extent

@@ -26,7 +26,7 @@ from byteps.torch.backend.exchange import Exchange, Members, submit
 from byteps.torch.backend.futures import CallbackThreads, Lineage, WorkFuture
 
 _DEFAULT_TIMEOUT_S = 1800.0
-_LOOK_S = 0.2  # how often somebody who waits looks whether it was given up, and the queue's thread for late futures
+_LOOK_S = 0.2  # how often the queue's thread looks for late futures
 
 
 class Work(_TorchWork):
@@ -149,14 +149,14 @@ class Work(_TorchWork):
             while self._handles and not self._given_up:
                 left_s = max(0.0, deadline_s - time.monotonic())
                 try:
-                    in_time = self._job.wait(self._handles[-1], min(left_s, _LOOK_S))
+                    is_used_up = self._job.wait(self._handles[-1], left_s, lambda: self._given_up)
                 except errors.BytePSError as error:
-                    in_time = True
+                    is_used_up = True  # well or not
                     with self._lock:
                         self._note(error)
-                if in_time:
-                    self._handles.pop()  # used up, well or not
-                elif left_s <= _LOOK_S:
+                if is_used_up:
+                    self._handles.pop()
+                elif not self._given_up:
                     raise self._timed_out()
             with self._lock:
                 if not self._handles and not self._ended:
