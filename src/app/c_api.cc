@@ -137,7 +137,7 @@ namespace {
 static_assert(static_cast<int>(Code::kCancelled) == BYTEPS_CANCELLED);
 static_assert(static_cast<int>(Code::kMismatch) == BYTEPS_MISMATCH);
 static_assert(sizeof(byteps::auth::Proof) == BYTEPS_SEAL_BYTES);
-static_assert(byteps::Shape::kDimensionsMax == BYTEPS_DIMENSIONS_MAX);
+static_assert(byteps::kDimensionsMax == BYTEPS_DIMENSIONS_MAX);
 
 int report(const Status& status, byteps_error* error) {
   if (error != nullptr) {
@@ -190,7 +190,8 @@ Status start(const char* settings, byteps_job** job) {
       byteps::parse_environment(byteps::Role::kWorker, environment.value(), byteps::own_command());
   if (!parsed.is_ok()) return recorder.with_path("settings", parsed.status());
   const byteps::Result<byteps::Config> drawn =
-      byteps::with_lot(parsed.value().config, byteps::Role::kWorker);
+      byteps::with_lot(byteps::with_descriptors(parsed.value().config, byteps::Role::kWorker),
+                       byteps::Role::kWorker);
   if (!drawn.is_ok()) return recorder.with_path("job", drawn.status());
   const byteps::Config& config = drawn.value();
   recorder.set_rank(config.job.rank);
@@ -304,13 +305,12 @@ byteps::Result<byteps::auth::Proof> seal_of(const byteps_job& job, uint32_t rank
     return Status(Code::kInvalidArgument,
                   "a seal needs a name, a payload, and 32 bytes; one of them is NULL");
   }
-  return byteps::auth::seal(
-      job.config.job.key,
-      {.epoch = job.door.epoch(),
-       .rank = byteps::WorkerRank(rank),
-       .name = name,
-       .incarnation = job.door.incarnation()},
-      {static_cast<const std::byte*>(payload), payload_bytes});
+  return byteps::auth::seal(job.config.job.key,
+                            {.epoch = job.door.epoch(),
+                             .rank = byteps::WorkerRank(rank),
+                             .name = name,
+                             .incarnation = job.door.incarnation()},
+                            {static_cast<const std::byte*>(payload), payload_bytes});
 }
 
 }  // namespace
@@ -450,9 +450,8 @@ void byteps_queue_destroy(byteps_queue* queue) {
 }
 
 int byteps_barrier(byteps_job* job, int64_t timeout_ns, byteps_error* error) {
-  return with_job(job, error, [&] {
-    return with_events(*job, job->barriers.wait(job->door, timeout_ns));
-  });
+  return with_job(job, error,
+                  [&] { return with_events(*job, job->barriers.wait(job->door, timeout_ns)); });
 }
 
 int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_rank,
@@ -500,9 +499,8 @@ int byteps_all_wait(byteps_job* job, uint64_t seen, uint32_t inside) {
       const std::lock_guard lock(job->queues_mutex);
       for (const auto& queue : job->queues) in_queues += queue->idle_takers();
     }
-    const bool is_so =
-        inside == BYTEPS_NOT_COUNTED ? job->door.all_wait(seen, std::nullopt)
-                                     : job->door.all_wait(seen, inside - in_queues);
+    const bool is_so = inside == BYTEPS_NOT_COUNTED ? job->door.all_wait(seen, std::nullopt)
+                                                    : job->door.all_wait(seen, inside - in_queues);
     return is_so ? Status::ok() : Status(Code::kAgain, "something has changed meanwhile");
   });
 }

@@ -19,7 +19,6 @@ extern char** environ;
 namespace byteps {
 namespace {
 
-constexpr std::uint64_t kCountMax = 65536;  // of processes of one kind
 constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kGiB = kKiB * kKiB * kKiB;
 
@@ -83,15 +82,15 @@ std::vector<Variable> role_variables() {
       {"DMLC_ROLE", "all", "worker", "worker, server or scheduler",
        "What this process is. The executables know their role.", 0, 0, nullptr,
        [](Draft& d, const std::string& v) { d.role = v; }},
-      {"DMLC_NUM_WORKER", "all", "1", "machines, 1 to 65536",
+      {"DMLC_NUM_WORKER", "all", "1", "machines, 1 to 4096",
        "How many worker machines there are. Workers in the job = this times BYTEPS_LOCAL_SIZE.", 1,
-       kCountMax, [](Draft& d, std::uint64_t v) { d.machine_count = v; }},
-      {"DMLC_NUM_SERVER", "all", "none", "processes, 1 to 65536",
+       kWorkersMax, [](Draft& d, std::uint64_t v) { d.machine_count = v; }},
+      {"DMLC_NUM_SERVER", "all", "none", "processes, 1 to 1024",
        "How many summation servers there are. Needed when the job has more than one worker.", 1,
-       kCountMax, [](Draft& d, std::uint64_t v) { d.server_count = v; }},
+       kServersMax, [](Draft& d, std::uint64_t v) { d.server_count = v; }},
       {"DMLC_WORKER_ID", "worker", "none", "index, from 0",
-       "Which worker machine this is. Needed when the job has more than one worker.", 0, kCountMax,
-       [](Draft& d, std::uint64_t v) { d.machine_index = v; }},
+       "Which worker machine this is. Needed when the job has more than one worker.", 0,
+       kWorkersMax, [](Draft& d, std::uint64_t v) { d.machine_index = v; }},
       {"DMLC_PS_ROOT_URI", "all", "none", "IPv4 or IPv6 address, or host name",
        "Where the scheduler is.", 0, 0, nullptr,
        [](Draft& d, const std::string& v) { d.config.job.scheduler_host = v; }},
@@ -114,23 +113,23 @@ std::vector<Variable> role_variables() {
        "Port of the server's first shard, the others follow; 0 takes free ones.", 0, 65535,
        [](Draft& d, std::uint64_t v) { d.config.job.listen_port = static_cast<std::uint16_t>(v); }},
       {"DMLC_RANK", "server", "order of arrival", "index, from 0",
-       "The server rank this process would like.", 0, kCountMax,
+       "The server rank this process would like.", 0, kServersMax,
        [](Draft& d, std::uint64_t v) {
          d.config.job.wanted_server_rank = static_cast<std::uint32_t>(v);
        }},
       {"BYTEPS_LOCAL_RANK", "worker", "0", "index, from 0",
-       "Which worker of its machine this is; set by bpslaunch.", 0, kCountMax,
+       "Which worker of its machine this is; set by bpslaunch.", 0, kWorkersMax,
        [](Draft& d, std::uint64_t v) { d.config.job.local_rank = static_cast<std::uint32_t>(v); }},
-      {"BYTEPS_LOCAL_SIZE", "all", "1", "processes, 1 to 65536",
-       "Workers on each machine; set by bpslaunch.", 1, kCountMax,
+      {"BYTEPS_LOCAL_SIZE", "all", "1", "processes, 1 to 4096",
+       "Workers on each machine; set by bpslaunch.", 1, kWorkersMax,
        [](Draft& d, std::uint64_t v) { d.config.job.local_size = static_cast<std::uint32_t>(v); }},
       {"BYTEPS_GLOBAL_RANK", "worker", "DMLC_WORKER_ID * BYTEPS_LOCAL_SIZE + BYTEPS_LOCAL_RANK",
-       "index, from 0", "Overrides the rank.", 0, kCountMax,
+       "index, from 0", "Overrides the rank.", 0, kWorkersMax,
        [](Draft& d, std::uint64_t v) { d.global_rank = v; }},
-      {"BYTEPS_GLOBAL_SIZE", "all", "DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE", "processes, 1 to 65536",
+      {"BYTEPS_GLOBAL_SIZE", "all", "DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE", "processes, 1 to 4096",
        "Workers in the job, when machines have different numbers of them; set by bpslaunch "
        "--hosts.",
-       1, kCountMax, [](Draft& d, std::uint64_t v) { d.global_size = v; }},
+       1, kWorkersMax, [](Draft& d, std::uint64_t v) { d.global_size = v; }},
       {"BYTEPS_FORCE_DISTRIBUTED", "all", "0", "0 or 1",
        "1: use servers even with a single worker.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.force_distributed = v == 1; }},
@@ -188,7 +187,7 @@ std::vector<Variable> flow_variables() {
       {"BYTEPS_SERVER_ENGINE_THREAD", "server", "one per two cores",
        "threads, 0 to 256 (0: one per two cores)",
        "Shards of the server: event loops that receive, sum and answer, each for its own keys.", 0,
-       256,
+       kShardsOfServerMax,
        [](Draft& d, std::uint64_t v) { d.config.shard_count = static_cast<std::uint32_t>(v); }},
       {"BYTEPS_SERVER_MEMORY_MB", "server", "none", "MiB, 1 to 1073741824",
        "Memory for sums and for what is known of tensors, shared equally by the server's shards. A "
@@ -697,12 +696,12 @@ Status check_alone(const Draft& draft, const Environment& environment, std::stri
 Result<std::uint32_t> worker_count(const Draft& draft, std::uint64_t machines) {
   const std::uint64_t local_size = draft.config.job.local_size;
   const std::uint64_t size = draft.global_size.value_or(machines * local_size);
-  if (size <= kCountMax) return static_cast<std::uint32_t>(size);
+  if (size <= kWorkersMax) return static_cast<std::uint32_t>(size);
   return Status(Code::kInvalidArgument,
                 "DMLC_NUM_WORKER=" + std::to_string(machines) +
                     " machines with BYTEPS_LOCAL_SIZE=" + std::to_string(local_size) +
                     " workers each are " + std::to_string(size) + " workers; a job has at most " +
-                    std::to_string(kCountMax));
+                    std::to_string(kWorkersMax));
 }
 
 Status finish_worker(Draft& draft, const Environment& environment, std::string_view command) {

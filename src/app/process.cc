@@ -7,6 +7,7 @@
 #include <span>
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "app/launch.h"
@@ -82,6 +83,18 @@ Result<Config> with_lot(Config config, Role role) {
   return config;
 }
 
+Config with_descriptors(Config config, Role role) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return config;
+  if (role != Role::kWorker && limit.rlim_cur < limit.rlim_max) {
+    rlimit wanted = limit;
+    wanted.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) limit = wanted;
+  }
+  config.job.descriptors = limit.rlim_cur == RLIM_INFINITY ? 0 : limit.rlim_cur;
+  return config;
+}
+
 Result<std::string> await_advertised_host(const ParsedEnvironment& environment, Clock& clock,
                                           Waiter& waiter, const std::atomic<bool>& stop,
                                           const Log& log) {
@@ -124,6 +137,9 @@ Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role 
   options.connect_timeout_ns = config.timeout.failure_ns;
   options.unreachable_ns = config.timeout.failure_ns / 2;
   options.linger_ns = config.timeout.failure_ns / 3;
+  options.connections_max = role == Role::kScheduler ? kSchedulerConnectionsMax
+                            : options.listen.empty() ? kWorkerConnectionsMax
+                                                     : kShardConnectionsMax;
   // Tensors pass between workers and shards only; a server listens for nothing else.
   const bool moves_tensors =
       role == Role::kWorker || (role == Role::kServer && !options.listen.empty());

@@ -54,6 +54,10 @@ Config with_machine(Config config, const std::string& own_address);
 // that tells a member's life from those before.
 Result<Config> with_lot(Config config, Role role);
 
+// With the number of file descriptors that this process may have. An executable of ours takes all that it can get:
+// the usual 1024 are few for a server. In a user's process the limit is the user's.
+Config with_descriptors(Config config, Role role);
+
 // Where to listen in order to be reached at `advertised`: there alone, if it is an address (no name) that this machine
 // has; otherwise on all its addresses, for it may be known to others by one that it does not have itself.
 std::string listening_host(const std::string& advertised);

@@ -30,6 +30,13 @@ Example:
 Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use.
 )";
 
+byteps::Status check_members(const byteps::JobConfig& job) {
+  return byteps::check_descriptors(
+      byteps::descriptors_of_scheduler(job.worker_count, job.server_count), job.descriptors,
+      std::to_string(job.worker_count) + " workers and " + std::to_string(job.server_count) +
+          " servers");
+}
+
 int run() {
   using namespace byteps;
   LogWriter writer;
@@ -41,9 +48,11 @@ int run() {
     std::fprintf(stderr, "byteps_scheduler: %s\n", why.message().c_str());
     return kExitBadSettings;
   }
-  const Result<Config> drawn = with_lot(environment.value().config, Role::kScheduler);
-  if (!drawn.is_ok()) {
-    const Status why = flight.recorder().with_path("settings", drawn.status());
+  const Result<Config> drawn =
+      with_lot(with_descriptors(environment.value().config, Role::kScheduler), Role::kScheduler);
+  const Status possible = drawn.is_ok() ? check_members(drawn.value().job) : drawn.status();
+  if (!possible.is_ok()) {
+    const Status why = flight.recorder().with_path("settings", possible);
     std::fprintf(stderr, "byteps_scheduler: %s\n", why.message().c_str());
     return kExitBadSettings;
   }

@@ -180,7 +180,8 @@ int run() {
                 TimelineFile::timeline_of(timeline));
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
   ParsedEnvironment complete = environment.value();
-  const Result<Config> drawn = with_lot(with_shard_count(complete.config), Role::kServer);
+  const Result<Config> drawn =
+      with_lot(with_descriptors(with_shard_count(complete.config), Role::kServer), Role::kServer);
   if (!drawn.is_ok()) {
     LOG(log, kError) << log.left_behind("settings", drawn.status()).message();
     return kExitBadSettings;

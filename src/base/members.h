@@ -12,16 +12,14 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/limits.h"
 
 namespace byteps {
 
 class Members {
  public:
-  static constexpr std::size_t kRanksMax = 65536;
-  static constexpr std::size_t kBitmapBytesMax = kRanksMax / 8;
-
   Members() = default;  // all
-  // Ascending ranks without repeats, at least one, below kRanksMax.
+  // Ascending ranks without repeats, at least one, below kWorkersMax.
   explicit Members(std::span<const std::uint32_t> ranks) : some_(ranks.begin(), ranks.end()) {}
   // nullopt: it is empty, too long, or ends with an empty byte.
   static std::optional<Members> of_bitmap(std::span<const std::byte> bitmap);

@@ -14,8 +14,6 @@ namespace byteps {
 
 class Shape {
  public:
-  static constexpr std::size_t kDimensionsMax = 64;
-
   Shape() = default;  // flat
   // At most kDimensionsMax dimensions, outermost first.
   explicit Shape(std::span<const std::uint64_t> dimensions);

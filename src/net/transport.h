@@ -27,6 +27,7 @@
 
 #include "base/buffer.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "base/time.h"
 
@@ -79,9 +80,6 @@ struct Outgoing {
   std::uint64_t landing_offset = 0;  // bytes from the start of that landing
   SendToken token = 0;  // kSent is given for every accepted message, also without payload
 };
-inline constexpr std::size_t kHeaderBytesMax = 256;
-inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;
-inline constexpr std::size_t kPrivateBytesMax = 13 << 10;  // see Event::payload
 
 struct Event {
   enum class Kind : std::uint8_t { kUp, kDown, kReceived, kSent };

@@ -129,7 +129,7 @@ class Reader {
   }
   void shape(std::uint8_t tag, Shape& value) {
     std::span<const std::byte> raw;
-    std::array<std::uint64_t, Shape::kDimensionsMax> dimensions;
+    std::array<std::uint64_t, kDimensionsMax> dimensions;
     if (!bytes(tag, sizeof dimensions, raw)) return;
     const std::size_t count = raw.size() / sizeof(std::uint64_t);
     // A flat one is not sent, so that equal shapes are equal bytes.
@@ -157,7 +157,7 @@ class Reader {
   }
   void members(std::uint8_t tag, Members& value) {
     std::span<const std::byte> raw;
-    if (!bytes(tag, Members::kBitmapBytesMax, raw)) return;
+    if (!bytes(tag, kBitmapBytesMax, raw)) return;
     std::optional<Members> some = Members::of_bitmap(raw);
     if (!some) return fail("no members", tag);
     value = std::move(*some);
@@ -417,7 +417,7 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
 // change (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
 template <typename Message>
 Result<Message> decode_private(std::span<const std::byte> bytes) {
-  static_assert(kPrivateBytesMax > kTextBytesMax + Members::kBitmapBytesMax + 1000,
+  static_assert(kPrivateBytesMax > kTextBytesMax + kBitmapBytesMax + 1000,
                 "all that is well-formed fits");
   if (bytes.size() > kPrivateBytesMax) return malformed("it is too long");
   return decode_fields<Message>(bytes);

@@ -103,10 +103,10 @@ struct Glimpse {
 std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 
 // ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most
-// kListMax entries, a shape at most Shape::kDimensionsMax dimensions, members at most Members::kRanksMax ranks.
+// kListMax entries, a shape at most kDimensionsMax dimensions, members at most kWorkersMax ranks.
 
-inline constexpr std::size_t kTextBytesMax = 4096;
-inline constexpr std::size_t kListMax = 65536;
+using byteps::kListMax;
+using byteps::kTextBytesMax;
 
 struct Declare {
   std::string name;

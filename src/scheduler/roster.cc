@@ -122,7 +122,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   Result<wire::Join> decoded = wire::decode_join(payload);
   if (!decoded.is_ok()) return on_malformed(peer, decoded.status(), out);
   wire::Join& join = decoded.value();
-  join.host = printable(join.host, kHostBytesMax);
+  join.host = printable(join.host, kHostTextBytesMax);
   if (join.role == Role::kWorker) join.endpoints.clear();  // nobody connects to a worker
   const Hello& hello = connections_.at(peer).hello;
   if (join.role != hello.role || (join.role == Role::kWorker && join.wanted_rank != hello.rank)) {
@@ -178,9 +178,9 @@ Status RosterKeeper::check_join(const wire::Join& join) const {
                     " are possible");
   }
   if (join.role == Role::kServer) {
-    if (join.endpoints.size() > kShardsMax) {
+    if (join.endpoints.size() > kShardsOfServerMax) {
       return nonsense(who + " names " + std::to_string(join.endpoints.size()) +
-                      " addresses; a server has at most " + std::to_string(kShardsMax) +
+                      " addresses; a server has at most " + std::to_string(kShardsOfServerMax) +
                       " shards: lower BYTEPS_SERVER_ENGINE_THREAD");
     }
     for (const Endpoint& endpoint : join.endpoints) {
@@ -330,6 +330,13 @@ bool RosterKeeper::means_next_epoch(const wire::Join& join) const {
   });
 }
 
+std::size_t RosterKeeper::count_shards() const {
+  std::size_t count = 0;
+  for (const auto& [arrival, seat] : seats_)
+    count += seat.worker() ? 0 : seat.join.endpoints.size();
+  return count;
+}
+
 // A rank or an address belongs to one living process at a time. Ranks of the running epoch and those of the next are
 // apart once the running one is ending.
 Status RosterKeeper::check_claims(const wire::Join& join) const {
@@ -339,6 +346,14 @@ Status RosterKeeper::check_claims(const wire::Join& join) const {
   if (join.role == Role::kServer && servers >= std::ptrdiff_t{kServersMax}) {
     return {Code::kUnsupported, std::to_string(servers) + " servers are here already, so " +
                                     join.host + " is refused: a job has no more"};
+  }
+  const std::size_t shards = count_shards();
+  if (join.role == Role::kServer && shards + join.endpoints.size() > kShardsMax) {
+    return {Code::kUnsupported,
+            "the servers that are here have " + std::to_string(shards) + " shards, so " +
+                join.host + " with " + std::to_string(join.endpoints.size()) +
+                " more is refused: a job has at most " + std::to_string(kShardsMax) +
+                "; lower BYTEPS_SERVER_ENGINE_THREAD, or use fewer servers"};
   }
   for (const auto& [arrival, seat] : seats_) {
     if (seat.join.role != join.role || seat.left || !seat.peer) continue;
@@ -644,7 +659,7 @@ std::uint32_t RosterKeeper::expected_workers() const {
     if (seat.worker() && !seat.in_roster && seat.join.worker_count > 0)
       return seat.join.worker_count;
   }
-  return std::clamp<std::uint32_t>(job_.worker_count, 1, kWorkersMax);
+  return std::max<std::uint32_t>(job_.worker_count, 1);
 }
 
 std::uint32_t RosterKeeper::expected_servers() const {
@@ -652,7 +667,7 @@ std::uint32_t RosterKeeper::expected_servers() const {
     if (seat.worker() && !seat.in_roster && seat.join.server_count > 0)
       return seat.join.server_count;
   }
-  return std::min(job_.server_count, kServersMax);
+  return job_.server_count;
 }
 
 // Workers sit by rank. Servers get the rank they had or wish, the earlier one first; the others fill the gaps in

@@ -31,6 +31,7 @@
 
 #include "base/config.h"
 #include "base/flight.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "net/transport.h"
 #include "net/wire.h"
@@ -56,12 +57,6 @@ struct KeeperOutput {
 
 class RosterKeeper {
  public:
-  static constexpr std::uint32_t kWorkersMax = 4096;
-  static constexpr std::uint32_t kServersMax = 1024;     // spare ones included
-  static constexpr std::size_t kShardsMax = 256;         // of a server; each has an address
-  static constexpr std::size_t kHostNameBytesMax = 255;  // of an address
-  static constexpr std::size_t kHostBytesMax = 128;  // longer ones are shortened, for people only
-
   // Uses config.job's counts, config.flow and config.timeout.
   explicit RosterKeeper(const Config& config);
 
@@ -174,6 +169,7 @@ class RosterKeeper {
   static Status claimed_twice(const Seat& seat, const wire::Join& join);
   bool means_next_epoch(const wire::Join& join) const;
   Status check_claims(const wire::Join& join) const;
+  std::size_t count_shards() const;
   Status check_sizes(const wire::Join& join) const;
   Arrival admit(wire::Join join, TimeNs now);
   static void note_life(Seat& seat, std::uint64_t life);

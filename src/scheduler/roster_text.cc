@@ -14,9 +14,9 @@ constexpr std::size_t kListedMax = 16;  // members named one by one; the others 
 std::string RosterKeeper::describe(const wire::Join& join, std::uint32_t rank) const {
   std::string text = name(join.role);
   if (rank != Hello::kNoRank) text += " " + std::to_string(rank);
-  text += " (" + (join.host.empty() ? "unknown host" : printable(join.host, kHostBytesMax));
+  text += " (" + (join.host.empty() ? "unknown host" : printable(join.host, kHostTextBytesMax));
   if (!join.endpoints.empty()) {
-    text += " at " + printable(join.endpoints[0].text(), kHostBytesMax);
+    text += " at " + printable(join.endpoints[0].text(), kHostTextBytesMax);
   }
   return text + ")";
 }

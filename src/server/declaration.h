@@ -13,7 +13,6 @@
 namespace byteps {
 
 // Longest name of a tensor, bytes (byteps.h says so to users).
-inline constexpr std::size_t kTensorNameBytesMax = 1024;
 
 // nullptr when a shard can serve this declaration of `key` by worker `from`; otherwise what is wrong with it. A
 // worker checks all of it before it declares, so a wrong one breaks the protocol.

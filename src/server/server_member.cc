@@ -26,6 +26,7 @@ ServerMember::ServerMember(const Config& config, Transport& transport, std::stri
       notices_(notices),
       log_(std::move(log)),
       timeout_(config.timeout),
+      descriptors_(config.job.descriptors),
       port_(make_join(config, Role::kServer, std::move(host), std::move(shard_endpoints)), config,
             transport, log_.flight(), log_.timeline()),
       events_(kEventBatch),
@@ -85,6 +86,16 @@ void ServerMember::handle(const MemberEvent& event) {
   }
 }
 
+// Fails the job when this server cannot serve so many workers: they would be refused one by one.
+bool ServerMember::has_descriptors(std::size_t worker_count) {
+  const std::string what =
+      std::to_string(shards_.size()) + " shards for " + std::to_string(worker_count) + " workers";
+  const Status fine =
+      check_descriptors(descriptors_of_server(shards_.size(), worker_count), descriptors_, what);
+  if (!fine.is_ok()) port_.fail(fine, now_);
+  return fine.is_ok();
+}
+
 void ServerMember::begin_epoch(const wire::Roster& roster) {
   ShardCommand command;
   command.kind = ShardCommand::Kind::kBeginEpoch;
@@ -95,6 +106,7 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   command.facts.worker_count = static_cast<std::uint32_t>(
       std::count_if(roster.members.begin(), roster.members.end(),
                     [](const auto& member) { return member.role == Role::kWorker; }));
+  if (!has_descriptors(command.facts.worker_count)) return;
   command.facts.placement = std::make_shared<const Placement>(
       roster.partition_bytes, roster.frame_bytes, weights_of(shards_of(roster)));
   epoch_ = roster.epoch;

@@ -50,6 +50,7 @@ class ServerMember final : public Actor {
 
  private:
   void handle(const MemberEvent& event);
+  bool has_descriptors(std::size_t worker_count);
   void begin_epoch(const wire::Roster& roster);
   void handle(const ShardNotice& notice, TimeNs now);
   void end(Status outcome);
@@ -63,6 +64,7 @@ class ServerMember final : public Actor {
   Mailbox<ShardNotice>& notices_;
   const Log log_;
   const TimeoutConfig timeout_;
+  const std::uint64_t descriptors_;  // that this process may have; 0: not known
 
   // Owned by the loop.
   MemberPort port_;

@@ -58,8 +58,8 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
              Mailbox<ShardCommand>& inbox, Mailbox<ShardNotice>& outbox, Log log)
     : index_(index),
       queued_bytes_max_(std::clamp(config.memory_bytes_max / std::max(1U, config.shard_count) / 2,
-                                   std::uint64_t{kQueuedBytesLeast},
-                                   std::uint64_t{kQueuedBytesMost})),
+                                   std::uint64_t{kWaitingBytesLeast},
+                                   std::uint64_t{kWaitingBytesMost})),
       transport_(transport),
       inbox_(inbox),
       outbox_(outbox),
@@ -441,7 +441,7 @@ void Shard::post(WorkerRank worker, Message& message) {
   Link& link = links_[worker.value];
   if (!link.up) return;
   if (link.queue.empty() && send(link, message)) return;
-  if (link.queue.size() >= kQueuedMessagesMax ||
+  if (link.queue.size() >= waiting_messages_max(links_.size()) ||
       link.queue.bytes() + message.payload_bytes > queued_bytes_max_) {
     const std::string text = "it does not read: " + std::to_string(link.queue.size()) +
                              " messages of " + std::to_string(link.queue.bytes()) +

@@ -23,6 +23,7 @@
 #include "base/buffer.h"
 #include "base/config.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/quiet_lines.h"
 #include "base/status.h"
@@ -86,13 +87,6 @@ class Shard final : public Actor {
   static constexpr std::size_t kEventBatch = 256;
   static constexpr std::size_t kEventsPerStep = 2;  // of look_ahead()
   static constexpr int kBatchesPerTurn = 8;  // then the mailbox and the timers get their turn
-  // A worker that does not read has at most so many messages waiting; then its connection ends. A
-  // worker that keeps the protocol has as many answers coming as it has credit for, and those it
-  // sent because they were wanted. Their sums are kept until they are sent, so their bytes have a limit too: half of
-  // the shard's memory, within these bounds.
-  static constexpr std::size_t kQueuedMessagesMax = std::size_t{1} << 18;
-  static constexpr std::size_t kQueuedBytesLeast = 4 * kPayloadBytesMax;
-  static constexpr std::size_t kQueuedBytesMost = std::size_t{1} << 30;
 
  private:
   struct Message {
@@ -176,7 +170,7 @@ class Shard final : public Actor {
 
   // Owned by the loop.
   TimeNs patience_ns_;  // S5; of the job, once it has begun
-  BufferPool pool_;  // first: it outlives all refs
+  BufferPool pool_;     // first: it outlives all refs
   Shelf shelf_;
   ShelfOutput out_;
   ShelfEpoch facts_;         // worker_count 0: none is served

@@ -115,8 +115,8 @@ void Shelf::end_epoch() {
 Status Shelf::begin_epoch(const ShelfEpoch& facts) {
   end_epoch();
   std::ostringstream wrong;
-  if (facts.worker_count == 0 || facts.worker_count > kWorkerCountMax) {
-    wrong << facts.worker_count << " workers; 1 to " << kWorkerCountMax << " can be served";
+  if (facts.worker_count == 0 || facts.worker_count > kWorkersMax) {
+    wrong << facts.worker_count << " workers; 1 to " << kWorkersMax << " can be served";
   } else if (facts.placement->frame_bytes() > kPayloadBytesMax) {
     wrong << "frames of " << facts.placement->frame_bytes() << " bytes; they must have at most "
           << kPayloadBytesMax;

@@ -43,6 +43,7 @@
 #include "base/buffer.h"
 #include "base/flat_map.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/placement.h"
 #include "base/status.h"
 #include "base/time.h"
@@ -127,11 +128,11 @@ struct ShelfSettings {
   // Floats are added in order of rank.
   bool deterministic = false;
   // One more tensor fails the job.
-  std::size_t tensor_count_max = std::size_t{1} << 20;
+  std::size_t tensor_count_max = kTensorsMax;
   // Bytes lent by the pool, and of declarations and the records of parts; a tensor that needs more is spoiled.
   std::size_t memory_bytes_max = SIZE_MAX;
   // Of that for declarations, at most a quarter; one more fails the job.
-  std::size_t declared_bytes_max = std::size_t{2} << 30;
+  std::size_t declared_bytes_max = kDeclaredBytesMax;
   KernelSet kernels = best_kernels();
   TimelineLane* timeline = nullptr;  // null: none is recorded
 };
@@ -182,8 +183,6 @@ class Shelf {
   std::size_t tensor_count() const { return tensors_.size(); }
   std::size_t incomplete_frame_count() const { return incomplete_frame_count_; }
 
-  static constexpr std::uint64_t kFramesPerPartMax = std::uint64_t{1} << 20;
-  static constexpr std::uint32_t kWorkerCountMax = 65536;
   // Wanted repeats at wanted_ns, 2 wanted_ns, 4 wanted_ns, ... and from then on every wanted_ns <<
   // this.
   static constexpr std::uint32_t kWantedDoublings = 8;

@@ -14,7 +14,7 @@ namespace byteps {
 namespace {
 
 // Submissions and barriers are limited by their handles, so that this box is never full.
-constexpr std::size_t kMailboxCapacity = Handles::kHandlesMax + 16;
+constexpr std::size_t kMailboxCapacity = kOperationsMax + 16;
 
 Status invalid(std::string message) {
   return {Code::kInvalidArgument, std::move(message)};
@@ -30,9 +30,9 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
 // What is wrong with the shape of so many elements; empty when nothing is.
 std::string flaw_of_shape(std::span<const std::uint64_t> dimensions, std::uint64_t element_count) {
   if (dimensions.empty()) return {};
-  if (dimensions.size() > Shape::kDimensionsMax) {
+  if (dimensions.size() > kDimensionsMax) {
     return "its shape has " + std::to_string(dimensions.size()) + " dimensions; at most " +
-           std::to_string(Shape::kDimensionsMax) + " are allowed";
+           std::to_string(kDimensionsMax) + " are allowed";
   }
   const std::optional<std::uint64_t> product = Shape::element_count(dimensions);
   if (!product) return "its shape has more elements than memory can have";

@@ -18,12 +18,12 @@ Status Handles::unknown(HandleId handle) {
 
 Result<HandleId> Handles::create(const Report& report) {
   const std::lock_guard lock(mutex_);
-  if (slots_.size() >= kHandlesMax) {
-    return Status(Code::kAgain,
-                  std::to_string(kHandlesMax) + " handles are in use: wait for some of them first");
+  if (slots_.size() >= kOperationsMax) {
+    return Status(Code::kAgain, std::to_string(kOperationsMax) +
+                                    " handles are in use: wait for some of them first");
   }
   if (report.queue != nullptr) {
-    Status begun = report.queue->begin(kHandlesMax);
+    Status begun = report.queue->begin(kOperationsMax);
     if (!begun.is_ok()) return begun;
   }
   const HandleId handle(++last_handle_);

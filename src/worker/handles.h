@@ -27,6 +27,7 @@
 
 #include "base/flat_map.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "base/status.h"
 #include "base/time.h"
 #include "worker/completion_queue.h"
@@ -36,9 +37,6 @@ namespace byteps {
 // Thread-safe; every function from any thread.
 class Handles {
  public:
-  // At most so many may be created and not yet used up.
-  static constexpr std::size_t kHandlesMax = std::size_t{1} << 20;
-
   // Where an end is reported; the queue must live until then. Null: to who waits.
   struct Report {
     CompletionQueue* queue = nullptr;
@@ -48,7 +46,7 @@ class Handles {
   // spin_ns: wait() looks for so long before it sleeps, and gives its core to others in between.
   explicit Handles(TimeNs spin_ns = 0) : spin_ns_(spin_ns) {}
 
-  // kAgain: kHandlesMax are in use, or not yet taken from the queue; wait for some of them first.
+  // kAgain: kOperationsMax are in use, or not yet taken from the queue; wait for some of them first.
   // kCancelled: the queue is closed.
   Result<HandleId> create() { return create(Report()); }
   Result<HandleId> create(const Report& report);

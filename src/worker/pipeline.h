@@ -69,7 +69,7 @@ struct PipelineConfig {
   TimeNs notice_every_ns = 10 * kSecond;
   // Of a tensor, in one generation of inputs that can still end: the next begins at a number of its own (ids.h). Less
   // than that, because of those that are under way.
-  std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{Handles::kHandlesMax};
+  std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
   TimelineLane* timeline = nullptr;  // null: none is recorded
 };
 
@@ -233,7 +233,7 @@ class Pipeline {
   // The low bits of a landing tag are its operation's place in ops_, so that the answers that repeat it need no search;
   // the others count up, so that none comes twice.
   static constexpr int kTagOpBits = 24;
-  static_assert(Handles::kHandlesMax <= std::size_t{1} << kTagOpBits);
+  static_assert(kOperationsMax <= std::size_t{1} << kTagOpBits);
   TensorIndex tensor_of(const wire::Header& answer) const;
   OpIndex new_op(const PipelineCall& call, TensorIndex tensor, TimeNs now);
   void end_op(OpIndex index, const Status& status);

@@ -4,15 +4,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "net/wire.h"
 #include "scheduler/phrases.h"
 
 namespace byteps {
 
 namespace {
-
-// Bounds what one call can make us remember: 2^24 parts are 64 TB at the default partition size.
-constexpr std::uint64_t kPartsMax = std::uint64_t{1} << 24;
 
 std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t unit_bytes) {
   return bytes / unit_bytes + (bytes % unit_bytes != 0 ? 1 : 0);

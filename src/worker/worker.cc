@@ -16,8 +16,8 @@ constexpr std::size_t kEventsPerTurn = 256;
 constexpr std::size_t kFramesPerTurn = 256;
 constexpr std::size_t kEventsPerStep = 2;      // of look_ahead()
 constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
-constexpr std::size_t kAwaitedMax = 1024;   // of more than that nothing is proven
-constexpr std::size_t kNotBegunMax = 4096;  // told to the scheduler, 24 bytes each
+constexpr std::size_t kAwaitedMax = 1024;      // of more than that nothing is proven
+constexpr std::size_t kNotBegunMax = 4096;     // told to the scheduler, 24 bytes each
 constexpr std::uint32_t kPauseDoublings = 3;
 
 std::string own_name(const Config& config, std::string host) {
@@ -395,7 +395,10 @@ Status Worker::check_roster(const wire::Roster& roster) const {
                                         " bytes are too large; at most " +
                                         std::to_string(kPayloadBytesMax) + " are allowed"};
   }
-  return Status::ok();
+  std::size_t shards = 0;
+  for (const wire::RosterMember& member : roster.members) shards += member.endpoints.size();
+  return check_descriptors(descriptors_of_worker(shards), config_.job.descriptors,
+                           "connections to " + std::to_string(shards) + " shards of the servers");
 }
 
 // ---- what goes out

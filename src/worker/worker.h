@@ -69,7 +69,6 @@ struct Submission {
   std::uint32_t member_count = 0;
   Handles::Report report;  // where its end is told
 };
-inline constexpr std::size_t kTensorNameBytesMax = 1024;
 
 struct WorkerMetrics {
   std::uint64_t pushed_bytes = 0;  // tensor bytes handed to the transport, repeats included

@@ -138,7 +138,7 @@ TEST(Environment, malformed_numbers_are_named_with_the_accepted_form) {
     const std::string value = bad;
     if (value.empty()) continue;  // empty means unset, as in a shell's VAR=
     EXPECT_THAT(error_of(Role::kWorker, with(two_machines(), "DMLC_NUM_WORKER", value)),
-                AllOf(HasSubstr("DMLC_NUM_WORKER='" + value + "'"), HasSubstr("1 to 65536")));
+                AllOf(HasSubstr("DMLC_NUM_WORKER='" + value + "'"), HasSubstr("1 to 4096")));
   }
 }
 
@@ -151,11 +151,12 @@ TEST(Environment, what_only_python_reads_must_be_well_formed_too) {
 }
 
 TEST(Environment, a_job_of_too_many_workers_is_refused_however_it_is_said) {
-  Environment environment = with(two_machines(), "DMLC_NUM_WORKER", "65536");
-  environment["BYTEPS_LOCAL_SIZE"] = "65536";  // 2^32 together
+  Environment environment = with(two_machines(), "DMLC_NUM_WORKER", "4096");
+  environment["BYTEPS_LOCAL_SIZE"] = "2";
   for (const Role role : {Role::kWorker, Role::kServer, Role::kScheduler}) {
     EXPECT_THAT(error_of(role, environment),
-                AllOf(HasSubstr("DMLC_NUM_WORKER=65536"), HasSubstr("BYTEPS_LOCAL_SIZE=65536")));
+                AllOf(HasSubstr("DMLC_NUM_WORKER=4096"), HasSubstr("BYTEPS_LOCAL_SIZE=2"),
+                      HasSubstr("8192 workers; a job has at most 4096")));
   }
 }
 

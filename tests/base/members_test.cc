@@ -40,7 +40,7 @@ TEST(Members, some_have_places_and_a_bit_each) {
   EXPECT_EQ(some.bitmap(), bytes({0b1010, 1, 0b10}));
   EXPECT_EQ(Members::of_bitmap(some.bitmap()), some);
   const Members last(Ranks{65535});
-  EXPECT_EQ(last.bitmap().size(), Members::kBitmapBytesMax);
+  EXPECT_EQ(last.bitmap().size(), kBitmapBytesMax);
   EXPECT_EQ(Members::of_bitmap(last.bitmap()), last);
 }
 

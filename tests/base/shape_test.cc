@@ -30,7 +30,7 @@ TEST(Shape, keeps_2_to_64_dimensions_and_tells_them_apart) {
     EXPECT_NE(shape, Shape(other));
     other = dimensions;
     other.push_back(1);
-    if (other.size() <= Shape::kDimensionsMax) {
+    if (other.size() <= kDimensionsMax) {
       EXPECT_NE(shape, Shape(other));
     }
   }

@@ -125,7 +125,7 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
                         5ULL << 32,     WorkerRank(1),    {}};
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
   for (const std::size_t count :
-       {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{5}, Shape::kDimensionsMax}) {
+       {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{5}, kDimensionsMax}) {
     Declare shaped = declare;
     shaped.shape = Shape(std::vector<std::uint64_t>(count, 7));
     EXPECT_EQ(decode_declare(encode(shaped)).value(), shaped) << count;

@@ -366,8 +366,8 @@ NEEDED = {
 }
 # One of each kind: who reads it, a wrong value, what is said of the accepted form.
 MALFORMED = [
-    ("scheduler", "DMLC_NUM_WORKER", "two", "1 to 65536"),
-    ("scheduler", "DMLC_NUM_SERVER", "0", "1 to 65536"),
+    ("scheduler", "DMLC_NUM_WORKER", "two", "1 to 4096"),
+    ("scheduler", "DMLC_NUM_SERVER", "0", "1 to 1024"),
     ("scheduler", "DMLC_PS_ROOT_PORT", "70000", "1 to 65535"),
     ("scheduler", "DMLC_ROLE", "worker", "scheduler"),
     ("scheduler", "BYTEPS_FAILURE_TIMEOUT_MS", "3s", "milliseconds, 100 to 3600000"),

@@ -234,7 +234,7 @@ def test_one_string_is_cut_as_a_shell_would(place):
     "arguments, code, text",
     [
         (["--local"], 2, "there is no command"),
-        (["--local", "--workers", "0", "x"], 2, "'0' is not a number from 1 to 65536"),
+        (["--local", "--workers", "0", "x"], 2, "'0' is not a number from 1 to 4096"),
         (["--local", "--workers", "2", "--servers", "0", "true"], 2, "--servers 0 needs --workers 1"),
         (["--local", "--env", "COLOUR", "true"], 2, "'COLOUR' is not of the form NAME=value"),
         (["--workers", "2", "true"], 2, "--workers needs --local"),

@@ -394,16 +394,41 @@ TEST(Roster, gives_up_at_the_start_timeout_with_the_text_of_the_notice) {
 TEST(Roster, keeps_no_more_of_a_server_than_its_shards_can_need) {
   Table table(small_job(1, 1));
   wire::Join join = server_join("gamma:12", 4000);
-  join.endpoints.assign(RosterKeeper::kShardsMax + 1, {"10.0.0.2", 4000});
+  join.endpoints.assign(kShardsOfServerMax + 1, {"10.0.0.2", 4000});
   EXPECT_THAT(table.text_to(table.join(join), Kind::kFail), HasSubstr("names 257 addresses"));
-  join.endpoints = {{std::string(RosterKeeper::kHostNameBytesMax + 1, 'h'), 4000}};
+  join.endpoints = {{std::string(kHostNameBytesMax + 1, 'h'), 4000}};
   EXPECT_THAT(table.text_to(table.join(join), Kind::kFail), HasSubstr("names no address"));
-  for (std::uint32_t i = 0; i < RosterKeeper::kServersMax; ++i) {
+  for (std::uint32_t i = 0; i < kServersMax; ++i) {
     join.endpoints = {{"10.0." + std::to_string(i / 250) + "." + std::to_string(i % 250), 4000}};
     EXPECT_EQ(table.code_to(table.join(join)), Code::kOk);
   }
   join.endpoints = {{"10.1.0.1", 4000}};
   EXPECT_EQ(table.code_to(table.join(join)), Code::kUnsupported);
+}
+
+TEST(Roster, keeps_no_more_shards_than_a_worker_may_be_connected_to) {
+  Table table(small_job(1, kShardsMax / kShardsOfServerMax));
+  wire::Join join = server_join("gamma:12", 4000);
+  const auto with_shards = [&](std::size_t server, std::size_t count) {
+    join.host = "gamma:" + std::to_string(server);
+    join.endpoints.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      join.endpoints.push_back(
+          {"10.0.0." + std::to_string(server), static_cast<std::uint16_t>(4000 + i)});
+    }
+    return join;
+  };
+  std::size_t server = 0;
+  for (; server + 1 < kShardsMax / kShardsOfServerMax; ++server) {
+    EXPECT_EQ(table.code_to(table.join(with_shards(server, kShardsOfServerMax))), Code::kOk);
+  }
+  EXPECT_EQ(table.code_to(table.join(with_shards(server, kShardsOfServerMax - 1))), Code::kOk);
+  const PeerId one_more = table.join(with_shards(server + 1, 2));
+  EXPECT_EQ(table.code_to(one_more), Code::kUnsupported);
+  EXPECT_THAT(table.text_to(one_more, Kind::kFail),
+              AllOf(HasSubstr("8191 shards"), HasSubstr("at most 8192"),
+                    HasSubstr("BYTEPS_SERVER_ENGINE_THREAD")));
+  EXPECT_EQ(table.code_to(table.join(with_shards(server + 1, 1))), Code::kOk);
 }
 
 TEST(Roster, forgets_the_addresses_of_workers) {

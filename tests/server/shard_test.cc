@@ -330,7 +330,7 @@ TEST_F(ShardTest, what_waits_for_a_worker_is_dropped_when_it_is_gone) {
 TEST_F(ShardTest, a_worker_that_asks_without_end_and_never_reads_is_cut_off) {
   const auto peers = begin_with_x(1);
   transport_.window = 1;
-  for (std::size_t i = 0; i < Shard::kQueuedMessagesMax + 2; ++i) {
+  for (std::size_t i = 0; i < waiting_messages_max(1) + 2; ++i) {
     push(peers[0], 0, "x", 0, filled(64, 0));
     if (i % 4096 == 0) turn();
   }
@@ -492,7 +492,7 @@ TEST_F(ShardTest, sums_that_wait_for_a_worker_that_does_not_read_have_a_limit_in
     push(peer, 0, "x", 0, filled(kFrame, 0));
     while (shard.turn(0) > 0) continue;
   }
-  EXPECT_EQ(count, Shard::kQueuedBytesLeast / kFrame + 1);
+  EXPECT_EQ(count, kWaitingBytesLeast / kFrame + 1);
   EXPECT_THAT(log_, ElementsAre(HasSubstr("does not read: 16 messages of 16777216 bytes")));
   EXPECT_EQ(shard.queued_message_count(), 0U);
 }

@@ -733,14 +733,13 @@ TEST(Shelf, refuses_a_roster_that_cannot_be_served) {
   Shelf shelf({}, pool);
   for (const ShelfEpoch& facts : {
            ShelfEpoch{Epoch(1), 0, placed(256, 64)},
-           ShelfEpoch{Epoch(1), Shelf::kWorkerCountMax + 1, placed(256, 64)},
+           ShelfEpoch{Epoch(1), kWorkersMax + 1, placed(256, 64)},
            ShelfEpoch{Epoch(1), 1, placed(2 * kPayloadBytesMax, 2 * kPayloadBytesMax)},
            ShelfEpoch{Epoch(1), 1, placed(std::uint64_t{1} << 62, 64)},
        }) {
     EXPECT_EQ(shelf.begin_epoch(facts).code(), Code::kInvalidArgument);
   }
-  EXPECT_TRUE(
-      shelf.begin_epoch({Epoch(1), Shelf::kWorkerCountMax, placed(4'096'000, 32768)}).is_ok());
+  EXPECT_TRUE(shelf.begin_epoch({Epoch(1), kWorkersMax, placed(4'096'000, 32768)}).is_ok());
 }
 
 // ---- wanted

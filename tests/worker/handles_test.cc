@@ -57,7 +57,7 @@ TEST(Handles, a_discarded_one_was_never_there) {
 
 TEST(Handles, are_limited) {
   Handles handles;
-  for (std::size_t i = 0; i < Handles::kHandlesMax; ++i) ASSERT_TRUE(handles.create().is_ok());
+  for (std::size_t i = 0; i < kOperationsMax; ++i) ASSERT_TRUE(handles.create().is_ok());
   EXPECT_TRUE(handles.create().status().is(Code::kAgain));
   handles.complete(HandleId(7), Status::ok());
   EXPECT_FALSE(handles.create().is_ok()) << "finished ones count until they are waited for";

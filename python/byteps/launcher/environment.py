@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Optional
 
-COUNT_MAX = 65536
+# Of a job (src/base/limits.h).
+WORKERS_MAX = 4096
+SERVERS_MAX = 1024
+SHARDS_MAX = 256  # of a server
 PORT_MEANING = "the scheduler's TCP port"
 ROLES = ("worker", "server", "scheduler")
 
@@ -38,7 +41,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
     role = _text(environ, "DMLC_ROLE", "one of " + ", ".join(ROLES))
     if role not in ROLES:
         raise BadEnvironment(f"DMLC_ROLE='{role}' is not valid: it takes one of {', '.join(ROLES)}")
-    machine_count = _number(environ, "DMLC_NUM_WORKER", 1, COUNT_MAX, "the number of worker machines")
+    machine_count = _number(environ, "DMLC_NUM_WORKER", 1, WORKERS_MAX, "the number of worker machines")
     forced = _switch(environ, "BYTEPS_FORCE_DISTRIBUTED", default=False)
     machine_index = 0
     local_size = 1
@@ -47,7 +50,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
         local_size = read_local_size(environ)
     job = Job(role, machine_count, machine_index, local_size, forced)
     if job.has_remote_servers:
-        _number(environ, "DMLC_NUM_SERVER", 1, COUNT_MAX, "the number of server processes")
+        _number(environ, "DMLC_NUM_SERVER", 1, SERVERS_MAX, "the number of server processes")
         _text(environ, "DMLC_PS_ROOT_URI", "the scheduler's address, for example 10.0.0.1")
         port_min = 0 if role == "scheduler" else 1
         _number(environ, "DMLC_PS_ROOT_PORT", port_min, 65535, PORT_MEANING)
@@ -62,7 +65,7 @@ def read_local_size(environ: Mapping[str, str]) -> int:
         return devices.count(",") + 1
     if not environ.get("BYTEPS_LOCAL_SIZE"):
         return 1
-    return _number(environ, "BYTEPS_LOCAL_SIZE", 1, COUNT_MAX, "the number of workers on this machine")
+    return _number(environ, "BYTEPS_LOCAL_SIZE", 1, WORKERS_MAX, "the number of workers on this machine")
 
 
 def read_port(environ: Mapping[str, str]) -> Optional[int]:

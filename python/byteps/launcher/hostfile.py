@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional
 
-from byteps.launcher.environment import COUNT_MAX, parse_number
+from byteps.launcher.environment import SERVERS_MAX, WORKERS_MAX, parse_number
 
-SETTINGS = {"workers": COUNT_MAX, "slots": COUNT_MAX, "servers": COUNT_MAX, "port": 65535, "address": 0}
+SETTINGS = {"workers": WORKERS_MAX, "slots": WORKERS_MAX, "servers": SERVERS_MAX, "port": 65535, "address": 0}
 
 
 class BadHostfile(Exception):

@@ -7,11 +7,20 @@ import os
 import shlex
 import signal
 import sys
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from byteps.launcher import hosts, plan
 from byteps.launcher.crew import Crew, Order
-from byteps.launcher.environment import COUNT_MAX, BadEnvironment, Job, parse_number, read_job, read_port
+from byteps.launcher.environment import (
+    SERVERS_MAX,
+    SHARDS_MAX,
+    WORKERS_MAX,
+    BadEnvironment,
+    Job,
+    parse_number,
+    read_job,
+    read_port,
+)
 from byteps.launcher.hostfile import BadHostfile, read_hosts
 from byteps.launcher.hosts import BadHosts
 from byteps.launcher.keeper import Keeper
@@ -100,13 +109,13 @@ def parse(argv: List[str]) -> argparse.Namespace:
         "--hosts", type=hosts.given, metavar="FILE", help="start a whole job on the hosts listed in FILE, over ssh"
     )
     local = parser.add_argument_group("with --local")
-    local.add_argument("--workers", type=_count, metavar="N", help="worker processes (default 2)")
+    local.add_argument("--workers", type=_count(WORKERS_MAX), metavar="N", help="worker processes (default 2)")
     local.add_argument(
-        "--servers", type=_count_or_0, metavar="N", help="server processes (default 1, or 0 for one worker)"
+        "--servers", type=_count(SERVERS_MAX, 0), metavar="N", help="server processes (default 1, or 0 for one worker)"
     )
     both = parser.add_argument_group("with --local or --hosts")
     both.add_argument(
-        "--shards", type=_count, metavar="N", help="event loops per server (default: cores / servers)"
+        "--shards", type=_count(SHARDS_MAX), metavar="N", help="event loops per server (default: cores / servers)"
     )
     both.add_argument(
         "-x",
@@ -120,9 +129,9 @@ def parse(argv: List[str]) -> argparse.Namespace:
     both.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
     remote = parser.add_argument_group("with --hosts")
     remote.add_argument(
-        "--workers-per-host", type=_count_or_0, metavar="N", help="where the file says nothing (default 1)"
+        "--workers-per-host", type=_count(WORKERS_MAX, 0), metavar="N", help="where the file says nothing (default 1)"
     )
-    remote.add_argument("--servers-per-host", type=_count_or_0, metavar="N", help="likewise (default 0)")
+    remote.add_argument("--servers-per-host", type=_count(SERVERS_MAX, 0), metavar="N", help="likewise (default 0)")
     hosts.add_options(remote)
     remote.add_argument(
         "--folder", type=hosts.given, metavar="PATH", help="where the processes run (default: the current one)"
@@ -297,15 +306,14 @@ def fail(text: str, code: int) -> int:
 # ---- forms of options
 
 
-def _count(text: str) -> int:
-    number = parse_number(text)
-    if number is None or not 1 <= number <= COUNT_MAX:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {COUNT_MAX}")
-    return number
+def _count(maximum: int, minimum: int = 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = parse_number(text)
+        if number is None or not minimum <= number <= maximum:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number from {minimum} to {maximum}")
+        return number
 
-
-def _count_or_0(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    return parse
 
 
 def _seconds(text: str) -> float:

@@ -91,17 +91,18 @@ struct TcpOptions {
   TimeNs look_up_timeout_ns = Transport::kLookUpNs;
   // Looks up a host name; on other threads, where it may block. Null: getaddrinfo(3).
   tcp::Resolver::LookUp look_up;
-  std::size_t connections_max = 4096;  // of all kinds, beside expect_peers(); more are turned away
+  std::size_t connections_max =
+      kConnectionsMax;  // of all kinds, beside expect_peers(); more are turned away
   // Of these, accepted ones that have not named the job; and as many that have, and have not proved that they belong to
   // it. Each also beside expect_peers(): all members may come at once. For another one the oldest of its kind is
   // dropped, so a crowd of strangers, who hold all they may, does not keep members out. (Were it the newest, whoever
   // holds all places would keep everyone out with no further effort.)
-  std::size_t strangers_max = 256;
+  std::size_t strangers_max = kStrangersMax;
   // While there are members, more connections than may be strangers are accepted at this pace only: what a stranger
   // costs is their time. The others wait at the kernel.
   std::size_t accepts_per_second = 1000;
   std::size_t window_bytes =
-      4 << 20;  // per connection: sent but no kSent yet; above it send() says kAgain
+      kWindowBytes;  // per connection: sent but no kSent yet; above it send() says kAgain
   std::size_t read_batch_bytes = 256 << 10;   // at least 4 KiB
   std::size_t write_batch_bytes = 128 << 10;  // per system call
   // Shared memory, by a connection and each of its directions: a power of two from 64 KiB to 64 MiB. The accepting side
