@@ -18,6 +18,7 @@
 #include "app/fork_mark.h"
 #include "app/process.h"
 #include "app/timeline_file.h"
+#include "base/limits.h"
 #include "base/shape.h"
 #include "byteps/byteps.h"
 #include "loop/clock.h"

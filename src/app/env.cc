@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "app/launch.h"
+#include "base/limits.h"
 #include "net/auth.h"
 
 extern char** environ;

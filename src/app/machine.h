@@ -1,5 +1,5 @@
 // Which machine this process is on, and how fast its network card is: what the servers' shares depend on
-// (scheduler/shares.h).
+// (member/shares.h).
 #pragma once
 
 #include <cstdint>

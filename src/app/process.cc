@@ -12,10 +12,11 @@
 
 #include "app/launch.h"
 #include "app/machine.h"
+#include "base/limits.h"
+#include "base/phrases.h"
 #include "kernels/kernels.h"
 #include "net/auth.h"
 #include "net/tcp/address.h"
-#include "scheduler/phrases.h"
 
 namespace byteps {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "app/flight_file.h"
 #include "app/process.h"
+#include "base/limits.h"
 #include "loop/clock.h"
 #include "loop/log_writer.h"
 #include "loop/runner.h"

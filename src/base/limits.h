@@ -54,7 +54,10 @@ inline constexpr std::size_t kOperationsMax = std::size_t{1}
 inline constexpr std::size_t kTensorsMax = std::size_t{1} << 20;        // of a shard
 inline constexpr std::size_t kDeclaredBytesMax = std::size_t{2} << 30;  // of a shard's declarations
 
-// ---- what waits at a shard for workers that do not read. Held by the shard: such a connection ends.
+// ---- what waits for who does not read. Held by the sender: such a connection ends.
+
+inline constexpr std::size_t kControlWaitingMax =
+    1024;  // messages of scheduler and members to each other
 
 // A worker that keeps the protocol has as many answers coming as it has credit for, and those that it sent because they
 // were wanted. All workers together may have 2^22 messages waiting, but each has a place for 2^14, and none for more
@@ -115,11 +118,12 @@ static_assert(kListMax >= kWorkersMax + kServersMax && kListMax >= kShardsMax);
 inline constexpr std::size_t kBitmapBytesMax = kWorkersMax / 8;
 static_assert(kPrivateBytesMax >= kTextBytesMax + kBitmapBytesMax + kDimensionsMax * 8 + 1000);
 static_assert(kTensorNameBytesMax <= kTextBytesMax);
-// What a scheduler holds for connections that do not read: one roster for all, and their own messages.
-static_assert(kRosterBytesMax + kSchedulerConnectionsMax * kTextBytesMax < std::size_t{64} << 20);
-// What a shard holds for workers that do not read, records of 128 bytes; the sums are within its memory limit, which is
-// the user's (BYTEPS_SERVER_MEMORY_MB).
+// What waits for those that do not read, in records of 128 bytes. At the scheduler what they say is the same for all
+// members (rosters, who left, why the job ends); at a shard it is sums, within the memory limit that the user sets
+// (BYTEPS_SERVER_MEMORY_MB).
 inline constexpr std::size_t kWaitingRecordBytes = 128;
+static_assert(kSchedulerConnectionsMax * kControlWaitingMax * kWaitingRecordBytes <
+              std::size_t{1500} << 20);
 static_assert(kWorkersMax * waiting_messages_max(kWorkersMax) * kWaitingRecordBytes ==
               std::size_t{8} << 30);
 static_assert(16 * waiting_messages_max(16) * kWaitingRecordBytes == std::size_t{512} << 20);

@@ -1,7 +1,7 @@
 // Placement: how tensors are cut into parts and frames, and which shard owns which part. A pure function of the roster
 // (the sizes and the shards' weights), the tensor's key and its size: the same on every worker and server.
 //
-// Every shard has a weight: its share of a large tensor's bytes (scheduler/shares.h says where it comes from).
+// Every shard has a weight: its share of a large tensor's bytes (member/shares.h says where it comes from).
 //
 // A tensor is cut into stripes, and a stripe into one part per shard, in proportion to the weights. A full stripe gives
 // the heaviest shard a part of partition_bytes; the last stripe has what is left. If that is at most one frame per

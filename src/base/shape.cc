@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/limits.h"
 
 namespace byteps {
 

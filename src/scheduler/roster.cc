@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/phrases.h"
 #include "base/placement.h"
 #include "base/planted.h"
-#include "scheduler/phrases.h"
-#include "scheduler/shares.h"
+#include "member/shares.h"
+#include "net/wire_text.h"
 #include "scheduler/stall.h"
 
 namespace byteps {

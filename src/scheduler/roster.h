@@ -33,9 +33,9 @@
 #include "base/flight.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "member/shared_bytes.h"
 #include "net/transport.h"
 #include "net/wire.h"
-#include "scheduler/shared_bytes.h"
 
 namespace byteps {
 

@@ -1,7 +1,7 @@
 // What RosterKeeper says to people.
 #include <algorithm>
 
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 #include "scheduler/roster.h"
 
 namespace byteps {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/message_text.h"
+#include "net/wire_text.h"
 
 namespace byteps {
 namespace {

@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "base/quiet_lines.h"
 #include "loop/actor.h"
+#include "member/outbox.h"
 #include "net/transport.h"
-#include "scheduler/outbox.h"
 #include "scheduler/roster.h"
 
 namespace byteps {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 
 namespace byteps {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <sstream>
 
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 
 namespace byteps {
 namespace {

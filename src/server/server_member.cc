@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/limits.h"
+#include "base/phrases.h"
 #include "base/planted.h"
-#include "scheduler/phrases.h"
-#include "scheduler/shares.h"
+#include "member/shares.h"
 
 namespace byteps {
 namespace {

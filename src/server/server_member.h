@@ -19,8 +19,8 @@
 #include "base/status.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
+#include "member/member_port.h"
 #include "net/transport.h"
-#include "scheduler/member_port.h"
 #include "server/shard.h"
 
 namespace byteps {

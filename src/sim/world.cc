@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "net/wire.h"
+#include "net/wire_text.h"
 #include "sim/cluster.h"
 #include "sim/former_job.h"
 #include "sim/mischief.h"
@@ -18,38 +18,12 @@
 namespace byteps::sim {
 namespace {
 
-std::string message_text(std::span<const std::byte> bytes) {
+std::string describe_message(std::span<const std::byte> bytes) {
   const Result<wire::Header> decoded = wire::decode_header(bytes);
   if (!decoded.is_ok()) return "nonsense";
   const wire::Header& header = decoded.value();
   if (header.kind == wire::Kind::kHeartbeat) return {};  // they would crowd out everything else
-  static const std::map<wire::Kind, const char*> kNames = {
-      {wire::Kind::kPush, "push"},
-      {wire::Kind::kAnswer, "answer"},
-      {wire::Kind::kDeclare, "declare"},
-      {wire::Kind::kWanted, "wanted"},
-      {wire::Kind::kForget, "forget"},
-      {wire::Kind::kMismatch, "mismatch"},
-      {wire::Kind::kMissing, "missing"},
-      {wire::Kind::kJoin, "join"},
-      {wire::Kind::kRoster, "roster"},
-      {wire::Kind::kLeave, "leave"},
-      {wire::Kind::kBarrier, "barrier"},
-      {wire::Kind::kBarrierDone, "barrier done"},
-      {wire::Kind::kFail, "fail"},
-      {wire::Kind::kWaiting, "waiting"},
-      {wire::Kind::kStalled, "stalled"},
-      {wire::Kind::kInputs, "inputs"},
-      {wire::Kind::kInputsDone, "inputs done"}};
-  std::ostringstream text;
-  const auto found = kNames.find(header.kind);
-  text << (found == kNames.end() ? "another kind" : found->second) << ", " << header.epoch;
-  if (header.kind <= wire::Kind::kInputsDone) {
-    text << ", key " << std::hex << (header.key.value >> 48) << std::dec << ", " << header.part
-         << ", " << header.round << ", offset " << header.offset_bytes << ", landing "
-         << header.landing;
-  }
-  return text.str();
+  return header_text(header);
 }
 
 class World {
@@ -61,7 +35,7 @@ class World {
         plan_(make_plan(options.plan, prng_.split())),
         ledger_(plan_),
         fault_prng_(prng_.split()) {
-    plan_.cluster.network.describe = message_text;
+    plan_.cluster.network.describe = describe_message;
     plan_.cluster.network.tamper = options.tamper;
     plan_.cluster.network.trace_payloads = options.trace_payloads;
     cluster_ = std::make_unique<SimCluster>(plan_.cluster, prng_.split(), trace_);

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/limits.h"
 #include "worker/worker.h"
 
 namespace byteps {

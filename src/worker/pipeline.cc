@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/phrases.h"
 #include "base/planted.h"
-#include "scheduler/phrases.h"
 #include "worker/stages.h"
 
 namespace byteps {

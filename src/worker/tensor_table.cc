@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/phrases.h"
 #include "net/wire.h"
-#include "scheduler/phrases.h"
 
 namespace byteps {
 

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/limits.h"
+#include "base/phrases.h"
 #include "base/planted.h"
 #include "net/wire.h"
-#include "scheduler/phrases.h"
+#include "net/wire_text.h"
 
 namespace byteps {
 

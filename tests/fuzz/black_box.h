@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/flight.h"
 #include "base/log.h"
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 
 namespace byteps::fuzz {
 

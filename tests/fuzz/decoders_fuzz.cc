@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/phrases.h"
 #include "fuzz/script.h"
 #include "net/rdma/memory.h"
 #include "net/rdma/queue_pair.h"
@@ -25,7 +26,6 @@
 #include "net/tcp/frame.h"
 #include "net/tcp/handshake.h"
 #include "net/wire.h"
-#include "scheduler/phrases.h"
 
 namespace byteps::fuzz {
 namespace {

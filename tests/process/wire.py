@@ -322,7 +322,7 @@ class Member:
         self.epoch, self.incarnation = roster[1], answering[6]
         self.frame_bytes = roster[4]
         places = [list_of(member[4]) for member in list_of(roster[5]) if member[1] == SERVER]
-        # Shards go across servers first (src/scheduler/shares.h).
+        # Shards go across servers first (src/member/shares.h).
         self.places = [
             (place[index][1].decode(), place[index][2])
             for index in range(max(map(len, places)))

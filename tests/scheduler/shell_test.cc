@@ -13,7 +13,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/member_port.h"
+#include "member/member_port.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/switchboard.h"
 #include "tests/scheduler/table.h"
@@ -572,7 +572,7 @@ TEST(Outbox, says_again_to_a_peer_that_does_not_read_and_forgets_its_messages_wh
   board.set_now(kSecond);
   ASSERT_EQ(here->poll(kSecond, events), 1U);
   Status last;
-  for (std::size_t i = 0; i < Outbox::kWaitingMax + SwitchTransport::kWindow; ++i) {
+  for (std::size_t i = 0; i < kControlWaitingMax + SwitchTransport::kWindow; ++i) {
     ASSERT_TRUE(outbox.send(peer, {}, {}).is_ok());
   }
   EXPECT_TRUE(outbox.send(peer, {}, {}).is(Code::kAgain));

@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/phrases.h"
 #include "base/prng.h"
-#include "scheduler/phrases.h"
 #include "tests/server/shelf_world.h"
 
 namespace byteps {

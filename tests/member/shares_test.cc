@@ -1,4 +1,4 @@
-#include "scheduler/shares.h"
+#include "member/shares.h"
 
 #include <algorithm>
 #include <string>

@@ -1,10 +1,10 @@
-#include "scheduler/member_port.h"
+#include "member/member_port.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/message_text.h"
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
+#include "net/wire_text.h"
 
 namespace byteps {
 

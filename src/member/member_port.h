@@ -11,8 +11,8 @@
 
 #include "base/flight.h"
 #include "loop/actor.h"
-#include "scheduler/member.h"
-#include "scheduler/outbox.h"
+#include "member/member.h"
+#include "member/outbox.h"
 
 namespace byteps {
 

@@ -1,14 +1,13 @@
 // Phrases: the small pieces that messages for people are made of.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/status.h"
 #include "base/time.h"
-#include "net/wire.h"
 
 namespace byteps {
 
@@ -31,10 +30,5 @@ std::string missing_ranks(std::string_view noun, const std::vector<std::uint32_t
 // A stranger's text made harmless for a terminal: UTF-8 of at most `bytes_max` bytes. Control characters, and bytes
 // that are no UTF-8, become '?'. Cuts between characters, and says so with "...".
 std::string printable(std::string_view text, std::size_t bytes_max);
-
-// The error that a peer's Text says, at most `bytes_max` bytes of it. Never Ok or kAgain, whatever the peer says: those
-// would mean that there is none. Its code is `otherwise` if the peer gave no error's.
-Status error_of(const wire::Text& text, Code otherwise,
-                std::size_t bytes_max = wire::kTextBytesMax);
 
 }  // namespace byteps

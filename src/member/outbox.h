@@ -1,5 +1,5 @@
 // Outbox: control messages on their way. It owns their payloads until the transport gives them
-// back, and holds what the transport has no room for. One Actor's; its limit is kWaitingMax
+// back, and holds what the transport has no room for. One Actor's; its limit is kControlWaitingMax
 // messages per connection.
 #pragma once
 
@@ -7,15 +7,15 @@
 #include <deque>
 #include <map>
 
+#include "base/limits.h"
+#include "member/shared_bytes.h"
 #include "net/transport.h"
 #include "net/wire.h"
-#include "scheduler/shared_bytes.h"
 
 namespace byteps {
 
 class Outbox {
  public:
-  static constexpr std::size_t kWaitingMax = 1024;
   static constexpr SendToken kTokenBit = SendToken{1} << 63;
 
   // Whether a token was given by an Outbox. Others on the same Transport leave the top bit clear.
@@ -25,7 +25,7 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // Sends in order per peer. kAgain: kWaitingMax messages wait already, the peer does not read; the
+  // Sends in order per peer. kAgain: kControlWaitingMax messages wait already, the peer does not read; the
   // message is dropped. kDisconnected: no such connection; dropped.
   Status send(PeerId peer, const wire::Header& header, SharedBytes payload);
 

@@ -1,4 +1,4 @@
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 
 #include <algorithm>
 #include <array>
@@ -104,15 +104,6 @@ std::string printable(std::string_view text, std::size_t bytes_max) {
     text.remove_prefix(character.size());
   }
   return cut ? clean + "..." : clean;
-}
-
-Status error_of(const wire::Text& text, Code otherwise, std::size_t bytes_max) {
-  const auto code = static_cast<Code>(text.code);
-  const bool is_error = text.code > 0 &&
-                        text.code <= static_cast<std::uint32_t>(Code::kCancelled) &&
-                        code != Code::kAgain;
-  return {is_error ? code : otherwise,
-          text.text.empty() ? "no reason was given" : printable(text.text, bytes_max)};
 }
 
 }  // namespace byteps

@@ -1,11 +1,11 @@
 // Member with plain messages: the same rules from a member's side.
-#include "scheduler/member.h"
+#include "member/member.h"
 
 #include <algorithm>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/scheduler/table.h"
+#include "tests/member/joins.h"
 
 namespace byteps {
 namespace {

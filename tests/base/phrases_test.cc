@@ -1,4 +1,4 @@
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 
 #include <gtest/gtest.h>
 
@@ -29,16 +29,6 @@ TEST(Phrases, a_strangers_text_is_cut_between_characters) {
                       6),
             "12...");
   EXPECT_EQ(printable("1234567", 2), "...");
-}
-
-TEST(Phrases, a_peers_error_is_an_error_whatever_code_it_has) {
-  const auto number = [](Code code) { return static_cast<std::uint32_t>(code); };
-  EXPECT_EQ(error_of({"gone", number(Code::kTimeout)}, Code::kMismatch).code(), Code::kTimeout);
-  for (const std::uint32_t code : {number(Code::kOk), number(Code::kAgain), 9U, 0xffffffffU}) {
-    EXPECT_EQ(error_of({"gone", code}, Code::kMismatch).code(), Code::kMismatch) << code;
-  }
-  EXPECT_EQ(error_of({"a\x1b", 3}, Code::kMismatch).message(), "a?");
-  EXPECT_EQ(error_of({"", 3}, Code::kMismatch).message(), "no reason was given");
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-#include "scheduler/member.h"
+#include "member/member.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "base/phrases.h"
 #include "base/planted.h"
-#include "scheduler/phrases.h"
+#include "net/wire_text.h"
 
 namespace byteps {
 namespace {

@@ -1,4 +1,4 @@
-#include "scheduler/outbox.h"
+#include "member/outbox.h"
 
 #include <utility>
 
@@ -27,9 +27,9 @@ Status Outbox::send(PeerId peer, const wire::Header& header, SharedBytes payload
     waiting_[peer].push_back(std::move(message));
     return Status::ok();
   }
-  if (waiting->second.size() >= kWaitingMax) {
+  if (waiting->second.size() >= kControlWaitingMax) {
     return {Code::kAgain,
-            "it does not read: " + std::to_string(kWaitingMax) + " messages wait for it"};
+            "it does not read: " + std::to_string(kControlWaitingMax) + " messages wait for it"};
   }
   waiting->second.push_back(std::move(message));
   return Status::ok();

@@ -1,8 +1,9 @@
-#include "scheduler/message_text.h"
+#include "net/wire_text.h"
 
 #include <algorithm>
+#include <sstream>
 
-#include "scheduler/phrases.h"
+#include "base/phrases.h"
 
 namespace byteps {
 namespace {
@@ -76,6 +77,26 @@ const char* message_name(wire::Kind kind) {
       return "Stalled";
   }
   return "unknown";
+}
+
+std::string header_text(const wire::Header& header) {
+  std::ostringstream text;
+  text << message_name(header.kind) << ", " << header.epoch;
+  if (header.kind <= wire::Kind::kInputsDone) {  // of a tensor
+    text << ", key " << std::hex << (header.key.value >> 48) << std::dec << ", " << header.part
+         << ", " << header.round << ", offset " << header.offset_bytes << ", landing "
+         << header.landing;
+  }
+  return text.str();
+}
+
+Status error_of(const wire::Text& text, Code otherwise, std::size_t bytes_max) {
+  const auto code = static_cast<Code>(text.code);
+  const bool is_error = text.code > 0 &&
+                        text.code <= static_cast<std::uint32_t>(Code::kCancelled) &&
+                        code != Code::kAgain;
+  return {is_error ? code : otherwise,
+          text.text.empty() ? "no reason was given" : printable(text.text, bytes_max)};
 }
 
 std::string message_text(const wire::Header& header, std::span<const std::byte> payload) {
