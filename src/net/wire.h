@@ -30,10 +30,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/ids.h"
 #include "base/members.h"
-#include "base/shape.h"
+#include "base/spec.h"
 #include "base/status.h"
 #include "net/transport.h"
 
@@ -108,22 +107,8 @@ std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 using byteps::kListMax;
 using byteps::kTextBytesMax;
 
-struct Declare {
+struct Declare : Spec {
   std::string name;
-  DType dtype = DType::kFloat32;
-  Operation operation = Operation::kSum;
-  std::uint64_t total_bytes = 0;
-  WorkerRank root;         // of a broadcast, and where it alone gets the result
-  Shape shape{};           // sent when it is not flat: 8 bytes per dimension
-  double scale = 1;        // of the result; sent when it is not 1
-  bool root_only = false;  // nobody but the root gets the result; sent when true
-  Members members{};       // sent when not all: a bit per rank (base/members.h)
-  LogicalType logical{};   // sent when not the same as dtype
-
-  bool has_root() const { return operation == Operation::kBroadcast || root_only; }
-  // Whether this member's pushes have a payload, and the answers to it.
-  bool gives(WorkerRank rank) const { return operation != Operation::kBroadcast || rank == root; }
-  bool gets(WorkerRank rank) const { return has_root() ? (rank == root) == root_only : true; }
   bool operator==(const Declare&) const = default;
 };
 

@@ -12,18 +12,13 @@
 
 namespace byteps {
 
-// Longest name of a tensor, bytes (byteps.h says so to users).
-
-// nullptr when a shard can serve this declaration of `key` by worker `from`; otherwise what is wrong with it. A
-// worker checks all of it before it declares, so a wrong one breaks the protocol.
-const char* flaw_of(const wire::Declare& declared, Key key, WorkerRank from,
+// Empty when a shard can serve this declaration of `key` by worker `from`; otherwise what is wrong with it. A worker
+// checks all of it before it declares, so a wrong one breaks the protocol.
+std::string flaw_of(const wire::Declare& declared, Key key, WorkerRank from,
                     std::uint32_t worker_count, const Placement& placement);
 
-// Whether two declarations mean the same tensor. The root counts only where there is one.
-bool same_tensor(const wire::Declare& a, const wire::Declare& b);
-
 // "(float32, shape 2x512, 4096 bytes, sum times 0.5, of workers 0-3)"
-std::string describe(const wire::Declare& declared);
+std::string described(const Spec& spec);
 
 // The name in quotes, fit for a terminal: without control characters, cut when it is very long.
 std::string quoted_name(std::string_view name);

@@ -202,7 +202,7 @@ void Shelf::out_of_memory(Key key, ShelfOutput& out) {
   }
   const std::string name = quoted_name(found->second->declared.name);
   spoil(*found->second, Code::kSystem,
-        "tensor " + name + " " + describe(found->second->declared) + ": " + text.str() +
+        "tensor " + name + " " + described(found->second->declared) + ": " + text.str() +
             ". Use more servers, or servers with more memory",
         out);
 }
@@ -214,8 +214,9 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   Result<wire::Declare> decoded = wire::decode_declare(payload);
   if (!decoded.is_ok()) return violation(from, "a declaration: " + decoded.status().message(), out);
   wire::Declare& declared = decoded.value();
-  const char* flaw = flaw_of(declared, header.key, from, facts_.worker_count, *facts_.placement);
-  if (flaw != nullptr) {
+  const std::string flaw =
+      flaw_of(declared, header.key, from, facts_.worker_count, *facts_.placement);
+  if (!flaw.empty()) {
     return violation(from, "a declaration of " + quoted_name(declared.name) + ": " + flaw, out);
   }
 
@@ -241,7 +242,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   if (tensor.spoiled != Code::kOk) {
     if (PLANTED(mismatch_untold)) return;
     out.spoiled.push_back({from, tensor.key, tensor.spoiled, tensor.spoiled_text});
-  } else if (!same_tensor(tensor.declared, declared)) {
+  } else if (tensor.declared != declared) {
     spoil(tensor, Code::kMismatch,
           difference_text(tensor.declared_by, tensor.declared, from, declared), out);
   } else if (has_bit(tensor.forgotten, from)) {
@@ -679,8 +680,8 @@ void Shelf::add_held(Part& part, std::uint32_t frame_index) {
 
 void Shelf::spoil_rootless(Tensor& tensor, ShelfOutput& out) {
   std::ostringstream text;
-  text << "tensor " << quoted_name(tensor.declared.name) << ' ' << describe(tensor.declared) << ": "
-       << tensor.declared.root << " has said that it has no more inputs";
+  text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
+       << ": " << tensor.declared.root << " has said that it has no more inputs";
   spoil(tensor, Code::kMismatch, text.str(), out);
 }
 
@@ -740,7 +741,7 @@ void Shelf::answer(const Part& part, std::uint32_t frame_index, WorkerRank to, L
   answer.header.worker = to;
   answer.header.landing = landing;
   answer.landing_offset = part.offset + answer.header.offset_bytes;
-  if (!tensor.declared.gets(to)) {
+  if (!tensor.declared.is_sent_to(to)) {
     answer.header.flags = wire::kNoPayload;
   } else {
     answer.buffer = frame.finished;

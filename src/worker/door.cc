@@ -28,20 +28,6 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
   return a != b && (a < b ? b - a : a - b) < bytes;
 }
 
-// What is wrong with the shape of so many elements; empty when nothing is.
-std::string flaw_of_shape(std::span<const std::uint64_t> dimensions, std::uint64_t element_count) {
-  if (dimensions.empty()) return {};
-  if (dimensions.size() > kDimensionsMax) {
-    return "its shape has " + std::to_string(dimensions.size()) + " dimensions; at most " +
-           std::to_string(kDimensionsMax) + " are allowed";
-  }
-  const std::optional<std::uint64_t> product = Shape::element_count(dimensions);
-  if (!product) return "its shape has more elements than memory can have";
-  if (*product == element_count) return {};
-  return "its shape " + Shape(dimensions).text(*product) + " has " + std::to_string(*product) +
-         " elements, but element_count is " + std::to_string(element_count);
-}
-
 }  // namespace
 
 WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
@@ -56,31 +42,6 @@ WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
   if (job_of_one_) machines_ = {0};
 }
 
-// What is wrong with the tensor, its operation and who takes part; empty when nothing is.
-std::string WorkerDoor::flaw_of_spec(const Submission& submission, const TensorSpec& spec) const {
-  if (spec.operation == Operation::kAverage && spec.dtype == DType::kBool) {
-    return "booleans have no average; use sum, which is their logical or";
-  }
-  if (const char* flaw = flaw_of_scale(spec.scale, spec.dtype, spec.operation)) return flaw;
-  if (spec.root_only && spec.operation == Operation::kBroadcast) {
-    return "a broadcast is for all, so it cannot be for the root alone";
-  }
-  if (submission.members != nullptr || submission.member_count > 0) {
-    if (submission.members == nullptr) return "its members are NULL, but member_count is not 0";
-    std::string flaw =
-        flaw_of_members({submission.members, submission.member_count}, WorkerRank(rank()), size());
-    if (!flaw.empty()) return flaw;
-  }
-  if (spec.has_root()) {
-    const std::string root = "root " + std::to_string(spec.root.value);
-    if (spec.root.value >= size()) {
-      return root + " is not a rank of a job of " + std::to_string(size());
-    }
-    if (!spec.members.has(spec.root)) return root + " is not among its members";
-  }
-  return flaw_of_shape(submission.shape, submission.element_count);
-}
-
 Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const {
   const std::string_view tensor_name = submission.name;
   if (tensor_name.empty()) return invalid("a tensor needs a name");
@@ -92,33 +53,11 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   const auto refused = [&](const std::string& why) {
     return invalid("tensor '" + std::string(tensor_name) + "': " + why);
   };
-  const auto dtype = dtype_of(submission.dtype & 0xff);
-  const std::uint32_t logical = submission.dtype >> 8;
-  const auto operation = operation_of(submission.operation);
-  if (!dtype || logical >= kLogicalTypeCount) {
-    return refused("no dtype has the number " + std::to_string(submission.dtype));
-  }
-  if (!operation) {
-    return refused("no operation has the number " + std::to_string(submission.operation));
-  }
-  constexpr std::uint64_t kBytesMax = std::numeric_limits<std::ptrdiff_t>::max();
-  if (submission.element_count > kBytesMax / element_bytes(*dtype)) {
-    return refused(std::to_string(submission.element_count) + " elements of " + name(*dtype) +
-                   " are more than memory can have");
-  }
-  const std::uint64_t bytes = submission.element_count * element_bytes(*dtype);
-  TensorSpec& spec = call.spec;
-  spec = {.dtype = *dtype, .operation = *operation, .root = {}, .total_bytes = bytes};
-  spec.logical = static_cast<LogicalType>(logical);
-  spec.root_only = submission.root_only;
-  if (spec.has_root()) spec.root = WorkerRank(submission.root);
-  if (submission.scale != 0) spec.scale = submission.scale;
-  // All of them, one by one, are no different from all.
-  if (submission.members != nullptr && submission.member_count < size()) {
-    spec.members = Members({submission.members, submission.member_count});
-  }
-  if (const std::string flaw = flaw_of_spec(submission, spec); !flaw.empty()) return refused(flaw);
-  spec.shape = Shape(submission.shape);
+  Result<Spec> made = spec_of(submission, WorkerRank(rank()), size());
+  if (!made.is_ok()) return refused(made.status().message());
+  call.spec = std::move(made).value();
+  const Spec& spec = call.spec;
+  const std::uint64_t bytes = spec.total_bytes;
 
   const bool gives = spec.gives(WorkerRank(rank()));
   const bool gets = spec.gets(WorkerRank(rank()));

@@ -182,7 +182,7 @@ void Pipeline::end_op(OpIndex index, const Status& status) {
   if (tuner_) tuner_->on_idle();
 }
 
-void Pipeline::complete(HandleId handle, const TensorSpec& spec, const Status& status) {
+void Pipeline::complete(HandleId handle, const Spec& spec, const Status& status) {
   if (status.is_ok()) {
     ++counters_.finished_operations;
     counters_.finished_bytes += spec.total_bytes;
@@ -352,13 +352,8 @@ bool Pipeline::is_root(const Tensor& tensor) const {
   return tensor.spec.operation == Operation::kBroadcast && tensor.spec.root == config_.self;
 }
 
-// The answers to this worker have the result.
-bool Pipeline::gets_payload(const Tensor& tensor) const {
-  return tensor.spec.gets(config_.self) && !is_root(tensor);
-}
-
 bool Pipeline::needs_landing(const Tensor& tensor) const {
-  return tensor.spec.total_bytes > 0 && gets_payload(tensor);
+  return tensor.spec.total_bytes > 0 && tensor.spec.is_sent_to(config_.self);
 }
 
 bool Pipeline::uses(const Tensor& tensor, ShardIndex shard) const {
@@ -486,7 +481,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   }
   const std::uint32_t frame = static_cast<std::uint32_t>(frame_index);
   const std::uint64_t bytes = tensors_.frame_bytes(state, frame);
-  const std::uint64_t payload_bytes = gets_payload(tensor) ? bytes : 0;
+  const std::uint64_t payload_bytes = tensor.spec.is_sent_to(config_.self) ? bytes : 0;
   if (payload.size() != payload_bytes) return broken("has a wrong size");
   std::byte* const place =
       payload_bytes == 0 ? nullptr
@@ -681,7 +676,7 @@ void Pipeline::stage_push(const Tensor& tensor, std::uint32_t frame, std::uint64
   header.round = tensor.round;
   header.offset_bytes = frame * tensor.parts[staged_part_].frame_bytes;
   header.landing = needs_landing(tensor) ? op.tag : kNoLanding;
-  if (tensor.spec.operation == Operation::kBroadcast && !is_root(tensor)) {
+  if (!tensor.spec.gives(config_.self)) {
     header.flags = wire::kNoPayload;
   } else {
     message.payload =

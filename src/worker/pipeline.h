@@ -48,7 +48,7 @@ namespace byteps {
 struct PipelineCall {
   HandleId handle;
   std::string name;
-  TensorSpec spec;
+  Spec spec;
   std::span<const std::byte> input;  // spec.total_bytes; empty where spec.gives() not
   std::span<std::byte> output;       // spec.total_bytes; may be input; empty where spec.gets() not
   std::int32_t priority = 0;
@@ -237,7 +237,7 @@ class Pipeline {
   TensorIndex tensor_of(const wire::Header& answer) const;
   OpIndex new_op(const PipelineCall& call, TensorIndex tensor, TimeNs now);
   void end_op(OpIndex index, const Status& status);
-  void complete(HandleId handle, const TensorSpec& spec, const Status& status);
+  void complete(HandleId handle, const Spec& spec, const Status& status);
   void start(TensorIndex index);
   void apply_wanted_early(Tensor& tensor);
   void tell(PipelineOutput::Kind kind, std::string text);
@@ -254,7 +254,6 @@ class Pipeline {
   static void drop_heard_forgets(ShardState& shard, const PartState& answered);
 
   bool is_root(const Tensor& tensor) const;
-  bool gets_payload(const Tensor& tensor) const;
   bool needs_landing(const Tensor& tensor) const;
   bool uses(const Tensor& tensor, ShardIndex shard) const;
   std::size_t first_part_on(const Tensor& tensor, ShardIndex shard) const;

@@ -22,18 +22,7 @@ std::string quoted(std::string_view name) {
 
 }  // namespace
 
-std::string TensorSpec::text() const {
-  std::string text = name(dtype, logical) + ", shape " +
-                     shape.text(total_bytes / element_bytes(dtype)) + " (" +
-                     std::to_string(total_bytes) + " bytes), " + name(operation);
-  if (operation == Operation::kBroadcast) text += " from rank " + std::to_string(root.value);
-  if (root_only) text += " for rank " + std::to_string(root.value) + " alone";
-  if (scale != 1) text += " times " + number_text(scale);
-  if (!members.is_all()) text += ", of " + workers_text(members.some());
-  return text;
-}
-
-Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const TensorSpec& spec) {
+Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Spec& spec) {
   TensorIndex known = guess(name);
   const Key key = known != kNoTensor ? tensors_[known].key : key_of(name);
   if (known == kNoTensor) known = find(key);
@@ -158,16 +147,7 @@ void TensorTable::cut_up(Tensor& tensor) const {
   }
   tensor.answered.resize(divide_up(part_count * tensor.frames_per_part, 64));
   tensor.declared_on.resize(std::min<std::uint64_t>(part_count, placement_.shard_count()));
-  tensor.declaration = wire::encode(wire::Declare{.name = tensor.name,
-                                                  .dtype = tensor.spec.dtype,
-                                                  .operation = tensor.spec.operation,
-                                                  .total_bytes = total_bytes,
-                                                  .root = tensor.spec.root,
-                                                  .shape = tensor.spec.shape,
-                                                  .scale = tensor.spec.scale,
-                                                  .root_only = tensor.spec.root_only,
-                                                  .members = tensor.spec.members,
-                                                  .logical = tensor.spec.logical});
+  tensor.declaration = wire::encode(wire::Declare{tensor.spec, tensor.name});
 }
 
 }  // namespace byteps

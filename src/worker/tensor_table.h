@@ -20,36 +20,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/dtype.h"
 #include "base/flat_map.h"
 #include "base/ids.h"
-#include "base/members.h"
 #include "base/placement.h"
-#include "base/shape.h"
+#include "base/spec.h"
 #include "base/status.h"
 #include "worker/gate.h"
 
 namespace byteps {
-
-// What all ranks must agree about.
-struct TensorSpec {
-  DType dtype = DType::kFloat32;
-  Operation operation = Operation::kSum;
-  WorkerRank root;  // of a broadcast, or where it alone gets the result; otherwise 0
-  std::uint64_t total_bytes = 0;
-  Shape shape{};
-  double scale = 1;
-  bool root_only = false;
-  Members members{};
-  LogicalType logical{};
-  bool operator==(const TensorSpec&) const = default;
-  std::string text() const;  // "float32, shape 2x512 (4096 bytes), sum times 0.5, of workers 0-3"
-
-  bool has_root() const { return operation == Operation::kBroadcast || root_only; }
-  // Whether this member has an input, and an output.
-  bool gives(WorkerRank rank) const { return operation != Operation::kBroadcast || rank == root; }
-  bool gets(WorkerRank rank) const { return !root_only || rank == root; }
-};
 
 // Index of an operation in the Pipeline's table.
 using OpIndex = std::uint32_t;
@@ -100,7 +78,7 @@ struct Tensor {
 
   // constant
   std::string name;
-  TensorSpec spec;
+  Spec spec;
   std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
 
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
@@ -119,7 +97,7 @@ class TensorTable {
 
   // The tensor of this name, new or known. kInvalidArgument: known with another declaration (the message has both),
   // another name has the same key, the name was given up, or there would be too many parts.
-  Result<TensorIndex> find_or_add(std::string_view name, const TensorSpec& spec);
+  Result<TensorIndex> find_or_add(std::string_view name, const Spec& spec);
 
   // kNoTensor when there is none.
   TensorIndex find(Key key) const;

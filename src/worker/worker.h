@@ -48,25 +48,14 @@
 
 namespace byteps {
 
-// One tensor of one call, unchecked, as byteps_tensor has it.
-struct Submission {
+// One tensor of one call, unchecked, as byteps_tensor has it. What its base points at is read in submit().
+struct Submission : RawSpec {
   std::string_view name;  // 1 to 1024 bytes
   const void* input =
       nullptr;             // element_count elements; not needed on the non-roots of a broadcast
   void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
-  std::uint64_t element_count = 0;
-  std::uint32_t dtype = 0;      // a DType's number, and a LogicalType's times 256
-  std::uint32_t operation = 0;  // an Operation's number
-  std::uint32_t root = 0;       // of a broadcast, or with root_only
   std::int32_t priority = 0;
   bool once = false;       // the name is never used again
-  bool root_only = false;  // nobody but the root gets the result
-  double scale = 0;        // what a sum or average is multiplied by; 0: not
-  // Read in submit(). Empty: one dimension of element_count.
-  std::span<const std::uint64_t> shape;
-  // Ranks that take part, ascending, this one among them. Null: all. Read in submit().
-  const std::uint32_t* members = nullptr;
-  std::uint32_t member_count = 0;
   Handles::Report report;  // where its end is told
 };
 
@@ -163,7 +152,6 @@ class WorkerDoor {
   };
 
   Status check(const Submission& submission, PipelineCall& call) const;
-  std::string flaw_of_spec(const Submission& submission, const TensorSpec& spec) const;
   Result<HandleId> post(Command&& command, const Handles::Report& report);
   Result<HandleId> copy_at_once(const PipelineCall& call, const Handles::Report& report);
   Status state_now() const;

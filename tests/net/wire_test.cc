@@ -121,8 +121,7 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   EXPECT_EQ(decode_hello(encode(hello)).value(), hello);
   const Stalled stalled{{{"w", key_of("w"), 7}, {"", Key(), 3}}, {{key_of("v"), ~0ULL}}};
   EXPECT_EQ(decode_stalled(encode(stalled)).value(), stalled);
-  const Declare declare{"layer.weight", DType::kBfloat16, Operation::kAverage,
-                        5ULL << 32,     WorkerRank(1),    {}};
+  const Declare declare{{DType::kBfloat16, Operation::kAverage, 5ULL << 32}, "layer.weight"};
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
   for (const std::size_t count :
        {std::size_t{1}, std::size_t{2}, std::size_t{4}, std::size_t{5}, kDimensionsMax}) {
@@ -133,7 +132,7 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
 }
 
 TEST(Wire, a_logical_type_is_one_byte_and_sent_only_where_there_is_one) {
-  Declare declare{"w", DType::kUint8, Operation::kBroadcast, 24, WorkerRank(1), {}};
+  Declare declare{{DType::kUint8, Operation::kBroadcast, 24, WorkerRank(1)}, "w"};
   const std::size_t plain_bytes = encode(declare).size();
   for (const int number : {1, 5, 255}) {
     declare.logical = static_cast<LogicalType>(number);

@@ -160,7 +160,7 @@ TEST_F(PipelineTest, another_declaration_of_a_known_name_ends_at_once_and_sends_
   submit(cluster, 0, call(1, "w", a, a));
   submit(cluster, 0, call(2, "w", longer, longer));
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kInvalidArgument));
-  EXPECT_THAT(result(cluster, 0, 2).message(), HasSubstr("shape 11 (88 bytes)"));
+  EXPECT_THAT(result(cluster, 0, 2).message(), HasSubstr("shape 11, 88 bytes"));
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "the first one is not disturbed";
   submit(cluster, 1, call(1, "w", a, a));
   cluster.run_until_quiet();

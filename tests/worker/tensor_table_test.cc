@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 const Placement kSmall(256, 64, {1, 1, 1});
 
-TensorSpec floats(std::uint64_t bytes) {
-  return {.dtype = DType::kFloat32, .operation = Operation::kSum, .root = {}, .total_bytes = bytes};
+Spec floats(std::uint64_t bytes) {
+  return {.dtype = DType::kFloat32, .operation = Operation::kSum, .total_bytes = bytes};
 }
 
 TEST(TensorTable, a_name_keeps_its_declaration_and_the_error_has_both) {
@@ -31,12 +31,12 @@ TEST(TensorTable, a_name_keeps_its_declaration_and_the_error_has_both) {
   EXPECT_THAT(size.message(), HasSubstr("shape 100"));
   EXPECT_THAT(size.message(), HasSubstr("shape 101"));
 
-  TensorSpec other = floats(400);
+  Spec other = floats(400);
   const std::array<std::uint64_t, 2> square = {10, 10};
   other.shape = Shape(square);
   EXPECT_THAT(
       table.find_or_add("w", other).status().message(),
-      HasSubstr("was float32, shape 100 (400 bytes), sum before and is float32, shape 10x10"));
+      HasSubstr("was float32, shape 100, 400 bytes, sum before and is float32, shape 10x10"));
   other = floats(400);
   other.dtype = DType::kInt32;
   EXPECT_TRUE(table.find_or_add("w", other).status().is(Code::kInvalidArgument));
@@ -66,8 +66,7 @@ TEST(TensorTable, a_name_that_was_given_up_is_refused_as_long_as_it_is_remembere
 TEST(TensorTable, parts_and_frames_cover_the_tensor_exactly) {
   TensorTable table(kSmall);
   for (const std::uint64_t total : {1u, 63u, 64u, 65u, 255u, 256u, 257u, 1000u, 1024u}) {
-    const TensorSpec spec{
-        .dtype = DType::kUint8, .operation = Operation::kSum, .root = {}, .total_bytes = total};
+    const Spec spec{.dtype = DType::kUint8, .operation = Operation::kSum, .total_bytes = total};
     const Tensor& tensor = table[table.find_or_add(std::to_string(total), spec).value()];
     std::uint64_t covered = 0;
     for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
@@ -124,7 +123,7 @@ TEST(TensorTable, a_tensor_of_too_many_parts_is_refused_with_the_remedy) {
 
 TEST(TensorTable, the_declaration_is_what_the_wire_says) {
   TensorTable table(kSmall);
-  TensorSpec spec = floats(400);
+  Spec spec = floats(400);
   spec.operation = Operation::kBroadcast;
   spec.root = WorkerRank(2);
   spec.shape = Shape(std::array<std::uint64_t, 2>{4, 25});

@@ -911,7 +911,7 @@ TEST_F(DoorTest, a_name_keeps_its_shape) {
   one.shape = flat;
   const Status status = door_.wait(door_.submit(one).value(), -1);
   EXPECT_TRUE(status.is(Code::kInvalidArgument));
-  EXPECT_THAT(status.message(), HasSubstr("was float32, shape 2x2 (16 bytes), sum before"));
+  EXPECT_THAT(status.message(), HasSubstr("was float32, shape 2x2, 16 bytes, sum before"));
   one.name = "flat";
   EXPECT_TRUE(door_.wait(door_.submit(one).value(), -1).is_ok());
   one.shape = {};
