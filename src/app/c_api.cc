@@ -307,10 +307,10 @@ byteps::Result<byteps::auth::Proof> seal_of(const byteps_job& job, uint32_t rank
                   "a seal needs a name, a payload, and 32 bytes; one of them is NULL");
   }
   return byteps::auth::seal(job.config.job.key,
-                            {.epoch = job.door.epoch(),
+                            {.epoch = job.door.membership().epoch(),
                              .rank = byteps::WorkerRank(rank),
                              .name = name,
-                             .incarnation = job.door.incarnation()},
+                             .incarnation = job.door.membership().incarnation()},
                             {static_cast<const std::byte*>(payload), payload_bytes});
 }
 
@@ -336,7 +336,7 @@ int byteps_join_start(const char* settings, byteps_job** job, byteps_error* erro
 int byteps_join_finish(byteps_job** job, int64_t timeout_ns, byteps_error* error) {
   if (job == nullptr) return report(no_job(), error);
   return with_job(*job, error, [&] {
-    const Status status = (*job)->door.wait_joined(timeout_ns);
+    const Status status = (*job)->door.membership().wait(timeout_ns);
     if (!status.is_ok() && !status.is(Code::kAgain)) {
       end(*job, true);
       *job = nullptr;
@@ -358,10 +358,10 @@ int byteps_leave(byteps_job* job, int final, byteps_error* error) {
 }
 
 uint32_t byteps_rank(const byteps_job* job) {
-  return job == nullptr ? 0 : job->door.rank();
+  return job == nullptr ? 0 : job->door.membership().rank();
 }
 uint32_t byteps_size(const byteps_job* job) {
-  return job == nullptr ? 0 : job->door.size();
+  return job == nullptr ? 0 : job->door.membership().size();
 }
 uint32_t byteps_local_rank(const byteps_job* job) {
   return job == nullptr ? 0 : job->config.job.local_rank;
@@ -370,12 +370,12 @@ uint32_t byteps_local_size(const byteps_job* job) {
   return job == nullptr ? 0 : job->config.job.local_size;
 }
 uint32_t byteps_server_count(const byteps_job* job) {
-  return job == nullptr ? 0 : job->door.server_count();
+  return job == nullptr ? 0 : job->door.membership().server_count();
 }
 
 uint32_t byteps_machines(const byteps_job* job, uint32_t* machines, uint32_t capacity) {
   if (job == nullptr || job->mark.is_forked()) return 0;
-  const std::vector<uint32_t> known = job->door.machines();
+  const std::vector<uint32_t> known = job->door.membership().machines();
   if (machines != nullptr)
     std::copy_n(known.begin(), std::min<std::size_t>(known.size(), capacity), machines);
   return static_cast<uint32_t>(known.size());
@@ -460,7 +460,7 @@ int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_ran
   return with_job(job, error, [&]() -> Status {
     const Status status =
         job->end_of_inputs.wait(job->door, timeout_ns, [&] { return job->door.finish_inputs(); });
-    if (status.is_ok() && last_rank != nullptr) *last_rank = job->door.last_with_inputs();
+    if (status.is_ok() && last_rank != nullptr) *last_rank = job->door.membership().last_with_inputs();
     return status;
   });
 }
@@ -468,7 +468,7 @@ int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_ran
 int byteps_seal(byteps_job* job, const char* name, const void* payload, uint64_t payload_bytes,
                 uint8_t* seal, byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
-    const auto made = seal_of(*job, job->door.rank(), name, payload, payload_bytes, seal);
+    const auto made = seal_of(*job, job->door.membership().rank(), name, payload, payload_bytes, seal);
     if (!made.is_ok()) return made.status();
     std::memcpy(seal, made.value().data(), made.value().size());
     return Status::ok();

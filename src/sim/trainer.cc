@@ -72,7 +72,7 @@ void Trainer::after_turn() {
   look_for_ends();
   switch (state_) {
     case State::kJoining: {
-      const Status joined = process_->door.state();
+      const Status joined = process_->door.membership().state();
       if (joined.is(Code::kAgain)) return;
       if (!joined.is_ok()) return job_failed(joined);
       state_ = State::kWorking;
@@ -81,7 +81,7 @@ void Trainer::after_turn() {
     case State::kWorking:
       return go_on();
     case State::kReady:
-      if (!process_->door.state().is_ok()) job_failed(process_->door.state());
+      if (!process_->door.membership().state().is_ok()) job_failed(process_->door.membership().state());
       return;
     case State::kLeaving:
       if (process_->worker.finished()) end_life();
@@ -93,7 +93,7 @@ void Trainer::after_turn() {
 }
 
 void Trainer::go_on() {
-  const Status state = process_->door.state();
+  const Status state = process_->door.membership().state();
   if (!state.is_ok()) return job_failed(state);
   if (waits_ && operations_.empty()) {
     waits_ = false;
@@ -159,7 +159,7 @@ void Trainer::die() {
 }
 
 void Trainer::end_life() {
-  const Status state = process_->door.state();
+  const Status state = process_->door.membership().state();
   if (!state.is(Code::kCancelled) && !ledger_.has_lost()) {
     fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
   }
@@ -317,7 +317,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
     }
     if (!status.is_ok())
       return fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
-    const std::uint32_t last = process_->door.last_with_inputs();
+    const std::uint32_t last = process_->door.membership().last_with_inputs();
     if (!ledger_.all_finished(generation_, last)) {
       fail(Invariant::kOneEnd, describe(operation) + " came before all had none, or other ranks " +
                                    "have heard of another last one than " + std::to_string(last));

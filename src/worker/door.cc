@@ -1,14 +1,14 @@
-// WorkerDoor: what callers' threads run (worker.h).
+#include "worker/door.h"
+
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/limits.h"
-#include "worker/worker.h"
 
 namespace byteps {
 
@@ -34,13 +34,8 @@ WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
     : job_of_one_(config.job.scheduler_host.empty()),
       handles_(config.spin_ns),
       mailbox_(kMailboxCapacity, waiter),
-      rank_(job_of_one_ ? 0 : config.job.rank),
-      size_(job_of_one_ ? 1 : config.job.worker_count),
-      server_count_(job_of_one_ ? 0 : config.job.server_count),
-      alone_(Placement(config.flow.partition_bytes, config.flow.partition_bytes, {1})) {
-  if (!job_of_one_) state_ = Status(Code::kAgain, "the job is not complete yet");
-  if (job_of_one_) machines_ = {0};
-}
+      membership_(config),
+      alone_(Placement(config.flow.partition_bytes, config.flow.partition_bytes, {1})) {}
 
 Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const {
   const std::string_view tensor_name = submission.name;
@@ -53,14 +48,15 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   const auto refused = [&](const std::string& why) {
     return invalid("tensor '" + std::string(tensor_name) + "': " + why);
   };
-  Result<Spec> made = spec_of(submission, WorkerRank(rank()), size());
+  const WorkerRank self(membership_.rank());
+  Result<Spec> made = spec_of(submission, self, membership_.size());
   if (!made.is_ok()) return refused(made.status().message());
   call.spec = std::move(made).value();
   const Spec& spec = call.spec;
   const std::uint64_t bytes = spec.total_bytes;
 
-  const bool gives = spec.gives(WorkerRank(rank()));
-  const bool gets = spec.gets(WorkerRank(rank()));
+  const bool gives = spec.gives(self);
+  const bool gets = spec.gets(self);
   if (bytes > 0 && gets && submission.output == nullptr) return refused("output is NULL");
   if (bytes > 0 && gives && submission.input == nullptr) return refused("input is NULL");
   if (gives && gets && overlap_apart(submission.input, submission.output, bytes)) {
@@ -75,48 +71,42 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
 }
 
 Result<HandleId> WorkerDoor::submit(const Submission& submission) {
-  Status state = state_now();
+  Status state = membership_.state();
   if (state.is(Code::kAgain)) return invalid("a tensor was submitted before the job was joined");
   if (!state.is_ok()) return state;
-  Command command;
+  WorkerCommand command;
   Status fine = check(submission, command.call);
   if (!fine.is_ok()) return fine;
   if (job_of_one_ || command.call.spec.members.some().size() == 1) {
     return copy_at_once(command.call, submission.report);
   }
-  command.kind = Command::Kind::kSubmit;
+  command.kind = WorkerCommand::Kind::kSubmit;
   return post(std::move(command), submission.report);
 }
 
 Result<HandleId> WorkerDoor::begin_barrier() {
-  Status state = state_now();
-  if (state.is(Code::kAgain)) return invalid("a barrier was begun before the job was joined");
-  if (!state.is_ok()) return state;
-  if (job_of_one_) {
-    const Result<HandleId> handle = handles_.create();
-    if (handle.is_ok()) complete(handle.value(), Status::ok());
-    return handle;
-  }
-  Command command;
-  command.kind = Command::Kind::kBarrier;
-  return post(std::move(command), {});
+  return begin(WorkerCommand::Kind::kBarrier, "a barrier was begun before the job was joined");
 }
 
 Result<HandleId> WorkerDoor::finish_inputs() {
-  Status state = state_now();
-  if (state.is(Code::kAgain)) return invalid("inputs were finished before the job was joined");
+  return begin(WorkerCommand::Kind::kFinish, "inputs were finished before the job was joined");
+}
+
+Result<HandleId> WorkerDoor::begin(WorkerCommand::Kind kind, const char* refusal) {
+  Status state = membership_.state();
+  if (state.is(Code::kAgain)) return invalid(refusal);
   if (!state.is_ok()) return state;
   if (job_of_one_) {
     const Result<HandleId> handle = handles_.create();
-    if (handle.is_ok()) complete(handle.value(), Status::ok());
+    if (handle.is_ok()) handles_.complete(handle.value(), Status::ok());
     return handle;
   }
-  Command command;
-  command.kind = Command::Kind::kFinish;
+  WorkerCommand command;
+  command.kind = kind;
   return post(std::move(command), {});
 }
 
-Result<HandleId> WorkerDoor::post(Command&& command, const Handles::Report& report) {
+Result<HandleId> WorkerDoor::post(WorkerCommand&& command, const Handles::Report& report) {
   Result<HandleId> handle = handles_.create(report);
   if (!handle.is_ok()) return handle;
   command.handle = handle.value();
@@ -124,7 +114,7 @@ Result<HandleId> WorkerDoor::post(Command&& command, const Handles::Report& repo
   Status posted = mailbox_.post(std::move(command));
   if (posted.is_ok()) return handle;
   handles_.discard(handle.value());
-  const Status state = state_now();
+  const Status state = membership_.state();
   return state.is_ok() ? posted : state;
 }
 
@@ -150,37 +140,15 @@ Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call, const Handle
   } else {
     copied_.failed_operations.fetch_add(1, std::memory_order_relaxed);
   }
-  complete(handle.value(), result);
+  handles_.complete(handle.value(), result);
   return handle;
 }
 
-Status WorkerDoor::state_now() const {
-  const std::lock_guard lock(mutex_);
-  return state_;
-}
-
-Status WorkerDoor::wait_joined(TimeNs timeout_ns) const {
-  constexpr TimeNs kLongNs = TimeNs{3600} * 24 * 365 * kSecond;  // see Handles::wait
-  std::unique_lock lock(mutex_);
-  const TimeNs limit_ns = timeout_ns < 0 ? kLongNs : std::min(timeout_ns, kLongNs);
-  if (limit_ns > 0) {
-    state_changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns),
-                            [this] { return !state_.is(Code::kAgain); });
-  }
-  return state_;
-}
-
 void WorkerDoor::leave(bool final) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(left_, true)) return;
-    if (job_of_one_) {
-      state_ = Status(Code::kCancelled, "this process has left the job");
-      return;
-    }
-  }
-  Command command;
-  command.kind = Command::Kind::kLeave;
+  if (left_.exchange(true)) return;
+  if (job_of_one_) return membership_.ended({Code::kCancelled, "this process has left the job"});
+  WorkerCommand command;
+  command.kind = WorkerCommand::Kind::kLeave;
   command.final = final;
   const Status posted = mailbox_.post(std::move(command));
   CHECK(posted.is_ok() || posted.is(Code::kCancelled)) << posted.text();
@@ -199,42 +167,6 @@ WorkerMetrics WorkerDoor::metrics() const {
           .reconnects = read(counters_.reconnects),
           .shared_bytes = read(counters_.shared_bytes),
           .rdma_bytes = read(counters_.rdma_bytes)};
-}
-
-std::vector<std::uint32_t> WorkerDoor::machines() const {
-  const std::lock_guard lock(mutex_);
-  return machines_;
-}
-
-Incarnation WorkerDoor::incarnation() const {
-  const std::lock_guard lock(mutex_);
-  return incarnation_;
-}
-
-void WorkerDoor::joined(std::uint32_t rank, std::vector<std::uint32_t> machines,
-                        std::uint32_t server_count, Epoch epoch, const Incarnation& incarnation) {
-  rank_.store(rank, std::memory_order_release);
-  size_.store(static_cast<std::uint32_t>(machines.size()), std::memory_order_release);
-  server_count_.store(server_count, std::memory_order_release);
-  epoch_.store(epoch.value, std::memory_order_release);
-  {
-    const std::lock_guard lock(mutex_);
-    machines_ = std::move(machines);
-    incarnation_ = incarnation;
-    if (!state_.is(Code::kAgain)) return;
-    state_ = Status::ok();
-  }
-  state_changed_.notify_all();
-}
-
-void WorkerDoor::ended(const Status& why) {
-  CHECK(!why.is_ok() && !why.is(Code::kAgain)) << why.text();
-  {
-    const std::lock_guard lock(mutex_);
-    if (!state_.is_ok() && !state_.is(Code::kAgain)) return;
-    state_ = why;
-  }
-  state_changed_.notify_all();
 }
 
 }  // namespace byteps

@@ -49,9 +49,13 @@ struct PartState {
   std::uint32_t sent_frames = 0;  // ever sent in this round: the frames below this
   std::uint32_t answered_frames = 0;  // how many of them
   Gate::Ticket ticket = Gate::kNoTicket;
+  static constexpr std::uint8_t kOffRoad = 0xff;
+  std::uint8_t stage = kOffRoad;    // which row of the road it is in (road.h)
   std::uint32_t wanted_rounds = 0;  // rounds below this are wanted by others
   // So many Forgets ever were sent to its shard before this round's first frame, on the same connection; 0: not known.
   std::uint64_t forgets_before = 0;
+
+  void begin_round() { next_frame = sent_frames = answered_frames = 0; }
 };
 
 struct Tensor {

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/limits.h"
+
 namespace byteps {
 namespace {
 

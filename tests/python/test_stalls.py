@@ -85,6 +85,7 @@ def mention(name):
     return "a barrier was reached" if name == "barrier" else MENTIONS.get(name, name)
 
 
+@pytest.mark.timeout(600)  # the jobs of the cases before it come first
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_ranks_that_make_different_calls_hear_which(case, outcomes):
     layer, *names = case

@@ -170,7 +170,7 @@ class World {
     if (pushes) call.input = std::as_bytes(std::span(input));
     call.output = std::as_writable_bytes(std::span(plan.output));
     call.priority = static_cast<std::int32_t>(prng_.below(3));
-    cluster_.worker(rank).submit(std::move(call), 0);
+    cluster_.worker(rank).submit(std::move(call));
     cluster_.apply(rank);
     return true;
   }

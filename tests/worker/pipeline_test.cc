@@ -30,10 +30,8 @@ PipelineCall call(std::int64_t handle, const std::string& name, const Numbers& i
   PipelineCall result;
   result.handle = HandleId(handle);
   result.name = name;
-  result.spec = {.dtype = DType::kInt64,
-                 .operation = Operation::kSum,
-                 .root = {},
-                 .total_bytes = output.size() * 8};
+  result.spec = {
+      .dtype = DType::kInt64, .operation = Operation::kSum, .total_bytes = output.size() * 8};
   result.input = std::as_bytes(std::span(input));
   result.output = std::as_writable_bytes(std::span(output));
   return result;
@@ -51,10 +49,22 @@ ShardIndex first_of_two(Key key) {
   return Placement(64, 64, {1, 1}).first_shard(key);
 }
 
+// Time passes, until `now`.
+void pass(Pipeline& pipeline, TimeNs now) {
+  pipeline.begin_turn(now);
+  pipeline.tick();
+}
+
+void leave(Pipeline& pipeline, WorkerRank rank, TimeNs now) {
+  pipeline.begin_turn(now);
+  pipeline.on_worker_left(rank);
+}
+
 class PipelineTest : public ::testing::Test {
  protected:
   void submit(Cluster& cluster, std::uint32_t rank, PipelineCall&& one, TimeNs now = 0) {
-    cluster.worker(rank).submit(std::move(one), now);
+    cluster.worker(rank).begin_turn(now);
+    cluster.worker(rank).submit(std::move(one));
     cluster.apply(rank);
   }
   static Status result(Cluster& cluster, std::uint32_t rank, std::int64_t handle) {
@@ -395,7 +405,7 @@ TEST_F(PipelineTest, the_first_shard_has_heard_of_the_end_of_inputs_before_other
   cluster.all_up();
   Pipeline& worker = cluster.worker(0);
   Outgoing message;
-  worker.finish_inputs(HandleId(1), 0);
+  worker.finish_inputs(HandleId(1));
   EXPECT_FALSE(worker.front(ShardIndex(1), message));
   ASSERT_TRUE(worker.front(ShardIndex(0), message));
   worker.pop();
@@ -420,10 +430,10 @@ TEST_F(PipelineTest, after_the_end_of_inputs_nothing_may_be_submitted_and_it_is_
   Pipeline& worker = cluster.worker(0);
   Numbers a = numbers(8, 0);
   submit(cluster, 0, call(1, "w", a, a));
-  worker.finish_inputs(HandleId(2), 0);
+  worker.finish_inputs(HandleId(2));
   EXPECT_THAT(worker.pending_text(), HasSubstr("; then the end of inputs"));
   submit(cluster, 0, call(3, "x", a, a));
-  worker.finish_inputs(HandleId(4), 0);
+  worker.finish_inputs(HandleId(4));
   cluster.apply(0);
   for (const std::int64_t handle : {3, 4}) {
     const Status refused = result(cluster, 0, handle);
@@ -440,13 +450,13 @@ TEST_F(PipelineTest,
   cluster.all_up();
   Pipeline& worker = cluster.worker(0);
   constexpr TimeNs patience_ns = 3 * kSecond;  // PipelineConfig::departed_ns
-  worker.on_worker_left(WorkerRank(1), 0);
-  worker.finish_inputs(HandleId(1), 0);
+  leave(worker, WorkerRank(1), 0);
+  worker.finish_inputs(HandleId(1));
   EXPECT_EQ(worker.pending_text(), "the end of all workers' inputs (join)");
-  worker.tick(patience_ns - 1);
+  pass(worker, patience_ns - 1);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
-  worker.tick(patience_ns);
+  pass(worker, patience_ns);
   cluster.apply(0);
   const Status failed = result(cluster, 0, 1);
   EXPECT_TRUE(failed.is(Code::kDisconnected)) << failed.text();
@@ -464,7 +474,7 @@ TEST_F(PipelineTest, inputs_that_have_had_more_rounds_than_a_generation_may_do_n
     EXPECT_TRUE(result(cluster, 0, handle).is_ok());
   };
   for (int round = 0; round < 4; ++round) push();
-  cluster.worker(0).finish_inputs(HandleId(++handle), 0);
+  cluster.worker(0).finish_inputs(HandleId(++handle));
   cluster.apply(0);
   const Status refused = result(cluster, 0, handle);
   EXPECT_TRUE(refused.is(Code::kUnsupported)) << refused.text();
@@ -656,15 +666,15 @@ TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time
   submit(cluster, 0, call(1, "old", a, a), 0);
   submit(cluster, 0, call(2, "old", b, b), 0);
   cluster.run_until_quiet();
-  cluster.worker(0).on_worker_left(WorkerRank(1), 1 * kSecond);
+  leave(cluster.worker(0), WorkerRank(1), 1 * kSecond);
   submit(cluster, 0, call(3, "new", c, c), 2 * kSecond);
   cluster.run_until_quiet();
   tell_missing(cluster, 0, "old", {1});
   tell_missing(cluster, 0, "new", {1});
-  cluster.worker(0).tick(4 * kSecond - 1);
+  pass(cluster.worker(0), 4 * kSecond - 1);
   cluster.apply(0);
   EXPECT_TRUE(cluster.results(0).empty());
-  cluster.worker(0).tick(4 * kSecond);
+  pass(cluster.worker(0), 4 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
@@ -672,12 +682,12 @@ TEST_F(PipelineTest, what_misses_a_worker_that_left_fails_after_the_failure_time
   EXPECT_THAT(result(cluster, 0, 1).message(), HasSubstr("worker 1"));
   EXPECT_TRUE(result(cluster, 0, 3).is(Code::kAgain));
   EXPECT_EQ(cluster.worker(0).next_deadline(), 5 * kSecond);
-  cluster.worker(0).tick(5 * kSecond);
+  pass(cluster.worker(0), 5 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 3).is(Code::kDisconnected));
   submit(cluster, 0, call(4, "newer", d, d), 6 * kSecond);
   tell_missing(cluster, 0, "newer", {1});
-  cluster.worker(0).tick(9 * kSecond);
+  pass(cluster.worker(0), 9 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 4).is(Code::kDisconnected));
 }
@@ -691,15 +701,15 @@ TEST_F(PipelineTest, a_worker_that_left_fails_only_what_it_takes_part_in) {
   pair.spec.members = Members(std::vector<std::uint32_t>{0, 1});
   submit(cluster, 0, std::move(pair), 0);
   submit(cluster, 0, call(2, "all", b, b), 0);
-  cluster.worker(0).on_worker_left(WorkerRank(2), 1 * kSecond);
+  leave(cluster.worker(0), WorkerRank(2), 1 * kSecond);
   tell_missing(cluster, 0, "pair", {1});
   tell_missing(cluster, 0, "all", {1, 2});
-  cluster.worker(0).tick(100 * kSecond);
+  pass(cluster.worker(0), 100 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "worker 1 is still there";
   EXPECT_THAT(result(cluster, 0, 2).message(), HasSubstr("worker 2, which has left"));
-  cluster.worker(0).on_worker_left(WorkerRank(1), 101 * kSecond);
-  cluster.worker(0).tick(200 * kSecond);
+  leave(cluster.worker(0), WorkerRank(1), 101 * kSecond);
+  pass(cluster.worker(0), 200 * kSecond);
   cluster.apply(0);
   EXPECT_THAT(result(cluster, 0, 1).message(), HasSubstr("worker 1, which has left"));
 }
@@ -712,8 +722,8 @@ TEST_F(PipelineTest, a_worker_that_has_contributed_and_left_is_not_waited_for) {
   submit(cluster, 1, call(1, "x", b, b), 0);
   cluster.run_until_quiet();
   tell_missing(cluster, 0, "x", {2});
-  cluster.worker(0).on_worker_left(WorkerRank(1), 1 * kSecond);
-  for (TimeNs now = kSecond; now < 100 * kSecond; now += kSecond / 4) cluster.worker(0).tick(now);
+  leave(cluster.worker(0), WorkerRank(1), 1 * kSecond);
+  for (TimeNs now = kSecond; now < 100 * kSecond; now += kSecond / 4) pass(cluster.worker(0), now);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "its part is in: worker 2 is late";
   submit(cluster, 2, call(1, "x", c, c), 100 * kSecond);
@@ -733,12 +743,12 @@ TEST_F(PipelineTest, what_a_shard_says_of_another_round_or_an_answered_part_blam
   submit(cluster, 0, call(2, "x", a, a), 0);
   cluster.run_until_quiet();
   tell_missing(cluster, 0, "x", {1}, 0);
-  cluster.worker(0).on_worker_left(WorkerRank(1), 0);
-  cluster.worker(0).tick(50 * kSecond);
+  leave(cluster.worker(0), WorkerRank(1), 0);
+  pass(cluster.worker(0), 50 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kAgain)) << "that was about the first";
   tell_missing(cluster, 0, "x", {1}, 1);
-  cluster.worker(0).tick(100 * kSecond);
+  pass(cluster.worker(0), 100 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
 }
@@ -778,12 +788,12 @@ TEST_F(PipelineTest, answers_that_come_slowly_after_a_worker_has_left_are_waited
     }
   }
   Pipeline& slow = cluster.worker(0);
-  slow.on_worker_left(WorkerRank(1), 0);
+  leave(slow, WorkerRank(1), 0);
   TimeNs now = 0;
   int answers = 0;
   for (; cluster.deliver_to_worker(0, 0); ++answers) {
     now += 2 * kSecond;
-    slow.tick(now);
+    pass(slow, now);
     cluster.apply(0);
   }
   EXPECT_GE(answers, 4);
@@ -791,7 +801,7 @@ TEST_F(PipelineTest, answers_that_come_slowly_after_a_worker_has_left_are_waited
 
   submit(cluster, 0, call(2, "u", a, a), now);
   tell_missing(cluster, 0, "u", {1});
-  slow.tick(now + 3 * kSecond);
+  pass(slow, now + 3 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 2).is(Code::kDisconnected));
 }
@@ -805,14 +815,14 @@ TEST_F(PipelineTest, a_worker_that_has_left_is_not_blamed_while_the_shard_is_not
   cluster.run_until_quiet();
   Pipeline& worker = cluster.worker(0);
   tell_missing(cluster, 0, "t", {1});
-  worker.on_worker_left(WorkerRank(1), 0);
+  leave(worker, WorkerRank(1), 0);
   cluster.down(0, 0);
-  worker.tick(4 * kSecond);
+  pass(worker, 4 * kSecond);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
   cluster.up(0, 0);
   cluster.run_until_quiet();
-  worker.tick(worker.next_deadline());
+  pass(worker, worker.next_deadline());
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
 }
@@ -826,19 +836,19 @@ TEST_F(PipelineTest, notices_name_the_tensors_that_wait_and_where_they_stand) {
            call(static_cast<std::int64_t>(i) + 1, "t" + std::to_string(i), tensors[i], tensors[i]));
   }
   cluster.run_until_quiet();
-  cluster.worker(0).tick(5 * kSecond - 1);
+  pass(cluster.worker(0), 5 * kSecond - 1);
   cluster.apply(0);
   EXPECT_TRUE(cluster.notices().empty());
-  cluster.worker(0).tick(5 * kSecond);
+  pass(cluster.worker(0), 5 * kSecond);
   cluster.apply(0);
   ASSERT_EQ(cluster.notices().size(), 1u);
   EXPECT_THAT(cluster.notices()[0], HasSubstr("waiting for 5 s"));
   EXPECT_THAT(cluster.notices()[0], HasSubstr("'t0' (1 part, 1 at pull"));
   EXPECT_THAT(cluster.notices()[0], HasSubstr("and 3 more"));
-  cluster.worker(0).tick(15 * kSecond - 1);
+  pass(cluster.worker(0), 15 * kSecond - 1);
   cluster.apply(0);
   EXPECT_EQ(cluster.notices().size(), 1u);
-  cluster.worker(0).tick(15 * kSecond);
+  pass(cluster.worker(0), 15 * kSecond);
   cluster.apply(0);
   EXPECT_EQ(cluster.notices().size(), 2u);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -846,7 +856,7 @@ TEST_F(PipelineTest, notices_name_the_tensors_that_wait_and_where_they_stand) {
            call(static_cast<std::int64_t>(i) + 1, "t" + std::to_string(i), tensors[i], tensors[i]));
   }
   cluster.run_until_quiet();
-  cluster.worker(0).tick(40 * kSecond);
+  pass(cluster.worker(0), 40 * kSecond);
   cluster.apply(0);
   EXPECT_EQ(cluster.notices().size(), 2u);
   EXPECT_EQ(cluster.worker(0).next_deadline(), kNever);
@@ -860,7 +870,7 @@ TEST_F(PipelineTest, notices_say_whom_a_tensor_misses) {
   cluster.run_until_quiet();
   tell_missing(cluster, 0, "x", {1, 3});
   tell_missing(cluster, 0, "x", {9}, 1);
-  cluster.worker(0).tick(5 * kSecond);
+  pass(cluster.worker(0), 5 * kSecond);
   cluster.apply(0);
   ASSERT_EQ(cluster.notices().size(), 1u);
   EXPECT_THAT(cluster.notices()[0], HasSubstr("tensor 'x' misses workers 1 and 3 ("));
@@ -975,7 +985,7 @@ TEST_F(PipelineTest, a_tensor_of_6_gib_is_pushed_by_its_64_bit_offsets) {
       .dtype = DType::kUint8, .operation = Operation::kSum, .root = {}, .total_bytes = kBytes};
   huge.input = {begin, kBytes};
   huge.output = {begin, kBytes};
-  pipeline.submit(std::move(huge), 0);
+  pipeline.submit(std::move(huge));
   std::uint64_t frames = 0;
   for (std::uint32_t shard = 0; shard < 3; ++shard) {
     Outgoing message;

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "net/wire.h"
-#include "worker/stages.h"
 
 namespace byteps {
 namespace {
@@ -135,21 +134,6 @@ TEST(TensorTable, the_declaration_is_what_the_wire_says) {
   EXPECT_EQ(declared.total_bytes, 400u);
   EXPECT_EQ(declared.root, WorkerRank(2));
   EXPECT_EQ(declared.shape, spec.shape);
-}
-
-TEST(Stages, the_road_is_in_order_and_a_part_is_where_its_frames_say) {
-  for (std::size_t i = 0; i < kRoad.size(); ++i) {
-    EXPECT_EQ(static_cast<std::size_t>(kRoad[i].stage), i);
-  }
-  EXPECT_EQ(static_cast<std::size_t>(Stage::kDone), kRoad.size());
-  PartState part;
-  part.frame_count = 2;
-  EXPECT_EQ(stage_of(part), Stage::kPush);
-  part.next_frame = 2;
-  part.answered_frames = 1;
-  EXPECT_EQ(stage_of(part), Stage::kPull);
-  part.answered_frames = 2;
-  EXPECT_EQ(stage_of(part), Stage::kDone);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ class WorkerTest : public ::testing::Test {
     turn();
     for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
     turn();
-    ASSERT_TRUE(door_.state().is_ok()) << door_.state().text();
+    ASSERT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
   }
   HandleId submit(const std::string& name, std::vector<float>& values) {
     Submission one;
@@ -146,7 +146,7 @@ class WorkerTest : public ::testing::Test {
 };
 
 TEST_F(WorkerTest, joins_through_the_scheduler_and_then_reaches_all_shards) {
-  EXPECT_TRUE(door_.state().is(Code::kAgain));
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain));
   reach_scheduler();
   const auto join_message = transport_.take(Kind::kJoin);
   ASSERT_TRUE(join_message);
@@ -161,12 +161,12 @@ TEST_F(WorkerTest, joins_through_the_scheduler_and_then_reaches_all_shards) {
   EXPECT_EQ(transport_.attempts[1].hello.role, Role::kWorker);
   transport_.up(shard(0));
   turn();
-  EXPECT_TRUE(door_.state().is(Code::kAgain)) << "one shard is missing";
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << "one shard is missing";
   transport_.up(shard(1));
   turn();
-  EXPECT_TRUE(door_.state().is_ok());
-  EXPECT_EQ(door_.size(), 2u);
-  EXPECT_EQ(door_.server_count(), 2u);
+  EXPECT_TRUE(door_.membership().state().is_ok());
+  EXPECT_EQ(door_.membership().size(), 2u);
+  EXPECT_EQ(door_.membership().server_count(), 2u);
 }
 
 TEST_F(WorkerTest, submissions_before_joining_are_refused) {
@@ -227,7 +227,7 @@ TEST_F(WorkerTest, a_failure_with_the_code_of_waiting_is_a_failure) {
   say(Kind::kFail,
       wire::encode(wire::Text{.text = "", .code = static_cast<std::uint32_t>(Code::kAgain)}));
   turn();
-  EXPECT_TRUE(door_.state().is(Code::kCancelled)) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is(Code::kCancelled)) << door_.membership().state().text();
   EXPECT_EQ(result(handle).message(), "no reason was given");
 }
 
@@ -334,7 +334,7 @@ TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) 
   pass_with_heartbeats(2900 * kMillisecond);
   EXPECT_TRUE(result(handle).is(Code::kAgain));
   pass_with_heartbeats(200 * kMillisecond);
-  for (const Status& status : {result(handle), result(barrier), door_.state()}) {
+  for (const Status& status : {result(handle), result(barrier), door_.membership().state()}) {
     EXPECT_TRUE(status.is(Code::kDisconnected)) << status.text();
     EXPECT_THAT(status.message(), HasSubstr("server 1 (machine1:17) at 10.0.0.2:7000"));
   }
@@ -378,9 +378,9 @@ TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_
               HasSubstr("a server 1 of another job, or of another life of this one, answers"));
   EXPECT_THAT(fails_with(Role::kServer, 1, 2),
               HasSubstr("it is of epoch 2, this worker of epoch 1"));
-  EXPECT_TRUE(door_.state().is(Code::kAgain)) << "not joined";
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << "not joined";
   pass_with_heartbeats(4 * kSecond);
-  EXPECT_THAT(door_.state().message(),
+  EXPECT_THAT(door_.membership().state().message(),
               AllOf(HasSubstr("server 1"), HasSubstr("cannot be reached"), HasSubstr("epoch 2")));
 }
 
@@ -389,22 +389,22 @@ TEST_F(WorkerTest, a_pause_of_its_own_does_not_make_a_shard_unreachable) {
   transport_.down(shard(1), Status(Code::kDisconnected, "connection reset"));
   turn();
   turn(10 * kSecond);  // the process stood still
-  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
   transport_.up(shard(1));
   pass_with_heartbeats(5 * kSecond);
-  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
 }
 
 TEST_F(WorkerTest, a_shard_whose_connection_never_lasts_is_unreachable_too) {
   join();
-  for (int i = 0; i < 200 && door_.state().is_ok(); ++i) {
+  for (int i = 0; i < 200 && door_.membership().state().is_ok(); ++i) {
     transport_.down(shard(0), Status(Code::kDisconnected, "refused this push"));
     pass_with_heartbeats(100 * kMillisecond);
-    if (door_.state().is_ok()) transport_.up(shard(0));
+    if (door_.membership().state().is_ok()) transport_.up(shard(0));
     turn();
   }
-  EXPECT_TRUE(door_.state().is(Code::kDisconnected));
-  EXPECT_THAT(door_.state().message(), HasSubstr("refused this push"));
+  EXPECT_TRUE(door_.membership().state().is(Code::kDisconnected));
+  EXPECT_THAT(door_.membership().state().message(), HasSubstr("refused this push"));
 }
 
 // Every push to it is damaged on the way. It lives, and asks for what it misses.
@@ -412,10 +412,10 @@ TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreach
   join();
   std::vector<float> values(40, 1.5F);
   const HandleId handle = submit("w", values);
-  for (int i = 0; i < 200 && door_.state().is_ok(); ++i) {
+  for (int i = 0; i < 200 && door_.membership().state().is_ok(); ++i) {
     transport_.down(shard(0), Status(Code::kDisconnected, "damaged on the way"));
     pass_with_heartbeats(100 * kMillisecond);
-    if (!door_.state().is_ok()) break;
+    if (!door_.membership().state().is_ok()) break;
     transport_.up(shard(0));
     turn();
     wire::Header wanted;
@@ -426,7 +426,7 @@ TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreach
     turn();
   }
   EXPECT_TRUE(result(handle).is(Code::kDisconnected));
-  EXPECT_THAT(door_.state().message(), HasSubstr("damaged on the way"));
+  EXPECT_THAT(door_.membership().state().message(), HasSubstr("damaged on the way"));
 }
 
 TEST_F(WorkerTest, lent_payloads_come_back_before_handles_end_when_the_job_fails) {
@@ -483,7 +483,7 @@ TEST_F(WorkerTest, leaving_before_the_job_is_complete_ends_soon) {
   door_.leave(true);
   pass(100 * kMillisecond);
   EXPECT_TRUE(worker_.finished());
-  EXPECT_TRUE(door_.wait_joined(-1).is(Code::kCancelled));
+  EXPECT_TRUE(door_.membership().wait(-1).is(Code::kCancelled));
 }
 
 TEST_F(WorkerTest, barriers_end_in_their_order) {
@@ -638,7 +638,7 @@ TEST_F(ImpatientWorkerTest,
   EXPECT_FALSE(report()) << "something was submitted less than 20 s ago";
   pass_with_heartbeats(2 * kSecond);
   EXPECT_EQ(report(), (wire::Stalled{{{"x", key_of("x"), 0}, {"y", key_of("y"), 0}}, {}}));
-  EXPECT_TRUE(door_.state().is_ok());
+  EXPECT_TRUE(door_.membership().state().is_ok());
 }
 
 TEST_F(ImpatientWorkerTest,
@@ -648,7 +648,7 @@ TEST_F(ImpatientWorkerTest,
   const HandleId handle = submit("x", values);
   const HandleId barrier = door_.begin_barrier().value();
   pass_with_heartbeats(60 * kSecond);
-  const Status why = door_.state();
+  const Status why = door_.membership().state();
   EXPECT_TRUE(why.is(Code::kTimeout)) << why.text();
   EXPECT_NE(why.message().find("(BYTEPS_STALL_TIMEOUT_S is 20), waiting for tensor 'x'"),
             std::string::npos)
@@ -669,7 +669,7 @@ TEST_F(ImpatientWorkerTest, it_waits_for_ever_while_answers_come_or_nothing_is_p
     answer_all();
     EXPECT_TRUE(result(handle).is_ok());
   }
-  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
 }
 
 TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_one_line) {
@@ -692,7 +692,7 @@ TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_on
                           }),
             1);
   EXPECT_TRUE(result(handle).is(Code::kAgain)) << "it is pushed again on the next connection";
-  EXPECT_TRUE(door_.state().is_ok());
+  EXPECT_TRUE(door_.membership().state().is_ok());
 }
 
 TEST_F(WorkerTest, nonsense_from_a_shard_ends_only_its_connection) {
@@ -703,7 +703,7 @@ TEST_F(WorkerTest, nonsense_from_a_shard_ends_only_its_connection) {
   transport_.receive(shard(1), header);
   turn();
   EXPECT_EQ(transport_.closed.size(), 2u);
-  EXPECT_TRUE(door_.state().is_ok());
+  EXPECT_TRUE(door_.membership().state().is_ok());
 }
 
 TEST_F(WorkerTest, a_mismatch_ends_the_operation_with_the_shards_text) {
@@ -749,8 +749,8 @@ TEST_F(WorkerTest, a_job_without_servers_is_refused) {
   roster.members.resize(2);
   say(Kind::kRoster, wire::encode(roster));
   turn();
-  EXPECT_TRUE(door_.state().is(Code::kInvalidArgument));
-  EXPECT_THAT(door_.state().message(), HasSubstr("DMLC_NUM_SERVER"));
+  EXPECT_TRUE(door_.membership().state().is(Code::kInvalidArgument));
+  EXPECT_THAT(door_.membership().state().message(), HasSubstr("DMLC_NUM_SERVER"));
 }
 
 // ---- the door alone
@@ -778,10 +778,10 @@ class DoorTest : public ::testing::Test {
 
 TEST_F(DoorTest, a_job_of_one_copies_at_once) {
   ASSERT_TRUE(door_.is_job_of_one());
-  EXPECT_TRUE(door_.wait_joined(-1).is_ok());
-  EXPECT_EQ(door_.rank(), 0u);
-  EXPECT_EQ(door_.size(), 1u);
-  EXPECT_EQ(door_.server_count(), 0u);
+  EXPECT_TRUE(door_.membership().wait(-1).is_ok());
+  EXPECT_EQ(door_.membership().rank(), 0u);
+  EXPECT_EQ(door_.membership().size(), 1u);
+  EXPECT_EQ(door_.membership().server_count(), 0u);
   for (std::uint32_t operation = 0; operation < kOperationCount; ++operation) {
     Submission one = good();
     const std::string name = "w" + std::to_string(operation);
@@ -1030,13 +1030,13 @@ TEST_F(WorkerTest, a_shard_whose_name_is_still_looked_up_is_not_given_up) {
   say(Kind::kRoster, wire::encode(roster_of_two()));
   turn();
   pass_with_heartbeats(5 * kSecond);
-  EXPECT_TRUE(door_.state().is(Code::kAgain)) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << door_.membership().state().text();
   transport_.naming = false;
   pass_with_heartbeats(config_.timeout.failure_ns / 2);  // from now on it is a host that is missed
-  EXPECT_TRUE(door_.state().is(Code::kAgain)) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << door_.membership().state().text();
   for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
   turn();
-  EXPECT_TRUE(door_.state().is_ok()) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
 }
 
 TEST_F(WorkerTest, a_name_that_is_looked_up_for_ever_is_an_end_all_the_same) {
@@ -1045,9 +1045,9 @@ TEST_F(WorkerTest, a_name_that_is_looked_up_for_ever_is_an_end_all_the_same) {
   say(Kind::kRoster, wire::encode(roster_of_two()));
   turn();
   pass_with_heartbeats(Transport::kLookUpNs);
-  EXPECT_TRUE(door_.state().is(Code::kAgain)) << door_.state().text();
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << door_.membership().state().text();
   pass_with_heartbeats(config_.timeout.failure_ns + kSecond);
-  EXPECT_THAT(door_.state().message(),
+  EXPECT_THAT(door_.membership().state().message(),
               AllOf(HasSubstr("server 0"), HasSubstr("cannot be reached")));
 }
 
@@ -1093,7 +1093,7 @@ TEST_F(WorkerTest, a_turn_that_throws_ends_the_job_with_a_name_and_nobody_waits_
   EXPECT_TRUE(told) << "the scheduler was told";
   EXPECT_TRUE(worker_.finished());
   EXPECT_TRUE(result(handle).is(Code::kSystem));
-  EXPECT_THAT(door_.state().message(), HasSubstr("out of memory"));
+  EXPECT_THAT(door_.membership().state().message(), HasSubstr("out of memory"));
 }
 
 }  // namespace

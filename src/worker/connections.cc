@@ -1,0 +1,249 @@
+#include "worker/connections.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/phrases.h"
+#include "base/planted.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::size_t kMissingListedMax = 16;  // shards named one by one; the others are counted
+constexpr std::uint32_t kPauseDoublings = 3;
+
+}  // namespace
+
+ShardConnections::ShardConnections(const Config& config, Transport& transport, const Log& log)
+    : config_(config),
+      transport_(transport),
+      log_(log),
+      chance_(config.job.rank) {}  // of each worker another
+
+void ShardConnections::begin(const Job& job, std::vector<ShardPlace> places, TimeNs now) {
+  job_ = job;
+  transport_.expect_peers(places.size() + 1);
+  next_notice_ns_ = now + config_.timeout.first_notice_ns;
+  for (ShardPlace& place : places) {
+    Link& link = links_.emplace_back();
+    link.place = std::move(place);
+    link.lost_since_ns = now;
+    link.next_attempt_ns = now;
+  }
+}
+
+// ---- events of the transport
+
+std::optional<ShardIndex> ShardConnections::shard_of(PeerId peer) const {
+  const auto found = shard_of_.find(peer);
+  return found == shard_of_.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Whether who answers is who the roster says is there, of our incarnation and in our epoch.
+Status ShardConnections::check(const Link& link, const Hello& theirs) const {
+  if (theirs.role != Role::kServer || theirs.rank != link.place.server.value) {
+    return {Code::kMismatch, "a " + theirs.text() + " answers there"};
+  }
+  if (theirs.incarnation != job_.incarnation && !PLANTED(incarnation_not_fenced)) {
+    return {Code::kMismatch, "a " + theirs.text() +
+                                 " of another job, or of another life of this one, answers there: "
+                                 "its scheduler is another"};
+  }
+  if (theirs.epoch != job_.epoch) {
+    return {Code::kDisconnected, "it is of epoch " + std::to_string(theirs.epoch.value) +
+                                     ", this worker of epoch " + std::to_string(job_.epoch.value)};
+  }
+  return Status::ok();
+}
+
+bool ShardConnections::on_up(ShardIndex shard, const Hello& theirs, TimeNs now) {
+  Link& link = links_[shard.value];
+  if (link.closing) return false;
+  if (Status fine = check(link, theirs); !fine.is_ok()) {
+    end(shard, fine);
+    return false;
+  }
+  if (link.was_up) ++reconnects_;
+  link.up = true;
+  link.was_up = true;
+  link.full = false;
+  link.up_since_ns = now;
+  record("up", shard, {}, now);
+  return true;
+}
+
+bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, bool is_expected) {
+  Link& link = links_[shard.value];
+  shard_of_.erase(*link.peer);
+  if (link.up || why.message() != link.last_down.message()) {
+    record("down", shard, why.message(), now);
+  }
+  // A connection that was up for a while was a good one; one that ends as soon as it is made is not.
+  const bool was_good = link.up && now - link.up_since_ns >= job_.failure_ns / 6;
+  if (link.lost_since_ns == kNever || was_good) {
+    link.lost_since_ns = now;
+    link.attempt_count = 0;
+  }
+  if (link.up && !is_expected && !link.closing) {
+    LOG(log_, kInfo) << "lost " << describe(shard) << ": " << why.message();
+  }
+  const bool was_up = std::exchange(link.up, false);
+  link.closing = false;
+  link.peer.reset();
+  link.last_down = why;
+  link.next_attempt_ns = now + pause_after(link);
+  return was_up;
+}
+
+// ---- time
+
+void ShardConnections::excuse(TimeNs pause_ns, TimeNs now) {
+  for (Link& link : links_) {
+    if (link.lost_since_ns == kNever) continue;
+    link.lost_since_ns = std::min(now, link.lost_since_ns + pause_ns);
+  }
+}
+
+// When the job cannot go on without this shard. The time in which its host's name was looked up does not count: who
+// answers late then is a name server.
+TimeNs ShardConnections::give_up_time(const Link& link) const {
+  if (link.lost_since_ns == kNever) return kNever;
+  const TimeNs named_ns = std::min(link.naming_ns, link.lost_since_ns + Transport::kLookUpNs);
+  return std::max(link.lost_since_ns, named_ns) + job_.failure_ns;
+}
+
+Status ShardConnections::keep(TimeNs now, bool is_ending) {
+  deadline_ns_ = kNever;
+  for (ShardIndex shard(0); shard.value < links_.size(); ++shard.value) {
+    Link& link = links_[shard.value];
+    if (link.closing && !link.close_called) close(link, link.last_down);
+    if (is_ending || (link.up && !link.closing)) continue;
+    if (link.peer && transport_.is_naming(*link.peer)) link.naming_ns = now;
+    const TimeNs give_up_ns = give_up_time(link);
+    if (now >= give_up_ns) {
+      return {Code::kDisconnected,
+              describe(shard) + " cannot be reached for " +
+                  duration_text(now - link.lost_since_ns) +
+                  (link.last_down.is_ok() ? "" : ": " + link.last_down.message())};
+    }
+    deadline_ns_ = std::min(deadline_ns_, give_up_ns);
+    if (link.peer) continue;
+    if (now >= link.next_attempt_ns) connect(shard, now);
+    if (!link.peer) deadline_ns_ = std::min(deadline_ns_, link.next_attempt_ns);
+  }
+  if (!is_ending && !all_were_up()) tell_missing(now);
+  return Status::ok();
+}
+
+// Joining waits for all shards: says for which ones, and why they are not there.
+void ShardConnections::tell_missing(TimeNs now) {
+  if (now >= next_notice_ns_) {
+    next_notice_ns_ = now + config_.timeout.notice_every_ns;
+    std::string text;
+    std::size_t missing_count = 0;
+    for (ShardIndex shard(0); shard.value < links_.size(); ++shard.value) {
+      const Link& link = links_[shard.value];
+      if (link.was_up || ++missing_count > kMissingListedMax) continue;
+      text += (missing_count > 1 ? ", " : "") + describe(shard) + " since " +
+              duration_text(now - link.lost_since_ns) +
+              (link.last_down.is_ok() ? "" : " (" + link.last_down.message() + ")");
+    }
+    if (missing_count > kMissingListedMax) {
+      text += " and " + std::to_string(missing_count - kMissingListedMax) + " more";
+    }
+    LOG(log_, kWarning) << "all members are here, but there is no connection yet to " << text;
+  }
+  deadline_ns_ = std::min(deadline_ns_, next_notice_ns_);
+}
+
+void ShardConnections::connect(ShardIndex shard, TimeNs now) {
+  Link& link = links_[shard.value];
+  Hello self;
+  self.role = Role::kWorker;
+  self.rank = config_.job.rank;
+  self.epoch = job_.epoch;
+  self.job_id = config_.job.job_id;
+  self.incarnation = job_.incarnation;
+  const Result<PeerId> attempt = transport_.connect(link.place.endpoint, self);
+  ++link.attempt_count;
+  if (!attempt.is_ok()) {
+    link.last_down = attempt.status();
+    link.next_attempt_ns = now + pause_after(link);
+    return;
+  }
+  link.peer = attempt.value();
+  link.closing = false;
+  link.close_called = false;
+  shard_of_.emplace(attempt.value(), shard);
+}
+
+// All workers lose a shard at the same moment, and it takes them one after the other: so each waits for another time,
+// at most twice as long as another, and longer after each attempt in vain, but makes a few of them in failure_ns.
+TimeNs ShardConnections::pause_after(const Link& link) {
+  const std::uint32_t doublings = std::min(std::max(link.attempt_count, 1U) - 1, kPauseDoublings);
+  const TimeNs longest_ns = std::max<TimeNs>(2, job_.failure_ns / 60 << doublings);
+  return longest_ns -
+         static_cast<TimeNs>(chance_.below(static_cast<std::uint64_t>(longest_ns / 2)));
+}
+
+// ---- use
+
+bool ShardConnections::all_were_up() const {
+  return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.was_up; });
+}
+
+std::optional<PeerId> ShardConnections::peer_of(ShardIndex shard) const {
+  const Link& link = links_[shard.value];
+  return link.up ? link.peer : std::nullopt;
+}
+
+bool ShardConnections::may_send(ShardIndex shard) const {
+  return is_in_use(shard) && !links_[shard.value].full;
+}
+
+bool ShardConnections::send(ShardIndex shard, const Outgoing& message) {
+  Link& link = links_[shard.value];
+  if (transport_.send(*link.peer, message).is_ok()) return true;
+  // Otherwise the connection has ended, and its kDown is on the way.
+  link.full = true;
+  return false;
+}
+
+void ShardConnections::end(ShardIndex shard, const Status& why) {
+  Link& link = links_[shard.value];
+  link.closing = true;
+  link.last_down = why;
+}
+
+void ShardConnections::close_all(const Status& why) {
+  for (Link& link : links_) {
+    if (link.peer && !link.close_called) close(link, why);
+  }
+}
+
+void ShardConnections::close(Link& link, const Status& why) {
+  link.closing = true;
+  link.close_called = true;
+  transport_.close(*link.peer, why);
+}
+
+// ---- words
+
+void ShardConnections::record(const char* kind, ShardIndex shard, const std::string& why,
+                              TimeNs now) const {
+  if (log_.flight() == nullptr) return;
+  const std::string text = describe(shard) + (why.empty() ? "" : ": " + why);
+  log_.record({.kind = kind,
+               .role = "server",
+               .rank = links_[shard.value].place.server.value,
+               .text = text,
+               .at_ns = now});
+}
+
+std::string ShardConnections::describe(ShardIndex shard) const {
+  const ShardPlace& place = links_[shard.value].place;
+  return "server " + std::to_string(place.server.value) + " (" + printable(place.host, 128) +
+         ") at " + place.endpoint.text() + ", shard " + std::to_string(place.shard_of_server);
+}
+
+}  // namespace byteps

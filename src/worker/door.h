@@ -1,0 +1,147 @@
+// WorkerDoor: the worker as other threads see it (worker.h). Every function may be called from any thread.
+//
+// What is submitted goes to the loop by a mailbox, its end comes back by a handle. A job of one has no loop: its door
+// copies input to output at once, as it does for a tensor in which nobody else takes part.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "base/spec.h"
+#include "base/status.h"
+#include "kernels/kernels.h"
+#include "loop/actor.h"
+#include "loop/mailbox.h"
+#include "worker/handles.h"
+#include "worker/membership.h"
+#include "worker/tensor_table.h"
+#include "worker/work.h"
+
+namespace byteps {
+
+// One tensor of one call, unchecked, as byteps_tensor has it. What its base points at is read in submit().
+struct Submission : RawSpec {
+  std::string_view name;  // 1 to 1024 bytes
+  const void* input =
+      nullptr;             // element_count elements; not needed on the non-roots of a broadcast
+  void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
+  std::int32_t priority = 0;
+  bool once = false;       // the name is never used again
+  Handles::Report report;  // where its end is told
+};
+
+struct WorkerMetrics {
+  std::uint64_t pushed_bytes = 0;  // tensor bytes handed to the transport, repeats included
+  std::uint64_t pulled_bytes = 0;  // tensor bytes of answers
+  std::uint64_t finished_operations = 0;
+  std::uint64_t finished_bytes = 0;
+  std::uint64_t failed_operations = 0;
+  std::uint64_t reconnects = 0;    // connections to shards that were lost and made again
+  std::uint64_t shared_bytes = 0;  // of those pushed and pulled: through shared memory
+  std::uint64_t rdma_bytes = 0;    // by RDMA
+};
+
+// Counted by one thread, read by any.
+struct WorkerCounters {
+  std::atomic<std::uint64_t> pushed_bytes{0};
+  std::atomic<std::uint64_t> pulled_bytes{0};
+  std::atomic<std::uint64_t> finished_operations{0};
+  std::atomic<std::uint64_t> finished_bytes{0};
+  std::atomic<std::uint64_t> failed_operations{0};
+  std::atomic<std::uint64_t> reconnects{0};
+  std::atomic<std::uint64_t> shared_bytes{0};
+  std::atomic<std::uint64_t> rdma_bytes{0};
+};
+
+// What callers ask of the loop.
+struct WorkerCommand {
+  enum class Kind : std::uint8_t { kSubmit, kBarrier, kFinish, kLeave };
+  Kind kind = Kind::kSubmit;
+  bool final = true;  // kLeave
+  HandleId handle;    // kBarrier, kFinish
+  PipelineCall call;  // kSubmit
+};
+
+class WorkerDoor {
+ public:
+  // `waiter` is what the Worker's Runner sleeps on; null for a job of one, and where turns need no
+  // wake-up.
+  WorkerDoor(const Config& config, Waiter* waiter);
+  WorkerDoor(const WorkerDoor&) = delete;
+  WorkerDoor& operator=(const WorkerDoor&) = delete;
+
+  bool is_job_of_one() const { return job_of_one_; }
+
+  // Starts one exchange; never blocks. The memory belongs to the operation until wait() has
+  // returned for its handle. Errors at once: kInvalidArgument (the call is wrong, or not joined
+  // yet), kAgain (too many pending), or what the job failed with. What only shows against earlier
+  // uses of the name (another shape, dtype, operation or root) ends the handle with
+  // kInvalidArgument; what only shows against other ranks ends it with kMismatch.
+  Result<HandleId> submit(const Submission& submission);
+
+  // All workers meet: the handle ends when all have begun theirs. Barriers of one worker are
+  // counted in their order.
+  Result<HandleId> begin_barrier();
+
+  // This worker has no more inputs: the handle ends when all workers have said so. Until then others' tensors do not
+  // wait for it (an average still divides by all), and it may submit nothing; then all go on as before.
+  Result<HandleId> finish_inputs();
+
+  // See Handles.
+  Result<bool> poll(HandleId handle) const { return handles_.poll(handle); }
+  Status wait(HandleId handle, TimeNs timeout_ns) { return handles_.wait(handle, timeout_ns); }
+  std::size_t pending_handles() const { return handles_.pending_count(); }
+  std::uint64_t progress() const { return handles_.progress(); }
+  bool all_wait(std::uint64_t seen, std::optional<std::uint64_t> inside) {
+    return handles_.all_wait(seen, inside);
+  }
+
+  // Whether this process is in the job, and what it is there.
+  const Membership& membership() const { return membership_; }
+
+  // Ends all pending operations with kCancelled and says good-bye to the scheduler; the Worker is
+  // finished() soon after (at most the failure timeout). Returns at once; calling it again, or
+  // after a failure, is harmless. final: this process will not join the job again.
+  void leave(bool final);
+
+  WorkerMetrics metrics() const;
+
+  // The Worker's side: what its loop and the callers share.
+  struct LoopSide {
+    Handles& handles;
+    Mailbox<WorkerCommand>& commands;
+    Membership& membership;
+    WorkerCounters& counters;
+  };
+  LoopSide loop_side() { return {handles_, mailbox_, membership_, counters_}; }
+
+ private:
+  Status check(const Submission& submission, PipelineCall& call) const;
+  Result<HandleId> begin(WorkerCommand::Kind kind, const char* refusal);
+  Result<HandleId> post(WorkerCommand&& command, const Handles::Report& report);
+  Result<HandleId> copy_at_once(const PipelineCall& call, const Handles::Report& report);
+
+  // constant
+  const bool job_of_one_;
+  const KernelSet kernels_ = best_kernels();
+
+  // shared: thread-safe by themselves
+  Handles handles_;
+  Mailbox<WorkerCommand> mailbox_;
+  Membership membership_;
+  WorkerCounters counters_;
+  WorkerCounters copied_;  // of what was copied at once
+  std::atomic<bool> left_{false};
+
+  std::mutex mutex_;  // guards what follows
+  TensorTable
+      alone_;  // of what nobody else takes part in, as all in a job of one: the declarations so far
+};
+
+}  // namespace byteps

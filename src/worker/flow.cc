@@ -1,0 +1,100 @@
+#include "worker/flow.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace byteps {
+namespace {
+
+// Where the worker finds its credit by itself, a connection has so many frames: while one is summed the next is on its
+// way. That is what it begins with, and the least.
+constexpr std::uint64_t kCreditLeastFrames = 2;
+// In all, counted in lightest connections: unless there are more connections, beyond this the light ones have less.
+constexpr std::uint64_t kLightestMost = 32;
+// Of a worker that has few connections.
+constexpr std::uint64_t kCreditMost = 4 << 20;
+
+Credit credit_of(const PipelineConfig& config) {
+  if (config.credit_bytes > 0) return {config.credit_bytes, config.credit_bytes};
+  const std::uint64_t shard_count = config.placement.shard_count();
+  const std::uint64_t frame = credit_cost(config.placement.frame_bytes());
+  const std::uint64_t lightest = std::min<std::uint64_t>(config.placement.lightest_count(),
+                                                         std::max(shard_count, kLightestMost));
+  const std::uint64_t least = lightest * kCreditLeastFrames * frame;
+  return {least, std::max(2 * least, kCreditMost)};
+}
+
+}  // namespace
+
+Flow::Flow(Work& work) : work_(work), credit_(credit_of(work.config)) {
+  share();
+  if (!work.config.autotune) return;
+  if (work.config.credit_bytes == 0) {
+    tuner_.emplace();
+    credit_.set_horizon(tuner_->horizon_ns());
+    work.tell(PipelineOutput::Kind::kTuned,
+              "autotune: looks for the best credit while training; what it finds is said here, "
+              "first after a few GB of gradients");
+  } else {
+    work.tell(PipelineOutput::Kind::kTuned,
+              "autotune: does nothing, since BYTEPS_CREDIT_BYTES or BYTEPS_SCHEDULING_CREDIT fixes "
+              "the credit at " +
+                  std::to_string(work.config.credit_bytes) + " bytes; unset them to have it found");
+  }
+}
+
+// A connection may have as much under way as it has of the tensors: the flows share the worker's card as their bytes
+// under way do. With equal flows, a light shard would be done early and a heavy one late.
+void Flow::share() {
+  const PipelineConfig& config = work_.config;
+  const std::uint64_t frame = credit_cost(config.placement.frame_bytes());
+  const std::uint64_t least = config.credit_bytes > 0 ? config.credit_frames_min * frame : 0;
+  const std::vector<std::uint32_t>& weights = config.placement.weights();
+  const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  const std::uint64_t bytes = credit_.bytes();
+  for (std::size_t shard = 0; shard < work_.shards.size(); ++shard) {
+    const std::uint64_t weight = weights[shard];
+    const std::uint64_t share = bytes / sum * weight + bytes % sum * weight / sum;
+    const std::uint64_t capacity =
+        config.credit_bytes > 0 ? 0 : work_.shards[shard].capacity_bytes();
+    work_.shards[shard].gate().set_credit(capacity > 0 ? std::clamp(capacity, frame, kCreditMost)
+                                                       : std::max(least, share));
+  }
+}
+
+void Flow::set_capacity(ShardIndex shard, std::uint64_t bytes) {
+  if (work_.shards[shard.value].set_capacity(bytes)) share();
+}
+
+void Flow::free(ShardWay& shard, std::uint64_t cost_bytes) {
+  shard.gate().on_answered(cost_bytes);
+  const std::uint64_t before = credit_.bytes();
+  credit_.on_answered(cost_bytes, work_.now);
+  if (tuner_ && tuner_->on_answered(cost_bytes, credit_.bytes(), work_.now)) {
+    credit_.set_horizon(tuner_->horizon_ns());
+    if (std::string news = tuner_->take_news(); !news.empty()) {
+      work_.tell(PipelineOutput::Kind::kTuned, std::move(news));
+    }
+  }
+  if (credit_.bytes() != before) share();
+}
+
+void Flow::on_blocked(const ShardWay& shard) {
+  credit_.on_blocked();
+  if (tuner_ && shard.capacity_bytes() == 0) tuner_->on_blocked();
+}
+
+void Flow::on_idle() {
+  credit_.on_idle();
+  if (tuner_) tuner_->on_idle();
+}
+
+void Flow::on_shard_down() {
+  credit_.on_idle();
+  if (tuner_) tuner_->on_shard_down();
+}
+
+}  // namespace byteps

@@ -1,0 +1,53 @@
+#include "worker/inputs.h"
+
+#include <string>
+
+namespace byteps {
+
+void Inputs::finish(HandleId handle) {
+  if (handle_) {
+    return work_.complete(
+        handle, {Code::kInvalidArgument,
+                 "this rank has said already that it has no more inputs; wait for the others"});
+  }
+  if (const Status fine = check_rounds(); !fine.is_ok()) return work_.complete(handle, fine);
+  handle_ = handle;
+  first_shard_has_heard_ = false;
+}
+
+// The next generation's rounds begin at a number of their own. A tensor that has come so far already would be summed
+// with what is over.
+Status Inputs::check_rounds() const {
+  const Tensor* const most = work_.tensors.most_rounds();
+  if (most == nullptr) return Status::ok();
+  const std::uint32_t rounds = most->round.value - first_round(generation_).value;
+  const std::uint32_t rounds_max = work_.config.finishing_rounds_max;
+  if (rounds <= rounds_max) return Status::ok();
+  return {Code::kUnsupported,
+          "tensor '" + most->name + "' has been exchanged " + std::to_string(rounds) +
+              " times since the job, or the last end of all inputs, began: with more than " +
+              std::to_string(rounds_max) +
+              " inputs cannot end together; leave the job and join it again instead"};
+}
+
+bool Inputs::on_done(ShardIndex shard, const wire::Header& header) {
+  // Which worker was last may look different at other shards, and all must agree.
+  if (header.epoch != work_.config.epoch || shard.value != 0 || !handle_) return false;
+  if (work_.operations.count() > 0) return false;
+  if (header.round.value == generation_) {
+    first_shard_has_heard_ = true;
+    return false;
+  }
+  if (header.round.value != generation_ + 1) return false;
+  generation_ = header.round.value;
+  last_ = header.worker;
+  work_.tensors.begin_generation(first_round(generation_));
+  end(Status::ok());
+  return true;
+}
+
+void Inputs::end(const Status& status) {
+  work_.complete(*std::exchange(handle_, std::nullopt), status);
+}
+
+}  // namespace byteps

@@ -1,0 +1,56 @@
+// Inputs: the end of a worker's inputs (join of Horovod; docs/protocol.md). When this worker has no more, and what is
+// pending has ended, all shards are told; when all workers have none, the next generation begins.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "base/ids.h"
+#include "base/status.h"
+#include "worker/work.h"
+
+namespace byteps {
+
+class Inputs {
+ public:
+  explicit Inputs(Work& work) : work_(work) {}
+
+  // This worker has no more. The handle ends when all have none, or with end(); kInvalidArgument at once: it has said so
+  // already; kUnsupported: a tensor has gone too far in this generation.
+  void finish(HandleId handle);
+  // A shard says that nobody has more, or that it has heard that this worker has none. True: the next generation has
+  // begun, and the handle has ended.
+  bool on_done(ShardIndex shard, const wire::Header& header);
+  // It cannot end well.
+  void end(const Status& status);
+
+  bool is_finishing() const { return handle_.has_value(); }  // and waits for the others
+  HandleId handle() const { return *handle_; }
+  std::uint32_t generation() const { return generation_; }
+  WorkerRank last() const {
+    return last_;
+  }  // who said so last, of the last generation that has ended
+
+  // What the shard has to know of the inputs; 0: nothing, for they begin so. Shard 0, which says who was last, hears
+  // first that there are no more: the others then cannot end an operation without this worker whose end makes another
+  // one say so at shard 0 before this one.
+  std::uint64_t word_for(ShardIndex shard) const {
+    const bool no_more = handle_.has_value() && work_.operations.count() == 0 &&
+                         (shard.value == 0 || first_shard_has_heard_);
+    return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
+  }
+  // The flags of the message that says it.
+  static std::uint8_t flags_of(std::uint64_t word) { return word % 2 == 1 ? wire::kNoMore : 0; }
+
+ private:
+  Status check_rounds() const;
+
+  Work& work_;
+  std::uint32_t generation_ = 0;
+  std::optional<HandleId> handle_;      // this worker has no more
+  bool first_shard_has_heard_ = false;  // of that, while there is such a handle
+  WorkerRank last_;
+};
+
+}  // namespace byteps

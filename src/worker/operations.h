@@ -1,0 +1,83 @@
+// Operations: the push_pulls that a worker has begun and that have not ended, in order of their submission. Each has a
+// place, whose number is its name here and part of the name of its landing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/members.h"
+#include "base/time.h"
+#include "net/transport.h"
+#include "worker/handles.h"
+#include "worker/tensor_table.h"
+
+namespace byteps {
+
+enum class OpState : std::uint8_t {
+  kFree,
+  kWaiting,  // in its tensor's line
+  kActive,
+  kEnding,  // failed, lent memory is not back
+};
+
+// Whom a part misses, as its shard said last of the parts that it has.
+struct Lack {
+  PartIndex part;
+  Members whom;
+};
+
+struct Op {
+  OpState state = OpState::kFree;
+  bool once = false;
+  std::int32_t priority = 0;
+  HandleId handle;
+  TensorIndex tensor = kNoTensor;
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  std::uint64_t submission = 0;  // counts them
+  TimeNs submitted_ns = 0;
+  LandingTag tag = kNoLanding;
+  std::vector<Lack> lacks;    // what shards said last of it, the newest last
+  OpIndex line_next = kNoOp;  // in its tensor's line
+  OpIndex older = kNoOp;      // among all, by time of submission
+  OpIndex newer = kNoOp;
+};
+
+class Operations {
+ public:
+  // A new one, the newest; the caller fills in the rest.
+  OpIndex add(TensorIndex tensor, TimeNs now);
+  void remove(OpIndex index);
+
+  Op& operator[](OpIndex index) { return places_[index]; }
+  const Op& operator[](OpIndex index) const { return places_[index]; }
+  std::size_t count() const { return count_; }
+  OpIndex oldest() const { return oldest_; }  // then its `newer`, and so on; kNoOp: none
+  std::vector<HandleId> handles() const;      // of all, in order of submission
+
+  // Names the landing of the operation that is in this place. None is given twice.
+  LandingTag new_tag(OpIndex index) { return ++tag_count_ << kPlaceBits | index; }
+  // The place in the tag's name; kNoOp when there is none. Who is there now may be another: its tag says.
+  OpIndex place_of(LandingTag tag) const {
+    const std::uint64_t place = tag & ((std::uint64_t{1} << kPlaceBits) - 1);
+    return tag == kNoLanding || place >= places_.size() ? kNoOp : static_cast<OpIndex>(place);
+  }
+
+ private:
+  // The low bits of a landing tag, so that the answers that repeat it need no search; the others count up.
+  static constexpr int kPlaceBits = 24;
+  static_assert(kOperationsMax <= std::size_t{1} << kPlaceBits);
+
+  std::vector<Op> places_;
+  std::vector<OpIndex> free_;
+  OpIndex oldest_ = kNoOp;
+  OpIndex newest_ = kNoOp;
+  std::size_t count_ = 0;
+  std::uint64_t submission_count_ = 0;
+  std::uint64_t tag_count_ = 0;
+};
+
+}  // namespace byteps

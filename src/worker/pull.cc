@@ -1,0 +1,152 @@
+#include "worker/pull.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/planted.h"
+
+namespace byteps {
+namespace {
+
+// All of it, into the caches.
+template <typename Record>
+void fetch(const Record& record) {
+  const auto* const first = reinterpret_cast<const std::byte*>(&record);
+  for (std::size_t at = 0; at < sizeof record; at += 64) __builtin_prefetch(first + at);
+}
+
+}  // namespace
+
+// ---- landings
+
+void Pull::begin_round(const Tensor& tensor) {
+  if (!work_.needs_landing(tensor)) return;
+  for (std::size_t part = 0; part < work_.shard_count(tensor); ++part) {
+    if (work_.shard_of(tensor.parts[part]).is_up()) land_on(tensor.parts[part].shard, tensor);
+  }
+}
+
+void Pull::land_on(ShardIndex shard, const Tensor& tensor) {
+  PipelineOutput& output = work_.outputs.emplace_back();
+  output.kind = PipelineOutput::Kind::kLand;
+  output.shard = shard;
+  output.tag = work_.operations[tensor.active].tag;
+  output.landing = work_.operations[tensor.active].output;
+}
+
+// From the connections that are up; at the others it has ended with them.
+void Pull::end_round(const Tensor& tensor) {
+  if (!work_.needs_landing(tensor)) return;
+  for (std::size_t part = PLANTED(landing_kept) ? 1 : 0; part < work_.shard_count(tensor); ++part) {
+    if (!work_.shard_of(tensor.parts[part]).is_up()) continue;
+    PipelineOutput& output = work_.outputs.emplace_back();
+    output.kind = PipelineOutput::Kind::kWithdraw;
+    output.shard = tensor.parts[part].shard;
+    output.tag = work_.operations[tensor.active].tag;
+  }
+}
+
+void Pull::on_shard_up(ShardIndex shard) {
+  const Operations& operations = work_.operations;
+  for (OpIndex op = operations.oldest(); op != kNoOp; op = operations[op].newer) {
+    if (operations[op].state != OpState::kActive) continue;
+    const Tensor& tensor = work_.tensors[operations[op].tensor];
+    const bool uses_it = work_.first_part_on(tensor, shard) < tensor.parts.size();
+    if (uses_it && work_.needs_landing(tensor)) land_on(shard, tensor);
+  }
+}
+
+// ---- answers
+
+// By the landing, if it is that of an operation which is under way; a repeated answer names none.
+TensorIndex Pull::tensor_of(const wire::Header& answer) const {
+  const OpIndex place = work_.operations.place_of(answer.landing);
+  if (place != kNoOp && work_.operations[place].tag == answer.landing) {
+    const TensorIndex index = work_.operations[place].tensor;
+    if (work_.tensors[index].key == answer.key) return index;
+  }
+  return work_.tensors.find(answer.key);
+}
+
+void Pull::expect(const wire::Glimpse& answer, int distance) const {
+  const OpIndex place = work_.operations.place_of(answer.landing);
+  if (place == kNoOp) return;
+  const Op& op = work_.operations[place];
+  if (distance == kFarthest) return fetch(op);
+  if (op.tag != answer.landing) return;
+  const Tensor& tensor = work_.tensors[op.tensor];
+  if (distance == kFarthest - 1) return fetch(tensor);
+  __builtin_prefetch(tensor.parts.data());
+  __builtin_prefetch(tensor.answered.data());
+}
+
+Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::Header& header,
+                          std::size_t payload_bytes) const {
+  if (header.part.value >= tensor.parts.size()) return {"names a part that it has not"};
+  const PartState& part = tensor.parts[header.part.value];
+  if (part.shard != shard) return {"comes from a shard that does not own the part"};
+  const std::uint64_t frame = header.offset_bytes / part.frame_bytes;
+  if (header.offset_bytes % part.frame_bytes != 0 || frame >= part.sent_frames) {
+    return {"names a frame that was not pushed"};
+  }
+  Named named;
+  named.frame = static_cast<std::uint32_t>(frame);
+  named.bytes = TensorTable::frame_bytes(part, named.frame);
+  const std::uint64_t expected = tensor.spec.is_sent_to(work_.config.self) ? named.bytes : 0;
+  if (payload_bytes != expected) return {"has a wrong size"};
+  if (expected > 0) {
+    named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;
+  }
+  return named;
+}
+
+Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
+                       std::span<const std::byte> payload, bool landed) {
+  Taken taken;
+  if (header.epoch != work_.config.epoch) return taken;
+  const TensorIndex index = tensor_of(header);
+  if (index == kNoTensor) return taken;
+  Tensor& tensor = work_.tensors[index];
+  if (!work_.is_active(tensor)) return taken;
+  const std::int32_t ahead = later_by(header.round, tensor.round);
+  if (ahead < 0 && !PLANTED(round_unchecked)) return taken;
+
+  const Named named = ahead > 0 ? Named{"is of a round that was not pushed"}
+                                : look_at(tensor, shard, header, payload.size());
+  const bool is_misplaced =
+      named.what == nullptr && landed && !payload.empty() && payload.data() != named.place;
+  if (named.what != nullptr || is_misplaced) {
+    // Misplaced: it was written over other bytes of the tensor, which may have been right.
+    const char* const what = is_misplaced ? "was placed over another part of it" : named.what;
+    taken.broken = {Code::kDisconnected, "an answer for tensor '" + tensor.name + "' " + what};
+    if (is_misplaced) taken.spoiled = index;
+    return taken;
+  }
+  const PartRef part{index, header.part.value};
+  if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
+
+  if (!landed && !payload.empty()) std::memcpy(named.place, payload.data(), payload.size());
+  work_.counters.pulled_bytes += payload.size();
+  count(part, named, taken);
+  return taken;
+}
+
+void Pull::count(PartRef ref, const Named& named, Taken& taken) {
+  Tensor& tensor = work_.tensors[ref.tensor];
+  PartState& part = tensor.parts[ref.part];
+  ShardWay& shard = work_.shard_of(part);
+  tensor.set_answered(ref.part, named.frame);
+  ++part.answered_frames;
+  shard.forgets_are_heard(part.forgets_before);
+  if (work_.timeline) work_.timeline->on_answered(ref.tensor, tensor, ref.part);
+  if (named.frame < part.next_frame) {
+    flow_.free(shard, credit_cost(named.bytes));
+  } else {
+    taken.was_unsent = push_.advance(tensor, ref.part);  // sent on an earlier connection only
+  }
+  push_.favour_wanted(tensor, part);
+  taken.part = ref;
+  taken.is_complete = part.answered_frames == part.frame_count;
+}
+
+}  // namespace byteps

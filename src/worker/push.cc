@@ -1,0 +1,248 @@
+#include "worker/push.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace byteps {
+namespace {
+
+constexpr std::size_t kWantedEarlyMax = 65536;  // beyond it all are dropped: shards repeat Wanted
+
+// On this connection. Also false for some that have, after a connection was lost.
+bool has_unanswered(const PartState& part) {
+  return part.next_frame > part.answered_frames;
+}
+
+std::uint64_t item_of(PartRef part) {
+  return std::uint64_t{part.tensor} << 32 | part.part;
+}
+
+PartRef part_of(std::uint64_t item) {
+  return {static_cast<TensorIndex>(item >> 32), static_cast<std::uint32_t>(item)};
+}
+
+}  // namespace
+
+// ---- the stage
+
+void Push::enter(PartRef ref, Tensor& tensor) {
+  PartState& part = tensor.parts[ref.part];
+  if (part.ticket != Gate::kNoTicket) return;
+  const Op& op = work_.operations[tensor.active];
+  const Gate::Order order{.priority = op.priority,
+                          .round = tensor.round,
+                          .key = tensor.key,
+                          .part = PartIndex(ref.part),
+                          .submission = op.submission};
+  const bool wanted = part.wanted_rounds > tensor.round.value;
+  part.ticket = work_.shard_of(part).gate().add(order, wanted, item_of(ref));
+}
+
+// Nothing more of it is sent, and what is unanswered no longer counts.
+void Push::abandon(PartRef ref, Tensor& tensor) {
+  PartState& part = tensor.parts[ref.part];
+  ShardWay& shard = work_.shard_of(part);
+  for (std::uint32_t frame = 0; frame < part.next_frame; ++frame) {
+    if (tensor.is_answered(ref.part, frame)) continue;
+    flow_.free(shard, credit_cost(TensorTable::frame_bytes(part, frame)));
+  }
+  part.next_frame = 0;
+  if (part.ticket != Gate::kNoTicket) shard.gate().remove(part.ticket);
+  part.ticket = Gate::kNoTicket;
+}
+
+void Push::begin_round(Tensor& tensor) {
+  auto found = wanted_early_.lower_bound({tensor.key, PartIndex(0)});
+  while (found != wanted_early_.end() && found->first.first == tensor.key) {
+    const std::uint32_t part = found->first.second.value;
+    if (part < tensor.parts.size()) tensor.parts[part].wanted_rounds = found->second.value + 1;
+    found = wanted_early_.erase(found);
+  }
+}
+
+bool Push::advance(Tensor& tensor, std::uint32_t index) {
+  PartState& part = tensor.parts[index];
+  while (part.next_frame < part.frame_count && tensor.is_answered(index, part.next_frame)) {
+    ++part.next_frame;
+  }
+  if (part.next_frame < part.frame_count || part.ticket == Gate::kNoTicket) return false;
+  work_.shard_of(part).gate().remove(part.ticket);
+  part.ticket = Gate::kNoTicket;
+  return true;
+}
+
+// The first frame that the shard misses is either on its way or the next to go. All of them at once would fill the
+// queues on the way, and so make more parts late.
+void Push::favour_wanted(const Tensor& tensor, const PartState& part) {
+  if (part.ticket == Gate::kNoTicket || part.wanted_rounds <= tensor.round.value) return;
+  work_.shard_of(part).gate().set_wanted(part.ticket, !has_unanswered(part));
+}
+
+// ---- from the shards
+
+void Push::forget_sent(const Tensor& tensor, PartState& part) {
+  if (part.sent_frames <= part.answered_frames) return;
+  part.wanted_rounds = std::max(part.wanted_rounds, tensor.round.value + 1);
+  if (part.ticket != Gate::kNoTicket) work_.shard_of(part).gate().want(part.ticket);
+}
+
+void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
+  if (header.epoch != work_.config.epoch || header.round.value == 0xffffffff) return;
+  if (later_by(header.round, first_round(inputs_.generation())) < 0) return;  // of ended inputs
+  const TensorIndex index = work_.tensors.find(header.key);
+  if (index == kNoTensor) {
+    if (wanted_early_.size() >= kWantedEarlyMax) wanted_early_.clear();
+    wanted_early_[{header.key, header.part}] = header.round;
+    return;
+  }
+  Tensor& tensor = work_.tensors[index];
+  if (header.part.value >= tensor.parts.size()) return;
+  PartState& part = tensor.parts[header.part.value];
+  if (part.shard != shard) return;
+  part.wanted_rounds = std::max(part.wanted_rounds, header.round.value + 1);
+  favour_wanted(tensor, part);
+}
+
+void Push::want_first_part(Tensor& tensor) {
+  PartState& first = tensor.parts[0];
+  first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
+  if (first.ticket != Gate::kNoTicket) work_.shard_of(first).gate().want(first.ticket);
+}
+
+std::vector<wire::NotBegun> Push::not_begun(std::size_t count_max) const {
+  std::vector<wire::NotBegun> rounds;
+  for (TensorIndex index = 0; index < work_.tensors.slot_count(); ++index) {
+    const Tensor& tensor = work_.tensors[index];
+    if (tensor.active != kNoOp) continue;
+    std::uint32_t wanted_rounds = 0;
+    for (const PartState& part : tensor.parts) {
+      wanted_rounds = std::max(wanted_rounds, part.wanted_rounds);
+    }
+    if (wanted_rounds <= tensor.round.value) continue;
+    rounds.push_back({tensor.key, wanted_rounds - 1});
+    if (rounds.size() == count_max) return rounds;
+  }
+  for (const auto& [place, round] : wanted_early_) {
+    const wire::NotBegun wanted{place.first, round.value};
+    if (!rounds.empty() && rounds.back() == wanted) continue;  // another part of it
+    rounds.push_back(wanted);
+    if (rounds.size() == count_max) break;
+  }
+  return rounds;
+}
+
+// ---- to the shards
+
+bool Push::front(ShardIndex index, Outgoing& message) {
+  ShardWay& shard = work_.shards[index.value];
+  if (!shard.is_up()) return false;
+  staged_shard_ = index;
+  message = Outgoing{};
+  message.header = staged_header_;
+  wire::Header header;
+  header.epoch = work_.config.epoch;
+  header.worker = work_.config.self;
+  if (!stage_control(index, header) && !stage_tensor(shard, header, message)) return false;
+  staged_header_ = wire::encode(header);
+  return true;
+}
+
+bool Push::stage_control(ShardIndex index, wire::Header& header) {
+  const ShardWay& shard = work_.shards[index.value];
+  if (const Key* const key = shard.next_forget()) {
+    header.kind = wire::Kind::kForget;
+    header.key = *key;
+    staged_ = Staged::kForget;
+    return true;
+  }
+  const std::uint64_t word = inputs_.word_for(index);
+  if (word == shard.inputs_told()) return false;
+  header.kind = wire::Kind::kInputs;
+  header.round = Round(inputs_.generation());
+  header.flags = Inputs::flags_of(word);
+  staged_ = Staged::kInputs;
+  return true;
+}
+
+bool Push::stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message) {
+  if (shard.gate().empty()) return false;
+  staged_part_ = part_of(shard.gate().front_item());
+  Tensor& tensor = work_.tensors[staged_part_.tensor];
+  const PartState& part = tensor.parts[staged_part_.part];
+  const std::uint32_t frame = part.next_frame;
+  staged_bytes_ = TensorTable::frame_bytes(part, frame);
+  if (!shard.gate().may_pass(credit_cost(staged_bytes_))) {
+    flow_.on_blocked(shard);
+    return false;
+  }
+  header.key = tensor.key;
+  message.token = SendToken{staged_part_.tensor} + 1;
+  if (declared_on(tensor) == shard.connection()) {
+    stage_frame(tensor, frame, header, message);
+  } else {
+    header.kind = wire::Kind::kDeclare;
+    message.payload = tensor.declaration;
+    staged_ = Staged::kDeclare;
+  }
+  return true;
+}
+
+void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
+                       Outgoing& message) {
+  const Op& op = work_.operations[tensor.active];
+  const PartState& part = tensor.parts[staged_part_.part];
+  header.kind = wire::Kind::kPush;
+  header.part = PartIndex(staged_part_.part);
+  header.round = tensor.round;
+  header.offset_bytes = frame * part.frame_bytes;
+  header.landing = work_.needs_landing(tensor) ? op.tag : kNoLanding;
+  if (tensor.spec.gives(work_.config.self)) {
+    message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
+  } else {
+    header.flags = wire::kNoPayload;
+  }
+  staged_ = Staged::kPush;
+  staged_payload_bytes_ = message.payload.size();
+}
+
+Push::Sent Push::pop() {
+  ShardWay& shard = work_.shards[staged_shard_.value];
+  switch (std::exchange(staged_, Staged::kNothing)) {
+    case Staged::kNothing:
+      CHECK(false) << "pop() without front()";
+      break;
+    case Staged::kForget:
+      shard.forget_is_said();
+      break;
+    case Staged::kInputs:
+      shard.inputs_are_told(inputs_.word_for(staged_shard_));
+      break;
+    case Staged::kDeclare: {
+      Tensor& tensor = work_.tensors[staged_part_.tensor];
+      declared_on(tensor) = shard.connection();
+      ++tensor.lent_count;
+      break;
+    }
+    case Staged::kPush:
+      return pop_frame(shard);
+  }
+  return {};
+}
+
+Push::Sent Push::pop_frame(ShardWay& shard) {
+  Tensor& tensor = work_.tensors[staged_part_.tensor];
+  PartState& part = tensor.parts[staged_part_.part];
+  shard.gate().on_sent(credit_cost(staged_bytes_));
+  work_.counters.pushed_bytes += staged_payload_bytes_;
+  ++tensor.lent_count;
+  if (part.sent_frames == 0) part.forgets_before = shard.forgets_so_far();
+  ++part.next_frame;
+  part.sent_frames = std::max(part.sent_frames, part.next_frame);
+  const bool leaves = advance(tensor, staged_part_.part);
+  favour_wanted(tensor, part);
+  if (work_.timeline) work_.timeline->on_sent(staged_part_.tensor, tensor, staged_part_.part);
+  return {staged_part_, leaves};
+}
+
+}  // namespace byteps

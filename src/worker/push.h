@@ -1,0 +1,87 @@
+// Push: the stage in which a part is sent, and what else goes out to the shards. A part waits at the gate of its shard;
+// when it is the first in order and there is credit, its next frame may go. Before the first frame of a tensor on a
+// connection goes its Declare; before everything else go Forgets and the word about the inputs.
+//
+// A part that others want goes first and without credit, a frame at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "net/transport.h"
+#include "net/wire.h"
+#include "worker/flow.h"
+#include "worker/inputs.h"
+#include "worker/road.h"
+#include "worker/work.h"
+
+namespace byteps {
+
+class Push final : public Stage {
+ public:
+  Push(Work& work, Flow& flow, const Inputs& inputs) : work_(work), flow_(flow), inputs_(inputs) {}
+
+  // ---- the stage
+  void enter(PartRef part, Tensor& tensor) override;
+  void abandon(PartRef part, Tensor& tensor) override;
+
+  // Before a round's parts enter: what shards wanted of the tensor before it was submitted here for the first time.
+  void begin_round(Tensor& tensor);
+  // Steps over frames that are answered already. True: nothing is left to send, and the part has left the gate.
+  bool advance(Tensor& tensor, std::uint32_t part);
+  // What is sent of this part and not answered on the connection, it is time to send on.
+  void favour_wanted(const Tensor& tensor, const PartState& part);
+
+  // ---- from the shards
+  // Their connection has ended: what this part had sent and was not answered has to be sent again, first and without
+  // credit: if only its answer was lost, no shard will ever want it, while all others may wait for what this worker does
+  // after it.
+  void forget_sent(const Tensor& tensor, PartState& part);
+  // Others wait for this part.
+  void on_wanted(ShardIndex shard, const wire::Header& header);
+  // Its first part goes in spite of credit, so that its shard asks the others for it and says whom it misses.
+  void want_first_part(Tensor& tensor);
+  // Rounds that shards want and that have not been submitted, by key; at most so many.
+  std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
+  // A new generation of inputs: what was wanted is of the one before.
+  void forget_wanted() { wanted_early_.clear(); }
+
+  // ---- to the shards: see Pipeline::front() and pop(). A part that pop() has sent to its end leaves.
+  bool front(ShardIndex shard, Outgoing& message);
+  struct Sent {
+    PartRef part;         // kPush: a frame of it
+    bool leaves = false;  // that was its last
+  };
+  Sent pop();
+
+ private:
+  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget, kInputs };
+
+  bool stage_control(ShardIndex shard, wire::Header& header);
+  bool stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message);
+  void stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
+                   Outgoing& message);
+  Sent pop_frame(ShardWay& shard);
+  std::uint32_t& declared_on(Tensor& tensor) const {
+    return tensor.declared_on[staged_part_.part % tensor.declared_on.size()];
+  }
+
+  Work& work_;
+  Flow& flow_;
+  const Inputs& inputs_;
+  std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
+
+  // between front() and pop()
+  Staged staged_ = Staged::kNothing;
+  ShardIndex staged_shard_;
+  PartRef staged_part_;
+  std::uint64_t staged_bytes_ = 0;          // what the frame covers of the tensor
+  std::uint64_t staged_payload_bytes_ = 0;  // what of it is sent
+  wire::HeaderBytes staged_header_{};
+};
+
+}  // namespace byteps

@@ -1,0 +1,61 @@
+#include "worker/road.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace byteps {
+
+void Road::enter(PartRef part, Tensor& tensor, std::size_t row) {
+  tensor.parts[part.part].stage = static_cast<std::uint8_t>(row);
+  rows_[row].stage->enter(part, tensor);
+}
+
+void Road::begin(PartRef part, Tensor& tensor) {
+  CHECK_EQ(tensor.parts[part.part].stage, PartState::kOffRoad);
+  enter(part, tensor, 0);
+}
+
+bool Road::leave(PartRef part, Tensor& tensor) {
+  PartState& state = tensor.parts[part.part];
+  CHECK_LT(state.stage, rows_.size());
+  const std::size_t next = std::size_t{state.stage} + 1;
+  if (next < rows_.size()) {
+    enter(part, tensor, next);
+    return false;
+  }
+  state.stage = PartState::kOffRoad;
+  return true;
+}
+
+void Road::come_back(PartRef part, Tensor& tensor, const Stage& to) {
+  enter(part, tensor, place_of(to));
+}
+
+void Road::abandon(TensorIndex index, Tensor& tensor) {
+  for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+    PartState& state = tensor.parts[part];
+    if (state.stage == PartState::kOffRoad) continue;
+    rows_[state.stage].stage->abandon({index, part}, tensor);
+    state.stage = PartState::kOffRoad;
+  }
+}
+
+std::uint8_t Road::place_of(const Stage& stage) const {
+  const auto found =
+      std::find_if(rows_.begin(), rows_.end(), [&](const Row& row) { return row.stage == &stage; });
+  CHECK(found != rows_.end());
+  return static_cast<std::uint8_t>(found - rows_.begin());
+}
+
+void Road::tick(TimeNs now, std::vector<PartRef>& leaving) {
+  for (const Row& row : rows_) row.stage->tick(now, leaving);
+}
+
+TimeNs Road::next_deadline() const {
+  TimeNs next = kNever;
+  for (const Row& row : rows_) next = std::min(next, row.stage->next_deadline());
+  return next;
+}
+
+}  // namespace byteps

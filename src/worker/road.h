@@ -1,0 +1,78 @@
+// Road: the stages that a part passes, in their order. It drives: a part that leaves a stage enters the next one.
+//
+//   push    it waits at its shard's gate; leaves when its last frame has been handed to the transport
+//   pull    its frames are answered, in any order; leaves when all have been
+//
+// That is the network's part of the road, and all of it today. Stages that work on a part before it is sent (reduce
+// among the processes of a machine, copy_out of a device, code) get their rows before push, those that work on a result
+// (decode, copy_in, spread) theirs after pull: a row and a file. Parts may leave a stage in any order, at once or later.
+// A part can come back: what was pushed on a connection that has ended is pushed again.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "worker/tensor_table.h"
+
+namespace byteps {
+
+struct PartRef {
+  TensorIndex tensor = kNoTensor;
+  std::uint32_t part = 0;
+};
+
+// Where parts are worked on. A stage holds a part from enter() on, until it leaves or is abandoned. A stage that lends
+// the operation's memory to something that cannot give it back at once counts that in Tensor::lent_count meanwhile: the
+// operation does not end before.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+
+  virtual void enter(PartRef part, Tensor& tensor) = 0;
+  // The operation ends early: the part is off the road.
+  virtual void abandon(PartRef part, Tensor& tensor) = 0;
+
+  // Stages that finish parts by themselves, without a message of the network: adds those that leave.
+  virtual void tick(TimeNs /*now*/, std::vector<PartRef>& /*leaving*/) {}
+  virtual TimeNs next_deadline() const { return kNever; }
+};
+
+class Road {
+ public:
+  struct Row {
+    std::string_view name;
+    std::string_view waits_for;  // what keeps a part there, for messages to people
+    Stage* stage = nullptr;      // outlives the road
+  };
+
+  explicit Road(std::vector<Row> rows) : rows_(std::move(rows)) {}
+
+  // The part enters the first stage.
+  void begin(PartRef part, Tensor& tensor);
+  // It leaves the stage where it is, and enters the next one. True: that was the last.
+  bool leave(PartRef part, Tensor& tensor);
+  // From a later stage back to this one.
+  void come_back(PartRef part, Tensor& tensor, const Stage& to);
+  // All parts of the tensor leave the road.
+  void abandon(TensorIndex index, Tensor& tensor);
+
+  // Whether the part is at this stage.
+  bool is_at(const PartState& part, const Stage& stage) const {
+    return part.stage < rows_.size() && rows_[part.stage].stage == &stage;
+  }
+
+  void tick(TimeNs now, std::vector<PartRef>& leaving);
+  TimeNs next_deadline() const;
+
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  std::uint8_t place_of(const Stage& stage) const;
+  void enter(PartRef part, Tensor& tensor, std::size_t row);
+
+  const std::vector<Row> rows_;
+};
+
+}  // namespace byteps

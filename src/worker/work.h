@@ -1,0 +1,126 @@
+// Work: what is under way at a worker, which the pieces of the pipeline share: the tensors, the operations, the ways to
+// the shards, and what the shell has to do. The pieces are in pipeline.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "base/placement.h"
+#include "base/spec.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "net/transport.h"
+#include "net/wire.h"
+#include "worker/handles.h"
+#include "worker/operations.h"
+#include "worker/shard_way.h"
+#include "worker/tensor_table.h"
+#include "worker/timeline.h"
+
+namespace byteps {
+
+// One push_pull as the pipeline takes it; its arguments were checked by the WorkerDoor.
+struct PipelineCall {
+  HandleId handle;
+  std::string name;
+  Spec spec;
+  std::span<const std::byte> input;  // spec.total_bytes; empty where spec.gives() not
+  std::span<std::byte> output;       // spec.total_bytes; may be input; empty where spec.gets() not
+  std::int32_t priority = 0;
+  bool once = false;
+};
+
+struct PipelineConfig {
+  WorkerRank self;
+  Epoch epoch;
+  Placement placement;             // the job's
+  std::uint64_t credit_bytes = 0;  // of all connections together; 0: finds it by itself (credit.h)
+  std::uint64_t credit_frames_min = 4;
+  bool autotune = false;  // without credit_bytes: looks for the best horizon (credit_tuner.h)
+  bool priority_scheduling = true;
+  TimeNs departed_ns =
+      3 * kSecond;  // patience with what a worker that left may owe, see on_worker_left()
+  TimeNs first_notice_ns = 5 * kSecond;
+  TimeNs notice_every_ns = 10 * kSecond;
+  // Of a tensor, in one generation of inputs that can still end: the next begins at a number of its own (ids.h). Less
+  // than that, because of those that are under way.
+  std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
+  TimelineLane* timeline = nullptr;  // null: none is recorded
+};
+
+// What the shell has to do, in this order.
+struct PipelineOutput {
+  enum class Kind : std::uint8_t {
+    kLand,      // promise `landing` for `tag` to this shard's connection
+    kWithdraw,  // take the promise back
+    kComplete,  // the handle ends with `status`; its memory is the caller's again
+    kNotice,    // tell the user: status.message()
+    kTuned,     // tell the user, who asked for it: what was chosen, in status.message()
+  };
+  Kind kind = Kind::kComplete;
+  ShardIndex shard;
+  LandingTag tag = kNoLanding;
+  std::span<std::byte> landing;
+  HandleId handle;
+  Status status;
+};
+
+// Tensor bytes and operations since the beginning.
+struct PipelineCounters {
+  std::uint64_t pushed_bytes = 0;
+  std::uint64_t pulled_bytes = 0;
+  std::uint64_t finished_operations = 0;
+  std::uint64_t finished_bytes = 0;
+  std::uint64_t failed_operations = 0;
+};
+
+struct Work {
+  explicit Work(const PipelineConfig& pipeline_config);
+
+  const PipelineConfig config;
+  TensorTable tensors;
+  Operations operations;
+  std::vector<ShardWay> shards;  // by ShardIndex
+  std::vector<PipelineOutput> outputs;
+  PipelineCounters counters;
+  const std::unique_ptr<WorkerTimeline> timeline;  // null: none is recorded
+  TimeNs now = 0;                                  // of this turn
+
+  ShardWay& shard_of(const PartState& part) { return shards[part.shard.value]; }
+  const ShardWay& shard_of(const PartState& part) const { return shards[part.shard.value]; }
+  // The tensor's active operation is under way, and not ending.
+  bool is_active(const Tensor& tensor) const {
+    return tensor.active != kNoOp && operations[tensor.active].state == OpState::kActive;
+  }
+  // Whether answers to this worker are written into its output.
+  bool needs_landing(const Tensor& tensor) const {
+    return tensor.spec.total_bytes > 0 && tensor.spec.is_sent_to(config.self);
+  }
+  // How many shards have parts of it: its first parts, one each.
+  std::size_t shard_count(const Tensor& tensor) const {
+    return std::min(tensor.parts.size(), shards.size());
+  }
+  // Parts go round the shards: those of this shard are the returned one and every shards.size()-th after it.
+  std::size_t first_part_on(const Tensor& tensor, ShardIndex shard) const {
+    return (shard.value + shards.size() - tensor.parts[0].shard.value) % shards.size();
+  }
+
+  // An operation's end.
+  void complete(HandleId handle, const Spec& spec, const Status& status);
+  // The end of a handle that is no tensor's.
+  void complete(HandleId handle, const Status& status);
+  void tell(PipelineOutput::Kind kind, std::string text);
+};
+
+// What a frame costs of the credit: small ones are not free.
+constexpr std::uint64_t credit_cost(std::uint64_t frame_bytes) {
+  return frame_bytes + wire::kHeaderBytes;
+}
+
+}  // namespace byteps
