@@ -2,7 +2,7 @@
 // socket, no thread, no clock (docs/protocol.md: "Summing", "Why repeats are harmless", "Hostile
 // bytes").
 //
-// A tensor that somebody declared is an entry; a part of it gets a record at its first push; a
+// A tensor that somebody declared is an entry (sums.h); a part of it gets a record at its first push; a
 // frame of a part has the round being summed, a bit per worker, an accumulator while it is
 // incomplete, and the last finished sum.
 //
@@ -50,6 +50,11 @@
 #include "base/timeline.h"
 #include "kernels/kernels.h"
 #include "net/wire.h"
+#include "server/alarms.h"
+#include "server/generations.h"
+#include "server/inventory.h"
+#include "server/summing.h"
+#include "server/sums.h"
 
 namespace byteps {
 
@@ -148,7 +153,6 @@ class Shelf {
  public:
   // `pool` gives the memory of accumulators and sums; it must outlive the shelf and every Answer.
   Shelf(const ShelfSettings& settings, BufferPool& pool);
-  ~Shelf();
   Shelf(const Shelf&) = delete;
   Shelf& operator=(const Shelf&) = delete;
 
@@ -172,7 +176,7 @@ class Shelf {
   // Asks for contributions that are missing for too long. Cheap when there is nothing to ask.
   void tick(TimeNs now, ShelfOutput& out);
   // When tick() wants to be called; kNever if nothing is incomplete.
-  TimeNs next_deadline() const;
+  TimeNs next_deadline() const { return alarms_.next_deadline(); }
 
   // Brings the record of a part that will be pushed soon nearer to the CPU. Calls with distance
   // kFarthest, kFarthest - 1, ... 1 do it: each looks where the one before has pointed.
@@ -180,36 +184,14 @@ class Shelf {
   void expect(Key key, PartIndex part, int distance) const;
 
   // For metrics and tests.
-  std::size_t tensor_count() const { return tensors_.size(); }
-  std::size_t incomplete_frame_count() const { return incomplete_frame_count_; }
+  std::size_t tensor_count() const { return inventory_.tensors().size(); }
+  std::size_t incomplete_frame_count() const { return inventory_.incomplete_frame_count(); }
 
   // Wanted repeats at wanted_ns, 2 wanted_ns, 4 wanted_ns, ... and from then on every wanted_ns <<
   // this.
   static constexpr std::uint32_t kWantedDoublings = 8;
 
  private:
-  struct Tensor;
-  struct Frame;
-  struct Part;
-  struct PartName {
-    Key key;
-    PartIndex part;
-    bool operator==(const PartName&) const = default;
-  };
-  struct PartHome {  // keys are hashes already; parts of one key follow each other
-    std::size_t operator()(const PartName& name) const {
-      return static_cast<std::size_t>(stable_mix(name.key.value + name.part.value));
-    }
-  };
-  // "Look at this part then." It counts only if it is the one that the part's record names; the
-  // part may be forgotten by then, or have a newer alarm.
-  struct Alarm {
-    TimeNs due_at_ns;
-    std::uint64_t number;  // counts alarms: equal times ring in the order they were set
-    Key key;
-    PartIndex part;
-  };
-
   void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, ShelfOutput& out);
   void violation(WorkerRank from, std::string text, ShelfOutput& out) const;
@@ -218,85 +200,41 @@ class Shelf {
   // ---- tensors
   void declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                ShelfOutput& out);
-  Tensor& make_tensor(WorkerRank from, Key key, wire::Declare declared);
-  void spoil(Tensor& tensor, Code code, std::string text, ShelfOutput& out);
+  void make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutput& out);
+  void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutput& out);
   void forget(WorkerRank from, Key key);
-  void drop_parts(Tensor& tensor);
-  void drop(Tensor& tensor);  // destroys it
-  bool is_forgotten(const Tensor& tensor) const;
-  bool is_complete(const Part& part, std::uint32_t frame_index) const;
+  bool is_forgotten(const TensorSum& tensor) const;
 
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out);
-  void finish_without(Tensor& tensor, ShelfOutput& out);
-  void begin_generation(std::uint32_t generation, WorkerRank last);
-  void begin_announced(std::uint32_t generation, WorkerRank by);
-  void contradict(WorkerRank from, ShelfOutput& out);
+  void finish_without(TensorSum& tensor, ShelfOutput& out);
+  void restart_tensors(Round former_first);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutput& out);
-  static Round next_round_of(const Tensor& tensor, Round first);
-  // A worker that was cut off from this shard may be so many generations ahead when it is back.
-  static constexpr std::int32_t kGenerationsAheadMax = 8;
 
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutput& out);
-  Part* open_part(WorkerRank from, const wire::Header& header, ShelfOutput& out);
-  Part& make_part(Tensor& tensor, PartIndex index);
-  const char* flaw_of_push(const Part& part, WorkerRank from, const wire::Header& header,
+  PartSum* open_part(WorkerRank from, const wire::Header& header, ShelfOutput& out);
+  const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Header& header,
                            std::size_t payload_bytes) const;
-  void contribute(Part& part, std::uint32_t frame_index, WorkerRank from,
+  void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutput& out);
-  void add(Part& part, Frame& frame, std::span<const std::byte> payload);
-  void add_in_order(Part& part, std::uint32_t frame_index, WorkerRank from,
-                    std::span<const std::byte> payload);
-  void add_held(Part& part, std::uint32_t frame_index);
-  void spoil_rootless(Tensor& tensor, ShelfOutput& out);
-  void finish(Part& part, std::uint32_t frame_index, ShelfOutput& out);
-  void answer(const Part& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
+  bool is_complete(const PartSum& part, std::uint32_t frame_index) const;
+  void finish(PartSum& part, std::uint32_t frame_index, ShelfOutput& out);
+  void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutput& out) const;
-  static std::size_t frame_length(const Part& part, std::uint32_t frame_index);
-  std::size_t used_bytes() const { return pool_.lent_bytes() + record_bytes_ + declared_bytes_; }
-  std::size_t declared_bytes_of(const wire::Declare& declared) const;
-  std::size_t record_bytes_of(std::uint64_t frame_count, const Tensor& tensor) const;
-  void refuse_beyond_limit(std::size_t bytes);  // throws bad_alloc
-  BufferRef take(std::size_t bytes);  // bad_alloc when there is no memory, or the limit is reached
 
-  // ---- alarms
-  void make_young(Part& part, TimeNs due_at_ns);
-  void take_from_young(Part& part);
-  bool ring_next(TimeNs now, ShelfOutput& out);
-  void watch(Part& part, const Frame& frame);
-  void set_alarm(Part& part, TimeNs due_at_ns);
-  void ring(Part& part, TimeNs now, ShelfOutput& out);
-  void tell_missing(const Part& part, const Frame& oldest, TimeNs now, ShelfOutput& out);
+  // ---- asking for what is missing
+  void ring(PartSum& part, TimeNs now, ShelfOutput& out);
+  void tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now, ShelfOutput& out);
 
   const ShelfSettings settings_;
-  BufferPool& pool_;
-
-  ShelfEpoch facts_;           // worker_count 0: serves nothing
-  std::size_t bit_words_ = 0;  // 64-bit words for one bit per worker
-  std::map<Key, std::unique_ptr<Tensor>> tensors_;
-  FlatMap<PartName, Part*, PartHome>
-      parts_;  // every part of every tensor, for the one look-up per frame
-  Part* young_first_ =
-      nullptr;  // parts whose alarm is wanted_ns after a frame was begun, earliest first
-  Part* young_last_ = nullptr;
-  std::vector<Alarm> alarms_;     // of the others: a heap, earliest first
-  std::uint32_t generation_ = 0;  // of inputs
-  std::optional<WorkerRank>
-      announced_by_;  // says that the next one has begun; nothing of it has come yet
-  std::optional<WorkerRank> begun_by_;  // by whose word alone this one began
-  std::vector<std::uint32_t>
-      heard_in_;     // by worker: the generation that it is in at least, by its own word
-  WorkerRank last_;  // who had inputs longest in the generation before
-  std::uint32_t no_more_count_ = 0;
-  std::vector<std::uint64_t> no_more_;  // a bit per worker: it has no more inputs
+  ShelfEpoch facts_;  // worker_count 0: serves nothing
+  Alarms alarms_;
+  Inventory inventory_;
+  Summing summing_;
+  Generations generations_;             // of inputs
   std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
-  std::uint64_t alarms_set_ = 0;
-  std::size_t incomplete_frame_count_ = 0;
-  std::size_t record_bytes_ = 0;    // of all parts
-  std::size_t declared_bytes_ = 0;  // of all tensors
-  std::size_t refused_bytes_ = 0;   // what take() could not give last
 };
 
 }  // namespace byteps

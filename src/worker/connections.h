@@ -1,5 +1,5 @@
-// ShardConnections: a worker's connections to the shards of the job's servers. Each is made, made again when it is lost,
-// and given up, with the job, when its shard cannot be reached for the failure timeout.
+// ShardConnections: a worker's connections to the shards of the job's servers. Each is made, made again when it is
+// lost, and given up, with the job, when its shard cannot be reached for the failure timeout.
 //
 // It knows addresses and times; what goes over the connections is the pipeline's.
 #pragma once
@@ -46,8 +46,8 @@ class ShardConnections {
   void on_answer(ShardIndex shard) { links_[shard.value].lost_since_ns = kNever; }
 
   // ---- time
-  // Makes connections that are missing, and closes those that are to be. Not ok: a shard cannot be reached for too long.
-  // `is_ending`: none is made any more.
+  // Makes connections that are missing, and closes those that are to be. Not ok: a shard cannot be reached for too
+  // long. `is_ending`: none is made any more.
   Status keep(TimeNs now, bool is_ending);
   // While this process stood still it could reach no shard: that time does not count.
   void excuse(TimeNs pause_ns, TimeNs now);

@@ -16,8 +16,8 @@ class Inputs {
  public:
   explicit Inputs(Work& work) : work_(work) {}
 
-  // This worker has no more. The handle ends when all have none, or with end(); kInvalidArgument at once: it has said so
-  // already; kUnsupported: a tensor has gone too far in this generation.
+  // This worker has no more. The handle ends when all have none, or with end(); kInvalidArgument at once: it has said
+  // so already; kUnsupported: a tensor has gone too far in this generation.
   void finish(HandleId handle);
   // A shard says that nobody has more, or that it has heard that this worker has none. True: the next generation has
   // begun, and the handle has ended.

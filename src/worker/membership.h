@@ -1,5 +1,5 @@
-// Membership: what the threads of this process know of its job: whether it is in it, and with which rank among how many.
-// The worker's loop says it; any thread reads it, or waits for it.
+// Membership: what the threads of this process know of its job: whether it is in it, and with which rank among how
+// many. The worker's loop says it; any thread reads it, or waits for it.
 #pragma once
 
 #include <atomic>

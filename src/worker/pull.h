@@ -1,8 +1,8 @@
 // Pull: the stage in which a part waits for its answers, and the landings in which these are written. The landing of an
 // operation is its whole output, promised to each shard that has parts of it.
 //
-// Results land in place: input and output may be the same memory. Resending a frame whose answer has half overwritten it
-// is harmless (docs/protocol.md, "why repeats are harmless").
+// Results land in place: input and output may be the same memory. Resending a frame whose answer has half overwritten
+// it is harmless (docs/protocol.md, "why repeats are harmless").
 #pragma once
 
 #include <cstddef>

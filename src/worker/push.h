@@ -38,8 +38,8 @@ class Push final : public Stage {
 
   // ---- from the shards
   // Their connection has ended: what this part had sent and was not answered has to be sent again, first and without
-  // credit: if only its answer was lost, no shard will ever want it, while all others may wait for what this worker does
-  // after it.
+  // credit: if only its answer was lost, no shard will ever want it, while all others may wait for what this worker
+  // does after it.
   void forget_sent(const Tensor& tensor, PartState& part);
   // Others wait for this part.
   void on_wanted(ShardIndex shard, const wire::Header& header);

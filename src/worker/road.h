@@ -5,8 +5,8 @@
 //
 // That is the network's part of the road, and all of it today. Stages that work on a part before it is sent (reduce
 // among the processes of a machine, copy_out of a device, code) get their rows before push, those that work on a result
-// (decode, copy_in, spread) theirs after pull: a row and a file. Parts may leave a stage in any order, at once or later.
-// A part can come back: what was pushed on a connection that has ended is pushed again.
+// (decode, copy_in, spread) theirs after pull: a row and a file. Parts may leave a stage in any order, at once or
+// later. A part can come back: what was pushed on a connection that has ended is pushed again.
 #pragma once
 
 #include <cstdint>

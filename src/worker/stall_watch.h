@@ -1,5 +1,5 @@
-// StallWatch: notices that nothing moves at this worker any more (docs/protocol.md, Stalls). It looks every sixth of the
-// failure timeout; what has not moved from one look to the next stands.
+// StallWatch: notices that nothing moves at this worker any more (docs/protocol.md, Stalls). It looks every sixth of
+// the failure timeout; what has not moved from one look to the next stands.
 #pragma once
 
 #include <cstdint>

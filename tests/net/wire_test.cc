@@ -180,7 +180,7 @@ TEST(Wire, a_scale_is_a_number_that_changes_something_and_members_have_one_form)
   EXPECT_FALSE(with(8, 0).is_ok());
   EXPECT_FALSE(with(8, 2).is_ok());
   EXPECT_FALSE(with(9, 1).is_ok()) << "members are bytes";
-  declare.members = Members(std::array<std::uint32_t, 2>{1, 65535});
+  declare.members = Members(std::array<std::uint32_t, 2>{1, kWorkersMax - 1});
   declare.scale = 3;
   EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
   std::vector<std::byte> bytes = encode(declare);

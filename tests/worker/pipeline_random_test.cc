@@ -163,8 +163,8 @@ class World {
     call.name = tensor.name;
     call.spec = {.dtype = DType::kInt64,
                  .operation = tensor.broadcast ? Operation::kBroadcast : Operation::kSum,
-                 .root = WorkerRank(tensor.broadcast || tensor.root_only ? tensor.root : 0),
                  .total_bytes = tensor.count * 8,
+                 .root = WorkerRank(tensor.broadcast || tensor.root_only ? tensor.root : 0),
                  .root_only = tensor.root_only,
                  .members = tensor.members};
     if (pushes) call.input = std::as_bytes(std::span(input));

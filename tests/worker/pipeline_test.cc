@@ -982,7 +982,7 @@ TEST_F(PipelineTest, a_tensor_of_6_gib_is_pushed_by_its_64_bit_offsets) {
   huge.handle = HandleId(1);
   huge.name = "huge";
   huge.spec = {
-      .dtype = DType::kUint8, .operation = Operation::kSum, .root = {}, .total_bytes = kBytes};
+      .dtype = DType::kUint8, .operation = Operation::kSum, .total_bytes = kBytes};
   huge.input = {begin, kBytes};
   huge.output = {begin, kBytes};
   pipeline.submit(std::move(huge));

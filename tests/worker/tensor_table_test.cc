@@ -45,7 +45,7 @@ TEST(TensorTable, a_name_keeps_its_declaration_and_the_error_has_both) {
   other.operation = Operation::kBroadcast;
   ASSERT_TRUE(table.find_or_add("b", other).is_ok());
   other.root = WorkerRank(1);
-  EXPECT_THAT(table.find_or_add("b", other).status().message(), HasSubstr("from rank 1"));
+  EXPECT_THAT(table.find_or_add("b", other).status().message(), HasSubstr("from worker 1"));
 }
 
 TEST(TensorTable, a_name_that_was_given_up_is_refused_as_long_as_it_is_remembered) {

@@ -1,0 +1,66 @@
+// Generations: which worker has said that it has no more inputs, and when all have (docs/protocol.md, the end of
+// inputs). Then the next generation begins: rounds of the former one are over.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace byteps {
+
+class Generations {
+ public:
+  void begin_epoch(std::uint32_t worker_count);
+
+  std::uint32_t number() const { return number_; }
+  Round first_round() const { return byteps::first_round(number_); }
+  WorkerRank last() const { return last_; }  // who had inputs longest in the generation before
+  // Who has no more, and how many those are.
+  bool has_no_more(WorkerRank worker) const;
+  std::span<const std::uint64_t> no_more() const { return no_more_; }
+  std::uint32_t no_more_count() const { return no_more_count_; }
+
+  // A worker says that it is in this generation, and whether it has no more inputs in it. How far that is ahead of
+  // ours; nullopt: too far to be true.
+  std::optional<std::int32_t> hear(WorkerRank from, std::uint32_t generation, bool has_no_more);
+  // It has no more in the generation of now. True: that was the last.
+  bool finish(WorkerRank from);
+  // The next one begins, of which `last` is the last of the one before. Returns the first round of that.
+  Round begin(std::uint32_t generation, WorkerRank last);
+  // The same by the word of one worker, before all have said so: there is something of it. See begun_by().
+  Round begin_by_word_of(std::uint32_t generation, WorkerRank by);
+
+  // Who is in a later one says that nobody has more in this one. That is one member's word: it costs nobody anything
+  // before there is something of the later one to be summed. Whether this push of it is the first.
+  bool begins(WorkerRank from, Round round) const;
+  // The generation that it is in at least, by its own word.
+  std::uint32_t heard_of(WorkerRank from) const { return heard_in_[from.value]; }
+  // `from` contributes to the generation of now. When that shows another's word to be untrue, who has said it, and what
+  // is to be said of that; the word no longer counts.
+  struct Untrue {
+    WorkerRank by;
+    std::string text;
+  };
+  std::optional<Untrue> contradict(WorkerRank from);
+  // `from` contributes to a round of a generation that is over by somebody's word alone, and has not said itself that
+  // it has no more. Sums are lost already.
+  std::optional<Untrue> contradict_late(WorkerRank from, Round round) const;
+
+ private:
+  // A worker that was cut off from this shard may be so many generations ahead when it is back.
+  static constexpr std::int32_t kAheadMax = 8;
+
+  std::uint32_t number_ = 0;
+  std::optional<WorkerRank> announced_by_;  // says that the next has begun; nothing of it has come
+  std::optional<WorkerRank> begun_by_;      // by whose word alone this one began
+  std::vector<std::uint32_t> heard_in_;     // by worker: the one it is in at least, by its own word
+  WorkerRank last_;
+  std::uint32_t no_more_count_ = 0;
+  std::vector<std::uint64_t> no_more_;  // a bit per worker
+};
+
+}  // namespace byteps

@@ -1,0 +1,185 @@
+#include "server/inventory.h"
+
+#include <algorithm>
+#include <new>
+#include <sstream>
+#include <utility>
+
+#include "base/planted.h"
+#include "server/declaration.h"
+#include "server/shelf.h"
+#include "server/worker_bits.h"
+
+namespace byteps {
+namespace {
+
+std::size_t declared_bytes_of(const wire::Declare& declared, const ShelfEpoch& facts) {
+  constexpr std::size_t kNodeBytes = 64;  // of the map
+  return sizeof(TensorSum) + kNodeBytes +
+         2 * bit_words_of(facts.worker_count) * sizeof(std::uint64_t) + declared.name.size() +
+         declared.members.some().size() * sizeof(std::uint32_t);
+}
+
+std::size_t record_bytes_of(std::uint64_t frame_count, const TensorSum& tensor,
+                            const ShelfEpoch& facts) {
+  std::size_t frame_bytes =
+      sizeof(FrameSum) + bit_words_of(facts.worker_count) * sizeof(std::uint64_t);
+  if (tensor.in_order) {
+    frame_bytes += sizeof(std::uint32_t) + tensor.member_count * sizeof(BufferRef);
+  }
+  return sizeof(PartSum) + facts.worker_count * sizeof(LandingTag) + frame_count * frame_bytes;
+}
+
+}  // namespace
+
+Inventory::Inventory(const ShelfSettings& settings, BufferPool& pool, Alarms& alarms)
+    : settings_(settings), pool_(pool), alarms_(alarms) {}
+
+// Frames of the next epoch may have another size, so buffers that lie idle would do so for ever.
+void Inventory::clear() {
+  parts_.clear();
+  tensors_.clear();
+  record_bytes_ = 0;
+  declared_bytes_ = 0;
+  alarms_.clear();
+  incomplete_frame_count_ = 0;
+  pool_.trim();
+}
+
+// ---- tensors
+
+TensorSum* Inventory::find(Key key) const {
+  const auto found = tensors_.find(key);
+  return found == tensors_.end() ? nullptr : found->second.get();
+}
+
+std::string Inventory::flaw_of_another(const wire::Declare& declared,
+                                       const ShelfEpoch& facts) const {
+  const std::size_t bytes_max =
+      std::min(settings_.declared_bytes_max, settings_.memory_bytes_max / 4);
+  if (tensors_.size() < settings_.tensor_count_max &&
+      declared_bytes_ + declared_bytes_of(declared, facts) <= bytes_max) {
+    return {};
+  }
+  std::ostringstream text;
+  text << "a server has " << tensors_.size() << " tensors already, of which it knows "
+       << declared_bytes_ << " bytes without their elements, and cannot take "
+       << quoted_name(declared.name) << ". Use the same names in each step";
+  return text.str();
+}
+
+TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
+                           const ShelfEpoch& facts) {
+  auto tensor = std::make_unique<TensorSum>();
+  tensor->key = key;
+  tensor->declared_by = from;
+  tensor->part_count = facts.placement->part_count(declared.total_bytes);
+  tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
+  tensor->is_broadcast = declared.operation == Operation::kBroadcast;
+  tensor->member_count = declared.members.count(facts.worker_count);
+  tensor->awaited_count = tensor->member_count;
+  if (declared.operation == Operation::kAverage) tensor->finishing.divisor = tensor->member_count;
+  if (PLANTED(mean_of_all_workers) && tensor->finishing.divisor > 1) {
+    tensor->finishing.divisor = facts.worker_count;
+  }
+  tensor->finishing.scale = declared.scale;
+  tensor->in_order = settings_.deterministic && !tensor->is_broadcast && is_float(declared.dtype);
+  tensor->declared_here.assign(bit_words_of(facts.worker_count), 0);
+  tensor->forgotten.assign(bit_words_of(facts.worker_count), 0);
+  tensor->declared_bytes = declared_bytes_of(declared, facts);
+  tensor->declared = std::move(declared);
+  TensorSum& made = *(tensors_[key] = std::move(tensor));
+  declared_bytes_ += made.declared_bytes;
+  return made;
+}
+
+void Inventory::drop_parts(TensorSum& tensor) {
+  for (const auto& [index, part] : tensor.parts) {
+    alarms_.rest(*part);
+    incomplete_frame_count_ -= part->incomplete_count;
+    record_bytes_ -= part->record_bytes;
+    parts_.erase({tensor.key, index});  // not there when make_part() ran out of memory
+  }
+  tensor.parts.clear();
+}
+
+void Inventory::drop(TensorSum& tensor) {
+  drop_parts(tensor);
+  declared_bytes_ -= tensor.declared_bytes;
+  tensors_.erase(Key(tensor.key));
+}
+
+// ---- parts
+
+PartSum* Inventory::find(Key key, PartIndex part) const {
+  PartSum* const* const found = parts_.find({key, part});
+  return found == nullptr ? nullptr : *found;
+}
+
+PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
+                              const ShelfEpoch& facts) {
+  const Placement::Part place =
+      facts.placement->part(tensor.key, tensor.declared.total_bytes, index.value);
+  auto part = std::make_unique<PartSum>();
+  part->tensor = &tensor;
+  part->index = index;
+  part->offset = place.offset;
+  part->bytes = place.bytes;
+  part->frame_bytes = place.frame_bytes;
+  const std::size_t frame_count = Placement::frame_count(place);
+  part->record_bytes = record_bytes_of(frame_count, tensor, facts);
+  refuse_beyond_limit(part->record_bytes);
+  part->frames.resize(frame_count);
+  for (FrameSum& frame : part->frames) frame.round = first;
+  part->bits.assign(frame_count * bit_words_of(facts.worker_count), 0);
+  part->landings.assign(facts.worker_count, kNoLanding);
+  if (tensor.in_order) {
+    part->added.assign(frame_count, 0);
+    part->held.resize(frame_count * tensor.member_count);
+  }
+  if (settings_.timeline != nullptr) {
+    part->timeline =
+        std::make_unique<PartTimeline>(*settings_.timeline, tensor.key, index, part->bytes,
+                                       static_cast<std::uint32_t>(frame_count));
+    settings_.timeline->timeline().set_name(tensor.key, tensor.declared.name);
+  }
+  PartSum& made = *(tensor.parts[index] = std::move(part));
+  record_bytes_ += made.record_bytes;
+  parts_.insert({tensor.key, index}, &made);
+  return made;
+}
+
+void Inventory::begin_frame(PartSum& part) {
+  ++part.incomplete_count;
+  ++incomplete_frame_count_;
+}
+
+void Inventory::end_frame(PartSum& part) {
+  --incomplete_frame_count_;
+  if (--part.incomplete_count == 0) alarms_.rest(part);
+}
+
+// ---- memory
+
+void Inventory::refuse_beyond_limit(std::size_t bytes) {
+  refused_bytes_ = bytes;
+  if (used_bytes() + bytes > settings_.memory_bytes_max) throw std::bad_alloc();
+}
+
+BufferRef Inventory::take(std::size_t bytes) {
+  refuse_beyond_limit(bytes);
+  if (used_bytes() + pool_.idle_bytes() + bytes > settings_.memory_bytes_max) pool_.trim();
+  return pool_.take(bytes);
+}
+
+std::string Inventory::out_of_memory_text(std::size_t used) const {
+  std::ostringstream text;
+  text << "no memory for " << refused_bytes_ << " more bytes beside " << used << " in use";
+  if (settings_.memory_bytes_max - std::min(settings_.memory_bytes_max, used) < refused_bytes_) {
+    text << " (BYTEPS_SERVER_MEMORY_MB allows each of its shards " << settings_.memory_bytes_max
+         << " bytes)";
+  }
+  return text.str();
+}
+
+}  // namespace byteps

@@ -1,0 +1,87 @@
+#include "server/summing.h"
+
+#include <cstring>
+#include <utility>
+
+namespace byteps {
+namespace {
+
+std::span<BufferRef> held_of(PartSum& part, std::uint32_t frame) {
+  const std::size_t member_count = part.tensor->member_count;
+  return std::span(part.held).subspan(frame * member_count, member_count);
+}
+
+}  // namespace
+
+void Summing::add(PartSum& part, std::uint32_t frame, WorkerRank from,
+                  std::span<const std::byte> payload) {
+  if (part.tensor->in_order) {
+    add_in_order(part, frame, from, payload);
+  } else {
+    add_now(part, part.frames[frame], payload);
+  }
+}
+
+void Summing::add_now(PartSum& part, FrameSum& frame, std::span<const std::byte> payload) {
+  const SumKernels& kernels = part.tensor->kernels;
+  if (part.tensor->is_broadcast) {
+    frame.accumulator = inventory_.take(payload.size());
+    std::memcpy(frame.accumulator.span().data(), payload.data(), payload.size());
+  } else if (!frame.accumulator) {
+    frame.accumulator =
+        inventory_.take(kernels.accumulator_bytes(payload.size() / kernels.element_bytes));
+    kernels.load(frame.accumulator.span(), payload);
+  } else {
+    kernels.add(frame.accumulator.span(), payload);
+  }
+}
+
+void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+                           std::span<const std::byte> payload) {
+  FrameSum& frame = part.frames[frame_index];
+  std::uint32_t& added = part.added[frame_index];
+  const std::uint32_t member_count = part.tensor->member_count;
+  const std::uint32_t place = part.tensor->declared.members.place_of(from);
+  const std::span held = held_of(part, frame_index);
+  if (place != added) {
+    held[place] = inventory_.take(payload.size());
+    std::memcpy(held[place].span().data(), payload.data(), payload.size());
+    return;
+  }
+  add_now(part, frame, payload);
+  for (++added; added < member_count && held[added]; ++added) {
+    add_now(part, frame, held[added].span().first(payload.size()));
+    held[added] = {};
+  }
+}
+
+void Summing::add_held(PartSum& part, std::uint32_t frame) {
+  if (!part.tensor->in_order) return;
+  const std::size_t length = part.frame_length(frame);
+  for (BufferRef& each : held_of(part, frame)) {
+    if (!each) continue;
+    add_now(part, part.frames[frame], each.span().first(length));
+    each = {};
+  }
+}
+
+void Summing::finish(PartSum& part, std::uint32_t frame_index) {
+  FrameSum& frame = part.frames[frame_index];
+  const TensorSum& tensor = *part.tensor;
+  const std::size_t length = part.frame_length(frame_index);
+  frame.finished = {};  // I3, I4
+  if (tensor.in_order) part.added[frame_index] = 0;
+  if (length == 0) return;
+  if (tensor.is_broadcast || tensor.kernels.in_place()) {
+    const std::span sum = frame.accumulator.span().first(length);
+    if (!tensor.finishing.changes_nothing()) tensor.kernels.finish(sum, sum, tensor.finishing);
+    frame.finished = std::move(frame.accumulator);
+  } else {
+    frame.finished = inventory_.take(length);
+    tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(),
+                          tensor.finishing);
+    frame.accumulator = {};
+  }
+}
+
+}  // namespace byteps

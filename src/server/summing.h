@@ -1,0 +1,34 @@
+// Summing: contributions are added to a frame's accumulator, and what is complete becomes a finished sum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/ids.h"
+#include "server/inventory.h"
+#include "server/sums.h"
+
+namespace byteps {
+
+class Summing {
+ public:
+  // Memory comes from `inventory`; all functions throw bad_alloc when there is none.
+  explicit Summing(Inventory& inventory) : inventory_(inventory) {}
+
+  // In the order that the tensor wants (I8).
+  void add(PartSum& part, std::uint32_t frame, WorkerRank from, std::span<const std::byte> payload);
+  // Adds what waits for the turn of members that have no more inputs.
+  void add_held(PartSum& part, std::uint32_t frame);
+  // All that is to be added has been: the sum is finished, and the one of the round before goes back (I3, I4).
+  void finish(PartSum& part, std::uint32_t frame);
+
+ private:
+  void add_now(PartSum& part, FrameSum& frame, std::span<const std::byte> payload);
+  void add_in_order(PartSum& part, std::uint32_t frame, WorkerRank from,
+                    std::span<const std::byte> payload);
+
+  Inventory& inventory_;
+};
+
+}  // namespace byteps

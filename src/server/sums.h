@@ -1,0 +1,99 @@
+// What a shelf keeps of each tensor, of its parts, and of their frames. The shelf's invariants are in shelf.h.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "kernels/kernels.h"
+#include "net/transport.h"
+#include "net/wire.h"
+#include "server/part_timeline.h"
+
+namespace byteps {
+
+struct FrameSum {
+  BufferRef accumulator;          // of `round`, in the kernels' accumulator layout
+  BufferRef finished;             // the sum of the round before
+  TimeNs since_ns = 0;            // when the first contribution of `round` came
+  Round round;                    // being summed
+  std::uint32_t contributed = 0;  // number of bits set
+};
+
+struct TensorSum;
+
+struct PartSum {
+  TensorSum* tensor = nullptr;
+  PartIndex index;
+  std::uint64_t offset = 0;  // in the tensor
+  std::uint64_t bytes = 0;
+  std::uint64_t frame_bytes = 0;  // of all frames but the last
+  std::size_t record_bytes = 0;   // of this record
+  std::vector<FrameSum> frames;
+  std::vector<std::uint64_t> bits;   // a bit per worker, for each frame
+  std::vector<LandingTag> landings;  // by worker: of its operation in the round being summed
+  std::size_t incomplete_count = 0;  // frames with a bit set
+
+  // Deterministic sums of floats only.
+  std::vector<std::uint32_t> added;  // by frame: so many members, by rank, are in the accumulator
+  std::vector<BufferRef> held;       // by frame and member: came before its turn
+
+  std::uint64_t alarm_number = 0;  // the one alarm that counts (alarms.h)
+  TimeNs alarm_due_ns = kNever;    // kNever: none is set
+  bool is_young = false;           // its alarm is in the list of young ones, between these
+  PartSum* elder = nullptr;
+  PartSum* younger = nullptr;
+  std::uint32_t wanted_count = 0;  // how often contributions were asked for ...
+  Round wanted_round;              // ... in this round
+
+  std::unique_ptr<PartTimeline> timeline;  // null: none is recorded
+
+  // Who has contributed to this frame.
+  std::span<std::uint64_t> bits_of(std::size_t frame);
+  std::span<const std::uint64_t> bits_of(std::size_t frame) const;
+  std::size_t frame_length(std::uint32_t frame) const {
+    return std::min(frame_bytes, bytes - frame * frame_bytes);
+  }
+};
+
+struct TensorSum {
+  // First what each push looks at.
+  Key key;
+  std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
+  std::uint32_t member_count = 0;
+  std::uint32_t awaited_count = 0;  // of them those that may have inputs
+  Finishing finishing;
+  bool is_broadcast = false;
+  bool in_order = false;  // I8
+  SumKernels kernels;
+  wire::Declare declared;
+  std::size_t declared_bytes = 0;  // of this record
+  WorkerRank declared_by;          // who declared it first
+  std::uint64_t part_count = 0;
+  Round next_round;  // of its frames at least, when the last generation of inputs ended here
+  Code spoiled = Code::kOk;
+  std::string spoiled_text;
+  std::vector<std::uint64_t> forgotten;     // a bit per worker
+  std::vector<std::uint32_t> missing_told;  // whom its parts missed, as said last ...
+  TimeNs missing_told_ns = 0;               // ... and when
+  std::map<PartIndex, std::unique_ptr<PartSum>> parts;
+};
+
+inline std::span<std::uint64_t> PartSum::bits_of(std::size_t frame) {
+  const std::size_t words = tensor->declared_here.size();
+  return std::span(bits).subspan(frame * words, words);
+}
+inline std::span<const std::uint64_t> PartSum::bits_of(std::size_t frame) const {
+  const std::size_t words = tensor->declared_here.size();
+  return std::span(bits).subspan(frame * words, words);
+}
+
+}  // namespace byteps
