@@ -1,55 +1,27 @@
-// What RosterKeeper says to people.
-#include <algorithm>
+#include "scheduler/sayings.h"
 
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/limits.h"
 #include "base/phrases.h"
-#include "scheduler/roster.h"
 
 namespace byteps {
 namespace {
 
 constexpr std::size_t kListedMax = 16;  // members named one by one; the others are counted
 
-}  // namespace
+struct Mention {
+  const Seat* seat;
+  std::uint32_t rank;  // which the seat may not have yet
+};
 
-std::string RosterKeeper::describe(const wire::Join& join, std::uint32_t rank) const {
-  std::string text = name(join.role);
-  if (rank != Hello::kNoRank) text += " " + std::to_string(rank);
-  text += " (" + (join.host.empty() ? "unknown host" : printable(join.host, kHostTextBytesMax));
-  if (!join.endpoints.empty()) {
-    text += " at " + printable(join.endpoints[0].text(), kHostTextBytesMax);
-  }
-  return text + ")";
-}
-
-std::string RosterKeeper::describe(const Seat& seat) const {
-  return describe(seat.join, seat.rank);
-}
-
-std::string RosterKeeper::who(PeerId peer) const {
-  const auto connection = connections_.find(peer);
-  const bool seated = connection != connections_.end() && connection->second.seat.has_value();
-  return seated ? describe(seats_.at(*connection->second.seat)) : "a process that has not joined";
-}
-
-std::vector<FlightPeer> RosterKeeper::members() const {
-  std::vector<FlightPeer> members;
-  for (const auto& [arrival, seat] : seats_) {
-    FlightPeer member;
-    member.role = name(seat.join.role);
-    member.rank = seat.rank;
-    member.host = seat.join.host;
-    member.heard_ns = seat.heard_ns;
-    member.state = seat.left ? "left" : seat.peer ? "here" : "lost";
-    members.push_back(std::move(member));
-  }
-  return members;
-}
-
-std::string RosterKeeper::list_of(const std::vector<Mention>& seats, TimeNs now) const {
+std::string list_of(const std::vector<Mention>& seats, TimeNs now) {
   std::string text;
   for (std::size_t i = 0; i < std::min(seats.size(), kListedMax); ++i) {
     const auto& [seat, rank] = seats[i];
-    text += (i > 0 ? ", " : "") + describe(seat->join, rank) + " since " +
+    text += (i > 0 ? ", " : "") + member_text(seat->join, rank) + " since " +
             duration_text(now - seat->since_ns);
   }
   if (seats.size() > kListedMax) {
@@ -58,7 +30,7 @@ std::string RosterKeeper::list_of(const std::vector<Mention>& seats, TimeNs now)
   return text;
 }
 
-std::string RosterKeeper::missing_text(const Cast& roles) const {
+std::string missing_text(const Cast& roles) {
   const auto missing = [](const std::vector<std::optional<Arrival>>& side) {
     std::vector<std::uint32_t> ranks;
     for (std::uint32_t rank = 0; rank < side.size(); ++rank) {
@@ -79,39 +51,43 @@ std::string RosterKeeper::missing_text(const Cast& roles) const {
   return text.empty() ? "nobody" : text;
 }
 
+}  // namespace
+
 // What the workers say about the job's size counts: a scheduler may count machines where they count processes. But
 // that others were started for another size may be why somebody is missing. Later generations may have any size.
-std::string RosterKeeper::other_sizes_text() const {
-  const bool first = epoch_.value == (phase_ == Phase::kGathering ? 0 : 1);
-  const auto worker = std::find_if(seats_.begin(), seats_.end(), [](const auto& entry) {
+std::string other_sizes_text(const Scene& scene) {
+  const std::map<Arrival, Seat>& seats = scene.seats.all();
+  const bool first = scene.epoch.value == (scene.is_gathering ? 0 : 1);
+  const auto worker = std::find_if(seats.begin(), seats.end(), [](const auto& entry) {
     return entry.second.worker() && entry.second.join.server_count > 0;
   });
-  if (!first || worker == seats_.end()) return "";
+  if (!first || worker == seats.end()) return "";
   const wire::Join& join = worker->second.join;
   const auto says = [](std::uint32_t workers, std::uint32_t servers) {
     return " was started for " + std::to_string(workers) + " workers and " +
            std::to_string(servers) + " servers";
   };
   std::string others;
-  const bool same_workers = join.worker_count == 0 || join.worker_count == job_.worker_count;
-  const bool same_servers = job_.server_count == 0 || join.server_count == job_.server_count;
-  const bool complete = phase_ != Phase::kGathering;
+  const bool same_workers = join.worker_count == 0 || join.worker_count == scene.job.worker_count;
+  const bool same_servers =
+      scene.job.server_count == 0 || join.server_count == scene.job.server_count;
+  const bool complete = !scene.is_gathering;
   if (!same_servers || (!same_workers && !complete)) {
-    others += "the scheduler" + says(job_.worker_count, job_.server_count);
+    others += "the scheduler" + says(scene.job.worker_count, scene.job.server_count);
   }
-  for (const auto& [arrival, seat] : seats_) {
+  for (const auto& [arrival, seat] : seats) {
     const std::uint32_t servers = seat.join.server_count;
     if (seat.worker() || servers == 0 || servers == join.server_count) continue;
-    others += (others.empty() ? "" : ", ") + describe(seat) + says(seat.join.worker_count, servers);
+    others += (others.empty() ? "" : ", ") + seat.text() + says(seat.join.worker_count, servers);
     break;
   }
   if (others.empty()) return "";
-  return describe(worker->second) + says(join.worker_count, join.server_count) + ", but " + others +
+  return worker->second.text() + says(join.worker_count, join.server_count) + ", but " + others +
          ": DMLC_NUM_WORKER and DMLC_NUM_SERVER should be equal everywhere";
 }
 
-std::string RosterKeeper::waiting_text(TimeNs now) const {
-  const Cast roles = cast();
+std::string waiting_text(const Scene& scene, const std::string& last_refusal, TimeNs now) {
+  const Cast roles = scene.seats.cast();
   const auto rank_of = [&](Arrival arrival, const Seat& seat) {
     const auto place = std::find(roles.servers.begin(), roles.servers.end(), arrival);
     if (seat.worker() || seat.in_roster || place == roles.servers.end()) return seat.rank;
@@ -121,26 +97,34 @@ std::string RosterKeeper::waiting_text(TimeNs now) const {
   std::vector<Mention> lost;
   std::vector<Mention> behind;  // servers that do not work with the new epoch yet
   for (const bool workers : {true, false}) {
-    for (const auto& [arrival, seat] : seats_) {
+    for (const auto& [arrival, seat] : scene.seats.all()) {
       if (seat.worker() != workers || seat.left) continue;
       const Mention mention{&seat, rank_of(arrival, seat)};
       (seat.peer ? here : lost).push_back(mention);
-      if (seat.in_roster && !workers && seat.applied != epoch_) behind.push_back(mention);
+      if (seat.in_roster && !workers && seat.applied != scene.epoch) behind.push_back(mention);
     }
   }
   std::string text;
-  if (phase_ == Phase::kConfirming) {
-    text = "waiting until all servers have taken up epoch " + std::to_string(epoch_.value) +
+  if (scene.is_confirming) {
+    text = "waiting until all servers have taken up epoch " + std::to_string(scene.epoch.value) +
            "; not yet: " + list_of(behind, now);
   } else {
     text = "waiting for " + missing_text(roles) +
            "; here: " + (here.empty() ? "nobody" : list_of(here, now));
   }
-  const std::string sizes = other_sizes_text();
+  const std::string sizes = other_sizes_text(scene);
   if (!sizes.empty()) text += "; " + sizes;
   if (!lost.empty()) text += "; lost its connection: " + list_of(lost, now);
-  if (!last_refusal_.empty()) text += "; refused: " + printable(last_refusal_, 512);
-  return printable(text, wire::kTextBytesMax);
+  if (!last_refusal.empty()) text += "; refused: " + printable(last_refusal, 512);
+  return printable(text, kTextBytesMax);
+}
+
+std::string running_text(const Seats& seats, TimeNs now) {
+  std::vector<Mention> running;
+  for (const auto& [arrival, seat] : seats.all()) {
+    if (seat.plays() && !seat.left) running.push_back({&seat, seat.rank});
+  }
+  return "waiting until the workers that run now have left: " + list_of(running, now);
 }
 
 }  // namespace byteps

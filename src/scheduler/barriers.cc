@@ -1,0 +1,62 @@
+#include "scheduler/barriers.h"
+
+#include "base/limits.h"
+#include "base/planted.h"
+
+namespace byteps {
+
+void Barriers::begin_epoch(std::uint32_t worker_count) {
+  number_ = 0;
+  arrived_.clear();
+  size_ = worker_count;
+}
+
+bool Barriers::arrive(const Seat& seat, std::uint64_t number, KeeperOutputs& out) {
+  const std::optional<WorkerRank> never = misses_for_ever();
+  if (number > number_ && !never) return false;
+  if (number < number_) {
+    answer(seat, number, std::nullopt, out);
+    return true;
+  }
+  if (never) {
+    answer(seat, number, never, out);
+    return true;
+  }
+  if (PLANTED(barrier_counted_twice) && arrived_.contains(seat.rank)) {
+    arrived_.insert(kWorkersMax + seat.rank);
+  }
+  arrived_.insert(seat.rank);
+  if (arrived_.size() < size_) return true;
+  arrived_.clear();
+  ++number_;
+  for (const auto& [arrival, other] : seats_.all()) {
+    if (other.plays()) answer(other, number, std::nullopt, out);
+  }
+  return true;
+}
+
+void Barriers::on_left(KeeperOutputs& out) const {
+  const std::optional<WorkerRank> never = misses_for_ever();
+  if (!never) return;
+  for (const auto& [arrival, other] : seats_.all()) {
+    if (other.plays() && arrived_.contains(other.rank)) answer(other, number_, never, out);
+  }
+}
+
+// A worker that left without having come to the open barrier: no barrier of this epoch ends any more.
+std::optional<WorkerRank> Barriers::misses_for_ever() const {
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.in_roster && seat.left && !arrived_.contains(seat.rank)) return WorkerRank(seat.rank);
+  }
+  return std::nullopt;
+}
+
+void Barriers::answer(const Seat& to, std::uint64_t number, std::optional<WorkerRank> never,
+                      KeeperOutputs& out) const {
+  if (!to.peer || to.left) return;
+  speaker_.send(*to.peer, wire::Kind::kBarrierDone, never.value_or(WorkerRank()),
+                wire::encode(wire::Barrier{number}), out);
+  if (never) out.back().header.flags = wire::kNeverDone;
+}
+
+}  // namespace byteps

@@ -1,0 +1,35 @@
+// Departures: workers that have left the running epoch, and who has been told.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/outputs.h"
+#include "scheduler/seats.h"
+
+namespace byteps {
+
+class Departures {
+ public:
+  // Both outlive it.
+  Departures(Seats& seats, const Speaker& speaker) : seats_(seats), speaker_(speaker) {}
+
+  void begin_epoch();
+  std::uint32_t count() const { return count_; }
+  // This one has left. `is_running`: the others are to be told; before, they hear of it with their roster.
+  void add(const Seat& seat, bool is_running);
+  // Tells the others of all who have left since the last time, in one message: when a thousand leave at once, that is
+  // not a million messages. `is_running`: there is somebody to tell.
+  void tell(bool is_running, KeeperOutputs& out);
+  // Tells one worker of all who have left.
+  void tell_all_to(PeerId peer, KeeperOutputs& out) const;
+
+ private:
+  Seats& seats_;
+  const Speaker& speaker_;
+  std::uint32_t count_ = 0;
+  std::vector<std::uint32_t> for_good_;  // ranks that the others are not told of yet
+  std::vector<std::uint32_t> for_a_while_;
+};
+
+}  // namespace byteps

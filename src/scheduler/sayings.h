@@ -1,0 +1,29 @@
+// What the scheduler says to people about who is here and who is missing.
+#pragma once
+
+#include <string>
+
+#include "base/config.h"
+#include "base/ids.h"
+#include "base/time.h"
+#include "scheduler/seats.h"
+
+namespace byteps {
+
+// What it is doing, for the sentences.
+struct Scene {
+  const JobConfig& job;
+  const Seats& seats;
+  Epoch epoch;
+  bool is_gathering = false;
+  bool is_confirming = false;
+};
+
+// Who is missing and who is here. `last_refusal`: of this gathering; empty: none.
+std::string waiting_text(const Scene& scene, const std::string& last_refusal, TimeNs now);
+// Whose leaving somebody waits for who came while an epoch runs.
+std::string running_text(const Seats& seats, TimeNs now);
+// That processes were started for other sizes than the workers say; empty: they were not, or it does not matter now.
+std::string other_sizes_text(const Scene& scene);
+
+}  // namespace byteps

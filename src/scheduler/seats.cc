@@ -1,0 +1,131 @@
+#include "scheduler/seats.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "base/phrases.h"
+
+namespace byteps {
+
+std::string member_text(const wire::Join& join, std::uint32_t rank) {
+  std::string text = name(join.role);
+  if (rank != Hello::kNoRank) text += " " + std::to_string(rank);
+  text += " (" + (join.host.empty() ? "unknown host" : printable(join.host, kHostTextBytesMax));
+  if (!join.endpoints.empty()) {
+    text += " at " + printable(join.endpoints[0].text(), kHostTextBytesMax);
+  }
+  return text + ")";
+}
+
+std::string Seat::text() const {
+  return member_text(join, rank);
+}
+
+bool Cast::complete() const {
+  const auto here = [](const std::optional<Arrival>& seat) { return seat.has_value(); };
+  return !workers.empty() && std::all_of(workers.begin(), workers.end(), here) &&
+         std::all_of(servers.begin(), servers.end(), here);
+}
+
+const Connection* Seats::find(PeerId peer) const {
+  const auto found = connections_.find(peer);
+  return found == connections_.end() ? nullptr : &found->second;
+}
+
+std::string Seats::who(PeerId peer) const {
+  const Connection* const connection = find(peer);
+  const bool seated = connection != nullptr && connection->seat.has_value();
+  return seated ? at(*connection->seat).text() : "a process that has not joined";
+}
+
+Seat& Seats::add(Arrival& arrival) {
+  arrival = next_arrival_++;
+  return seats_[arrival];
+}
+
+void Seats::erase(Arrival arrival, TimeNs now) {
+  const Seat& seat = at(arrival);
+  if (seat.peer) {
+    connections_.at(*seat.peer).seat.reset();
+    connections_.at(*seat.peer).since_ns = now;
+  }
+  seats_.erase(arrival);
+}
+
+std::optional<PeerId> Seats::attach(Arrival arrival, PeerId peer, TimeNs now) {
+  Seat& seat = at(arrival);
+  std::optional<PeerId> before;
+  if (seat.peer && *seat.peer != peer) {
+    before = seat.peer;
+    connections_.at(*before).seat.reset();
+  }
+  seat.peer = peer;
+  seat.heard_ns = now;
+  connections_.at(peer).seat = arrival;
+  return before;
+}
+
+std::optional<Arrival> Seats::detach(PeerId peer, const Status& why, TimeNs now) {
+  const auto connection = connections_.find(peer);
+  if (connection == connections_.end()) return std::nullopt;
+  const std::optional<Arrival> arrival = connection->second.seat;
+  connections_.erase(connection);
+  if (!arrival) return std::nullopt;
+  Seat& seat = at(*arrival);
+  seat.peer.reset();
+  seat.heard_ns = now;
+  seat.lost_why = why;
+  return arrival;
+}
+
+bool Seats::anyone_waits() const {
+  return std::any_of(seats_.begin(), seats_.end(), [](const auto& entry) {
+    return entry.second.worker() && !entry.second.in_roster;
+  });
+}
+
+// The first of the waiting workers that says how many; all that say it agree.
+std::uint32_t Seats::expected_workers() const {
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.worker() && !seat.in_roster && seat.join.worker_count > 0)
+      return seat.join.worker_count;
+  }
+  return std::max<std::uint32_t>(job_.worker_count, 1);
+}
+
+std::uint32_t Seats::expected_servers() const {
+  for (const auto& [arrival, seat] : seats_) {
+    if (seat.worker() && !seat.in_roster && seat.join.server_count > 0)
+      return seat.join.server_count;
+  }
+  return job_.server_count;
+}
+
+// Workers sit by rank. Servers get the rank they had or wish, the earlier one first; the others fill the gaps in
+// order of arrival; who then has none is spare.
+Cast Seats::cast() const {
+  Cast cast;
+  cast.workers.resize(expected_workers());
+  cast.servers.resize(expected_servers());
+  std::vector<Arrival> without_rank;
+  for (const auto& [arrival, seat] : seats_) {
+    if (!seat.peer || seat.plays()) continue;
+    if (seat.worker()) {
+      if (seat.rank < cast.workers.size()) cast.workers[seat.rank] = arrival;
+      continue;
+    }
+    const std::uint32_t wish = seat.rank != Hello::kNoRank ? seat.rank : seat.join.wanted_rank;
+    if (wish < cast.servers.size() && !cast.servers[wish]) {
+      cast.servers[wish] = arrival;
+    } else {
+      without_rank.push_back(arrival);
+    }
+  }
+  std::size_t next = 0;
+  for (std::optional<Arrival>& place : cast.servers) {
+    if (!place && next < without_rank.size()) place = without_rank[next++];
+  }
+  return cast;
+}
+
+}  // namespace byteps

@@ -1,0 +1,103 @@
+// Seats: the members that the scheduler knows, their connections, and who of them would play what.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "net/transport.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+using Arrival = std::uint64_t;  // numbers members in order of arrival; never used again
+
+// One member. Workers outside the roster wait for the next epoch; servers outside it are spare.
+struct Seat {
+  wire::Join join;  // host made printable
+  std::vector<std::uint64_t>
+      past_lives;  // those before join.life; what they said may still be on the way
+  std::uint32_t rank = Hello::kNoRank;  // workers: from Join; servers: from their first roster on
+  bool in_roster = false;               // of the current epoch
+  bool left = false;                    // workers in the roster only
+  bool left_for_good = false;
+  bool told_end = false;       // the job is ending: the last word was sent
+  bool heard_end = false;      // it acknowledged the last word, or needs none
+  std::optional<PeerId> peer;  // none: the connection is lost
+  TimeNs since_ns = 0;
+  TimeNs heard_ns = 0;        // last sign of life, or when the connection was lost
+  TimeNs said_ns = 0;         // its last message
+  std::uint64_t rival = 0;    // a life that claims this place while our connection is up; 0: none
+  TimeNs rival_since_ns = 0;  // its first claim
+  Status lost_why;
+  Epoch applied;              // the epoch it works in, by Join and Heartbeat
+  wire::Stalled stalled;      // workers: what they wait for while nothing moves
+  TimeNs next_notice_ns = 0;  // workers that wait while an epoch runs
+
+  bool worker() const { return join.role == Role::kWorker; }
+  bool plays() const { return in_roster && worker(); }  // in this epoch, or has left it
+  std::string text() const;                             // "worker 1 (host:pid)"
+};
+
+struct Connection {
+  TimeNs since_ns = 0;          // a connection without seat is closed after failure_ns
+  Hello hello;                  // who it said it is, before Join
+  std::optional<Arrival> seat;  // none: not joined, refused, or its member has gone
+  bool refused = false;         // nothing it says counts any more
+  bool closed = false;          // it is being closed
+};
+
+// Who would play what, if the job were complete now. nullopt: missing.
+struct Cast {
+  std::vector<std::optional<Arrival>> workers;  // by rank
+  std::vector<std::optional<Arrival>> servers;
+  bool complete() const;
+};
+
+// "worker 1 (host:pid)", "server 0 (host:pid at 10.0.0.2:4000)".
+std::string member_text(const wire::Join& join, std::uint32_t rank);
+
+class Seats {
+ public:
+  // The scheduler's own settings say how many members there are, until a worker says otherwise.
+  explicit Seats(const JobConfig& job) : job_(job) {}
+
+  std::map<Arrival, Seat>& all() { return seats_; }
+  const std::map<Arrival, Seat>& all() const { return seats_; }
+  Seat& at(Arrival arrival) { return seats_.at(arrival); }
+  const Seat& at(Arrival arrival) const { return seats_.at(arrival); }
+  std::map<PeerId, Connection>& connections() { return connections_; }
+  const std::map<PeerId, Connection>& connections() const { return connections_; }
+  Connection& connection(PeerId peer) { return connections_.at(peer); }
+  const Connection* find(PeerId peer) const;
+  // Whose connection it is, for people.
+  std::string who(PeerId peer) const;
+
+  Seat& add(Arrival& arrival);
+  // Without a seat its connection counts as a stranger's from `now` on.
+  void erase(Arrival arrival, TimeNs now);
+  // The member has this connection now. Returns the one it had before, which has no seat any more.
+  std::optional<PeerId> attach(Arrival arrival, PeerId peer, TimeNs now);
+  // The connection has ended; returns its member.
+  std::optional<Arrival> detach(PeerId peer, const Status& why, TimeNs now);
+
+  bool anyone_waits() const;  // for the next epoch
+  std::uint32_t expected_workers() const;
+  std::uint32_t expected_servers() const;
+  Cast cast() const;
+
+ private:
+  const JobConfig& job_;
+  std::map<Arrival, Seat> seats_;
+  std::map<PeerId, Connection> connections_;
+  Arrival next_arrival_ = 0;
+};
+
+}  // namespace byteps

@@ -1,0 +1,64 @@
+#include "scheduler/vigil.h"
+
+#include <algorithm>
+
+#include "base/phrases.h"
+
+namespace byteps {
+
+void Vigil::excuse(TimeNs late_ns, TimeNs now) {
+  for (auto& [arrival, seat] : seats_.all()) {
+    seat.heard_ns = std::min(now, seat.heard_ns + late_ns);
+  }
+  for (auto& [peer, connection] : seats_.connections()) {
+    connection.since_ns = std::min(now, connection.since_ns + late_ns);
+  }
+}
+
+void Vigil::drop_strangers(TimeNs now, KeeperOutputs& out) const {
+  for (auto& [peer, connection] : seats_.connections()) {
+    if (connection.seat || connection.closed) continue;
+    if (now < connection.since_ns + timeout_.failure_ns) continue;
+    speaker_.close(
+        peer, {Code::kTimeout, "did not join within " + duration_text(timeout_.failure_ns)}, out);
+  }
+}
+
+// Who is connected may have stood still for the failure timeout since its last heartbeat.
+TimeNs Vigil::patience_ns(const Seat& seat) const {
+  return seat.peer ? timeout_.silence_ns() : timeout_.failure_ns;
+}
+
+std::vector<Arrival> Vigil::silent(TimeNs now) const {
+  std::vector<Arrival> gone;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (!seat.left && now >= seat.heard_ns + patience_ns(seat)) gone.push_back(arrival);
+  }
+  return gone;
+}
+
+std::string Vigil::text_of(const Seat& seat, TimeNs now) const {
+  const std::string text = seat.text() +
+                           (seat.peer ? " has said nothing for " : " has been gone for ") +
+                           duration_text(now - seat.heard_ns);
+  return seat.peer ? text : text + " (" + seat.lost_why.message() + ")";
+}
+
+TimeNs Vigil::strangers_deadline() const {
+  TimeNs next = kNever;
+  for (const auto& [peer, connection] : seats_.connections()) {
+    if (connection.seat || connection.closed) continue;
+    next = std::min(next, connection.since_ns + timeout_.failure_ns);
+  }
+  return next;
+}
+
+TimeNs Vigil::members_deadline() const {
+  TimeNs next = kNever;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (!seat.left) next = std::min(next, seat.heard_ns + patience_ns(seat));
+  }
+  return next;
+}
+
+}  // namespace byteps
