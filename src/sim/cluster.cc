@@ -230,7 +230,7 @@ WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const st
       transport(cluster.network(), transport_options(name, host, Role::kWorker, config, seat)),
       door(config, &seat),
       log(cluster.log_for(name)),
-      worker(config, transport, door, log, std::move(host_text)) {
+      worker(config, transport, door, log, std::move(host_text), cluster.road_ends()) {
   seat.sit(worker, std::move(after_turn));
 }
 

@@ -33,6 +33,8 @@ struct ClusterOptions {
   SimNetworkOptions network;
   TimeNs think_max_ns = 5 * kMicrosecond;  // between a reason to turn and the turn
   TimeNs turn_max_ns = 2 * kMicrosecond;   // between two turns while there is work
+  // For tests: stages of each worker's road beside the network's. They outlive the cluster.
+  std::function<RoadEnds()> road_ends;
 };
 
 class SimCluster {
@@ -44,6 +46,7 @@ class SimCluster {
 
   SimNetwork& network() { return network_; }
   TimeNs now() const { return network_.now(); }
+  RoadEnds road_ends() const { return options_.road_ends ? options_.road_ends() : RoadEnds(); }
 
   // ---- what runs on it
 

@@ -37,6 +37,7 @@ class World {
         fault_prng_(prng_.split()) {
     plan_.cluster.network.describe = describe_message;
     plan_.cluster.network.tamper = options.tamper;
+    plan_.cluster.road_ends = options.road_ends;
     plan_.cluster.network.trace_payloads = options.trace_payloads;
     cluster_ = std::make_unique<SimCluster>(plan_.cluster, prng_.split(), trace_);
   }

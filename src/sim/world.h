@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct WorldOptions {
   bool trace_payloads = false;   // into the hash
   // To see that a broken network is found: called with each message just before it is given out.
   SimNetworkOptions::Tamper tamper;
+  // Stages of each worker's road beside the network's (ClusterOptions).
+  std::function<RoadEnds()> road_ends;
 };
 
 struct WorldResult {

@@ -9,10 +9,18 @@
 
 namespace byteps {
 
-Pipeline::Pipeline(const PipelineConfig& config)
-    : work_(config),
-      road_({{.name = "push", .waits_for = "credit and the connection", .stage = &push_},
-             {.name = "pull", .waits_for = "the other workers' contributions", .stage = &pull_}}) {}
+Pipeline::Pipeline(const PipelineConfig& config) : work_(config), road_(make_road()) {}
+
+// A row each: the stages that a part passes.
+Road Pipeline::make_road() {
+  const RoadEnds& ends = work_.config.road_ends;
+  std::vector<Road::Row> rows = ends.before_push;
+  rows.push_back({.name = "push", .waits_for = "credit and the connection", .stage = &push_});
+  rows.push_back(
+      {.name = "pull", .waits_for = "the other workers' contributions", .stage = &pull_});
+  rows.insert(rows.end(), ends.after_pull.begin(), ends.after_pull.end());
+  return Road(std::move(rows));
+}
 
 // ---- an operation's life
 
@@ -62,7 +70,7 @@ void Pipeline::start(TensorIndex index) {
   pull_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     tensor.parts[part].begin_round();
-    road_.begin({index, part}, tensor);
+    road_.begin({index, part}, tensor, work_.now);
   }
   if (work_.timeline) work_.timeline->on_started(index, tensor, op.submitted_ns);
 }
@@ -70,7 +78,7 @@ void Pipeline::start(TensorIndex index) {
 // The part goes on; with the last one at the end of the road the operation ends.
 void Pipeline::leave_stage(PartRef part) {
   Tensor& tensor = work_.tensors[part.tensor];
-  if (!road_.leave(part, tensor)) return;
+  if (!road_.leave(part, tensor, work_.now)) return;
   ++tensor.finished_parts;
   if (work_.timeline) work_.timeline->on_part_done(part.tensor, tensor, part.part);
   settle(part.tensor);
@@ -180,7 +188,7 @@ void Pipeline::send_again(PartRef ref) {
   if (!is_pushed || part.answered_frames == part.frame_count) return;
   push_.forget_sent(tensor, part);
   if (!PLANTED(nothing_repeated)) part.next_frame = 0;
-  if (road_.is_at(part, pull_)) road_.come_back(ref, tensor, push_);
+  if (road_.is_at(part, pull_)) road_.come_back(ref, tensor, push_, work_.now);
   if (push_.advance(tensor, ref.part)) leave_stage(ref);
 }
 
@@ -205,8 +213,11 @@ void Pipeline::on_mismatch(Key key, const Status& why) {
 }
 
 void Pipeline::on_sent(SendToken token) {
-  if (token == 0) return;
-  const TensorIndex index = static_cast<TensorIndex>(token - 1);
+  if (token != 0) give_back(static_cast<TensorIndex>(token - 1));
+}
+
+// Memory of the tensor was lent, and is ours again.
+void Pipeline::give_back(TensorIndex index) {
   Tensor& tensor = work_.tensors[index];
   CHECK_GT(tensor.lent_count, 0u) << "tensor '" << tensor.name << "'";
   if (--tensor.lent_count == 0) settle(index);
@@ -251,9 +262,10 @@ void Pipeline::tick() {
     }
   }
   patience_.notice(road_);
-  leaving_.clear();
-  road_.tick(work_.now, leaving_);
-  for (const PartRef part : leaving_) leave_stage(part);
+  stage_output_.clear();
+  road_.tick(work_.now, stage_output_);
+  for (const PartRef part : stage_output_.leaving) leave_stage(part);
+  for (const TensorIndex tensor : stage_output_.given_back) give_back(tensor);
 }
 
 TimeNs Pipeline::next_deadline() const {

@@ -130,6 +130,8 @@ class Pipeline {
   // ---- an operation's life
   void start(TensorIndex index);
   void leave_stage(PartRef part);
+  void give_back(TensorIndex index);
+  Road make_road();
   void send_again(PartRef part);
   void end_early(TensorIndex index, const Status& status);
   void settle(TensorIndex index);
@@ -145,7 +147,7 @@ class Pipeline {
   Road road_;
   Patience patience_{work_, push_, inputs_};
   Status job_failed_;
-  std::vector<PartRef> leaving_;  // of tick(), to reuse its memory
+  StageOutput stage_output_;  // of tick(), to reuse its memory
 };
 
 }  // namespace byteps

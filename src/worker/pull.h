@@ -24,7 +24,7 @@ class Pull final : public Stage {
   Pull(Work& work, Flow& flow, Push& push) : work_(work), flow_(flow), push_(push) {}
 
   // ---- the stage
-  void enter(PartRef /*part*/, Tensor& /*tensor*/) override {}
+  void enter(PartRef /*part*/, Tensor& /*tensor*/, TimeNs /*now*/) override {}
   void abandon(PartRef part, Tensor& tensor) override { push_.abandon(part, tensor); }
 
   // ---- landings. Promises are made to the connections that are up; those that come up later get theirs then.

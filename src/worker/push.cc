@@ -26,7 +26,7 @@ PartRef part_of(std::uint64_t item) {
 
 // ---- the stage
 
-void Push::enter(PartRef ref, Tensor& tensor) {
+void Push::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
   PartState& part = tensor.parts[ref.part];
   if (part.ticket != Gate::kNoTicket) return;
   const Op& op = work_.operations[tensor.active];

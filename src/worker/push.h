@@ -26,7 +26,7 @@ class Push final : public Stage {
   Push(Work& work, Flow& flow, const Inputs& inputs) : work_(work), flow_(flow), inputs_(inputs) {}
 
   // ---- the stage
-  void enter(PartRef part, Tensor& tensor) override;
+  void enter(PartRef part, Tensor& tensor, TimeNs now) override;
   void abandon(PartRef part, Tensor& tensor) override;
 
   // Before a round's parts enter: what shards wanted of the tensor before it was submitted here for the first time.

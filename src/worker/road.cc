@@ -6,30 +6,30 @@
 
 namespace byteps {
 
-void Road::enter(PartRef part, Tensor& tensor, std::size_t row) {
+void Road::enter(PartRef part, Tensor& tensor, std::size_t row, TimeNs now) {
   tensor.parts[part.part].stage = static_cast<std::uint8_t>(row);
-  rows_[row].stage->enter(part, tensor);
+  rows_[row].stage->enter(part, tensor, now);
 }
 
-void Road::begin(PartRef part, Tensor& tensor) {
+void Road::begin(PartRef part, Tensor& tensor, TimeNs now) {
   CHECK_EQ(tensor.parts[part.part].stage, PartState::kOffRoad);
-  enter(part, tensor, 0);
+  enter(part, tensor, 0, now);
 }
 
-bool Road::leave(PartRef part, Tensor& tensor) {
+bool Road::leave(PartRef part, Tensor& tensor, TimeNs now) {
   PartState& state = tensor.parts[part.part];
   CHECK_LT(state.stage, rows_.size());
   const std::size_t next = std::size_t{state.stage} + 1;
   if (next < rows_.size()) {
-    enter(part, tensor, next);
+    enter(part, tensor, next, now);
     return false;
   }
   state.stage = PartState::kOffRoad;
   return true;
 }
 
-void Road::come_back(PartRef part, Tensor& tensor, const Stage& to) {
-  enter(part, tensor, place_of(to));
+void Road::come_back(PartRef part, Tensor& tensor, const Stage& to, TimeNs now) {
+  enter(part, tensor, place_of(to), now);
 }
 
 void Road::abandon(TensorIndex index, Tensor& tensor) {
@@ -48,8 +48,8 @@ std::uint8_t Road::place_of(const Stage& stage) const {
   return static_cast<std::uint8_t>(found - rows_.begin());
 }
 
-void Road::tick(TimeNs now, std::vector<PartRef>& leaving) {
-  for (const Row& row : rows_) row.stage->tick(now, leaving);
+void Road::tick(TimeNs now, StageOutput& out) {
+  for (const Row& row : rows_) row.stage->tick(now, out);
 }
 
 TimeNs Road::next_deadline() const {

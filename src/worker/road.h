@@ -23,19 +23,29 @@ struct PartRef {
   std::uint32_t part = 0;
 };
 
-// Where parts are worked on. A stage holds a part from enter() on, until it leaves or is abandoned. A stage that lends
-// the operation's memory to something that cannot give it back at once counts that in Tensor::lent_count meanwhile: the
-// operation does not end before.
+// What stages finish by themselves, without a message of the network.
+struct StageOutput {
+  std::vector<PartRef> leaving;
+  // Memory of these tensors that a stage had lent, once for each time, is no longer in use.
+  std::vector<TensorIndex> given_back;
+  void clear() {
+    leaving.clear();
+    given_back.clear();
+  }
+};
+
+// Where parts are worked on. A stage has a part from enter() on, until it leaves or is abandoned. A stage that lends the
+// operation's memory to something that cannot give it back at once (a copy engine) counts that in Tensor::lent_count, and
+// says when it is back: the operation does not end before, well or not.
 class Stage {
  public:
   virtual ~Stage() = default;
 
-  virtual void enter(PartRef part, Tensor& tensor) = 0;
+  virtual void enter(PartRef part, Tensor& tensor, TimeNs now) = 0;
   // The operation ends early: the part is off the road.
   virtual void abandon(PartRef part, Tensor& tensor) = 0;
 
-  // Stages that finish parts by themselves, without a message of the network: adds those that leave.
-  virtual void tick(TimeNs /*now*/, std::vector<PartRef>& /*leaving*/) {}
+  virtual void tick(TimeNs /*now*/, StageOutput& /*out*/) {}
   virtual TimeNs next_deadline() const { return kNever; }
 };
 
@@ -50,11 +60,11 @@ class Road {
   explicit Road(std::vector<Row> rows) : rows_(std::move(rows)) {}
 
   // The part enters the first stage.
-  void begin(PartRef part, Tensor& tensor);
+  void begin(PartRef part, Tensor& tensor, TimeNs now);
   // It leaves the stage where it is, and enters the next one. True: that was the last.
-  bool leave(PartRef part, Tensor& tensor);
+  bool leave(PartRef part, Tensor& tensor, TimeNs now);
   // From a later stage back to this one.
-  void come_back(PartRef part, Tensor& tensor, const Stage& to);
+  void come_back(PartRef part, Tensor& tensor, const Stage& to, TimeNs now);
   // All parts of the tensor leave the road.
   void abandon(TensorIndex index, Tensor& tensor);
 
@@ -63,16 +73,22 @@ class Road {
     return part.stage < rows_.size() && rows_[part.stage].stage == &stage;
   }
 
-  void tick(TimeNs now, std::vector<PartRef>& leaving);
+  void tick(TimeNs now, StageOutput& out);
   TimeNs next_deadline() const;
 
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
   std::uint8_t place_of(const Stage& stage) const;
-  void enter(PartRef part, Tensor& tensor, std::size_t row);
+  void enter(PartRef part, Tensor& tensor, std::size_t row, TimeNs now);
 
   const std::vector<Row> rows_;
+};
+
+// Rows before and after those of the network.
+struct RoadEnds {
+  std::vector<Road::Row> before_push;
+  std::vector<Road::Row> after_pull;
 };
 
 }  // namespace byteps

@@ -19,6 +19,7 @@
 #include "net/wire.h"
 #include "worker/handles.h"
 #include "worker/operations.h"
+#include "worker/road.h"
 #include "worker/shard_way.h"
 #include "worker/tensor_table.h"
 #include "worker/timeline.h"
@@ -52,6 +53,7 @@ struct PipelineConfig {
   // than that, because of those that are under way.
   std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
   TimelineLane* timeline = nullptr;  // null: none is recorded
+  RoadEnds road_ends{};              // their stages outlive the pipeline
 };
 
 // What the shell has to do, in this order.

@@ -37,11 +37,12 @@ void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header&
 }  // namespace
 
 Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-               std::string host)
+               std::string host, RoadEnds road_ends)
     : config_(config),
       transport_(transport),
       door_(door.loop_side()),
       log_(log),
+      road_ends_(std::move(road_ends)),
       port_(make_join(config, Role::kWorker, own_name(config, std::move(host)), {}), config,
             transport, log.flight(), log.timeline()),
       shards_(config_, transport, log),
@@ -295,6 +296,7 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster,
   pipeline.departed_ns = timeout().silence_ns() + timeout().heartbeat_ns();
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
+  pipeline.road_ends = road_ends_;
   if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {
     std::vector<std::uint32_t> server_of_shard;
     for (const ShardPlace& place : places) server_of_shard.push_back(place.server.value);

@@ -44,8 +44,9 @@ class Worker final : public Actor {
  public:
   // config.job.scheduler_host must not be empty. `host` ("host:pid") is for messages to people; it also tells a worker
   // that lost its connection from another process with its rank. Empty: "worker <rank>".
+  // `road_ends`: stages that parts pass before they are pushed and after they are pulled; they outlive it.
   Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-         std::string host = {});
+         std::string host = {}, RoadEnds road_ends = {});
   ~Worker() override;
 
   std::size_t turn(TimeNs now) override;
@@ -112,6 +113,7 @@ class Worker final : public Actor {
   Transport& transport_;
   const WorkerDoor::LoopSide door_;
   const Log& log_;
+  const RoadEnds road_ends_;
 
   // owned by the loop
   State state_ = State::kJoining;

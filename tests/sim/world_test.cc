@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -13,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "net/wire.h"
+#include "tests/worker/delay_stage.h"
 
 namespace byteps::sim {
 namespace {
@@ -39,6 +41,26 @@ wire::Kind kind_of(std::span<const std::byte> header) {
 
 TEST(World, all_invariants_hold_for_200_seeds) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) expect_well(of_seed(seed));
+}
+
+TEST(World,
+     all_invariants_hold_for_100_seeds_when_parts_are_kept_before_they_are_pushed_and_after) {
+  std::size_t passed = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    std::vector<std::unique_ptr<DelayStage>> stages;
+    WorldOptions options = of_seed(seed);
+    options.road_ends = [&] {
+      RoadEnds ends;
+      for (auto* const rows : {&ends.before_push, &ends.after_pull}) {
+        stages.push_back(std::make_unique<DelayStage>(seed * 100 + stages.size(), kMillisecond));
+        rows->push_back({"delay", "its time", stages.back().get()});
+      }
+      return ends;
+    };
+    expect_well(options);
+    for (const auto& stage : stages) passed += stage->passed();
+  }
+  EXPECT_GT(passed, 1000U);
 }
 
 TEST(World, seeds_that_failed_once_hold_now) {

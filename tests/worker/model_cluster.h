@@ -22,6 +22,7 @@
 
 #include "base/prng.h"
 #include "net/wire.h"
+#include "tests/worker/delay_stage.h"
 #include "worker/pipeline.h"
 
 namespace byteps::model {
@@ -44,6 +45,7 @@ class Cluster {
     std::uint64_t credit_frames_min = 4;
     bool priority_scheduling = true;
     std::uint32_t finishing_rounds_max = kRoundsPerGeneration;
+    TimeNs delay_ns = 0;  // parts are kept for up to so long before they are pushed, and after
   };
 
   Cluster(const Settings& settings, std::uint64_t seed)
@@ -57,6 +59,12 @@ class Cluster {
       config.credit_frames_min = settings.credit_frames_min;
       config.priority_scheduling = settings.priority_scheduling;
       config.finishing_rounds_max = settings.finishing_rounds_max;
+      if (settings.delay_ns > 0) {
+        for (auto* const rows : {&config.road_ends.before_push, &config.road_ends.after_pull}) {
+          delays_.push_back(std::make_unique<DelayStage>(seed + delays_.size(), settings.delay_ns));
+          rows->push_back({"delay", "its time", delays_.back().get()});
+        }
+      }
       workers_.push_back(std::make_unique<Pipeline>(config));
       results_.emplace_back();
     }
@@ -192,6 +200,29 @@ class Cluster {
     return asked;
   }
 
+  // Time passes, where parts are kept for a while.
+  bool pass_time(TimeNs by_ns) {
+    if (delays_.empty()) return false;
+    now_ += by_ns;
+    for (std::uint32_t rank = 0; rank < settings_.workers; ++rank) {
+      workers_[rank]->begin_turn(now_);
+      workers_[rank]->tick();
+      apply(rank);
+    }
+    return true;
+  }
+  // To the time at which the next part goes on. False: none is kept.
+  bool pass_delay() {
+    TimeNs next = kNever;
+    for (const auto& delay : delays_) next = std::min(next, delay->next_deadline());
+    return next != kNever && pass_time(std::max<TimeNs>(0, next - now_));
+  }
+  std::size_t delayed_parts() const {
+    std::size_t count = 0;
+    for (const auto& delay : delays_) count += delay->passed();
+    return count;
+  }
+
   // Everything that can move without Wanted, until nothing does. True if anything did.
   bool run_until_quiet() {
     bool any = false;
@@ -205,6 +236,7 @@ class Cluster {
           while (deliver_to_worker(rank, shard)) moved = true;
         }
       }
+      moved = moved || pass_delay();
       any = any || moved;
     }
     return any;
@@ -235,7 +267,7 @@ class Cluster {
       case 3:
         return deliver_to_worker(rank, shard);
       default:
-        return prng_.below(20) == 0 && want(shard);
+        return pass_time(settings_.delay_ns / 20) || (prng_.below(20) == 0 && want(shard));
     }
   }
 
@@ -459,6 +491,8 @@ class Cluster {
 
   const Settings settings_;
   const Placement placement_;
+  std::vector<std::unique_ptr<DelayStage>> delays_;  // two of each worker, which they outlive
+  TimeNs now_ = 0;
   Prng prng_;
   std::vector<std::unique_ptr<Pipeline>> workers_;
   std::vector<std::map<std::int64_t, Status>> results_;

@@ -84,6 +84,7 @@ class World {
         EXPECT_EQ(cluster_.worker(rank).gate(ShardIndex(shard)).unanswered_bytes(), 0u);
       }
     }
+    EXPECT_EQ(cluster_.delayed_parts() > 0, variant_.cluster.delay_ns > 0);
     EXPECT_EQ(cluster_.landing_count(), 0u);
     EXPECT_EQ(cluster_.lent_count(), 0u);
   }
@@ -237,6 +238,14 @@ TEST(PipelineRandom, sums_are_exact_when_answers_come_as_views_or_twice_and_conn
   run_seeds({.cluster = {.workers = 2, .shards = 3, .credit_bytes = 1, .credit_frames_min = 2},
              .view_percent = 30,
              .repeat_percent = 30,
+             .lost_connections = 40},
+            40);
+}
+
+// Other stages before and after the network's: a row each, in which parts overtake each other.
+TEST(PipelineRandom, sums_are_exact_when_parts_are_kept_before_they_are_pushed_and_after) {
+  run_seeds({.cluster = {.workers = 3, .shards = 2, .delay_ns = kMillisecond},
+             .view_percent = 30,
              .lost_connections = 40},
             40);
 }

@@ -981,8 +981,7 @@ TEST_F(PipelineTest, a_tensor_of_6_gib_is_pushed_by_its_64_bit_offsets) {
   PipelineCall huge;
   huge.handle = HandleId(1);
   huge.name = "huge";
-  huge.spec = {
-      .dtype = DType::kUint8, .operation = Operation::kSum, .total_bytes = kBytes};
+  huge.spec = {.dtype = DType::kUint8, .operation = Operation::kSum, .total_bytes = kBytes};
   huge.input = {begin, kBytes};
   huge.output = {begin, kBytes};
   pipeline.submit(std::move(huge));

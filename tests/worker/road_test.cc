@@ -15,10 +15,12 @@ using ::testing::IsEmpty;
 // Remembers which parts are here, and lets go those that it is told to.
 class Hall final : public Stage {
  public:
-  void enter(PartRef part, Tensor& /*tensor*/) override { here.push_back(part.part); }
+  void enter(PartRef part, Tensor& /*tensor*/, TimeNs /*now*/) override {
+    here.push_back(part.part);
+  }
   void abandon(PartRef part, Tensor& /*tensor*/) override { std::erase(here, part.part); }
-  void tick(TimeNs now, std::vector<PartRef>& leaving) override {
-    if (now >= opens_ns) leaving.push_back({0, here.front()});
+  void tick(TimeNs now, StageOutput& out) override {
+    if (now >= opens_ns) out.leaving.push_back({0, here.front()});
   }
   TimeNs next_deadline() const override { return opens_ns; }
   std::vector<std::uint32_t> here;
@@ -29,11 +31,11 @@ class RoadTest : public ::testing::Test {
  protected:
   RoadTest() {
     tensor_.parts.resize(3);
-    for (std::uint32_t part = 0; part < 3; ++part) road_.begin({0, part}, tensor_);
+    for (std::uint32_t part = 0; part < 3; ++part) road_.begin({0, part}, tensor_, 0);
   }
   bool leave(std::uint32_t part, Hall& hall) {
     std::erase(hall.here, part);
-    return road_.leave({0, part}, tensor_);
+    return road_.leave({0, part}, tensor_, 0);
   }
   Hall first_;
   Hall second_;
@@ -52,7 +54,7 @@ TEST_F(RoadTest, parts_pass_all_stages_each_at_its_own_pace) {
   EXPECT_TRUE(road_.is_at(tensor_.parts[2], third_) && road_.is_at(tensor_.parts[0], second_));
   EXPECT_TRUE(leave(2, third_)) << "the end of the road";
   EXPECT_FALSE(road_.is_at(tensor_.parts[2], third_));
-  road_.begin({0, 2}, tensor_);
+  road_.begin({0, 2}, tensor_, 0);
   EXPECT_THAT(first_.here, ElementsAre(1, 2));
 }
 
@@ -60,7 +62,7 @@ TEST_F(RoadTest, a_part_can_come_back_to_a_stage_that_it_has_left) {
   leave(1, first_);
   leave(1, second_);
   third_.here.clear();
-  road_.come_back({0, 1}, tensor_, first_);
+  road_.come_back({0, 1}, tensor_, first_, 0);
   EXPECT_TRUE(road_.is_at(tensor_.parts[1], first_));
   EXPECT_FALSE(leave(1, first_));
   EXPECT_TRUE(road_.is_at(tensor_.parts[1], second_));
@@ -82,12 +84,12 @@ TEST_F(RoadTest, stages_that_need_time_get_it_and_say_when) {
   first_.opens_ns = 20;
   second_.opens_ns = 10;
   EXPECT_EQ(road_.next_deadline(), 10);
-  std::vector<PartRef> leaving;
-  road_.tick(10, leaving);
-  ASSERT_EQ(leaving.size(), 1U);
-  EXPECT_EQ(leaving[0].part, 0U);
-  road_.tick(20, leaving);
-  EXPECT_EQ(leaving.size(), 3U);
+  StageOutput out;
+  road_.tick(10, out);
+  ASSERT_EQ(out.leaving.size(), 1U);
+  EXPECT_EQ(out.leaving[0].part, 0U);
+  road_.tick(20, out);
+  EXPECT_EQ(out.leaving.size(), 3U);
 }
 
 }  // namespace
