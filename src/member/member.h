@@ -25,6 +25,7 @@
 
 #include "base/config.h"
 #include "base/timeline.h"
+#include "member/line.h"
 #include "net/transport.h"
 #include "net/wire.h"
 
@@ -104,15 +105,17 @@ class Member {
 
   bool done() const { return stage_ == Stage::kDone; }
   // How messages number the barrier that barrier() gave this number: they count in each epoch anew.
-  std::uint64_t barrier_on_wire(std::uint64_t number) const { return number - barrier_base_; }
-  Epoch epoch() const { return epoch_; }  // applied; 0 before the first roster
+  std::uint64_t barrier_on_wire(std::uint64_t number) const { return number - barriers_.base; }
+  Epoch epoch() const { return job_.epoch; }  // applied; 0 before the first roster
   // Of the scheduler that sent the roster; zero before the first.
-  const Incarnation& incarnation() const { return incarnation_; }
-  std::optional<PeerId> peer() const { return peer_; }  // the connection, or the attempt at one
+  const Incarnation& incarnation() const { return job_.incarnation; }
+  std::optional<PeerId> peer() const {
+    return line_.peer();
+  }  // the connection, or the attempt at one
   // The job's: own settings, but the failure timeout of the scheduler that answered last.
   const TimeoutConfig& timeout() const { return timeout_; }
-  const std::string& scheduler_text() const {
-    return scheduler_text_;
+  std::string scheduler_text() const {
+    return line_.scheduler_text();
   }  // "scheduler at 10.0.0.1:9000"
 
  private:
@@ -124,12 +127,34 @@ class Member {
     kDone,
   };
 
-  // Constant after construction.
-  const wire::Join join_;
-  const Endpoint scheduler_;
-  const std::array<std::byte, 16> job_id_;
-  const std::string scheduler_text_;
-  Timeline* const timeline_;
+  // Numbered in this life; on the wire they count from 0 in each epoch.
+  struct Barriers {
+    std::uint64_t wanted = 0;
+    std::uint64_t done = 0;
+    std::uint64_t base = 0;  // done in earlier epochs
+    bool is_open() const { return wanted > done; }
+    std::uint64_t open_on_wire() const { return done - base; }
+    void begin_epoch() { base = done; }
+  };
+  // What is known of the job.
+  struct Job {
+    Incarnation answering{};    // of who is at the other end of the connection
+    Incarnation incarnation{};  // since the first roster
+    Epoch roster_epoch;         // of the newest roster
+    Epoch epoch;                // applied
+    std::uint32_t rank = Hello::kNoRank;
+  };
+  // kLeaving, kFailing
+  struct Exit {
+    bool final = true;
+    Status failing;
+    TimeNs give_up_ns = kNever;
+  };
+  // The scheduler's last word about who is missing.
+  struct Waiting {
+    std::string text;
+    TimeNs said_ns = 0;
+  };
 
   void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput& out);
   void send_heartbeat(TimeNs now, MemberOutput& out);
@@ -139,7 +164,8 @@ class Member {
   void acknowledge_end(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
-  void note_refusal(TimeNs now, MemberOutput& out);
+  static void close(PeerId peer, Status reason, MemberOutput& out);
+  static void tell(std::string text, MemberOutput& out);
   void meet_another_scheduler(MemberOutput& out);
   Status take_timeout(std::uint32_t failure_ms, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
@@ -152,58 +178,38 @@ class Member {
   void on_barrier_done(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                        MemberOutput& out);
   void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
-  void excuse_own_pause(TimeNs now);
   void look_at_clock(TimeNs now, MemberOutput& out);
   void watch_start(TimeNs now, MemberOutput& out);
   void watch_silence(TimeNs now, MemberOutput& out);
   // Whether the scheduler's absence for failure_ns is an end. Before it has answered it may not have been started.
   bool misses_scheduler() const {
-    return stage_ == Stage::kRunning || (stage_ == Stage::kJoining && known_);
+    return stage_ == Stage::kRunning || (stage_ == Stage::kJoining && line_.is_known());
   }
   // A scheduler that is there gives up by itself, knows who is missing, and gets the time to say it.
   TimeNs give_up_joining_ns() const {
-    return started_ns_ + timeout_.start_ns + (up_ ? timeout_.failure_ns : 0);
+    return started_ns_ + timeout_.start_ns + (line_.is_up() ? timeout_.failure_ns : 0);
   }
-  bool has_roster() const { return roster_epoch_ != Epoch(0); }
-  std::string unreachable_text(TimeNs now) const;
+  bool has_roster() const { return job_.roster_epoch != Epoch(0); }
 
+  // Constant after construction.
+  const wire::Join join_;
+  const std::array<std::byte, 16> job_id_;
+  Timeline* const timeline_;
+
+  TimeoutConfig timeout_;  // with the scheduler's failure timeout, once it has answered
+  Line line_;
   Stage stage_ = Stage::kJoining;
   bool started_ = false;
   TimeNs started_ns_ = 0;
   TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next
-
-  // The connection.
-  std::optional<PeerId> peer_;
-  bool up_ = false;
-  TimeNs attempt_ns_ = 0;       // when the last attempt began
-  TimeNs next_attempt_ns_ = 0;  // not before this, while there is no connection
-  TimeNs heard_ns_ = 0;         // last sign of life of the scheduler; before any, the start
-  bool known_ = false;          // the scheduler has answered once: it counts us as a member
   TimeNs next_heartbeat_ns_ = kNever;
-  Status last_down_;                        // why there is no connection
-  std::optional<TimeNs> refused_since_ns_;  // all attempts since then were refused (kMismatch)
-  TimeNs refusal_pause_ns_ = 0;             // until the attempt after the next refusal
-
-  // What is known.
-  TimeoutConfig timeout_;      // with the scheduler's failure timeout, once it has answered
-  Incarnation answering_{};    // of who is at the other end of the connection
-  Incarnation incarnation_{};  // of the job, since the first roster
-  Epoch roster_epoch_;         // of the newest roster
-  Epoch epoch_;                // applied
-  std::uint32_t rank_ = Hello::kNoRank;
-  std::vector<WorkerRank> left_;  // workers known to have left this epoch, sorted
   TimeNs next_notice_ns_ = kNever;
-  std::string waiting_text_;  // the scheduler's last word about who is missing
-  TimeNs waiting_text_ns_ = 0;
-
-  // What is asked for.
-  std::uint64_t barriers_wanted_ = 0;  // in this life
-  std::uint64_t barriers_done_ = 0;    // in this life
-  std::uint64_t barrier_base_ = 0;  // done in earlier epochs; the wire counts from 0 in each epoch
-  bool leave_final_ = true;
+  Job job_;
+  std::vector<WorkerRank> left_;  // workers known to have left this epoch, sorted
+  Waiting waiting_;
+  Barriers barriers_;
   wire::Stalled stalled_;  // as said last
-  Status failing_;
-  TimeNs give_up_ns_ = kNever;  // kLeaving, kFailing
+  Exit exit_;
 };
 
 }  // namespace byteps
