@@ -26,8 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "process"))
-import evil  # noqa: E402
-import wire  # noqa: E402
+import evil
+import wire
 
 WINDOW_S = 1.5
 SETTLE_S = 0.25  # at a window's start, left out: connections of the one before are still closed

@@ -101,7 +101,7 @@ class TorchDdp(Torch):
         import torch.distributed as dist
 
         if backend == "byteps":
-            import byteps.torch  # noqa: F401: where the package is not installed, this makes the backend known
+            import byteps.torch  # noqa: F401 - where the package is not installed, this makes the backend known
         else:
             os.environ.update(MASTER_ADDR=place[2], MASTER_PORT=place[3], GLOO_SOCKET_IFNAME=place[4])
         torch.set_num_threads(1)

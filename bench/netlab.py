@@ -311,7 +311,7 @@ class Lab(Loopback):
     @staticmethod
     def _run(*words):
         argv = [str(word) for word in words]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(argv, capture_output=True, text=True)
         if done.returncode != 0:
             raise LabError(f"{' '.join(argv)}: {done.stderr.strip()}")
         return done.stdout

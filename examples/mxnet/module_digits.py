@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-import byteps.mxnet  # noqa: F401: makes the kvstore known
+import byteps.mxnet  # noqa: F401 - makes the kvstore known
 
 
 def make_symbol():

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from typing import Sequence
 
 from byteps.launcher import standard
 
@@ -16,7 +17,7 @@ def main() -> int:
     return standard.run(lambda: run(sys.argv[1:]))
 
 
-def run(arguments) -> int:
+def run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0 if arguments else 2
@@ -24,7 +25,7 @@ def run(arguments) -> int:
     if name not in SUBCOMMANDS:
         print(f"bps: there is no subcommand {name!r}\n\n{usage()}", file=sys.stderr)
         return 2
-    return importlib.import_module(SUBCOMMANDS[name][0]).main(rest)
+    return int(importlib.import_module(SUBCOMMANDS[name][0]).main(rest))
 
 
 def usage() -> str:

@@ -182,11 +182,11 @@ def sockets(host: str, values: Mapping[str, str], size: JobSize) -> List[Finding
 
 def versions(facts: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
     found = []
-    kinds = (("byteps", lambda each: each["settings"].get("byteps")), ("Python", lambda each: each["python"]))
-    for check, value in kinds:
+    for check in ("byteps", "Python"):
         by_value: Dict[str, List[str]] = {}
         for host, each in facts.items():
-            by_value.setdefault(value(each) or "none", []).append(host)
+            version = each["settings"].get("byteps") if check == "byteps" else each["python"]
+            by_value.setdefault(version or "none", []).append(host)
         if len(by_value) == 1:
             if check == "Python":
                 found.append(Finding("all", check, OK, next(iter(by_value))))

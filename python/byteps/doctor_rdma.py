@@ -136,7 +136,7 @@ def _ecn(interface: Path) -> Optional[List[int]]:
 def may_lock() -> bool:
     """Whether limits on locked memory do not count for this process."""
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", _read(Path("/proc/self/status")), re.MULTILINE)
-    return bool(found) and bool(int(found[1], 16) >> CAP_IPC_LOCK & 1)
+    return found is not None and bool(int(found[1], 16) >> CAP_IPC_LOCK & 1)
 
 
 def _read(path: Path) -> str:

@@ -178,16 +178,16 @@ def _align(processes: List[Process]) -> None:
     zeros = []  # the time of day at the zero of the scheduler's clock
     for process in processes:
         known = [
-            each
+            (each.error_ns, each.offset_ns)
             for each in processes
             if each.offset_ns is not None
             and each.host == process.host
             and abs(each.wall_zero_ns - process.wall_zero_ns) <= SAME_CLOCK_NS
         ]
         if known:
-            best = min(known, key=lambda each: each.error_ns)
-            process.shift_us = best.offset_ns / 1e3
-            zeros.append(process.wall_zero_ns - best.offset_ns)
+            _, offset_ns = min(known, key=lambda estimate: estimate[0])
+            process.shift_us = offset_ns / 1e3
+            zeros.append(process.wall_zero_ns - offset_ns)
     zero = statistics.median(zeros) if zeros else min((each.wall_zero_ns for each in processes), default=0)
     for process in processes:
         if process.shift_us == 0.0 and process.offset_ns is None:

@@ -308,7 +308,7 @@ def without_descriptors(recording: Recording, _: List[Recording]) -> Optional[Su
     said_it = SAID.match(recording.text)
     found = CUT_OFF.search(recording.text)
     why = (found["why"] or "") if found else ""
-    if not DESCRIPTORS.search(why) or "refused by" in why:
+    if found is None or not DESCRIPTORS.search(why) or "refused by" in why:
         return None
     remedy = "Raise the limit: ulimit -n."
     if recording.role == "worker" and not said_it:

@@ -1,10 +1,10 @@
-"""Tests with real processes: see place.py."""
+"""Tests with real processes: see place.py. What is imported here and not used, the tests have from here."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from place import (  # noqa: F401, the tests have these from here
+from place import (
     BUILD,
     LIBRARY,
     MARK,
@@ -16,10 +16,10 @@ from place import (  # noqa: F401, the tests have these from here
     seen_by_others,
     wait_until,
 )
-
+from sshd import sshd, stand_in
 
 sys.path.append(str(ROOT / "tests/python"))
-import zygote  # noqa: E402
+import zygote
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path

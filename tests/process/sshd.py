@@ -4,12 +4,11 @@ import getpass
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from conftest import MARK, free_port, wait_until
+from place import MARK, free_port, wait_until
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
 

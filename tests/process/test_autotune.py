@@ -9,7 +9,7 @@ from job import Job, Process
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-import netlab  # noqa: E402
+import netlab
 
 BULK = str(ROOT / "examples" / "tuning" / "bulk.py")
 WHY_NOT = netlab.missing()

@@ -8,10 +8,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-import contenders  # noqa: E402
-import report  # noqa: E402
-import run  # noqa: E402
-import scenarios  # noqa: E402
+import contenders
+import report
+import run
+import scenarios
 
 WITH_TORCH = next(scenario for scenario in scenarios.ALL if scenario.name == "with-torch")
 

@@ -45,7 +45,7 @@ def test_two_workers_join_twice_and_every_sum_is_right(tmp_path):
 def test_a_killed_process_ends_the_others_without_a_finding(tmp_path, victim):
     with Job(tmp_path, workers=2, servers=2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}) as job:
         start(job, "1", "0", "leave")
-        at_work = lambda: all("round" in worker.out_path.read_text() for worker in job.workers)  # noqa: E731
+        at_work = lambda: all("round" in worker.out_path.read_text() for worker in job.workers)
         assert wait_until(at_work), job.story("no rounds")
         lost = {"server": job.servers, "worker": job.workers, "scheduler": [job.scheduler]}[victim][-1]
         lost.kill()

@@ -11,7 +11,7 @@ def test_one_node_binds_nothing():
 
 
 def test_neighbouring_ranks_share_a_node_and_split_its_cores():
-    nodes = [list(range(0, 8)), list(range(8, 16))]
+    nodes = [list(range(8)), list(range(8, 16))]
     assert cores.share_nodes(nodes, 4) == [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}]
 
 

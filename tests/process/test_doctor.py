@@ -12,8 +12,7 @@ import threading
 import pytest
 from byteps import doctor_checks, doctor_findings
 from byteps.doctor_findings import OK, PROBLEM, WARNING, JobSize
-from conftest import MARK, free_port
-from sshd import sshd, stand_in  # noqa: F401, fixtures
+from conftest import free_port
 
 PYTHON = sys.executable
 TWO_HOSTS = "127.0.0.1 workers=1 servers=1\n127.0.0.2 workers=1 servers=1\n"
@@ -110,7 +109,7 @@ def test_a_wrong_variable_is_found_by_the_check_of_the_executables(place, enviro
 
 @pytest.mark.parametrize("hard, fix", [(4096, "ulimit -n 4096"), (100, "/etc/security/limits.d/byteps.conf")])
 def test_too_few_open_files_for_a_job_of_this_size(place, hard, fix):
-    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))  # noqa: E731
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
     environ = {**SERVER, "DMLC_NUM_WORKER": "512", "BYTEPS_SERVER_ENGINE_THREAD": "2"}
     code, findings = doctor(place, environ=environ, preexec_fn=limit)
     files = the(findings, "open files")

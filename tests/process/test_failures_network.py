@@ -5,7 +5,7 @@ import time
 
 import netns
 import pytest
-from job import BOUND_S, FAILURE_S
+from job import FAILURE_S
 
 CASES = {}
 SCHEDULER, SERVER_0, SERVER_1, WORKER_0, WORKER_1 = range(5)

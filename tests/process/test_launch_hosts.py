@@ -18,7 +18,6 @@ from byteps.launcher.hostfile import BadHostfile, parse_hosts
 from byteps.launcher.hosts import BadHosts, forwarded, scheduler_address
 from conftest import MARK, MEMBER, key_files, seen_by_others, wait_until
 from test_why import DIFFER
-from sshd import sshd, stand_in  # noqa: F401, fixtures
 
 PYTHON = sys.executable
 TWO_HOSTS = "127.0.0.1 workers=2 servers=1\n127.0.0.2 workers=1 servers=1\n"

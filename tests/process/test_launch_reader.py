@@ -7,7 +7,6 @@ import time
 
 import pytest
 from conftest import ROOT, wait_until
-from sshd import stand_in  # noqa: F401, a fixture
 
 PYTHON = sys.executable
 SILENCE_S = 2.0  # an agent that hears nothing for so long ends
@@ -108,7 +107,7 @@ MODES = pytest.mark.parametrize("mode", [locally, on_one_host])
 
 
 @MODES
-def test_a_reader_that_stands_still_ends_nothing_and_misses_nothing(place, stand_in, mode):  # noqa: F811
+def test_a_reader_that_stands_still_ends_nothing_and_misses_nothing(place, stand_in, mode):
     job = Standing(place, *mode(place, stand_in, "60000"))
     assert job.stands(), job.errors()
     (pid,) = job.chatter
@@ -124,7 +123,7 @@ def test_a_reader_that_stands_still_ends_nothing_and_misses_nothing(place, stand
 
 
 @MODES
-def test_a_signal_ends_the_job_whose_reader_stands_still(place, stand_in, mode):  # noqa: F811
+def test_a_signal_ends_the_job_whose_reader_stands_still(place, stand_in, mode):
     job = Standing(place, *mode(place, stand_in, "60000"))
     assert job.stands(), job.errors()
     job.launcher.send_signal(signal.SIGINT)
@@ -135,7 +134,7 @@ def test_a_signal_ends_the_job_whose_reader_stands_still(place, stand_in, mode):
 
 
 @MODES
-def test_a_job_that_has_ended_waits_for_its_reader(place, stand_in, mode):  # noqa: F811
+def test_a_job_that_has_ended_waits_for_its_reader(place, stand_in, mode):
     job = Standing(place, *mode(place, stand_in, "4000"))
     assert wait_until(lambda: job.progress == 3999 and not job.chatter, 30), job.errors()
     lines = job.read_all()
@@ -144,7 +143,7 @@ def test_a_job_that_has_ended_waits_for_its_reader(place, stand_in, mode):  # no
     assert place.left(wait_s=5) == []
 
 
-def test_a_lost_connection_is_seen_while_nobody_reads(place, stand_in):  # noqa: F811
+def test_a_lost_connection_is_seen_while_nobody_reads(place, stand_in):
     job = Standing(place, *on_one_host(place, stand_in, "60000"))
     assert job.stands(), job.errors()
     agents = [

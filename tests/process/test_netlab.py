@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-import netlab  # noqa: E402
+import netlab
 
 WHY_NOT = netlab.missing()
 needs_namespaces = pytest.mark.skipif(WHY_NOT != "", reason=WHY_NOT)

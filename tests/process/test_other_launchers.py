@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Place
-from test_torch_distributed import entry_points, script, torchrun  # noqa: F401
-from test_torch_distributed import installed, place  # noqa: F401, the fixtures
+import test_torch_distributed
+from conftest import ROOT
+from test_torch_distributed import torchrun
 
+installed, place = test_torch_distributed.installed, test_torch_distributed.place  # fixtures
 RECORDED = ROOT / "tests/app/launch"
 MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"
 LAYERS = {
@@ -71,7 +72,7 @@ def suggested(text):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_task_of_srun_is_refused_with_the_command_to_use(place, fork_servers, layer):  # noqa: F811
+def test_a_task_of_srun_is_refused_with_the_command_to_use(place, fork_servers, layer):
     python = str(MXNET_PYTHON) if layer == "byteps.mxnet" else sys.executable
     if not Path(python).exists():
         pytest.skip(f"there is no {python}")
@@ -89,18 +90,18 @@ def test_a_task_of_srun_is_refused_with_the_command_to_use(place, fork_servers, 
     assert run(place, words, {**environ, "BYTEPS_ENGINE": "none"})[:2] == (0, "0 of 1\n")
 
 
-def script_of(place, layer):  # noqa: F811
+def script_of(place, layer):
     path = Path(place.folder) / "train.py"
     path.write_text(TRAIN.format(layer=layer))
     return path
 
 
-def test_the_script_of_sbatch_is_alone(place):  # noqa: F811
+def test_the_script_of_sbatch_is_alone(place):
     words = [sys.executable, script_of(place, "byteps.torch")]
     assert run(place, words, recorded("slurm-22.05-batch"))[:2] == (0, "0 of 1\n")
 
 
-def test_torchrun_is_refused_and_the_suggested_command_makes_one_job(place):  # noqa: F811
+def test_torchrun_is_refused_and_the_suggested_command_makes_one_job(place):
     code, out, err = torchrun(place, 2, TRAIN.format(layer="byteps.torch").replace("bps.init()\n", INIT_TOGETHER))
     assert code != 0 and " of " not in out, out + err
     for rank in (0, 1):
@@ -113,7 +114,7 @@ def test_torchrun_is_refused_and_the_suggested_command_makes_one_job(place):  # 
     assert code == 0 and [line[-6:] for line in lines] == ["0 of 2", "1 of 2"], out + err
 
 
-def test_under_torchrun_a_group_byteps_makes_the_job_that_init_then_uses(place):  # noqa: F811
+def test_under_torchrun_a_group_byteps_makes_the_job_that_init_then_uses(place):
     code, out, err = torchrun(
         place,
         2,
@@ -129,7 +130,7 @@ def test_under_torchrun_a_group_byteps_makes_the_job_that_init_then_uses(place):
     assert code == 0 and sorted(out.split("\n")) == ["", "0 of 2 2.0", "1 of 2 2.0"], out + err
 
 
-def test_under_torchrun_a_group_byteps_of_one_is_alone(place):  # noqa: F811
+def test_under_torchrun_a_group_byteps_of_one_is_alone(place):
     code, out, err = torchrun(
         place,
         2,
@@ -146,7 +147,7 @@ def test_under_torchrun_a_group_byteps_of_one_is_alone(place):  # noqa: F811
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
-def test_mpirun_is_refused(place):  # noqa: F811
+def test_mpirun_is_refused(place):
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     words += [sys.executable, script_of(place, "byteps.torch")]
     code, out, err = run(place, words)
@@ -154,7 +155,7 @@ def test_mpirun_is_refused(place):  # noqa: F811
     assert suggested(err)[0][:3] == ["--local", "--workers", "2"]
 
 
-def test_horovods_launcher_is_refused_and_an_explicit_job_wins(place):  # noqa: F811
+def test_horovods_launcher_is_refused_and_an_explicit_job_wins(place):
     words = [sys.executable, script_of(place, "byteps.torch")]
     horovod = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_SIZE": "2"}
     code, out, err = run(place, words, horovod)
@@ -162,7 +163,7 @@ def test_horovods_launcher_is_refused_and_an_explicit_job_wins(place):  # noqa: 
     assert run(place, words, {**horovod, "DMLC_NUM_WORKER": "1"})[:2] == (0, "0 of 1\n")
 
 
-def test_bpslaunch_within_a_task_of_srun_starts_its_job(place):  # noqa: F811
+def test_bpslaunch_within_a_task_of_srun_starts_its_job(place):
     place.environ.update(recorded("slurm-22.05-step"))
     command = [sys.executable, "-m", "byteps.launcher", "--local", "--workers", "2", "--no-prefix", "--"]
     code, out, err = run(place, [*command, sys.executable, "-u", script_of(place, "byteps.torch")])

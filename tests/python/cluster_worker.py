@@ -45,7 +45,7 @@ def main() -> None:
 def end() -> None:
     """As Python ends, but without taking modules down: for a framework's that takes up to a second. Programs of
     launch() end for real."""
-    threading._shutdown()  # type: ignore[attr-defined]
+    threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

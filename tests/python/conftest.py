@@ -10,16 +10,16 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from cluster import MXNET_PYTHON, ROOT, TENSORFLOW, Clusters, clean_environment, fork_servers  # noqa: E402
+from cluster import MXNET_PYTHON, ROOT, TENSORFLOW, Clusters, clean_environment, fork_servers
 
 sys.path.insert(0, str(ROOT / "python"))
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
     del os.environ[name]
 os.environ["BYTEPS_LIBRARY"] = clean_environment()["BYTEPS_LIBRARY"]
 
-import torch  # noqa: E402
+import torch
 
-import byteps.torch as bps  # noqa: E402
+import byteps.torch as bps
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,7 @@
 """What workers do in the tests of byteps.keras's functions of values, and of what it refuses."""
 
 import interrupted
-import ml_dtypes  # noqa: F401: tells numpy of bfloat16
+import ml_dtypes  # noqa: F401 - tells numpy of bfloat16
 import numpy as np
 from keras_models import as_tensor, distance, keras_and_bps, make_model
 

@@ -5,4 +5,4 @@ import sys
 
 sys.modules["tensorflow"] = None
 
-from byteps.keras import init  # noqa: E402, F401
+from byteps.keras import init  # noqa: F401

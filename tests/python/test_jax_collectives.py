@@ -6,7 +6,9 @@ import pytest
 
 pytest.importorskip("jax")
 
-from jax_jobs import job, job2, job3, jax_jobs  # noqa: E402, F401
+import jax_jobs as fixtures
+
+job, job2, job3, jax_jobs = fixtures.job, fixtures.job2, fixtures.job3, fixtures.jax_jobs
 
 
 def both(function):
@@ -32,7 +34,7 @@ def operations():
         (bps.Product, everything.prod(0)),
         ("Max", everything.max(0)),
     ):
-        for mode, run in both(lambda mode, x: bps.push_pull(x, op=op, name=f"{op}.{mode}")):  # noqa: B023
+        for mode, run in both(lambda mode, x: bps.push_pull(x, op=op, name=f"{op}.{mode}")):
             np.testing.assert_allclose(run(x), wanted, err_msg=f"{op} {mode}", rtol=1e-6)
     flags = jnp.asarray([rank == 0, True])
     np.testing.assert_array_equal(bps.push_pull(flags, op=bps.Min), [size == 1, True])
@@ -182,7 +184,7 @@ def broadcasts():
     rank, size = bps.rank(), bps.size()
     for root in range(size):
         nan = jnp.full(3, jnp.nan if rank != root else 7.0)
-        for mode, run in both(lambda mode, x: bps.broadcast(x, root, name=f"b.{mode}.{root}")):  # noqa: B023
+        for mode, run in both(lambda mode, x: bps.broadcast(x, root, name=f"b.{mode}.{root}")):
             np.testing.assert_allclose(run(nan), [7.0] * 3, err_msg=mode)
     for dtype in (jnp.float8_e4m3fn, jnp.complex64, jnp.bool_, jnp.uint16):
         x = jnp.asarray([rank, 1, 0]).astype(dtype)
@@ -258,7 +260,7 @@ def test_gathers_scatters_and_their_gradients(job):
     job.run(gathers)
 
 
-def _same_function(kept=[]):  # noqa: B006: for the life of the process
+def _same_function(kept=[]):  # for the life of the process
     import jax
 
     import byteps.jax as bps

@@ -7,7 +7,9 @@ import pytest
 
 pytest.importorskip("jax")
 
-from jax_jobs import job, job2, job3, jax_jobs  # noqa: E402, F401
+import jax_jobs as fixtures
+
+job, job2, job3, jax_jobs = fixtures.job, fixtures.job2, fixtures.job3, fixtures.jax_jobs
 
 DTYPES = (
     "float32 float64 float16 bfloat16 uint8 uint16 uint32 uint64 int8 int16 int32 int64 bool complex64 complex128"
@@ -204,7 +206,7 @@ def batched():
     x = jnp.arange(12.0).reshape(3, 4) + bps.rank()
     wanted = sum(np.arange(12.0).reshape(3, 4) + rank for rank in range(bps.size()))
     for axis in (0, 1):
-        summed = jax.vmap(lambda v: bps.push_pull(v, False, name=f"batch.{axis}"), axis, axis)  # noqa: B023
+        summed = jax.vmap(lambda v: bps.push_pull(v, False, name=f"batch.{axis}"), axis, axis)
         np.testing.assert_allclose(jax.jit(summed)(x), wanted)
         np.testing.assert_allclose(summed(x), wanted)
     squares = jax.vmap(jax.grad(lambda v: (bps.push_pull(v, False, name="batch.grad") ** 2).sum()))

@@ -9,8 +9,10 @@ import pytest
 pytest.importorskip("jax")
 pytest.importorskip("optax")
 
-from cluster import JAX, Cluster, launch  # noqa: E402
-from jax_jobs import job, job2, job3, jax_jobs  # noqa: E402, F401
+import jax_jobs as fixtures
+from cluster import JAX, Cluster, launch
+
+job, job2, job3, jax_jobs = fixtures.job, fixtures.job2, fixtures.job3, fixtures.jax_jobs
 
 
 def linear_model_in_float64():

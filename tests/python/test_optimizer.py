@@ -146,7 +146,7 @@ def synchronize_and_step(op, partial):
         wrap, more = bps.PartialDistributedOptimizer, {"local_layers": model[1]}
     optimizer = wrap(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), op=op, **more)
     total, mine = sum(range(1, bps.size() + 1)), bps.rank() + 1
-    loss = lambda: model(torch.full((1, 2), float(mine))).sum()  # noqa: E731
+    loss = lambda: model(torch.full((1, 2), float(mine))).sum()
     wanted = total if op == bps.Sum else total / bps.size()
     loss().backward()
     optimizer.synchronize()
@@ -551,7 +551,7 @@ def test_numbers_that_tell_models_and_optimizers_apart_begin_anew_in_each_job(al
     """A rank that has been in another job before has the same ones as a rank that has not."""
     from byteps._keras.exchange import Exchange
 
-    make = lambda: Exchange(bps.Average, bps.Compression.none, 1.0, False, None, None, 1, True)  # noqa: E731
+    make = lambda: Exchange(bps.Average, bps.Compression.none, 1.0, False, None, None, 1, True)
     kept, kept_state = make(), bps.DDPHookState()
     for _ in range(2):
         assert [kept.title, make().title] == ["0", "1"] and kept.title == "0"
@@ -619,7 +619,7 @@ def count_passes():
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2
     )
-    backward = lambda: model(torch.ones(1, 2)).sum().backward()  # noqa: E731
+    backward = lambda: model(torch.ones(1, 2)).sum().backward()
     for passes in (2, 1, 2, 0):  # fewer are no misuse
         for _ in range(passes):
             backward()

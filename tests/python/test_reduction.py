@@ -69,7 +69,7 @@ def test_who_is_not_in_a_set_cannot_use_it(alone):
     with pytest.raises(ValueError, match="has rank 4, but the job has 1 ranks"):
         process_sets.members_of(ProcessSet([0, 4]))
     with pytest.raises(ValueError, match="must be a ProcessSet"):
-        process_sets.members_of([0, 1])  # type: ignore[arg-type]
+        process_sets.members_of([0, 1])
     assert process_sets.members_of(ProcessSet([0])) == () == process_sets.members_of(None)
 
 

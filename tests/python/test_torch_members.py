@@ -112,9 +112,9 @@ def gradients():
         collective(mine).backward()
         assert torch.allclose(mine.grad, inputs[rank].grad * factor), (mine.grad, inputs[rank].grad)
 
-    total = lambda inputs: torch.stack(inputs).sum(0)  # noqa: E731
+    total = lambda inputs: torch.stack(inputs).sum(0)
     share = 6 // size
-    part = lambda tensor, r: tensor[r * share : (r + 1) * share]  # noqa: E731
+    part = lambda tensor, r: tensor[r * share : (r + 1) * share]
     check(lambda t: (hvd.allreduce(t) * weights[rank]).sum(), lambda i: [(total(i) / size * w).sum() for w in weights])
     check(
         lambda t: (hvd.grouped_allreduce([t, t * 2], op=hvd.Sum)[1] * weights[rank]).sum(),

@@ -220,7 +220,7 @@ def import_all(names: Sequence[str]) -> None:
 
     for name in names:
         if name.startswith("-"):
-            sys.modules[name[1:]] = None  # type: ignore[assignment]
+            sys.modules[name[1:]] = None
             continue
         try:
             importlib.import_module(name.lstrip("?"))
@@ -330,7 +330,7 @@ def become(request: Dict[str, Any], descriptors: List[int], changed: Dict[str, s
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # $TMPDIR may be another
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # type: ignore[attr-defined]
+        sys.modules["numpy.random"].seed()
     numbers = {f"@{index}": str(fd) for index, fd in enumerate(descriptors[3:])}
     return [numbers.get(word, word) for word in request["args"]]
 
@@ -352,7 +352,7 @@ def run_as_main(args: List[str]) -> None:
         sys.path.insert(0, os.getcwd())
         spec = importlib.util.find_spec(args[1])
         assert spec is not None and spec.loader is not None and spec.origin is not None, args[1]
-        code = spec.loader.get_code(args[1])  # type: ignore[attr-defined]
+        code = spec.loader.get_code(args[1])
         main.__spec__, main.__file__ = spec, spec.origin
         sys.argv = [spec.origin, *args[2:]]
     else:

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from lab import HOSTS, LabJob, sent_packets
+from lab import LabJob, sent_packets
 from place import wait_until
 
 ON_TCP = "stays on TCP"

@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 sys.path.insert(0, str(ROOT / "bench"))
 
-import kernels  # noqa: E402
-import limits  # noqa: E402
-import models  # noqa: E402
-import report  # noqa: E402
-import scenarios  # noqa: E402
-from run import summarize  # noqa: E402
+import kernels
+import limits
+import models
+import report
+import scenarios
+from run import summarize
 
 RUN = [sys.executable, str(ROOT / "bench" / "run.py")]
 GIGABIT = 1e9 / 8 * limits.PAYLOAD

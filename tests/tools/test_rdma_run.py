@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/rdma"))
 
-import guest  # noqa: E402
+import guest
 
 
 @pytest.mark.parametrize("must_run, code", [("0", 0), ("1", 5)])

@@ -11,6 +11,7 @@ compression.py    compressors: the interface, none, casts
 collectives.py    gathering, scattering, all-to-all as plans over exchanges
 driver.py         plans that go on by themselves
 objects.py        any Python objects between ranks
+mixed.py     the base of classes that are mixed in before a user's own
 horovod.py   what scripts for Horovod ask beside collectives: init, barrier, join, *_built
 session.py   the process's own job: init, shutdown, suspend, resume, rank, size
 

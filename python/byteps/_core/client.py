@@ -206,6 +206,7 @@ class Job:
         scale: float = 0.0,
         members: Sequence[int] = (),
         root_only: bool = False,
+        *,
         queue: "Optional[EndQueue]" = None,
         tag: int = 0,
     ) -> int:

@@ -64,7 +64,7 @@ class Rows(NamedTuple):
 
     dtype: int  # an element kind (elements.py)
     address: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name, which nobody calls
     row_shape: Tuple[int, ...]
 
     @property

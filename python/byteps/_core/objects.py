@@ -19,7 +19,7 @@ from byteps._core.process_sets import scoped
 try:
     import cloudpickle as _pickler  # also takes lambdas, and classes of __main__
 except ImportError:
-    _pickler = pickle  # type: ignore[assignment]
+    _pickler = pickle
 
 __all__ = ["allgather_object", "broadcast_object"]
 

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Unio
 import numpy as np
 
 from byteps._core import session
+from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import check_root
 from byteps._core.reduction import Sum
 from byteps._keras import values
@@ -20,7 +21,7 @@ from byteps._keras import values
 Multiplier = Union[float, Callable[[float], float]]
 
 
-class BroadcastGlobalVariables:
+class BroadcastGlobalVariables(Wrapped):
     """Gives the model's weights and the optimizer's variables of `root_rank` to all ranks, after the first batch of
     fit(): only then all of them exist. Put it first in the list of callbacks.
 
@@ -62,7 +63,7 @@ def state_of(model: Any) -> List[Any]:
     return variables
 
 
-class Join:
+class Join(Wrapped):
     """For ranks with different numbers of batches in an epoch: one that has had its last is not waited for, and counts
     as zero in the averages of the others. When all have had theirs, every rank gets the weights and the optimizer's
     variables of the rank that was last. Each rank needs a batch. Put it after BroadcastGlobalVariablesCallback, before
@@ -72,7 +73,7 @@ class Join:
         values.broadcast_variables(state_of(self.model), session.current().finish_inputs())
 
 
-class MetricAverage:
+class MetricAverage(Wrapped):
     """Averages the logs of each epoch over all ranks, each rank counting the same. Put it before callbacks that read
     them: ReduceLROnPlateau, EarlyStopping, ModelCheckpoint, TensorBoard.
 
@@ -121,7 +122,7 @@ def refuse_positional(owner: object, given: Sequence[Any], *orders: str) -> None
     raise TypeError(f"{title}: give its arguments by name, {' or '.join(spellings)}")
 
 
-class LearningRateSchedule:
+class LearningRateSchedule(Wrapped):
     """In epochs start_epoch <= epoch < end_epoch, the learning rate is initial_lr * multiplier(epoch). Arguments are
     given by name, because Horovod and the original BytePS have them in different orders.
 
@@ -184,6 +185,7 @@ class LearningRateSchedule:
         if self.staircase and batch == 0:
             self._adjust(self.current_epoch)
         elif not self.staircase:
+            assert self.steps_per_epoch is not None  # since on_train_begin()
             self._adjust(self.current_epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
@@ -191,6 +193,7 @@ class LearningRateSchedule:
             logs["lr"] = self._rate()  # as in Horovod; Keras's own callbacks say learning_rate
 
     def _adjust(self, epoch: float) -> None:
+        assert self.initial_lr is not None  # since on_train_begin()
         old = self._rate()
         new = float(self.initial_lr * self.multiplier(epoch))
         if new == old:
@@ -266,6 +269,7 @@ class LearningRateWarmup(LearningRateSchedule):
         )
 
         def multiplier(epoch: float) -> float:
+            assert self.steps_per_epoch is not None  # since on_train_begin()
             size = session.job().size
             epoch += 1.0 / self.steps_per_epoch  # so that the last batch of an epoch has a round number
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
@@ -285,11 +289,11 @@ class LearningRateWarmup(LearningRateSchedule):
 
     def on_epoch_end(self, epoch: int, logs: Optional[Dict[str, Any]] = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if epoch == self.end_epoch - 1 and self.verbose > 0 and session.job().rank == 0:
+        if epoch + 1 == self.end_epoch and self.verbose > 0 and session.job().rank == 0:
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}.")
 
 
-class BestModelCheckpoint:
+class BestModelCheckpoint(Wrapped):
     """ModelCheckpoint(save_best_only=True): put it after MetricAverageCallback, and give it to one rank's fit(). All
     arguments are given by name, because Horovod's begin with monitor and Keras's with filepath, which is needed."""
 

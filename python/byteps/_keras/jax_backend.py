@@ -10,7 +10,7 @@ from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
 from byteps._keras.exchange import Exchange, Slot, scaled
 from byteps.jax import Compression
-from byteps.jax.exchange import Exchange as JaxExchange
+from byteps.jax.direct import Exchange as JaxExchange
 from byteps.jax.ops import exchange_all
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]

@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import tensorflow as tf
 
+from byteps._core.mixed import Wrapped
 from byteps._keras import tensorflow_backend
 from byteps._keras.exchange import Exchange
 from byteps.tensorflow.aggregation import Aggregator
@@ -41,7 +42,7 @@ def convert(optimizer: Any, exchange: Exchange) -> None:
     optimizer._attach(exchange)
 
 
-def class_for(base: type) -> type:
+def class_for(base: type) -> Any:
     """The subclass of `base` that averages gradients."""
     kind = _classes.get(base)
     if kind is None:
@@ -77,7 +78,7 @@ def _copy_state(source: Any, target: Any) -> None:
         raise ValueError("wrap the optimizer before its first step: a legacy optimizer's state cannot be taken over")
 
 
-class Distributed:
+class Distributed(Wrapped):
     """Mixed in before the wrapped optimizer's class."""
 
     _byteps: Optional[Exchange] = None
@@ -96,16 +97,16 @@ class Distributed:
     def aggregate_gradients(self, grads_and_vars: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
         """Combines the gradients over all workers; apply_gradients() calls it, and a LossScaleOptimizer around this one
         before it looks for overflows, so that all ranks see the same."""
-        return self._combined_pairs(super().aggregate_gradients(grads_and_vars))  # type: ignore[misc]
+        return self._combined_pairs(super().aggregate_gradients(grads_and_vars))
 
     def _aggregate_gradients(self, grads_and_vars: Iterable[Tuple[Any, Any]]) -> List[Tuple[Any, Any]]:
         """The same of the classes in `optimizers.legacy`."""
-        return self._combined_pairs(super()._aggregate_gradients(grads_and_vars))  # type: ignore[misc]
+        return self._combined_pairs(super()._aggregate_gradients(grads_and_vars))
 
     def apply_gradients(self, grads_and_vars: Iterable[Tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
         """Combines the gradients over all workers, then updates the variables. All ranks must call it for the same
         variables."""
-        update = super().apply_gradients  # type: ignore[misc]
+        update = super().apply_gradients
         pairs = list(grads_and_vars)
         if self._byteps_sums is None or not pairs:
             return update(pairs, *args, **kwargs)

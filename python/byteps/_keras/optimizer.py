@@ -16,13 +16,14 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import keras
 
+from byteps._core.mixed import Wrapped
 from byteps._keras.exchange import Exchange
 
 _BACKENDS = ("torch", "tensorflow", "jax")
 _classes: Dict[type, type] = {}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def backend_module() -> Any:
     """How gradients are averaged on the backend that Keras runs on."""
     backend = keras.backend.backend()
@@ -69,7 +70,7 @@ def convert(optimizer: keras.optimizers.Optimizer, exchange: Exchange) -> None:
     optimizer._attach(exchange)
 
 
-def class_for(base: type) -> type:
+def class_for(base: type) -> Any:
     """The subclass of `base` that averages gradients."""
     kind = _classes.get(base)
     if kind is None:
@@ -110,12 +111,13 @@ def _keeper_of_variables(optimizer: Any) -> Any:
     return optimizer.inner_optimizer if scaling else optimizer
 
 
-class Distributed:
+class Distributed(Wrapped):
     """Mixed in before the wrapped optimizer's class."""
 
     _exchange: Optional[Exchange] = None
     _backend: Any = None  # the backend's module
     _own_loss_scale_factor: Optional[float] = None
+    built: bool  # the wrapped class's
 
     def _attach(self, exchange: Exchange) -> None:
         self._backend = backend_module()
@@ -133,24 +135,24 @@ class Distributed:
         if grads and known and not self._sends_accumulated:
             variables = self._variables_for(trainable_variables)
             grads = self._combine(grads, variables)
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        super().apply(grads, trainable_variables)
 
     def scale_loss(self, loss: Any) -> Any:
         """What Keras's trainers call right before the backward pass whose gradients come to apply()."""
         if self._exchange is not None and not self._sends_accumulated:
             self._backend.before_backward(self._exchange)
-        return super().scale_loss(loss)  # type: ignore[misc]
+        return super().scale_loss(loss)
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """apply() for JAX. It calls apply(), but for that of a LossScaleOptimizer."""
         if isinstance(self, keras.optimizers.LossScaleOptimizer) and self.built:
             grads = self._combine(list(grads), _keeper_of_variables(self)._trainable_variables)
-        return super().stateless_apply(optimizer_variables, grads, trainable_variables)  # type: ignore[misc]
+        return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         if self._sends_accumulated and self._exchange is not None:
             self._exchange.accumulated_for = list(trainable_variables)
-        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+        super()._backend_apply_gradients(grads, trainable_variables)
 
     def _clip_gradients(self, grads: Any) -> Any:
         if self._sends_accumulated and self._exchange is not None:
@@ -158,7 +160,7 @@ class Distributed:
             last = (self._iterations + 1) % self.gradient_accumulation_steps == 0
             variables = self._exchange.accumulated_for
             grads = self._backend.when(last, lambda given: self._combine(given, variables), list(grads))
-        return super()._clip_gradients(grads)  # type: ignore[misc]
+        return super()._clip_gradients(grads)
 
     @property
     def _sends_accumulated(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-import jax
 import numpy as np
 
 from byteps._core import elements, errors, session

@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -107,12 +108,11 @@ def _abstract(*arrays: Any, whats: Tuple[Exchange, ...]) -> Tuple[List[Any], Any
     return results, _side_effect()
 
 
-def _side_effect(made: Dict[str, Any] = {}) -> Any:  # noqa: B006: made once
+@functools.cache
+def _side_effect() -> Any:
     """The effect of a custom call with a side effect. JAX has no public name for it."""
-    if not made:
-        call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((), np.float32), has_side_effect=True)
-        made["effects"] = jax.make_jaxpr(call)(np.float32(0)).effects
-    return made["effects"]
+    call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct((), np.float32), has_side_effect=True)
+    return jax.make_jaxpr(call)(np.float32(0)).effects
 
 
 _call = jax.ffi.ffi_lowering(TARGET, has_side_effect=True)

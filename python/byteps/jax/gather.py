@@ -20,7 +20,8 @@ from byteps._core import abi, collectives, elements, session
 from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps._core.reduction import resolve
 from byteps.jax import direct
-from byteps.jax.exchange import Exchange, exchange, exchange_together, is_staged
+from byteps.jax.direct import Exchange
+from byteps.jax.exchange import exchange, exchange_together, is_staged
 from byteps.jax.ops import Op, named
 
 __all__ = ["allgather", "alltoall", "broadcast", "reducescatter"]

@@ -23,7 +23,8 @@ from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps._core.reduction import ReduceOp, resolve
 from byteps.jax import direct
 from byteps.jax.compression import Compression, Compressor
-from byteps.jax.exchange import Exchange, exchange, is_staged
+from byteps.jax.direct import Exchange
+from byteps.jax.exchange import exchange, is_staged
 
 __all__ = ["Handle", "poll", "push_pull", "push_pull_async", "push_pull_tree", "synchronize"]
 

@@ -12,7 +12,8 @@ from byteps._core import abi, objects, session
 from byteps._core.agreement import require_agreement
 from byteps._core.process_sets import ProcessSet, check_root, members_of, scoped
 from byteps.jax import direct
-from byteps.jax.exchange import Exchange, exchange, is_staged
+from byteps.jax.direct import Exchange
+from byteps.jax.exchange import exchange, is_staged
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters", "broadcast_tree"]
 

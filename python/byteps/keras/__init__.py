@@ -123,7 +123,7 @@ __all__ = [
 ]
 
 
-def DistributedOptimizer(  # noqa: N802: the name users know
+def DistributedOptimizer(  # the name users know
     optimizer: keras.optimizers.Optimizer,
     name: Optional[str] = None,
     device_dense: str = "",
@@ -171,7 +171,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     return _optimizer.wrap(optimizer, exchange)
 
 
-def PartialDistributedOptimizer(  # noqa: N802: the name users know
+def PartialDistributedOptimizer(  # the name users know
     optimizer: keras.optimizers.Optimizer,
     name: Optional[str] = None,
     device_dense: str = "",

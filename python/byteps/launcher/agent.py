@@ -35,9 +35,10 @@ EXIT_USAGE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 2, 126, 127
 class Runner:
     """One process that was started here."""
 
-    def __init__(self, number: int, child: subprocess.Popen):
+    def __init__(self, number: int, child: "subprocess.Popen[bytes]"):
         self.number = number
         self.child = child
+        self.stdout, self.stderr = sessions.outputs(child)
         self.open_files: List[int] = []
         self.is_running = True
 
@@ -215,7 +216,7 @@ class Agent:
         )
         self._keeper.watch(child.pid)
         runner = Runner(number, child)
-        for file in (child.stdout, child.stderr):
+        for file in (runner.stdout, runner.stderr):
             os.set_blocking(file.fileno(), False)
             runner.open_files.append(file.fileno())
             self._selector.register(file.fileno(), selectors.EVENT_READ, runner)
@@ -229,7 +230,7 @@ class Agent:
         except BlockingIOError:
             return False
         if data:
-            own = 1 if fd == runner.child.stdout.fileno() else 2
+            own = 1 if fd == runner.stdout.fileno() else 2
             self._say(Kind.OUTPUT, runner.number, bytes([own]) + data)
             return True
         self._close_file(runner, fd)

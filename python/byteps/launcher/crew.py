@@ -32,7 +32,7 @@ from byteps.launcher.keeper import Keeper
 from byteps.launcher.link import SSH_FAILED, Link
 from byteps.launcher.outlet import Outlet
 from byteps.launcher.plan import Plan, Process
-from byteps.launcher.screen import Cutter, Label, Screen
+from byteps.launcher.screen import Cutter, Label, Piece, Screen
 
 SETTLE_S = 0.5  # a server that says "the job failed" waits so long for a worker that says why
 LAST_LINES = 10
@@ -73,7 +73,7 @@ class Member:
     def __init__(self, process: Process, index: int, has_prefix: bool):
         self.process = process
         self.label = Label(process.title if has_prefix or not self.is_worker else "", index)
-        self.child: Optional[subprocess.Popen] = None  # here
+        self.child: "Optional[subprocess.Popen[bytes]]" = None  # here
         self.streams: List[Tuple[int, int, Cutter]] = []  # pipe, our descriptor, cutter; open ones
         self.cutters = {1: Cutter(), 2: Cutter()}  # on another host: by descriptor
         self.pid = 0  # on the host that runs it
@@ -131,8 +131,8 @@ class Crew:
     def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Order] = ()) -> int:
         """Returns the exit code. The calling thread must be the main one. orders: what the agents are told to start."""
         begin_s = time.monotonic()
-        own_keeper = None if keeper else Keeper()
-        keeper = keeper or own_keeper
+        is_own_keeper = keeper is None
+        keeper = keeper or Keeper()
         self._catch_signals()
         try:
             for link, order in orders:
@@ -154,8 +154,8 @@ class Crew:
             return self._result
         finally:
             signal.set_wakeup_fd(-1)
-            if own_keeper:
-                own_keeper.dismiss()
+            if is_own_keeper:
+                keeper.dismiss()
 
     # ---- starting
 
@@ -191,7 +191,7 @@ class Crew:
         )
         member.pid = member.child.pid
         keeper.watch(member.pid)
-        for file, own in ((member.child.stdout, 1), (member.child.stderr, 2)):
+        for own, file in enumerate(sessions.outputs(member.child), 1):
             os.set_blocking(file.fileno(), False)
             member.streams.append((file.fileno(), own, Cutter()))
             self._selector.register(file.fileno(), selectors.EVENT_READ, member)
@@ -316,7 +316,7 @@ class Crew:
                 self._heed(fd, False)
                 member.streams.remove(stream)
 
-    def _show(self, member: Member, own: int, piece) -> None:
+    def _show(self, member: Member, own: int, piece: Piece) -> None:
         if not piece.is_progress:
             member.last_lines.append(piece.text)
         if self._services_are_muted and not member.is_worker:
@@ -342,8 +342,9 @@ class Crew:
                 self._lose(link)
         here = [m for m in self._members if m.process.link is None]
         for member in here:
-            if member.is_running and member.child.poll() is not None:
-                member.end(member.child.returncode)
+            code = member.child.poll() if member.is_running and member.child is not None else None
+            if code is not None:
+                member.end(code)
                 self._drain(member)
         ended = [m for m in here if m.session_lives and not m.is_running]
         alive = sessions.members(m.pid for m in ended)
@@ -368,7 +369,7 @@ class Crew:
     def _decide(self, now: float) -> None:
         if self._result is None:
             failed = self._failed(now)
-            if failed is not None:
+            if failed is not None and failed.exit_code is not None:
                 self._report(failed)
                 self._finish(failed.exit_code, signal.SIGTERM)
             elif not self._runs(WORKERS):

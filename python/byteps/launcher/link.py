@@ -60,21 +60,24 @@ class Link:
             start_new_session=True,
             preexec_fn=lambda: sessions.die_with_parent(parent),
         )
+        assert self.child.stdin is not None
+        self._stdin = self.child.stdin
+        self._stdout, self._stderr = sessions.outputs(self.child)
         keeper.watch(self.child.pid)
-        for file in (self.child.stdin, self.child.stdout, self.child.stderr):
+        for file in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(file.fileno(), False)
 
     def register(self, selector: selectors.BaseSelector) -> None:
         """Its descriptors, with this link as data: call serve() when one is ready, and tick() now and then."""
         self._selector = selector
-        for file in (self.child.stdout, self.child.stderr):
+        for file in (self._stdout, self._stderr):
             selector.register(file.fileno(), selectors.EVENT_READ, self)
 
     def pause(self, pause: bool) -> None:
         """Leaves what the agent says where it is; the agent then lets its processes wait. Other things go on."""
         if self._selector is None or self.lost is not None:
             return
-        fd = self.child.stdout.fileno()
+        fd = self._stdout.fileno()
         is_registered = fd in self._selector.get_map()
         if pause and is_registered:
             self._selector.unregister(fd)
@@ -86,14 +89,14 @@ class Link:
         if self.lost is not None:
             return True
         poll = select.poll()
-        poll.register(self.child.stdout, 0)  # its end is reported unasked
+        poll.register(self._stdout, 0)  # its end is reported unasked
         return bool(poll.poll(0))
 
     def unregister(self) -> None:
         """Its selector may then be closed."""
         if self._selector is None:
             return
-        for file in (self.child.stdin, self.child.stdout, self.child.stderr):
+        for file in (self._stdin, self._stdout, self._stderr):
             if not file.closed and file.fileno() in self._selector.get_map():
                 self._selector.unregister(file.fileno())
         self._selector = None
@@ -117,7 +120,7 @@ class Link:
             self._outgoing += b'{"alive": true}\n'
         if not self._outgoing or self.lost is not None:
             return
-        fd = self.child.stdin.fileno()
+        fd = self._stdin.fileno()
         try:
             del self._outgoing[: os.write(fd, self._outgoing[:READ_BYTES])]
         except BlockingIOError:
@@ -137,14 +140,14 @@ class Link:
     def serve(self, fd: int) -> List[Frame]:
         if self.lost is not None:
             return []
-        if fd == self.child.stdin.fileno():
+        if fd == self._stdin.fileno():
             self.tick()
             return []
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             return []
-        if fd == self.child.stderr.fileno():
+        if fd == self._stderr.fileno():
             self._hear_ssh(data)
             return []
         self.heard_s = time.monotonic()
@@ -167,7 +170,8 @@ class Link:
 
     def _hear_ssh(self, data: bytes) -> None:
         if not data:
-            self._selector.unregister(self.child.stderr.fileno())
+            if self._selector is not None:
+                self._selector.unregister(self._stderr.fileno())
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-4096:]
@@ -180,7 +184,7 @@ class Link:
             code = SSH_FAILED
         try:
             while True:
-                data = os.read(self.child.stderr.fileno(), READ_BYTES)
+                data = os.read(self._stderr.fileno(), READ_BYTES)
                 if not data:
                     break
                 self._hear_ssh(data)
@@ -197,7 +201,7 @@ class Link:
         self.lost = reason
         self.code = code
         self.unregister()
-        self.child.stdin.close()
+        self._stdin.close()
         if not self.hello:  # nothing was started there, and ssh may take its time
             self.child.terminate()
 
@@ -208,8 +212,8 @@ class Link:
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
-        self.child.stdout.close()
-        self.child.stderr.close()
+        self._stdout.close()
+        self._stderr.close()
         keeper.forget(self.child.pid)
 
     def command_by_hand(self) -> str:
@@ -222,7 +226,7 @@ class Link:
         if self.code == SSH_FAILED:
             by_hand = self.command_by_hand()
             return f"host {name} cannot be reached over ssh: {self.lost}; try by hand: {by_hand} true"
-        if "No module named" in self.lost:
+        if self.lost is not None and "No module named" in self.lost:
             return (
                 f"host {name} has no byteps where this one has it ({self.lost}): install the same version there, or "
                 "name a Python that has it: --python PATH"

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from byteps.launcher import hosts, plan
 from byteps.launcher.crew import Crew, Order
@@ -326,7 +326,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _assignment(text: str):
+def _assignment(text: str) -> Tuple[str, Optional[str]]:
     """A value of None: the one that the variable has here."""
     name, equals, value = text.partition("=")
     if not name:

@@ -69,7 +69,7 @@ class Recordings:
         if self.folder is None:
             return
         if links and result != 0:
-            self._gather(links, say)
+            self._gather(links, self.folder, say)
         for link in links if result == 0 else ():
             link.send({"forget": True})
         if result == 0:
@@ -77,6 +77,7 @@ class Recordings:
         content = self._own(story)
         path = self.folder / f"{flight.PREFIX}launcher-x-{host_in_path()}-{os.getpid()}.jsonl"
         own = flight.parse(str(path), content)
+        assert own is not None  # it is ours
         job = flight.job_of(own, flight.read([self.folder]))  # a folder that was chosen may have those of others
         if len(job) == 1:
             return self.forget()
@@ -106,12 +107,12 @@ class Recordings:
             header["settings"] = {"BYTEPS_JOB_KEY_FILE": key_file}
         return "".join(json.dumps(each) + "\n" for each in [header, *story]).encode()
 
-    def _gather(self, links: Sequence[Link], say: Callable[[str], None]) -> None:
+    def _gather(self, links: Sequence[Link], folder: Path, say: Callable[[str], None]) -> None:
         """Fetches what the other hosts have."""
         there = [each for each in links if each.lost is None]
         answers = dict(zip(there, ask_once(there, GATHER_WITHIN_S, "recordings")))
         for each in links:
-            left_out = None if answers.get(each) is None else unpack(answers[each], self.folder)
+            left_out = None if answers.get(each) is None else unpack(answers[each], folder)
             if left_out is None:
                 reason = "its connection is lost" if each.lost is not None else "no answer in time"
                 say(f"the last events of the processes of {each.host.name} stay there: {reason}")

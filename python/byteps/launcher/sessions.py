@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import Dict, Iterable, List
+import subprocess
+from typing import IO, Dict, Iterable, List, Tuple
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -44,6 +45,12 @@ def send(signal_number: int, sessions: Iterable[int]) -> None:
                 os.kill(pid, signal_number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+
+def outputs(child: "subprocess.Popen[bytes]") -> Tuple[IO[bytes], IO[bytes]]:
+    """Standard output and standard error of a child that was started with a pipe for each."""
+    assert child.stdout is not None and child.stderr is not None
+    return child.stdout, child.stderr
 
 
 def die_with_parent(parent: int) -> None:

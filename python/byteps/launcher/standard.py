@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Callable
 
 SIGINT, SIGPIPE = 2, 13
 
 
-def run(main) -> int:
-    """The exit code of main() -> int, or what a shell would say of a signal: after Ctrl-C at any time, and when the
+def run(main: Callable[[], int]) -> int:
+    """The exit code of main(), or what a shell would say of a signal: after Ctrl-C at any time, and when the
     reader of our output is gone, as with "| head"."""
     open_closed()
     try:

@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, 
 
 import torch
 
+from byteps._core.mixed import Wrapped
 from byteps.torch import Compression, broadcast_optimizer_state, broadcast_parameters
 from byteps.torch import DistributedOptimizer as _TorchOptimizer
 from byteps.torch.compression import Compressor
@@ -31,7 +32,7 @@ from byteps.torch.optimizer import with_base
 __all__ = ["DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
-def DistributedOptimizer(  # noqa: N802: the name users know
+def DistributedOptimizer(  # the name users know
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
     compression: Type[Compressor] = Compression.none,
@@ -77,7 +78,7 @@ def DistributedOptimizer(  # noqa: N802: the name users know
     return distributed
 
 
-class _HalfOptimizer:
+class _HalfOptimizer(Wrapped):
     """Mixed in before the wrapped optimizer's class. `_averaging` never steps: it averages the gradients of 16 bits."""
 
     _averaging: Any
@@ -117,7 +118,7 @@ class _HalfOptimizer:
         self._averaging._synchronized = False
         result = None
         if all(large.grad is None or bool(large.grad.isfinite().all()) for _, large in self._pairs):
-            result = super().step()  # type: ignore[misc]
+            result = super().step()
             for small, large in self._pairs:
                 small.copy_(large)
         return result
@@ -125,4 +126,4 @@ class _HalfOptimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Of the model's parameters and of their copies."""
         self._averaging.zero_grad(set_to_none)
-        super().zero_grad(set_to_none)  # type: ignore[misc]
+        super().zero_grad(set_to_none)

@@ -51,7 +51,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                 "mx.optimizer.create('sgd', learning_rate=0.1) makes one"
             )
         exchange = Gradients(compression, gradient_predivide_factor, num_groups, process_set)
-        distributed = object.__new__(_class_over(type(optimizer)))
+        distributed: Any = object.__new__(_class_over(type(optimizer)))
         distributed.__dict__ = optimizer.__dict__
         distributed._byteps_gradients = exchange
         return distributed
@@ -108,8 +108,8 @@ class Gradients:
         prefix: Optional[str] = None,
     ) -> None:
         checked_compression(compression)
-        factor = gradient_predivide_factor
-        if not isinstance(factor, numbers.Real) or not 0 < factor < math.inf:
+        factor: Any = gradient_predivide_factor
+        if not isinstance(factor, numbers.Real) or not 0 < float(factor) < math.inf:
             raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")
         if isinstance(num_groups, bool) or not isinstance(num_groups, int) or num_groups < 0:
             raise ValueError(f"num_groups is {num_groups!r}: it must be a number of groups, 0 or more")

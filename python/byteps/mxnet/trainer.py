@@ -90,7 +90,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _init_params(self) -> None:
         """Before the first step."""
         self._broadcast_params()
-        self._params_to_init = []
+        self._params_to_init: List[Any] = []
 
     def _broadcast_params(self) -> None:
         if not self._gradients.travel:

@@ -71,7 +71,8 @@ from byteps.tensorflow.horovod import (
     size_op,
 )
 from byteps.tensorflow.ops import broadcast, push_pull
-from byteps.tensorflow.optimizer import DistributedOptimizer, _DistributedOptimizer
+from byteps.tensorflow.optimizer import DistributedOptimizer
+from byteps.tensorflow.optimizer import _DistributedOptimizer as _DistributedOptimizer
 from byteps.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from byteps.tensorflow.variables import (
     BroadcastGlobalVariablesHook,

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from byteps._core import horovod, session
-from byteps._core.process_sets import ProcessSet, process_set_by_id
 from byteps._core.errors import UnsupportedError
+from byteps._core.process_sets import ProcessSet, process_set_by_id
 from byteps.tensorflow import names, native, xla
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.ops import Op, Reduce, push_pull

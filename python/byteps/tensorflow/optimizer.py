@@ -16,7 +16,7 @@ from byteps.tensorflow.ops import Op
 __all__ = ["DistributedOptimizer"]
 
 
-def DistributedOptimizer(  # noqa: N802: the name users know
+def DistributedOptimizer(  # the name users know
     optimizer: Any,
     name: Optional[str] = None,
     use_locking: bool = False,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Type
+from typing import Any, Iterable, Optional, Type
 
 import tensorflow as tf
 
+from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet
 from byteps._core.reduction import Average
 from byteps.tensorflow.compression import Compression, Compressor
@@ -15,7 +16,7 @@ from byteps.tensorflow.ops import Op
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
-def DistributedGradientTape(  # noqa: N802: the name users know
+def DistributedGradientTape(  # the name users know
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
@@ -45,10 +46,10 @@ def DistributedGradientTape(  # noqa: N802: the name users know
     if isinstance(gradtape, _DistributedGradientTape):
         raise ValueError("the tape is a DistributedGradientTape already; wrap it once")
     check_reduction(op, process_set)
-    kind = type(type(gradtape).__name__, (_DistributedGradientTape, type(gradtape)), {})
+    kind: Any = type(type(gradtape).__name__, (_DistributedGradientTape, type(gradtape)), {})
     tape = kind.__new__(kind)
     tape.__dict__.update(vars(gradtape))
-    tape._byteps_local: List[Any] = []
+    tape._byteps_local = []
     tape._byteps_options = dict(
         op=op,
         compression=compression,
@@ -60,7 +61,7 @@ def DistributedGradientTape(  # noqa: N802: the name users know
     return tape
 
 
-def PartialDistributedGradientTape(  # noqa: N802: the name users know
+def PartialDistributedGradientTape(  # the name users know
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
@@ -97,20 +98,20 @@ def PartialDistributedGradientTape(  # noqa: N802: the name users know
     return tape
 
 
-class _DistributedGradientTape:
+class _DistributedGradientTape(Wrapped):
     """Mixed in before the wrapped tape's class."""
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any) -> Any:
         """As tf.GradientTape.gradient(), reduced over all workers, which must all call it."""
-        gradients = super().gradient(target, sources, output_gradients, **kwargs)  # type: ignore[misc]
+        gradients = super().gradient(target, sources, output_gradients, **kwargs)
         reduced = reduce_gradients(
             tf.nest.flatten(gradients, expand_composites=False),
             tf.nest.flatten(sources),
-            local=self._byteps_local,  # type: ignore[attr-defined]
-            **self._byteps_options,  # type: ignore[attr-defined]
+            local=self._byteps_local,
+            **self._byteps_options,
         )
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:
         """The variable belongs to this rank alone: its gradient does not travel."""
-        self._byteps_local.append(source)  # type: ignore[attr-defined]
+        self._byteps_local.append(source)

@@ -5,7 +5,6 @@ call, written here as StableHLO text. Custom calls overlap as ops do. Shapes mus
 from __future__ import annotations
 
 import functools
-from typing import List, Tuple
 
 import tensorflow as tf
 
@@ -59,7 +58,7 @@ def push_pull(tensor: tf.Tensor, name: str, exchange: native.Exchange, priority:
     return results[0]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _require_support() -> None:
     problem = native.register_xla()
     if problem:

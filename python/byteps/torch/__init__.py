@@ -97,7 +97,8 @@ from byteps.torch.ops import (
     suspend,
     synchronize,
 )
-from byteps.torch.optimizer import DistributedOptimizer, _DistributedOptimizer
+from byteps.torch.optimizer import DistributedOptimizer
+from byteps.torch.optimizer import _DistributedOptimizer as _DistributedOptimizer
 from byteps.torch.partial import PartialDistributedOptimizer
 from byteps.torch.sync_batch_norm import SyncBatchNorm
 from byteps.torch.tensor_broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_

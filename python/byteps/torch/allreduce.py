@@ -130,7 +130,7 @@ def grouped_allreduce_async(
 ) -> int:
     """One handle for all; synchronize() returns the list of results."""
     options = (average, op, prescale_factor, postscale_factor, process_set)
-    start = lambda tensor, its_name: allreduce_async(tensor, options[0], its_name, *options[1:])  # noqa: E731
+    start = lambda tensor, its_name: allreduce_async(tensor, options[0], its_name, *options[1:])
     several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor))
     return _start_group(several, _names(name, len(several)), start)
 
@@ -146,7 +146,7 @@ def grouped_allreduce_async_(
 ) -> int:
     """The same in place."""
     options = (average, op, prescale_factor, postscale_factor, process_set)
-    start = lambda tensor, its_name: allreduce_async_(tensor, options[0], its_name, *options[1:])  # noqa: E731
+    start = lambda tensor, its_name: allreduce_async_(tensor, options[0], its_name, *options[1:])
     several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor, in_place=True))
     return _start_group(several, _names(name, len(several)), start)
 
@@ -248,7 +248,7 @@ class _Allreduce(torch.autograd.Function):
         return _Allreduce._exchange(ctx, tensors, ctx.names)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:
         if ctx.meanings[0].operation not in (abi.SUM, abi.AVERAGE):
             raise ValueError(f"{ctx.names[0]}: only a sum and an average have a gradient; use op=Sum or op=Average")
         suffix = ".backward"

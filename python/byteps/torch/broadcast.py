@@ -58,7 +58,7 @@ def broadcast_optimizer_state(
     )
     parameters = [p for group in groups for p in group["params"]]
     indices = {id(p): index for index, p in enumerate(parameters)}
-    here = {
+    here: Dict[str, Any] = {
         "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
         # Keyed by the parameter's index; what is not about a parameter, by its own key.
         "state": {

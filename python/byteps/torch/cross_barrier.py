@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-def CrossBarrier(  # noqa: N802: the name users know
+def CrossBarrier(  # the name users know
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
@@ -130,7 +130,7 @@ class _CrossBarrier(_DistributedOptimizer):
             self._take_pending()
         return loss
 
-    step.hooked = True
+    step.hooked = True  # type: ignore[attr-defined]
 
     def synchronize(self) -> None:
         """Waits until all parameters are up to date; after backward(), until all gradients are averaged."""
@@ -150,11 +150,11 @@ class _CrossBarrier(_DistributedOptimizer):
 
     def state_dict(self) -> Dict[str, Any]:
         self._take_pending()
-        return super().state_dict()  # type: ignore[misc]
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         self._take_pending()
-        super().load_state_dict(state_dict)  # type: ignore[misc]
+        super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         raise ValueError("CrossBarrier takes no parameter groups later: add them to the optimizer that you wrap")
@@ -227,14 +227,14 @@ class _LoneOptimizer:
     """The wrapped optimizer for one parameter. It shares the state; options are copied when the user changes them."""
 
     def __init__(self, owner: _CrossBarrier, original: torch.optim.Optimizer, parameter: torch.Tensor) -> None:
-        groups = owner.param_groups  # type: ignore[attr-defined]
+        groups = owner.param_groups
         self._owner = owner
         self._index = next(
             index for index, group in enumerate(groups) if any(p is parameter for p in group["params"])
         )
         self._seen: Dict[str, Any] = {}
         self._group: Dict[str, Any] = {"params": [parameter]}
-        kind = type(original)
+        kind: Any = type(original)
         self._optimizer = kind.__new__(kind)
         self._optimizer.__dict__.update((key, value) for key, value in vars(original).items() if key != "step")
         self._optimizer.param_groups = [self._group]
@@ -246,7 +246,7 @@ class _LoneOptimizer:
             # What the optimizer itself keeps in its group (a count of steps) stays.
             if key not in self._seen or self._seen[key] is not value:
                 self._group[key] = self._seen[key] = value
-        self._optimizer.state = self._owner.state  # type: ignore[attr-defined]
+        self._optimizer.state = self._owner.state
         self._optimizer.step()
 
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
 
 import torch
 
-from byteps._core import collectives, reduction, session
+from byteps._core import abi, collectives, reduction, session
 from byteps._core.collectives import Rows
 from byteps._core.compression import checked_compression
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of
@@ -88,7 +88,7 @@ def start_allgather(
     landing = Landing(source)
     moving = Moving((source, landing), lambda counts: finish(landing.tensor, counts))
     name = wire_name(title, members)
-    make_plan = lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True)  # noqa: E731
+    make_plan = lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True)
     return moving.start(make_plan, is_driven)
 
 
@@ -100,18 +100,18 @@ class _Allgather(torch.autograd.Function):
         ctx: Any, name: Optional[str], members: Members, *tensors: torch.Tensor
     ) -> Tuple[torch.Tensor, ...]:
         ctx.members, ctx.title = members, title_of("allgather", name)
-        finish = lambda gathered, counts: (gathered, counts)  # noqa: E731
+        finish = lambda gathered, counts: (gathered, counts)
         pairs = run_all(tensors, lambda tensor, driven: start_allgather(tensor, ctx.title, members, finish, driven))
         ctx.shapes = [tensor.shape for tensor in tensors]
         ctx.counts = [counts for _, counts in pairs]
         return tuple(gathered for gathered, _ in pairs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:
         """This rank's rows are on all ranks: the average of the gradients that they have there."""
         title, place = f"{ctx.title}.backward", place_in(ctx.members)
         given = list(zip(gradients, ctx.counts))
-        received = run_all(given, lambda pair, driven: _start_alltoall(*pair, title, ctx.members, driven))
+        received = run_all(given, lambda pair, driven: _start_alltoall(pair[0], pair[1], title, ctx.members, driven))
         averages = [
             rows.view(len(counts), counts[place], *gradient.shape[1:]).sum(0).div(len(counts)).view(shape)
             for (rows, _), (gradient, counts), shape in zip(received, given, ctx.shapes)
@@ -225,14 +225,17 @@ class _Reducescatter(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Tuple[torch.Tensor, ...]:
         ctx.meanings, ctx.members, ctx.title = meanings, members, title_of("reducescatter", name)
-        start = lambda pair, driven: _start_reducescatter(*pair, ctx.title, members, driven)  # noqa: E731
-        return tuple(run_all(list(zip(tensors, meanings)), start))
+        sums = run_all(
+            list(zip(tensors, meanings)),
+            lambda pair, driven: _start_reducescatter(pair[0], pair[1], ctx.title, members, driven),
+        )
+        return tuple(sums)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:
         """Every rank gave to the rows of each: it gets their gradients, of a sum times the number of ranks."""
         operation, scale = ctx.meanings[0]  # those of integers, which may differ, have no gradient
-        if operation not in (reduction.abi.SUM, reduction.abi.AVERAGE):
+        if operation not in (abi.SUM, abi.AVERAGE):
             raise ValueError(f"{ctx.title}: only a sum and an average have a gradient; use op=Sum or op=Average")
         title = f"{ctx.title}.backward"
         gathered = run_all(
@@ -240,7 +243,7 @@ class _Reducescatter(torch.autograd.Function):
             lambda gradient, driven: start_allgather(gradient, title, ctx.members, is_driven=driven),
         )
         factor = scale or 1.0
-        if operation == reduction.abi.SUM:
+        if operation == abi.SUM:
             factor *= len(ctx.members) or session.size()
         return (None, None, None, *[rows if factor == 1.0 else rows * factor for rows in gathered])
 
@@ -319,7 +322,7 @@ class _Alltoall(torch.autograd.Function):
         return output, received
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Tuple[torch.Tensor, None, None, None]:  # type: ignore
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Tuple[torch.Tensor, None, None, None]:
         title = f"{ctx.title}.backward"
         back, _ = pending.synchronize(_start_alltoall(gradient, ctx.received, title, ctx.members))
         return back, None, None, None

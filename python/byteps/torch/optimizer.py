@@ -7,12 +7,14 @@ exchange; step() waits for all of them (gradients.py) and calls the wrapped opti
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, Union
 
 import torch
 
 from byteps._core import abi, reduction
+from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch.compression import Compression, Compressor
@@ -21,7 +23,7 @@ from byteps.torch.gradients import Gradients, Slot
 __all__ = ["DistributedOptimizer"]
 
 
-def DistributedOptimizer(  # noqa: N802: the name users know
+def DistributedOptimizer(  # the name users know
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
     compression: Type[Compressor] = Compression.none,
@@ -97,14 +99,14 @@ def with_base(base: type, optimizer: torch.optim.Optimizer) -> Any:
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"expected a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    kind = type(optimizer.__class__.__name__, (base, optimizer.__class__), {})
+    kind: Any = type(optimizer.__class__.__name__, (base, optimizer.__class__), {})
     distributed = kind.__new__(kind)
     # A learning rate scheduler replaces `step` in the instance it is made for; that one bypasses us.
     distributed.__dict__.update((key, value) for key, value in vars(optimizer).items() if key != "step")
     return distributed
 
 
-class _DistributedOptimizer:
+class _DistributedOptimizer(Wrapped):
     """Mixed in before the wrapped optimizer's class."""
 
     def _attach(
@@ -202,7 +204,8 @@ class _DistributedOptimizer:
         self._synchronized = False
         return result
 
-    step.hooked = True  # torch wraps step() for its own hooks; the wrapped class's step, called by ours, has them
+    # torch wraps step() for its own hooks; the wrapped class's step, called by ours, has them.
+    step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         self._raise_if_under_way(
@@ -210,10 +213,10 @@ class _DistributedOptimizer:
             "optimizer.synchronize()"
         )
         self._synchronized = False
-        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+        super().zero_grad(*args, **kwargs)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        super().add_param_group(param_group)  # type: ignore[misc]
+        super().add_param_group(param_group)
         for parameter in self.param_groups[-1]["params"]:
             self._add_slot(parameter, _numbered_names(self.param_groups)[id(parameter)])
         self._hook_what_needs_it()
@@ -221,8 +224,7 @@ class _DistributedOptimizer:
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set:
         """The elements that occur more than once."""
-        seen: set = set()
-        return {item for item in lst if item in seen or seen.add(item)}
+        return {item for item, uses in Counter(lst).items() if uses > 1}
 
     # ---- hooks
 
@@ -267,8 +269,8 @@ class _DistributedOptimizer:
 
     def _step_here(self, closure: Optional[Callable[[], Any]], kwargs: Dict[str, Any]) -> Any:
         if closure is None:
-            return super().step(**kwargs)  # type: ignore[misc]
-        return super().step(closure, **kwargs)  # type: ignore[misc]
+            return super().step(**kwargs)
+        return super().step(closure, **kwargs)
 
     def _tell_scheduler_of_original(self) -> None:
         """A learning rate scheduler that was made for the original warns unless that has stepped before itself."""

@@ -17,7 +17,7 @@ __all__ = ["PartialDistributedOptimizer"]
 Layers = Union[torch.nn.Module, torch.Tensor, Iterable[Union[torch.nn.Module, torch.Tensor]], None]
 
 
-def PartialDistributedOptimizer(  # noqa: N802: the name users know
+def PartialDistributedOptimizer(  # the name users know
     optimizer: torch.optim.Optimizer,
     named_parameters: Optional[Iterable[Tuple[str, torch.nn.Parameter]]] = None,
     local_layers: Layers = None,
@@ -58,7 +58,7 @@ class _PartialDistributedOptimizer(_DistributedOptimizer):
         among = self._scaled_among
         if among is None or not among.included() or among.size() == 1:
             return
-        for group in self.param_groups:  # type: ignore[attr-defined]
+        for group in self.param_groups:
             for parameter in group["params"]:
                 if id(parameter) in self._local and parameter.grad is not None:
                     parameter.grad.div_(among.size())

@@ -111,7 +111,7 @@ class _Normalize(torch.autograd.Function):
         return normalized, mean, variance, count
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Tuple[torch.Tensor, None, None]:  # type: ignore
+    def backward(ctx: Any, gradient: torch.Tensor, *_: Any) -> Tuple[torch.Tensor, None, None]:
         normalized, inverse = ctx.saved_tensors
         channels = normalized.shape[1]
         slope, x = gradient.double(), normalized.double()

@@ -61,7 +61,7 @@ class _Broadcast(torch.autograd.Function):
         return pending.synchronize(broadcast_async(tensor, root_rank, name, process_set))
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None, None]:
         name = _unique(f"{ctx.name or 'noname'}.backward", ctx.members)
         output = torch.empty(gradient.shape, dtype=gradient.dtype)
         handle = exchange.start(gradient, output, abi.AVERAGE, name, once=True, members=ctx.members)

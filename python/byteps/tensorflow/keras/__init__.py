@@ -114,7 +114,7 @@ __all__ = [
 ]
 
 
-def DistributedOptimizer(  # noqa: N802: the name users know
+def DistributedOptimizer(  # the name users know
     optimizer: Any,
     name: Optional[str] = None,
     device_dense: str = "",
@@ -169,7 +169,7 @@ def _for(optimizer: Any) -> Any:
     return current
 
 
-def PartialDistributedOptimizer(  # noqa: N802: the name users know
+def PartialDistributedOptimizer(  # the name users know
     optimizer: Any,
     name: Optional[str] = None,
     device_dense: str = "",

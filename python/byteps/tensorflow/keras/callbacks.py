@@ -3,11 +3,14 @@ byteps/_keras/callbacks.py."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from byteps._keras import callbacks as _shared
 
-_Callback, _ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
+_Callback: Any = tf.keras.callbacks.Callback
+_ModelCheckpoint: Any = tf.keras.callbacks.ModelCheckpoint
 
 
 class BroadcastGlobalVariablesCallback(_shared.BroadcastGlobalVariables, _Callback):

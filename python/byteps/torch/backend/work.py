@@ -322,7 +322,7 @@ def start(
         for exchange, name in exchanges:
             tag = ends.expect(work) if ends is not None else 0
             try:
-                handle = submit(exchange, members, name, ends and ends.queue, tag, priority, once)
+                handle = submit(exchange, members, name, ends.queue if ends is not None else None, tag, priority, once)
             except (errors.BytePSError, ValueError) as error:
                 if ends is not None:
                     ends.forget(tag)
