@@ -74,7 +74,8 @@ bench-quick: setup ## the same for a few scenarios, in under four minutes
 format:     ## clang-format on all C and C++ files
 	@clang-format -i $(SOURCES)
 
-lint:       ## clang-tidy on src/, and whether clang-format would change anything
+lint: setup ## clang-tidy on src/, whether clang-format would change anything, ruff, and mypy on python/byteps
+	@tools/lint_python
 	@clang-format --dry-run -Werror $(SOURCES)
 	@tools/lint
 

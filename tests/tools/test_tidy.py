@@ -1,5 +1,6 @@
 """tools/tidy finds each kind of violation where it was planted, and leaves alone what is allowed."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ TIDY = ROOT / "tools" / "tidy"
 # The words that tidy looks for must not stand here in one piece, or it would find them.
 UNFINISHED = "TO" "DO"
 HOME = "/ro" "ot/"
+
+SILENCED = ["import os  # no" "qa: F401\n", "x = f()  # type: " "ignore[misc]\n"]
+LIMITS = re.findall(r'^    "(?:noqa|type: ignore)": (\d+),$', TIDY.read_text(), re.MULTILINE)
 
 LONG_CPP = "int f() {\n" + "  g();\n" * 70 + "}\n"
 LAST_ALLOWED_CPP = LONG_CPP.replace("  g();\n  g();\n", "", 1)
@@ -70,6 +74,10 @@ VIOLATIONS = [
     ("path", "README.md", "see [this](docs/gone.md#part) and [that](https://example.org/gone)\n", 1),
     ("path", "README.md", "see `src/base/{there,gone}.h`\n", 1),
     ("order", "src/server/a.cc", HASH_TABLE + "void f() {\n  for (auto& s : sums_) g(s);\n}\n", 5),
+    *(
+        ("silenced", "python/byteps/a.py", line * (int(limit) + 1), int(limit) + 1)
+        for line, limit in zip(SILENCED, LIMITS)
+    ),
 ]
 
 ALLOWED = [
@@ -117,6 +125,7 @@ ALLOWED = [
         "`src/` `src/<room>/x.h` `build/x` [b](#b)\n",
     ),
     ("src/server/a.cc", HASH_TABLE + "void f() {\n  for (auto& s : sorted_) sums_.find(s);\n}\n"),
+    *(("tests/a.py", line * int(limit)) for line, limit in zip(SILENCED, LIMITS)),
     ("third_party/a/a.h", f"// {UNFINISHED}\n" + LONG_CPP),
 ]  # fmt: skip
 
@@ -156,6 +165,13 @@ def test_every_rule_has_a_planted_violation():
         if line.startswith('    ("') and line.endswith("),") and line.count(",") == 2:
             names.add(line.split('"')[1])
     assert names == {rule for rule, *_ in VIOLATIONS}
+
+
+def test_a_limit_that_is_higher_than_it_need_be_is_found(tmp_path):
+    plant(tmp_path, "tools/tidy", TIDY.read_text())
+    code, found = tidy(tmp_path)
+    assert code == 1 and len(found) == len(LIMITS) == 2
+    assert {(path, rule) for path, _, rule in found} == {("tools/tidy", "silenced")}
 
 
 def test_ignored_files_are_not_looked_at(tmp_path):
