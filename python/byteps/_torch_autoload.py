@@ -22,4 +22,4 @@ def load() -> None:
 def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
     from byteps.torch.backend import create
 
-    return create(store, rank, size, timeout)
+    return create(NAME, store, rank, size, timeout)

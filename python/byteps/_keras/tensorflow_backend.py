@@ -10,7 +10,7 @@ import tensorflow as tf
 from byteps._keras.exchange import Exchange, Slot
 from byteps.tensorflow import names, sparse, xla
 from byteps.tensorflow.compression import Compression
-from byteps.tensorflow.ops import Reduce
+from byteps.tensorflow.reduction import Reduce
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 

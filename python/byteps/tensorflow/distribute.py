@@ -22,7 +22,8 @@ from tensorflow.python.distribute import input_util, mirrored_strategy
 from byteps._core import session
 from byteps._core.reduction import Average, Sum
 from byteps.tensorflow import names
-from byteps.tensorflow.ops import Reduce, broadcast
+from byteps.tensorflow.ops import broadcast
+from byteps.tensorflow.reduction import Reduce
 
 __all__ = ["BytepsAllReduce", "BytepsCrossDeviceOps", "MirroredStrategy"]
 

@@ -16,7 +16,8 @@ from byteps._core import abi, collectives, elements, session
 from byteps._core.errors import UnsupportedError
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps.tensorflow import names, xla
-from byteps.tensorflow.ops import Op, Reduce
+from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.reduction import Op, Reduce
 
 _LAST = "byteps_last_blocking_op"
 
@@ -159,8 +160,6 @@ def grouped_reducescatter(
 ) -> List[tf.Tensor]:
     """reducescatter() of each, all at once."""
     del device_dense, ignore_name_scope
-    from byteps.tensorflow.compression import Compression
-
     reduction = Reduce.of(op, None, prescale_factor, postscale_factor, process_set, compression or Compression.none)
     packed = [reduction.compression.compress(_with_rows(tensor)) for tensor in tensors]
     if not packed:

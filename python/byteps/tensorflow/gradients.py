@@ -14,7 +14,7 @@ from byteps._core.process_sets import ProcessSet, is_member
 from byteps._core.reduction import Average, ReduceOp
 from byteps.tensorflow import names, sparse, xla
 from byteps.tensorflow.compression import Compression, Compressor
-from byteps.tensorflow.ops import Op, Reduce
+from byteps.tensorflow.reduction import Op, Reduce
 
 
 def reduce_gradients(

@@ -12,7 +12,8 @@ from byteps._core.errors import UnsupportedError
 from byteps._core.process_sets import ProcessSet, process_set_by_id
 from byteps.tensorflow import names, native, xla
 from byteps.tensorflow.compression import Compression, Compressor
-from byteps.tensorflow.ops import Op, Reduce, push_pull
+from byteps.tensorflow.ops import push_pull
+from byteps.tensorflow.reduction import Op, Reduce
 
 __all__ = [
     "allreduce",

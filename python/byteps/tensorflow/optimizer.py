@@ -11,7 +11,7 @@ from byteps._core.reduction import Average
 from byteps.tensorflow.aggregation import Aggregator
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.gradients import check_reduction, reduce_gradients
-from byteps.tensorflow.ops import Op
+from byteps.tensorflow.reduction import Op
 
 __all__ = ["DistributedOptimizer"]
 

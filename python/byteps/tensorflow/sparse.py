@@ -14,7 +14,7 @@ from byteps._core import abi
 from byteps._core.process_sets import ProcessSet
 from byteps.tensorflow import names, xla
 from byteps.tensorflow.gather import grouped_allgather
-from byteps.tensorflow.ops import Reduce
+from byteps.tensorflow.reduction import Reduce
 
 
 def push_pull(

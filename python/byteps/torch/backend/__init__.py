@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def create(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    """What torch calls for a new group, on each of its members; they meet in `store`."""
+def create(name: str, store: Any, rank: int, size: int, timeout: Any) -> Any:
+    """What torch calls for a new group of the backend `name`, ours, on each of its members; they meet in `store`."""
     from byteps.torch.backend.group import create as create_group
 
-    return create_group(store, rank, size, timeout)
+    return create_group(name, store, rank, size, timeout)

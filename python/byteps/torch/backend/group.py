@@ -19,7 +19,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 from torch._C._distributed_c10d import ProcessGroup as _TorchProcessGroup
 
-from byteps import _torch_autoload
 from byteps._core import abi, errors
 from byteps.torch.backend import exchange, futures, joining, work
 from byteps.torch.backend.collectives import Collectives, _check_dense, _list
@@ -287,13 +286,13 @@ for _name in _OPAQUE:
     setattr(ProcessGroup, _name, _opaque(getattr(ProcessGroup, _name)))
 
 
-def create(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> ProcessGroup:
-    """What torch calls for a new group, on each of its members; they meet in `store`."""
-    _refuse_other_backends()
+def create(name: str, store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> ProcessGroup:
+    """What torch calls for a new group of the backend `name`, ours, on each of its members; they meet in `store`."""
+    _refuse_other_backends(name)
     return ProcessGroup(joining.join(store, rank, size, timeout), rank, size, timeout)
 
 
-def _refuse_other_backends() -> None:
+def _refuse_other_backends(own_name: str) -> None:
     """torch takes a group that is written in Python instead of all others that its backend string names, in silence.
     What it was asked for is known to its function that calls us, and to nobody else."""
     frame: Any = sys._getframe()
@@ -301,7 +300,7 @@ def _refuse_other_backends() -> None:
         frame = frame.f_back
     config = frame.f_locals.get("backend_config") if frame is not None else None
     wanted = dict(getattr(config, "device_backend_map", None) or {})
-    others = {device: str(name) for device, name in wanted.items() if str(name) != _torch_autoload.NAME}
+    others = {device: str(name) for device, name in wanted.items() if str(name) != own_name}
     if others:
         said = ", ".join(f"{device}:{name}" for device, name in others.items())
         other = next(iter(others.values()))

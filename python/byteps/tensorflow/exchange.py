@@ -1,0 +1,76 @@
+"""Exchanges of tensors: eager, in a tf.function, in a v1 graph, and in what XLA compiles; and their gradients."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+import tensorflow as tf
+
+from byteps._core import abi, session
+from byteps._core.process_sets import scoped
+from byteps.tensorflow import names, native, xla
+from byteps.tensorflow.native import Exchange
+
+DTYPES = (
+    *(tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int8, tf.int16, tf.int32, tf.int64),
+    *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.bool, tf.complex64, tf.complex128),
+)
+
+
+def exchange(
+    tensors: Sequence[tf.Tensor], names_: Sequence[str], what: Exchange, priorities: Sequence[int] = ()
+) -> List[tf.Tensor]:
+    """All of them at once. Eager: in one op, because TensorFlow waits for each eager op; in a graph: an op for each,
+    which starts as soon as its tensor is there."""
+    session.job()
+    for name in names_:
+        names.given(name)
+    for tensor in tensors:
+        _check_dtype(tensor)
+    if not tensors:
+        return []
+    names_ = [scoped(name, what.members) for name in names_]
+    if tf.executing_eagerly():
+        return native.push_pull(tensors, names_, what, priorities)
+    order = priorities or [0] * len(tensors)
+    if xla.is_compiling():
+        return [_compiled(*item, what) for item in zip(tensors, names_, order)]
+    return [native.push_pull([tensor], [name], what, [rank])[0] for tensor, name, rank in zip(tensors, names_, order)]
+
+
+def _compiled(tensor: tf.Tensor, name: str, priority: int, what: Exchange) -> tf.Tensor:
+    backward_name = names.lasting(name + ".backward")
+
+    @tf.custom_gradient
+    def call(value: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            return _gradients([upstream], [backward_name], what)[0]
+
+        return xla.push_pull(value, name, what, priority), gradient
+
+    return call(tensor)
+
+
+@tf.RegisterGradient(native.OP_NAME)
+def _gradient_of_op(op: tf.Operation, *upstream: Optional[tf.Tensor]) -> List[tf.Tensor]:
+    filled = [tf.zeros_like(out) if grad is None else grad for grad, out in zip(upstream, op.outputs)]
+    backward_names = [names.lasting(name + ".backward") for name in native.names_of(op)]
+    return _gradients(filled, backward_names, native.exchange_of(op))
+
+
+def _gradients(upstream: Sequence[tf.Tensor], names_: Sequence[str], what: Exchange) -> List[tf.Tensor]:
+    """The gradient of a sum is the sum of the gradients, so all ranks must compute it."""
+    if what.operation in (abi.SUM, abi.AVERAGE):
+        return exchange(upstream, names_, what)
+    if what.operation != abi.BROADCAST:
+        raise LookupError("byteps: only sums, averages and broadcasts have a gradient; Min, Max and Product have none")
+    sums = exchange(upstream, names_, what._replace(operation=abi.SUM))
+    if session.job().rank == what.root:
+        return sums
+    return [tf.zeros_like(value) for value in sums]
+
+
+def _check_dtype(tensor: tf.Tensor) -> None:
+    if tensor.dtype.base_dtype not in DTYPES:
+        supported = ", ".join(dtype.name for dtype in DTYPES)
+        raise ValueError(f"Tensor type {tensor.dtype.name} is not supported. These are: {supported}.")

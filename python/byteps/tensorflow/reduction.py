@@ -1,0 +1,102 @@
+"""What a reduction of tensors is: its arguments checked, and many tensors reduced at once."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional, Sequence, Type, Union
+
+import tensorflow as tf
+
+from byteps._core import abi, session
+from byteps._core.compression import checked_compression
+from byteps._core.process_sets import ProcessSet, members_of
+from byteps._core.reduction import ReduceOp, resolve
+from byteps.tensorflow.compression import Compression, Compressor
+from byteps.tensorflow.exchange import exchange
+from byteps.tensorflow.native import Exchange
+
+Op = Union[ReduceOp, str, None]
+
+
+class Reduce(NamedTuple):
+    """A reduction whose arguments have been checked."""
+
+    operation: int
+    scale: float
+    members: "tuple[int, ...]"
+    member_count: int
+    compression: Type[Compressor]
+    factors: "tuple[float, float]" = (1.0, 1.0)  # before and after the reduction; `scale` is both
+
+    @classmethod
+    def of(
+        cls,
+        op: Op = None,
+        average: Optional[bool] = None,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        process_set: Optional[ProcessSet] = None,
+        compression: Type[Compressor] = Compression.none,
+    ) -> "Reduce":
+        resolved = resolve(op, average, prescale_factor, postscale_factor)
+        checked_compression(compression)
+        members = members_of(process_set)
+        member_count, factors = len(members) or session.size(), (prescale_factor, postscale_factor)
+        return cls(resolved.operation, resolved.scale, members, member_count, compression, factors)
+
+    @property
+    def is_linear(self) -> bool:
+        """Average or Sum."""
+        return self.operation in (abi.AVERAGE, abi.SUM)
+
+    def sum(self) -> "Reduce":
+        """For averages of integers: the sum as it is, of which mean() makes the average."""
+        return self._replace(operation=abi.SUM, scale=0.0, factors=(1.0, 1.0))
+
+    def of_integers(self, tensor: tf.Tensor) -> "tuple[tf.Tensor, Reduce]":
+        """What is reduced, and how: integers are multiplied by the first factor here, on each rank, towards zero, as
+        Horovod does. Other tensors as they are."""
+        before, after = self.factors
+        if not tensor.dtype.is_integer or before == 1.0:
+            return tensor, self
+        scaled = tf.cast(tf.cast(tensor, tf.float64) * before, tensor.dtype)
+        return scaled, self._replace(scale=0.0 if after == 1.0 else after, factors=(1.0, after))
+
+    def mean(self, total: tf.Tensor) -> tf.Tensor:
+        """The average of integers whose sum this is, as a float."""
+        result = tf.math.truediv(total, tf.cast(self.member_count, total.dtype))
+        return result * tf.cast(self.scale, result.dtype) if self.scale else result
+
+    def dense(
+        self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int] = ()
+    ) -> List[tf.Tensor]:
+        """All of them at once."""
+        what = Exchange(self.operation, 0, self.scale, self.members, once)
+        if self.operation == abi.AVERAGE:
+            for tensor in tensors:
+                if tensor.dtype == tf.bool:
+                    raise ValueError("the average of a bool tensor is not defined; op=Sum gives the logical or")
+        if self.operation == abi.AVERAGE or self.factors[0] != 1.0:
+            if any(tensor.dtype.is_integer for tensor in tensors):
+                return self._of_integers_too(tensors, names_, once, priorities)
+        packed = [self.compression.compress(tensor) for tensor in tensors]
+        results = exchange([tensor for tensor, _ in packed], names_, what, priorities)
+        return [self.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
+
+    def _of_integers_too(
+        self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int]
+    ) -> List[tf.Tensor]:
+        results: List[Optional[tf.Tensor]] = [None] * len(tensors)
+        for is_integer in (False, True):
+            chosen = [i for i, tensor in enumerate(tensors) if tensor.dtype.is_integer == is_integer]
+            if not chosen:
+                continue
+            prepared = [self.of_integers(tensors[i]) for i in chosen]
+            part = prepared[0][1]
+            is_average = is_integer and self.operation == abi.AVERAGE
+            order = [priorities[i] for i in chosen] if priorities else []
+            found = (part.sum() if is_average else part).dense(
+                [tensor for tensor, _ in prepared], [names_[i] for i in chosen], once, order
+            )
+            for i, result in zip(chosen, found):
+                results[i] = part.mean(result) if is_average else result
+        return [result for result in results if result is not None]
