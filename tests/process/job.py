@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from byteps import why
+from byteps.tools import why
 from place import Place, wait_until
 
 RANK = str(Path(__file__).with_name("rank.py"))

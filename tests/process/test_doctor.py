@@ -10,8 +10,8 @@ import sys
 import threading
 
 import pytest
-from byteps import doctor_checks, doctor_findings
-from byteps.doctor_findings import OK, PROBLEM, WARNING, JobSize
+from byteps.tools import doctor_checks, doctor_findings
+from byteps.tools.doctor_findings import OK, PROBLEM, WARNING, JobSize
 from conftest import free_port
 
 PYTHON = sys.executable
@@ -32,7 +32,7 @@ may_unshare = pytest.mark.skipif(
 
 def doctor(place, *arguments, environ=(), before=(), **options):
     """Exit code and findings; `before`: a command that runs it."""
-    command = [*before, PYTHON, "-m", "byteps.bps", "doctor", "--json", *arguments]
+    command = [*before, PYTHON, "-m", "byteps.tools.bps", "doctor", "--json", *arguments]
     process = place.start(command, environ, **options)
     out, err = process.communicate(timeout=90)
     assert out, err
@@ -69,7 +69,7 @@ def test_this_machine_is_looked_at_without_any_settings(place):
 
 
 def test_for_people_it_is_a_table_with_the_worst_last(place):
-    command = [PYTHON, "-m", "byteps.bps", "doctor"]
+    command = [PYTHON, "-m", "byteps.tools.bps", "doctor"]
     process = place.start(command, {"BYTEPS_LOG_LEVEL": "LOUD"})
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -297,7 +297,7 @@ def test_a_malformed_variable_is_found_on_every_host_that_gets_it(place, stand_i
 
 
 def test_a_bad_hostfile_is_a_usage_error(place):
-    process = place.start([PYTHON, "-m", "byteps.bps", "doctor", "--hosts", "/no/such"])
+    process = place.start([PYTHON, "-m", "byteps.tools.bps", "doctor", "--hosts", "/no/such"])
     out, err = process.communicate(timeout=30)
     assert process.returncode == 2 and "the hostfile '/no/such' cannot be read" in err
 
@@ -311,7 +311,7 @@ def test_a_bad_hostfile_is_a_usage_error(place):
     (["--python", "python3"], "--python needs --hosts"),
 ])  # fmt: skip
 def test_an_option_that_would_have_no_effect_is_refused(place, arguments, text):
-    process = place.start([PYTHON, "-m", "byteps.bps", "doctor", *arguments])
+    process = place.start([PYTHON, "-m", "byteps.tools.bps", "doctor", *arguments])
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "") and text in err
 
@@ -321,7 +321,7 @@ def test_a_reader_that_goes_away_ends_it_without_a_traceback(place, arguments):
     ours, theirs = os.pipe()
     os.close(ours)
     environ = {"PYTHONUNBUFFERED": ""}  # with it argparse itself passes over this
-    process = place.start([PYTHON, "-m", "byteps.bps", *arguments], environ, stdout=theirs)
+    process = place.start([PYTHON, "-m", "byteps.tools.bps", *arguments], environ, stdout=theirs)
     os.close(theirs)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGPIPE

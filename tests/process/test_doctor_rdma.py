@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from byteps import doctor_rdma
-from byteps.doctor_findings import OK, PROBLEM, WARNING, JobSize
+from byteps.tools import doctor_rdma
+from byteps.tools.doctor_findings import OK, PROBLEM, WARNING, JobSize
 
 SIZE = JobSize(workers=8, servers=4, shards=2)
 UNLIMITED = (-1, -1)
@@ -165,7 +165,7 @@ def test_a_child_is_safe_on_old_kernels_by_other_means():
 
 
 def test_bps_doctor_tells_a_job_that_wants_rdma_here(place):
-    command = [sys.executable, "-m", "byteps.bps", "doctor", "--json"]
+    command = [sys.executable, "-m", "byteps.tools.bps", "doctor", "--json"]
     process = place.start(command, {"DMLC_ENABLE_RDMA": "auto", "BYTEPS_RDMA_RX_DEPTH": "1"})
     out, err = process.communicate(timeout=60)
     findings = json.loads(out)

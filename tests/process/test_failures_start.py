@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import wire
-from byteps import why
+from byteps.tools import why
 from conftest import free_port, wait_until
 from job import BOUND_S, FAILURE_S
 

@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from byteps import flight, why
+from byteps.tools import flight, why
 from byteps.launcher import recordings
 from byteps.launcher.hostfile import BadHostfile, parse_hosts
 from byteps.launcher.hosts import BadHosts, forwarded, scheduler_address
@@ -390,7 +390,7 @@ def test_ctrl_c_while_connecting_ends_quietly(place):
     ("ssh 'x", {}, "--ssh \"ssh 'x\" cannot be cut into words: No closing quotation"),
     ("no_such_ssh -v", {}, "there is no program 'no_such_ssh' (looked along PATH)"),
 ])  # fmt: skip
-@pytest.mark.parametrize("command", [["byteps.launcher"], ["byteps.bps", "doctor"]], ids=["bpslaunch", "doctor"])
+@pytest.mark.parametrize("command", [["byteps.launcher"], ["byteps.tools.bps", "doctor"]], ids=["bpslaunch", "doctor"])
 def test_what_is_wrong_before_any_host_is_asked_is_named(place, command, ssh, environ, text):
     (place.folder / "hosts").write_text(TWO_HOSTS)
     trial = [] if "doctor" in command else ["--", "true"]

@@ -11,7 +11,7 @@ import time
 import pytest
 from job import Job
 
-from byteps import trace
+from byteps.tools import trace
 
 STEPS = 24
 LATE_S = 0.03

@@ -12,7 +12,7 @@ import pytest
 from conftest import MEMBER, ROOT, free_port, wait_until
 from job import Job
 
-from byteps import flight, why
+from byteps.tools import flight, why
 
 ZERO_S = 1_700_000_000  # the time of day at the clock's zero
 
@@ -428,7 +428,7 @@ def test_bpslaunch_says_the_first_cause_and_where_the_recordings_are(place):
     assert "bpslaunch: First cause: tensor " in err and "worker 0" in err and "worker 1" in err
     folder = err.rsplit("bps why ", 1)[1].split()[0]
     told = subprocess.run(
-        [PYTHON, "-m", "byteps.bps", "why", "--json", folder],
+        [PYTHON, "-m", "byteps.tools.bps", "why", "--json", folder],
         env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True,
     )  # fmt: skip
     assert told.returncode == 0 and json.loads(told.stdout)["cause"].startswith("tensor ")

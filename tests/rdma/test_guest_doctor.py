@@ -23,7 +23,7 @@ def doctor(host, before=(), **environ):
         "DMLC_PS_ROOT_PORT": "9",
         "DMLC_ENABLE_RDMA": "ibverbs",
     }
-    command = [*on(host), *before, sys.executable, "-m", "byteps.bps", "doctor", "--json"]
+    command = [*on(host), *before, sys.executable, "-m", "byteps.tools.bps", "doctor", "--json"]
     run = subprocess.run(command, env={**os.environ, **own, **environ}, capture_output=True, text=True)
     assert run.stdout, run.stderr
     return run.returncode, {each["check"]: each for each in json.loads(run.stdout)}

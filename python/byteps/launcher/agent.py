@@ -125,7 +125,7 @@ class Agent:
             return self._held.getsockname()[1]
         if question == "recordings":
             return self._recordings.pack() if self._recordings is not None else {"files": {}}
-        from byteps import doctor_checks
+        from byteps.tools import doctor_checks
 
         return doctor_checks.answer(question, details)
 

@@ -21,9 +21,9 @@ import zlib
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from byteps import flight, why
 from byteps.launcher.link import Link, ask_once
 from byteps.launcher.plan import Plan
+from byteps.tools import flight, why
 
 JOBS_KEPT = 16
 PREFIX = "job-"

@@ -15,8 +15,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from byteps.doctor_findings import GIB, OK, PROBLEM, WARNING, Finding, JobSize
 from byteps.launcher.environment import parse_number
+from byteps.tools.doctor_findings import GIB, OK, PROBLEM, WARNING, Finding, JobSize
 
 LIBRARY = "libibverbs.so.1"
 CAP_IPC_LOCK = 14  # linux/capability.h

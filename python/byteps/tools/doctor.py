@@ -10,8 +10,6 @@ import selectors
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from byteps import doctor_checks, doctor_findings, doctor_rdma
-from byteps.doctor_findings import OK, PROBLEM, WARNING, Finding, JobSize
 from byteps.launcher import hosts as job_hosts
 from byteps.launcher import link
 from byteps.launcher.environment import BadEnvironment, parse_number, read_port
@@ -20,6 +18,8 @@ from byteps.launcher.hosts import BadHosts
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.key import given_key
 from byteps.launcher.link import Link
+from byteps.tools import doctor_checks, doctor_findings, doctor_rdma
+from byteps.tools.doctor_findings import OK, PROBLEM, WARNING, Finding, JobSize
 
 EXIT_PROBLEM, EXIT_USAGE = 1, 2
 ANSWER_WITHIN_S = 40.0

@@ -7,9 +7,9 @@ from typing import Sequence
 from byteps.launcher import standard
 
 SUBCOMMANDS = {
-    "doctor": ("byteps.doctor", "check hosts, ports, limits and keys before a job runs"),
-    "trace": ("byteps.trace", "say where the time goes, from timelines (BYTEPS_TRACE_ON)"),
-    "why": ("byteps.why", "name the first cause of a job that failed"),
+    "doctor": ("byteps.tools.doctor", "check hosts, ports, limits and keys before a job runs"),
+    "trace": ("byteps.tools.trace", "say where the time goes, from timelines (BYTEPS_TRACE_ON)"),
+    "why": ("byteps.tools.why", "name the first cause of a job that failed"),
 }
 
 

@@ -23,8 +23,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from byteps import flight
-from byteps.flight import Event, Recording, host_in, title
+from byteps.tools import flight
+from byteps.tools.flight import Event, Recording, host_in, title
 
 TIMELINE_EVENTS = 20
 QUIET = ("submit", "done", "barrier", "wanted", "declare", "start")  # not news in a timeline

@@ -23,8 +23,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
-from byteps import doctor_rdma
 from byteps.launcher import plan
+from byteps.tools import doctor_rdma
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 NONCE_BYTES = 16

@@ -1,0 +1,13 @@
+"""bps, for people who look after jobs; each subcommand is a module with main(arguments) -> exit code.
+
+bps.py       finds the subcommand
+doctor.py    bps doctor: what hosts, ports, limits and keys are like before a job runs
+doctor_checks.py    asks one host, here or through the launcher's agent there
+doctor_findings.py  what the answers mean
+doctor_rdma.py      both, for RDMA
+trace.py     bps trace: where the time goes, from timelines
+flight.py    reads what flight recorders left
+why.py       bps why: the first cause of a job that failed, from flight.py's recordings
+
+bpslaunch says the cause too, by flight.py and why.py, which import nothing of it; its agents have doctor_checks.py.
+"""
