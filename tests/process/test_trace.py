@@ -254,3 +254,9 @@ def test_what_is_no_timeline_is_said_with_the_remedy(tmp_path, capsys, content, 
 def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):
     assert trace.main(["merge", str(tmp_path / "nowhere")]) == 1
     assert "nowhere does not exist" in capsys.readouterr().err
+
+
+def test_python_asks_by_the_documented_names():
+    from byteps import trace as documented
+
+    assert documented.read is trace.read and documented.summarize is trace.summarize

@@ -487,3 +487,9 @@ def test_jobs_that_share_a_folder_have_each_its_own_cause(place):
         code, out, err = place.run(*command, environ=environ)
         assert code == 1 and re.search(f"First cause: the program on worker.* raised KeyError: '{what}'", err), err
         assert f"'{what}'" in why.explain(place.folder / "chosen").cause
+
+
+def test_python_asks_by_the_documented_name():
+    from byteps import why as documented
+
+    assert documented.explain is why.explain
