@@ -13,6 +13,7 @@ driver.py         plans that go on by themselves
 objects.py        any Python objects between ranks
 mixed.py     the base of classes that are mixed in before a user's own
 horovod.py   what scripts for Horovod ask beside collectives: init, barrier, join, *_built
+api.py       the names that every layer has
 session.py   the process's own job: init, shutdown, suspend, resume, rank, size
 
 No framework is imported here: tensors come as addresses.

@@ -17,36 +17,12 @@ Each rank then trains on its own part of the data. Without any environment the j
 from __future__ import annotations
 
 from byteps import _torch_autoload
-from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
-from byteps._core.horovod import (
-    barrier,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    start_timeline,
-    stop_timeline,
-)
-from byteps._core.process_sets import (
-    ProcessSet,
-    add_process_set,
-    get_process_set_ids_and_ranks,
-    global_process_set,
-    remove_process_set,
-)
-from byteps._core.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from byteps._core import api as _api
+from byteps._core.api import *
+from byteps._core.errors import BytePSError
+from byteps._core.horovod import init, join
+from byteps._core.process_sets import get_process_set_ids_and_ranks
+from byteps._core.reduction import ReduceOp
 from byteps.torch.allreduce import (
     allreduce,
     allreduce_,
@@ -81,20 +57,12 @@ from byteps.torch.gathers import (
 )
 from byteps.torch.ops import (
     declare,
-    get_pushpull_speed,
-    local_rank,
-    local_size,
-    metrics,
     poll,
     push_pull,
     push_pull_async,
     push_pull_async_inplace,
     push_pull_inplace,
-    rank,
     resume,
-    shutdown,
-    size,
-    suspend,
     synchronize,
 )
 from byteps.torch.optimizer import DistributedOptimizer
@@ -108,24 +76,13 @@ HorovodInternalError = BytePSError
 _torch_autoload.load()  # torch.distributed's backend "byteps"
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "BytePSError",
     "Compression",
     "DDPHookState",
-    "DisconnectedError",
     "DistributedOptimizer",
     "HorovodInternalError",
-    "Max",
-    "Min",
-    "MismatchError",
-    "ProcessSet",
     "PartialDistributedOptimizer",
-    "Product",
     "ReduceOp",
-    "Sum",
     "SyncBatchNorm",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -135,7 +92,6 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
-    "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -144,18 +100,9 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "byteps_push_pull",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "ddp_comm_hook",
     "declare",
     "get_process_set_ids_and_ranks",
-    "get_pushpull_speed",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -166,32 +113,16 @@ __all__ = [
     "grouped_reducescatter_async",
     "init",
     "init_process_group",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
     "push_pull",
     "push_pull_async",
     "push_pull_async_inplace",
     "push_pull_inplace",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
     "resume",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
-    "suspend",
     "synchronize",
 ]
+__all__ += _api.__all__

@@ -11,41 +11,11 @@ from typing import Any, Optional, Sequence
 
 import tensorflow as tf
 
-from byteps._core.errors import BytePSError, DisconnectedError, MismatchError
-from byteps._core.horovod import (
-    barrier,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    join,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-    start_timeline,
-    stop_timeline,
-)
-from byteps._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
-from byteps._core.session import (
-    get_pushpull_speed,
-    local_rank,
-    local_size,
-    metrics,
-    rank,
-    resume,
-    shutdown,
-    size,
-    suspend,
-)
+from byteps._core import api as _api
+from byteps._core.api import *
+from byteps._core.horovod import init, join
+from byteps._core.reduction import Average, Sum
+from byteps._core.session import resume
 from byteps._keras import legacy as _legacy
 from byteps._keras import saving as _saving
 from byteps._keras import values as _values
@@ -56,62 +26,25 @@ from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.keras import callbacks
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "BytePSError",
     "Compression",
-    "DisconnectedError",
     "DistributedOptimizer",
-    "Max",
-    "Min",
-    "MismatchError",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
-    "barrier",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "get_pushpull_speed",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
     "load_model",
-    "local_rank",
-    "local_size",
-    "metrics",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "push_pull",
-    "rank",
     "reducescatter",
-    "remove_process_set",
     "resume",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "suspend",
 ]
+__all__ += _api.__all__
 
 
 def DistributedOptimizer(  # the name users know
