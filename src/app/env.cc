@@ -42,9 +42,12 @@ struct Draft {
   bool async = false;
   bool shared_memory = true;
   bool insecure = false;
-  std::string rdma;  // DMLC_ENABLE_RDMA
-  std::optional<std::uint64_t> rdma_receive_depth;
-  std::optional<std::uint64_t> rdma_send_depth;
+  struct Rdma {
+    std::string policy;  // DMLC_ENABLE_RDMA
+    std::optional<std::uint64_t> receive_depth;
+    std::optional<std::uint64_t> send_depth;
+  };
+  Rdma rdma;
   std::vector<std::string> warnings;
 };
 
@@ -113,6 +116,11 @@ std::vector<Variable> role_variables() {
       {"DMLC_PORT", "server", "0", "TCP port, 0 to 65535",
        "Port of the server's first shard, the others follow; 0 takes free ones.", 0, 65535,
        [](Draft& d, std::uint64_t v) { d.config.job.listen_port = static_cast<std::uint16_t>(v); }},
+  };
+}
+
+std::vector<Variable> rank_variables() {
+  return {
       {"DMLC_RANK", "server", "order of arrival", "index, from 0",
        "The server rank this process would like.", 0, kServersMax,
        [](Draft& d, std::uint64_t v) {
@@ -209,7 +217,7 @@ std::vector<Variable> rdma_variables() {
        "Whether tensors between hosts move by RDMA (docs/rdma.md). Required: a connection that "
        "cannot use it ends with an error. Upstream's ucx and multivan are taken for auto; fabric "
        "(EFA) is refused.",
-       0, 0, nullptr, [](Draft& d, const std::string& v) { d.rdma = v; }},
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.rdma.policy = v; }},
       {"BYTEPS_RDMA_DEVICE", "worker, server", "that of the connection's interface",
        "names, for example mlx5_0 or mlx5_0,mlx5_1", "Only these RDMA devices are used.", 0, 0,
        nullptr, [](Draft& d, const std::string& v) { d.config.rdma.device = v; }},
@@ -236,14 +244,19 @@ std::vector<Variable> rdma_variables() {
        "Registered memory of a connection: so much to receive into and as much to send from.",
        64 * kKiB, 64 * kMiB,
        [](Draft& d, std::uint64_t v) { d.config.rdma.ring_bytes = std::bit_ceil(v); }},
+  };
+}
+
+std::vector<Variable> rdma_depth_variables() {
+  return {
       {"BYTEPS_RDMA_RX_DEPTH", "worker, server", "512", "work requests, from 1",
        "Messages that may be under way to this side of a connection. Upstream's default is 2048; "
        "values outside of 32 to 16384 are taken for the nearest, with a warning.",
-       1, 1 << 20, [](Draft& d, std::uint64_t v) { d.rdma_receive_depth = v; }},
+       1, 1 << 20, [](Draft& d, std::uint64_t v) { d.rdma.receive_depth = v; }},
       {"BYTEPS_RDMA_MAX_CONCURR_WR", "worker, server", "256", "work requests, from 1",
        "Messages that may be under way from this side of a connection. Upstream's default is "
        "4224; values outside of 16 to 16384 are taken for the nearest, with a warning.",
-       1, 1 << 20, [](Draft& d, std::uint64_t v) { d.rdma_send_depth = v; }},
+       1, 1 << 20, [](Draft& d, std::uint64_t v) { d.rdma.send_depth = v; }},
       {"BYTEPS_RDMA_START_DEPTH", "worker, server", "none", "work requests",
        "Accepted with a warning, without effect: no rendezvous comes before a message.", 0, 1 << 20,
        [](Draft& d, std::uint64_t) {
@@ -456,10 +469,15 @@ std::vector<Variable> upstream_variables() {
   return variables;
 }
 
+std::vector<Variable> joined(std::vector<Variable> first, const std::vector<Variable>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 std::vector<Section> sections() {
-  return {{"The job and its roles", role_variables()},
+  return {{"The job and its roles", joined(role_variables(), rank_variables())},
           {"How data moves", flow_variables()},
-          {"RDMA", rdma_variables()},
+          {"RDMA", joined(rdma_variables(), rdma_depth_variables())},
           {"Failure, safety, messages", safety_variables()},
           {"Timeline", trace_variables()},
           {"Launcher and Python", launcher_variables()},
@@ -621,7 +639,7 @@ Status check_reach(Draft& draft) {
 // Upstream's other networks: what their users want is RDMA where there is some.
 Status take_rdma_policy(Draft& draft) {
   RdmaPolicy& policy = draft.config.rdma.policy;
-  const std::string& said = draft.rdma;
+  const std::string& said = draft.rdma.policy;
   if (said.empty() || said == "0" || said == "zmq") return policy = RdmaPolicy::kOff, Status::ok();
   if (said == "auto") return policy = RdmaPolicy::kAuto, Status::ok();
   if (said == "ibverbs") return policy = RdmaPolicy::kRequired, Status::ok();
@@ -656,9 +674,9 @@ void take_rdma_depth(const char* name, std::optional<std::uint64_t> said, std::u
 
 Status take_rdma(Draft& draft) {
   RdmaConfig& rdma = draft.config.rdma;
-  take_rdma_depth("BYTEPS_RDMA_RX_DEPTH", draft.rdma_receive_depth, RdmaConfig::kReceiveDepthMin,
+  take_rdma_depth("BYTEPS_RDMA_RX_DEPTH", draft.rdma.receive_depth, RdmaConfig::kReceiveDepthMin,
                   rdma.receive_depth, draft);
-  take_rdma_depth("BYTEPS_RDMA_MAX_CONCURR_WR", draft.rdma_send_depth, RdmaConfig::kSendDepthMin,
+  take_rdma_depth("BYTEPS_RDMA_MAX_CONCURR_WR", draft.rdma.send_depth, RdmaConfig::kSendDepthMin,
                   rdma.send_depth, draft);
   return take_rdma_policy(draft);
 }

@@ -42,13 +42,13 @@ BufferRef BufferPool::take(std::size_t bytes) {
   const std::size_t size = std::bit_ceil(std::max(bytes, kBufferAlignment));
   const auto size_class = static_cast<std::size_t>(std::countr_zero(size));
   if (idle_.size() <= size_class) idle_.resize(size_class + 1);
-  BufferRef::Loan* loan = idle_[size_class];
+  BufferLoan* loan = idle_[size_class];
   if (loan == nullptr) {
     try {
-      loan = new BufferRef::Loan{Buffer(size, source_.get()), 0, this, nullptr};
+      loan = new BufferLoan{Buffer(size, source_.get()), 0, this, nullptr};
     } catch (const std::bad_alloc&) {
       trim();  // what lies idle is of other sizes
-      loan = new BufferRef::Loan{Buffer(size, source_.get()), 0, this, nullptr};
+      loan = new BufferLoan{Buffer(size, source_.get()), 0, this, nullptr};
     }
   } else {
     idle_[size_class] = loan->next_idle;
@@ -59,17 +59,17 @@ BufferRef BufferPool::take(std::size_t bytes) {
 }
 
 void BufferPool::trim() {
-  for (BufferRef::Loan*& first : idle_) {
+  for (BufferLoan*& first : idle_) {
     while (first != nullptr) delete std::exchange(first, first->next_idle);
   }
   idle_bytes_ = 0;
 }
 
-void BufferPool::give_back(BufferRef::Loan* loan) {
+void BufferPool::give_back(BufferLoan* loan) {
   const std::size_t size = loan->buffer.bytes();
   lent_bytes_ -= size;
   idle_bytes_ += size;
-  BufferRef::Loan*& first = idle_[static_cast<std::size_t>(std::countr_zero(size))];
+  BufferLoan*& first = idle_[static_cast<std::size_t>(std::countr_zero(size))];
   loan->next_idle = std::exchange(first, loan);
 }
 

@@ -47,10 +47,19 @@ class Buffer {
 
 class BufferPool;
 
+// A pool's record of one Buffer that it lends; BufferRef and BufferPool alone use it.
+struct BufferLoan {
+  Buffer buffer;
+  std::uint32_t holders = 0;
+  BufferPool* pool = nullptr;
+  BufferLoan* next_idle = nullptr;  // a list: coming back never needs memory
+};
+
 // A shared loan of one Buffer. Copying makes a second holder; the last one to go returns it.
 class BufferRef {
  public:
   BufferRef() = default;
+  explicit BufferRef(BufferLoan* loan) : loan_(loan) { hold(); }
   BufferRef(const BufferRef& other) : loan_(other.loan_) { hold(); }
   BufferRef(BufferRef&& other) noexcept : loan_(std::exchange(other.loan_, nullptr)) {}
   BufferRef& operator=(BufferRef other) noexcept {
@@ -65,19 +74,11 @@ class BufferRef {
   void prefetch() const { __builtin_prefetch(loan_, 1); }
 
  private:
-  friend class BufferPool;
-  struct Loan {
-    Buffer buffer;
-    std::uint32_t holders = 0;
-    BufferPool* pool = nullptr;
-    Loan* next_idle = nullptr;  // a list: coming back never needs memory
-  };
-  explicit BufferRef(Loan* loan) : loan_(loan) { hold(); }
   void hold() {
     if (loan_ != nullptr) ++loan_->holders;
   }
   void release();
-  Loan* loan_ = nullptr;
+  BufferLoan* loan_ = nullptr;
 };
 
 // Buffers in size classes (powers of two of at least 64 bytes), kept for the next taker.
@@ -93,6 +94,9 @@ class BufferPool {
   // A buffer whose span() has at least `bytes` bytes (0 gives 64). Contents are undefined.
   BufferRef take(std::size_t bytes);
 
+  // The last ref has gone.
+  void give_back(BufferLoan* loan);
+
   // Frees what lies idle. take() does so by itself before it fails for want of memory (bad_alloc).
   void trim();
 
@@ -100,11 +104,8 @@ class BufferPool {
   std::size_t idle_bytes() const { return idle_bytes_; }
 
  private:
-  friend class BufferRef;
-  void give_back(BufferRef::Loan* loan);
-
   std::shared_ptr<BufferSource> source_;  // null: the C library
-  std::vector<BufferRef::Loan*> idle_;    // by size class: the first of those that lie idle
+  std::vector<BufferLoan*> idle_;         // by size class: the first of those that lie idle
   std::size_t lent_bytes_ = 0;
   std::size_t idle_bytes_ = 0;
 };

@@ -1,5 +1,5 @@
-// Line: a member's connection with the scheduler, and the attempts at one: when to try, when the line has gone deaf, and
-// what to say of it to people. It is the half of a Member that knows no message.
+// Line: a member's connection with the scheduler, and the attempts at one: when to try, when the line has gone deaf,
+// and what to say of it to people. It is the half of a Member that knows no message.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class Line {
   void attempt(TimeNs now);                   // one begins ...
   void attach(PeerId peer) { peer_ = peer; }  // ... under this name
   void up(TimeNs now);
-  // It has ended, or did not come about. True: so did all attempts since 2 failure timeouts, because somebody there does
-  // not want to talk to us, or one side has no descriptors. That does not pass by itself.
+  // It has ended, or did not come about. True: so did all attempts since 2 failure timeouts, because somebody there
+  // does not want to talk to us, or one side has no descriptors. That does not pass by itself.
   bool down(const Status& why, TimeNs now);
   void hear(TimeNs now);
   // The member ends: nothing is kept up any more. Returns the connection, or the attempt, to close.

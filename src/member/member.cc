@@ -14,6 +14,20 @@ Status fault(const std::string& what) {
   return {Code::kDisconnected, what};
 }
 
+void close(PeerId peer, Status reason, MemberOutput& out) {
+  MemberAction action;
+  action.kind = MemberAction::Kind::kClose;
+  action.peer = peer;
+  action.reason = std::move(reason);
+  out.actions.push_back(std::move(action));
+}
+
+void tell(std::string text, MemberOutput& out) {
+  MemberEvent event;
+  event.text = std::move(text);
+  out.events.push_back(std::move(event));
+}
+
 // What the rest of the program relies on: members in order, places to connect to, sizes that can be divided by.
 Status check_roster(const wire::Roster& roster, Role role, std::uint32_t wanted_rank) {
   if (roster.epoch == Epoch(0)) return fault("a roster of epoch 0");
@@ -99,7 +113,8 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
   if (theirs.role != Role::kScheduler) {
     return drop_connection({Code::kMismatch, "a " + theirs.text() + " answers there"}, now, out);
   }
-  if (has_roster() && theirs.incarnation != job_.incarnation) return meet_another_scheduler(out);
+  if (job_.roster_epoch != Epoch(0) && theirs.incarnation != job_.incarnation)
+    return meet_another_scheduler(out);
   if (const Status fine = take_timeout(theirs.failure_ms, out); !fine.is_ok()) {
     return drop_connection(fine, now, out);
   }
@@ -113,7 +128,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
     send(wire::Kind::kLeave, wire::encode(wire::Leave{exit_.final}), out);
   }
   if (stage_ == Stage::kFailing) send_fail(out);
-  if (!stalled_.awaited.empty()) send_stalled(out);
+  if (!stalled_.awaited.empty()) send(wire::Kind::kStalled, wire::encode(stalled_), out);
 }
 
 // One failure timeout counts in a job: who beats every sixth of a longer one would be given up by those with a shorter.
@@ -159,20 +174,6 @@ void Member::drop_connection(const Status& reason, TimeNs now, MemberOutput& out
   on_down(reason, now, out);
 }
 
-void Member::close(PeerId peer, Status reason, MemberOutput& out) {
-  MemberAction action;
-  action.kind = MemberAction::Kind::kClose;
-  action.peer = peer;
-  action.reason = std::move(reason);
-  out.actions.push_back(std::move(action));
-}
-
-void Member::tell(std::string text, MemberOutput& out) {
-  MemberEvent event;
-  event.text = std::move(text);
-  out.events.push_back(std::move(event));
-}
-
 void Member::on_malformed(const Status& why, TimeNs now, MemberOutput& out) {
   drop_connection(fault(scheduler_text() + " sent nonsense: " + why.message()), now, out);
 }
@@ -209,15 +210,6 @@ void Member::send_fail(MemberOutput& out) {
        wire::encode(wire::Text{printable(exit_.failing.message(), wire::kTextBytesMax),
                                static_cast<std::uint32_t>(exit_.failing.code())}),
        out);
-}
-
-void Member::send_stalled(MemberOutput& out) {
-  send(wire::Kind::kStalled, wire::encode(stalled_), out);
-}
-
-// The last word was heard: the scheduler need not stay for us.
-void Member::acknowledge_end(MemberOutput& out) {
-  send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);
 }
 
 // ---- messages ----
@@ -310,8 +302,8 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
                       MemberOutput& out) {
   const Result<wire::Leave> leave = wire::decode_leave(payload);
   if (!leave.is_ok()) return on_malformed(leave.status(), now, out);
-  if (join_.role == Role::kServer) {  // the job is over
-    acknowledge_end(out);
+  if (join_.role == Role::kServer) {                                 // the job is over
+    send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);  // it need not stay for us
     return finish(stage_ == Stage::kFailing ? exit_.failing : Status::ok(), out);
   }
   const Members& who = leave.value().who;
@@ -338,7 +330,7 @@ void Member::note_left(WorkerRank worker, bool final, MemberOutput& out) {
 void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return on_malformed(text.status(), now, out);
-  acknowledge_end(out);
+  send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);  // it need not stay for us
   if (stage_ == Stage::kLeaving) return finish(Status::ok(), out);
   if (stage_ == Stage::kFailing) return finish(exit_.failing, out);
   finish(error_of(text.value(), Code::kCancelled), out);
@@ -363,7 +355,7 @@ std::uint64_t Member::barrier(TimeNs /*now*/, MemberOutput& out) {
 void Member::stalled(wire::Stalled report, MemberOutput& out) {
   if (done() || report == stalled_) return;
   stalled_ = std::move(report);
-  send_stalled(out);
+  send(wire::Kind::kStalled, wire::encode(stalled_), out);
 }
 
 void Member::leave(bool final, TimeNs now, MemberOutput& out) {

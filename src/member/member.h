@@ -160,12 +160,8 @@ class Member {
   void send_heartbeat(TimeNs now, MemberOutput& out);
   void send_barrier(MemberOutput& out);
   void send_fail(MemberOutput& out);
-  void send_stalled(MemberOutput& out);
-  void acknowledge_end(MemberOutput& out);
   void connect(TimeNs now, MemberOutput& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
-  static void close(PeerId peer, Status reason, MemberOutput& out);
-  static void tell(std::string text, MemberOutput& out);
   void meet_another_scheduler(MemberOutput& out);
   Status take_timeout(std::uint32_t failure_ms, MemberOutput& out);
   void finish(Status why, MemberOutput& out);
@@ -189,7 +185,6 @@ class Member {
   TimeNs give_up_joining_ns() const {
     return started_ns_ + timeout_.start_ns + (line_.is_up() ? timeout_.failure_ns : 0);
   }
-  bool has_roster() const { return job_.roster_epoch != Epoch(0); }
 
   // Constant after construction.
   const wire::Join join_;

@@ -289,6 +289,14 @@ Arrival Joining::admit(wire::Join join, TimeNs now) {
   return arrival;
 }
 
+void Joining::attach(Arrival arrival, PeerId peer, TimeNs now, const Speaker& speaker,
+                     KeeperOutputs& out) {
+  if (const std::optional<PeerId> before = seats_.attach(arrival, peer, now)) {
+    speaker.close(*before,
+                  {Code::kDisconnected, "replaced by a newer connection of the same member"}, out);
+  }
+}
+
 void Joining::note_life(Seat& seat, std::uint64_t life) {
   if (life == 0 || life == seat.join.life) return;
   if (seat.join.life != 0) seat.past_lives.push_back(seat.join.life);

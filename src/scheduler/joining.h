@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "net/wire.h"
+#include "scheduler/outputs.h"
 #include "scheduler/seats.h"
 
 namespace byteps {
@@ -52,6 +53,8 @@ class Joining {
 
   // A seat for it. Whoever waited under its rank and lost its connection is replaced.
   Arrival admit(wire::Join join, TimeNs now);
+  // The member is at the end of this connection now; the one before is closed.
+  void attach(Arrival arrival, PeerId peer, TimeNs now, const Speaker& speaker, KeeperOutputs& out);
   // The life that this member has now.
   static void note_life(Seat& seat, std::uint64_t life);
   // The epoch of these members is over: what they said may still be on the way.

@@ -109,7 +109,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   if (!known.closed.is_ok()) return speaker_.close(peer, known.closed, out);
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
     if (!known.same) return turn_away(peer, header.epoch, now, out);
-    attach(*known.same, peer, now, out);
+    joining_.attach(*known.same, peer, now, speaker_, out);
     if (PLANTED(last_word_said_once)) return;
     return ending_.tell(seats_.at(*known.same), out);
   }
@@ -134,8 +134,9 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   const std::uint64_t life = join.life;
   const bool is_worker = join.role == Role::kWorker;
   const Arrival arrival = is_new ? joining_.admit(std::move(join), now) : *known.same;
-  if (is_new && is_worker && idle()) gather(now);  // the next generation begins to come
-  attach(arrival, peer, now, out);
+  if (is_new && is_worker && gathering_.is_idle())
+    gather(now);  // the next generation begins to come
+  joining_.attach(arrival, peer, now, speaker_, out);
   if (!known.fatal.is_ok()) return fail_job(known.fatal, now, out);
 
   Seat& seat = seats_.at(arrival);
@@ -157,13 +158,6 @@ void RosterKeeper::turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out)
   seats_.connection(peer).refused = true;  // a former member: its Leave is answered, nothing else
 }
 
-void RosterKeeper::attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out) {
-  if (const std::optional<PeerId> before = seats_.attach(arrival, peer, now)) {
-    speaker_.close(*before,
-                   {Code::kDisconnected, "replaced by a newer connection of the same member"}, out);
-  }
-}
-
 // What a member of the roster may have missed while it had no connection.
 void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
   if (!seat.peer || seat.left || (seat.worker() && phase_ != Phase::kRunning)) return;
@@ -177,7 +171,7 @@ void RosterKeeper::refuse(PeerId peer, const Status& why, TimeNs now, Outputs& o
   speaker_.send(peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
   seats_.connection(peer).refused = true;
   seats_.connection(peer).since_ns = now;
-  if (phase_ == Phase::kGathering) last_refusal_ = why.message();
+  if (phase_ == Phase::kGathering) gathering_.note_refusal(why);
 }
 
 // ---- the other messages ----
@@ -194,11 +188,19 @@ void RosterKeeper::on_heartbeat(PeerId peer, Seat& seat, const wire::Header& hea
   note_epoch(seat, header.epoch, out);
 }
 
-// The epoch that a member works in, as it says.
+// The epoch that a member works in, as it says. When all servers have taken it up, it runs.
 void RosterKeeper::note_epoch(Seat& seat, Epoch epoch, Outputs& out) {
   if (!seat.in_roster || (epoch != epoch_ && !PLANTED(epoch_not_fenced))) return;
   seat.applied = epoch_;
-  try_run(out);
+  if (phase_ != Phase::kConfirming) return;
+  for (const auto& [arrival, other] : seats_.all()) {
+    if (PLANTED(roster_unconfirmed)) break;
+    if (other.in_roster && !other.worker() && other.applied != epoch_) return;
+  }
+  phase_ = Phase::kRunning;
+  for (const auto& [arrival, other] : seats_.all()) {
+    if (other.plays()) catch_up(other, out);
+  }
 }
 
 void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
@@ -228,7 +230,7 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
   }
   Speaker::notice(LogLevel::kInfo, seat.text() + " left before the job was complete", out);
   seats_.erase(*arrival, now);
-  note_absence(now);
+  if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
 }
 
 void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
@@ -238,7 +240,7 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
                   seat.text() + (final ? " has left" : " has left and may come back"), out);
   departures_.add(seat, phase_ == Phase::kRunning);
   barriers_.on_left(out);
-  if (stall_until_ns_ != kNever) stall_until_ns_ = now + timeout_.failure_ns;
+  stalls_.on_left(now);
   try_next_generation(now, out);
 }
 
@@ -261,18 +263,7 @@ void RosterKeeper::on_stalled(PeerId peer, Seat& seat, const wire::Header& heade
   if (!seat.in_roster || seat.left || header.epoch != epoch_) return;  // of another epoch
   if (!seat.worker()) return on_malformed(peer, nonsense("a server that waits"), out);
   seat.stalled = std::move(stalled).value();
-  stall_until_ns_ = stall().empty() ? kNever : now + timeout_.failure_ns;
-}
-
-// Why no worker can go on; empty: one may.
-std::string RosterKeeper::stall() const {
-  std::vector<StalledWorker> workers;
-  for (const auto& [arrival, seat] : seats_.all()) {
-    if (!seat.plays() || seat.left) continue;
-    if (seat.stalled.awaited.empty()) return "";
-    workers.push_back({seat.rank, &seat.stalled});
-  }
-  return stall_text(workers, barriers_.arrived(), barriers_.number());
+  stalls_.on_report(now);
 }
 
 void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload,
@@ -292,10 +283,7 @@ void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::by
 
 void RosterKeeper::gather(TimeNs now) {
   phase_ = Phase::kGathering;
-  gather_ns_ = now;
-  next_notice_ns_ = now + timeout_.first_notice_ns;
-  idle_until_ns_ = kNever;
-  last_refusal_.clear();
+  gathering_.begin(now);
 }
 
 void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
@@ -313,11 +301,11 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
 void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   epoch_ = Epoch(epoch_.value + 1);
   phase_ = Phase::kConfirming;
-  idle_until_ns_ = kNever;
-  stall_until_ns_ = kNever;
+  gathering_.end();
+  stalls_.begin_epoch();
   barriers_.begin_epoch(static_cast<std::uint32_t>(roles.workers.size()));
   departures_.begin_epoch();
-  roster_ = wire::encode(take_seats(roles));
+  roster_ = wire::encode(seats_.take(roles, epoch_));
   if (roster_.size() > kPayloadBytesMax) {
     return fail_job({Code::kUnsupported, "the job is too large: its roster has " +
                                              std::to_string(roster_.size()) + " bytes, at most " +
@@ -342,42 +330,6 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   }
 }
 
-// Everybody has a rank in the epoch that begins.
-wire::Roster RosterKeeper::take_seats(const Cast& roles) {
-  wire::Roster roster;
-  roster.epoch = epoch_;
-  for (auto& [arrival, seat] : seats_.all()) seat.in_roster = false;
-  for (const auto* side : {&roles.workers, &roles.servers}) {
-    for (std::uint32_t rank = 0; rank < side->size(); ++rank) {
-      Seat& seat = seats_.at(*(*side)[rank]);
-      seat.in_roster = true;
-      seat.rank = rank;
-      roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
-                                seat.join.machine, seat.join.rate_mbps, seat.join.machine_index});
-    }
-  }
-  const Seat& first = seats_.at(*roles.workers[0]);
-  roster.partition_bytes = first.join.partition_bytes;
-  roster.frame_bytes = first.join.frame_bytes;
-  if (roster.frame_bytes == 0) {
-    roster.frame_bytes = Placement::usual_frame_bytes(weights_of(shards_of(roster)));
-  }
-  return roster;
-}
-
-void RosterKeeper::try_run(Outputs& out) {
-  if (phase_ != Phase::kConfirming) return;
-  for (const auto& [arrival, seat] : seats_.all()) {
-    if (PLANTED(roster_unconfirmed)) break;
-    if (seat.in_roster && !seat.worker() && seat.applied != epoch_) return;
-  }
-  phase_ = Phase::kRunning;
-  next_notice_ns_ = kNever;
-  for (const auto& [arrival, seat] : seats_.all()) {
-    if (seat.plays()) catch_up(seat, out);
-  }
-}
-
 void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
   if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
   bool for_good = true;
@@ -392,14 +344,8 @@ void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
   for (const Arrival arrival : gone) seats_.erase(arrival, now);
   if (for_good && !seats_.anyone_waits()) return succeed("all workers have left", now, out);
   gather(now);
-  note_absence(now);
+  if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
   try_complete(now, out);
-}
-
-// After the first epoch, a job without any worker lives on for a while only.
-void RosterKeeper::note_absence(TimeNs now) {
-  if (phase_ != Phase::kGathering || epoch_ == Epoch(0) || idle() || seats_.anyone_waits()) return;
-  idle_until_ns_ = now + 2 * timeout_.failure_ns;
 }
 
 void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
@@ -446,20 +392,20 @@ void RosterKeeper::tick(TimeNs now, Outputs& out) {
   begin(now);
   if (now > planned_ns_) vigil_.excuse(now - planned_ns_, now);
   departures_.tell(phase_ == Phase::kRunning, out);
-  look_at_clock(now, out);
+  try_end(now, out);
+  if (!ended()) vigil_.drop_strangers(now, out);
+  if (phase_ != Phase::kEnding && !ended()) watch(now, out);
   planned_ns_ = next_deadline();
 }
 
-void RosterKeeper::look_at_clock(TimeNs now, Outputs& out) {
-  try_end(now, out);
-  if (ended()) return;
-  vigil_.drop_strangers(now, out);
-  if (phase_ == Phase::kEnding) return;
+void RosterKeeper::watch(TimeNs now, Outputs& out) {
   beat(now, out);
   watch_silence(now, out);
   watch_start(now, out);
-  watch_queue(now, out);
-  watch_stall(now, out);
+  if (phase_ == Phase::kRunning || phase_ == Phase::kConfirming) vigil_.tell_queue(now, out);
+  if (phase_ != Phase::kRunning) return;
+  const std::string stall = stalls_.due(now);
+  if (!stall.empty()) fail_job({Code::kMismatch, stall}, now, out);
 }
 
 void RosterKeeper::beat(TimeNs now, Outputs& out) {
@@ -495,25 +441,24 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
                      out);
     }
     seats_.erase(arrival, now);
-    note_absence(now);
+    if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
   }
 }
 
 void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
   if (phase_ != Phase::kGathering && phase_ != Phase::kConfirming) return;
-  if (idle()) {
-    if (now < idle_until_ns_) return;
+  if (gathering_.is_idle()) {
+    if (now < gathering_.idle_until_ns()) return;
     return succeed(
         "all workers left, and none came back within " + duration_text(2 * timeout_.failure_ns),
         now, out);
   }
-  if (now >= gather_ns_ + timeout_.start_ns) {
+  if (now >= gathering_.give_up_ns()) {
     return fail_job({Code::kTimeout, "gave up after " + duration_text(timeout_.start_ns) + ": " +
                                          waiting_text(now)},
                     now, out);
   }
-  if (now < next_notice_ns_) return;
-  next_notice_ns_ = now + timeout_.notice_every_ns;
+  if (!gathering_.wants_notice(now)) return;
   const std::string text = waiting_text(now);
   Speaker::notice(LogLevel::kWarning, text, out);
   const SharedBytes payload = encode_status({Code::kAgain, text});
@@ -523,40 +468,16 @@ void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
   }
 }
 
-// Workers that came while an epoch runs: they are told whose leaving they wait for.
-void RosterKeeper::watch_queue(TimeNs now, Outputs& out) {
-  if (phase_ != Phase::kRunning && phase_ != Phase::kConfirming) return;
-  for (auto& [arrival, seat] : seats_.all()) {
-    if (!seat.worker() || seat.in_roster || now < seat.next_notice_ns) continue;
-    seat.next_notice_ns = now + timeout_.notice_every_ns;
-    if (!seat.peer) continue;
-    const Status waits(Code::kAgain, running_text(seats_, now));
-    speaker_.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), encode_status(waits), out);
-  }
-}
-
-// Nothing has changed for the failure timeout. Asked again, because a barrier may have been reached since.
-void RosterKeeper::watch_stall(TimeNs now, Outputs& out) {
-  if (phase_ != Phase::kRunning || now < stall_until_ns_) return;
-  stall_until_ns_ = kNever;
-  const std::string text = stall();
-  if (!text.empty()) fail_job({Code::kMismatch, text}, now, out);
-}
-
 TimeNs RosterKeeper::next_deadline() const {
   if (!started_) return 0;
   if (ended()) return kNever;
   TimeNs next = vigil_.strangers_deadline();
   if (phase_ == Phase::kEnding) return std::min(next, ending_.end_ns());
   next = std::min({next, next_heartbeat_ns_, vigil_.members_deadline()});
-  for (const auto& [arrival, seat] : seats_.all()) {
-    if (seat.worker() && !seat.in_roster && phase_ != Phase::kGathering) {
-      next = std::min(next, seat.next_notice_ns);
-    }
-  }
-  if (idle()) return std::min(next, idle_until_ns_);
-  if (phase_ == Phase::kRunning) return std::min(next, stall_until_ns_);
-  return std::min({next, next_notice_ns_, gather_ns_ + timeout_.start_ns});
+  if (phase_ != Phase::kGathering) next = std::min(next, vigil_.queue_deadline());
+  if (gathering_.is_idle()) return std::min(next, gathering_.idle_until_ns());
+  if (phase_ == Phase::kRunning) return std::min(next, stalls_.deadline());
+  return std::min({next, gathering_.next_notice_ns(), gathering_.give_up_ns()});
 }
 
 // ---- for people ----
@@ -570,21 +491,7 @@ Scene RosterKeeper::scene() const {
 }
 
 std::string RosterKeeper::waiting_text(TimeNs now) const {
-  return byteps::waiting_text(scene(), last_refusal_, now);
-}
-
-std::vector<FlightPeer> RosterKeeper::members() const {
-  std::vector<FlightPeer> members;
-  for (const auto& [arrival, seat] : seats_.all()) {
-    FlightPeer member;
-    member.role = name(seat.join.role);
-    member.rank = seat.rank;
-    member.host = seat.join.host;
-    member.heard_ns = seat.heard_ns;
-    member.state = seat.left ? "left" : seat.peer ? "here" : "lost";
-    members.push_back(std::move(member));
-  }
-  return members;
+  return byteps::waiting_text(scene(), gathering_.last_refusal(), now);
 }
 
 }  // namespace byteps

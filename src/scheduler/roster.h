@@ -39,10 +39,12 @@
 #include "scheduler/barriers.h"
 #include "scheduler/departures.h"
 #include "scheduler/ending.h"
+#include "scheduler/gathering.h"
 #include "scheduler/joining.h"
 #include "scheduler/outputs.h"
 #include "scheduler/sayings.h"
 #include "scheduler/seats.h"
+#include "scheduler/stalls.h"
 #include "scheduler/vigil.h"
 
 namespace byteps {
@@ -77,9 +79,8 @@ class RosterKeeper {
   bool ended() const { return phase_ == Phase::kEnded; }
   const Status& outcome() const { return ending_.outcome(); }
 
-  // For the flight recorder: who is at the other end of a connection, and all members with their last sign of life.
-  std::string who(PeerId peer) const { return seats_.who(peer); }
-  std::vector<FlightPeer> members() const;
+  // For the flight recorder.
+  const Seats& seats() const { return seats_; }
 
   // The sentence for people about who is missing and who is here. Also what is sent as Waiting.
   std::string waiting_text(TimeNs now) const;
@@ -96,7 +97,6 @@ class RosterKeeper {
             Outputs& out);
   void turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out);
   void refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out);
-  void attach(Arrival arrival, PeerId peer, TimeNs now, Outputs& out);
   void catch_up(const Seat& seat, Outputs& out);
   void on_heartbeat(PeerId peer, Seat& seat, const wire::Header& header,
                     std::span<const std::byte> payload, TimeNs now, Outputs& out);
@@ -108,7 +108,6 @@ class RosterKeeper {
                   std::span<const std::byte> payload, Outputs& out);
   void on_stalled(PeerId peer, Seat& seat, const wire::Header& header,
                   std::span<const std::byte> payload, TimeNs now, Outputs& out);
-  std::string stall() const;
   void on_fail(PeerId peer, Arrival arrival, std::span<const std::byte> payload, TimeNs now,
                Outputs& out);
 
@@ -117,21 +116,15 @@ class RosterKeeper {
   void gather(TimeNs now);
   void try_complete(TimeNs now, Outputs& out);
   void begin_epoch(const Cast& cast, TimeNs now, Outputs& out);
-  wire::Roster take_seats(const Cast& cast);
-  void try_run(Outputs& out);
   void try_next_generation(TimeNs now, Outputs& out);
-  void note_absence(TimeNs now);
-  bool idle() const { return idle_until_ns_ != kNever; }
   void fail_job(Status why, TimeNs now, Outputs& out);
   void succeed(const std::string& text, TimeNs now, Outputs& out);
   void try_end(TimeNs now, Outputs& out);
 
   // Ticks.
-  void look_at_clock(TimeNs now, Outputs& out);
+  void watch(TimeNs now, Outputs& out);
   void watch_silence(TimeNs now, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
-  void watch_queue(TimeNs now, Outputs& out);
-  void watch_stall(TimeNs now, Outputs& out);
   Scene scene() const;
 
   // Constant after construction.
@@ -146,17 +139,14 @@ class RosterKeeper {
   Barriers barriers_{seats_, speaker_};
   Departures departures_{seats_, speaker_};
   Vigil vigil_{timeout_, seats_, speaker_};
+  Stalls stalls_{timeout_, seats_, barriers_};
+  Gathering gathering_{timeout_};
   Ending ending_{timeout_, seats_, speaker_};
-  SharedBytes roster_;              // of this epoch, encoded once, for all members
-  TimeNs stall_until_ns_ = kNever;  // none can go on; the job ends then
+  SharedBytes roster_;  // of this epoch, encoded once, for all members
 
   bool started_ = false;
   TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next
-  TimeNs gather_ns_ = 0;        // when this gathering began
-  TimeNs next_notice_ns_ = kNever;
-  TimeNs idle_until_ns_ = kNever;  // no worker is left; the job ends then
   TimeNs next_heartbeat_ns_ = kNever;
-  std::string last_refusal_;  // of this gathering, for the notices
 };
 
 }  // namespace byteps

@@ -133,14 +133,14 @@ void Scheduler::record(const Event& event, TimeNs now) const {
                           .epoch = event.hello.epoch.value,
                           .at_ns = now});
     case Event::Kind::kDown: {
-      const std::string text = keeper_.who(event.peer) + ": " + event.why.message();
+      const std::string text = keeper_.seats().who(event.peer) + ": " + event.why.message();
       return log_.record({.kind = "down", .text = text, .at_ns = now});
     }
     case Event::Kind::kReceived: {
       const Result<wire::Header> header = wire::decode_header(event.header);
       if (!header.is_ok() || header.value().kind == wire::Kind::kHeartbeat) return;
       const std::string text =
-          keeper_.who(event.peer) + ": " + message_text(header.value(), event.payload);
+          keeper_.seats().who(event.peer) + ": " + message_text(header.value(), event.payload);
       return log_.record({.kind = "received",
                           .name = message_name(header.value().kind),
                           .epoch = header.value().epoch.value,
@@ -155,7 +155,7 @@ void Scheduler::record(const Event& event, TimeNs now) const {
 // What is in a roster is read once, however many members it goes to.
 void Scheduler::record_sent(const KeeperOutput& output) {
   if (log_.flight() == nullptr || output.header.kind == wire::Kind::kHeartbeat) return;
-  std::string text = keeper_.who(output.peer) + ": ";
+  std::string text = keeper_.seats().who(output.peer) + ": ";
   if (output.header.kind == wire::Kind::kRoster) {
     if (!output.payload.is_same(recorded_roster_)) {
       recorded_roster_ = output.payload;
@@ -176,7 +176,7 @@ void Scheduler::leave_behind() {
   left_behind_ = true;
   if (log_.flight() == nullptr) return;
   log_.flight()->set_epoch(keeper_.epoch().value);
-  log_.flight()->set_peers(keeper_.members());
+  log_.flight()->set_peers(keeper_.seats().flight_peers());
   log_.flight()->leave_behind("job", keeper_.outcome());
 }
 

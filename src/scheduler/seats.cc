@@ -4,6 +4,8 @@
 
 #include "base/limits.h"
 #include "base/phrases.h"
+#include "base/placement.h"
+#include "member/shares.h"
 
 namespace byteps {
 
@@ -126,6 +128,42 @@ Cast Seats::cast() const {
     if (!place && next < without_rank.size()) place = without_rank[next++];
   }
   return cast;
+}
+
+wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
+  wire::Roster roster;
+  roster.epoch = epoch;
+  for (auto& [arrival, seat] : seats_) seat.in_roster = false;
+  for (const auto* side : {&roles.workers, &roles.servers}) {
+    for (std::uint32_t rank = 0; rank < side->size(); ++rank) {
+      Seat& seat = at(*(*side)[rank]);
+      seat.in_roster = true;
+      seat.rank = rank;
+      roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
+                                seat.join.machine, seat.join.rate_mbps, seat.join.machine_index});
+    }
+  }
+  const Seat& first = at(*roles.workers[0]);
+  roster.partition_bytes = first.join.partition_bytes;
+  roster.frame_bytes = first.join.frame_bytes;
+  if (roster.frame_bytes == 0) {
+    roster.frame_bytes = Placement::usual_frame_bytes(weights_of(shards_of(roster)));
+  }
+  return roster;
+}
+
+std::vector<FlightPeer> Seats::flight_peers() const {
+  std::vector<FlightPeer> members;
+  for (const auto& [arrival, seat] : seats_) {
+    FlightPeer member;
+    member.role = name(seat.join.role);
+    member.rank = seat.rank;
+    member.host = seat.join.host;
+    member.heard_ns = seat.heard_ns;
+    member.state = seat.left ? "left" : seat.peer ? "here" : "lost";
+    members.push_back(std::move(member));
+  }
+  return members;
 }
 
 }  // namespace byteps

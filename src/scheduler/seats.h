@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/flight.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
@@ -92,6 +93,11 @@ class Seats {
   std::uint32_t expected_workers() const;
   std::uint32_t expected_servers() const;
   Cast cast() const;
+  // All take the places of this complete cast: the roster of the epoch that begins.
+  wire::Roster take(const Cast& cast, Epoch epoch);
+
+  // For the flight recorder: all with their last sign of life.
+  std::vector<FlightPeer> flight_peers() const;
 
  private:
   const JobConfig& job_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/phrases.h"
+#include "scheduler/sayings.h"
 
 namespace byteps {
 
@@ -57,6 +58,24 @@ TimeNs Vigil::members_deadline() const {
   TimeNs next = kNever;
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.left) next = std::min(next, seat.heard_ns + patience_ns(seat));
+  }
+  return next;
+}
+
+void Vigil::tell_queue(TimeNs now, KeeperOutputs& out) {
+  for (auto& [arrival, seat] : seats_.all()) {
+    if (!seat.worker() || seat.in_roster || now < seat.next_notice_ns) continue;
+    seat.next_notice_ns = now + timeout_.notice_every_ns;
+    if (!seat.peer) continue;
+    const Status waits(Code::kAgain, running_text(seats_, now));
+    speaker_.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), encode_status(waits), out);
+  }
+}
+
+TimeNs Vigil::queue_deadline() const {
+  TimeNs next = kNever;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.worker() && !seat.in_roster) next = std::min(next, seat.next_notice_ns);
   }
   return next;
 }

@@ -24,6 +24,9 @@ class Vigil {
   // Who has said nothing for too long, or has been gone; and the sentence about it.
   std::vector<Arrival> silent(TimeNs now) const;
   std::string text_of(const Seat& seat, TimeNs now) const;
+  // Workers that came while an epoch runs are told whose leaving they wait for, again and again.
+  void tell_queue(TimeNs now, KeeperOutputs& out);
+  TimeNs queue_deadline() const;
   // When to look again: at strangers alone, or at members too.
   TimeNs strangers_deadline() const;
   TimeNs members_deadline() const;

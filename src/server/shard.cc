@@ -62,15 +62,15 @@ Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
                                    std::uint64_t{kWaitingBytesMost})),
       transport_(transport),
       inbox_(inbox),
-      outbox_(outbox),
+      notices_{.box = outbox, .waiting = {}},
       log_(std::move(log)),
       timeline_(log_.timeline() == nullptr ? nullptr : &log_.timeline()->open_lane()),
-      patience_ns_(2 * config.timeout.failure_ns),
       pool_(transport.payload_source()),
       shelf_(shelf_settings(config, timeline_), pool_),
-      events_(kEventBatch) {
-  self_.role = Role::kServer;
-  self_.job_id = config.job.job_id;
+      scratch_{.commands = {}, .events = std::vector<Event>(kEventBatch)} {
+  deserted_.patience_ns = 2 * config.timeout.failure_ns;
+  serving_.self.role = Role::kServer;
+  serving_.self.job_id = config.job.job_id;
 }
 
 std::size_t Shard::turn(TimeNs now) {
@@ -78,17 +78,17 @@ std::size_t Shard::turn(TimeNs now) {
   std::size_t work = take_commands();
   close_ended();
   for (int batch = 0; batch < kBatchesPerTurn; ++batch) {
-    const std::size_t count = transport_.poll(now, events_);
+    const std::size_t count = transport_.poll(now, scratch_.events);
     for (std::size_t i = 0; i < count; ++i) {
       look_ahead(i, count);
-      handle(events_[i], now);
+      handle(scratch_.events[i], now);
     }
     close_ended();
     work += count;
-    if (count < events_.size()) break;
+    if (count < scratch_.events.size()) break;
   }
   // After the events: a worker that came back while this thread was not run is among them.
-  if (now >= deserted_ns_) end_epoch({Code::kDisconnected, "all workers are gone"});
+  if (now >= deserted_.forgets_ns) end_epoch({Code::kDisconnected, "all workers are gone"});
   shelf_.tick(now, out_);
   work += deliver();
   close_ended();
@@ -97,12 +97,13 @@ std::size_t Shard::turn(TimeNs now) {
 }
 
 TimeNs Shard::next_deadline() const {
-  const TimeNs retry_ns = notices_.empty() ? kNever : now_ + kNoticeRetryNs;
-  return std::min({transport_.next_deadline(), shelf_.next_deadline(), retry_ns, deserted_ns_});
+  const TimeNs retry_ns = notices_.waiting.empty() ? kNever : now_ + kNoticeRetryNs;
+  return std::min(
+      {transport_.next_deadline(), shelf_.next_deadline(), retry_ns, deserted_.forgets_ns});
 }
 
 bool Shard::finished() const {
-  return stopping_ && connections_.empty() && lent_free_.size() == lent_.size();
+  return stopping_ && peers_.empty() && lent_.all_are_back();
 }
 
 void Shard::failed(const Status& why) {
@@ -121,8 +122,8 @@ std::size_t Shard::queued_message_count() const {
 // ---- commands
 
 std::size_t Shard::take_commands() {
-  inbox_.drain(commands_);
-  for (const ShardCommand& command : commands_) {
+  inbox_.drain(scratch_.commands);
+  for (const ShardCommand& command : scratch_.commands) {
     switch (command.kind) {
       case ShardCommand::Kind::kBeginEpoch:
         begin_epoch(command);
@@ -136,7 +137,7 @@ std::size_t Shard::take_commands() {
         break;
     }
   }
-  return commands_.size();
+  return scratch_.commands.size();
 }
 
 // Nobody is served from here on, so nothing is due to anybody, and no memory is kept for them.
@@ -144,35 +145,35 @@ void Shard::end_epoch(const Status& why) {
   end_all(why);
   out_.clear();
   shelf_.end_epoch();
-  facts_.worker_count = 0;
-  deserted_ns_ = kNever;
+  serving_.facts.worker_count = 0;
+  deserted_.forgets_ns = kNever;
 }
 
 // A worker's connection has ended.
 void Shard::note_absence() {
   const bool any_up =
       std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.up; });
-  if (!any_up) deserted_ns_ = now_ + patience_ns_;
+  if (!any_up) deserted_.forgets_ns = now_ + deserted_.patience_ns;
 }
 
 void Shard::begin_epoch(const ShardCommand& command) {
   if (stopping_) return;
   const ShelfEpoch& facts = command.facts;
   end_all({Code::kDisconnected, "a new epoch began"});
-  facts_ = {};
-  deserted_ns_ = kNever;
+  serving_.facts = {};
+  deserted_.forgets_ns = kNever;
   out_.clear();
   const Status begun = shelf_.begin_epoch(facts);
   if (!begun.is_ok()) {
     LOG(log_, kError) << begun.message();
     return notify(ShardNotice::Kind::kFailed, begun);
   }
-  facts_ = facts;
-  if (command.failure_ns > 0) patience_ns_ = 2 * command.failure_ns;
-  self_.rank = command.server_rank;
-  self_.incarnation = command.incarnation;
-  self_.epoch = facts.epoch;
-  transport_.set_self(self_);
+  serving_.facts = facts;
+  if (command.failure_ns > 0) deserted_.patience_ns = 2 * command.failure_ns;
+  serving_.self.rank = command.server_rank;
+  serving_.self.incarnation = command.incarnation;
+  serving_.self.epoch = facts.epoch;
+  transport_.set_self(serving_.self);
   transport_.expect_peers(facts.worker_count);
   links_.resize(facts.worker_count);
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
@@ -189,7 +190,7 @@ void Shard::end_all(const Status& why) {
 void Shard::end(WorkerRank worker, const Status& why) {
   Link& link = links_[worker.value];
   if (!link.up) return;
-  connection_of(link.peer)->served = false;
+  peers_.find(link.peer)->served = false;
   link.up = false;
   link.queue.clear();
   ended_.emplace_back(link.peer, why);
@@ -204,22 +205,13 @@ void Shard::close_ended() {
 
 // ---- events
 
-Shard::Connection* Shard::connection_of(PeerId peer) {
-  if (recent_ != nullptr && recent_peer_ == peer) return recent_;
-  const auto found = connections_.find(peer);
-  if (found == connections_.end()) return nullptr;
-  recent_peer_ = peer;
-  recent_ = &found->second;  // elements of an unordered_map stay where they are
-  return recent_;
-}
-
 // Records of small tensors are far away in memory: fetches those of the next pushes while this one is added.
 void Shard::look_ahead(std::size_t at, std::size_t count) const {
   for (int distance = 1; distance <= Shelf::kFarthest; ++distance) {
     const std::size_t next = at + kEventsPerStep * static_cast<std::size_t>(distance);
     if (next >= count) return;
-    if (events_[next].kind != Event::Kind::kReceived) continue;
-    if (const auto push = wire::glimpse(events_[next].header)) {
+    if (scratch_.events[next].kind != Event::Kind::kReceived) continue;
+    if (const auto push = wire::glimpse(scratch_.events[next].header)) {
       shelf_.expect(push->key, push->part, distance);
     }
   }
@@ -240,10 +232,11 @@ void Shard::handle(const Event& event, TimeNs now) {
 
 void Shard::up(const Event& event) {
   // Its roster may be newer than ours: the command is in the inbox then.
-  if (event.hello.epoch != self_.epoch || event.hello.incarnation != self_.incarnation) {
+  if (event.hello.epoch != serving_.self.epoch ||
+      event.hello.incarnation != serving_.self.incarnation) {
     take_commands();
   }
-  connections_[event.peer] = {WorkerRank(event.hello.rank), false};
+  peers_.add(event.peer, WorkerRank(event.hello.rank));
   const Status refused = refusal(event.hello);
   if (!refused.is_ok()) {
     LOG(log_, kDebug) << "a connection was refused: " << refused.message();
@@ -252,10 +245,10 @@ void Shard::up(const Event& event) {
   }
   const WorkerRank worker(event.hello.rank);
   end(worker, {Code::kDisconnected, "this worker has a newer connection"});
-  connection_of(event.peer)->served = true;
+  peers_.find(event.peer)->served = true;
   links_[worker.value].peer = event.peer;
   links_[worker.value].up = true;
-  deserted_ns_ = kNever;
+  deserted_.forgets_ns = kNever;
   links_[worker.value].backlog_since_ns = 0;
   record_link("up", worker, {});
   shelf_.connect(worker, out_);
@@ -269,15 +262,15 @@ Status Shard::refusal(const Hello& hello) {
     why << "the server ends";
   } else if (hello.role != Role::kWorker) {
     why << "a shard serves workers, not a " << name(hello.role);
-  } else if (facts_.worker_count == 0) {
+  } else if (serving_.facts.worker_count == 0) {
     why << "this shard serves nobody now";
-  } else if (hello.incarnation != self_.incarnation && !PLANTED(incarnation_not_fenced)) {
+  } else if (hello.incarnation != serving_.self.incarnation && !PLANTED(incarnation_not_fenced)) {
     // A worker that its job has left behind, say: the key is the same, and so may be epoch, ranks and names.
     why << "it is of another job, or of an earlier life of this one: its scheduler is another";
-  } else if (hello.epoch != facts_.epoch) {
-    why << "it is of " << hello.epoch << ", this shard serves " << facts_.epoch;
-  } else if (hello.rank >= facts_.worker_count) {
-    why << "worker " << hello.rank << " of a job with " << facts_.worker_count;
+  } else if (hello.epoch != serving_.facts.epoch) {
+    why << "it is of " << hello.epoch << ", this shard serves " << serving_.facts.epoch;
+  } else if (hello.rank >= serving_.facts.worker_count) {
+    why << "worker " << hello.rank << " of a job with " << serving_.facts.worker_count;
   } else {
     return Status::ok();
   }
@@ -285,7 +278,7 @@ Status Shard::refusal(const Hello& hello) {
 }
 
 void Shard::received(const Event& event, TimeNs now) {
-  const Connection* connection = connection_of(event.peer);
+  const Peers::Peer* const connection = peers_.find(event.peer);
   if (connection == nullptr || !connection->served) return;
   const WorkerRank worker = connection->worker;
   const Result<wire::Header> header = wire::decode_header(event.header);
@@ -299,13 +292,8 @@ void Shard::received(const Event& event, TimeNs now) {
 }
 
 void Shard::sent(const Event& event) {
-  if (event.token != 0) {
-    const auto slot = static_cast<std::uint32_t>(event.token - 1);
-    CHECK(slot < lent_.size() && lent_[slot]) << "a payload came back that was not lent";
-    lent_[slot] = {};
-    lent_free_.push_back(slot);
-  }
-  const Connection* connection = connection_of(event.peer);
+  if (event.token != 0) lent_.give_back(event.token);
+  const Peers::Peer* const connection = peers_.find(event.peer);
   if (connection == nullptr || !connection->served) return;
   Link& link = links_[connection->worker.value];
   while (!link.queue.empty() && send(link, link.queue.front())) link.queue.pop();
@@ -313,17 +301,16 @@ void Shard::sent(const Event& event) {
 }
 
 void Shard::down(const Event& event) {
-  const auto found = connections_.find(event.peer);
-  if (found == connections_.end()) return;
-  if (found->second.served) {
-    Link& link = links_[found->second.worker.value];
+  const Peers::Peer* const peer = peers_.find(event.peer);
+  if (peer == nullptr) return;
+  if (peer->served) {
+    Link& link = links_[peer->worker.value];
     link.up = false;
     link.queue.clear();
-    record_link("down", found->second.worker, event.why.message());
+    record_link("down", peer->worker, event.why.message());
     note_absence();
   }
-  if (recent_ == &found->second) recent_ = nullptr;
-  connections_.erase(found);
+  peers_.remove(event.peer);
 }
 
 // ---- what the shelf wants done
@@ -334,7 +321,7 @@ std::size_t Shard::deliver() {
   for (const ShelfOutput::Wanted& wanted : out_.wanted) {
     Message message;
     message.header.kind = wire::Kind::kWanted;
-    message.header.epoch = facts_.epoch;
+    message.header.epoch = serving_.facts.epoch;
     message.header.key = wanted.key;
     message.header.part = wanted.part;
     message.header.round = wanted.round;
@@ -390,7 +377,7 @@ void Shard::deliver_answers() {
 Shard::Message Shard::message_of(wire::Kind kind, Key key, std::span<const std::byte> payload) {
   Message message;
   message.header.kind = kind;
-  message.header.epoch = facts_.epoch;
+  message.header.epoch = serving_.facts.epoch;
   message.header.key = key;
   message.payload_bytes = payload.size();
   message.buffer = pool_.take(payload.size());
@@ -426,7 +413,7 @@ void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
 void Shard::deliver(const ShelfOutput::InputsDone& done) {
   Message message;
   message.header.kind = wire::Kind::kInputsDone;
-  message.header.epoch = facts_.epoch;
+  message.header.epoch = serving_.facts.epoch;
   message.header.round = Round(done.generation);
   message.header.worker = done.last;
   for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
@@ -460,25 +447,17 @@ bool Shard::send(Link& link, Message& message) {
   Outgoing outgoing;
   outgoing.header = header;
   if (message.buffer) {
-    if (lent_free_.empty()) {
-      lent_.emplace_back();
-      lent_free_.reserve(lent_.capacity());  // giving back never allocates
-      lent_free_.push_back(static_cast<std::uint32_t>(lent_.size() - 1));
-    }
     outgoing.payload =
         std::span<const std::byte>(message.buffer.span()).first(message.payload_bytes);
     outgoing.landing = message.header.landing;
     outgoing.payload_crc = &message.payload_crc;
     outgoing.landing_offset = message.landing_offset;
-    outgoing.token = lent_free_.back() + SendToken{1};
+    outgoing.token = lent_.next_token();
   }
   const Status sent = transport_.send(link.peer, outgoing);
   if (sent.is(Code::kAgain)) return false;
   CHECK(sent.is_ok() || sent.is(Code::kDisconnected)) << sent.text();
-  if (sent.is_ok() && message.buffer) {
-    lent_[lent_free_.back()] = std::move(message.buffer);
-    lent_free_.pop_back();
-  }
+  if (sent.is_ok() && message.buffer) lent_.lend(std::move(message.buffer));
   return true;  // or the connection is gone, and its kDown on the way
 }
 
@@ -488,7 +467,7 @@ void Shard::record_link(const char* kind, WorkerRank worker, std::string_view wh
   log_.record({.kind = kind,
                .role = "worker",
                .rank = worker.value,
-               .epoch = facts_.epoch.value,
+               .epoch = serving_.facts.epoch.value,
                .number = index_.value,
                .text = why,
                .at_ns = now_});
@@ -533,15 +512,17 @@ void Shard::warn(Misdeed misdeed, const std::string& text) {
 // ---- notices
 
 void Shard::notify(ShardNotice::Kind kind, Status why) {
-  notices_.push_back({kind, index_, facts_.epoch, std::move(why)});
+  notices_.waiting.push_back({kind, index_, serving_.facts.epoch, std::move(why)});
 }
 
 void Shard::post_notices() {
+  std::vector<ShardNotice>& waiting = notices_.waiting;
   std::size_t posted = 0;
-  while (posted < notices_.size() && !outbox_.post(std::move(notices_[posted])).is(Code::kAgain)) {
+  while (posted < waiting.size() &&
+         !notices_.box.post(std::move(waiting[posted])).is(Code::kAgain)) {
     ++posted;
   }
-  notices_.erase(notices_.begin(), notices_.begin() + static_cast<std::ptrdiff_t>(posted));
+  waiting.erase(waiting.begin(), waiting.begin() + static_cast<std::ptrdiff_t>(posted));
 }
 
 }  // namespace byteps

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,6 +30,8 @@
 #include "loop/mailbox.h"
 #include "net/transport.h"
 #include "net/wire.h"
+#include "server/lent_buffers.h"
+#include "server/peers.h"
 #include "server/shelf.h"
 
 namespace byteps {
@@ -82,7 +83,7 @@ class Shard final : public Actor {
   std::size_t lent_bytes() const { return pool_.lent_bytes(); }
   std::size_t queued_message_count() const;
   const Shelf& shelf() const { return shelf_; }
-  Epoch epoch() const { return facts_.epoch; }  // the one it serves
+  Epoch epoch() const { return serving_.facts.epoch; }  // the one it serves
 
   static constexpr std::size_t kEventBatch = 256;
   static constexpr std::size_t kEventsPerStep = 2;  // of look_ahead()
@@ -114,10 +115,6 @@ class Shard final : public Actor {
   };
   // What a worker can cause again and again; each kind has its line in the log at most once a minute.
   enum class Misdeed : std::uint8_t { kBrokeProtocol, kDoesNotRead, kSpoiledTensor };
-  struct Connection {
-    WorkerRank worker;
-    bool served = false;  // false: closed by us, its kDown is still to come
-  };
   // A worker rank of this epoch.
   struct Link {
     PeerId peer;
@@ -141,7 +138,6 @@ class Shard final : public Actor {
   void sent(const Event& event);
   void down(const Event& event);
   Status refusal(const Hello& hello);
-  Connection* connection_of(PeerId peer);
 
   void deliver_answers();
   std::size_t deliver();  // what is in out_; returns how much that was
@@ -164,32 +160,43 @@ class Shard final : public Actor {
   const std::size_t queued_bytes_max_;  // of one worker
   Transport& transport_;
   Mailbox<ShardCommand>& inbox_;
-  Mailbox<ShardNotice>& outbox_;
+  // To the ServerMember.
+  struct Notices {
+    Mailbox<ShardNotice>& box;
+    std::vector<ShardNotice> waiting;  // not yet taken by the box
+  };
+  Notices notices_;
   const Log log_;
   TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.
-  TimeNs patience_ns_;  // S5; of the job, once it has begun
-  BufferPool pool_;     // first: it outlives all refs
+  BufferPool pool_;  // first: it outlives all refs
   Shelf shelf_;
   ShelfOutput out_;
-  ShelfEpoch facts_;         // worker_count 0: none is served
-  Hello self_;               // what workers are told who connect
+  // What it serves.
+  struct Serving {
+    ShelfEpoch facts;  // worker_count 0: none
+    Hello self;        // what workers are told who connect
+  };
+  Serving serving_;
   std::vector<Link> links_;  // by rank
-  // Every connection that is not down, also those no longer served. Looked up, and walked only
-  // where the order does not matter.
-  std::unordered_map<PeerId, Connection> connections_;
-  Connection* recent_ = nullptr;  // that of recent_peer_: events come in runs of one peer
-  PeerId recent_peer_;
-  std::vector<BufferRef> lent_;  // by token - 1; token 0: nothing was lent
-  std::vector<std::uint32_t> lent_free_;
+  Peers peers_;
+  LentBuffers lent_;
   std::vector<std::pair<PeerId, Status>> ended_;  // to be closed when the views are handled
-  std::vector<ShardCommand> commands_;
-  std::vector<ShardNotice> notices_;  // not yet taken by the outbox
-  std::vector<Event> events_;
+  // Of one turn, to reuse the memory.
+  struct Scratch {
+    std::vector<ShardCommand> commands;
+    std::vector<Event> events;
+  };
+  Scratch scratch_;
   QuietLines<3> quiet_;  // by Misdeed
   TimeNs now_ = 0;
-  TimeNs deserted_ns_ = kNever;  // S5: when it forgets, unless a worker comes
+  // S5
+  struct Desertion {
+    TimeNs patience_ns = 0;      // of the job, once it has begun
+    TimeNs forgets_ns = kNever;  // when it forgets, unless a worker comes
+  };
+  Desertion deserted_;
   bool stopping_ = false;
 };
 

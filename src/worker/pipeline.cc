@@ -8,19 +8,21 @@
 #include "base/planted.h"
 
 namespace byteps {
-
-Pipeline::Pipeline(const PipelineConfig& config) : work_(config), road_(make_road()) {}
+namespace {
 
 // A row each: the stages that a part passes.
-Road Pipeline::make_road() {
-  const RoadEnds& ends = work_.config.road_ends;
+Road road_of(const RoadEnds& ends, Push& push, Pull& pull) {
   std::vector<Road::Row> rows = ends.before_push;
-  rows.push_back({.name = "push", .waits_for = "credit and the connection", .stage = &push_});
-  rows.push_back(
-      {.name = "pull", .waits_for = "the other workers' contributions", .stage = &pull_});
+  rows.push_back({.name = "push", .waits_for = "credit and the connection", .stage = &push});
+  rows.push_back({.name = "pull", .waits_for = "the other workers' contributions", .stage = &pull});
   rows.insert(rows.end(), ends.after_pull.begin(), ends.after_pull.end());
   return Road(std::move(rows));
 }
+
+}  // namespace
+
+Pipeline::Pipeline(const PipelineConfig& config)
+    : work_(config), road_(road_of(work_.config.road_ends, push_, pull_)) {}
 
 // ---- an operation's life
 
@@ -129,7 +131,7 @@ void Pipeline::finish_well(TensorIndex index) {
   end_op(std::exchange(tensor.active, kNoOp), Status::ok());
   ++tensor.round.value;
   if (once) {
-    forget(tensor);
+    work_.forget(tensor);
     work_.tensors.give_up(index);
   } else if (tensor.line_first != kNoOp) {
     tensor.active = tensor.line_first;
@@ -145,12 +147,6 @@ void Pipeline::end_op(OpIndex index, const Status& status) {
   work_.complete(op.handle, work_.tensors[op.tensor].spec, status);
   work_.operations.remove(index);
   if (work_.operations.count() == 0) flow_.on_idle();
-}
-
-void Pipeline::forget(const Tensor& tensor) {
-  for (std::size_t part = 0; part < work_.shard_count(tensor); ++part) {
-    work_.shard_of(tensor.parts[part]).forget(tensor.key);
-  }
 }
 
 // ---- connections
@@ -270,34 +266,6 @@ void Pipeline::tick() {
 
 TimeNs Pipeline::next_deadline() const {
   return std::min(patience_.next_deadline(), road_.next_deadline());
-}
-
-// ---- stalls
-
-std::vector<HandleId> Pipeline::pending_handles() const {
-  std::vector<HandleId> handles = work_.operations.handles();
-  if (inputs_.is_finishing()) handles.push_back(inputs_.handle());
-  std::sort(handles.begin(), handles.end());
-  return handles;
-}
-
-bool Pipeline::add_awaited(std::span<const HandleId> handles, std::vector<wire::Awaited>& awaited) {
-  const auto has = [handles](HandleId handle) {
-    return std::binary_search(handles.begin(), handles.end(), handle);
-  };
-  const bool all = inputs_.is_finishing() && has(inputs_.handle());
-  const Operations& operations = work_.operations;
-  if (all && operations.count() == 0) {
-    awaited.push_back({.name = {}, .key = wire::kInputsKey, .round = inputs_.generation()});
-  }
-  for (OpIndex index = operations.oldest(); index != kNoOp; index = operations[index].newer) {
-    if (!all && !has(operations[index].handle)) continue;
-    Tensor& tensor = work_.tensors[operations[index].tensor];
-    if (!work_.is_active(tensor)) return false;
-    push_.want_first_part(tensor);
-    awaited.push_back({tensor.name, tensor.key, tensor.round.value});
-  }
-  return true;
 }
 
 }  // namespace byteps

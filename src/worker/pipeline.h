@@ -34,6 +34,7 @@
 #include "worker/pull.h"
 #include "worker/push.h"
 #include "worker/road.h"
+#include "worker/standstill.h"
 #include "worker/work.h"
 
 namespace byteps {
@@ -41,8 +42,6 @@ namespace byteps {
 class Pipeline {
  public:
   explicit Pipeline(const PipelineConfig& config);
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
 
   // The time of all that follows, until the next call.
   void begin_turn(TimeNs now) { work_.now = now; }
@@ -95,18 +94,9 @@ class Pipeline {
   void tick();
   TimeNs next_deadline() const;
 
-  // Stalls (docs/protocol.md). The handles of all that is pending, that of finish_inputs() among them; ascending.
-  std::vector<HandleId> pending_handles() const;
-  // Adds what those of `handles` (ascending) that are the pipeline's wait for: the round that the tensor is in; for
-  // finish_inputs() those of all that is pending, or when nothing is, that the others have no more. The first parts of
-  // these tensors go in spite of credit from now on, so that the others hear of them. False: one is at its end.
-  bool add_awaited(std::span<const HandleId> handles, std::vector<wire::Awaited>& awaited);
-  // What is pending, for people: the first few, with whom they miss.
-  std::string pending_text() const { return patience_.pending_text(road_); }
-  // Rounds that shards want and that have not been submitted, by key; at most so many.
-  std::vector<wire::NotBegun> not_begun(std::size_t count_max) const {
-    return push_.not_begun(count_max);
-  }
+  // What this worker waits for, where nothing moves.
+  Standstill& standstill() { return standstill_; }
+  const Standstill& standstill() const { return standstill_; }
 
   // The message that may go to this shard now: a Declare, a Push or a Forget; false when none may.
   // Its header is valid until the next call of any function. When the transport has accepted it,
@@ -131,13 +121,11 @@ class Pipeline {
   void start(TensorIndex index);
   void leave_stage(PartRef part);
   void give_back(TensorIndex index);
-  Road make_road();
   void send_again(PartRef part);
   void end_early(TensorIndex index, const Status& status);
   void settle(TensorIndex index);
   void finish_well(TensorIndex index);
   void end_op(OpIndex index, const Status& status);
-  void forget(const Tensor& tensor);
 
   Work work_;
   Flow flow_{work_};
@@ -146,6 +134,7 @@ class Pipeline {
   Pull pull_{work_, flow_, push_};
   Road road_;
   Patience patience_{work_, push_, inputs_};
+  Standstill standstill_{work_, push_, inputs_, patience_, road_};
   Status job_failed_;
   StageOutput stage_output_;  // of tick(), to reuse its memory
 };

@@ -34,9 +34,9 @@ struct StageOutput {
   }
 };
 
-// Where parts are worked on. A stage has a part from enter() on, until it leaves or is abandoned. A stage that lends the
-// operation's memory to something that cannot give it back at once (a copy engine) counts that in Tensor::lent_count, and
-// says when it is back: the operation does not end before, well or not.
+// Where parts are worked on. A stage has a part from enter() on, until it leaves or is abandoned. A stage that lends
+// the operation's memory to something that cannot give it back at once (a copy engine) counts that in
+// Tensor::lent_count, and says when it is back: the operation does not end before, well or not.
 class Stage {
  public:
   virtual ~Stage() = default;

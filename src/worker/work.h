@@ -113,6 +113,12 @@ struct Work {
     return (shard.value + shards.size() - tensor.parts[0].shard.value) % shards.size();
   }
 
+  // Its shards are to forget it.
+  void forget(const Tensor& tensor) {
+    for (std::size_t part = 0; part < shard_count(tensor); ++part) {
+      shard_of(tensor.parts[part]).forget(tensor.key);
+    }
+  }
   // An operation's end.
   void complete(HandleId handle, const Spec& spec, const Status& status);
   // The end of a handle that is no tensor's.

@@ -47,7 +47,7 @@ Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, con
             transport, log.flight(), log.timeline()),
       shards_(config_, transport, log),
       stall_watch_(config.timeout.stall_ns),
-      events_(kEventsPerTurn) {
+      scratch_{.commands = {}, .events = std::vector<Event>(kEventsPerTurn), .completions = {}} {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
 }
 
@@ -60,7 +60,7 @@ std::size_t Worker::turn(TimeNs now) {
   if (pipeline_) pipeline_->begin_turn(now);
   std::size_t work = take_events(now);
   take_commands(now);
-  work += commands_.size();
+  work += scratch_.commands.size();
   port_.tick(now);
   take_member_events(now);
   if (Status fine = shards_.keep(now, state_ == State::kEnding); !fine.is_ok()) fail_job(fine, now);
@@ -89,10 +89,10 @@ TimeNs Worker::next_deadline() const {
 // ---- what comes in
 
 void Worker::take_commands(TimeNs now) {
-  door_.commands.drain(commands_);
-  if (!commands_.empty()) port_.stalled({});
-  commands_taken_ += commands_.size();
-  for (WorkerCommand& command : commands_) obey(command, now);
+  door_.commands.drain(scratch_.commands);
+  if (!scratch_.commands.empty()) port_.stalled({});
+  commands_taken_ += scratch_.commands.size();
+  for (WorkerCommand& command : scratch_.commands) obey(command, now);
 }
 
 void Worker::obey(WorkerCommand& command, TimeNs now) {
@@ -129,10 +129,10 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
 
 std::size_t Worker::take_events(TimeNs now) {
   // Outputs are applied after all events: landing and withdrawing would end the views they carry.
-  const std::size_t count = transport_.poll(now, events_);
+  const std::size_t count = transport_.poll(now, scratch_.events);
   for (std::size_t i = 0; i < count; ++i) {
     look_ahead(i, count);
-    if (!port_.handle(events_[i], now)) handle(events_[i], now);
+    if (!port_.handle(scratch_.events[i], now)) handle(scratch_.events[i], now);
   }
   return count;
 }
@@ -143,8 +143,8 @@ void Worker::look_ahead(std::size_t at, std::size_t count) const {
   for (int distance = 1; distance <= Pipeline::kFarthest; ++distance) {
     const std::size_t next = at + kEventsPerStep * static_cast<std::size_t>(distance);
     if (next >= count) return;
-    if (events_[next].kind != Event::Kind::kReceived) continue;
-    if (const auto answer = wire::glimpse(events_[next].header)) {
+    if (scratch_.events[next].kind != Event::Kind::kReceived) continue;
+    if (const auto answer = wire::glimpse(scratch_.events[next].header)) {
       pipeline_->expect(*answer, distance);
     }
   }
@@ -333,7 +333,7 @@ Status Worker::check_roster(const wire::Roster& roster) const {
 // ---- what goes out
 
 void Worker::apply_outputs() {
-  completions_.clear();  // of a turn that failed: its outputs are all there still
+  scratch_.completions.clear();  // of a turn that failed: its outputs are all there still
   for (const PipelineOutput& output : pipeline_->outputs()) {
     switch (output.kind) {
       case PipelineOutput::Kind::kLand:
@@ -358,11 +358,11 @@ void Worker::apply_outputs() {
     }
   }
   pipeline_->clear_outputs();
-  if (completions_.empty()) return;
+  if (scratch_.completions.empty()) return;
   publish_counters();  // who hears of an end finds it counted
   // Together, when all landings are withdrawn: who waits for one after the other wakes up once.
-  door_.handles.complete(completions_);
-  completions_.clear();
+  door_.handles.complete(scratch_.completions);
+  scratch_.completions.clear();
 }
 
 // An operation's handle ends. The first that fails, before anyone hears of it, leaves the last events behind: the job
@@ -377,7 +377,7 @@ void Worker::note_end(const PipelineOutput& output) {
     const bool misuse = status.is(Code::kInvalidArgument);
     if (!misuse) status = log_.left_behind("operation", status);
   }
-  completions_.push_back({output.handle, std::move(status)});
+  scratch_.completions.push_back({output.handle, std::move(status)});
 }
 
 // One frame to each shard in turn, so that those of different servers interleave on the way.
@@ -450,7 +450,7 @@ void Worker::watch_stall(TimeNs now) {
 
 // What this worker waits for. Empty when it could go on after all.
 wire::Stalled Worker::stall_report(bool proven) {
-  std::vector<HandleId> handles = pipeline_->pending_handles();
+  std::vector<HandleId> handles = pipeline_->standstill().pending_handles();
   for (const auto& [number, barrier] : barriers_) handles.push_back(barrier);
   std::sort(handles.begin(), handles.end());
   if (proven) door_.handles.keep_awaited(handles);
@@ -467,14 +467,14 @@ wire::Stalled Worker::stall_report(bool proven) {
     const std::uint64_t first = port_.member().barrier_on_wire(barriers_.begin()->first);
     report.awaited.push_back({.name = {}, .key = Key(), .round = first});
   }
-  if (!pipeline_->add_awaited(handles, report.awaited)) return {};
-  if (!report.awaited.empty()) report.not_begun = pipeline_->not_begun(kNotBegunMax);
+  if (!pipeline_->standstill().add_awaited(handles, report.awaited)) return {};
+  if (!report.awaited.empty()) report.not_begun = pipeline_->standstill().not_begun(kNotBegunMax);
   return report;
 }
 
 // BYTEPS_STALL_TIMEOUT_S is over, and not all workers wait: others compute, or do something else.
 void Worker::give_up_waiting(TimeNs now) {
-  std::string text = pipeline_->pending_text();
+  std::string text = pipeline_->standstill().pending_text();
   if (!barriers_.empty()) text += text.empty() ? "a barrier" : "; and a barrier";
   const Status why(Code::kTimeout, "nothing has moved for " +
                                        duration_text(now - stall_watch_.stands_since_ns()) +
@@ -534,8 +534,8 @@ void Worker::try_finish() {
   if (!port_.done() || !port_.closed() || !shards_.none_is_left()) return;
   if (pipeline_) apply_outputs();
   CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";
-  door_.commands.close(commands_);
-  for (const WorkerCommand& command : commands_) {
+  door_.commands.close(scratch_.commands);
+  for (const WorkerCommand& command : scratch_.commands) {
     if (command.kind != WorkerCommand::Kind::kLeave) door_.handles.complete(command.handle, ended_);
   }
   state_ = State::kFinished;

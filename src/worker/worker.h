@@ -130,9 +130,13 @@ class Worker final : public Actor {
   TimeNs planned_ns_ = kNever;                  // when turn() wanted to be called next
   StallWatch stall_watch_;
   std::uint64_t commands_taken_ = 0;
-  std::vector<WorkerCommand> commands_;
-  std::vector<Event> events_;
-  std::vector<Handles::Completion> completions_;
+  // Of one turn, to reuse the memory.
+  struct Scratch {
+    std::vector<WorkerCommand> commands;
+    std::vector<Event> events;
+    std::vector<Handles::Completion> completions;
+  };
+  Scratch scratch_;
 };
 
 }  // namespace byteps

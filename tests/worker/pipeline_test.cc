@@ -431,7 +431,7 @@ TEST_F(PipelineTest, after_the_end_of_inputs_nothing_may_be_submitted_and_it_is_
   Numbers a = numbers(8, 0);
   submit(cluster, 0, call(1, "w", a, a));
   worker.finish_inputs(HandleId(2));
-  EXPECT_THAT(worker.pending_text(), HasSubstr("; then the end of inputs"));
+  EXPECT_THAT(worker.standstill().pending_text(), HasSubstr("; then the end of inputs"));
   submit(cluster, 0, call(3, "x", a, a));
   worker.finish_inputs(HandleId(4));
   cluster.apply(0);
@@ -452,7 +452,7 @@ TEST_F(PipelineTest,
   constexpr TimeNs patience_ns = 3 * kSecond;  // PipelineConfig::departed_ns
   leave(worker, WorkerRank(1), 0);
   worker.finish_inputs(HandleId(1));
-  EXPECT_EQ(worker.pending_text(), "the end of all workers' inputs (join)");
+  EXPECT_EQ(worker.standstill().pending_text(), "the end of all workers' inputs (join)");
   pass(worker, patience_ns - 1);
   cluster.apply(0);
   EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain));
@@ -884,23 +884,27 @@ TEST_F(PipelineTest, what_is_awaited_goes_in_spite_of_credit_and_others_know_wha
   submit(cluster, 0, call(2, "second", second, second));
   submit(cluster, 1, call(1, "other", other, other));
   cluster.run_until_quiet();
-  EXPECT_TRUE(cluster.worker(1).not_begun(9).empty()) << "nothing was asked for";
+  EXPECT_TRUE(cluster.worker(1).standstill().not_begun(9).empty()) << "nothing was asked for";
   cluster.want(0);
   cluster.run_until_quiet();
-  EXPECT_EQ(cluster.worker(1).not_begun(9), (std::vector<wire::NotBegun>{{key_of("first"), 0}}));
+  EXPECT_EQ(cluster.worker(1).standstill().not_begun(9),
+            (std::vector<wire::NotBegun>{{key_of("first"), 0}}));
   std::vector<wire::Awaited> awaited;
-  EXPECT_EQ(cluster.worker(0).pending_handles(), (std::vector<HandleId>{HandleId(1), HandleId(2)}));
-  EXPECT_TRUE(cluster.worker(0).add_awaited(std::vector{HandleId(2), HandleId(7)}, awaited));
+  EXPECT_EQ(cluster.worker(0).standstill().pending_handles(),
+            (std::vector<HandleId>{HandleId(1), HandleId(2)}));
+  EXPECT_TRUE(
+      cluster.worker(0).standstill().add_awaited(std::vector{HandleId(2), HandleId(7)}, awaited));
   EXPECT_EQ(awaited, (std::vector<wire::Awaited>{{"second", key_of("second"), 0}}));
   cluster.run_until_quiet();
   cluster.want(0);
   cluster.run_until_quiet();
-  EXPECT_EQ(cluster.worker(1).not_begun(9).size(), 2u) << "the second was sent and is asked for";
-  EXPECT_EQ(cluster.worker(1).not_begun(1).size(), 1u);
+  EXPECT_EQ(cluster.worker(1).standstill().not_begun(9).size(), 2u)
+      << "the second was sent and is asked for";
+  EXPECT_EQ(cluster.worker(1).standstill().not_begun(1).size(), 1u);
   submit(cluster, 1, call(2, "first", first, first));
   submit(cluster, 1, call(3, "second", second, second));
   cluster.run_until_quiet();
-  EXPECT_TRUE(cluster.worker(1).not_begun(9).empty()) << "all is begun";
+  EXPECT_TRUE(cluster.worker(1).standstill().not_begun(9).empty()) << "all is begun";
 }
 
 TEST_F(PipelineTest, fail_all_ends_everything_and_later_submissions) {
