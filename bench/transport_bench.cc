@@ -25,7 +25,7 @@
 #include "base/buffer.h"
 #include "base/log.h"
 #include "loop/clock.h"
-#include "net/tcp/address.h"
+#include "net/address.h"
 #include "net/tcp/tcp_transport.h"
 
 namespace byteps {
@@ -88,7 +88,7 @@ struct SocketPair {
 
 SocketPair connected_pair() {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  tcp::SocketAddress address = tcp::resolve({"127.0.0.1", 1}).value().at(0);
+  SocketAddress address = resolve({"127.0.0.1", 1}).value().at(0);
   address.set_port(0);
   CHECK(::bind(listener, address.get(), address.bytes) == 0 && ::listen(listener, 1) == 0);
   CHECK(::getsockname(listener, address.get(), &address.bytes) == 0);

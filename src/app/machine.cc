@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/ids.h"
-#include "net/tcp/address.h"
+#include "net/address.h"
 
 namespace byteps {
 namespace {
@@ -28,7 +28,7 @@ std::string interface_of(const std::string& own_address) {
     if (entry->ifa_addr == nullptr) continue;
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    tcp::SocketAddress address;
+    SocketAddress address;
     address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     std::memcpy(&address.storage, entry->ifa_addr, address.bytes);
     if (address.endpoint().host == own_address) return entry->ifa_name;

@@ -15,8 +15,8 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "kernels/kernels.h"
+#include "net/address.h"
 #include "net/auth.h"
-#include "net/tcp/address.h"
 
 namespace byteps {
 namespace {
@@ -47,7 +47,7 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
   const JobConfig& job = environment.config.job;
   if (!job.advertise_host.empty()) return job.advertise_host;
   if (!environment.interface.empty()) {
-    Result<std::string> address = tcp::address_of_interface(environment.interface);
+    Result<std::string> address = address_of_interface(environment.interface);
     if (address.is_ok() && job.loopback_only && !is_loopback(address.value())) {
       return needs_key("DMLC_INTERFACE", environment.interface);
     }
@@ -56,17 +56,17 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
     }
     return address;
   }
-  return tcp::local_address_towards({job.scheduler_host, job.scheduler_port});
+  return local_address_towards({job.scheduler_host, job.scheduler_port});
 }
 
 std::string told_host(const std::string& host) {
-  if (!tcp::addresses_in_text({host, 1}).empty()) return host;
-  const Result<std::vector<std::string>> found = tcp::addresses_of_name(host);
+  if (!addresses_in_text({host, 1}).empty()) return host;
+  const Result<std::vector<std::string>> found = addresses_of_name(host);
   if (!found.is_ok()) return host;
   const std::string& first = found.value().front();
   if (is_loopback(host)) return is_loopback(first) ? first : host;
   const bool is_only = found.value().size() == 1;
-  return is_only && !is_loopback(first) && tcp::is_own_address(first) ? first : host;
+  return is_only && !is_loopback(first) && is_own_address(first) ? first : host;
 }
 
 Config with_machine(Config config, const std::string& own_address) {
@@ -120,7 +120,7 @@ Result<std::string> await_advertised_host(const ParsedEnvironment& environment, 
 }
 
 std::string listening_host(const std::string& advertised) {
-  return is_loopback(advertised) || tcp::is_own_address(advertised) ? advertised : "";
+  return is_loopback(advertised) || is_own_address(advertised) ? advertised : "";
 }
 
 Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,

@@ -4,7 +4,7 @@
 //
 //   proof = HMAC-SHA256(job key, label of its side | the connecting side's Hello | the accepting side's Hello)
 //
-// where a Hello is the whole record with its nonce (net/tcp/frame.h), which says its own length. So a proof
+// where a Hello is the whole record with its nonce (net/frame/frame.h), which says its own length. So a proof
 // fits this one conversation only: another nonce, version, job, incarnation, role, rank or epoch on either side makes
 // another proof (no replay), and one side's proof is not the other's (no reflection). Without a job key the
 // key is empty and the exchange is the same; it then proves nothing.

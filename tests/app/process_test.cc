@@ -26,7 +26,7 @@ TEST(ToldHost, a_name_that_leads_to_nothing_of_this_machine_stays_for_others_to_
 TEST(ListeningHost, is_the_address_that_others_reach_us_at_when_it_is_ours) {
   EXPECT_EQ(listening_host("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(listening_host("localhost"), "localhost");
-  const Result<std::string> own = tcp::local_address_towards({"203.0.113.77", 9});
+  const Result<std::string> own = local_address_towards({"203.0.113.77", 9});
   if (!own.is_ok()) GTEST_SKIP() << "this machine has no route out of it";
   EXPECT_EQ(listening_host(own.value()), own.value()) << "not all interfaces";
 }

@@ -20,11 +20,12 @@
 #include "base/check.h"
 #include "base/phrases.h"
 #include "fuzz/script.h"
+#include "net/frame/frame.h"
 #include "net/rdma/memory.h"
 #include "net/rdma/queue_pair.h"
 #include "net/rdma/window.h"
-#include "net/tcp/frame.h"
 #include "net/tcp/handshake.h"
+#include "net/tcp/record.h"
 #include "net/wire.h"
 
 namespace byteps::fuzz {
@@ -82,21 +83,21 @@ void read_hello_body(Bytes bytes) {
 }
 
 void read_refusal(Bytes bytes) {
-  const Status why = tcp::decode_refusal(bytes);
+  const Status why = frame::decode_refusal(bytes);
   CHECK(!why.is_ok()) << "a refusal is never ok";
   for (const char c : why.message()) CHECK(c >= ' ' && c <= '~') << "a character for no log";
-  CHECK(!tcp::decode_farewell(bytes).is_ok()) << "nor is a farewell";
+  CHECK(!frame::decode_farewell(bytes).is_ok()) << "nor is a farewell";
 }
 
 void read_prefix(Bytes bytes) {
-  if (bytes.size() < tcp::kPrefixBytes) return;
-  const auto raw = bytes.first<tcp::kPrefixBytes>();
-  tcp::Prefix prefix;
-  if (!tcp::decode(raw, prefix).is_ok()) return;
+  if (bytes.size() < frame::kPrefixBytes) return;
+  const auto raw = bytes.first<frame::kPrefixBytes>();
+  frame::Prefix prefix;
+  if (!frame::decode(raw, prefix).is_ok()) return;
   CHECK_LE(prefix.payload_bytes, kPayloadBytesMax);
   CHECK_LE(prefix.header_bytes, kHeaderBytesMax);
-  std::array<std::byte, tcp::kPrefixBytes> encoded{};
-  tcp::encode(prefix, encoded);
+  std::array<std::byte, frame::kPrefixBytes> encoded{};
+  frame::encode(prefix, encoded);
   CHECK(std::equal(raw.begin(), raw.end(), encoded.begin())) << "encoded to other bytes";
 }
 

@@ -1,5 +1,5 @@
 // The bytes of two connections, received in any pieces, into the code that makes events of them
-// (net/tcp/inbox.h), while landings come and go. The two share their staging memory, as those of a transport do.
+// (net/frame/inbox.h), while landings come and go. The two share their staging memory, as those of a transport do.
 //
 // The input is a script (fuzz/script.h). Beside the sanitizers:
 //  - the messages come in order, each once, whole, and as they were sent, until bytes that are no frame;
@@ -19,8 +19,8 @@
 #include "base/check.h"
 #include "fuzz/script.h"
 #include "kernels/crc32c.h"
-#include "net/tcp/frame.h"
-#include "net/tcp/inbox.h"
+#include "net/frame/frame.h"
+#include "net/frame/inbox.h"
 
 namespace byteps::fuzz {
 namespace {
@@ -71,7 +71,7 @@ class Stream {
   // The other side says why it ends the connection. What follows is never read.
   void add_farewell(Script& script) {
     const std::vector<std::byte> text = script.bytes();
-    append(tcp::encode_farewell(
+    append(frame::encode_farewell(
         Status(static_cast<Code>(script.below(9)),
                std::string(reinterpret_cast<const char*>(text.data()), text.size()))));
     broken_ = true;
@@ -85,12 +85,12 @@ class Stream {
   }
   // A frame that announces more than ever comes.
   void announce(Script& script) {
-    tcp::Prefix prefix;
+    frame::Prefix prefix;
     prefix.payload_bytes = script.flag() ? script.number32() : std::uint32_t{4} << 20;
     prefix.header_bytes = static_cast<std::uint16_t>(script.number());
     prefix.landing = script.below(kTags + 1);
-    std::vector<std::byte> frame(tcp::kPrefixBytes);
-    tcp::encode(prefix, std::span<std::byte, tcp::kPrefixBytes>(frame.data(), frame.size()));
+    std::vector<std::byte> frame(frame::kPrefixBytes);
+    frame::encode(prefix, std::span<std::byte, frame::kPrefixBytes>(frame.data(), frame.size()));
     append(frame);
     broken_ = true;
     // Whatever comes now may be its payload.
@@ -130,15 +130,15 @@ class Stream {
   bool has_ended() const { return ended_; }
 
   // Receives at most `bytes` of what was sent, as often as `reads`, into events.
-  void receive(tcp::Staging& staging, std::size_t bytes, std::size_t reads,
+  void receive(frame::Staging& staging, std::size_t bytes, std::size_t reads,
                std::vector<Event>& events, std::size_t& event_count) {
     for (; reads > 0 && !ended_; --reads) {
       const std::span<Event> free_events = std::span(events).subspan(event_count);
-      tcp::EventSpan out(free_events);
+      frame::EventSpan out(free_events);
       if (out.full()) return;
       if (!inbox_.has_backlog()) {
         if (staging.room().size() < inbox_.room_wanted(staging)) return;
-        const tcp::Inbox::Places places = inbox_.places(staging, bytes);
+        const frame::Inbox::Places places = inbox_.places(staging, bytes);
         CHECK(places.count > 0 && places.bytes > 0) << "nowhere to receive";
         inbox_.received(fill(places, bytes), places, staging);
       }
@@ -179,7 +179,7 @@ class Stream {
     for (const Message& message : expected_)
       CHECK(message.may_be_missing) << "a message is missing";
   }
-  void clear(tcp::Staging& staging) { inbox_.clear(staging); }
+  void clear(frame::Staging& staging) { inbox_.clear(staging); }
   std::size_t sent_bytes() const { return bytes_.size(); }
   PeerId peer() const { return peer_; }
 
@@ -218,18 +218,18 @@ class Stream {
     }
   }
   static std::vector<std::byte> encode_frame(const Message& message) {
-    tcp::Prefix prefix;
+    frame::Prefix prefix;
     prefix.payload_bytes = static_cast<std::uint32_t>(message.payload.size());
     prefix.header_bytes = static_cast<std::uint16_t>(message.header.size());
     prefix.landing = message.landing;
     prefix.landing_offset = message.landing_offset;
     prefix.header_crc = crc32c(0, message.header);
-    std::vector<std::byte> frame(tcp::kPrefixBytes);
-    tcp::encode(prefix, std::span<std::byte, tcp::kPrefixBytes>(frame.data(), frame.size()));
+    std::vector<std::byte> frame(frame::kPrefixBytes);
+    frame::encode(prefix, std::span<std::byte, frame::kPrefixBytes>(frame.data(), frame.size()));
     frame.insert(frame.end(), message.header.begin(), message.header.end());
     frame.insert(frame.end(), message.payload.begin(), message.payload.end());
     if (prefix.trailer_bytes() > 0) {
-      const auto trailer = tcp::encode_trailer(crc32c(0, message.payload));
+      const auto trailer = frame::encode_trailer(crc32c(0, message.payload));
       frame.insert(frame.end(), trailer.begin(), trailer.end());
     }
     return frame;
@@ -246,7 +246,7 @@ class Stream {
     std::fill_n(landing.named.begin() + static_cast<std::ptrdiff_t>(message.landing_offset),
                 message.payload.size(), true);
   }
-  std::size_t fill(const tcp::Inbox::Places& places, std::size_t bytes_max) {
+  std::size_t fill(const frame::Inbox::Places& places, std::size_t bytes_max) {
     std::size_t count = 0;
     for (int i = 0; i < places.count; ++i) {
       const iovec& entry = places.entries[static_cast<std::size_t>(i)];
@@ -268,7 +268,7 @@ class Stream {
   }
 
   const PeerId peer_;
-  tcp::Inbox inbox_;
+  frame::Inbox inbox_;
   std::vector<std::byte> bytes_;
   std::size_t fed_ = 0;
   std::deque<Message> expected_;
@@ -340,7 +340,7 @@ class Target {
   }
 
   Script script_;
-  tcp::Staging staging_{kBatchBytes};
+  frame::Staging staging_{kBatchBytes};
   std::array<Stream, 2> streams_{Stream(0), Stream(1)};
   std::size_t last_count_ = 0;
 };

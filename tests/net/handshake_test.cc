@@ -333,12 +333,13 @@ TEST(Record, has_no_more_room_than_its_kind_needs_and_all_of_them_together_4_kib
 TEST(Refusal, is_cut_to_a_line_and_made_printable) {
   const std::string text = "\x1b[31m" + std::string(2000, 'x');
   const Bytes record = encode_refusal_record({Code::kMismatch, text});
-  EXPECT_LE(record.size(), kRecordHeadBytes + 4 + kRefusalTextBytesMax);
+  EXPECT_LE(record.size(), kRecordHeadBytes + 4 + frame::kRefusalTextBytesMax);
   Bytes long_body(4 + 3000, std::byte{'y'});
-  const Status why = decode_refusal(long_body);
-  EXPECT_LE(why.message().size(), kRefusalTextBytesMax + 20);
-  EXPECT_EQ(decode_refusal(std::span(record).subspan(kRecordHeadBytes)).message().find('\x1b'),
-            std::string::npos);
+  const Status why = frame::decode_refusal(long_body);
+  EXPECT_LE(why.message().size(), frame::kRefusalTextBytesMax + 20);
+  EXPECT_EQ(
+      frame::decode_refusal(std::span(record).subspan(kRecordHeadBytes)).message().find('\x1b'),
+      std::string::npos);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "net/rdma/queue_pair.h"
 #include "net/rdma/slabs.h"
 #include "net/shm/doorway.h"
-#include "net/tcp/aside.h"
+#include "net/way/aside.h"
 #include "tests/net/fake_verbs.h"
 #include "tests/net/tcp_peer.h"
 
@@ -336,7 +336,7 @@ TEST(Rdma, where_a_server_requires_it_nothing_is_taken_over_tcp) {
   TurnedTcp server(serving(Policy::kRequired));
   BareSocket socket(server.address());
   ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
-  socket.write(frame(1000, 8));
+  socket.write(numbered_frame(1000, 8));
   ASSERT_TRUE(server.until([&] { return socket.has_ended(); }));
   EXPECT_TRUE(has(server.log(), "sends over TCP")) << server.log();
   EXPECT_TRUE(server.seen().empty()) << "its owner never heard of it";
@@ -592,14 +592,14 @@ class Stranger {
     EXPECT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
     EXPECT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
   }
-  void say(tcp::Aside kind, std::span<const std::byte> content) {
+  void say(way::Aside kind, std::span<const std::byte> content) {
     Bytes header{static_cast<std::byte>(kind)};
     append(header, content);
-    Bytes out(tcp::kPrefixBytes);
-    tcp::encode({.header_bytes = static_cast<std::uint16_t>(header.size()),
-                 .is_aside = true,
-                 .header_crc = crc32c(0, header)},
-                std::span(out).first<tcp::kPrefixBytes>());
+    Bytes out(frame::kPrefixBytes);
+    frame::encode({.header_bytes = static_cast<std::uint16_t>(header.size()),
+                   .is_aside = true,
+                   .header_crc = crc32c(0, header)},
+                  std::span(out).first<frame::kPrefixBytes>());
     append(out, header);
     socket.write(out);
   }
@@ -624,30 +624,30 @@ TEST(RdmaHostile, an_offer_that_breaks_a_limit_or_comes_twice_ends_the_connectio
     Stranger stranger;
     rdma::PeerInfo info = plausible();
     info.ring_bytes = 12345;
-    stranger.say(tcp::Aside::kOffer, rdma::encode(info));
+    stranger.say(way::Aside::kOffer, rdma::encode(info));
     EXPECT_TRUE(stranger.is_ended());
   }
   Stranger stranger;
-  stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
-  stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
+  stranger.say(way::Aside::kOffer, rdma::encode(plausible()));
+  stranger.say(way::Aside::kOffer, rdma::encode(plausible()));
   EXPECT_TRUE(stranger.is_ended());
 }
 
 TEST(RdmaHostile, an_invitation_to_shared_memory_behind_an_offer_ends_the_connection) {
   Stranger stranger;
-  stranger.say(tcp::Aside::kOffer, rdma::encode(plausible()));
-  stranger.say(tcp::Aside::kInvite, Bytes(shm::Invitation::kBytes));
+  stranger.say(way::Aside::kOffer, rdma::encode(plausible()));
+  stranger.say(way::Aside::kInvite, Bytes(shm::Invitation::kBytes));
   EXPECT_TRUE(stranger.is_ended()) << "the link that is there would be lost";
 }
 
 TEST(RdmaHostile, an_accept_nobody_asked_for_and_a_switch_to_nothing_end_the_connection) {
   {
     Stranger stranger;
-    stranger.say(tcp::Aside::kAccept, rdma::encode(plausible()));
+    stranger.say(way::Aside::kAccept, rdma::encode(plausible()));
     EXPECT_TRUE(stranger.is_ended());
   }
   Stranger stranger;
-  stranger.say(tcp::Aside::kSwitch, {});
+  stranger.say(way::Aside::kSwitch, {});
   EXPECT_TRUE(stranger.is_ended());
 }
 

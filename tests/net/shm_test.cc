@@ -513,11 +513,11 @@ class HostileClient {
   void say_aside(std::uint8_t kind, std::span<const std::byte> content = {}) {
     Bytes header{std::byte{kind}};
     append(header, content);
-    Bytes frame(tcp::kPrefixBytes);
-    tcp::encode({.header_bytes = static_cast<std::uint16_t>(header.size()),
-                 .is_aside = true,
-                 .header_crc = crc32c(0, header)},
-                std::span(frame).first<tcp::kPrefixBytes>());
+    Bytes frame(frame::kPrefixBytes);
+    frame::encode({.header_bytes = static_cast<std::uint16_t>(header.size()),
+                   .is_aside = true,
+                   .header_crc = crc32c(0, header)},
+                  std::span(frame).first<frame::kPrefixBytes>());
     append(frame, header);
     EXPECT_TRUE(socket.write(frame));
   }
@@ -526,10 +526,10 @@ class HostileClient {
   void share() {
     shm::Doorway doorway = std::move(shm::Doorway::open({})).value();
     say_aside(1, shm::encode(doorway.invitation()));
-    ASSERT_FALSE(socket.read_exactly(tcp::kPrefixBytes + 1, server).empty());
+    ASSERT_FALSE(socket.read_exactly(frame::kPrefixBytes + 1, server).empty());
     meeting = std::make_unique<shm::Meeting>(std::move(doorway.take()).value());
     say_aside(3);
-    ASSERT_FALSE(socket.read_exactly(tcp::kPrefixBytes + 1, server).empty());
+    ASSERT_FALSE(socket.read_exactly(frame::kPrefixBytes + 1, server).empty());
   }
 
   bool ends_badly() {
@@ -564,7 +564,7 @@ TEST(HostileSharer, asides_out_of_turn_end_the_connection) {
       },
       [](auto& client) {
         client.share();
-        client.socket.write(frame(100, 10));  // a message, where none may come any more
+        client.socket.write(numbered_frame(100, 10));  // a message, where none may come any more
       },
   };
   for (std::size_t i = 0; i < tries.size(); ++i) {
@@ -580,7 +580,7 @@ TEST(HostileSharer, an_aside_to_who_shares_nothing_does_no_harm) {
   TurnedTcp server;
   HostileClient client(server);
   client.say_aside(1, Bytes(shm::Invitation::kBytes, std::byte{'x'}));
-  EXPECT_TRUE(client.socket.write(frame(100, 10)));
+  EXPECT_TRUE(client.socket.write(numbered_frame(100, 10)));
   EXPECT_TRUE(server.until([&] { return server.count(Event::Kind::kReceived) == 1; }));
 }
 
@@ -595,7 +595,7 @@ TEST(HostileSharer, memory_that_was_never_sealed_is_not_read) {
   ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), bytes), 0);
   ASSERT_EQ(::listen(listener, 1), 0);
   client.say_aside(1, shm::encode(invitation));
-  ASSERT_FALSE(client.socket.read_exactly(tcp::kPrefixBytes + 1, server).empty()) << "ready";
+  ASSERT_FALSE(client.socket.read_exactly(frame::kPrefixBytes + 1, server).empty()) << "ready";
   client.say_aside(3);  // without having opened it
   EXPECT_TRUE(client.ends_badly());
   EXPECT_NE(server.log().find("not sealed"), std::string::npos) << server.log();
@@ -627,7 +627,7 @@ TEST(HostileSharer, half_a_frame_is_waited_for_without_spinning) {
   HostileClient client(server);
   client.share();
   const shm::RingMemory ring = client.meeting->segment.ring(1);
-  const Bytes whole = frame(1000, 0);
+  const Bytes whole = numbered_frame(1000, 0);
   std::memcpy(ring.bytes, whole.data(), 64);
   ring.control->written.store(64);
   server.settle();

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "net/tcp/inbox.h"
-#include "net/tcp/outbox.h"
+#include "net/frame/inbox.h"
+#include "net/frame/outbox.h"
 #include "tests/net/tcp_peer.h"
 
 namespace byteps {
@@ -40,7 +40,7 @@ class TcpCorruption : public testing::Test {
 };
 
 TEST_F(TcpCorruption, any_bit_of_a_frame_ends_the_connection_and_the_frame_is_not_reported) {
-  const Bytes good = frame(40, 9, 5, 8);
+  const Bytes good = numbered_frame(40, 9, 5, 8);
   Bytes memory(64, std::byte{0x5a});
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     Bytes bytes = good;
@@ -62,8 +62,9 @@ TEST_F(TcpCorruption, in_a_large_payload_it_is_found_whether_it_lands_or_not) {
   Bytes memory(600'000);
   for (int i = 0; i < 40; ++i) {
     const std::size_t payload_bytes = 100'000 + prng.below(500'000);
-    Bytes bytes = frame(payload_bytes, 48, i % 2 == 0 ? 5 : 6);
-    const std::size_t at = tcp::kPrefixBytes + 48 + prng.below(payload_bytes + tcp::kTrailerBytes);
+    Bytes bytes = numbered_frame(payload_bytes, 48, i % 2 == 0 ? 5 : 6);
+    const std::size_t at =
+        frame::kPrefixBytes + 48 + prng.below(payload_bytes + frame::kTrailerBytes);
     bytes[at] ^= static_cast<std::byte>(1 << prng.below(8));
     const auto& end = end_of(bytes, 5, memory);
     ASSERT_NE(end.why.message().find("CRC32C differs"), std::string::npos);
@@ -74,7 +75,7 @@ TEST_F(TcpCorruption, in_a_large_payload_it_is_found_whether_it_lands_or_not) {
 TEST_F(TcpCorruption, a_wrong_tag_or_offset_never_writes_to_another_landing) {
   Bytes memory(100'000, std::byte{0x5a});
   for (const std::size_t at : {8U, 16U, 17U, 18U}) {
-    Bytes bytes = frame(50'000, 0, 4, 0);
+    Bytes bytes = numbered_frame(50'000, 0, 4, 0);
     bytes[at] ^= std::byte{1};  // tag 4 becomes 5; offset 0 another one
     (void)end_of(bytes, at == 8 ? 5 : 4, memory);
     ASSERT_EQ(memory, Bytes(100'000, std::byte{0x5a}));
@@ -85,9 +86,9 @@ TEST_F(TcpCorruption, of_a_payload_that_is_thrown_away_does_not_matter) {
   const auto socket = make_up();
   Bytes memory(100'000);
   server_.transport().land(peer_, 5, memory);
-  Bytes bytes = frame(100'000, 0, 5);
+  Bytes bytes = numbered_frame(100'000, 0, 5);
   bytes[90'000] ^= std::byte{1};
-  append(bytes, frame(3, 2));
+  append(bytes, numbered_frame(3, 2));
   ASSERT_TRUE(socket->write(std::span(bytes).first(30'000)));
   ASSERT_TRUE(server_.until([&] { return memory[20'000] == numbered(20'001)[20'000]; }));
   server_.transport().withdraw(peer_, 5);
@@ -101,7 +102,7 @@ TEST_F(TcpCorruption, the_other_side_is_told_and_passes_it_on_in_its_own_error) 
   const Bytes payload = numbered(1000);
   ASSERT_TRUE(
       server_.transport().send(peer_, {.header = {}, .payload = payload, .token = 1}).is_ok());
-  Bytes bytes = frame(40, 9);
+  Bytes bytes = numbered_frame(40, 9);
   bytes[50] ^= std::byte{4};
   ASSERT_TRUE(socket->write(bytes));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) == 1; }));
@@ -128,7 +129,7 @@ TEST_F(TcpCorruption, the_other_side_is_told_and_passes_it_on_in_its_own_error) 
 
 TEST_F(TcpCorruption, a_farewell_is_printable_and_short_whatever_was_said) {
   const auto socket = make_up();
-  Bytes bytes = tcp::encode_farewell({Code::kDisconnected, std::string("\x1b[31m") + "red"});
+  Bytes bytes = frame::encode_farewell({Code::kDisconnected, std::string("\x1b[31m") + "red"});
   ASSERT_TRUE(socket->write(bytes));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) == 1; }));
   EXPECT_NE(server_.seen().back().why.message().find("?[31mred"), std::string::npos);
@@ -136,7 +137,7 @@ TEST_F(TcpCorruption, a_farewell_is_printable_and_short_whatever_was_said) {
 
 // What an Outbox gives out in pieces of any size, of which the "kernel" takes any part; `meanwhile` happens between
 // two calls.
-Bytes drain(tcp::Outbox& outbox, Prng& prng, const std::function<void()>& meanwhile) {
+Bytes drain(frame::Outbox& outbox, Prng& prng, const std::function<void()>& meanwhile) {
   Bytes stream;
   while (outbox.unsent_bytes() > 0) {
     std::array<iovec, 5> entries;
@@ -160,13 +161,13 @@ Bytes drain(tcp::Outbox& outbox, Prng& prng, const std::function<void()>& meanwh
 // Every frame of `stream` as it came; an error ends it.
 std::vector<Bytes> parsed(std::span<const std::byte> stream, Status& status) {
   std::vector<Bytes> payloads;
-  tcp::Staging staging(64 << 10);
-  tcp::Inbox inbox;
+  frame::Staging staging(64 << 10);
+  frame::Inbox inbox;
   std::vector<Event> events(8);
   while (!stream.empty() && status.is_ok()) {
     staging.begin_poll();
     if (!inbox.has_backlog()) {
-      const tcp::Inbox::Places places = inbox.places(staging, 64 << 10);
+      const frame::Inbox::Places places = inbox.places(staging, 64 << 10);
       std::size_t bytes = 0;
       for (int i = 0; i < places.count && !stream.empty(); ++i) {
         const iovec& entry = places.entries[static_cast<std::size_t>(i)];
@@ -178,7 +179,7 @@ std::vector<Bytes> parsed(std::span<const std::byte> stream, Status& status) {
       inbox.received(bytes, places, staging);
     }
     do {
-      tcp::EventSpan out(events);
+      frame::EventSpan out(events);
       status = inbox.parse(PeerId(1), staging, out);
       for (std::size_t i = 0; i < out.count(); ++i) {
         payloads.emplace_back(events[i].payload.begin(), events[i].payload.end());
@@ -191,7 +192,7 @@ std::vector<Bytes> parsed(std::span<const std::byte> stream, Status& status) {
 TEST(OutboxChecksum, is_that_of_what_was_sent_however_the_calls_are_cut) {
   Prng prng(8);
   for (int round = 0; round < 50; ++round) {
-    tcp::Outbox outbox;
+    frame::Outbox outbox;
     std::vector<Bytes> payloads;
     for (int i = 0; i < 12; ++i) {
       const std::size_t sizes[] = {0, prng.below(20), prng.below(3000), 9000};
@@ -217,7 +218,7 @@ TEST(OutboxChecksum, fits_what_was_sent_when_the_memory_is_overwritten_between_t
   // damage.
   Prng prng(9);
   for (int round = 0; round < 50; ++round) {
-    tcp::Outbox outbox;
+    frame::Outbox outbox;
     std::vector<Bytes> payloads(6, numbered(5000));
     for (const Bytes& payload : payloads) outbox.push({.header = {}, .payload = payload});
     const Bytes stream = drain(outbox, prng, [&] {

@@ -29,7 +29,7 @@ class TcpHostile : public testing::Test {
     EXPECT_TRUE(server_.until([&] { return stranger.has_ended(); }));
     const std::size_t received = server_.count(Event::Kind::kReceived);
     const auto good = make_up();
-    EXPECT_TRUE(good->write(frame(3, 2)));
+    EXPECT_TRUE(good->write(numbered_frame(3, 2)));
     ASSERT_TRUE(
         server_.until([&] { return server_.count(Event::Kind::kReceived) == received + 1; }));
     EXPECT_EQ(server_.seen().back().payload, numbered(3, 2));
@@ -124,7 +124,7 @@ TEST_F(TcpHostile, a_prefix_beyond_the_limits_ends_the_connection_with_what_was_
 }
 
 TEST_F(TcpHostile, a_message_cut_off_at_any_byte_never_arrives) {
-  const Bytes message = frame(300, 40);
+  const Bytes message = numbered_frame(300, 40);
   for (std::size_t cut = 1; cut < message.size(); cut += 17) {
     const auto socket = make_up();
     const std::size_t downs = server_.count(Event::Kind::kDown);
@@ -154,7 +154,7 @@ TEST_F(TcpHostile, random_bytes_after_the_hello_end_only_that_connection) {
 
 TEST_F(TcpHostile, a_huge_promised_payload_that_does_not_come_costs_little_and_ends_with_it) {
   std::vector<std::unique_ptr<BareSocket>> sockets;
-  const Bytes promise = frame(kPayloadBytesMax, 256);
+  const Bytes promise = numbered_frame(kPayloadBytesMax, 256);
   for (int i = 0; i < 20; ++i) {
     sockets.push_back(make_up());
     ASSERT_TRUE(sockets.back()->write(std::span(promise).first(700)));
@@ -208,10 +208,10 @@ TEST_F(TcpHostile, a_refusal_full_of_control_characters_reaches_the_log_harmless
   // The other side is a bare listener: a TcpTransport connects to it and is refused.
   Bytes body(200, std::byte{0x1b});
   std::fill(body.begin(), body.begin() + 4, std::byte{0});
-  const Status status = tcp::decode_refusal(body);
+  const Status status = frame::decode_refusal(body);
   EXPECT_TRUE(status.is(Code::kMismatch)) << "never ok";
   EXPECT_EQ(status.message().find('\x1b'), std::string::npos);
-  EXPECT_FALSE(tcp::decode_refusal({}).is_ok());
+  EXPECT_FALSE(frame::decode_refusal({}).is_ok());
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class AsUser {
 // Both ends of a connection; each closed at the end, or before.
 struct Pair {
   explicit Pair(const std::string& listen_host, const std::string& connect_host, uid_t user) {
-    tcp::SocketAddress at = tcp::resolve({listen_host, 1}).value().at(0);
+    SocketAddress at = resolve({listen_host, 1}).value().at(0);
     at.set_port(0);
     const int listener = ::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int no = 0;
@@ -37,7 +37,7 @@ struct Pair {
     at.bytes = sizeof at.storage;
     EXPECT_EQ(::getsockname(listener, at.get(), &at.bytes), 0);
     const std::uint16_t port = at.endpoint().port;
-    const tcp::SocketAddress to = tcp::resolve({connect_host, port}).value().at(0);
+    const SocketAddress to = resolve({connect_host, port}).value().at(0);
     {
       const AsUser stranger(user);
       theirs = ::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -68,11 +68,11 @@ struct Pair {
 
   int theirs = -1;
   int ours = -1;
-  tcp::SocketAddress remote;
-  tcp::SocketAddress local;
+  SocketAddress remote;
+  SocketAddress local;
 };
 
-using Way = std::function<Result<uid_t>(const tcp::SocketAddress&, const tcp::SocketAddress&)>;
+using Way = std::function<Result<uid_t>(const SocketAddress&, const SocketAddress&)>;
 
 class Owner : public ::testing::Test {
  protected:

@@ -16,9 +16,10 @@
 
 #include "base/log.h"
 #include "kernels/crc32c.h"
-#include "net/tcp/address.h"
-#include "net/tcp/frame.h"
+#include "net/address.h"
+#include "net/frame/frame.h"
 #include "net/tcp/handshake.h"
+#include "net/tcp/record.h"
 #include "net/tcp/tcp_transport.h"
 #include "net/wire.h"
 
@@ -117,7 +118,7 @@ class TurnedTcp {
 class BareSocket {
  public:
   explicit BareSocket(const Endpoint& to) {
-    const tcp::SocketAddress address = tcp::resolve(to).value().at(0);
+    const SocketAddress address = resolve(to).value().at(0);
     descriptor_ = ::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
     (void)::setsockopt(descriptor_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -204,32 +205,32 @@ inline Bytes numbered(std::size_t bytes, std::size_t first = 0) {
 
 // The start of a frame that says so much of itself, with a good checksum.
 inline Bytes prefix_of(std::uint32_t payload_bytes, std::uint16_t header_bytes) {
-  Bytes out(tcp::kPrefixBytes);
-  tcp::encode({.payload_bytes = payload_bytes, .header_bytes = header_bytes},
-              std::span(out).first<tcp::kPrefixBytes>());
+  Bytes out(frame::kPrefixBytes);
+  frame::encode({.payload_bytes = payload_bytes, .header_bytes = header_bytes},
+                std::span(out).first<frame::kPrefixBytes>());
   return out;
 }
 
 // A whole frame.
 inline Bytes frame_of(const Bytes& header, const Bytes& payload, LandingTag landing = kNoLanding,
                       std::uint64_t offset = 0) {
-  Bytes out(tcp::kPrefixBytes);
-  tcp::encode({.payload_bytes = static_cast<std::uint32_t>(payload.size()),
-               .header_bytes = static_cast<std::uint16_t>(header.size()),
-               .landing = landing,
-               .landing_offset = offset,
-               .header_crc = crc32c(0, header)},
-              std::span(out).first<tcp::kPrefixBytes>());
+  Bytes out(frame::kPrefixBytes);
+  frame::encode({.payload_bytes = static_cast<std::uint32_t>(payload.size()),
+                 .header_bytes = static_cast<std::uint16_t>(header.size()),
+                 .landing = landing,
+                 .landing_offset = offset,
+                 .header_crc = crc32c(0, header)},
+                std::span(out).first<frame::kPrefixBytes>());
   append(out, header);
   append(out, payload);
-  if (!payload.empty()) append(out, tcp::encode_trailer(crc32c(0, payload)));
+  if (!payload.empty()) append(out, frame::encode_trailer(crc32c(0, payload)));
   return out;
 }
 
 // One whose header and payload are numbered from `first` in a row.
-inline Bytes frame(std::size_t payload_bytes, std::size_t header_bytes,
-                   LandingTag landing = kNoLanding, std::uint64_t offset = 0,
-                   std::size_t first = 0) {
+inline Bytes numbered_frame(std::size_t payload_bytes, std::size_t header_bytes,
+                            LandingTag landing = kNoLanding, std::uint64_t offset = 0,
+                            std::size_t first = 0) {
   return frame_of(numbered(header_bytes, first), numbered(payload_bytes, first + header_bytes),
                   landing, offset);
 }

@@ -40,10 +40,10 @@ TEST_F(TcpReceiving, messages_byte_by_byte_are_the_same_messages) {
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
   Bytes memory(100);
   server.transport().land(server.seen()[0].peer, 9, memory);
-  Bytes bytes = frame(10, 4);
-  append(bytes, frame(0, 0));
-  append(bytes, frame(20, 0, 9, 50, 100));
-  append(bytes, frame(5, 256));
+  Bytes bytes = numbered_frame(10, 4);
+  append(bytes, numbered_frame(0, 0));
+  append(bytes, numbered_frame(20, 0, 9, 50, 100));
+  append(bytes, numbered_frame(5, 256));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     ASSERT_TRUE(socket.write(std::span(bytes).subspan(i, 1)));
     server.poll();
@@ -106,8 +106,8 @@ TEST_F(TcpReceiving, a_payload_half_here_when_its_landing_is_withdrawn_is_thrown
   Bytes memory(100'000, std::byte{0x5a});
   server_.transport().land(peer_, 9, memory);
   const Bytes payload = numbered(100'000);
-  const Bytes message = frame(100'000, 0, 9);
-  const std::size_t part = tcp::kPrefixBytes + 40'000;
+  const Bytes message = numbered_frame(100'000, 0, 9);
+  const std::size_t part = frame::kPrefixBytes + 40'000;
   ASSERT_TRUE(socket_->write(std::span(message).first(part)));
   ASSERT_TRUE(server_.until([&] { return memory[39'999] == payload[39'999]; }));
   server_.transport().withdraw(peer_, 9);
@@ -115,7 +115,7 @@ TEST_F(TcpReceiving, a_payload_half_here_when_its_landing_is_withdrawn_is_thrown
   EXPECT_EQ(memory[40'000], std::byte{0x5a});
   Bytes rest;
   append(rest, std::span(message).subspan(part));
-  append(rest, frame(3, 0));
+  append(rest, numbered_frame(3, 0));
   ASSERT_TRUE(socket_->write(rest));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
   EXPECT_EQ(server_.seen().back().payload, numbered(3));
@@ -127,14 +127,14 @@ TEST_F(TcpReceiving,
   Bytes first(50'000, std::byte{0x5a});
   Bytes second(50'000, std::byte{0x5b});
   server_.transport().land(peer_, 9, first);
-  const Bytes message = frame(50'000, 0, 9);
-  const std::size_t part = tcp::kPrefixBytes + 10'000;
+  const Bytes message = numbered_frame(50'000, 0, 9);
+  const std::size_t part = frame::kPrefixBytes + 10'000;
   ASSERT_TRUE(socket_->write(std::span(message).first(part)));
   ASSERT_TRUE(server_.until([&] { return first[9'999] == numbered(10'000)[9'999]; }));
   server_.transport().land(peer_, 9, second);
   const Bytes half = first;
   ASSERT_TRUE(socket_->write(std::span(message).subspan(part)));
-  ASSERT_TRUE(socket_->write(frame(4, 0, 9, 8)));
+  ASSERT_TRUE(socket_->write(numbered_frame(4, 0, 9, 8)));
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
   EXPECT_TRUE(server_.seen().back().landed);
   EXPECT_TRUE(first == half);
@@ -148,9 +148,9 @@ TEST_F(TcpReceiving, one_busy_peer_does_not_keep_others_waiting) {
   ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kUp) == 2; }));
   const PeerId quiet_peer = server_.seen().back().peer;
   Bytes flood;
-  for (int i = 0; i < 20'000; ++i) append(flood, frame(0, 8));
+  for (int i = 0; i < 20'000; ++i) append(flood, numbered_frame(0, 8));
   ASSERT_TRUE(socket_->write(flood));
-  ASSERT_TRUE(quiet.write(frame(0, 0)));
+  ASSERT_TRUE(quiet.write(numbered_frame(0, 0)));
   // 20,000 messages fill 625 spans of 32 events; the quiet one's comes within a few.
   int polls = 0;
   const auto heard = [&] {
@@ -170,7 +170,7 @@ TEST(TcpFairness, peers_that_all_have_more_than_a_poll_can_hold_take_turns) {
   TcpOptions options = loopback_options();
   options.read_batch_bytes = 64 << 10;
   TurnedTcp server(std::move(options));
-  const Bytes message = frame(32768, 0);
+  const Bytes message = numbered_frame(32768, 0);
   std::vector<std::unique_ptr<BareSocket>> sockets;
   std::vector<PeerId> peers;
   for (std::size_t i = 0; i < kPeers; ++i) {
@@ -244,7 +244,7 @@ TEST(TcpWaiting, wait_returns_at_once_while_events_are_left_over) {
   ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 0)));
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
   Bytes bytes;
-  for (int i = 0; i < 10; ++i) append(bytes, frame(0, 0));
+  for (int i = 0; i < 10; ++i) append(bytes, numbered_frame(0, 0));
   ASSERT_TRUE(socket.write(bytes));
   std::vector<Event> one(1);
   std::size_t received = 0;
@@ -376,7 +376,7 @@ TEST(TcpListening, on_all_addresses_both_families_reach_one_port) {
   }));
   EXPECT_EQ(server.transport().address_of(server.seen()[0].peer).find("127.0.0.1:"), 0U)
       << "an IPv4 address looks like one";
-  if (!tcp::local_address_towards({"::1", 9}).is_ok()) GTEST_SKIP() << "no IPv6 here";
+  if (!local_address_towards({"::1", 9}).is_ok()) GTEST_SKIP() << "no IPv6 here";
   (void)client.transport().connect({"::1", port}, hello_of(Role::kWorker, 0)).value();
   EXPECT_TRUE(client.until([&] {
     server.poll();
@@ -476,7 +476,7 @@ TEST(TcpListening,
   }
   const std::vector<std::byte> refusal = first.read_some();
   ASSERT_GT(refusal.size(), tcp::kRecordHeadBytes);
-  const Status why = tcp::decode_refusal(std::span(refusal).subspan(tcp::kRecordHeadBytes));
+  const Status why = frame::decode_refusal(std::span(refusal).subspan(tcp::kRecordHeadBytes));
   EXPECT_TRUE(why.is(Code::kSystem));
   EXPECT_NE(why.message().find("no file descriptor left"), std::string::npos) << why.text();
   EXPECT_TRUE(first.has_ended());
@@ -488,9 +488,9 @@ TEST(TcpListening,
 // ---- addresses
 
 TEST(TcpAddress, of_this_machine_are_found_by_target_and_by_interface) {
-  EXPECT_EQ(tcp::local_address_towards({"127.0.0.1", 9}).value(), "127.0.0.1");
-  EXPECT_EQ(tcp::address_of_interface("lo").value(), "127.0.0.1");
-  const auto unknown = tcp::address_of_interface("nosuch0");
+  EXPECT_EQ(local_address_towards({"127.0.0.1", 9}).value(), "127.0.0.1");
+  EXPECT_EQ(address_of_interface("lo").value(), "127.0.0.1");
+  const auto unknown = address_of_interface("nosuch0");
   ASSERT_FALSE(unknown.is_ok());
   EXPECT_TRUE(unknown.status().is(Code::kInvalidArgument));
   EXPECT_NE(unknown.status().message().find("lo"), std::string::npos) << "names those there are";
@@ -499,12 +499,11 @@ TEST(TcpAddress, of_this_machine_are_found_by_target_and_by_interface) {
 TEST(TcpAddress, text_and_port_survive_the_way_through_a_socket_address) {
   for (const Endpoint& endpoint :
        {Endpoint{"10.1.2.3", 9000}, Endpoint{"::1", 1}, Endpoint{"2001:db8::7", 65535}}) {
-    EXPECT_EQ(tcp::resolve(endpoint).value().at(0).endpoint(), endpoint);
+    EXPECT_EQ(resolve(endpoint).value().at(0).endpoint(), endpoint);
   }
-  EXPECT_EQ(tcp::resolve({"::ffff:10.1.2.3", 5}).value().at(0).endpoint(),
-            (Endpoint{"10.1.2.3", 5}));
-  EXPECT_TRUE(tcp::resolve({"10.0.0.1", 0}).status().is(Code::kInvalidArgument));
-  EXPECT_TRUE(tcp::resolve({"", 5}).status().is(Code::kInvalidArgument));
+  EXPECT_EQ(resolve({"::ffff:10.1.2.3", 5}).value().at(0).endpoint(), (Endpoint{"10.1.2.3", 5}));
+  EXPECT_TRUE(resolve({"10.0.0.1", 0}).status().is(Code::kInvalidArgument));
+  EXPECT_TRUE(resolve({"", 5}).status().is(Code::kInvalidArgument));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""The protocol, spoken from Python: what src/net/wire.h and src/net/tcp/frame.h say, for peers that are not ours.
+"""The protocol, spoken from Python for peers that are not ours: src/net/wire.h, src/net/tcp/record.h, src/net/frame/.
 
 Everything can be said wrongly: functions make bytes, Connection sends them. A connection that keeps the rules:
 

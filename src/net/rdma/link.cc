@@ -219,7 +219,7 @@ void Link::freeze() {
 }
 
 void Link::begin_poll() {
-  tcp::Link::begin_poll();
+  way::Link::begin_poll();
   look();
   flush();
 }
@@ -287,7 +287,7 @@ void Link::take(const abi::Completion& completion) {
 
 // ---- sleeping
 
-bool Link::arm(const tcp::Outbox& /*outbox*/) {
+bool Link::arm(const frame::Outbox& /*outbox*/) {
   if (!failure_.is_ok() || is_damaged_) return true;
   const std::uint64_t turn = device_->completion_turn();
   if (asked_turn_ != turn) {

@@ -1,4 +1,4 @@
-// Link: the frames of one connection that go by RDMA, once both sides are connected. See net/tcp/link.h for frames.
+// Link: the frames of one connection that go by RDMA, once both sides are connected. See net/way/link.h for frames.
 //
 // Each side has a ring in registered memory that the other one writes into. What it sends it first puts into a ring of
 // its own, of the same size and at the same position; then the device writes from there into the other side's. One
@@ -23,18 +23,18 @@
 #include <string>
 
 #include "base/status.h"
+#include "net/frame/outbox.h"
 #include "net/rdma/device.h"
 #include "net/rdma/memory.h"
 #include "net/rdma/options.h"
 #include "net/rdma/queue_pair.h"
 #include "net/rdma/slabs.h"
 #include "net/rdma/window.h"
-#include "net/tcp/link.h"
-#include "net/tcp/outbox.h"
+#include "net/way/link.h"
 
 namespace byteps::rdma {
 
-class Link final : public tcp::Link {
+class Link final : public way::Link {
  public:
   // A half of it: what this side has. slabs: memory from which nothing is copied, or null. packet_number: any, below
   // 2^24. kSystem: no memory, or the device refuses.
@@ -66,7 +66,7 @@ class Link final : public tcp::Link {
   Status failure() const override { return failure_; }
   void freeze() override;
   void begin_poll() override;
-  bool arm(const tcp::Outbox& outbox) override;
+  bool arm(const frame::Outbox& outbox) override;
 
  private:
   // A part of the sending ring that is somewhere else in truth.

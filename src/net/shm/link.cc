@@ -38,7 +38,7 @@ void Link::release() {
 
 // ---- sleeping
 
-bool Link::arm(const tcp::Outbox& outbox) {
+bool Link::arm(const frame::Outbox& outbox) {
   const bool can_read = reads() && (reader_.arm() || is_paused());
   const bool can_write = outbox.has_unstreamed() && writer_.arm();
   return can_read || can_write;

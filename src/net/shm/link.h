@@ -1,4 +1,4 @@
-// Link: the frames of one connection that go through shared memory, once both sides have it. See net/tcp/link.h.
+// Link: the frames of one connection that go through shared memory, once both sides have it. See net/way/link.h.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,14 @@
 #include <string>
 
 #include "base/status.h"
+#include "net/frame/outbox.h"
 #include "net/shm/doorway.h"
 #include "net/shm/ring.h"
-#include "net/tcp/link.h"
-#include "net/tcp/outbox.h"
+#include "net/way/link.h"
 
 namespace byteps::shm {
 
-class Link final : public tcp::Link {
+class Link final : public way::Link {
  public:
   enum class Side { kMaker, kOpener };  // of the memory
   Link(Meeting meeting, Side side);
@@ -30,7 +30,7 @@ class Link final : public tcp::Link {
   void flush() override;
   void freeze() override { reader_.freeze(); }
   // A byte on the socket wakes.
-  bool arm(const tcp::Outbox& outbox) override;
+  bool arm(const frame::Outbox& outbox) override;
   void disarm() override;
   void drain_wakes() override;
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "net/shm/doorway.h"
-#include "net/tcp/link.h"
+#include "net/way/link.h"
 
 namespace byteps::tcp {
 namespace {
@@ -59,7 +59,7 @@ void Connection::say_last(std::span<const std::byte> bytes) {
   (void)!::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-std::ptrdiff_t Connection::receive(const Inbox::Places& places, Status& reason) {
+std::ptrdiff_t Connection::receive(const frame::Inbox::Places& places, Status& reason) {
   ssize_t count = 0;
   do {
     count = ::readv(descriptor, places.entries.data(), places.count);

@@ -10,19 +10,21 @@
 
 #include "base/status.h"
 #include "base/time.h"
-#include "net/tcp/address.h"
+#include "net/address.h"
+#include "net/frame/inbox.h"
+#include "net/frame/outbox.h"
 #include "net/tcp/handshake.h"
-#include "net/tcp/inbox.h"
-#include "net/tcp/outbox.h"
 #include "net/transport.h"
 
 namespace byteps::shm {
 class Doorway;
 }  // namespace byteps::shm
 
-namespace byteps::tcp {
-
+namespace byteps::way {
 class Link;
+}  // namespace byteps::way
+
+namespace byteps::tcp {
 
 class Connection {
  public:
@@ -51,7 +53,7 @@ class Connection {
 
   // Reads into `places`. Received: > 0. Nothing there now: 0. At its end or broken: -1, and `reason` says
   // so.
-  std::ptrdiff_t receive(const Inbox::Places& places, Status& reason);
+  std::ptrdiff_t receive(const frame::Inbox::Places& places, Status& reason);
 
   // Reads the other side's next record without a byte beyond it. True when `record` has all of it.
   Result<bool> read_record(RecordHead& head);
@@ -95,15 +97,15 @@ class Connection {
   // Another way than the socket (net/tcp/links.cc): while the other side is invited to shared memory, and the link from
   // when this side has it.
   std::unique_ptr<shm::Doorway> doorway;
-  std::unique_ptr<Link> link;
+  std::unique_ptr<way::Link> link;
   bool was_invited = false;
   bool was_offered = false;  // RDMA
   bool has_declined = false;
   // May carry messages by a link only: before that it is not up for its owner.
   bool must_link = false;
 
-  Outbox outbox;
-  Inbox inbox;
+  frame::Outbox outbox;
+  frame::Inbox inbox;
 
  private:
   Status closed_by_peer() const;

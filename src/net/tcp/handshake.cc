@@ -38,7 +38,7 @@ Status Handshake::take(RecordKind kind, std::span<const std::byte> record,
   say.clear();
   if (kind == RecordKind::kRefusal) {
     was_refused_ = true;
-    return decode_refusal(record.subspan(kRecordHeadBytes));
+    return frame::decode_refusal(record.subspan(kRecordHeadBytes));
   }
   if (kind == RecordKind::kHello && stage_ == Stage::kHello) return take_hello(record, say);
   if (kind == RecordKind::kProof && stage_ == Stage::kProof) {

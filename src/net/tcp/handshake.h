@@ -13,7 +13,7 @@
 #include "base/job_key.h"
 #include "base/status.h"
 #include "net/auth.h"
-#include "net/tcp/frame.h"
+#include "net/tcp/record.h"
 #include "net/transport.h"
 
 namespace byteps::tcp {

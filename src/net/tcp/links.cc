@@ -1,4 +1,4 @@
-// How a connection passes from its socket to another way, a link (net/tcp/link.h). Asides (net/tcp/frame.h) are what
+// How a connection passes from its socket to another way, a link (net/way/link.h). Asides (net/frame/frame.h) are what
 // the two transports say to each other:
 //
 //   connecting side                       accepting side
@@ -20,19 +20,19 @@
 
 #include "base/check.h"
 #include "net/shm/doorway.h"
-#include "net/tcp/aside.h"
 #include "net/tcp/connection.h"
-#include "net/tcp/link.h"
 #include "net/tcp/tcp_transport.h"
+#include "net/way/aside.h"
+#include "net/way/link.h"
 
 namespace byteps {
 
-using tcp::Aside;
+using frame::EventSpan;
 using tcp::Connection;
-using tcp::EventSpan;
-using Kind = tcp::QuietLog::Kind;
+using way::Aside;
+using Kind = QuietLog::Kind;
 
-void TcpTransport::count(const tcp::Link& link, Ways& ways) {
+void TcpTransport::count(const way::Link& link, Ways& ways) {
   (link.is_rdma() ? ways.rdma_bytes : ways.shared_bytes) += link.moved_bytes();
 }
 
@@ -75,7 +75,7 @@ void TcpTransport::say_aside(Connection& connection, Aside kind,
 
 void TcpTransport::decline(Connection& connection, const Status& why) {
   connection.has_declined = true;
-  say_aside(connection, Aside::kDecline, tcp::encode_reason(why));
+  say_aside(connection, Aside::kDecline, way::encode_reason(why));
 }
 
 // The rest of what this side sends goes through the link.
@@ -99,26 +99,26 @@ Status TcpTransport::heed_aside(Connection& connection, std::span<const std::byt
     case Aside::kDecline:
       return heed_decline(connection, content);
     case Aside::kReady:
-      return content.empty() ? heed_ready(connection) : tcp::out_of_turn();
+      return content.empty() ? heed_ready(connection) : way::out_of_turn();
     case Aside::kSwitch:
-      return content.empty() ? heed_switch(connection) : tcp::out_of_turn();
+      return content.empty() ? heed_switch(connection) : way::out_of_turn();
   }
-  return tcp::out_of_turn();
+  return way::out_of_turn();
 }
 
 Status TcpTransport::heed_decline(Connection& connection, std::span<const std::byte> content) {
   const bool both_declined = connection.has_declined && !connection.doorway && !connection.link;
   if (both_declined) return Status::ok();
   const bool may_decline = connection.doorway || (connection.link && !connection.link->reads());
-  if (!may_decline) return tcp::out_of_turn();
+  if (!may_decline) return way::out_of_turn();
   const bool was_rdma = connection.link && connection.link->is_rdma();
   // What this side has sent behind the switch is lost.
   if (connection.outbox.has_stream_end()) {
-    return was_rdma ? tcp::decode_reason(content) : tcp::out_of_turn();
+    return was_rdma ? way::decode_reason(content) : way::out_of_turn();
   }
   connection.doorway.reset();
   drop_link(connection);
-  if (was_rdma) return go_without_rdma(connection, tcp::decode_reason(content));
+  if (was_rdma) return go_without_rdma(connection, way::decode_reason(content));
   return connection.outbound ? offer_rdma(connection) : Status::ok();
 }
 
@@ -126,9 +126,9 @@ Status TcpTransport::heed_switch(Connection& connection) {
   if (connection.has_declined && !connection.link) {
     return {Code::kDisconnected, "RDMA failed while the connection went over to it"};
   }
-  if (!connection.link || connection.link->reads()) return tcp::out_of_turn();
+  if (!connection.link || connection.link->reads()) return way::out_of_turn();
   if (connection.outbound ? !connection.outbox.has_stream_end() : !connection.link->is_ready()) {
-    return tcp::out_of_turn();
+    return way::out_of_turn();
   }
   if (Status status = connection.link->confirm(); !status.is_ok()) return status;
   if (!connection.outbound) switch_over(connection);
@@ -148,7 +148,7 @@ Status TcpTransport::heed_switch(Connection& connection) {
 
 // ---- links
 
-void TcpTransport::adopt_link(Connection& connection, std::unique_ptr<tcp::Link> link) {
+void TcpTransport::adopt_link(Connection& connection, std::unique_ptr<way::Link> link) {
   CHECK(!connection.link);
   connection.link = std::move(link);
   linked_.push_back(&connection);
@@ -170,7 +170,7 @@ void TcpTransport::begin_links() {
 
 void TcpTransport::serve_links() {
   for (Connection* connection : linked_) {
-    tcp::Link& link = *connection->link;
+    way::Link& link = *connection->link;
     const bool goes_over = connection->outbound && connection->state == Connection::State::kUp &&
                            link.is_proven() && !link.is_useless() &&
                            !connection->outbox.has_stream_end();

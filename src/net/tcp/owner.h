@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 #include "base/status.h"
-#include "net/tcp/address.h"
+#include "net/address.h"
 
 namespace byteps::tcp {
 

@@ -14,17 +14,16 @@
 #include "net/auth.h"
 #include "net/rdma/link.h"
 #include "net/rdma/slabs.h"
-#include "net/tcp/aside.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/tcp_transport.h"
+#include "net/way/aside.h"
 
 namespace byteps {
 
 using rdma::Policy;
-using tcp::Aside;
 using tcp::Connection;
-using tcp::SocketAddress;
-using Kind = tcp::QuietLog::Kind;
+using way::Aside;
+using Kind = QuietLog::Kind;
 
 namespace {
 
@@ -188,7 +187,7 @@ Status TcpTransport::offer_rdma(Connection& connection) {
 Status TcpTransport::heed_accept(Connection& connection, std::span<const std::byte> content) {
   if (connection.has_declined && !connection.link) return Status::ok();  // both at once
   const bool has_offered = connection.outbound && connection.link && connection.link->is_rdma();
-  if (!has_offered || connection.link->is_ready()) return tcp::out_of_turn();
+  if (!has_offered || connection.link->is_ready()) return way::out_of_turn();
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
   if (!info.is_ok()) return info.status();
   if (Status status = rdma_link(connection).connect(info.value()); !status.is_ok()) {
@@ -204,7 +203,7 @@ Status TcpTransport::heed_accept(Connection& connection, std::span<const std::by
 
 Status TcpTransport::heed_offer(Connection& connection, std::span<const std::byte> content) {
   if (connection.outbound || std::exchange(connection.was_offered, true) || connection.link) {
-    return tcp::out_of_turn();
+    return way::out_of_turn();
   }
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
   if (info.status().is(Code::kDisconnected)) return info.status();

@@ -7,15 +7,15 @@
 
 #include "net/shm/doorway.h"
 #include "net/shm/link.h"
-#include "net/tcp/aside.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/tcp_transport.h"
+#include "net/way/aside.h"
 
 namespace byteps {
 
-using tcp::Aside;
 using tcp::Connection;
-using Kind = tcp::QuietLog::Kind;
+using way::Aside;
+using Kind = QuietLog::Kind;
 
 // False: it cannot be, and something else may be tried.
 bool TcpTransport::invite(Connection& connection) {
@@ -52,7 +52,7 @@ Status TcpTransport::share(Connection& connection, shm::Meeting meeting, bool is
 Status TcpTransport::heed_invitation(Connection& connection, std::span<const std::byte> content) {
   if (connection.outbound || std::exchange(connection.was_invited, true) ||
       connection.was_offered || connection.link || content.size() != shm::Invitation::kBytes) {
-    return tcp::out_of_turn();
+    return way::out_of_turn();
   }
   if (options_.shared_ring_bytes == 0) {
     decline(connection, {Code::kUnsupported, "not wanted"});
@@ -72,7 +72,7 @@ Status TcpTransport::heed_invitation(Connection& connection, std::span<const std
 }
 
 Status TcpTransport::heed_ready(Connection& connection) {
-  if (!connection.doorway) return tcp::out_of_turn();
+  if (!connection.doorway) return way::out_of_turn();
   Result<shm::Meeting> meeting = connection.doorway->take();
   connection.doorway.reset();
   Status status = meeting.status();

@@ -13,21 +13,21 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "net/frame/frame.h"
 #include "net/rdma/device.h"
 #include "net/rdma/memory.h"
 #include "net/rdma/slabs.h"
 #include "net/shm/segment.h"
 #include "net/tcp/connection.h"
-#include "net/tcp/frame.h"
-#include "net/tcp/link.h"
 #include "net/tcp/owner.h"
+#include "net/tcp/record.h"
+#include "net/way/link.h"
 
 namespace byteps {
 
+using frame::EventSpan;
 using tcp::Connection;
-using tcp::EventSpan;
-using tcp::SocketAddress;
-using Kind = tcp::QuietLog::Kind;
+using Kind = QuietLog::Kind;
 using State = tcp::Connection::State;
 
 namespace {
@@ -162,7 +162,7 @@ Status TcpTransport::listen_at(const Endpoint& endpoint) {
     // Port 0 is what resolve() calls no port; any other will do for the look-up.
     const std::uint16_t port = endpoint.port;
     Result<std::vector<SocketAddress>> addresses =
-        tcp::resolve({endpoint.host, port == 0 ? std::uint16_t{1} : port});
+        resolve({endpoint.host, port == 0 ? std::uint16_t{1} : port});
     if (!addresses.is_ok()) {
       return {Code::kInvalidArgument, "cannot listen at " + addresses.status().message()};
     }
@@ -266,7 +266,7 @@ void TcpTransport::mark_dirty(Connection& connection) {
 // ---- the owner's calls
 
 Result<PeerId> TcpTransport::connect(const Endpoint& to, const Hello& self) {
-  if (Status flaw = tcp::flaw_of(to); !flaw.is_ok()) return flaw;
+  if (Status flaw = flaw_of(to); !flaw.is_ok()) return flaw;
   if (!make_room()) {
     return Status(Code::kSystem, "no more than " +
                                      std::to_string(options_.connections_max + expected_peers_) +
@@ -276,7 +276,7 @@ Result<PeerId> TcpTransport::connect(const Endpoint& to, const Hello& self) {
   connection.outbound = true;
   connection.remote = to;
   connection.self = self;
-  connection.addresses = tcp::addresses_in_text(to);
+  connection.addresses = addresses_in_text(to);
   connection.is_named = connection.addresses.empty();
   give_peer(connection);
   unstamped_.push_back(connection.serial);
@@ -307,11 +307,11 @@ Status TcpTransport::send(PeerId peer, const Outgoing& message) {
   if (connection == nullptr || connection->state != State::kUp || !connection->up_reported) {
     return {Code::kDisconnected, "this peer is not connected"};
   }
-  tcp::Outbox& outbox = connection->outbox;
+  frame::Outbox& outbox = connection->outbox;
   const std::size_t charged_bytes = outbox.charged_bytes();
   // One message always fits, however large.
   if (charged_bytes > 0 &&
-      charged_bytes + tcp::Outbox::charge_bytes(message) > options_.window_bytes) {
+      charged_bytes + frame::Outbox::charge_bytes(message) > options_.window_bytes) {
     return {Code::kAgain, "the connection's window is full"};
   }
   outbox.push(message);
@@ -684,7 +684,7 @@ void TcpTransport::connect_by_name(Connection& connection) {
   if (known.look_up) {
     if (!resolver_) {
       resolver_ = std::make_unique<tcp::Resolver>(
-          *this, options_.look_up ? options_.look_up : tcp::addresses_of_name);
+          *this, options_.look_up ? options_.look_up : addresses_of_name);
     }
     if (const Status begun = resolver_->look_up(host); !begun.is_ok()) {
       names_.answer(host, begun);
@@ -724,7 +724,7 @@ void TcpTransport::hear_names() {
 // The addresses of its host are known: it begins.
 void TcpTransport::name(Connection& connection, const NameBook::Addresses& texts) {
   for (const std::string& text : texts) {
-    for (const SocketAddress& address : tcp::addresses_in_text({text, connection.remote.port})) {
+    for (const SocketAddress& address : addresses_in_text({text, connection.remote.port})) {
       connection.addresses.push_back(address);
     }
   }
@@ -945,7 +945,7 @@ void TcpTransport::receive(Connection& connection, EventSpan& out) {
       starved_.push_back(connection.serial);
       return;
     }
-    const tcp::Inbox::Places places = connection.inbox.places(staging_, budget_bytes);
+    const frame::Inbox::Places places = connection.inbox.places(staging_, budget_bytes);
     Status reason;
     const std::ptrdiff_t count = connection.receive(places, reason);
     if (count < 0) return end_of_socket(connection, connection.with_address(reason));
@@ -978,7 +978,7 @@ Status TcpTransport::parse(Connection& connection, EventSpan& out) {
 void TcpTransport::end_of_link(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
   log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_, full.message());
-  connection.say_last(tcp::encode_farewell(why));
+  connection.say_last(frame::encode_farewell(why));
   end(connection, full, true);
 }
 
@@ -986,14 +986,14 @@ void TcpTransport::end_of_link(Connection& connection, const Status& why) {
 
 void TcpTransport::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  const Kind kind = tcp::is_corrupted(why)       ? Kind::kCorrupted
+  const Kind kind = frame::is_corrupted(why)     ? Kind::kCorrupted
                     : why.is(Code::kUnsupported) ? Kind::kCannotLink
                                                  : Kind::kMalformed;
   log_.write(kind, LogLevel::kWarning, now_, full.message());
   const bool was_told = connection.inbox.heard_farewell();
   if (!was_told) {
     connection.flush(options_.write_batch_bytes, kWritesAtEnd);
-    connection.say_last(tcp::encode_farewell(why));
+    connection.say_last(frame::encode_farewell(why));
   }
   end(connection, full, !was_told);
 }

@@ -7,7 +7,7 @@
 // sendmsg(2) gathers many frames straight from lent memory. Messages wait for the next poll(), or for
 // write_batch_bytes of them. kSent comes when the last byte is the kernel's.
 //
-// Receiving. Two ways, chosen per connection by what comes (net/tcp/inbox.h). Payloads without a landing
+// Receiving. Two ways, chosen per connection by what comes (net/frame/inbox.h). Payloads without a landing
 // are read in large batches into staging memory and given out as views of it. Larger payloads with a
 // landing are received directly into the landing, one system call for each.
 //
@@ -39,13 +39,13 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "loop/actor.h"
+#include "net/address.h"
 #include "net/auth.h"
+#include "net/frame/staging.h"
 #include "net/name_book.h"
+#include "net/quiet_log.h"
 #include "net/rdma/options.h"
-#include "net/tcp/address.h"
-#include "net/tcp/quiet_log.h"
 #include "net/tcp/resolver.h"
-#include "net/tcp/staging.h"
 #include "net/transport.h"
 
 namespace byteps {
@@ -61,11 +61,17 @@ class Slabs;
 struct Verbs;
 }  // namespace rdma
 
-namespace tcp {
-enum class Aside : std::uint8_t;
-class Connection;
+namespace frame {
 class EventSpan;
+}  // namespace frame
+
+namespace way {
+enum class Aside : std::uint8_t;
 class Link;
+}  // namespace way
+
+namespace tcp {
+class Connection;
 }  // namespace tcp
 
 struct TcpOptions {
@@ -180,7 +186,7 @@ class TcpTransport final : public Transport, public Waiter {
   Status open();
   Status watch(int descriptor, std::uint64_t serial, std::uint32_t events);
   Status listen_at(const Endpoint& endpoint);
-  Status listen_at(const tcp::SocketAddress& address, bool both_families);
+  Status listen_at(const SocketAddress& address, bool both_families);
 
   tcp::Connection* find(PeerId peer) const;
   tcp::Connection& add_connection(int descriptor);
@@ -225,23 +231,23 @@ class TcpTransport final : public Transport, public Waiter {
   void fail_handshake(tcp::Connection& connection, const Status& why);
 
   // One connection's turn: gives out its events and reads from it. May destroy it.
-  void serve(tcp::Connection& connection, tcp::EventSpan& out);
-  void serve_up(tcp::Connection& connection, tcp::EventSpan& out);
-  void serve_ended(tcp::Connection& connection, tcp::EventSpan& out);
-  void report_sent(tcp::Connection& connection, tcp::EventSpan& out);
-  void receive(tcp::Connection& connection, tcp::EventSpan& out);
-  Status parse(tcp::Connection& connection, tcp::EventSpan& out);
+  void serve(tcp::Connection& connection, frame::EventSpan& out);
+  void serve_up(tcp::Connection& connection, frame::EventSpan& out);
+  void serve_ended(tcp::Connection& connection, frame::EventSpan& out);
+  void report_sent(tcp::Connection& connection, frame::EventSpan& out);
+  void receive(tcp::Connection& connection, frame::EventSpan& out);
+  Status parse(tcp::Connection& connection, frame::EventSpan& out);
 
   // Links, net/tcp/links.cc.
-  static void count(const tcp::Link& link, Ways& ways);
+  static void count(const way::Link& link, Ways& ways);
   void begin_linking(tcp::Connection& connection);
   bool is_settled(const tcp::Connection& connection) const;
   Status heed_aside(tcp::Connection& connection, std::span<const std::byte> aside);
   Status heed_decline(tcp::Connection& connection, std::span<const std::byte> content);
   Status heed_switch(tcp::Connection& connection);
-  void say_aside(tcp::Connection& connection, tcp::Aside kind, std::span<const std::byte> content);
+  void say_aside(tcp::Connection& connection, way::Aside kind, std::span<const std::byte> content);
   void decline(tcp::Connection& connection, const Status& why);
-  void adopt_link(tcp::Connection& connection, std::unique_ptr<tcp::Link> link);
+  void adopt_link(tcp::Connection& connection, std::unique_ptr<way::Link> link);
   void switch_over(tcp::Connection& connection);
   void drop_link(tcp::Connection& connection);
   void begin_links();
@@ -284,7 +290,7 @@ class TcpTransport final : public Transport, public Waiter {
 
   // constant after construction
   TcpOptions options_;  // but self, see set_self(), and verbs, which are looked for when wanted
-  tcp::QuietLog log_;
+  QuietLog log_;
   int epoll_ = -1;
   int spare_ = -1;  // a descriptor to accept with, and to refuse, when there are no others
   int wake_ = -1;   // eventfd; written by any thread, never read: each write is an edge
@@ -315,8 +321,8 @@ class TcpTransport final : public Transport, public Waiter {
   RdmaRefusal rdma_refusal_;
   Ways past_ways_;                        // of links that are gone
   std::vector<tcp::Connection*> linked_;  // those with a link, in the order they got it
-  std::vector<std::unique_ptr<tcp::Link>> old_links_;  // events of this poll may look into them
-  tcp::Staging staging_;
+  std::vector<std::unique_ptr<way::Link>> old_links_;  // events of this poll may look into them
+  frame::Staging staging_;
   TimeNs now_ = 0;  // of the last poll
   // No connection is accepted before this: there are no descriptors, or too many have come of late.
   TimeNs listeners_rest_until_ = kNever;

@@ -11,7 +11,7 @@
 #include "base/quiet_lines.h"
 #include "base/time.h"
 
-namespace byteps::tcp {
+namespace byteps {
 
 class QuietLog {
  public:
@@ -50,4 +50,4 @@ class QuietLog {
   std::set<std::string> subjects_;  // of write_once()
 };
 
-}  // namespace byteps::tcp
+}  // namespace byteps

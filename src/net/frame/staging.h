@@ -10,7 +10,7 @@
 
 #include "base/buffer.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 
 class Staging {
  public:
@@ -45,4 +45,4 @@ class Staging {
   std::size_t headers_used_bytes_ = 0;
 };
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

@@ -2,7 +2,7 @@
 // share (net/shm/link.h), or rings that each writes into the other's memory by RDMA (net/rdma/link.h).
 //
 // Either way a direction is a ring of bytes with one writer and one reader. A frame in it is that of a TCP connection
-// (net/tcp/frame.h) without the checksum of its payload; its payload and its end are filled up to 64 bytes, so that
+// (net/frame/frame.h) without the checksum of its payload; its payload and its end are filled up to 64 bytes, so that
 // payloads are aligned:
 //
 //   prefix 32, header, fill to 64 | payload, fill to 64
@@ -25,13 +25,13 @@
 
 #include "base/buffer.h"
 #include "base/status.h"
-#include "net/tcp/frame.h"
-#include "net/tcp/inbox.h"
-#include "net/tcp/outbox.h"
-#include "net/tcp/staging.h"
+#include "net/frame/frame.h"
+#include "net/frame/inbox.h"
+#include "net/frame/outbox.h"
+#include "net/frame/staging.h"
 #include "net/transport.h"
 
-namespace byteps::tcp {
+namespace byteps::way {
 
 class Link {
  public:
@@ -51,7 +51,7 @@ class Link {
   virtual Status confirm() { return Status::ok(); }
 
   // Writes what waits in the outbox, as far as there is room. flush() must follow, soon.
-  void write(Outbox& outbox);
+  void write(frame::Outbox& outbox);
   // Tells the other side of what was written, and wakes it if it sleeps; once for many frames.
   virtual void flush() = 0;
 
@@ -69,8 +69,8 @@ class Link {
   // Nothing is sent any more, and nothing that was lent is looked at. What has arrived can still be looked at.
   virtual void stop() {}
   // Makes events out of at most about bytes_max bytes, with landings of `inbox`. An error: end the connection.
-  Status receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max, Staging& staging,
-                 EventSpan& out);
+  Status receive(PeerId peer, const frame::Inbox& inbox, std::size_t bytes_max,
+                 frame::Staging& staging, frame::EventSpan& out);
   // The landing ends: the rest of a payload that is half there is thrown away.
   void withdraw(LandingTag tag);
   // The connection is over: what is there already can still be received, and nothing else.
@@ -79,7 +79,7 @@ class Link {
   virtual void begin_poll();
 
   // Before sleeping; true when there is something to do already.
-  virtual bool arm(const Outbox& outbox) = 0;
+  virtual bool arm(const frame::Outbox& outbox) = 0;
   virtual void disarm() {}
   // What arm() asked for has woken us.
   virtual void drain_wakes() {}
@@ -125,20 +125,21 @@ class Link {
  private:
   enum class Body { kNone, kLanding, kOwnBuffer, kDiscard };
 
-  void write_frames(Outbox& outbox);
-  bool write_whole(const Outbox::Frame& frame, std::size_t bytes);
-  bool write_pieces(const Outbox::Frame& frame);
+  void write_frames(frame::Outbox& outbox);
+  bool write_whole(const frame::Outbox::Frame& frame, std::size_t bytes);
+  bool write_pieces(const frame::Outbox::Frame& frame);
 
   // One frame, or a piece of one. False: its bytes are not all there yet.
-  Result<bool> receive_next(PeerId peer, const Inbox& inbox, Staging& staging, EventSpan& out);
+  Result<bool> receive_next(PeerId peer, const frame::Inbox& inbox, frame::Staging& staging,
+                            frame::EventSpan& out);
   // True: the prefix and the header are in prefix_ and header_.
   Result<bool> read_head(std::span<const std::byte> here);
   void receive_whole(PeerId peer, std::span<const std::byte> payload, std::span<std::byte> landing,
-                     bool lands, Staging& staging, EventSpan& out);
-  void start_body(std::span<std::byte> landing, bool lands, Staging& staging);
-  bool continue_body(PeerId peer, Staging& staging, EventSpan& out);
-  void emit(PeerId peer, std::span<const std::byte> payload, bool landed, Staging& staging,
-            EventSpan& out);
+                     bool lands, frame::Staging& staging, frame::EventSpan& out);
+  void start_body(std::span<std::byte> landing, bool lands, frame::Staging& staging);
+  bool continue_body(PeerId peer, frame::Staging& staging, frame::EventSpan& out);
+  void emit(PeerId peer, std::span<const std::byte> payload, bool landed, frame::Staging& staging,
+            frame::EventSpan& out);
 
   bool reads_ = false;
 
@@ -151,7 +152,7 @@ class Link {
   // Reading.
   bool paused_ = false;       // receive() stopped though there was more
   bool holds_views_ = false;  // of this poll, into the ring
-  Prefix prefix_;
+  frame::Prefix prefix_;
   std::array<std::byte, kHeaderBytesMax> header_;
   Body body_ = Body::kNone;
   std::span<std::byte> body_place_;  // landing, or own buffer
@@ -161,4 +162,4 @@ class Link {
   std::uint64_t moved_bytes_ = 0;
 };
 
-}  // namespace byteps::tcp
+}  // namespace byteps::way

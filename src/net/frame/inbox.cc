@@ -1,4 +1,4 @@
-#include "net/tcp/inbox.h"
+#include "net/frame/inbox.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "kernels/crc32c.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 namespace {
 
 void copy(std::span<const std::byte> from, std::byte* to) {
@@ -268,4 +268,4 @@ void Inbox::clear(Staging& staging) {
   body_buffer_ = {};
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

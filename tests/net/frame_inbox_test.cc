@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include "net/tcp/inbox.h"
+#include "net/frame/inbox.h"
 #include "tests/net/tcp_peer.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 namespace {
 
 constexpr std::size_t kBatchBytes = 64 << 10;
@@ -45,7 +45,7 @@ class InboxTest : public testing::Test {
 TEST_F(InboxTest, large_landed_payloads_are_soon_received_in_place_with_one_read_each) {
   Bytes memory(32 << 10);
   inbox_.land(5, memory);
-  const Bytes message = frame(32 << 10, 48, 5);
+  const Bytes message = numbered_frame(32 << 10, 48, 5);
   Bytes bytes;
   for (int i = 0; i < 40; ++i) append(bytes, message);
   std::span<const std::byte> stream = bytes;
@@ -67,7 +67,7 @@ TEST_F(InboxTest, payloads_without_landing_and_small_landed_ones_are_read_in_bat
   inbox_.land(5, memory);
   Bytes bytes;
   for (int i = 0; i < 200; ++i) {
-    append(bytes, frame(1024, 0, i % 2 == 0 ? 5 : 6));
+    append(bytes, numbered_frame(1024, 0, i % 2 == 0 ? 5 : 6));
   }
   std::span<const std::byte> stream = bytes;
   int reads = 0;
@@ -77,7 +77,7 @@ TEST_F(InboxTest, payloads_without_landing_and_small_landed_ones_are_read_in_bat
 }
 
 TEST_F(InboxTest, memory_for_a_promised_payload_grows_with_what_has_come) {
-  const Bytes message = frame(kPayloadBytesMax, 0);
+  const Bytes message = numbered_frame(kPayloadBytesMax, 0);
   std::span<const std::byte> stream = message;
   std::size_t have = 0;
   while (!stream.empty()) {
@@ -91,4 +91,4 @@ TEST_F(InboxTest, memory_for_a_promised_payload_grows_with_what_has_come) {
 }
 
 }  // namespace
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "net/tcp/outbox.h"
+#include "net/frame/outbox.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -46,4 +46,4 @@ TEST(Outbox, whole_frames_count_only_what_is_left_of_the_first) {
 }
 
 }  // namespace
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

@@ -1,4 +1,4 @@
-#include "net/tcp/link.h"
+#include "net/way/link.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "kernels/crc32c.h"
 
-namespace byteps::tcp {
+namespace byteps::way {
 namespace {
 
 void copy(std::span<const std::byte> from, std::byte* to) {
@@ -21,12 +21,12 @@ Status Link::damaged() {
 
 // ---- writing
 
-void Link::write(Outbox& outbox) {
+void Link::write(frame::Outbox& outbox) {
   write_frames(outbox);
   outbox.passed_are_sent(take_unneeded());
 }
 
-void Link::write_frames(Outbox& outbox) {
+void Link::write_frames(frame::Outbox& outbox) {
   while (const auto frame = outbox.unstreamed()) {
     const std::size_t bytes = filled(frame->head.size()) + filled(frame->payload.size());
     const bool done =
@@ -38,7 +38,7 @@ void Link::write_frames(Outbox& outbox) {
   }
 }
 
-bool Link::write_whole(const Outbox::Frame& frame, std::size_t bytes) {
+bool Link::write_whole(const frame::Outbox::Frame& frame, std::size_t bytes) {
   if (!has_room(bytes)) return false;
   const std::size_t head_bytes = filled(frame.head.size());
   copy(frame.head, place());
@@ -47,7 +47,7 @@ bool Link::write_whole(const Outbox::Frame& frame, std::size_t bytes) {
   return true;
 }
 
-bool Link::write_pieces(const Outbox::Frame& frame) {
+bool Link::write_pieces(const frame::Outbox::Frame& frame) {
   if (!head_written_) {
     if (!has_room(filled(frame.head.size()))) return false;
     copy(frame.head, place());
@@ -71,8 +71,8 @@ bool Link::write_pieces(const Outbox::Frame& frame) {
 
 // ---- reading
 
-Status Link::receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max, Staging& staging,
-                     EventSpan& out) {
+Status Link::receive(PeerId peer, const frame::Inbox& inbox, std::size_t bytes_max,
+                     frame::Staging& staging, frame::EventSpan& out) {
   // Views hold their place until the next poll: the writer must have some to go on meanwhile.
   bytes_max = std::min(bytes_max, readable_whole_bytes_max() / 2);
   const std::uint64_t begin = position();
@@ -88,7 +88,8 @@ Status Link::receive(PeerId peer, const Inbox& inbox, std::size_t bytes_max, Sta
   return more.status();
 }
 
-Result<bool> Link::receive_next(PeerId peer, const Inbox& inbox, Staging& staging, EventSpan& out) {
+Result<bool> Link::receive_next(PeerId peer, const frame::Inbox& inbox, frame::Staging& staging,
+                                frame::EventSpan& out) {
   if (body_ != Body::kNone) return continue_body(peer, staging, out);
   const std::span<const std::byte> here = readable();
   Result<bool> has_head = read_head(here);
@@ -111,22 +112,22 @@ Result<bool> Link::receive_next(PeerId peer, const Inbox& inbox, Staging& stagin
 }
 
 Result<bool> Link::read_head(std::span<const std::byte> here) {
-  std::array<std::byte, kPrefixBytes> bytes;
+  std::array<std::byte, frame::kPrefixBytes> bytes;
   if (here.size() < bytes.size()) return false;
   copy(here.first(bytes.size()), bytes.data());
-  if (Status status = decode(bytes, prefix_); !status.is_ok()) return status;
+  if (Status status = frame::decode(bytes, prefix_); !status.is_ok()) return status;
   if (prefix_.is_farewell || prefix_.is_aside) return damaged();
   if (here.size() < filled(prefix_.head_bytes())) return false;
-  copy(here.subspan(kPrefixBytes, prefix_.header_bytes), header_.data());
+  copy(here.subspan(frame::kPrefixBytes, prefix_.header_bytes), header_.data());
   if (crc32c(0, std::span(header_).first(prefix_.header_bytes)) != prefix_.header_crc) {
-    return corrupted();
+    return frame::corrupted();
   }
   return true;
 }
 
 void Link::receive_whole(PeerId peer, std::span<const std::byte> payload,
-                         std::span<std::byte> landing, bool lands, Staging& staging,
-                         EventSpan& out) {
+                         std::span<std::byte> landing, bool lands, frame::Staging& staging,
+                         frame::EventSpan& out) {
   if (lands) {
     copy(payload, landing.data());
     return emit(peer, landing, true, staging, out);
@@ -138,7 +139,7 @@ void Link::receive_whole(PeerId peer, std::span<const std::byte> payload,
   emit(peer, payload, false, staging, out);
 }
 
-void Link::start_body(std::span<std::byte> landing, bool lands, Staging& staging) {
+void Link::start_body(std::span<std::byte> landing, bool lands, frame::Staging& staging) {
   body_ = lands ? Body::kLanding : Body::kOwnBuffer;
   body_have_bytes_ = 0;
   if (!lands) body_buffer_ = staging.take(prefix_.payload_bytes);
@@ -146,7 +147,7 @@ void Link::start_body(std::span<std::byte> landing, bool lands, Staging& staging
 }
 
 // False: the rest is not there yet.
-bool Link::continue_body(PeerId peer, Staging& staging, EventSpan& out) {
+bool Link::continue_body(PeerId peer, frame::Staging& staging, frame::EventSpan& out) {
   const std::size_t rest = prefix_.payload_bytes - body_have_bytes_;
   // A piece at a time, so that the writer soon has room again.
   const std::span<const std::byte> here = readable();
@@ -165,8 +166,8 @@ bool Link::continue_body(PeerId peer, Staging& staging, EventSpan& out) {
   return true;
 }
 
-void Link::emit(PeerId peer, std::span<const std::byte> payload, bool landed, Staging& staging,
-                EventSpan& out) {
+void Link::emit(PeerId peer, std::span<const std::byte> payload, bool landed,
+                frame::Staging& staging, frame::EventSpan& out) {
   Event& event = out.add(Event::Kind::kReceived, peer);
   event.header = staging.keep(std::span(header_).first(prefix_.header_bytes));
   event.payload = payload;
@@ -183,4 +184,4 @@ void Link::begin_poll() {
   release();
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps::way

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-namespace byteps::tcp {
+namespace byteps::way {
 
 enum class Aside : std::uint8_t {
   kInvite = 1,
@@ -19,12 +19,12 @@ enum class Aside : std::uint8_t {
   kAccept = 6,
 };
 
-// Why a side declines: the body of a refusal (net/tcp/frame.h), cut to what an aside holds. Nothing is said of what is
-// only not wanted, or when there is nothing to say: then it decodes as kUnsupported, "it does not want to".
+// Why a side declines: the body of a refusal (net/frame/frame.h), cut to what an aside holds. Nothing is said of what
+// is only not wanted, or when there is nothing to say: then it decodes as kUnsupported, "it does not want to".
 std::vector<std::byte> encode_reason(const Status& why);
 Status decode_reason(std::span<const std::byte> content);
 
 // It must not say this now: the connection ends.
 Status out_of_turn();
 
-}  // namespace byteps::tcp
+}  // namespace byteps::way

@@ -25,10 +25,10 @@
 
 #include <sys/uio.h>
 
-#include "net/tcp/frame.h"
+#include "net/frame/frame.h"
 #include "net/transport.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 
 class Outbox {
  public:
@@ -123,4 +123,4 @@ class Outbox {
   std::size_t charged_bytes_ = 0;
 };
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

@@ -1,11 +1,11 @@
-#include "net/tcp/aside.h"
+#include "net/way/aside.h"
 
 #include <algorithm>
 #include <string>
 
-#include "net/tcp/frame.h"
+#include "net/frame/frame.h"
 
-namespace byteps::tcp {
+namespace byteps::way {
 namespace {
 
 constexpr std::size_t kReasonTextBytesMax = 240;
@@ -14,17 +14,16 @@ constexpr std::size_t kReasonTextBytesMax = 240;
 
 std::vector<std::byte> encode_reason(const Status& why) {
   const std::string text = why.message().substr(0, kReasonTextBytesMax);
-  const std::vector<std::byte> record = encode_refusal_record({why.code(), text});
-  return {record.begin() + kRecordHeadBytes, record.end()};
+  return frame::encode_refusal({why.code(), text});
 }
 
 Status decode_reason(std::span<const std::byte> content) {
   return content.empty() ? Status(Code::kUnsupported, "it does not want to")
-                         : decode_refusal(content);
+                         : frame::decode_refusal(content);
 }
 
 Status out_of_turn() {
   return {Code::kDisconnected, "it talks about another way for its messages out of turn"};
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps::way

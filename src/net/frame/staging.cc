@@ -1,11 +1,11 @@
-#include "net/tcp/staging.h"
+#include "net/frame/staging.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 namespace {
 
 constexpr std::size_t kHeaderBlockBytes = 16 << 10;
@@ -47,4 +47,4 @@ std::span<const std::byte> Staging::keep(std::span<const std::byte> header) {
   return copy;
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

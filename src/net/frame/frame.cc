@@ -1,4 +1,4 @@
-#include "net/tcp/frame.h"
+#include "net/frame/frame.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,9 +6,8 @@
 #include <string_view>
 
 #include "kernels/crc32c.h"
-#include "net/wire.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -19,7 +18,6 @@ constexpr std::size_t kPrefixCrcAt = 28;
 constexpr std::uint16_t kMessage = 0;
 constexpr std::uint16_t kFarewell = 1;
 constexpr std::uint16_t kAside = 2;
-constexpr std::uint32_t kMagic = 0x31535042;  // "BPS1" in memory
 
 template <typename Number>
 void put(std::byte* at, Number number) {
@@ -30,24 +28,6 @@ Number get(const std::byte* at) {
   Number number;
   std::memcpy(&number, at, sizeof number);
   return number;
-}
-
-std::vector<std::byte> record(RecordKind kind, std::span<const std::byte> body) {
-  std::vector<std::byte> out(kRecordHeadBytes);
-  put(out.data(), kMagic);
-  put(out.data() + 4, static_cast<std::uint16_t>(kind));
-  put(out.data() + 6, static_cast<std::uint16_t>(body.size()));
-  out.insert(out.end(), body.begin(), body.end());
-  return out;
-}
-
-std::vector<std::byte> refusal_body(const Status& why) {
-  const std::string_view text = std::string_view(why.message()).substr(0, kRefusalTextBytesMax);
-  std::vector<std::byte> body(sizeof(std::uint32_t));
-  put(body.data(), static_cast<std::uint32_t>(why.code()));
-  const auto raw = std::as_bytes(std::span(text));
-  body.insert(body.end(), raw.begin(), raw.end());
-  return body;
 }
 
 // A stranger's text, fit for a log.
@@ -63,56 +43,13 @@ std::string refusal_text(std::span<const std::byte> body) {
 
 }  // namespace
 
-std::vector<std::byte> encode_hello_record(const Hello& hello, const auth::Nonce& nonce) {
-  std::vector<std::byte> body(nonce.begin(), nonce.end());
-  const std::vector<std::byte> fields = wire::encode(hello);
-  body.insert(body.end(), fields.begin(), fields.end());
-  CHECK_LE(body.size(), kHelloBodyBytesMax);
-  return record(RecordKind::kHello, body);
-}
-
-std::vector<std::byte> encode_proof_record(const auth::Proof& proof) {
-  return record(RecordKind::kProof, proof);
-}
-
-std::vector<std::byte> encode_refusal_record(const Status& why) {
-  return record(RecordKind::kRefusal, refusal_body(why));
-}
-
-bool begins_a_record(std::span<const std::byte> bytes) {
-  const std::size_t compared = std::min(bytes.size(), sizeof kMagic);
-  return compared == 0 || std::memcmp(bytes.data(), &kMagic, compared) == 0;
-}
-
-Result<RecordHead> decode_record_head(std::span<const std::byte> bytes) {
-  CHECK_EQ(bytes.size(), kRecordHeadBytes);
-  if (!begins_a_record(bytes)) return Status(Code::kMismatch, "it does not speak our protocol");
-  const RecordHead head{static_cast<RecordKind>(get<std::uint16_t>(bytes.data() + 4)),
-                        get<std::uint16_t>(bytes.data() + 6)};
-  bool is_fine = false;
-  switch (head.kind) {
-    case RecordKind::kHello:
-      is_fine = head.body_bytes <= kHelloBodyBytesMax;
-      break;
-    case RecordKind::kRefusal:
-      is_fine = head.body_bytes <= kRefusalBodyBytesMax;
-      break;
-    case RecordKind::kProof:
-      is_fine = head.body_bytes == sizeof(auth::Proof);
-      break;
-    default:
-      return Status(Code::kMismatch, "it began with an unknown record");
-  }
-  if (!is_fine)
-    return Status(Code::kMismatch, "a record of its handshake is too long, or too short");
-  return head;
-}
-
-Result<Hello> decode_hello_body(std::span<const std::byte> body) {
-  if (body.size() < sizeof(auth::Nonce)) return Status(Code::kMismatch, "its Hello has no nonce");
-  Result<Hello> hello = wire::decode_hello(body.subspan(sizeof(auth::Nonce)));
-  if (!hello.is_ok()) return Status(Code::kMismatch, hello.status().message());
-  return hello;
+std::vector<std::byte> encode_refusal(const Status& why) {
+  const std::string_view text = std::string_view(why.message()).substr(0, kRefusalTextBytesMax);
+  std::vector<std::byte> body(sizeof(std::uint32_t));
+  put(body.data(), static_cast<std::uint32_t>(why.code()));
+  const auto raw = std::as_bytes(std::span(text));
+  body.insert(body.end(), raw.begin(), raw.end());
+  return body;
 }
 
 Status decode_refusal(std::span<const std::byte> body) {
@@ -164,7 +101,7 @@ std::uint32_t decode_trailer(std::span<const std::byte, kTrailerBytes> bytes) {
 }
 
 std::vector<std::byte> encode_farewell(const Status& why) {
-  const std::vector<std::byte> payload = refusal_body(why);
+  const std::vector<std::byte> payload = encode_refusal(why);
   std::vector<std::byte> frame(kPrefixBytes);
   encode({.payload_bytes = static_cast<std::uint32_t>(payload.size()), .is_farewell = true},
          std::span(frame).first<kPrefixBytes>());
@@ -186,4 +123,4 @@ bool is_corrupted(const Status& why) {
   return why.message() == kCorrupted;
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

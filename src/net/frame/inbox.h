@@ -16,7 +16,7 @@
 // Otherwise all that is left of the batch: many frames with one call.
 //
 // Hostile input: a prefix is checked before anything is done with it; a payload's own buffer grows as bytes
-// come. Checksums (net/tcp/frame.h) are looked at before an event is made, and before staging is copied to a
+// come. Checksums (net/frame/frame.h) are looked at before an event is made, and before staging is copied to a
 // landing; that of a payload under way is computed as its pieces come, while they are in the cache.
 #pragma once
 
@@ -31,37 +31,12 @@
 #include "base/buffer.h"
 #include "base/flat_map.h"
 #include "base/status.h"
-#include "net/tcp/frame.h"
-#include "net/tcp/staging.h"
+#include "net/frame/events.h"
+#include "net/frame/frame.h"
+#include "net/frame/staging.h"
 #include "net/transport.h"
 
-namespace byteps::tcp {
-
-// The span that poll() fills. Events that were in it before are used again: only what they had is cleared.
-class EventSpan {
- public:
-  explicit EventSpan(std::span<Event> events) : events_(events) {}
-  bool full() const { return count_ == events_.size(); }
-  std::size_t count() const { return count_; }
-  // As many as there were before: the others are not given out.
-  void cut(std::size_t count) { count_ = count; }
-  Event& add(Event::Kind kind, PeerId peer) {
-    Event& event = events_[count_++];
-    if (event.kind == Event::Kind::kUp) event.hello = {};
-    if (event.kind == Event::Kind::kDown) event.why = {};
-    event.kind = kind;
-    event.peer = peer;
-    event.header = {};
-    event.payload = {};
-    event.landed = false;
-    event.token = 0;
-    return event;
-  }
-
- private:
-  std::span<Event> events_;
-  std::size_t count_ = 0;
-};
+namespace byteps::frame {
 
 class Inbox {
  public:
@@ -148,4 +123,4 @@ class Inbox {
   std::size_t usual_landed_bytes_ = 0;  // a moving average over frames; views count as 0
 };
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

@@ -1,4 +1,4 @@
-#include "net/tcp/address.h"
+#include "net/address.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include <netdb.h>
 #include <unistd.h>
 
-namespace byteps::tcp {
+namespace byteps {
 namespace {
 
 SocketAddress copy_of(const sockaddr* address, socklen_t bytes) {
@@ -201,4 +201,4 @@ Result<std::string> address_of_interface(const std::string& interface_name) {
                                                     : "' does not exist; there are: " + known));
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps

@@ -1,4 +1,4 @@
-#include "net/tcp/outbox.h"
+#include "net/frame/outbox.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "kernels/crc32c.h"
 
-namespace byteps::tcp {
+namespace byteps::frame {
 namespace {
 
 constexpr std::size_t kSlotsMin = 16;
@@ -184,4 +184,4 @@ void Outbox::give_up() {
   record_sent_bytes_ = 0;
 }
 
-}  // namespace byteps::tcp
+}  // namespace byteps::frame

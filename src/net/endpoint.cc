@@ -1,4 +1,4 @@
-#include "net/transport.h"
+#include "net/endpoint.h"
 
 namespace byteps {
 

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "net/transport.h"
 
-namespace byteps::tcp {
+namespace byteps {
 
 // An IPv4 or IPv6 address with a port, ready for bind() and connect().
 struct SocketAddress {
@@ -54,4 +54,4 @@ bool is_own_address(const std::string& text);
 // ("eth0"). kInvalidArgument names the interfaces there are.
 Result<std::string> address_of_interface(const std::string& interface_name);
 
-}  // namespace byteps::tcp
+}  // namespace byteps

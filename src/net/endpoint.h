@@ -1,0 +1,44 @@
+// Endpoint and Hello: where somebody is reached, and who says what of himself.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/ids.h"
+
+namespace byteps {
+
+// A place to connect to: an IPv4 or IPv6 address in text, or a host name, and a port.
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+  std::string text() const;  // "10.0.0.1:9000", "[::1]:9000"
+  bool operator==(const Endpoint&) const = default;
+};
+
+enum class Role : std::uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
+const char* name(Role role);
+
+// Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
+// role, rank, epoch and incarnation are those that were looked for is for the owner to say.
+struct Hello {
+  static constexpr std::uint16_t kProtocolVersion = 3;
+  static constexpr std::uint32_t kNoRank = 0xffffffff;  // before the scheduler gave one
+
+  std::uint16_t version = kProtocolVersion;
+  Role role = Role::kWorker;
+  std::uint32_t rank = kNoRank;
+  Epoch epoch;                         // 0 before the roster is known
+  std::array<std::byte, 16> job_id{};  // equal for all processes of a job; zero when none was given
+  // In which life of the job: a scheduler's own, for others that of the scheduler that gave them their epoch. Key, rank
+  // and epoch are the same again in a job that is started anew; this is not.
+  Incarnation incarnation{};
+  // A scheduler's failure timeout, milliseconds: it counts for the whole job. 0: does not say.
+  std::uint32_t failure_ms = 0;
+  std::string text() const;  // "server 2", "worker" when it has no rank
+  bool operator==(const Hello&) const = default;
+};
+
+}  // namespace byteps
