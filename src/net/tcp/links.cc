@@ -2,7 +2,7 @@
 // the two transports say to each other:
 //
 //   connecting side                       accepting side
-//   1 invite to shared memory ............→ or 5 offer RDMA (net/tcp/shared_memory.cc, net/tcp/rdma.cc)
+//   1 invite to shared memory ............→ or 5 offer RDMA (net/shm/way.cc, net/rdma/way.cc)
 //   ←.............. 2 ready               or 6 accept
 //   3 switch: the last frame on the
 //     socket in this direction ...........→ reads from the link from here on

@@ -256,14 +256,14 @@ class TcpTransport final : public Transport, public Waiter {
   void disarm_links();
   void end_of_socket(tcp::Connection& connection, Status reason);
 
-  // Shared memory, net/tcp/shared_memory.cc.
+  // Shared memory, net/shm/way.cc.
   bool invite(tcp::Connection& connection);
   Status share(tcp::Connection& connection, shm::Meeting meeting, bool is_maker);
   Status heed_invitation(tcp::Connection& connection, std::span<const std::byte> content);
   Status heed_ready(tcp::Connection& connection);
   void go_without_sharing(tcp::Connection& connection, const Status& why);
 
-  // RDMA, net/tcp/rdma.cc.
+  // RDMA, net/rdma/way.cc.
   Result<std::shared_ptr<rdma::Device>> rdma_device(const tcp::Connection& connection);
   Result<std::shared_ptr<rdma::Device>> open_device(const std::array<std::uint8_t, 16>& gid,
                                                     const std::string& address);
