@@ -237,32 +237,40 @@ bool Device::is_current() const {
          std::memcmp(gid.raw, gid_.gid.data(), gid_.gid.size()) == 0;
 }
 
-std::vector<Device::Trouble> Device::take_troubles() {
-  std::vector<Trouble> troubles;
+std::vector<std::string> Device::take_troubles() {
+  std::vector<std::string> troubles;
   abi::AsyncEvent event{};
   while (verbs_.get_async_event(context_, &event) == 0) {
     verbs_.ack_async_event(&event);
     switch (event.event_type) {
       case abi::kEventDeviceFatal:
         has_failed_ = true;
-        troubles.push_back({"it has failed", true, nullptr});
+        troubles.emplace_back("it has failed");
+        fail_users(nullptr, troubles.back());
         break;
       case abi::kEventCompletionQueueError:
-        troubles.push_back({"a completion queue has failed", true, event.element.object});
+        troubles.emplace_back("a completion queue has failed");
+        fail_users(event.element.object, troubles.back());
         break;
       case abi::kEventQueuePairFatal:
-        troubles.push_back({"a queue pair has failed", true, event.element.object});
+        troubles.emplace_back("a queue pair has failed");
+        fail_users(event.element.object, troubles.back());
         break;
       case abi::kEventPortError:
-        if (event.element.port_num == port_.number) {
-          troubles.push_back({"its port is down", false, nullptr});
-        }
+        if (event.element.port_num == port_.number) troubles.emplace_back("its port is down");
         break;
       default:
         break;
     }
   }
   return troubles;
+}
+
+// Those that have the queue; null: all.
+void Device::fail_users(const void* queue, const std::string& why) {
+  for (User* user : users_) {
+    if (queue == nullptr || user->has(queue)) user->fail(why);
+  }
 }
 
 }  // namespace byteps::rdma

@@ -80,17 +80,27 @@ class Device {
   // Its port is up and has the address still. Otherwise it is to be opened anew.
   bool is_current() const;
 
-  // Takes what has happened to the device. A port that is down may come back in time; what failed does not.
-  struct Trouble {
-    std::string what;
-    bool is_fatal = false;
-    const void* queue = nullptr;  // the queue pair or completion queue that has failed; null: all
+  // Somebody who has queues of the device. He must be gone before it is.
+  class User {
+   public:
+    virtual bool has(
+        const void* queue) const = 0;  // a queue pair or completion queue, as libibverbs names it
+    virtual void fail(const std::string& why) = 0;
+
+   protected:
+    ~User() = default;
   };
-  std::vector<Trouble> take_troubles();
+  void add_user(User& user) { users_.push_back(&user); }
+  void remove_user(User& user) { std::erase(users_, &user); }
+  bool has_users() const { return !users_.empty(); }
+  // Takes what has happened to the device: as texts, and the users that it concerns have failed. A port that is down
+  // may come back in time; what failed does not.
+  std::vector<std::string> take_troubles();
 
  private:
   Device(const Verbs& verbs, abi::Context* context) : verbs_(verbs), context_(context) {}
   Status prepare();
+  void fail_users(const void* queue, const std::string& why);
 
   const Verbs& verbs_;
   abi::Context* context_ = nullptr;
@@ -101,6 +111,7 @@ class Device {
   GidEntry gid_;
   std::uint64_t completion_turn_ = 1;
   bool has_failed_ = false;
+  std::vector<User*> users_;
 };
 
 // The names of all devices, as they are or with their ports' states: for messages and for `bps doctor`.

@@ -71,6 +71,10 @@ Result<std::uint32_t> fresh_packet_number() {
   return number;
 }
 
+bool is_rdma(const Connection& connection) {
+  return dynamic_cast<const rdma::Link*>(connection.link.get()) != nullptr;
+}
+
 rdma::Link& rdma_link(const Connection& connection) {
   return static_cast<rdma::Link&>(*connection.link);
 }
@@ -103,9 +107,8 @@ Result<std::shared_ptr<rdma::Device>> TcpTransport::rdma_device(const Connection
 
 // One that is not current any more; as long as links use it, they need its events.
 void TcpTransport::forget_device(RdmaDevice& known) {
-  const bool has_slabs = slabs_ && slabs_->has_device(*known.device);
-  if (known.device.use_count() > (has_slabs ? 2 : 1)) return;
-  if (has_slabs) slabs_->drop_device(*known.device);
+  if (known.device->has_users()) return;
+  if (slabs_ && slabs_->has_device(*known.device)) slabs_->drop_device(*known.device);
   known.device.reset();
 }
 
@@ -153,15 +156,9 @@ void TcpTransport::heed_device(std::uint64_t word) {
   if (!known) return;
   rdma::Device& device = *known;
   if (word % 2 == 0) return device.drain_completion_events();
-  for (const rdma::Device::Trouble& trouble : device.take_troubles()) {
+  for (const std::string& trouble : device.take_troubles()) {
     log_.write(Kind::kRdmaTrouble, LogLevel::kWarning, now_,
-               "RDMA device " + device.text() + ": " + trouble.what);
-    for (Connection* connection : linked_) {
-      const bool is_meant = trouble.is_fatal && connection->link->is_rdma() &&
-                            &rdma_link(*connection).device() == &device &&
-                            rdma_link(*connection).is_part(trouble.queue);
-      if (is_meant) rdma_link(*connection).fail(trouble.what);
-    }
+               "RDMA device " + device.text() + ": " + trouble);
   }
 }
 
@@ -186,7 +183,7 @@ Status TcpTransport::offer_rdma(Connection& connection) {
 
 Status TcpTransport::heed_accept(Connection& connection, std::span<const std::byte> content) {
   if (connection.has_declined && !connection.link) return Status::ok();  // both at once
-  const bool has_offered = connection.outbound && connection.link && connection.link->is_rdma();
+  const bool has_offered = connection.outbound && connection.link && is_rdma(connection);
   if (!has_offered || connection.link->is_ready()) return way::out_of_turn();
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(content);
   if (!info.is_ok()) return info.status();

@@ -12,7 +12,8 @@ constexpr std::size_t kWakesPerRead = 256;
 }  // namespace
 
 Link::Link(Meeting meeting, Side side)
-    : segment_(std::move(meeting.segment)),
+    : way::Link(static_cast<way::RingOut&>(*this), static_cast<way::RingIn&>(*this)),
+      segment_(std::move(meeting.segment)),
       socket_(std::move(meeting.socket)),
       side_(side),
       writer_(segment_.ring(side == Side::kMaker ? 0 : 1)),
@@ -25,7 +26,7 @@ std::string Link::text() const {
 void Link::publish(std::size_t bytes) {
   writer_.publish(bytes);
   unwoken_bytes_ += bytes;
-  if (unwoken_bytes_ >= whole_bytes_max() / 4) flush();
+  if (unwoken_bytes_ >= writable_whole_bytes_max() / 4) flush();
 }
 
 void Link::flush() {

@@ -14,14 +14,15 @@
 
 namespace byteps::shm {
 
-class Link final : public way::Link {
+class Link final : private way::RingOut, private way::RingIn, public way::Link {
  public:
   enum class Side { kMaker, kOpener };  // of the memory
   Link(Meeting meeting, Side side);
 
-  int socket() const { return socket_.get(); }
   std::string text() const override;
   std::size_t ring_bytes() const override { return segment_.ring_bytes(); }
+  std::uint64_t& share_of(Transport::Ways& ways) const override { return ways.shared_bytes; }
+  int wake_descriptor() const override { return socket_.get(); }
   // The other side has opened what we made. See Segment.
   Status confirm() override {
     return side_ == Side::kMaker ? segment_.seal_checked() : Status::ok();
@@ -39,7 +40,7 @@ class Link final : public way::Link {
   bool has_room(std::size_t bytes) override { return writer_.has_room(bytes); }
   std::byte* place() override { return writer_.place(); }
   void publish(std::size_t bytes) override;
-  std::size_t whole_bytes_max() const override { return segment_.ring_bytes() / 2; }
+  std::size_t writable_whole_bytes_max() const override { return segment_.ring_bytes() / 2; }
   std::span<const std::byte> readable() override { return reader_.readable(); }
   std::size_t readable_whole_bytes_max() const override { return segment_.ring_bytes() / 2; }
   std::uint64_t position() const override { return reader_.position(); }

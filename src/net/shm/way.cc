@@ -42,7 +42,7 @@ void TcpTransport::go_without_sharing(Connection& connection, const Status& why)
 Status TcpTransport::share(Connection& connection, shm::Meeting meeting, bool is_maker) {
   auto link = std::make_unique<shm::Link>(
       std::move(meeting), is_maker ? shm::Link::Side::kMaker : shm::Link::Side::kOpener);
-  Status status = watch(link->socket(), connection.serial | kLinkSerial, EPOLLIN);
+  Status status = watch(link->wake_descriptor(), connection.serial | kLinkSerial, EPOLLIN);
   if (status.is_ok()) adopt_link(connection, std::move(link));
   return status;
 }

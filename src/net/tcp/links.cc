@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/rdma/link.h"
 #include "net/shm/doorway.h"
 #include "net/tcp/connection.h"
 #include "net/tcp/tcp_transport.h"
@@ -32,8 +33,16 @@ using tcp::Connection;
 using way::Aside;
 using Kind = QuietLog::Kind;
 
+namespace {
+
+bool is_rdma(const Connection& connection) {
+  return dynamic_cast<const rdma::Link*>(connection.link.get()) != nullptr;
+}
+
+}  // namespace
+
 void TcpTransport::count(const way::Link& link, Ways& ways) {
-  (link.is_rdma() ? ways.rdma_bytes : ways.shared_bytes) += link.moved_bytes();
+  link.share_of(ways) += link.moved_bytes();
 }
 
 Transport::Ways TcpTransport::ways() const {
@@ -111,7 +120,7 @@ Status TcpTransport::heed_decline(Connection& connection, std::span<const std::b
   if (both_declined) return Status::ok();
   const bool may_decline = connection.doorway || (connection.link && !connection.link->reads());
   if (!may_decline) return way::out_of_turn();
-  const bool was_rdma = connection.link && connection.link->is_rdma();
+  const bool was_rdma = is_rdma(connection);
   // What this side has sent behind the switch is lost.
   if (connection.outbox.has_stream_end()) {
     return was_rdma ? way::decode_reason(content) : way::out_of_turn();
@@ -137,7 +146,7 @@ Status TcpTransport::heed_switch(Connection& connection) {
   if (connection.must_link) set_deadline(connection, kNever);
   const std::string text =
       connection.remote.text() + ": goes on through " + connection.link->text();
-  if (connection.link->is_rdma()) {
+  if (is_rdma(connection)) {
     tell_way(connection.link->text(), text);
   } else {
     log_.write(Kind::kLinked, LogLevel::kDebug, now_, text);
