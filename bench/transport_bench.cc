@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "loop/clock.h"
 #include "net/address.h"
+#include "net/shm/way.h"
 #include "net/tcp/tcp_transport.h"
 
 namespace byteps {
@@ -162,15 +163,21 @@ Cost memcpy_bound(const Load& load, std::size_t ring_bytes) {
 
 // ---- the transport
 
+std::vector<std::unique_ptr<way::Way>> ways(std::size_t ring_bytes) {
+  std::vector<std::unique_ptr<way::Way>> ways;
+  ways.push_back(shm::Way::create({.ring_bytes = ring_bytes, .job_id = {}}).value());
+  return ways;
+}
+
 struct Side {
-  explicit Side(TcpOptions options)
-      : transport(TcpTransport::create(std::move(options), Log("bench", LogLevel::kWarning,
-                                                               [](std::string_view line) {
-                                                                 std::fprintf(
-                                                                     stderr, "%.*s\n",
-                                                                     static_cast<int>(line.size()),
-                                                                     line.data());
-                                                               }))
+  Side(TcpOptions options, std::size_t ring_bytes)
+      : transport(TcpTransport::create(std::move(options), ways(ring_bytes),
+                                       Log("bench", LogLevel::kWarning,
+                                           [](std::string_view line) {
+                                             std::fprintf(stderr, "%.*s\n",
+                                                          static_cast<int>(line.size()),
+                                                          line.data());
+                                           }))
                       .value()),
         memory(kMemoryBytes) {
     std::fill(memory.span().begin(), memory.span().end(), std::byte{1});
@@ -178,7 +185,8 @@ struct Side {
   // The new events; sleeps when there is none.
   std::span<const Event> next() {
     const std::size_t count = transport->poll(clock.now(), events);
-    if (count == 0) transport->wait(transport->next_deadline() == kNever ? kNever : kMillisecond);
+    if (count == 0)
+      transport->waiter().wait(transport->next_deadline() == kNever ? kNever : kMillisecond);
     return std::span(events).first(count);
   }
   std::unique_ptr<TcpTransport> transport;
@@ -226,12 +234,9 @@ void receive_all(Side& side, const Load& load, LandingTag tag) {
 // ring_bytes: 0 for TCP.
 Cost transport(const Load& load, bool landing, std::size_t ring_bytes) {
   TcpOptions options;
-  options.shared_ring_bytes = ring_bytes;
   options.listen = {Endpoint{"127.0.0.1", 0}};
-  Side receiver(options);
-  TcpOptions sending;
-  sending.shared_ring_bytes = ring_bytes;
-  Side sender(sending);
+  Side receiver(options, ring_bytes);
+  Side sender({}, ring_bytes);
   const Endpoint address = receiver.transport->listening().at(0);
   const Cost cost = measure([&] { send_all(sender, address, load, landing ? 1 : 2); },
                             [&] { receive_all(receiver, load, 1); });

@@ -87,7 +87,7 @@ class Barriers {
 
 // Everything a job needs, in the order of construction; destroyed from the end.
 struct byteps_job {
-  byteps_job(byteps::Config job_config, std::unique_ptr<byteps::TcpTransport> own_transport,
+  byteps_job(byteps::Config job_config, std::unique_ptr<byteps::ProcessTransport> own_transport,
              std::unique_ptr<byteps::LogWriter> log_writer,
              std::unique_ptr<byteps::FlightFile> flight_file)
       : config(std::move(job_config)),
@@ -99,10 +99,10 @@ struct byteps_job {
         log("worker " + std::to_string(config.job.rank), config.log_level, writer->sink(),
             &flight->recorder(), byteps::TimelineFile::timeline_of(timeline)),
         transport(std::move(own_transport)),
-        door(config, transport.get()) {
+        door(config, transport ? &transport->waiter() : nullptr) {
     if (door.is_job_of_one()) return;
     worker.emplace(config, *transport, door, log, byteps::host_and_pid());
-    runner.emplace("byteps-worker", *worker, *transport, clock, config.spin_ns);
+    runner.emplace("byteps-worker", *worker, transport->waiter(), clock, config.spin_ns);
   }
 
   const byteps::ForkMark mark;
@@ -112,7 +112,7 @@ struct byteps_job {
   const std::unique_ptr<byteps::TimelineFile> timeline;  // null: none is recorded
   const byteps::Log log;
   byteps::MonotonicClock clock;
-  std::unique_ptr<byteps::TcpTransport> transport;  // null in a job of one
+  std::unique_ptr<byteps::ProcessTransport> transport;  // null in a job of one
   byteps::WorkerDoor door;
   std::optional<byteps::Worker> worker;
   std::optional<byteps::Runner> runner;
@@ -199,9 +199,9 @@ Status start(const char* settings, byteps_job** job) {
   auto writer = std::make_unique<byteps::LogWriter>();
   const byteps::Log log("worker", config.log_level, writer->sink(), &recorder);
   for (const std::string& warning : parsed.value().warnings) LOG(log, kWarning) << warning;
-  std::unique_ptr<byteps::TcpTransport> transport;
+  std::unique_ptr<byteps::ProcessTransport> transport;
   if (!config.job.scheduler_host.empty()) {
-    auto made = byteps::make_transport(config, byteps::Role::kWorker, {}, log);
+    auto made = byteps::TransportMaker(config, byteps::Role::kWorker, log).make({});
     if (!made.is_ok()) return recorder.with_path("job", made.status());
     transport = std::move(made).value();
   }

@@ -17,6 +17,10 @@
 #include "kernels/kernels.h"
 #include "net/address.h"
 #include "net/auth.h"
+#include "net/rdma/memory.h"
+#include "net/rdma/way.h"
+#include "net/shm/way.h"
+#include "net/tcp/tcp_transport.h"
 
 namespace byteps {
 namespace {
@@ -123,36 +127,66 @@ std::string listening_host(const std::string& advertised) {
   return is_loopback(advertised) || is_own_address(advertised) ? advertised : "";
 }
 
-Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
-                                                     std::vector<Endpoint> listen, const Log& log,
-                                                     bool tells_ways) {
+TransportMaker::TransportMaker(const Config& config, Role role, const Log& log)
+    : config_(config),
+      role_(role),
+      log_(log),
+      verbs_(role == Role::kScheduler || config.rdma.policy == RdmaPolicy::kOff
+                 ? Status(Code::kUnsupported, "RDMA is not wanted")
+                 : rdma::load_verbs()) {}
+
+// Both ways, also where they are not wanted: then they decline what others say of them.
+Result<std::vector<std::unique_ptr<way::Way>>> TransportMaker::make_ways(bool moves_tensors,
+                                                                         bool tells_ways) const {
+  shm::Options shared;
+  shared.job_id = config_.job.job_id;
+  rdma::Way::Settings settings;
+  settings.verbs = verbs_;
+  settings.options.unreachable_ns = config_.timeout.failure_ns / 2;
+  settings.tells_ways = tells_ways;
+  if (moves_tensors) {
+    shared.ring_bytes = config_.flow.shared_ring_bytes;
+    static_cast<RdmaConfig&>(settings.options) = config_.rdma;
+    settings.has_slabs = rdma::may_lock_all_memory();
+  }
+  Result<std::unique_ptr<way::Way>> first = shm::Way::create(shared);
+  if (!first.is_ok()) return first.status();
+  Result<std::unique_ptr<way::Way>> second = rdma::Way::create(std::move(settings));
+  if (!second.is_ok()) return second.status();
+  std::vector<std::unique_ptr<way::Way>> ways;
+  ways.push_back(std::move(first).value());
+  ways.push_back(std::move(second).value());
+  return ways;
+}
+
+Result<std::unique_ptr<ProcessTransport>> TransportMaker::make(std::vector<Endpoint> listen,
+                                                               bool tells_ways) const {
   TcpOptions options;
-  options.tells_ways = tells_ways;
   options.listen = std::move(listen);
-  options.self.role = role;
-  options.self.job_id = config.job.job_id;
-  options.self.incarnation = config.job.incarnation;
-  if (role == Role::kScheduler) options.self.failure_ms = config.timeout.failure_ms();
-  options.key = config.job.key;
-  options.loopback_only = config.job.loopback_only;
-  options.connect_timeout_ns = config.timeout.failure_ns;
-  options.unreachable_ns = config.timeout.failure_ns / 2;
-  options.linger_ns = config.timeout.failure_ns / 3;
-  options.connections_max = role == Role::kScheduler ? kSchedulerConnectionsMax
-                            : options.listen.empty() ? kWorkerConnectionsMax
-                                                     : kShardConnectionsMax;
+  options.self.role = role_;
+  options.self.job_id = config_.job.job_id;
+  options.self.incarnation = config_.job.incarnation;
+  if (role_ == Role::kScheduler) options.self.failure_ms = config_.timeout.failure_ms();
+  options.key = config_.job.key;
+  options.loopback_only = config_.job.loopback_only;
+  options.connect_timeout_ns = config_.timeout.failure_ns;
+  options.unreachable_ns = config_.timeout.failure_ns / 2;
+  options.linger_ns = config_.timeout.failure_ns / 3;
+  options.connections_max = role_ == Role::kScheduler ? kSchedulerConnectionsMax
+                            : options.listen.empty()  ? kWorkerConnectionsMax
+                                                      : kShardConnectionsMax;
   // Tensors pass between workers and shards only; a server listens for nothing else.
   const bool moves_tensors =
-      role == Role::kWorker || (role == Role::kServer && !options.listen.empty());
-  if (moves_tensors) {
-    options.shared_ring_bytes = config.flow.shared_ring_bytes;
-    static_cast<RdmaConfig&>(options.rdma) = config.rdma;
-  }
-  auto transport = TcpTransport::create(std::move(options), log);
+      role_ == Role::kWorker || (role_ == Role::kServer && !options.listen.empty());
+  auto ways = make_ways(moves_tensors, tells_ways);
+  if (!ways.is_ok()) return ways.status();
+  auto made = TcpTransport::create(std::move(options), std::move(ways).value(), log_);
+  if (!made.is_ok()) return made.status();
+  std::unique_ptr<ProcessTransport> transport = std::move(made).value();
   // A server learns from the roster how many workers there are; the scheduler knows their machines.
-  if (transport.is_ok() && role == Role::kScheduler) {
-    transport.value()->expect_peers(std::size_t{kWorkersPerMachine} * config.job.worker_count +
-                                    config.job.server_count);
+  if (role_ == Role::kScheduler) {
+    transport->expect_peers(std::size_t{kWorkersPerMachine} * config_.job.worker_count +
+                            config_.job.server_count);
   }
   return transport;
 }

@@ -11,7 +11,9 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "loop/clock.h"
-#include "net/tcp/tcp_transport.h"
+#include "net/rdma/verbs.h"
+#include "net/transport.h"
+#include "net/way/way.h"
 
 namespace byteps {
 
@@ -62,11 +64,26 @@ Config with_descriptors(Config config, Role role);
 // has; otherwise on all its addresses, for it may be known to others by one that it does not have itself.
 std::string listening_host(const std::string& advertised);
 
-// A transport of this process: says `role` in its Hellos, and accepts connections at `listen` (none: only connects).
-// tells_ways: as in TcpOptions.
-Result<std::unique_ptr<TcpTransport>> make_transport(const Config& config, Role role,
-                                                     std::vector<Endpoint> listen, const Log& log,
-                                                     bool tells_ways = true);
+// Makes the transports of this process, over TCP and the ways that connections of its role have besides: shared memory,
+// then RDMA. Opens the library of RDMA, where that is wanted.
+class TransportMaker {
+ public:
+  TransportMaker(const Config& config, Role role, const Log& log);
+
+  // One that says the role in its Hellos, and accepts connections at `listen` (none: only connects). tells_ways: as in
+  // rdma::Way.
+  Result<std::unique_ptr<ProcessTransport>> make(std::vector<Endpoint> listen,
+                                                 bool tells_ways = true) const;
+
+ private:
+  Result<std::vector<std::unique_ptr<way::Way>>> make_ways(bool moves_tensors,
+                                                           bool tells_ways) const;
+
+  const Config& config_;
+  const Role role_;
+  const Log& log_;
+  const Result<std::shared_ptr<const rdma::Verbs>> verbs_;
+};
 
 // A signal ends this process: for the flight recorder.
 void record_signal(const Log& log, int number);

@@ -62,7 +62,7 @@ int run() {
   for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
 
   const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
-  auto transport = make_transport(config, Role::kScheduler, {at}, log);
+  auto transport = TransportMaker(config, Role::kScheduler, log).make({at});
   if (!transport.is_ok()) {
     const Status why(transport.status().code(),
                      "cannot listen at port " + std::to_string(at.port) +
@@ -70,20 +70,21 @@ int run() {
     LOG(log, kError) << log.left_behind("port", why).message();
     return kExitPortInUse;
   }
-  TcpTransport& listening = *transport.value();
+  ProcessTransport& listening = *transport.value();
   MonotonicClock clock;
   std::atomic<bool> stop{false};
-  SignalWatch signals(stop, listening);  // before anybody knows that there is somebody to stop
+  SignalWatch signals(stop,
+                      listening.waiter());  // before anybody knows that there is somebody to stop
   LOG(log, kInfo) << "listening at " << listening.listening().front().text();
 
   Scheduler scheduler(config, listening, log);
-  run_actor(scheduler, listening, clock, stop);
+  run_actor(scheduler, listening.waiter(), clock, stop);
   if (stop.load()) {
     // A signal: tell everyone why, then end as for any other failure of the job.
     record_signal(log, signals.received());
     scheduler.request_stop();
     const std::atomic<bool> never{false};
-    run_actor(scheduler, listening, clock, never);
+    run_actor(scheduler, listening.waiter(), clock, never);
   }
   if (!scheduler.outcome().is_ok()) say_events(log, scheduler.outcome());
   if (signals.received() != 0) return 128 + signals.received();

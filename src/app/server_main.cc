@@ -44,13 +44,13 @@ constexpr std::size_t kNoticesMax = 4096;
 
 // One shard with all that belongs to it, in the order of construction.
 struct ShardUnit {
-  ShardUnit(const Config& config, ShardIndex index, std::unique_ptr<TcpTransport> listening,
+  ShardUnit(const Config& config, ShardIndex index, std::unique_ptr<ProcessTransport> listening,
             Mailbox<ShardNotice>& notices, const Log& log)
       : transport(std::move(listening)),
-        inbox(kNoticesMax, transport.get()),
+        inbox(kNoticesMax, &transport->waiter()),
         shard(config, index, *transport, inbox, notices, log) {}
 
-  std::unique_ptr<TcpTransport> transport;
+  std::unique_ptr<ProcessTransport> transport;
   Mailbox<ShardCommand> inbox;
   Shard shard;
 };
@@ -63,16 +63,14 @@ Config with_shard_count(Config config) {
   return config;
 }
 
-Result<std::vector<std::unique_ptr<TcpTransport>>> listen_for_shards(const Config& config,
-                                                                     const std::string& host,
-                                                                     const Log& log) {
-  std::vector<std::unique_ptr<TcpTransport>> transports;
+Result<std::vector<std::unique_ptr<ProcessTransport>>> listen_for_shards(
+    const TransportMaker& maker, const Config& config, const std::string& host) {
+  std::vector<std::unique_ptr<ProcessTransport>> transports;
   for (std::uint32_t i = 0; i < config.shard_count; ++i) {
     const auto port = config.job.listen_port == 0 ? 0U : config.job.listen_port + i;
     const bool tells_ways = i == 0;  // each worker comes to all shards
     auto transport =
-        make_transport(config, Role::kServer,
-                       {{listening_host(host), static_cast<std::uint16_t>(port)}}, log, tells_ways);
+        maker.make({{listening_host(host), static_cast<std::uint16_t>(port)}}, tells_ways);
     if (!transport.is_ok()) return transport.status();
     transports.push_back(std::move(transport).value());
   }
@@ -97,18 +95,18 @@ void join_or_end(const std::vector<std::unique_ptr<Runner>>& runners, const Conf
 int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& writer,
           const Log& log) {
   const Config& config = environment.config;
-  auto to_scheduler = make_transport(config, Role::kServer, {}, log);
+  const TransportMaker maker(config, Role::kServer, log);
+  auto to_scheduler = maker.make({});
   if (!to_scheduler.is_ok()) {
     LOG(log, kError) << log.left_behind("network", to_scheduler.status()).message();
     return kExitJobFailed;
   }
-  TcpTransport& member_transport = *to_scheduler.value();
+  Waiter& waiter = to_scheduler.value()->waiter();
   MonotonicClock clock;
   std::atomic<bool> stop{false};
-  SignalWatch signals(stop, member_transport);
+  SignalWatch signals(stop, waiter);
 
-  const Result<std::string> host =
-      await_advertised_host(environment, clock, member_transport, stop, log);
+  const Result<std::string> host = await_advertised_host(environment, clock, waiter, stop, log);
   if (stop.load() && !host.is_ok()) {
     record_signal(log, signals.received());
     say_events(log, {Code::kCancelled, "a server was told to stop before it had an address"});
@@ -122,14 +120,14 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
     LOG(log, kError) << log.left_behind("settings", why).message();
     return kExitBadSettings;
   }
-  auto listening = listen_for_shards(config, host.value(), log);
+  auto listening = listen_for_shards(maker, config, host.value());
   if (!listening.is_ok()) {
     const Status told(listening.status().code(),
                       "cannot listen (DMLC_PORT): " + listening.status().message());
     LOG(log, kError) << log.left_behind("port", told).message();
     return kExitPortInUse;
   }
-  Mailbox<ShardNotice> notices(kNoticesMax, &member_transport);
+  Mailbox<ShardNotice> notices(kNoticesMax, &waiter);
   const std::string told = told_host(host.value());
   std::vector<Endpoint> endpoints;
   std::vector<std::unique_ptr<ShardUnit>> units;
@@ -140,21 +138,21 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
     units.push_back(std::make_unique<ShardUnit>(config, index, std::move(transport), notices, log));
     inboxes.push_back(&units.back()->inbox);
   }
-  ServerMember member(with_machine(config, host.value()), member_transport, host_and_pid(),
+  ServerMember member(with_machine(config, host.value()), *to_scheduler.value(), host_and_pid(),
                       endpoints, inboxes, notices, log);
 
   std::vector<std::unique_ptr<Runner>> runners;
   for (auto& unit : units) {
-    runners.push_back(std::make_unique<Runner>("byteps-shard", unit->shard, *unit->transport, clock,
-                                               config.spin_ns));
+    runners.push_back(std::make_unique<Runner>("byteps-shard", unit->shard,
+                                               unit->transport->waiter(), clock, config.spin_ns));
   }
-  run_actor(member, member_transport, clock, stop);
+  run_actor(member, waiter, clock, stop);
   if (stop.load()) {
     // A signal: tell the scheduler why, then end as for any other failure of the job.
     record_signal(log, signals.received());
     member.request_stop();
     const std::atomic<bool> never{false};
-    run_actor(member, member_transport, clock, never);
+    run_actor(member, waiter, clock, never);
   }
   if (!member.outcome().is_ok()) {
     if (signals.received() == 0) LOG(log, kError) << member.outcome().message();

@@ -23,10 +23,10 @@ class QuietLog {
     kMalformed,     // frames that are none
     kCorrupted,     // frames whose checksum is wrong
     kCannotAccept,  // no descriptors
-    kLinked,        // goes on through shared memory or RDMA
+    kLinked,        // goes on through a link
     kCannotShare,   // shares no memory, though it could
-    kCannotLink,    // does not use RDMA, though it wants to
-    kRdmaTrouble,   // RDMA that does not work any more
+    kCannotLink,    // has no link, though it wants one
+    kLinkTrouble,   // a link that does not work any more
   };
   static constexpr std::size_t kKinds = 11;
   static constexpr std::size_t kSubjectsMax = 16;

@@ -22,12 +22,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/status.h"
 #include "base/time.h"
+#include "loop/actor.h"
 #include "net/endpoint.h"
 
 namespace byteps {
@@ -119,6 +121,16 @@ class Transport {
 
   // Ends a connection. Accepted messages are still sent if that needs no waiting. kSent and kDown(reason) follow.
   virtual void close(PeerId peer, Status reason) = 0;
+};
+
+// A transport that a process is assembled from: its owner's thread can sleep on it, and others can be told where it is.
+class ProcessTransport : public Transport {
+ public:
+  // wait() returns when poll() has something to do. It is part of the transport.
+  virtual Waiter& waiter() = 0;
+
+  // Where it accepts connections, with the real ports. Empty: it only connects.
+  virtual std::vector<Endpoint> listening() const = 0;
 };
 
 }  // namespace byteps

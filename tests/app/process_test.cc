@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "net/address.h"
+
 namespace byteps {
 namespace {
 

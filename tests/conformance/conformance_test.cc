@@ -41,7 +41,7 @@ std::unique_ptr<World> tcp_world(const std::string& host) {
 std::unique_ptr<World> rdma_world() {
   const std::string host = rdma_host();
   if (host.empty()) return nullptr;
-  TcpOptions options;
+  PeerOptions options;
   options.rdma.policy = rdma::Policy::kRequired;
   options.rdma.ring_bytes = std::size_t{1} << 20;
   return std::make_unique<TcpWorld>(host, nullptr, 1, std::move(options));

@@ -12,9 +12,9 @@
 #include "loop/clock.h"
 #include "net/faulty/faulty_transport.h"
 #include "net/rdma/device.h"
-#include "net/tcp/tcp_transport.h"
 #include "tests/conformance/transport_factory.h"
 #include "tests/net/fake_verbs.h"
+#include "tests/net/peer_options.h"
 
 namespace byteps::conformance {
 
@@ -22,13 +22,13 @@ class TcpWorld final : public World {
  public:
   // host: "127.0.0.1" or "::1". With faults, every node is wrapped. options: of what a connection may use.
   explicit TcpWorld(std::string host, const Faults* faults = nullptr, std::uint64_t seed = 1,
-                    TcpOptions options = {})
+                    PeerOptions options = {})
       : host_(std::move(host)), options_(std::move(options)), prng_(seed) {
     if (faults != nullptr) faults_ = std::make_unique<Faults>(*faults);
   }
 
   // False when the machine has no such address.
-  bool is_available() const { return TcpTransport::create(listening_options({}), log()).is_ok(); }
+  bool is_available() const { return make_transport(listening_options({}), log()).is_ok(); }
 
   Node make_listening(const Hello& self) override { return add(listening_options(self)); }
   Node make_connecting() override { return add(options_); }
@@ -37,7 +37,7 @@ class TcpWorld final : public World {
 
   Endpoint nobody() override {
     // A port that was free a moment ago.
-    return TcpTransport::create(listening_options({}), log()).value()->listening().at(0);
+    return make_transport(listening_options({}), log()).value()->listening().at(0);
   }
 
   TimeNs now() override { return clock_.now(); }
@@ -46,10 +46,10 @@ class TcpWorld final : public World {
     TcpTransport* last = nullptr;
     for (const Entry& entry : nodes_) {
       if (entry.tcp == nullptr) continue;
-      entry.tcp->wait(0);
+      entry.tcp->waiter().wait(0);
       last = entry.tcp;
     }
-    if (last != nullptr) last->wait(kMillisecond);
+    if (last != nullptr) last->waiter().wait(kMillisecond);
   }
 
   void kill(Node node) override { nodes_.at(node) = {}; }
@@ -62,15 +62,15 @@ class TcpWorld final : public World {
 
   static Log log() { return {"conformance", LogLevel::kSilent, {}}; }
 
-  TcpOptions listening_options(const Hello& self) const {
-    TcpOptions options = options_;
+  PeerOptions listening_options(const Hello& self) const {
+    PeerOptions options = options_;
     options.listen = {Endpoint{host_, 0}};
     options.self = self;
     return options;
   }
 
-  Node add(TcpOptions options) {
-    std::unique_ptr<TcpTransport> tcp = TcpTransport::create(std::move(options), log()).value();
+  Node add(PeerOptions options) {
+    std::unique_ptr<TcpTransport> tcp = make_transport(std::move(options), log()).value();
     Entry entry;
     entry.tcp = tcp.get();
     entry.transport = std::move(tcp);
@@ -83,24 +83,24 @@ class TcpWorld final : public World {
   }
 
   const std::string host_;
-  const TcpOptions options_;
+  const PeerOptions options_;
   std::unique_ptr<Faults> faults_;
   Prng prng_;
   MonotonicClock clock_;
   std::vector<Entry> nodes_;
 };
 
-inline TcpOptions sharing_options(std::size_t ring_bytes) {
-  TcpOptions options;
+inline PeerOptions sharing_options(std::size_t ring_bytes) {
+  PeerOptions options;
   options.shared_ring_bytes = ring_bytes;
   return options;
 }
 
-inline TcpOptions fake_rdma_options(rdma::Policy policy, std::size_t ring_bytes) {
-  TcpOptions options;
+inline PeerOptions fake_rdma_options(rdma::Policy policy, std::size_t ring_bytes) {
+  PeerOptions options;
   options.rdma = rdma::fake_options(ring_bytes);
   options.rdma.policy = policy;
-  options.verbs = &rdma::fake_verbs();
+  options.verbs = rdma::fake_verbs();
   return options;
 }
 

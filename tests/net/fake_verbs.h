@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -429,7 +430,7 @@ inline void fake_device_event(abi::EventType type, void* queue = nullptr) {
   (void)!::write(fake_fabric().event_descriptor, &one, sizeof one);
 }
 
-inline const Verbs& fake_verbs() {
+inline std::shared_ptr<const Verbs> fake_verbs() {
   static const Verbs verbs{
       .get_device_list = fake::get_device_list,
       .free_device_list = fake::free_device_list,
@@ -461,7 +462,7 @@ inline const Verbs& fake_verbs() {
                      int index) { return index == 1 ? "IB/RoCE v1" : "RoCE v2"; },
       .is_of_interface = [](const std::string&, const std::string&, int) { return true; },
   };
-  return verbs;
+  return {&verbs, [](const Verbs*) {}};
 }
 
 // Options for a transport that uses it, also over the loopback address.

@@ -211,7 +211,7 @@ TEST(FaultyTransport, the_same_seed_makes_the_same_faults) {
 // transports under all faults; connections are made anew as they end.
 TEST(FaultyTransport, over_tcp_with_random_closes_every_sent_comes_back_once_before_down) {
   TurnedTcp server;
-  auto inner = TcpTransport::create({}, Log("test", LogLevel::kSilent, {})).value();
+  auto inner = make_transport({}, Log("test", LogLevel::kSilent, {})).value();
   TcpTransport& tcp = *inner;
   FaultyTransport client(std::move(inner), {.again = 0.1, .delay = 0.3, .close = 0.02}, Prng(5));
   const Bytes payload = numbered(30'000);
@@ -249,7 +249,7 @@ TEST(FaultyTransport, over_tcp_with_random_closes_every_sent_comes_back_once_bef
         EXPECT_EQ(its.returned, its.accepted);
       }
     }
-    if (server.poll() == 0 && count == 0) tcp.wait(kMillisecond);
+    if (server.poll() == 0 && count == 0) tcp.waiter().wait(kMillisecond);
   }
   EXPECT_EQ(downs, 20U);
 }

@@ -25,23 +25,23 @@ namespace {
 using rdma::fake_fabric;
 using rdma::Policy;
 
-TcpOptions with_rdma(Policy policy, TcpOptions options = {}) {
+PeerOptions with_rdma(Policy policy, PeerOptions options = {}) {
   options.rdma = rdma::fake_options();
   options.rdma.policy = policy;
-  options.verbs = &rdma::fake_verbs();
+  options.verbs = rdma::fake_verbs();
   options.connect_timeout_ns = 100 * kMillisecond;
   return options;
 }
 
-TcpOptions serving(Policy policy) {
+PeerOptions serving(Policy policy) {
   return with_rdma(policy, loopback_options());
 }
 
 // Two transports, turned in step. The device is as new for each.
 class Pair {
  public:
-  explicit Pair(TcpOptions server_options = serving(Policy::kRequired),
-                TcpOptions client_options = with_rdma(Policy::kRequired))
+  explicit Pair(PeerOptions server_options = serving(Policy::kRequired),
+                PeerOptions client_options = with_rdma(Policy::kRequired))
       : server(std::move(server_options)), client(std::move(client_options)) {
     out = client.transport().connect(server.address(), hello_of(Role::kWorker, 0)).value();
     until([&] { return is_up() || client.count(Event::Kind::kDown) > 0; });
@@ -62,7 +62,7 @@ class Pair {
   }
   void turn() {
     if (server.poll() + client.poll() > 0) return;
-    client.transport().wait(kMillisecond);
+    client.transport().waiter().wait(kMillisecond);
     server.advance(kMillisecond);
     client.advance(kMillisecond);
   }
@@ -124,9 +124,9 @@ TEST(Rdma, many_small_messages_share_a_write) {
 }
 
 TEST(Rdma, a_receive_queue_never_runs_dry_however_slowly_the_other_side_reads) {
-  TcpOptions server = serving(Policy::kRequired);
+  PeerOptions server = serving(Policy::kRequired);
   server.rdma.receive_depth = RdmaConfig::kReceiveDepthMin;
-  TcpOptions client = with_rdma(Policy::kRequired);
+  PeerOptions client = with_rdma(Policy::kRequired);
   client.rdma.receive_depth = RdmaConfig::kReceiveDepthMin;
   client.rdma.send_depth = RdmaConfig::kSendDepthMin;
   Pair pair(std::move(server), std::move(client));
@@ -148,9 +148,9 @@ TEST(Rdma, a_receive_queue_never_runs_dry_however_slowly_the_other_side_reads) {
 }
 
 TEST(Rdma, peers_on_one_host_share_memory_also_where_rdma_is_required) {
-  TcpOptions server = serving(Policy::kRequired);
+  PeerOptions server = serving(Policy::kRequired);
   server.shared_ring_bytes = 256 << 10;
-  TcpOptions client = with_rdma(Policy::kRequired);
+  PeerOptions client = with_rdma(Policy::kRequired);
   client.shared_ring_bytes = 256 << 10;
   Pair pair(std::move(server), std::move(client));
   ASSERT_TRUE(pair.is_up());
@@ -160,7 +160,7 @@ TEST(Rdma, peers_on_one_host_share_memory_also_where_rdma_is_required) {
 }
 
 TEST(Rdma, who_declines_to_share_memory_is_offered_rdma) {
-  TcpOptions client = with_rdma(Policy::kRequired);
+  PeerOptions client = with_rdma(Policy::kRequired);
   client.shared_ring_bytes = 256 << 10;  // and the server's is 0
   Pair pair(serving(Policy::kRequired), std::move(client));
   ASSERT_TRUE(pair.passes(1000));
@@ -168,7 +168,7 @@ TEST(Rdma, who_declines_to_share_memory_is_offered_rdma) {
 }
 
 TEST(Rdma, a_connection_to_the_scheduler_needs_none) {
-  TcpOptions scheduler = loopback_options();
+  PeerOptions scheduler = loopback_options();
   scheduler.self = hello_of(Role::kScheduler, Hello::kNoRank);
   Pair pair(std::move(scheduler), with_rdma(Policy::kRequired));
   ASSERT_TRUE(pair.is_up());
@@ -206,7 +206,7 @@ TEST(RdmaLending, a_payload_of_registered_memory_is_not_copied_and_is_lent_until
 }
 
 TEST(RdmaLending, all_sizes_arrive_whole_and_in_order_lent_and_copied_in_turn) {
-  TcpOptions server = serving(Policy::kRequired);
+  PeerOptions server = serving(Policy::kRequired);
   server.rdma.ring_bytes = 64 << 10;
   Pair pair(std::move(server));
   BufferPool pool(pair.client.transport().payload_source());
@@ -312,7 +312,7 @@ TEST(Rdma, where_one_side_does_not_want_it_auto_stays_on_tcp) {
   Pair server_off(loopback_options(), with_rdma(Policy::kAuto));
   EXPECT_TRUE(server_off.passes(1000));
   EXPECT_EQ(server_off.client.transport().ways().rdma_bytes, 0U);
-  Pair client_off(serving(Policy::kAuto), TcpOptions());
+  Pair client_off(serving(Policy::kAuto), PeerOptions());
   EXPECT_TRUE(client_off.passes(1000));
   EXPECT_EQ(client_off.client.transport().ways().rdma_bytes, 0U);
 }
@@ -326,7 +326,7 @@ TEST(Rdma, where_it_is_required_and_the_server_has_none_the_worker_is_told_why) 
 }
 
 TEST(Rdma, where_a_server_requires_it_a_worker_that_never_asks_is_told_what_to_set) {
-  Pair pair(serving(Policy::kRequired), TcpOptions());
+  Pair pair(serving(Policy::kRequired), PeerOptions());
   ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
   EXPECT_TRUE(has(pair.client_why(), "DMLC_ENABLE_RDMA")) << pair.client_why();
   EXPECT_TRUE(pair.server.seen().empty()) << "its owner never heard of it";
@@ -391,9 +391,9 @@ TEST(Rdma, limits_that_are_out_of_range_are_invalid) {
   for (const auto& spoil :
        {std::function<void(RdmaConfig&)>([](RdmaConfig& c) { c.ring_bytes = 65537; }),
         std::function<void(RdmaConfig&)>([](RdmaConfig& c) { c.send_depth = 1; })}) {
-    TcpOptions options = with_rdma(Policy::kAuto);
+    PeerOptions options = with_rdma(Policy::kAuto);
     spoil(options.rdma);
-    const auto made = TcpTransport::create(std::move(options), Log("test", LogLevel::kSilent, {}));
+    const auto made = make_transport(std::move(options), Log("test", LogLevel::kSilent, {}));
     EXPECT_TRUE(made.status().is(Code::kInvalidArgument));
   }
 }
@@ -430,7 +430,7 @@ TEST(Rdma, which_way_is_taken_and_why_is_one_line_for_all_connections_of_a_proce
                              : "stays on TCP: refused by it: DMLC_ENABLE_RDMA is not set there"))
         << log;
   }
-  TcpOptions of_second_shard = serving(Policy::kAuto);
+  PeerOptions of_second_shard = serving(Policy::kAuto);
   of_second_shard.tells_ways = false;
   Pair pair(std::move(of_second_shard), with_rdma(Policy::kAuto));
   EXPECT_EQ(count_of("[byteps INFO", pair.server.log()), 0U) << pair.server.log();
@@ -497,7 +497,7 @@ TEST(RdmaWay, a_device_that_has_failed_is_opened_anew_for_the_next_connection) {
   fake_fabric().opened_count = 0;
   Pair pair;
   rdma::fake_device_event(rdma::abi::kEventDeviceFatal);  // of the server's: it was opened last
-  pair.server.transport().wait(0);
+  pair.server.transport().waiter().wait(0);
   ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
   pair.out =
       pair.client.transport().connect(pair.server.address(), hello_of(Role::kWorker, 0)).value();
@@ -531,12 +531,12 @@ TEST(Rdma, a_peer_whose_device_does_not_answer_ends_the_connection_with_its_name
 TEST(Rdma, a_device_that_fails_ends_its_connections_and_a_port_that_goes_down_only_warns) {
   Pair pair;
   rdma::fake_device_event(rdma::abi::kEventPortError);  // of the server's: it was opened last
-  pair.server.transport().wait(0);
+  pair.server.transport().waiter().wait(0);
   pair.settle();
   EXPECT_TRUE(has(pair.server.log(), "its port is down")) << pair.server.log();
   EXPECT_TRUE(pair.passes(1000)) << "it came back in time";
   rdma::fake_device_event(rdma::abi::kEventDeviceFatal);
-  pair.server.transport().wait(0);
+  pair.server.transport().waiter().wait(0);
   ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }));
   EXPECT_TRUE(has(pair.server.seen().back().why.message(), "fake0 port 1: it has failed"));
   ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
@@ -546,12 +546,12 @@ TEST(Rdma, a_queue_that_fails_ends_the_connection_that_has_it_and_no_other) {
   Pair pair;
   int of_somebody_else = 0;
   rdma::fake_device_event(rdma::abi::kEventCompletionQueueError, &of_somebody_else);
-  pair.server.transport().wait(0);
+  pair.server.transport().waiter().wait(0);
   pair.settle();
   EXPECT_TRUE(pair.passes(1000));
   // The server's pair was made second.
   rdma::fake_device_event(rdma::abi::kEventQueuePairFatal, fake_fabric().pairs.rbegin()->second);
-  pair.server.transport().wait(0);
+  pair.server.transport().waiter().wait(0);
   ASSERT_TRUE(pair.until([&] { return pair.client.count(Event::Kind::kDown) == 1; }));
   EXPECT_TRUE(has(pair.client_why(), "a queue pair has failed")) << pair.client_why();
 }

@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::size_t kRingBytes = 256 << 10;
 
-TcpOptions sharing(TcpOptions options = {}) {
+PeerOptions sharing(PeerOptions options = {}) {
   options.shared_ring_bytes = kRingBytes;
   return options;
 }
@@ -42,8 +42,8 @@ TcpOptions sharing(TcpOptions options = {}) {
 // Two transports on one host, turned in step.
 class Pair {
  public:
-  explicit Pair(TcpOptions server_options = sharing(loopback_options()),
-                TcpOptions client_options = sharing())
+  explicit Pair(PeerOptions server_options = sharing(loopback_options()),
+                PeerOptions client_options = sharing())
       : server(std::move(server_options)), client(std::move(client_options)) {
     out = client.transport().connect(server.address(), hello_of(Role::kWorker, 0)).value();
     EXPECT_TRUE(until([&] {
@@ -56,13 +56,13 @@ class Pair {
     for (int i = 0; i < 5'000; ++i) {
       if (done()) return true;
       const bool quiet = server.poll() + client.poll() == 0;
-      if (quiet) client.transport().wait(kMillisecond);
+      if (quiet) client.transport().waiter().wait(kMillisecond);
     }
     return done();
   }
   void settle() {
     for (int i = 0; i < 20; ++i) {
-      if (server.poll() + client.poll() == 0) client.transport().wait(kMillisecond);
+      if (server.poll() + client.poll() == 0) client.transport().waiter().wait(kMillisecond);
     }
   }
   // A message from the client arrives whole; which way it takes is told by ways().
@@ -113,7 +113,7 @@ TEST(SharedMemory, what_the_way_holds_is_told_from_when_it_is_used_until_its_end
   pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});
   EXPECT_EQ(pair.client.transport().capacity_bytes(pair.out), 0U);
   EXPECT_EQ(pair.client.transport().capacity_bytes(PeerId(77)), 0U) << "nobody";
-  Pair over_tcp(loopback_options(), TcpOptions());
+  Pair over_tcp(loopback_options(), PeerOptions());
   over_tcp.settle();
   EXPECT_EQ(over_tcp.client.transport().capacity_bytes(over_tcp.out), 0U);
 }
@@ -144,7 +144,7 @@ TEST(SharedMemory, messages_before_and_behind_the_switch_keep_their_order) {
 TEST(SharedMemory, either_side_that_does_not_want_it_leaves_the_connection_on_tcp) {
   for (const bool server_wants : {false, true}) {
     Pair pair(server_wants ? sharing(loopback_options()) : loopback_options(),
-              server_wants ? TcpOptions() : sharing());
+              server_wants ? PeerOptions() : sharing());
     pair.settle();
     EXPECT_TRUE(pair.passes(50'000));
     EXPECT_EQ(
@@ -156,9 +156,9 @@ TEST(SharedMemory, either_side_that_does_not_want_it_leaves_the_connection_on_tc
 
 TEST(SharedMemory, a_ring_of_no_possible_size_is_an_invalid_argument) {
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'000}, std::size_t{1} << 30}) {
-    TcpOptions options;
+    PeerOptions options;
     options.shared_ring_bytes = bytes;
-    EXPECT_TRUE(TcpTransport::create(options, Log("test", LogLevel::kSilent, {}))
+    EXPECT_TRUE(make_transport(options, Log("test", LogLevel::kSilent, {}))
                     .status()
                     .is(Code::kInvalidArgument))
         << bytes;
@@ -173,7 +173,7 @@ TEST(SharedMemory, nothing_is_left_when_connections_have_ended) {
     const PeerId peer =
         client.transport().connect(server.address(), hello_of(Role::kWorker, 0)).value();
     for (int turn = 0; turn < 2'000 && client.log().find("goes on") == std::string::npos; ++turn) {
-      if (server.poll() + client.poll() == 0) client.transport().wait(kMillisecond);
+      if (server.poll() + client.poll() == 0) client.transport().waiter().wait(kMillisecond);
     }
     client.transport().close(peer, {Code::kCancelled, "enough"});
     ASSERT_TRUE(server.until([&] {
@@ -634,7 +634,7 @@ TEST(HostileSharer, half_a_frame_is_waited_for_without_spinning) {
   EXPECT_EQ(server.poll(), 0U);
   EXPECT_EQ(server.count(Event::Kind::kReceived) + server.count(Event::Kind::kDown), 0U);
   // It sleeps: it has told so in the ring.
-  server.transport().wait(0);
+  server.transport().waiter().wait(0);
   EXPECT_EQ(ring.control->reader_sleeps.load(), 0U) << "taken back afterwards";
   client.socket.close();
   EXPECT_TRUE(client.ends_badly());

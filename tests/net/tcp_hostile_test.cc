@@ -189,7 +189,7 @@ TEST_F(TcpHostile, a_peer_that_does_not_read_gets_a_full_window_and_no_more_memo
 }
 
 TEST_F(TcpHostile, connections_beyond_the_maximum_are_turned_away_and_the_others_stay) {
-  TcpOptions options = loopback_options();
+  PeerOptions options = loopback_options();
   options.connections_max = 3;
   TurnedTcp small(std::move(options));
   std::deque<BareSocket> sockets;

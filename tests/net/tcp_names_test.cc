@@ -59,8 +59,8 @@ class NameServer {
 class TcpNames : public testing::Test {
  protected:
   ~TcpNames() override { names_.answer({}); }  // a look-up that is left must end before its process
-  TcpOptions options() {
-    TcpOptions options;
+  PeerOptions options() {
+    PeerOptions options;
     options.look_up = names_.look_up();
     return options;
   }
@@ -118,7 +118,7 @@ TEST_F(TcpNames, a_lost_connection_is_made_again_though_no_name_server_answers_a
   ASSERT_TRUE(client.until([&] { return client.count(Event::Kind::kDown) == 1; }));
   connect(client, "host", port);  // refused: from now on the name is in doubt
   ASSERT_TRUE(client.until([&] { return client.count(Event::Kind::kDown) == 2; }));
-  TcpOptions again = loopback_options();
+  PeerOptions again = loopback_options();
   again.listen = {{"127.0.0.1", port}};
   server = std::make_unique<TurnedTcp>(again);
   const PeerId peer = connect(client, "host", port);
@@ -180,7 +180,7 @@ TEST_F(TcpNames, an_attempt_that_was_closed_meanwhile_is_not_begun) {
 }
 
 TEST_F(TcpNames, without_a_key_a_name_that_leads_elsewhere_is_refused) {
-  TcpOptions loopback = options();
+  PeerOptions loopback = options();
   loopback.loopback_only = true;
   TurnedTcp client(loopback);
   names_.answer({"127.0.0.1", "192.0.2.1"});

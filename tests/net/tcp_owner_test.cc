@@ -135,8 +135,8 @@ TEST_F(Owner, is_not_who_listens_at_the_port) {
 
 // ---- of a transport
 
-TcpOptions local_options(bool listens) {
-  TcpOptions options = loopback_options();
+PeerOptions local_options(bool listens) {
+  PeerOptions options = loopback_options();
   if (!listens) options.listen.clear();
   options.loopback_only = true;
   return options;
@@ -144,7 +144,7 @@ TcpOptions local_options(bool listens) {
 
 // Turns both, each as its user, until the client's attempt has an outcome: its text, empty for success.
 std::string attempt(TurnedTcp& server, uid_t server_user, uid_t client_user) {
-  TcpOptions options = local_options(false);
+  PeerOptions options = local_options(false);
   options.loopback_only = client_user == 0;  // a stranger's program looks at nothing
   TurnedTcp client(std::move(options));
   {
@@ -176,7 +176,7 @@ TEST_F(Owner, refuses_another_user_without_a_job_key_and_says_what_to_do) {
 }
 
 TEST_F(Owner, goes_to_no_other_user_without_a_job_key) {
-  TcpOptions options = local_options(true);
+  PeerOptions options = local_options(true);
   options.loopback_only = false;
   TurnedTcp impostor(std::move(options));
   const std::string why = attempt(impostor, kStranger, 0);

@@ -20,8 +20,8 @@
 #include "net/frame/frame.h"
 #include "net/tcp/handshake.h"
 #include "net/tcp/record.h"
-#include "net/tcp/tcp_transport.h"
 #include "net/wire.h"
+#include "tests/net/peer_options.h"
 
 namespace byteps {
 
@@ -35,8 +35,8 @@ inline Hello hello_of(Role role, std::uint32_t rank) {
   return hello;
 }
 
-inline TcpOptions loopback_options() {
-  TcpOptions options;
+inline PeerOptions loopback_options() {
+  PeerOptions options;
   options.listen = {Endpoint{"127.0.0.1", 0}};
   options.self = hello_of(Role::kServer, 0);
   return options;
@@ -56,11 +56,11 @@ class TurnedTcp {
     Status why;
   };
 
-  explicit TurnedTcp(TcpOptions options = loopback_options())
-      : transport_(TcpTransport::create(std::move(options), Log("test", LogLevel::kDebug,
-                                                                [this](std::string_view line) {
-                                                                  log_.append(line).push_back('\n');
-                                                                }))
+  explicit TurnedTcp(PeerOptions options = loopback_options())
+      : transport_(make_transport(std::move(options), Log("test", LogLevel::kDebug,
+                                                          [this](std::string_view line) {
+                                                            log_.append(line).push_back('\n');
+                                                          }))
                        .value()) {}
 
   TcpTransport& transport() { return *transport_; }
@@ -89,14 +89,14 @@ class TurnedTcp {
   bool until(const std::function<bool()>& done) {
     for (int i = 0; i < 5'000; ++i) {
       if (done()) return true;
-      if (poll() == 0) transport_->wait(kMillisecond);
+      if (poll() == 0) transport_->waiter().wait(kMillisecond);
     }
     return done();
   }
   // Lets everything that is under way on loopback be seen.
   void settle() {
     for (int i = 0; i < 10; ++i) {
-      if (poll() == 0) transport_->wait(kMillisecond);
+      if (poll() == 0) transport_->waiter().wait(kMillisecond);
     }
   }
 

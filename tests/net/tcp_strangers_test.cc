@@ -22,15 +22,15 @@ Hello keyed_hello(Role role, std::uint32_t rank, const JobKey& key = kKey) {
   return hello;
 }
 
-TcpOptions keyed_options(const JobKey& key = kKey) {
-  TcpOptions options = loopback_options();
+PeerOptions keyed_options(const JobKey& key = kKey) {
+  PeerOptions options = loopback_options();
   options.self = keyed_hello(Role::kServer, 0, key);
   options.key = key;
   return options;
 }
 
-TcpOptions connecting_options(const JobKey& key) {
-  TcpOptions options;
+PeerOptions connecting_options(const JobKey& key) {
+  PeerOptions options;
   options.key = key;
   return options;
 }
@@ -94,7 +94,7 @@ TEST(TcpKeys, who_knows_the_job_id_but_not_the_key_fails_in_either_role_and_both
       server.until([&] { return lines_with(server, "the proof of the job key is wrong") == 1; }));
   EXPECT_EQ(server.count(Event::Kind::kUp), 0U);
   // As server.
-  TcpOptions options = keyed_options(kOtherKey);
+  PeerOptions options = keyed_options(kOtherKey);
   options.self = keyed_hello(Role::kServer, 0);
   TurnedTcp impostor(std::move(options));
   TurnedTcp client(connecting_options(kKey));
@@ -128,7 +128,7 @@ TEST(TcpHandshake, a_proof_cut_at_any_byte_counts_when_it_is_whole_and_not_befor
     const std::size_t ups = server.count(Event::Kind::kUp);
     ASSERT_TRUE(socket.write(std::span(proof).first(cut)));
     server.poll();
-    server.transport().wait(kMillisecond);
+    server.transport().waiter().wait(kMillisecond);
     server.poll();
     ASSERT_EQ(server.count(Event::Kind::kUp), ups) << cut;
     ASSERT_TRUE(socket.write(std::span(proof).subspan(cut)));
@@ -200,7 +200,7 @@ TEST(TcpStrangers, hold_at_most_a_few_kib) {
 }
 
 TEST(TcpStrangers, half_open_ones_beyond_the_maximum_make_the_oldest_go_and_members_come_in) {
-  TcpOptions options = keyed_options();
+  PeerOptions options = keyed_options();
   options.strangers_max = 8;
   TurnedTcp server(std::move(options));
   std::deque<BareSocket> crowd;
@@ -218,7 +218,7 @@ TEST(TcpStrangers, half_open_ones_beyond_the_maximum_make_the_oldest_go_and_memb
 }
 
 TEST(TcpStrangers, one_that_names_the_job_goes_after_those_that_do_not) {
-  TcpOptions options = keyed_options();
+  PeerOptions options = keyed_options();
   options.strangers_max = 4;
   TurnedTcp server(std::move(options));
   BareSocket member(server.address());
@@ -234,7 +234,7 @@ TEST(TcpStrangers, one_that_names_the_job_goes_after_those_that_do_not) {
 }
 
 TEST(TcpStrangers, a_crowd_that_is_refused_does_not_use_up_the_places_of_members) {
-  TcpOptions options = keyed_options();
+  PeerOptions options = keyed_options();
   options.strangers_max = 4;
   options.connections_max = 6;
   TurnedTcp server(std::move(options));
@@ -288,7 +288,7 @@ TEST(TcpStrangers, members_that_all_come_back_at_once_do_so_beside_a_member_that
 }
 
 TEST(TcpStrangers, who_only_names_the_job_takes_no_place_of_those_who_do_not_and_has_a_limit_too) {
-  TcpOptions options = keyed_options();
+  PeerOptions options = keyed_options();
   options.strangers_max = 4;
   TurnedTcp server(std::move(options));
   server.transport().expect_peers(2);
@@ -339,7 +339,7 @@ TEST(TcpStrangers, one_that_is_refused_and_goes_on_talking_is_not_listened_to) {
 }
 
 TEST(TcpStrangers, beside_members_are_let_in_at_a_pace_and_a_member_behind_them_comes_in_in_time) {
-  TcpOptions options = keyed_options();
+  PeerOptions options = keyed_options();
   options.strangers_max = 40;
   options.accepts_per_second = 100;
   TurnedTcp server(std::move(options));

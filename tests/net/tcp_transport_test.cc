@@ -14,7 +14,7 @@
 namespace byteps {
 namespace {
 
-TcpOptions connecting_options() {
+PeerOptions connecting_options() {
   return {};
 }
 
@@ -47,7 +47,7 @@ TEST_F(TcpReceiving, messages_byte_by_byte_are_the_same_messages) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     ASSERT_TRUE(socket.write(std::span(bytes).subspan(i, 1)));
     server.poll();
-    server.transport().wait(kMillisecond);
+    server.transport().waiter().wait(kMillisecond);
   }
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kReceived) == 4; }));
   EXPECT_EQ(server.seen()[1].header, numbered(4));
@@ -158,7 +158,7 @@ TEST_F(TcpReceiving, one_busy_peer_does_not_keep_others_waiting) {
       return event.kind == Event::Kind::kReceived && event.peer == quiet_peer;
     });
   };
-  server_.transport().wait(kMillisecond);
+  server_.transport().waiter().wait(kMillisecond);
   for (; polls < 20 && !heard(); ++polls) server_.poll();
   EXPECT_LT(polls, 20);
   EXPECT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 20'001; }));
@@ -167,7 +167,7 @@ TEST_F(TcpReceiving, one_busy_peer_does_not_keep_others_waiting) {
 TEST(TcpFairness, peers_that_all_have_more_than_a_poll_can_hold_take_turns) {
   constexpr std::size_t kPeers = 8;
   constexpr std::size_t kUnderWay = 6;  // messages of 32 KiB: three times what one poll can hold
-  TcpOptions options = loopback_options();
+  PeerOptions options = loopback_options();
   options.read_batch_bytes = 64 << 10;
   TurnedTcp server(std::move(options));
   const Bytes message = numbered_frame(32768, 0);
@@ -219,7 +219,7 @@ TEST(TcpWaiting, an_idle_transport_with_connections_sleeps_until_its_timeout) {
   // Nothing is under way: each wait lasts as long as it may. Three are enough to see a spin.
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 3; ++i) {
-    client.transport().wait(5 * kMillisecond);
+    client.transport().waiter().wait(5 * kMillisecond);
     EXPECT_EQ(client.poll(), 0U);
   }
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(14));
@@ -230,11 +230,11 @@ TEST(TcpWaiting, a_wake_before_the_wait_is_not_lost_even_if_a_poll_comes_between
   TurnedTcp server;
   server.poll();
   server.poll();
-  server.transport().wake();
-  server.poll();                    // asks epoll, and learns of it
-  server.transport().wait(kNever);  // would never return
-  std::thread other([&] { server.transport().wake(); });
-  server.transport().wait(kNever);
+  server.transport().waiter().wake();
+  server.poll();                             // asks epoll, and learns of it
+  server.transport().waiter().wait(kNever);  // would never return
+  std::thread other([&] { server.transport().waiter().wake(); });
+  server.transport().waiter().wait(kNever);
   other.join();
 }
 
@@ -249,7 +249,7 @@ TEST(TcpWaiting, wait_returns_at_once_while_events_are_left_over) {
   std::vector<Event> one(1);
   std::size_t received = 0;
   while (received < 10) {
-    server.transport().wait(
+    server.transport().waiter().wait(
         kNever);  // returns each time, although the bytes were read in the first turn
     received += server.transport().poll(server.now(), one);
   }
@@ -363,18 +363,24 @@ TEST(TcpConnecting, a_closed_connection_whose_peer_says_nothing_is_dropped_after
 // ---- listening
 
 TEST(TcpListening, on_all_addresses_both_families_reach_one_port) {
-  TcpOptions options = loopback_options();
+  PeerOptions options = loopback_options();
   options.listen = {Endpoint{"", 0}};
   TurnedTcp server(std::move(options));
   const std::uint16_t port = server.address().port;
   EXPECT_NE(port, 0);
   TurnedTcp client(connecting_options());
-  (void)client.transport().connect({"127.0.0.1", port}, hello_of(Role::kWorker, 0)).value();
+  const PeerId peer =
+      client.transport().connect({"127.0.0.1", port}, hello_of(Role::kWorker, 0)).value();
   ASSERT_TRUE(client.until([&] {
     server.poll();
     return client.count(Event::Kind::kUp) == 1 && server.count(Event::Kind::kUp) == 1;
   }));
-  EXPECT_EQ(server.transport().address_of(server.seen()[0].peer).find("127.0.0.1:"), 0U)
+  client.transport().close(peer, {Code::kCancelled, "leaving"});
+  ASSERT_TRUE(server.until([&] {
+    client.poll();
+    return server.count(Event::Kind::kDown) == 1;
+  }));
+  EXPECT_EQ(server.seen().back().why.message().find("127.0.0.1:"), 0U)
       << "an IPv4 address looks like one";
   if (!local_address_towards({"::1", 9}).is_ok()) GTEST_SKIP() << "no IPv6 here";
   (void)client.transport().connect({"::1", port}, hello_of(Role::kWorker, 0)).value();
@@ -385,17 +391,17 @@ TEST(TcpListening, on_all_addresses_both_families_reach_one_port) {
 }
 
 TEST(TcpListening, loopback_only_neither_listens_at_nor_connects_to_other_addresses) {
-  TcpOptions options;
+  PeerOptions options;
   options.loopback_only = true;
   for (const char* host : {"", "0.0.0.0", "::"}) {
     options.listen = {{host, 0}};
-    EXPECT_TRUE(TcpTransport::create(options, Log("test", LogLevel::kSilent, {}))
+    EXPECT_TRUE(make_transport(options, Log("test", LogLevel::kSilent, {}))
                     .status()
                     .is(Code::kInvalidArgument))
         << host;
   }
   options.listen = {{"127.0.0.1", 0}};
-  auto transport = TcpTransport::create(options, Log("test", LogLevel::kSilent, {}));
+  auto transport = make_transport(options, Log("test", LogLevel::kSilent, {}));
   ASSERT_TRUE(transport.is_ok()) << transport.status().message();
   const Endpoint own = transport.value()->listening().front();
   EXPECT_TRUE(transport.value()->connect(own, {}).is_ok());
@@ -407,9 +413,9 @@ TEST(TcpListening, loopback_only_neither_listens_at_nor_connects_to_other_addres
 
 TEST(TcpListening, a_taken_port_is_a_system_error_that_names_it) {
   TurnedTcp first;
-  TcpOptions options = loopback_options();
+  PeerOptions options = loopback_options();
   options.listen = {first.address()};
-  const auto second = TcpTransport::create(std::move(options), Log("test", LogLevel::kSilent, {}));
+  const auto second = make_transport(std::move(options), Log("test", LogLevel::kSilent, {}));
   ASSERT_FALSE(second.is_ok());
   EXPECT_TRUE(second.status().is(Code::kSystem));
   EXPECT_NE(second.status().message().find(first.address().text()), std::string::npos);

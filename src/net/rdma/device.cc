@@ -169,13 +169,13 @@ std::vector<Port> list_ports(const Verbs& verbs, const std::string& interface) {
   return all;
 }
 
-Result<std::unique_ptr<Device>> Device::open(const Verbs& verbs, const Options& options,
-                                             const GidBytes& own_address,
+Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<const Verbs> verbs,
+                                             const Options& options, const GidBytes& own_address,
                                              const std::string& address_text,
                                              const std::string& interface) {
   std::vector<Port> ports;
   std::vector<abi::Context*> contexts;  // of each port
-  std::vector<Found> all = find_devices(verbs, interface);
+  std::vector<Found> all = find_devices(*verbs, interface);
   for (const Found& found : all) {
     ports.insert(ports.end(), found.ports.begin(), found.ports.end());
     contexts.resize(ports.size(), found.context);
@@ -183,10 +183,10 @@ Result<std::unique_ptr<Device>> Device::open(const Verbs& verbs, const Options& 
   const Result<Choice> choice = choose(ports, options, own_address, address_text);
   abi::Context* const chosen = choice.is_ok() ? contexts[choice.value().port_index] : nullptr;
   for (const Found& found : all) {
-    if (found.context != nullptr && found.context != chosen) verbs.close_device(found.context);
+    if (found.context != nullptr && found.context != chosen) verbs->close_device(found.context);
   }
   if (!choice.is_ok()) return choice.status();
-  std::unique_ptr<Device> device(new Device(verbs, chosen));
+  std::unique_ptr<Device> device(new Device(std::move(verbs), chosen));
   device->port_ = ports[choice.value().port_index];
   device->gid_ = choice.value().gid;
   if (Status status = device->prepare(); !status.is_ok()) return status;
@@ -197,20 +197,20 @@ Status Device::prepare() {
   const auto failed = [&](const char* what, int error_number) {
     return system_error("RDMA device " + text() + ": " + what, error_number);
   };
-  const int refused = verbs_.query_device(context_, &limits_);
+  const int refused = verbs_->query_device(context_, &limits_);
   if (refused != 0) return failed("ibv_query_device", refused);
-  domain_ = verbs_.alloc_pd(context_);
+  domain_ = verbs_->alloc_pd(context_);
   if (domain_ == nullptr) return failed("ibv_alloc_pd", errno);
-  channel_ = verbs_.create_comp_channel(context_);
+  channel_ = verbs_->create_comp_channel(context_);
   if (channel_ == nullptr) return failed("ibv_create_comp_channel", errno);
   if (Status status = set_nonblocking(channel_->fd); !status.is_ok()) return status;
   return set_nonblocking(context_->async_fd);
 }
 
 Device::~Device() {
-  if (channel_ != nullptr) verbs_.destroy_comp_channel(channel_);
-  if (domain_ != nullptr) verbs_.dealloc_pd(domain_);
-  verbs_.close_device(context_);
+  if (channel_ != nullptr) verbs_->destroy_comp_channel(channel_);
+  if (domain_ != nullptr) verbs_->dealloc_pd(domain_);
+  verbs_->close_device(context_);
 }
 
 std::string Device::text() const {
@@ -221,8 +221,8 @@ void Device::drain_completion_events() {
   abi::CompletionQueue* queue = nullptr;
   void* context = nullptr;
   // Acknowledged at once: a queue with an event that is not cannot be destroyed.
-  while (verbs_.get_cq_event(channel_, &queue, &context) == 0) {
-    verbs_.ack_cq_events(queue, 1);
+  while (verbs_->get_cq_event(channel_, &queue, &context) == 0) {
+    verbs_->ack_cq_events(queue, 1);
     ++completion_turn_;
   }
 }
@@ -231,17 +231,17 @@ bool Device::is_current() const {
   const auto number = static_cast<std::uint8_t>(port_.number);
   abi::PortAttributes attributes{};
   abi::Gid gid{};
-  return !has_failed_ && verbs_.query_port(context_, number, &attributes) == 0 &&
+  return !has_failed_ && verbs_->query_port(context_, number, &attributes) == 0 &&
          attributes.state == abi::kPortActive && attributes.active_mtu == port_.mtu &&
-         verbs_.query_gid(context_, number, gid_.index, &gid) == 0 &&
+         verbs_->query_gid(context_, number, gid_.index, &gid) == 0 &&
          std::memcmp(gid.raw, gid_.gid.data(), gid_.gid.size()) == 0;
 }
 
 std::vector<std::string> Device::take_troubles() {
   std::vector<std::string> troubles;
   abi::AsyncEvent event{};
-  while (verbs_.get_async_event(context_, &event) == 0) {
-    verbs_.ack_async_event(&event);
+  while (verbs_->get_async_event(context_, &event) == 0) {
+    verbs_->ack_async_event(&event);
     switch (event.event_type) {
       case abi::kEventDeviceFatal:
         has_failed_ = true;

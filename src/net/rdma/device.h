@@ -53,15 +53,15 @@ Result<Choice> choose(const std::vector<Port>& ports, const Options& options,
 class Device {
  public:
   // As choose(); kSystem also: the device refuses something.
-  static Result<std::unique_ptr<Device>> open(const Verbs& verbs, const Options& options,
-                                              const GidBytes& own_address,
+  static Result<std::unique_ptr<Device>> open(std::shared_ptr<const Verbs> verbs,
+                                              const Options& options, const GidBytes& own_address,
                                               const std::string& address_text,
                                               const std::string& interface);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const Verbs& verbs() const { return verbs_; }
+  const Verbs& verbs() const { return *verbs_; }
   const Port& port() const { return port_; }
   const GidEntry& gid() const { return gid_; }
   abi::Context* context() const { return context_; }
@@ -98,11 +98,12 @@ class Device {
   std::vector<std::string> take_troubles();
 
  private:
-  Device(const Verbs& verbs, abi::Context* context) : verbs_(verbs), context_(context) {}
+  Device(std::shared_ptr<const Verbs> verbs, abi::Context* context)
+      : verbs_(std::move(verbs)), context_(context) {}
   Status prepare();
   void fail_users(const void* queue, const std::string& why);
 
-  const Verbs& verbs_;
+  const std::shared_ptr<const Verbs> verbs_;
   abi::Context* context_ = nullptr;
   abi::ProtectionDomain* domain_ = nullptr;
   abi::CompletionChannel* channel_ = nullptr;

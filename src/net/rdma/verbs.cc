@@ -1,14 +1,13 @@
 #include "net/rdma/verbs.h"
 
 #include <fstream>
+#include <utility>
 
 #include <dlfcn.h>
 #include <sys/stat.h>
 
 namespace byteps::rdma {
 namespace {
-
-constexpr const char* kLibrary = "libibverbs.so.1";
 
 // Most functions exist twice in the library, and the older ones expect other structures.
 template <typename Function>
@@ -84,7 +83,7 @@ Status make_fork_safe(const Verbs& verbs) {
 
 }  // namespace
 
-Result<Verbs> load_verbs(const char* library) {
+Result<std::shared_ptr<const Verbs>> load_verbs(const char* library) {
   // Never closed: drivers that it loads stay with the process.
   void* const handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -103,13 +102,7 @@ Result<Verbs> load_verbs(const char* library) {
   verbs.gid_type = type_of_gid;
   verbs.is_of_interface = belongs;
   if (Status status = make_fork_safe(verbs); !status.is_ok()) return status;
-  return verbs;
-}
-
-Result<const Verbs*> load_verbs() {
-  static const Result<Verbs> verbs = load_verbs(kLibrary);  // the library is one per process
-  if (!verbs.is_ok()) return verbs.status();
-  return &verbs.value();
+  return std::make_shared<const Verbs>(std::move(verbs));
 }
 
 }  // namespace byteps::rdma

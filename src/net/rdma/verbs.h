@@ -1,11 +1,12 @@
 // Verbs: the functions of libibverbs that are used, as a table.
 //
-// The library is opened when the first transport wants it, and stays (its drivers cannot be unloaded). A test puts
+// The application opens the library where RDMA is wanted, and it stays (its drivers cannot be unloaded). A test puts
 // functions of its own in the table (tests/net/fake_verbs.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "base/status.h"
@@ -49,11 +50,10 @@ struct Verbs {
       is_of_interface;
 };
 
-// The library's table, ready for use, with fork() made safe where that is needed. Every call gives the same one.
-// kUnsupported: it is not installed; the text says what to install. Threads may call at the same time.
-Result<const Verbs*> load_verbs();
+inline constexpr const char* kVerbsLibrary = "libibverbs.so.1";
 
-// The same of another file, for tests.
-Result<Verbs> load_verbs(const char* library);
+// A library's table, ready for use, with fork() made safe where that is needed. Once for a process, but again does no
+// harm. kUnsupported: it is not installed; the text says what to install.
+Result<std::shared_ptr<const Verbs>> load_verbs(const char* library = kVerbsLibrary);
 
 }  // namespace byteps::rdma

@@ -1,89 +1,93 @@
-// How the two ends of a connection come to shared memory, when they are on one host. See net/tcp/links.cc for what
-// they say and when; the memory is handed over at a doorway (net/shm/doorway.h).
-#include <cstring>
-#include <utility>
+#include "net/shm/way.h"
 
-#include <sys/epoll.h>
+#include <string>
+#include <utility>
 
 #include "net/shm/doorway.h"
 #include "net/shm/link.h"
-#include "net/tcp/connection.h"
-#include "net/tcp/tcp_transport.h"
-#include "net/way/aside.h"
 
-namespace byteps {
+namespace byteps::shm {
+namespace {
 
-using tcp::Connection;
-using way::Aside;
 using Kind = QuietLog::Kind;
+using way::Aside;
+using way::Site;
+using way::Step;
 
-// False: it cannot be, and something else may be tried.
-bool TcpTransport::invite(Connection& connection) {
-  Result<shm::Doorway> doorway = shm::Doorway::open(options_.self.job_id);
-  if (!doorway.is_ok()) {
-    go_without_sharing(connection, doorway.status());
-    return false;
+// The other side is invited.
+class Invited final : public way::Attempt {
+ public:
+  explicit Invited(Doorway doorway) : doorway_(std::move(doorway)) {}
+
+  const Invitation& invitation() const { return doorway_.invitation(); }
+
+  Result<Step> heed(const Site& /*site*/, Aside /*kind*/,
+                    std::span<const std::byte> content) override {
+    if (!content.empty()) return way::out_of_turn();
+    Step step;
+    Result<Meeting> meeting = doorway_.take();
+    step.failed = meeting.status();
+    if (meeting.is_ok()) {
+      step.link = std::make_unique<Link>(std::move(meeting).value(), Link::Side::kOpener);
+    }
+    return step;
   }
-  connection.doorway = std::make_unique<shm::Doorway>(std::move(doorway).value());
-  say_aside(connection, Aside::kInvite, shm::encode(connection.doorway->invitation()));
-  return true;
+
+ private:
+  Doorway doorway_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<way::Way>> Way::create(const Options& options) {
+  if (options.ring_bytes != 0 && !Segment::is_ring_size(options.ring_bytes)) {
+    return Status(Code::kInvalidArgument,
+                  "the ring of shared memory must be a power of two from 64 KiB to 64 MiB");
+  }
+  return std::unique_ptr<way::Way>(new Way(options));
+}
+
+Step Way::open(const Site& /*site*/) {
+  Step step;
+  Result<Doorway> doorway = Doorway::open(options_.job_id);
+  step.failed = doorway.status();
+  if (!doorway.is_ok()) return step;
+  auto invited = std::make_unique<Invited>(std::move(doorway).value());
+  const auto content = encode(invited->invitation());
+  step.say = {.kind = opening(), .content = {content.begin(), content.end()}};
+  step.attempt = std::move(invited);
+  return step;
+}
+
+Result<Step> Way::answer(const Site& /*site*/, std::span<const std::byte> content) {
+  if (content.size() != Invitation::kBytes) return way::out_of_turn();
+  Step step;
+  if (!is_wanted()) {
+    step.failed = {Code::kUnsupported, "not wanted"};
+    return step;
+  }
+  Result<Meeting> meeting =
+      shm::answer(decode_invitation(content.first<Invitation::kBytes>()), options_.ring_bytes);
+  step.failed = meeting.status();
+  if (!meeting.is_ok()) return step;
+  step.link = std::make_unique<Link>(std::move(meeting).value(), Link::Side::kMaker);
+  step.say = {.kind = answering(), .content = {}};
+  return step;
+}
+
+void Way::taken(const Site& site, const way::Link& link) {
+  site.log.write(Kind::kLinked, LogLevel::kDebug, site.now,
+                 site.remote.text() + ": goes on through " + link.text());
 }
 
 // Says why in the log, if it could have been otherwise.
-void TcpTransport::go_without_sharing(Connection& connection, const Status& why) {
-  connection.doorway.reset();
-  if (why.is(Code::kUnsupported)) return;
-  log_.write(Kind::kCannotShare, LogLevel::kWarning, now_,
-             connection.remote.text() +
-                 ": on this host, but it goes on over TCP, which is slower: " + why.message() +
-                 "; give this process more memory or descriptors, or set BYTEPS_ENABLE_IPC=0");
-}
-
-Status TcpTransport::share(Connection& connection, shm::Meeting meeting, bool is_maker) {
-  auto link = std::make_unique<shm::Link>(
-      std::move(meeting), is_maker ? shm::Link::Side::kMaker : shm::Link::Side::kOpener);
-  Status status = watch(link->wake_descriptor(), connection.serial | kLinkSerial, EPOLLIN);
-  if (status.is_ok()) adopt_link(connection, std::move(link));
-  return status;
-}
-
-// ---- what is heard
-
-Status TcpTransport::heed_invitation(Connection& connection, std::span<const std::byte> content) {
-  if (connection.outbound || std::exchange(connection.was_invited, true) ||
-      connection.was_offered || connection.link || content.size() != shm::Invitation::kBytes) {
-    return way::out_of_turn();
-  }
-  if (options_.shared_ring_bytes == 0) {
-    decline(connection, {Code::kUnsupported, "not wanted"});
-    return Status::ok();
-  }
-  Result<shm::Meeting> meeting = shm::answer(
-      shm::decode_invitation(content.first<shm::Invitation::kBytes>()), options_.shared_ring_bytes);
-  Status status = meeting.status();
-  if (status.is_ok()) status = share(connection, std::move(meeting).value(), true);
-  if (!status.is_ok()) {
-    go_without_sharing(connection, status);
-    decline(connection, status);
-    return Status::ok();
-  }
-  say_aside(connection, Aside::kReady, {});
+Status Way::go_without(const Site& site, const Status& why, bool /*must_link*/, bool by_them) {
+  if (by_them || why.is(Code::kUnsupported)) return Status::ok();
+  site.log.write(Kind::kCannotShare, LogLevel::kWarning, site.now,
+                 site.remote.text() +
+                     ": on this host, but it goes on over TCP, which is slower: " + why.message() +
+                     "; give this process more memory or descriptors, or set BYTEPS_ENABLE_IPC=0");
   return Status::ok();
 }
 
-Status TcpTransport::heed_ready(Connection& connection) {
-  if (!connection.doorway) return way::out_of_turn();
-  Result<shm::Meeting> meeting = connection.doorway->take();
-  connection.doorway.reset();
-  Status status = meeting.status();
-  if (status.is_ok()) status = share(connection, std::move(meeting).value(), false);
-  if (!status.is_ok()) {
-    go_without_sharing(connection, status);
-    decline(connection, status);
-    return offer_rdma(connection);
-  }
-  switch_over(connection);
-  return Status::ok();
-}
-
-}  // namespace byteps
+}  // namespace byteps::shm

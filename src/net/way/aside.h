@@ -1,4 +1,5 @@
-// What two transports say to each other beside the messages: the first byte of an aside. See net/tcp/links.cc.
+// What two transports say to each other beside the messages: the first byte of an aside. Negotiation (negotiation.h)
+// knows the two that all ways share; of the others each belongs to the way that is named beside it.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +12,11 @@
 namespace byteps::way {
 
 enum class Aside : std::uint8_t {
-  kInvite = 1,
-  kReady = 2,
-  kSwitch = 3,
-  kDecline = 4,
-  kOffer = 5,
+  kInvite = 1,   // shared memory: its opening
+  kReady = 2,    // ... and its answer
+  kSwitch = 3,   // all ways
+  kDecline = 4,  // all ways
+  kOffer = 5,    // RDMA
   kAccept = 6,
 };
 

@@ -1,16 +1,15 @@
-#include "net/tcp/connection.h"
+#include "net/tcp/socket.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "net/shm/doorway.h"
-#include "net/way/link.h"
 
 namespace byteps::tcp {
 namespace {
@@ -24,16 +23,11 @@ bool would_block(int error_number) {
 
 }  // namespace
 
-Connection::Connection(std::uint64_t serial_number, int socket)
-    : serial(serial_number), descriptor(socket) {}
+// ---- writing
 
-Connection::~Connection() {
-  close_socket();
-}
-
-void Connection::flush(std::size_t batch_bytes, int calls_max) {
+void Socket::flush(frame::Outbox& outbox, std::size_t batch_bytes, int calls_max) {
   std::array<iovec, kEntriesMax> entries;
-  for (int call = 0; call < calls_max && can_flush(); ++call) {
+  for (int call = 0; call < calls_max && can_flush(outbox); ++call) {
     std::size_t bytes = 0;
     msghdr message{};
     message.msg_iov = entries.data();
@@ -53,13 +47,15 @@ void Connection::flush(std::size_t batch_bytes, int calls_max) {
   }
 }
 
-void Connection::say_last(std::span<const std::byte> bytes) {
-  if (can_flush() || !writable) return;
+void Socket::say(std::span<const std::byte> bytes) const {
+  if (!writable) return;
   // Whatever comes of it, the connection ends.
   (void)!::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-std::ptrdiff_t Connection::receive(const frame::Inbox::Places& places, Status& reason) {
+// ---- reading
+
+std::ptrdiff_t Socket::receive(const frame::Inbox::Places& places, Status& reason) {
   ssize_t count = 0;
   do {
     count = ::readv(descriptor, places.entries.data(), places.count);
@@ -83,7 +79,7 @@ std::ptrdiff_t Connection::receive(const frame::Inbox::Places& places, Status& r
   return -1;
 }
 
-Result<bool> Connection::read_record(RecordHead& head) {
+Result<bool> Socket::read_record(std::vector<std::byte>& record, RecordHead& head) {
   std::size_t wanted_bytes = kRecordHeadBytes;
   while (true) {
     if (record.size() >= kRecordHeadBytes) {
@@ -108,7 +104,7 @@ Result<bool> Connection::read_record(RecordHead& head) {
   }
 }
 
-bool Connection::drain() {
+bool Socket::drain() {
   // The kernel could throw the bytes away by itself (MSG_TRUNC without a buffer, tcp(7)), but valgrind would
   // report that to each user who looks for faults of his own.
   std::byte unread[kDrainBytes];
@@ -120,27 +116,70 @@ bool Connection::drain() {
   return would_block(errno);
 }
 
-void Connection::close_socket() {
+void Socket::heed(std::uint32_t events) {
+  const bool broken = (events & (EPOLLERR | EPOLLHUP)) != 0;
+  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) peer_has_closed = true;
+  if (broken || (events & (EPOLLIN | EPOLLRDHUP)) != 0) readable = true;
+  if (broken || (events & EPOLLOUT) != 0) writable = true;
+}
+
+void Socket::close() {
   if (descriptor >= 0) ::close(descriptor);
   descriptor = -1;
   readable = false;
   writable = false;
 }
 
-Status Connection::with_address(const Status& reason) const {
-  return {reason.code(), remote.text() + ": " + reason.message()};
-}
-
-Status Connection::closed_by_peer() const {
+Status Socket::closed_by_peer() const {
   if (write_error != 0 && write_error != EPIPE) return connection_error(write_error);
   return {Code::kDisconnected, "the other side closed the connection"};
 }
+
+// ---- errors and options
 
 Status connection_error(int error_number) {
   char buffer[128];
   std::string reason = strerror_r(error_number, buffer, sizeof buffer);
   if (!reason.empty()) reason[0] = static_cast<char>(std::tolower(reason[0]));
   return {error_number == ETIMEDOUT ? Code::kTimeout : Code::kDisconnected, std::move(reason)};
+}
+
+bool is_out_of_descriptors(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS ||
+         error_number == ENOMEM;
+}
+
+Status socket_error(const std::string& what, int error_number) {
+  if (error_number == EMFILE) {
+    return system_error(what + " (raise the limit of open files, ulimit -n)", error_number);
+  }
+  return system_error(what, error_number);
+}
+
+void set_option(int descriptor, int level, int option, int value) {
+  (void)::setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+void prepare(int descriptor, TimeNs unreachable_ns) {
+  set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
+  set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::max<TimeNs>(1, unreachable_ns / kMillisecond)));
+  set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE);
+  const int seconds = static_cast<int>(std::max<TimeNs>(1, unreachable_ns / (2 * kSecond)));
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set_option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+}
+
+SocketAddress local_address(int descriptor) {
+  SocketAddress address;
+  address.bytes = sizeof address.storage;
+  if (::getsockname(descriptor, address.get(), &address.bytes) != 0) address.bytes = 0;
+  return address;
+}
+
+Status not_loopback(const std::string& what) {
+  return {Code::kInvalidArgument,
+          what + " is not on loopback, and a process without a job key talks to this machine only"};
 }
 
 }  // namespace byteps::tcp
