@@ -81,6 +81,15 @@ std::vector<WorldKind> kinds() {
                    return fake(rdma::Policy::kRequired, std::size_t{1} << 20, &faults);
                  }});
   out.push_back({"rdma", rdma_world});
+  const auto pipes = [](std::size_t capacity, const Faults* faults) {
+    return std::make_unique<TcpWorld>("127.0.0.1", faults, 7, pipe_options(capacity));
+  };
+  out.push_back({"pipe", [pipes] { return pipes(std::size_t{1} << 20, nullptr); }});
+  out.push_back({"pipe_small", [pipes] { return pipes(std::size_t{64} << 10, nullptr); }});
+  out.push_back({"faulty_pipe", [pipes] {
+                   const Faults faults{.again = 0.3, .delay = 0.3};
+                   return pipes(std::size_t{1} << 20, &faults);
+                 }});
 #ifdef BYTEPS_HAS_SIM_WORLD
   out.push_back({"sim", [] { return make_sim_world(7); }});
 #endif

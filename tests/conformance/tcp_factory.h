@@ -1,5 +1,6 @@
 // TCP over loopback for the conformance suite, bare or inside the faulty wrapper, and the same with shared memory and
-// with RDMA, of devices that there are or of one that is played (tests/net/fake_verbs.h).
+// with RDMA, of devices that there are or of one that is played (tests/net/fake_verbs.h); and with a way that exists
+// only in tests (tests/net/pipe_way.h).
 #pragma once
 
 #include <memory>
@@ -15,6 +16,7 @@
 #include "tests/conformance/transport_factory.h"
 #include "tests/net/fake_verbs.h"
 #include "tests/net/peer_options.h"
+#include "tests/net/pipe_way.h"
 
 namespace byteps::conformance {
 
@@ -101,6 +103,18 @@ inline PeerOptions fake_rdma_options(rdma::Policy policy, std::size_t ring_bytes
   options.rdma = rdma::fake_options(ring_bytes);
   options.rdma.policy = policy;
   options.verbs = rdma::fake_verbs();
+  return options;
+}
+
+// A way that exists only in tests: what net/tcp makes of it, it makes of any.
+inline PeerOptions pipe_options(std::size_t capacity) {
+  PeerOptions options;
+  const auto depot = std::make_shared<PipeDepot>();
+  options.ways_instead = [depot, capacity] {
+    Ways ways;
+    ways.push_back(std::make_unique<PipeWay>(depot, capacity));
+    return ways;
+  };
   return options;
 }
 
