@@ -1,6 +1,7 @@
 """tools/tidy finds each kind of violation where it was planted, and leaves alone what is allowed."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ LIMITS = re.findall(r'^    "(?:noqa|type: ignore)": (\d+),$', TIDY.read_text(), 
 LONG_CPP = "int f() {\n" + "  g();\n" * 70 + "}\n"
 LAST_ALLOWED_CPP = LONG_CPP.replace("  g();\n  g();\n", "", 1)
 LONG_PYTHON = "def f():\n" + "    g()\n" * 70
+METHODS = "class A {\n public:\n  A() = default;\n" + "  int f() const { return 1; }\n" * 19 + "  void g(int a);\n" * 20
+MEMBERS = "  std::function<void(int)> a_;\n" * 10 + "  int b_ = f(1);\n" * 8 + "  int c_{1};\n" * 2
+CONSTANTS = "  static constexpr int kOne = 1;\n  using B = int;\n  enum class C { kOne, kTwo };\n" * 30
 HASH_TABLE = "struct A {\n  std::unordered_map<Key, int> sums_;\n};\n"
 
 # rule, path, text, line of the finding
@@ -29,6 +33,15 @@ VIOLATIONS = [
     ("include", "src/loop/a.cc", '#include "base/ids.h"\n#include "net/wire.h"\n', 2),
     ("include", "src/kernels/a.cc", '#include "loop/clock.h"\n', 1),
     ("include", "src/net/tcp/a.cc", '#include "scheduler/roster.h"\n', 1),
+    ("include", "src/net/a.cc", '#include "net/frame/frame.h"\n', 1),
+    ("include", "src/net/frame/a.cc", '#include "net/way/link.h"\n', 1),
+    ("include", "src/net/way/a.cc", '#include "net/shm/link.h"\n', 1),
+    ("include", "src/net/shm/a.cc", '#include "net/tcp/socket.h"\n', 1),
+    ("include", "src/net/rdma/a.cc", '#include "net/shm/ring.h"\n', 1),
+    ("include", "src/net/tcp/a.cc", '#include "net/way/way.h"\n#include "net/shm/way.h"\n', 2),
+    ("include", "src/net/tcp/a.cc", '#include "net/rdma/verbs.h"\n', 1),
+    ("include", "src/worker/a.cc", '#include "net/tcp/tcp_transport.h"\n', 1),
+    ("include", "src/net/carrier/a.cc", "int f();\n", 1),
     ("include", "src/scheduler/a.cc", '#include "kernels/kernels.h"\n', 1),
     ("include", "src/server/a.cc", '#include "worker/gate.h"\n', 1),
     ("include", "src/worker/stages/a.cc", '#include "server/shelf.h"\n', 1),
@@ -59,6 +72,10 @@ VIOLATIONS = [
     ),
     ("length", "python/byteps/a.py", LONG_PYTHON, 1),
     ("length", "tools/a", "#!/usr/bin/env python3\n" + LONG_PYTHON, 2),
+    ("length", "src/net/way/a.cc", LONG_CPP.replace("  g();\n" * 10, "", 1), 1),
+    ("class", "src/net/a.h", METHODS + "  int h();\n" + MEMBERS + "};\n", 1),
+    ("class", "src/net/tcp/a.h", "\n" + METHODS + MEMBERS + "  int d_;\n};\n", 2),
+    ("class", "src/net/a.h", "class A {\n  friend class B;\n};\n", 2),
     ("width", "src/base/a.cc", "// " + "a" * 120 + "\n", 1),
     ("width", "python/byteps/a.py", "\nx = '" + "a" * 120 + "'\n", 2),
     ("unfinished", "src/base/a.cc", f"// {UNFINISHED}: think\n", 1),
@@ -131,6 +148,12 @@ ALLOWED = [
     ("python/byteps/__init__.py", f"if TYPE_CHECKING:\n    {FROM_HERE}\n"),
     ("python/byteps/_core/there.py", "from byteps import other\nfrom byteps._core import errors\n"),
     *(("tests/a.py", line * int(limit)) for line, limit in zip(SILENCED, LIMITS)),
+    ("src/net/a.h", METHODS + MEMBERS + CONSTANTS + "};\n" + METHODS.replace("A", "B") + "};\n"),
+    ("src/net/a.h", "class A {\n  friend class LinkTest;\n  friend bool operator==(const A&, const A&);\n};\n"),
+    ("src/worker/a.h", METHODS + METHODS.split("\n", 1)[1] + MEMBERS + MEMBERS + "  friend class B;\n};\n"),
+    ("src/net/tcp/a.cc", '#include "net/way/link.h"\n#include "net/frame/frame.h"\n#include "net/wire.h"\n'),
+    ("src/net/shm/a.cc", '#include "net/way/link.h"\n'),
+    ("src/app/a.cc", '#include "net/shm/way.h"\n#include "net/tcp/tcp_transport.h"\n'),
     ("third_party/a/a.h", f"// {UNFINISHED}\n" + LONG_CPP),
 ]  # fmt: skip
 
@@ -178,6 +201,12 @@ def test_a_limit_that_is_higher_than_it_need_be_is_found(tmp_path):
     code, found = tidy(tmp_path)
     assert code == 1 and len(found) == len(LIMITS) == 2
     assert {(path, rule) for path, _, rule in found} == {("tools/tidy", "silenced")}
+def test_the_arrows_between_rooms_go_one_way():
+    rooms = runpy.run_path(str(TIDY))["ROOMS"]
+    before = set()
+    for room, includes in rooms.items():
+        assert set(includes.split()) <= before, room
+        before.add(room)
 
 
 def test_ignored_files_are_not_looked_at(tmp_path):
