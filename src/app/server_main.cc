@@ -92,6 +92,22 @@ void join_or_end(const std::vector<std::unique_ptr<Runner>>& runners, const Conf
   _exit(kExitJobFailed);
 }
 
+// Turns the member until the job has ended, or a signal has come.
+void run_member(ServerMember& member, Waiter& waiter, Clock& clock, const std::atomic<bool>& stop,
+                const SignalWatch& signals, const Log& log) {
+  run_actor(member, waiter, clock, stop);
+  if (stop.load()) {
+    // A signal: tell the scheduler why, then end as for any other failure of the job.
+    record_signal(log, signals.received());
+    member.request_stop();
+    const std::atomic<bool> never{false};
+    run_actor(member, waiter, clock, never);
+  }
+  if (member.outcome().is_ok()) return;
+  if (signals.received() == 0) LOG(log, kError) << member.outcome().message();
+  say_events(log, member.outcome());
+}
+
 int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& writer,
           const Log& log) {
   const Config& config = environment.config;
@@ -146,18 +162,7 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
     runners.push_back(std::make_unique<Runner>("byteps-shard", unit->shard,
                                                unit->transport->waiter(), clock, config.spin_ns));
   }
-  run_actor(member, waiter, clock, stop);
-  if (stop.load()) {
-    // A signal: tell the scheduler why, then end as for any other failure of the job.
-    record_signal(log, signals.received());
-    member.request_stop();
-    const std::atomic<bool> never{false};
-    run_actor(member, waiter, clock, never);
-  }
-  if (!member.outcome().is_ok()) {
-    if (signals.received() == 0) LOG(log, kError) << member.outcome().message();
-    say_events(log, member.outcome());
-  }
+  run_member(member, waiter, clock, stop, signals, log);
   join_or_end(runners, config, flight, writer, log);
   if (signals.received() != 0) return 128 + signals.received();
   return member.outcome().is_ok() ? kExitOk : kExitJobFailed;
