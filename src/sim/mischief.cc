@@ -26,10 +26,10 @@ void Mischief::begin() {
   if (plan_.faults.kinds.empty()) return;
   schedule();
   if (plan_.faults.kinds.has(Fault::kCut)) {
-    cluster_.network().set_arrival_probe(
-        [this](std::uint32_t from, std::uint32_t to, std::span<const std::byte> header) {
-          arrived(from, to, header);
-        });
+    cluster_.network().probes().on_arrival = [this](std::uint32_t from, std::uint32_t to,
+                                                    std::span<const std::byte> header) {
+      arrived(from, to, header);
+    };
   }
 }
 

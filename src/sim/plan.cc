@@ -33,7 +33,7 @@ class Planner {
     // Whoever comes back is waited for as long as ever, whatever makes it late.
     if (generation_count > 1) {
       plan_.faults.kinds.remove(Fault::kLookUp);
-      plan_.cluster.network.late_look_up = 0;
+      plan_.cluster.network.chances.late_look_up = 0;
     }
     for (std::uint32_t i = 0; i < generation_count; ++i) choose_generation(i);
     plan_.check_memory = chance(0.5);
@@ -93,7 +93,7 @@ class Planner {
     plan_.cluster.think_max_ns =
         one_of<TimeNs, 3>({kMicrosecond, 10 * kMicrosecond, 300 * kMicrosecond});
     plan_.cluster.turn_max_ns = one_of<TimeNs, 2>({kMicrosecond, 20 * kMicrosecond});
-    network.may_repeat = [](std::span<const std::byte> bytes) {
+    network.chances.may_repeat = [](std::span<const std::byte> bytes) {
       const Result<wire::Header> header = wire::decode_header(bytes);
       return header.is_ok() && (header.value().kind == wire::Kind::kPush ||
                                 header.value().kind == wire::Kind::kAnswer);
@@ -148,24 +148,24 @@ class Planner {
     const bool slow = faults.kinds.has(Fault::kSlow);
     faults.partition_max_ns = slow ? failure_ns / 4 : failure_ns / 2;
     faults.pause_max_ns = slow ? failure_ns / 2 : failure_ns * 95 / 100;
-    choose_chances(network);
+    choose_chances(network.chances);
   }
 
-  void choose_chances(SimNetworkOptions& network) {
+  void choose_chances(NetworkChances& chances) {
     const Faults& kinds = plan_.faults.kinds;
     if (kinds.has(Fault::kCut)) {
-      network.partial_landing = chance(0.5) ? 0.3 : 0;
-      network.lost_tail_at_close = chance(0.5) ? 0.5 : 0;
+      chances.partial_landing = chance(0.5) ? 0.3 : 0;
+      chances.lost_tail_at_close = chance(0.5) ? 0.5 : 0;
     }
     if (kinds.has(Fault::kRepeat)) {
-      network.repeat = 0.2;
-      network.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
+      chances.repeat = 0.2;
+      chances.repeat_within_ns = up_to(chance(0.5) ? 100 * kMicrosecond : 50 * kMillisecond);
     }
     if (kinds.has(Fault::kLookUp)) {
-      network.late_look_up = 0.5;
-      network.look_up_late_max_ns = 3 * plan_.config.timeout.failure_ns;
+      chances.late_look_up = 0.5;
+      chances.look_up_late_max_ns = 3 * plan_.config.timeout.failure_ns;
     }
-    if (kinds.has(Fault::kCorrupt)) network.corrupt = one_of<double, 3>({0.0005, 0.003, 0.01});
+    if (kinds.has(Fault::kCorrupt)) chances.corrupt = one_of<double, 3>({0.0005, 0.003, 0.01});
   }
 
   // So slow that of all lanes of a host each sends a message within a fraction of the failure timeout: then a heartbeat

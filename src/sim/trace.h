@@ -38,7 +38,7 @@ class Trace {
   // Keeps the last `events_max` events as text.
   explicit Trace(std::size_t events_max = 0) : events_max_(events_max) {}
 
-  // `a`, `b`, `c` mean what network.cc or world.cc says where they are noted; all of them enter the hash.
+  // `a`, `b`, `c` mean what is said where they are noted; all of them enter the hash.
   void note(TimeNs at, What what, std::uint64_t a, std::uint64_t b, std::uint64_t c = 0) {
     hash_ = stable_mix(hash_ ^ static_cast<std::uint64_t>(at));
     hash_ = stable_mix(hash_ + (static_cast<std::uint64_t>(what) << 56) + (a << 32) + b);

@@ -48,11 +48,11 @@ class World {
     mischief_.emplace(*cluster_, plan_, ledger_, trace_, fault_prng_, [this] { return census(); });
     if (former_) mischief_->note(Fault::kFormerJob);
     mischief_->begin();
-    cluster_->network().set_connect_probe(
-        [this](const Hello& hello, std::uint32_t from, std::uint32_t to) {
-          if (hello.incarnation == plan_.config.job.incarnation) check_fence(hello, to);
-          mischief_->connected(from, to);
-        });
+    cluster_->network().probes().on_connect = [this](const Hello& hello, std::uint32_t from,
+                                                     std::uint32_t to) {
+      if (hello.incarnation == plan_.config.job.incarnation) check_fence(hello, to);
+      mischief_->connected(from, to);
+    };
     while (ledger_.ok() && !is_over()) {
       if (!cluster_->step(plan_.limit_ns)) {
         ledger_.fail(Invariant::kProgress, "nothing more happens: " + who_waits());
@@ -330,14 +330,14 @@ class World {
     result.size = describe(plan_);
     result.trace.assign(trace_.lines().begin(), trace_.lines().end());
     result.trace_hash = trace_.hash();
-    result.messages = cluster_->network().delivered_messages();
-    result.payload_bytes = cluster_->network().delivered_bytes();
+    result.messages = cluster_->network().counts().delivered_messages;
+    result.payload_bytes = cluster_->network().counts().delivered_bytes;
     result.turns = cluster_->turns();
     result.faults = mischief_->count();
     result.happened = mischief_->happened();
-    if (cluster_->network().corrupted_messages() > 0) result.happened.add(Fault::kCorrupt);
-    if (cluster_->network().repeated_messages() > 0) result.happened.add(Fault::kRepeat);
-    if (cluster_->network().late_look_ups() > 0) result.happened.add(Fault::kLookUp);
+    if (cluster_->network().counts().corrupted_messages > 0) result.happened.add(Fault::kCorrupt);
+    if (cluster_->network().counts().repeated_messages > 0) result.happened.add(Fault::kRepeat);
+    if (cluster_->network().counts().late_look_ups > 0) result.happened.add(Fault::kLookUp);
     for (const auto& trainer : trainers_) result.reconnects += trainer->reconnects();
     if (ledger_.has_lost()) result.lost = ledger_.loss()->what;
     result.virtual_ns = cluster_->now();

@@ -46,7 +46,7 @@ class SimWorld final : public World {
  private:
   static sim::SimNetworkOptions options() {
     sim::SimNetworkOptions options;
-    options.partial_landing = 0.5;
+    options.chances.partial_landing = 0.5;
     options.mix_peers = true;
     options.check_lent_memory = true;
     return options;

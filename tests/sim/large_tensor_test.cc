@@ -106,10 +106,11 @@ class LargeTensor : public testing::Test {
     options.network.window_bytes = 16 << 20;
     options.network.poison_views = false;
     cluster_ = std::make_unique<SimCluster>(options, Prng(1), trace_);
-    cluster_->network().set_send_probe(
-        [this](auto header, auto payload) { sent(header, payload); });
-    cluster_->network().set_receive_probe(
-        [this](auto header, auto payload, bool landed) { received(header, payload, landed); });
+    NetworkProbes& probes = cluster_->network().probes();
+    probes.on_send = [this](auto header, auto payload) { sent(header, payload); };
+    probes.on_receive = [this](auto header, auto payload, bool landed) {
+      received(header, payload, landed);
+    };
     scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, config_, 0);
     server_ = std::make_unique<ServerProcess>(*cluster_, config_, 0, 1, shard_count);
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {

@@ -178,8 +178,8 @@ TEST(SimNetwork, lent_payloads_come_back_in_order_and_before_the_end_whatever_ha
     SimNetworkOptions options;
     options.bytes_per_second = 5'000'000;
     options.window_bytes = 3000;
-    options.partial_landing = 0.5;
-    options.lost_tail_at_close = 0.5;
+    options.chances.partial_landing = 0.5;
+    options.chances.lost_tail_at_close = 0.5;
     Pair pair(options, seed);
     PeerId peer = pair.connect();
     pair.run(kMillisecond);
@@ -232,9 +232,11 @@ TEST(SimNetwork, held_messages_wait_and_then_all_arrive) {
 
 TEST(SimNetwork, messages_repeat_when_told_so_and_only_those_that_may) {
   SimNetworkOptions options = steady();
-  options.repeat = 1;
-  options.repeat_within_ns = kMillisecond;
-  options.may_repeat = [](std::span<const std::byte> header) { return header[0] == std::byte{7}; };
+  options.chances.repeat = 1;
+  options.chances.repeat_within_ns = kMillisecond;
+  options.chances.may_repeat = [](std::span<const std::byte> header) {
+    return header[0] == std::byte{7};
+  };
   Pair pair(options);
   const PeerId peer = pair.connect();
   pair.run(kMillisecond);
@@ -354,7 +356,7 @@ TEST(SimNetwork,
   std::size_t written = 0;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SimNetworkOptions options = steady();
-    options.corrupt = 0.2;
+    options.chances.corrupt = 0.2;
     Pair pair(options, seed);
     const PeerId peer = pair.connect();
     pair.run(kMillisecond);
@@ -370,7 +372,7 @@ TEST(SimNetwork,
     pair.run(kSecond);
     const std::size_t received = Pair::count(pair.at_server, Event::Kind::kReceived);
     if (received == 10) continue;
-    EXPECT_EQ(pair.network().corrupted_messages(), 1U);
+    EXPECT_EQ(pair.network().counts().corrupted_messages, 1U);
     EXPECT_EQ(pair.at_server.back().kind, Event::Kind::kDown);
     EXPECT_EQ(pair.at_client.back().kind, Event::Kind::kDown);
     const auto begin = landing.begin() + static_cast<std::ptrdiff_t>(100 * received);
