@@ -37,14 +37,6 @@ SimTransportOptions listening_at(SimTransportOptions options, Endpoint endpoint)
 
 // ---- seats
 
-SimCluster::SimCluster(ClusterOptions options, Prng prng, Trace& trace)
-    : options_(std::move(options)),
-      prng_(prng),
-      trace_(trace),
-      network_(options_.network, prng_.split(), trace) {}
-
-SimCluster::~SimCluster() = default;
-
 SimCluster::Seat::Seat(SimCluster& cluster, std::string name)
     : cluster_(cluster), name_(std::move(name)) {
   cluster_.seats_.push_back(this);
@@ -65,31 +57,79 @@ void SimCluster::Seat::wait(TimeNs /*timeout_ns*/) {
 }
 
 void SimCluster::Seat::wake() {
-  const TimeNs at = cluster_.now() + cluster_.random_up_to(cluster_.options_.think_max_ns) +
-                    cluster_.slowness_ns(*this);
+  const TimeNs at =
+      cluster_.now() + cluster_.random_up_to(cluster_.options_.think_max_ns) + slowness_ns();
   next_turn_ns_ = std::min(next_turn_ns_, at);
 }
 
-void SimCluster::pause(Seat& seat, TimeNs until) {
-  trace_.note(now(), Trace::What::kPause, 0, static_cast<std::uint64_t>(until));
-  if (trace_.keeps_text()) trace_.say(now(), seat.name() + " stands still for a while");
-  seat.paused_until_ns_ = std::max(seat.paused_until_ns_, until);
+void SimCluster::Seat::pause(TimeNs until) {
+  const TimeNs now = cluster_.now();
+  Trace& trace = cluster_.trace_;
+  trace.note(now, Trace::What::kPause, 0, static_cast<std::uint64_t>(until));
+  if (trace.keeps_text()) trace.say(now, name_ + " stands still for a while");
+  paused_until_ns_ = std::max(paused_until_ns_, until);
 }
 
-void SimCluster::slow_down(Seat& seat, TimeNs think_max_ns, TimeNs until) {
-  if (trace_.keeps_text()) trace_.say(now(), seat.name() + " gets little of its processor");
-  seat.slow_think_max_ns_ = think_max_ns;
-  seat.slow_until_ns_ = until;
+void SimCluster::Seat::slow_down(TimeNs think_max_ns, TimeNs until) {
+  Trace& trace = cluster_.trace_;
+  if (trace.keeps_text()) trace.say(cluster_.now(), name_ + " gets little of its processor");
+  slow_think_max_ns_ = think_max_ns;
+  slow_until_ns_ = until;
 }
 
-TimeNs SimCluster::slowness_ns(const Seat& seat) {
-  return now() < seat.slow_until_ns_ ? random_up_to(seat.slow_think_max_ns_) : 0;
+TimeNs SimCluster::Seat::slowness_ns() {
+  return cluster_.now() < slow_until_ns_ ? cluster_.random_up_to(slow_think_max_ns_) : 0;
 }
+
+TimeNs SimCluster::Seat::next_turn_ns() const {
+  if (actor_ == nullptr || next_turn_ns_ == kNever) return kNever;
+  return std::max(next_turn_ns_, paused_until_ns_);
+}
+
+void SimCluster::Seat::turn() {
+  const TimeNs now = cluster_.now();
+  next_turn_ns_ = kNever;
+  const std::size_t work = actor_->turn(now);
+  ++cluster_.turns_;
+  if (actor_->finished()) {
+    Trace& trace = cluster_.trace_;
+    trace.note(now, Trace::What::kEnd, 0, cluster_.turns_);
+    if (trace.keeps_text()) trace.say(now, name_ + " is finished");
+    actor_ = nullptr;
+  } else if (work > 0) {
+    idle_turns_ = 0;
+    if (++busy_turns_ == kBusyTurnsMax) {
+      cluster_.breaches_.push_back(name_ + " finds work in every turn and never rests");
+    }
+    const TimeNs at =
+        now + 1 + cluster_.random_up_to(cluster_.options_.turn_max_ns) + slowness_ns();
+    next_turn_ns_ = std::min(next_turn_ns_, at);
+  } else {
+    busy_turns_ = 0;
+    const TimeNs deadline = actor_->next_deadline();
+    idle_turns_ = deadline <= now ? idle_turns_ + 1 : 0;
+    if (idle_turns_ == kIdleTurnsMax) {
+      cluster_.breaches_.push_back(name_ + " has nothing to do, but a deadline that is over");
+    }
+    next_turn_ns_ = std::min(next_turn_ns_, std::max(deadline, now + 1));
+  }
+  if (after_turn_) after_turn_();
+}
+
+// ---- the cluster
+
+SimCluster::SimCluster(ClusterOptions options, Prng prng, Trace& trace)
+    : options_(std::move(options)),
+      prng_(prng),
+      trace_(trace),
+      network_(options_.network, prng_.split(), trace) {}
+
+SimCluster::~SimCluster() = default;
 
 std::vector<SimCluster::Seat*> SimCluster::busy_seats() {
   std::vector<Seat*> busy;
   for (Seat* seat : seats_) {
-    if (seat->actor_ != nullptr && !seat->actor_->finished()) busy.push_back(seat);
+    if (seat->is_busy()) busy.push_back(seat);
   }
   return busy;
 }
@@ -103,10 +143,7 @@ void SimCluster::at(TimeNs when, std::function<void()> what) {
 bool SimCluster::step(TimeNs limit) {
   TimeNs next = network_.next_event_ns();
   if (!timers_.empty()) next = std::min(next, timers_.begin()->first);
-  for (const Seat* seat : seats_) {
-    if (seat->actor_ == nullptr || seat->next_turn_ns_ == kNever) continue;
-    next = std::min(next, std::max(seat->next_turn_ns_, seat->paused_until_ns_));
-  }
+  for (const Seat* seat : seats_) next = std::min(next, seat->next_turn_ns());
   if (next == kNever || next > limit) return false;
   network_.advance(std::max(next, now()));
   while (!timers_.empty() && timers_.begin()->first <= now()) {
@@ -114,39 +151,9 @@ bool SimCluster::step(TimeNs limit) {
     what.mapped()();
   }
   for (std::size_t i = 0; i < seats_.size(); ++i) {
-    Seat& seat = *seats_[i];
-    if (seat.actor_ != nullptr && std::max(seat.next_turn_ns_, seat.paused_until_ns_) <= now()) {
-      turn(seat);
-    }
+    if (seats_[i]->next_turn_ns() <= now()) seats_[i]->turn();
   }
   return true;
-}
-
-void SimCluster::turn(Seat& seat) {
-  seat.next_turn_ns_ = kNever;
-  const std::size_t work = seat.actor_->turn(now());
-  ++turns_;
-  if (seat.actor_->finished()) {
-    trace_.note(now(), Trace::What::kEnd, 0, turns_);
-    if (trace_.keeps_text()) trace_.say(now(), seat.name() + " is finished");
-    seat.actor_ = nullptr;
-  } else if (work > 0) {
-    seat.idle_turns_ = 0;
-    if (++seat.busy_turns_ == kBusyTurnsMax) {
-      breaches_.push_back(seat.name() + " finds work in every turn and never rests");
-    }
-    const TimeNs at = now() + 1 + random_up_to(options_.turn_max_ns) + slowness_ns(seat);
-    seat.next_turn_ns_ = std::min(seat.next_turn_ns_, at);
-  } else {
-    seat.busy_turns_ = 0;
-    const TimeNs deadline = seat.actor_->next_deadline();
-    seat.idle_turns_ = deadline <= now() ? seat.idle_turns_ + 1 : 0;
-    if (seat.idle_turns_ == kIdleTurnsMax) {
-      breaches_.push_back(seat.name() + " has nothing to do, but a deadline that is over");
-    }
-    seat.next_turn_ns_ = std::min(seat.next_turn_ns_, std::max(deadline, now() + 1));
-  }
-  if (seat.after_turn_) seat.after_turn_();
 }
 
 bool SimCluster::run_until(const std::function<bool()>& done, TimeNs limit) {

@@ -70,8 +70,20 @@ class SimCluster {
     void wake() override;
     const std::string& name() const { return name_; }
 
+    // The actor's process stands still until then.
+    void pause(TimeNs until);
+    // Until then each of its turns comes so much later at most.
+    void slow_down(TimeNs think_max_ns, TimeNs until);
+
+    // It has an actor that is not finished.
+    bool is_busy() const { return actor_ != nullptr && !actor_->finished(); }
+    // When turn() is due; kNever.
+    TimeNs next_turn_ns() const;
+    void turn();
+
    private:
-    friend class SimCluster;
+    TimeNs slowness_ns();
+
     SimCluster& cluster_;
     const std::string name_;
     Actor* actor_ = nullptr;
@@ -83,10 +95,6 @@ class SimCluster {
     std::uint32_t idle_turns_ = 0;  // in a row: no work, and its deadline was not later
     std::uint32_t busy_turns_ = 0;  // in a row: work
   };
-  // This actor's process stands still until then.
-  void pause(Seat& seat, TimeNs until);
-  // Until then each of its turns comes so much later at most.
-  void slow_down(Seat& seat, TimeNs think_max_ns, TimeNs until);
   // Those with an actor that is not finished, in the order made.
   std::vector<Seat*> busy_seats();
 
@@ -109,8 +117,6 @@ class SimCluster {
   Log log_for(const std::string& who, LogLevel level = LogLevel::kInfo);
 
  private:
-  void turn(Seat& seat);
-  TimeNs slowness_ns(const Seat& seat);
   TimeNs random_up_to(TimeNs most) {
     return static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(most) + 1));
   }

@@ -157,11 +157,11 @@ void Mischief::pause_one_actor() {
   if (!take_quiet(std::vector{process.numbers[which]}, lasts)) return;
   note(Fault::kPause);
   paused_until_ns_ = std::max(paused_until_ns_, cluster_.now() + lasts);
-  cluster_.pause(*process.seats[which], cluster_.now() + lasts);
+  process.seats[which]->pause(cluster_.now() + lasts);
 }
 
 void Mischief::pause_until(const Living& process, TimeNs until) {
-  for (SimCluster::Seat* seat : process.seats) cluster_.pause(*seat, until);
+  for (SimCluster::Seat* seat : process.seats) seat->pause(until);
   for (const std::uint32_t number : process.numbers) cluster_.network().freeze(number, until);
   if (process.stand_still) process.stand_still(until);
 }
@@ -212,7 +212,7 @@ void Mischief::slow_down() {
   note(Fault::kSlow);
   if (prng_.chance(0.3) && plan_.cluster.network.events_per_poll_max > 1) {
     SimCluster::Seat& seat = *process.seats[prng_.below(process.seats.size())];
-    return cluster_.slow_down(seat, up_to(failure_ns() / 100), until);
+    return seat.slow_down(up_to(failure_ns() / 100), until);
   }
   const std::uint64_t usual = plan_.cluster.network.bytes_per_second;
   const std::uint64_t factor = prng_.chance(0.5) ? 10 + prng_.below(90) : 100 + prng_.below(900);
@@ -315,7 +315,7 @@ void Mischief::stick() {
   loss.who.push_back("shard " + std::to_string(shard) + " stands still");
   loss.is_sure = victim.is_needed;
   lose(std::move(loss), 0);
-  cluster_.pause(*victim.seats[1 + shard], kNever);
+  victim.seats[1 + shard]->pause(kNever);
   cluster_.network().freeze(victim.numbers[1 + shard], kNever);
 }
 
