@@ -40,7 +40,8 @@ FormerJob::FormerJob(SimCluster& cluster, const WorldPlan& plan, Prng prng,
 FormerJob::~FormerJob() = default;
 
 void FormerJob::after_turn(Member& member) {
-  if (!member.has_submitted && member.process->door.membership().state().is_ok()) submit_all(member);
+  if (!member.has_submitted && member.process->door.membership().state().is_ok())
+    submit_all(member);
   const bool all = std::all_of(workers_.begin(), workers_.end(),
                                [](const auto& each) { return each->has_submitted; });
   if (!all || is_ending_) return;

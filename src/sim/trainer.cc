@@ -81,7 +81,8 @@ void Trainer::after_turn() {
     case State::kWorking:
       return go_on();
     case State::kReady:
-      if (!process_->door.membership().state().is_ok()) job_failed(process_->door.membership().state());
+      if (!process_->door.membership().state().is_ok())
+        job_failed(process_->door.membership().state());
       return;
     case State::kLeaving:
       if (process_->worker.finished()) end_life();

@@ -178,8 +178,9 @@ class LargeTensor : public testing::Test {
 
 void LargeTensor::exchange_and_check() {
   ASSERT_TRUE(run_until([this] {
-    return std::all_of(workers_.begin(), workers_.end(),
-                       [](const auto& worker) { return worker->door.membership().state().is_ok(); });
+    return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+      return worker->door.membership().state().is_ok();
+    });
   }));
   const std::vector<std::uint64_t> places = marked_places(kPayloadBytesMax);
   std::vector<HandleId> handles;
