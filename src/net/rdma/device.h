@@ -83,12 +83,10 @@ class Device {
   // Somebody who has queues of the device. He must be gone before it is.
   class User {
    public:
+    virtual ~User() = default;
     virtual bool has(
         const void* queue) const = 0;  // a queue pair or completion queue, as libibverbs names it
     virtual void fail(const std::string& why) = 0;
-
-   protected:
-    ~User() = default;
   };
   void add_user(User& user) { users_.push_back(&user); }
   void remove_user(User& user) { std::erase(users_, &user); }

@@ -44,7 +44,7 @@ class Reactor final : public way::Watcher {
   }
 
   Reactor() = default;
-  ~Reactor();
+  ~Reactor() override;
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
   // kSystem: no descriptor.

@@ -33,13 +33,11 @@ namespace byteps::way {
 // What becomes of the links that a negotiation makes.
 class LinkKeeper {
  public:
+  virtual ~LinkKeeper() = default;
   // The connection has it from here on: what wakes it is watched, and it has its turns. An error: it was not taken.
   virtual Status keep(std::unique_ptr<Link> link) = 0;
   // It is dropped; events of this poll may look into it.
   virtual void retire() = 0;
-
- protected:
-  ~LinkKeeper() = default;
 };
 
 class Negotiation {

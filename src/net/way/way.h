@@ -68,11 +68,9 @@ enum class Stage { kNothingHeard, kNotAnswered, kNotProven };
 // What a transport does for its ways.
 class Watcher {
  public:
+  virtual ~Watcher() = default;
   // Input at the descriptor, which does not block, is told with this word, once for each time that some comes.
   virtual Status watch_input(int descriptor, std::uint64_t word) = 0;
-
- protected:
-  ~Watcher() = default;
 };
 
 class Way {
