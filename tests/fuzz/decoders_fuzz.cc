@@ -27,6 +27,7 @@
 #include "net/tcp/handshake.h"
 #include "net/tcp/record.h"
 #include "net/wire.h"
+#include "net/wire_text.h"
 
 namespace byteps::fuzz {
 namespace {
