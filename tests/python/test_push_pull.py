@@ -409,7 +409,7 @@ def another_size_later():
     bps.push_pull(torch.ones(4), name="fixed")
     with pytest.raises(ValueError, match="byteps.fixed"):
         bps.push_pull(torch.ones(5), name="fixed")
-    with pytest.raises(ValueError, match="byteps.fixed.* was float32, shape 4 .* and is float32, shape 2x2 "):
+    with pytest.raises(ValueError, match="byteps.fixed.* was float32, shape 4, .* and is float32, shape 2x2, "):
         bps.push_pull(torch.ones(2, 2), name="fixed")
     scalar = bps.push_pull(torch.tensor(1.0), False, name="scalar")
     assert scalar.shape == () and scalar == bps.size()
