@@ -415,7 +415,7 @@ def another_size_later():
     assert scalar.shape == () and scalar == bps.size()
     deep = torch.ones(1, 2, 1, 2, 1, 2)
     check(bps.push_pull(deep, name="deep"), deep)
-    with pytest.raises(ValueError, match="byteps.deep.* was float32, shape 1x2x1x2x1x2 .* and is float32, shape 8 "):
+    with pytest.raises(ValueError, match="byteps.deep.* was float32, shape 1x2x1x2x1x2, .* and is float32, shape 8, "):
         bps.push_pull(torch.ones(8), name="deep")
     check(bps.push_pull(torch.ones(4), name="fixed"), torch.ones(4))
 
