@@ -65,7 +65,7 @@ void shelf_sum(benchmark::State& state) {
   const auto tensor_bytes = static_cast<std::uint64_t>(state.range(2));
   BufferPool pool;
   Shelf shelf({}, pool);
-  ShelfOutput out;
+  ShelfOutputs out;
   if (!shelf.begin_epoch({Epoch(1), worker_count, placed(frame_bytes)}).is_ok()) return;
   wire::Header header = push_header(key_of("x"));
   for (WorkerRank worker(0); worker.value < worker_count; ++worker.value) {
@@ -129,7 +129,7 @@ void shelf_small_tensors(benchmark::State& state) {
   const auto worker_count = static_cast<std::uint32_t>(state.range(0));
   BufferPool pool;
   Shelf shelf({}, pool);
-  ShelfOutput out;
+  ShelfOutputs out;
   if (!shelf.begin_epoch({Epoch(1), worker_count, placed(32 << 10)}).is_ok()) return;
   std::vector<wire::Header> headers;
   for (std::int64_t tensor = 0; tensor < state.range(1); ++tensor) {

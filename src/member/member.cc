@@ -14,18 +14,12 @@ Status fault(const std::string& what) {
   return {Code::kDisconnected, what};
 }
 
-void close(PeerId peer, Status reason, MemberOutput& out) {
-  MemberAction action;
-  action.kind = MemberAction::Kind::kClose;
-  action.peer = peer;
-  action.reason = std::move(reason);
-  out.actions.push_back(std::move(action));
+void close(PeerId peer, Status reason, MemberOutputs& out) {
+  out.emplace_back(MemberOutput::Close{peer, std::move(reason)});
 }
 
-void tell(std::string text, MemberOutput& out) {
-  MemberEvent event;
-  event.text = std::move(text);
-  out.events.push_back(std::move(event));
+void tell(std::string text, MemberOutputs& out) {
+  out.emplace_back(MemberOutput::Notice{std::move(text)});
 }
 
 // What the rest of the program relies on: members in order, places to connect to, sizes that can be divided by.
@@ -85,20 +79,18 @@ Member::Member(wire::Join join, const Config& config, Timeline* timeline)
 
 // ---- the connection ----
 
-void Member::connect(TimeNs now, MemberOutput& out) {
+void Member::connect(TimeNs now, MemberOutputs& out) {
   line_.attempt(now);
-  MemberAction action;
-  action.kind = MemberAction::Kind::kConnect;
-  action.to = line_.scheduler();
-  action.hello.role = join_.role;
-  action.hello.rank = job_.rank;
-  action.hello.epoch = job_.epoch;
-  action.hello.job_id = job_id_;
-  action.hello.incarnation = job_.incarnation;
-  out.actions.push_back(std::move(action));
+  MemberOutput::Connect attempt{.to = line_.scheduler(), .hello = {}};
+  attempt.hello.role = join_.role;
+  attempt.hello.rank = job_.rank;
+  attempt.hello.epoch = job_.epoch;
+  attempt.hello.job_id = job_id_;
+  attempt.hello.incarnation = job_.incarnation;
+  out.emplace_back(std::move(attempt));
 }
 
-void Member::on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutput& out) {
+void Member::on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutputs& out) {
   if (!attempt.is_ok()) {
     on_down(attempt.status(), now, out);
   } else if (done()) {
@@ -108,7 +100,7 @@ void Member::on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutp
   }
 }
 
-void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
+void Member::on_up(const Hello& theirs, TimeNs now, MemberOutputs& out) {
   if (done()) return;
   if (theirs.role != Role::kScheduler) {
     return drop_connection({Code::kMismatch, "a " + theirs.text() + " answers there"}, now, out);
@@ -132,7 +124,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutput& out) {
 }
 
 // One failure timeout counts in a job: who beats every sixth of a longer one would be given up by those with a shorter.
-Status Member::take_timeout(std::uint32_t failure_ms, MemberOutput& out) {
+Status Member::take_timeout(std::uint32_t failure_ms, MemberOutputs& out) {
   if (failure_ms == 0 || failure_ms == timeout_.failure_ms()) return Status::ok();
   if (failure_ms < TimeoutConfig::kFailureMsMin || failure_ms > TimeoutConfig::kFailureMsMax) {
     return fault(scheduler_text() + " has a failure timeout of " + std::to_string(failure_ms) +
@@ -147,7 +139,7 @@ Status Member::take_timeout(std::uint32_t failure_ms, MemberOutput& out) {
 }
 
 // At the scheduler's address, with our key, but it does not know our job: our scheduler is gone.
-void Member::meet_another_scheduler(MemberOutput& out) {
+void Member::meet_another_scheduler(MemberOutputs& out) {
   if (stage_ == Stage::kLeaving) return finish(Status::ok(), out);
   if (stage_ == Stage::kFailing) return finish(exit_.failing, out);
   finish(fault(scheduler_text() +
@@ -156,7 +148,7 @@ void Member::meet_another_scheduler(MemberOutput& out) {
          out);
 }
 
-void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
+void Member::on_down(const Status& why, TimeNs now, MemberOutputs& out) {
   if (done()) return;
   next_heartbeat_ns_ = kNever;
   const bool is_refused = line_.down(why, now);
@@ -168,29 +160,26 @@ void Member::on_down(const Status& why, TimeNs now, MemberOutput& out) {
   if (stage_ == Stage::kLeaving && job_.epoch == Epoch(0)) finish(Status::ok(), out);
 }
 
-void Member::drop_connection(const Status& reason, TimeNs now, MemberOutput& out) {
+void Member::drop_connection(const Status& reason, TimeNs now, MemberOutputs& out) {
   if (!line_.peer()) return;
   close(*line_.peer(), reason, out);
   on_down(reason, now, out);
 }
 
-void Member::on_malformed(const Status& why, TimeNs now, MemberOutput& out) {
+void Member::on_malformed(const Status& why, TimeNs now, MemberOutputs& out) {
   drop_connection(fault(scheduler_text() + " sent nonsense: " + why.message()), now, out);
 }
 
-void Member::send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput& out) {
+void Member::send(wire::Kind kind, std::vector<std::byte> payload, MemberOutputs& out) {
   if (!line_.is_up()) return;  // said again in on_up
-  MemberAction action;
-  action.kind = MemberAction::Kind::kSend;
-  action.peer = *line_.peer();
-  action.header.kind = kind;
-  action.header.epoch = job_.epoch;
-  action.header.worker = WorkerRank(join_.role == Role::kWorker ? job_.rank : 0);
-  action.payload = std::move(payload);
-  out.actions.push_back(std::move(action));
+  MemberOutput::Send message{.peer = *line_.peer(), .header = {}, .payload = std::move(payload)};
+  message.header.kind = kind;
+  message.header.epoch = job_.epoch;
+  message.header.worker = WorkerRank(join_.role == Role::kWorker ? job_.rank : 0);
+  out.emplace_back(std::move(message));
 }
 
-void Member::send_heartbeat(TimeNs now, MemberOutput& out) {
+void Member::send_heartbeat(TimeNs now, MemberOutputs& out) {
   next_heartbeat_ns_ = line_.is_up() ? now + timeout_.heartbeat_ns() : kNever;
   std::vector<std::byte> question;
   if (timeline_ != nullptr) {
@@ -200,12 +189,12 @@ void Member::send_heartbeat(TimeNs now, MemberOutput& out) {
   send(wire::Kind::kHeartbeat, std::move(question), out);
 }
 
-void Member::send_barrier(MemberOutput& out) {
+void Member::send_barrier(MemberOutputs& out) {
   if (job_.epoch == Epoch(0)) return;  // said when the roster is here
   send(wire::Kind::kBarrier, wire::encode(wire::Barrier{barriers_.open_on_wire()}), out);
 }
 
-void Member::send_fail(MemberOutput& out) {
+void Member::send_fail(MemberOutputs& out) {
   send(wire::Kind::kFail,
        wire::encode(wire::Text{printable(exit_.failing.message(), wire::kTextBytesMax),
                                static_cast<std::uint32_t>(exit_.failing.code())}),
@@ -215,7 +204,7 @@ void Member::send_fail(MemberOutput& out) {
 // ---- messages ----
 
 void Member::on_message(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                        MemberOutput& out) {
+                        MemberOutputs& out) {
   if (done() || !line_.is_up()) return;
   line_.hear(now);
   switch (header.kind) {
@@ -240,7 +229,7 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
   }
 }
 
-void Member::on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {
+void Member::on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out) {
   if (timeline_ == nullptr) return;
   const Result<wire::Heartbeat> heartbeat = wire::decode_heartbeat(payload);
   if (!heartbeat.is_ok()) return on_malformed(heartbeat.status(), now, out);
@@ -250,7 +239,7 @@ void Member::on_heartbeat(std::span<const std::byte> payload, TimeNs now, Member
 }
 
 void Member::on_roster(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                       MemberOutput& out) {
+                       MemberOutputs& out) {
   Result<wire::Roster> decoded = wire::decode_roster(payload);
   if (!decoded.is_ok()) return on_malformed(decoded.status(), now, out);
   wire::Roster& roster = decoded.value();
@@ -270,16 +259,13 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   next_notice_ns_ = kNever;
   if (stage_ == Stage::kJoining) stage_ = Stage::kRunning;
   if (stage_ == Stage::kRunning) {
-    MemberEvent event;
-    event.kind = MemberEvent::Kind::kRoster;
-    event.roster = std::move(roster);
-    out.events.push_back(std::move(event));
+    out.emplace_back(MemberOutput::Began{std::move(roster)});
   }
   if (join_.role == Role::kWorker) applied(job_.roster_epoch, now, out);
 }
 
 void Member::on_barrier_done(const wire::Header& header, std::span<const std::byte> payload,
-                             TimeNs now, MemberOutput& out) {
+                             TimeNs now, MemberOutputs& out) {
   const Result<wire::Barrier> barrier = wire::decode_barrier(payload);
   if (!barrier.is_ok()) return on_malformed(barrier.status(), now, out);
   const std::uint64_t open = barriers_.open_on_wire();
@@ -287,19 +273,17 @@ void Member::on_barrier_done(const wire::Header& header, std::span<const std::by
   if (barrier.value().number > open || !barriers_.is_open()) {
     return on_malformed(fault("the end of a barrier that has not begun"), now, out);
   }
-  MemberEvent event;
-  event.kind = MemberEvent::Kind::kBarrierDone;
-  event.barrier = barriers_.done++;
+  MemberOutput::BarrierDone ended{.barrier = barriers_.done++, .why = Status::ok()};
   if ((header.flags & wire::kNeverDone) != 0) {
-    event.why = fault("worker " + std::to_string(header.worker.value) +
+    ended.why = fault("worker " + std::to_string(header.worker.value) +
                       " has left the job: a barrier of all workers can never end");
   }
-  out.events.push_back(std::move(event));
+  out.emplace_back(std::move(ended));
   if (barriers_.is_open()) send_barrier(out);
 }
 
 void Member::on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                      MemberOutput& out) {
+                      MemberOutputs& out) {
   const Result<wire::Leave> leave = wire::decode_leave(payload);
   if (!leave.is_ok()) return on_malformed(leave.status(), now, out);
   if (join_.role == Role::kServer) {                                 // the job is over
@@ -316,18 +300,14 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
   for (const std::uint32_t rank : who.some()) note_left(WorkerRank(rank), leave.value().final, out);
 }
 
-void Member::note_left(WorkerRank worker, bool final, MemberOutput& out) {
+void Member::note_left(WorkerRank worker, bool final, MemberOutputs& out) {
   const auto place = std::lower_bound(left_.begin(), left_.end(), worker);
   if (place != left_.end() && *place == worker) return;
   left_.insert(place, worker);
-  MemberEvent event;
-  event.kind = MemberEvent::Kind::kWorkerLeft;
-  event.worker = worker;
-  event.final = final;
-  out.events.push_back(std::move(event));
+  out.emplace_back(MemberOutput::WorkerLeft{worker, final});
 }
 
-void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out) {
+void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out) {
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return on_malformed(text.status(), now, out);
   send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);  // it need not stay for us
@@ -338,7 +318,7 @@ void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutpu
 
 // ---- the owner ----
 
-void Member::applied(Epoch epoch, TimeNs now, MemberOutput& out) {
+void Member::applied(Epoch epoch, TimeNs now, MemberOutputs& out) {
   CHECK_LE(epoch, job_.roster_epoch) << "applied before it was heard of";
   if (done() || epoch <= job_.epoch) return;
   job_.epoch = epoch;
@@ -346,19 +326,19 @@ void Member::applied(Epoch epoch, TimeNs now, MemberOutput& out) {
   if (barriers_.is_open()) send_barrier(out);
 }
 
-std::uint64_t Member::barrier(TimeNs /*now*/, MemberOutput& out) {
+std::uint64_t Member::barrier(TimeNs /*now*/, MemberOutputs& out) {
   const std::uint64_t number = barriers_.wanted++;
   if (number == barriers_.done && !done()) send_barrier(out);
   return number;
 }
 
-void Member::stalled(wire::Stalled report, MemberOutput& out) {
+void Member::stalled(wire::Stalled report, MemberOutputs& out) {
   if (done() || report == stalled_) return;
   stalled_ = std::move(report);
   send(wire::Kind::kStalled, wire::encode(stalled_), out);
 }
 
-void Member::leave(bool final, TimeNs now, MemberOutput& out) {
+void Member::leave(bool final, TimeNs now, MemberOutputs& out) {
   if (done() || stage_ == Stage::kLeaving || stage_ == Stage::kFailing) return;
   const bool unknown =
       stage_ == Stage::kJoining && !line_.is_up();  // the scheduler has not heard of us
@@ -369,7 +349,7 @@ void Member::leave(bool final, TimeNs now, MemberOutput& out) {
   send(wire::Kind::kLeave, wire::encode(wire::Leave{final}), out);
 }
 
-void Member::fail(const Status& why, TimeNs now, MemberOutput& out) {
+void Member::fail(const Status& why, TimeNs now, MemberOutputs& out) {
   CHECK(!why.is_ok()) << "failing needs a reason";
   if (done() || stage_ == Stage::kLeaving || stage_ == Stage::kFailing) return;
   const bool unknown = stage_ == Stage::kJoining && !line_.is_up();
@@ -380,20 +360,21 @@ void Member::fail(const Status& why, TimeNs now, MemberOutput& out) {
   send_fail(out);
 }
 
-void Member::finish(Status why, MemberOutput& out) {
+void Member::finish(Status why, MemberOutputs& out) {
   stage_ = Stage::kDone;
   if (const std::optional<PeerId> peer = line_.let_go()) {
     close(*peer, {Code::kCancelled, "this member has left"}, out);
   }
-  MemberEvent event;
-  event.kind = why.is_ok() ? MemberEvent::Kind::kLeft : MemberEvent::Kind::kFailed;
-  event.why = std::move(why);
-  out.events.push_back(std::move(event));
+  if (why.is_ok()) {
+    out.emplace_back(MemberOutput::Left{});
+  } else {
+    out.emplace_back(MemberOutput::Failed{std::move(why)});
+  }
 }
 
 // ---- time ----
 
-void Member::tick(TimeNs now, MemberOutput& out) {
+void Member::tick(TimeNs now, MemberOutputs& out) {
   if (!started_) {
     started_ = true;
     started_ns_ = now;
@@ -406,7 +387,7 @@ void Member::tick(TimeNs now, MemberOutput& out) {
   planned_ns_ = next_deadline();
 }
 
-void Member::look_at_clock(TimeNs now, MemberOutput& out) {
+void Member::look_at_clock(TimeNs now, MemberOutputs& out) {
   if (now >= exit_.give_up_ns)
     return finish(stage_ == Stage::kFailing ? exit_.failing : Status::ok(), out);
   if (stage_ == Stage::kJoining) watch_start(now, out);
@@ -416,7 +397,7 @@ void Member::look_at_clock(TimeNs now, MemberOutput& out) {
   if (line_.is_up() && now >= next_heartbeat_ns_) send_heartbeat(now, out);
 }
 
-void Member::watch_start(TimeNs now, MemberOutput& out) {
+void Member::watch_start(TimeNs now, MemberOutputs& out) {
   if (now >= give_up_joining_ns()) {
     const std::string reason =
         !line_.is_up() ? line_.unreachable_text(now)
@@ -434,7 +415,7 @@ void Member::watch_start(TimeNs now, MemberOutput& out) {
   if (!line_.is_up()) tell(line_.unreachable_text(now), out);
 }
 
-void Member::watch_silence(TimeNs now, MemberOutput& out) {
+void Member::watch_silence(TimeNs now, MemberOutputs& out) {
   if (misses_scheduler() && now >= line_.silent_since_ns() + timeout_.silence_ns()) {
     return finish(fault(line_.silence_text(now)), out);
   }

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/outputs.h"
 #include "base/timeline.h"
 #include "member/line.h"
 #include "net/transport.h"
@@ -31,34 +32,50 @@
 
 namespace byteps {
 
-// What the network should be told to do.
-struct MemberAction {
-  enum class Kind : std::uint8_t { kConnect, kSend, kClose };
-  Kind kind = Kind::kConnect;
-  Endpoint to;                     // kConnect; answer with Member::on_connecting
-  Hello hello;                     // kConnect
-  PeerId peer;                     // kSend, kClose
-  wire::Header header;             // kSend
-  std::vector<std::byte> payload;  // kSend
-  Status reason;                   // kClose
-};
-
-// What the owner should know.
-struct MemberEvent {
-  enum class Kind : std::uint8_t { kRoster, kBarrierDone, kWorkerLeft, kNotice, kLeft, kFailed };
-  Kind kind = Kind::kNotice;
-  wire::Roster roster;        // kRoster; epoch is larger than that of any roster before
-  std::uint64_t barrier = 0;  // kBarrierDone: the number that barrier() returned
-  WorkerRank worker;          // kWorkerLeft: once per worker and epoch
-  bool final = false;         // kWorkerLeft: it will not come back
-  std::string text;           // kNotice: a line for people: who is missing, what is unreachable
-  Status why;                 // kFailed; kBarrierDone: Ok, or why this barrier can never end
-};
-
+// What a member's shell has to do, by kind.
 struct MemberOutput {
-  std::vector<MemberAction> actions;  // to be carried out in order
-  std::vector<MemberEvent> events;
+  // ---- the network's side
+  struct Connect {  // answer with Member::on_connecting
+    Endpoint to;
+    Hello hello;
+  };
+  struct Send {
+    PeerId peer;
+    wire::Header header;
+    std::vector<std::byte> payload;
+  };
+  struct Close {
+    PeerId peer;
+    Status reason;
+  };
+  // ---- what the owner should know
+  struct Began {  // an epoch, larger than any before
+    wire::Roster roster;
+  };
+  struct BarrierDone {
+    std::uint64_t barrier = 0;  // the number that barrier() returned
+    Status why;                 // Ok, or why this barrier can never end
+  };
+  struct WorkerLeft {  // once per worker and epoch
+    WorkerRank worker;
+    bool final = false;  // it will not come back
+  };
+  struct Notice {  // a line for people: who is missing, what is unreachable
+    std::string text;
+  };
+  struct Left {};
+  struct Failed {
+    Status why;
+  };
 };
+using MemberOutputs =
+    Outputs<MemberOutput::Connect, MemberOutput::Send, MemberOutput::Close, MemberOutput::Began,
+            MemberOutput::BarrierDone, MemberOutput::WorkerLeft, MemberOutput::Notice,
+            MemberOutput::Left, MemberOutput::Failed>;
+// Those for the owner.
+using MemberEvents =
+    Outputs<MemberOutput::Began, MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
+            MemberOutput::Notice, MemberOutput::Left, MemberOutput::Failed>;
 
 // What a member says of itself, from its settings. `host` is "host:pid", for messages to people; it
 // also tells a member that lost its connection from another process with its rank. Servers list one
@@ -72,35 +89,35 @@ class Member {
   // time with each heartbeat, and the timeline gets the answers.
   Member(wire::Join join, const Config& config, Timeline* timeline = nullptr);
 
-  // ---- from the network. A core that answers kConnect says so with on_connecting: the peer of the
+  // ---- from the network. Who carries out Connect says so with on_connecting: the peer of the
   // attempt, or the status with which it failed at once. Events of other peers must not be passed.
-  void on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutput& out);
-  void on_up(const Hello& theirs, TimeNs now, MemberOutput& out);
-  void on_down(const Status& why, TimeNs now, MemberOutput& out);
+  void on_connecting(const Result<PeerId>& attempt, TimeNs now, MemberOutputs& out);
+  void on_up(const Hello& theirs, TimeNs now, MemberOutputs& out);
+  void on_down(const Status& why, TimeNs now, MemberOutputs& out);
   void on_message(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                  MemberOutput& out);
-  void on_malformed(const Status& why, TimeNs now, MemberOutput& out);  // the header was nonsense
+                  MemberOutputs& out);
+  void on_malformed(const Status& why, TimeNs now, MemberOutputs& out);  // the header was nonsense
 
   // ---- from the owner.
   // Servers: all shards work with this epoch now. (A worker's epoch is applied by itself when its
   // roster comes.)
-  void applied(Epoch epoch, TimeNs now, MemberOutput& out);
-  // Workers: arrives at the next barrier and returns its number; kBarrierDone tells when all have.
+  void applied(Epoch epoch, TimeNs now, MemberOutputs& out);
+  // Workers: arrives at the next barrier and returns its number; BarrierDone tells when all have.
   // May be called before the roster came and while an earlier barrier is open.
-  std::uint64_t barrier(TimeNs now, MemberOutput& out);
+  std::uint64_t barrier(TimeNs now, MemberOutputs& out);
   // Workers: what this one waits for while nothing moves, told to the scheduler when it changes, and
   // again on a new connection. Nothing awaited: it does not stall.
-  void stalled(wire::Stalled report, MemberOutput& out);
-  // Workers: kLeft follows, at the latest after failure_ns. `final`: this process will not join
+  void stalled(wire::Stalled report, MemberOutputs& out);
+  // Workers: Left follows, at the latest after failure_ns. `final`: this process will not join
   // again.
-  void leave(bool final, TimeNs now, MemberOutput& out);
-  // Tells everyone that the job cannot go on, because of `why` at this member. kFailed(why) follows
+  void leave(bool final, TimeNs now, MemberOutputs& out);
+  // Tells everyone that the job cannot go on, because of `why` at this member. Failed(why) follows
   // when the scheduler knows, at the latest after failure_ns.
-  void fail(const Status& why, TimeNs now, MemberOutput& out);
+  void fail(const Status& why, TimeNs now, MemberOutputs& out);
 
   // Time passes. Call it after what has arrived was handed in. The time by which a call comes later than
   // next_deadline() is a pause of this process, and does not count as silence of the scheduler.
-  void tick(TimeNs now, MemberOutput& out);
+  void tick(TimeNs now, MemberOutputs& out);
   TimeNs next_deadline() const;
 
   bool done() const { return stage_ == Stage::kDone; }
@@ -156,27 +173,27 @@ class Member {
     TimeNs said_ns = 0;
   };
 
-  void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutput& out);
-  void send_heartbeat(TimeNs now, MemberOutput& out);
-  void send_barrier(MemberOutput& out);
-  void send_fail(MemberOutput& out);
-  void connect(TimeNs now, MemberOutput& out);
-  void drop_connection(const Status& reason, TimeNs now, MemberOutput& out);
-  void meet_another_scheduler(MemberOutput& out);
-  Status take_timeout(std::uint32_t failure_ms, MemberOutput& out);
-  void finish(Status why, MemberOutput& out);
-  void on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
+  void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutputs& out);
+  void send_heartbeat(TimeNs now, MemberOutputs& out);
+  void send_barrier(MemberOutputs& out);
+  void send_fail(MemberOutputs& out);
+  void connect(TimeNs now, MemberOutputs& out);
+  void drop_connection(const Status& reason, TimeNs now, MemberOutputs& out);
+  void meet_another_scheduler(MemberOutputs& out);
+  Status take_timeout(std::uint32_t failure_ms, MemberOutputs& out);
+  void finish(Status why, MemberOutputs& out);
+  void on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out);
   void on_roster(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                 MemberOutput& out);
+                 MemberOutputs& out);
   void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                MemberOutput& out);
-  void note_left(WorkerRank worker, bool final, MemberOutput& out);
+                MemberOutputs& out);
+  void note_left(WorkerRank worker, bool final, MemberOutputs& out);
   void on_barrier_done(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
-                       MemberOutput& out);
-  void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutput& out);
-  void look_at_clock(TimeNs now, MemberOutput& out);
-  void watch_start(TimeNs now, MemberOutput& out);
-  void watch_silence(TimeNs now, MemberOutput& out);
+                       MemberOutputs& out);
+  void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out);
+  void look_at_clock(TimeNs now, MemberOutputs& out);
+  void watch_start(TimeNs now, MemberOutputs& out);
+  void watch_silence(TimeNs now, MemberOutputs& out);
   // Whether the scheduler's absence for failure_ns is an end. Before it has answered it may not have been started.
   bool misses_scheduler() const {
     return stage_ == Stage::kRunning || (stage_ == Stage::kJoining && line_.is_known());

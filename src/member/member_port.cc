@@ -59,7 +59,7 @@ void MemberPort::tick(TimeNs now) {
 }
 
 TimeNs MemberPort::next_deadline() const {
-  return out_.actions.empty() ? member_.next_deadline() : 0;
+  return out_.empty() ? member_.next_deadline() : 0;
 }
 
 void MemberPort::applied(Epoch epoch, TimeNs now) {
@@ -128,37 +128,32 @@ void MemberPort::record_roster(const wire::Roster& roster) const {
   flight_->set_peers(std::move(peers));
 }
 
-std::vector<MemberEvent> MemberPort::take_events() {
-  for (const MemberEvent& event : out_.events) {
-    if (event.kind != MemberEvent::Kind::kRoster) continue;
-    if (flight_ != nullptr) record_roster(event.roster);
-    if (timeline_ != nullptr) timeline_->set_rank(event.roster.your_rank);
-  }
-  return std::exchange(out_.events, {});
+MemberEvents MemberPort::take_events() {
+  return std::exchange(happened_, {});
 }
 
 void MemberPort::carry_out(TimeNs now) {
-  std::vector<MemberAction> actions = std::exchange(out_.actions, {});
-  for (MemberAction& action : actions) {
-    switch (action.kind) {
-      case MemberAction::Kind::kConnect: {
-        const Result<PeerId> attempt = transport_.connect(action.to, action.hello);
+  const Overloads does{
+      [&](MemberOutput::Connect& wanted) {
+        const Result<PeerId> attempt = transport_.connect(wanted.to, wanted.hello);
         if (attempt.is_ok()) own_peers_.push_back(attempt.value());
         member_.on_connecting(attempt, now, out_);
-        break;
-      }
-      case MemberAction::Kind::kSend: {
-        if (flight_ != nullptr) record("sent", action.header, action.payload, now);
-        const Status sent = outbox_.send(action.peer, action.header, std::move(action.payload));
-        if (sent.is(Code::kAgain))
-          transport_.close(action.peer, sent);  // its kDown tells the member
-        break;
-      }
-      case MemberAction::Kind::kClose:
-        transport_.close(action.peer, std::move(action.reason));
-        break;
-    }
-  }
+      },
+      [&](MemberOutput::Send& message) {
+        if (flight_ != nullptr) record("sent", message.header, message.payload, now);
+        const Status sent = outbox_.send(message.peer, message.header, std::move(message.payload));
+        // Its kDown tells the member.
+        if (sent.is(Code::kAgain)) transport_.close(message.peer, sent);
+      },
+      [&](MemberOutput::Close& ending) { transport_.close(ending.peer, std::move(ending.reason)); },
+      [&](MemberOutput::Began& epoch) {
+        if (flight_ != nullptr) record_roster(epoch.roster);
+        if (timeline_ != nullptr) timeline_->set_rank(epoch.roster.your_rank);
+        happened_.emplace_back(std::move(epoch));
+      },
+      [&](auto& event) { happened_.emplace_back(std::move(event)); }};
+  MemberOutputs outputs = std::exchange(out_, {});
+  for (auto& output : outputs) std::visit(does, output);
 }
 
 }  // namespace byteps

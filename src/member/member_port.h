@@ -1,9 +1,9 @@
 // MemberPort: a Member on a Transport that it may share with other connections of the same Actor.
 //
 // Use, in the Actor's turn():
-//   for each event of transport.poll():  if (port.handle(event, now)) continue;  ... else it is one
-//   of yours port.tick(now);                      after all events of this turn for (MemberEvent&
-//   event : port.take_events()) ...
+//   for each event of transport.poll():  if (port.handle(event, now)) continue;  // else it is one of yours
+//   port.tick(now);                                                              // after all events of this turn
+//   for (const auto& event : port.take_events()) std::visit(...);
 // Send tokens with the top bit set (Outbox::owns) belong to the port; your own must not have it.
 #pragma once
 
@@ -36,7 +36,7 @@ class MemberPort {
   void stalled(wire::Stalled report);
 
   // What happened since the last call, in order.
-  std::vector<MemberEvent> take_events();
+  MemberEvents take_events();
 
   // The Member has ended. Wait for closed() too before the Transport is destroyed.
   bool done() const { return member_.done(); }
@@ -59,7 +59,8 @@ class MemberPort {
   TimeNs due_ns_ = kNever;  // when tick() wanted to be called again
   Member member_;
   Outbox outbox_;
-  MemberOutput out_;
+  MemberOutputs out_;              // to be carried out by the next tick()
+  MemberEvents happened_;          // for the owner
   std::vector<PeerId> own_peers_;  // current connection and those that still owe their kDown
 };
 

@@ -56,7 +56,7 @@ void Barriers::answer(const Seat& to, std::uint64_t number, std::optional<Worker
   if (!to.peer || to.left) return;
   speaker_.send(*to.peer, wire::Kind::kBarrierDone, never.value_or(WorkerRank()),
                 wire::encode(wire::Barrier{number}), out);
-  if (never) out.back().header.flags = wire::kNeverDone;
+  if (never) std::get<KeeperOutput::Send>(out.back()).header.flags = wire::kNeverDone;
 }
 
 }  // namespace byteps

@@ -6,34 +6,23 @@ namespace byteps {
 
 void Speaker::send(PeerId peer, wire::Kind kind, WorkerRank worker, SharedBytes payload,
                    KeeperOutputs& out) const {
-  KeeperOutput output;
-  output.kind = KeeperOutput::Kind::kSend;
-  output.peer = peer;
+  KeeperOutput::Send output{.peer = peer, .header = {}, .payload = std::move(payload)};
   output.header.kind = kind;
   output.header.epoch = epoch_;
   output.header.worker = worker;
-  output.payload = std::move(payload);
-  out.push_back(std::move(output));
+  out.emplace_back(std::move(output));
 }
 
 void Speaker::close(PeerId peer, Status reason, KeeperOutputs& out) const {
   Connection& connection = seats_.connection(peer);
   connection.refused = true;
   connection.closed = true;
-  KeeperOutput output;
-  output.kind = KeeperOutput::Kind::kClose;
-  output.peer = peer;
-  output.reason = std::move(reason);
-  out.push_back(std::move(output));
+  out.emplace_back(KeeperOutput::Close{peer, std::move(reason)});
 }
 
 void Speaker::notice(LogLevel level, std::string text, KeeperOutputs& out,
                      KeeperOutput::Cause cause) {
-  KeeperOutput output;
-  output.level = level;
-  output.text = std::move(text);
-  output.cause = cause;
-  out.push_back(std::move(output));
+  out.emplace_back(KeeperOutput::Notice{level, std::move(text), cause});
 }
 
 std::vector<std::byte> encode_status(const Status& why) {

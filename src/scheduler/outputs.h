@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/log.h"
+#include "base/outputs.h"
 #include "base/status.h"
 #include "member/shared_bytes.h"
 #include "net/transport.h"
@@ -16,22 +17,27 @@
 
 namespace byteps {
 
-// Something for the shell to do, in order.
+// What the scheduler's shell has to do, by kind.
 struct KeeperOutput {
-  enum class Kind : std::uint8_t { kSend, kClose, kNotice };
-  Kind kind = Kind::kNotice;
-  PeerId peer;                       // kSend, kClose
-  wire::Header header;               // kSend
-  SharedBytes payload;               // kSend
-  Status reason;                     // kClose
-  LogLevel level = LogLevel::kInfo;  // kNotice
-  std::string text;                  // kNotice
-  // kNotice: whether it is about something that others can cause again and again, and of which kind.
+  struct Send {
+    PeerId peer;
+    wire::Header header;
+    SharedBytes payload;
+  };
+  struct Close {
+    PeerId peer;
+    Status reason;
+  };
+  // A line for people. Whether it is about something that others can cause again and again, and of which kind.
   enum class Cause : std::uint8_t { kJob, kRefused, kMalformed, kUnread };
   static constexpr std::size_t kCauses = 4;
-  Cause cause = Cause::kJob;
+  struct Notice {
+    LogLevel level = LogLevel::kInfo;
+    std::string text;
+    Cause cause = Cause::kJob;
+  };
 };
-using KeeperOutputs = std::vector<KeeperOutput>;
+using KeeperOutputs = Outputs<KeeperOutput::Send, KeeperOutput::Close, KeeperOutput::Notice>;
 
 class Speaker {
  public:

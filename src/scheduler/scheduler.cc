@@ -76,34 +76,18 @@ void Scheduler::handle(const Event& event, TimeNs now) {
 // Before all that waits to be sent.
 void Scheduler::send_heartbeats(TimeNs now) {
   keeper_.beat(now, beats_);
-  for (KeeperOutput& output : beats_) send(output, now);
+  for (auto& output : beats_) send(std::get<KeeperOutput::Send>(output), now);
   beats_.clear();
 }
 
 // After all events of a poll: close() would end the views of those not yet handled. Returns how much it did.
 std::size_t Scheduler::carry_out(TimeNs now) {
+  const Overloads does{
+      [&](KeeperOutput::Send& message) { send(message, now); },
+      [&](KeeperOutput::Close& ending) { transport_.close(ending.peer, std::move(ending.reason)); },
+      [&](const KeeperOutput::Notice& notice) { write(notice, now); }};
   const std::size_t before = next_out_;
-  while (next_out_ < out_.size() && sends_left_ > 0) {
-    KeeperOutput& output = out_[next_out_];
-    switch (output.kind) {
-      case KeeperOutput::Kind::kSend: {
-        const std::size_t bytes = output.payload.size();
-        if (bytes > sent_bytes_left_ && sent_bytes_left_ < kSentBytesPerTurn)
-          return next_out_ - before;
-        sent_bytes_left_ -= std::min(bytes, sent_bytes_left_);
-        --sends_left_;
-        send(output, now);
-        break;
-      }
-      case KeeperOutput::Kind::kClose:
-        transport_.close(output.peer, std::move(output.reason));
-        break;
-      case KeeperOutput::Kind::kNotice:
-        write(output.cause, output.level, now, output.text);
-        break;
-    }
-    ++next_out_;
-  }
+  while (next_out_ < out_.size() && may_go(out_[next_out_])) std::visit(does, out_[next_out_++]);
   const std::size_t done = next_out_ - before;
   if (next_out_ == out_.size()) {
     out_.clear();
@@ -112,13 +96,26 @@ std::size_t Scheduler::carry_out(TimeNs now) {
   return done;
 }
 
-void Scheduler::send(KeeperOutput& output, TimeNs now) {
-  record_sent(output);
-  const Status sent = outbox_.send(output.peer, output.header, std::move(output.payload));
+// Within what one turn sends. Counts it.
+bool Scheduler::may_go(const KeeperOutputs::value_type& output) {
+  if (sends_left_ == 0) return false;
+  const auto* const message = std::get_if<KeeperOutput::Send>(&output);
+  if (message == nullptr) return true;
+  const std::size_t bytes = message->payload.size();
+  if (bytes > sent_bytes_left_ && sent_bytes_left_ < kSentBytesPerTurn) return false;
+  sent_bytes_left_ -= std::min(bytes, sent_bytes_left_);
+  --sends_left_;
+  return true;
+}
+
+void Scheduler::send(KeeperOutput::Send& message, TimeNs now) {
+  record_sent(message);
+  const Status sent = outbox_.send(message.peer, message.header, std::move(message.payload));
   if (!sent.is(Code::kAgain)) return;
-  write(KeeperOutput::Cause::kUnread, LogLevel::kWarning, now,
-        "closing a connection: " + sent.message());
-  transport_.close(output.peer, sent);
+  write(
+      {LogLevel::kWarning, "closing a connection: " + sent.message(), KeeperOutput::Cause::kUnread},
+      now);
+  transport_.close(message.peer, sent);
 }
 
 // ---- the flight recorder
@@ -153,21 +150,21 @@ void Scheduler::record(const Event& event, TimeNs now) const {
 }
 
 // What is in a roster is read once, however many members it goes to.
-void Scheduler::record_sent(const KeeperOutput& output) {
-  if (log_.flight() == nullptr || output.header.kind == wire::Kind::kHeartbeat) return;
-  std::string text = keeper_.seats().who(output.peer) + ": ";
-  if (output.header.kind == wire::Kind::kRoster) {
-    if (!output.payload.is_same(recorded_roster_)) {
-      recorded_roster_ = output.payload;
-      recorded_roster_text_ = payload_text(output.header, output.payload);
+void Scheduler::record_sent(const KeeperOutput::Send& message) {
+  if (log_.flight() == nullptr || message.header.kind == wire::Kind::kHeartbeat) return;
+  std::string text = keeper_.seats().who(message.peer) + ": ";
+  if (message.header.kind == wire::Kind::kRoster) {
+    if (!message.payload.is_same(recorded_roster_)) {
+      recorded_roster_ = message.payload;
+      recorded_roster_text_ = payload_text(message.header, message.payload);
     }
-    text += roster_text(output.header, recorded_roster_text_);
+    text += roster_text(message.header, recorded_roster_text_);
   } else {
-    text += message_text(output.header, output.payload);
+    text += message_text(message.header, message.payload);
   }
   log_.record({.kind = "sent",
-               .name = message_name(output.header.kind),
-               .epoch = output.header.epoch.value,
+               .name = message_name(message.header.kind),
+               .epoch = message.header.epoch.value,
                .text = text});
 }
 
@@ -180,11 +177,10 @@ void Scheduler::leave_behind() {
   log_.flight()->leave_behind("job", keeper_.outcome());
 }
 
-void Scheduler::write(KeeperOutput::Cause cause, LogLevel level, TimeNs now,
-                      const std::string& text) {
-  if (cause == KeeperOutput::Cause::kJob) return log_.write(level, text);
-  const auto line = quiet_.pass(static_cast<std::size_t>(cause), now, text);
-  if (line) log_.write(level, *line);
+void Scheduler::write(const KeeperOutput::Notice& notice, TimeNs now) {
+  if (notice.cause == KeeperOutput::Cause::kJob) return log_.write(notice.level, notice.text);
+  const auto line = quiet_.pass(static_cast<std::size_t>(notice.cause), now, notice.text);
+  if (line) log_.write(notice.level, *line);
 }
 
 void Scheduler::failed(const Status& why) {

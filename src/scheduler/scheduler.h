@@ -43,10 +43,11 @@ class Scheduler final : public Actor {
   void handle(const Event& event, TimeNs now);
   std::size_t carry_out(TimeNs now);
   void send_heartbeats(TimeNs now);
-  void send(KeeperOutput& output, TimeNs now);
-  void write(KeeperOutput::Cause cause, LogLevel level, TimeNs now, const std::string& text);
+  bool may_go(const KeeperOutputs::value_type& output);
+  void send(KeeperOutput::Send& message, TimeNs now);
+  void write(const KeeperOutput::Notice& notice, TimeNs now);
   void record(const Event& event, TimeNs now) const;
-  void record_sent(const KeeperOutput& output);
+  void record_sent(const KeeperOutput::Send& message);
   void leave_behind();
 
   Transport& transport_;
@@ -54,9 +55,9 @@ class Scheduler final : public Actor {
   RosterKeeper keeper_;
   Outbox outbox_;
   QuietLines<KeeperOutput::kCauses> quiet_;
-  std::vector<KeeperOutput> out_;
+  KeeperOutputs out_;
   std::size_t next_out_ = 0;  // those before it are carried out
-  std::vector<KeeperOutput> beats_;
+  KeeperOutputs beats_;
   std::size_t sends_left_ = 0;  // in this turn, as the next
   std::size_t sent_bytes_left_ = 0;
   int turns_without_tick_ = 0;

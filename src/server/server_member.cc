@@ -47,8 +47,8 @@ std::size_t ServerMember::turn(TimeNs now) {
     port_.fail({Code::kCancelled, "a server was told to stop"}, now);
   }
   port_.tick(now);
-  std::vector<MemberEvent> happened = port_.take_events();
-  for (const MemberEvent& event : happened) handle(event);
+  const MemberEvents happened = port_.take_events();
+  for (const auto& event : happened) handle(event);
   watch_shards(now);
   post_commands();
   planned_ns_ = next_deadline();
@@ -68,23 +68,17 @@ bool ServerMember::finished() const {
                      [](const auto& commands) { return commands.empty(); });
 }
 
-void ServerMember::handle(const MemberEvent& event) {
-  switch (event.kind) {
-    case MemberEvent::Kind::kRoster:
-      return begin_epoch(event.roster);
-    case MemberEvent::Kind::kNotice:
-      LOG(log_, kWarning) << event.text;
-      return;
-    case MemberEvent::Kind::kWorkerLeft:
-      LOG(log_, kDebug) << event.worker << " left";
-      return;
-    case MemberEvent::Kind::kBarrierDone:
-      return;
-    case MemberEvent::Kind::kLeft:
-      return end(Status::ok());
-    case MemberEvent::Kind::kFailed:
-      return end(event.why);
-  }
+void ServerMember::handle(const MemberEvents::value_type& event) {
+  std::visit(
+      Overloads{[this](const MemberOutput::Began& epoch) { begin_epoch(epoch.roster); },
+                [this](const MemberOutput::Notice& notice) { LOG(log_, kWarning) << notice.text; },
+                [this](const MemberOutput::WorkerLeft& gone) {
+                  LOG(log_, kDebug) << gone.worker << " left";
+                },
+                [](const MemberOutput::BarrierDone&) {},
+                [this](const MemberOutput::Left&) { end(Status::ok()); },
+                [this](const MemberOutput::Failed& failed) { end(failed.why); }},
+      event);
 }
 
 // Fails the job when this server cannot serve so many workers: they would be refused one by one.

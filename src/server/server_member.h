@@ -49,7 +49,7 @@ class ServerMember final : public Actor {
   void request_stop() { stop_requested_.store(true, std::memory_order_release); }
 
  private:
-  void handle(const MemberEvent& event);
+  void handle(const MemberEvents::value_type& event);
   bool has_descriptors(std::size_t worker_count);
   void begin_epoch(const wire::Roster& roster);
   void handle(const ShardNotice& notice, TimeNs now);

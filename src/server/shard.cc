@@ -286,7 +286,7 @@ void Shard::received(const Event& event, TimeNs now) {
     if (header.value().kind == wire::Kind::kDeclare) record_declare(header.value(), event.payload);
     shelf_.step(worker, header.value(), event.payload, now, out_);
   } else {
-    out_.violations.push_back({worker, header.status().message()});
+    out_.emplace_back(ShelfOutput::Violation{worker, header.status().message()});
   }
   deliver();
 }
@@ -316,62 +316,53 @@ void Shard::down(const Event& event) {
 // ---- what the shelf wants done
 
 std::size_t Shard::deliver() {
-  if (out_.empty()) return 0;
-  deliver_answers();
-  for (const ShelfOutput::Wanted& wanted : out_.wanted) {
-    Message message;
-    message.header.kind = wire::Kind::kWanted;
-    message.header.epoch = serving_.facts.epoch;
-    message.header.key = wanted.key;
-    message.header.part = wanted.part;
-    message.header.round = wanted.round;
-    message.header.worker = wanted.worker;
-    log_.record({.kind = "wanted",
-                 .role = "worker",
-                 .rank = wanted.worker.value,
-                 .key = wanted.key.value,
-                 .part = wanted.part.value,
-                 .round = wanted.round.value,
-                 .at_ns = now_});
-    post(wanted.worker, message);
-  }
-  for (ShelfOutput::Missing& missing : out_.missing) deliver(missing);
-  for (ShelfOutput::Spoiled& spoiled : out_.spoiled) deliver(spoiled);
-  for (const ShelfOutput::InputsDone& done : out_.inputs_done) deliver(done);
-  for (const ShelfOutput::Violation& violation : out_.violations) {
-    if (!links_[violation.worker.value].up) continue;
-    warn(Misdeed::kBrokeProtocol,
-         "worker " + std::to_string(violation.worker.value) +
-             " broke the protocol, its connection ends: " + violation.text);
-    end(violation.worker, {Code::kInvalidArgument, violation.text});
-  }
-  for (Status& failure : out_.failures) {
-    LOG(log_, kError) << failure.message();
-    notify(ShardNotice::Kind::kFailed, std::move(failure));
-  }
-  const std::size_t count = out_.answers.size() + out_.wanted.size() + out_.missing.size() +
-                            out_.spoiled.size() + out_.inputs_done.size() + out_.violations.size() +
-                            out_.failures.size();
+  const std::size_t count = out_.size();
+  Sum last;
+  const Overloads does{[&](ShelfOutput::Answer& answer) { deliver(answer, last); },
+                       [this](const auto& told) { deliver(told); }};
+  for (auto& output : out_) std::visit(does, output);
   out_.clear();
   return count;
 }
 
-// The answers to all workers stand in a row with one buffer, whose checksum is computed at most once, while the sum is
-// in the cache.
-void Shard::deliver_answers() {
-  const std::byte* last = nullptr;
-  std::optional<std::uint32_t> crc;
-  for (ShelfOutput::Answer& answer : out_.answers) {
-    const std::span<const std::byte> payload = answer.payload();
-    if (payload.data() != last) {
-      last = payload.data();
-      crc.reset();
-    }
-    Message message{answer.header, answer.landing_offset, std::move(answer.buffer),
-                    answer.payload_bytes, crc};
-    post(answer.header.worker, message);
-    crc = message.payload_crc;
-  }
+// The answers to all workers stand in a row with one buffer: its checksum is computed while the sum is in the cache.
+void Shard::deliver(ShelfOutput::Answer& answer, Sum& last) {
+  const std::span<const std::byte> payload = answer.payload();
+  if (payload.data() != last.data) last = {payload.data(), std::nullopt};
+  Message message{answer.header, answer.landing_offset, std::move(answer.buffer),
+                  answer.payload_bytes, last.crc};
+  post(answer.header.worker, message);
+  last.crc = message.payload_crc;
+}
+
+void Shard::deliver(const ShelfOutput::Wanted& wanted) {
+  Message message;
+  message.header.kind = wire::Kind::kWanted;
+  message.header.epoch = serving_.facts.epoch;
+  message.header.key = wanted.key;
+  message.header.part = wanted.part;
+  message.header.round = wanted.round;
+  message.header.worker = wanted.worker;
+  log_.record({.kind = "wanted",
+               .role = "worker",
+               .rank = wanted.worker.value,
+               .key = wanted.key.value,
+               .part = wanted.part.value,
+               .round = wanted.round.value,
+               .at_ns = now_});
+  post(wanted.worker, message);
+}
+
+void Shard::deliver(const ShelfOutput::Violation& violation) {
+  if (!links_[violation.worker.value].up) return;
+  warn(Misdeed::kBrokeProtocol, "worker " + std::to_string(violation.worker.value) +
+                                    " broke the protocol, its connection ends: " + violation.text);
+  end(violation.worker, {Code::kInvalidArgument, violation.text});
+}
+
+void Shard::deliver(const ShelfOutput::Failure& failure) {
+  LOG(log_, kError) << failure.why.message();
+  notify(ShardNotice::Kind::kFailed, failure.why);
 }
 
 Shard::Message Shard::message_of(wire::Kind kind, Key key, std::span<const std::byte> payload) {
@@ -385,7 +376,7 @@ Shard::Message Shard::message_of(wire::Kind kind, Key key, std::span<const std::
   return message;
 }
 
-void Shard::deliver(ShelfOutput::Missing& missing) {
+void Shard::deliver(const ShelfOutput::Missing& missing) {
   Message message = message_of(wire::Kind::kMissing, missing.key,
                                wire::encode(wire::Missing{Members(missing.ranks)}));
   message.header.part = missing.part;
@@ -397,7 +388,7 @@ void Shard::deliver(ShelfOutput::Missing& missing) {
   }
 }
 
-void Shard::deliver(ShelfOutput::Spoiled& spoiled) {
+void Shard::deliver(const ShelfOutput::Spoiled& spoiled) {
   const Message message =
       message_of(wire::Kind::kMismatch, spoiled.key,
                  wire::encode(wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)}));

@@ -139,11 +139,19 @@ class Shard final : public Actor {
   void down(const Event& event);
   Status refusal(const Hello& hello);
 
-  void deliver_answers();
+  // A sum that goes to several workers, and its checksum, which is computed at most once.
+  struct Sum {
+    const std::byte* data = nullptr;
+    std::optional<std::uint32_t> crc;
+  };
   std::size_t deliver();  // what is in out_; returns how much that was
-  void deliver(ShelfOutput::Missing& missing);
-  void deliver(ShelfOutput::Spoiled& spoiled);
+  void deliver(ShelfOutput::Answer& answer, Sum& last);
+  void deliver(const ShelfOutput::Wanted& wanted);
+  void deliver(const ShelfOutput::Missing& missing);
+  void deliver(const ShelfOutput::Spoiled& spoiled);
   void deliver(const ShelfOutput::InputsDone& done);
+  void deliver(const ShelfOutput::Violation& violation);
+  void deliver(const ShelfOutput::Failure& failure);
   Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);
   void post(WorkerRank worker, Message& message);  // takes it, but for its checksum
   bool send(Link& link, Message& message);         // false: no room, the message is as it was
@@ -172,7 +180,7 @@ class Shard final : public Actor {
   // Owned by the loop.
   BufferPool pool_;  // first: it outlives all refs
   Shelf shelf_;
-  ShelfOutput out_;
+  ShelfOutputs out_;
   // What it serves.
   struct Serving {
     ShelfEpoch facts;  // worker_count 0: none

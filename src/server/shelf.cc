@@ -12,16 +12,6 @@
 
 namespace byteps {
 
-void ShelfOutput::clear() {
-  answers.clear();
-  wanted.clear();
-  missing.clear();
-  spoiled.clear();
-  inputs_done.clear();
-  violations.clear();
-  failures.clear();
-}
-
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
     : settings_(settings),
       alarms_(settings.wanted_ns),
@@ -54,18 +44,18 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
   return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
 }
 
-void Shelf::connect(WorkerRank worker, ShelfOutput& out) {
+void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
   CHECK_LT(worker.value, facts_.worker_count);
   for (const auto& [key, tensor] : inventory_.tensors()) {
     clear_bit(tensor->declared_here, worker);
     if (tensor->spoiled != Code::kOk) {
-      out.spoiled.push_back({worker, key, tensor->spoiled, tensor->spoiled_text});
+      out.emplace_back(ShelfOutput::Spoiled{worker, key, tensor->spoiled, tensor->spoiled_text});
     }
   }
 }
 
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-                 TimeNs now, ShelfOutput& out) {
+                 TimeNs now, ShelfOutputs& out) {
   CHECK_LT(from.value, facts_.worker_count);
   try {
     dispatch(from, header, payload, now, out);
@@ -75,7 +65,7 @@ void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const st
 }
 
 void Shelf::dispatch(WorkerRank from, const wire::Header& header,
-                     std::span<const std::byte> payload, TimeNs now, ShelfOutput& out) {
+                     std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out) {
   if (header.worker != from) return violation(from, "a message in the name of another rank", out);
   const std::int32_t ahead = later_by(header.epoch, facts_.epoch);
   if (ahead > 0) return violation(from, "a message of an epoch that has not begun", out);
@@ -94,11 +84,11 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
   }
 }
 
-void Shelf::violation(WorkerRank from, std::string text, ShelfOutput& out) const {
-  out.violations.push_back({from, std::move(text)});
+void Shelf::violation(WorkerRank from, std::string text, ShelfOutputs& out) const {
+  out.emplace_back(ShelfOutput::Violation{from, std::move(text)});
 }
 
-void Shelf::out_of_memory(Key key, ShelfOutput& out) {
+void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
   const std::size_t used = inventory_.used_bytes();
   if (tensor != nullptr) {  // first, or there may be no memory for words
@@ -107,7 +97,7 @@ void Shelf::out_of_memory(Key key, ShelfOutput& out) {
   }
   const std::string text = inventory_.out_of_memory_text(used);
   if (tensor == nullptr) {
-    out.failures.emplace_back(Code::kSystem, text);
+    out.emplace_back(ShelfOutput::Failure{{Code::kSystem, text}});
     return;
   }
   spoil(*tensor, Code::kSystem,
@@ -119,7 +109,7 @@ void Shelf::out_of_memory(Key key, ShelfOutput& out) {
 // ---- tensors
 
 void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-                    ShelfOutput& out) {
+                    ShelfOutputs& out) {
   Result<wire::Declare> decoded = wire::decode_declare(payload);
   if (!decoded.is_ok()) return violation(from, "a declaration: " + decoded.status().message(), out);
   wire::Declare& declared = decoded.value();
@@ -135,7 +125,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   set_bit(tensor.declared_here, from);
   if (tensor.spoiled != Code::kOk) {
     if (PLANTED(mismatch_untold)) return;
-    out.spoiled.push_back({from, tensor.key, tensor.spoiled, tensor.spoiled_text});
+    out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled, tensor.spoiled_text});
   } else if (tensor.declared != declared) {
     spoil(tensor, Code::kMismatch,
           difference_text(tensor.declared_by, tensor.declared, from, declared), out);
@@ -147,9 +137,9 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   }
 }
 
-void Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutput& out) {
+void Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutputs& out) {
   if (std::string flaw = inventory_.flaw_of_another(declared, facts_); !flaw.empty()) {
-    out.failures.emplace_back(Code::kSystem, std::move(flaw));
+    out.emplace_back(ShelfOutput::Failure{{Code::kSystem, std::move(flaw)}});
     return;
   }
   TensorSum& tensor = inventory_.make(key, from, std::move(declared), facts_);
@@ -159,11 +149,11 @@ void Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfO
   }
 }
 
-void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutput& out) {
+void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out) {
   inventory_.drop_parts(tensor);
   tensor.spoiled = code;
   tensor.spoiled_text = std::move(text);
-  out.spoiled.push_back({std::nullopt, tensor.key, code, tensor.spoiled_text});
+  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled_text});
 }
 
 void Shelf::forget(WorkerRank from, Key key) {
@@ -181,7 +171,7 @@ bool Shelf::is_forgotten(const TensorSum& tensor) const {
 
 // ---- the end of inputs
 
-void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
+void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
   const std::uint32_t generation = header.round.value;
   const bool no_more = (header.flags & wire::kNoMore) != 0;
   const std::optional<std::int32_t> ahead = generations_.hear(from, generation, no_more);
@@ -193,7 +183,7 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out
   }
   if (!no_more) return;
   const auto say = [&](std::optional<WorkerRank> to, WorkerRank last) {
-    out.inputs_done.push_back({to, generations_.number(), last});
+    out.emplace_back(ShelfOutput::InputsDone{to, generations_.number(), last});
   };
   if (*ahead > 0) restart_tensors(generations_.begin_by_word_of(generation, from));
   if (*ahead < 0) return say(from, generations_.last());  // it has not heard that all are done
@@ -210,7 +200,7 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out
 }
 
 // One member less is awaited: what waited for it alone is finished.
-void Shelf::finish_without(TensorSum& tensor, ShelfOutput& out) {
+void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
   --tensor.awaited_count;
   for (const auto& [index, part] : tensor.parts) {
     for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
@@ -233,7 +223,7 @@ bool Shelf::is_complete(const PartSum& part, std::uint32_t frame_index) const {
 }
 
 // Sums are lost already, by another's word. Nobody must wait for them.
-void Shelf::look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
+void Shelf::look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
   const auto untrue = generations_.contradict_late(from, header.round);
   TensorSum* const tensor = untrue ? inventory_.find(header.key) : nullptr;
   if (tensor == nullptr || tensor->spoiled != Code::kOk) return;
@@ -274,7 +264,7 @@ void Shelf::restart_tensors(Round former_first) {
 // ---- frames
 
 void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-                 TimeNs now, ShelfOutput& out) {
+                 TimeNs now, ShelfOutputs& out) {
   if (generations_.begins(from, header.round)) {
     restart_tensors(generations_.begin_by_word_of(generations_.heard_of(from), from));
   }
@@ -336,7 +326,7 @@ void Shelf::expect(Key key, PartIndex part_index, int distance) const {
 }
 
 // The record of a part that has none. nullptr: the push goes no further.
-PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutput& out) {
+PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
   TensorSum* const found = inventory_.find(header.key);
   if (found == nullptr) {
     violation(from, "a push of a tensor that nobody declared", out);
@@ -382,7 +372,7 @@ const char* Shelf::flaw_of_push(const PartSum& part, WorkerRank from, const wire
 }
 
 void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
-                       std::span<const std::byte> payload, TimeNs now, ShelfOutput& out) {
+                       std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out) {
   FrameSum& frame = part.frames[frame_index];
   const std::span bits = part.bits_of(frame_index);
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
@@ -403,7 +393,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   }
 }
 
-void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutput& out) {
+void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;
   if (tensor.awaited_count < tensor.member_count) {
@@ -434,10 +424,11 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutput& out) {
 
 // The finished sum of one frame to one worker.
 void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to,
-                   LandingTag landing, ShelfOutput& out) const {
+                   LandingTag landing, ShelfOutputs& out) const {
   const FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;
-  ShelfOutput::Answer& answer = out.answers.emplace_back();
+  auto& answer =
+      std::get<ShelfOutput::Answer>(out.emplace_back(std::in_place_type<ShelfOutput::Answer>));
   answer.header.kind = wire::Kind::kAnswer;
   answer.header.epoch = facts_.epoch;
   answer.header.key = tensor.key;
@@ -457,7 +448,7 @@ void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to
 
 // ---- asking for what is missing
 
-void Shelf::tick(TimeNs now, ShelfOutput& out) {
+void Shelf::tick(TimeNs now, ShelfOutputs& out) {
   while (const std::optional<Alarms::Due> due = alarms_.take_due(now)) {
     if (due->young != nullptr) {
       ring(*due->young, now, out);
@@ -471,7 +462,7 @@ void Shelf::tick(TimeNs now, ShelfOutput& out) {
 }
 
 // Asks the workers that miss in an overdue frame of this part, and sets the next alarm.
-void Shelf::ring(PartSum& part, TimeNs now, ShelfOutput& out) {
+void Shelf::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
   const FrameSum* oldest = nullptr;
   for (const FrameSum& frame : part.frames) {
     if (frame.contributed == 0) continue;
@@ -492,7 +483,7 @@ void Shelf::ring(PartSum& part, TimeNs now, ShelfOutput& out) {
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
     if (!has_bit(missing_, worker) || !part.tensor->declared.members.has(worker)) continue;
     if (generations_.has_no_more(worker)) continue;
-    out.wanted.push_back({worker, part.tensor->key, part.index, oldest->round});
+    out.emplace_back(ShelfOutput::Wanted{worker, part.tensor->key, part.index, oldest->round});
   }
 
   if (oldest->since_ns + settings_.missing_ns <= now) tell_missing(part, *oldest, now, out);
@@ -507,7 +498,7 @@ void Shelf::ring(PartSum& part, TimeNs now, ShelfOutput& out) {
 // One word for all parts of a tensor: which frame it names does not matter to those who read it. missing_ is as ring()
 // left it.
 void Shelf::tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now,
-                         ShelfOutput& out) {
+                         ShelfOutputs& out) {
   TensorSum& tensor = *part.tensor;
   ShelfOutput::Missing told;
   const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
@@ -527,7 +518,7 @@ void Shelf::tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now
   told.key = tensor.key;
   told.part = part.index;
   told.round = oldest.round;
-  out.missing.push_back(std::move(told));
+  out.emplace_back(std::move(told));
 }
 
 }  // namespace byteps

@@ -44,6 +44,7 @@
 #include "base/flat_map.h"
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/outputs.h"
 #include "base/placement.h"
 #include "base/status.h"
 #include "base/time.h"
@@ -58,8 +59,7 @@
 
 namespace byteps {
 
-// What the shelf wants done, in the order of the vectors' entries. The caller clears it and passes
-// it in again, so that the steady state allocates nothing.
+// What the shelf wants done, by kind.
 struct ShelfOutput {
   // Send one frame of a result to header.worker. The buffer is lent as long as this ref (or a copy)
   // lives.
@@ -108,21 +108,14 @@ struct ShelfOutput {
     WorkerRank worker;
     std::string text;
   };
-
-  std::vector<Answer> answers;
-  std::vector<Wanted> wanted;
-  std::vector<Missing> missing;
-  std::vector<Spoiled> spoiled;
-  std::vector<InputsDone> inputs_done;
-  std::vector<Violation> violations;
-  std::vector<Status> failures;  // the job cannot go on with this server
-
-  bool empty() const {
-    return answers.empty() && wanted.empty() && missing.empty() && spoiled.empty() &&
-           inputs_done.empty() && violations.empty() && failures.empty();
-  }
-  void clear();
+  // The job cannot go on with this server.
+  struct Failure {
+    Status why;
+  };
 };
+using ShelfOutputs =
+    Outputs<ShelfOutput::Answer, ShelfOutput::Wanted, ShelfOutput::Missing, ShelfOutput::Spoiled,
+            ShelfOutput::InputsDone, ShelfOutput::Violation, ShelfOutput::Failure>;
 
 struct ShelfSettings {
   // A frame incomplete for so long asks for the missing contributions.
@@ -167,14 +160,14 @@ class Shelf {
   // A worker has a new connection: it has to declare its keys again, and hears of spoiled ones.
   // What it contributed through an earlier connection counts; the end of a connection is no event
   // here.
-  void connect(WorkerRank worker, ShelfOutput& out);
+  void connect(WorkerRank worker, ShelfOutputs& out);
   // One message (kDeclare, kPush, kForget, kInputs) of a connected worker. `payload` is only read during the
   // call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-            TimeNs now, ShelfOutput& out);
+            TimeNs now, ShelfOutputs& out);
 
   // Asks for contributions that are missing for too long. Cheap when there is nothing to ask.
-  void tick(TimeNs now, ShelfOutput& out);
+  void tick(TimeNs now, ShelfOutputs& out);
   // When tick() wants to be called; kNever if nothing is incomplete.
   TimeNs next_deadline() const { return alarms_.next_deadline(); }
 
@@ -193,40 +186,40 @@ class Shelf {
 
  private:
   void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-                TimeNs now, ShelfOutput& out);
-  void violation(WorkerRank from, std::string text, ShelfOutput& out) const;
-  void out_of_memory(Key key, ShelfOutput& out);
+                TimeNs now, ShelfOutputs& out);
+  void violation(WorkerRank from, std::string text, ShelfOutputs& out) const;
+  void out_of_memory(Key key, ShelfOutputs& out);
 
   // ---- tensors
   void declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-               ShelfOutput& out);
-  void make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutput& out);
-  void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutput& out);
+               ShelfOutputs& out);
+  void make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutputs& out);
+  void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out);
   void forget(WorkerRank from, Key key);
   bool is_forgotten(const TensorSum& tensor) const;
 
   // ---- the end of inputs
-  void inputs(WorkerRank from, const wire::Header& header, ShelfOutput& out);
-  void finish_without(TensorSum& tensor, ShelfOutput& out);
+  void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
+  void finish_without(TensorSum& tensor, ShelfOutputs& out);
   void restart_tensors(Round former_first);
-  void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutput& out);
+  void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
 
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-            TimeNs now, ShelfOutput& out);
-  PartSum* open_part(WorkerRank from, const wire::Header& header, ShelfOutput& out);
+            TimeNs now, ShelfOutputs& out);
+  PartSum* open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
   const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Header& header,
                            std::size_t payload_bytes) const;
   void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
-                  std::span<const std::byte> payload, TimeNs now, ShelfOutput& out);
+                  std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   bool is_complete(const PartSum& part, std::uint32_t frame_index) const;
-  void finish(PartSum& part, std::uint32_t frame_index, ShelfOutput& out);
+  void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
-              ShelfOutput& out) const;
+              ShelfOutputs& out) const;
 
   // ---- asking for what is missing
-  void ring(PartSum& part, TimeNs now, ShelfOutput& out);
-  void tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now, ShelfOutput& out);
+  void ring(PartSum& part, TimeNs now, ShelfOutputs& out);
+  void tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now, ShelfOutputs& out);
 
   const ShelfSettings settings_;
   ShelfEpoch facts_;  // worker_count 0: serves nothing

@@ -35,14 +35,14 @@ Flow::Flow(Work& work) : work_(work), credit_(credit_of(work.config)) {
   if (work.config.credit_bytes == 0) {
     tuner_.emplace();
     credit_.set_horizon(tuner_->horizon_ns());
-    work.tell(PipelineOutput::Kind::kTuned,
-              "autotune: looks for the best credit while training; what it finds is said here, "
-              "first after a few GB of gradients");
+    work.outputs.emplace_back(PipelineOutput::Tuned{
+        "autotune: looks for the best credit while training; what it finds is said here, "
+        "first after a few GB of gradients"});
   } else {
-    work.tell(PipelineOutput::Kind::kTuned,
-              "autotune: does nothing, since BYTEPS_CREDIT_BYTES or BYTEPS_SCHEDULING_CREDIT fixes "
-              "the credit at " +
-                  std::to_string(work.config.credit_bytes) + " bytes; unset them to have it found");
+    work.outputs.emplace_back(PipelineOutput::Tuned{
+        "autotune: does nothing, since BYTEPS_CREDIT_BYTES or BYTEPS_SCHEDULING_CREDIT fixes "
+        "the credit at " +
+        std::to_string(work.config.credit_bytes) + " bytes; unset them to have it found"});
   }
 }
 
@@ -76,7 +76,7 @@ void Flow::free(ShardWay& shard, std::uint64_t cost_bytes) {
   if (tuner_ && tuner_->on_answered(cost_bytes, credit_.bytes(), work_.now)) {
     credit_.set_horizon(tuner_->horizon_ns());
     if (std::string news = tuner_->take_news(); !news.empty()) {
-      work_.tell(PipelineOutput::Kind::kTuned, std::move(news));
+      work_.outputs.emplace_back(PipelineOutput::Tuned{std::move(news)});
     }
   }
   if (credit_.bytes() != before) share();

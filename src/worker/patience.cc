@@ -135,9 +135,9 @@ void Patience::notice(const Road& road) {
   next_notice_ns_ = work_.now + work_.config.notice_every_ns;
   const std::string names = list_of_older_than(work_.now - work_.config.first_notice_ns, road);
   if (names.empty()) return;
-  work_.tell(PipelineOutput::Kind::kNotice, "waiting for " + duration_text(work_.now - oldest_ns) +
-                                                ": " + names +
-                                                " (a worker may not have submitted it)");
+  work_.outputs.emplace_back(
+      PipelineOutput::Notice{"waiting for " + duration_text(work_.now - oldest_ns) + ": " + names +
+                             " (a worker may not have submitted it)"});
 }
 
 // The first few of what was submitted by then and is under way.

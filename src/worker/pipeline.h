@@ -105,7 +105,7 @@ class Pipeline {
   void pop();
 
   // What the shell has to do since the last clear_outputs().
-  std::span<const PipelineOutput> outputs() const { return work_.outputs; }
+  const PipelineOutputs& outputs() const { return work_.outputs; }
   void clear_outputs() { work_.outputs.clear(); }
 
   Epoch epoch() const { return work_.config.epoch; }

@@ -27,11 +27,8 @@ void Pull::begin_round(const Tensor& tensor) {
 }
 
 void Pull::land_on(ShardIndex shard, const Tensor& tensor) {
-  PipelineOutput& output = work_.outputs.emplace_back();
-  output.kind = PipelineOutput::Kind::kLand;
-  output.shard = shard;
-  output.tag = work_.operations[tensor.active].tag;
-  output.landing = work_.operations[tensor.active].output;
+  const Op& op = work_.operations[tensor.active];
+  work_.outputs.emplace_back(PipelineOutput::Land{shard, op.tag, op.output});
 }
 
 // From the connections that are up; at the others it has ended with them.
@@ -39,10 +36,8 @@ void Pull::end_round(const Tensor& tensor) {
   if (!work_.needs_landing(tensor)) return;
   for (std::size_t part = PLANTED(landing_kept) ? 1 : 0; part < work_.shard_count(tensor); ++part) {
     if (!work_.shard_of(tensor.parts[part]).is_up()) continue;
-    PipelineOutput& output = work_.outputs.emplace_back();
-    output.kind = PipelineOutput::Kind::kWithdraw;
-    output.shard = tensor.parts[part].shard;
-    output.tag = work_.operations[tensor.active].tag;
+    work_.outputs.emplace_back(
+        PipelineOutput::Withdraw{tensor.parts[part].shard, work_.operations[tensor.active].tag});
   }
 }
 

@@ -24,16 +24,7 @@ void Work::complete(HandleId handle, const Spec& spec, const Status& status) {
 }
 
 void Work::complete(HandleId handle, const Status& status) {
-  PipelineOutput& output = outputs.emplace_back();
-  output.kind = PipelineOutput::Kind::kComplete;
-  output.handle = handle;
-  output.status = status;
-}
-
-void Work::tell(PipelineOutput::Kind kind, std::string text) {
-  PipelineOutput& output = outputs.emplace_back();
-  output.kind = kind;
-  output.status = Status(Code::kAgain, std::move(text));
+  outputs.emplace_back(PipelineOutput::Complete{handle, status});
 }
 
 }  // namespace byteps

@@ -11,6 +11,7 @@
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/outputs.h"
 #include "base/placement.h"
 #include "base/spec.h"
 #include "base/status.h"
@@ -56,22 +57,36 @@ struct PipelineConfig {
   RoadEnds road_ends{};              // their stages outlive the pipeline
 };
 
-// What the shell has to do, in this order.
+// What the pipeline's shell has to do, by kind.
 struct PipelineOutput {
-  enum class Kind : std::uint8_t {
-    kLand,      // promise `landing` for `tag` to this shard's connection
-    kWithdraw,  // take the promise back
-    kComplete,  // the handle ends with `status`; its memory is the caller's again
-    kNotice,    // tell the user: status.message()
-    kTuned,     // tell the user, who asked for it: what was chosen, in status.message()
+  // Promise this memory for `tag` to this shard's connection.
+  struct Land {
+    ShardIndex shard;
+    LandingTag tag = kNoLanding;
+    std::span<std::byte> landing;
   };
-  Kind kind = Kind::kComplete;
-  ShardIndex shard;
-  LandingTag tag = kNoLanding;
-  std::span<std::byte> landing;
-  HandleId handle;
-  Status status;
+  // Take the promise back.
+  struct Withdraw {
+    ShardIndex shard;
+    LandingTag tag = kNoLanding;
+  };
+  // The handle ends with `status`; its memory is the caller's again.
+  struct Complete {
+    HandleId handle;
+    Status status;
+  };
+  // Tell the user.
+  struct Notice {
+    std::string text;
+  };
+  // Tell the user, who asked for it: what was chosen.
+  struct Tuned {
+    std::string text;
+  };
 };
+using PipelineOutputs =
+    Outputs<PipelineOutput::Land, PipelineOutput::Withdraw, PipelineOutput::Complete,
+            PipelineOutput::Notice, PipelineOutput::Tuned>;
 
 // Tensor bytes and operations since the beginning.
 struct PipelineCounters {
@@ -89,7 +104,7 @@ struct Work {
   TensorTable tensors;
   Operations operations;
   std::vector<ShardWay> shards;  // by ShardIndex
-  std::vector<PipelineOutput> outputs;
+  PipelineOutputs outputs;
   PipelineCounters counters;
   const std::unique_ptr<WorkerTimeline> timeline;  // null: none is recorded
   TimeNs now = 0;                                  // of this turn
@@ -123,7 +138,6 @@ struct Work {
   void complete(HandleId handle, const Spec& spec, const Status& status);
   // The end of a handle that is no tensor's.
   void complete(HandleId handle, const Status& status);
-  void tell(PipelineOutput::Kind kind, std::string text);
 };
 
 // What a frame costs of the credit: small ones are not free.

@@ -231,36 +231,27 @@ Status Worker::on_mismatch(ShardIndex shard, const wire::Header& header,
 }
 
 void Worker::take_member_events(TimeNs now) {
-  for (const MemberEvent& event : port_.take_events()) {
-    switch (event.kind) {
-      case MemberEvent::Kind::kRoster:
-        on_roster(event.roster, now);
-        break;
-      case MemberEvent::Kind::kBarrierDone: {
-        const auto found = barriers_.find(event.barrier);
-        if (found == barriers_.end()) break;
+  const Overloads does{
+      [&](const MemberOutput::Began& epoch) { on_roster(epoch.roster, now); },
+      [&](const MemberOutput::BarrierDone& ended) {
+        const auto found = barriers_.find(ended.barrier);
+        if (found == barriers_.end()) return;
         log_.record({.kind = "done",
                      .number = static_cast<std::uint64_t>(found->second.value),
-                     .text = event.why.message(),
+                     .text = ended.why.message(),
                      .at_ns = now});
-        door_.handles.complete(found->second, event.why);
+        door_.handles.complete(found->second, ended.why);
         barriers_.erase(found);
-        break;
-      }
-      case MemberEvent::Kind::kWorkerLeft:
-        if (pipeline_) pipeline_->on_worker_left(event.worker);
-        break;
-      case MemberEvent::Kind::kNotice:
-        LOG(log_, kWarning) << event.text;
-        break;
-      case MemberEvent::Kind::kLeft:
+      },
+      [&](const MemberOutput::WorkerLeft& gone) {
+        if (pipeline_) pipeline_->on_worker_left(gone.worker);
+      },
+      [&](const MemberOutput::Notice& notice) { LOG(log_, kWarning) << notice.text; },
+      [&](const MemberOutput::Left&) {
         end(Status(Code::kCancelled, "this process has left the job"));
-        break;
-      case MemberEvent::Kind::kFailed:
-        fail(event.why);
-        break;
-    }
-  }
+      },
+      [&](const MemberOutput::Failed& failed) { fail(failed.why); }};
+  for (const auto& event : port_.take_events()) std::visit(does, event);
 }
 
 void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
@@ -334,29 +325,21 @@ Status Worker::check_roster(const wire::Roster& roster) const {
 
 void Worker::apply_outputs() {
   scratch_.completions.clear();  // of a turn that failed: its outputs are all there still
-  for (const PipelineOutput& output : pipeline_->outputs()) {
-    switch (output.kind) {
-      case PipelineOutput::Kind::kLand:
-        if (const auto peer = shards_.peer_of(output.shard)) {
-          transport_.land(*peer, output.tag, output.landing);
-        }
-        break;
-      case PipelineOutput::Kind::kWithdraw:
-        if (const auto peer = shards_.peer_of(output.shard)) {
-          transport_.withdraw(*peer, output.tag);
-        }
-        break;
-      case PipelineOutput::Kind::kComplete:
-        note_end(output);
-        break;
-      case PipelineOutput::Kind::kNotice:
-        LOG(log_, kWarning) << output.status.message();
-        break;
-      case PipelineOutput::Kind::kTuned:
-        LOG(log_.at(LogLevel::kInfo), kInfo) << output.status.message();
-        break;
-    }
-  }
+  const Overloads does{
+      [this](const PipelineOutput::Land& land) {
+        if (const auto peer = shards_.peer_of(land.shard))
+          transport_.land(*peer, land.tag, land.landing);
+      },
+      [this](const PipelineOutput::Withdraw& withdraw) {
+        if (const auto peer = shards_.peer_of(withdraw.shard))
+          transport_.withdraw(*peer, withdraw.tag);
+      },
+      [this](const PipelineOutput::Complete& end) { note_end(end); },
+      [this](const PipelineOutput::Notice& notice) { LOG(log_, kWarning) << notice.text; },
+      [this](const PipelineOutput::Tuned& tuned) {
+        LOG(log_.at(LogLevel::kInfo), kInfo) << tuned.text;
+      }};
+  for (const auto& output : pipeline_->outputs()) std::visit(does, output);
   pipeline_->clear_outputs();
   if (scratch_.completions.empty()) return;
   publish_counters();  // who hears of an end finds it counted
@@ -367,9 +350,9 @@ void Worker::apply_outputs() {
 
 // An operation's handle ends. The first that fails, before anyone hears of it, leaves the last events behind: the job
 // goes on, but a user whose tensor cannot be summed will end it.
-void Worker::note_end(const PipelineOutput& output) {
-  const auto handle = static_cast<std::uint64_t>(output.handle.value);
-  Status status = output.status;
+void Worker::note_end(const PipelineOutput::Complete& end) {
+  const auto handle = static_cast<std::uint64_t>(end.handle.value);
+  Status status = end.status;
   if (status.is_ok()) {
     log_.record({.kind = "done", .number = handle, .at_ns = now_});
   } else if (state_ != State::kEnding) {
@@ -377,7 +360,7 @@ void Worker::note_end(const PipelineOutput& output) {
     const bool misuse = status.is(Code::kInvalidArgument);
     if (!misuse) status = log_.left_behind("operation", status);
   }
-  scratch_.completions.push_back({output.handle, std::move(status)});
+  scratch_.completions.push_back({end.handle, std::move(status)});
 }
 
 // One frame to each shard in turn, so that those of different servers interleave on the way.

@@ -86,7 +86,7 @@ class Worker final : public Actor {
 
   // What goes out.
   void apply_outputs();
-  void note_end(const PipelineOutput& output);
+  void note_end(const PipelineOutput::Complete& end);
   std::size_t send_frames();
   bool send_next(ShardIndex shard);
   void publish_counters();

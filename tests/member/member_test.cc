@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/base/only.h"
 #include "tests/member/joins.h"
 
 namespace byteps {
@@ -13,7 +14,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Happening = MemberEvent::Kind;
 using Kind = wire::Kind;
 
 constexpr const char* kKeysDiffer = "job keys differ: BYTEPS_JOB_KEY must be the same for all";
@@ -76,33 +76,25 @@ class Desk {
     member_.on_down({Code::kDisconnected, why}, now_, out_);
   }
 
-  std::vector<MemberAction> sent(Kind kind) const {
-    std::vector<MemberAction> found;
-    for (const MemberAction& action : done_) {
-      if (action.kind == MemberAction::Kind::kSend && action.header.kind == kind)
-        found.push_back(action);
-    }
-    for (const MemberAction& action : out_.actions) {
-      if (action.kind == MemberAction::Kind::kSend && action.header.kind == kind)
-        found.push_back(action);
+  std::vector<MemberOutput::Send> sent(Kind kind) const {
+    std::vector<MemberOutput::Send> found;
+    for (MemberOutput::Send& message : happened<MemberOutput::Send>()) {
+      if (message.header.kind == kind) found.push_back(std::move(message));
     }
     return found;
   }
-  std::vector<MemberAction> connects() const {
-    std::vector<MemberAction> found;
-    for (const MemberAction& action : done_) {
-      if (action.kind == MemberAction::Kind::kConnect) found.push_back(action);
-    }
+  // Of this kind, since the last forget().
+  template <typename What>
+  std::vector<What> happened() const {
+    std::vector<What> found = only<What>(done_);
+    for (What& fresh : only<What>(out_)) found.push_back(std::move(fresh));
     return found;
   }
-  std::vector<MemberEvent> happened(Happening kind) const {
-    std::vector<MemberEvent> found;
-    for (const MemberEvent& event : out_.events) {
-      if (event.kind == kind) found.push_back(event);
-    }
-    return found;
+  // All that is the owner's.
+  std::size_t happenings() const {
+    return done_.size() + out_.size() - happened<MemberOutput::Connect>().size() -
+           happened<MemberOutput::Send>().size() - happened<MemberOutput::Close>().size();
   }
-  std::size_t happenings() const { return out_.events.size(); }
   std::size_t attempts() const { return attempts_; }
   void forget() {
     out_ = {};
@@ -110,20 +102,20 @@ class Desk {
   }
   Member& member() { return member_; }
   TimeNs now() const { return now_; }
-  MemberOutput& out() { return out_; }
+  MemberOutputs& out() { return out_; }
   bool refuse_ = false;
   Status refusal_{Code::kDisconnected, "connection refused"};
 
  private:
   void grant() {
-    std::vector<MemberAction> actions = std::exchange(out_.actions, {});
-    for (MemberAction& action : actions) {
-      if (action.kind == MemberAction::Kind::kConnect) {
+    MemberOutputs outputs = std::exchange(out_, {});
+    for (auto& output : outputs) {
+      if (std::holds_alternative<MemberOutput::Connect>(output)) {
         ++attempts_;
         member_.on_connecting(PeerId(next_peer_++), now_, out_);
         if (refuse_) member_.on_down(refusal_, now_, out_);
       }
-      done_.push_back(std::move(action));
+      done_.push_back(std::move(output));
     }
   }
 
@@ -131,8 +123,8 @@ class Desk {
   TimeNs now_ = 500 * kSecond;
   std::uint32_t next_peer_ = 1;
   std::size_t attempts_ = 0;
-  MemberOutput out_;
-  std::vector<MemberAction> done_;
+  MemberOutputs out_;
+  MemberOutputs done_;
 };
 
 struct RunningDesk : Desk {
@@ -147,12 +139,11 @@ struct RunningDesk : Desk {
 TEST(Member, connects_with_its_role_and_rank_and_joins) {
   Desk desk;
   desk.member().tick(desk.now(), desk.out());
-  ASSERT_EQ(desk.out().actions.size(), 1U);
-  const MemberAction& action = desk.out().actions[0];
-  EXPECT_EQ(action.kind, MemberAction::Kind::kConnect);
-  EXPECT_EQ(action.to.text(), "10.0.0.9:9000");
-  EXPECT_EQ(action.hello.role, Role::kWorker);
-  EXPECT_EQ(action.hello.rank, 1U);
+  ASSERT_EQ(desk.out().size(), 1U);
+  const auto& attempt = std::get<MemberOutput::Connect>(desk.out()[0]);
+  EXPECT_EQ(attempt.to.text(), "10.0.0.9:9000");
+  EXPECT_EQ(attempt.hello.role, Role::kWorker);
+  EXPECT_EQ(attempt.hello.rank, 1U);
   desk.member().on_connecting(PeerId(1), desk.now(), desk.out());
   desk.member().on_up(scheduler_hello(), desk.now(), desk.out());
   ASSERT_EQ(desk.sent(Kind::kJoin).size(), 1U);
@@ -180,16 +171,16 @@ TEST(Member, says_that_the_scheduler_is_unreachable_after_5_s_and_every_10_s_aft
   desk.pass(4950 * kMillisecond);
   EXPECT_EQ(desk.happenings(), 0U);
   desk.pass(50 * kMillisecond);
-  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kNotice)[0].text,
+  ASSERT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Notice>()[0].text,
             "scheduler at 10.0.0.9:9000 unreachable since 5 s: connection refused; is it started, "
             "and are "
             "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT right?");
   desk.pass(10 * kSecond);
-  EXPECT_EQ(desk.happened(Happening::kNotice).size(), 2U);
+  EXPECT_EQ(desk.happened<MemberOutput::Notice>().size(), 2U);
   desk.pass(15 * kSecond);
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  const Status why = desk.happened(Happening::kFailed)[0].why;
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  const Status why = desk.happened<MemberOutput::Failed>()[0].why;
   EXPECT_TRUE(why.is(Code::kTimeout));
   EXPECT_THAT(why.message(),
               AllOf(HasSubstr("after 30 s"), HasSubstr("10.0.0.9:9000"), HasSubstr("refused")));
@@ -216,15 +207,16 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   Desk desk(worker_join(1, "beta:11"), config);
   desk.connect();
   desk.say(Kind::kWaiting, wire::encode(wire::Text{"waiting for worker 0 of 2", 2}));
-  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kNotice)[0].text,
+  ASSERT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Notice>()[0].text,
             "scheduler at 10.0.0.9:9000 says: waiting for worker 0 of 2");
   desk.pass(12 * kSecond, true);
   EXPECT_FALSE(desk.member().done()) << "the scheduler gives up first";
   desk.pass(1 * kSecond, true);
-  EXPECT_EQ(desk.happened(Happening::kNotice).size(), 1U) << "the scheduler is the one to say more";
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(),
+  EXPECT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U)
+      << "the scheduler is the one to say more";
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.message(),
             "gave up joining after 10 s: the scheduler said 13 s ago: waiting for worker 0 of 2")
       << "the durations in the scheduler's text are of the time when it said it";
 }
@@ -236,13 +228,13 @@ TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_jo
   desk.tick();
   desk.pass(5 * kSecond);
   EXPECT_LE(desk.attempts(), 7U);
-  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
+  ASSERT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U);
   EXPECT_THAT(
-      desk.happened(Happening::kNotice)[0].text,
+      desk.happened<MemberOutput::Notice>()[0].text,
       AllOf(HasSubstr("job keys differ"), HasSubstr("BYTEPS_JOB_KEY"), Not(HasSubstr("started"))));
   desk.pass(2 * kSecond);
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  const Status why = desk.happened(Happening::kFailed)[0].why;
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  const Status why = desk.happened<MemberOutput::Failed>()[0].why;
   EXPECT_TRUE(why.is(Code::kMismatch));
   EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("BYTEPS_JOB_KEY")));
 }
@@ -260,8 +252,8 @@ TEST(Member, treats_a_server_at_the_schedulers_address_as_a_refusal_and_names_it
   }
   EXPECT_TRUE(desk.sent(Kind::kJoin).empty()) << "nothing is said to a stranger";
   EXPECT_LE(desk.attempts(), 10U);
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(),
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_THAT(desk.happened<MemberOutput::Failed>()[0].why.message(),
               AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("server 2 answers there"),
                     HasSubstr("DMLC_PS_ROOT_PORT")));
 }
@@ -272,8 +264,8 @@ TEST(Member, gives_up_soon_too_when_one_side_has_no_descriptors) {
   desk.refusal_ = Status(Code::kSystem, "refused by it: it has no file descriptor left");
   desk.tick();
   desk.pass(7 * kSecond);
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  const Status why = desk.happened(Happening::kFailed)[0].why;
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  const Status why = desk.happened<MemberOutput::Failed>()[0].why;
   EXPECT_TRUE(why.is(Code::kSystem));
   EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("no file descriptor left"),
                                    Not(HasSubstr("another job"))));
@@ -294,7 +286,7 @@ TEST(Member, refusals_that_end_in_time_do_not_end_the_member) {
   desk.pass(1 * kSecond);
   desk.connect();
   desk.say_roster();
-  EXPECT_EQ(desk.happened(Happening::kRoster).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Began>().size(), 1U);
 }
 
 TEST(Member, joins_again_on_each_new_connection_with_the_epoch_it_is_in) {
@@ -318,14 +310,15 @@ TEST(Member, ends_when_another_scheduler_answers_at_the_address_and_says_nothing
   desk.down();
   desk.forget();
   desk.pass(50 * kMillisecond);
-  ASSERT_EQ(desk.connects().size(), 1U);
-  EXPECT_EQ(desk.connects()[0].hello.incarnation, desk.member().incarnation());
+  ASSERT_EQ(desk.happened<MemberOutput::Connect>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Connect>()[0].hello.incarnation,
+            desk.member().incarnation());
   desk.connect(std::byte{6});
   EXPECT_THAT(desk.sent(Kind::kJoin), testing::SizeIs(0));
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  EXPECT_TRUE(desk.happened(Happening::kFailed)[0].why.is(Code::kDisconnected));
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is(Code::kDisconnected));
   EXPECT_THAT(
-      desk.happened(Happening::kFailed)[0].why.message(),
+      desk.happened<MemberOutput::Failed>()[0].why.message(),
       AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("is not the one that this job began with")));
 }
 
@@ -335,7 +328,7 @@ TEST(Member, who_is_leaving_and_meets_another_scheduler_has_left) {
   desk.member().leave(true, desk.now(), desk.out());
   desk.pass(50 * kMillisecond);
   desk.connect(std::byte{6});
-  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
 }
 
 TEST(Member, a_deaf_connection_is_replaced_before_the_failure_timeout) {
@@ -351,25 +344,25 @@ TEST(Member, a_deaf_connection_is_replaced_before_the_failure_timeout) {
 
 TEST(Member, a_worker_hears_the_roster_once_and_confirms_it_at_once) {
   RunningDesk desk;
-  ASSERT_EQ(desk.happened(Happening::kRoster).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kRoster)[0].roster, Desk::roster(1, 1));
+  ASSERT_EQ(desk.happened<MemberOutput::Began>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Began>()[0].roster, Desk::roster(1, 1));
   ASSERT_EQ(desk.sent(Kind::kHeartbeat).size(), 1U);
   EXPECT_EQ(desk.sent(Kind::kHeartbeat)[0].header.epoch, Epoch(1));
   desk.say_roster();
-  EXPECT_EQ(desk.happened(Happening::kRoster).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Began>().size(), 1U);
 }
 
 TEST(Member, a_server_confirms_an_epoch_only_when_its_shards_have_applied_it) {
   RunningDesk desk(server_join("gamma:12", 4000));
   desk.pass(1 * kSecond, true);
-  for (const MemberAction& action : desk.sent(Kind::kHeartbeat))
-    EXPECT_EQ(action.header.epoch, Epoch(0));
+  for (const MemberOutput::Send& message : desk.sent(Kind::kHeartbeat))
+    EXPECT_EQ(message.header.epoch, Epoch(0));
   desk.forget();
   desk.member().applied(Epoch(1), desk.now(), desk.out());
   ASSERT_EQ(desk.sent(Kind::kHeartbeat).size(), 1U);
   EXPECT_EQ(desk.sent(Kind::kHeartbeat)[0].header.epoch, Epoch(1));
   desk.say_roster(2, 0);
-  EXPECT_EQ(desk.happened(Happening::kRoster).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Began>().size(), 1U);
   EXPECT_EQ(desk.member().epoch(), Epoch(1));
 }
 
@@ -389,8 +382,8 @@ TEST(Member,
   desk.pass(3450 * kMillisecond);
   EXPECT_FALSE(desk.member().done());
   desk.pass(50 * kMillisecond);
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  const Status why = desk.happened(Happening::kFailed)[0].why;
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  const Status why = desk.happened<MemberOutput::Failed>()[0].why;
   EXPECT_TRUE(why.is(Code::kDisconnected));
   EXPECT_THAT(why.message(), AllOf(HasSubstr("scheduler at 10.0.0.9:9000"), HasSubstr("3.5 s"),
                                    HasSubstr("connection refused")));
@@ -399,8 +392,8 @@ TEST(Member,
 TEST(Member, ends_when_the_scheduler_is_there_but_says_nothing_for_as_long) {
   RunningDesk desk;
   desk.pass(3500 * kMillisecond);
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  EXPECT_THAT(desk.happened(Happening::kFailed)[0].why.message(),
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_THAT(desk.happened<MemberOutput::Failed>()[0].why.message(),
               HasSubstr("scheduler at 10.0.0.9:9000"));
 }
 
@@ -417,18 +410,18 @@ TEST(Member, does_not_take_its_own_pause_for_a_silence_of_the_scheduler) {
   desk.pass(kSecond);
   EXPECT_FALSE(desk.member().done());
   desk.pass(3 * kSecond);
-  EXPECT_EQ(desk.happened(Happening::kFailed).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
 }
 
 TEST(Member, ends_with_the_reason_that_the_scheduler_gives) {
   RunningDesk desk;
   desk.say(Kind::kFail, wire::encode(wire::Text{"worker 0 (alpha:10) is gone", 4}));
-  ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-  EXPECT_TRUE(desk.happened(Happening::kFailed)[0].why.is(Code::kDisconnected));
-  EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(), "worker 0 (alpha:10) is gone");
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is(Code::kDisconnected));
+  EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.message(), "worker 0 (alpha:10) is gone");
   desk.say(Kind::kFail, wire::encode(wire::Text{"again", 4}));
   desk.pass(10 * kSecond);
-  EXPECT_EQ(desk.happened(Happening::kFailed).size(), 1U) << "once";
+  EXPECT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U) << "once";
 }
 
 TEST(Member, tells_its_own_failure_and_ends_when_the_scheduler_knows) {
@@ -444,8 +437,8 @@ TEST(Member, tells_its_own_failure_and_ends_when_the_scheduler_knows) {
     } else {
       desk.pass(3 * kSecond);
     }
-    ASSERT_EQ(desk.happened(Happening::kFailed).size(), 1U);
-    EXPECT_EQ(desk.happened(Happening::kFailed)[0].why.message(), "no memory");
+    ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+    EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.message(), "no memory");
   }
 }
 
@@ -487,8 +480,8 @@ TEST(Member, a_barrier_is_said_again_after_a_lost_connection_and_done_once) {
   ASSERT_EQ(desk.sent(Kind::kBarrier).size(), 2U);
   desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{0}));
   desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{0}));
-  ASSERT_EQ(desk.happened(Happening::kBarrierDone).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kBarrierDone)[0].barrier, 0U);
+  ASSERT_EQ(desk.happened<MemberOutput::BarrierDone>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::BarrierDone>()[0].barrier, 0U);
 }
 
 TEST(Member, a_barrier_that_can_never_end_says_who_left) {
@@ -500,9 +493,9 @@ TEST(Member, a_barrier_that_can_never_end_says_who_left) {
   header.flags = wire::kNeverDone;
   header.worker = WorkerRank(0);
   desk.member().on_message(header, wire::encode(wire::Barrier{0}), desk.now(), desk.out());
-  ASSERT_EQ(desk.happened(Happening::kBarrierDone).size(), 1U);
-  EXPECT_TRUE(desk.happened(Happening::kBarrierDone)[0].why.is(Code::kDisconnected));
-  EXPECT_THAT(desk.happened(Happening::kBarrierDone)[0].why.message(),
+  ASSERT_EQ(desk.happened<MemberOutput::BarrierDone>().size(), 1U);
+  EXPECT_TRUE(desk.happened<MemberOutput::BarrierDone>()[0].why.is(Code::kDisconnected));
+  EXPECT_THAT(desk.happened<MemberOutput::BarrierDone>()[0].why.message(),
               HasSubstr("worker 0 has left"));
 }
 
@@ -515,7 +508,7 @@ TEST(Member, barriers_asked_for_at_once_are_gone_through_one_after_the_other) {
   ASSERT_EQ(desk.sent(Kind::kBarrier).size(), 2U);
   EXPECT_EQ(wire::decode_barrier(desk.sent(Kind::kBarrier)[1].payload).value().number, 1U);
   desk.say(Kind::kBarrierDone, wire::encode(wire::Barrier{1}));
-  EXPECT_EQ(desk.happened(Happening::kBarrierDone).size(), 2U);
+  EXPECT_EQ(desk.happened<MemberOutput::BarrierDone>().size(), 2U);
 }
 
 TEST(Member, a_barrier_asked_for_before_the_roster_is_said_when_it_comes) {
@@ -536,7 +529,7 @@ TEST(Member, leaves_when_the_scheduler_answers) {
   EXPECT_FALSE(wire::decode_leave(desk.sent(Kind::kLeave)[0].payload).value().final);
   EXPECT_FALSE(desk.member().done());
   desk.say(Kind::kLeave, wire::encode(wire::Leave{false}), Epoch(1), WorkerRank(1));
-  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
   EXPECT_TRUE(desk.member().done());
 }
 
@@ -551,8 +544,8 @@ TEST(Member,
   desk.down();
   desk.refuse_ = true;
   desk.pass(2950 * kMillisecond);
-  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
-  EXPECT_TRUE(desk.happened(Happening::kFailed).empty());
+  EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>().empty());
 }
 
 TEST(Member, leaving_before_the_scheduler_was_reached_needs_no_answer) {
@@ -560,15 +553,15 @@ TEST(Member, leaving_before_the_scheduler_was_reached_needs_no_answer) {
   desk.refuse_ = true;
   desk.tick();
   desk.member().leave(true, desk.now(), desk.out());
-  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
 }
 
 TEST(Member, a_failure_of_the_job_while_leaving_is_no_longer_this_members_business) {
   RunningDesk desk;
   desk.member().leave(true, desk.now(), desk.out());
   desk.say(Kind::kFail, wire::encode(wire::Text{"x", 4}));
-  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
-  EXPECT_TRUE(desk.happened(Happening::kFailed).empty());
+  EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>().empty());
 }
 
 TEST(Member, hears_once_of_each_worker_that_left) {
@@ -576,9 +569,9 @@ TEST(Member, hears_once_of_each_worker_that_left) {
   for (int i = 0; i < 2; ++i) {
     desk.say(Kind::kLeave, wire::encode(wire::Leave{true}), Epoch(1), WorkerRank(0));
   }
-  ASSERT_EQ(desk.happened(Happening::kWorkerLeft).size(), 1U);
-  EXPECT_EQ(desk.happened(Happening::kWorkerLeft)[0].worker, WorkerRank(0));
-  EXPECT_TRUE(desk.happened(Happening::kWorkerLeft)[0].final);
+  ASSERT_EQ(desk.happened<MemberOutput::WorkerLeft>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::WorkerLeft>()[0].worker, WorkerRank(0));
+  EXPECT_TRUE(desk.happened<MemberOutput::WorkerLeft>()[0].final);
 }
 
 TEST(Member, hears_of_several_that_left_in_one_message_of_each_once) {
@@ -589,8 +582,8 @@ TEST(Member, hears_of_several_that_left_in_one_message_of_each_once) {
   left({0, 5}, true);
   left({0, 3, 5, 9}, false);
   std::vector<std::pair<std::uint32_t, bool>> heard;
-  for (const MemberEvent& event : desk.happened(Happening::kWorkerLeft)) {
-    heard.emplace_back(event.worker.value, event.final);
+  for (const MemberOutput::WorkerLeft& gone : desk.happened<MemberOutput::WorkerLeft>()) {
+    heard.emplace_back(gone.worker.value, gone.final);
   }
   EXPECT_EQ(heard, (std::vector<std::pair<std::uint32_t, bool>>{
                        {0, true}, {5, true}, {3, false}, {9, false}}));
@@ -608,9 +601,9 @@ TEST(
   Hello scheduler = scheduler_hello();
   scheduler.failure_ms = 3000;
   desk.member().on_up(scheduler, desk.now(), desk.out());
-  ASSERT_EQ(desk.happened(Happening::kNotice).size(), 1U);
+  ASSERT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U);
   EXPECT_THAT(
-      desk.happened(Happening::kNotice)[0].text,
+      desk.happened<MemberOutput::Notice>()[0].text,
       AllOf(HasSubstr("BYTEPS_FAILURE_TIMEOUT_MS is 30000 here, but 3000 at the scheduler at"),
             HasSubstr("counts for the whole job")));
   desk.say_roster();
@@ -635,7 +628,7 @@ TEST(Member, does_not_take_over_a_failure_timeout_that_cannot_be_set) {
 TEST(Member, a_servers_job_is_over_when_the_scheduler_says_leave) {
   RunningDesk desk(server_join("gamma:12", 4000));
   desk.say(Kind::kLeave, wire::encode(wire::Leave{true}));
-  EXPECT_EQ(desk.happened(Happening::kLeft).size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
   EXPECT_TRUE(desk.member().done());
 }
 

@@ -1,6 +1,7 @@
 // A member and a keeper whose clocks differ: the member learns by how much.
 #include <gtest/gtest.h>
 
+#include "tests/base/only.h"
 #include "tests/scheduler/table.h"
 
 namespace byteps {
@@ -14,26 +15,24 @@ class ClockTest : public testing::Test {
   // What the member sends at its time.
   std::vector<std::byte> question_at(TimeNs now) {
     now_ = now;
-    MemberOutput out;
+    MemberOutputs out;
     member_.tick(now, out);
-    for (const MemberAction& action : out.actions) {
-      if (action.header.kind == Kind::kHeartbeat && action.kind == MemberAction::Kind::kSend) {
-        return action.payload;
-      }
+    for (const MemberOutput::Send& message : only<MemberOutput::Send>(out)) {
+      if (message.header.kind == Kind::kHeartbeat) return message.payload;
     }
     ADD_FAILURE() << "no heartbeat";
     return {};
   }
   void hear(TimeNs now, std::span<const std::byte> payload) {
     now_ = now;
-    MemberOutput out;
+    MemberOutputs out;
     wire::Header header;
     header.kind = Kind::kHeartbeat;
     member_.on_message(header, payload, now, out);
-    closed_ = !out.actions.empty();
+    closed_ = !only<MemberOutput::Close>(out).empty();
   }
   void connect() {
-    MemberOutput out;
+    MemberOutputs out;
     member_.tick(kMemberZero, out);
     member_.on_connecting(PeerId(1), kMemberZero, out);
     Hello scheduler;
@@ -89,7 +88,7 @@ TEST_F(ClockTest, a_malformed_heartbeat_ends_the_connection_on_either_side) {
 
 TEST(Clock, a_member_without_a_timeline_does_not_ask) {
   Member member(worker_join(0, "alpha:10"), small_job());
-  MemberOutput out;
+  MemberOutputs out;
   member.tick(kMemberZero, out);
   member.on_connecting(PeerId(1), kMemberZero, out);
   Hello scheduler;
@@ -97,9 +96,10 @@ TEST(Clock, a_member_without_a_timeline_does_not_ask) {
   member.on_up(scheduler, kMemberZero, out);
   out = {};
   member.tick(kMemberZero + kSecond, out);
-  ASSERT_EQ(out.actions.size(), 1U);
-  EXPECT_EQ(out.actions[0].header.kind, Kind::kHeartbeat);
-  EXPECT_TRUE(out.actions[0].payload.empty());
+  ASSERT_EQ(out.size(), 1U);
+  const auto& question = std::get<MemberOutput::Send>(out[0]);
+  EXPECT_EQ(question.header.kind, Kind::kHeartbeat);
+  EXPECT_TRUE(question.payload.empty());
 }
 
 }  // namespace

@@ -446,7 +446,7 @@ TEST(Roster, forgets_the_addresses_of_workers) {
 
 TEST(Roster, closes_whoever_comes_after_the_end_and_tells_it_nothing) {
   Table table;
-  std::vector<KeeperOutput> out;
+  KeeperOutputs out;
   table.keeper().stop({Code::kCancelled, "stopped"}, table.now(), out);
   ASSERT_TRUE(table.keeper().ended());
   const PeerId late = table.up(Role::kWorker);

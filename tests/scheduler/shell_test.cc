@@ -62,7 +62,10 @@ class Process {
 
  private:
   void begin(std::size_t generation, TimeNs now);
-  void handle(const MemberEvent& event, TimeNs now);
+  void handle(const MemberEvents::value_type& event, TimeNs now);
+  void on_roster(const wire::Roster& roster, TimeNs now);
+  void go_on(TimeNs now);
+  Generation& generation();
   void next_generation(TimeNs now);
 
   World& world_;
@@ -258,56 +261,58 @@ void Process::turn(TimeNs now) {
     apply_ns_ = kNever;
   }
   port_->tick(now);
-  for (const MemberEvent& event : port_->take_events()) handle(event, now);
+  for (const auto& event : port_->take_events()) handle(event, now);
   port_->tick(now);
-  for (const MemberEvent& event : port_->take_events()) handle(event, now);
+  for (const auto& event : port_->take_events()) handle(event, now);
   if (left_ && port_->closed()) next_generation(now);
 }
 
-void Process::handle(const MemberEvent& event, TimeNs now) {
-  Generation& generation =
-      world_.generations()[std::min(generation_, world_.generations().size() - 1)];
+void Process::handle(const MemberEvents::value_type& event, TimeNs now) {
   EXPECT_FALSE(left_) << "nothing may follow the end";
-  switch (event.kind) {
-    case MemberEvent::Kind::kNotice:
-      EXPECT_FALSE(event.text.empty());
-      break;
-    case MemberEvent::Kind::kWorkerLeft:
-      EXPECT_NE(event.worker.value, rank_);
-      break;
-    case MemberEvent::Kind::kRoster:
-      EXPECT_GT(event.roster.epoch, newest_);
-      newest_ = event.roster.epoch;
-      generation_running_ = true;
-      if (role_ == Role::kServer) {
-        to_apply_ = event.roster.epoch;
-        apply_ns_ = now + static_cast<TimeNs>(world_.prng().below(20 * kMillisecond));
-        world_.check_roster(newest_.value - 1, event.roster);
-        break;
-      }
-      world_.check_roster(generation_, event.roster);
-      [[fallthrough]];
-    case MemberEvent::Kind::kBarrierDone:
-      if (event.kind == MemberEvent::Kind::kBarrierDone) {
-        EXPECT_EQ(event.barrier, barriers_done_);
-        EXPECT_EQ(generation.arrived[event.barrier], generation.worker_count)
-            << "barrier " << event.barrier << " ended before all had arrived";
-        ++barriers_done_;
-      }
-      if (barriers_done_ < generation.barrier_count || world_.endless()) {
-        EXPECT_EQ(port_->barrier(now), barriers_done_);
-        ++generation.arrived[barriers_done_];
-      } else {
-        port_->leave(generation_ + 1 == world_.generations().size(), now);
-      }
-      break;
-    case MemberEvent::Kind::kLeft:
-      left_ = true;
-      break;
-    case MemberEvent::Kind::kFailed:
-      left_ = true;
-      outcome_ = event.why;
-      break;
+  std::visit(
+      Overloads{[&](const MemberOutput::Notice& notice) { EXPECT_FALSE(notice.text.empty()); },
+                [&](const MemberOutput::WorkerLeft& gone) { EXPECT_NE(gone.worker.value, rank_); },
+                [&](const MemberOutput::Began& epoch) { on_roster(epoch.roster, now); },
+                [&](const MemberOutput::BarrierDone& ended) {
+                  Generation& generation = this->generation();
+                  EXPECT_EQ(ended.barrier, barriers_done_);
+                  EXPECT_EQ(generation.arrived[ended.barrier], generation.worker_count)
+                      << "barrier " << ended.barrier << " ended before all had arrived";
+                  ++barriers_done_;
+                  go_on(now);
+                },
+                [&](const MemberOutput::Left&) { left_ = true; },
+                [&](const MemberOutput::Failed& failed) {
+                  left_ = true;
+                  outcome_ = failed.why;
+                }},
+      event);
+}
+
+Generation& Process::generation() {
+  return world_.generations()[std::min(generation_, world_.generations().size() - 1)];
+}
+
+void Process::on_roster(const wire::Roster& roster, TimeNs now) {
+  EXPECT_GT(roster.epoch, newest_);
+  newest_ = roster.epoch;
+  generation_running_ = true;
+  if (role_ == Role::kServer) {
+    to_apply_ = roster.epoch;
+    apply_ns_ = now + static_cast<TimeNs>(world_.prng().below(20 * kMillisecond));
+    return world_.check_roster(newest_.value - 1, roster);
+  }
+  world_.check_roster(generation_, roster);
+  go_on(now);
+}
+
+// To the next barrier, or out.
+void Process::go_on(TimeNs now) {
+  if (barriers_done_ < generation().barrier_count || world_.endless()) {
+    EXPECT_EQ(port_->barrier(now), barriers_done_);
+    ++generation().arrived[barriers_done_];
+  } else {
+    port_->leave(generation_ + 1 == world_.generations().size(), now);
   }
 }
 

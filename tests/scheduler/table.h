@@ -8,13 +8,14 @@
 
 #include "gtest/gtest.h"
 #include "scheduler/roster.h"
+#include "tests/base/only.h"
 #include "tests/member/joins.h"
 
 namespace byteps {
 
 class Table {
  public:
-  using Out = std::vector<KeeperOutput>;
+  using Out = std::vector<KeeperOutput::Send>;
 
   explicit Table(const Config& config = small_job(), bool has_ticked = true) : keeper_(config) {
     if (has_ticked) tick();
@@ -79,11 +80,8 @@ class Table {
   // What was sent to a peer since the last forget(), as far as it is of this kind.
   Out sent(PeerId peer, wire::Kind kind) const {
     Out found;
-    for (const KeeperOutput& output : out_) {
-      if (output.kind == KeeperOutput::Kind::kSend && output.peer == peer &&
-          output.header.kind == kind) {
-        found.push_back(output);
-      }
+    for (KeeperOutput::Send& message : only<KeeperOutput::Send>(out_)) {
+      if (message.peer == peer && message.header.kind == kind) found.push_back(std::move(message));
     }
     return found;
   }
@@ -105,16 +103,14 @@ class Table {
     return roster;
   }
   bool closed(PeerId peer) const {
-    return std::any_of(out_.begin(), out_.end(), [&](const KeeperOutput& output) {
-      return output.kind == KeeperOutput::Kind::kClose && output.peer == peer;
-    });
+    const std::vector<KeeperOutput::Close> endings = only<KeeperOutput::Close>(out_);
+    return std::any_of(endings.begin(), endings.end(),
+                       [&](const KeeperOutput::Close& ending) { return ending.peer == peer; });
   }
   std::vector<std::string> notices(LogLevel level) const {
     std::vector<std::string> texts;
-    for (const KeeperOutput& output : out_) {
-      if (output.kind == KeeperOutput::Kind::kNotice && output.level == level) {
-        texts.push_back(output.text);
-      }
+    for (const KeeperOutput::Notice& notice : only<KeeperOutput::Notice>(out_)) {
+      if (notice.level == level) texts.push_back(notice.text);
     }
     return texts;
   }
@@ -124,7 +120,7 @@ class Table {
   RosterKeeper keeper_;
   TimeNs now_ = 1000 * kSecond;
   std::uint32_t next_peer_ = 1;
-  Out out_;
+  KeeperOutputs out_;
 };
 
 // A job of two workers and one server that runs in epoch 1.

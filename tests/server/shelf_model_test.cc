@@ -294,7 +294,7 @@ class Chaos {
 
   // Takes over what the shelf gave.
   void collect() {
-    ShelfOutput out = world_.take();
+    Told out = world_.take();
     ASSERT_EQ(out.violations.size(), 0U) << out.violations[0].text;
     ASSERT_EQ(out.spoiled.size() + out.failures.size(), 0U);
     for (ShelfOutput::Answer& answer : out.answers) {

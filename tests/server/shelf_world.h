@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -90,6 +91,34 @@ inline std::shared_ptr<const Placement> placed(std::uint64_t partition_bytes,
                                            std::vector<std::uint32_t>{1});
 }
 
+// What a shelf wants done, each kind in its order.
+struct Told {
+  std::vector<ShelfOutput::Answer> answers;
+  std::vector<ShelfOutput::Wanted> wanted;
+  std::vector<ShelfOutput::Missing> missing;
+  std::vector<ShelfOutput::Spoiled> spoiled;
+  std::vector<ShelfOutput::InputsDone> inputs_done;
+  std::vector<ShelfOutput::Violation> violations;
+  std::vector<ShelfOutput::Failure> failures;
+
+  bool empty() const {
+    return answers.empty() && wanted.empty() && missing.empty() && spoiled.empty() &&
+           inputs_done.empty() && violations.empty() && failures.empty();
+  }
+  void clear() { *this = {}; }
+  void add(ShelfOutputs&& outputs) {
+    const Overloads keep{
+        [this](ShelfOutput::Answer& it) { answers.push_back(std::move(it)); },
+        [this](ShelfOutput::Wanted& it) { wanted.push_back(it); },
+        [this](ShelfOutput::Missing& it) { missing.push_back(std::move(it)); },
+        [this](ShelfOutput::Spoiled& it) { spoiled.push_back(std::move(it)); },
+        [this](ShelfOutput::InputsDone& it) { inputs_done.push_back(it); },
+        [this](ShelfOutput::Violation& it) { violations.push_back(std::move(it)); },
+        [this](ShelfOutput::Failure& it) { failures.push_back(std::move(it)); }};
+    for (auto& output : outputs) std::visit(keep, output);
+  }
+};
+
 struct ShelfWorld {
   explicit ShelfWorld(std::uint32_t worker_count, std::uint64_t partition_bytes = 256,
                       std::uint64_t frame_bytes = 64, ShelfSettings settings = {})
@@ -97,14 +126,14 @@ struct ShelfWorld {
     facts = {Epoch(7), worker_count, placed(partition_bytes, frame_bytes)};
     EXPECT_TRUE(shelf.begin_epoch(facts).is_ok());
     for (std::uint32_t worker = 0; worker < worker_count; ++worker) {
-      shelf.connect(WorkerRank(worker), out);
+      reconnect(worker);
     }
   }
 
   void declare(std::uint32_t worker, const wire::Declare& declared) {
     wire::Header header = about(worker, declared.name);
     header.kind = wire::Kind::kDeclare;
-    shelf.step(WorkerRank(worker), header, wire::encode(declared), now, out);
+    step(worker, header, wire::encode(declared));
   }
   void declare_all(const wire::Declare& declared) {
     for (std::uint32_t worker = 0; worker < facts.worker_count; ++worker) declare(worker, declared);
@@ -119,12 +148,12 @@ struct ShelfWorld {
     header.round = Round(round);
     header.offset_bytes = place.offset;
     header.landing = landing;
-    shelf.step(WorkerRank(worker), header, payload, now, out);
+    step(worker, header, payload);
   }
   void forget(std::uint32_t worker, const std::string& name) {
     wire::Header header = about(worker, name);
     header.kind = wire::Kind::kForget;
-    shelf.step(WorkerRank(worker), header, {}, now, out);
+    step(worker, header, {});
   }
   void no_more_inputs(std::uint32_t worker, std::uint32_t generation = 0) {
     inputs(worker, generation, wire::kNoMore);
@@ -135,12 +164,23 @@ struct ShelfWorld {
     header.key = Key();
     header.round = Round(generation);
     header.flags = flags;
-    shelf.step(WorkerRank(worker), header, {}, now, out);
+    step(worker, header, {});
   }
-  void reconnect(std::uint32_t worker) { shelf.connect(WorkerRank(worker), out); }
+  void reconnect(std::uint32_t worker) {
+    ShelfOutputs outputs;
+    shelf.connect(WorkerRank(worker), outputs);
+    out.add(std::move(outputs));
+  }
   void tick(TimeNs at) {
     now = at;
-    shelf.tick(now, out);
+    ShelfOutputs outputs;
+    shelf.tick(now, outputs);
+    out.add(std::move(outputs));
+  }
+  void step(std::uint32_t worker, const wire::Header& header, std::span<const std::byte> payload) {
+    ShelfOutputs outputs;
+    shelf.step(WorkerRank(worker), header, payload, now, outputs);
+    out.add(std::move(outputs));
   }
   wire::Header about(std::uint32_t worker, const std::string& name) const {
     wire::Header header;
@@ -150,11 +190,7 @@ struct ShelfWorld {
     return header;
   }
   // What came out since the last call, moved away.
-  ShelfOutput take() {
-    ShelfOutput taken;
-    std::swap(taken, out);
-    return taken;
-  }
+  Told take() { return std::exchange(out, {}); }
   std::vector<std::uint32_t> wanted_workers() {
     std::vector<std::uint32_t> workers;
     for (const auto& wanted : take().wanted) workers.push_back(wanted.worker.value);
@@ -163,7 +199,7 @@ struct ShelfWorld {
 
   BufferPool pool;
   Shelf shelf;
-  ShelfOutput out;
+  Told out;
   ShelfEpoch facts;
   TimeNs now = 0;
 };

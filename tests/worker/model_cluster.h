@@ -273,28 +273,23 @@ class Cluster {
 
   void apply(std::uint32_t rank) {
     Pipeline& pipeline = *workers_[rank];
-    for (const PipelineOutput& output : pipeline.outputs()) {
-      switch (output.kind) {
-        case PipelineOutput::Kind::kLand: {
-          Link& link = link_of(rank, output.shard.value);
+    const Overloads does{
+        [&](const PipelineOutput::Land& land) {
+          Link& link = link_of(rank, land.shard.value);
           EXPECT_TRUE(link.up);
-          EXPECT_TRUE(link.landings.emplace(output.tag, output.landing).second) << "landed twice";
-          break;
-        }
-        case PipelineOutput::Kind::kWithdraw:
-          EXPECT_EQ(link_of(rank, output.shard.value).landings.erase(output.tag), 1u);
-          break;
-        case PipelineOutput::Kind::kComplete:
-          EXPECT_TRUE(results_[rank].emplace(output.handle.value, output.status).second)
-              << output.handle << " ended twice";
-          if (on_complete) on_complete(rank, output.handle, output.status);
-          break;
-        case PipelineOutput::Kind::kNotice:
-        case PipelineOutput::Kind::kTuned:
-          notices_.push_back(output.status.message());
-          break;
-      }
-    }
+          EXPECT_TRUE(link.landings.emplace(land.tag, land.landing).second) << "landed twice";
+        },
+        [&](const PipelineOutput::Withdraw& withdraw) {
+          EXPECT_EQ(link_of(rank, withdraw.shard.value).landings.erase(withdraw.tag), 1u);
+        },
+        [&](const PipelineOutput::Complete& end) {
+          EXPECT_TRUE(results_[rank].emplace(end.handle.value, end.status).second)
+              << end.handle << " ended twice";
+          if (on_complete) on_complete(rank, end.handle, end.status);
+        },
+        [&](const PipelineOutput::Notice& notice) { notices_.push_back(notice.text); },
+        [&](const PipelineOutput::Tuned& tuned) { notices_.push_back(tuned.text); }};
+    for (const auto& output : pipeline.outputs()) std::visit(does, output);
     pipeline.clear_outputs();
   }
 

@@ -304,13 +304,12 @@ TEST_F(PipelineTest, autotune_says_that_it_looks_or_that_a_credit_which_is_set_w
   config.autotune = true;
   const Pipeline looking(config);
   ASSERT_EQ(looking.outputs().size(), 1u);
-  EXPECT_EQ(looking.outputs()[0].kind, PipelineOutput::Kind::kTuned);
-  EXPECT_THAT(looking.outputs()[0].status.message(), ::testing::HasSubstr("looks for"));
+  EXPECT_THAT(std::get<PipelineOutput::Tuned>(looking.outputs()[0]).text,
+              ::testing::HasSubstr("looks for"));
   config.credit_bytes = 2'000'000;
   const Pipeline fixed(config);
   ASSERT_EQ(fixed.outputs().size(), 1u);
-  EXPECT_EQ(fixed.outputs()[0].kind, PipelineOutput::Kind::kTuned);
-  EXPECT_THAT(fixed.outputs()[0].status.message(),
+  EXPECT_THAT(std::get<PipelineOutput::Tuned>(fixed.outputs()[0]).text,
               ::testing::HasSubstr("BYTEPS_CREDIT_BYTES or BYTEPS_SCHEDULING_CREDIT fixes"));
   EXPECT_EQ(fixed.gate(ShardIndex(0)).credit_bytes(), 1'000'000U);
 }
