@@ -319,6 +319,13 @@ std::size_t Shard::deliver() {
   const std::size_t count = out_.size();
   Sum last;
   const Overloads does{[&](ShelfOutput::Answer& answer) { deliver(answer, last); },
+                       [this](ShelfOutput::Renew& renew) {
+                         end(renew.worker, {Code::kDisconnected, std::move(renew.text)});
+                       },
+                       [this](ShelfOutput::Failure& failure) {
+                         LOG(log_, kError) << failure.why.message();
+                         notify(ShardNotice::Kind::kFailed, std::move(failure.why));
+                       },
                        [this](const auto& told) { deliver(told); }};
   for (auto& output : out_) std::visit(does, output);
   out_.clear();
@@ -358,11 +365,6 @@ void Shard::deliver(const ShelfOutput::Violation& violation) {
   warn(Misdeed::kBrokeProtocol, "worker " + std::to_string(violation.worker.value) +
                                     " broke the protocol, its connection ends: " + violation.text);
   end(violation.worker, {Code::kInvalidArgument, violation.text});
-}
-
-void Shard::deliver(const ShelfOutput::Failure& failure) {
-  LOG(log_, kError) << failure.why.message();
-  notify(ShardNotice::Kind::kFailed, failure.why);
 }
 
 Shard::Message Shard::message_of(wire::Kind kind, Key key, std::span<const std::byte> payload) {

@@ -151,7 +151,6 @@ class Shard final : public Actor {
   void deliver(const ShelfOutput::Spoiled& spoiled);
   void deliver(const ShelfOutput::InputsDone& done);
   void deliver(const ShelfOutput::Violation& violation);
-  void deliver(const ShelfOutput::Failure& failure);
   Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);
   void post(WorkerRank worker, Message& message);  // takes it, but for its checksum
   bool send(Link& link, Message& message);         // false: no room, the message is as it was

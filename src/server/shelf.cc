@@ -185,7 +185,7 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
   const auto say = [&](std::optional<WorkerRank> to, WorkerRank last) {
     out.emplace_back(ShelfOutput::InputsDone{to, generations_.number(), last});
   };
-  if (*ahead > 0) restart_tensors(generations_.begin_by_word_of(generation, from));
+  if (*ahead > 0) begin_by_word_of(generation, from, out);
   if (*ahead < 0) return say(from, generations_.last());  // it has not heard that all are done
   if (generations_.has_no_more(from)) return say(from, from);
   if (generations_.finish(from)) {
@@ -250,6 +250,30 @@ Round next_round_of(const TensorSum& tensor, Round first) {
 
 }  // namespace
 
+// The next generation, because one worker says that nobody has more in this one. Who has contributed here to what is
+// incomplete, and has not said so itself, may wait for it still: on a new connection it pushes that again, which shows
+// that the word was untrue. If its operation has ended, there is nothing to push again.
+void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out) {
+  std::vector<std::uint64_t> contributed(bit_words_of(facts_.worker_count), 0);
+  for (const auto& [key, tensor] : inventory_.tensors()) {
+    for (const auto& [index, part] : tensor->parts) {
+      for (std::size_t frame = 0; frame < part->frames.size(); ++frame) {
+        if (part->frames[frame].contributed == 0) continue;
+        const std::span bits = part->bits_of(frame);
+        for (std::size_t word = 0; word < bits.size(); ++word) contributed[word] |= bits[word];
+      }
+    }
+  }
+  for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
+    if (worker == by || !has_bit(contributed, worker) || generations_.has_no_more(worker)) continue;
+    std::ostringstream text;
+    text << by << " says that nobody has more inputs in generation " << generations_.number()
+         << "; say again what you wait for";
+    out.emplace_back(ShelfOutput::Renew{worker, text.str()});
+  }
+  restart_tensors(generations_.begin_by_word_of(generation, by));
+}
+
 // A generation of inputs begins: all operations have ended everywhere. What somebody has forgotten is not used again.
 void Shelf::restart_tensors(Round former_first) {
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
@@ -266,7 +290,7 @@ void Shelf::restart_tensors(Round former_first) {
 void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now, ShelfOutputs& out) {
   if (generations_.begins(from, header.round)) {
-    restart_tensors(generations_.begin_by_word_of(generations_.heard_of(from), from));
+    begin_by_word_of(generations_.heard_of(from), from, out);
   }
   PartSum* const known = inventory_.find(header.key, header.part);
   PartSum* const part = known != nullptr ? known : open_part(from, header, out);

@@ -103,6 +103,11 @@ struct ShelfOutput {
     std::uint32_t generation = 0;
     WorkerRank last;
   };
+  // End this worker's connection, so that it says again what it waits for.
+  struct Renew {
+    WorkerRank worker;
+    std::string text;
+  };
   // This worker broke the protocol: end its connection with one log line.
   struct Violation {
     WorkerRank worker;
@@ -113,9 +118,9 @@ struct ShelfOutput {
     Status why;
   };
 };
-using ShelfOutputs =
-    Outputs<ShelfOutput::Answer, ShelfOutput::Wanted, ShelfOutput::Missing, ShelfOutput::Spoiled,
-            ShelfOutput::InputsDone, ShelfOutput::Violation, ShelfOutput::Failure>;
+using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Wanted, ShelfOutput::Missing,
+                             ShelfOutput::Spoiled, ShelfOutput::InputsDone, ShelfOutput::Renew,
+                             ShelfOutput::Violation, ShelfOutput::Failure>;
 
 struct ShelfSettings {
   // A frame incomplete for so long asks for the missing contributions.
@@ -201,6 +206,7 @@ class Shelf {
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
   void finish_without(TensorSum& tensor, ShelfOutputs& out);
+  void begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out);
   void restart_tensors(Round former_first);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
 

@@ -281,6 +281,51 @@ TEST(Shelf, who_says_falsely_that_all_inputs_have_ended_ends_its_own_connection_
   EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 6}));
 }
 
+// All but the one that says so have contributed already, so nobody would push again by itself.
+TEST(Shelf,
+     who_waits_for_a_sum_when_another_says_that_all_inputs_have_ended_says_so_again_and_is_heard) {
+  for (const bool pushes : {true, false}) {
+    ShelfWorld world(3);
+    world.declare_all(kX);
+    for (std::uint32_t worker = 0; worker < 3; ++worker) world.push(worker, "x", 0, floats({1, 1}));
+    world.take();
+    for (const std::uint32_t worker : {0U, 1U}) world.push(worker, "x", 1, floats({1, 1}));
+    if (pushes) {
+      world.inputs(2, 1, 0);
+      world.push(2, "x", first_round(1).value, floats({9, 9}));
+    } else {
+      world.no_more_inputs(2, 1);
+    }
+    Told out = world.take();
+    ASSERT_EQ(out.renewed.size(), 2U) << "who waits";
+    for (const std::uint32_t worker : {0U, 1U}) {
+      EXPECT_EQ(out.renewed[worker].worker, WorkerRank(worker));
+      EXPECT_THAT(out.renewed[worker].text, HasSubstr("worker 2 says that nobody has more"));
+    }
+    world.reconnect(0);
+    world.declare(0, kX);
+    world.push(0, "x", 1, floats({1, 1}));
+    out = world.take();
+    ASSERT_EQ(out.violations.size(), 1U);
+    EXPECT_EQ(out.violations[0].worker, WorkerRank(2));
+    ASSERT_EQ(out.spoiled.size(), 1U);
+    EXPECT_EQ(out.spoiled[0].worker, std::nullopt) << "all are told";
+    EXPECT_THAT(out.spoiled[0].text, AllOf(HasSubstr("\"x\""), HasSubstr("worker 2 said"),
+                                           HasSubstr("but worker 0 has")));
+  }
+}
+
+TEST(Shelf,
+     who_has_said_that_it_has_no_more_inputs_is_not_asked_again_when_the_next_generation_begins) {
+  ShelfWorld world(3);
+  world.declare_all(kX);
+  world.push(0, "x", 0, floats({1, 1}));  // to what has failed there
+  world.no_more_inputs(0);
+  world.take();
+  world.no_more_inputs(2, 1);
+  EXPECT_TRUE(world.take().renewed.empty());
+}
+
 TEST(Shelf, inputs_of_a_generation_that_cannot_have_begun_end_that_connection_alone) {
   ShelfWorld world(2);
   world.declare_all(kX);

@@ -98,12 +98,13 @@ struct Told {
   std::vector<ShelfOutput::Missing> missing;
   std::vector<ShelfOutput::Spoiled> spoiled;
   std::vector<ShelfOutput::InputsDone> inputs_done;
+  std::vector<ShelfOutput::Renew> renewed;
   std::vector<ShelfOutput::Violation> violations;
   std::vector<ShelfOutput::Failure> failures;
 
   bool empty() const {
     return answers.empty() && wanted.empty() && missing.empty() && spoiled.empty() &&
-           inputs_done.empty() && violations.empty() && failures.empty();
+           inputs_done.empty() && renewed.empty() && violations.empty() && failures.empty();
   }
   void clear() { *this = {}; }
   void add(ShelfOutputs&& outputs) {
@@ -113,6 +114,7 @@ struct Told {
         [this](ShelfOutput::Missing& it) { missing.push_back(std::move(it)); },
         [this](ShelfOutput::Spoiled& it) { spoiled.push_back(std::move(it)); },
         [this](ShelfOutput::InputsDone& it) { inputs_done.push_back(it); },
+        [this](ShelfOutput::Renew& it) { renewed.push_back(std::move(it)); },
         [this](ShelfOutput::Violation& it) { violations.push_back(std::move(it)); },
         [this](ShelfOutput::Failure& it) { failures.push_back(std::move(it)); }};
     for (auto& output : outputs) std::visit(keep, output);
