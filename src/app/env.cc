@@ -109,7 +109,8 @@ std::vector<Variable> role_variables() {
        "The interface whose address is told to others; DMLC_NODE_HOST wins.", 0, 0, nullptr,
        [](Draft& d, const std::string& v) { d.interface = v; }},
       {"BYTEPS_NIC_MBPS", "worker, server", "what the card says", "Mbit/s, 1 to 10000000",
-       "Rate of this machine's network card, in each direction. Servers behind slow cards get "
+       "Rate of the network card that this process uses, in each direction. Servers behind slow "
+       "cards get "
        "smaller shares of large tensors.",
        1, 10'000'000,
        [](Draft& d, std::uint64_t v) { d.config.job.rate_mbps = static_cast<std::uint32_t>(v); }},

@@ -45,15 +45,19 @@ std::uint64_t machine_number() {
   return stable_hash(boot + " " + std::to_string(network.st_ino));
 }
 
-std::uint32_t card_mbps(const std::string& own_address) {
+NetworkCard card_of(const std::string& own_address) {
   const std::string interface = interface_of(own_address);
+  if (interface.empty()) return {};
+  NetworkCard card{.number = stable_hash(std::to_string(machine_number()) + " " + interface)};
   struct stat device {};
   const std::string folder = "/sys/class/net/" + interface;
-  if (interface.empty() || stat((folder + "/device").c_str(), &device) != 0) return 0;
+  if (stat((folder + "/device").c_str(), &device) != 0) return card;
   std::int64_t mbps = 0;
   std::ifstream file(folder + "/speed");
-  if (!(file >> mbps) || mbps <= 0 || mbps > 10'000'000) return 0;
-  return static_cast<std::uint32_t>(mbps);
+  if (file >> mbps && mbps > 0 && mbps <= 10'000'000) {
+    card.rate_mbps = static_cast<std::uint32_t>(mbps);
+  }
+  return card;
 }
 
 }  // namespace byteps

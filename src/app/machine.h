@@ -1,5 +1,5 @@
-// Which machine this process is on, and how fast its network card is: what the servers' shares depend on
-// (member/shares.h).
+// Which machine this process is on, which of its network cards it uses, and how fast that is: what the servers' shares
+// depend on (member/shares.h).
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,17 @@
 
 namespace byteps {
 
-// The same for all processes of one network namespace of one running kernel: they share a card. 0 when the kernel does
-// not say.
+// The same for all processes of one network namespace of one running kernel: they can share memory. 0 when the kernel
+// does not say.
 std::uint64_t machine_number();
 
-// Of the interface that has this address (text): the card's rate, Mbit/s. 0 when it is not known, or not a card's:
-// what a virtual interface says of itself means nothing.
-std::uint32_t card_mbps(const std::string& own_address);
+struct NetworkCard {
+  std::uint64_t number =
+      0;  // the same for all processes of this machine that use it; 0: no interface has the address
+  std::uint32_t rate_mbps =
+      0;  // 0: not known, or not a card's: what a virtual interface says of itself means nothing
+};
+// Of the interface that has this address (text).
+NetworkCard card_of(const std::string& own_address);
 
 }  // namespace byteps

@@ -75,7 +75,9 @@ std::string told_host(const std::string& host) {
 
 Config with_machine(Config config, const std::string& own_address) {
   config.job.machine = machine_number();
-  if (config.job.rate_mbps == 0) config.job.rate_mbps = card_mbps(own_address);
+  const NetworkCard card = card_of(own_address);
+  config.job.card = card.number;
+  if (config.job.rate_mbps == 0) config.job.rate_mbps = card.rate_mbps;
   return config;
 }
 

@@ -76,7 +76,8 @@ struct JobConfig {
   std::uint32_t wanted_server_rank = 0xffffffff;
   std::string
       advertise_host;  // own address to tell others; empty: that of the connection to the scheduler
-  std::uint64_t machine = 0;  // all processes that share a network card have the same; 0: not known
+  std::uint64_t machine = 0;      // app/machine.h; 0: not known
+  std::uint64_t card = 0;         // the network card that this process uses; 0: not known
   std::uint32_t rate_mbps = 0;    // of that card, in each direction; 0: not known
   std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
   std::uint64_t descriptors = 0;  // that this process may have open; 0: not known

@@ -62,6 +62,7 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   join.partition_bytes = config.flow.partition_bytes;
   join.frame_bytes = config.flow.frame_bytes;
   join.machine = config.job.machine;
+  join.card = config.job.card;
   join.rate_mbps = config.job.rate_mbps;
   join.machine_index = config.job.machine_index;
   join.life = config.job.life;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -35,6 +36,18 @@ Range range_of(const MachineLoad& machine, std::int64_t workers, std::int64_t ca
   // With a slope of 0 any share takes the same time. As if it took a little: then machines without workers get most.
   const std::int64_t most = slope > 0 ? spare / slope : spare * 1024 / workers;
   return {0, std::min(most, kTensor)};
+}
+
+// The highest rate that is told of a card, by its number.
+using CardRates = std::map<std::uint64_t, std::uint32_t>;
+
+// Who does not name its card uses one of the others, or one that nobody names.
+std::uint32_t rate_of(const CardRates& cards) {
+  std::uint64_t named = 0;
+  std::uint64_t unnamed = 0;
+  for (const auto& [card, mbps] : cards) (card == 0 ? unnamed : named) += mbps;
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(std::max(named, unnamed), std::numeric_limits<std::int32_t>::max()));
 }
 
 }  // namespace
@@ -101,6 +114,7 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
   std::vector<MachineLoad> machines;
   std::vector<std::size_t> machine_of;   // by member
   std::vector<std::uint64_t> shards_on;  // by machine
+  std::vector<CardRates> cards_of;       // by machine
   std::uint64_t shard_count = 0;
   for (const wire::RosterMember& member : roster.members) {
     const auto found = known.find(member.machine);
@@ -111,13 +125,18 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
       known[member.machine] = place;
       machines.emplace_back();
       shards_on.push_back(0);
+      cards_of.emplace_back();
     }
     machine_of.push_back(place);
-    machines[place].rate_mbps = std::max(machines[place].rate_mbps, member.rate_mbps);
+    std::uint32_t& card_mbps = cards_of[place][member.card];
+    card_mbps = std::max(card_mbps, member.rate_mbps);
     if (member.role == Role::kWorker) ++machines[place].worker_count;
     if (member.role == Role::kServer) ++machines[place].server_count;
     shards_on[place] += member.endpoints.size();
     shard_count += member.endpoints.size();
+  }
+  for (std::size_t place = 0; place < machines.size(); ++place) {
+    machines[place].rate_mbps = rate_of(cards_of[place]);
   }
   const std::vector<std::int64_t> shares = shares_of(machines);
   const auto weight_of = [&](std::size_t machine) {

@@ -1,11 +1,12 @@
 // Shares: how much of a large tensor each machine's servers should own, so that all network cards finish at the same
 // time (OSDI'20, section 4.1).
 //
-// A machine with w of the job's W workers and a share x of the bytes M sends, and receives, over its card
+// A machine with w of the job's W workers and a share x of the bytes M sends, and receives, over its cards
 //     w (M - x)   what its workers push elsewhere
 //   + (W - w) x   what its servers answer to the workers of other machines
-// The shares make the largest of these times, divided by the cards' rates, as small as it can be. With n machines of
-// one worker and one server each and k more machines with servers, all with equal cards, that is the paper's split:
+// The shares make the largest of these times, divided by the rates of the machines' cards together, as small as it can
+// be. With n machines of one worker and one server each and k more machines with servers, all with equal cards, that is
+// the paper's split:
 //     a server on a worker's machine   (n - k) / (n^2 + kn - 2k)
 //     a server on a machine of its own   2 (n - 1) / (n^2 + kn - 2k)
 #pragma once
@@ -21,7 +22,8 @@ namespace byteps {
 struct MachineLoad {
   std::uint32_t worker_count = 0;
   std::uint32_t server_count = 0;
-  std::uint32_t rate_mbps = 0;  // of its network card; 0: as fast as the fastest that is known
+  std::uint32_t rate_mbps =
+      0;  // of its network cards together; 0: as fast as the fastest that is known
 };
 
 // One number per machine, in units of 1 / kShareUnit; 0 where there is no server. They add up to kShareUnit, but for

@@ -300,6 +300,7 @@ void fields(Visitor& v, Join& m) {
   v.field(10, m.machine);
   v.field(11, m.rate_mbps);
   v.field(12, m.machine_index);
+  v.field(13, m.card);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -310,6 +311,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(5, m.machine);
   v.field(6, m.rate_mbps);
   v.field(7, m.machine_index);
+  v.field(8, m.card);
 }
 template <typename Visitor>
 void fields(Visitor& v, Roster& m) {

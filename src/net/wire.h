@@ -137,8 +137,10 @@ struct Join {
   // Tells the lives of one host's process apart: random, the same in all Joins of one; 0: does not say.
   // So a Join that comes late, on an older connection, is no new life.
   std::uint64_t life = 0;
-  std::uint64_t machine =
-      0;  // the same for all processes that share a network card; 0: does not say
+  // The same for all processes of one network namespace of a running kernel, which can share memory; 0: does not say.
+  std::uint64_t machine = 0;
+  // The network card that this process uses: the same for all that use it, on its machine; 0: does not say.
+  std::uint64_t card = 0;
   std::uint32_t rate_mbps = 0;  // of that card, in each direction; 0: not known
   // Workers: which of the launcher's machines this is, on which local ranks are counted. Not `machine`: a launcher may
   // take one machine for several (containers), or several for one.
@@ -152,6 +154,7 @@ struct RosterMember {
   std::string host;
   std::vector<Endpoint> endpoints;
   std::uint64_t machine = 0;  // as in its Join
+  std::uint64_t card = 0;
   std::uint32_t rate_mbps = 0;
   std::uint32_t machine_index = 0;
   bool operator==(const RosterMember&) const = default;

@@ -140,7 +140,8 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
       seat.in_roster = true;
       seat.rank = rank;
       roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
-                                seat.join.machine, seat.join.rate_mbps, seat.join.machine_index});
+                                seat.join.machine, seat.join.card, seat.join.rate_mbps,
+                                seat.join.machine_index});
     }
   }
   const Seat& first = at(*roles.workers[0]);

@@ -130,6 +130,37 @@ TEST(Shards, of_one_machine_divide_its_share) {
   for (const ShardPlace& place : places) EXPECT_EQ(place.weight, 256u);
 }
 
+// One worker alone, and four servers on two machines: those of the first use two cards, those of the second share one.
+wire::Roster roster_of_cards(std::uint64_t second_card) {
+  wire::Roster roster = roster_of({1, 1, 1, 1});
+  roster.members[0].machine = 9;
+  roster.members[0].card = 90;
+  roster.members[0].rate_mbps = 40'000;
+  for (std::uint32_t server = 0; server < 4; ++server) {
+    wire::RosterMember& member = roster.members[1 + server];
+    member.machine = 1 + server / 2;
+    member.card = server == 1 ? second_card : 10 * member.machine;
+    member.rate_mbps = 10'000;
+  }
+  return roster;
+}
+
+TEST(Shards, of_a_machine_with_two_cards_weigh_twice_those_of_one_with_one) {
+  const std::vector<ShardPlace> places = shards_of(roster_of_cards(11));
+  ASSERT_EQ(places.size(), 4u);
+  EXPECT_NEAR(static_cast<double>(places[0].weight) / places[2].weight, 2, 0.02);
+  EXPECT_EQ(places[0].weight, places[1].weight);
+  EXPECT_EQ(places[2].weight, places[3].weight);
+}
+
+TEST(Shards, of_a_server_that_does_not_name_its_card_add_no_rate) {
+  for (const std::uint64_t second_card : {std::uint64_t{10}, std::uint64_t{0}}) {
+    for (const ShardPlace& place : shards_of(roster_of_cards(second_card))) {
+      EXPECT_EQ(place.weight, 256u) << second_card;
+    }
+  }
+}
+
 TEST(Shards, of_a_server_whose_share_is_nothing_are_left_out) {
   wire::Roster roster;
   for (std::uint32_t i = 0; i < 2; ++i) {

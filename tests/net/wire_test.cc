@@ -50,6 +50,7 @@ Join sample_join() {
   join.frame_bytes = 32768;
   join.life = 5;
   join.machine_index = 6;
+  join.card = 11;
   return join;
 }
 
@@ -58,7 +59,7 @@ Roster sample_roster() {
   roster.epoch = Epoch(2);
   roster.partition_bytes = 4096000;
   roster.frame_bytes = 32768;
-  roster.members = {{Role::kWorker, 0, "a:1", {}},
+  roster.members = {{Role::kWorker, 0, "a:1", {}, 7, 8, 9, 10},
                     {Role::kServer, 0, "b:2", {{"::1", 80}, {"::1", 81}}}};
   return roster;
 }
