@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bridge/bridge.h"
+#include "bridge/foreign_layouts.h"
 #include "byteps/byteps.h"
 
 namespace byteps::bridge {
@@ -69,32 +70,6 @@ struct byteps_mxnet_functions {
       void*);  // mxnet::NDArray::Reorder2DefaultAsync() const; NULL in a build without oneDNN
 };
 }
-
-// A std::runtime_error as MXNet's C++ library (libstdc++) lays it out: the engine copies it and asks the copy for its
-// text. The text is a string that counts its owners; it is given one that never leaves, because nobody here could tell
-// when the engine's last copy has gone. So the memory of a failure's text stays; failures are few, and the last thing
-// in a job.
-class ForeignError {
- public:
-  explicit ForeignError(const char* text) {
-    const size_t length = std::strlen(text);
-    auto* memory = static_cast<std::byte*>(::operator new(sizeof(Header) + length + 1));
-    new (memory) Header{length, length, 1 << 30};
-    text_ = reinterpret_cast<char*>(memory + sizeof(Header));
-    std::memcpy(text_, text, length + 1);
-  }
-
- private:
-  struct Header {
-    size_t length;
-    size_t capacity;
-    int32_t further_owners;
-  };
-  // Only read through a copy's own table; the original has none.
-  [[maybe_unused]] const void* virtual_table_ = nullptr;
-  char* text_;
-};
-static_assert(sizeof(ForeignError) == 2 * sizeof(void*));
 
 // ---- exchanges
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bridge/bridge.h"
+#include "bridge/foreign_layouts.h"
 #include "bridge/tf_api.h"
 #include "bridge/tf_shim.h"
 #include "bridge/xla_flight.h"
@@ -121,35 +122,6 @@ void destroy(void* kernel) {
 }
 
 // ---- the end of an asynchronous kernel
-
-// A copy of TensorFlow's callback. ComputeAsync of the C interface's kernel hands out the address of a std::function
-// that dies when our function returns (tensorflow/c/kernels.cc, 2.13 to 2.21), so it must be copied. TensorFlow is made
-// with libstdc++, this library perhaps not, so the layout of libstdc++'s std::function<void()> is spelled out; it
-// has been the same since GCC 4: two words of storage, the manager, the invoker.
-class DoneCallback {
- public:
-  explicit DoneCallback(const TF_AsyncOpKernelDoneCallback* original) {
-    const auto& source = *reinterpret_cast<const DoneCallback*>(original);
-    source.manager_(storage_, source.storage_, kClone);
-    manager_ = source.manager_;
-    invoker_ = source.invoker_;
-  }
-
-  // Once, and last: what it captured is freed.
-  void run() {
-    invoker_(storage_);
-    manager_(storage_, storage_, kDestroy);
-  }
-
- private:
-  static constexpr int kClone = 2;
-  static constexpr int kDestroy = 3;
-
-  alignas(void*) char storage_[2 * sizeof(void*)];
-  bool (*manager_)(void* target, const void* source, int what);
-  void (*invoker_)(const void* storage);
-};
-static_assert(sizeof(DoneCallback) == 32);
 
 // One run of an op: its tensors are under way. Deletes itself after the last one. When ranks disagree about a tensor,
 // which all of them learn, the failure is held back until the graph's other exchanges have started and ended (Flight).
@@ -273,14 +245,16 @@ class Run {
       api.TF_SetStatus(status.get(), failure_code_, failure_.c_str());
       api.TF_OpKernelContext_Failure(context_, status.get());
     }
-    DoneCallback done = done_;
+    ForeignFunction done = done_;
     delete this;
     done.run();
   }
 
   const Kernel& kernel_;
   TF_OpKernelContext* context_;
-  DoneCallback done_;
+  // ComputeAsync of the C interface's kernel hands out the address of a std::function that dies when our function
+  // returns (tensorflow/c/kernels.cc, 2.13 to 2.21), so it must be copied.
+  ForeignFunction done_;
   std::vector<TF_Tensor*> outputs_;
   std::atomic<size_t> left_{1};  // tensors under way, and start() itself
   std::mutex failure_mutex_;
