@@ -6,6 +6,15 @@ import keras
 
 from byteps._keras import callbacks as _shared
 
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "JoinCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
 
 class BroadcastGlobalVariablesCallback(_shared.BroadcastGlobalVariables, keras.callbacks.Callback):
     __doc__ = _shared.BroadcastGlobalVariables.__doc__

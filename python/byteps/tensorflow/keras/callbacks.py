@@ -9,6 +9,15 @@ import tensorflow as tf
 
 from byteps._keras import callbacks as _shared
 
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "JoinCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
 _Callback: Any = tf.keras.callbacks.Callback
 _ModelCheckpoint: Any = tf.keras.callbacks.ModelCheckpoint
 
