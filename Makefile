@@ -45,8 +45,9 @@ test-rdma: setup ## RDMA between three hosts of an emulated machine: minutes
 test-long: setup ## the tests marked long: valgrind, tensors of GiB, whole trainings; .ci/run leaves them out
 	@$(VENV)/python tools/test long
 
-test-all: setup ## everything: make test, test-more and test-long
+test-all: setup ## everything: make test, test-more, test-long and fuzz
 	@$(VENV)/python tools/test main more long
+	@$(MAKE) --no-print-directory fuzz
 
 test-asan: setup ## C++ tests, jobs and 200 simulated clusters under address and undefined-behaviour sanitizers
 	@$(VENV)/python tools/test asan

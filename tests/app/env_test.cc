@@ -179,6 +179,10 @@ TEST(Environment, what_users_rely_on_and_has_no_effect_warns_once_with_the_count
       {"HOROVOD_TIMELINE", "BYTEPS_TRACE_ON"},
       {"HOROVOD_AUTOTUNE", "BYTEPS_AUTOTUNE"},
       {"HOROVOD_FUSION_THRESHOLD", "BYTEPS_PARTITION_BYTES"},
+      {"HOROVOD_CACHE_CAPACITY", "declared once"},
+      {"HOROVOD_DISABLE_GROUP_FUSION", "BYTEPS_PARTITION_BYTES"},
+      {"HOROVOD_STALL_CHECK_DISABLE", "is ended"},
+      {"HOROVOD_DYNAMIC_PROCESS_SETS", "at any time"},
       {"HOROVOD_GLOO_IFACE", "DMLC_INTERFACE"}};
   for (const auto& [name, counterpart] : kReplaced) {
     const Environment environment = {{name, "12"}};

@@ -316,6 +316,8 @@ def facts():
     hvd.init(process_sets="dynamic")
     with pytest.raises(ValueError, match="comm"):
         hvd.init(comm=[0])
+    with pytest.raises(ValueError, match="comm"):
+        hvd.init([0, 1])
 
 
 def test_a_script_can_ask_what_it_asks_horovod(job2):
