@@ -14,6 +14,7 @@
 #include "base/buffer.h"
 #include "base/prng.h"
 #include "tests/conformance/cluster.h"
+#include "tests/conformance/scripted_factory.h"
 #include "tests/conformance/tcp_factory.h"
 #if __has_include("tests/conformance/sim_factory.h")
 #include "tests/conformance/sim_factory.h"
@@ -93,6 +94,7 @@ std::vector<WorldKind> kinds() {
 #ifdef BYTEPS_HAS_SIM_WORLD
   out.push_back({"sim", [] { return make_sim_world(7); }});
 #endif
+  out.push_back({"scripted", [] { return std::make_unique<ScriptedWorld>(7); }});
   return out;
 }
 

@@ -19,7 +19,6 @@
 
 #include "base/check.h"
 #include "base/phrases.h"
-#include "fuzz/script.h"
 #include "net/frame/frame.h"
 #include "net/rdma/memory.h"
 #include "net/rdma/queue_pair.h"
@@ -28,6 +27,7 @@
 #include "net/tcp/record.h"
 #include "net/wire.h"
 #include "net/wire_text.h"
+#include "tests/fuzz/script.h"
 
 namespace byteps::fuzz {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "fuzz/script.h"
 #include "net/wire.h"
+#include "tests/fuzz/script.h"
 
 namespace byteps::fuzz {
 

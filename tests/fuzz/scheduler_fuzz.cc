@@ -8,10 +8,10 @@
 #include <string>
 
 #include "base/check.h"
-#include "fuzz/black_box.h"
-#include "fuzz/messages.h"
-#include "fuzz/scripted_transport.h"
 #include "scheduler/scheduler.h"
+#include "tests/fuzz/black_box.h"
+#include "tests/fuzz/messages.h"
+#include "tests/net/scripted_transport.h"
 
 namespace byteps::fuzz {
 namespace {
@@ -229,7 +229,7 @@ class SchedulerTarget {
 
   Script script_;
   const Config config_;
-  ScriptedTransport transport_;
+  ScriptedTransport transport_{64};
   BlackBox black_box_{"scheduler"};
   Scheduler scheduler_;
   TimeNs now_ = 1000 * kSecond;

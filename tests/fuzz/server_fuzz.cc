@@ -6,10 +6,10 @@
 // of workers is shard_fuzz.cc's.)
 
 #include "base/check.h"
-#include "fuzz/black_box.h"
-#include "fuzz/messages.h"
-#include "fuzz/scripted_transport.h"
 #include "server/server_member.h"
+#include "tests/fuzz/black_box.h"
+#include "tests/fuzz/messages.h"
+#include "tests/net/scripted_transport.h"
 
 namespace byteps::fuzz {
 namespace {
@@ -85,7 +85,7 @@ class ServerTarget {
   void say(const Message& message) {
     const auto peer = scheduler();
     if (!peer) return turn();
-    if (!transport_.peers.at(*peer).up) {
+    if (!transport_.peers.at(*peer).is_up) {
       Hello hello;
       hello.role = script_.below(16) == 15 ? Role::kWorker : Role::kScheduler;
       transport_.up(*peer, hello);
@@ -187,8 +187,8 @@ class ServerTarget {
   Script script_;
   const Config config_;
   const BlackBox black_box_{"server"};
-  ScriptedTransport transport_;
-  std::array<ScriptedTransport, 2> shard_transports_;
+  ScriptedTransport transport_{64};
+  std::array<ScriptedTransport, 2> shard_transports_{ScriptedTransport(64), ScriptedTransport(64)};
   Mailbox<ShardNotice> notices_{64, nullptr};
   std::array<Mailbox<ShardCommand>, 2> inboxes_{Mailbox<ShardCommand>{2, nullptr},
                                                 Mailbox<ShardCommand>{2, nullptr}};

@@ -21,10 +21,10 @@
 #include <tuple>
 
 #include "base/check.h"
-#include "fuzz/black_box.h"
-#include "fuzz/messages.h"
-#include "fuzz/scripted_transport.h"
 #include "server/shard.h"
+#include "tests/fuzz/black_box.h"
+#include "tests/fuzz/messages.h"
+#include "tests/net/scripted_transport.h"
 
 namespace byteps::fuzz {
 namespace {
@@ -533,7 +533,7 @@ class ShardTarget {
   Script script_;
   const std::uint32_t worker_count_;
   const Config config_;
-  ScriptedTransport transport_;
+  ScriptedTransport transport_{64};
   Mailbox<ShardCommand> inbox_{64, nullptr};
   Mailbox<ShardNotice> outbox_{4096, nullptr};
   BlackBox black_box_{"server"};

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "fuzz/script.h"
 #include "kernels/crc32c.h"
 #include "net/frame/frame.h"
 #include "net/frame/inbox.h"
+#include "tests/fuzz/script.h"
 
 namespace byteps::fuzz {
 namespace {

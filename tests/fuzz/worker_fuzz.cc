@@ -15,9 +15,9 @@
 #include <string>
 
 #include "base/check.h"
-#include "fuzz/black_box.h"
-#include "fuzz/messages.h"
-#include "fuzz/scripted_transport.h"
+#include "tests/fuzz/black_box.h"
+#include "tests/fuzz/messages.h"
+#include "tests/net/scripted_transport.h"
 #include "worker/worker.h"
 
 namespace byteps::fuzz {
@@ -31,7 +31,9 @@ class WorkerTarget {
       : script_(script),
         config_(config()),
         door_(config_, nullptr),
-        worker_(config_, transport_, door_, black_box_.log(), "machine:42") {}
+        worker_(config_, transport_, door_, black_box_.log(), "machine:42") {
+    transport_.answers_land_on_pushes = true;
+  }
 
   void run() {
     turn();
@@ -157,7 +159,8 @@ class WorkerTarget {
   }
   bool reach(PeerId peer) {
     if (!transport_.peers.contains(peer)) return false;
-    if (!transport_.peers.at(peer).up) transport_.up(peer, hello_of(transport_.peers.at(peer).to));
+    if (!transport_.peers.at(peer).is_up)
+      transport_.up(peer, hello_of(transport_.peers.at(peer).to));
     return true;
   }
   // What the member at this place says of itself; seldom something else.
@@ -417,7 +420,7 @@ class WorkerTarget {
 
   Script script_;
   const Config config_;
-  ScriptedTransport transport_;
+  ScriptedTransport transport_{64};
   const BlackBox black_box_{"worker 0"};
   WorkerDoor door_;
   Worker worker_;

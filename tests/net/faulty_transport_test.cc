@@ -8,70 +8,19 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/net/scripted_transport.h"
 #include "tests/net/tcp_peer.h"
 
 namespace byteps {
 namespace {
-
-// A transport whose network is the test: it accepts what is sent, and gives the events it was told to.
-class ScriptedTransport final : public Transport {
- public:
-  Result<PeerId> connect(const Endpoint&, const Hello&) override { return PeerId(++peers_); }
-  Status send(PeerId peer, const Outgoing& message) override {
-    ++sends;
-    Event event;
-    event.kind = Event::Kind::kSent;
-    event.peer = peer;
-    event.token = message.token;
-    script.push_back(event);
-    return Status::ok();
-  }
-  void land(PeerId, LandingTag, std::span<std::byte>) override {}
-  void withdraw(PeerId, LandingTag) override {}
-  std::size_t poll(TimeNs, std::span<Event> events) override {
-    std::size_t count = 0;
-    for (; count < events.size() && !script.empty(); ++count) {
-      events[count] = script.front();
-      script.pop_front();
-    }
-    return count;
-  }
-  TimeNs next_deadline() const override { return kNever; }
-  void set_self(const Hello& hello) override { told = hello; }
-  void close(PeerId peer, Status reason) override {
-    Event event;
-    event.kind = Event::Kind::kDown;
-    event.peer = peer;
-    event.why = std::move(reason);
-    script.push_back(event);
-  }
-  void up(PeerId peer) {
-    Event event;
-    event.kind = Event::Kind::kUp;
-    event.peer = peer;
-    script.push_back(event);
-  }
-  void receive(PeerId peer, std::span<const std::byte> payload, bool landed = false) {
-    Event event;
-    event.kind = Event::Kind::kReceived;
-    event.peer = peer;
-    event.payload = payload;
-    event.landed = landed;
-    script.push_back(event);
-  }
-  std::deque<Event> script;
-  std::optional<Hello> told;
-  int sends = 0;
-
- private:
-  std::uint32_t peers_ = 0;
-};
 
 class Faulty {
  public:
   explicit Faulty(const Faults& faults, std::uint64_t seed = 1) {
     auto inner = std::make_unique<ScriptedTransport>();
     scripted = inner.get();
+    scripted->gives_back_at_once = true;
+    scripted->forgiving = true;
     transport = std::make_unique<FaultyTransport>(std::move(inner), faults, Prng(seed));
   }
   // The kinds of one poll's events, and their first payload bytes.
@@ -87,8 +36,8 @@ class Faulty {
 TEST(FaultyTransport, without_faults_it_changes_nothing) {
   Faulty faulty({});
   const Bytes payload = numbered(5);
-  faulty.scripted->up(PeerId(1));
-  faulty.scripted->receive(PeerId(1), payload);
+  faulty.scripted->arrive({});
+  faulty.scripted->say(PeerId(1), Bytes(), payload);
   const auto events = faulty.poll();
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0].kind, Event::Kind::kUp);
@@ -102,12 +51,12 @@ TEST(FaultyTransport, without_faults_it_changes_nothing) {
 
 TEST(FaultyTransport, again_is_injected_only_while_a_sent_is_still_to_come) {
   Faulty faulty({.again = 1.0});
-  faulty.scripted->up(PeerId(1));
+  faulty.scripted->arrive({});
   faulty.poll();
   EXPECT_TRUE(faulty.transport->send(PeerId(1), {}).is_ok())
       << "nothing under way: no wake-up would follow";
   EXPECT_TRUE(faulty.transport->send(PeerId(1), {}).is(Code::kAgain));
-  EXPECT_EQ(faulty.scripted->sends, 1) << "nothing was taken";
+  EXPECT_EQ(faulty.scripted->sent_count, 1U) << "nothing was taken";
   faulty.poll();
   EXPECT_TRUE(faulty.transport->send(PeerId(1), {}).is_ok());
 }
@@ -115,9 +64,9 @@ TEST(FaultyTransport, again_is_injected_only_while_a_sent_is_still_to_come) {
 TEST(FaultyTransport, delayed_events_of_a_peer_keep_their_order_and_ask_to_be_polled) {
   Faulty faulty({.delay = 0.5, .delay_polls_max = 5});
   const Bytes numbers = numbered(256);
-  faulty.scripted->up(PeerId(1));
+  faulty.scripted->arrive({});
   for (std::size_t i = 0; i < 40; ++i) {
-    faulty.scripted->receive(PeerId(1), std::span(numbers).subspan(i, 1));
+    faulty.scripted->say(PeerId(1), Bytes(), std::span(numbers).subspan(i, 1));
   }
   std::size_t next = 0;
   int polls = 0;
@@ -134,13 +83,13 @@ TEST(FaultyTransport, delayed_events_of_a_peer_keep_their_order_and_ask_to_be_po
 
 TEST(FaultyTransport, a_delayed_landed_message_leaves_the_landing_when_it_is_withdrawn) {
   Faulty faulty({.delay = 1.0, .delay_polls_max = 1});
-  faulty.scripted->up(PeerId(1));
+  faulty.scripted->arrive({});
   faulty.poll();
   faulty.poll();
   Bytes landing = numbered(100);
   const Bytes as_received = landing;
   faulty.transport->land(PeerId(1), 5, landing);
-  faulty.scripted->receive(PeerId(1), std::span(landing).subspan(10, 20), true);
+  faulty.scripted->say(PeerId(1), Bytes(), std::span(landing).subspan(10, 20), 5, 10);
   EXPECT_TRUE(faulty.poll().empty());
   faulty.transport->withdraw(PeerId(1), 5);
   std::fill(landing.begin(), landing.end(), std::byte{0});
@@ -153,14 +102,14 @@ TEST(FaultyTransport, a_delayed_landed_message_leaves_the_landing_when_it_is_wit
 
 TEST(FaultyTransport, a_closed_connection_loses_delayed_messages_but_no_sent_and_no_down) {
   Faulty faulty({.delay = 1.0, .delay_polls_max = 3});
-  faulty.scripted->up(PeerId(1));
+  faulty.scripted->arrive({});
   while (faulty.poll().empty()) {
   }
   const Bytes payload = numbered(1);
   for (std::uint64_t i = 0; i < 10; ++i) {
     EXPECT_TRUE(
         faulty.transport->send(PeerId(1), {.header = {}, .payload = {}, .token = i}).is_ok());
-    faulty.scripted->receive(PeerId(1), payload);
+    faulty.scripted->say(PeerId(1), Bytes(), payload);
   }
   EXPECT_TRUE(faulty.poll().empty()) << "all are delayed";
   faulty.transport->set_faults({.close = 1.0});
@@ -177,7 +126,10 @@ TEST(FaultyTransport, a_closed_connection_loses_delayed_messages_but_no_sent_and
 TEST(FaultyTransport, duplicates_come_twice_the_second_time_as_a_view_of_its_own) {
   Faulty faulty({.duplicate = 1.0});
   Bytes landing = numbered(10);
-  faulty.scripted->receive(PeerId(1), landing, true);
+  faulty.scripted->arrive({});
+  faulty.poll();
+  faulty.transport->land(PeerId(1), 5, landing);
+  faulty.scripted->say(PeerId(1), Bytes(), numbered(10), 5);
   const auto events = faulty.poll();
   ASSERT_EQ(events.size(), 2U);
   EXPECT_TRUE(events[0].landed);
@@ -194,8 +146,8 @@ TEST(FaultyTransport, the_same_seed_makes_the_same_faults) {
     std::string trace;
     for (std::uint32_t i = 0; i < 200; ++i) {
       const PeerId peer(1 + i % 5);
-      if (i < 5) faulty.scripted->up(peer);
-      faulty.scripted->receive(peer, payload);
+      if (i < 5) faulty.scripted->arrive({});
+      faulty.scripted->say(peer, Bytes(), payload);
       trace += name(faulty.transport->send(peer, {}).code())[0];
       for (const Event& event : faulty.poll()) {
         trace += std::to_string(static_cast<int>(event.kind)) + std::to_string(event.peer.value);

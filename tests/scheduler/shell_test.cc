@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "member/member_port.h"
 #include "scheduler/scheduler.h"
-#include "tests/scheduler/switchboard.h"
+#include "tests/net/switchboard.h"
 #include "tests/scheduler/table.h"
 
 namespace byteps {
@@ -44,6 +44,12 @@ std::vector<Generation> one_generation(std::uint32_t workers, std::uint32_t serv
   return {generation};
 }
 
+Hello hello_of(Role role) {
+  Hello hello;
+  hello.role = role;
+  return hello;
+}
+
 class World;
 
 // One process: a server for the whole job, or a worker that lives through the generations its number is part of, in
@@ -55,7 +61,7 @@ class Process {
   TimeNs next_deadline(TimeNs now) const;
   bool ended() const { return ended_; }
   const Status& outcome() const { return outcome_; }
-  std::size_t lent() const { return transport_->lent(); }
+  std::size_t lent() const { return transport_.lent_count(); }
   const std::string& host() const { return host_; }
   bool running() const { return generation_running_; }
   bool server() const { return role_ == Role::kServer; }
@@ -73,7 +79,7 @@ class Process {
   const std::uint32_t number_;
   std::uint32_t rank_ = 0;  // workers: in this generation
   const std::string host_;
-  std::unique_ptr<SwitchTransport> transport_;
+  SwitchTransport transport_;
   std::unique_ptr<MemberPort> port_;
   TimeNs wake_ns_;
   std::size_t generation_ = 0;
@@ -114,7 +120,7 @@ class World {
   // and then a process does nothing for a while.
   void run(TimeNs until, TimeNs faults_until) {
     while (now_ < until && !all_ended()) {
-      board_.set_now(now_);
+      board_.advance(now_);
       if (now_ < faults_until && now_ >= next_drop_ns_) {
         board_.drop_one();
         next_drop_ns_ = now_ + static_cast<TimeNs>(prng_.below(200 * kMillisecond));
@@ -130,8 +136,11 @@ class World {
         if (processes_[who] == nullptr || (who == paused_ && now_ < paused_until_ns_)) continue;
         processes_[who]->turn(now_);
       }
-      TimeNs next = kNever;  // at most 20 ms: what waits for others is looked at again then
-      if (scheduler_ && !scheduler_->finished()) next = scheduler_->next_deadline();
+      TimeNs next =
+          board_.next_ns();  // at most 20 ms: what waits for others is looked at again then
+      if (scheduler_ && !scheduler_->finished()) {
+        next = std::min(next, scheduler_->next_deadline());
+      }
       for (std::size_t i = 0; i < processes_.size(); ++i) {
         const bool pausing = i == paused_ && now_ < paused_until_ns_;
         if (processes_[i] && !pausing) next = std::min(next, processes_[i]->next_deadline(now_));
@@ -142,9 +151,7 @@ class World {
   void turn_scheduler() {
     if (scheduler_killed_ || now_ < scheduler_start_ns_) return;
     if (!scheduler_) {
-      Hello self;
-      self.role = Role::kScheduler;
-      scheduler_transport_ = board_.transport(self);
+      scheduler_transport_ = std::make_unique<SwitchTransport>(board_, hello_of(Role::kScheduler));
       scheduler_transport_->listen({"10.0.0.9", 9000});
       scheduler_ = std::make_unique<Scheduler>(config_, *scheduler_transport_,
                                                Log("scheduler", LogLevel::kSilent, nullptr));
@@ -194,7 +201,7 @@ class World {
   std::vector<Generation>& generations() { return generations_; }
   bool endless() const { return endless_; }
   const Scheduler& scheduler() const { return *scheduler_; }
-  std::size_t scheduler_lent() const { return scheduler_transport_->lent(); }
+  std::size_t scheduler_lent() const { return scheduler_transport_->lent_count(); }
   std::vector<std::unique_ptr<Process>>& processes() { return processes_; }
 
  private:
@@ -219,10 +226,8 @@ Process::Process(World& world, Role role, std::uint32_t number, TimeNs start_ns)
       role_(role),
       number_(number),
       host_((role == Role::kWorker ? "w" : "s") + std::to_string(number) + ":1"),
+      transport_(world.board(), hello_of(role)),
       wake_ns_(start_ns) {
-  Hello self;
-  self.role = role;
-  transport_ = world.board().transport(self);
   while (role_ == Role::kWorker && world.generations()[generation_].worker_count <= number_) {
     ++generation_;
   }
@@ -238,7 +243,7 @@ void Process::begin(std::size_t generation, TimeNs now) {
                         ? server_join(host_, static_cast<std::uint16_t>(4000 + number_))
                         : worker_join(rank_, host_, wanted.worker_count, wanted.server_count);
   join.life = 1 + number_ + 100 * (generation + 1);
-  port_ = std::make_unique<MemberPort>(std::move(join), world_.config(), *transport_);
+  port_ = std::make_unique<MemberPort>(std::move(join), world_.config(), transport_);
   port_->tick(now);
 }
 
@@ -253,7 +258,7 @@ void Process::turn(TimeNs now) {
     begin(generation_, now);
   }
   std::array<Event, 8> events;
-  while (const std::size_t count = transport_->poll(now, events)) {
+  while (const std::size_t count = transport_.poll(now, events)) {
     for (std::size_t i = 0; i < count; ++i) EXPECT_TRUE(port_->handle(events[i], now));
   }
   if (now >= apply_ns_) {
@@ -335,7 +340,7 @@ void Process::next_generation(TimeNs now) {
 TimeNs Process::next_deadline(TimeNs now) const {
   if (ended_) return kNever;
   if (!port_) return wake_ns_ > now ? wake_ns_ : kNever;
-  return std::min({port_->next_deadline(), apply_ns_, transport_->next_deadline()});
+  return std::min(port_->next_deadline(), apply_ns_);
 }
 
 std::vector<Generation> random_generations(Prng& prng, std::uint32_t server_count) {
@@ -434,45 +439,15 @@ TEST(SchedulerAndMembers, a_stopped_scheduler_tells_everyone_at_once) {
 
 // ---- a large job ----
 
-// Passes on, and counts the bytes that are sent.
-class CountingTransport final : public Transport {
- public:
-  explicit CountingTransport(Transport& inner) : inner_(inner) {}
-  std::size_t sent_bytes = 0;
-
-  Result<PeerId> connect(const Endpoint& to, const Hello& self) override {
-    return inner_.connect(to, self);
-  }
-  Status send(PeerId peer, const Outgoing& message) override {
-    const Status sent = inner_.send(peer, message);
-    if (sent.is_ok()) sent_bytes += message.payload.size();
-    return sent;
-  }
-  void land(PeerId, LandingTag, std::span<std::byte>) override {}
-  void withdraw(PeerId, LandingTag) override {}
-  std::size_t poll(TimeNs now, std::span<Event> events) override {
-    return inner_.poll(now, events);
-  }
-  TimeNs next_deadline() const override { return inner_.next_deadline(); }
-  void set_self(const Hello& self) override { inner_.set_self(self); }
-  void close(PeerId peer, Status reason) override { inner_.close(peer, std::move(reason)); }
-
- private:
-  Transport& inner_;
-};
-
 TEST(Scheduler, sends_the_roster_of_a_large_job_over_many_turns) {
   constexpr std::uint32_t kWorkers = 300;
   constexpr std::uint32_t kServers = 60;
   Switchboard board(1);
-  Hello self;
-  self.role = Role::kScheduler;
-  const auto listening = board.transport(self);
-  listening->listen({"10.0.0.9", 9000});
-  CountingTransport counting(*listening);
-  Scheduler scheduler(small_job(kWorkers, kServers), counting,
+  SwitchTransport listening(board, hello_of(Role::kScheduler));
+  listening.listen({"10.0.0.9", 9000});
+  Scheduler scheduler(small_job(kWorkers, kServers), listening,
                       Log("scheduler", LogLevel::kSilent, [](std::string_view) {}));
-  const auto crowd = board.transport({});
+  SwitchTransport crowd(board, {});
   std::map<PeerId, wire::Join> joins;
   for (std::uint32_t i = 0; i < kWorkers + kServers; ++i) {
     wire::Join join = worker_join(i, "worker" + std::to_string(i) + ".of.a.large.cluster:4711",
@@ -485,17 +460,19 @@ TEST(Scheduler, sends_the_roster_of_a_large_job_over_many_turns) {
       for (std::uint16_t shard = 0; shard < 8; ++shard)
         join.endpoints[shard].port = static_cast<std::uint16_t>(9000 + shard);
     }
-    Hello hello;
-    hello.role = join.role;
+    Hello hello = hello_of(join.role);
     hello.rank = join.wanted_rank;
-    joins.emplace(crowd->connect({"10.0.0.9", 9000}, hello).value(), join);
+    joins.emplace(crowd.connect({"10.0.0.9", 9000}, hello).value(), join);
   }
+  std::deque<std::vector<std::byte>> lent;
   const auto say = [&](PeerId peer, wire::Kind kind, std::uint32_t epoch,
-                       const std::vector<std::byte>& payload) {
+                       std::vector<std::byte> payload) {
     wire::Header header;
     header.kind = kind;
     header.epoch = Epoch(epoch);
-    ASSERT_TRUE(crowd->send(peer, {.header = wire::encode(header), .payload = payload}).is_ok());
+    lent.push_back(std::move(payload));
+    const Outgoing message{.header = wire::encode(header), .payload = lent.back()};
+    ASSERT_TRUE(crowd.send(peer, message).is_ok());
   };
   std::map<PeerId, std::size_t> roster_bytes;
   std::size_t most_bytes = 0;
@@ -503,12 +480,13 @@ TEST(Scheduler, sends_the_roster_of_a_large_job_over_many_turns) {
   std::array<Event, 64> events;
   for (TimeNs now = 0; now < 20 * kSecond && roster_bytes.size() < joins.size();
        now += 2 * kMillisecond) {
-    board.set_now(now);
-    counting.sent_bytes = 0;
+    board.advance(now);
     scheduler.turn(now);
-    most_bytes = std::max(most_bytes, counting.sent_bytes);
-    turns_that_sent += counting.sent_bytes > 100'000 ? 1 : 0;
-    for (std::size_t i = 0, n = crowd->poll(now, events); i < n; ++i) {
+    std::size_t sent_bytes = 0;
+    for (const auto& message : listening.sent) sent_bytes += message.payload.size();
+    most_bytes = std::max(most_bytes, sent_bytes);
+    turns_that_sent += sent_bytes > 100'000 ? 1 : 0;
+    for (std::size_t i = 0, n = crowd.poll(now, events); i < n; ++i) {
       const PeerId peer = events[i].peer;
       if (events[i].kind == Event::Kind::kUp)
         say(peer, wire::Kind::kJoin, 0, wire::encode(joins.at(peer)));
@@ -533,18 +511,17 @@ TEST(Scheduler, sends_the_roster_of_a_large_job_over_many_turns) {
 
 TEST(Outbox, keeps_the_order_when_the_window_is_full_and_gets_every_payload_back) {
   Switchboard board(1);
-  Hello self;
-  auto here = board.transport(self);
-  auto there = board.transport(self);
-  there->listen({"there", 1});
-  Outbox outbox(*here);
-  const PeerId peer = here->connect({"there", 1}, self).value();
+  SwitchTransport here(board, {});
+  SwitchTransport there(board, {});
+  there.listen({"there", 1});
+  Outbox outbox(here);
+  const PeerId peer = here.connect({"there", 1}, {}).value();
   std::vector<std::uint64_t> received;
   std::array<Event, 16> events;
   bool sent = false;
   for (TimeNs now = 0; now < kSecond; now += kMillisecond) {
-    board.set_now(now);
-    for (std::size_t i = 0, n = here->poll(now, events); i < n; ++i) {
+    board.advance(now);
+    for (std::size_t i = 0, n = here.poll(now, events); i < n; ++i) {
       if (events[i].kind == Event::Kind::kUp && !sent) {
         sent = true;
         for (std::uint64_t number = 0; number < 50; ++number) {
@@ -555,7 +532,7 @@ TEST(Outbox, keeps_the_order_when_the_window_is_full_and_gets_every_payload_back
       }
       if (events[i].kind == Event::Kind::kSent) outbox.on_sent(peer, events[i].token);
     }
-    for (std::size_t i = 0, n = there->poll(now, events); i < n; ++i) {
+    for (std::size_t i = 0, n = there.poll(now, events); i < n; ++i) {
       if (events[i].kind != Event::Kind::kReceived) continue;
       received.push_back(wire::decode_barrier(events[i].payload).value().number);
     }
@@ -567,24 +544,23 @@ TEST(Outbox, keeps_the_order_when_the_window_is_full_and_gets_every_payload_back
 
 TEST(Outbox, says_again_to_a_peer_that_does_not_read_and_forgets_its_messages_when_it_goes) {
   Switchboard board(1);
-  Hello self;
-  auto here = board.transport(self);
-  auto there = board.transport(self);
-  there->listen({"there", 1});
-  Outbox outbox(*here);
-  const PeerId peer = here->connect({"there", 1}, self).value();
+  SwitchTransport here(board, {});
+  SwitchTransport there(board, {});
+  there.listen({"there", 1});
+  Outbox outbox(here);
+  const PeerId peer = here.connect({"there", 1}, {}).value();
   std::array<Event, 16> events;
-  board.set_now(kSecond);
-  ASSERT_EQ(here->poll(kSecond, events), 1U);
+  board.advance(kSecond);
+  ASSERT_EQ(here.poll(kSecond, events), 1U);
   Status last;
   for (std::size_t i = 0; i < kControlWaitingMax + SwitchTransport::kWindow; ++i) {
     ASSERT_TRUE(outbox.send(peer, {}, {}).is_ok());
   }
   EXPECT_TRUE(outbox.send(peer, {}, {}).is(Code::kAgain));
-  here->close(peer, {Code::kAgain, "does not read"});
+  here.close(peer, {Code::kAgain, "does not read"});
   for (TimeNs now = kSecond; now < 2 * kSecond; now += kMillisecond) {
-    board.set_now(now);
-    for (std::size_t i = 0, n = here->poll(now, events); i < n; ++i) {
+    board.advance(now);
+    for (std::size_t i = 0, n = here.poll(now, events); i < n; ++i) {
       if (events[i].kind == Event::Kind::kSent) outbox.on_sent(peer, events[i].token);
       if (events[i].kind == Event::Kind::kDown) outbox.on_down(peer);
     }

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/server/fake_transport.h"
+#include "tests/net/scripted_transport.h"
 
 namespace byteps {
 namespace {
@@ -29,23 +29,25 @@ class ServerMemberTest : public testing::Test {
         member_(config_, transport_, "host:1", {{"10.0.0.2", 1000}, {"10.0.0.2", 1001}},
                 {&inbox_0_, &inbox_1_}, notices_, Log("server", LogLevel::kSilent, nullptr)) {}
 
+  void TearDown() override { EXPECT_EQ(transport_.vain_closes, 0U); }
+
   void turn() {
     while (member_.turn(now_) > 0) {
     }
   }
   void connect() {
     turn();
-    ASSERT_THAT(transport_.connected_to, SizeIs(1));
+    ASSERT_THAT(transport_.attempts, SizeIs(1));
     Hello scheduler;
     scheduler.role = Role::kScheduler;
-    transport_.up(transport_.last_peer(), scheduler);
+    transport_.up(transport_.attempts.back().peer, scheduler);
     turn();
   }
-  void say(wire::Kind kind, std::vector<std::byte> payload, std::uint32_t epoch = 1) {
+  void say(wire::Kind kind, const std::vector<std::byte>& payload, std::uint32_t epoch = 1) {
     wire::Header header;
     header.kind = kind;
     header.epoch = Epoch(epoch);
-    transport_.say(transport_.last_peer(), header, std::move(payload));
+    transport_.say(transport_.attempts.back().peer, header, payload);
     turn();
   }
   void say_roster(std::uint32_t epoch, std::uint32_t worker_count) {
@@ -83,7 +85,7 @@ class ServerMemberTest : public testing::Test {
   }
 
   const Config config_;
-  FakeTransport transport_;
+  ScriptedTransport transport_;
   Mailbox<ShardCommand> inbox_0_;
   Mailbox<ShardCommand> inbox_1_;
   Mailbox<ShardNotice> notices_;
@@ -93,7 +95,7 @@ class ServerMemberTest : public testing::Test {
 
 TEST_F(ServerMemberTest, joins_with_an_endpoint_per_shard) {
   connect();
-  EXPECT_EQ(transport_.connected_to[0], (Endpoint{"10.0.0.1", 9000}));
+  EXPECT_EQ(transport_.attempts[0].to, (Endpoint{"10.0.0.1", 9000}));
   const auto sent = transport_.take_sent();
   ASSERT_THAT(sent, SizeIs(1));
   ASSERT_EQ(sent[0].header.kind, wire::Kind::kJoin);

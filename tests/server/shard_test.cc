@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/server/fake_transport.h"
+#include "tests/net/scripted_transport.h"
 #include "tests/server/shelf_world.h"
 
 namespace byteps {
@@ -25,6 +25,8 @@ class ShardTest : public testing::Test {
         shard_({}, ShardIndex(3), transport_, inbox_, outbox_,
                Log("server", LogLevel::kWarning,
                    [this](std::string_view line) { log_.emplace_back(line); })) {}
+
+  void TearDown() override { EXPECT_EQ(transport_.vain_closes, 0U); }
 
   void begin(std::uint32_t epoch, std::uint32_t worker_count) {
     ASSERT_TRUE(inbox_.post(command(epoch, worker_count)).is_ok());
@@ -86,7 +88,7 @@ class ShardTest : public testing::Test {
 
   const wire::Declare kX = declaration("x", DType::kFloat32, 256);
   std::vector<std::string> log_;
-  FakeTransport transport_;
+  ScriptedTransport transport_;
   Mailbox<ShardCommand> inbox_;
   Mailbox<ShardNotice> outbox_;
   Shard shard_;
@@ -149,9 +151,10 @@ TEST_F(ShardTest, sums_a_frame_and_answers_all_from_one_buffer) {
 TEST_F(ShardTest, tells_who_connects_which_server_it_is_and_of_which_epoch) {
   begin(5, 2);
   turn();
-  EXPECT_EQ(transport_.told.role, Role::kServer);
-  EXPECT_EQ(transport_.told.rank, 7U);
-  EXPECT_EQ(transport_.told.epoch, Epoch(5));
+  ASSERT_TRUE(transport_.told);
+  EXPECT_EQ(transport_.told->role, Role::kServer);
+  EXPECT_EQ(transport_.told->rank, 7U);
+  EXPECT_EQ(transport_.told->epoch, Epoch(5));
 }
 
 TEST_F(ShardTest, refuses_who_is_no_worker_of_this_epoch) {
@@ -174,7 +177,8 @@ TEST_F(ShardTest, refuses_who_is_no_worker_of_this_epoch) {
 TEST_F(ShardTest,
        a_worker_of_another_incarnation_of_the_job_neither_contributes_nor_takes_a_place) {
   const auto peers = begin_with_x(2);
-  EXPECT_EQ(transport_.told.incarnation, kJob);
+  ASSERT_TRUE(transport_.told);
+  EXPECT_EQ(transport_.told->incarnation, kJob);
   // Left behind by a job with the same key, port, name, rank and epoch.
   Hello leftover = hello(0);
   leftover.incarnation[15] = std::byte{0x77};
@@ -204,40 +208,27 @@ TEST_F(ShardTest, serves_nobody_before_the_first_epoch) {
 
 TEST_F(ShardTest, a_worker_that_is_faster_than_the_mailbox_is_served) {
   // The roster reaches the inbox between the start of the turn and the worker's connection.
-  class LateCommand final : public Transport {
+  class LateCommand final : public ScriptedTransport {
    public:
-    LateCommand(FakeTransport& inner, Mailbox<ShardCommand>& inbox)
-        : inner_(inner), inbox_(inbox) {}
-    Result<PeerId> connect(const Endpoint& to, const Hello& self) override {
-      return inner_.connect(to, self);
-    }
-    Status send(PeerId peer, const Outgoing& message) override {
-      return inner_.send(peer, message);
-    }
-    void land(PeerId, LandingTag, std::span<std::byte>) override {}
-    void withdraw(PeerId, LandingTag) override {}
+    explicit LateCommand(Mailbox<ShardCommand>& inbox) : inbox_(inbox) {}
     std::size_t poll(TimeNs now, std::span<Event> events) override {
       if (!posted_) {
         EXPECT_TRUE(inbox_.post(command(1, 1)).is_ok());
       }
       posted_ = true;
-      return inner_.poll(now, events);
+      return ScriptedTransport::poll(now, events);
     }
-    TimeNs next_deadline() const override { return kNever; }
-    void set_self(const Hello& self) override { inner_.set_self(self); }
-    void close(PeerId peer, Status reason) override { inner_.close(peer, std::move(reason)); }
 
    private:
-    FakeTransport& inner_;
     Mailbox<ShardCommand>& inbox_;
     bool posted_ = false;
   };
-  LateCommand transport(transport_, inbox_);
+  LateCommand transport(inbox_);
   Shard shard({}, ShardIndex(0), transport, inbox_, outbox_,
               Log("server", LogLevel::kSilent, nullptr));
-  transport_.arrive(hello(0, 1));
+  transport.arrive(hello(0, 1));
   shard.turn(0);
-  EXPECT_THAT(transport_.closed, SizeIs(0));
+  EXPECT_THAT(transport.closed, SizeIs(0));
   EXPECT_THAT(notices(), SizeIs(1));
 }
 
@@ -253,14 +244,14 @@ TEST_F(ShardTest, the_newest_connection_of_a_rank_ends_the_older_one) {
   turn();
   const auto sent = transport_.take_sent();
   ASSERT_THAT(sent, SizeIs(2));
-  EXPECT_EQ(sent[0].peer, peers[1]);
-  EXPECT_EQ(sent[1].peer, newer);
+  EXPECT_EQ(sent[0].peer, newer);
+  EXPECT_EQ(sent[1].peer, peers[1]);
 }
 
 TEST_F(ShardTest, a_broken_message_ends_its_connection_with_one_line_and_the_others_do_not_notice) {
   const auto peers = begin_with_x(3);
-  transport_.say_bytes(peers[0], filled(48, 0xff));
-  transport_.say_bytes(peers[0], filled(48, 0xff));
+  transport_.say(peers[0], filled(48, 0xff));
+  transport_.say(peers[0], filled(48, 0xff));
   push(peers[2], 2, "undeclared", 0, filled(64, 0));
   for (std::uint32_t worker = 1; worker < 2; ++worker) {  // in the same poll() as the violations
     push(peers[worker], worker, "x", 0, elements(DType::kFloat32, std::vector<double>(16, 5)));
@@ -314,8 +305,8 @@ TEST_F(ShardTest, what_waits_for_a_worker_is_dropped_when_it_is_gone) {
   }
   turn();
   EXPECT_EQ(shard_.lent_bytes(), 128U) << "the sum of round 0 waits to be sent";
-  transport_.vanish(peers[0]);
-  transport_.vanish(peers[1]);
+  transport_.end(peers[0]);
+  transport_.end(peers[1]);
   turn();
   EXPECT_EQ(shard_.queued_message_count(), 0U);
   EXPECT_EQ(shard_.lent_bytes(), 64U) << "the last sum is kept";
@@ -432,12 +423,12 @@ TEST_F(ShardTest, sums_that_nobody_can_want_any_more_are_not_kept) {
   turn();
   transport_.take_sent();
   const TimeNs patience_ns = 2 * TimeoutConfig().failure_ns;
-  transport_.vanish(peers[0]);
+  transport_.end(peers[0]);
   turn(kSecond);
   turn(kSecond + patience_ns);
   EXPECT_EQ(shard_.lent_bytes(), 64U) << "worker 1 is here";
   const TimeNs left_ns = kSecond + patience_ns;
-  transport_.vanish(peers[1]);
+  transport_.end(peers[1]);
   turn(left_ns);
   EXPECT_EQ(shard_.next_deadline(), left_ns + patience_ns);
   turn(left_ns + patience_ns - 1);
@@ -460,7 +451,7 @@ TEST_F(ShardTest, a_worker_that_comes_back_in_time_finds_the_sums) {
   turn();
   transport_.take_sent();
   const TimeNs patience_ns = 2 * TimeoutConfig().failure_ns;
-  transport_.vanish(peers[0]);
+  transport_.end(peers[0]);
   turn(0);
   const PeerId again = transport_.arrive(hello(0));
   turn(patience_ns - 1);

@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "loop/runner.h"
-#include "tests/worker/scripted_transport.h"
+#include "tests/net/scripted_transport.h"
 
 namespace byteps {
 namespace {
@@ -62,6 +62,7 @@ wire::Roster roster_of_two() {
 class WorkerTest : public ::testing::Test {
  protected:
   explicit WorkerTest(const Config& config = two_workers()) : config_(config) {
+    transport_.gives_back_at_once = true;
     transport_.answers[kScheduler.text()].role = Role::kScheduler;
     transport_.answers[kScheduler.text()].incarnation = kJob;
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
@@ -72,6 +73,7 @@ class WorkerTest : public ::testing::Test {
       server.incarnation = kJob;
     }
   }
+  void TearDown() override { EXPECT_FALSE(transport_.told) << "a worker accepts no connections"; }
 
   void turn(TimeNs after = kMillisecond) {
     now_ += after;
@@ -98,7 +100,7 @@ class WorkerTest : public ::testing::Test {
     header.kind = kind;
     header.epoch = Epoch(1);
     header.worker = WorkerRank(about);
-    transport_.receive(scheduler(), header, std::move(payload));
+    transport_.say(scheduler(), header, std::move(payload));
   }
   void reach_scheduler() {
     turn();
@@ -129,7 +131,7 @@ class WorkerTest : public ::testing::Test {
     while (const auto push = transport_.take(Kind::kPush)) {
       wire::Header answer = push->header;
       answer.kind = Kind::kAnswer;
-      transport_.receive(push->peer, answer, push->payload);
+      transport_.say(push->peer, answer, push->payload);
     }
     turn();
   }
@@ -185,12 +187,12 @@ TEST_F(WorkerTest, a_tensor_is_declared_pushed_and_answered) {
   std::vector<float> values(40, 2.5F);
   const HandleId handle = submit("w", values);
   EXPECT_FALSE(door_.poll(handle).value());
-  EXPECT_EQ(transport_.landings.size(), 2u) << "one per shard";
+  EXPECT_EQ(transport_.landing_count(), 2u) << "one per shard";
   ASSERT_TRUE(transport_.take(Kind::kDeclare));
   ASSERT_TRUE(transport_.take(Kind::kDeclare));
   answer_all();
   EXPECT_TRUE(result(handle).is_ok());
-  EXPECT_TRUE(transport_.landings.empty());
+  EXPECT_EQ(transport_.landing_count(), 0u);
   const WorkerMetrics metrics = door_.metrics();
   EXPECT_EQ(metrics.pushed_bytes, 160u);
   EXPECT_EQ(metrics.pulled_bytes, 160u);
@@ -238,18 +240,18 @@ TEST_F(WorkerTest, a_full_connection_is_asked_again_when_something_of_it_was_sen
     const std::string name = "t" + std::to_string(i);
     if (Placement(64, 64, {1, 1}).first_shard(key_of(name)) == ShardIndex(0)) names.push_back(name);
   }
-  transport_.hold_payloads = true;
+  transport_.gives_back_at_once = false;
   std::vector<float> a(4);
   std::vector<float> b(4);
   const HandleId first = submit(names[0], a);
-  transport_.full = true;
+  transport_.window = 0;
   const HandleId second = submit(names[1], b);
-  transport_.full = false;
+  transport_.window = SIZE_MAX;
   const std::size_t sent_before = transport_.sent.size();
   turn();
   EXPECT_EQ(transport_.sent.size(), sent_before) << "nothing has come back: it is not asked";
-  transport_.hold_payloads = false;
-  transport_.give_back();
+  transport_.gives_back_at_once = true;
+  transport_.give_back_all();
   turn();
   answer_all();
   EXPECT_TRUE(result(first).is_ok());
@@ -279,8 +281,8 @@ TEST_F(WorkerTest, a_lost_shard_is_reached_again_and_gets_what_it_has_not_answer
   const std::size_t before = transport_.attempts.size();
   transport_.sent.clear();
   const PeerId lost = shard(0);
-  transport_.down(lost, Status(Code::kDisconnected, "reset by peer"));
-  transport_.down(shard(1), Status(Code::kDisconnected, "reset by peer"));
+  transport_.end(lost, Status(Code::kDisconnected, "reset by peer"));
+  transport_.end(shard(1), Status(Code::kDisconnected, "reset by peer"));
   turn();
   EXPECT_EQ(transport_.attempts.size(), before) << "not before reconnect_ns";
   pass_with_heartbeats(100 * kMillisecond);
@@ -304,7 +306,7 @@ TEST_F(WorkerTest,
   const TimeNs began_ns = now_;
   for (TimeNs last_ns = now_; now_ < began_ns + 2900 * kMillisecond; last_ns = now_) {
     const std::size_t before = transport_.attempts.size();
-    transport_.down(shard(1), Status(Code::kDisconnected, "connection refused"));
+    transport_.end(shard(1), Status(Code::kDisconnected, "connection refused"));
     while (transport_.attempts.size() == before && now_ < began_ns + 2900 * kMillisecond) {
       say(Kind::kHeartbeat);
       turn();
@@ -330,7 +332,7 @@ TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) 
   const HandleId handle = submit("w", values);
   const HandleId barrier = door_.begin_barrier().value();
   turn();
-  transport_.down(shard(1), Status(Code::kDisconnected, "connection refused"));
+  transport_.end(shard(1), Status(Code::kDisconnected, "connection refused"));
   pass_with_heartbeats(2900 * kMillisecond);
   EXPECT_TRUE(result(handle).is(Code::kAgain));
   pass_with_heartbeats(200 * kMillisecond);
@@ -365,7 +367,7 @@ TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_
     EXPECT_EQ(transport_.closed.size(), closed + 1);
     EXPECT_FALSE(transport_.take(Kind::kDeclare) || transport_.take(Kind::kPush));
     pass_with_heartbeats(450 * kMillisecond);
-    return transport_.closed.back().second.message();
+    return transport_.closed.rbegin()->second.message();
   };
   reach_scheduler();
   say(Kind::kRoster, wire::encode(roster_of_two()));
@@ -386,7 +388,7 @@ TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_
 
 TEST_F(WorkerTest, a_pause_of_its_own_does_not_make_a_shard_unreachable) {
   join();
-  transport_.down(shard(1), Status(Code::kDisconnected, "connection reset"));
+  transport_.end(shard(1), Status(Code::kDisconnected, "connection reset"));
   turn();
   turn(10 * kSecond);  // the process stood still
   EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
@@ -398,7 +400,7 @@ TEST_F(WorkerTest, a_pause_of_its_own_does_not_make_a_shard_unreachable) {
 TEST_F(WorkerTest, a_shard_whose_connection_never_lasts_is_unreachable_too) {
   join();
   for (int i = 0; i < 200 && door_.membership().state().is_ok(); ++i) {
-    transport_.down(shard(0), Status(Code::kDisconnected, "refused this push"));
+    transport_.end(shard(0), Status(Code::kDisconnected, "refused this push"));
     pass_with_heartbeats(100 * kMillisecond);
     if (door_.membership().state().is_ok()) transport_.up(shard(0));
     turn();
@@ -413,7 +415,7 @@ TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreach
   std::vector<float> values(40, 1.5F);
   const HandleId handle = submit("w", values);
   for (int i = 0; i < 200 && door_.membership().state().is_ok(); ++i) {
-    transport_.down(shard(0), Status(Code::kDisconnected, "damaged on the way"));
+    transport_.end(shard(0), Status(Code::kDisconnected, "damaged on the way"));
     pass_with_heartbeats(100 * kMillisecond);
     if (!door_.membership().state().is_ok()) break;
     transport_.up(shard(0));
@@ -422,7 +424,7 @@ TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreach
     wanted.kind = Kind::kWanted;
     wanted.epoch = Epoch(1);
     wanted.key = key_of("w");
-    transport_.receive(shard(0), wanted);
+    transport_.say(shard(0), wanted);
     turn();
   }
   EXPECT_TRUE(result(handle).is(Code::kDisconnected));
@@ -431,7 +433,7 @@ TEST_F(WorkerTest, a_shard_that_only_asks_again_while_no_answer_comes_is_unreach
 
 TEST_F(WorkerTest, lent_payloads_come_back_before_handles_end_when_the_job_fails) {
   join();
-  transport_.hold_payloads = true;
+  transport_.gives_back_at_once = false;
   std::vector<float> values(40);
   const HandleId handle = submit("w", values);
   say(Kind::kFail,
@@ -441,7 +443,7 @@ TEST_F(WorkerTest, lent_payloads_come_back_before_handles_end_when_the_job_fails
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kDisconnected)) << status.text();
   EXPECT_THAT(status.message(), HasSubstr("worker 1 (host b:7) is gone"));
-  EXPECT_TRUE(transport_.landings.empty());
+  EXPECT_EQ(transport_.landing_count(), 0u);
   EXPECT_TRUE(worker_.finished());
 }
 
@@ -529,7 +531,7 @@ class StalledWorkerTest : public WorkerTest {
     header.epoch = Epoch(1);
     header.key = key_of(name);
     header.round = Round(round);
-    transport_.receive(shard(0), header);
+    transport_.say(shard(0), header);
     turn();
   }
 };
@@ -584,7 +586,7 @@ TEST_F(StalledWorkerTest, it_says_so_again_when_the_scheduler_is_back) {
   pass_in_wait(barrier, 2 * kSecond);
   const wire::Stalled expected{{{"", Key(), 0}}, {}};
   EXPECT_EQ(report(), expected);
-  transport_.down(scheduler(), Status(Code::kDisconnected, "reset"));
+  transport_.end(scheduler(), Status(Code::kDisconnected, "reset"));
   turn(100 * kMillisecond);
   transport_.up(scheduler());
   turn();
@@ -681,11 +683,11 @@ TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_on
   log_lines_.clear();
   wire::Header answer = push->header;
   answer.kind = Kind::kAnswer;
-  transport_.receive(push->peer, answer, std::vector<std::byte>(3));
-  transport_.receive(push->peer, answer, std::vector<std::byte>(5));
+  transport_.say(push->peer, answer, std::vector<std::byte>(3));
+  transport_.say(push->peer, answer, std::vector<std::byte>(5));
   turn();
   ASSERT_EQ(transport_.closed.size(), 1u);
-  EXPECT_EQ(transport_.closed[0].first, push->peer);
+  EXPECT_TRUE(transport_.closed.contains(push->peer));
   EXPECT_EQ(std::count_if(log_lines_.begin(), log_lines_.end(),
                           [](const std::string& line) {
                             return line.find("wrong size") != std::string::npos;
@@ -697,10 +699,10 @@ TEST_F(WorkerTest, a_shard_that_breaks_the_protocol_loses_its_connection_with_on
 
 TEST_F(WorkerTest, nonsense_from_a_shard_ends_only_its_connection) {
   join();
-  transport_.receive_raw(shard(0), std::vector<std::byte>(7), {});
+  transport_.say(shard(0), std::vector<std::byte>(7));
   wire::Header header;
   header.kind = Kind::kJoin;
-  transport_.receive(shard(1), header);
+  transport_.say(shard(1), header);
   turn();
   EXPECT_EQ(transport_.closed.size(), 2u);
   EXPECT_TRUE(door_.membership().state().is_ok());
@@ -715,9 +717,9 @@ TEST_F(WorkerTest, a_mismatch_ends_the_operation_with_the_shards_text) {
   header.kind = Kind::kMismatch;
   header.epoch = Epoch(1);
   header.key = key_of("w");
-  transport_.receive(push->peer, header,
-                     wire::encode(wire::Text{.text = "tensor 'w': rank 1 has float64",
-                                             .code = static_cast<std::uint32_t>(Code::kMismatch)}));
+  transport_.say(push->peer, header,
+                 wire::encode(wire::Text{.text = "tensor 'w': rank 1 has float64",
+                                         .code = static_cast<std::uint32_t>(Code::kMismatch)}));
   turn();
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kMismatch));
@@ -735,8 +737,8 @@ TEST_F(WorkerTest, what_waits_for_a_worker_that_left_fails_when_its_shard_says_s
   ASSERT_TRUE(push);
   wire::Header missing = push->header;
   missing.kind = Kind::kMissing;
-  transport_.receive(push->peer, missing,
-                     wire::encode(wire::Missing{Members(std::vector<std::uint32_t>{1})}));
+  transport_.say(push->peer, missing,
+                 wire::encode(wire::Missing{Members(std::vector<std::uint32_t>{1})}));
   pass_with_heartbeats(kSecond);
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kDisconnected));
@@ -1026,12 +1028,12 @@ TEST_F(DoorTest, four_threads_submit_to_a_job_of_one) {
 
 TEST_F(WorkerTest, a_shard_whose_name_is_still_looked_up_is_not_given_up) {
   reach_scheduler();
-  transport_.naming = true;
+  transport_.is_slow_to_name = true;
   say(Kind::kRoster, wire::encode(roster_of_two()));
   turn();
   pass_with_heartbeats(5 * kSecond);
   EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << door_.membership().state().text();
-  transport_.naming = false;
+  transport_.is_slow_to_name = false;
   pass_with_heartbeats(config_.timeout.failure_ns / 2);  // from now on it is a host that is missed
   EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << door_.membership().state().text();
   for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
@@ -1041,7 +1043,7 @@ TEST_F(WorkerTest, a_shard_whose_name_is_still_looked_up_is_not_given_up) {
 
 TEST_F(WorkerTest, a_name_that_is_looked_up_for_ever_is_an_end_all_the_same) {
   reach_scheduler();
-  transport_.naming = true;
+  transport_.is_slow_to_name = true;
   say(Kind::kRoster, wire::encode(roster_of_two()));
   turn();
   pass_with_heartbeats(Transport::kLookUpNs);
@@ -1085,7 +1087,7 @@ TEST_F(WorkerTest, a_turn_that_throws_ends_the_job_with_a_name_and_nobody_waits_
       wire::Header header;
       header.kind = Kind::kFail;
       header.epoch = Epoch(1);
-      transport_.receive(peer, header, wire::encode(wire::Text{"ended", 1}));
+      transport_.say(peer, header, wire::encode(wire::Text{"ended", 1}));
     }
   });
   const std::atomic<bool> stop{false};
