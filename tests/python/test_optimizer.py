@@ -549,9 +549,9 @@ def test_an_optimizer_goes_on_in_the_next_job(job2, passes):
 
 def test_numbers_that_tell_models_and_optimizers_apart_begin_anew_in_each_job(alone):
     """A rank that has been in another job before has the same ones as a rank that has not."""
-    from byteps._keras.exchange import Exchange
+    from byteps._keras.exchange import GradientExchange
 
-    make = lambda: Exchange(bps.Average, bps.Compression.none, 1.0, False, None, None, 1, True)
+    make = lambda: GradientExchange(bps.Average, bps.Compression.none, 1.0, False, None, None, 1, True)
     kept, kept_state = make(), bps.DDPHookState()
     for _ in range(2):
         assert [kept.title, make().title] == ["0", "1"] and kept.title == "0"

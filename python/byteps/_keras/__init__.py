@@ -1,6 +1,6 @@
 """What byteps.keras (Keras 3) and byteps.tensorflow.keras (tf.keras, tf_keras 2) share.
 
-exchange.py            Exchange: what one DistributedOptimizer was told, and the names of its gradients
+exchange.py            GradientExchange: what one DistributedOptimizer was told, and the names of its gradients
 optimizer.py           wrap(): a Keras 3 optimizer of the user's class that averages gradients in apply()
 legacy.py              the same for tf_keras 2
 torch_backend.py       how a list of gradients is averaged, per backend of Keras: one function push_pull()

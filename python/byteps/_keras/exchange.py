@@ -26,7 +26,7 @@ class Slot(NamedTuple):
     priority: int  # larger goes first
 
 
-class Exchange:
+class GradientExchange:
     """Constant once the optimizer has been used.
 
     op                    Average or Sum

@@ -8,15 +8,15 @@ import jax
 
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
-from byteps._keras.exchange import Exchange, Slot, scaled
+from byteps._keras.exchange import GradientExchange, Slot, scaled
 from byteps.jax import Compression
-from byteps.jax.direct import Exchange as JaxExchange
+from byteps.jax.direct import Exchange
 from byteps.jax.ops import exchange_all
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
 
-def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Array]]:
+def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optional[jax.Array]]:
     """The combined gradients, in the order of `slots`; None stays None."""
     present = [slot for slot in slots if slot.gradient is not None]
     operation = resolve(exchange.op).operation
@@ -24,7 +24,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Ar
     gradients = [slot.gradient for slot in present]
     packed = [exchange.compression.compress(array) for array in scaled(gradients, 1.0 / exchange.predivide)]
     whats = [
-        JaxExchange(scoped(slot.name, members), operation, members=members, priority=slot.priority) for slot in present
+        Exchange(scoped(slot.name, members), operation, members=members, priority=slot.priority) for slot in present
     ]
     received = exchange_all((array, what) for (array, _), what in zip(packed, whats))
     factor = exchange.factor * exchange.predivide
@@ -33,7 +33,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[jax.Ar
     return [None if slot.gradient is None else next(ordered) for slot in slots]
 
 
-def before_backward(exchange: Exchange) -> None:
+def before_backward(exchange: GradientExchange) -> None:
     """Nothing to do: push_pull() is part of the compiled step."""
     del exchange
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from byteps._core.mixed import Wrapped
 from byteps._keras import tensorflow_backend
-from byteps._keras.exchange import Exchange
+from byteps._keras.exchange import GradientExchange
 from byteps.tensorflow.aggregation import Aggregator
 
 _classes: Dict[type, type] = {}
@@ -26,7 +26,7 @@ def is_legacy(optimizer: Any) -> bool:
     return all(hasattr(optimizer, name) for name in methods) and not hasattr(optimizer, "stateless_apply")
 
 
-def wrap(optimizer: Any, exchange: Exchange) -> Any:
+def wrap(optimizer: Any, exchange: GradientExchange) -> Any:
     """A distributed optimizer with the settings, and if it was used already, the state of `optimizer`."""
     _check(optimizer)
     distributed = class_for(type(optimizer)).from_config(optimizer.get_config())
@@ -35,7 +35,7 @@ def wrap(optimizer: Any, exchange: Exchange) -> Any:
     return distributed
 
 
-def convert(optimizer: Any, exchange: Exchange) -> None:
+def convert(optimizer: Any, exchange: GradientExchange) -> None:
     """Makes `optimizer` itself a distributed one: for that of a loaded model."""
     _check(optimizer)
     optimizer.__class__ = class_for(type(optimizer))
@@ -81,10 +81,10 @@ def _copy_state(source: Any, target: Any) -> None:
 class Distributed(Wrapped):
     """Mixed in before the wrapped optimizer's class."""
 
-    _byteps: Optional[Exchange] = None
+    _byteps: Optional[GradientExchange] = None
     _byteps_sums: Optional[Aggregator] = None
 
-    def _attach(self, exchange: Exchange) -> None:
+    def _attach(self, exchange: GradientExchange) -> None:
         self._byteps = exchange
         if exchange.passes > 1:
             self._byteps_sums = Aggregator(exchange.passes, exchange.factor == 1.0)

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import keras
 
 from byteps._core.mixed import Wrapped
-from byteps._keras.exchange import Exchange
+from byteps._keras.exchange import GradientExchange
 
 _BACKENDS = ("torch", "tensorflow", "jax")
 _classes: Dict[type, type] = {}
@@ -32,7 +32,7 @@ def backend_module() -> Any:
     return importlib.import_module(f"byteps._keras.{backend}_backend")
 
 
-def wrap(optimizer: keras.optimizers.Optimizer, exchange: Exchange) -> keras.optimizers.Optimizer:
+def wrap(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) -> keras.optimizers.Optimizer:
     """A distributed optimizer with the settings, and if it was used already, the state of `optimizer`."""
     if isinstance(optimizer, Distributed):
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
@@ -62,7 +62,7 @@ def wrap(optimizer: keras.optimizers.Optimizer, exchange: Exchange) -> keras.opt
     return distributed
 
 
-def convert(optimizer: keras.optimizers.Optimizer, exchange: Exchange) -> None:
+def convert(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) -> None:
     """Makes `optimizer` itself a distributed one: for that of a loaded model."""
     factor = optimizer.__dict__.pop("loss_scale_factor", None)  # becomes a property
     optimizer.__class__ = class_for(type(optimizer))
@@ -114,12 +114,12 @@ def _keeper_of_variables(optimizer: Any) -> Any:
 class Distributed(Wrapped):
     """Mixed in before the wrapped optimizer's class."""
 
-    _exchange: Optional[Exchange] = None
+    _exchange: Optional[GradientExchange] = None
     _backend: Any = None  # the backend's module
     _own_loss_scale_factor: Optional[float] = None
     built: bool  # the wrapped class's
 
-    def _attach(self, exchange: Exchange) -> None:
+    def _attach(self, exchange: GradientExchange) -> None:
         self._backend = backend_module()
         self._exchange = exchange
 

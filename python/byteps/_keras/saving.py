@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional, Sequence
 
-from byteps._keras.exchange import Exchange
+from byteps._keras.exchange import GradientExchange
 
 
 def load_model(
     keras: Any,
-    convert: Callable[[Any, Exchange], None],
+    convert: Callable[[Any, GradientExchange], None],
     filepath: Any,
     custom_optimizers: Optional[Sequence[type]],
     custom_objects: Optional[Dict[str, Any]],
@@ -25,7 +25,7 @@ def load_model(
     for_keras = {key: options.pop(key) for key in ("compile", "safe_mode") if key in options}
     passes = options.pop("backward_passes_per_step", 1)
     average_passes = options.pop("average_aggregated_gradients", False) or passes == 1
-    exchange = Exchange(
+    exchange = GradientExchange(
         options.pop("op", "Average"),
         compression,
         options.pop("gradient_predivide_factor", 1.0),

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Sequence
 
 import tensorflow as tf
 
-from byteps._keras.exchange import Exchange, Slot
+from byteps._keras.exchange import GradientExchange, Slot
 from byteps.tensorflow import names, sparse, xla
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.reduction import Reduce
@@ -15,7 +15,7 @@ from byteps.tensorflow.reduction import Reduce
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
 
-def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
+def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Any]:
     """The combined gradients, in the order of `slots`; None stays None. tf.IndexedSlices are gathered, unless
     sparse_as_dense says otherwise, and always made dense under XLA."""
     reduction = Reduce.of(exchange.op, process_set=exchange.process_set, compression=exchange.compression)
@@ -40,7 +40,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Any]:
     return results
 
 
-def before_backward(exchange: Exchange) -> None:
+def before_backward(exchange: GradientExchange) -> None:
     """Nothing to do: push_pull() is part of the compiled step."""
     del exchange
 

@@ -21,7 +21,7 @@ import torch
 from byteps._core import abi, errors, session
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
-from byteps._keras.exchange import Exchange, Slot, scaled
+from byteps._keras.exchange import GradientExchange, Slot, scaled
 from byteps.torch import Compression, pending
 from byteps.torch import exchange as exchanges
 
@@ -29,7 +29,7 @@ __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 
 
 @torch.compiler.disable  # for compile(jit_compile=True): what compiles the training step leaves it as it is
-def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[torch.Tensor]]:
+def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optional[torch.Tensor]]:
     """The combined gradients, in the order of `slots`. Blocks until all are there."""
     if session.job().server_count == 0:
         return scaled([slot.gradient for slot in slots], exchange.factor)
@@ -38,7 +38,7 @@ def push_pull(slots: Sequence[Slot], exchange: Exchange) -> List[Optional[torch.
 
 
 @torch.compiler.disable
-def before_backward(exchange: Exchange) -> None:
+def before_backward(exchange: GradientExchange) -> None:
     """The gradients that come now are those of the next push_pull()."""
     if session.job().server_count != 0:
         _gradients_of(exchange).expect()
@@ -50,7 +50,7 @@ def when(condition: Any, combine: Any, gradients: List[Any]) -> List[Any]:
     return combine(gradients)
 
 
-def _gradients_of(exchange: Exchange) -> "_Gradients":
+def _gradients_of(exchange: GradientExchange) -> "_Gradients":
     if exchange.of_backend is None:
         exchange.of_backend = _Gradients(exchange)
     return exchange.of_backend
@@ -68,7 +68,7 @@ class _Pushed(NamedTuple):
 class _Gradients:
     """Those of one optimizer. A variable's key is its id: the slots of the last combine() keep the variables."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
         self._job: Any = None
         self._slots: Dict[int, Slot] = {}  # of the last combine(), without gradients

@@ -28,7 +28,7 @@ from byteps._keras import optimizer as _optimizer
 from byteps._keras import saving as _saving
 from byteps._keras import values as _values
 from byteps._keras.callbacks import state_of as _state_of
-from byteps._keras.exchange import Exchange as _Exchange
+from byteps._keras.exchange import GradientExchange as _GradientExchange
 from byteps._keras.values import allgather_object, broadcast_object
 from byteps.keras import callbacks
 
@@ -91,7 +91,7 @@ def DistributedOptimizer(  # the name users know
         ready. So is scale_local_gradients, which is for the local layers of PartialDistributedOptimizer.
     """
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
-    exchange = _Exchange(
+    exchange = _GradientExchange(
         op,
         compression,
         gradient_predivide_factor,

@@ -17,7 +17,7 @@ __all__: List[str] = []
 _increment_version = getattr(torch.autograd.graph, "increment_version", None)
 
 
-class Exchange(pending.Pending):
+class Running(pending.Pending):
     """`source` is read by the core, `buffer` is written by it, `output` gets the buffer's values at the end unless it
     is the buffer. Source and buffer are contiguous."""
 
@@ -72,7 +72,7 @@ def start(
     buffer = source if output is tensor else output
     if name is None:
         name, once = current.unique_name(scoped("push_pull.noname", members)), True
-    entry = Exchange(current.job, source, buffer, output)
+    entry = Running(current.job, source, buffer, output)
     return _submit(entry, kind, shape, operation, name, 0, priority, once, scale, members)
 
 
@@ -85,7 +85,7 @@ def start_broadcast(
     kind, shape = tensors.moved_as(tensor)
     tensors.check_no_overlap(tensor)
     buffer = tensors.plain(tensor)
-    entry = Exchange(current.job, buffer, buffer, tensor)
+    entry = Running(current.job, buffer, buffer, tensor)
     return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, once, 0.0, members)
 
 
@@ -96,7 +96,7 @@ def note_written(tensor: torch.Tensor) -> None:
 
 
 def _submit(
-    entry: Exchange,
+    entry: Running,
     kind: int,
     shape: torch.Size,
     operation: int,

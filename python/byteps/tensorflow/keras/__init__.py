@@ -20,7 +20,7 @@ from byteps._keras import legacy as _legacy
 from byteps._keras import saving as _saving
 from byteps._keras import values as _values
 from byteps._keras.callbacks import state_of as _state_of
-from byteps._keras.exchange import Exchange as _Exchange
+from byteps._keras.exchange import GradientExchange as _GradientExchange
 from byteps._keras.values import allgather_object, broadcast_object
 from byteps.tensorflow.compression import Compression
 from byteps.tensorflow.keras import callbacks
@@ -80,7 +80,7 @@ def DistributedOptimizer(  # the name users know
         ready. So is scale_local_gradients, which is for the local layers of PartialDistributedOptimizer.
     """
     del device_dense, device_sparse, num_groups, groups, scale_local_gradients
-    exchange = _Exchange(
+    exchange = _GradientExchange(
         op,
         compression,
         gradient_predivide_factor,
@@ -210,7 +210,7 @@ def load_model(
     options: those of DistributedOptimizer (op, sparse_as_dense, ...); `compile` and `safe_mode` go to Keras.
     """
     del legacy_opts
-    def convert(optimizer: Any, exchange: _Exchange) -> None:
+    def convert(optimizer: Any, exchange: _GradientExchange) -> None:
         _for(optimizer).convert(optimizer, exchange)
 
     return _saving.load_model(tf.keras, convert, filepath, custom_optimizers, custom_objects, compression, options)

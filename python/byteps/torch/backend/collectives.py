@@ -14,7 +14,7 @@ import torch
 
 from byteps._core import abi
 from byteps.torch.backend import exchange
-from byteps.torch.backend.exchange import Exchange, Landings, Members, readable
+from byteps.torch.backend.exchange import Landings, Members, Piece, readable
 from byteps.torch.backend.work import Work
 
 _NAMES = {
@@ -70,7 +70,7 @@ class Collectives:
     def _launch(
         self,
         what: str,
-        exchanges: Sequence[Exchange],
+        exchanges: Sequence[Piece],
         landings: Landings,
         result: Any,
         opts: Any,

@@ -31,7 +31,7 @@ class Members:
         return () if len(chosen) == self.job.size else chosen
 
 
-class Exchange(NamedTuple):
+class Piece(NamedTuple):
     """`source` and `target` are contiguous, alike in dtype and element count, and may be one tensor; either may be
     None on a member that gives or gets nothing."""
 
@@ -47,41 +47,41 @@ class Exchange(NamedTuple):
     label: str = ""  # tells it from the others of its collective; empty: its place among them does
 
 
-def reduction(tensor: torch.Tensor, operation: int, scale: float, target: Optional[torch.Tensor] = None) -> Exchange:
+def reduction(tensor: torch.Tensor, operation: int, scale: float, target: Optional[torch.Tensor] = None) -> Piece:
     """`tensor` reduced over all members, into itself or into `target`. Both are contiguous."""
     into = tensor if target is None else target
-    return Exchange(tensor, into, tuple(tensor.shape), tensor.dtype, operation, scale=scale)
+    return Piece(tensor, into, tuple(tensor.shape), tensor.dtype, operation, scale=scale)
 
 
 def reduction_to(
     root: int, rank: int, tensor: torch.Tensor, target: Optional[torch.Tensor], operation: int, scale: float
-) -> Exchange:
+) -> Piece:
     """`tensor` reduced over all members for `root` alone, into `target` there."""
     into = target if rank == root else None
-    return Exchange(tensor, into, tuple(tensor.shape), tensor.dtype, operation, root, True, scale)
+    return Piece(tensor, into, tuple(tensor.shape), tensor.dtype, operation, root, True, scale)
 
 
-def broadcast(root: int, rank: int, source: Optional[torch.Tensor], target: torch.Tensor) -> Exchange:
+def broadcast(root: int, rank: int, source: Optional[torch.Tensor], target: torch.Tensor) -> Piece:
     """`root`'s `source` into everyone's `target`, which on root may be `source` itself. `target` has the shape."""
     given = source if rank == root else None
-    return Exchange(given, target, tuple(target.shape), target.dtype, abi.BROADCAST, root)
+    return Piece(given, target, tuple(target.shape), target.dtype, abi.BROADCAST, root)
 
 
 def transfer(
     source: int, target: int, tensor: Optional[torch.Tensor], memory: Optional[torch.Tensor]
-) -> Exchange:
+) -> Piece:
     """From one member to another: a broadcast among the two. The sender gives `tensor`, the receiver `memory`."""
     mine = tensor if memory is None else memory
     assert mine is not None
     pair = tuple(sorted((source, target)))
     into = tensor if memory is None else memory
-    return Exchange(
+    return Piece(
         tensor, into, (mine.numel(),), mine.dtype, abi.BROADCAST, source, among=pair, label=f"{source}.{target}"
     )
 
 
 def submit(
-    exchange: Exchange,
+    exchange: Piece,
     members: Members,
     name: str,
     queue: Optional[EndQueue] = None,

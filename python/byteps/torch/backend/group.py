@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import ProcessGroup as _TorchProcessGroup
 from byteps._core import abi, errors
 from byteps.torch.backend import exchange, futures, joining, work
 from byteps.torch.backend.collectives import Collectives, _check_dense, _list
-from byteps.torch.backend.exchange import Exchange, Landings, Members, readable
+from byteps.torch.backend.exchange import Landings, Members, Piece, readable
 from byteps.torch.backend.futures import Lineage
 from byteps.torch.backend.work import Work
 
@@ -177,7 +177,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         raise NotImplementedError("recv from any rank is not supported by the backend 'byteps': name the source")
 
     def _launch_transfer(
-        self, what: str, piece: Exchange, other: int, tag: int, landings: Landings, result: List[torch.Tensor]
+        self, what: str, piece: Piece, other: int, tag: int, landings: Landings, result: List[torch.Tensor]
     ) -> Work:
         rank = self.members.rank
         if other == rank or not 0 <= other < self.members.size:
@@ -239,7 +239,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
     def _launch(
         self,
         what: str,
-        exchanges: Sequence[Exchange],
+        exchanges: Sequence[Piece],
         landings: Landings,
         result: Any,
         opts: Any,
@@ -263,7 +263,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
 
     def _submit(
         self,
-        exchanges: Sequence[Exchange],
+        exchanges: Sequence[Piece],
         lineage: Lineage,
         landings: Landings,
         result: Any,

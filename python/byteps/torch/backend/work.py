@@ -22,7 +22,7 @@ from torch.futures import Future
 
 from byteps._core import errors, session
 from byteps._core.client import EndQueue, Job
-from byteps.torch.backend.exchange import Exchange, Members, submit
+from byteps.torch.backend.exchange import Members, Piece, submit
 from byteps.torch.backend.futures import CallbackThreads, Lineage, WorkFuture
 
 _DEFAULT_TIMEOUT_S = 1800.0
@@ -307,7 +307,7 @@ def completions(job: Job) -> Completions:
 
 def start(
     work: Work,
-    exchanges: Sequence[Tuple[Exchange, str]],
+    exchanges: Sequence[Tuple[Piece, str]],
     members: Members,
     direct: bool = False,
     priority: int = 0,
