@@ -287,7 +287,7 @@ std::string register_op() {
   for (const char* attribute :
        {"T: list(type) >= 1", "tensor_names: list(string)", "operation: int", "root: int = 0",
         "scale_bits: int = 0", "members: list(int) = []", "priorities: list(int) = []",
-        "once: bool = false"}) {
+        "once: bool = false", "key: int = 0"}) {
     api.TF_OpDefinitionBuilderAddAttr(builder, attribute);
   }
   api.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");

@@ -169,6 +169,20 @@ def test_complex_numbers_are_told_from_pairs_of_real_ones(tf_job2):
         assert failure is not None and "complex64 as float32" in failure.text, failure
 
 
+def names_of_equal_ends():
+    """TensorFlow shortens the attributes of eager ops when it looks for an op that it has made before. The tensors of
+    each name have a size of their own."""
+    for size, middle in enumerate(("one", "two"), 1):
+        name, tensor = f"{'begin' * 20}.{middle}.{'end' * 20}", tf.fill([size], 1.0 + bps.rank())
+        sums = bps.grouped_allreduce([tensor] * 70, name=name, op=bps.Sum)
+        for result in (bps.push_pull(tensor, name=name, op=bps.Sum), *sums):
+            np.testing.assert_array_equal(result.numpy(), [3.0] * size)
+
+
+def test_long_names_that_begin_and_end_alike_are_told_apart(tf_job2):
+    tf_job2.run(names_of_equal_ends)
+
+
 def wrong_arguments():
     x = tf.ones([2])
     refused = []
