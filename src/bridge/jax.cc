@@ -4,14 +4,12 @@
 // everything that does not need the results, and keeps inputs and outputs in memory until then. The headers are version
 // 0.1 of the interface, which every runtime since accepts (third_party/xla_ffi/README.md).
 //
-// As many operands as results. Attributes, all of them static in the compiled program; each but `names` and `members`
-// is an array with an element per operand, of 64 bits; see byteps_tensor for their meaning:
+// As many operands as results. Attributes, all of them static in the compiled program:
 //   names      a string: the names, with a NUL between them
-//   kinds      byteps_dtype of what travels
-//   widths     so many elements of that kind make one of the buffer's: 2 for complex, the bytes of one in a broadcast
-//   operations, roots, priorities, scales (doubles), root_only (0 or 1)
-//   member_counts, members: so many ranks of `members`, in its order; 0: all
-// A result may have another shape than its operand where root_only gives this rank nothing.
+//   widths     for each operand, how many elements of what travels make one of the buffer's: 2 for complex, the bytes
+//              of one in a broadcast
+//   exchanges  a string: what exchange.h says of each, with a space between them
+// A result may have another shape than its operand where the root alone gets it.
 //
 // Several tensors in one call are started together, while XLA may run custom calls one after another, in an order that
 // differs between ranks when their programs do: what belongs to one collective is one call.
@@ -25,6 +23,7 @@
 #include <vector>
 
 #include "bridge/bridge.h"
+#include "bridge/exchange.h"
 #include "bridge/xla_flight.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -112,7 +111,6 @@ void submit(std::shared_ptr<Call> call, std::string_view name, byteps_tensor ten
     pending->call->end_one(BYTEPS_INVALID_ARGUMENT, message.c_str());
     return;
   }
-  tensor.struct_bytes = sizeof tensor;
   tensor.name = pending->name.c_str();
   const int code = byteps::bridge::bridge().submit(tensor, end_exchange, pending.get(), &error);
   Pending* const submitted = pending.release();  // end_exchange() frees it
@@ -138,37 +136,26 @@ std::string_view take_name(std::string_view& names) {
 using Numbers = ffi::Span<const int64_t>;
 
 ffi::Future exchange(ffi::RemainingArgs inputs, ffi::RemainingRets outputs, std::string_view names,
-                     Numbers kinds, Numbers widths, Numbers operations, Numbers roots,
-                     Numbers priorities, Numbers root_only, ffi::Span<const double> scales,
-                     Numbers member_counts, Numbers members) {
+                     Numbers widths, std::string_view exchanges) {
   const auto call = std::make_shared<Call>(inputs.size());
   ffi::Future future = call->future();
-  const std::vector<uint32_t> ranks(members.begin(), members.end());
-  const uint32_t* next_member = ranks.data();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string_view name = take_name(names);
     const auto input = inputs.get<ffi::AnyBuffer>(i);
     auto output = outputs.get<ffi::AnyBuffer>(i);
-    if (!input.has_value() || !output.has_value()) {
-      call->end_one(BYTEPS_INVALID_ARGUMENT, "an operand of byteps_exchange has no result");
+    const auto what = byteps::bridge::Exchange::take(exchanges);
+    if (!input.has_value() || !output.has_value() || !what.has_value()) {
+      call->end_one(BYTEPS_INVALID_ARGUMENT,
+                    "an operand of byteps_exchange has no result, or no exchange");
       continue;
     }
     const std::vector<uint64_t> shape = shape_of(*input, widths[i]);
-    byteps_tensor tensor{};
-    tensor.dtype = static_cast<uint32_t>(kinds[i]);
+    byteps_tensor tensor = what->tensor();
     tensor.input = input->untyped_data();
     tensor.output = (*output)->untyped_data();
     tensor.element_count = input->element_count() * static_cast<uint64_t>(widths[i]);
-    tensor.operation = static_cast<uint32_t>(operations[i]);
-    tensor.root = static_cast<uint32_t>(roots[i]);
-    tensor.priority = static_cast<int32_t>(priorities[i]);
-    tensor.flags = root_only[i] != 0 ? BYTEPS_ROOT_ONLY : 0;
     tensor.shape = shape.data();
     tensor.dimension_count = static_cast<uint32_t>(shape.size());
-    tensor.scale = scales[i];
-    tensor.member_count = static_cast<uint32_t>(member_counts[i]);
-    tensor.members = tensor.member_count == 0 ? nullptr : next_member;
-    next_member += tensor.member_count;
     submit(call, name, tensor);
   }
   return future;
@@ -191,12 +178,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(byteps_exchange, exchange,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<std::string_view>("names")
-                                  .Attr<Numbers>("kinds")
                                   .Attr<Numbers>("widths")
-                                  .Attr<Numbers>("operations")
-                                  .Attr<Numbers>("roots")
-                                  .Attr<Numbers>("priorities")
-                                  .Attr<Numbers>("root_only")
-                                  .Attr<ffi::Span<const double>>("scales")
-                                  .Attr<Numbers>("member_counts")
-                                  .Attr<Numbers>("members"));
+                                  .Attr<std::string_view>("exchanges"));

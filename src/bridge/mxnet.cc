@@ -142,9 +142,9 @@ class Array {
   DlTensor* lent_ = nullptr;
 };
 
-class Exchange {
+class Operation {
  public:
-  Exchange(const byteps_tensor& tensor, bool has_input)
+  Operation(const byteps_tensor& tensor, bool has_input)
       : tensor_(tensor), name_(tensor.name), has_input_(has_input) {
     if (tensor.shape != nullptr) shape_.assign(tensor.shape, tensor.shape + tensor.dimension_count);
     if (tensor.members != nullptr)
@@ -154,9 +154,9 @@ class Exchange {
     tensor_.members = tensor.members == nullptr ? nullptr : members_.data();
     shim().pending.add();
   }
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
-  ~Exchange() { shim().pending.remove(); }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  ~Operation() { shim().pending.remove(); }
 
   int open(void* input, void* output) {
     if (const int code = output_.open(output); code != 0) return code;
@@ -164,15 +164,15 @@ class Exchange {
   }
 
   // Hands the exchange to the engine, which owns it from now on, also when this fails.
-  static int push(std::unique_ptr<Exchange> exchange) {
-    Exchange* const raw = exchange.release();
+  static int push(std::unique_ptr<Operation> operation) {
+    Operation* const raw = operation.release();
     void* input = raw->input_.handle();
     void* output = raw->output_.handle();
     return shim().mxnet.push_async(
         [](void*, void* on_complete, void* self) {
-          static_cast<Exchange*>(self)->run(*static_cast<const OnComplete*>(on_complete));
+          static_cast<Operation*>(self)->run(*static_cast<const OnComplete*>(on_complete));
         },
-        raw, [](void* self) { delete static_cast<Exchange*>(self); }, &kCpu, &input,
+        raw, [](void* self) { delete static_cast<Operation*>(self); }, &kCpu, &input,
         raw->has_input_ ? 1 : 0, &output, 1, &kPrioritized, raw->tensor_.priority,
         "byteps_push_pull", false);
   }
@@ -189,7 +189,7 @@ class Exchange {
     const int code = bridge().submit(
         tensor_,
         [](void* self, int ended, const char* message) {
-          static_cast<Exchange*>(self)->end(ended, message);
+          static_cast<Operation*>(self)->end(ended, message);
         },
         this, &error);
     if (code != BYTEPS_OK) end(code, error.message);
@@ -229,9 +229,9 @@ BYTEPS_API void byteps_mxnet_use(const byteps_mxnet_functions* functions) {
 // all but the addresses counts, and is copied. Never blocks. 0, or -1 with MXNet's own text in MXGetLastError. What
 // goes wrong later is raised by MXNet where somebody next waits for the output.
 BYTEPS_API int byteps_mxnet_push_pull(void* input, void* output, const byteps_tensor* tensor) {
-  auto exchange = std::make_unique<Exchange>(*tensor, input != nullptr);
-  if (const int code = exchange->open(input, output); code != 0) return code;
-  return Exchange::push(std::move(exchange));
+  auto operation = std::make_unique<Operation>(*tensor, input != nullptr);
+  if (const int code = operation->open(input, output); code != 0) return code;
+  return Operation::push(std::move(operation));
 }
 
 // Waits until no exchange is under way: 0, or BYTEPS_AGAIN after timeout_ns.

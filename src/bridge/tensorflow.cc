@@ -5,14 +5,17 @@
 // soon as it exists. Its kernel is asynchronous: it submits and returns, and the bridge's thread ends it.
 // Under XLA the op is replaced by a custom call: tf_xla.cc.
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bridge/bridge.h"
+#include "bridge/exchange.h"
 #include "bridge/foreign_layouts.h"
 #include "bridge/tf_api.h"
 #include "bridge/tf_shim.h"
@@ -33,31 +36,6 @@ class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* construction)
       : construction_(construction), status_(api) {}
-
-  int64_t integer(const char* name) {
-    int64_t value = 0;
-    if (status_.ok()) {
-      api.TF_OpKernelConstruction_GetAttrInt64(construction_, name, &value, status_.get());
-    }
-    return value;
-  }
-
-  bool boolean(const char* name) {
-    unsigned char value = 0;
-    if (status_.ok()) {
-      api.TF_OpKernelConstruction_GetAttrBool(construction_, name, &value, status_.get());
-    }
-    return value != 0;
-  }
-
-  std::vector<int64_t> integers(const char* name) {
-    std::vector<int64_t> values(static_cast<size_t>(list_size(name, nullptr)));
-    if (status_.ok() && !values.empty()) {
-      api.TF_OpKernelConstruction_GetAttrInt64List(construction_, name, values.data(),
-                                                   static_cast<int>(values.size()), status_.get());
-    }
-    return values;
-  }
 
   std::vector<std::string> strings(const char* name) {
     int32_t total_bytes = 0;
@@ -97,21 +75,18 @@ class Attributes {
 // What one op was told when it was made.
 struct Kernel {
   std::vector<std::string> names;   // one per tensor
-  std::vector<int64_t> priorities;  // one per tensor, or none
-  Exchange exchange;                // all but the tensors
+  std::vector<Exchange> exchanges;  // one per tensor
 };
 
 void* create(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<Kernel>();
   Attributes attributes(construction);
   kernel->names = attributes.strings("tensor_names");
-  kernel->priorities = attributes.integers("priorities");
-  kernel->exchange.operation = static_cast<uint32_t>(attributes.integer("operation"));
-  kernel->exchange.root = static_cast<uint32_t>(attributes.integer("root"));
-  kernel->exchange.scale = std::bit_cast<double>(attributes.integer("scale_bits"));
-  kernel->exchange.is_once = attributes.boolean("once");
-  for (int64_t rank : attributes.integers("members")) {
-    kernel->exchange.members.push_back(static_cast<uint32_t>(rank));
+  for (const std::string& content : attributes.strings("exchanges")) {
+    std::string_view packed = content;
+    if (std::optional<Exchange> exchange = Exchange::take(packed)) {
+      kernel->exchanges.push_back(*std::move(exchange));
+    }
   }
   if (!attributes.ok()) attributes.fail();
   return kernel.release();
@@ -132,9 +107,10 @@ class Run {
 
   void start() {
     const auto count = static_cast<size_t>(api.TF_NumInputs(context_));
-    if (count != kernel_.names.size()) {
-      fail(kTfInvalidArgument, "BytepsPushPull: " + std::to_string(count) + " tensors and " +
-                                   std::to_string(kernel_.names.size()) + " names");
+    if (count != kernel_.names.size() || count != kernel_.exchanges.size()) {
+      fail(kTfInvalidArgument, "BytepsPushPull: " + std::to_string(count) + " tensors, " +
+                                   std::to_string(kernel_.names.size()) + " names and " +
+                                   std::to_string(kernel_.exchanges.size()) + " exchanges");
       return end_one();
     }
     byteps_error error{};
@@ -175,18 +151,17 @@ class Run {
     if (!status.ok()) return fail(api.TF_GetCode(status.get()), status.message());
     outputs_.push_back(output);
     tensor.output = api.TF_TensorData(output);
-    const std::string refusal =
-        set_elements(tensor, core_dtype(dtype), api.TF_DataTypeSize(dtype), kernel_.exchange);
+    const auto place = static_cast<size_t>(i);
+    const std::string refusal = set_elements(tensor, core_dtype(dtype), api.TF_DataTypeSize(dtype),
+                                             kernel_.exchanges[place]);
     if (refusal.empty()) return true;
-    return fail(kTfInvalidArgument, kernel_.names[static_cast<size_t>(i)] + ": " + refusal);
+    return fail(kTfInvalidArgument, kernel_.names[place] + ": " + refusal);
   }
 
   void submit(const Tensor& tensor, size_t i) {
-    const int32_t priority =
-        i < kernel_.priorities.size() ? static_cast<int32_t>(kernel_.priorities[i]) : 0;
     byteps_error error{};
     const int code =
-        push_pull(tensor, kernel_.names[i], priority, kernel_.exchange, &Run::on_end, this, &error);
+        push_pull(tensor, kernel_.names[i], kernel_.exchanges[i], &Run::on_end, this, &error);
     if (code == BYTEPS_OK) return;
     fail(tf_code(code), error.message, code == BYTEPS_MISMATCH);
     end_one();
@@ -284,10 +259,8 @@ void infer_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 std::string register_op() {
   TF_OpDefinitionBuilder* builder = api.TF_NewOpDefinitionBuilder(kOpName);
-  for (const char* attribute :
-       {"T: list(type) >= 1", "tensor_names: list(string)", "operation: int", "root: int = 0",
-        "scale_bits: int = 0", "members: list(int) = []", "priorities: list(int) = []",
-        "once: bool = false", "key: int = 0"}) {
+  for (const char* attribute : {"T: list(type) >= 1", "tensor_names: list(string)",
+                                "exchanges: list(string)", "key: int = 0"}) {
     api.TF_OpDefinitionBuilderAddAttr(builder, attribute);
   }
   api.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");

@@ -82,12 +82,6 @@ enum TfDtype : int {
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))            \
   X(void, TF_OpKernelConstruction_GetAttrSize,                                                \
     (TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*))                  \
-  X(void, TF_OpKernelConstruction_GetAttrInt64,                                               \
-    (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*))                            \
-  X(void, TF_OpKernelConstruction_GetAttrInt64List,                                           \
-    (TF_OpKernelConstruction*, const char*, int64_t*, int, TF_Status*))                       \
-  X(void, TF_OpKernelConstruction_GetAttrBool,                                                \
-    (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))                      \
   X(void, TF_OpKernelConstruction_GetAttrStringList,                                          \
     (TF_OpKernelConstruction*, const char*, char**, size_t*, int, void*, size_t, TF_Status*)) \
   X(int, TF_NumInputs, (TF_OpKernelContext*))                                                 \

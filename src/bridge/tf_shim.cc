@@ -6,8 +6,8 @@
 namespace byteps::bridge {
 namespace {
 
-// How often each name of Exchange::is_once has been used: the same on all ranks, which run the same ops. Graphs are
-// built again and again under the same names, so the counts belong to the process, not to a kernel.
+// How often each name of an exchange that is_once() has been used: the same on all ranks, which run the same ops.
+// Graphs are built again and again under the same names, so the counts belong to the process, not to a kernel.
 class Numbers {
  public:
   std::string next(const std::string& name) {
@@ -38,13 +38,14 @@ Numbers& numbers() {
 
 std::string set_elements(Tensor& tensor, CoreDtype known, size_t element_bytes,
                          const Exchange& exchange) {
-  const bool is_moved = exchange.operation == BYTEPS_BROADCAST;
+  const bool is_moved = exchange.operation() == BYTEPS_BROADCAST;
   if (is_moved && known.count != 1) {
     if (element_bytes == 0) return "elements of no fixed size cannot be broadcast";
     known = {BYTEPS_UINT8, static_cast<uint32_t>(element_bytes), known.logical};
   }
   if (known.count == 0) return "this dtype cannot be summed";
-  const bool is_linear = exchange.operation == BYTEPS_SUM || exchange.operation == BYTEPS_AVERAGE;
+  const bool is_linear =
+      exchange.operation() == BYTEPS_SUM || exchange.operation() == BYTEPS_AVERAGE;
   if (known.count == 2 && !is_moved && !is_linear) return "complex numbers have no order";
   tensor.dtype = known.dtype | known.logical << 8;
   if (known.count > 1) {
@@ -54,25 +55,17 @@ std::string set_elements(Tensor& tensor, CoreDtype known, size_t element_bytes,
   return "";
 }
 
-int push_pull(const Tensor& tensor, const std::string& name, int32_t priority,
-              const Exchange& exchange, Bridge::Done done, void* context, byteps_error* error) {
-  const std::string full_name = exchange.is_once ? numbers().next(name) : name;
-  byteps_tensor call{};
-  call.struct_bytes = sizeof(call);
+int push_pull(const Tensor& tensor, const std::string& name, const Exchange& exchange,
+              Bridge::Done done, void* context, byteps_error* error) {
+  const std::string full_name = exchange.is_once() ? numbers().next(name) : name;
+  byteps_tensor call = exchange.tensor();
   call.dtype = tensor.dtype;
   call.name = full_name.c_str();
   call.input = tensor.input;
   call.output = tensor.output;
   call.element_count = tensor.element_count;
-  call.operation = exchange.operation;
-  call.root = exchange.root;
-  call.priority = priority;
-  call.flags = exchange.is_once ? BYTEPS_ONCE : 0;
   call.shape = tensor.shape.data();
   call.dimension_count = static_cast<uint32_t>(tensor.shape.size());
-  call.scale = exchange.scale;
-  call.members = exchange.members.empty() ? nullptr : exchange.members.data();
-  call.member_count = static_cast<uint32_t>(exchange.members.size());
   return bridge().submit(call, done, context, error);
 }
 

@@ -6,19 +6,10 @@
 #include <vector>
 
 #include "bridge/bridge.h"
+#include "bridge/exchange.h"
 #include "byteps/byteps.h"
 
 namespace byteps::bridge {
-
-// What is to be done with tensors: the attributes of an op, or of a custom call.
-struct Exchange {
-  uint32_t operation = BYTEPS_SUM;
-  uint32_t root = 0;
-  double scale = 0.0;             // 0: none
-  std::vector<uint32_t> members;  // empty: all ranks
-  // The name is a prefix: each run has a number of its own, and may have a shape of its own.
-  bool is_once = false;
-};
 
 struct Tensor {
   const void* input = nullptr;
@@ -45,8 +36,8 @@ std::string set_elements(Tensor& tensor, CoreDtype known, size_t element_bytes,
                          const Exchange& exchange);
 
 // Starts it; `done` is called once on the bridge's thread unless another code than BYTEPS_OK is returned.
-int push_pull(const Tensor& tensor, const std::string& name, int32_t priority,
-              const Exchange& exchange, Bridge::Done done, void* context, byteps_error* error);
+int push_pull(const Tensor& tensor, const std::string& name, const Exchange& exchange,
+              Bridge::Done done, void* context, byteps_error* error);
 
 // The interface by which TensorFlow's XLA takes custom calls; null when this TensorFlow has none.
 const void* xla_ffi_api();

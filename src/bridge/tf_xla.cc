@@ -1,9 +1,12 @@
 // What takes the place of the op in a function that XLA compiles (jit_compile=True): a custom call, asynchronous, in
 // the XLA that TensorFlow brings along. python/byteps/tensorflow/xla.py writes the calls.
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "bridge/exchange.h"
 #include "bridge/tf_shim.h"
 #include "bridge/xla_flight.h"
 #include "xla/ffi/api/ffi.h"
@@ -88,18 +91,10 @@ void on_end(void* context, int code, const char* message) {
 
 // One tensor's exchange. XLA keeps both buffers until the future is there.
 ffi::Future push_pull_call(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> output,
-                           std::string_view name, int64_t operation, int64_t root, double scale,
-                           ffi::Span<const int64_t> members, int64_t priority, bool is_once) {
+                           std::string_view name, std::string_view packed) {
   auto* promise = new ffi::Promise;
   ffi::Future future(*promise);
-  Exchange exchange;
-  exchange.operation = static_cast<uint32_t>(operation);
-  exchange.root = static_cast<uint32_t>(root);
-  exchange.scale = scale;
-  exchange.is_once = is_once;
-  for (int64_t rank : members) {
-    if (rank >= 0) exchange.members.push_back(static_cast<uint32_t>(rank));
-  }
+  const std::optional<Exchange> exchange = Exchange::take(packed);
   Tensor tensor;
   tensor.input = input.untyped_data();
   tensor.output = output->untyped_data();
@@ -107,8 +102,10 @@ ffi::Future push_pull_call(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> out
   for (int64_t dimension : input.dimensions()) {
     tensor.shape.push_back(static_cast<uint64_t>(dimension));
   }
-  const std::string refusal = set_elements(tensor, core_dtype(input.element_type()),
-                                           ffi::ByteWidth(input.element_type()), exchange);
+  const std::string refusal = exchange
+                                  ? set_elements(tensor, core_dtype(input.element_type()),
+                                                 ffi::ByteWidth(input.element_type()), *exchange)
+                                  : "its exchange is none";
   byteps_error error{};
   if (const int code = bridge().refuse_in_child(&error); code != BYTEPS_OK) {
     promise->SetError(ffi::Error(error_code(code), error.message));
@@ -118,8 +115,8 @@ ffi::Future push_pull_call(ffi::AnyBuffer input, ffi::Result<ffi::AnyBuffer> out
   flight().begin(kTarget);
   if (!refusal.empty()) {
     on_end(promise, BYTEPS_INVALID_ARGUMENT, (std::string(name) + ": " + refusal).c_str());
-  } else if (const int code = push_pull(tensor, std::string(name), static_cast<int32_t>(priority),
-                                        exchange, on_end, promise, &error);
+  } else if (const int code =
+                 push_pull(tensor, std::string(name), *exchange, on_end, promise, &error);
              code != BYTEPS_OK) {
     on_end(promise, code, error.message);
   }
@@ -131,12 +128,7 @@ XLA_FFI_DEFINE_HANDLER(handler, push_pull_call,
                            .Arg<ffi::AnyBuffer>()
                            .Ret<ffi::AnyBuffer>()
                            .Attr<std::string_view>("tensor_name")
-                           .Attr<int64_t>("operation")
-                           .Attr<int64_t>("root")
-                           .Attr<double>("scale")
-                           .Attr<ffi::Span<const int64_t>>("members")
-                           .Attr<int64_t>("priority")
-                           .Attr<bool>("once"));
+                           .Attr<std::string_view>("exchange"));
 
 }  // namespace
 }  // namespace byteps::bridge

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from byteps._core import abi, collectives, driver, errors, objects, session
 from byteps._core.collectives import Rows
+from byteps._core.exchange import Exchange
 
 Call = Callable[[], Any]
 _kept: List[Any] = []  # memory of calls under way
@@ -41,7 +42,7 @@ def _allgather(job: Any) -> Any:
 
 
 def _reducescatter(job: Any) -> Any:
-    return collectives.reducescatter(job, "reducescatter", _rows(), _floats(4), abi.SUM)
+    return collectives.reducescatter(job, "reducescatter", _rows(), _floats(4), Exchange(abi.SUM))
 
 
 def _alltoall(job: Any) -> Any:
@@ -281,9 +282,9 @@ def slow_callbacks(pause_s: float) -> None:
     def plan(name: str) -> Callable[[Any], Any]:
         def steps(driven: Any) -> Any:
             address = _floats(8)
-            yield [driven.push_pull(name + "0", abi.FLOAT32, address, address, 8, abi.SUM)]
+            yield [driven.submit(Exchange(abi.SUM).tensor(name + "0", abi.FLOAT32, (8,), address, address))]
             time.sleep(pause_s)
-            yield [driven.push_pull(name + "1", abi.FLOAT32, address, address, 8, abi.SUM)]
+            yield [driven.submit(Exchange(abi.SUM).tensor(name + "1", abi.FLOAT32, (8,), address, address))]
 
         return steps
 

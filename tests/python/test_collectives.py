@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from cluster import Cluster
 
+from byteps._core.exchange import Exchange
+
 
 @pytest.fixture(scope="module", params=[1, 3], ids=lambda workers: f"{workers} workers")
 def cluster(request):
@@ -77,7 +79,7 @@ def collective_of(what, shapes):
     if what == "allgather":
         plan = collectives.allgather(job, name, rows, lambda count: output.ctypes.data)
     elif what == "reducescatter":
-        plan = collectives.reducescatter(job, name, rows, output.ctypes.data, abi.SUM)
+        plan = collectives.reducescatter(job, name, rows, output.ctypes.data, Exchange(abi.SUM))
     else:
         splits = [shape[0] // job.size] * job.size
         plan = collectives.alltoall(job, name, rows, splits, lambda count: output.ctypes.data)
@@ -170,7 +172,7 @@ class JobThatRefuses:
     def __init__(self, refused):
         self.started, self.refused, self.waited = 0, refused, []
 
-    def push_pull(self, *arguments, **options):
+    def submit(self, tensor):
         self.started += 1
         if self.started == self.refused:
             raise ValueError("refused")
@@ -186,7 +188,7 @@ def test_what_was_started_ends_before_a_refusal_is_raised():
     job = JobThatRefuses(refused=3)
     rows = collectives.Rows(abi.FLOAT32, 4096, 6, (2,))
     with pytest.raises(ValueError, match="refused"):
-        collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM))
+        collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, Exchange(abi.SUM)))
     assert job.waited == [1, 2]
 
 
@@ -206,7 +208,7 @@ def test_memory_of_an_interrupted_wait_is_kept_until_the_job_is_left(monkeypatch
         rows = collectives.Rows(abi.FLOAT32, 4096, 6, (2,))
         job = JobThatIsInterrupted(refused=0)
         with pytest.raises(KeyboardInterrupt):
-            collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, abi.SUM), memory)
+            collectives.run(job, collectives.reducescatter(job, "x", rows, 4096, Exchange(abi.SUM)), memory)
         del memory
         gc.collect()
         assert alive() is not None
@@ -228,7 +230,7 @@ def scatter(row_count, columns, operation_name):
     rows = collectives.Rows(abi.FLOAT32, mine.ctypes.data, row_count, (columns,))
     name = session.current().unique_name("scatter")
     operation = getattr(abi, operation_name)
-    plan = collectives.reducescatter(job, name, rows, output.ctypes.data, operation)
+    plan = collectives.reducescatter(job, name, rows, output.ctypes.data, Exchange(operation))
     assert collectives.run(job, plan) == share
     return output
 
@@ -311,7 +313,7 @@ def bytes_of(kind, block_bytes):
         "alltoall": lambda: collectives.alltoall(
             job, name, blocks, every, lambda _: result.ctypes.data, received_splits=every
         ),
-        "reducescatter": lambda: collectives.reducescatter(job, name, blocks, result.ctypes.data, abi.MAX),
+        "reducescatter": lambda: collectives.reducescatter(job, name, blocks, result.ctypes.data, Exchange(abi.MAX)),
     }[kind]
     session.barrier()
     before = session.metrics()

@@ -3,6 +3,7 @@
 library.py   finds and loads libbyteps.so
 abi.py       include/byteps/byteps.h as ctypes: structures and prototypes
 errors.py    the exceptions
+exchange.py  Exchange: what ranks agree about when they exchange a tensor
 client.py    Job: one membership in a job
 bridge.py    the native shims of frameworks
 reduction.py      Average, Sum, Min, Max, Product, and factors

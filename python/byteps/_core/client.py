@@ -20,9 +20,10 @@ import time
 import weakref
 from contextlib import contextmanager
 from ctypes import byref
-from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from byteps._core import abi, errors, threads
+from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.library import Library, load
 
 SLICE_NS = 200_000_000
@@ -45,19 +46,6 @@ def library() -> Library:
     if _library is None:
         _library = load()
     return _library
-
-
-def encoded_name(name: str) -> bytes:
-    """The bytes by which a tensor is known. InvalidArgumentError when it is no text that can travel: C ends a name at
-    NUL, and a lone surrogate has no UTF-8."""
-    if not isinstance(name, str):
-        raise errors.InvalidArgumentError(f"name is {name!r}: the name of a tensor is a str, not {type(name).__name__}")
-    if "\0" in name:
-        raise errors.InvalidArgumentError(f"name is {name!r}: it contains a NUL character, which names may not")
-    try:
-        return name.encode()
-    except UnicodeEncodeError:
-        raise errors.InvalidArgumentError(f"name is {name!r}: it contains a lone surrogate, so it is no text") from None
 
 
 class Metrics(NamedTuple):
@@ -191,6 +179,20 @@ class Job:
         if self._is_forked:
             self._live_pointer()
 
+    def submit(self, tensor: abi.Tensor, queue: "Optional[EndQueue]" = None, tag: int = 0) -> int:
+        """Starts an exchange, made by Exchange.tensor(), and returns its handle; never blocks. The tensor's memory must
+        stay valid until wait() has returned or raised for the handle, or the job has been left. `queue`: its take()
+        reports the end with `tag`, and nobody may wait() for the handle."""
+        if queue is not None:
+            tensor.queue, tensor.tag = queue.pointer, tag
+        handle = ctypes.c_int64()
+        error = abi.Error()
+        with self._lock:
+            code = self._submit(self._live_pointer(), byref(tensor), byref(handle), byref(error))
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
+        return handle.value
+
     def push_pull(
         self,
         name: str,
@@ -200,49 +202,18 @@ class Job:
         element_count: int,
         operation: int,
         root: int = 0,
-        priority: int = 0,
-        once: bool = False,
-        shape: Sequence[int] = (),
-        scale: float = 0.0,
-        members: Sequence[int] = (),
-        root_only: bool = False,
         *,
+        shape: Sequence[int] = (),
         queue: "Optional[EndQueue]" = None,
         tag: int = 0,
+        **what: Any,
     ) -> int:
-        """Starts one exchange and returns its handle; never blocks. `input` and `output` are addresses (0: none) of
-        memory that must stay valid until wait() has returned or raised for the handle, or the job has been left.
-        `shape`: the dimensions, whose product is element_count; () is one dimension. `scale`: multiplies the result;
-        0.0: not. `members`: ascending ranks that take part; () is all. `root_only`: only `root` gets the result.
-        `queue`: its take() reports the end with `tag`, and nobody may wait() for the handle."""
-        tensor = abi.Tensor(
-            abi.TENSOR_BYTES,
-            dtype,
-            encoded_name(name),
-            input,
-            output,
-            element_count,
-            operation,
-            root,
-            priority,
-            (abi.ONCE if once else 0) | (abi.ROOT_ONLY if root_only else 0),
-            (ctypes.c_uint64 * len(shape))(*shape) if shape else None,
-            len(shape),
-            0,
-            scale,
-            (ctypes.c_uint32 * len(members))(*members) if members else None,
-            len(members),
-            0,
-            queue.pointer if queue is not None else None,
-            tag,
-        )
-        handle = ctypes.c_int64()
-        error = abi.Error()
-        with self._lock:
-            code = self._submit(self._live_pointer(), byref(tensor), byref(handle), byref(error))
-        if code != abi.OK:
-            raise errors.from_code(code, error.text())
-        return handle.value
+        """submit() in one call, for programs without a framework. `shape`: the dimensions, whose product is
+        element_count; () is one. `what`: the other fields of Exchange."""
+        exchange = Exchange(operation, root=root, **what)
+        tensor = exchange.tensor(name, dtype, shape or (element_count,), input, output)
+        tensor.element_count = element_count
+        return self.submit(tensor, queue, tag)
 
     def poll(self, handle: int) -> bool:
         """True when wait() would not block. InvalidArgumentError: no such handle, or used up."""

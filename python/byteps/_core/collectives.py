@@ -33,6 +33,7 @@ from typing import (
 
 from byteps._core import abi, elements, errors, session
 from byteps._core.client import Job
+from byteps._core.exchange import Exchange
 
 T = TypeVar("T")
 Plan = Generator[List[int], None, T]
@@ -175,21 +176,12 @@ def _members(job: Job, members: Sequence[int]) -> Tuple[int, ...]:
     return tuple(members) if members else tuple(range(job.size))
 
 
-def _move(job: Job, name: str, rows: Rows, output: int, root: int, members: Sequence[int], **options: object) -> int:
+def _move(
+    job: Job, name: str, rows: Rows, output: int, root: int, members: Sequence[int], priority: int, once: bool
+) -> int:
     """Starts a broadcast of the root's rows to `output` of all members; its handle."""
-    is_root = job.rank == root
-    return job.push_pull(
-        name,
-        rows.dtype,
-        rows.address if is_root else 0,
-        output,
-        rows.count * rows.row_elements,
-        abi.BROADCAST,
-        root=root,
-        shape=rows.shape,
-        members=members,
-        **options,  # type: ignore[arg-type]
-    )
+    what = Exchange(abi.BROADCAST, root=root, members=tuple(members), priority=priority, once=once)
+    return job.submit(what.tensor(name, rows.dtype, rows.shape, rows.address if job.rank == root else 0, output))
 
 
 def _all_of(started: Iterable[int]) -> "Plan[None]":
@@ -214,19 +206,8 @@ def tables(
     first = ranks.index(job.rank) * width
     table[first : first + width] = list(row)
     address = ctypes.addressof(table)
-    yield [
-        job.push_pull(
-            name,
-            abi.INT64,
-            address,
-            address,
-            len(table),
-            abi.SUM,
-            once=once,
-            shape=(len(ranks), width),
-            members=members,
-        )
-    ]
+    what = Exchange(abi.SUM, members=tuple(members), once=once)
+    yield [job.submit(what.tensor(name, abi.INT64, (len(ranks), width), address, address))]
     return [list(table[i * width : (i + 1) * width]) for i in range(len(ranks))]
 
 
@@ -276,7 +257,7 @@ def allgather(
         for rank, count in zip(ranks, counts):
             if count:
                 block = rows._replace(count=count)
-                yield _move(job, f"{name}/{rank}", block, place, rank, members, priority=priority, once=once)
+                yield _move(job, f"{name}/{rank}", block, place, rank, members, priority, once)
             place += count * rows.row_bytes
 
     yield from _all_of(started())
@@ -288,40 +269,19 @@ def scattered_counts(row_count: int, parts: int) -> List[int]:
     return [row_count // parts + (index < row_count % parts) for index in range(parts)]
 
 
-def reducescatter(
-    job: Job,
-    name: str,
-    rows: Rows,
-    output: int,
-    operation: int,
-    scale: float = 0.0,
-    members: Sequence[int] = (),
-    priority: int = 0,
-    once: bool = False,
-) -> "Plan[int]":
-    """The reduced rows of all members, each member getting its share (scattered_counts) in `output`. Returns how many
-    rows that are."""
-    ranks = _members(job, members)
+def reducescatter(job: Job, name: str, rows: Rows, output: int, what: Exchange) -> "Plan[int]":
+    """The rows of all members, reduced as `what` says, each member getting its share (scattered_counts) in `output`.
+    Returns how many rows that are."""
+    ranks = _members(job, what.members)
     counts = scattered_counts(rows.count, len(ranks))
 
     def started() -> Iterator[int]:
         address = rows.address
         for rank, count in zip(ranks, counts):
-            yield job.push_pull(
-                f"{name}/{rank}",
-                rows.dtype,
-                address,
-                output if rank == job.rank else 0,
-                count * rows.row_elements,
-                operation,
-                root=rank,
-                priority=priority,
-                once=once,
-                shape=(count, *rows.row_shape),
-                scale=scale,
-                members=members,
-                root_only=True,
-            )
+            share = what._replace(root=rank, root_only=True)
+            place = output if rank == job.rank else 0
+            shape = (count, *rows.row_shape)
+            yield job.submit(share.tensor(f"{name}/{rank}", rows.dtype, shape, address, place))
             address += count * rows.row_bytes
 
     yield from _all_of(started())
@@ -385,9 +345,9 @@ def receive(job: Job, name: str, rows: Rows, source: int, priority: int = 0, onc
 
 def _send(job: Job, name: str, rows: Rows, to: int, priority: int, once: bool) -> int:
     pair = sorted((job.rank, to))
-    return _move(job, name, rows, rows.address, job.rank, pair, priority=priority, once=once)
+    return _move(job, name, rows, rows.address, job.rank, pair, priority, once)
 
 
 def _receive(job: Job, name: str, rows: Rows, source: int, priority: int, once: bool) -> int:
     pair = sorted((job.rank, source))
-    return _move(job, name, rows, rows.address, source, pair, priority=priority, once=once)
+    return _move(job, name, rows, rows.address, source, pair, priority, once)

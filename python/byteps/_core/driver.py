@@ -11,7 +11,7 @@ import itertools
 import threading
 from typing import Any, Callable, Dict, Generic, Optional, TypeVar
 
-from byteps._core import errors, session
+from byteps._core import abi, errors, session
 from byteps._core.client import Job
 from byteps._core.collectives import Plan
 
@@ -41,12 +41,12 @@ class Driven(Generic[T]):
             finally:
                 self.one_ended(None)
 
-    def push_pull(self, *arguments: Any, **options: Any) -> int:
-        """Job.push_pull()."""
+    def submit(self, tensor: abi.Tensor) -> int:
+        """Job.submit()."""
         tag = self._driver.expect(self)
         self._pending += 1
         try:
-            return self._driver.job.push_pull(*arguments, queue=self._driver.queue, tag=tag, **options)
+            return self._driver.job.submit(tensor, self._driver.queue, tag)
         except BaseException:
             self._driver.forget(tag)
             self._pending -= 1

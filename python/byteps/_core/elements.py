@@ -43,7 +43,7 @@ _LOGICAL = {
     "float4_e2m1fn_x2": 12,
 }
 _LOGICAL_NAMES = {number: name for name, number in _LOGICAL.items()}
-_COMPLEX = {"complex64": abi.FLOAT32, "complex128": abi.FLOAT64}
+_COMPLEX = {"complex32": abi.FLOAT16, "complex64": abi.FLOAT32, "complex128": abi.FLOAT64}
 
 
 def standing_for(name: str, dtype: int) -> int:
@@ -65,19 +65,37 @@ def row_shape(shape: Sequence[int], width: int) -> Tuple[int, ...]:
     return (*shape[1:], width) if width > 1 else tuple(shape[1:])
 
 
-def kind(dtype: Any, operation: int) -> Tuple[int, int]:
-    """(its kind, how many such elements make one of `dtype`, a dtype of numpy). What is only moved, by a BROADCAST,
-    may be anything of whole bytes. ValueError when the operation is not defined for it."""
-    name = dtype.name
-    if name in _KINDS:
-        if name == "bool" and operation == abi.AVERAGE:
-            raise ValueError("the average of a bool array is not defined; op=Sum gives the logical or")
-        return _KINDS[name], 1
-    if name in _COMPLEX and operation in (abi.SUM, abi.AVERAGE):
-        return standing_for(name, _COMPLEX[name]), 2
-    if name in ("int2", "uint2", "int4", "uint4"):
-        raise ValueError(f"dtype {name} is not supported: elements of less than a byte; use int8")
+def check_operation(kind: int, operation: int, noun: str) -> None:
+    """ValueError when the operation is not defined for elements of this kind. `noun`: what a framework calls that which
+    has them."""
+    if kind == abi.BOOL and operation == abi.AVERAGE:
+        raise ValueError(f"the average of a bool {noun} is not defined; its sum is the logical or")
+
+
+def of_name(name: str, operation: int, noun: str = "array", prefix: str = "") -> Tuple[int, int]:
+    """(the kind of a dtype's elements, how many such elements make one of them; 0: as many as it has bytes). What is
+    only moved, by a BROADCAST, may be anything of whole bytes. ValueError when the operation is not defined for it.
+    `prefix`: before the name where the framework's users see it."""
+    known = _KINDS.get(name)
+    if known is not None:
+        check_operation(known, operation, noun)
+        return known, 1
     if operation == abi.BROADCAST:
-        return standing_for(name, abi.UINT8), dtype.itemsize
-    hint = "; complex arrays have op=Sum and op=Average" if name in _COMPLEX else ""
-    raise ValueError(f"dtype {name} is not supported here. These are: {', '.join(_KINDS)}{hint}.")
+        return standing_for(name, abi.UINT8), 0
+    if name not in _COMPLEX:
+        supported = ", ".join((*_KINDS, *_COMPLEX))
+        raise ValueError(f"Tensor type {prefix}{name} is not supported. These are: {supported}.")
+    if operation not in (abi.SUM, abi.AVERAGE):
+        raise ValueError(
+            f"Tensor type {prefix}{name} is not supported here: complex numbers have op=Sum and op=Average, but no "
+            "minimum, maximum or product"
+        )
+    return standing_for(name, _COMPLEX[name]), 2
+
+
+def kind(dtype: Any, operation: int) -> Tuple[int, int]:
+    """of_name() of a dtype of numpy, the number never 0."""
+    if dtype.name in ("int2", "uint2", "int4", "uint4"):
+        raise ValueError(f"dtype {dtype.name} is not supported: elements of less than a byte; use int8")
+    known, width = of_name(dtype.name, operation)
+    return known, width or dtype.itemsize

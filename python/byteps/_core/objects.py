@@ -14,6 +14,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 from byteps._core import abi, collectives, errors, session
 from byteps._core.client import Job
 from byteps._core.collectives import Rows
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import scoped
 
 try:
@@ -135,12 +136,9 @@ def _broadcast(
 ) -> None:
     job = session.job()
     address = ctypes.addressof(buffer)
+    what = Exchange(abi.BROADCAST, root=root_rank, members=tuple(members), once=True)
 
     def plan() -> "collectives.Plan[None]":
-        yield [
-            job.push_pull(
-                name, dtype, address, address, count, abi.BROADCAST, root=root_rank, once=True, members=members
-            )
-        ]
+        yield [job.submit(what.tensor(name, dtype, (count,), address, address))]
 
     collectives.run(job, plan(), buffer)

@@ -25,6 +25,7 @@ __all__ = [
     "global_process_set",
     "is_member",
     "members_of",
+    "named",
     "process_set_by_id",
     "remove_process_set",
     "scoped",
@@ -131,7 +132,7 @@ def get_process_set_ids_and_ranks() -> Dict[int, List[int]]:
 
 
 def members_of(process_set: Optional[ProcessSet]) -> Tuple[int, ...]:
-    """`members` of Job.push_pull(); () is all. ValueError: this worker is not in it, or one of it is not in the job."""
+    """`members` of an Exchange; () is all. ValueError: this worker is not in it, or one of it is not in the job."""
     if process_set is None:
         return ()
     if not isinstance(process_set, ProcessSet):
@@ -172,3 +173,12 @@ def scoped(name: str, members: Tuple[int, ...]) -> str:
     if len(members) > NAMED_RANKS_MAX:
         ranks = f"{len(members)} ranks {hashlib.sha256(ranks.encode()).hexdigest()[:12]}"
     return f"{name}@[{ranks}]"
+
+
+def named(name: Optional[str], kind: str, members: Tuple[int, ...] = ()) -> Tuple[str, bool]:
+    """The name of an operation as these members know it, and whether it is used once: without `name` it is numbered,
+    for each set of members apart, because others do not count with them. NotInitializedError: there is no job."""
+    current = session.current()
+    if name is not None:
+        return scoped(name, members), False
+    return current.unique_name(scoped(f"{kind}.noname", members)), True

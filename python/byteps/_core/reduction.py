@@ -42,10 +42,10 @@ _OPERATIONS = {
 
 
 class Reduction(NamedTuple):
-    """`operation` and `scale` of Job.push_pull()."""
+    """With what an Exchange begins: Exchange(*reduction, ...)."""
 
     operation: int
-    scale: float
+    scale: float = 0.0
 
 
 def op_of(average: Optional[bool]) -> ReduceOp:

@@ -6,11 +6,11 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import jax
 
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
 from byteps._keras.exchange import GradientExchange, Slot, scaled
 from byteps.jax import Compression
-from byteps.jax.direct import Exchange
 from byteps.jax.ops import exchange_all
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
@@ -19,14 +19,12 @@ __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optional[jax.Array]]:
     """The combined gradients, in the order of `slots`; None stays None."""
     present = [slot for slot in slots if slot.gradient is not None]
-    operation = resolve(exchange.op).operation
     members = members_of(exchange.process_set)
+    what = Exchange(*resolve(exchange.op), members=members)
     gradients = [slot.gradient for slot in present]
     packed = [exchange.compression.compress(array) for array in scaled(gradients, 1.0 / exchange.predivide)]
-    whats = [
-        Exchange(scoped(slot.name, members), operation, members=members, priority=slot.priority) for slot in present
-    ]
-    received = exchange_all((array, what) for (array, _), what in zip(packed, whats))
+    exchanges = [(scoped(slot.name, members), what._replace(priority=slot.priority)) for slot in present]
+    received = exchange_all((array, one) for (array, _), one in zip(packed, exchanges))
     factor = exchange.factor * exchange.predivide
     results = [exchange.compression.decompress(array, context) for array, (_, context) in zip(received, packed)]
     ordered = iter(scaled(results, factor))

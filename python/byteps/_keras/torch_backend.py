@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 
 from byteps._core import abi, errors, session
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
 from byteps._keras.exchange import GradientExchange, Slot, scaled
@@ -132,10 +133,9 @@ class _Gradients:
         gradient = _dense(slot) if what.predivide == 1.0 else _dense(slot) / what.predivide
         tensor, context = what.compression.compress(gradient)
         members = members_of(what.process_set)
-        operation, scale = resolve(what.op)
         output = torch.empty(tensor.shape, dtype=tensor.dtype)
-        name = scoped(slot.name, members)
-        handle = exchanges.start(tensor, output, operation, name, slot.priority, scale=scale, members=members)
+        exchange = Exchange(*resolve(what.op), members=members, priority=slot.priority)
+        handle = exchanges.start(tensor, output, exchange, scoped(slot.name, members))
         version = 0 if slot.gradient is None else slot.gradient._version
         self._pushed[key] = _Pushed(handle, context, slot.gradient, version)
 
@@ -162,7 +162,8 @@ class _Gradients:
         name = scoped(f"Gradients.{self._exchange.title}.present", members)
         name = session.current().lasting_name(name, len(bits))
         tensor = torch.tensor(bits, dtype=torch.bool)
-        return pending.synchronize(exchanges.start(tensor, tensor, abi.SUM, name, 1, members=members)).tolist()
+        what = Exchange(abi.SUM, members=members, priority=1)
+        return pending.synchronize(exchanges.start(tensor, tensor, what, name)).tolist()
 
 
 def _hook(reference: "weakref.ref[_Gradients]", key: int) -> Callable[[torch.Tensor], None]:

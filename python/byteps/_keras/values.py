@@ -6,7 +6,6 @@ value is its name, as everywhere in byteps; without a name, calls are numbered, 
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from byteps._core import abi, collectives, elements, errors, objects, session
 from byteps._core.agreement import require_agreement
 from byteps._core.compression import NoneCompressor
+from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps._core.reduction import Average, ReduceOp, op_of, resolve
 
@@ -28,13 +28,13 @@ def push_pull(
 ) -> np.ndarray:
     """The average (or sum, ...) of `value` over all workers, multiplied by both factors: an array of its shape.
     Averages of integers are float64, so that the average of 1 and 2 is 1.5. compression: what travels."""
-    operation, scale = resolve(op, None, prescale_factor, postscale_factor)
-    array = _reducible(value, operation)
+    meaning = resolve(op, None, prescale_factor, postscale_factor)
+    array = _reducible(value, meaning.operation)
     dtype = array.dtype
     array = array.astype(_wire_dtype(dtype, compression), copy=False)
     result = np.empty(array.shape, array.dtype)
     wire_name, once = _name(name, "push_pull")
-    _finish([_start(array, result, operation, wire_name, once, scale=scale)])
+    _finish([_start(array, result, Exchange(*meaning, once=once), wire_name)])
     return result.astype(dtype, copy=False)
 
 
@@ -73,14 +73,13 @@ def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
 
 def reducescatter(value: Any, name: Optional[str] = None, op: ReduceOp = Average) -> np.ndarray:
     """push_pull(), of whose rows each rank gets its share: as even as can be, the first ranks one more."""
-    operation = resolve(op).operation
-    array = np.atleast_1d(_reducible(value, operation))
+    meaning = resolve(op)
+    array = np.atleast_1d(_reducible(value, meaning.operation))
     job = session.job()
     result = np.empty((collectives.scattered_counts(len(array), job.size)[job.rank], *array.shape[1:]), array.dtype)
     wire_name, once = _name(name, "reducescatter")
-    plan = collectives.reducescatter(
-        job, "byteps." + wire_name, _rows(array, operation), result.ctypes.data, operation, once=once
-    )
+    rows, what = _rows(array, meaning.operation), Exchange(*meaning, once=once)
+    plan = collectives.reducescatter(job, "byteps." + wire_name, rows, result.ctypes.data, what)
     collectives.run(job, plan, array, result)
     return result
 
@@ -103,7 +102,7 @@ def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> np.ndar
     root_rank = check_root(root_rank)
     array = np.array(_array(value))
     wire_name, once = _name(name, "broadcast")
-    _finish([_start(array, array, abi.BROADCAST, wire_name, once, root_rank)])
+    _finish([_start(array, array, Exchange(abi.BROADCAST, root=root_rank, once=once), wire_name)])
     return array
 
 
@@ -118,7 +117,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     require_agreement(specs, root_rank, "broadcast_variables: variables differ", remedy=remedy)
     call = session.current().unique_name("keras.broadcast")
     names = [f"{call}.{index}" for index in range(len(variables))]  # ranks may have other paths for what is the same
-    _finish([_start(array, array, abi.BROADCAST, name, True, root_rank) for array, name in zip(arrays, names)])
+    what = Exchange(abi.BROADCAST, root=root_rank, once=True)
+    _finish([_start(array, array, what, name) for array, name in zip(arrays, names)])
     if session.job().rank != root_rank:
         for variable, array in zip(variables, arrays):
             variable.assign(array)
@@ -187,24 +187,14 @@ _kept: Dict[int, Any] = {}
 session.on_leave(_kept.clear)
 
 
-def _start(
-    source: np.ndarray,
-    result: np.ndarray,
-    operation: int,
-    name: str,
-    once: bool,
-    root: int = 0,
-    scale: float = 0.0,
-) -> _Pending:
-    kind, width = elements.kind(source.dtype, operation)
+def _start(source: np.ndarray, result: np.ndarray, what: Exchange, name: str) -> _Pending:
+    kind, width = elements.kind(source.dtype, what.operation)
     shape = source.shape if width == 1 else (*source.shape, width)
     job = session.job()
-    addresses = (source.ctypes.data, result.ctypes.data)
+    tensor = what.tensor(name, kind, shape, source.ctypes.data, result.ctypes.data, PREFIX)
     _kept[id(result)] = (source, result)
     try:
-        handle = job.push_pull(
-            "byteps." + name, kind, *addresses, math.prod(shape), operation, root, 0, once, shape, scale
-        )
+        handle = job.submit(tensor)
     except errors.BytePSError:
         del _kept[id(result)]
         raise

@@ -6,29 +6,19 @@ Memory: the core reads a JAX array in place, and writes into memory of ours that
 from __future__ import annotations
 
 import math
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from byteps._core import elements, errors, session
+from byteps._core.exchange import PREFIX, Exchange
 
 _ALIGNMENT = 64  # so that JAX takes the memory over instead of copying it
-
-
-class Exchange(NamedTuple):
-    """What all ranks agree about, beside shape and dtype."""
-
-    name: str
-    operation: int  # abi.SUM, ...
-    root: int = 0  # of a broadcast, or who gets the result
-    root_only: bool = False  # the others get an array whose first dimension is 0
-    scale: float = 0.0  # the result is multiplied by it; 0: not
-    members: Tuple[int, ...] = ()  # ascending ranks that take part; (): all
-    priority: int = 0
-    once: bool = False  # the name is not used again; only outside of jit, where a program may run again
+Named = Tuple[str, Exchange]  # an exchange and its name
 
 
 def result_shape(shape: Sequence[int], what: Exchange) -> Tuple[int, ...]:
+    """Who gets no result gets an array whose first dimension is 0."""
     if not what.root_only or what.root == session.job().rank:
         return tuple(shape)
     return (0, *shape[1:])
@@ -63,42 +53,30 @@ _running: Set[Running] = set()
 session.on_leave(_running.clear)
 
 
-def start(x: Any, what: Exchange) -> Running:
+def start(x: Any, name: str, what: Exchange) -> Running:
     """Submits x, an array of JAX or numpy, once it is computed."""
     kind, width = elements.kind(np.dtype(x.dtype), what.operation)
     running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
     _running.add(running)
     try:
-        running.core_handle = running.job.push_pull(
-            "byteps." + what.name,
-            kind,
-            running.source.ctypes.data,
-            running.result.ctypes.data,
-            math.prod(x.shape) * width,
-            what.operation,
-            what.root,
-            what.priority,
-            what.once,
-            shape=(*x.shape, width) if width > 1 else tuple(x.shape),
-            scale=what.scale,
-            members=what.members,
-            root_only=what.root_only,
-        )
+        shape = (*x.shape, width) if width > 1 else x.shape
+        addresses = (running.source.ctypes.data, running.result.ctypes.data)
+        running.core_handle = running.job.submit(what.tensor(name, kind, shape, *addresses, PREFIX))
     except errors.BytePSError:
         _running.discard(running)
         raise
     return running
 
 
-def run_all(pairs: Iterable[Tuple[Any, Exchange]]) -> List[np.ndarray]:
+def run_all(pairs: Iterable[Tuple[Any, Named]]) -> List[np.ndarray]:
     """All at once. Every one is waited for, also when one has failed; then the first failure is raised."""
     results: List[np.ndarray] = []
     running: List[Running] = []
     failure: Optional[Exception] = None
     try:
-        for array, what in pairs:
-            running.append(start(array, what))
+        for array, (name, what) in pairs:
+            running.append(start(array, name, what))
     except (errors.BytePSError, ValueError) as error:
         failure = error
     for one in running:

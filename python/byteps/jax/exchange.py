@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +28,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from byteps._core import abi, bridge, elements, session
-from byteps._core.client import Job, encoded_name
+from byteps._core.client import Job
+from byteps._core.exchange import Exchange, encoded_name
 from byteps.jax import direct
-from byteps.jax.direct import Exchange, result_shape
+from byteps.jax.direct import Named, result_shape
 
 TARGET = "byteps_exchange"
 
@@ -38,20 +39,20 @@ _LINEAR = (abi.SUM, abi.AVERAGE, abi.BROADCAST)
 _OPERATIONS = {abi.MIN: "Min", abi.MAX: "Max", abi.PRODUCT: "Product"}
 
 
-def exchange(x: jax.Array, what: Exchange) -> jax.Array:
+def exchange(x: jax.Array, name: str, what: Exchange) -> jax.Array:
     """The result, of x's shape and dtype. In jit a tracer, else concrete. ValueError: the dtype, the name."""
-    return exchange_together([x], [what])[0]
+    return exchange_together([x], [(name, what)])[0]
 
 
-def exchange_together(arrays: Sequence[jax.Array], whats: Sequence[Exchange]) -> List[jax.Array]:
+def exchange_together(arrays: Sequence[jax.Array], exchanges: Sequence[Named]) -> List[jax.Array]:
     """Several that are started at the same time, in jit too, and whose results come together: for those of one
     collective, which other ranks may have in another order."""
     session.current()
     load()
-    for x, what in zip(arrays, whats):
-        encoded_name(what.name)
+    for x, (name, what) in zip(arrays, exchanges):
+        encoded_name(name)
         elements.kind(np.dtype(x.dtype), what.operation)
-    return _exchange_p.bind(*arrays, whats=tuple(whats)) if arrays else []
+    return _exchange_p.bind(*arrays, exchanges=tuple(exchanges)) if arrays else []
 
 
 _loaded: List[object] = []  # the shim, for the life of the process
@@ -99,12 +100,14 @@ _exchange_p = Primitive("byteps_exchange")
 _exchange_p.multiple_results = True
 
 
-def _run(*arrays: jax.Array, whats: Tuple[Exchange, ...]) -> List[jax.Array]:
-    return [jnp.asarray(result) for result in direct.run_all(zip(arrays, whats))]
+def _run(*arrays: jax.Array, exchanges: Tuple[Named, ...]) -> List[jax.Array]:
+    return [jnp.asarray(result) for result in direct.run_all(zip(arrays, exchanges))]
 
 
-def _abstract(*arrays: Any, whats: Tuple[Exchange, ...]) -> Tuple[List[Any], Any]:
-    results = [x.update(shape=result_shape(x.shape, what), weak_type=False) for x, what in zip(arrays, whats)]
+def _abstract(*arrays: Any, exchanges: Tuple[Named, ...]) -> Tuple[List[Any], Any]:
+    results = [
+        x.update(shape=result_shape(x.shape, what), weak_type=False) for x, (_, what) in zip(arrays, exchanges)
+    ]
     return results, _side_effect()
 
 
@@ -118,27 +121,18 @@ def _side_effect() -> Any:
 _call = jax.ffi.ffi_lowering(TARGET, has_side_effect=True)
 
 
-def _lower(context: Any, *arrays: Any, whats: Tuple[Exchange, ...]) -> Any:
+def _lower(context: Any, *arrays: Any, exchanges: Tuple[Named, ...]) -> Any:
     session.job().has_native_work = True  # programs run behind the caller's back
-    kinds = [elements.kind(aval.dtype, what.operation) for aval, what in zip(context.avals_in, whats)]
+    kinds = [elements.kind(aval.dtype, what.operation) for aval, (_, what) in zip(context.avals_in, exchanges)]
+    # A program may run again, so it uses no name only once.
+    packed = [what._replace(once=False).packed(kind) for (kind, _), (_, what) in zip(kinds, exchanges)]
     return _call(
         context,
         *arrays,
-        names="\0".join("byteps." + _name_in_program(context.module_context, what.name) for what in whats),
-        kinds=_numbers(kind for kind, _ in kinds),
-        widths=_numbers(width for _, width in kinds),
-        operations=_numbers(what.operation for what in whats),
-        roots=_numbers(what.root for what in whats),
-        priorities=_numbers(what.priority for what in whats),
-        root_only=_numbers(what.root_only for what in whats),
-        scales=np.array([what.scale for what in whats], np.float64),
-        member_counts=_numbers(len(what.members) for what in whats),
-        members=_numbers(rank for what in whats for rank in what.members),
+        names="\0".join("byteps." + _name_in_program(context.module_context, name) for name, _ in exchanges),
+        widths=np.array([width for _, width in kinds], np.int64),
+        exchanges=" ".join(packed),
     )
-
-
-def _numbers(values: Iterable[int]) -> np.ndarray:
-    return np.array(list(values), np.int64)
 
 
 class _Uses:
@@ -157,22 +151,22 @@ def _name_in_program(module: Any, name: str) -> str:
     return name if count == 1 else f"{name}#{count}"
 
 
-def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, whats: Tuple[Exchange, ...]) -> Tuple[Any, Any]:
-    results = _exchange_p.bind(*primals, whats=whats)
+def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, exchanges: Tuple[Named, ...]) -> Tuple[Any, Any]:
+    results = _exchange_p.bind(*primals, exchanges=exchanges)
     live = [index for index, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
     derivatives = [
         ad.Zero(tangent.aval.update(shape=result.shape)) if isinstance(tangent, ad.Zero) else None
         for tangent, result in zip(tangents, results)
     ]
-    for what in (whats[index] for index in live):
+    for name, what in (exchanges[index] for index in live):
         if what.operation not in _LINEAR or what.root_only:
             raise NotImplementedError(
-                f"'{what.name}' with op={_OPERATIONS.get(what.operation, 'Sum')} has no gradient; push_pull with "
+                f"'{name}' with op={_OPERATIONS.get(what.operation, 'Sum')} has no gradient; push_pull with "
                 "op=Sum and op=Average has, or use jax.lax.stop_gradient on its input"
             )
     if live:
-        renamed = tuple(whats[index]._replace(name=whats[index].name + _TANGENT) for index in live)
-        for index, value in zip(live, _exchange_p.bind(*(tangents[index] for index in live), whats=renamed)):
+        renamed = tuple((name + _TANGENT, what) for name, what in (exchanges[index] for index in live))
+        for index, value in zip(live, _exchange_p.bind(*(tangents[index] for index in live), exchanges=renamed)):
             derivatives[index] = value
     return results, derivatives
 
@@ -180,34 +174,33 @@ def _derivative(primals: Sequence[Any], tangents: Sequence[Any], *, whats: Tuple
 _TANGENT, _GRADIENT = ".tangent", ".gradient"
 
 
-def _transpose(cotangents: Sequence[Any], *inputs: Any, whats: Tuple[Exchange, ...]) -> List[Any]:
+def _transpose(cotangents: Sequence[Any], *inputs: Any, exchanges: Tuple[Named, ...]) -> List[Any]:
     results = [ad.Zero(x.aval) for x in inputs]
     live = [index for index, cotangent in enumerate(cotangents) if not isinstance(cotangent, ad.Zero)]
     if not live:
         return results
-    backs = tuple(_backwards(whats[index]) for index in live)
-    back = _exchange_p.bind(*(cotangents[index] for index in live), whats=backs)
+    backs = tuple(_backwards(*exchanges[index]) for index in live)
+    back = _exchange_p.bind(*(cotangents[index] for index in live), exchanges=backs)
     for index, value in zip(live, back):
-        what, aval = whats[index], inputs[index].aval
+        (_, what), aval = exchanges[index], inputs[index].aval
         is_elsewhere = what.operation == abi.BROADCAST and session.job().rank != what.root
         results[index] = jnp.zeros(aval.shape, aval.dtype) if is_elsewhere else value
     return results
 
 
-def _backwards(what: Exchange) -> Exchange:
+def _backwards(name: str, what: Exchange) -> Named:
     """The way of the cotangents: those of a broadcast all go to its root."""
-    name = what.name[: -len(_TANGENT)] if what.name.endswith(_TANGENT) else what.name
-    back = what._replace(name=name + _GRADIENT)
-    return back._replace(operation=abi.SUM, root_only=True) if what.operation == abi.BROADCAST else back
+    back = (name[: -len(_TANGENT)] if name.endswith(_TANGENT) else name) + _GRADIENT
+    return back, what._replace(operation=abi.SUM, root_only=True) if what.operation == abi.BROADCAST else what
 
 
-def _batch(arrays: Sequence[Any], dimensions: Sequence[Any], *, whats: Tuple[Exchange, ...]) -> Tuple[Any, Any]:
+def _batch(arrays: Sequence[Any], dimensions: Sequence[Any], *, exchanges: Tuple[Named, ...]) -> Tuple[Any, Any]:
     """The batch goes last: the first dimension may shrink."""
     is_mapped = [dimension is not None for dimension in dimensions]
     moved = [
         jnp.moveaxis(x, dimension, -1) if mapped else x for x, dimension, mapped in zip(arrays, dimensions, is_mapped)
     ]
-    results = _exchange_p.bind(*moved, whats=whats)
+    results = _exchange_p.bind(*moved, exchanges=exchanges)
     return results, [x.ndim - 1 if mapped else None for x, mapped in zip(moved, is_mapped)]
 
 

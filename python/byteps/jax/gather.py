@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from byteps._core import abi, collectives, elements, session
-from byteps._core.process_sets import ProcessSet, check_root, members_of
+from byteps._core.exchange import Exchange
+from byteps._core.process_sets import ProcessSet, check_root, members_of, named
 from byteps._core.reduction import resolve
 from byteps.jax import direct
-from byteps.jax.direct import Exchange
+from byteps.jax.direct import Named
 from byteps.jax.exchange import exchange, exchange_together, is_staged
-from byteps.jax.ops import Op, named
+from byteps.jax.ops import Op
 
 __all__ = ["allgather", "alltoall", "broadcast", "reducescatter"]
 
@@ -39,7 +40,8 @@ def broadcast(
     members = members_of(process_set)
     root_rank = check_root(root_rank, members)
     name, once = named(name, "broadcast", members)
-    return exchange(array, Exchange(name, abi.BROADCAST, root_rank, members=members, priority=priority, once=once))
+    what = Exchange(abi.BROADCAST, root=root_rank, members=members, priority=priority, once=once)
+    return exchange(array, name, what)
 
 
 def allgather(
@@ -72,16 +74,14 @@ def reducescatter(
     as evenly as can be, the first ranks get one more."""
     array = _with_rows(array)
     members = members_of(process_set)
-    operation, scale = resolve(op, None, prescale_factor, postscale_factor)
+    meaning = resolve(op, None, prescale_factor, postscale_factor)
     name, once = named(name, "reducescatter", members)
-    what = Exchange(name, operation, root_only=True, scale=scale, members=members, priority=priority, once=once)
+    what = Exchange(*meaning, root_only=True, members=members, priority=priority, once=once)
     if _is_traced(array):
-        return _traced_reducescatter(array, what)
-    memory = _Memory(array, operation)
+        return _traced_reducescatter(array, name, what)
+    memory = _Memory(array, what.operation)
     mine = collectives.scattered_counts(array.shape[0], len(_ranks(members)))[_ranks(members).index(session.rank())]
-    plan = collectives.reducescatter(
-        session.job(), "byteps." + name, memory.rows, memory.allocate(mine), operation, scale, members, priority, once
-    )
+    plan = collectives.reducescatter(session.job(), "byteps." + name, memory.rows, memory.allocate(mine), what)
     collectives.run(session.job(), plan, memory)
     return memory.result()
 
@@ -120,38 +120,37 @@ def alltoall(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _traced_allgather(array: jax.Array, name: str, members: Tuple[int, ...], priority: int) -> jax.Array:
-    whats = [
-        Exchange(f"{name}/{rank}", abi.BROADCAST, rank, members=members, priority=priority) for rank in _ranks(members)
-    ]
-    return jnp.concatenate(exchange_together([array] * len(whats), whats))
+    what = Exchange(abi.BROADCAST, members=members, priority=priority)
+    blocks = [(f"{name}/{rank}", what._replace(root=rank)) for rank in _ranks(members)]
+    return jnp.concatenate(exchange_together([array] * len(blocks), blocks))
 
 
 def _allgather_back(
     name: str, members: Tuple[int, ...], priority: int, _: None, cotangent: jax.Array
 ) -> Tuple[jax.Array]:
-    what = Exchange(f"{name}.gradient", abi.SUM, root_only=True, members=members, priority=priority)
-    return (_traced_reducescatter(cotangent, what),)
+    what = Exchange(abi.SUM, root_only=True, members=members, priority=priority)
+    return (_traced_reducescatter(cotangent, f"{name}.gradient", what),)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _traced_reducescatter(array: jax.Array, what: Exchange) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _traced_reducescatter(array: jax.Array, name: str, what: Exchange) -> jax.Array:
     ranks = _ranks(what.members)
     counts = collectives.scattered_counts(array.shape[0], len(ranks))
     parts = jnp.split(array, list(itertools.accumulate(counts[:-1])))
-    whats = [what._replace(name=f"{what.name}/{rank}", root=rank) for rank in ranks]
-    return exchange_together(parts, whats)[ranks.index(session.rank())]
+    shares = [(f"{name}/{rank}", what._replace(root=rank)) for rank in ranks]
+    return exchange_together(parts, shares)[ranks.index(session.rank())]
 
 
-def _reducescatter_back(what: Exchange, row_count: int, cotangent: jax.Array) -> Tuple[jax.Array]:
+def _reducescatter_back(name: str, what: Exchange, row_count: int, cotangent: jax.Array) -> Tuple[jax.Array]:
     if what.operation not in (abi.SUM, abi.AVERAGE):
-        raise NotImplementedError(f"reducescatter of '{what.name}' has a gradient with op=Sum and op=Average only")
+        raise NotImplementedError(f"reducescatter of '{name}' has a gradient with op=Sum and op=Average only")
     ranks = _ranks(what.members)
     factor = (what.scale or 1.0) / (len(ranks) if what.operation == abi.AVERAGE else 1)
     # Rows are of equal number but for one: all send as many as the first, which has the most.
     counts = collectives.scattered_counts(row_count, len(ranks))
     padding = [(0, counts[0] - cotangent.shape[0])] + [(0, 0)] * (cotangent.ndim - 1)
     gathered = _traced_allgather(
-        jnp.pad(cotangent * factor, padding), f"{what.name}.gradient", what.members, what.priority
+        jnp.pad(cotangent * factor, padding), f"{name}.gradient", what.members, what.priority
     )
     blocks = gathered.reshape(len(ranks), counts[0], *cotangent.shape[1:])
     return (jnp.concatenate([block[:count] for block, count in zip(blocks, counts)]),)
@@ -171,9 +170,9 @@ def _traced_alltoall(array: jax.Array, name: str, members: Tuple[int, ...], prio
     return jnp.concatenate([received.get(rank, result) for rank, result in zip(ranks, results)])
 
 
-def _message(name: str, sender: int, receiver: int, priority: int) -> Exchange:
+def _message(name: str, sender: int, receiver: int, priority: int) -> Named:
     pair = tuple(sorted({sender, receiver}))
-    return Exchange(f"{name}/{sender}>{receiver}", abi.BROADCAST, sender, members=pair, priority=priority)
+    return f"{name}/{sender}>{receiver}", Exchange(abi.BROADCAST, root=sender, members=pair, priority=priority)
 
 
 def _alltoall_back(
@@ -184,7 +183,7 @@ def _alltoall_back(
 
 _traced_allgather.defvjp(lambda array, *rest: (_traced_allgather(array, *rest), None), _allgather_back)
 _traced_reducescatter.defvjp(
-    lambda array, what: (_traced_reducescatter(array, what), array.shape[0]), _reducescatter_back
+    lambda array, *rest: (_traced_reducescatter(array, *rest), array.shape[0]), _reducescatter_back
 )
 _traced_alltoall.defvjp(lambda array, *rest: (_traced_alltoall(array, *rest), None), _alltoall_back)
 

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 
 from byteps._core import errors, session
 from byteps._core.compression import checked_compression
-from byteps._core.process_sets import ProcessSet, members_of, scoped
+from byteps._core.exchange import Exchange
+from byteps._core.process_sets import ProcessSet, members_of, named
 from byteps._core.reduction import ReduceOp, resolve
 from byteps.jax import direct
 from byteps.jax.compression import Compression, Compressor
-from byteps.jax.direct import Exchange
+from byteps.jax.direct import Named
 from byteps.jax.exchange import exchange, is_staged
 
 __all__ = ["Handle", "poll", "push_pull", "push_pull_async", "push_pull_tree", "synchronize"]
@@ -45,8 +46,8 @@ def push_pull(
     """The average (or what op says) of `array` over all workers: a new array of its shape and dtype. Average and Sum
     are differentiable; the gradient is reduced alike, so all ranks must compute it."""
     wire, context = checked_compression(compression).compress(jnp.asarray(array))
-    what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
-    return compression.decompress(exchange(wire, what), context)
+    name, what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
+    return compression.decompress(exchange(wire, name, what), context)
 
 
 class Handle:
@@ -92,8 +93,8 @@ def push_pull_async(
     if is_staged(array):
         raise ValueError("push_pull_async() inside jit: use push_pull(), which is asynchronous there")
     wire, context = checked_compression(compression).compress(jnp.asarray(array))
-    what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
-    return Handle(direct.start(wire, what), lambda result: compression.decompress(result, context))
+    name, what = reduction(op, average, prescale_factor, postscale_factor, process_set, name, priority)
+    return Handle(direct.start(wire, name, what), lambda result: compression.decompress(result, context))
 
 
 def poll(handle: Handle) -> bool:
@@ -122,11 +123,11 @@ def push_pull_tree(
     paths, arrays, structure = flattened(tree)
     checked_compression(compression)
     compressed = [compression.compress(array) for array in arrays]
-    whats = [
+    exchanges = [
         reduction(op, average, prescale_factor, postscale_factor, process_set, name + path, priority - index)
         for index, path in enumerate(paths)
     ]
-    results = exchange_all((wire, what) for (wire, _), what in zip(compressed, whats))
+    results = exchange_all((wire, one) for (wire, _), one in zip(compressed, exchanges))
     return structure.unflatten(
         compression.decompress(result, context) for result, (_, context) in zip(results, compressed)
     )
@@ -143,19 +144,11 @@ def reduction(
     process_set: Optional[ProcessSet],
     name: Optional[str],
     priority: int,
-) -> Exchange:
-    operation, scale = resolve(op, average, prescale_factor, postscale_factor)
+) -> Named:
+    meaning = resolve(op, average, prescale_factor, postscale_factor)
     members = members_of(process_set)
     name, once = named(name, "push_pull", members)
-    return Exchange(name, operation, scale=scale, members=members, priority=priority, once=once)
-
-
-def named(name: Optional[str], kind: str, members: Tuple[int, ...]) -> Tuple[str, bool]:
-    """The name by which these members know the operation, and whether it is used once. ValueError: not initialized."""
-    current = session.current()
-    if name is not None:
-        return scoped(name, members), False
-    return current.unique_name(scoped(f"{kind}.noname", members)), True
+    return name, Exchange(*meaning, members=members, priority=priority, once=once)
 
 
 def flattened(tree: Any) -> Tuple[List[str], List[jax.Array], Any]:
@@ -165,13 +158,13 @@ def flattened(tree: Any) -> Tuple[List[str], List[jax.Array], Any]:
     return paths, [jnp.asarray(leaf) for _, leaf in leaves], structure
 
 
-def exchange_all(pairs: Iterable[Tuple[Any, Exchange]]) -> List[jax.Array]:
+def exchange_all(pairs: Iterable[Tuple[Any, Named]]) -> List[jax.Array]:
     """All at once. Outside of jit every one is waited for, also when one has failed."""
     pairs = list(pairs)
     if not pairs:
         return []
     if is_staged(pairs[0][0]) or any(isinstance(array, jax.core.Tracer) for array, _ in pairs):
-        return [exchange(array, what) for array, what in pairs]
+        return [exchange(array, *one) for array, one in pairs]
     return [jnp.asarray(result) for result in direct.run_all(pairs)]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from byteps._core import abi, objects, session
 from byteps._core.agreement import require_agreement
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, check_root, members_of, scoped
 from byteps.jax import direct
-from byteps.jax.direct import Exchange
 from byteps.jax.exchange import exchange, is_staged
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_parameters", "broadcast_tree"]
@@ -36,18 +36,11 @@ def broadcast_tree(
         specs = [f"{path}: {array.dtype.name}{list(array.shape)}" for path, array in zip(paths, arrays)]
         require_agreement(specs, root_rank, "broadcast: the trees differ", members)
         name = session.current().unique_name(scoped(f"Broadcast.{name}", members))
-    whats = [
-        Exchange(
-            scoped(name, members) + path if staged else name + path,
-            abi.BROADCAST,
-            root_rank,
-            members=members,
-            priority=priority - index,
-            once=not staged,
-        )
-        for index, path in enumerate(paths)
-    ]
-    results = [exchange(*pair) for pair in zip(arrays, whats)] if staged else direct.run_all(zip(arrays, whats))
+    base = scoped(name, members) if staged else name
+    what = Exchange(abi.BROADCAST, root=root_rank, members=members, once=not staged)
+    exchanges = [(base + path, what._replace(priority=priority - index)) for index, path in enumerate(paths)]
+    pairs = zip(arrays, exchanges)
+    results = [exchange(array, *one) for array, one in pairs] if staged else direct.run_all(pairs)
     return structure.unflatten(
         _like(leaf, kind, result) for (_, leaf), kind, result in zip(leaves, kinds, results)
     )

@@ -17,7 +17,7 @@ from mxnet.ndarray import NDArray
 
 from byteps._core import abi, collectives, session
 from byteps._core.agreement import require_agreement
-from byteps._core.client import encoded_name
+from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps.mxnet import engine
 
@@ -93,7 +93,8 @@ def start_broadcast(
 ) -> List[NDArray]:
     """Starts a broadcast into the first of the array's copies on this worker, and from there into the others."""
     first = copies[0]
-    engine.push(first, abi.BROADCAST, name, root=root_rank, priority=priority, once=True, members=members)
+    what = Exchange(abi.BROADCAST, root=root_rank, members=tuple(members), priority=priority, once=True)
+    engine.push(first, what, name)
     for other in copies[1:]:
         first.copyto(other)
     return copies

@@ -8,7 +8,6 @@ exchange that fails raises MXNetError, with our message, where somebody next wai
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import sys
 import threading
@@ -18,8 +17,9 @@ from typing import List, Optional, Sequence
 from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 
-from byteps._core import abi, bridge, session
-from byteps._core.client import SLICE_NS, Job, encoded_name
+from byteps._core import abi, bridge, elements, session
+from byteps._core.client import SLICE_NS, Job
+from byteps._core.exchange import PREFIX, Exchange
 
 __all__ = ["address", "drain", "element_kind", "empty", "push", "wait"]
 
@@ -92,42 +92,16 @@ def _loaded() -> ctypes.CDLL:
     return _shim
 
 
-def push(
-    output: NDArray,
-    operation: int,
-    name: str,
-    input: Optional[NDArray] = None,
-    root: int = 0,
-    priority: int = 0,
-    once: bool = False,
-    scale: float = 0.0,
-    members: Sequence[int] = (),
-) -> None:
+def push(output: NDArray, what: Exchange, name: str, input: Optional[NDArray] = None) -> None:
     """Pushes the exchange `byteps.<name>` onto the engine: from `input`, or `output` itself when None, into `output`,
-    which have the same shape and dtype. Returns at once.
-
-    operation, root, once, scale, members: as Job.push_pull(). priority: a larger one goes first, in the engine and
-    on the network. ValueError: an array that cannot travel."""
+    which have the same shape and dtype. Returns at once. What has a larger priority goes first in the engine, too.
+    ValueError: an array that cannot travel."""
     job = session.job()
     if not job.is_live:  # in a forked child the native part must not be entered
         job.call_with_pointer(lambda _: None)
     kind = element_kind(output)
-    shape = output.shape
-    tensor = abi.Tensor(
-        struct_bytes=abi.TENSOR_BYTES,
-        dtype=kind,
-        name=encoded_name("byteps." + name),
-        element_count=math.prod(shape),
-        operation=operation,
-        root=root,
-        priority=priority,
-        flags=abi.ONCE if once else 0,
-        shape=(ctypes.c_uint64 * len(shape))(*shape) if shape else None,
-        dimension_count=len(shape),
-        scale=scale,
-        members=(ctypes.c_uint32 * len(members))(*members) if members else None,
-        member_count=len(members),
-    )
+    elements.check_operation(kind, what.operation, "array")
+    tensor = what.tensor(name, kind, output.shape, prefix=PREFIX)
     check_call(_loaded().byteps_mxnet_push_pull(input.handle if input is not None else None, output.handle, tensor))
 
 

@@ -10,10 +10,11 @@ from mxnet.base import MXNetError
 from mxnet.ndarray import NDArray
 
 from byteps._core import collectives, errors, objects, session
-from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of
+from byteps._core.exchange import Exchange
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, named
 from byteps._core.reduction import Average, ReduceOp
 from byteps.mxnet import engine
-from byteps.mxnet.ops import named, prepare
+from byteps.mxnet.ops import prepare
 
 __all__ = [
     "allgather",
@@ -122,19 +123,8 @@ def grouped_reducescatter(
         rows, rest = _rows(tensor)
         output = _Output(tensor, rest)
         address = output.allocate(collectives.scattered_counts(rows.count, process_set.size())[process_set.rank()])
-        plans.append(
-            collectives.reducescatter(
-                session.job(),
-                wire_name,
-                rows,
-                address,
-                reduction.operation,
-                reduction.scale,
-                members,
-                priority=priority,
-                once=once,
-            )
-        )
+        what = Exchange(*reduction, members=members, priority=priority, once=once)
+        plans.append(collectives.reducescatter(session.job(), wire_name, rows, address, what))
         outputs.append(output.array)
     _run(plans, scaled, outputs)
     return outputs
@@ -187,7 +177,7 @@ def _each(
 ) -> List[Tuple[str, bool, Tuple[int, ...], NDArray]]:
     """(name for the core, whether it is used once, members, tensor) of each."""
     members = members_of(process_set)
-    base, once = named(what, name, members)
+    base, once = named(name, what, members)
     names = [base] if len(tensors) == 1 else [f"{base}.{index}" for index in range(len(tensors))]
     return [("byteps." + one, once, members, tensor) for one, tensor in zip(names, tensors)]
 

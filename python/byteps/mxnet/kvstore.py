@@ -27,6 +27,7 @@ from mxnet.kvstore import KVStoreBase
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
+from byteps._core.exchange import Exchange
 from byteps.mxnet import engine
 from byteps.mxnet.broadcast import start_broadcast
 
@@ -64,7 +65,7 @@ class BytePS(KVStoreBase):
             if len(source) > 1:
                 total = mx.nd.add_n(*(array.as_in_context(total.context) for array in source))
             name = session.current().lasting_name(f"kvstore.{one}", (self._owner, target.shape, str(target.dtype)))
-            engine.push(target, abi.SUM, name, None if total is target else total, priority=priority)
+            engine.push(target, Exchange(abi.SUM, priority=priority), name, None if total is target else total)
             for other in targets[1:]:
                 target.copyto(other)
 

@@ -14,9 +14,9 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, horovod, session
-from byteps._core.client import encoded_name
 from byteps._core.compression import checked_compression
-from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
+from byteps._core.exchange import Exchange, encoded_name
+from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, named
 from byteps._core.reduction import ReduceOp, Reduction, resolve
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor
@@ -169,14 +169,6 @@ def join(device: int = -1) -> int:
 # ---- for the other modules of this package
 
 
-def named(what: str, name: Optional[str], members: Tuple[int, ...]) -> Tuple[str, bool]:
-    """The name of an operation of these members, and whether it is used once: without a name it is numbered, for each
-    set of members apart, because others do not count with them."""
-    if name is None:
-        return session.current().unique_name(scoped(f"{what}.noname", members)), True
-    return scoped(name, members), False
-
-
 def prepare(
     tensor: NDArray, op: Any, average: Optional[bool], prescale_factor: float, postscale_factor: float
 ) -> Tuple[NDArray, Reduction]:
@@ -198,20 +190,9 @@ def _reduce(
     priority: int,
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
-    if output.dtype == np.bool_ and reduction.operation == abi.AVERAGE:
-        raise ValueError("the average of a bool array is not defined; the sum is the logical or")
     members = members_of(process_set)
-    wire_name, once = named(what, name, members)
-    engine.push(
-        output,
-        reduction.operation,
-        wire_name,
-        input,
-        priority=priority,
-        once=once,
-        scale=reduction.scale,
-        members=members,
-    )
+    wire_name, once = named(name, what, members)
+    engine.push(output, Exchange(*reduction, members=members, priority=priority, once=once), wire_name, input)
     return output
 
 
@@ -225,10 +206,9 @@ def _broadcast(
 ) -> NDArray:
     members = members_of(process_set)
     root_rank = check_root(root_rank, members)
-    wire_name, once = named("broadcast", name, members)
-    engine.push(
-        output, abi.BROADCAST, wire_name, input, root=root_rank, priority=priority, once=once, members=members
-    )
+    wire_name, once = named(name, "broadcast", members)
+    what = Exchange(abi.BROADCAST, root=root_rank, members=members, priority=priority, once=once)
+    engine.push(output, what, wire_name, input)
     return output
 
 

@@ -11,6 +11,7 @@ from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
 from byteps._core.compression import checked_compression
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.mxnet import engine
 from byteps.mxnet.compression import Compression, Compressor
@@ -149,7 +150,7 @@ class Gradients:
             self._names[index] = name
         tensor, context = self._compression.compress(gradient)
         priority = -index if isinstance(index, int) else 0
-        engine.push(tensor, abi.AVERAGE, name, priority=priority, members=self.members)
+        engine.push(tensor, Exchange(abi.AVERAGE, members=self.members, priority=priority), name)
         return self._compression.decompress(tensor, context)
 
     def __getstate__(self) -> Dict[str, Any]:

@@ -6,15 +6,10 @@ from typing import Any, List, Optional, Sequence
 
 import tensorflow as tf
 
-from byteps._core import abi, session
+from byteps._core import abi, elements, session
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import scoped
 from byteps.tensorflow import names, native, xla
-from byteps.tensorflow.native import Exchange
-
-DTYPES = (
-    *(tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int8, tf.int16, tf.int32, tf.int64),
-    *(tf.uint8, tf.uint16, tf.uint32, tf.uint64, tf.bool, tf.complex64, tf.complex128),
-)
 
 
 def exchange(
@@ -26,7 +21,9 @@ def exchange(
     for name in names_:
         names.given(name)
     for tensor in tensors:
-        _check_dtype(tensor)
+        # What cannot be summed is not broadcast either: strings, resources, ...
+        operation = abi.SUM if what.operation == abi.BROADCAST else what.operation
+        elements.of_name(tensor.dtype.base_dtype.name, operation, "tensor")
     if not tensors:
         return []
     names_ = [scoped(name, what.members) for name in names_]
@@ -46,7 +43,7 @@ def _compiled(tensor: tf.Tensor, name: str, priority: int, what: Exchange) -> tf
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             return _gradients([upstream], [backward_name], what)[0]
 
-        return xla.push_pull(value, name, what, priority), gradient
+        return xla.push_pull(value, name, what._replace(priority=priority)), gradient
 
     return call(tensor)
 
@@ -68,9 +65,3 @@ def _gradients(upstream: Sequence[tf.Tensor], names_: Sequence[str], what: Excha
     if session.job().rank == what.root:
         return sums
     return [tf.zeros_like(value) for value in sums]
-
-
-def _check_dtype(tensor: tf.Tensor) -> None:
-    if tensor.dtype.base_dtype not in DTYPES:
-        supported = ", ".join(dtype.name for dtype in DTYPES)
-        raise ValueError(f"Tensor type {tensor.dtype.name} is not supported. These are: {supported}.")

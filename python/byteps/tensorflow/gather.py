@@ -164,12 +164,12 @@ def grouped_reducescatter(
     packed = [reduction.compression.compress(_with_rows(tensor)) for tensor in tensors]
     if not packed:
         return []
-    wholes = [reduction.operation == abi.AVERAGE and tensor.dtype.is_integer for tensor, _ in packed]
+    wholes = [reduction.is_average and tensor.dtype.is_integer for tensor, _ in packed]
     prepared = [reduction.of_integers(tensor) for tensor, _ in packed]
     parts = [part.sum() if whole else part for (_, part), whole in zip(prepared, wholes)]
     for (tensor, _), part in zip(prepared, parts):
-        elements.kind(np.dtype(tensor.dtype.as_numpy_dtype), part.operation)
-    base = _base(name, "reducescatter", reduction.members)
+        elements.kind(np.dtype(tensor.dtype.as_numpy_dtype), part.what.operation)
+    base = _base(name, "reducescatter", reduction.what.members)
 
     @tf.custom_gradient
     def call(*values: tf.Tensor) -> Any:
@@ -182,12 +182,11 @@ def grouped_reducescatter(
         def gradient(*upstream: Optional[tf.Tensor]) -> List[Any]:
             if not reduction.is_linear:
                 raise LookupError("byteps: minimum, maximum and product have no gradient")
-            factor = reduction.scale or 1.0
-            if reduction.operation == abi.AVERAGE:
-                factor /= reduction.member_count
             present = [each for each in upstream if each is not None]
             gathered = iter(grouped_allgather(present, base + ".backward", process_set=process_set))
-            return [None if each is None else next(gathered) * tf.cast(factor, each.dtype) for each in upstream]
+            return [
+                None if each is None else next(gathered) * tf.cast(reduction.factor, each.dtype) for each in upstream
+            ]
 
         return list(outputs), gradient
 
@@ -226,15 +225,12 @@ def _reducescatter(arrays: Sequence[np.ndarray], unique: str, parts: Sequence[Re
     job = session.job()
     outputs, plans = [], []
     for array, name, part in zip(arrays, _numbered(unique, len(arrays)), parts):
-        ranks = part.members or tuple(range(job.size))
+        ranks = part.what.members or tuple(range(job.size))
         share = collectives.scattered_counts(len(array), len(ranks))[ranks.index(job.rank)]
         output = np.empty((share, *array.shape[1:]), array.dtype)
-        rows = _rows(array, part.operation)
-        plans.append(
-            collectives.reducescatter(
-                *(job, name, rows, output.ctypes.data, part.operation, part.scale, part.members), once=True
-            )
-        )
+        rows = _rows(array, part.what.operation)
+        what = part.what._replace(once=True)
+        plans.append(collectives.reducescatter(job, name, rows, output.ctypes.data, what))
         outputs.append(output)
     collectives.run_all(job, plans, arrays, outputs)
     return outputs

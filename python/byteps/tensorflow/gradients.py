@@ -49,7 +49,7 @@ def reduce_gradients(
         return results
     reduction = Reduce.of(op, process_set=process_set, compression=compression)
     owned = {_key(variable) for variable in local}
-    all_names = names.of_variables(prefix, variables, reduction.members)
+    all_names = names.of_variables(prefix, variables, reduction.what.members)
     dense: List[int] = []
     for index, (gradient, variable) in enumerate(zip(gradients, variables)):
         if gradient is None:

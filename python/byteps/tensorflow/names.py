@@ -12,7 +12,7 @@ from typing import Any, Hashable, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from byteps._core import session
-from byteps._core.client import encoded_name
+from byteps._core.exchange import encoded_name
 from byteps._core.process_sets import scoped
 from byteps._keras.exchange import plain_path
 

@@ -2,34 +2,25 @@
 
     push_pull(tensors, names, exchange) -> results
 
-adds one op that exchanges a list of tensors. Which exchange it is stands in its attributes (Exchange).
+adds one op that exchanges a list of tensors. Which exchanges these are stands in its attributes (Exchange.packed()).
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
+import functools
 import threading
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence
 
 import tensorflow as tf
 
 from byteps._core import bridge, client, session
+from byteps._core.exchange import Exchange
 
 OP_NAME = "BytepsPushPull"
-
-
-class Exchange(NamedTuple):
-    """What is done with tensors; the same on all ranks."""
-
-    operation: int  # byteps_operation
-    root: int = 0  # broadcast: the rank whose values all get
-    scale: float = 0.0  # sums and averages are multiplied by it; 0: not
-    members: Tuple[int, ...] = ()  # ranks that take part; (): all
-    once: bool = False  # each run has a number of its own after its name, and may have a shape of its own
 
 
 _lock = threading.Lock()
@@ -40,35 +31,31 @@ _shim: Optional[bridge.Bridge] = None
 def push_pull(
     tensors: Sequence[tf.Tensor], names: Sequence[str], exchange: Exchange, priorities: Sequence[int] = ()
 ) -> List[tf.Tensor]:
-    """One op that starts all exchanges at once and ends with the last one."""
+    """One op that starts all exchanges at once and ends with the last one. Exchange.once: each run of the op has a
+    number of its own after its names, and may have shapes of its own."""
     op = _loaded().byteps_push_pull
-    # TensorFlow keeps what it has made of eager ops, and takes two for equal whose long strings (about 80 characters and
-    # more) differ in the middle only. Numbers it compares as they are.
-    key = hash((*names, *exchange, *priorities)) if tf.executing_eagerly() else 0
+    exchanges = [_packed(exchange, priority) for priority in priorities or [0] * len(tensors)]
+    # TensorFlow keeps what it has made of eager ops, and takes two for equal whose long strings (about 80 characters
+    # and more) differ in the middle only. Numbers it compares as they are.
+    key = hash((*names, *exchanges)) if tf.executing_eagerly() else 0
     with session.job().native_wait() if tf.executing_eagerly() else nullcontext():
         results = op(
             tensors=list(tensors),
             tensor_names=["byteps." + name for name in names],
-            operation=exchange.operation,
-            root=exchange.root,
-            scale_bits=struct.unpack("<q", struct.pack("<d", exchange.scale))[0],
-            members=list(exchange.members),
-            priorities=list(priorities),
-            once=exchange.once,
+            exchanges=exchanges,
             key=key,
         )
     return list(results)
 
 
+@functools.lru_cache(maxsize=4096)
+def _packed(exchange: Exchange, priority: int) -> str:
+    return exchange._replace(priority=priority).packed()
+
+
 def exchange_of(op: tf.Operation) -> Exchange:
     """What push_pull() was given when it made the op."""
-    return Exchange(
-        op.get_attr("operation"),
-        op.get_attr("root"),
-        struct.unpack("<d", struct.pack("<q", op.get_attr("scale_bits")))[0],
-        tuple(op.get_attr("members")),
-        op.get_attr("once"),
-    )
+    return Exchange.unpacked(tf.compat.as_str(op.get_attr("exchanges")[0]))._replace(priority=0)
 
 
 def names_of(op: tf.Operation) -> List[str]:

@@ -11,11 +11,11 @@ from typing import Any, List, Optional, Sequence, Type
 import tensorflow as tf
 
 from byteps._core import abi, errors
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps.tensorflow import names, sparse
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import exchange
-from byteps.tensorflow.native import Exchange
 from byteps.tensorflow.reduction import Op, Reduce
 
 
@@ -101,4 +101,5 @@ def broadcast_all(
 ) -> List[tf.Tensor]:
     """broadcast() of many tensors at once."""
     members = members_of(process_set)
-    return exchange(tensors, names_, Exchange(abi.BROADCAST, check_root(root_rank, members), 0.0, members, once))
+    what = Exchange(abi.BROADCAST, root=check_root(root_rank, members), members=members, once=once)
+    return exchange(tensors, names_, what)

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from byteps._core import abi, session
 from byteps._core.compression import checked_compression
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of
 from byteps._core.reduction import ReduceOp, resolve
 from byteps.tensorflow.compression import Compression, Compressor
 from byteps.tensorflow.exchange import exchange
-from byteps.tensorflow.native import Exchange
 
 Op = Union[ReduceOp, str, None]
 
@@ -20,12 +20,10 @@ Op = Union[ReduceOp, str, None]
 class Reduce(NamedTuple):
     """A reduction whose arguments have been checked."""
 
-    operation: int
-    scale: float
-    members: "tuple[int, ...]"
+    what: Exchange  # without what one tensor has
     member_count: int
     compression: Type[Compressor]
-    factors: "tuple[float, float]" = (1.0, 1.0)  # before and after the reduction; `scale` is both
+    factors: "tuple[float, float]" = (1.0, 1.0)  # before and after the reduction; `what.scale` is both
 
     @classmethod
     def of(
@@ -37,20 +35,29 @@ class Reduce(NamedTuple):
         process_set: Optional[ProcessSet] = None,
         compression: Type[Compressor] = Compression.none,
     ) -> "Reduce":
-        resolved = resolve(op, average, prescale_factor, postscale_factor)
+        meaning = resolve(op, average, prescale_factor, postscale_factor)
         checked_compression(compression)
-        members = members_of(process_set)
-        member_count, factors = len(members) or session.size(), (prescale_factor, postscale_factor)
-        return cls(resolved.operation, resolved.scale, members, member_count, compression, factors)
+        what = Exchange(*meaning, members=members_of(process_set))
+        member_count, factors = len(what.members) or session.size(), (prescale_factor, postscale_factor)
+        return cls(what, member_count, compression, factors)
+
+    @property
+    def is_average(self) -> bool:
+        return self.what.operation == abi.AVERAGE
 
     @property
     def is_linear(self) -> bool:
         """Average or Sum."""
-        return self.operation in (abi.AVERAGE, abi.SUM)
+        return self.what.operation in (abi.AVERAGE, abi.SUM)
+
+    @property
+    def factor(self) -> float:
+        """What the sum is multiplied by."""
+        return (self.what.scale or 1.0) / (self.member_count if self.is_average else 1)
 
     def sum(self) -> "Reduce":
         """For averages of integers: the sum as it is, of which mean() makes the average."""
-        return self._replace(operation=abi.SUM, scale=0.0, factors=(1.0, 1.0))
+        return self._replace(what=self.what._replace(operation=abi.SUM, scale=0.0), factors=(1.0, 1.0))
 
     def of_integers(self, tensor: tf.Tensor) -> "tuple[tf.Tensor, Reduce]":
         """What is reduced, and how: integers are multiplied by the first factor here, on each rank, towards zero, as
@@ -59,27 +66,23 @@ class Reduce(NamedTuple):
         if not tensor.dtype.is_integer or before == 1.0:
             return tensor, self
         scaled = tf.cast(tf.cast(tensor, tf.float64) * before, tensor.dtype)
-        return scaled, self._replace(scale=0.0 if after == 1.0 else after, factors=(1.0, after))
+        what = self.what._replace(scale=0.0 if after == 1.0 else after)
+        return scaled, self._replace(what=what, factors=(1.0, after))
 
     def mean(self, total: tf.Tensor) -> tf.Tensor:
         """The average of integers whose sum this is, as a float."""
         result = tf.math.truediv(total, tf.cast(self.member_count, total.dtype))
-        return result * tf.cast(self.scale, result.dtype) if self.scale else result
+        return result * tf.cast(self.what.scale, result.dtype) if self.what.scale else result
 
     def dense(
         self, tensors: Sequence[tf.Tensor], names_: Sequence[str], once: bool, priorities: Sequence[int] = ()
     ) -> List[tf.Tensor]:
         """All of them at once."""
-        what = Exchange(self.operation, 0, self.scale, self.members, once)
-        if self.operation == abi.AVERAGE:
-            for tensor in tensors:
-                if tensor.dtype == tf.bool:
-                    raise ValueError("the average of a bool tensor is not defined; op=Sum gives the logical or")
-        if self.operation == abi.AVERAGE or self.factors[0] != 1.0:
+        if self.is_average or self.factors[0] != 1.0:
             if any(tensor.dtype.is_integer for tensor in tensors):
                 return self._of_integers_too(tensors, names_, once, priorities)
         packed = [self.compression.compress(tensor) for tensor in tensors]
-        results = exchange([tensor for tensor, _ in packed], names_, what, priorities)
+        results = exchange([tensor for tensor, _ in packed], names_, self.what._replace(once=once), priorities)
         return [self.compression.decompress(result, context) for result, (_, context) in zip(results, packed)]
 
     def _of_integers_too(
@@ -92,7 +95,7 @@ class Reduce(NamedTuple):
                 continue
             prepared = [self.of_integers(tensors[i]) for i in chosen]
             part = prepared[0][1]
-            is_average = is_integer and self.operation == abi.AVERAGE
+            is_average = is_integer and self.is_average
             order = [priorities[i] for i in chosen] if priorities else []
             found = (part.sum() if is_average else part).dense(
                 [tensor for tensor, _ in prepared], [names_[i] for i in chosen], once, order

@@ -10,7 +10,6 @@ from typing import Optional
 
 import tensorflow as tf
 
-from byteps._core import abi
 from byteps._core.process_sets import ProcessSet
 from byteps.tensorflow import names, xla
 from byteps.tensorflow.gather import grouped_allgather
@@ -29,13 +28,10 @@ def push_pull(
     base = names.automatic("push_pull.sparse", scope) if name is None else names.given(name, scope)
     if xla.is_compiling():
         return reduction.dense([tf.convert_to_tensor(slices)], [base], name is None)[0]
-    process_set = ProcessSet(reduction.members) if reduction.members else None
+    process_set = ProcessSet(reduction.what.members) if reduction.what.members else None
     values, context = reduction.compression.compress(slices.values)
     values, indices = grouped_allgather([values, slices.indices], base, process_set=process_set)
     values = reduction.compression.decompress(values, context)
-    factor = reduction.scale or 1.0
-    if reduction.operation == abi.AVERAGE:
-        factor /= reduction.member_count
-    if factor != 1.0:
-        values = values * tf.cast(factor, values.dtype)
+    if reduction.factor != 1.0:
+        values = values * tf.cast(reduction.factor, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)

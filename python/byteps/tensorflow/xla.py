@@ -9,6 +9,7 @@ import functools
 import tensorflow as tf
 
 from byteps._core.errors import UnsupportedError
+from byteps._core.exchange import Exchange
 from byteps.tensorflow import native
 
 _ELEMENT_TYPES = {
@@ -40,7 +41,7 @@ def is_compiling() -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
-def push_pull(tensor: tf.Tensor, name: str, exchange: native.Exchange, priority: int) -> tf.Tensor:
+def push_pull(tensor: tf.Tensor, name: str, exchange: Exchange) -> tf.Tensor:
     """The exchange as a custom call. ValueError when the shape is not known, UnsupportedError when this TensorFlow's
     XLA takes no custom calls."""
     _require_support()
@@ -51,7 +52,7 @@ def push_pull(tensor: tf.Tensor, name: str, exchange: native.Exchange, priority:
         )
     from tensorflow.compiler.tf2xla.python import xla
 
-    module = _module_text(_type_text(tensor), name, exchange, priority)
+    module = _module_text(_type_text(tensor), name, exchange)
     results = xla.call_module(
         [tensor], version=_VERSION, module=module, Tout=[tensor.dtype], Sout=[tensor.shape], platforms=["CPU"]
     )
@@ -75,19 +76,8 @@ def _type_text(tensor: tf.Tensor) -> str:
     return f"tensor<{''.join(f'{size}x' for size in tensor.shape)}{element}>"
 
 
-def _module_text(type_text: str, name: str, exchange: native.Exchange, priority: int) -> str:
-    members = ", ".join(map(str, exchange.members or (-1,)))  # -1: all
-    attributes = ", ".join(
-        [
-            f"tensor_name = {_quoted('byteps.' + name)}",
-            f"operation = {exchange.operation} : i64",
-            f"root = {exchange.root} : i64",
-            f"scale = {exchange.scale!r} : f64",
-            f"members = array<i64: {members}>",
-            f"priority = {priority} : i64",
-            f"once = {'true' if exchange.once else 'false'}",
-        ]
-    )
+def _module_text(type_text: str, name: str, exchange: Exchange) -> str:
+    attributes = f"tensor_name = {_quoted('byteps.' + name)}, exchange = {_quoted(exchange.packed())}"
     return f"""module @byteps {{
   func.func public @main(%tensor: {type_text}) -> {type_text} {{
     %result = stablehlo.custom_call @byteps_push_pull(%tensor) {{

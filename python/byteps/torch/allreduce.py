@@ -16,8 +16,8 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
 import torch
 
 from byteps._core import abi, reduction, session
-from byteps._core.client import encoded_name
 from byteps._core.compression import checked_compression
+from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp
 from byteps.torch import exchange, pending, sparse
@@ -214,7 +214,7 @@ def _start(
 ) -> int:
     if name is not None:
         name = scoped(encoded_name(name).decode(), members)
-    return exchange.start(tensor, output, meaning.operation, name, 0, once, meaning.scale, members)
+    return exchange.start(tensor, output, Exchange(*meaning, members=members, once=once), name)
 
 
 def _start_group(

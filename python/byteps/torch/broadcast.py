@@ -14,7 +14,7 @@ import torch
 
 from byteps._core import errors, objects, session
 from byteps._core.agreement import require_agreement
-from byteps._core.client import encoded_name
+from byteps._core.exchange import encoded_name
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of
 from byteps.torch import exchange, pending
 

@@ -20,6 +20,7 @@ from torch.futures import Future
 
 from byteps._core import abi, session
 from byteps._core.compression import checked_compression
+from byteps._core.reduction import Reduction
 from byteps.torch.compression import Compression, Compressor
 
 __all__ = ["DDPHookState", "ddp_comm_hook"]
@@ -67,11 +68,11 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     index = bucket.index()
     # DDP arranges its buckets anew after the first step, so a number may come to mean another size.
     name = current.lasting_name(f"{state.wire_name()}.bucket.{index}", (memory.numel(), memory.dtype))
-    piece = exchange.reduction(memory, abi.AVERAGE, 0.0)
+    members = exchange.Members(current.job, range(current.job.size), current.job.rank)
+    piece = exchange.reduction(members, memory, Reduction(abi.AVERAGE), priority=index, once=False)
     lineage = futures.Lineage(current.unique_name(f"{name}.step"), f"bucket {index} of DistributedDataParallel")
     started = work.Work(current.job, state, lineage, _TIMEOUT_S, finish, buffer)
-    members = exchange.Members(current.job, range(current.job.size), current.job.rank)
-    work.start(started, [(piece, f"byteps.{name}")], members, priority=index, once=False)
+    work.start(started, [(piece, f"byteps.{name}")])
     return started.get_future()
 
 

@@ -7,7 +7,8 @@ from typing import List, Optional, Tuple
 import torch
 
 from byteps._core import abi, errors, session
-from byteps._core.client import Job, encoded_name
+from byteps._core.client import Job
+from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import scoped
 from byteps.torch import pending, tensors
 
@@ -50,30 +51,18 @@ class Running(pending.Pending):
         return self.output
 
 
-def start(
-    tensor: torch.Tensor,
-    output: torch.Tensor,
-    operation: int,
-    name: Optional[str],
-    priority: int = 0,
-    once: bool = False,
-    scale: float = 0.0,
-    members: Tuple[int, ...] = (),
-) -> int:
-    """Starts `operation` on `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself. The last
-    two are those of Job.push_pull(); `name` is scoped() to the members. Without one the operation is numbered."""
+def start(tensor: torch.Tensor, output: torch.Tensor, what: Exchange, name: Optional[str]) -> int:
+    """Starts the exchange of `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself. `name`:
+    scoped() to the members; without one the exchange is numbered."""
     current = session.current()
-    if name is not None:
-        encoded_name(name)  # before anything is noted or made
-    kind, shape = tensors.reduced_as(tensor, operation)
+    kind, shape = tensors.travels_as(tensor, what.operation)
     if output is tensor:
         tensors.check_no_overlap(tensor)
     source = tensors.plain(tensor)
     buffer = source if output is tensor else output
     if name is None:
-        name, once = current.unique_name(scoped("push_pull.noname", members)), True
-    entry = Running(current.job, source, buffer, output)
-    return _submit(entry, kind, shape, operation, name, 0, priority, once, scale, members)
+        name, what = current.unique_name(scoped("push_pull.noname", what.members)), what._replace(once=True)
+    return _submit(Running(current.job, source, buffer, output), kind, shape, what, name)
 
 
 def start_broadcast(
@@ -82,11 +71,11 @@ def start_broadcast(
     """Starts the broadcast of `root`'s values into every other rank's `tensor`. Any dtype: elements are copied.
     `once`: `name` is unique."""
     current = session.current()
-    kind, shape = tensors.moved_as(tensor)
+    what = Exchange(abi.BROADCAST, root=root, members=members, once=once)
+    kind, shape = tensors.travels_as(tensor, what.operation)
     tensors.check_no_overlap(tensor)
     buffer = tensors.plain(tensor)
-    entry = Running(current.job, buffer, buffer, tensor)
-    return _submit(entry, kind, shape, abi.BROADCAST, name, root, 0, once, 0.0, members)
+    return _submit(Running(current.job, buffer, buffer, tensor), kind, shape, what, name)
 
 
 def note_written(tensor: torch.Tensor) -> None:
@@ -95,34 +84,12 @@ def note_written(tensor: torch.Tensor) -> None:
         _increment_version(tensor)
 
 
-def _submit(
-    entry: Running,
-    kind: int,
-    shape: torch.Size,
-    operation: int,
-    name: str,
-    root: int,
-    priority: int,
-    once: bool,
-    scale: float,
-    members: Tuple[int, ...],
-) -> int:
+def _submit(entry: Running, kind: int, shape: Tuple[int, ...], what: Exchange, name: str) -> int:
+    addresses = (entry.source.data_ptr(), entry.buffer.data_ptr())
+    call = what.tensor(name, kind, shape, *addresses, PREFIX)
     handle = pending.note(entry)
     try:
-        entry.core_handle = entry.job.push_pull(
-            "byteps." + name,
-            kind,
-            entry.source.data_ptr(),
-            entry.buffer.data_ptr(),
-            shape.numel(),
-            operation,
-            root,
-            priority,
-            once,
-            shape,
-            scale,
-            members,
-        )
+        entry.core_handle = entry.job.submit(call)
     except errors.BytePSError:
         pending.forget(handle)
         raise

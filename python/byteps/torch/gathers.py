@@ -19,6 +19,7 @@ import torch
 from byteps._core import abi, collectives, reduction, session
 from byteps._core.collectives import Rows
 from byteps._core.compression import checked_compression
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp
 from byteps.torch import pending, tensors
@@ -198,18 +199,15 @@ def _start_reducescatter(
 ) -> int:
     if tensor.dim() == 0:
         raise ValueError("reducescatter: the tensor has no dimensions, so there are no rows to share; use allreduce")
-    kind, shape = tensors.reduced_as(tensor, meaning.operation)
+    kind, shape = tensors.travels_as(tensor, meaning.operation)
     source = tensors.plain(tensor)
     rows = Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:]))
     share = collectives.scattered_counts(shape[0], len(members) or session.size())[place_in(members)]
     output = torch.empty((share, *tensor.shape[1:]), dtype=tensor.dtype)
     moving = Moving((source, output), lambda count: output)
-    name, (operation, scale) = wire_name(title, members), meaning
+    name, what = wire_name(title, members), Exchange(*meaning, members=members, once=True)
     return moving.start(
-        lambda job: collectives.reducescatter(
-            job, name, rows, output.data_ptr(), operation, scale, members, once=True
-        ),
-        is_driven,
+        lambda job: collectives.reducescatter(job, name, rows, output.data_ptr(), what), is_driven
     )
 
 
@@ -234,16 +232,16 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:
         """Every rank gave to the rows of each: it gets their gradients, of a sum times the number of ranks."""
-        operation, scale = ctx.meanings[0]  # those of integers, which may differ, have no gradient
-        if operation not in (abi.SUM, abi.AVERAGE):
+        meaning = ctx.meanings[0]  # those of integers, which may differ, have no gradient
+        if meaning.operation not in (abi.SUM, abi.AVERAGE):
             raise ValueError(f"{ctx.title}: only a sum and an average have a gradient; use op=Sum or op=Average")
         title = f"{ctx.title}.backward"
         gathered = run_all(
             gradients,
             lambda gradient, driven: start_allgather(gradient, title, ctx.members, is_driven=driven),
         )
-        factor = scale or 1.0
-        if operation == abi.SUM:
+        factor = meaning.scale or 1.0
+        if meaning.operation == abi.SUM:
             factor *= len(ctx.members) or session.size()
         return (None, None, None, *[rows if factor == 1.0 else rows * factor for rows in gathered])
 

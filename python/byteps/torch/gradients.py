@@ -26,8 +26,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
 import torch
 
 from byteps._core import abi, errors, session
-from byteps._core.client import Job, encoded_name
+from byteps._core.client import Job
 from byteps._core.compression import checked_compression
+from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import exchange, pending, sparse
@@ -204,8 +205,9 @@ class Gradients:
                 present[index, _SPARSE] = True
         name = scoped(f"Gradients.{self._title}present", self._members)
         name = session.current().lasting_name(name, (self._owner, len(self.slots)))
-        first = 1  # before all gradients: it is tiny, and all of them are needed anyway
-        self._presence = exchange.start(present, present, abi.SUM, name, first, members=self._members)
+        # Before all gradients: it is tiny, and all of them are needed anyway.
+        what = Exchange(abi.SUM, members=self._members, priority=1)
+        self._presence = exchange.start(present, present, what, name)
 
     def settle(self) -> None:
         """Waits until all ranks have begun, and pushes what only others have, and what is sparse."""
@@ -238,10 +240,8 @@ class Gradients:
     def _start(self, slot: Slot, grad: torch.Tensor) -> None:
         with torch.no_grad():
             tensor, slot.context = self._compression.compress(grad)
-        operation, scale = self._meaning
-        slot.handle = exchange.start(
-            tensor, tensor, operation, slot.name, slot.priority, scale=scale, members=self._members
-        )
+        what = Exchange(*self._meaning, members=self._members, priority=slot.priority)
+        slot.handle = exchange.start(tensor, tensor, what, slot.name)
 
     def _push_sparse(self, slot: Slot) -> None:
         """The gradient's rows, or none when this rank has no gradient."""

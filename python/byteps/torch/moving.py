@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from byteps._core import collectives, driver, session
+from byteps._core import abi, collectives, driver, session
 from byteps._core.collectives import Rows
 from byteps._core.process_sets import scoped
 from byteps.torch import pending, tensors
@@ -72,9 +72,9 @@ def run_all(items: Sequence[Any], start: Callable[[Any, bool], int]) -> List[Any
 def rows_of(tensor: torch.Tensor) -> Tuple[Rows, torch.Tensor]:
     """The tensor's rows, and the tensor with them, which must live as long as they are used."""
     source = tensors.plain(tensor)
-    kind, shape = tensors.moved_as(source)
+    kind, shape = tensors.travels_as(source, abi.BROADCAST)
     if tensor.dim() == 0:
-        source, shape = source.reshape(1), torch.Size((1, *shape))
+        source, shape = source.reshape(1), (1, *shape)
     return Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:])), source
 
 

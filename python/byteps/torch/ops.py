@@ -16,8 +16,8 @@ from typing import Any, Optional, Tuple, Type
 import torch
 
 from byteps._core import abi, session
-from byteps._core.client import encoded_name
 from byteps._core.compression import checked_compression
+from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.session import (
     barrier,
     get_pushpull_speed,
@@ -66,14 +66,14 @@ def push_pull_async(
     the result in a new tensor."""
     check_dense_on_cpu(tensor)
     output = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return start(tensor, output, _operation(average), name, priority)
+    return start(tensor, output, _what(average, priority), name)
 
 
 def push_pull_async_inplace(
     tensor: torch.Tensor, average: bool = True, name: Optional[str] = None, version: int = 0, priority: int = 0
 ) -> int:
     """push_pull_async whose result lands in `tensor`, which synchronize() returns."""
-    return start(tensor, tensor, _operation(average), name, priority)
+    return start(tensor, tensor, _what(average, priority), name)
 
 
 def push_pull_inplace(
@@ -120,8 +120,8 @@ class _PushPull(torch.autograd.Function):
             name = f"{name}.{ctx.backward_count}"
             ctx.backward_count += 1
         output = torch.empty(gradient.shape, dtype=gradient.dtype)
-        operation = _operation(ctx.average)
-        return synchronize(start(gradient, output, operation, name, ctx.priority, once)), None, None, None, None
+        what = _what(ctx.average, ctx.priority, once)
+        return synchronize(start(gradient, output, what, name)), None, None, None, None
 
 
 _group_lock = threading.Lock()
@@ -161,5 +161,5 @@ def declare(name: str) -> int:
     return 0
 
 
-def _operation(average: bool) -> int:
-    return abi.AVERAGE if average else abi.SUM
+def _what(average: bool, priority: int, once: bool = False) -> Exchange:
+    return Exchange(abi.AVERAGE if average else abi.SUM, priority=priority, once=once)

@@ -9,6 +9,7 @@ import torch
 from byteps._core import abi, errors, session
 from byteps._core.reduction import Reduction
 from byteps.torch import gathers, pending
+from byteps.torch.tensors import check_meaning
 
 __all__: List[str] = []
 
@@ -19,8 +20,7 @@ def check(tensor: torch.Tensor, meaning: Reduction) -> None:
         raise ValueError("expected a sparse COO tensor; use allreduce for others")
     if meaning.operation not in (abi.SUM, abi.AVERAGE):
         raise ValueError("a sparse tensor has a sum and an average, but no minimum, maximum or product")
-    if tensor.dtype == torch.bool and (meaning.operation == abi.AVERAGE or meaning.scale):
-        raise ValueError("the average of a bool tensor is not defined, and neither is a factor of it; use op=Sum")
+    check_meaning(tensor.dtype, meaning)
 
 
 def start(

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from byteps._core import abi, session
+from byteps._core.exchange import Exchange
 from byteps.torch import exchange, pending
 
 __all__ = ["SyncBatchNorm", "convert_syncbn_model"]
@@ -130,5 +131,5 @@ def _along(channel_values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_over_ranks(values: torch.Tensor, name: str) -> torch.Tensor:
-    first = 1  # training waits for it
-    return pending.synchronize(exchange.start(values, values, abi.SUM, name, first))
+    what = Exchange(abi.SUM, priority=1)  # before all others: training waits for it
+    return pending.synchronize(exchange.start(values, values, what, name))

@@ -11,6 +11,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from byteps._core import abi, session
+from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps.torch import exchange, pending
 from byteps.torch.tensors import check_dense_on_cpu
@@ -64,7 +65,7 @@ class _Broadcast(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None, None]:
         name = _unique(f"{ctx.name or 'noname'}.backward", ctx.members)
         output = torch.empty(gradient.shape, dtype=gradient.dtype)
-        handle = exchange.start(gradient, output, abi.AVERAGE, name, once=True, members=ctx.members)
+        handle = exchange.start(gradient, output, Exchange(abi.AVERAGE, members=ctx.members, once=True), name)
         average = pending.synchronize(handle)
         return average if session.rank() == ctx.root_rank else torch.zeros_like(average), None, None, None
 

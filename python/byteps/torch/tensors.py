@@ -6,54 +6,41 @@ those that the core does not know are uint8 with a last dimension of their size.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Callable, Iterable, List, Optional, Tuple, Union
 
 import torch
 
-from byteps._core import abi, elements, reduction
+from byteps._core import elements, reduction
 
 __all__: List[str] = []
 
-ELEMENT_KINDS: Dict[torch.dtype, int] = {
-    torch.float32: abi.FLOAT32,
-    torch.float64: abi.FLOAT64,
-    torch.float16: abi.FLOAT16,
-    torch.bfloat16: abi.BFLOAT16,
-    torch.uint8: abi.UINT8,
-    torch.int8: abi.INT8,
-    torch.int16: abi.INT16,
-    torch.int32: abi.INT32,
-    torch.int64: abi.INT64,
-    torch.bool: abi.BOOL,
-}
-for _name, _kind in (("uint16", abi.UINT16), ("uint32", abi.UINT32), ("uint64", abi.UINT64)):
-    if hasattr(torch, _name):  # since torch 2.3
-        ELEMENT_KINDS[getattr(torch, _name)] = _kind
-_REAL_KINDS = {torch.complex32: abi.FLOAT16, torch.complex64: abi.FLOAT32, torch.complex128: abi.FLOAT64}
+
+@functools.cache
+def elements_of(dtype: torch.dtype, operation: int) -> Tuple[int, int]:
+    """elements.of_name() of a dtype of torch."""
+    return elements.of_name(str(dtype).replace("torch.", ""), operation, "tensor", "torch.")
 
 
-def reduced_as(tensor: torch.Tensor, operation: int) -> Tuple[int, torch.Size]:
-    """Element kind and shape for a reduction. ValueError when `operation` is not defined for the tensor."""
+def travels_as(tensor: torch.Tensor, operation: int) -> Tuple[int, Tuple[int, ...]]:
+    """Element kind and shape. ValueError when `operation` is not defined for the tensor; BROADCAST is for all."""
     check_dense_on_cpu(tensor)
-    kind = ELEMENT_KINDS.get(tensor.dtype)
-    if kind is None:
-        if tensor.dtype in _REAL_KINDS:
-            if operation not in (abi.SUM, abi.AVERAGE):
-                raise ValueError(f"{tensor.dtype} tensors have a sum and an average, no minimum, maximum or product")
-            return standing_for(tensor.dtype, _REAL_KINDS[tensor.dtype]), torch.Size((*tensor.shape, 2))
-        supported = ", ".join(str(dtype).replace("torch.", "") for dtype in (*ELEMENT_KINDS, *_REAL_KINDS))
-        raise ValueError(f"Tensor type {tensor.dtype} is not supported. These are: {supported}.")
-    if kind == abi.BOOL and operation == abi.AVERAGE:
-        raise ValueError("the average of a bool tensor is not defined; average=False gives the logical or")
-    return kind, tensor.shape
+    kind, width = elements_of(tensor.dtype, operation)
+    return kind, tensor.shape if width == 1 else (*tensor.shape, width or tensor.element_size())
+
+
+def check_meaning(dtype: torch.dtype, meaning: reduction.Reduction) -> None:
+    """ValueError when tensors of the dtype cannot be reduced so; what the core would refuse is among it."""
+    elements_of(dtype, meaning.operation)
+    if meaning.scale and dtype == torch.bool:
+        raise ValueError("a bool tensor has no prescale_factor and no postscale_factor")
 
 
 def check_reduced(tensor: torch.Tensor, meaning: reduction.Reduction) -> None:
-    """ValueError when it cannot be reduced so; what Job.push_pull() would refuse is among it."""
-    reduced_as(tensor, meaning.operation)
-    if meaning.scale and tensor.dtype == torch.bool:
-        raise ValueError("a bool tensor has no prescale_factor and no postscale_factor")
+    """check_meaning(), and that the tensor is dense and in memory."""
+    check_dense_on_cpu(tensor)
+    check_meaning(tensor.dtype, meaning)
 
 
 def check_all(tensors: Iterable[torch.Tensor], check: Callable[[torch.Tensor], None]) -> List[torch.Tensor]:
@@ -65,20 +52,6 @@ def check_all(tensors: Iterable[torch.Tensor], check: Callable[[torch.Tensor], N
         except ValueError as error:
             raise ValueError(f"tensor {index} of the group: {error}") from None
     return several
-
-
-def moved_as(tensor: torch.Tensor) -> Tuple[int, torch.Size]:
-    """Element kind and shape where elements are only moved."""
-    check_dense_on_cpu(tensor)
-    kind = ELEMENT_KINDS.get(tensor.dtype)
-    if kind is None:
-        return standing_for(tensor.dtype, abi.UINT8), torch.Size((*tensor.shape, tensor.element_size()))
-    return kind, tensor.shape
-
-
-def standing_for(dtype: torch.dtype, kind: int) -> int:
-    """`kind`, as which elements of `dtype` travel, so that they are told from others that do."""
-    return elements.standing_for(str(dtype).replace("torch.", ""), kind)
 
 
 def prepare(

@@ -13,9 +13,11 @@ from typing import Any, List, Optional, Sequence, Tuple
 import torch
 
 from byteps._core import abi
+from byteps._core.reduction import Reduction
 from byteps.torch.backend import exchange
 from byteps.torch.backend.exchange import Landings, Members, Piece, readable
 from byteps.torch.backend.work import Work
+from byteps.torch.tensors import elements_of
 
 _NAMES = {
     "SUM": abi.SUM,
@@ -28,8 +30,8 @@ _NAMES = {
 _LOGICAL = {"BOR": abi.MAX, "BAND": abi.MIN}  # of bool
 
 
-def reduction_of(options: Any, dtype: torch.dtype) -> Tuple[int, float]:
-    """(operation of the core, scale) for torch's ReduceOp, or ValueError with the remedy."""
+def reduction_of(options: Any, dtype: torch.dtype) -> Reduction:
+    """What torch's ReduceOp means, or ValueError with the remedy."""
     op = getattr(options, "reduceOp", options)
     kind = getattr(op, "op", op)
     name = str(kind).rsplit(".", 1)[-1].upper()
@@ -39,22 +41,20 @@ def reduction_of(options: Any, dtype: torch.dtype) -> Tuple[int, float]:
                 f"ReduceOp.{name} of {dtype} is not supported by the backend 'byteps', only of torch.bool: "
                 "gather the tensors and combine them, or use a group of the backend 'gloo' for this one"
             )
-        return _LOGICAL[name], 0.0
+        return Reduction(_LOGICAL[name], 0.0)
     if name not in _NAMES:
         raise ValueError(
             f"ReduceOp.{name} is not supported by the backend 'byteps': it has SUM, AVG, MIN, MAX, PRODUCT, "
             "and BAND and BOR of bool"
         )
-    if name == "AVG" and dtype == torch.bool:
-        raise ValueError("the average of a bool tensor is not defined; ReduceOp.SUM gives the logical or")
-    if dtype.is_complex and name in ("MIN", "MAX", "PRODUCT"):
-        raise ValueError(f"ReduceOp.{name} of {dtype} is not supported: complex tensors have SUM and AVG")
+    operation = _NAMES[name]
+    elements_of(dtype, operation)  # says why when it is not defined
     if name == "PREMUL_SUM":
         factor = op.__getstate__()[1]
         if isinstance(factor, torch.Tensor):
             raise ValueError("ReduceOp.PREMUL_SUM takes a number here: multiply by the tensor before the collective")
-        return _NAMES[name], float(factor)
-    return _NAMES[name], 0.0
+        return Reduction(operation, float(factor))
+    return Reduction(operation, 0.0)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,9 +85,9 @@ class Collectives:
         landings, exchanges = Landings(), []
         for tensor in tensors:
             _check_dense("all_reduce", tensor)
-            operation, scale = reduction_of(opts if opts is not None else "SUM", tensor.dtype)
+            meaning = reduction_of(opts if opts is not None else "SUM", tensor.dtype)
             memory = landings.place(_real(tensor), with_values=True)
-            exchanges.append(exchange.reduction(memory, operation, scale))
+            exchanges.append(exchange.reduction(self.members, memory, meaning))
         return self._launch("all_reduce", exchanges, landings, tensors, opts, timeout)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
@@ -98,10 +98,10 @@ class Collectives:
         landings, exchanges = Landings(), []
         for tensor in tensors:
             _check_dense("reduce", tensor)
-            operation, scale = reduction_of(op if op is not None else opts, tensor.dtype)
+            meaning = reduction_of(op if op is not None else opts, tensor.dtype)
             real = _real(tensor)
             source = landings.place(real, with_values=True) if self.members.rank == root else readable(real)
-            exchanges.append(exchange.reduction_to(root, self.members.rank, source, source, operation, scale))
+            exchanges.append(exchange.reduction_to(self.members, root, source, source, meaning))
         return self._launch("reduce", exchanges, landings, tensors, opts, timeout)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
@@ -140,14 +140,12 @@ class Collectives:
         for output, parts in pairs:
             _check_dense(what, output)
             self._check_count(what, "input", parts)
-            operation, scale = reduction_of(opts if opts is not None else "SUM", output.dtype)
+            meaning = reduction_of(opts if opts is not None else "SUM", output.dtype)
             memory = landings.place(_real(output))
             for root, part in enumerate(parts):
                 _check_alike(what, part, output, root if root == self.members.rank else None)
                 source = readable(_real(part))
-                exchanges.append(
-                    exchange.reduction_to(root, self.members.rank, source, memory, operation, scale)
-                )
+                exchanges.append(exchange.reduction_to(self.members, root, source, memory, meaning))
         return self._launch(what, exchanges, landings, [output for output, _ in pairs], opts, timeout)
 
     # ---- copies
@@ -159,9 +157,9 @@ class Collectives:
             _check_dense("broadcast", tensor)
             if self.members.rank == root:
                 source = readable(tensor)
-                exchanges.append(exchange.broadcast(root, root, source, source))
+                exchanges.append(exchange.broadcast(self.members, root, source, source))
             else:
-                exchanges.append(exchange.broadcast(root, self.members.rank, None, landings.place(tensor)))
+                exchanges.append(exchange.broadcast(self.members, root, None, landings.place(tensor)))
         return self._launch("broadcast", exchanges, landings, tensors, opts, timeout)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
@@ -223,7 +221,7 @@ class Collectives:
             source = readable(tensor)
             for root, part in enumerate(parts):
                 _check_alike(what, tensor, part, self.members.rank if root == self.members.rank else None)
-                exchanges.append(exchange.broadcast(root, self.members.rank, source, landings.place(part)))
+                exchanges.append(exchange.broadcast(self.members, root, source, landings.place(part)))
         return self._launch(what, exchanges, landings, result, opts, timeout)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any, timeout: Any = None) -> Work:
@@ -232,7 +230,7 @@ class Collectives:
         _check_dense("gather", tensor)
         landings = Landings()
         if rank != root:
-            sent = [exchange.transfer(rank, root, readable(tensor), None)]
+            sent = [exchange.transfer(self.members, rank, root, readable(tensor), None)]
             return self._launch("gather", sent, landings, [], opts, timeout)
         parts = list(_lists(outputs)[0])
         self._check_count("gather", "output", parts)
@@ -241,7 +239,7 @@ class Collectives:
             if source == root:
                 landings.later(readable(tensor).clone(), part)
             else:
-                exchanges.append(exchange.transfer(source, root, None, landings.place(part)))
+                exchanges.append(exchange.transfer(self.members, source, root, None, landings.place(part)))
         return self._launch("gather", exchanges, landings, outputs, opts, timeout)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any, timeout: Any = None) -> Work:
@@ -250,7 +248,7 @@ class Collectives:
         _check_dense("scatter", output)
         landings = Landings()
         if rank != root:
-            received = [exchange.transfer(root, rank, None, landings.place(output))]
+            received = [exchange.transfer(self.members, root, rank, None, landings.place(output))]
             return self._launch("scatter", received, landings, [output], opts, timeout)
         parts = list(_lists(inputs)[0])
         self._check_count("scatter", "input", parts)
@@ -259,7 +257,7 @@ class Collectives:
             if target == root:
                 landings.later(readable(part), output)
             else:
-                exchanges.append(exchange.transfer(root, target, readable(part), None))
+                exchanges.append(exchange.transfer(self.members, root, target, readable(part), None))
         return self._launch("scatter", exchanges, landings, [output], opts, timeout)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Work:
@@ -323,8 +321,8 @@ class Collectives:
                 _check_alike(what, source, target, rank)
                 landings.later(source, target)
                 continue
-            exchanges.append(exchange.transfer(rank, other, source, None))
-            exchanges.append(exchange.transfer(other, rank, None, landings.place(target)))
+            exchanges.append(exchange.transfer(self.members, rank, other, source, None))
+            exchanges.append(exchange.transfer(self.members, other, rank, None, landings.place(target)))
         return self._launch(what, exchanges, landings, result, opts, timeout)
 
     # ---- arguments

@@ -11,6 +11,8 @@ import torch
 
 from byteps._core import abi
 from byteps._core.client import EndQueue, Job
+from byteps._core.exchange import Exchange
+from byteps._core.reduction import Reduction
 from byteps.torch import tensors
 from byteps.torch.exchange import note_written
 
@@ -39,84 +41,50 @@ class Piece(NamedTuple):
     target: Optional[torch.Tensor]
     shape: Tuple[int, ...]
     dtype: torch.dtype
-    operation: int  # abi.SUM ...
-    root: int = 0  # who gives (broadcast) or who alone gets (root_only)
-    root_only: bool = False
-    scale: float = 0.0  # 0: not
-    among: Optional[Tuple[int, ...]] = None  # group ranks; None: all members
+    what: Exchange
     label: str = ""  # tells it from the others of its collective; empty: its place among them does
 
 
-def reduction(tensor: torch.Tensor, operation: int, scale: float, target: Optional[torch.Tensor] = None) -> Piece:
-    """`tensor` reduced over all members, into itself or into `target`. Both are contiguous."""
-    into = tensor if target is None else target
-    return Piece(tensor, into, tuple(tensor.shape), tensor.dtype, operation, scale=scale)
+def reduction(
+    members: Members, tensor: torch.Tensor, meaning: Reduction, priority: int = 0, once: bool = True
+) -> Piece:
+    """`tensor`, which is contiguous, reduced over all members, into itself."""
+    what = Exchange(*meaning, members=members.all, priority=priority, once=once)
+    return Piece(tensor, tensor, tuple(tensor.shape), tensor.dtype, what)
 
 
 def reduction_to(
-    root: int, rank: int, tensor: torch.Tensor, target: Optional[torch.Tensor], operation: int, scale: float
+    members: Members, root: int, tensor: torch.Tensor, target: torch.Tensor, meaning: Reduction
 ) -> Piece:
     """`tensor` reduced over all members for `root` alone, into `target` there."""
-    into = target if rank == root else None
-    return Piece(tensor, into, tuple(tensor.shape), tensor.dtype, operation, root, True, scale)
+    what = Exchange(*meaning, root=members.job_ranks[root], root_only=True, members=members.all, once=True)
+    return Piece(tensor, target if members.rank == root else None, tuple(tensor.shape), tensor.dtype, what)
 
 
-def broadcast(root: int, rank: int, source: Optional[torch.Tensor], target: torch.Tensor) -> Piece:
+def broadcast(members: Members, root: int, source: Optional[torch.Tensor], target: torch.Tensor) -> Piece:
     """`root`'s `source` into everyone's `target`, which on root may be `source` itself. `target` has the shape."""
-    given = source if rank == root else None
-    return Piece(given, target, tuple(target.shape), target.dtype, abi.BROADCAST, root)
+    what = Exchange(abi.BROADCAST, root=members.job_ranks[root], members=members.all, once=True)
+    return Piece(source if members.rank == root else None, target, tuple(target.shape), target.dtype, what)
 
 
 def transfer(
-    source: int, target: int, tensor: Optional[torch.Tensor], memory: Optional[torch.Tensor]
+    members: Members, source: int, target: int, tensor: Optional[torch.Tensor], memory: Optional[torch.Tensor]
 ) -> Piece:
     """From one member to another: a broadcast among the two. The sender gives `tensor`, the receiver `memory`."""
     mine = tensor if memory is None else memory
     assert mine is not None
-    pair = tuple(sorted((source, target)))
-    into = tensor if memory is None else memory
-    return Piece(
-        tensor, into, (mine.numel(),), mine.dtype, abi.BROADCAST, source, among=pair, label=f"{source}.{target}"
-    )
+    pair = members.among((source, target))
+    what = Exchange(abi.BROADCAST, root=members.job_ranks[source], members=pair, once=True)
+    return Piece(tensor, mine, (mine.numel(),), mine.dtype, what, label=f"{source}.{target}")
 
 
-def submit(
-    exchange: Piece,
-    members: Members,
-    name: str,
-    queue: Optional[EndQueue] = None,
-    tag: int = 0,
-    priority: int = 0,
-    once: bool = True,
-) -> int:
+def submit(job: Job, piece: Piece, name: str, queue: Optional[EndQueue] = None, tag: int = 0) -> int:
     """Starts it. Its end is reported to `queue` with `tag`, or to who waits for the handle that this returns."""
-    kind = tensors.ELEMENT_KINDS.get(exchange.dtype)
-    shape = exchange.shape
-    if kind is None:  # bytes are copied
-        if exchange.operation != abi.BROADCAST:
-            raise ValueError(f"{exchange.dtype} has no reductions in the backend 'byteps'")
-        kind, shape = tensors.standing_for(exchange.dtype, abi.UINT8), (*shape, _element_bytes(exchange.dtype))
-    count = 1
-    for extent in shape:
-        count *= extent
-    among = members.all if exchange.among is None else members.among(exchange.among)
-    return members.job.push_pull(
-        name,
-        kind,
-        0 if exchange.source is None else exchange.source.data_ptr(),
-        0 if exchange.target is None else exchange.target.data_ptr(),
-        count,
-        exchange.operation,
-        members.job_ranks[exchange.root],
-        priority,
-        once,
-        shape,
-        scale=exchange.scale,
-        members=among,
-        root_only=exchange.root_only,
-        queue=queue,
-        tag=tag,
-    )
+    kind, width = tensors.elements_of(piece.dtype, piece.what.operation)
+    shape = piece.shape if width == 1 else (*piece.shape, width or _element_bytes(piece.dtype))
+    source = 0 if piece.source is None else piece.source.data_ptr()
+    target = 0 if piece.target is None else piece.target.data_ptr()
+    return job.submit(piece.what.tensor(name, kind, shape, source, target), queue, tag)
 
 
 def _element_bytes(dtype: torch.dtype) -> int:

@@ -20,6 +20,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup as _TorchProcessGroup
 
 from byteps._core import abi, errors
+from byteps._core.reduction import Reduction
 from byteps.torch.backend import exchange, futures, joining, work
 from byteps.torch.backend.collectives import Collectives, _check_dense, _list
 from byteps.torch.backend.exchange import Landings, Members, Piece, readable
@@ -163,14 +164,16 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         """Meets the target's recv of the same tag; several of them in their order."""
         tensor = _list(tensors)[0]
         _check_dense("send", tensor)
-        piece = exchange.transfer(self.members.rank, target, readable(tensor), None)
+        self._check_other("send", target)
+        piece = exchange.transfer(self.members, self.members.rank, target, readable(tensor), None)
         return self._launch_transfer("send", piece, target, tag, Landings(), [tensor])
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
         tensor = _list(tensors)[0]
         _check_dense("recv", tensor)
+        self._check_other("recv", source)
         landings = Landings()
-        piece = exchange.transfer(source, self.members.rank, None, landings.place(tensor))
+        piece = exchange.transfer(self.members, source, self.members.rank, None, landings.place(tensor))
         return self._launch_transfer("recv", piece, source, tag, landings, [tensor])
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
@@ -180,8 +183,6 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         self, what: str, piece: Piece, other: int, tag: int, landings: Landings, result: List[torch.Tensor]
     ) -> Work:
         rank = self.members.rank
-        if other == rank or not 0 <= other < self.members.size:
-            raise ValueError(f"{what}: rank {other} is not another member of this group of {self.members.size}")
         source, target = (rank, other) if what == "send" else (other, rank)
         number = next(self._transfers[(source, target, tag)])
         lineage = Lineage(
@@ -190,11 +191,16 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         )
         return self._submit([piece._replace(label="")], lineage, landings, result, self._timeout_s, direct=False)
 
+    def _check_other(self, what: str, other: int) -> None:
+        if other == self.members.rank or not 0 <= other < self.members.size:
+            raise ValueError(f"{what}: rank {other} is not another member of this group of {self.members.size}")
+
     # ---- all together
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         token = torch.ones(1, dtype=torch.uint8)
-        return self._launch("barrier", [exchange.reduction(token, abi.SUM, 0.0)], Landings(), [], opts, timeout)
+        piece = exchange.reduction(self.members, token, Reduction(abi.SUM))
+        return self._launch("barrier", [piece], Landings(), [], opts, timeout)
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
         """barrier() that says who has not come. Rank 0 waits for the others, and they for its answer; it names the
@@ -227,7 +233,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
     def _monitor(self, what: str, source: int, target: int, number: int) -> Work:
         token = torch.ones(1, dtype=torch.uint8)
         sends = source == self.members.rank
-        piece = exchange.transfer(source, target, token if sends else None, None if sends else token)
+        piece = exchange.transfer(self.members, source, target, token if sends else None, None if sends else token)
         lineage = Lineage(
             f"torch.{self._place.token}.monitored.{number}.{what}.{source}-{target}",
             f"monitored_barrier {number} of group '{self._title}'",
@@ -278,7 +284,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
             (piece, f"{lineage.name}.{piece.label or index}" if several or piece.label else lineage.name)
             for index, piece in enumerate(exchanges)
         ]
-        work.start(started, named, self.members, direct)
+        work.start(started, named, direct)
         return started
 
 

@@ -22,7 +22,7 @@ from torch.futures import Future
 
 from byteps._core import errors, session
 from byteps._core.client import EndQueue, Job
-from byteps.torch.backend.exchange import Members, Piece, submit
+from byteps.torch.backend.exchange import Piece, submit
 from byteps.torch.backend.futures import CallbackThreads, Lineage, WorkFuture
 
 _DEFAULT_TIMEOUT_S = 1800.0
@@ -305,24 +305,17 @@ def completions(job: Job) -> Completions:
     return _completions
 
 
-def start(
-    work: Work,
-    exchanges: Sequence[Tuple[Piece, str]],
-    members: Members,
-    direct: bool = False,
-    priority: int = 0,
-    once: bool = True,
-) -> None:
-    """Submits exchanges under their names. `direct`: the caller will wait at once, so nothing else is told of the ends.
+def start(work: Work, pieces: Sequence[Tuple[Piece, str]], direct: bool = False) -> None:
+    """Submits pieces under their names. `direct`: the caller will wait at once, so nothing else is told of the ends.
     When one cannot be submitted, this raises after those before it have ended."""
-    work._keep = exchanges
-    ends = None if direct else completions(members.job)
+    work._keep = pieces
+    ends = None if direct else completions(work._job)
     _under_way.add(work)
     with work._lock:  # the first exchange may end before the last is submitted
-        for exchange, name in exchanges:
+        for piece, name in pieces:
             tag = ends.expect(work) if ends is not None else 0
             try:
-                handle = submit(exchange, members, name, ends.queue if ends is not None else None, tag, priority, once)
+                handle = submit(work._job, piece, name, ends.queue if ends is not None else None, tag)
             except (errors.BytePSError, ValueError) as error:
                 if ends is not None:
                     ends.forget(tag)

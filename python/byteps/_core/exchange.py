@@ -1,0 +1,92 @@
+"""Exchange: what ranks agree about when they exchange a tensor under one name, beside its dtype and shape, and how this
+rank gives it away (src/base/spec.h is the same in the core). Each framework layer makes one for each tensor that it
+gives away, and it goes to the core by one of two ways, which are all that read it:
+
+    tensor()    a byteps_tensor: for Job.submit(), and for native code that is called with one
+    packed()    the same as text: for what a compiled program is told of its exchanges (src/bridge/exchange.h)
+
+A new attribute of a tensor is a field here, and its word in tensor() and unpacked(); CONTRIBUTING.md has the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import NamedTuple, Sequence, Tuple
+
+from byteps._core import abi, errors
+
+PREFIX = b"byteps."  # of the names that layers give to tensors of their users
+
+
+class Exchange(NamedTuple):
+    """The first fields are those of a Reduction, in its order: Exchange(*reduction, members=...)."""
+
+    operation: int  # abi.SUM, ...
+    scale: float = 0.0  # a sum or average is multiplied by it; 0: not
+    root: int = 0  # of a broadcast: whose values all get; with root_only: who gets the result
+    root_only: bool = False  # nobody but the root gets it
+    members: Tuple[int, ...] = ()  # ascending ranks that take part; (): all
+    priority: int = 0  # a larger one goes first; equal on all ranks is best
+    once: bool = False  # the name is never used again
+
+    def tensor(
+        self, name: str, kind: int, shape: Sequence[int], input: int = 0, output: int = 0, prefix: bytes = b""
+    ) -> abi.Tensor:
+        """The exchange of one tensor as the C interface takes it. `kind`: of its elements (elements.py). `shape`: the
+        dimensions. `input` and `output`: addresses, 0: none. InvalidArgumentError: `name`, which `prefix` precedes, is
+        none."""
+        flags = abi.ONCE if self.once else 0
+        if self.root_only:
+            flags |= abi.ROOT_ONLY
+        encoded = prefix + encoded_name(name)
+        count = math.prod(shape)
+        tensor = abi.Tensor(
+            abi.TENSOR_BYTES, kind, encoded, input, output, count, self.operation, self.root, self.priority, flags
+        )
+        # Each word costs, and most are 0. One dimension says no more than the count.
+        if len(shape) > 1:
+            tensor.shape = (ctypes.c_uint64 * len(shape))(*shape)
+            tensor.dimension_count = len(shape)
+        if self.scale:
+            tensor.scale = self.scale
+        if self.members:
+            tensor.members = (ctypes.c_uint32 * len(self.members))(*self.members)
+            tensor.member_count = len(self.members)
+        return tensor
+
+    def packed(self, kind: int = 0) -> str:
+        """tensor() without what is known when the program runs, the name, the shape and the addresses; the members
+        follow it. In hex."""
+        tensor = self.tensor("", kind, ())
+        tensor.name = tensor.members = None
+        tensor.element_count = 0
+        return (bytes(tensor) + bytes((ctypes.c_uint32 * len(self.members))(*self.members))).hex()
+
+    @classmethod
+    def unpacked(cls, packed: str) -> "Exchange":
+        content = bytes.fromhex(packed)
+        tensor = abi.Tensor.from_buffer_copy(content)
+        members = (ctypes.c_uint32 * tensor.member_count).from_buffer_copy(content, abi.TENSOR_BYTES)
+        return cls(
+            tensor.operation,
+            tensor.scale,
+            tensor.root,
+            bool(tensor.flags & abi.ROOT_ONLY),
+            tuple(members),
+            tensor.priority,
+            bool(tensor.flags & abi.ONCE),
+        )
+
+
+def encoded_name(name: str) -> bytes:
+    """The bytes by which a tensor is known. InvalidArgumentError when it is no text that can travel: C ends a name at
+    NUL, and a lone surrogate has no UTF-8."""
+    if not isinstance(name, str):
+        raise errors.InvalidArgumentError(f"name is {name!r}: the name of a tensor is a str, not {type(name).__name__}")
+    if "\0" in name:
+        raise errors.InvalidArgumentError(f"name is {name!r}: it contains a NUL character, which names may not")
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgumentError(f"name is {name!r}: it contains a lone surrogate, so it is no text") from None
