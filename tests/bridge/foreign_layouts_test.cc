@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 // The text of an error stays, by design.
-extern "C" const char* __lsan_default_suppressions() {
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
   return "leak:ForeignError";
 }
 

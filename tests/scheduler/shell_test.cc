@@ -471,7 +471,8 @@ TEST(Scheduler, sends_the_roster_of_a_large_job_over_many_turns) {
     header.kind = kind;
     header.epoch = Epoch(epoch);
     lent.push_back(std::move(payload));
-    const Outgoing message{.header = wire::encode(header), .payload = lent.back()};
+    const wire::HeaderBytes bytes = wire::encode(header);
+    const Outgoing message{.header = bytes, .payload = lent.back()};
     ASSERT_TRUE(crowd.send(peer, message).is_ok());
   };
   std::map<PeerId, std::size_t> roster_bytes;
