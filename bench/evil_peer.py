@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "process"))
+sys.path.insert(0, str(ROOT / "tests" / "jobs"))
 import evil
 import wire
 
@@ -47,13 +47,8 @@ def words_of(name):
         return [chance.randbytes(count) for count in (64, 1000, 4096, 20000)]
     if name == "silent":
         return [b""]
-    return [
-        b"",
-        wire.record(wire.HELLO, bytes(200))[:100],
-        wire.record(wire.HELLO, os.urandom(wire.NONCE_BYTES) + wire.hello(wire.WORKER, 0, 1, b"guess")),
-        chance.randbytes(1000),
-        wire.RECORD_HEAD.pack(wire.MAGIC, wire.HELLO, 4000) + bytes(3990),
-    ]
+    guess = wire.record(wire.HELLO, os.urandom(wire.NONCE_BYTES) + wire.hello(wire.WORKER, 0, 1, b"guess"))
+    return [*evil.WORDS.values(), guess, chance.randbytes(1000)]
 
 
 class Attacker:
@@ -70,11 +65,11 @@ class Attacker:
         for peer in [*self.held, *self.deaf]:
             peer.close()
         self.held.clear()
-        self.deaf = [socket.create_server((evil.ADDRESS, 0), backlog=4096) for _ in range(CONTROL_PORTS)]
+        self.deaf = [evil.Listener() for _ in range(CONTROL_PORTS)]
         self.kind = kind
 
     def ports(self):
-        return self.options.ports if self.kind == "attack" else [deaf.getsockname()[1] for deaf in self.deaf]
+        return self.options.ports if self.kind == "attack" else [deaf.port for deaf in self.deaf]
 
     def open_one(self, number):
         ports = self.ports()

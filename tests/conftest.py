@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+import zygote
 
 # A shell without job control starts what runs in the background with SIGINT ignored, nohup ignores SIGHUP, and children
 # inherit that. Tests that press Ctrl-C or hang up need both.
@@ -22,6 +23,10 @@ def pytest_configure(config):
     if config.option.durations is None:
         config.option.durations = SLOWEST
         config.option.durations_min = SLOW_S
+
+
+def pytest_sessionfinish():
+    zygote.fork_servers.end()
 
 
 @pytest.hookimpl(trylast=True)  # pytest's own list of the slowest comes first

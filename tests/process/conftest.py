@@ -1,32 +1,11 @@
-"""Tests with real processes: see place.py. What is imported here and not used, the tests have from here."""
+"""Tests with real processes: see tests/jobs."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from place import (
-    BUILD,
-    LIBRARY,
-    MARK,
-    MEMBER,
-    ROOT,
-    Place,
-    free_port,
-    key_files,
-    seen_by_others,
-    wait_until,
-)
+from job import Job
+from place import Place
 from sshd import sshd, stand_in
-
-sys.path.append(str(ROOT / "tests/python"))
-import zygote
-
-
-@pytest.fixture(scope="session")
-def fork_servers():
-    servers = zygote.Servers()
-    yield servers
-    servers.end()
 
 
 @pytest.fixture
@@ -42,9 +21,7 @@ CASES_AT_ONCE = 8
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
     """For tests that mostly wait for a timeout: the selected of the module's CASES, by the tests' parameter "name", all
-    begun at once. A case is a function of a Job (job.py); result() of its outcome is that Job, or raises."""
-    from job import Job
-
+    begun at once. A case is a function of a Job; result() of its outcome is that Job, or raises."""
     cases = request.module.CASES
     chosen = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
 

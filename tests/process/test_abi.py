@@ -11,7 +11,7 @@ import subprocess
 from collections import Counter
 
 import pytest
-from conftest import ROOT
+from place import ROOT
 
 from byteps._core import abi, collectives, elements, errors
 

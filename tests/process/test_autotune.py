@@ -1,12 +1,11 @@
 """BYTEPS_AUTOTUNE=1: a job works with it, and says what it found, at the level of the log that is usual."""
 
 import sys
-from pathlib import Path
 
 import pytest
-from job import Job, Process
+from job import Job
+from place import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import netlab
@@ -16,10 +15,7 @@ WHY_NOT = netlab.missing()
 
 
 def start_worker(job, rank, megabytes, prefix=()):
-    environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank), "BYTEPS_LOG_LEVEL": ""}
-    worker = Process(job, f"worker{rank}", [sys.executable, BULK, str(megabytes)], environ, prefix)
-    job.workers.append(worker)
-    return worker
+    job.start_program(rank, [sys.executable, BULK, megabytes], {"BYTEPS_LOG_LEVEL": ""}, prefix)
 
 
 def run(job, megabytes, prefix=lambda host: (), timeout_s=60):

@@ -8,13 +8,12 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
 import pytest
+from evil import Relay
 from job import BOUND_S, FAILURE_S, Job
 from place import BUILD, wait_until
 
@@ -40,52 +39,12 @@ def preload(tmp_path_factory):
 # ---- name servers
 
 
-class Cable:
-    """A relay to a port of this machine that can be cut."""
-
-    def __init__(self, port):
-        self.target, self.ends = port, []
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = self.listener.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-                self.ends += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
-
-    @staticmethod
-    def _pass_on(source, sink):
-        with contextlib.suppress(OSError):
-            while chunk := source.recv(65536):
-                sink.sendall(chunk)
-        for end in (source, sink):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def cut(self):
-        ends, self.ends = self.ends, []
-        for end in ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        self.listener.close()
-        self.cut()
-
-
 def test_a_name_server_that_stops_answering_in_mid_job_is_not_missed(tmp_path, preload):
     """The connection of a worker to the scheduler breaks for an instant, and no name is resolved any more."""
     slow = tmp_path / "names_are_slow"
     with Job(tmp_path / "job", environ={"DMLC_PS_ROOT_URI": "localhost", "DMLC_NODE_HOST": "localhost"}) as job:
-        job.start_scheduler()
-        for _ in range(job.server_count):
-            job.start_server()
-        cable = Cable(job.port)
+        job.start_services()
+        cable = Relay(job.port)
         plan = {"*": [["loop"]]}
         job.start_worker(0, plan)
         environ = {"LD_PRELOAD": preload["slow_calls"], "SLOW_NAMES": str(slow), "DMLC_PS_ROOT_PORT": str(cable.port)}
@@ -126,9 +85,7 @@ def test_servers_tell_addresses_so_that_workers_look_nothing_up(tmp_path, preloa
         never = tmp_path / "names_are_slow"
         never.touch()
         environ = {"LD_PRELOAD": preload["slow_calls"], "SLOW_NAMES": str(never)}
-        job.start_scheduler()
-        for _ in range(job.server_count):
-            job.start_server()
+        job.start_services()
         for rank in range(job.size):
             job.start_worker(rank, {"*": [["loop", 5]]}, environ)
         job.join()
@@ -163,9 +120,7 @@ def saying_to(descriptor):
 def test_a_worker_whose_log_nobody_reads_goes_on(tmp_path):
     """Its notice that somebody is late does not come out; the other rank comes later than it would be missed."""
     with Job(tmp_path / "job") as job, full_pipe() as pipe:
-        job.start_scheduler()
-        for _ in range(job.server_count):
-            job.start_server()
+        job.start_services()
         plan = {"0": [["push", "A"], ["wait"]], "1": [["sleep", 5 + 2 * FAILURE_S], ["push", "A"], ["wait"]]}
         job.start_worker(0, plan, {"BYTEPS_LOG_LEVEL": "DEBUG"}, **saying_to(pipe))
         job.start_worker(1, plan)

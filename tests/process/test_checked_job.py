@@ -4,8 +4,8 @@ BYTEPS_TEST_BUILD=build/tsan python -m pytest tests/process/test_checked_job.py"
 import signal
 
 import pytest
-from conftest import BUILD, wait_until
-from job import Job, Process
+from job import Job
+from place import wait_until
 
 # A build with sanitizers is slow, and so are its silences.
 ENVIRON = {"BYTEPS_FAILURE_TIMEOUT_MS": "10000"}
@@ -13,13 +13,9 @@ NO_REPORT = ("ThreadSanitizer", "AddressSanitizer", "LeakSanitizer", "runtime er
 
 
 def start(job, *arguments):
-    job.start_scheduler()
-    for _ in range(job.server_count):
-        job.start_server()
+    job.start_services()
     for rank in range(job.size):
-        environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-        command = [BUILD / "bin/checked_worker", *arguments]
-        job.workers.append(Process(job, f"worker{rank}", command, environ))
+        job.start_checked(rank, *arguments)
 
 
 def check(job, codes):

@@ -4,9 +4,8 @@ why."""
 import time
 
 import pytest
-from conftest import BUILD
-from job import FAILURE_S, Job, Process
-from relay import Relays
+from evil import Relays
+from job import FAILURE_S, Job
 
 CORRUPTED = "corrupted on the way (CRC32C differs)"
 
@@ -26,11 +25,8 @@ def start_servers(job, relays):
 
 
 def start_checked_workers(job, rounds):
-    """Workers that check every element of every sum."""
     for rank in range(job.size):
-        environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-        command = [BUILD / "bin/checked_worker", "1", str(rounds), "leave"]
-        job.workers.append(Process(job, f"worker{rank}", command, environ))
+        job.start_checked(rank, 1, rounds, "leave")
 
 
 def test_sums_stay_exact_while_a_bit_changes_now_and_then(job):

@@ -4,15 +4,14 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 from byteps.tools import doctor_checks, doctor_findings
 from byteps.tools.doctor_findings import OK, PROBLEM, WARNING, JobSize
-from conftest import free_port
+from evil import Listener, crowd, drip, parrot, plug
+from place import free_port
 
 PYTHON = sys.executable
 TWO_HOSTS = "127.0.0.1 workers=1 servers=1\n127.0.0.2 workers=1 servers=1\n"
@@ -163,10 +162,8 @@ def test_a_scheduler_without_a_way_to_it_is_a_problem(place):
 
 
 def test_a_scheduler_port_that_is_taken(place):
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with Listener(host="") as taken:
+        port = taken.port
         code, findings = doctor(place, environ={**SERVER, "DMLC_ROLE": "scheduler", "DMLC_PS_ROOT_PORT": str(port)})
     trouble = the(findings, "scheduler port")
     assert (code, trouble["level"]) == (1, PROBLEM)
@@ -255,10 +252,8 @@ def test_a_pair_that_the_job_does_not_use_is_a_warning(place, stand_in):
 
 
 def test_a_scheduler_port_that_is_taken_on_the_first_host(place, stand_in):
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with Listener(host="") as taken:
+        port = taken.port
         code, findings = doctor(place, *on_hosts(place, stand_in), environ={"DMLC_PS_ROOT_PORT": str(port)})
     assert code == 1
     assert the(findings, "scheduler port", "127.0.0.1")["level"] == PROBLEM
@@ -337,16 +332,8 @@ def test_somebody_else_at_an_address_is_not_taken_for_the_host():
         assert doctor_checks.connect("127.0.0.1", port, "another")["error"] == "somebody else answers there"
     finally:
         doctor_checks.end_listening()
-    with socket.create_server(("127.0.0.1", 0)) as parrot:
-
-        def repeat():
-            peer, _ = parrot.accept()
-            with peer:
-                peer.sendall(peer.recv(16) + bytes(32))
-                peer.recv(1)
-
-        threading.Thread(target=repeat, daemon=True).start()
-        said = doctor_checks.connect("127.0.0.1", parrot.getsockname()[1], key)
+    with parrot(16, bytes(32)) as somebody:
+        said = doctor_checks.connect("127.0.0.1", somebody.port, key)
     assert said["error"] == "somebody else answers there"
     finding = doctor_findings.pair("a", "b", "10.0.0.2:9000", said, True)
     assert finding.level == PROBLEM and "address=A behind b" in finding.fix
@@ -361,53 +348,31 @@ def test_a_crowd_that_says_nothing_takes_few_descriptors_and_keeps_nobody_out(mo
     key = "k" * 32
     (port,) = doctor_checks.listen([0], key)
     before = open_descriptors()
-    crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    strangers = crowd(port, 100)
+    assert len(strangers) == 100
     try:
         assert "error" not in doctor_checks.connect("127.0.0.1", port, key)
-        assert open_descriptors() <= before + len(crowd) + 16 + 2  # that last connection, and the selector
-        assert crowd[-1].send(bytes(doctor_checks.NONCE_BYTES)) == doctor_checks.NONCE_BYTES
-        crowd[-1].settimeout(30)
-        assert len(crowd[-1].recv(1)) == 1  # the newest are still heard
+        assert open_descriptors() <= before + len(strangers) + 16 + 2  # that last connection, and the selector
+        assert strangers[-1].send(bytes(doctor_checks.NONCE_BYTES)) == doctor_checks.NONCE_BYTES
+        strangers[-1].settimeout(30)
+        assert len(strangers[-1].recv(1)) == 1  # the newest are still heard
     finally:
         doctor_checks.end_listening()
-        for each in crowd:
+        for each in strangers:
             each.close()
-
-
-def drip(peer, byte_count):
-    """A byte at a time, as long as anybody listens: how many were taken."""
-    peer.settimeout(0.05)
-    for sent in range(byte_count):
-        try:
-            peer.send(b"x")
-            if peer.recv(4096) == b"":
-                return sent
-        except socket.timeout:
-            pass
-        except OSError:
-            return sent
-    return byte_count
 
 
 def test_who_says_a_byte_at_a_time_is_not_waited_for_longer_than_another(monkeypatch):
     monkeypatch.setattr(doctor_checks, "CONNECT_WITHIN_S", 0.5)
     (port,) = doctor_checks.listen([0], "k" * 32)
     try:
-        with socket.create_connection(("127.0.0.1", port)) as there:
-            assert drip(there, 200) < doctor_checks.NONCE_BYTES + doctor_checks.PROOF_BYTES
+        with plug(port) as there:
+            _, taken = drip(there, bytes(200), 0.05, 10)
+            assert taken < doctor_checks.NONCE_BYTES + doctor_checks.PROOF_BYTES
     finally:
         doctor_checks.end_listening()
-    with socket.create_server(("127.0.0.1", 0)) as slow:
-
-        def serve():
-            peer, _ = slow.accept()
-            with peer:
-                drip(peer, 200)
-
-        server = threading.Thread(target=serve)
-        server.start()
-        said = doctor_checks.connect("127.0.0.1", slow.getsockname()[1], "k" * 32)
-        server.join()
+    with Listener(lambda peer: drip(peer, bytes(200), 0.05, 10)) as slow:
+        said = doctor_checks.connect("127.0.0.1", slow.port, "k" * 32)
     assert said["error"] == "no answer within 0 s"
 
 

@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import wire
-from conftest import BUILD, wait_until
+from place import wait_until
 from evil import (
     ADDRESS,
     STRANGERS,
+    WORDS,
     crowd,
     drip,
     listening_ports,
@@ -25,7 +26,7 @@ from evil import (
     resident_bytes,
     still_open,
 )
-from job import Job, Process
+from job import Job
 
 MIB = 1 << 20
 HANDSHAKE_S = 5.0  # what a stranger gets
@@ -50,20 +51,13 @@ class CheckedJob(Job):
     def __enter__(self):
         self.key = self.environ["BYTEPS_JOB_KEY"].encode()
         self.began_s = time.monotonic()
-        self.start_scheduler()
-        for _ in range(self.server_count):
-            self.start_server()
+        self.start_services()
         assert wait_until(lambda: len(self.ports) == 1 + self.server_count), self.story("not all listen")
         return super().__enter__()
 
-    def start_checked(self, rank, ending="leave"):
-        environ = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-        command = [BUILD / "bin/checked_worker", "1", "0", ending, str(PAUSE_MS)]
-        self.workers.append(Process(self, f"worker{len(self.workers)}", command, environ))
-
     def start_workers(self):
         for rank in range(self.size):
-            self.start_checked(rank)
+            self.start_checked(rank, 1, 0, "leave", PAUSE_MS)
         self.goes_on()
         return self
 
@@ -135,8 +129,13 @@ def test_a_stranger_is_closed_and_the_job_goes_on(job, attack):
 
 def test_a_slow_stranger_is_closed_in_time(job):
     hello = wire.record(wire.HELLO, bytes(wire.NONCE_BYTES) + wire.hello(wire.WORKER, 0, 1))
+
+    def slow(port):
+        with plug(port) as peer:
+            return drip(peer, hello, 0.1, 4 * HANDSHAKE_S)
+
     with ThreadPoolExecutor() as pool:
-        for took_s, sent in pool.map(lambda port: drip(port, hello, 0.1, 4 * HANDSHAKE_S), job.ports):
+        for took_s, sent in pool.map(slow, job.ports):
             assert took_s < HANDSHAKE_S + 3, f"it waited {took_s:.1f} s"
             assert sent < len(hello)
     job.goes_on()
@@ -177,16 +176,11 @@ def test_a_recorded_handshake_opens_nothing(job):
     job.goes_on()
 
 
-@pytest.mark.parametrize("words", ["silent", "half a Hello", "four KiB"])
+@pytest.mark.parametrize("words", WORDS)
 def test_thousands_of_strangers_cost_little_and_the_job_goes_on(job, words):
-    said = {
-        "silent": b"",
-        "half a Hello": wire.record(wire.HELLO, bytes(200))[:100],
-        "four KiB": wire.RECORD_HEAD.pack(wire.MAGIC, wire.HELLO, 4000) + bytes(3990),
-    }[words]
     count = min(CROWD, raise_descriptor_limit() // 4)
     before = [resident_bytes(process.pid) for process in job.services]
-    held = [crowd(port, count, said) for port in job.ports]
+    held = [crowd(port, count, WORDS[words]) for port in job.ports]
     after = [resident_bytes(process.pid) for process in job.services]
     job.goes_on()
     for process, grown, peers in zip(job.services, (b - a for a, b in zip(before, after)), held):

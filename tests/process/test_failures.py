@@ -11,8 +11,8 @@ import sys
 import time
 
 import pytest
-from conftest import wait_until
 from job import BOUND_S, FAILURE_S, RANK, Process
+from place import wait_until
 
 LOOP = {"*": [["loop"]]}
 

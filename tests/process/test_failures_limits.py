@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
 from job import BOUND_S
+from place import wait_until
 
 CASES = {}
 HERE = {"*": [["loop", 5], ["barrier"]]}
@@ -63,9 +63,7 @@ def cpu_s(process):
 def a_server_without_descriptors(job):
     """It can accept no worker: they are told why, and the job ends."""
     with job:
-        job.start_scheduler()
-        for _ in range(2):
-            job.start_server()
+        job.start_services()
         assert wait_until(lambda: job.scheduler.err.count("is here") >= 2), job.story("no servers")
         settled(job.servers[1])
         allow_no_more_descriptors(job.servers[1])

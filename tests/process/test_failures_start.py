@@ -1,17 +1,15 @@
 """What happens when a job cannot begin: each process that runs says what is wrong, with values, addresses and who is
 missing, and ends."""
 
-import os
 import re
 import signal
-import socket
-import threading
 
 import pytest
 import wire
 from byteps.tools import why
-from conftest import free_port, wait_until
+from evil import Listener, scheduler_of_version
 from job import BOUND_S, FAILURE_S
+from place import free_port, wait_until
 
 HERE = {"*": [["barrier"]]}
 BAD_SETTINGS, PORT_IN_USE = 2, 3
@@ -188,10 +186,8 @@ def a_rank_beyond_the_size(job):
 
 @case
 def scheduler_port_in_use(job):
-    with job, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with job, Listener() as taken:
+        port = taken.port
         process = job.start_scheduler({"DMLC_PS_ROOT_PORT": str(port)})
         assert process.child.wait(10) == PORT_IN_USE
         assert f"127.0.0.1:{port}" in process.err and "DMLC_PS_ROOT_PORT" in process.err
@@ -201,10 +197,8 @@ def scheduler_port_in_use(job):
 
 @case
 def server_port_in_use(job):
-    with job, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with job, Listener() as taken:
+        port = taken.port
         process = job.start_server({"DMLC_PORT": str(port)})
         assert process.child.wait(10) == PORT_IN_USE
         assert f"127.0.0.1:{port}" in process.err and "DMLC_PORT" in process.err
@@ -285,34 +279,10 @@ def missing_job_key(job):
 # ---- versions
 
 
-def fake_scheduler(version):
-    """A process at a port that answers every Hello with one of this version. Returns the listening socket."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            with peer:
-                peer.settimeout(5)
-                try:
-                    peer.recv(4096)
-                    theirs = wire.hello(wire.SCHEDULER, key=KEY, version=version)
-                    peer.sendall(wire.record(wire.HELLO, os.urandom(wire.NONCE_BYTES) + theirs))
-                    peer.recv(4096)
-                except OSError:
-                    pass
-
-    threading.Thread(target=serve, daemon=True).start()
-    return listener
-
-
 @case
 def a_worker_finds_a_scheduler_of_another_version(job):
-    with job, fake_scheduler(version=4) as listener:
-        job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
+    with job, scheduler_of_version(4, KEY) as listener:
+        job.environ.update(DMLC_PS_ROOT_PORT=str(listener.port), BYTEPS_JOB_KEY=KEY.decode())
         worker = job.start_worker(0, HERE)
         job.join(timeout_s=BOUND_S + FAILURE_S)
         check_refused(job, [worker], 1, "version 4", "version 3", "the same version of byteps")
@@ -321,8 +291,8 @@ def a_worker_finds_a_scheduler_of_another_version(job):
 
 @case
 def a_server_finds_a_scheduler_of_another_version(job):
-    with job, fake_scheduler(version=4) as listener:
-        job.environ.update(DMLC_PS_ROOT_PORT=str(listener.getsockname()[1]), BYTEPS_JOB_KEY=KEY.decode())
+    with job, scheduler_of_version(4, KEY) as listener:
+        job.environ.update(DMLC_PS_ROOT_PORT=str(listener.port), BYTEPS_JOB_KEY=KEY.decode())
         server = job.start_server()
         job.join(timeout_s=BOUND_S + FAILURE_S)
         assert server.code == 1 and "version 4" in server.err, job.story("the server does not name it")

@@ -1,7 +1,7 @@
 """Two lives of a job are two jobs, also where key, ports, ranks and names are the same."""
 
-from conftest import free_port
 from job import Job
+from place import free_port
 from place import wait_until
 
 COUNT = 1000

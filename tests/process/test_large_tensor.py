@@ -1,14 +1,11 @@
 """A tensor beyond 4 GiB through real processes: 64-bit lengths and offsets everywhere."""
 
-import os
 import pathlib
-import subprocess
 
 import pytest
-from conftest import free_port
+from job import Job
+from place import BUILD
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = ROOT / "build" / "release" / "bin"
 GIB = 1 << 30
 TENSOR_BYTES = 5 * GIB + 4096 + 7  # not a multiple of parts, frames or pages
 
@@ -22,44 +19,24 @@ def available_bytes():
 
 @pytest.mark.long(reason="tens of GiB are written; the simulator has a tensor of 4 GiB")
 @pytest.mark.timeout(300)
-def test_a_tensor_of_five_gib_is_summed_byte_for_byte():
+def test_a_tensor_of_five_gib_is_summed_byte_for_byte(tmp_path):
     # Each worker holds it once, the servers once together; a third of a GiB for what is on the way.
     workers = min(2, int((available_bytes() - 2 * GIB) / TENSOR_BYTES) - 1)
     if workers < 1:
         pytest.skip(
             f"needs {2 * TENSOR_BYTES / GIB + 2:.0f} GiB of free memory, {available_bytes() / GIB:.0f} are there"
         )
-    env = {
-        **os.environ,
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(free_port()),
-        "DMLC_NUM_WORKER": str(workers),
-        "DMLC_NUM_SERVER": "2",
-        "BYTEPS_FORCE_DISTRIBUTED": "1",
+    environ = {
         "BYTEPS_FRAME_BYTES": "262144",
         "BYTEPS_CREDIT_BYTES": str(16 << 20),
         "BYTEPS_FAILURE_TIMEOUT_MS": "20000",
+        "BYTEPS_SERVER_ENGINE_THREAD": "0",
     }
-    processes = [subprocess.Popen([BIN / "byteps_scheduler"], env=env)]
-    try:
-        processes += [subprocess.Popen([BIN / "byteps_server"], env=env) for _ in range(2)]
-        running = [
-            subprocess.Popen(
-                [BIN / "large_tensor_worker", str(TENSOR_BYTES)],
-                env={**env, "DMLC_WORKER_ID": str(i)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for i in range(workers)
-        ]
-        processes += running
-        for rank, worker in enumerate(running):
-            output, _ = worker.communicate(timeout=240)
-            assert worker.returncode == 0
-            assert output == f"rank {rank}: {TENSOR_BYTES} bytes are right\n"
-        for process in processes[:3]:
-            assert process.wait(timeout=20) == 0
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    with Job(tmp_path, workers, servers=2, environ=environ) as job:
+        job.start_services()
+        for rank in range(workers):
+            job.start_program(rank, [BUILD / "bin/large_tensor_worker", TENSOR_BYTES])
+        job.join(timeout_s=260)
+        assert {process.code for process in job.processes} == {0}, job.story("not all ended well")
+        for rank, worker in enumerate(job.workers):
+            assert worker.out_path.read_text() == f"rank {rank}: {TENSOR_BYTES} bytes are right\n"

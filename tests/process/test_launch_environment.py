@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from conftest import BUILD, MEMBER, free_port, wait_until
+from place import BUILD, MEMBER, free_port, wait_for, wait_until
 
 PYTHON = sys.executable
 ROLES = ("worker", "server", "scheduler")
@@ -132,7 +132,7 @@ def test_without_a_key_scheduler_and_server_listen_on_loopback_only(place):
     environ = job(BYTEPS_JOB_KEY=None)
     for role in ("scheduler", "server"):
         process = place.start([place.executable(role)], environ)
-        assert wait_until(lambda: listening_addresses(process.pid))
+        wait_for("a port", lambda: listening_addresses(process.pid))
         assert listening_addresses(process.pid) == {"0100007F"}
 
 
@@ -260,7 +260,7 @@ def test_a_service_takes_no_command(place):
 def test_a_service_that_waits_ends_at_once_on_sigterm(place):
     for role in ("scheduler", "server"):
         process = place.launch(environ=job(DMLC_ROLE=role, DMLC_NUM_WORKER="2"))
-        assert wait_until(lambda: any(f"byteps_{role}" in command for command in place.living().values()))
+        wait_for(f"the {role}", lambda: any(f"byteps_{role}" in command for command in place.living().values()))
         wait_until(lambda: False, timeout_s=0.2)  # until it listens to signals
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)

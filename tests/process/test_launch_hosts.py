@@ -16,7 +16,7 @@ from byteps.tools import flight, why
 from byteps.launcher import recordings
 from byteps.launcher.hostfile import BadHostfile, parse_hosts
 from byteps.launcher.hosts import BadHosts, forwarded, scheduler_address
-from conftest import MARK, MEMBER, key_files, seen_by_others, wait_until
+from place import MARK, MEMBER, key_files, seen_by_others, wait_for, wait_until
 from test_why import DIFFER
 
 PYTHON = sys.executable
@@ -71,7 +71,7 @@ def test_all_ranks_agree_about_the_machines_whatever_workers_each_has(place, sta
 
 def test_the_job_key_is_in_no_command_line_no_environment_and_no_output(place, sshd):
     launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(all_joined(place), 30)
+    wait_for("all workers to join", all_joined(place), 30)
     paths = key_files(place)
     keys = {open(path, "rb").readline().strip() for path in paths}
     assert len(paths) == 2 and len(keys) == 1  # each host has its own file with the same key
@@ -107,7 +107,7 @@ def test_a_failing_worker_ends_everything_on_all_hosts(place, sshd):
 
 def test_killing_bpslaunch_leaves_nothing_on_the_hosts(place, sshd):
     launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(all_joined(place), 30)
+    wait_for("all workers to join", all_joined(place), 30)
     agents = [command for command in place.living().values() if "byteps.launcher.agent" in command]
     assert len(agents) >= 2  # and a keeper for each
     launcher.kill()
@@ -117,7 +117,7 @@ def test_killing_bpslaunch_leaves_nothing_on_the_hosts(place, sshd):
 
 def test_a_connection_that_breaks_ends_the_job_and_both_sides_of_it(place, sshd):
     launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(all_joined(place), 30)
+    wait_for("all workers to join", all_joined(place), 30)
     for pid in sshd.sessions()[-1:]:
         os.kill(pid, signal.SIGKILL)
     out, err = launcher.communicate(timeout=30)
@@ -128,7 +128,7 @@ def test_a_connection_that_breaks_ends_the_job_and_both_sides_of_it(place, sshd)
 
 def test_a_signal_reaches_the_workers_on_all_hosts(place, sshd):
     launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(all_joined(place), 30)
+    wait_for("all workers to join", all_joined(place), 30)
     launcher.send_signal(signal.SIGINT)
     out, err = launcher.communicate(timeout=30)
     assert launcher.returncode == 128 + signal.SIGINT
@@ -202,7 +202,7 @@ def test_a_job_on_hosts_that_ends_well_leaves_no_recording_and_no_folder(place, 
 
 def test_a_host_that_is_lost_keeps_its_recordings_and_is_named(place, sshd):
     launcher = place.launch(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(all_joined(place), 30)
+    wait_for("all workers to join", all_joined(place), 30)
     for pid in sshd.sessions()[-1:]:
         os.kill(pid, signal.SIGKILL)
     out, err = launcher.communicate(timeout=30)
@@ -352,7 +352,7 @@ def test_an_agent_that_hears_nothing_for_its_time_ends_what_it_started(place):
     order = {"folder": "/", "environ": {}, "key": "k" * 16, "processes": [sleeper]}
     agent.stdin.write(json.dumps({"start": order}) + "\n")
     agent.stdin.flush()
-    assert wait_until(lambda: any("sleep 1000" in command for command in place.living().values()), 1.5)
+    wait_for("the command", lambda: any("sleep 1000" in command for command in place.living().values()), 1.5)
     assert agent.wait(10) == 0  # its standard input is still open
     assert place.left(wait_s=1) == []
 
@@ -360,7 +360,7 @@ def test_an_agent_that_hears_nothing_for_its_time_ends_what_it_started(place):
 def test_a_host_that_stands_still_does_not_keep_bpslaunch_and_ends_all_when_it_goes_on(place, sshd):
     arguments = on_hosts(place, sshd.command, "--grace", "0.3")
     launcher = place.launch(*arguments, PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(all_joined(place), 30)
+    wait_for("all workers to join", all_joined(place), 30)
     agents = [pid for pid, command in place.living().items() if "byteps.launcher.agent" in command]
     for pid in agents:
         os.kill(pid, signal.SIGSTOP)
@@ -377,7 +377,7 @@ def test_ctrl_c_while_connecting_ends_quietly(place):
     hanging.write_text("#!/bin/sh\nexec sleep 1000\n")
     hanging.chmod(0o755)
     launcher = place.launch(*on_hosts(place, str(hanging)), PYTHON, MEMBER)
-    assert wait_until(lambda: sum("sleep 1000" in command for command in place.living().values()) == 2)
+    wait_for("both of ssh", lambda: sum("sleep 1000" in command for command in place.living().values()) == 2)
     launcher.send_signal(signal.SIGINT)
     out, err = launcher.communicate(timeout=20)
     assert launcher.returncode == 128 + signal.SIGINT

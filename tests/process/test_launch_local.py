@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import MEMBER, key_files, seen_by_others, wait_until
+from place import MEMBER, key_files, seen_by_others, wait_for
 
 PYTHON = sys.executable
 
@@ -61,7 +61,7 @@ def test_a_killed_rank_ends_the_job_with_128_and_its_signal(place):
 
 def test_a_killed_server_ends_the_job_and_is_named(place):
     launcher = place.launch("--local", "--servers", "2", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(both_joined(place))
+    wait_for("both workers to join", both_joined(place))
     server = next(pid for pid, command in place.living().items() if "byteps_server" in command)
     os.kill(server, signal.SIGKILL)
     out, err = launcher.communicate(timeout=30)
@@ -73,7 +73,7 @@ def test_a_killed_server_ends_the_job_and_is_named(place):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_reaches_the_workers_and_everything_ends(place, number):
     launcher = place.launch("--local", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(both_joined(place))
+    wait_for("both workers to join", both_joined(place))
     launcher.send_signal(number)
     out, err = launcher.communicate(timeout=30)
     assert launcher.returncode == 128 + number
@@ -91,7 +91,7 @@ def test_workers_that_ignore_signals_are_killed_after_the_grace(place):
         "time.sleep(1000)"
     )
     launcher = place.launch("--local", "--grace", "0.3", "--", PYTHON, "-c", program)
-    assert wait_until(both_joined(place))
+    wait_for("both workers to join", both_joined(place))
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=20)
     assert launcher.returncode == 128 + signal.SIGINT
@@ -106,7 +106,7 @@ def test_a_second_interrupt_kills_at_once(place):
         "time.sleep(1000)"
     )
     launcher = place.launch("--local", "--grace", "600", "--", PYTHON, "-c", program)
-    assert wait_until(both_joined(place))
+    wait_for("both workers to join", both_joined(place))
     launcher.send_signal(signal.SIGINT)
     assert launcher.stderr.readline()  # the start
     assert "SIGINT: ending the job" in launcher.stderr.readline()
@@ -118,7 +118,7 @@ def test_a_second_interrupt_kills_at_once(place):
 
 def test_killing_bpslaunch_itself_leaves_no_orphan(place):
     launcher = place.launch("--local", "--servers", "2", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(both_joined(place))
+    wait_for("both workers to join", both_joined(place))
     assert len(place.living()) >= 6  # bpslaunch, its keeper, scheduler, servers, workers
     launcher.kill()
     launcher.wait()
@@ -128,7 +128,7 @@ def test_killing_bpslaunch_itself_leaves_no_orphan(place):
 def test_killing_bpslaunch_also_ends_stubborn_grandchildren(place):
     program = "trap '' TERM INT; touch joined$BYTEPS_LOCAL_RANK; while :; do sleep 1000; done"
     launcher = place.launch("--local", "--", "bash", "-c", f'bash -c "{program}"; echo not reached')
-    assert wait_until(both_joined(place))
+    wait_for("both workers to join", both_joined(place))
     launcher.kill()
     launcher.wait()
     assert place.left(wait_s=10) == []
@@ -178,7 +178,7 @@ def test_the_job_key_is_fresh_and_in_no_command_line_no_environment_and_no_outpu
     keys = set()
     for _ in range(2):
         launcher = place.launch("--local", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
-        assert wait_until(both_joined(place))
+        wait_for("both workers to join", both_joined(place))
         paths = key_files(place)
         assert len(paths) == 1  # all have the same one
         (path,) = paths

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, wait_until
+from place import ROOT, wait_for, wait_until
 
 PYTHON = sys.executable
 SILENCE_S = 2.0  # an agent that hears nothing for so long ends
@@ -177,7 +177,7 @@ def test_a_worker_that_fails_is_reported_while_nobody_reads_its_output(place):
         )
     os.close(theirs)
     os.close(filler)
-    assert wait_until(lambda: "failed with exit code 7" in errors.read_text(), 30)
+    wait_for("the exit code", lambda: "failed with exit code 7" in errors.read_text(), 30)
     assert "what went wrong" in errors.read_text()
     with open(output, "rb") as file:
         assert b"y" * 60000 in file.read()

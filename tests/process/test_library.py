@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BUILD, LIBRARY, ROOT
+from place import BUILD, LIBRARY, ROOT
 
 HEADER = ROOT / "include/byteps/byteps.h"
 C_LIBRARY = {

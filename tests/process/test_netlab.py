@@ -4,12 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+from place import ROOT, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import netlab
@@ -89,13 +87,6 @@ def namespaces():
     return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
 
 
-def wait_until(condition, seconds):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.02)
-    return condition()
-
-
 @needs_namespaces
 def test_a_card_carries_its_rate_and_no_more_also_when_cards_differ():
     with netlab.Lab(3, ["80mbit", "80mbit", "20mbit"]) as lab:
@@ -132,7 +123,7 @@ def test_a_queue_that_overflows_is_counted():
     with netlab.Lab(2, "10mbit") as lab:
         assert lab.counters() == {"drops_out": 0, "drops_in": 0, "retransmissions": 0, "timeouts": 0}
         flooding = lab.start(0, python(FLOOD, lab.address(1)))
-        assert wait_until(lambda: flooding.poll() is not None, 20)
+        wait_for("the end of the flood", lambda: flooding.poll() is not None)
         assert lab.counters()["drops_out"] > 100
 
 
@@ -152,7 +143,7 @@ def test_nothing_is_left_of_a_lab_not_even_what_left_its_group():
         assert name in namespaces()
     assert name not in namespaces()
     assert not netlab.alive(process.pid)
-    assert wait_until(lambda: not netlab.alive(escaped), 5)
+    wait_for("the end of who has escaped", lambda: not netlab.alive(escaped), 5)
 
 
 @needs_namespaces
@@ -174,7 +165,7 @@ def test_what_a_killed_lab_left_is_removed_by_the_next_and_a_living_one_is_left_
         assert name in namespaces()
         killed.kill()  # which leaves the namespaces; the next may be a lab of another process of this machine
         killed.wait()
-        assert wait_until(lambda: not netlab.alive(int(pid)), 5)  # processes end with their lab
+        wait_for(f"the end of {pid}", lambda: not netlab.alive(int(pid)), 5)  # processes end with their lab
         with netlab.Lab(1, "100mbit"):
             assert name not in namespaces()
             assert living_name in namespaces() and netlab.alive(int(living_pid))
@@ -191,7 +182,7 @@ def test_ctrl_c_ends_a_run_with_nothing_left():
     command = [sys.executable, str(ROOT / "bench" / "netlab.py"), "--hosts", "2", "--", "sleep", "600"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     mine = f"{netlab.PREFIX}{running.pid}-"
-    assert wait_until(lambda: f"{mine}1-h1" in namespaces(), 20)
+    wait_for("a namespace", lambda: f"{mine}1-h1" in namespaces())
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=20)
     assert running.returncode == 130

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import test_torch_distributed
-from conftest import ROOT
+from place import ROOT
 from test_torch_distributed import torchrun
+from zygote import fork_servers
 
 installed, place = test_torch_distributed.installed, test_torch_distributed.place  # fixtures
 RECORDED = ROOT / "tests/app/launch"
@@ -72,7 +73,7 @@ def suggested(text):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_task_of_srun_is_refused_with_the_command_to_use(place, fork_servers, layer):
+def test_a_task_of_srun_is_refused_with_the_command_to_use(place, layer):
     python = str(MXNET_PYTHON) if layer == "byteps.mxnet" else sys.executable
     if not Path(python).exists():
         pytest.skip(f"there is no {python}")

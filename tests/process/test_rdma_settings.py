@@ -1,17 +1,13 @@
 """DMLC_ENABLE_RDMA on one host over loopback, where RDMA does not go. On hosts with devices: tests/rdma."""
 
 import pytest
-from conftest import BUILD
-from job import BOUND_S, Job, Process
+from job import BOUND_S, Job
 
 
 def run_checked_workers(job):
-    job.start_scheduler()
-    for _ in range(job.server_count):
-        job.start_server()
+    job.start_services()
     for rank in range(job.size):
-        environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-        job.workers.append(Process(job, f"worker{rank}", [BUILD / "bin/checked_worker", "1", "2", "leave"], environ))
+        job.start_checked(rank, 1, 2, "leave")
     job.join(timeout_s=60)
     assert [process.code for process in job.processes] == [0] * len(job.processes), job.story("not all ended well")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import netns
 import pytest
-from conftest import BUILD, wait_until
-from job import BOUND_S, FAILURE_S, Job, Process
+from job import BOUND_S, FAILURE_S, Job
+from place import wait_for, wait_until
 
 SHARES = "goes on through shared memory"
 STAYS = "it goes on over TCP"
@@ -37,14 +37,11 @@ def shared_descriptors(process):
 
 
 def run_checked_workers(job, rounds=12, server_environ=(), server_prefix=(), worker_environ=()):
-    """Workers that check every element of every sum."""
     job.start_scheduler()
     for _ in range(job.server_count):
         job.start_server(server_environ, server_prefix)
     for rank in range(job.size):
-        environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank), **dict(worker_environ)}
-        command = [BUILD / "bin/checked_worker", "1", str(rounds), "leave"]
-        job.workers.append(Process(job, f"worker{rank}", command, environ))
+        job.start_checked(rank, 1, rounds, "leave", environ=worker_environ)
     job.join(timeout_s=60)
     assert [process.code for process in job.processes] == [0] * len(job.processes), job.story("not all ended well")
     job.check_nothing_is_left(wait_s=5)
@@ -70,7 +67,7 @@ def test_what_is_mapped_has_no_descriptor_and_is_of_the_size_that_was_asked_for(
     with new_job(tmp_path, environ={"BYTEPS_IPC_RING_BYTES": str(256 << 10)}) as job:
         job.start(LOOP)
         job.wait_for("looping")
-        assert wait_until(lambda: len(shared_mappings(job.servers[0])) == job.size, 5)
+        wait_for("a segment for each worker", lambda: len(shared_mappings(job.servers[0])) == job.size, 5)
         for process in (*job.servers, *job.workers):
             sizes = set(shared_mappings(process).values())
             assert sizes == {(64 << 10) + 4 * (256 << 10)}, sizes
@@ -158,7 +155,7 @@ def test_names_carry_the_job_and_are_gone_once_both_have_met(tmp_path):
     with new_job(tmp_path, workers=1, servers=1) as job:
         job.start(LOOP)
         job.wait_for("looping")
-        assert wait_until(lambda: SHARES in job.workers[0].err, 5)
+        wait_for("shared memory", lambda: SHARES in job.workers[0].err, 5)
         inodes = {
             match
             for name in os.listdir(f"/proc/{job.workers[0].pid}/fd")

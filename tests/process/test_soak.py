@@ -9,7 +9,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
-from conftest import ROOT
+from place import ROOT
 
 SOAK = ROOT / "tools/soak"
 ONE_BLOW = ["--minutes", "0.01", "--period-s", "2"]

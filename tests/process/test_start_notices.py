@@ -1,11 +1,11 @@
 """Start-up never waits in silence: after 5 s each process says who or what is missing, where, and how it knows."""
 
 import re
-import socket
 import sys
 
 import pytest
-from conftest import MEMBER, free_port, wait_until
+from evil import Listener
+from place import MEMBER, free_port, wait_until
 
 PYTHON = sys.executable
 
@@ -78,12 +78,9 @@ def test_without_a_scheduler_worker_and_server_say_where_they_look_for_it_since_
 
 
 def test_a_scheduler_that_accepts_and_says_nothing_is_named(cast):
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        port = silent.getsockname()[1]
-        cast.start("worker", job(DMLC_PS_ROOT_PORT=str(port)))
-        assert cast.says("worker", rf"scheduler at 127.0.0.1:{port} unreachable since [\d.]+ s: .*no answer")
+    with Listener() as silent:
+        cast.start("worker", job(DMLC_PS_ROOT_PORT=str(silent.port)))
+        assert cast.says("worker", rf"scheduler at 127.0.0.1:{silent.port} unreachable since [\d.]+ s: .*no answer")
 
 
 def test_a_host_name_that_is_not_known_is_named_and_waited_for(cast):

@@ -9,7 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Place, wait_until
+from place import ROOT, Place, wait_until
+from zygote import fork_servers
 
 torch = pytest.importorskip("torch")
 
@@ -28,7 +29,7 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture
-def place(tmp_path, installed, fork_servers):
+def place(tmp_path, installed):
     """With the package's metadata on the path, as an installation has it."""
     place = Place(tmp_path)
     path = [str(ROOT / "python"), str(installed)]
@@ -77,7 +78,7 @@ def torchrun(place, processes, body, *arguments, forked=False):
 
 def ranks(place, count, body):
     """The same without torchrun (quicker): processes that call init(), where they meet in a file. They are forked where
-    torch has been imported (tests/python/zygote.py)."""
+    torch has been imported (tests/jobs/zygote.py)."""
     path = script(place, body)
     environs = [{"RANK": str(rank), "WORLD_SIZE": str(count)} for rank in range(count)]
     processes = [place.start([*place.forked, path], environ) for environ in environs]

@@ -7,8 +7,8 @@ import shutil
 import signal
 
 import pytest
-from conftest import BUILD, wait_until
 from job import Job, Process
+from place import BUILD, wait_until
 
 VALGRIND = shutil.which("valgrind")
 FINDING = 99  # no other exit code of a worker
@@ -33,10 +33,8 @@ pytestmark = [
 
 def start(folder, *arguments, **options):
     job = Job(folder, workers=1, servers=1, environ=ENVIRON)
-    job.start_scheduler()
-    job.start_server()
-    environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": "0"}
-    job.workers.append(Process(job, "worker0", command(*arguments, **options), environ))
+    job.start_services()
+    job.start_program(0, command(*arguments, **options))
     return job
 
 
@@ -73,8 +71,7 @@ def test_a_worker_whose_server_was_killed_is_clean(tmp_path):
 
 def test_a_worker_that_gives_up_joining_is_clean(tmp_path):
     with Job(tmp_path, workers=1, servers=1, environ={**ENVIRON, "BYTEPS_START_TIMEOUT_S": "2"}) as job:
-        environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": "0"}
-        job.workers.append(Process(job, "worker0", command("1", "1", "fail"), environ))
+        job.start_program(0, command("1", "1", "fail"))
         check(job)
         assert "127.0.0.1" in job.workers[0].err
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import MEMBER, ROOT, free_port, wait_until
 from job import Job
+from place import MEMBER, ROOT, free_port, wait_for
 
 from byteps.tools import flight, why
 
@@ -386,7 +386,7 @@ def test_real_wrong_settings_of_a_worker_are_the_cause(tmp_path):
 def test_a_real_port_in_use_is_the_cause(tmp_path):
     with Job(tmp_path, workers=1, servers=1, environ={"BYTEPS_START_TIMEOUT_S": "3"}, port=free_port()) as job:
         job.start_scheduler()
-        assert wait_until(lambda: "listening" in job.scheduler.err)
+        wait_for("the scheduler to listen", lambda: "listening" in job.scheduler.err)
         with Job(
             tmp_path / "second", workers=1, servers=1, environ={"BYTEPS_JOB_KEY": "k" * 32}, port=job.port
         ) as second:
@@ -453,7 +453,7 @@ def test_a_job_that_ends_well_leaves_no_recording(place):
 
 def test_an_interrupted_job_leaves_recordings_and_no_blame(place):
     launcher = place.launch("--local", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
-    assert wait_until(lambda: {"joined0", "joined1"} <= set(os.listdir(place.folder)))
+    wait_for("both workers to join", lambda: {"joined0", "joined1"} <= set(os.listdir(place.folder)))
     launcher.send_signal(signal.SIGINT)
     out, err = launcher.communicate(timeout=30)
     assert "First cause" not in err and "bps why " in err

@@ -4,15 +4,10 @@ when a test has broken them. `mxnet_job2` and `mxnet_job` (one of each size) are
 `tf_job3` and `tf_job` with workers that have TensorFlow."""
 
 import os
-import sys
 
 import pytest
+from cluster import MXNET_PYTHON, TENSORFLOW, Clusters, clean_environment
 
-sys.path.insert(0, os.path.dirname(__file__))
-
-from cluster import MXNET_PYTHON, ROOT, TENSORFLOW, Clusters, clean_environment, fork_servers
-
-sys.path.insert(0, str(ROOT / "python"))
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
     del os.environ[name]
 os.environ["BYTEPS_LIBRARY"] = clean_environment()["BYTEPS_LIBRARY"]
@@ -22,10 +17,6 @@ import torch
 import byteps.torch as bps
 
 torch.set_num_threads(1)
-
-
-def pytest_sessionfinish():
-    fork_servers.end()
 
 
 @pytest.fixture(scope="session")

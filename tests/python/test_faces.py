@@ -7,7 +7,8 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
-from cluster import IMPORTED, MXNET_PYTHON, TENSORFLOW, clean_environment, fork_servers
+from cluster import IMPORTED, MXNET_PYTHON, TENSORFLOW, clean_environment
+from zygote import fork_servers
 
 pytestmark = pytest.mark.timeout(600)  # frameworks are imported
 

@@ -177,7 +177,7 @@ def wait_for_a_peer(rank_that_dies):
 def test_a_dead_peer_ends_a_compiled_program_with_its_name():
     with Cluster(2, layer="byteps.jax", environ={**JAX, "BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
         for worker in cluster.workers:
-            worker.send(wait_for_a_peer, (1,), {})
+            worker.tell(wait_for_a_peer, (1,), {})
         tag, error = cluster.workers[0].receive(time.monotonic() + 60)
         assert tag == "error" and "JaxRuntimeError" == error.kind and "worker 1" in error.text, error
         cluster.broken = True

@@ -10,7 +10,8 @@ import time
 
 import pytest
 import torch
-from cluster import ROOT, Cluster, clean_environment, wait_until
+from cluster import Cluster, clean_environment
+from place import ROOT, wait_for
 from torch.utils.data import DataLoader, Dataset
 
 import byteps
@@ -177,7 +178,7 @@ def swap_ranks_without_waiting(times, folder):
         rank = bps.rank()
         results.append(bps.push_pull(torch.tensor([float(rank)]), average=False, name="swapped")[0].item())
         if rank == 0:  # it leaves when the other one has left and comes back
-            wait_until((folder / str(turn)).exists)
+            wait_for("the other rank to leave", (folder / str(turn)).exists, 60)
             time.sleep(0.02)
         bps.suspend()
         if rank == 1:
@@ -245,7 +246,7 @@ def leave_while_others_wait():
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: all(waits_for_the_job(thread) for thread in threads))
+    wait_for("the threads to wait", lambda: all(waits_for_the_job(thread) for thread in threads), 60)
     bps.shutdown()
     for thread in threads:
         thread.join(20)
@@ -293,7 +294,7 @@ def test_ctrl_c_ends_init_while_it_waits_for_others():
     process = subprocess.Popen([sys.executable, "-c", script], env=environ, stdout=-1, stderr=-1, text=True)
     try:
         assert process.stdout.readline() == "up\n"
-        wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1)  # the core has begun to join
+        wait_for("the core to begin to join", lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1, 60)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=20)
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
@@ -327,9 +328,9 @@ def push_alone(begun):
 
 def test_a_rank_that_fails_ends_the_waits_of_the_others(tmp_path):
     with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "2000"}) as cluster:
-        cluster.workers[0].send(push_alone, (tmp_path / "begun",), {})
-        wait_until((tmp_path / "begun").exists)
-        cluster.workers[1].process.kill()
+        cluster.workers[0].tell(push_alone, (tmp_path / "begun",), {})
+        wait_for("rank 0 to push", (tmp_path / "begun").exists, 60)
+        cluster.workers[1].kill()
         tag, failure = cluster.workers[0].receive(time.monotonic() + 60)
         assert tag == "error" and "BytePSError" in failure.bases
         cluster.broken = True  # what is left is ended by force

@@ -50,7 +50,7 @@ def exchange(tensor_count, rounds=4):
 @pytest.mark.parametrize("tensor_count", [1, 1500])
 def test_servers_and_workers_keep_what_they_must_and_little_else(tensor_count):
     with Cluster(workers=2, servers=2, layer="byteps._core.session") as cluster:
-        servers = cluster.services[1:]
+        servers = cluster.servers
         before = [resident_bytes(server.pid) for server in servers]
         grown = cluster.run(exchange, tensor_count)
         connections = len(servers) * 2  # with two shards each

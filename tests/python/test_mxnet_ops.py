@@ -265,7 +265,7 @@ def test_a_rank_that_dies_ends_the_waits_of_the_others():
         pytest.skip("there is no .venv-mxnet")
     environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "2000"}
     with Cluster(2, environ=environ, layer="byteps.mxnet", python=MXNET_PYTHON) as cluster:
-        cluster.workers[0].send(wait_for_one_that_dies, (), {})
-        cluster.workers[1].process.kill()
+        cluster.workers[0].tell(wait_for_one_that_dies, (), {})
+        cluster.workers[1].kill()
         cluster.broken = True
         assert cluster.workers[0].receive(time.monotonic() + 30) == ("ok", None)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from cluster import wait_until
+from place import wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -318,7 +318,7 @@ def test_poll_says_whether_synchronize_would_block_and_a_handle_is_used_once(job
 def others_run_while_one_waits(counted):
     bps.barrier()
     if bps.rank() == 1:  # it lets the other one wait until that one's thread has done its part
-        wait_until(counted.exists)
+        wait_for("the other rank", counted.exists, 60)
         return bps.push_pull(torch.ones(1), name="slow") is not None
     waits = threading.Event()
 

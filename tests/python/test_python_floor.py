@@ -4,7 +4,7 @@ runs it on the Pythons it finds."""
 import ast
 
 import pytest
-from cluster import ROOT
+from place import ROOT
 
 FILES = sorted((ROOT / "python").rglob("*.py"))
 

@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from cluster import clean_environment, hold_port, wait_until
+from cluster import clean_environment
+from place import hold_port, wait_for
 
 
 def start(role, port, command=("-c", "import byteps.server; print('returned')"), **extra):
@@ -79,7 +80,7 @@ def wait_for_child(pid, timeout_s=30):
         for child in children:
             with open(f"/proc/{child}/comm") as name:
                 if name.read().startswith("byteps_"):
-                    wait_until(lambda: blocks(child, signal.SIGTERM))
+                    wait_for("a handler of signals", lambda: blocks(child, signal.SIGTERM), 60)
                     return children
         time.sleep(0.01)
     raise AssertionError("no child was started")

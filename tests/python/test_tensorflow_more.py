@@ -258,10 +258,10 @@ def test_a_peer_that_dies_is_an_aborted_error_that_names_it():
     cluster.__enter__()
     try:
         for rank, worker in enumerate(cluster.workers):
-            worker.send(die_or_wait, (rank == 1,), {})
+            worker.tell(die_or_wait, (rank == 1,), {})
         tag, value = cluster.workers[0].receive(float("inf"))
     finally:
-        cluster.kill()
+        cluster.close()
 
     assert tag == "ok" and value[0] in ("AbortedError",), value
     assert "worker 1" in value[1] or "rank 1" in value[1], value

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from cluster import ROOT
+from place import ROOT
 
 if "tensorflow" in sys.modules:
     import tensorflow as tf

@@ -5,7 +5,8 @@ import importlib.util
 
 import pytest
 import torch
-from cluster import ROOT, launch
+from cluster import launch
+from place import ROOT
 from torch_group import ensure_group
 
 EXAMPLES = ROOT / "examples/torch"

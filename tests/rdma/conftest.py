@@ -1,12 +1,9 @@
 """Tests for the guest (guest.py): tests/rdma/run boots it and runs them there, all in one boot."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "process")]
 
 IS_GUEST = Path("/run/guest/settings").exists()
 MUST_RUN = "TESTS_MUST_RUN"  # 1: that all are skipped is a failure

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from job import Job, Process
-from place import BUILD, wait_until
+from job import Job
+from place import wait_until
 
 HOSTS = (1, 2, 3)
 FAILURE_S = 5.0  # emulated processors have other work
@@ -118,12 +118,7 @@ class LabJob(Job):
             self.start_server(environs[index] if environs else (), prefix=[*prefix, *on(host)])
 
     def start_checked_worker(self, rank: int, rounds: int, host: Optional[int] = None, prefix: Sequence[str] = ()):
-        """A worker that checks every element of every sum."""
-        environ = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-        command = [BUILD / "bin/checked_worker", "1", str(rounds), "leave"]
-        on_host = [*on(host or HOSTS[rank]), *prefix]
-        self.workers.append(Process(self, f"worker{rank}", command, environ, on_host))
-        return self.workers[-1]
+        return self.start_checked(rank, 1, rounds, "leave", prefix=[*on(host or HOSTS[rank]), *prefix])
 
     def check_ended_well(self, timeout_s: float = 60):
         self.join(timeout_s=timeout_s)

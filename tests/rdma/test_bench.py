@@ -13,9 +13,8 @@ HOSTS_OF_WORKERS, HOSTS_OF_SERVERS = (1, 2), (3, 3)
 
 def start_worker(job, rank, host):
     command = [BUILD / "bin/push_pull_worker", "--bytes", str(BYTES), "--operations", str(OPERATIONS)]
-    environ = {**job.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
-    pipe = subprocess.PIPE
-    return subprocess.Popen([*on(host), *command], env=environ, stdin=pipe, stdout=pipe, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return job.start_program(rank, command, prefix=on(host), **pipes).child
 
 
 @pytest.mark.long(reason="a smoke test of a tool for people")

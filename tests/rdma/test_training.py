@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from job import Process
 from lab import HOSTS, LabJob, sent_packets, user
 
 TRAIN = str(Path(__file__).with_name("train.py"))
@@ -21,8 +20,7 @@ def test_a_training_over_rdma_with_a_forking_data_loader_is_the_one_of_a_single_
         job.start_services(server_hosts=(3, 3))
         command = [sys.executable, TRAIN, str(user(1)), str(user(2))]
         # Data loaders make Unix sockets in TMPDIR, whose paths may have 108 bytes; the test's folder is too deep.
-        environ = {**job.environ, "DMLC_ROLE": "worker", "TMPDIR": "/tmp"}
-        job.workers.append(Process(job, "workers", command, environ))
+        job.start_program(0, command, {"TMPDIR": "/tmp"})
         job.check_ended_well(LONG_S)
         said = json.loads(job.workers[0].out_path.read_text())
     assert said["difference"] < 1e-9, said

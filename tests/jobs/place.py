@@ -1,4 +1,5 @@
-"""A place where a test runs commands: bpslaunch, scheduler, servers and workers on loopback, free ports only.
+"""A place where a test runs commands: bpslaunch, scheduler, servers and workers on loopback, free ports only. A Job
+(job.py) starts the processes of one job there; the workers of a Cluster (cluster.py) run what they are told.
 
 Every process of a test carries a mark in its environment, by which the test finds what is left of it.
 """
@@ -20,6 +21,13 @@ MEMBER = str(Path(__file__).with_name("member.py"))  # a worker that does as its
 MARK = "TEST_MARK"
 
 
+def clean_environment():
+    """Ours without anything about a job or its devices, for the build and the sources that are tested."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("BYTEPS_", "DMLC_", "NVIDIA_"))}
+    environ.update(PYTHONPATH=str(ROOT / "python"), BYTEPS_BIN=str(BUILD / "bin"), BYTEPS_LIBRARY=str(LIBRARY))
+    return environ
+
+
 class Place:
     """Runs commands with a clean environment and a temporary folder of their own, and knows what is left of them."""
 
@@ -29,32 +37,16 @@ class Place:
         self.temporary = folder / "temporary"
         self.temporary.mkdir()
         self.folder = folder
-        self.environ = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("BYTEPS_", "DMLC_", "NVIDIA_"))
-        }
-        self.environ.update(
-            {
-                MARK: self.mark,
-                "PYTHONPATH": str(ROOT / "python"),
-                "BYTEPS_BIN": str(BUILD / "bin"),
-                "BYTEPS_LIBRARY": str(LIBRARY),
-                "TMPDIR": str(self.temporary),
-            }
-        )
+        self.environ = {**clean_environment(), MARK: self.mark, "TMPDIR": str(self.temporary)}
         self.started = []
 
     def start(self, command, environ=(), **options):
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("cwd", self.folder)
         process = subprocess.Popen(
-            [str(word) for word in command],
-            env={**self.environ, **dict(environ)},
-            cwd=self.folder,
-            text=True,
-            **options,
+            [str(word) for word in command], env={**self.environ, **dict(environ)}, text=True, **options
         )
         self.started.append(process)
         return process
@@ -140,8 +132,22 @@ def wait_until(condition, timeout_s=20.0):
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.01)
     return True
+
+
+def wait_for(what, condition, timeout_s=20.0):
+    """The same, where it has to: an AssertionError names what was waited for."""
+    assert wait_until(condition, timeout_s), f"waited {timeout_s:g} s in vain for {what}"
+
+
+def hold_port():
+    """A socket with a free loopback port, which others do not get until it is closed; the scheduler can bind it
+    meanwhile (both use SO_REUSEADDR)."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def free_port():

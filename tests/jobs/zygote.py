@@ -158,9 +158,15 @@ class Server:
             with open(theirs):
                 self._process = subprocess.Popen(command, env=environ, pass_fds=[listener.fileno(), theirs])
 
-    def start(self, args: Sequence[str], environ: Dict[str, str], descriptors: Sequence[int] = ()) -> Forked:
+    def start(
+        self,
+        args: Sequence[str],
+        environ: Dict[str, str],
+        descriptors: Sequence[int] = (),
+        output: Sequence[int] = (1, 2),
+    ) -> Forked:
         """Raises Refused."""
-        worker = ask(self.path, args, environ, [0, 1, 2, *descriptors])
+        worker = ask(self.path, args, environ, [0, *output, *descriptors])
         with self._lock:
             self._workers.append(worker)
         return worker
@@ -210,6 +216,9 @@ class Servers:
     def end(self) -> None:
         while self._servers:
             self._servers.popitem()[1].end()
+
+
+fork_servers = Servers()  # this process's; tests/conftest.py ends them
 
 
 # ---- the server

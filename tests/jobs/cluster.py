@@ -12,7 +12,7 @@
 
 `layer` is the module that a worker imports, and whose init() it has called before its first function runs; `python` the
 interpreter it runs in. Functions travel by reference to their module, which the worker's interpreter must be able to
-import. All processes are ended by their own ids.
+import.
 
 Workers of a layer in IMPORTED are forked where its framework has been imported once for all tests (zygote.py), unless
 `forked` is False; those of launch() where `imported` names the framework. Tests of how processes start and end, and one
@@ -22,23 +22,25 @@ example of each framework, start Python itself.
 from __future__ import annotations
 
 import os
-import secrets
+import shutil
 import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import time
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import cloudpickle
+import place
 import zygote
+from job import Job, Process
+from place import ROOT, wait_until
+from zygote import fork_servers
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
 RUN_TIMEOUT_S = 100.0
-END_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 60.0
 WORKER_PYTHON = os.environ.get("BYTEPS_TEST_PYTHON", sys.executable)
 MXNET_PYTHON = ROOT / ".venv-mxnet/bin/python"  # made by `make setup`
 # The environment of workers with TensorFlow: several of them share few cores.
@@ -63,11 +65,13 @@ IMPORTED = {
     "byteps.jax": ["jax", "jax.numpy", *TESTING],
     "byteps.mxnet": ["mxnet", *TESTING],
 }
-fork_servers = zygote.Servers()  # ended by conftest.py
-
-
-class ClusterError(Exception):
-    """A process did not do its part: it died, or did not answer in time."""
+JOB = {
+    "DMLC_NODE_HOST": "127.0.0.1",
+    "BYTEPS_SERVER_ENGINE_THREAD": "2",
+    "BYTEPS_START_TIMEOUT_S": "120",
+    "BYTEPS_FAILURE_TIMEOUT_MS": "20000",  # so that a busy machine is not taken for a dead one
+    "BYTEPS_LOG_LEVEL": "",  # the usual one
+}
 
 
 class RemoteError(Exception):
@@ -79,28 +83,10 @@ class RemoteError(Exception):
 
 
 def clean_environment() -> Dict[str, str]:
-    """This process's environment without anything about a job."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("DMLC_", "BYTEPS_"))}
-    environ.update(BYTEPS_LIBRARY=str(BUILD / "lib/libbyteps.so"), BYTEPS_BIN=str(BUILD / "bin"))
-    environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), str(ROOT / "tests/python")])
-    environ["OMP_NUM_THREADS"] = "1"
-    return environ
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    """AssertionError when it does not become true in time."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{condition} is not true after {timeout_s:.0f} s"
-        time.sleep(0.01)
-
-
-def hold_port() -> socket.socket:
-    """A free loopback port, kept from others until the scheduler has bound it (both use SO_REUSEADDR)."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
+    """The same as place.py's for programs with frameworks, whose threads would take each other's cores, and for what
+    they import of the tests."""
+    folders = [ROOT / "python", ROOT / "tests/python", ROOT / "tests/jobs"]
+    return {**place.clean_environment(), "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
 
 
 def launch(
@@ -129,51 +115,53 @@ def launch(
     return done.stdout
 
 
-class Worker:
+class Worker(Process):
     """One worker process and the pipe to it."""
 
-    def __init__(
-        self, rank: int, environ: Dict[str, str], python: str, layer: str, init: bool, forked: bool
-    ) -> None:
+    def __init__(self, job: Cluster, rank: int, python: str, layer: str, init: bool, forked: bool) -> None:
         self.rank = rank
-        ours, theirs = Pipe()
-        self.pipe: Connection = ours
-        self.process = self._start(theirs.fileno(), environ, python, layer, init, forked)
-        theirs.close()
+        self._imported = IMPORTED.get(layer) if forked else None
+        self.pipe, theirs = Pipe()
+        with theirs:
+            self._descriptor = theirs.fileno()
+            command = [python, "-m", "cluster_worker", str(self._descriptor), layer, str(int(init))]
+            super().__init__(job, f"worker{rank}", command, job.worker_environ(rank))
 
-    def _start(
-        self, pipe: int, environ: Dict[str, str], python: str, layer: str, init: bool, forked: bool
-    ) -> Union[subprocess.Popen, zygote.Forked]:
-        def arguments(pipe: str) -> List[str]:
-            return ["-m", "cluster_worker", pipe, layer, str(int(init))]
-
-        if forked and layer in IMPORTED:
+    def begin(self, command: List[str], environ: Dict[str, str], **files: Any) -> Any:
+        """A subprocess.Popen, or a zygote.Forked that is used alike."""
+        python, module, name, _, *arguments = command
+        home = self.job.place
+        if self._imported is not None:
+            full = {**home.environ, **environ}
             try:
-                server = fork_servers.get(python, IMPORTED[layer], environ, turn=self.rank)
-                return server.start(arguments("@0"), environ, [pipe])
+                server = fork_servers.get(python, self._imported, full, turn=self.rank)
+                output = [files["stdout"].fileno(), files["stderr"].fileno()]
+                child = server.start([module, name, "@0", *arguments], full, [self._descriptor], output)
+                home.started.append(child)
+                return child
             except zygote.Refused as why:
-                print(f"cluster.py: a worker of {layer} is not forked: {why}", file=sys.stderr)
-        return subprocess.Popen([python, *arguments(str(pipe))], env=environ, pass_fds=[pipe])
+                print(f"cluster.py: {self.name} with {self._imported} is not forked: {why}", file=sys.stderr)
+        return home.start(command, environ, pass_fds=[self._descriptor], cwd=None, **files)
 
-    def send(self, function: Callable, args: tuple, kwargs: dict) -> None:
+    def tell(self, function: Callable, args: tuple, kwargs: dict) -> None:
         self.pipe.send_bytes(cloudpickle.dumps((function, args, kwargs)))
 
-    def receive(self, deadline: float) -> Any:
+    def receive(self, deadline_s: float) -> Any:
         """('ok', value) or ('error', RemoteError)."""
         while not self.pipe.poll(0.2):
-            if self.process.poll() is not None and not self.pipe.poll(0):
-                raise ClusterError(f"rank {self.rank} ended with exit code {self.process.returncode}")
-            if time.monotonic() > deadline:
-                raise ClusterError(f"rank {self.rank} did not answer in time")
+            assert self.code is None or self.pipe.poll(0), self.job.story(f"{self.name} ended without an answer")
+            assert time.monotonic() < deadline_s, self.job.story(f"{self.name} did not answer in time")
         try:
             tag, value = cloudpickle.loads(self.pipe.recv_bytes())
         except EOFError:
-            code = self.process.wait(END_TIMEOUT_S)
-            raise ClusterError(f"rank {self.rank} ended with exit code {code}") from None
+            wait_until(lambda: self.code is not None)
+            raise AssertionError(self.job.story(f"{self.name} ended instead of an answer")) from None
         return (tag, value) if tag == "ok" else (tag, RemoteError(self.rank, *value))
 
 
-class Cluster:
+class Cluster(Job):
+    """A Job whose workers do as they are told; of those, the first `size` are in it."""
+
     def __init__(
         self,
         workers: int = 2,
@@ -184,63 +172,35 @@ class Cluster:
         python: Union[str, Path] = WORKER_PYTHON,
         forked: bool = True,
     ) -> None:
-        self.size = workers
-        self.server_count = servers
-        self._extra = dict(environ or {})
+        folder = Path(tempfile.mkdtemp(prefix="cluster-"))
+        super().__init__(folder, workers, servers, {**JOB, **(environ or {})})
+        self.place.environ.update(clean_environment())
         self._worker_options = (str(python), layer, init, forked)
-        self.workers: List[Worker] = []  # those of the job; after resize() the first of all_workers
-        self.all_workers: List[Worker] = []
-        self.services: List[subprocess.Popen] = []
         self.broken = False
         self._last: List[tuple] = []
 
-    def __enter__(self) -> "Cluster":
-        with hold_port() as held:
-            port = held.getsockname()[1]
-            base = clean_environment()
-            base.update(
-                DMLC_NUM_WORKER=str(self.size),
-                DMLC_NUM_SERVER=str(self.server_count),
-                DMLC_PS_ROOT_URI="127.0.0.1",
-                DMLC_PS_ROOT_PORT=str(port),
-                DMLC_NODE_HOST="127.0.0.1",
-                BYTEPS_JOB_KEY=secrets.token_hex(16),
-                BYTEPS_FORCE_DISTRIBUTED="1",
-                BYTEPS_SERVER_ENGINE_THREAD="2",
-                BYTEPS_START_TIMEOUT_S="120",
-                BYTEPS_FAILURE_TIMEOUT_MS="20000",  # so that a busy machine is not taken for a dead one
-            )
-            base.update(self._extra)
-            try:
-                self._start(base)
-            except BaseException:
-                self.kill()
-                raise
+    def __enter__(self) -> Cluster:
+        try:
+            self.start_services()
+            for rank in range(self.size):
+                self.workers.append(Worker(self, rank, *self._worker_options))
+            self.gather(RUN_TIMEOUT_S)  # every worker says that it is up
+        except BaseException:
+            self.close()
+            raise
         return self
-
-    def _start(self, base: Dict[str, str]) -> None:
-        for role, count in (("scheduler", 1), ("server", self.server_count)):
-            for _ in range(count):
-                command = [str(BUILD / f"bin/byteps_{role}")]
-                self.services.append(subprocess.Popen(command, env=dict(base, DMLC_ROLE=role)))
-        for rank in range(self.size):
-            own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID=str(rank))
-            self.all_workers.append(Worker(rank, own, *self._worker_options))
-        self.workers = list(self.all_workers)
-        self.gather(RUN_TIMEOUT_S)  # every worker says that it is up
 
     def resize(self, workers: int) -> None:
         """The first so many of the processes go on as the job, the others stay without one."""
         if workers != self.size:
             self.run(_suspend)
-            self.size, self.workers = workers, self.all_workers[:workers]
+            self.size = workers
             self.run_each([(_resume, (workers, self.server_count, rank), {}) for rank in range(workers)])
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not None or self.broken:
-            self.kill()
-        else:
-            self.end()
+        if kind is not None and not self.broken:
+            print(self.story(f"{kind.__name__} within the job"), file=sys.stderr)
+        self.close() if kind is not None or self.broken else self.end()
 
     # ---- telling workers what to do
 
@@ -253,6 +213,7 @@ class Cluster:
         for tag, value in self.outcomes(calls, timeout_s):
             if tag == "error":
                 self.broken = True  # the ranks may be at different places now
+                print(self.story(str(value)), file=sys.stderr)
                 raise value
         return [value for _, value in self._last]
 
@@ -262,19 +223,17 @@ class Cluster:
         return [value if tag == "error" else None for tag, value in outcomes]
 
     def outcomes(self, calls: Sequence[tuple], timeout_s: float = RUN_TIMEOUT_S) -> List[tuple]:
-        if self.broken:
-            raise ClusterError("an earlier call has left the ranks at different places")
+        assert not self.broken, "an earlier call has left the ranks at different places"
         for worker, call in zip(self.workers, calls):
-            worker.send(*call)
+            worker.tell(*call)
         return self.gather(timeout_s)
 
     def gather(self, timeout_s: float) -> List[tuple]:
-        deadline = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         try:
-            self._last = [worker.receive(deadline) for worker in self.workers]
-        except ClusterError:
+            self._last = [worker.receive(deadline_s) for worker in self.workers[: self.size]]
+        except AssertionError:
             self.broken = True
-            self._show_stacks()
             raise
         return self._last
 
@@ -282,41 +241,31 @@ class Cluster:
 
     def dismiss(self) -> None:
         """Tells the workers to exit; end() waits for it."""
-        for worker in self.all_workers:
+        for worker in self.workers:
             worker.pipe.close()
 
     def end(self) -> None:
         """Lets the workers exit in the ordinary way; servers and scheduler must then end by themselves, and well."""
         self.dismiss()
-        ended: Dict[str, Any] = {}
-        everyone = [(f"worker {w.rank}", w.process) for w in self.all_workers]
-        everyone += [(f"service {i}", process) for i, process in enumerate(self.services)]
         try:
-            for title, process in everyone:
-                ended[title] = process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._show_stacks()
-            self.kill()
-            raise ClusterError(f"{title} did not end; ended so far: {ended}") from None
-        bad = {title: code for title, code in ended.items() if code != 0}
-        if bad:
-            raise ClusterError(f"exit codes: {bad}")
+            self.join(timeout_s=END_TIMEOUT_S)
+            bad = {process.name: process.code for process in self.processes if process.code != 0}
+            assert not bad, self.story(f"exit codes: {bad}")
+        finally:
+            self.close()
 
-    def _show_stacks(self) -> None:
-        """Where the workers are, on standard error."""
+    def story(self, text: str) -> str:
+        """With where the workers are that still run."""
         for worker in self.workers:
-            if worker.process.poll() is None:
-                worker.process.send_signal(signal.SIGUSR1)
+            if worker.code is None:
+                worker.send(signal.SIGUSR1)
         time.sleep(0.5)
+        return super().story(text)
 
-    def kill(self) -> None:
-        for process in [worker.process for worker in self.all_workers] + self.services:
-            if process.poll() is None:
-                process.kill()
-        for process in [worker.process for worker in self.all_workers] + self.services:
-            process.wait(END_TIMEOUT_S)
-        for worker in self.all_workers:
-            worker.pipe.close()
+    def close(self) -> None:
+        super().close()
+        self.dismiss()
+        shutil.rmtree(self.place.folder, ignore_errors=True)
 
 
 class Clusters:
@@ -328,7 +277,7 @@ class Clusters:
 
     def get(self, size: int) -> Cluster:
         if self._cluster is not None and self._cluster.broken:
-            self._cluster.kill()
+            self._cluster.close()
             self._cluster = None
         if self._cluster is None:
             self._cluster = Cluster(3, **self._options).__enter__()

@@ -1,4 +1,4 @@
-"""A job for the failure tests: its processes are started one by one, so that a test can stop, kill or cut off any.
+"""A job on loopback for tests: its processes are started one by one, so that a test can stop, kill or cut off any.
 
     with Job(folder, workers=2, servers=1) as job:
         job.start({"*": [["loop"]]})          # the plan of rank.py
@@ -14,13 +14,11 @@ import json
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
-from byteps.tools import why
-from place import Place, wait_until
+from place import BUILD, Place, hold_port, wait_until
 
 RANK = str(Path(__file__).with_name("rank.py"))
 FAILURE_S = 3.0  # BYTEPS_FAILURE_TIMEOUT_MS's default
@@ -36,8 +34,11 @@ class Process:
         self.out_path = job.place.folder / f"{name}.out"
         self.err_path = job.place.folder / f"{name}.err"
         with open(self.out_path, "w") as out, open(self.err_path, "w") as err:
-            self.child = job.place.start([*prefix, *command], environ, stdout=out, stderr=err, **options)
+            self.child = self.begin([*prefix, *command], environ, **{"stdout": out, "stderr": err, **options})
         self.pid = self.child.pid
+
+    def begin(self, command, environ, **options):
+        return self.job.place.start(command, environ, **options)
 
     @property
     def events(self):
@@ -87,18 +88,13 @@ class Job:
         self.size, self.server_count = workers, servers
         self.flight = folder / "flight"
         self.flight.mkdir()
-        self._held = None
-        if port is None:  # kept from others until the scheduler has bound it
-            self._held = socket.socket()
-            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._held.bind(("127.0.0.1", 0))
-            port = self._held.getsockname()[1]
-        self.port = port
+        self._held = hold_port() if port is None else None
+        self.port = port or self._held.getsockname()[1]
         self.environ = {
             "DMLC_NUM_WORKER": str(workers),
             "DMLC_NUM_SERVER": str(servers),
             "DMLC_PS_ROOT_URI": "127.0.0.1",
-            "DMLC_PS_ROOT_PORT": str(port),
+            "DMLC_PS_ROOT_PORT": str(self.port),
             "BYTEPS_JOB_KEY": secrets.token_hex(16),
             "BYTEPS_SERVER_ENGINE_THREAD": "1",
             "BYTEPS_FORCE_DISTRIBUTED": "1",
@@ -117,22 +113,19 @@ class Job:
     # ---- starting
 
     def start(self, plan):
-        self.start_scheduler()
-        for _ in range(self.server_count):
-            self.start_server()
+        self.start_services()
         for rank in range(self.size):
             self.start_worker(rank, plan)
         return self
 
+    def start_services(self, **options):
+        self.start_scheduler(**options)
+        for _ in range(self.server_count):
+            self.start_server(**options)
+
     def start_scheduler(self, environ=(), prefix=(), **options):
-        self.scheduler = Process(
-            self,
-            "scheduler",
-            [self.place.executable("scheduler")],
-            {**self.environ, **dict(environ)},
-            prefix,
-            **options,
-        )
+        full = {**self.environ, **dict(environ)}
+        self.scheduler = Process(self, "scheduler", [self.place.executable("scheduler")], full, prefix, **options)
         return self.scheduler
 
     def start_server(self, environ=(), prefix=(), **options):
@@ -142,10 +135,21 @@ class Job:
         return self.servers[-1]
 
     def start_worker(self, rank, plan, environ=(), prefix=(), **options):
-        full = {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank), **dict(environ)}
-        command = [sys.executable, RANK, json.dumps(plan)]
+        return self.start_program(rank, [sys.executable, RANK, json.dumps(plan)], environ, prefix, **options)
+
+    def start_checked(self, rank, *arguments, environ=(), prefix=(), **options):
+        """A plain C worker that checks every element of every sum (checked_worker.c)."""
+        command = [BUILD / "bin/checked_worker", *arguments]
+        return self.start_program(rank, command, environ, prefix, **options)
+
+    def start_program(self, rank, command, environ=(), prefix=(), **options):
+        """A worker that is this command."""
+        full = {**self.worker_environ(rank), **dict(environ)}
         self.workers.append(Process(self, f"worker{len(self.workers)}", command, full, prefix, **options))
         return self.workers[-1]
+
+    def worker_environ(self, rank):
+        return {**self.environ, "DMLC_ROLE": "worker", "DMLC_WORKER_ID": str(rank)}
 
     # ---- waiting
 
@@ -186,6 +190,8 @@ class Job:
     def check_cause(self, role, rank, *words):
         """`bps why` names this process, with these words, from what the processes have left. `rank`: or a set, and one
         of those."""
+        from byteps.tools import why  # not above: in workers of a Cluster tests say when byteps is imported
+
         verdict = why.explain(self.flight)
         told = self.story("\n".join(["bps why:", *why.summary(verdict), *verdict.evidence]))
         assert verdict.is_found and verdict.role == role, told
@@ -210,11 +216,15 @@ class Job:
         return self
 
     def __exit__(self, *_):
+        self.close()
+        for name in os.listdir(self.place.temporary):
+            print(f"left behind: {name}", file=sys.stderr)
+
+    def close(self):
+        """Ends what still runs, by force."""
         if self._held is not None:
             self._held.close()
         for process in self.processes:
             if process.code is None:
                 process.go_on()
         self.place.close()
-        for name in os.listdir(self.place.temporary):
-            print(f"left behind: {name}", file=sys.stderr)
