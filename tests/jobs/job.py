@@ -167,6 +167,16 @@ class Job:
 
         assert wait_until(all_heard, timeout_s), self.story(f"no {event!r}")
 
+    def wait_for_steps(self, after_s, timeout_s=JOIN_S):
+        """Until every worker's loop has come to a step after that time, in sums with all others: they go on."""
+
+        def all_went_on():
+            for process in self.processes:
+                assert process.code is None, self.story(f"{process.name} has ended")
+            return all(any(step["t"] > after_s for step in worker.heard("step")) for worker in self.workers)
+
+        assert wait_until(all_went_on, timeout_s), self.story("the job does not go on")
+
     def join(self, but=(), timeout_s=JOIN_S):
         """Waits until all have ended, apart from those in `but`."""
         waited = [p for p in self.processes if p not in but]

@@ -12,9 +12,10 @@ Steps
   poll                                     the same without blocking
   barrier
   loop [STEPS]                             until something fails; 1 MiB a step, something is pending nearly always
-  sleep SECONDS
+  handed_over                              tells when all that was pushed, once each until then, is with the kernel
+  sleep SECONDS                            computes
   await_file PATH   until it is there
-  push_from_a_thread NAME SECONDS          another thread pushes something, computes, and then pushes NAME
+  push_from_a_thread NAME SECONDS          another thread, which has pushed something, computes and then pushes NAME
   rejoin                                   leaves and joins again, also after a failure
   again NAME ...                           push, also after a failure
   exit CODE                                at once, without leaving
@@ -146,14 +147,17 @@ class Rank:
             self.note("barrier", error)
 
     def push_from_a_thread(self, name, seconds):
+        computes = threading.Event()
+
         def run():
             self.wait_for(self.begin("first"))
+            computes.set()
             time.sleep(seconds)
             self.wait_for(self.begin(name))
 
         self.threads.append(threading.Thread(target=run))
         self.threads[-1].start()
-        time.sleep(0.2)
+        computes.wait()
 
     def begin(self, name):
         values = (ctypes.c_float * 1000)()
@@ -167,6 +171,12 @@ class Rank:
             self.note(name)
         except errors.BytePSError as error:
             self.note(name, error)
+
+    def handed_over(self):
+        pushed_bytes = sum(ctypes.sizeof(values) for _, _, values in self.pending)
+        while self.job.metrics().pushed_bytes < pushed_bytes:
+            time.sleep(0.01)
+        say("handed over")
 
     def sleep(self, seconds):
         time.sleep(seconds)

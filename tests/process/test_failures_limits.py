@@ -92,8 +92,9 @@ def a_scheduler_without_descriptors(job):
         assert wait_until(lambda: job.scheduler.err.count("is here") >= 2), job.story("no servers")
         for rank in (0, 1):
             job.start_worker(rank, HERE)
+        assert wait_until(lambda: "cannot accept connections" in job.scheduler.err), job.story("there are enough")
         used_s, began_s = cpu_s(job.scheduler), time.monotonic()
-        time.sleep(2)
+        job.join(but=[job.scheduler, *job.servers])  # until then the workers try, again and again
         share = (cpu_s(job.scheduler) - used_s) / (time.monotonic() - began_s)
         assert share < 0.2, job.story(f"the scheduler spins: {share:.0%} of a processor")
         job.join()
@@ -188,12 +189,15 @@ def a_server_that_may_not_use_more_memory(job):
 
 @case
 def a_server_whose_machine_has_no_more_memory(job):
-    with job.start({"*": [["push", "small"], ["wait"], ["sleep", 3], ["push", *HUGE], ["wait"], *AND_AFTERWARDS]}):
+    full = job.place.folder / "full"
+    huge = [["await_file", str(full)], ["push", *HUGE], ["wait"]]
+    with job.start({"*": [["push", "small"], ["wait"], *huge, *AND_AFTERWARDS]}):
         job.wait_for("end")
         for server in job.servers:
             used_bytes = int(Path(f"/proc/{server.pid}/statm").read_text().split()[0]) * resource.getpagesize()
             limit = used_bytes + (12 << 20)
             resource.prlimit(server.pid, resource.RLIMIT_AS, (limit, limit))
+        full.touch()
         job.join(timeout_s=60)
         check_huge_is_refused(job)
         job.check_cause("server", refusers(job), "huge", "no memory for")

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from job import FAILURE_S
+from place import wait_until
 
 STEPS = 40
 PAUSE_S = 0.7 * FAILURE_S
@@ -78,10 +79,14 @@ add("scheduler", lambda job: job.scheduler)
 def a_rank_computes_for_long(job):
     """The other waits for longer than twice the failure timeout, and is told for whom."""
     pause_s = 2.5 * FAILURE_S
-    with job.start({"0": [["push", "A"], ["wait"]], "1": [["sleep", pause_s], ["push", "A"], ["wait"]]}):
+    told = job.place.folder / "told"
+    computing = [["sleep", pause_s], ["await_file", str(told)], ["push", "A"], ["wait"]]
+    with job.start({"0": [["push", "A"], ["wait"]], "1": computing}):
+        says = wait_until(lambda: "tensor 'A' misses worker 1" in job.workers[0].err)
+        assert says, job.story("it does not say for whom it waits")
+        told.touch()
         job.join(timeout_s=pause_s + FAILURE_S)
         assert {p.code for p in job.processes} == {0}, job.story("not all ended well")
-        assert "tensor 'A' misses worker 1" in job.workers[0].err, job.story("it does not say for whom it waits")
         job.check_nothing_is_left()
 
 

@@ -303,10 +303,19 @@ def test_a_line_without_an_end_and_bytes_that_are_no_text_arrive(place):
 
 
 def test_who_is_missing_is_said_once(place):
-    program = "import os, runpy, sys, time\nif os.environ['BYTEPS_LOCAL_RANK'] == '1': time.sleep(7)\n"
-    program += f"sys.argv = [{MEMBER!r}]; runpy.run_path({MEMBER!r}, run_name='__main__')"
-    code, out, err = place.run("--local", "--servers", "2", "--", PYTHON, "-c", program)
-    assert code == 0, err
+    program = (
+        "import os, runpy, sys, time\n"
+        "while os.environ['BYTEPS_LOCAL_RANK'] == '1' and not os.path.exists('missed'): time.sleep(0.01)\n"
+        f"sys.argv = [{MEMBER!r}]; runpy.run_path({MEMBER!r}, run_name='__main__')"
+    )
+    errors = place.folder / "errors"
+    with open(errors, "w") as file:
+        launcher = place.launch("--local", "--servers", "2", "--", PYTHON, "-c", program, stderr=file)
+    wait_for("a notice", lambda: "waiting for" in errors.read_text())
+    (place.folder / "missed").touch()
+    launcher.communicate(timeout=60)
+    err = errors.read_text()
+    assert launcher.returncode == 0, err
     notices = [line for line in err.splitlines() if "waiting for" in line]
     assert len(notices) == 1 and notices[0].startswith("[scheduler] ")
     assert "waiting for worker 1 of 2; here: worker 0" in notices[0]
@@ -331,8 +340,10 @@ def test_a_progress_bar_in_a_file_leaves_its_first_and_its_last_state(place):
 
 def test_a_progress_bar_on_a_terminal_draws_over_itself(place):
     program = (
-        "import sys, time\n"
-        "for step in range(3): sys.stdout.write(f'\\rstep {step}'); sys.stdout.flush(); time.sleep(0.1)\n"
+        "import os, sys, time\n"
+        "for step in range(3):\n"
+        "    sys.stdout.write(f'\\rstep {step}'); sys.stdout.flush()\n"
+        "    while step < 2 and not os.path.exists(f'seen{step}'): time.sleep(0.01)\n"
         "sys.stdout.write('\\n')"
     )
     ours, theirs = pty.openpty()
@@ -358,6 +369,9 @@ def test_a_progress_bar_on_a_terminal_draws_over_itself(place):
         if not data:
             break
         seen += data
+        for step in range(2):
+            if b"step %d" % step in seen:
+                (place.folder / f"seen{step}").touch()
     os.close(ours)
     assert launcher.wait(timeout=20) == 0
     assert b"[worker 0] step 0\r\x1b[K[worker 0] step 1\r\x1b[K" in seen

@@ -112,9 +112,7 @@ def test_a_process_that_stands_still_is_waited_for_and_goes_on(tmp_path):
         for process in (job.servers[0], job.workers[0]):
             process.stop()
             time.sleep(FAILURE_S / 3)
-            process.go_on()
-            time.sleep(FAILURE_S / 6)
-        assert all(process.code is None for process in job.processes), job.story("who stood still was taken for gone")
+            job.wait_for_steps(process.go_on())
 
 
 def test_without_memory_a_server_says_so_once_and_goes_on_over_tcp(tmp_path):

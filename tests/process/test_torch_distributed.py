@@ -285,17 +285,19 @@ def test_a_callback_that_runs_when_the_process_ends_is_waited_for(place):
         place,
         2,
         """
-        import threading
+        import atexit, threading
         init()
-        begun = threading.Event()
+        begun, ending = threading.Event(), threading.Event()
 
         def callback(future):
             begun.set()
-            time.sleep(1)
+            ending.wait()
+            time.sleep(0.5)  # it computes
             print("called back", flush=True)
             return future.value()
 
         dist.all_reduce(torch.ones(1), async_op=True).get_future().then(callback)
+        atexit.register(ending.set)
         begun.wait()
         """,
     )

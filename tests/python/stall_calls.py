@@ -9,7 +9,10 @@ import ctypes
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from place import wait_for
 
 from byteps._core import abi, collectives, driver, errors, objects, session
 from byteps._core.collectives import Rows
@@ -311,8 +314,8 @@ def contributes_and_leaves(pause_s: float) -> Optional[float]:
     return float(_kept[-1][0])
 
 
-def two_barriers_at_once() -> List[Optional[str]]:
-    """Rank 0 in two threads, the others in one after the other."""
+def two_barriers_at_once(both: Path) -> List[Optional[str]]:
+    """Rank 0 in two threads, the others in one after the other, once both of those wait: then there is `both`."""
     job = session.job()
     texts: List[Optional[str]] = [None, None]
 
@@ -326,10 +329,12 @@ def two_barriers_at_once() -> List[Optional[str]]:
     if job.rank == 0:
         for thread in threads:
             thread.start()
+        wait_for("both threads to be in their barriers", lambda: len(job._waiting) == 2)
+        both.touch()
         for thread in threads:
             thread.join()
     else:
-        time.sleep(0.5)  # so that both are in theirs at the same time
+        wait_for("both threads of rank 0", both.exists)
         for place in range(2):
             meet(place)
     return texts

@@ -1,6 +1,7 @@
 """Joining, leaving, joining again; signals; forks."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -172,25 +173,27 @@ def test_resume_changes_ranks_and_size():
         assert outcomes[:2] == [(2, 0, 1.0), (2, 1, 1.0)]
 
 
-def swap_ranks_without_waiting(times, folder):
+def swap_ranks_without_waiting(times, scheduler_says):
+    """`scheduler_says`: the file of its log, where each worker's coming has a line."""
+
+    def comings():
+        return len(re.findall(r"worker \d .* is here", scheduler_says.read_text()))
+
     results = []
     for turn in range(times):
         rank = bps.rank()
         results.append(bps.push_pull(torch.tensor([float(rank)]), average=False, name="swapped")[0].item())
-        if rank == 0:  # it leaves when the other one has left and comes back
-            wait_for("the other rank to leave", (folder / str(turn)).exists, 60)
-            time.sleep(0.02)
+        if rank == 0:  # it leaves when the other one has left and is back
+            wait_for("the other rank to come back", lambda: comings() == 2 * turn + 3, 60)
         bps.suspend()
-        if rank == 1:
-            (folder / str(turn)).touch()
         bps.resume(2, 2, 1 - rank)
         assert bps.rank() == 1 - rank
     return results
 
 
-def test_workers_that_swap_their_ranks_need_not_wait_for_each_other(tmp_path):
-    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "5000"}) as cluster:
-        assert cluster.run(swap_ranks_without_waiting, 5, tmp_path) == [[1.0] * 5] * 2
+def test_workers_that_swap_their_ranks_need_not_wait_for_each_other():
+    with Cluster(2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "5000", "BYTEPS_LOG_LEVEL": "INFO"}) as cluster:
+        assert cluster.run(swap_ranks_without_waiting, 5, cluster.scheduler.err_path) == [[1.0] * 5] * 2
 
 
 def test_resume_without_suspend_is_an_error(alone):

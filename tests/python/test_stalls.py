@@ -144,9 +144,9 @@ def test_a_worker_that_has_contributed_and_left_is_not_missed():
         assert job.run(stall_calls.contributes_and_leaves, PAUSE_S) == [None, 3.0, 3.0]
 
 
-def test_two_threads_of_a_rank_are_in_a_barrier_each():
+def test_two_threads_of_a_rank_are_in_a_barrier_each(tmp_path):
     with cluster("core") as job:
-        assert job.run(stall_calls.two_barriers_at_once) == [[None, None]] * 2
+        assert job.run(stall_calls.two_barriers_at_once, tmp_path / "both") == [[None, None]] * 2
 
 
 def test_without_proof_the_users_patience_ends_the_job_and_names_who_waits_for_what():

@@ -52,13 +52,13 @@ def test_a_killed_server_of_which_tcp_says_nothing_is_given_up_by_rdma(tmp_path)
     2.7 s at the earliest: 3.7 s since it last heard something, and it asks every second."""
     environ = {"BYTEPS_FAILURE_TIMEOUT_MS": str(int(1000 * SLOW_TCP_S))}
     with LabJob(tmp_path / "job", servers=1, environ=environ) as job:
-        steps = [["push", "A"], ["wait"], ["sleep", 1], ["push", "B"], ["wait"]]
+        go = tmp_path / "go"
+        steps = [["push", "A"], ["wait"], ["await_file", str(go)], ["push", "B"], ["wait"]]
         job.start({"*": steps}, worker_hosts=(1, 2), server_hosts=(3,))
         job.wait_for("end")
         for worker in job.workers:
             worker.stop()
-        awake_s = max(worker.ends[0]["t"] for worker in job.workers) + 1
-        assert wait_until(lambda: time.monotonic() > awake_s)
+        go.touch()
         with tcp_filtered(3):
             began_s = job.servers[0].kill()
             assert wait_until(lambda: job.servers[0].code is not None)  # until then its device acknowledges
