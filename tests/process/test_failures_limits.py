@@ -128,6 +128,46 @@ def a_worker_without_descriptors(job):
         job.check_nothing_is_left()
 
 
+def check_too_few(job, role, rank, limit, text):
+    """All workers heard, as soon as the job was complete, that this process may not open enough for it."""
+    job.join()
+    complete_s = max(worker.heard("start")[0]["t"] for worker in job.workers)
+    said = f"{text} file descriptors, and this process may have {limit}: raise its limit of open files, ulimit -n"
+    for worker in job.workers:
+        (end,) = worker.heard("refused")
+        assert said in end["message"] and f"{role} {rank} (" in end["message"], job.story(end["message"])
+        assert end["t"] - complete_s < BOUND_S, job.story("too late")
+        assert end["code"] == SYSTEM and worker.code == 1, job.story(f"{worker.name} ended with {worker.code}")
+    job.check_cause(role, rank, text, "ulimit -n")
+    job.check_nothing_is_left()
+
+
+@case
+def a_server_that_may_open_too_few_for_the_workers(job):
+    """It needs 16 descriptors, and for each of its shards 4 and one for each worker."""
+    with job:
+        job.environ["BYTEPS_SERVER_ENGINE_THREAD"] = "4"
+        limit = 16 + 4 * (4 + job.size) - 1
+        job.start_scheduler()
+        job.start_server()
+        job.start_server(prefix=["prlimit", f"--nofile={limit}"])
+        for rank in (0, 1):
+            job.start_worker(rank, HERE)
+        check_too_few(job, "server", 1, limit, f"4 shards for 2 workers need {limit + 1}")
+
+
+@case
+def a_worker_that_may_open_too_few_for_the_servers(job):
+    """It needs 16 descriptors, and one for each shard of each server."""
+    with job:
+        job.environ["BYTEPS_SERVER_ENGINE_THREAD"] = "8"
+        limit = 16 + 2 * 8 - 1
+        job.start_services()
+        job.start_worker(0, HERE)
+        job.start_worker(1, HERE, prefix=["prlimit", f"--nofile={limit}"])
+        check_too_few(job, "worker", 1, limit, f"connections to 16 shards of the servers need {limit + 1}")
+
+
 @case
 def processes_that_begin_without_descriptors(job):
     """With whatever number they end: who ends for want of one says so, in an error and to `bps why`."""
