@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("jax")
 
 import jax_jobs as fixtures
+from forked import heard_in_child
 
 job, job2, job3, jax_jobs = fixtures.job, fixtures.job2, fixtures.job3, fixtures.jax_jobs
 
@@ -241,6 +242,28 @@ def control_flow():
 
 def test_loops_branches_and_constants(job2):
     job2.run(control_flow)
+
+
+# ---- forks
+
+
+def forked_child():
+    """The compiled program calls no Python: its custom call refuses."""
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+
+    program = jax.jit(lambda x: bps.push_pull(x, False, name="forked"))
+    x = jnp.ones(3)
+    program(x).block_until_ready()
+    heard = heard_in_child(lambda: program(x).block_until_ready())
+    assert "this process was forked from a member of a job and is none itself" in heard, heard
+    np.testing.assert_array_equal(program(x), [bps.size()] * 3)
+
+
+def test_a_compiled_program_is_refused_in_a_forked_child(job2):
+    job2.run(forked_child)
 
 
 # ---- trees and compression

@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 from cluster import Cluster, clean_environment
+from forked import heard_in_child
 from place import ROOT, wait_for
 from torch.utils.data import DataLoader, Dataset
 
@@ -445,3 +446,18 @@ def test_a_forked_child_is_no_member_and_does_no_harm(job2):
 
 def test_alone_too_a_forked_child_is_no_member(alone):
     assert forked_child_calls() == " ".join(["InvalidArgumentError"] * 8 + ["ok"] * 3)
+
+
+def sum_in_a_child_that_joins_anew():
+    def join_anew():
+        bps.shutdown()
+        bps.init()
+        return bps.push_pull(torch.full((1,), 3.0), average=False, name="child").item()
+
+    return heard_in_child(join_anew), bps.push_pull(torch.ones(1), average=False, name="parent").item()
+
+
+def test_a_forked_child_may_join_a_job_of_its_own_but_not_take_its_parent_s_place(job2, alone):
+    assert sum_in_a_child_that_joins_anew() == ("returned 3.0", 1.0)
+    for rank, (heard, total) in enumerate(job2.run(sum_in_a_child_that_joins_anew)):
+        assert f"two processes claim to be worker {rank}" in heard and total == 2.0, heard

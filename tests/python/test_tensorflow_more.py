@@ -10,6 +10,7 @@ import interrupted
 import numpy as np
 import pytest
 from cluster import TENSORFLOW, Cluster, launch
+from forked import heard_in_child
 
 if "tensorflow" in sys.modules:
     import tensorflow as tf
@@ -202,6 +203,24 @@ def scatter_much():
 
 def test_ctrl_c_in_a_gather_frees_nothing_that_is_still_written_to(tf_job2):
     interrupted.check(tf_job2, scatter_much)
+
+
+def check_forked_child():
+    """The op itself: Python's part of the layer, which would refuse before, is not asked."""
+    from byteps._core import abi
+    from byteps._core.exchange import Exchange
+    from byteps.tensorflow import native
+
+    x = tf.ones([3])
+    bps.push_pull(x, name="before")
+    op, packed = native._loaded().byteps_push_pull, native._packed(Exchange(abi.SUM), 0)
+    heard = heard_in_child(lambda: op(tensors=[x], tensor_names=["byteps.child"], exchanges=[packed], key=0))
+    assert "this process was forked from a member of a job and is none itself" in heard, heard
+    np.testing.assert_array_equal(bps.push_pull(x, name="after", op=bps.Sum), [bps.size()] * 3)
+
+
+def test_the_op_is_refused_in_a_forked_child(tf_job2):
+    tf_job2.run(check_forked_child)
 
 
 def check_strategy():
