@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch_group import ensure_group
 
+import byteps.torch as bps
+
 WAIT_S = 60.0
 
 
@@ -290,3 +292,17 @@ def test_a_second_backend_in_one_group_is_refused_with_what_to_do(world2):
 
     for failure in world2.failures(check):
         assert failure.kind == "ValueError" and "cuda:gloo" in failure.text and "new_group" in failure.text
+
+
+def test_nccl_in_the_group_of_all_ranks_is_refused_with_what_to_do(job2, tmp_path):
+    """Before torch looks for NCCL, which it is built without for machines that have no GPU."""
+
+    def check(path):
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        store = dist.FileStore(path, bps.size())
+        dist.init_process_group("cpu:byteps,cuda:nccl", store=store, rank=bps.rank(), world_size=bps.size())
+
+    for failure in job2.failures(check, str(tmp_path / "store")):
+        assert failure.kind == "ValueError" and 'init_process_group("nccl")' in failure.text, failure.text
+        assert "leave out cuda:nccl" in failure.text and 'new_group(backend="byteps")' in failure.text

@@ -11,7 +11,7 @@ def ensure_group(path):
     import byteps.torch as bps
     from byteps._core import session
 
-    if _job is not session.job():
+    if _job is not session.job() or not dist.is_initialized():
         if dist.is_initialized():
             dist.destroy_process_group()
         store = dist.FileStore(path, bps.size())
