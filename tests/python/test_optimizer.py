@@ -591,6 +591,28 @@ def test_wrong_arguments_are_refused_with_a_reason(alone):
     assert bps.DistributedOptimizer(sgd).find_duplicates([1, 2, 1]) == {1}
 
 
+def test_a_parameter_on_another_device_is_refused_when_the_optimizer_is_made(alone):
+    from byteps.torch.cross_barrier import CrossBarrier
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for wrap in (
+        lambda: bps.DistributedOptimizer(sgd, model.named_parameters()),
+        lambda: bps.PartialDistributedOptimizer(sgd, model.named_parameters(), local_layers=model[0]),
+        lambda: CrossBarrier(model, sgd),
+    ):
+        with pytest.raises(ValueError, match=r"parameter '1\.weight' is on device 'meta'.*CPU-only.*model\.cpu\(\)"):
+            wrap()
+    with pytest.raises(ValueError, match=r"parameter 'push_pull\.noname\.0\.2' is on device 'meta'"):
+        bps.DistributedOptimizer(sgd)
+
+
+def test_a_layer_that_stays_on_its_rank_may_be_on_another_device(alone):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    bps.PartialDistributedOptimizer(sgd, model.named_parameters(), local_layers=model[1])
+
+
 def guards():
     model = nn.Linear(2, 1)
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())

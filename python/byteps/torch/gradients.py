@@ -123,8 +123,13 @@ class Gradients:
 
     def add(self, parameter: torch.Tensor, name: str) -> Slot:
         """The slot of `parameter`, which is new here. The wire name is Gradient.<title><name>, with a number when that
-        stands for another owner's, or another shape, dtype or compression already."""
+        stands for another owner's, or another shape, dtype or compression already. ValueError: its device."""
         encoded_name(name)
+        if parameter.device.type != "cpu":
+            raise ValueError(
+                f"the parameter {name!r} is on device '{parameter.device}', but this version of BytePS is CPU-only: "
+                "move the model with model.cpu() before its parameters are given to the optimizer"
+            )
         self._enter_job()
         slot = Slot(parameter, f"Gradient.{self._title}{name}", -len(self.slots))
         self._give_name(slot)
