@@ -66,6 +66,7 @@ bench: setup ## BytePS and its rivals on shaped networks, beside the physical li
 	@$(VENV)/python bench/run.py; code=$$?; $(VENV)/python bench/report.py && exit $$code
 	@build/release/bin/shelf_bench
 	@build/release/bin/transport_bench 1
+	@build/release/bin/scheduler_bench
 	@build/release/bin/byteps_sim --seeds 1000
 
 .PHONY: bench-quick

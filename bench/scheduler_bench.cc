@@ -125,6 +125,9 @@ class Job {
     CHECK(scheduler_.outcome().is_ok()) << scheduler_.outcome().message();
     CHECK_EQ(crowd_.sent_count[wire::Kind::kRoster], std::size_t{workers_} + servers_);
     CHECK_EQ(crowd_.sent_count[wire::Kind::kBarrierDone], std::size_t{workers_});
+    std::printf(
+        "%u workers, %u servers of %u shards: nobody waits longer than %.2f ms for a turn\n",
+        workers_, servers_, shards_, longest_ms_);
   }
 
  private:
@@ -185,6 +188,7 @@ class Job {
       all_ms += took_ms;
       ++turns;
     } while (!crowd_.quiet() || scheduler_.next_deadline() <= now_);
+    longest_ms_ = std::max(longest_ms_, longest_ms);
     std::printf("%-42s %8.2f ms the longest turn, %9.1f ms in %5d turns, %7.1f MiB sent\n", what,
                 longest_ms, all_ms, turns, static_cast<double>(crowd_.sent_bytes) / (1 << 20));
   }
@@ -193,6 +197,7 @@ class Job {
   const std::uint32_t servers_;
   const std::uint32_t shards_;
   TimeNs now_ = kSecond;
+  double longest_ms_ = 0;  // of all turns
   Crowd crowd_;
   FlightRecorder flight_;
   Scheduler scheduler_;
