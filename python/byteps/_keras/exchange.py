@@ -7,12 +7,12 @@ not agree about. Hence the name: Gradient.<optimizer>.<index of the variable>.<l
 
 from __future__ import annotations
 
-import re
 import weakref
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence
 
 from byteps._core import session
 from byteps._core.compression import checked_compression
+from byteps._core.names import plain_path
 from byteps._core.process_sets import is_member
 from byteps._core.reduction import Average, ReduceOp, Sum, resolve
 
@@ -105,13 +105,6 @@ class GradientExchange:
 
     def slot(self, index: int, variable: Any, gradient: Any) -> Slot:
         return Slot(gradient, variable, f"Gradient.{self.title}.{index}.{plain_path(variable)}", -index)
-
-
-def plain_path(variable: Any) -> str:
-    """The last layer's and the variable's own name, without the numbers that Keras gives to names: "dense/kernel". What
-    stands before depends on how a rank has come by its model."""
-    path = str(getattr(variable, "path", None) or getattr(variable, "name", "variable")).split(":")[0]
-    return re.sub(r"_\d+(?=[_/]|$)", "", "/".join(path.split("/")[-2:]))
 
 
 def checked_operation(op: Any) -> ReduceOp:

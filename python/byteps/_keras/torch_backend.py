@@ -23,8 +23,9 @@ from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
 from byteps._keras.exchange import GradientExchange, Slot, scaled
-from byteps.torch import Compression, pending
 from byteps.torch import exchange as exchanges
+from byteps.torch import pending
+from byteps.torch.compression import Compression
 
 __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 

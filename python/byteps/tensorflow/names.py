@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from byteps._core import session
 from byteps._core.exchange import encoded_name
+from byteps._core.names import plain_path
 from byteps._core.process_sets import scoped
-from byteps._keras.exchange import plain_path
 
 
 def given(name: str, scope: str = "") -> str:
