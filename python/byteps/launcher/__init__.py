@@ -13,6 +13,8 @@ frames.py       what the two say to each other
 cores.py        which cores each worker of a machine is bound to
 crew.py         runs a plan: starts, watches, ends; no process survives it
 recordings.py   where the processes leave their last events, and the first cause at the end
+sessions.py     each process leads a session, so that all it starts can be found and ended
 keeper.py       a small process that ends the crew if bpslaunch itself is killed
 screen.py       the ranks' output, line by line, with a prefix
+outlet.py       where it goes, without waiting for who reads it
 """

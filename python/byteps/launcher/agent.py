@@ -1,4 +1,5 @@
-"""python -m byteps.launcher.agent: what bpslaunch --hosts and bps doctor run on each host, over ssh.
+"""python -m byteps.launcher.agent: what bpslaunch --hosts runs on each host, over ssh. bps doctor runs one that answers
+questions of its own as well (byteps/tools/doctor_agent.py).
 
 It does what it is told on its standard input, one JSON message a line, and ends all that it started when that input
 ends: when bpslaunch ends, when it is killed, when the connection breaks, or when nothing is said for a minute
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from byteps.launcher import cores, frames, plan, sessions
 from byteps.launcher.environment import BadEnvironment
@@ -30,6 +31,8 @@ READ_BYTES = 64 << 10
 BACKLOG_BYTES_MAX = 1 << 20  # of output that bpslaunch has not taken; then processes wait
 LINE_BYTES_MAX = 16 << 20
 EXIT_USAGE, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND = 2, 126, 127
+
+Questions = Mapping[str, Callable[..., Any]]  # what an "ask" may name; each returns plain data
 
 
 class Runner:
@@ -44,8 +47,12 @@ class Runner:
 
 
 class Agent:
-    def __init__(self) -> None:
+    """questions: what it is asked beside its own, by who starts it."""
+
+    def __init__(self, questions: Optional[Questions] = None) -> None:
         self._keeper = Keeper()  # first: it must hold none of what follows
+        self._questions: Dict[str, Callable[..., Any]] = {"port": self._hold_port, "recordings": self._pack_recordings}
+        self._questions.update(questions or {})
         self._selector = selectors.DefaultSelector()
         self._input = bytearray()
         self._output = bytearray(frames.BANNER)
@@ -117,17 +124,14 @@ class Agent:
         elif "forget" in message and self._recordings is not None:
             self._recordings.forget()
         elif "ask" in message:
-            self._say_json(Kind.REPLY, 0, self._answer(message["ask"], message.get("with", {})))
+            self._say_json(Kind.REPLY, 0, self._questions[message["ask"]](**message.get("with", {})))
 
-    def _answer(self, question: str, details: Dict[str, Any]) -> Any:
-        if question == "port":
-            self._held = plan.hold_free_port("")
-            return self._held.getsockname()[1]
-        if question == "recordings":
-            return self._recordings.pack() if self._recordings is not None else {"files": {}}
-        from byteps.tools import doctor_checks
+    def _hold_port(self) -> int:
+        self._held = plan.hold_free_port("")
+        return int(self._held.getsockname()[1])
 
-        return doctor_checks.answer(question, details)
+    def _pack_recordings(self) -> Dict[str, Any]:
+        return self._recordings.pack() if self._recordings is not None else {"files": {}}
 
     def _say(self, kind: Kind, process: int, body: bytes = b"") -> None:
         self._output += frames.encode(kind, process, body)
@@ -292,11 +296,11 @@ def prepare(wanted: List[Mapping[str, Any]], base: Mapping[str, str]) -> Iterato
         yield plan.Process(process["role"], process["title"], command, environ, chosen)
 
 
-def main() -> int:
+def main(questions: Optional[Questions] = None) -> int:
     if os.isatty(0):
-        print("byteps.launcher.agent is started by bpslaunch --hosts and bps doctor", file=sys.stderr)
+        print("this agent is started by bpslaunch --hosts or bps doctor --hosts", file=sys.stderr)
         return EXIT_USAGE
-    Agent().run()
+    Agent(questions).run()
     return 0
 
 

@@ -29,6 +29,7 @@ OPTIONS += ["-o", "ServerAliveCountMax=3"]
 HELLO_WITHIN_S = 30.0
 LAST_LINES = 5
 SSH_FAILED = 255  # exit code of ssh when the connection is at fault
+AGENT = "byteps.launcher.agent"
 
 
 class Unreachable(Exception):
@@ -36,8 +37,8 @@ class Unreachable(Exception):
 
 
 class Link:
-    def __init__(self, host: Host, ssh: Sequence[str], python: str, keeper: Keeper):
-        """Begins to connect. `ssh` may have options, which win over ours."""
+    def __init__(self, host: Host, ssh: Sequence[str], python: str, keeper: Keeper, agent: str = AGENT):
+        """Begins to connect. `ssh` may have options, which win over ours. `agent`: the module that runs one there."""
         self.host = host
         self.hello: Dict[str, Any] = {}  # once the agent is there
         self.lost: Optional[str] = None  # why the link ended; None while it is there
@@ -49,7 +50,7 @@ class Link:
         self._rest = b""  # of ssh's standard error
         self._alive_s = time.monotonic()
         self._selector: Optional[selectors.BaseSelector] = None
-        self._command = command_for(host, ssh, python)
+        self._command = command_for(host, ssh, python, agent)
         parent = os.getpid()
         self.child = subprocess.Popen(
             self._command,
@@ -237,12 +238,12 @@ class Link:
         )
 
 
-def command_for(host: Host, ssh: Sequence[str], python: str) -> List[str]:
+def command_for(host: Host, ssh: Sequence[str], python: str, agent: str) -> List[str]:
     package_folder = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package_folder, os.environ.get("PYTHONPATH", "")]))
-    agent = shlex.join(["env", f"PYTHONPATH={path}", python, "-m", "byteps.launcher.agent"])
+    there = shlex.join(["env", f"PYTHONPATH={path}", python, "-m", agent])
     place = ["-p", str(host.port)] if host.port else []
-    return [*ssh, *OPTIONS, *place, f"{host.user}@{host.name}" if host.user else host.name, agent]
+    return [*ssh, *OPTIONS, *place, f"{host.user}@{host.name}" if host.user else host.name, there]
 
 
 def connect(links: Sequence[Link], selector: selectors.BaseSelector, timeout_s: float = HELLO_WITHIN_S) -> List[Link]:

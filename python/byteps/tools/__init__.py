@@ -2,12 +2,13 @@
 
 bps.py       finds the subcommand
 doctor.py    bps doctor: what hosts, ports, limits and keys are like before a job runs
-doctor_checks.py    asks one host, here or through the launcher's agent there
+doctor_checks.py    asks one host, here or there
+doctor_agent.py     runs there: the launcher's agent, with these questions
 doctor_findings.py  what the answers mean
 doctor_rdma.py      both, for RDMA
 trace.py     bps trace: where the time goes, from timelines
 flight.py    reads what flight recorders left
 why.py       bps why: the first cause of a job that failed, from flight.py's recordings
 
-bpslaunch says the cause too, by flight.py and why.py, which import nothing of it; its agents have doctor_checks.py.
+bpslaunch says the cause too, by flight.py and why.py, which import nothing of it.
 """

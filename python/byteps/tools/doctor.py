@@ -24,6 +24,7 @@ from byteps.tools.doctor_findings import OK, PROBLEM, WARNING, Finding, JobSize
 EXIT_PROBLEM, EXIT_USAGE = 1, 2
 ANSWER_WITHIN_S = 40.0
 CLOCK_ROUNDS = 5
+AGENT = "byteps.tools.doctor_agent"
 HERE = "this machine"
 COLOURS = {OK: 32, WARNING: 33, PROBLEM: 31}
 
@@ -155,7 +156,8 @@ def check_hosts(
     links: List[Link] = []
     try:
         progress.say(f"connecting to {len(listed)} hosts over ssh")
-        links = [Link(host, ssh, options.python or link.default_python(), keeper) for host in listed]
+        python = options.python or link.default_python()
+        links = [Link(host, ssh, python, keeper, AGENT) for host in listed]
         with selectors.DefaultSelector() as selector:
             there = link.connect(links, selector)
             findings = [

@@ -1,6 +1,6 @@
-"""What bps doctor asks one host. Runs there: in the agent (byteps.launcher.agent), or in bps doctor itself.
+"""What bps doctor asks one host: QUESTIONS. Runs there: in the agent (doctor_agent.py), or in bps doctor itself.
 
-answer(question, details) returns plain data; what it means is decided in doctor_findings.py.
+The answers are plain data; what they mean is decided in doctor_findings.py.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ CONNECT_WITHIN_S = 5.0
 STRANGERS_MAX = 512  # connections to one listener at a time
 SHARED_MEMORY = "/dev/shm"
 SYSCTLS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_congestion_control", "net.core.somaxconn")
-
-
-def answer(question: str, details: Mapping[str, Any]) -> Any:
-    return QUESTIONS[question](**details)
 
 
 # ---- the host itself
