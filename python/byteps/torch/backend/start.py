@@ -8,7 +8,6 @@ from typing import Any, Optional
 
 import torch.distributed as dist
 
-from byteps import _torch_autoload
 from byteps._core import session
 from byteps.torch.broadcast import broadcast_object
 
@@ -16,13 +15,12 @@ from byteps.torch.broadcast import broadcast_object
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def init_process_group(backend: str = _torch_autoload.NAME, init_method: Optional[str] = None, **options: Any) -> None:
+def init_process_group(backend: str = "byteps", init_method: Optional[str] = None, **options: Any) -> None:
     """torch.distributed.init_process_group("byteps"), and under any launcher: where the environment does not have what
     torch's rendezvous needs, the byteps job is joined first, and its ranks meet through it. Call it before libraries
     that only know their own list of backends (Accelerate) look for a process group. Does nothing when there is one."""
     if dist.is_initialized():
         return
-    _torch_autoload.load()
     if init_method is None and "store" not in options and not all(os.environ.get(name) for name in _ENVIRONMENT):
         options.update(_meet_through_the_job(options.get("timeout")))
     dist.init_process_group(backend, init_method=init_method, **options)
