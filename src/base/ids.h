@@ -63,6 +63,12 @@ using PeerId = Id<PeerTag, std::uint32_t>;  // one connection of one Transport; 
 // it only. All zero: none is known yet.
 using Incarnation = std::array<std::byte, 16>;
 
+// What a process is in its job.
+enum class Role : std::uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
+const char* name(Role role);
+
+inline constexpr std::uint32_t kNoRank = 0xffffffff;  // of a member, before the scheduler gave one
+
 // Rounds and epochs count up and may wrap: which of two is later is the sign of their difference.
 template <typename Id>
 std::int32_t later_by(Id a, Id b) {

@@ -159,7 +159,7 @@ class Member {
     Incarnation incarnation{};  // since the first roster
     Epoch roster_epoch;         // of the newest roster
     Epoch epoch;                // applied
-    std::uint32_t rank = Hello::kNoRank;
+    std::uint32_t rank = kNoRank;
   };
   // kLeaving, kFailing
   struct Exit {

@@ -11,16 +11,4 @@ std::string Hello::text() const {
   return rank == kNoRank ? name(role) : std::string(name(role)) + " " + std::to_string(rank);
 }
 
-const char* name(Role role) {
-  switch (role) {
-    case Role::kScheduler:
-      return "scheduler";
-    case Role::kServer:
-      return "server";
-    case Role::kWorker:
-      return "worker";
-  }
-  return "unknown";
-}
-
 }  // namespace byteps

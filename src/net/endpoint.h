@@ -18,14 +18,10 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-enum class Role : std::uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
-const char* name(Role role);
-
 // Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
 // role, rank, epoch and incarnation are those that were looked for is for the owner to say.
 struct Hello {
   static constexpr std::uint16_t kProtocolVersion = 3;
-  static constexpr std::uint32_t kNoRank = 0xffffffff;  // before the scheduler gave one
 
   std::uint16_t version = kProtocolVersion;
   Role role = Role::kWorker;

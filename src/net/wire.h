@@ -127,7 +127,7 @@ struct Missing {
 // shard.
 struct Join {
   Role role = Role::kWorker;
-  std::uint32_t wanted_rank = Hello::kNoRank;  // workers know theirs; servers may ask for one
+  std::uint32_t wanted_rank = kNoRank;  // workers know theirs; servers may ask for one
   std::uint32_t worker_count = 0;  // how large this member believes the job to be; 0: does not say
   std::uint32_t server_count = 0;
   std::string host;                   // for messages to people: "host:pid"

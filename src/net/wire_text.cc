@@ -10,7 +10,7 @@ namespace {
 
 std::string text_of(const wire::Join& join) {
   std::string text = name(join.role);
-  if (join.wanted_rank != Hello::kNoRank) text += " " + std::to_string(join.wanted_rank);
+  if (join.wanted_rank != kNoRank) text += " " + std::to_string(join.wanted_rank);
   text += " (" + printable(join.host, 128) + ") of " + std::to_string(join.worker_count) +
           " workers and " + std::to_string(join.server_count) + " servers";
   if (!join.endpoints.empty()) text += " at " + printable(join.endpoints[0].text(), 128);

@@ -48,7 +48,7 @@ Status Joining::check(const wire::Join& join) const {
     }
     return join.endpoints.empty() ? nonsense(who + " names no address") : Status::ok();
   }
-  if (join.wanted_rank == Hello::kNoRank) {
+  if (join.wanted_rank == kNoRank) {
     return nonsense(who + " does not say its rank: set DMLC_WORKER_ID");
   }
   const std::uint32_t count = join.worker_count > 0 ? join.worker_count : seats_.expected_workers();

@@ -11,7 +11,7 @@ namespace byteps {
 
 std::string member_text(const wire::Join& join, std::uint32_t rank) {
   std::string text = name(join.role);
-  if (rank != Hello::kNoRank) text += " " + std::to_string(rank);
+  if (rank != kNoRank) text += " " + std::to_string(rank);
   text += " (" + (join.host.empty() ? "unknown host" : printable(join.host, kHostTextBytesMax));
   if (!join.endpoints.empty()) {
     text += " at " + printable(join.endpoints[0].text(), kHostTextBytesMax);
@@ -116,7 +116,7 @@ Cast Seats::cast() const {
       if (seat.rank < cast.workers.size()) cast.workers[seat.rank] = arrival;
       continue;
     }
-    const std::uint32_t wish = seat.rank != Hello::kNoRank ? seat.rank : seat.join.wanted_rank;
+    const std::uint32_t wish = seat.rank != kNoRank ? seat.rank : seat.join.wanted_rank;
     if (wish < cast.servers.size() && !cast.servers[wish]) {
       cast.servers[wish] = arrival;
     } else {

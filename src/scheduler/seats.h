@@ -24,10 +24,10 @@ using Arrival = std::uint64_t;  // numbers members in order of arrival; never us
 struct Seat {
   wire::Join join;  // host made printable
   std::vector<std::uint64_t>
-      past_lives;  // those before join.life; what they said may still be on the way
-  std::uint32_t rank = Hello::kNoRank;  // workers: from Join; servers: from their first roster on
-  bool in_roster = false;               // of the current epoch
-  bool left = false;                    // workers in the roster only
+      past_lives;                // those before join.life; what they said may still be on the way
+  std::uint32_t rank = kNoRank;  // workers: from Join; servers: from their first roster on
+  bool in_roster = false;        // of the current epoch
+  bool left = false;             // workers in the roster only
   bool left_for_good = false;
   bool told_end = false;       // the job is ending: the last word was sent
   bool heard_end = false;      // it acknowledged the last word, or needs none

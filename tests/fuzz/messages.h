@@ -32,7 +32,7 @@ inline wire::Join join_of(Script& script) {
   const std::uint32_t who = script.below(12);
   join.role = who < 6 ? Role::kWorker : Role::kServer;
   join.host = (who < 6 ? "w" : "s") + std::to_string(who % 4) + ":1";
-  join.wanted_rank = who < 6 ? who % 3 : Hello::kNoRank;
+  join.wanted_rank = who < 6 ? who % 3 : kNoRank;
   join.worker_count = 2;
   join.server_count = 1;
   join.partition_bytes = 4096;

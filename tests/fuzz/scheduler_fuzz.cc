@@ -54,7 +54,7 @@ class SchedulerTarget {
       }
       case 4: {  // a member joins on a connection of its own
         const wire::Join join = join_of(script_);
-        arrive(join.role, join.role == Role::kWorker ? join.wanted_rank : Hello::kNoRank);
+        arrive(join.role, join.role == Role::kWorker ? join.wanted_rank : kNoRank);
         return say(last_peer_, wire::Kind::kJoin, wire::encode(join), Epoch(0), 0);
       }
       case 5:
@@ -105,7 +105,7 @@ class SchedulerTarget {
     wire::Join join;
     join.role = who < 6 ? Role::kWorker : Role::kServer;
     join.host = (who < 6 ? "w" : "s") + std::to_string(who % 6) + ":1";
-    join.wanted_rank = who < 6 ? who : Hello::kNoRank;
+    join.wanted_rank = who < 6 ? who : kNoRank;
     join.worker_count = 2;
     join.server_count = 1;
     join.partition_bytes = join.frame_bytes = 4096;

@@ -26,8 +26,7 @@ inline wire::Join worker_join(std::uint32_t rank, std::string host, std::uint32_
   return make_join(config, Role::kWorker, std::move(host), {});
 }
 
-inline wire::Join server_join(std::string host, std::uint16_t port,
-                              std::uint32_t wish = Hello::kNoRank) {
+inline wire::Join server_join(std::string host, std::uint16_t port, std::uint32_t wish = kNoRank) {
   Config config = small_job(0, 0);
   config.job.wanted_server_rank = wish;
   return make_join(config, Role::kServer, std::move(host), {{"10.0.0.2", port}});

@@ -169,7 +169,7 @@ TEST(Rdma, who_declines_to_share_memory_is_offered_rdma) {
 
 TEST(Rdma, a_connection_to_the_scheduler_needs_none) {
   PeerOptions scheduler = loopback_options();
-  scheduler.self = hello_of(Role::kScheduler, Hello::kNoRank);
+  scheduler.self = hello_of(Role::kScheduler, kNoRank);
   Pair pair(std::move(scheduler), with_rdma(Policy::kRequired));
   ASSERT_TRUE(pair.is_up());
   EXPECT_TRUE(pair.passes(1000));

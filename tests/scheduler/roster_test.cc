@@ -196,7 +196,7 @@ TEST(Roster, refuses_joins_that_cannot_be_meant) {
   no_endpoints.endpoints.clear();
   const std::vector<std::pair<wire::Join, std::string>> cases = {
       {worker_join(2, "alpha:10"), "ranks are 0 to 1"},
-      {worker_join(Hello::kNoRank, "alpha:10"), "DMLC_WORKER_ID"},
+      {worker_join(kNoRank, "alpha:10"), "DMLC_WORKER_ID"},
       {frame, "multiples of 64"},
       {huge, "at most"},
       {no_address, "address"},

@@ -21,7 +21,7 @@ class Table {
     if (has_ticked) tick();
   }
 
-  PeerId up(Role role, std::uint32_t rank = Hello::kNoRank, const Incarnation& incarnation = {}) {
+  PeerId up(Role role, std::uint32_t rank = kNoRank, const Incarnation& incarnation = {}) {
     const PeerId peer(next_peer_++);
     Hello hello;
     hello.role = role;

@@ -162,7 +162,7 @@ TEST_F(ShardTest, refuses_who_is_no_worker_of_this_epoch) {
   turn();
   const PeerId server = transport_.arrive(hello(0, 5, Role::kServer));
   const PeerId rank_2 = transport_.arrive(hello(2, 5));
-  const PeerId no_rank = transport_.arrive(hello(Hello::kNoRank, 5));
+  const PeerId no_rank = transport_.arrive(hello(kNoRank, 5));
   const PeerId older = transport_.arrive(hello(0, 4));
   const PeerId newer = transport_.arrive(hello(0, 6));
   const PeerId good = transport_.arrive(hello(0, 5));

@@ -374,7 +374,7 @@ TEST_F(WorkerTest, who_answers_in_a_shards_place_is_not_used_and_named_when_the_
   turn();
   transport_.up(shard(0));
   EXPECT_THAT(fails_with(Role::kWorker, 1, 1), HasSubstr("a worker 1 answers there"));
-  EXPECT_THAT(fails_with(Role::kScheduler, Hello::kNoRank, 1), HasSubstr("a scheduler answers"));
+  EXPECT_THAT(fails_with(Role::kScheduler, kNoRank, 1), HasSubstr("a scheduler answers"));
   EXPECT_THAT(fails_with(Role::kServer, 0, 1), HasSubstr("a server 0 answers there"));
   EXPECT_THAT(fails_with(Role::kServer, 1, 1, {std::byte{8}}),
               HasSubstr("a server 1 of another job, or of another life of this one, answers"));
