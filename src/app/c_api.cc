@@ -460,7 +460,8 @@ int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_ran
   return with_job(job, error, [&]() -> Status {
     const Status status =
         job->end_of_inputs.wait(job->door, timeout_ns, [&] { return job->door.finish_inputs(); });
-    if (status.is_ok() && last_rank != nullptr) *last_rank = job->door.membership().last_with_inputs();
+    if (status.is_ok() && last_rank != nullptr)
+      *last_rank = job->door.membership().last_with_inputs();
     return status;
   });
 }
@@ -468,7 +469,8 @@ int byteps_finish_inputs(byteps_job* job, int64_t timeout_ns, uint32_t* last_ran
 int byteps_seal(byteps_job* job, const char* name, const void* payload, uint64_t payload_bytes,
                 uint8_t* seal, byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
-    const auto made = seal_of(*job, job->door.membership().rank(), name, payload, payload_bytes, seal);
+    const auto made =
+        seal_of(*job, job->door.membership().rank(), name, payload, payload_bytes, seal);
     if (!made.is_ok()) return made.status();
     std::memcpy(seal, made.value().data(), made.value().size());
     return Status::ok();
@@ -513,7 +515,8 @@ int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* e
     }
     job->log.record({.kind = failed != 0 ? "raised" : "note", .text = text});
     if (failed == 0) return Status::ok();
-    job->flight->recorder().leave_behind("raised", {Code::kCancelled, text});
+    job->flight->recorder().leave_behind(
+        "raised", {Code::kCancelled, text, {.kind = byteps::CauseKind::kRaised}});
     job->flight->settle();  // the process may end at once
     return Status::ok();
   });

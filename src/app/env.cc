@@ -499,9 +499,16 @@ std::vector<Section> sections() {
 
 // ---- parsing
 
-Status invalid(const Variable& variable, const std::string& value) {
+// The error of this variable.
+Status wrong(const char* variable, std::string text) {
   return {Code::kInvalidArgument,
-          std::string(variable.name) + "='" + value + "' is not valid: it takes " + variable.form};
+          std::move(text),
+          {.kind = CauseKind::kSettingInvalid, .detail = variable}};
+}
+
+Status invalid(const Variable& variable, const std::string& value) {
+  return wrong(variable.name, std::string(variable.name) + "='" + value +
+                                  "' is not valid: it takes " + variable.form);
 }
 
 Status apply(const Variable& variable, const std::string& value, Draft& draft) {
@@ -594,12 +601,20 @@ void warn_about_unknown(const Environment& environment, const std::vector<Sectio
 // ---- bringing it together
 
 Status missing(const char* name, const std::string& remedy) {
-  return {Code::kInvalidArgument, std::string(name) + " is missing: " + remedy};
+  return {Code::kInvalidArgument,
+          std::string(name) + " is missing: " + remedy,
+          {.kind = CauseKind::kSettingMissing, .detail = name}};
 }
 
 constexpr const char* kMakeKey =
     "make one, the same for all processes: (umask 077; openssl rand -hex 16 > job.key), then set "
     "BYTEPS_JOB_KEY_FILE to that file";
+
+Status unfit_key(std::string_view variable, std::string text) {
+  return {Code::kInvalidArgument,
+          std::move(text),
+          {.kind = CauseKind::kJobKey, .detail = std::string(variable)}};
+}
 
 void warn_about_readers(const std::string& path, Draft& draft) {
   struct stat file {};
@@ -614,17 +629,17 @@ Status take_job_key(Draft& draft) {
     std::ifstream file(draft.job_key_file);
     std::getline(file, key);
     if (!file && key.empty()) {
-      return {Code::kInvalidArgument, "BYTEPS_JOB_KEY_FILE='" + draft.job_key_file +
-                                          "' cannot be read or is empty; " + kMakeKey};
+      return unfit_key("BYTEPS_JOB_KEY_FILE", "BYTEPS_JOB_KEY_FILE='" + draft.job_key_file +
+                                                  "' cannot be read or is empty; " + kMakeKey);
     }
   }
   draft.config.job.loopback_only = key.empty() && !draft.insecure;
   if (key.empty()) return Status::ok();
   constexpr std::size_t kKeyBytesMin = 16;
   if (key.size() < kKeyBytesMin) {
-    return {Code::kInvalidArgument, "the job key (BYTEPS_JOB_KEY or BYTEPS_JOB_KEY_FILE) has " +
-                                        std::to_string(key.size()) +
-                                        " bytes: it needs at least 16; " + kMakeKey};
+    return unfit_key("BYTEPS_JOB_KEY", "the job key (BYTEPS_JOB_KEY or BYTEPS_JOB_KEY_FILE) has " +
+                                           std::to_string(key.size()) +
+                                           " bytes: it needs at least 16; " + kMakeKey);
   }
   draft.config.job.key = JobKey(key);
   draft.config.job.job_id = auth::job_id_of(draft.config.job.key);
@@ -667,10 +682,11 @@ Status take_rdma_policy(Draft& draft) {
   if (said == "fabric") {
     return {Code::kUnsupported,
             "DMLC_ENABLE_RDMA=fabric: EFA (libfabric) is not in this version; set it to 0, and "
-            "tensors go over TCP"};
+            "tensors go over TCP",
+            {.kind = CauseKind::kSettingInvalid, .detail = "DMLC_ENABLE_RDMA"}};
   }
-  return {Code::kInvalidArgument,
-          "DMLC_ENABLE_RDMA='" + said + "' is not valid: it takes " + kRdmaForm};
+  return wrong("DMLC_ENABLE_RDMA",
+               "DMLC_ENABLE_RDMA='" + said + "' is not valid: it takes " + kRdmaForm);
 }
 
 void take_rdma_depth(const char* name, std::optional<std::uint64_t> said, std::uint32_t min,
@@ -720,18 +736,19 @@ Status check_alone(const Draft& draft, const Environment& environment, std::stri
   if (!draft.engine.empty()) return Status::ok();
   const std::optional<Launch> launch = launch_of(environment);
   if (!launch || launch->size == 1) return Status::ok();
-  return {Code::kInvalidArgument, launch_refusal(*launch, command)};
+  return {Code::kInvalidArgument,
+          launch_refusal(*launch, command),
+          {.kind = CauseKind::kSettingMissing}};
 }
 
 Result<std::uint32_t> worker_count(const Draft& draft, std::uint64_t machines) {
   const std::uint64_t local_size = draft.config.job.local_size;
   const std::uint64_t size = draft.global_size.value_or(machines * local_size);
   if (size <= kWorkersMax) return static_cast<std::uint32_t>(size);
-  return Status(Code::kInvalidArgument,
-                "DMLC_NUM_WORKER=" + std::to_string(machines) +
-                    " machines with BYTEPS_LOCAL_SIZE=" + std::to_string(local_size) +
-                    " workers each are " + std::to_string(size) + " workers; a job has at most " +
-                    std::to_string(kWorkersMax));
+  return wrong("DMLC_NUM_WORKER",
+               "DMLC_NUM_WORKER=" + std::to_string(machines) + " machines with BYTEPS_LOCAL_SIZE=" +
+                   std::to_string(local_size) + " workers each are " + std::to_string(size) +
+                   " workers; a job has at most " + std::to_string(kWorkersMax));
 }
 
 Status finish_worker(Draft& draft, const Environment& environment, std::string_view command) {
@@ -741,9 +758,9 @@ Status finish_worker(Draft& draft, const Environment& environment, std::string_v
   if (!counted.is_ok()) return counted.status();
   const std::uint64_t size = counted.value();
   if (job.local_rank >= job.local_size) {
-    return {Code::kInvalidArgument,
-            "BYTEPS_LOCAL_RANK=" + std::to_string(job.local_rank) +
-                " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local_size)};
+    return wrong("BYTEPS_LOCAL_RANK",
+                 "BYTEPS_LOCAL_RANK=" + std::to_string(job.local_rank) +
+                     " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local_size));
   }
   if (size == 1 && !draft.force_distributed) {
     if (Status status = check_alone(draft, environment, command); !status.is_ok()) return status;
@@ -757,17 +774,17 @@ Status finish_worker(Draft& draft, const Environment& environment, std::string_v
                                          std::to_string(machines) + ")");
   }
   if (draft.machine_index.value_or(0) >= machines) {
-    return {Code::kInvalidArgument,
-            "DMLC_WORKER_ID=" + std::to_string(*draft.machine_index) +
-                " must be below DMLC_NUM_WORKER=" + std::to_string(machines)};
+    return wrong("DMLC_WORKER_ID",
+                 "DMLC_WORKER_ID=" + std::to_string(*draft.machine_index) +
+                     " must be below DMLC_NUM_WORKER=" + std::to_string(machines));
   }
   const std::uint64_t rank =
       draft.global_rank.value_or(draft.machine_index.value_or(0) * job.local_size + job.local_rank);
   if (rank >= size) {
-    return {Code::kInvalidArgument,
-            "BYTEPS_GLOBAL_RANK=" + std::to_string(rank) +
-                " must be below the number of workers, " + std::to_string(size) +
-                " (BYTEPS_GLOBAL_SIZE, or DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE)"};
+    return wrong("BYTEPS_GLOBAL_RANK",
+                 "BYTEPS_GLOBAL_RANK=" + std::to_string(rank) +
+                     " must be below the number of workers, " + std::to_string(size) +
+                     " (BYTEPS_GLOBAL_SIZE, or DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE)");
   }
   if (!draft.server_count) {
     return missing("DMLC_NUM_SERVER",
@@ -798,11 +815,10 @@ bool is_loopback(std::string_view host) {
 }
 
 Status needs_key(std::string_view name, std::string_view host) {
-  return {Code::kInvalidArgument,
-          std::string(name) + "='" + std::string(host) +
-              "' is not a loopback address, and the job has no key: " + kMakeKey +
-              "; or set BYTEPS_INSECURE=1 if everyone who can reach these "
-              "machines is trusted"};
+  return unfit_key(name, std::string(name) + "='" + std::string(host) +
+                             "' is not a loopback address, and the job has no key: " + kMakeKey +
+                             "; or set BYTEPS_INSECURE=1 if everyone who can reach these "
+                             "machines is trusted");
 }
 
 Environment process_environment() {
@@ -826,7 +842,8 @@ Result<Environment> with_settings(Environment base, std::string_view settings) {
     if (line.empty()) continue;
     const std::size_t equals = line.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return Status(Code::kInvalidArgument, "setting '" + line + "' is not of the form NAME=value");
+      return Status(Code::kInvalidArgument, "setting '" + line + "' is not of the form NAME=value",
+                    {.kind = CauseKind::kSettingInvalid});
     }
     base[line.substr(0, equals)] = line.substr(equals + 1);
   }
@@ -847,16 +864,17 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   warn_about_unknown(environment, table, draft);
   warn_about_replaced(role, environment, table, draft);
   if (!draft.role.empty() && draft.role != name(role)) {
-    return Status(Code::kInvalidArgument,
-                  "DMLC_ROLE='" + draft.role + "', but this process is a " + name(role));
+    return wrong("DMLC_ROLE",
+                 "DMLC_ROLE='" + draft.role + "', but this process is a " + name(role));
   }
   if (!draft.engine.empty() && draft.engine != "none") {
-    return Status(Code::kInvalidArgument,
-                  "BYTEPS_ENGINE='" + draft.engine + "' is not valid: it takes none, or is unset");
+    return wrong("BYTEPS_ENGINE",
+                 "BYTEPS_ENGINE='" + draft.engine + "' is not valid: it takes none, or is unset");
   }
   if (draft.async) {
     return Status(Code::kUnsupported,
-                  "BYTEPS_ENABLE_ASYNC=1: asynchronous training is not in this version; unset it");
+                  "BYTEPS_ENABLE_ASYNC=1: asynchronous training is not in this version; unset it",
+                  {.kind = CauseKind::kSettingInvalid, .detail = "BYTEPS_ENABLE_ASYNC"});
   }
   if (draft.scheduling_credit) {
     draft.config.flow.priority_scheduling = *draft.scheduling_credit > 0;
@@ -866,10 +884,10 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   }
   const TraceConfig& trace = draft.config.trace;
   if (trace.on && trace.last_round < trace.first_round) {
-    return Status(Code::kInvalidArgument,
-                  "BYTEPS_TRACE_END_STEP=" + std::to_string(trace.last_round) +
-                      " is below BYTEPS_TRACE_START_STEP=" + std::to_string(trace.first_round) +
-                      ": nothing would be recorded");
+    return wrong("BYTEPS_TRACE_END_STEP",
+                 "BYTEPS_TRACE_END_STEP=" + std::to_string(trace.last_round) +
+                     " is below BYTEPS_TRACE_START_STEP=" + std::to_string(trace.first_round) +
+                     ": nothing would be recorded");
   }
   if (!draft.shared_memory) draft.config.flow.shared_ring_bytes = 0;
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));

@@ -56,7 +56,8 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
       return needs_key("DMLC_INTERFACE", environment.interface);
     }
     if (!address.is_ok()) {
-      return Status(address.status().code(), "DMLC_INTERFACE: " + address.status().message());
+      return Status(address.status().code(), "DMLC_INTERFACE: " + address.status().message(),
+                    {.kind = CauseKind::kSettingInvalid, .detail = "DMLC_INTERFACE"});
     }
     return address;
   }
@@ -191,6 +192,12 @@ Result<std::unique_ptr<ProcessTransport>> TransportMaker::make(std::vector<Endpo
                             config_.job.server_count);
   }
   return transport;
+}
+
+Status cannot_listen(const Status& why, const std::string& where) {
+  Cause cause = why.cause();
+  if (cause.kind == CauseKind::kOther) cause.kind = CauseKind::kCannotListen;
+  return {why.code(), "cannot listen" + where + ": " + why.message(), std::move(cause)};
 }
 
 void record_signal(const Log& log, int number) {

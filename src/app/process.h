@@ -85,6 +85,9 @@ class TransportMaker {
   const Result<std::shared_ptr<const rdma::Verbs>> verbs_;
 };
 
+// "cannot listen at port 9000 (...): ...", for a transport that could not be made; `where` begins with a blank.
+Status cannot_listen(const Status& why, const std::string& where);
+
 // A signal ends this process: for the flight recorder.
 void record_signal(const Log& log, int number);
 

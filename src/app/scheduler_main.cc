@@ -64,9 +64,8 @@ int run() {
   const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
   auto transport = TransportMaker(config, Role::kScheduler, log).make({at});
   if (!transport.is_ok()) {
-    const Status why(transport.status().code(),
-                     "cannot listen at port " + std::to_string(at.port) +
-                         " (DMLC_PS_ROOT_PORT): " + transport.status().message());
+    const Status why = cannot_listen(
+        transport.status(), " at port " + std::to_string(at.port) + " (DMLC_PS_ROOT_PORT)");
     LOG(log, kError) << log.left_behind("port", why).message();
     return kExitPortInUse;
   }

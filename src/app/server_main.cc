@@ -125,21 +125,21 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
   const Result<std::string> host = await_advertised_host(environment, clock, waiter, stop, log);
   if (stop.load() && !host.is_ok()) {
     record_signal(log, signals.received());
-    say_events(log, {Code::kCancelled, "a server was told to stop before it had an address"});
+    say_events(log, {Code::kCancelled,
+                     "a server was told to stop before it had an address",
+                     {.kind = CauseKind::kToldToStop}});
     return 128 + signals.received();
   }
   if (!host.is_ok()) {
-    const Status why(
-        host.status().code(),
+    const Status why = host.status().in_words(
         "own address: " + host.status().message() +
-            "; or set DMLC_NODE_HOST to the address that workers reach this machine at");
+        "; or set DMLC_NODE_HOST to the address that workers reach this machine at");
     LOG(log, kError) << log.left_behind("settings", why).message();
     return kExitBadSettings;
   }
   auto listening = listen_for_shards(maker, config, host.value());
   if (!listening.is_ok()) {
-    const Status told(listening.status().code(),
-                      "cannot listen (DMLC_PORT): " + listening.status().message());
+    const Status told = cannot_listen(listening.status(), " (DMLC_PORT)");
     LOG(log, kError) << log.left_behind("port", told).message();
     return kExitPortInUse;
   }

@@ -89,7 +89,7 @@ Status FlightRecorder::with_path(const char* how, Status why) {
   }
   if (path.empty()) path = leave_behind(how, why);
   if (path.empty()) return why;
-  return {why.code(), why.message() + " (events: " + path + ")"};
+  return why.in_words(why.message() + " (events: " + path + ")");
 }
 
 FlightRecorder::Facts FlightRecorder::facts() const {

@@ -1,5 +1,6 @@
 #include "base/status.h"
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,10 +36,19 @@ std::string Status::text() const {
   return std::string(name(code_)) + ": " + message_;
 }
 
+const Cause& Status::cause() const {
+  static const Cause kNone;
+  return cause_ == nullptr ? kNone : *cause_;
+}
+
 Status system_error(std::string what, int error_number) {
   char buffer[128];
   const char* reason = strerror_r(error_number, buffer, sizeof buffer);
-  return {Code::kSystem, std::move(what) + ": " + reason};
+  std::string text = std::move(what) + ": " + reason;
+  const bool no_descriptors = error_number == EMFILE || error_number == ENFILE;
+  if (!no_descriptors && error_number != ENOMEM) return {Code::kSystem, std::move(text)};
+  const CauseKind kind = no_descriptors ? CauseKind::kNoDescriptors : CauseKind::kNoMemory;
+  return {Code::kSystem, std::move(text), {.kind = kind, .detail = reason}};
 }
 
 CheckFailure::CheckFailure(const char* file, int line, const char* expression) {

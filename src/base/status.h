@@ -3,14 +3,17 @@
 // Three kinds of failure have three means. A bug of ours: CHECK (base/check.h). Something that
 // happens in operation: Status or Result<T>, from here. A peer that misbehaves or is gone: an event
 // that carries a Status. A code says what the caller can do about it; the message names the thing
-// (tensor, rank, address, variable) and the remedy. The function that first decides which error it
-// is writes the message; those above pass it on.
+// (tensor, rank, address, variable) and the remedy; where a job or an operation ends, or somebody is
+// refused, a Cause says the same as facts (cause.h). The function that first decides which error it
+// is writes message and cause; those above pass them on, in more words with in_words().
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/cause.h"
 #include "base/check.h"
 
 namespace byteps {
@@ -34,6 +37,8 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message, Cause cause)
+      : Status(code, std::move(message), std::make_shared<const Cause>(std::move(cause))) {}
 
   static Status ok() { return {}; }
   bool is_ok() const { return code_ == Code::kOk; }
@@ -43,12 +48,22 @@ class [[nodiscard]] Status {
   // "Timeout: scheduler at 10.0.0.1:9000 did not answer ..."; "Ok" for success.
   std::string text() const;
 
+  // kOther, of nobody, when there is nothing but the message.
+  const Cause& cause() const;
+  bool is_because_of(CauseKind kind) const { return cause().kind == kind; }
+  // The same code and cause.
+  Status in_words(std::string message) const { return {code_, std::move(message), cause_}; }
+
  private:
+  Status(Code code, std::string message, std::shared_ptr<const Cause> cause)
+      : code_(code), message_(std::move(message)), cause_(std::move(cause)) {}
+
   Code code_ = Code::kOk;
   std::string message_;
+  std::shared_ptr<const Cause> cause_;  // shared by copies: many operations end for one reason
 };
 
-// kSystem with "what: strerror(error_number)".
+// kSystem with "what: strerror(error_number)"; the cause is what this process has run out of.
 Status system_error(std::string what, int error_number);
 
 // A value, or the Status that says why there is none.

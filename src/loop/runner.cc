@@ -22,7 +22,7 @@ Status status_of_exception() {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    return {Code::kSystem, "out of memory"};
+    return {Code::kSystem, "out of memory", {.kind = CauseKind::kNoMemory}};
   } catch (const std::exception& exception) {
     return {Code::kSystem, std::string("unexpected: ") + exception.what()};
   }

@@ -3,11 +3,20 @@
 #include <algorithm>
 
 #include "base/phrases.h"
+#include "member/connection_end.h"
 
 namespace byteps {
 namespace {
 
 constexpr TimeNs kRefusalPauseMaxNs = kSecond;
+
+Participant the_scheduler() {
+  return {.role = Role::kScheduler};
+}
+
+bool is_of_refusal(CauseKind kind) {
+  return kind == CauseKind::kKeysDiffer || kind == CauseKind::kVersionsDiffer;
+}
 
 }  // namespace
 
@@ -76,13 +85,28 @@ std::string Line::unreachable_text(TimeNs now) const {
   return text + "; is it started, and are DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT right?";
 }
 
-std::string Line::silence_text(TimeNs now) const {
+Cause Line::unreachable_cause(TimeNs now) const {
+  if (!refused_since_ns_) {
+    return cause_of_end(last_down_, CauseKind::kUnreachable, the_scheduler(), now - heard_ns_);
+  }
+  Cause cause =
+      cause_of_end(last_down_, CauseKind::kRefused, the_scheduler(), now - *refused_since_ns_);
+  if (cause.kind != CauseKind::kRefused) return cause;
+  cause.who = {};  // it is this member that is refused
+  if (is_of_refusal(last_down_.cause().kind)) cause.kind = last_down_.cause().kind;
+  return cause;
+}
+
+Status Line::silence(TimeNs now) const {
+  const TimeNs for_ns = now - heard_ns_;
   std::string text = scheduler_text() +
                      (up_ ? " has said nothing for " : " has been unreachable for ") +
-                     duration_text(now - heard_ns_);
+                     duration_text(for_ns);
   if (!up_ && !last_down_.is_ok()) text += " (" + last_down_.message() + ")";
-  return text +
-         ": the job cannot go on without it; look at its log, or whether its machine is down";
+  text += ": the job cannot go on without it; look at its log, or whether its machine is down";
+  return {Code::kDisconnected, std::move(text),
+          up_ ? Cause{.kind = CauseKind::kSilent, .who = the_scheduler(), .for_ns = for_ns}
+              : cause_of_end(last_down_, CauseKind::kGone, the_scheduler(), for_ns)};
 }
 
 }  // namespace byteps

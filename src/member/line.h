@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/cause.h"
 #include "base/config.h"
 #include "base/ids.h"
 #include "base/status.h"
@@ -51,11 +52,13 @@ class Line {
   TimeNs next_deadline() const { return peer_ ? deaf_ns() : next_attempt_ns_; }
   TimeNs silent_since_ns() const { return heard_ns_; }
 
-  // ---- for people
+  // ---- what is said of it
   const Status& last_down() const { return last_down_; }
   std::string deaf_text() const;
   std::string unreachable_text(TimeNs now) const;
-  std::string silence_text(TimeNs now) const;
+  Cause unreachable_cause(TimeNs now) const;
+  // The job cannot go on without the scheduler.
+  Status silence(TimeNs now) const;
 
  private:
   TimeNs deaf_ns() const { return std::max(heard_ns_, attempt_ns_) + timeout_.failure_ns / 2; }

@@ -143,9 +143,11 @@ Status Member::take_timeout(std::uint32_t failure_ms, MemberOutputs& out) {
 void Member::meet_another_scheduler(MemberOutputs& out) {
   if (stage_ == Stage::kLeaving) return finish(Status::ok(), out);
   if (stage_ == Stage::kFailing) return finish(exit_.failing, out);
-  finish(fault(scheduler_text() +
-               " is not the one that this job began with: it was started anew, or another job has "
-               "its address now; start the whole job again"),
+  finish({Code::kDisconnected,
+          scheduler_text() +
+              " is not the one that this job began with: it was started anew, or another job has "
+              "its address now; start the whole job again",
+          {.kind = CauseKind::kStartedAnew, .who = {.role = Role::kScheduler}}},
          out);
 }
 
@@ -154,7 +156,7 @@ void Member::on_down(const Status& why, TimeNs now, MemberOutputs& out) {
   next_heartbeat_ns_ = kNever;
   const bool is_refused = line_.down(why, now);
   if (is_refused && stage_ == Stage::kJoining) {
-    return finish({why.code(), line_.unreachable_text(now)}, out);
+    return finish({why.code(), line_.unreachable_text(now), line_.unreachable_cause(now)}, out);
   }
   // Without an epoch there is nothing to say goodbye to; and one that comes back under our name must not be
   // taken for us.
@@ -222,8 +224,8 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
     case wire::Kind::kWaiting: {
       Result<wire::Text> text = wire::decode_text(payload);
       if (!text.is_ok()) return on_malformed(text.status(), now, out);
-      waiting_ = {printable(text.value().text, wire::kTextBytesMax), now};
-      return tell(scheduler_text() + " says: " + waiting_.text, out);
+      waiting_ = {error_of(text.value(), Code::kCancelled), now};
+      return tell(scheduler_text() + " says: " + waiting_.why.message(), out);
     }
     default:
       return on_malformed(fault("a message that schedulers do not send"), now, out);
@@ -276,8 +278,11 @@ void Member::on_barrier_done(const wire::Header& header, std::span<const std::by
   }
   MemberOutput::BarrierDone ended{.barrier = barriers_.done++, .why = Status::ok()};
   if ((header.flags & wire::kNeverDone) != 0) {
-    ended.why = fault("worker " + std::to_string(header.worker.value) +
-                      " has left the job: a barrier of all workers can never end");
+    ended.why = {
+        Code::kDisconnected,
+        "worker " + std::to_string(header.worker.value) +
+            " has left the job: a barrier of all workers can never end",
+        {.kind = CauseKind::kLeft, .who = {.role = Role::kWorker, .rank = header.worker.value}}};
   }
   out.emplace_back(std::move(ended));
   if (barriers_.is_open()) send_barrier(out);
@@ -400,15 +405,20 @@ void Member::look_at_clock(TimeNs now, MemberOutputs& out) {
 
 void Member::watch_start(TimeNs now, MemberOutputs& out) {
   if (now >= give_up_joining_ns()) {
-    const std::string reason =
-        !line_.is_up() ? line_.unreachable_text(now)
-        : !waiting_.text.empty()
-            ? "the scheduler said " + duration_text(now - waiting_.said_ns) +
-                  " ago: " + waiting_.text
-            : scheduler_text() + " is there, but the job did not become complete";
-    return finish({Code::kTimeout,
-                   "gave up joining after " + duration_text(timeout_.start_ns) + ": " + reason},
-                  out);
+    const Status why =
+        !line_.is_up()
+            ? Status(Code::kTimeout, line_.unreachable_text(now), line_.unreachable_cause(now))
+        : waiting_.why.is_ok()
+            ? Status(Code::kTimeout,
+                     scheduler_text() + " is there, but the job did not become complete",
+                     {.kind = CauseKind::kIncomplete})
+            : waiting_.why.in_words("the scheduler said " + duration_text(now - waiting_.said_ns) +
+                                    " ago: " + waiting_.why.message());
+    return finish(
+        {Code::kTimeout,
+         "gave up joining after " + duration_text(timeout_.start_ns) + ": " + why.message(),
+         why.cause()},
+        out);
   }
   if (now < next_notice_ns_) return;
   next_notice_ns_ = now + timeout_.notice_every_ns;
@@ -418,7 +428,7 @@ void Member::watch_start(TimeNs now, MemberOutputs& out) {
 
 void Member::watch_silence(TimeNs now, MemberOutputs& out) {
   if (misses_scheduler() && now >= line_.silent_since_ns() + timeout_.silence_ns()) {
-    return finish(fault(line_.silence_text(now)), out);
+    return finish(line_.silence(now), out);
   }
   if (line_.is_deaf(now)) drop_connection(fault(line_.deaf_text()), now, out);
 }

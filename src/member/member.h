@@ -169,7 +169,7 @@ class Member {
   };
   // The scheduler's last word about who is missing.
   struct Waiting {
-    std::string text;
+    Status why;
     TimeNs said_ns = 0;
   };
 

@@ -126,7 +126,7 @@ Result<std::vector<SocketAddress>> resolve(const Endpoint& endpoint) {
   if (!found.empty()) return found;
   const Result<std::vector<std::string>> texts = addresses_of_name(endpoint.host);
   if (!texts.is_ok()) {
-    return Status(texts.status().code(), endpoint.text() + ": " + texts.status().message());
+    return texts.status().in_words(endpoint.text() + ": " + texts.status().message());
   }
   for (const std::string& text : texts.value()) {
     for (const SocketAddress& address : addresses_in_text({text, endpoint.port})) {

@@ -10,8 +10,9 @@ namespace {
 
 constexpr std::size_t kPastLivesMax = 16;  // kept of a member; what is older will not come any more
 
-Status nonsense(std::string what) {
-  return {Code::kInvalidArgument, std::move(what)};
+Cause turned_away(const wire::Join& join) {
+  return {.kind = CauseKind::kTurnedAway,
+          .who = {.role = join.role, .rank = join.wanted_rank, .host = join.host}};
 }
 
 bool contains(const std::vector<std::uint64_t>& numbers, std::uint64_t number) {
@@ -26,6 +27,9 @@ bool divides_by_64(std::uint64_t bytes) {
 
 Status Joining::check(const wire::Join& join) const {
   const std::string who = member_text(join, join.wanted_rank);
+  const auto nonsense = [&](std::string what) {
+    return Status(Code::kInvalidArgument, std::move(what), turned_away(join));
+  };
   if (join.role != Role::kWorker && join.role != Role::kServer) {
     return nonsense("only workers and servers join");
   }
@@ -106,7 +110,8 @@ Joining::Known Joining::recognise(const wire::Join& join, const Incarnation& inc
     known.same = seated;
     if (begun_anew) {
       known.fatal = {Code::kDisconnected,
-                     seat.text() + " was started anew while the job ran, and its sums are lost"};
+                     seat.text() + " was started anew while the job ran, and its sums are lost",
+                     {.kind = CauseKind::kStartedAnew, .who = seat.participant()}};
     }
     return known;
   }
@@ -204,15 +209,18 @@ Status Joining::check_room(const wire::Join& join) const {
     shards += seat.join.endpoints.size();
   }
   if (servers >= kServersMax) {
-    return {Code::kUnsupported, std::to_string(servers) + " servers are here already, so " +
-                                    join.host + " is refused: a job has no more"};
+    return {Code::kUnsupported,
+            std::to_string(servers) + " servers are here already, so " + join.host +
+                " is refused: a job has no more",
+            turned_away(join)};
   }
   if (shards + join.endpoints.size() <= kShardsMax) return Status::ok();
   return {Code::kUnsupported,
           "the servers that are here have " + std::to_string(shards) + " shards, so " + join.host +
               " with " + std::to_string(join.endpoints.size()) +
               " more is refused: a job has at most " + std::to_string(kShardsMax) +
-              "; lower BYTEPS_SERVER_ENGINE_THREAD, or use fewer servers"};
+              "; lower BYTEPS_SERVER_ENGINE_THREAD, or use fewer servers",
+          turned_away(join)};
 }
 
 // A rank or an address belongs to one living process at a time. Ranks of the running epoch and those of the next are
@@ -239,13 +247,17 @@ Status Joining::claimed_twice(const Seat& seat, const wire::Join& join) {
       seat.join.host + " is here already, so " +
       (join.host == seat.join.host ? "another process of that name" : join.host) + " is refused; ";
   if (seat.worker()) {
-    return {Code::kMismatch, "two processes claim to be worker " + std::to_string(seat.rank) +
-                                 ": " + hosts + "give each its own DMLC_WORKER_ID"};
+    return {Code::kMismatch,
+            "two processes claim to be worker " + std::to_string(seat.rank) + ": " + hosts +
+                "give each its own DMLC_WORKER_ID",
+            turned_away(join)};
   }
   const auto shared = std::find_first_of(join.endpoints.begin(), join.endpoints.end(),
                                          seat.join.endpoints.begin(), seat.join.endpoints.end());
-  return {Code::kMismatch, "two servers claim to be at " + shared->text() + ": " + hosts +
-                               "check their addresses and ports"};
+  return {Code::kMismatch,
+          "two servers claim to be at " + shared->text() + ": " + hosts +
+              "check their addresses and ports",
+          turned_away(join)};
 }
 
 // What workers of one generation say about the job's size must agree.
@@ -253,11 +265,12 @@ Status Joining::check_sizes(const wire::Join& join) const {
   const auto compare = [&](const Seat& seat, std::uint32_t theirs, std::uint32_t ours,
                            const char* what, const char* variable) {
     if (theirs == 0 || ours == 0 || theirs == ours) return Status::ok();
-    return Status(Code::kMismatch, "workers disagree about the size of the job: " + seat.text() +
-                                       " says " + std::to_string(theirs) + " " + what + ", " +
-                                       member_text(join, join.wanted_rank) + " says " +
-                                       std::to_string(ours) + "; make " + variable +
-                                       " equal everywhere");
+    return Status(Code::kMismatch,
+                  "workers disagree about the size of the job: " + seat.text() + " says " +
+                      std::to_string(theirs) + " " + what + ", " +
+                      member_text(join, join.wanted_rank) + " says " + std::to_string(ours) +
+                      "; make " + variable + " equal everywhere",
+                  {.kind = CauseKind::kSizesDiffer, .detail = variable});
   };
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.worker() || seat.in_roster) continue;

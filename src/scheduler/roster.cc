@@ -212,9 +212,11 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
                                      seats_.at(*arrival).in_roster &&
                                      (phase_ == Phase::kConfirming || phase_ == Phase::kRunning);
   if (server_of_running_job) {
-    return fail_job(
-        {Code::kDisconnected, seats_.at(*arrival).text() + " was stopped while the job ran"}, now,
-        out);
+    const Seat& seat = seats_.at(*arrival);
+    return fail_job({Code::kDisconnected,
+                     seat.text() + " was stopped while the job ran",
+                     {.kind = CauseKind::kLeft, .who = seat.participant()}},
+                    now, out);
   }
   if (arrival && phase_ == Phase::kEnding) {
     seats_.at(*arrival).heard_end = true;
@@ -272,7 +274,12 @@ void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::by
   if (!text.is_ok()) return on_malformed(peer, text.status(), out);
   const Seat& seat = seats_.at(arrival);
   const Status said = error_of(text.value(), Code::kCancelled, wire::kTextBytesMax / 2);
-  const Status why(said.code(), seat.text() + ": " + said.message());
+  // Whose word it is, and whom it is about where it does not say so, is not for the member to say.
+  Cause cause = said.cause();
+  cause.told_by = seat.participant();
+  if (!cause.who.role) cause.who = cause.told_by;
+  if (cause.detail.empty()) cause.detail = said.message();
+  const Status why(said.code(), seat.text() + ": " + said.message(), std::move(cause));
   if (seat.in_roster || phase_ == Phase::kGathering) return fail_job(why, now, out);
   // It waits for the next epoch; the running one is none of its business.
   seats_.erase(arrival, now);
@@ -405,7 +412,7 @@ void RosterKeeper::watch(TimeNs now, Outputs& out) {
   if (phase_ == Phase::kRunning || phase_ == Phase::kConfirming) vigil_.tell_queue(now, out);
   if (phase_ != Phase::kRunning) return;
   const std::string stall = stalls_.due(now);
-  if (!stall.empty()) fail_job({Code::kMismatch, stall}, now, out);
+  if (!stall.empty()) fail_job({Code::kMismatch, stall, {.kind = CauseKind::kStalled}}, now, out);
 }
 
 void RosterKeeper::beat(TimeNs now, Outputs& out) {
@@ -427,7 +434,8 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
       fail_job(
           {Code::kDisconnected,
            text + " and the job cannot go on without it; look at its log, or whether its machine "
-                  "is down"},
+                  "is down",
+           Vigil::cause_of(seat, now)},
           now, out);
       seat.heard_end = true;  // nobody waits for it; when it is back it is told
       return try_end(now, out);
@@ -454,14 +462,15 @@ void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
         now, out);
   }
   if (now >= gathering_.give_up_ns()) {
-    return fail_job({Code::kTimeout, "gave up after " + duration_text(timeout_.start_ns) + ": " +
-                                         waiting_text(now)},
+    return fail_job({Code::kTimeout,
+                     "gave up after " + duration_text(timeout_.start_ns) + ": " + waiting_text(now),
+                     waiting_cause(scene())},
                     now, out);
   }
   if (!gathering_.wants_notice(now)) return;
   const std::string text = waiting_text(now);
   Speaker::notice(LogLevel::kWarning, text, out);
-  const SharedBytes payload = encode_status({Code::kAgain, text});
+  const SharedBytes payload = encode_status({Code::kAgain, text, waiting_cause(scene())});
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.peer || seat.left) continue;
     speaker_.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), payload, out);

@@ -30,14 +30,15 @@ std::string list_of(const std::vector<Mention>& seats, TimeNs now) {
   return text;
 }
 
+std::vector<std::uint32_t> missing(const std::vector<std::optional<Arrival>>& side) {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < side.size(); ++rank) {
+    if (!side[rank]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::string missing_text(const Cast& roles) {
-  const auto missing = [](const std::vector<std::optional<Arrival>>& side) {
-    std::vector<std::uint32_t> ranks;
-    for (std::uint32_t rank = 0; rank < side.size(); ++rank) {
-      if (!side[rank]) ranks.push_back(rank);
-    }
-    return ranks;
-  };
   const std::vector<std::uint32_t> workers = missing(roles.workers);
   const std::vector<std::uint32_t> servers = missing(roles.servers);
   std::string text;
@@ -117,6 +118,16 @@ std::string waiting_text(const Scene& scene, const std::string& last_refusal, Ti
   if (!lost.empty()) text += "; lost its connection: " + list_of(lost, now);
   if (!last_refusal.empty()) text += "; refused: " + printable(last_refusal, 512);
   return printable(text, kTextBytesMax);
+}
+
+Cause waiting_cause(const Scene& scene) {
+  Cause cause{.kind = CauseKind::kIncomplete};
+  if (scene.is_confirming) return cause;  // all have come
+  const Cast roles = scene.seats.cast();
+  cause.missing_workers = missing(roles.workers);
+  cause.missing_servers = missing(roles.servers);
+  cause.detail = missing_text(roles);
+  return cause;
 }
 
 std::string running_text(const Seats& seats, TimeNs now) {

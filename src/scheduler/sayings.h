@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/cause.h"
 #include "base/config.h"
 #include "base/ids.h"
 #include "base/time.h"
@@ -21,6 +22,8 @@ struct Scene {
 
 // Who is missing and who is here. `last_refusal`: of this gathering; empty: none.
 std::string waiting_text(const Scene& scene, const std::string& last_refusal, TimeNs now);
+// The same as facts.
+Cause waiting_cause(const Scene& scene);
 // Whose leaving somebody waits for who came while an epoch runs.
 std::string running_text(const Seats& seats, TimeNs now);
 // That processes were started for other sizes than the workers say; empty: they were not, or it does not matter now.

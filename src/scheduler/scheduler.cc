@@ -47,7 +47,10 @@ std::size_t Scheduler::turn(TimeNs now) {
     keeper_.tick(now, out_);
   }
   if (stop_requested_.exchange(false, std::memory_order_acquire)) {
-    keeper_.stop({Code::kCancelled, "the scheduler was told to stop"}, now, out_);
+    keeper_.stop({Code::kCancelled,
+                  "the scheduler was told to stop",
+                  {.kind = CauseKind::kToldToStop, .who = {.role = Role::kScheduler}}},
+                 now, out_);
   }
   work += carry_out(now);
   if (!keeper_.outcome().is_ok() && !left_behind_) leave_behind();
@@ -184,7 +187,10 @@ void Scheduler::write(const KeeperOutput::Notice& notice, TimeNs now) {
 }
 
 void Scheduler::failed(const Status& why) {
-  keeper_.stop({why.code(), "the scheduler failed: " + why.message()}, now_, out_);
+  Cause cause = why.cause();
+  cause.who.role = Role::kScheduler;
+  keeper_.stop({why.code(), "the scheduler failed: " + why.message(), std::move(cause)}, now_,
+               out_);
 }
 
 TimeNs Scheduler::next_deadline() const {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cause.h"
 #include "base/config.h"
 #include "base/flight.h"
 #include "base/ids.h"
@@ -45,6 +46,7 @@ struct Seat {
   bool worker() const { return join.role == Role::kWorker; }
   bool plays() const { return in_roster && worker(); }  // in this epoch, or has left it
   std::string text() const;                             // "worker 1 (host:pid)"
+  Participant participant() const { return {join.role, rank, join.host}; }
 };
 
 struct Connection {

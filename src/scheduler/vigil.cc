@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/phrases.h"
+#include "member/connection_end.h"
 #include "scheduler/sayings.h"
 
 namespace byteps {
@@ -43,6 +44,14 @@ std::string Vigil::text_of(const Seat& seat, TimeNs now) const {
                            (seat.peer ? " has said nothing for " : " has been gone for ") +
                            duration_text(now - seat.heard_ns);
   return seat.peer ? text : text + " (" + seat.lost_why.message() + ")";
+}
+
+Cause Vigil::cause_of(const Seat& seat, TimeNs now) {
+  const TimeNs for_ns = now - seat.heard_ns;
+  if (seat.peer) {
+    return {.kind = CauseKind::kSilent, .who = seat.participant(), .for_ns = for_ns};
+  }
+  return cause_of_end(seat.lost_why, CauseKind::kGone, seat.participant(), for_ns);
 }
 
 TimeNs Vigil::strangers_deadline() const {

@@ -21,9 +21,10 @@ class Vigil {
   void excuse(TimeNs late_ns, TimeNs now);
   // Closes connections that do not join.
   void drop_strangers(TimeNs now, KeeperOutputs& out) const;
-  // Who has said nothing for too long, or has been gone; and the sentence about it.
+  // Who has said nothing for too long, or has been gone; and what there is to say about it.
   std::vector<Arrival> silent(TimeNs now) const;
   std::string text_of(const Seat& seat, TimeNs now) const;
+  static Cause cause_of(const Seat& seat, TimeNs now);
   // Workers that came while an epoch runs are told whose leaving they wait for, again and again.
   void tell_queue(TimeNs now, KeeperOutputs& out);
   TimeNs queue_deadline() const;

@@ -44,7 +44,8 @@ std::size_t ServerMember::turn(TimeNs now) {
   for (const ShardNotice& notice : drained_) handle(notice, now);
   if (stop_requested_.load(std::memory_order_acquire) && !stop_seen_) {
     stop_seen_ = true;
-    port_.fail({Code::kCancelled, "a server was told to stop"}, now);
+    port_.fail({Code::kCancelled, "a server was told to stop", {.kind = CauseKind::kToldToStop}},
+               now);
   }
   port_.tick(now);
   const MemberEvents happened = port_.take_events();
@@ -128,10 +129,12 @@ void ServerMember::watch_shards(TimeNs now) {
     }
     asked_ns = std::min(now, asked_ns + late_ns);
     if (ended_ || now < asked_ns + timeout_.failure_ns || PLANTED(shard_unwatched)) continue;
-    const std::string text = "shard " + std::to_string(shard) + " stands still for " +
-                             duration_text(now - asked_ns) +
-                             ": its thread neither sums nor answers";
-    port_.fail({Code::kTimeout, text}, now);
+    const TimeNs for_ns = now - asked_ns;
+    port_.fail({Code::kTimeout,
+                "shard " + std::to_string(shard) + " stands still for " + duration_text(for_ns) +
+                    ": its thread neither sums nor answers",
+                {.kind = CauseKind::kStandsStill, .for_ns = for_ns}},
+               now);
     asked_ns = kNever;
   }
 }

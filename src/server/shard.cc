@@ -109,7 +109,7 @@ bool Shard::finished() const {
 void Shard::failed(const Status& why) {
   LOG(log_, kError) << index_ << " failed: " << why.message();
   notify(ShardNotice::Kind::kFailed,
-         {why.code(), "shard " + std::to_string(index_.value) + " failed: " + why.message()});
+         why.in_words("shard " + std::to_string(index_.value) + " failed: " + why.message()));
   post_notices();
 }
 

@@ -97,7 +97,7 @@ void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
   }
   const std::string text = inventory_.out_of_memory_text(used);
   if (tensor == nullptr) {
-    out.emplace_back(ShelfOutput::Failure{{Code::kSystem, text}});
+    out.emplace_back(ShelfOutput::Failure{{Code::kSystem, text, {.kind = CauseKind::kNoMemory}}});
     return;
   }
   spoil(*tensor, Code::kSystem,

@@ -5,6 +5,7 @@
 
 #include "base/phrases.h"
 #include "base/planted.h"
+#include "member/connection_end.h"
 
 namespace byteps {
 namespace {
@@ -120,12 +121,7 @@ Status ShardConnections::keep(TimeNs now, bool is_ending) {
     if (is_ending || (link.up && !link.closing)) continue;
     if (link.peer && transport_.is_naming(*link.peer)) link.naming_ns = now;
     const TimeNs give_up_ns = give_up_time(link);
-    if (now >= give_up_ns) {
-      return {Code::kDisconnected,
-              describe(shard) + " cannot be reached for " +
-                  duration_text(now - link.lost_since_ns) +
-                  (link.last_down.is_ok() ? "" : ": " + link.last_down.message())};
-    }
+    if (now >= give_up_ns) return unreachable(shard, now);
     deadline_ns_ = std::min(deadline_ns_, give_up_ns);
     if (link.peer) continue;
     if (now >= link.next_attempt_ns) connect(shard, now);
@@ -133,6 +129,15 @@ Status ShardConnections::keep(TimeNs now, bool is_ending) {
   }
   if (!is_ending && !all_were_up()) tell_missing(now);
   return Status::ok();
+}
+
+Status ShardConnections::unreachable(ShardIndex shard, TimeNs now) const {
+  const Link& link = links_[shard.value];
+  const TimeNs for_ns = now - link.lost_since_ns;
+  return {Code::kDisconnected,
+          describe(shard) + " cannot be reached for " + duration_text(for_ns) +
+              (link.last_down.is_ok() ? "" : ": " + link.last_down.message()),
+          cause_of_end(link.last_down, CauseKind::kUnreachable, server_of(shard), for_ns)};
 }
 
 // Joining waits for all shards: says for which ones, and why they are not there.
@@ -238,6 +243,11 @@ void ShardConnections::record(const char* kind, ShardIndex shard, const std::str
                .rank = links_[shard.value].place.server.value,
                .text = text,
                .at_ns = now});
+}
+
+Participant ShardConnections::server_of(ShardIndex shard) const {
+  const ShardPlace& place = links_[shard.value].place;
+  return {.role = Role::kServer, .rank = place.server.value, .host = printable(place.host, 128)};
 }
 
 std::string ShardConnections::describe(ShardIndex shard) const {

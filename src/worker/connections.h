@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/cause.h"
 #include "base/config.h"
 #include "base/ids.h"
 #include "base/log.h"
@@ -71,6 +72,7 @@ class ShardConnections {
   void close_all(const Status& why);
 
   std::string describe(ShardIndex shard) const;  // "server 1 (host:pid) at 10.0.0.2:9001, shard 0"
+  Participant server_of(ShardIndex shard) const;
   std::uint64_t reconnects() const { return reconnects_; }
 
  private:
@@ -95,6 +97,7 @@ class ShardConnections {
   void close(Link& link, const Status& why);
   TimeNs pause_after(const Link& link);
   TimeNs give_up_time(const Link& link) const;
+  Status unreachable(ShardIndex shard, TimeNs now) const;
   void tell_missing(TimeNs now);
   void record(const char* kind, ShardIndex shard, const std::string& why, TimeNs now) const;
 

@@ -9,6 +9,13 @@ namespace {
 
 constexpr std::size_t kNamesInNotice = 5;
 
+// `tensor`: which waits for it; empty: no tensor does.
+Cause left_by(WorkerRank rank, const std::string& tensor) {
+  return {.kind = CauseKind::kLeft,
+          .who = {.role = Role::kWorker, .rank = rank.value},
+          .detail = tensor};
+}
+
 }  // namespace
 
 void Patience::on_submitted() {
@@ -68,9 +75,10 @@ std::vector<Patience::Verdict> Patience::give_up() {
     // What was submitted later gets as much time as what was under way.
     if (!is_due(std::max({op.submitted_ns, gone->since_ns, answered_ns_}) + departed_ns)) continue;
     verdicts.push_back(
-        {op.tensor, Status(Code::kDisconnected, "tensor '" + tensor.name + "' waits for worker " +
-                                                    std::to_string(gone->rank.value) +
-                                                    ", which has left the job")});
+        {op.tensor, Status(Code::kDisconnected,
+                           "tensor '" + tensor.name + "' waits for worker " +
+                               std::to_string(gone->rank.value) + ", which has left the job",
+                           left_by(gone->rank, tensor.name))});
   }
   if (inputs_.is_finishing() && !departed_.empty()) give_up_inputs(verdicts);
   return verdicts;
@@ -90,7 +98,8 @@ void Patience::give_up_inputs(std::vector<Verdict>& verdicts) {
   verdicts.push_back(
       {kNoTensor, Status(Code::kDisconnected,
                          "this rank has no more inputs and waits until all have none, but worker " +
-                             std::to_string(gone.rank.value) + " has left the job")});
+                             std::to_string(gone.rank.value) + " has left the job",
+                         left_by(gone.rank, {}))});
 }
 
 bool Patience::has_departed_member(const Tensor& tensor) const {

@@ -194,7 +194,7 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
                            std::span<const std::byte> payload, bool landed) {
   const Pull::Taken taken = pull_.take(shard, header, payload, landed);
   if (taken.spoiled != kNoTensor) {
-    end_early(taken.spoiled, {taken.broken.code(), taken.broken.message() + " by the shard"});
+    end_early(taken.spoiled, taken.broken.in_words(taken.broken.message() + " by the shard"));
   }
   if (taken.part.tensor == kNoTensor) return taken.broken;
   patience_.on_answer();

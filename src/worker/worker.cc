@@ -224,7 +224,9 @@ Status Worker::on_mismatch(ShardIndex shard, const wire::Header& header,
   log_.record({.kind = "mismatch", .key = header.key.value, .text = text.value().text});
   Status why = error_of(text.value(), Code::kMismatch);
   if (why.is(Code::kSystem)) {  // it is about that server, which does not know its name
-    why = Status(Code::kSystem, shards_.describe(shard) + ": " + why.message());
+    Cause cause = why.cause();
+    cause.who = shards_.server_of(shard);
+    why = Status(Code::kSystem, shards_.describe(shard) + ": " + why.message(), std::move(cause));
   }
   pipeline_->on_mismatch(header.key, why);
   return Status::ok();
@@ -459,11 +461,12 @@ wire::Stalled Worker::stall_report(bool proven) {
 void Worker::give_up_waiting(TimeNs now) {
   std::string text = pipeline_->standstill().pending_text();
   if (!barriers_.empty()) text += text.empty() ? "a barrier" : "; and a barrier";
-  const Status why(Code::kTimeout, "nothing has moved for " +
-                                       duration_text(now - stall_watch_.stands_since_ns()) +
-                                       " (BYTEPS_STALL_TIMEOUT_S is " +
-                                       std::to_string(config_.timeout.stall_ns / kSecond) +
-                                       "), waiting for " + text);
+  const TimeNs for_ns = now - stall_watch_.stands_since_ns();
+  const Status why(
+      Code::kTimeout,
+      "nothing has moved for " + duration_text(for_ns) + " (BYTEPS_STALL_TIMEOUT_S is " +
+          std::to_string(config_.timeout.stall_ns / kSecond) + "), waiting for " + text,
+      {.kind = CauseKind::kStallTimeout, .for_ns = for_ns});
   fail_job(why, now);
 }
 
@@ -506,8 +509,7 @@ void Worker::end_all() {
 
 void Worker::failed(const Status& why) {
   if (state_ == State::kFinished) return;
-  const Status told(why.code(), "its communication thread failed: " + why.message());
-  fail_job(told, now_);
+  fail_job(why.in_words("its communication thread failed: " + why.message()), now_);
   if (state_ == State::kEnding) end_all();
 }
 

@@ -263,6 +263,29 @@ TEST(Environment, a_job_key_makes_a_job_id_that_only_the_same_key_makes) {
                            ::testing::Not(HasSubstr("short"))));  // a key is never printed
 }
 
+TEST(Environment, an_error_has_its_kind_and_its_variable_as_facts) {
+  struct Case {
+    Environment environment;
+    CauseKind kind;
+    const char* variable;
+  };
+  const std::vector<Case> cases = {
+      {without(two_machines(), "DMLC_NUM_SERVER"), CauseKind::kSettingMissing, "DMLC_NUM_SERVER"},
+      {with(two_machines(), "DMLC_NUM_WORKER", "two"), CauseKind::kSettingInvalid,
+       "DMLC_NUM_WORKER"},
+      {with(two_machines(), "DMLC_ROLE", "server"), CauseKind::kSettingInvalid, "DMLC_ROLE"},
+      {with(two_machines(), "BYTEPS_LOG_LEVEL", "LOUD"), CauseKind::kSettingInvalid,
+       "BYTEPS_LOG_LEVEL"},
+      {with(two_machines(), "BYTEPS_JOB_KEY", "short"), CauseKind::kJobKey, "BYTEPS_JOB_KEY"},
+      {without(two_machines(), "BYTEPS_JOB_KEY"), CauseKind::kJobKey, "DMLC_PS_ROOT_URI"},
+  };
+  for (const Case& each : cases) {
+    const Status why = parse_environment(Role::kWorker, each.environment).status();
+    EXPECT_EQ(why.cause().kind, each.kind) << why.text();
+    EXPECT_EQ(why.cause().detail, each.variable) << why.text();
+  }
+}
+
 TEST(Environment, without_a_key_only_loopback_is_reached) {
   const Environment keyless = without(two_machines(), "BYTEPS_JOB_KEY");
   for (const Role role : {Role::kWorker, Role::kServer, Role::kScheduler}) {

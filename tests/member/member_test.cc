@@ -184,6 +184,11 @@ TEST(Member, says_that_the_scheduler_is_unreachable_after_5_s_and_every_10_s_aft
   EXPECT_TRUE(why.is(Code::kTimeout));
   EXPECT_THAT(why.message(),
               AllOf(HasSubstr("after 30 s"), HasSubstr("10.0.0.9:9000"), HasSubstr("refused")));
+  const Cause expected{.kind = CauseKind::kUnreachable,
+                       .who = {.role = Role::kScheduler},
+                       .for_ns = 30 * kSecond,
+                       .detail = "connection refused"};
+  EXPECT_EQ(why.cause(), expected);
   EXPECT_TRUE(desk.member().done());
   EXPECT_EQ(desk.member().next_deadline(), kNever);
 }
@@ -224,7 +229,7 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
 TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_job) {
   Desk desk;
   desk.refuse_ = true;
-  desk.refusal_ = Status(Code::kMismatch, kKeysDiffer);
+  desk.refusal_ = Status(Code::kMismatch, kKeysDiffer, {.kind = CauseKind::kKeysDiffer});
   desk.tick();
   desk.pass(5 * kSecond);
   EXPECT_LE(desk.attempts(), 7U);
@@ -237,6 +242,8 @@ TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_jo
   const Status why = desk.happened<MemberOutput::Failed>()[0].why;
   EXPECT_TRUE(why.is(Code::kMismatch));
   EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("BYTEPS_JOB_KEY")));
+  EXPECT_TRUE(why.is_because_of(CauseKind::kKeysDiffer));
+  EXPECT_FALSE(why.cause().who.role) << "it is this member that is refused";
 }
 
 TEST(Member, treats_a_server_at_the_schedulers_address_as_a_refusal_and_names_it) {
@@ -256,19 +263,26 @@ TEST(Member, treats_a_server_at_the_schedulers_address_as_a_refusal_and_names_it
   EXPECT_THAT(desk.happened<MemberOutput::Failed>()[0].why.message(),
               AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("server 2 answers there"),
                     HasSubstr("DMLC_PS_ROOT_PORT")));
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is_because_of(CauseKind::kRefused));
 }
 
-TEST(Member, gives_up_soon_too_when_one_side_has_no_descriptors) {
-  Desk desk;
-  desk.refuse_ = true;
-  desk.refusal_ = Status(Code::kSystem, "refused by it: it has no file descriptor left");
-  desk.tick();
-  desk.pass(7 * kSecond);
-  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
-  const Status why = desk.happened<MemberOutput::Failed>()[0].why;
-  EXPECT_TRUE(why.is(Code::kSystem));
-  EXPECT_THAT(why.message(), AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("no file descriptor left"),
-                                   Not(HasSubstr("another job"))));
+TEST(Member, gives_up_soon_too_when_one_side_has_no_descriptors_and_says_which) {
+  for (const bool is_of_peer : {true, false}) {
+    Desk desk;
+    desk.refuse_ = true;
+    desk.refusal_ = Status(Code::kSystem, "refused by it: it has no file descriptor left",
+                           {.kind = CauseKind::kNoDescriptors, .is_of_peer = is_of_peer});
+    desk.tick();
+    desk.pass(7 * kSecond);
+    ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+    const Status why = desk.happened<MemberOutput::Failed>()[0].why;
+    EXPECT_TRUE(why.is(Code::kSystem));
+    EXPECT_THAT(why.message(),
+                AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("no file descriptor left"),
+                      Not(HasSubstr("another job"))));
+    EXPECT_TRUE(why.is_because_of(CauseKind::kNoDescriptors));
+    EXPECT_EQ(why.cause().who.role, is_of_peer ? std::optional(Role::kScheduler) : std::nullopt);
+  }
 }
 
 TEST(Member, refusals_that_end_in_time_do_not_end_the_member) {
@@ -320,6 +334,7 @@ TEST(Member, ends_when_another_scheduler_answers_at_the_address_and_says_nothing
   EXPECT_THAT(
       desk.happened<MemberOutput::Failed>()[0].why.message(),
       AllOf(HasSubstr("10.0.0.9:9000"), HasSubstr("is not the one that this job began with")));
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is_because_of(CauseKind::kStartedAnew));
 }
 
 TEST(Member, who_is_leaving_and_meets_another_scheduler_has_left) {
@@ -387,6 +402,11 @@ TEST(Member,
   EXPECT_TRUE(why.is(Code::kDisconnected));
   EXPECT_THAT(why.message(), AllOf(HasSubstr("scheduler at 10.0.0.9:9000"), HasSubstr("3.5 s"),
                                    HasSubstr("connection refused")));
+  const Cause expected{.kind = CauseKind::kGone,
+                       .who = {.role = Role::kScheduler},
+                       .for_ns = 3500 * kMillisecond,
+                       .detail = "connection refused"};
+  EXPECT_EQ(why.cause(), expected);
 }
 
 TEST(Member, ends_when_the_scheduler_is_there_but_says_nothing_for_as_long) {
@@ -395,6 +415,7 @@ TEST(Member, ends_when_the_scheduler_is_there_but_says_nothing_for_as_long) {
   ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
   EXPECT_THAT(desk.happened<MemberOutput::Failed>()[0].why.message(),
               HasSubstr("scheduler at 10.0.0.9:9000"));
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is_because_of(CauseKind::kSilent));
 }
 
 // What the scheduler said meanwhile is not all handed in when the clock is looked at.
@@ -497,6 +518,9 @@ TEST(Member, a_barrier_that_can_never_end_says_who_left) {
   EXPECT_TRUE(desk.happened<MemberOutput::BarrierDone>()[0].why.is(Code::kDisconnected));
   EXPECT_THAT(desk.happened<MemberOutput::BarrierDone>()[0].why.message(),
               HasSubstr("worker 0 has left"));
+  const Cause& cause = desk.happened<MemberOutput::BarrierDone>()[0].why.cause();
+  EXPECT_EQ(cause.kind, CauseKind::kLeft);
+  EXPECT_EQ(cause.who.rank, 0U);
 }
 
 TEST(Member, barriers_asked_for_at_once_are_gone_through_one_after_the_other) {

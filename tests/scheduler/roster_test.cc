@@ -182,6 +182,7 @@ TEST(Roster, ends_the_job_when_workers_disagree_about_its_size_naming_both_value
                 HasSubstr(about_workers ? "DMLC_NUM_WORKER" : "DMLC_NUM_SERVER")));
     }
     EXPECT_TRUE(table.keeper().outcome().is(Code::kMismatch));
+    EXPECT_TRUE(table.keeper().outcome().is_because_of(CauseKind::kSizesDiffer));
   }
 }
 
@@ -389,6 +390,11 @@ TEST(Roster, gives_up_at_the_start_timeout_with_the_text_of_the_notice) {
   table.hear_end(worker);
   EXPECT_TRUE(table.keeper().ended());
   EXPECT_TRUE(table.keeper().outcome().is(Code::kTimeout));
+  const Cause expected{.kind = CauseKind::kIncomplete,
+                       .detail = "worker 1 of 2 and server 0 of 1",
+                       .missing_workers = {1},
+                       .missing_servers = {0}};
+  EXPECT_EQ(table.keeper().outcome().cause(), expected);
 }
 
 TEST(Roster, keeps_no_more_of_a_server_than_its_shards_can_need) {
@@ -474,6 +480,10 @@ TEST(Roster, ends_the_job_naming_the_member_that_is_silent_for_a_heartbeat_more_
     EXPECT_THAT(job.table.text_to(peer, Kind::kFail),
                 AllOf(HasSubstr("worker 1 (beta:11)"), HasSubstr("said nothing for 3.5 s")));
   }
+  const Cause expected{.kind = CauseKind::kSilent,
+                       .who = {.role = Role::kWorker, .rank = 1, .host = "beta:11"},
+                       .for_ns = 3500 * kMillisecond};
+  EXPECT_EQ(job.table.keeper().outcome().cause(), expected);
 }
 
 // Found by the soak: it waited a whole failure timeout longer for the word of the member that stood still.
@@ -507,6 +517,11 @@ TEST(Roster, ends_the_job_naming_the_member_that_is_gone_for_the_failure_timeout
   EXPECT_THAT(job.table.text_to(job.worker1, Kind::kFail),
               AllOf(HasSubstr("server 0 (gamma:12 at 10.0.0.2:4000)"), HasSubstr("gone for 3 s"),
                     HasSubstr("connection reset by peer")));
+  const Cause expected{.kind = CauseKind::kGone,
+                       .who = {.role = Role::kServer, .rank = 0, .host = "gamma:12"},
+                       .for_ns = 3 * kSecond,
+                       .detail = "10.0.0.2:51234: connection reset by peer"};
+  EXPECT_EQ(job.table.keeper().outcome().cause(), expected);
 }
 
 TEST(Roster, a_member_that_is_lost_and_back_gets_the_same_roster_and_nothing_else_happens) {
@@ -550,6 +565,8 @@ TEST(Roster, a_server_that_lost_its_memory_ends_the_job_at_once) {
   job.table.join(server_join("gamma:12", 4000), Epoch(0));
   EXPECT_THAT(job.table.text_to(job.worker0, Kind::kFail),
               AllOf(HasSubstr("server 0 (gamma:12"), HasSubstr("started anew")));
+  EXPECT_TRUE(job.table.keeper().outcome().is_because_of(CauseKind::kStartedAnew));
+  EXPECT_EQ(job.table.keeper().outcome().cause().who.rank, 0U);
 }
 
 TEST(Roster, a_lost_member_before_the_start_is_only_missing_again) {
@@ -574,6 +591,9 @@ TEST(Roster, a_members_failure_is_everybodys_and_names_it) {
                 HasSubstr("worker 1 (beta:11): no memory for tensor x"));
   }
   EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
+  const Participant worker1{.role = Role::kWorker, .rank = 1, .host = "beta:11"};
+  const Cause expected{.who = worker1, .told_by = worker1, .detail = "no memory for tensor x"};
+  EXPECT_EQ(job.table.keeper().outcome().cause(), expected);
 }
 
 TEST(Roster, after_a_failure_it_ends_when_all_have_heard_of_it_or_after_two_thirds_of_the_timeout) {
@@ -742,6 +762,8 @@ TEST(Roster, a_server_stopped_while_the_job_runs_ends_the_job_naming_it) {
   job.table.leave(job.server, 0, true);
   EXPECT_THAT(job.table.text_to(job.worker0, Kind::kFail),
               AllOf(HasSubstr("server 0 (gamma:12"), HasSubstr("stopped")));
+  EXPECT_TRUE(job.table.keeper().outcome().is_because_of(CauseKind::kLeft));
+  EXPECT_EQ(job.table.keeper().outcome().cause().who.role, Role::kServer);
 }
 
 // ---- the next generation ----

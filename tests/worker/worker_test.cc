@@ -339,6 +339,10 @@ TEST_F(WorkerTest, an_unreachable_shard_fails_the_job_and_is_named_to_everyone) 
   for (const Status& status : {result(handle), result(barrier), door_.membership().state()}) {
     EXPECT_TRUE(status.is(Code::kDisconnected)) << status.text();
     EXPECT_THAT(status.message(), HasSubstr("server 1 (machine1:17) at 10.0.0.2:7000"));
+    EXPECT_TRUE(status.is_because_of(CauseKind::kUnreachable));
+    EXPECT_EQ(status.cause().who,
+              (Participant{.role = Role::kServer, .rank = 1, .host = "machine1:17"}));
+    EXPECT_EQ(status.cause().detail, "connection refused");
   }
   const auto fail = transport_.take(Kind::kFail);
   ASSERT_TRUE(fail);
@@ -652,6 +656,7 @@ TEST_F(ImpatientWorkerTest,
   pass_with_heartbeats(60 * kSecond);
   const Status why = door_.membership().state();
   EXPECT_TRUE(why.is(Code::kTimeout)) << why.text();
+  EXPECT_TRUE(why.is_because_of(CauseKind::kStallTimeout));
   EXPECT_NE(why.message().find("(BYTEPS_STALL_TIMEOUT_S is 20), waiting for tensor 'x'"),
             std::string::npos)
       << why.message();
@@ -743,6 +748,9 @@ TEST_F(WorkerTest, what_waits_for_a_worker_that_left_fails_when_its_shard_says_s
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kDisconnected));
   EXPECT_THAT(status.message(), HasSubstr("'w' waits for worker 1"));
+  const Cause expected{
+      .kind = CauseKind::kLeft, .who = {.role = Role::kWorker, .rank = 1}, .detail = "w"};
+  EXPECT_EQ(status.cause(), expected);
 }
 
 TEST_F(WorkerTest, a_job_without_servers_is_refused) {

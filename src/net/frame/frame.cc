@@ -13,7 +13,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "frames are copied as they are in memory");
 
-constexpr const char* kCorrupted = "a frame from it was corrupted on the way (CRC32C differs)";
 constexpr std::size_t kPrefixCrcAt = 28;
 constexpr std::uint16_t kMessage = 0;
 constexpr std::uint16_t kFarewell = 1;
@@ -116,11 +115,9 @@ Status decode_farewell(std::span<const std::byte> payload) {
 }
 
 Status corrupted() {
-  return {Code::kDisconnected, kCorrupted};
-}
-
-bool is_corrupted(const Status& why) {
-  return why.message() == kCorrupted;
+  return {Code::kDisconnected,
+          "a frame from it was corrupted on the way (CRC32C differs)",
+          {.kind = CauseKind::kDamaged}};
 }
 
 }  // namespace byteps::frame

@@ -73,6 +73,5 @@ Status decode_farewell(std::span<const std::byte> payload);
 
 // What a connection ends with when a checksum is not that of what came.
 Status corrupted();
-bool is_corrupted(const Status& why);
 
 }  // namespace byteps::frame

@@ -20,9 +20,9 @@ constexpr int kStrangerDrainsMax = 4;
 
 void Closer::end_malformed(Connection& connection, const Status& why) {
   const Status full = connection.with_address(why);
-  const Kind kind = frame::is_corrupted(why)     ? Kind::kCorrupted
-                    : why.is(Code::kUnsupported) ? Kind::kCannotLink
-                                                 : Kind::kMalformed;
+  const Kind kind = why.is_because_of(CauseKind::kDamaged) ? Kind::kCorrupted
+                    : why.is(Code::kUnsupported)           ? Kind::kCannotLink
+                                                           : Kind::kMalformed;
   log_.write(kind, LogLevel::kWarning, reactor_.now(), full.message());
   const bool was_told = connection.inbox.heard_farewell();
   if (!was_told) {

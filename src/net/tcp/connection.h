@@ -62,7 +62,7 @@ struct Connection {
   bool reads_link() const { return link && link->reads(); }
   // "10.0.0.2:9000: " and the reason. Everything else here gives the reason alone.
   Status with_address(const Status& reason) const {
-    return {reason.code(), remote.text() + ": " + reason.message()};
+    return reason.in_words(remote.text() + ": " + reason.message());
   }
 
   Turn turn;  // in the reactor

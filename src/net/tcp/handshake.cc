@@ -19,11 +19,14 @@ auth::Side other(auth::Side side) {
 
 Status check(const Hello& theirs, const Hello& ours) {
   if (theirs.version != ours.version) {
-    return {Code::kMismatch, "protocol version " + std::to_string(theirs.version) +
-                                 " cannot talk to version " + std::to_string(ours.version) +
-                                 ": all processes of a job need the same version of byteps"};
+    return {Code::kMismatch,
+            "protocol version " + std::to_string(theirs.version) + " cannot talk to version " +
+                std::to_string(ours.version) +
+                ": all processes of a job need the same version of byteps",
+            {.kind = CauseKind::kVersionsDiffer}};
   }
-  if (theirs.job_id != ours.job_id) return {Code::kMismatch, kKeysDiffer};
+  if (theirs.job_id != ours.job_id)
+    return {Code::kMismatch, kKeysDiffer, {.kind = CauseKind::kKeysDiffer}};
   return Status::ok();
 }
 
@@ -62,7 +65,9 @@ Status Handshake::take_hello(std::span<const std::byte> record, std::vector<std:
 }
 
 Status Handshake::take_proof(std::span<const std::byte> said, std::vector<std::byte>& say) {
-  if (!auth::is_equal(proof_of(other(side_)), said)) return {Code::kMismatch, kNoProof};
+  if (!auth::is_equal(proof_of(other(side_)), said)) {
+    return {Code::kMismatch, kNoProof, {.kind = CauseKind::kKeysDiffer}};
+  }
   stage_ = Stage::kDone;
   if (side_ == auth::Side::kConnecting) say = encode_proof_record(proof_of(side_));
   return Status::ok();

@@ -206,7 +206,8 @@ void Listener::refuse_without_descriptors(const Door& door) {
   if (descriptor >= 0) {
     const std::vector<std::byte> refusal = encode_refusal_record(
         {Code::kSystem,
-         "it has no file descriptor left; raise its limit of open files, ulimit -n"});
+         "it has no file descriptor left; raise its limit of open files, ulimit -n",
+         {.kind = CauseKind::kNoDescriptors}});
     (void)::send(descriptor, refusal.data(), refusal.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     // Closing with unread input would turn into a reset, which takes the refusal with it.
     (void)::shutdown(descriptor, SHUT_WR);
