@@ -513,10 +513,13 @@ int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* e
     if (text == nullptr) {
       return {Code::kInvalidArgument, "byteps_record needs a text; it is NULL"};
     }
-    job->log.record({.kind = failed != 0 ? "raised" : "note", .text = text});
-    if (failed == 0) return Status::ok();
-    job->flight->recorder().leave_behind(
-        "raised", {Code::kCancelled, text, {.kind = byteps::CauseKind::kRaised}});
+    if (failed == 0) {
+      job->log.record({.kind = "note", .text = text});
+      return Status::ok();
+    }
+    const Status why(Code::kCancelled, text, {.kind = byteps::CauseKind::kRaised});
+    job->log.record(byteps::FlightEvent::of_end("raised", why));
+    job->flight->recorder().leave_behind("raised", why);
     job->flight->settle();  // the process may end at once
     return Status::ok();
   });

@@ -60,6 +60,9 @@ void append_event(std::string& out, const FlightRecorder::Entry& entry) {
   object.text("name", event.name);
   object.text("role", event.role);
   object.number("rank", event.rank, FlightEvent::kNone);
+  object.text("host", entry.host);
+  object.text("cause", event.cause);
+  object.text("detail", entry.detail);
   object.number("epoch", event.epoch, FlightEvent::kNone);
   object.number("key", event.key, std::uint64_t{0});
   object.number("part", event.part, FlightEvent::kNone);
@@ -95,6 +98,38 @@ void append_peers(std::string& out, const std::vector<FlightPeer>& peers) {
     object.number("heard_ns", peer.heard_ns, kNever);
   }
   out += peers.empty() ? "[]" : "]";
+}
+
+void append_participant(Object& object, const Participant& who) {
+  if (who.role) object.text("role", byteps::name(*who.role));
+  object.number("rank", who.rank, kNoRank);
+  object.text("host", who.host);
+}
+
+void append_ranks(std::string& out, Object& object, const char* field,
+                  const std::vector<std::uint32_t>& ranks) {
+  if (ranks.empty()) return;
+  object.name(field);
+  const char* comma = "[";
+  for (const std::uint32_t rank : ranks) {
+    out += std::exchange(comma, ",");
+    out += std::to_string(rank);
+  }
+  out += ']';
+}
+
+void append_cause(std::string& out, const Cause& cause) {
+  Object object(out);
+  object.text("kind", byteps::name(cause.kind));
+  append_participant(object, cause.who);
+  object.number("for_ns", cause.for_ns, TimeNs{0});
+  object.text("detail", cause.detail);
+  append_ranks(out, object, "missing_workers", cause.missing_workers);
+  append_ranks(out, object, "missing_servers", cause.missing_servers);
+  if (!cause.told_by.role) return;
+  object.name("told_by");
+  Object told_by(out);
+  append_participant(told_by, cause.told_by);
 }
 
 // ---- files
@@ -312,7 +347,7 @@ std::string FlightFile::State::header(const FlightRecorder::Facts& facts, std::s
   std::string out;
   {
     Object object(out);
-    object.number("byteps_flight", 1);
+    object.number("byteps_flight", 2);
     object.text("version", BYTEPS_VERSION);
     object.text("role", byteps::name(role));
     object.number("rank", facts.rank, FlightEvent::kNone);
@@ -331,6 +366,8 @@ std::string FlightFile::State::header(const FlightRecorder::Facts& facts, std::s
     object.text("how", facts.how);
     object.text("code", byteps::name(facts.outcome.code()));
     object.text("text", facts.outcome.message());
+    object.name("cause");
+    append_cause(out, facts.outcome.cause());
     object.name("settings");
     append_settings(out, environment);
     object.name("peers");

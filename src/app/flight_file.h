@@ -1,8 +1,8 @@
 // FlightFile: a process's flight recorder, and the file it leaves when it ends badly. `bps why` reads such files;
 // docs/flight.md is their reference.
 //
-// JSON lines. The first: who this is, when, its settings (never a key), how it ended, whom it knew. Then one line per
-// event, oldest first, `t` in nanoseconds of the machine's monotonic clock; t + wall_zero_ns is the time of day.
+// JSON lines. The first: who this is, when, its settings (never a key), how it ended and why, whom it knew. Then one
+// line per event, oldest first, `t` in ns of the machine's monotonic clock; t + wall_zero_ns is the time of day.
 // The name is byteps-flight-<role>-<rank or x>-<host>-<pid>.jsonl, mode 0600, written whole and then renamed.
 #pragma once
 

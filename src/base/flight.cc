@@ -5,6 +5,25 @@
 #include <utility>
 
 namespace byteps {
+namespace {
+
+template <typename Bytes>
+Bytes bytes_of(std::string_view text, std::size_t bytes_max) {
+  return static_cast<Bytes>(std::min(text.size(), bytes_max));
+}
+
+}  // namespace
+
+FlightEvent FlightEvent::of_end(const char* kind, const Status& why) {
+  const Cause& cause = why.cause();
+  return {.kind = kind,
+          .role = cause.who.role ? byteps::name(*cause.who.role) : nullptr,
+          .rank = cause.who.rank,
+          .cause = byteps::name(cause.kind),
+          .host = cause.who.host,
+          .detail = cause.detail,
+          .text = why.message()};
+}
 
 FlightRecorder::FlightRecorder(std::size_t event_count, Clock clock, Writer writer)
     : event_count_(event_count),
@@ -13,19 +32,25 @@ FlightRecorder::FlightRecorder(std::size_t event_count, Clock clock, Writer writ
       started_ns_(clock_()) {
   if (event_count_ == 0) return;
   slots_.reserve(event_count_);
-  text_ = std::make_unique_for_overwrite<char[]>(text_ring_bytes() + kTextBytesMax);
+  text_ = std::make_unique_for_overwrite<char[]>(text_ring_bytes() + kTextsBytesMax);
 }
 
 void FlightRecorder::record(const FlightEvent& event) {
   if (event_count_ == 0) return;
-  Slot slot{event, 0, static_cast<std::uint32_t>(std::min(event.text.size(), kTextBytesMax))};
-  slot.event.text = {};
+  Slot slot{.event = event,
+            .text_bytes = bytes_of<std::uint32_t>(event.text, kTextBytesMax),
+            .host_bytes = bytes_of<std::uint16_t>(event.host, kHostBytesMax),
+            .detail_bytes = bytes_of<std::uint16_t>(event.detail, kDetailBytesMax)};
+  slot.event.host = slot.event.detail = slot.event.text = {};
   if (event.at_ns == kNever) slot.event.at_ns = clock_();
   const std::lock_guard lock(mutex_);
-  if (slot.text_bytes > 0) {
-    slot.text_begin = text_end_;
-    std::memcpy(text_.get() + text_end_ % text_ring_bytes(), event.text.data(), slot.text_bytes);
-    text_end_ += slot.text_bytes;
+  if (slot.texts_bytes() > 0) {
+    slot.texts_begin = text_end_;
+    char* to = text_.get() + text_end_ % text_ring_bytes();
+    to = std::copy_n(event.host.begin(), slot.host_bytes, to);
+    to = std::copy_n(event.detail.begin(), slot.detail_bytes, to);
+    std::copy_n(event.text.begin(), slot.text_bytes, to);
+    text_end_ += slot.texts_bytes();
   }
   if (slots_.size() < event_count_) {
     slots_.push_back(slot);
@@ -68,7 +93,9 @@ void FlightRecorder::note_late(TimeNs due_ns, TimeNs now) {
 
 std::string FlightRecorder::leave_behind(const char* how, const Status& why) {
   if (event_count_ == 0 || !writer_) return {};
-  record({.kind = "end", .name = how, .text = why.message()});
+  FlightEvent end = FlightEvent::of_end("end", why);
+  end.name = how;
+  record(end);
   {
     const std::lock_guard lock(mutex_);
     if (outcome_.is_ok()) {
@@ -101,11 +128,14 @@ FlightRecorder::Facts FlightRecorder::facts() const {
 }
 
 FlightRecorder::Entry FlightRecorder::entry(const Slot& slot) const {
-  Entry entry{slot.event, {}, false};
-  entry.text_lost = slot.text_bytes > 0 && text_end_ - slot.text_begin > text_ring_bytes();
-  if (slot.text_bytes > 0 && !entry.text_lost) {
-    entry.text.assign(text_.get() + slot.text_begin % text_ring_bytes(), slot.text_bytes);
-  }
+  Entry entry{.event = slot.event};
+  if (slot.texts_bytes() == 0) return entry;
+  entry.text_lost = text_end_ - slot.texts_begin > text_ring_bytes();
+  if (entry.text_lost) return entry;
+  const char* from = text_.get() + slot.texts_begin % text_ring_bytes();
+  entry.host.assign(from, slot.host_bytes);
+  entry.detail.assign(from + slot.host_bytes, slot.detail_bytes);
+  entry.text.assign(from + slot.host_bytes + slot.detail_bytes, slot.text_bytes);
   return entry;
 }
 

@@ -5,7 +5,7 @@
 // recorded as numbers, without forming text: log.record({.kind = "submit", ...}). Never per frame.
 //
 //   F1 The memory is taken once: event_count events, and kTextBytesPerEvent of text for each. An event
-//      outlives its text when later texts were long.
+//      outlives its texts when later ones were long.
 //   F2 Any thread may record; an event costs a lock and a copy, no allocation, no system call.
 //   F3 leave_behind() hands everything to the writer. Its first reason stays the recorder's outcome: what
 //      follows is a consequence.
@@ -26,23 +26,34 @@
 
 namespace byteps {
 
-// What is left at its default is not written. `kind`, `name` and `role` are literals: only the pointer is kept.
+// What is left at its default is not written. `kind`, `name`, `role` and `cause` are literals: the pointer is kept.
 struct FlightEvent {
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
   static constexpr std::uint64_t kNoNumber = std::numeric_limits<std::uint64_t>::max();
 
   const char* kind = "";        // docs/flight.md lists them
   const char* name = nullptr;   // of a log level, a message, a signal
-  const char* role = nullptr;   // of the peer it is about
+  const char* role = nullptr;   // of the process it is about
   std::uint32_t rank = kNone;   // likewise
+  const char* cause = nullptr;  // where something ends: the name of its kind
   std::uint32_t epoch = kNone;  // 0: before the first
   std::uint64_t key = 0;
   std::uint32_t part = kNone;
   std::uint32_t round = kNone;
   std::uint64_t number = kNoNumber;  // of a handle, a barrier, a code
   std::uint64_t bytes = kNoNumber;
-  std::string_view text = {};  // copied; at most kTextBytesMax
-  TimeNs at_ns = kNever;       // kNever: the clock is asked
+  // Copied, at most kHostBytesMax, kDetailBytesMax and kTextBytesMax of them.
+  std::string_view host = {};    // "host:pid" of the process it is about
+  std::string_view detail = {};  // of the cause
+  std::string_view text = {};
+  TimeNs at_ns = kNever;  // kNever: the clock is asked
+
+  // The cause of the end of a connection, where it is known.
+  static const char* cause_of_down(const Status& why) {
+    return why.is_because_of(CauseKind::kOther) ? nullptr : byteps::name(why.cause().kind);
+  }
+  // Something ended with `why`, which must live until the event is recorded: its cause, and its message as the text.
+  static FlightEvent of_end(const char* kind, const Status& why);
 };
 
 // Another process of the job, as this one knows it.
@@ -58,6 +69,8 @@ class FlightRecorder {
  public:
   static constexpr std::size_t kTextBytesPerEvent = 128;
   static constexpr std::size_t kTextBytesMax = 2048;
+  static constexpr std::size_t kHostBytesMax = 128;
+  static constexpr std::size_t kDetailBytesMax = 256;
 
   using Clock = std::function<TimeNs()>;
   // Writes all there is and returns the file's path; "" when it could not.
@@ -90,9 +103,11 @@ class FlightRecorder {
 
   // For the writer.
   struct Entry {
-    FlightEvent event;  // its text is empty
-    std::string text;
-    bool text_lost = false;
+    FlightEvent event;  // its texts are empty
+    std::string host{};
+    std::string detail{};
+    std::string text{};
+    bool text_lost = false;  // all three
   };
   struct Facts {
     std::uint32_t rank = FlightEvent::kNone;
@@ -110,9 +125,14 @@ class FlightRecorder {
  private:
   struct Slot {
     FlightEvent event;
-    std::uint64_t text_begin = 0;  // counts all bytes of text since the beginning
+    std::uint64_t texts_begin =
+        0;  // host, detail and text; counts all bytes of texts since the beginning
     std::uint32_t text_bytes = 0;
+    std::uint16_t host_bytes = 0;
+    std::uint16_t detail_bytes = 0;
+    std::size_t texts_bytes() const { return std::size_t{host_bytes} + detail_bytes + text_bytes; }
   };
+  static constexpr std::size_t kTextsBytesMax = kHostBytesMax + kDetailBytesMax + kTextBytesMax;
   Entry entry(const Slot& slot) const;
   std::size_t text_ring_bytes() const { return event_count_ * kTextBytesPerEvent; }
 
@@ -129,7 +149,8 @@ class FlightRecorder {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<Slot> slots_;   // a ring once it is full
   std::uint64_t recorded_count_ = 0;
-  std::unique_ptr<char[]> text_;  // a ring with kTextBytesMax to spare: a text is in one piece
+  std::unique_ptr<char[]>
+      text_;  // a ring with kTextsBytesMax to spare: an event's texts are in one piece
   std::uint64_t text_end_ = 0;
   std::uint32_t rank_ = FlightEvent::kNone;
   std::uint32_t epoch_ = 0;

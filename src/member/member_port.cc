@@ -90,8 +90,11 @@ void MemberPort::record(const Event& event, TimeNs now) {
     case Event::Kind::kDown:
       if (event.why.message() == last_down_) return;  // attempt after attempt
       last_down_ = event.why.message();
-      return flight_->record(
-          {.kind = "down", .role = kRole, .text = event.why.message(), .at_ns = now});
+      return flight_->record({.kind = "down",
+                              .role = kRole,
+                              .cause = FlightEvent::cause_of_down(event.why),
+                              .text = event.why.message(),
+                              .at_ns = now});
     case Event::Kind::kReceived: {
       flight_->heard(kRole, FlightEvent::kNone, now);
       const Result<wire::Header> header = wire::decode_header(event.header);
@@ -150,6 +153,12 @@ void MemberPort::carry_out(TimeNs now) {
         if (flight_ != nullptr) record_roster(epoch.roster);
         if (timeline_ != nullptr) timeline_->set_rank(epoch.roster.your_rank);
         happened_.emplace_back(std::move(epoch));
+      },
+      [&](MemberOutput::WorkerLeft& gone) {
+        if (flight_ != nullptr) {
+          flight_->record({.kind = "left", .role = name(Role::kWorker), .rank = gone.worker.value});
+        }
+        happened_.emplace_back(gone);
       },
       [&](auto& event) { happened_.emplace_back(std::move(event)); }};
   MemberOutputs outputs = std::exchange(out_, {});

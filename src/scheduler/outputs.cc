@@ -21,8 +21,14 @@ void Speaker::close(PeerId peer, Status reason, KeeperOutputs& out) const {
 }
 
 void Speaker::notice(LogLevel level, std::string text, KeeperOutputs& out,
-                     KeeperOutput::Cause cause) {
-  out.emplace_back(KeeperOutput::Notice{level, std::move(text), cause});
+                     KeeperOutput::Sort sort) {
+  out.emplace_back(KeeperOutput::Notice{level, std::move(text), sort});
+}
+
+void Speaker::news(const char* kind, const Seat& seat, const std::string& text, KeeperOutputs& out,
+                   Status why) {
+  notice(LogLevel::kInfo, seat.text() + text, out);
+  out.emplace_back(KeeperOutput::News{kind, seat.participant(), std::move(why)});
 }
 
 std::vector<std::byte> encode_status(const Status& why) {

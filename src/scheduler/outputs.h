@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cause.h"
 #include "base/ids.h"
 #include "base/log.h"
 #include "base/outputs.h"
@@ -28,16 +29,23 @@ struct KeeperOutput {
     PeerId peer;
     Status reason;
   };
-  // A line for people. Whether it is about something that others can cause again and again, and of which kind.
-  enum class Cause : std::uint8_t { kJob, kRefused, kMalformed, kUnread };
-  static constexpr std::size_t kCauses = 4;
+  // A line for people. Whether it is about something that others can cause again and again, and of which sort.
+  enum class Sort : std::uint8_t { kJob, kRefused, kMalformed, kUnread };
+  static constexpr std::size_t kSorts = 4;
   struct Notice {
     LogLevel level = LogLevel::kInfo;
     std::string text;
-    Cause cause = Cause::kJob;
+    Sort sort = Sort::kJob;
+  };
+  // What became of a member, for the flight recorder.
+  struct News {
+    const char* kind;  // "here", "lost", "back" or "left"
+    Participant who;
+    Status why;  // "lost"
   };
 };
-using KeeperOutputs = Outputs<KeeperOutput::Send, KeeperOutput::Close, KeeperOutput::Notice>;
+using KeeperOutputs =
+    Outputs<KeeperOutput::Send, KeeperOutput::Close, KeeperOutput::Notice, KeeperOutput::News>;
 
 class Speaker {
  public:
@@ -49,7 +57,10 @@ class Speaker {
   // Nothing that it says counts any more.
   void close(PeerId peer, Status reason, KeeperOutputs& out) const;
   static void notice(LogLevel level, std::string text, KeeperOutputs& out,
-                     KeeperOutput::Cause cause = KeeperOutput::Cause::kJob);
+                     KeeperOutput::Sort sort = KeeperOutput::Sort::kJob);
+  // The same of a member, for the flight recorder too: `text` is its title with what follows.
+  static void news(const char* kind, const Seat& seat, const std::string& text, KeeperOutputs& out,
+                   Status why = {});
 
  private:
   Seats& seats_;

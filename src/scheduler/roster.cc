@@ -42,7 +42,7 @@ void RosterKeeper::on_down(PeerId peer, const Status& why, TimeNs now, Outputs& 
   if (const std::optional<Arrival> arrival = seats_.detach(peer, why, now)) {
     const Seat& seat = seats_.at(*arrival);
     if (!seat.left && phase_ != Phase::kEnding) {
-      Speaker::notice(LogLevel::kInfo, seat.text() + " lost its connection: " + why.message(), out);
+      Speaker::news("lost", seat, " lost its connection: " + why.message(), out, why);
     }
   }
   try_end(now, out);
@@ -53,7 +53,7 @@ void RosterKeeper::on_malformed(PeerId peer, const Status& why, Outputs& out) {
   if (connection == nullptr || connection->refused) return;
   Speaker::notice(LogLevel::kWarning,
                   "closing the connection of " + seats_.who(peer) + ": " + why.message(), out,
-                  KeeperOutput::Cause::kMalformed);
+                  KeeperOutput::Sort::kMalformed);
   speaker_.close(peer, why, out);
 }
 
@@ -141,7 +141,7 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
 
   Seat& seat = seats_.at(arrival);
   Joining::note_life(seat, life);
-  Speaker::notice(LogLevel::kInfo, seat.text() + (is_new ? " is here" : " is back"), out);
+  Speaker::news(is_new ? "here" : "back", seat, is_new ? " is here" : " is back", out);
   if (phase_ == Phase::kGathering) return try_complete(now, out);
   if (!seat.in_roster) return;
   catch_up(seat, out);
@@ -167,7 +167,7 @@ void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
 
 void RosterKeeper::refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out) {
   Speaker::notice(LogLevel::kWarning, "refused: " + why.message(), out,
-                  KeeperOutput::Cause::kRefused);
+                  KeeperOutput::Sort::kRefused);
   speaker_.send(peer, wire::Kind::kFail, WorkerRank(), encode_status(why), out);
   seats_.connection(peer).refused = true;
   seats_.connection(peer).since_ns = now;
@@ -230,7 +230,7 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
     if (!seat.left) mark_left(seat, leave.value().final, now, out);
     return;
   }
-  Speaker::notice(LogLevel::kInfo, seat.text() + " left before the job was complete", out);
+  Speaker::news("left", seat, " left before the job was complete", out);
   seats_.erase(*arrival, now);
   if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
 }
@@ -238,8 +238,7 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
 void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
   seat.left = true;
   seat.left_for_good = final;
-  Speaker::notice(LogLevel::kInfo,
-                  seat.text() + (final ? " has left" : " has left and may come back"), out);
+  Speaker::news("left", seat, final ? " has left" : " has left and may come back", out);
   departures_.add(seat, phase_ == Phase::kRunning);
   barriers_.on_left(out);
   stalls_.on_left(now);

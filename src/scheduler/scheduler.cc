@@ -88,7 +88,8 @@ std::size_t Scheduler::carry_out(TimeNs now) {
   const Overloads does{
       [&](KeeperOutput::Send& message) { send(message, now); },
       [&](KeeperOutput::Close& ending) { transport_.close(ending.peer, std::move(ending.reason)); },
-      [&](const KeeperOutput::Notice& notice) { write(notice, now); }};
+      [&](const KeeperOutput::Notice& notice) { write(notice, now); },
+      [&](const KeeperOutput::News& news) { record(news, now); }};
   const std::size_t before = next_out_;
   while (next_out_ < out_.size() && may_go(out_[next_out_])) std::visit(does, out_[next_out_++]);
   const std::size_t done = next_out_ - before;
@@ -116,7 +117,7 @@ void Scheduler::send(KeeperOutput::Send& message, TimeNs now) {
   const Status sent = outbox_.send(message.peer, message.header, std::move(message.payload));
   if (!sent.is(Code::kAgain)) return;
   write(
-      {LogLevel::kWarning, "closing a connection: " + sent.message(), KeeperOutput::Cause::kUnread},
+      {LogLevel::kWarning, "closing a connection: " + sent.message(), KeeperOutput::Sort::kUnread},
       now);
   transport_.close(message.peer, sent);
 }
@@ -134,7 +135,10 @@ void Scheduler::record(const Event& event, TimeNs now) const {
                           .at_ns = now});
     case Event::Kind::kDown: {
       const std::string text = keeper_.seats().who(event.peer) + ": " + event.why.message();
-      return log_.record({.kind = "down", .text = text, .at_ns = now});
+      return log_.record({.kind = "down",
+                          .cause = FlightEvent::cause_of_down(event.why),
+                          .text = text,
+                          .at_ns = now});
     }
     case Event::Kind::kReceived: {
       const Result<wire::Header> header = wire::decode_header(event.header);
@@ -150,6 +154,16 @@ void Scheduler::record(const Event& event, TimeNs now) const {
     case Event::Kind::kSent:
       return;
   }
+}
+
+void Scheduler::record(const KeeperOutput::News& news, TimeNs now) const {
+  log_.record({.kind = news.kind,
+               .role = news.who.role ? name(*news.who.role) : nullptr,
+               .rank = news.who.rank,
+               .cause = FlightEvent::cause_of_down(news.why),
+               .host = news.who.host,
+               .text = news.why.message(),
+               .at_ns = now});
 }
 
 // What is in a roster is read once, however many members it goes to.
@@ -181,8 +195,8 @@ void Scheduler::leave_behind() {
 }
 
 void Scheduler::write(const KeeperOutput::Notice& notice, TimeNs now) {
-  if (notice.cause == KeeperOutput::Cause::kJob) return log_.write(notice.level, notice.text);
-  const auto line = quiet_.pass(static_cast<std::size_t>(notice.cause), now, notice.text);
+  if (notice.sort == KeeperOutput::Sort::kJob) return log_.write(notice.level, notice.text);
+  const auto line = quiet_.pass(static_cast<std::size_t>(notice.sort), now, notice.text);
   if (line) log_.write(notice.level, *line);
 }
 

@@ -47,6 +47,7 @@ class Scheduler final : public Actor {
   void send(KeeperOutput::Send& message, TimeNs now);
   void write(const KeeperOutput::Notice& notice, TimeNs now);
   void record(const Event& event, TimeNs now) const;
+  void record(const KeeperOutput::News& news, TimeNs now) const;
   void record_sent(const KeeperOutput::Send& message);
   void leave_behind();
 
@@ -54,7 +55,7 @@ class Scheduler final : public Actor {
   Log log_;
   RosterKeeper keeper_;
   Outbox outbox_;
-  QuietLines<KeeperOutput::kCauses> quiet_;
+  QuietLines<KeeperOutput::kSorts> quiet_;
   KeeperOutputs out_;
   std::size_t next_out_ = 0;  // those before it are carried out
   KeeperOutputs beats_;

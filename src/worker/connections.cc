@@ -77,7 +77,7 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
   Link& link = links_[shard.value];
   shard_of_.erase(*link.peer);
   if (link.up || why.message() != link.last_down.message()) {
-    record("down", shard, why.message(), now);
+    record("down", shard, why, now);
   }
   // A connection that was up for a while was a good one; one that ends as soon as it is made is not.
   const bool was_good = link.up && now - link.up_since_ns >= job_.failure_ns / 6;
@@ -234,13 +234,14 @@ void ShardConnections::close(Link& link, const Status& why) {
 
 // ---- words
 
-void ShardConnections::record(const char* kind, ShardIndex shard, const std::string& why,
+void ShardConnections::record(const char* kind, ShardIndex shard, const Status& why,
                               TimeNs now) const {
   if (log_.flight() == nullptr) return;
-  const std::string text = describe(shard) + (why.empty() ? "" : ": " + why);
+  const std::string text = describe(shard) + (why.is_ok() ? "" : ": " + why.message());
   log_.record({.kind = kind,
                .role = "server",
                .rank = links_[shard.value].place.server.value,
+               .cause = FlightEvent::cause_of_down(why),
                .text = text,
                .at_ns = now});
 }

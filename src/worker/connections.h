@@ -99,7 +99,7 @@ class ShardConnections {
   TimeNs give_up_time(const Link& link) const;
   Status unreachable(ShardIndex shard, TimeNs now) const;
   void tell_missing(TimeNs now);
-  void record(const char* kind, ShardIndex shard, const std::string& why, TimeNs now) const;
+  void record(const char* kind, ShardIndex shard, const Status& why, TimeNs now) const;
 
   const Config& config_;
   Transport& transport_;

@@ -221,8 +221,10 @@ Status Worker::on_mismatch(ShardIndex shard, const wire::Header& header,
   if (header.epoch != pipeline_->epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
-  log_.record({.kind = "mismatch", .key = header.key.value, .text = text.value().text});
   Status why = error_of(text.value(), Code::kMismatch);
+  FlightEvent event = FlightEvent::of_end("mismatch", why);
+  event.key = header.key.value;
+  log_.record(event);
   if (why.is(Code::kSystem)) {  // it is about that server, which does not know its name
     Cause cause = why.cause();
     cause.who = shards_.server_of(shard);
@@ -238,10 +240,7 @@ void Worker::take_member_events(TimeNs now) {
       [&](const MemberOutput::BarrierDone& ended) {
         const auto found = barriers_.find(ended.barrier);
         if (found == barriers_.end()) return;
-        log_.record({.kind = "done",
-                     .number = static_cast<std::uint64_t>(found->second.value),
-                     .text = ended.why.message(),
-                     .at_ns = now});
+        record_end("done", found->second, ended.why, now);
         door_.handles.complete(found->second, ended.why);
         barriers_.erase(found);
       },
@@ -353,16 +352,23 @@ void Worker::apply_outputs() {
 // An operation's handle ends. The first that fails, before anyone hears of it, leaves the last events behind: the job
 // goes on, but a user whose tensor cannot be summed will end it.
 void Worker::note_end(const PipelineOutput::Complete& end) {
-  const auto handle = static_cast<std::uint64_t>(end.handle.value);
   Status status = end.status;
   if (status.is_ok()) {
-    log_.record({.kind = "done", .number = handle, .at_ns = now_});
+    record_end("done", end.handle, status, now_);
   } else if (state_ != State::kEnding) {
-    log_.record({.kind = "failed", .number = handle, .text = status.message(), .at_ns = now_});
+    record_end("failed", end.handle, status, now_);
     const bool misuse = status.is(Code::kInvalidArgument);
     if (!misuse) status = log_.left_behind("operation", status);
   }
   scratch_.completions.push_back({end.handle, std::move(status)});
+}
+
+void Worker::record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const {
+  FlightEvent event{.kind = kind};
+  if (!why.is_ok()) event = FlightEvent::of_end(kind, why);
+  event.number = static_cast<std::uint64_t>(handle.value);
+  event.at_ns = now;
+  log_.record(event);
 }
 
 // One frame to each shard in turn, so that those of different servers interleave on the way.

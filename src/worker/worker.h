@@ -87,6 +87,7 @@ class Worker final : public Actor {
   // What goes out.
   void apply_outputs();
   void note_end(const PipelineOutput::Complete& end);
+  void record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const;
   std::size_t send_frames();
   bool send_next(ShardIndex shard);
   void publish_counters();

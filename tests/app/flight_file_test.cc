@@ -111,6 +111,33 @@ TEST_F(FlightFileTest, has_a_line_about_the_process_and_one_per_event) {
   EXPECT_THAT(text, HasSubstr(R"("kind":"wanted","role":"worker","rank":1,"key":7,"part":0})"));
 }
 
+TEST_F(FlightFileTest, has_the_cause_in_fields) {
+  FlightFile flight(Role::kScheduler, variables_);
+  flight.recorder().record({.kind = "lost",
+                            .role = "worker",
+                            .rank = 1,
+                            .cause = "damaged",
+                            .host = "there:7",
+                            .text = "reset"});
+  const Status why(Code::kTimeout, "a sentence",
+                   {.kind = CauseKind::kIncomplete,
+                    .who = {.role = Role::kServer, .rank = 2, .host = "a\"b"},
+                    .told_by = {.role = Role::kWorker, .rank = 0, .host = "here:5"},
+                    .for_ns = 3 * kSecond,
+                    .detail = "worker 1 of 2",
+                    .missing_workers = {1, 3},
+                    .missing_servers = {0}});
+  const std::string text = left_by(flight, "job", why);
+  EXPECT_THAT(text, HasSubstr(R"({"byteps_flight":2,)"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(R"("cause":{"kind":"incomplete","role":"server","rank":2,"host":"a\"b",)"
+                R"("for_ns":3000000000,"detail":"worker 1 of 2","missing_workers":[1,3],)"
+                R"("missing_servers":[0],"told_by":{"role":"worker","rank":0,"host":"here:5"}})"));
+  EXPECT_THAT(text, HasSubstr(R"("kind":"lost","role":"worker","rank":1,"host":"there:7",)"
+                              R"("cause":"damaged","text":"reset"})"));
+}
+
 TEST_F(FlightFileTest, never_has_a_key) {
   variables_["BYTEPS_JOB_KEY"] = "sixteen secret bytes";
   variables_["BYTEPS_JOB_KEY_FILE"] = "/etc/job.key";

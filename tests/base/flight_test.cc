@@ -1,5 +1,6 @@
 #include "base/flight.h"
 
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
@@ -67,6 +68,56 @@ TEST(FlightRecorder, a_text_is_whole_or_said_to_be_lost) {
       EXPECT_TRUE(lost || kept[k] == told.substr(0, FlightRecorder::kTextBytesMax));
     }
   }
+}
+
+TEST(FlightRecorder, host_detail_and_text_of_an_event_are_kept_or_lost_together) {
+  constexpr std::size_t kEvents = 20;
+  Desk desk(kEvents);
+  const auto some = [](std::size_t bytes, std::size_t i) {
+    return std::string(bytes, static_cast<char>('a' + i % 26));
+  };
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const std::string host = some(i * 3 % (FlightRecorder::kHostBytesMax + 20), i);
+    const std::string detail = some(i * 5 % (FlightRecorder::kDetailBytesMax + 20), i + 1);
+    const std::string text = some(i * 7 % 300, i + 2);
+    desk.recorder.record({.number = i, .host = host, .detail = detail, .text = text});
+    for (const FlightRecorder::Entry& entry : desk.recorder.entries()) {
+      const std::size_t k = entry.event.number;
+      if (entry.text_lost) {
+        EXPECT_EQ(entry.host + entry.detail + entry.text, "");
+        continue;
+      }
+      EXPECT_EQ(entry.host, some(std::min(k * 3 % (FlightRecorder::kHostBytesMax + 20),
+                                          FlightRecorder::kHostBytesMax),
+                                 k));
+      EXPECT_EQ(entry.detail, some(std::min(k * 5 % (FlightRecorder::kDetailBytesMax + 20),
+                                            FlightRecorder::kDetailBytesMax),
+                                   k + 1));
+      EXPECT_EQ(entry.text, some(k * 7 % 300, k + 2));
+    }
+    EXPECT_FALSE(desk.recorder.entries().back().text_lost);
+  }
+}
+
+TEST(FlightRecorder, an_end_has_its_cause_in_fields) {
+  Desk desk(4);
+  const Status why(Code::kDisconnected, "it has left",
+                   {.kind = CauseKind::kLeft,
+                    .who = {.role = Role::kWorker, .rank = 1, .host = "there:7"},
+                    .detail = "w"});
+  desk.recorder.leave_behind("operation", why);
+  const FlightRecorder::Entry entry = desk.recorder.entries().back();
+  EXPECT_STREQ(entry.event.kind, "end");
+  EXPECT_STREQ(entry.event.name, "operation");
+  EXPECT_STREQ(entry.event.cause, "left");
+  EXPECT_STREQ(entry.event.role, "worker");
+  EXPECT_EQ(entry.event.rank, 1U);
+  EXPECT_EQ(entry.host, "there:7");
+  EXPECT_EQ(entry.detail, "w");
+  EXPECT_EQ(entry.text, "it has left");
+  EXPECT_EQ(desk.recorder.facts().outcome.cause(), why.cause());
+  EXPECT_EQ(FlightEvent::cause_of_down({Code::kTimeout, "too many open files"}), nullptr);
+  EXPECT_STREQ(FlightEvent::cause_of_down(why), "left");
 }
 
 TEST(FlightRecorder, short_texts_of_all_events_are_kept) {

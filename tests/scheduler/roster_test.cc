@@ -524,6 +524,17 @@ TEST(Roster, ends_the_job_naming_the_member_that_is_gone_for_the_failure_timeout
   EXPECT_EQ(job.table.keeper().outcome().cause(), expected);
 }
 
+TEST(Roster, what_becomes_of_members_is_news_in_fields) {
+  RunningJob job;
+  job.table.down(job.worker1, "connection reset");
+  job.table.join(worker_join(1, "beta:11"), Epoch(1));
+  job.table.leave(job.worker0, 0, true);
+  EXPECT_THAT(job.table.news(),
+              testing::IsSupersetOf({"here worker 0 alpha:10", "here worker 1 beta:11",
+                                     "lost worker 1 beta:11: connection reset",
+                                     "back worker 1 beta:11", "left worker 0 alpha:10"}));
+}
+
 TEST(Roster, a_member_that_is_lost_and_back_gets_the_same_roster_and_nothing_else_happens) {
   RunningJob job;
   const wire::Roster before = job.table.roster_to(job.worker1);

@@ -114,6 +114,16 @@ class Table {
     }
     return texts;
   }
+  // What became of members, for the flight recorder: "lost worker 1 beta:11: why".
+  std::vector<std::string> news() const {
+    std::vector<std::string> texts;
+    for (const KeeperOutput::News& news : only<KeeperOutput::News>(out_)) {
+      texts.push_back(std::string(news.kind) + " " + name(*news.who.role) + " " +
+                      std::to_string(news.who.rank) + " " + news.who.host +
+                      (news.why.is_ok() ? "" : ": " + news.why.message()));
+    }
+    return texts;
+  }
   void forget() { out_.clear(); }
 
  private:
