@@ -198,7 +198,9 @@ Status start(const char* settings, byteps_job** job) {
   recorder.set_rank(config.job.rank);
   auto writer = std::make_unique<byteps::LogWriter>();
   const byteps::Log log("worker", config.log_level, writer->sink(), &recorder);
-  for (const std::string& warning : parsed.value().warnings) LOG(log, kWarning) << warning;
+  for (const byteps::SettingWarning& warning : parsed.value().warnings) {
+    LOG(log, kWarning) << warning.text;
+  }
   std::unique_ptr<byteps::ProcessTransport> transport;
   if (!config.job.scheduler_host.empty()) {
     auto made = byteps::TransportMaker(config, byteps::Role::kWorker, log).make({});

@@ -48,7 +48,12 @@ struct Draft {
     std::optional<std::uint64_t> send_depth;
   };
   Rdma rdma;
-  std::vector<std::string> warnings;
+  std::vector<SettingWarning> warnings;
+
+  void warn(std::string about, std::string text,
+            SettingWarning::Kind kind = SettingWarning::Kind::kOther) {
+    warnings.push_back({kind, std::move(about), std::move(text)});
+  }
 };
 
 using SetNumber = void (*)(Draft&, std::uint64_t);
@@ -261,7 +266,8 @@ std::vector<Variable> rdma_depth_variables() {
       {"BYTEPS_RDMA_START_DEPTH", "worker, server", "none", "work requests",
        "Accepted with a warning, without effect: no rendezvous comes before a message.", 0, 1 << 20,
        [](Draft& d, std::uint64_t) {
-         d.warnings.emplace_back(
+         d.warn(
+             "BYTEPS_RDMA_START_DEPTH",
              "BYTEPS_RDMA_START_DEPTH has no effect: no rendezvous comes before a message; unset "
              "it");
        }},
@@ -271,9 +277,9 @@ std::vector<Variable> rdma_depth_variables() {
        0, 1,
        [](Draft& d, std::uint64_t v) {
          if (v == 1) {
-           d.warnings.emplace_back(
-               "BYTEPS_PRINT_RDMA_LOG=1 has no effect: BYTEPS_LOG_LEVEL=DEBUG says how each "
-               "connection goes");
+           d.warn("BYTEPS_PRINT_RDMA_LOG",
+                  "BYTEPS_PRINT_RDMA_LOG=1 has no effect: BYTEPS_LOG_LEVEL=DEBUG says how each "
+                  "connection goes");
          }
        }},
   };
@@ -542,7 +548,7 @@ void warn_about_replaced(Role role, const Environment& environment,
       const auto found = environment.find(variable.name);
       if (found == environment.end() || found->second.empty() || found->second == "0") continue;
       if (role != Role::kWorker && found->first.starts_with("HOROVOD_")) continue;
-      draft.warnings.push_back(found->first + " has no effect; here: " + variable.meaning);
+      draft.warn(found->first, found->first + " has no effect; here: " + variable.meaning);
     }
   }
 }
@@ -594,7 +600,7 @@ void warn_about_unknown(const Environment& environment, const std::vector<Sectio
     if (nearest_distance == 0) continue;
     std::string line = "unknown variable " + name + " is ignored";
     if (nearest_distance <= 4) line.append("; did you mean ").append(nearest).append("?");
-    draft.warnings.push_back(std::move(line));
+    draft.warn(name, std::move(line), SettingWarning::Kind::kUnknown);
   }
 }
 
@@ -619,7 +625,8 @@ Status unfit_key(std::string_view variable, std::string text) {
 void warn_about_readers(const std::string& path, Draft& draft) {
   struct stat file {};
   if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
-  draft.warnings.push_back("other users may read the job key: chmod 600 " + path);
+  draft.warn(path, "other users may read the job key: chmod 600 " + path,
+             SettingWarning::Kind::kReadableKey);
 }
 
 Status take_job_key(Draft& draft) {
@@ -655,7 +662,8 @@ Status check_reach(Draft& draft) {
       return needs_key("DMLC_NODE_HOST", job.advertise_host);
     }
   } else if (draft.insecure && draft.job_key.empty() && draft.job_key_file.empty()) {
-    draft.warnings.push_back(
+    draft.warn(
+        "BYTEPS_INSECURE",
         "BYTEPS_INSECURE=1 and no job key: whoever reaches the ports of this job may join it, read "
         "and change what it sums");
   }
@@ -670,13 +678,14 @@ Status take_rdma_policy(Draft& draft) {
   if (said == "auto") return policy = RdmaPolicy::kAuto, Status::ok();
   if (said == "ibverbs") return policy = RdmaPolicy::kRequired, Status::ok();
   if (said == "1") {
-    draft.warnings.emplace_back("DMLC_ENABLE_RDMA=1 is deprecated: say ibverbs, or auto");
+    draft.warn("DMLC_ENABLE_RDMA", "DMLC_ENABLE_RDMA=1 is deprecated: say ibverbs, or auto");
     return policy = RdmaPolicy::kRequired, Status::ok();
   }
   if (said == "ucx" || said == "multivan") {
-    draft.warnings.push_back("DMLC_ENABLE_RDMA=" + said +
-                             " is not in this version: taken for auto, which uses RDMA where both "
-                             "ends of a connection can, and TCP elsewhere");
+    draft.warn("DMLC_ENABLE_RDMA",
+               "DMLC_ENABLE_RDMA=" + said +
+                   " is not in this version: taken for auto, which uses RDMA where both ends of a "
+                   "connection can, and TCP elsewhere");
     return policy = RdmaPolicy::kAuto, Status::ok();
   }
   if (said == "fabric") {
@@ -694,8 +703,8 @@ void take_rdma_depth(const char* name, std::optional<std::uint64_t> said, std::u
   if (!said) return;
   depth = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(*said, min, RdmaConfig::kDepthMax));
   if (depth != *said) {
-    draft.warnings.push_back(std::string(name) + "=" + std::to_string(*said) + " is taken for " +
-                             std::to_string(depth) + ", the nearest that a connection may have");
+    draft.warn(name, std::string(name) + "=" + std::to_string(*said) + " is taken for " +
+                         std::to_string(depth) + ", the nearest that a connection may have");
   }
 }
 
@@ -809,6 +818,18 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
 }
 
 }  // namespace
+
+const char* name(SettingWarning::Kind kind) {
+  switch (kind) {
+    case SettingWarning::Kind::kOther:
+      return "other";
+    case SettingWarning::Kind::kUnknown:
+      return "unknown";
+    case SettingWarning::Kind::kReadableKey:
+      return "readable_key";
+  }
+  return "other";
+}
 
 bool is_loopback(std::string_view host) {
   return host.starts_with("127.") || host == "::1" || host == "localhost";

@@ -7,6 +7,7 @@
 // docs/env.md is generated from the table.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,15 +30,27 @@ Environment process_environment();
 // `settings` is "NAME=value" lines; they override. kInvalidArgument names a line without '='.
 Result<Environment> with_settings(Environment base, std::string_view settings);
 
+struct SettingWarning {
+  enum class Kind : std::uint8_t {
+    kOther,
+    kUnknown,      // there is no such variable
+    kReadableKey,  // others may read the file with the job key
+  };
+  Kind kind = Kind::kOther;
+  std::string about;  // the variable; kReadableKey: the file
+  std::string text;   // one line, for the log
+};
+const char* name(SettingWarning::Kind kind);  // "other", "unknown", "readable_key"
+
 struct ParsedEnvironment {
   Config config;
-  std::string interface;              // DMLC_INTERFACE: the network interface to be reached by
-  std::vector<std::string> warnings;  // one line each, for the log
+  std::string interface;  // DMLC_INTERFACE: the network interface to be reached by
+  std::vector<SettingWarning> warnings;
 };
 
-// What the environment says about a process of this role. kInvalidArgument: the message names the
-// variable. A worker that would be alone although a launcher has started several is refused, with the command to use
-// instead: `command` is how the program itself is started.
+// What the environment says about a process of this role. kInvalidArgument: the message names the variable, and so does
+// the cause's detail. A worker that would be alone although a launcher has started several is refused, with the command
+// to use instead: `command` is how the program itself is started.
 Result<ParsedEnvironment> parse_environment(Role role, const Environment& environment,
                                             std::string_view command = "python train.py");
 

@@ -224,17 +224,26 @@ int check_settings(const Environment& environment) {
   for (const Role each : {Role::kScheduler, Role::kServer}) {
     if (said != environment.end() && said->second == name(each)) role = each;
   }
-  const Result<ParsedEnvironment> parsed = parse_environment(role, environment);
-  if (!parsed.is_ok()) {
-    say("error", parsed.status().message());
+  // What the last line is about, for programs.
+  const auto say_about = [&](const char* kind, const std::string& about) {
+    say("kind", kind);
+    if (!about.empty()) say("about", about);
+  };
+  const auto refuse = [&](const Cause& cause, const std::string& text) {
+    say("error", text);
+    say_about(name(cause.kind), cause.detail);
     return kExitBadSettings;
+  };
+  const Result<ParsedEnvironment> parsed = parse_environment(role, environment);
+  if (!parsed.is_ok()) return refuse(parsed.status().cause(), parsed.status().message());
+  for (const SettingWarning& warning : parsed.value().warnings) {
+    say("warning", warning.text);
+    say_about(name(warning.kind), warning.about);
   }
-  for (const std::string& warning : parsed.value().warnings) say("warning", warning);
   if (role != Role::kServer) return kExitOk;
   const Result<std::string> host = advertised_host(parsed.value());
   if (!host.is_ok()) {
-    say("error", "own address: " + host.status().message());
-    return kExitBadSettings;
+    return refuse(host.status().cause(), "own address: " + host.status().message());
   }
   say("own_address", host.value());
   return kExitOk;

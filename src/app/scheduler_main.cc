@@ -59,7 +59,9 @@ int run() {
   }
   const Config& config = drawn.value();
   const Log log("scheduler", config.log_level, writer.sink(), &flight.recorder());
-  for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
+  for (const SettingWarning& warning : environment.value().warnings) {
+    LOG(log, kWarning) << warning.text;
+  }
 
   const Endpoint at{listening_host(config.job.scheduler_host), config.job.scheduler_port};
   auto transport = TransportMaker(config, Role::kScheduler, log).make({at});

@@ -181,7 +181,9 @@ int run() {
   const auto timeline = TimelineFile::make(Role::kServer, environment.value().config, writer);
   const Log log("server", environment.value().config.log_level, writer.sink(), &flight.recorder(),
                 TimelineFile::timeline_of(timeline));
-  for (const std::string& warning : environment.value().warnings) LOG(log, kWarning) << warning;
+  for (const SettingWarning& warning : environment.value().warnings) {
+    LOG(log, kWarning) << warning.text;
+  }
   ParsedEnvironment complete = environment.value();
   const Result<Config> drawn =
       with_lot(with_descriptors(with_shard_count(complete.config), Role::kServer), Role::kServer);

@@ -36,6 +36,12 @@ Environment without(Environment environment, const std::string& name) {
   return environment;
 }
 
+std::vector<std::string> texts_of(const std::vector<SettingWarning>& warnings) {
+  std::vector<std::string> texts;
+  for (const SettingWarning& warning : warnings) texts.push_back(warning.text);
+  return texts;
+}
+
 std::string error_of(Role role, const Environment& environment) {
   return parse_environment(role, environment).status().message();
 }
@@ -163,8 +169,10 @@ TEST(Environment, a_job_of_too_many_workers_is_refused_however_it_is_said) {
 TEST(Environment, an_unknown_variable_warns_with_the_nearest_name) {
   const auto parsed = parse_environment(Role::kWorker, {{"BYTEPS_PARTITON_BYTES", "1024"}}).value();
   ASSERT_EQ(parsed.warnings.size(), 1U);
-  EXPECT_THAT(parsed.warnings[0], AllOf(HasSubstr("BYTEPS_PARTITON_BYTES"),
-                                        HasSubstr("did you mean BYTEPS_PARTITION_BYTES?")));
+  EXPECT_THAT(parsed.warnings[0].text, AllOf(HasSubstr("BYTEPS_PARTITON_BYTES"),
+                                             HasSubstr("did you mean BYTEPS_PARTITION_BYTES?")));
+  EXPECT_EQ(parsed.warnings[0].kind, SettingWarning::Kind::kUnknown);
+  EXPECT_EQ(parsed.warnings[0].about, "BYTEPS_PARTITON_BYTES");
 }
 
 TEST(Environment, what_users_rely_on_and_has_no_effect_warns_once_with_the_counterpart) {
@@ -186,7 +194,7 @@ TEST(Environment, what_users_rely_on_and_has_no_effect_warns_once_with_the_count
       {"HOROVOD_GLOO_IFACE", "DMLC_INTERFACE"}};
   for (const auto& [name, counterpart] : kReplaced) {
     const Environment environment = {{name, "12"}};
-    EXPECT_THAT(parse_environment(Role::kWorker, environment).value().warnings,
+    EXPECT_THAT(texts_of(parse_environment(Role::kWorker, environment).value().warnings),
                 ElementsAre(AllOf(HasSubstr(std::string(name) + " has no effect"),
                                   HasSubstr(counterpart))));
     EXPECT_THAT(parse_environment(Role::kWorker, {{name, "0"}}).value().warnings, IsEmpty());
@@ -309,7 +317,7 @@ TEST(Environment, insecure_lets_a_job_without_a_key_use_the_network_and_warns) {
       with(without(two_machines(), "BYTEPS_JOB_KEY"), "BYTEPS_INSECURE", "1");
   const ParsedEnvironment parsed = parse_environment(Role::kServer, keyless).value();
   EXPECT_FALSE(parsed.config.job.loopback_only);
-  EXPECT_THAT(parsed.warnings, ::testing::ElementsAre(HasSubstr("BYTEPS_INSECURE=1")));
+  EXPECT_THAT(texts_of(parsed.warnings), ::testing::ElementsAre(HasSubstr("BYTEPS_INSECURE=1")));
   // With a key it is not needed, and takes nothing away.
   const Environment both = with(two_machines(), "BYTEPS_INSECURE", "1");
   EXPECT_TRUE(parse_environment(Role::kServer, both).value().warnings.empty());
@@ -321,8 +329,10 @@ TEST(Environment, a_key_file_that_others_may_read_gives_a_warning) {
   Environment environment = without(two_machines(), "BYTEPS_JOB_KEY");
   environment["BYTEPS_JOB_KEY_FILE"] = path;
   chmod(path.c_str(), 0640);
-  EXPECT_THAT(parse_environment(Role::kServer, environment).value().warnings,
-              ::testing::ElementsAre(HasSubstr("chmod 600 " + path)));
+  const auto readable = parse_environment(Role::kServer, environment).value().warnings;
+  EXPECT_THAT(texts_of(readable), ::testing::ElementsAre(HasSubstr("chmod 600 " + path)));
+  EXPECT_EQ(readable[0].kind, SettingWarning::Kind::kReadableKey);
+  EXPECT_EQ(readable[0].about, path);
   chmod(path.c_str(), 0600);
   const ParsedEnvironment parsed = parse_environment(Role::kServer, environment).value();
   EXPECT_TRUE(parsed.warnings.empty());
@@ -337,7 +347,7 @@ RdmaConfig rdma_of(const Environment& environment) {
 }
 
 std::vector<std::string> warnings_of(const Environment& environment) {
-  return parse_environment(Role::kServer, environment).value().warnings;
+  return texts_of(parse_environment(Role::kServer, environment).value().warnings);
 }
 
 TEST(Environment, rdma_is_off_unless_asked_for_and_one_means_ibverbs_with_a_warning) {

@@ -84,6 +84,8 @@ def test_for_people_it_is_a_table_with_the_worst_last(place):
     [
         ({"BYTEPS_FAILURE_TIMEOUT_MS": "3s"}, PROBLEM, "BYTEPS_FAILURE_TIMEOUT_MS='3s'", "BYTEPS_FAILURE_TIMEOUT_MS"),
         ({"BYTEPS_LOGLEVEL": "INFO"}, WARNING, "did you mean BYTEPS_LOG_LEVEL", "unset BYTEPS_LOGLEVEL"),
+        ({"BYTEPS_SPIN_US": "openssl, chmod; X is missing"}, PROBLEM, "is not valid", "unset BYTEPS_SPIN_US "),
+        ({"PS_VERBOSE": "unknown variable"}, WARNING, "PS_VERBOSE has no effect", "unset PS_VERBOSE "),
         ({**SERVER, "DMLC_NUM_SERVER": ""}, PROBLEM, "DMLC_NUM_SERVER is missing", "export DMLC_NUM_SERVER="),
         (
             {**SERVER, "BYTEPS_JOB_KEY": "", "DMLC_PS_ROOT_URI": "10.0.0.1"},
@@ -373,7 +375,7 @@ def test_who_says_a_byte_at_a_time_is_not_waited_for_longer_than_another(monkeyp
         doctor_checks.end_listening()
     with Listener(lambda peer: drip(peer, bytes(200), 0.05, 10)) as slow:
         said = doctor_checks.connect("127.0.0.1", slow.port, "k" * 32)
-    assert said["error"] == "no answer within 0 s"
+    assert (said["error"], said["kind"]) == ("no answer within 0 s", doctor_checks.NO_ANSWER)
 
 
 def test_versions_that_differ_are_told_against_the_usual_one():
@@ -419,7 +421,7 @@ def test_scalar_kernels_and_a_faster_interface_are_warnings():
 
 
 def test_a_name_that_means_loopback_on_another_host_is_explained():
-    said = {"error": "connection refused", "address": "127.0.1.1"}
+    said = {"error": "connection refused", "kind": doctor_checks.REFUSED, "address": "127.0.1.1"}
     finding = doctor_findings.pair("a", "node2", "node2:9000", said, True)
     assert "node2:9000 (127.0.1.1)" in finding.text and "/etc/hosts" in finding.fix
 

@@ -5,6 +5,7 @@ The answers are plain data; what they mean is decided in doctor_findings.py.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import hmac
@@ -33,6 +34,11 @@ LISTEN_FOR_S = 60.0
 CONNECT_WITHIN_S = 5.0
 STRANGERS_MAX = 512  # connections to one listener at a time
 SHARED_MEMORY = "/dev/shm"
+# Why there is no connection.
+UNKNOWN_NAME, STRANGER, NO_ANSWER, NO_ROUTE, REFUSED, UNREACHABLE = FAILURES = (
+    "unknown name", "stranger", "no answer", "no route", "refused", "unreachable",
+)  # fmt: skip
+KIND_OF_ERROR = {errno.ECONNREFUSED: REFUSED, errno.EHOSTUNREACH: NO_ROUTE}
 SYSCTLS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_congestion_control", "net.core.somaxconn")
 
 
@@ -110,7 +116,8 @@ def _speed(interface: str) -> Optional[int]:
 
 
 def settings(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """What byteps_server --check says: version, protocol, kernels, warnings, error, own address."""
+    """What byteps_server --check says: version, protocol, kernels, own address, and warnings and an error, if there is
+    one: each with its text, its kind, and the variable or file that it is about."""
     try:
         executable = plan.find_executable("server", environ)
     except plan.CannotStart as error:
@@ -122,10 +129,17 @@ def settings(environ: Mapping[str, str]) -> Dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"missing": f"{executable} does not run: {error}"}
     found: Dict[str, Any] = {"warnings": []}
+    told: Dict[str, str] = {}  # the warning or error that the next lines are about
     for line in run.stdout.decode(errors="replace").splitlines():
         word, _, text = line.partition(" ")
-        if word == "warning":
-            found["warnings"].append(text)
+        if word in ("warning", "error"):
+            told = {"text": text, "kind": "other", "about": ""}
+            if word == "error":
+                found["error"] = told
+            else:
+                found["warnings"].append(told)
+        elif word in ("kind", "about"):
+            told[word] = text
         else:
             found[word] = text
     if "protocol" not in found:
@@ -255,7 +269,7 @@ def end_listening() -> None:
 
 
 def reach(places: List[Tuple[str, int]], key: str) -> List[Dict[str, Any]]:
-    """Connects to each place: {"ms", "via"} or {"error"}."""
+    """Connects to each place: {"ms", "via"}, or {"error", "kind"}, which is one of FAILURES."""
     with ThreadPoolExecutor(32) as pool:
         return list(pool.map(lambda place: connect(place[0], place[1], key), places))
 
@@ -265,7 +279,7 @@ def connect(host: str, port: int, key: str) -> Dict[str, Any]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return {"error": f"{host} cannot be looked up: {error.strerror or error}"}
+        return {"error": f"{host} cannot be looked up: {error.strerror or error}", "kind": UNKNOWN_NAME}
     address = found[0][4][0]
     is_open = False  # somebody listens there, whoever it is
     deadline_s = begin_s + 2 * CONNECT_WITHIN_S  # for all that is said, once there is a connection
@@ -279,14 +293,17 @@ def connect(host: str, port: int, key: str) -> Dict[str, Any]:
             said = _receive(there, NONCE_BYTES + PROOF_BYTES, deadline_s)
             theirs = said[:NONCE_BYTES]
             if not hmac.compare_digest(said[NONCE_BYTES:], _proof(key.encode(), b"listener", asked, theirs)):
-                return {"error": "somebody else answers there", "address": address, "is_open": True}
+                trouble = {"error": "somebody else answers there", "kind": STRANGER}
+                return {**trouble, "address": address, "is_open": True}
             there.sendall(_proof(key.encode(), b"connector", asked, theirs))
             _receive(there, 1, deadline_s)
             return {"ms": took_ms, "address": address, "via": there.getsockname()[0]}
     except socket.timeout:
-        return {"error": f"no answer within {CONNECT_WITHIN_S:.0f} s", "address": address, "is_open": is_open}
+        trouble = {"error": f"no answer within {CONNECT_WITHIN_S:.0f} s", "kind": NO_ANSWER}
     except OSError as error:
-        return {"error": (error.strerror or str(error)).lower(), "address": address, "is_open": is_open}
+        kind = KIND_OF_ERROR.get(error.errno or 0, UNREACHABLE)
+        trouble = {"error": (error.strerror or str(error)).lower(), "kind": kind}
+    return {**trouble, "address": address, "is_open": is_open}
 
 
 def _proof(key: bytes, side: bytes, asked: bytes, own: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -67,27 +66,27 @@ def settings(host: str, said: Mapping[str, Any]) -> List[Finding]:
     else:
         found.append(Finding(host, "CPU kernels", OK, kernels))
     if "error" in said:
-        found.append(Finding(host, "variables", PROBLEM, said["error"], _fix_of_error(said["error"])))
+        found.append(Finding(host, "variables", PROBLEM, said["error"]["text"], _fix_of_setting(said["error"])))
     for warning in said["warnings"]:
-        found.append(Finding(host, "variables", WARNING, warning, _fix_of_error(warning)))
+        found.append(Finding(host, "variables", WARNING, warning["text"], _fix_of_setting(warning)))
     if "error" not in said and not said["warnings"]:
         found.append(Finding(host, "variables", OK, "well formed"))
     return found
 
 
-def _fix_of_error(text: str) -> str:
-    named = re.search(r"\b(DMLC|BYTEPS|NVIDIA)_[A-Z_]+", text)
-    name = named[0] if named else ""
-    if "chmod" in text:
-        return text[text.index("chmod") :]
-    if "openssl" in text:
+def _fix_of_setting(told: Mapping[str, str]) -> str:
+    """told: an error (src/base/cause.h has its kinds) or a warning (src/app/env.h) of byteps_server --check."""
+    kind, about = told["kind"], told["about"]
+    if kind == "readable_key":
+        return f"chmod 600 {about}"
+    if kind == "job_key":
         return "(umask 077; openssl rand -hex 16 >job.key); export BYTEPS_JOB_KEY_FILE=$PWD/job.key"
-    if text.startswith("unknown variable"):
-        return "unset " + text.split()[2]
-    if " is missing" in text:
-        return f"export {name}=..."
-    if name:
-        return f"unset {name}   # or export {name}=... with what it takes"
+    if kind == "unknown":
+        return f"unset {about}"
+    if kind == "setting_missing" and about:
+        return f"export {about}=..."
+    if about:
+        return f"unset {about}   # or export {about}=... with what it takes"
     return "byteps_server --check   # says it again, with the variables that are set then"
 
 
@@ -244,21 +243,22 @@ def pair(source: str, target: str, place: str, said: Mapping[str, Any], is_neede
     text = f"{where}: {said['error']}"
     if not is_needed:
         text += " (this job does not need it)"
-    return Finding(source, check, level, text, _fix_of_connection(said["error"], source, target, place, address))
+    return Finding(source, check, level, text, _fix_of_connection(said["kind"], source, target, place, address))
 
 
-def _fix_of_connection(error: str, source: str, target: str, place: str, address: str) -> str:
+def _fix_of_connection(kind: str, source: str, target: str, place: str, address: str) -> str:
+    """kind: one of doctor_checks.FAILURES."""
     host, _, port = place.rpartition(":")
-    if "looked up" in error:
+    if kind == "unknown name":
         return f"echo 'ADDRESS {host}' >>/etc/hosts   # or write address=A behind {target} in the hostfile"
     if address.startswith("127.") and not host.startswith("127."):
         elsewhere = f"or address=A behind {target} in the hostfile"
         return f"grep -n {host} /etc/hosts   # {host} must not mean {address}; {elsewhere}"
-    if "no answer" in error or "prohibited" in error or "no route" in error:
+    if kind in ("no answer", "no route"):
         return f"iptables -I INPUT -p tcp --dport 1024:65535 -s {source} -j ACCEPT   # on {target}; or address=A"
-    if "somebody else" in error:
+    if kind == "stranger":
         return f"write address=A behind {target} in the hostfile: {host} is another machine for this one"
-    if "refused" in error:
+    if kind == "refused":
         return f"ss -ltn 'sport = :{port}'   # on {target}: does a firewall or proxy answer in its place?"
     return f"ip route get {address or host}"
 
