@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 6
+#define BYTEPS_ABI_VERSION 7
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -255,7 +255,9 @@ BYTEPS_API int byteps_check_seal(byteps_job* job, uint32_t rank, const char* nam
                                  uint64_t payload_bytes, const uint8_t seal[BYTEPS_SEAL_BYTES], byteps_error* error);
 
 /* Adds a line to the job's flight recorder, which keeps the last events (docs/flight.md). failed != 0: this process
- * ends badly because of what `text` says, so the events are written to a file. Since version 2. */
+ * ends badly because of what `text` says, so the events are written to a file; BYTEPS_INTERRUPTED: because a person
+ * interrupted it, whatever the text says. Since version 2; BYTEPS_INTERRUPTED since version 7. */
+#define BYTEPS_INTERRUPTED 2
 BYTEPS_API int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* error);
 
 /* The table of all environment variables as Markdown (docs/env.md); valid for ever. */

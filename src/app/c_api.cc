@@ -519,7 +519,9 @@ int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* e
       job->log.record({.kind = "note", .text = text});
       return Status::ok();
     }
-    const Status why(Code::kCancelled, text, {.kind = byteps::CauseKind::kRaised});
+    const bool interrupted = failed == BYTEPS_INTERRUPTED;
+    const auto kind = interrupted ? byteps::CauseKind::kInterrupted : byteps::CauseKind::kRaised;
+    const Status why(Code::kCancelled, text, {.kind = kind});
     job->log.record(byteps::FlightEvent::of_end("raised", why));
     job->flight->recorder().leave_behind("raised", why);
     job->flight->settle();  // the process may end at once

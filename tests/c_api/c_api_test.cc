@@ -303,19 +303,24 @@ TEST_F(JobOfOne, keeps_what_a_caller_records) {
 
 TEST(Record, of_what_ended_the_process_is_in_a_file_when_the_call_returns) {
   const std::string folder = ::testing::TempDir() + "byteps_record_" + std::to_string(getpid());
-  byteps_job* job = nullptr;
-  byteps_error error{};
   const std::string settings = kAlone + ("BYTEPS_FLIGHT_DIR=" + folder + "\n");
-  ASSERT_EQ(byteps_join(settings.c_str(), &job, &error), BYTEPS_OK) << error.message;
-  EXPECT_EQ(byteps_record(job, "an exception", 1, &error), BYTEPS_OK) << error.message;
-  std::string all;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    std::ifstream file(entry.path());
-    all.append(std::istreambuf_iterator<char>(file), {});
+  for (const bool interrupted : {false, true}) {
+    byteps_job* job = nullptr;
+    byteps_error error{};
+    ASSERT_EQ(byteps_join(settings.c_str(), &job, &error), BYTEPS_OK) << error.message;
+    const int failed = interrupted ? BYTEPS_INTERRUPTED : 1;
+    EXPECT_EQ(byteps_record(job, "KeyboardInterrupt: ", failed, &error), BYTEPS_OK);
+    std::string all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::ifstream file(entry.path());
+      all.append(std::istreambuf_iterator<char>(file), {});
+    }
+    EXPECT_THAT(all, HasSubstr("KeyboardInterrupt: "));
+    EXPECT_THAT(all, HasSubstr(interrupted ? R"("cause":{"kind":"interrupted"})"
+                                           : R"("cause":{"kind":"raised"})"));
+    EXPECT_EQ(byteps_leave(job, 1, &error), BYTEPS_OK) << error.message;
+    std::filesystem::remove_all(folder);
   }
-  EXPECT_THAT(all, HasSubstr("an exception"));
-  EXPECT_EQ(byteps_leave(job, 1, &error), BYTEPS_OK) << error.message;
-  std::filesystem::remove_all(folder);
 }
 
 TEST_F(JobOfOne, a_forked_childs_copy_is_inert) {

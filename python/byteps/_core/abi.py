@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 # byteps_code
 OK = 0
@@ -39,6 +39,9 @@ PRODUCT = 5
 # byteps_tensor.flags
 ONCE = 1
 ROOT_ONLY = 2
+
+# byteps_record's `failed`
+INTERRUPTED = 2
 
 SEAL_BYTES = 32
 

@@ -41,6 +41,11 @@ _library: Optional[Library] = None  # loaded at the first join: importing byteps
 _jobs: "weakref.WeakSet[Job]" = weakref.WeakSet()
 
 
+def _how_it_failed(error: BaseException) -> int:
+    """For byteps_record: by an interrupt (Ctrl-C), or by an exception of the program."""
+    return abi.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
 def library() -> Library:
     global _library
     if _library is None:
@@ -120,7 +125,7 @@ class Job:
         except BaseException as interruption:  # a signal between two slices
             if pointer.value:
                 text = f"{type(interruption).__name__}: {interruption}, while it joined"
-                lib.blocking.byteps_record(pointer, text.encode(errors="replace"), 1, None)
+                lib.blocking.byteps_record(pointer, text.encode(errors="replace"), _how_it_failed(interruption), None)
                 lib.blocking.byteps_leave(pointer, 1, None)
             raise
         raise errors.from_code(code, error.text())
@@ -167,7 +172,7 @@ class Job:
             seen.append(link)
             link = link.__cause__ or link.__context__
         text = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
-        self._library.blocking.byteps_record(pointer, text.encode(errors="replace"), 1, None)
+        self._library.blocking.byteps_record(pointer, text.encode(errors="replace"), _how_it_failed(error), None)
 
     @property
     def is_live(self) -> bool:
