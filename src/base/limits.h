@@ -29,8 +29,10 @@ inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;
 // A payload of at most these bytes lies in memory of the receiver's own, see Event::payload in net/transport.h.
 inline constexpr std::size_t kPrivateBytesMax = std::size_t{13} << 10;
 inline constexpr std::size_t kTextBytesMax = 4096;  // of a text or name in a message
-inline constexpr std::size_t kListMax = 65536;      // entries
-inline constexpr std::size_t kDimensionsMax = 64;   // of a shape
+inline constexpr std::size_t kDetailBytesMax =
+    1024;                                       // of a cause's detail, which may be a tensor's name
+inline constexpr std::size_t kListMax = 65536;  // entries
+inline constexpr std::size_t kDimensionsMax = 64;  // of a shape
 inline constexpr std::size_t kHostNameBytesMax =
     255;  // of an address; the scheduler refuses longer ones
 inline constexpr std::size_t kHostTextBytesMax =
@@ -117,7 +119,10 @@ static_assert(kListMax >= kWorkersMax + kServersMax && kListMax >= kShardsMax);
 // What a worker and a shard say to each other, but for tensors, is decoded from memory of the receiver's own.
 inline constexpr std::size_t kBitmapBytesMax = kWorkersMax / 8;
 static_assert(kPrivateBytesMax >= kTextBytesMax + kBitmapBytesMax + kDimensionsMax * 8 + 1000);
-static_assert(kTensorNameBytesMax <= kTextBytesMax);
+static_assert(kPrivateBytesMax >=
+              kTextBytesMax + kDetailBytesMax + 2 * kHostTextBytesMax + 2 * kBitmapBytesMax + 1000);
+static_assert(kTensorNameBytesMax <= kTextBytesMax && kTensorNameBytesMax <= kDetailBytesMax);
+static_assert(kServersMax <= kWorkersMax);  // a bitmap has room for the ranks of either
 // What waits for those that do not read, in records of 128 bytes. At the scheduler what they say is the same for all
 // members (rosters, who left, why the job ends); at a shard it is sums, within the memory limit that the user sets
 // (BYTEPS_SERVER_MEMORY_MB).

@@ -198,10 +198,7 @@ void Member::send_barrier(MemberOutputs& out) {
 }
 
 void Member::send_fail(MemberOutputs& out) {
-  send(wire::Kind::kFail,
-       wire::encode(wire::Text{printable(exit_.failing.message(), wire::kTextBytesMax),
-                               static_cast<std::uint32_t>(exit_.failing.code())}),
-       out);
+  send(wire::Kind::kFail, wire::encode(text_of(exit_.failing)), out);
 }
 
 // ---- messages ----

@@ -49,8 +49,7 @@ class Writer {
   void text(std::uint8_t tag, const std::string& value) {
     // Texts are cut rather than refused: they are for people, and names are checked before they
     // come here.
-    const std::size_t length = std::min(value.size(), kTextBytesMax);
-    bytes(tag, std::as_bytes(std::span(value.data(), length)));
+    bytes(tag, first_bytes(value, kTextBytesMax));
   }
   template <typename Number>
   void field(std::uint8_t tag, Number& value) {
@@ -79,6 +78,25 @@ class Writer {
   void members(std::uint8_t tag, Members& value) {
     if (!value.is_all()) bytes(tag, value.bitmap());
   }
+  void cause_kind(std::uint8_t tag, CauseKind& value) {
+    if (value != CauseKind::kOther) number(tag, static_cast<std::uint64_t>(value));
+  }
+  void duration(std::uint8_t tag, TimeNs& value) {
+    if (value > 0) number(tag, static_cast<std::uint64_t>(value));
+  }
+  void brief(std::uint8_t tag, std::string& value, std::size_t bytes_max) {
+    if (!value.empty()) bytes(tag, first_bytes(value, bytes_max));
+  }
+  // Role, rank and host have this tag and the next two.
+  void participant(std::uint8_t tag, Participant& value) {
+    if (!value.role) return;
+    number(tag, static_cast<std::uint64_t>(*value.role));
+    if (value.rank != kNoRank) number(static_cast<std::uint8_t>(tag + 1), value.rank);
+    brief(static_cast<std::uint8_t>(tag + 2), value.host, kHostTextBytesMax);
+  }
+  void ranks(std::uint8_t tag, std::vector<std::uint32_t>& value, std::uint32_t /*count_max*/) {
+    if (!value.empty()) bytes(tag, Members(value).bitmap());
+  }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
     bytes(tag, value);
@@ -89,6 +107,9 @@ class Writer {
   std::vector<std::byte> take() { return std::move(out_); }
 
  private:
+  static std::span<const std::byte> first_bytes(const std::string& value, std::size_t bytes_max) {
+    return std::as_bytes(std::span(value.data(), std::min(value.size(), bytes_max)));
+  }
   void start(std::uint8_t tag, std::uint8_t type) {
     out_.push_back(std::byte{tag});
     out_.push_back(std::byte{type});
@@ -111,9 +132,7 @@ class Reader {
   template <typename Value>
   void field(std::uint8_t tag, Value& value) {
     if constexpr (std::is_same_v<Value, std::string>) {
-      std::span<const std::byte> raw;
-      if (!bytes(tag, kTextBytesMax, raw)) return;
-      value.assign(reinterpret_cast<const char*>(raw.data()), raw.size());
+      brief(tag, value, kTextBytesMax);
     } else if constexpr (requires { value.value; }) {
       field(tag, value.value);
     } else {
@@ -161,6 +180,37 @@ class Reader {
     std::optional<Members> some = Members::of_bitmap(raw);
     if (!some) return fail("no members", tag);
     value = std::move(*some);
+  }
+  void cause_kind(std::uint8_t tag, CauseKind& value) {
+    std::uint64_t number = 0;
+    if (!number_of(tag, number)) return;
+    const std::optional<CauseKind> kind = cause_kind_of(number);
+    if (!kind) return fail("unknown kind of cause", tag);
+    value = *kind;
+  }
+  void duration(std::uint8_t tag, TimeNs& value) {
+    std::uint64_t number = 0;
+    if (number_of(tag, number)) narrow(tag, number, value);
+  }
+  void brief(std::uint8_t tag, std::string& value, std::size_t bytes_max) {
+    std::span<const std::byte> raw;
+    if (!bytes(tag, bytes_max, raw)) return;
+    value.assign(reinterpret_cast<const char*>(raw.data()), raw.size());
+  }
+  void participant(std::uint8_t tag, Participant& value) {
+    const bool is_known = fields_[tag].type != 0;
+    if (!is_known && (fields_[tag + 1].type != 0 || fields_[tag + 2].type != 0)) {
+      return fail("a rank or a host of nobody", tag);
+    }
+    if (is_known) field(tag, value.role.emplace());
+    field(static_cast<std::uint8_t>(tag + 1), value.rank);
+    brief(static_cast<std::uint8_t>(tag + 2), value.host, kHostTextBytesMax);
+  }
+  void ranks(std::uint8_t tag, std::vector<std::uint32_t>& value, std::uint32_t count_max) {
+    Members some;
+    members(tag, some);
+    if (!some.is_all() && some.some().back() >= count_max) return fail("too large a rank", tag);
+    value = some.some();
   }
   template <std::size_t kCount>
   void array(std::uint8_t tag, std::array<std::byte, kCount>& value) {
@@ -281,6 +331,13 @@ template <typename Visitor>
 void fields(Visitor& v, Text& m) {
   v.field(1, m.text);
   v.field(2, m.code);
+  v.cause_kind(3, m.cause.kind);
+  v.participant(4, m.cause.who);      // 4 to 6
+  v.participant(7, m.cause.told_by);  // 7 to 9
+  v.duration(10, m.cause.for_ns);
+  v.brief(11, m.cause.detail, kDetailBytesMax);
+  v.ranks(12, m.cause.missing_workers, kWorkersMax);
+  v.ranks(13, m.cause.missing_servers, kServersMax);
 }
 template <typename Visitor>
 void fields(Visitor& v, Missing& m) {
@@ -419,7 +476,8 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
 // change (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
 template <typename Message>
 Result<Message> decode_private(std::span<const std::byte> bytes) {
-  static_assert(kPrivateBytesMax > kTextBytesMax + kBitmapBytesMax + 1000,
+  static_assert(kPrivateBytesMax > kTextBytesMax + kDetailBytesMax + 2 * kHostTextBytesMax +
+                                       2 * kBitmapBytesMax + 1000,
                 "all that is well-formed fits");
   if (bytes.size() > kPrivateBytesMax) return malformed("it is too long");
   return decode_fields<Message>(bytes);

@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/cause.h"
 #include "base/ids.h"
 #include "base/members.h"
 #include "base/spec.h"
@@ -101,8 +102,9 @@ struct Glimpse {
 };
 std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 
-// ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, a list at most
-// kListMax entries, a shape at most kDimensionsMax dimensions, members at most kWorkersMax ranks.
+// ---- control payloads. Limits: a name or text has at most kTextBytesMax bytes, of a cause the hosts
+// kHostTextBytesMax and the detail kDetailBytesMax, a list at most kListMax entries, a shape at most
+// kDimensionsMax dimensions, members at most kWorkersMax ranks.
 
 using byteps::kListMax;
 using byteps::kTextBytesMax;
@@ -115,6 +117,7 @@ struct Declare : Spec {
 struct Text {  // kMismatch, kFail, kWaiting
   std::string text;
   std::uint32_t code = 0;  // a byteps::Code
+  Cause cause{};           // the same as facts, since version 4; is_of_peer is not sent
   bool operator==(const Text&) const = default;
 };
 

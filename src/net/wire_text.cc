@@ -3,10 +3,20 @@
 #include <algorithm>
 #include <sstream>
 
+#include "base/limits.h"
 #include "base/phrases.h"
 
 namespace byteps {
 namespace {
+
+// Strangers' words in it.
+Cause harmless(Cause cause) {
+  cause.who.host = printable(cause.who.host, kHostTextBytesMax);
+  cause.told_by.host = printable(cause.told_by.host, kHostTextBytesMax);
+  cause.detail = printable(cause.detail, kDetailBytesMax);
+  cause.is_of_peer = false;
+  return cause;
+}
 
 std::string text_of(const wire::Join& join) {
   std::string text = name(join.role);
@@ -90,13 +100,19 @@ std::string header_text(const wire::Header& header) {
   return text.str();
 }
 
+wire::Text text_of(const Status& why) {
+  return {printable(why.message(), kTextBytesMax), static_cast<std::uint32_t>(why.code()),
+          harmless(why.cause())};
+}
+
 Status error_of(const wire::Text& text, Code otherwise, std::size_t bytes_max) {
   const auto code = static_cast<Code>(text.code);
   const bool is_error = text.code > 0 &&
                         text.code <= static_cast<std::uint32_t>(Code::kCancelled) &&
                         code != Code::kAgain;
   return {is_error ? code : otherwise,
-          text.text.empty() ? "no reason was given" : printable(text.text, bytes_max)};
+          text.text.empty() ? "no reason was given" : printable(text.text, bytes_max),
+          harmless(text.cause)};
 }
 
 std::string message_text(const wire::Header& header, std::span<const std::byte> payload) {

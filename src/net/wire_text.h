@@ -16,6 +16,9 @@ const char* message_name(wire::Kind kind);
 // The header's facts: "Push, epoch 1, key 1a2b, part 0, round 7, offset 0, landing 3"; of a key its first 16 bits.
 std::string header_text(const wire::Header& header);
 
+// What is said of `why`, harmless for terminals and within the limits of a message.
+wire::Text text_of(const Status& why);
+
 // The error that a peer's Text says, at most `bytes_max` bytes of it. Never Ok or kAgain, whatever the peer says: those
 // would mean that there is none. Its code is `otherwise` if the peer gave no error's.
 Status error_of(const wire::Text& text, Code otherwise, std::size_t bytes_max = kTextBytesMax);

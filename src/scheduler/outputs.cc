@@ -1,6 +1,6 @@
 #include "scheduler/outputs.h"
 
-#include "base/phrases.h"
+#include "net/wire_text.h"
 
 namespace byteps {
 
@@ -32,8 +32,7 @@ void Speaker::news(const char* kind, const Seat& seat, const std::string& text, 
 }
 
 std::vector<std::byte> encode_status(const Status& why) {
-  return wire::encode(
-      wire::Text{printable(why.message(), kTextBytesMax), static_cast<std::uint32_t>(why.code())});
+  return wire::encode(text_of(why));
 }
 
 }  // namespace byteps

@@ -26,6 +26,13 @@ ShelfSettings shelf_settings(const Config& config, TimelineLane* timeline) {
   return settings;
 }
 
+// What a tensor that ends with this has ended for.
+CauseKind kind_of(Code code) {
+  return code == Code::kMismatch ? CauseKind::kTensorDiffers
+         : code == Code::kSystem ? CauseKind::kNoMemory
+                                 : CauseKind::kOther;
+}
+
 }  // namespace
 
 // ---- the queue of a link
@@ -393,7 +400,9 @@ void Shard::deliver(const ShelfOutput::Missing& missing) {
 void Shard::deliver(const ShelfOutput::Spoiled& spoiled) {
   const Message message =
       message_of(wire::Kind::kMismatch, spoiled.key,
-                 wire::encode(wire::Text{spoiled.text, static_cast<std::uint32_t>(spoiled.code)}));
+                 wire::encode(wire::Text{spoiled.text,
+                                         static_cast<std::uint32_t>(spoiled.code),
+                                         {.kind = kind_of(spoiled.code)}}));
   if (!spoiled.worker) warn(Misdeed::kSpoiledTensor, spoiled.text);
   for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
     if (spoiled.worker && *spoiled.worker != worker) continue;

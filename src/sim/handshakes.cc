@@ -101,12 +101,15 @@ void Handshakes::on_syn(Connection& connection) {
   }
   const Hello& theirs = listener->self();
   if (connection.hello.version != theirs.version) {
-    return refuse(connection,
-                  {Code::kMismatch, to + " speaks version " + std::to_string(theirs.version) +
-                                        ", not " + std::to_string(connection.hello.version)});
+    return refuse(connection, {Code::kMismatch,
+                               to + " speaks version " + std::to_string(theirs.version) + ", not " +
+                                   std::to_string(connection.hello.version),
+                               {.kind = CauseKind::kVersionsDiffer}});
   }
   if (connection.hello.job_id != theirs.job_id) {
-    return refuse(connection, {Code::kMismatch, to + " belongs to another job"});
+    return refuse(
+        connection,
+        {Code::kMismatch, to + " belongs to another job", {.kind = CauseKind::kKeysDiffer}});
   }
   let_in(connection, *listener);
 }

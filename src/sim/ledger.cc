@@ -55,7 +55,7 @@ void Ledger::check_cause(const std::string& who, const Status& error, bool joins
   const auto blamed = [&](const std::string& name) { return names(text, name); };
   if (std::any_of(loss_->who.begin(), loss_->who.end(), blamed)) return;
   // Who never came has no name yet; the list of those that are missing has it by rank.
-  if (text.find("waiting for ") != std::string::npos) return;
+  if (error.is_because_of(CauseKind::kIncomplete)) return;
   fail(Invariant::kNamedCause,
        who + " was not told who is lost (" + loss_->what + "), but: " + error.text());
 }

@@ -221,16 +221,19 @@ Status Worker::on_mismatch(ShardIndex shard, const wire::Header& header,
   if (header.epoch != pipeline_->epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
-  Status why = error_of(text.value(), Code::kMismatch);
+  const Status why = error_of(text.value(), Code::kMismatch);
   FlightEvent event = FlightEvent::of_end("mismatch", why);
   event.key = header.key.value;
   log_.record(event);
+  Cause cause = why.cause();
+  const TensorIndex tensor = pipeline_->tensors().find(header.key);
+  if (tensor != kNoTensor) cause.detail = pipeline_->tensors()[tensor].name;
+  std::string message = why.message();
   if (why.is(Code::kSystem)) {  // it is about that server, which does not know its name
-    Cause cause = why.cause();
     cause.who = shards_.server_of(shard);
-    why = Status(Code::kSystem, shards_.describe(shard) + ": " + why.message(), std::move(cause));
+    message = shards_.describe(shard) + ": " + message;
   }
-  pipeline_->on_mismatch(header.key, why);
+  pipeline_->on_mismatch(header.key, {why.code(), std::move(message), std::move(cause)});
   return Status::ok();
 }
 

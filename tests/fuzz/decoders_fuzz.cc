@@ -47,6 +47,11 @@ void round_trip(Result<Message> (*decode)(Bytes), Bytes bytes) {
   CHECK(again.value() == message.value()) << "decoded twice, read differently";
 }
 
+bool round_trips(const wire::Text& text) {
+  const Result<wire::Text> again = wire::decode_text(wire::encode(text));
+  return again.is_ok() && again.value() == text;
+}
+
 // What the other side says of its RDMA, and what comes of immediate data: neither may leave its limits.
 void read_rdma(Bytes bytes) {
   const Result<rdma::PeerInfo> info = rdma::decode_peer_info(bytes);
@@ -87,6 +92,7 @@ void read_refusal(Bytes bytes) {
   const Status why = frame::decode_refusal(bytes);
   CHECK(!why.is_ok()) << "a refusal is never ok";
   for (const char c : why.message()) CHECK(c >= ' ' && c <= '~') << "a character for no log";
+  CHECK(why.cause().is_of_peer && !why.cause().who.role) << "a refusal names nobody";
   CHECK(!frame::decode_farewell(bytes).is_ok()) << "nor is a farewell";
 }
 
@@ -112,8 +118,13 @@ void read_text(Script script) {
   CHECK_EQ(printable(clean, bytes_max), clean) << "harmless only the second time";
   for (const char c : clean) CHECK(static_cast<unsigned char>(c) >= ' ') << "a control character";
   CHECK(clean.find("\xc2\x9b") == std::string::npos) << "a control character of two bytes";
-  const Status why = error_of({text, code}, Code::kMismatch);
+  Cause cause{.detail = text};
+  cause.who = {.role = Role::kWorker, .rank = code, .host = text};
+  const Status why = error_of({text, code, cause}, Code::kMismatch);
   CHECK(!why.is_ok() && !why.is(Code::kAgain) && !why.message().empty());
+  for (const std::string& each : {why.cause().detail, why.cause().who.host})
+    CHECK_EQ(printable(each, each.size()), each) << "a cause that can move the cursor";
+  CHECK(round_trips(text_of(why))) << "what is said of an error cannot be read";
 }
 
 // ---- handshakes

@@ -138,6 +138,22 @@ inline Members members_of(Script& script) {
   return Members(ranks);
 }
 
+// Made of what else a text has, so that it takes nothing more from the script: kept inputs stay what they are.
+inline Cause cause_of(const std::string& text, std::uint32_t code) {
+  const std::uint64_t kinds = static_cast<std::uint64_t>(kCauseKindLast) + 1;
+  Cause cause;
+  cause.kind = *cause_kind_of(code % kinds);
+  if (code % 3 != 0) {
+    const auto role = static_cast<Role>(code % 3);
+    cause.who = {.role = role, .rank = code % 5, .host = text.substr(0, 200)};
+  }
+  if (code % 7 == 1) cause.told_by = {.role = Role::kWorker, .rank = code, .host = text};
+  cause.for_ns = static_cast<TimeNs>(code) * kMillisecond;
+  cause.detail = text;
+  if (code % 2 == 1) cause.missing_workers = {code % kWorkersMax};
+  return cause;
+}
+
 inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
   switch (kind) {
     case wire::Kind::kJoin:
@@ -151,8 +167,11 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
       return wire::encode(wire::Barrier{script.number()});
     case wire::Kind::kFail:
     case wire::Kind::kWaiting:
-    case wire::Kind::kMismatch:
-      return wire::encode(wire::Text{text_of(script), script.number32()});
+    case wire::Kind::kMismatch: {
+      const std::string text = text_of(script);
+      const std::uint32_t code = script.number32();
+      return wire::encode(wire::Text{text, code, cause_of(text, code)});
+    }
     case wire::Kind::kMissing:
       return wire::encode(wire::Missing{members_of(script)});
     case wire::Kind::kStalled:

@@ -211,7 +211,10 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   config.timeout.start_ns = 10 * kSecond;
   Desk desk(worker_join(1, "beta:11"), config);
   desk.connect();
-  desk.say(Kind::kWaiting, wire::encode(wire::Text{"waiting for worker 0 of 2", 2}));
+  wire::Text waiting{"waiting for worker 0 of 2", 2};
+  waiting.cause = {
+      .kind = CauseKind::kIncomplete, .detail = "worker 0 of 2", .missing_workers = {0}};
+  desk.say(Kind::kWaiting, wire::encode(waiting));
   ASSERT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U);
   EXPECT_EQ(desk.happened<MemberOutput::Notice>()[0].text,
             "scheduler at 10.0.0.9:9000 says: waiting for worker 0 of 2");
@@ -224,6 +227,7 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.message(),
             "gave up joining after 10 s: the scheduler said 13 s ago: waiting for worker 0 of 2")
       << "the durations in the scheduler's text are of the time when it said it";
+  EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.cause(), waiting.cause);
 }
 
 TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_job) {
@@ -436,10 +440,16 @@ TEST(Member, does_not_take_its_own_pause_for_a_silence_of_the_scheduler) {
 
 TEST(Member, ends_with_the_reason_that_the_scheduler_gives) {
   RunningDesk desk;
-  desk.say(Kind::kFail, wire::encode(wire::Text{"worker 0 (alpha:10) is gone", 4}));
+  wire::Text gone{"worker 0 (alpha:10) is gone", 4};
+  gone.cause = {.kind = CauseKind::kGone,
+                .who = {.role = Role::kWorker, .rank = 0, .host = "alpha:10"},
+                .for_ns = 3 * kSecond,
+                .detail = "reset"};
+  desk.say(Kind::kFail, wire::encode(gone));
   ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
   EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is(Code::kDisconnected));
   EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.message(), "worker 0 (alpha:10) is gone");
+  EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.cause(), gone.cause);
   desk.say(Kind::kFail, wire::encode(wire::Text{"again", 4}));
   desk.pass(10 * kSecond);
   EXPECT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U) << "once";
@@ -448,10 +458,13 @@ TEST(Member, ends_with_the_reason_that_the_scheduler_gives) {
 TEST(Member, tells_its_own_failure_and_ends_when_the_scheduler_knows) {
   for (const bool scheduler_answers : {true, false}) {
     RunningDesk desk;
-    desk.member().fail({Code::kSystem, "no memory"}, desk.now(), desk.out());
+    const Cause cause{.kind = CauseKind::kNoMemory, .detail = "x"};
+    desk.member().fail({Code::kSystem, "no memory", cause}, desk.now(), desk.out());
     ASSERT_EQ(desk.sent(Kind::kFail).size(), 1U);
-    EXPECT_EQ(wire::decode_text(desk.sent(Kind::kFail)[0].payload).value(),
-              (wire::Text{"no memory", 6}));
+    const wire::Text said = wire::decode_text(desk.sent(Kind::kFail)[0].payload).value();
+    EXPECT_EQ(said.text, "no memory");
+    EXPECT_EQ(said.code, 6U);
+    EXPECT_EQ(said.cause, cause);
     EXPECT_FALSE(desk.member().done());
     if (scheduler_answers) {
       desk.say(Kind::kFail, wire::encode(wire::Text{"worker 1 (beta:11): no memory", 6}));

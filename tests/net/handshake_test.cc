@@ -111,6 +111,9 @@ TEST_F(TwoEnds, with_different_keys_are_refused_with_the_variables_to_look_at) {
     EXPECT_TRUE(told.is(Code::kMismatch));
     EXPECT_NE(told.message().find("BYTEPS_JOB_KEY_FILE"), std::string::npos);
     EXPECT_FALSE(connecting->handshake().wants_to_refuse()) << "a refusal is not answered";
+    EXPECT_TRUE(refused.is_because_of(CauseKind::kKeysDiffer));
+    EXPECT_TRUE(told.is_because_of(CauseKind::kKeysDiffer)) << "on both sides";
+    EXPECT_TRUE(told.cause().is_of_peer && !refused.cause().is_of_peer);
   }
 }
 
@@ -157,13 +160,30 @@ TEST_F(TwoEnds, damage_on_the_way_is_never_called_a_wrong_key_alone) {
 }
 
 TEST_F(TwoEnds, another_version_is_named_with_both_numbers) {
-  Hello newer = hello_of(Role::kWorker, 3, kKey);
-  newer.version = 7;
-  End connecting(Side::kConnecting, newer, kKey);
+  Hello other = hello_of(Role::kWorker, 3, kKey);
+  other.version = 7;
+  End connecting(Side::kConnecting, other, kKey);
   const Status refused = server()->hear(connecting.say());
   EXPECT_TRUE(refused.is(Code::kMismatch));
-  EXPECT_NE(refused.message().find("protocol version 7 cannot talk to version 3"),
+  EXPECT_NE(refused.message().find("protocol version 7 cannot talk to version 4"),
             std::string::npos);
+  EXPECT_TRUE(refused.is_because_of(CauseKind::kVersionsDiffer));
+  other.version = 3;  // the last one without causes
+  End older(Side::kConnecting, other, kKey);
+  const Status too_old = server()->hear(older.say());
+  EXPECT_NE(too_old.message().find("protocol version 3 cannot talk to version 4"),
+            std::string::npos);
+}
+
+// It reads the four bytes before the text as one number, and takes what it does not know for kMismatch.
+TEST_F(TwoEnds, a_refusal_has_its_code_where_it_was_before_and_a_kind_behind_it) {
+  const Bytes plain = encode_refusal_record({Code::kMismatch, "x"});
+  EXPECT_EQ(Bytes(plain.begin() + kRecordHeadBytes, plain.end()),
+            (Bytes{std::byte{7}, std::byte{0}, std::byte{0}, std::byte{0}, std::byte{'x'}}));
+  const Bytes kind =
+      encode_refusal_record({Code::kMismatch, "x", {.kind = CauseKind::kVersionsDiffer}});
+  EXPECT_EQ(Bytes(kind.begin() + kRecordHeadBytes, kind.end()),
+            (Bytes{std::byte{7}, std::byte{0}, std::byte{19}, std::byte{0}, std::byte{'x'}}));
 }
 
 // The Hello of worker 3 in epoch 1 of a job without a key, as version 2 of the protocol said it.
@@ -184,7 +204,7 @@ Bytes hello_record_of_version_2(Role role) {
 }
 
 TEST_F(TwoEnds, bytes_of_version_2_are_refused_with_both_versions_on_both_sides) {
-  const std::string words = "protocol version 2 cannot talk to version 3";
+  const std::string words = "protocol version 2 cannot talk to version 4";
   // Who connects is of version 2: it reads the reason in a refusal, whose bytes are as they were then.
   const auto accepting = server(1, JobKey());
   const Status refused = accepting->hear(hello_record_of_version_2(Role::kWorker));
@@ -340,6 +360,23 @@ TEST(Refusal, is_cut_to_a_line_and_made_printable) {
   EXPECT_EQ(
       frame::decode_refusal(std::span(record).subspan(kRecordHeadBytes)).message().find('\x1b'),
       std::string::npos);
+}
+
+TEST(Refusal, has_only_kinds_that_a_connection_may_end_for) {
+  for (std::uint64_t number = 0; const auto kind = cause_kind_of(number); ++number) {
+    const Bytes record = encode_refusal_record({Code::kSystem, "x", {.kind = *kind}});
+    const Status why = frame::decode_refusal(std::span(record).subspan(kRecordHeadBytes));
+    const bool may_be = *kind == CauseKind::kDamaged || *kind == CauseKind::kNoDescriptors ||
+                        *kind == CauseKind::kKeysDiffer || *kind == CauseKind::kVersionsDiffer;
+    EXPECT_TRUE(why.is_because_of(may_be ? *kind : CauseKind::kOther)) << name(*kind);
+    EXPECT_TRUE(why.is(Code::kSystem));
+  }
+  Bytes unknown(8, std::byte{0xff});
+  unknown[0] = std::byte{6};
+  unknown[1] = std::byte{0};
+  EXPECT_TRUE(frame::decode_refusal(unknown).is_because_of(CauseKind::kOther));
+  EXPECT_TRUE(frame::decode_refusal(unknown).is(Code::kSystem));
+  EXPECT_TRUE(frame::decode_refusal(Bytes(3)).is_because_of(CauseKind::kOther));
 }
 
 }  // namespace

@@ -485,6 +485,7 @@ TEST(TcpListening,
   const Status why = frame::decode_refusal(std::span(refusal).subspan(tcp::kRecordHeadBytes));
   EXPECT_TRUE(why.is(Code::kSystem));
   EXPECT_NE(why.message().find("no file descriptor left"), std::string::npos) << why.text();
+  EXPECT_TRUE(why.is_because_of(CauseKind::kNoDescriptors) && why.cause().is_of_peer);
   EXPECT_TRUE(first.has_ended());
   server.advance(100 * kMillisecond);
   EXPECT_TRUE(shake_hands(waiting, server, hello_of(Role::kWorker, 0)));

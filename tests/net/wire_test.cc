@@ -54,6 +54,18 @@ Join sample_join() {
   return join;
 }
 
+Text sample_text() {
+  Text text{"worker 1 is gone", 4};
+  text.cause = {.kind = CauseKind::kGone,
+                .who = {Role::kWorker, 1, "beta:11"},
+                .told_by = {Role::kScheduler, kNoRank, ""},
+                .for_ns = 3 * kSecond,
+                .detail = "connection reset",
+                .missing_workers = {0, 1, 7, 8},
+                .missing_servers = {2}};
+  return text;
+}
+
 Roster sample_roster() {
   Roster roster;
   roster.epoch = Epoch(2);
@@ -108,6 +120,7 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   EXPECT_EQ(decode_roster(encode(sample_roster())).value(), sample_roster());
   const Text text{"why", 4};
   EXPECT_EQ(decode_text(encode(text)).value(), text);
+  EXPECT_EQ(decode_text(encode(sample_text())).value(), sample_text());
   const Barrier barrier{~0ULL};
   EXPECT_EQ(decode_barrier(encode(barrier)).value(), barrier);
   const Heartbeat heartbeat{~0ULL, 1};
@@ -248,6 +261,81 @@ TEST(Wire, a_text_beyond_its_limit_is_cut_when_sent_and_refused_when_received) {
   EXPECT_FALSE(decode_text(bytes).is_ok());
 }
 
+TEST(Wire, a_text_without_a_cause_is_as_long_as_ever) {
+  EXPECT_EQ(hex(encode(Text{"why", 4})),
+            "010203000000776879"      // 1: bytes, 3, "why"
+            "02010400000000000000");  // 2: 4
+}
+
+TEST(Wire, a_cause_travels_as_fields) {
+  Text text{"", 4};
+  text.cause.kind = CauseKind::kGone;
+  text.cause.who = {Role::kServer, 1, "a:7"};
+  text.cause.for_ns = 3;
+  text.cause.missing_workers = {0, 9};
+  EXPECT_EQ(hex(encode(text)).substr(12 + 20),
+            "03010100000000000000"  // 3: gone
+            "04010100000000000000"  // 4: a server
+            "05010100000000000000"  // 5: of rank 1
+            "060203000000613a37"    // 6: bytes, 3, "a:7"
+            "0a010300000000000000"  // 10: 3 ns
+            "0c02020000000102");    // 12: bytes, 2, ranks 0 and 9
+}
+
+// Each of all kinds, with anything it may have.
+TEST(Wire, every_kind_of_cause_comes_out_as_it_went_in) {
+  for (std::uint64_t number = 0; const auto kind = cause_kind_of(number); ++number) {
+    Text text = sample_text();
+    text.cause.kind = *kind;
+    EXPECT_EQ(decode_text(encode(text)).value(), text) << name(*kind);
+    text.cause = {.kind = *kind};
+    EXPECT_EQ(decode_text(encode(text)).value(), text) << name(*kind);
+  }
+}
+
+TEST(Wire, a_cause_that_cannot_be_is_malformed) {
+  const auto number = [](std::uint8_t tag, std::uint64_t value) {
+    std::vector<std::byte> field = {std::byte{tag}, std::byte{1}};
+    for (int i = 0; i < 8; ++i) field.push_back(static_cast<std::byte>(value >> 8 * i));
+    return field;
+  };
+  const auto bytes = [](std::uint8_t tag, std::size_t count, std::byte last = std::byte{'x'}) {
+    std::vector<std::byte> field = {std::byte{tag}, std::byte{2}};
+    for (int i = 0; i < 4; ++i) field.push_back(static_cast<std::byte>(count >> 8 * i));
+    field.resize(field.size() + count, std::byte{'x'});
+    if (count > 0) field.back() = last;
+    return field;
+  };
+  const auto is_ok = [](std::vector<std::byte> fields, const std::vector<std::byte>& more = {}) {
+    fields.insert(fields.end(), more.begin(), more.end());
+    return decode_text(fields).is_ok();
+  };
+  const auto last_kind = static_cast<std::uint64_t>(kCauseKindLast);
+  EXPECT_TRUE(is_ok(number(3, last_kind)));
+  EXPECT_FALSE(is_ok(number(3, last_kind + 1))) << "an unknown kind";
+  EXPECT_FALSE(is_ok(number(3, 1 << 8)));
+  EXPECT_FALSE(is_ok(bytes(3, 1))) << "a kind is a number";
+  for (const std::uint8_t tag : {std::uint8_t{4}, std::uint8_t{7}}) {
+    const auto rank = static_cast<std::uint8_t>(tag + 1);
+    const auto host = static_cast<std::uint8_t>(tag + 2);
+    EXPECT_FALSE(is_ok(number(tag, 3))) << "an unknown role";
+    EXPECT_FALSE(is_ok(number(rank, 1))) << "a rank of nobody";
+    EXPECT_FALSE(is_ok(bytes(host, 3))) << "a host of nobody";
+    EXPECT_FALSE(is_ok(number(tag, 2), number(rank, std::uint64_t{1} << 32)));
+    EXPECT_TRUE(is_ok(number(tag, 2), bytes(host, kHostTextBytesMax)));
+    EXPECT_FALSE(is_ok(number(tag, 2), bytes(host, kHostTextBytesMax + 1)));
+  }
+  EXPECT_FALSE(is_ok(number(10, std::uint64_t{1} << 63))) << "a time that would be negative";
+  EXPECT_TRUE(is_ok(bytes(11, kDetailBytesMax)));
+  EXPECT_FALSE(is_ok(bytes(11, kDetailBytesMax + 1)));
+  EXPECT_TRUE(is_ok(bytes(12, kWorkersMax / 8)));
+  EXPECT_FALSE(is_ok(bytes(12, kWorkersMax / 8 + 1)));
+  EXPECT_FALSE(is_ok(bytes(12, 2, std::byte{0}))) << "an empty byte at the end";
+  EXPECT_FALSE(is_ok(bytes(12, 0)));
+  EXPECT_TRUE(is_ok(bytes(13, kServersMax / 8)));
+  EXPECT_FALSE(is_ok(bytes(13, kServersMax / 8 + 1))) << "a rank that no server has";
+}
+
 TEST(Wire, what_a_worker_and_a_shard_decode_is_refused_when_it_is_longer_than_private_memory) {
   // Well-formed: unknown tags are skipped, as many as there are.
   const auto padded = [](std::vector<std::byte> message, std::size_t bytes) {
@@ -262,7 +350,16 @@ TEST(Wire, what_a_worker_and_a_shard_decode_is_refused_when_it_is_longer_than_pr
   Declare named;
   named.name = std::string(kTextBytesMax, 'n');
   const auto declare = encode(named);
-  const auto text = encode(Text{std::string(kTextBytesMax, 'x'), 1});
+  Text longest{std::string(kTextBytesMax, 'x'), 1};
+  longest.cause = {.kind = CauseKind::kIncomplete,
+                   .who = {Role::kWorker, 1, std::string(kHostTextBytesMax, 'h')},
+                   .told_by = {Role::kServer, 2, std::string(kHostTextBytesMax, 'i')},
+                   .for_ns = 1,
+                   .detail = std::string(kDetailBytesMax, 'd'),
+                   .missing_workers = {kWorkersMax - 1},
+                   .missing_servers = {kServersMax - 1}};
+  const auto text = encode(longest);
+  EXPECT_EQ(decode_text(text).value(), longest);
   EXPECT_TRUE(decode_declare(padded(declare, kPrivateBytesMax)).is_ok());
   EXPECT_TRUE(decode_text(padded(text, kPrivateBytesMax)).is_ok());
   EXPECT_FALSE(decode_declare(padded(declare, kPrivateBytesMax + 10)).is_ok());
@@ -285,7 +382,7 @@ TEST(Wire, every_cut_of_a_message_is_malformed_or_shorter_but_never_read_outside
 TEST(Wire, random_changes_of_bytes_never_do_more_than_change_or_refuse_the_message) {
   Prng prng(1);
   const std::vector<std::vector<std::byte>> seeds = {encode(sample_join()), encode(sample_roster()),
-                                                     encode(Text{"text", 2}), encode(Hello{})};
+                                                     encode(sample_text()), encode(Hello{})};
   std::size_t refused = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::vector<std::byte> bytes = seeds[prng.below(seeds.size())];

@@ -208,6 +208,8 @@ TEST(Roster, refuses_joins_that_cannot_be_meant) {
     const PeerId peer = table.join(join);
     EXPECT_EQ(table.code_to(peer), Code::kInvalidArgument);
     EXPECT_THAT(table.text_to(peer, Kind::kFail), HasSubstr(text));
+    EXPECT_EQ(table.cause_to(peer).kind, CauseKind::kTurnedAway);
+    EXPECT_EQ(table.cause_to(peer).who.host, join.host);
     EXPECT_EQ(table.keeper().phase(), Phase::kGathering);
   }
 }
@@ -605,6 +607,21 @@ TEST(Roster, a_members_failure_is_everybodys_and_names_it) {
   const Participant worker1{.role = Role::kWorker, .rank = 1, .host = "beta:11"};
   const Cause expected{.who = worker1, .told_by = worker1, .detail = "no memory for tensor x"};
   EXPECT_EQ(job.table.keeper().outcome().cause(), expected);
+  EXPECT_EQ(job.table.cause_to(job.worker0), expected) << "all are told so";
+}
+
+TEST(Roster, a_member_says_whom_its_failure_is_about_but_not_who_says_it) {
+  RunningJob job;
+  wire::Text text{"server 0 cannot be reached", static_cast<std::uint32_t>(Code::kDisconnected)};
+  text.cause = {.kind = CauseKind::kUnreachable,
+                .who = {.role = Role::kServer, .rank = 0, .host = "gamma:12"},
+                .told_by = {.role = Role::kScheduler},
+                .for_ns = 3 * kSecond,
+                .detail = "no route to host"};
+  job.table.say(job.worker1, Kind::kFail, wire::encode(text), Epoch(1));
+  Cause expected = text.cause;
+  expected.told_by = {.role = Role::kWorker, .rank = 1, .host = "beta:11"};
+  EXPECT_EQ(job.table.cause_to(job.worker0), expected);
 }
 
 TEST(Roster, after_a_failure_it_ends_when_all_have_heard_of_it_or_after_two_thirds_of_the_timeout) {

@@ -90,6 +90,11 @@ class Table {
     if (found.empty()) return "";
     return wire::decode_text(found.back().payload).value().text;
   }
+  Cause cause_to(PeerId peer) const {
+    const Out found = sent(peer, wire::Kind::kFail);
+    if (found.empty()) return {};
+    return wire::decode_text(found.back().payload).value().cause;
+  }
   Code code_to(PeerId peer) const {
     const Out found = sent(peer, wire::Kind::kFail);
     if (found.empty()) return Code::kOk;

@@ -233,10 +233,9 @@ class ServerMemberWatch : public ServerMemberTest {
       if (shard_1_lives) answer(inbox_1_, 1);
     }
   }
-  std::string failure() {
+  wire::Text failure() {
     for (const auto& sent : transport_.take_sent()) {
-      if (sent.header.kind == wire::Kind::kFail)
-        return wire::decode_text(sent.payload).value().text;
+      if (sent.header.kind == wire::Kind::kFail) return wire::decode_text(sent.payload).value();
     }
     return {};
   }
@@ -246,16 +245,19 @@ class ServerMemberWatch : public ServerMemberTest {
 TEST_F(ServerMemberWatch, shards_that_come_round_are_asked_for_ever_and_nothing_happens) {
   begin();
   pass(10 * failure_ns_, true);
-  EXPECT_EQ(failure(), "");
+  EXPECT_EQ(failure().text, "");
 }
 
 TEST_F(ServerMemberWatch, a_shard_that_stands_still_for_the_failure_timeout_fails_the_job_by_name) {
   begin();
   pass(failure_ns_, true);
   pass(failure_ns_ / 2, false);
-  EXPECT_EQ(failure(), "") << "it may still come back";
+  EXPECT_EQ(failure().text, "") << "it may still come back";
   pass(failure_ns_, false);
-  EXPECT_THAT(failure(), HasSubstr("shard 1 stands still for 3 s"));
+  const wire::Text said = failure();
+  EXPECT_THAT(said.text, HasSubstr("shard 1 stands still for 3 s"));
+  EXPECT_EQ(said.cause.kind, CauseKind::kStandsStill);
+  EXPECT_GE(said.cause.for_ns, 3 * kSecond);
 }
 
 TEST_F(ServerMemberWatch, a_shard_that_never_applies_its_epoch_is_missed_as_well) {
@@ -264,7 +266,7 @@ TEST_F(ServerMemberWatch, a_shard_that_never_applies_its_epoch_is_missed_as_well
   answer(inbox_0_, 0);
   transport_.take_sent();
   pass(failure_ns_ * 3 / 2, false);
-  EXPECT_THAT(failure(), HasSubstr("shard 1 stands still"));
+  EXPECT_THAT(failure().text, HasSubstr("shard 1 stands still"));
 }
 
 TEST_F(ServerMemberWatch, a_pause_of_the_whole_process_is_no_silence_of_its_shards) {
@@ -277,7 +279,7 @@ TEST_F(ServerMemberWatch, a_pause_of_the_whole_process_is_no_silence_of_its_shar
     answer(inbox_1_, 1);
     say(wire::Kind::kHeartbeat, {});
   }
-  EXPECT_EQ(failure(), "");
+  EXPECT_EQ(failure().text, "");
 }
 
 }  // namespace

@@ -729,6 +729,26 @@ TEST_F(WorkerTest, a_mismatch_ends_the_operation_with_the_shards_text) {
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kMismatch));
   EXPECT_EQ(status.message(), "tensor 'w': rank 1 has float64");
+  EXPECT_EQ(status.cause().detail, "w") << "whatever the text says";
+}
+
+TEST_F(WorkerTest, a_server_without_memory_for_a_tensor_is_named_in_the_cause) {
+  join();
+  std::vector<float> values(4);
+  const HandleId handle = submit("w", values);
+  const auto push = transport_.take(Kind::kPush);
+  wire::Header header;
+  header.kind = Kind::kMismatch;
+  header.epoch = Epoch(1);
+  header.key = key_of("w");
+  wire::Text text{"no memory for 1 more byte", static_cast<std::uint32_t>(Code::kSystem)};
+  text.cause = {.kind = CauseKind::kNoMemory, .who = {.role = Role::kWorker, .rank = 0}};
+  transport_.say(push->peer, header, wire::encode(text));
+  turn();
+  const Status status = result(handle);
+  EXPECT_TRUE(status.is_because_of(CauseKind::kNoMemory));
+  EXPECT_EQ(status.cause().who.role, Role::kServer) << "the one that says it";
+  EXPECT_EQ(status.cause().detail, "w");
 }
 
 TEST_F(WorkerTest, what_waits_for_a_worker_that_left_fails_when_its_shard_says_so) {

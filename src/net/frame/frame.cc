@@ -1,6 +1,7 @@
 #include "net/frame/frame.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <string_view>
@@ -13,6 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "frames are copied as they are in memory");
 
+constexpr std::size_t kRefusalHeadBytes = 4;
 constexpr std::size_t kPrefixCrcAt = 28;
 constexpr std::uint16_t kMessage = 0;
 constexpr std::uint16_t kFarewell = 1;
@@ -31,8 +33,8 @@ Number get(const std::byte* at) {
 
 // A stranger's text, fit for a log.
 std::string refusal_text(std::span<const std::byte> body) {
-  if (body.size() < sizeof(std::uint32_t)) return "no reason given";
-  const std::span<const std::byte> raw = body.subspan(sizeof(std::uint32_t));
+  if (body.size() < kRefusalHeadBytes) return "no reason given";
+  const std::span<const std::byte> raw = body.subspan(kRefusalHeadBytes);
   std::string text(reinterpret_cast<const char*>(raw.data()),
                    std::min(raw.size(), kRefusalTextBytesMax));
   std::replace_if(
@@ -40,22 +42,36 @@ std::string refusal_text(std::span<const std::byte> body) {
   return text;
 }
 
+// What a connection may end for, as its other end says; anything else says nothing.
+Cause refusal_cause(std::span<const std::byte> body) {
+  Cause cause{.is_of_peer = true};
+  if (body.size() < kRefusalHeadBytes) return cause;
+  const auto kind = cause_kind_of(get<std::uint16_t>(body.data() + 2));
+  constexpr std::array kOfConnections = {CauseKind::kDamaged, CauseKind::kNoDescriptors,
+                                         CauseKind::kKeysDiffer, CauseKind::kVersionsDiffer};
+  if (kind &&
+      std::find(kOfConnections.begin(), kOfConnections.end(), *kind) != kOfConnections.end())
+    cause.kind = *kind;
+  return cause;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode_refusal(const Status& why) {
   const std::string_view text = std::string_view(why.message()).substr(0, kRefusalTextBytesMax);
-  std::vector<std::byte> body(sizeof(std::uint32_t));
-  put(body.data(), static_cast<std::uint32_t>(why.code()));
+  std::vector<std::byte> body(kRefusalHeadBytes);
+  put(body.data(), static_cast<std::uint16_t>(why.code()));
+  put(body.data() + 2, static_cast<std::uint16_t>(why.cause().kind));
   const auto raw = std::as_bytes(std::span(text));
   body.insert(body.end(), raw.begin(), raw.end());
   return body;
 }
 
 Status decode_refusal(std::span<const std::byte> body) {
-  constexpr auto kCodeLast = static_cast<std::uint32_t>(Code::kCancelled);
-  const auto code = body.size() < sizeof(std::uint32_t) ? 0 : get<std::uint32_t>(body.data());
+  constexpr auto kCodeLast = static_cast<std::uint16_t>(Code::kCancelled);
+  const auto code = body.size() < kRefusalHeadBytes ? 0 : get<std::uint16_t>(body.data());
   return {code == 0 || code > kCodeLast ? Code::kMismatch : static_cast<Code>(code),
-          "refused by it: " + refusal_text(body)};
+          "refused by it: " + refusal_text(body), refusal_cause(body)};
 }
 
 void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out) {
@@ -111,7 +127,8 @@ std::vector<std::byte> encode_farewell(const Status& why) {
 }
 
 Status decode_farewell(std::span<const std::byte> payload) {
-  return {Code::kDisconnected, "it ended the connection: " + refusal_text(payload)};
+  return {Code::kDisconnected, "it ended the connection: " + refusal_text(payload),
+          refusal_cause(payload)};
 }
 
 Status corrupted() {

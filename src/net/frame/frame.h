@@ -34,16 +34,18 @@
 namespace byteps::frame {
 
 inline constexpr std::size_t kRefusalTextBytesMax = 512;
-inline constexpr std::size_t kRefusalBodyBytesMax = sizeof(std::uint32_t) + kRefusalTextBytesMax;
+inline constexpr std::size_t kRefusalBodyBytesMax =
+    2 * sizeof(std::uint16_t) + kRefusalTextBytesMax;
 inline constexpr std::size_t kPrefixBytes = 32;
 inline constexpr std::size_t kTrailerBytes = 4;
 inline constexpr std::size_t kFrameHeadBytesMax = kPrefixBytes + kHeaderBytesMax;
 
-// Why somebody refuses or declines something: u32 a byteps::Code, then up to kRefusalTextBytesMax of text for people.
-// A text that is too long is cut.
+// Why somebody refuses or declines something: u16 a byteps::Code, u16 a byteps::CauseKind (0 before version 4 of the
+// protocol), then up to kRefusalTextBytesMax of text for people. A text that is too long is cut.
 std::vector<std::byte> encode_refusal(const Status& why);
 // Never ok: the Status that the other side gave, or one that says it is malformed. Characters that are not printable
-// ASCII are replaced and what is too long is cut, for a stranger's text goes to logs.
+// ASCII are replaced and what is too long is cut, for a stranger's text goes to logs. Its cause is of the peer, and of
+// one of those kinds that a connection may end for.
 Status decode_refusal(std::span<const std::byte> body);
 
 // The first bytes of a frame.
