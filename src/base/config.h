@@ -81,6 +81,8 @@ struct JobConfig {
   std::uint32_t rate_mbps = 0;    // of that card, in each direction; 0: not known
   std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
   std::uint64_t descriptors = 0;  // that this process may have open; 0: not known
+  // Members: what the scheduler says about who is missing is for the log, and not only for the flight recorder.
+  bool tells_roll_call = true;
 };
 
 // Whether and how connections between hosts move tensors by RDMA. Peers on one host share memory in any case.

@@ -18,8 +18,8 @@ void close(PeerId peer, Status reason, MemberOutputs& out) {
   out.emplace_back(MemberOutput::Close{peer, std::move(reason)});
 }
 
-void tell(std::string text, MemberOutputs& out) {
-  out.emplace_back(MemberOutput::Notice{std::move(text)});
+void tell(std::string text, MemberOutputs& out, LogLevel level = LogLevel::kWarning) {
+  out.emplace_back(MemberOutput::Notice{std::move(text), level});
 }
 
 // What the rest of the program relies on: members in order, places to connect to, sizes that can be divided by.
@@ -72,6 +72,7 @@ wire::Join make_join(const Config& config, Role role, std::string host,
 Member::Member(wire::Join join, const Config& config, Timeline* timeline)
     : join_(std::move(join)),
       job_id_(config.job.job_id),
+      tells_roll_call_(config.job.tells_roll_call),
       timeline_(timeline),
       timeout_(config.timeout),
       line_({config.job.scheduler_host, config.job.scheduler_port}, timeout_) {
@@ -222,7 +223,10 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
       Result<wire::Text> text = wire::decode_text(payload);
       if (!text.is_ok()) return on_malformed(text.status(), now, out);
       waiting_ = {error_of(text.value(), Code::kCancelled), now};
-      return tell(scheduler_text() + " says: " + waiting_.why.message(), out);
+      const bool is_told_elsewhere =
+          !tells_roll_call_ && waiting_.why.is_because_of(CauseKind::kIncomplete);
+      return tell(scheduler_text() + " says: " + waiting_.why.message(), out,
+                  is_told_elsewhere ? LogLevel::kDebug : LogLevel::kWarning);
     }
     default:
       return on_malformed(fault("a message that schedulers do not send"), now, out);

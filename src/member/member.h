@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/log.h"
 #include "base/outputs.h"
 #include "base/timeline.h"
 #include "member/line.h"
@@ -62,6 +63,7 @@ struct MemberOutput {
   };
   struct Notice {  // a line for people: who is missing, what is unreachable
     std::string text;
+    LogLevel level = LogLevel::kWarning;
   };
   struct Left {};
   struct Failed {
@@ -206,6 +208,7 @@ class Member {
   // Constant after construction.
   const wire::Join join_;
   const std::array<std::byte, 16> job_id_;
+  const bool tells_roll_call_;
   Timeline* const timeline_;
 
   TimeoutConfig timeout_;  // with the scheduler's failure timeout, once it has answered

@@ -70,16 +70,17 @@ bool ServerMember::finished() const {
 }
 
 void ServerMember::handle(const MemberEvents::value_type& event) {
-  std::visit(
-      Overloads{[this](const MemberOutput::Began& epoch) { begin_epoch(epoch.roster); },
-                [this](const MemberOutput::Notice& notice) { LOG(log_, kWarning) << notice.text; },
-                [this](const MemberOutput::WorkerLeft& gone) {
-                  LOG(log_, kDebug) << gone.worker << " left";
-                },
-                [](const MemberOutput::BarrierDone&) {},
-                [this](const MemberOutput::Left&) { end(Status::ok()); },
-                [this](const MemberOutput::Failed& failed) { end(failed.why); }},
-      event);
+  std::visit(Overloads{[this](const MemberOutput::Began& epoch) { begin_epoch(epoch.roster); },
+                       [this](const MemberOutput::Notice& notice) {
+                         log_.write(notice.level, notice.text);
+                       },
+                       [this](const MemberOutput::WorkerLeft& gone) {
+                         LOG(log_, kDebug) << gone.worker << " left";
+                       },
+                       [](const MemberOutput::BarrierDone&) {},
+                       [this](const MemberOutput::Left&) { end(Status::ok()); },
+                       [this](const MemberOutput::Failed& failed) { end(failed.why); }},
+             event);
 }
 
 // Fails the job when this server cannot serve so many workers: they would be refused one by one.

@@ -250,7 +250,7 @@ void Worker::take_member_events(TimeNs now) {
       [&](const MemberOutput::WorkerLeft& gone) {
         if (pipeline_) pipeline_->on_worker_left(gone.worker);
       },
-      [&](const MemberOutput::Notice& notice) { LOG(log_, kWarning) << notice.text; },
+      [&](const MemberOutput::Notice& notice) { log_.write(notice.level, notice.text); },
       [&](const MemberOutput::Left&) {
         end(Status(Code::kCancelled, "this process has left the job"));
       },

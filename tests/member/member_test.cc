@@ -230,6 +230,24 @@ TEST(Member, passes_on_who_is_missing_and_ends_with_that_when_it_gives_up) {
   EXPECT_EQ(desk.happened<MemberOutput::Failed>()[0].why.cause(), waiting.cause);
 }
 
+TEST(Member,
+     repeats_who_is_missing_for_the_flight_recorder_only_where_the_scheduler_is_read_itself) {
+  for (const bool tells : {true, false}) {
+    Config config = small_job();
+    config.job.tells_roll_call = tells;
+    Desk desk(worker_join(1, "beta:11"), config);
+    desk.connect();
+    wire::Text said{"whatever the text is", 2};
+    desk.say(Kind::kWaiting, wire::encode(said));
+    said.cause.kind = CauseKind::kIncomplete;
+    desk.say(Kind::kWaiting, wire::encode(said));
+    const std::vector<MemberOutput::Notice> notices = desk.happened<MemberOutput::Notice>();
+    ASSERT_EQ(notices.size(), 2U);
+    EXPECT_EQ(notices[0].level, LogLevel::kWarning);
+    EXPECT_EQ(notices[1].level, tells ? LogLevel::kWarning : LogLevel::kDebug);
+  }
+}
+
 TEST(Member, backs_off_and_soon_gives_up_when_it_is_refused_as_one_of_another_job) {
   Desk desk;
   desk.refuse_ = true;

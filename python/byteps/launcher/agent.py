@@ -293,7 +293,7 @@ def prepare(wanted: List[Mapping[str, Any]], base: Mapping[str, str]) -> Iterato
                 environ.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
             command = [plan.find_executable(process["role"], environ)]
         command = plan.with_gdb(command, environ)
-        yield plan.Process(process["role"], process["title"], command, environ, chosen)
+        yield plan.Process(process["role"], process["rank"], command, environ, chosen)
 
 
 def main(questions: Optional[Questions] = None) -> int:

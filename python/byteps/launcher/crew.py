@@ -17,7 +17,6 @@ once the result is decided is not shown: the loss of the others is no news then.
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import signal
 import socket
@@ -43,12 +42,6 @@ KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kil
 LINK_TICK_S = 1.0
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 
-
-# Who is missing: the scheduler tells it all members, and each of them says it.
-ROLL_CALL = re.compile(
-    rb"\[byteps WARNING [^\]]*\] (scheduler at \S+ says: )?"
-    rb"waiting (for .*; here: |until all servers have taken up epoch )"
-)
 
 WORKERS = frozenset(["worker"])
 HELD_BY_SCHEDULER = frozenset(["worker", "server"])
@@ -79,15 +72,19 @@ class Member:
         self.pid = 0  # on the host that runs it
         self.number = 0  # on another host: its place in what that host was told to start
         self.trouble = ""  # on another host: why it could not start or is out of sight
+        self.end_kind = ""  # how it ended; see end()
         self.last_lines: Deque[bytes] = deque(maxlen=LAST_LINES)
         self.signal_number = 0  # that ended it
         self.exit_code: Optional[int] = None  # 128 + n for signal n; None while it runs
         self.ended_s = 0.0
         self.session_lives = True  # it or something it started
 
-    def end(self, code: int) -> None:
-        """code: as subprocess has it, negative for a signal."""
+    def end(self, code: int, trouble: str = "", kind: str = "") -> None:
+        """code: as subprocess has it, negative for a signal. kind: "exited" or "killed" if it is not given; with
+        trouble "host_lost" or "not_started"."""
+        self.trouble = trouble
         self.signal_number = max(0, -code)
+        self.end_kind = kind or ("killed" if self.signal_number else "exited")
         self.exit_code = code if code >= 0 else 128 - code
         self.ended_s = time.monotonic()
 
@@ -125,7 +122,6 @@ class Crew:
         self._services_are_muted = False
         self._is_paused = False  # the output of processes is not read
         self._left_out = 0  # lines that nobody read in time
-        self._scheduler_is_here = any(m.process.role == "scheduler" for m in self._members)
         self._signal_in, self._signal_out = socket.socketpair()
 
     def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Order] = ()) -> int:
@@ -276,20 +272,18 @@ class Crew:
             self._release(member)
         elif frame.kind == Kind.CANNOT_START:
             trouble = frame.json()
-            member.trouble = trouble["text"]
-            member.end(trouble["code"])
+            member.end(trouble["code"], trouble["text"], "not_started")
             for each in self._remote[link]:  # those that were started before it are ended with the rest
                 if each.pid == 0:
                     each.session_lives = False
                     if each.is_running:
-                        each.end(trouble["code"])
+                        each.end(trouble["code"], kind="not_started")
 
     def _lose(self, link: Link) -> None:
         """What ran behind a link that is lost is out of sight; its agent ends it."""
         for member in self._remote[link]:
             if member.is_running:
-                member.trouble = f"lost the connection to {link.host.name}: {link.lost}"
-                member.end(SSH_FAILED)
+                member.end(SSH_FAILED, f"lost the connection to {link.host.name}: {link.lost}", "host_lost")
             if member.session_lives:
                 self._release(member)
 
@@ -320,8 +314,6 @@ class Crew:
         if not piece.is_progress:
             member.last_lines.append(piece.text)
         if self._services_are_muted and not member.is_worker:
-            return
-        if self._scheduler_is_here and member.process.role != "scheduler" and ROLL_CALL.match(piece.text):
             return
         if self._result and self._screen.waiting_bytes > LAST_OUTPUT_BYTES_MAX:
             self._left_out += 1
@@ -446,11 +438,11 @@ class Crew:
         for member in self._members:
             if member.is_running:
                 continue
-            rank = member.process.title.rpartition(" ")[2]
             event: Dict[str, Any] = {"t": int(member.ended_s * 1e9), "kind": "ended", "role": member.process.role}
-            event.update(number=member.pid, code=member.exit_code, signal=member.signal_number, text=_how(member))
-            if rank.isdigit():
-                event["rank"] = int(rank)
+            event.update(number=member.pid, code=member.exit_code, signal=member.signal_number)
+            event.update(cause=member.end_kind, detail=member.trouble, text=_how(member))
+            if member.process.rank is not None:
+                event["rank"] = member.process.rank
             if member.process.link is not None:
                 event["host"] = member.process.link.hello.get("host", "")
             if self._result != 0 and member.ended_s > self._decided_s:

@@ -148,10 +148,11 @@ def job_plan(
         base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
     if server_count > 0:
         base["BYTEPS_FORCE_DISTRIBUTED"] = "1"
+        base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
     plan = Plan([], f"{count(len(hosts), 'host')}, {count(worker_count, 'worker')}, {count(server_count, 'server')}")
     if server_count > 0:
         plan.summary += f", scheduler on {address} port {port}"
-        plan.processes.append(Process("scheduler", "scheduler", [], dict(base, DMLC_ROLE="scheduler"), link=links[0]))
+        plan.processes.append(Process("scheduler", None, [], dict(base, DMLC_ROLE="scheduler"), link=links[0]))
     server_rank = worker_rank = machine = 0
     for each in links:
         host = each.host
@@ -160,7 +161,7 @@ def job_plan(
             own["DMLC_NODE_HOST"] = host.address
         for _ in range(host.servers):
             special = dict(own, DMLC_ROLE="server", DMLC_RANK=str(server_rank))
-            plan.processes.append(Process("server", f"server {server_rank}", [], special, link=each))
+            plan.processes.append(Process("server", server_rank, [], special, link=each))
             server_rank += 1
         for local_rank in range(host.workers):
             special = dict(
@@ -170,7 +171,7 @@ def job_plan(
                 BYTEPS_LOCAL_RANK=str(local_rank),
                 BYTEPS_GLOBAL_RANK=str(worker_rank),
             )
-            plan.processes.append(Process("worker", f"worker {worker_rank}", command, special, link=each))
+            plan.processes.append(Process("worker", worker_rank, command, special, link=each))
             worker_rank += 1
         machine += host.workers > 0
     plan.summary += f": {shortly(command)}"
@@ -182,7 +183,7 @@ def start_messages(plan: Plan, folder: str, key: JobKey) -> List[Tuple[Link, Dic
     wanted: Dict[Link, List[Dict[str, Any]]] = {}
     for process in plan.processes:
         if process.link is not None:
-            words = {"role": process.role, "title": process.title, "command": process.command}
+            words = {"role": process.role, "rank": process.rank, "command": process.command}
             wanted.setdefault(process.link, []).append({**words, "environ": process.environ})
     return [
         (each, {"start": {"folder": folder, "environ": {}, "key": key.text, "processes": processes}})

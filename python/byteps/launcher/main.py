@@ -245,7 +245,7 @@ def run_service(job: Job, command: List[str], environ: Dict[str, str]) -> int:
         say(f"DMLC_NUM_WORKER=1 needs no {job.role}; to use one all the same, set BYTEPS_FORCE_DISTRIBUTED=1")
         return 0
     executable = plan.find_executable(job.role, environ)
-    become(plan.Process(job.role, job.role, plan.with_gdb([executable], environ), environ))
+    become(plan.Process(job.role, None, plan.with_gdb([executable], environ), environ))
     return 0
 
 

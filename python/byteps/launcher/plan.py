@@ -44,11 +44,16 @@ class Process:
     """One process to start."""
 
     role: str  # worker, server or scheduler
-    title: str  # as people see it: "worker 0"
+    rank: Optional[int]  # None: a scheduler, or a process that takes over this one
     command: List[str]
     environ: Dict[str, str]
     cores: Optional[Set[int]] = None  # None: not bound
     link: Optional[Link] = None  # to the host that runs it, which finds the program itself; None: this host
+
+    @property
+    def title(self) -> str:
+        """As people see it: "worker 0"."""
+        return self.role if self.rank is None else f"{self.role} {self.rank}"
 
 
 Held = Union[socket.socket, JobKey]
@@ -71,7 +76,7 @@ def machine_workers(job: Job, command: List[str], environ: Mapping[str, str]) ->
         own["BYTEPS_LOCAL_SIZE"] = str(job.local_size)
         own["PYTHONUNBUFFERED"] = "1"
         rank = job.machine_index * job.local_size + local_rank
-        processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[local_rank]))
+        processes.append(Process("worker", rank, with_gdb(command, environ), own, bound[local_rank]))
     summary = f"{count(job.local_size, 'worker')} of machine {job.machine_index}: {shortly(command)}"
     return Plan(processes, summary)
 
@@ -111,12 +116,13 @@ def whole_job(
             DMLC_NODE_HOST=LOOPBACK,
             BYTEPS_FORCE_DISTRIBUTED="1",
         )
+        base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
         if shards is not None:
             base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
         base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
-        plan.processes.append(_service("scheduler", "scheduler", base))
+        plan.processes.append(_service("scheduler", None, base))
         for index in range(server_count):
-            plan.processes.append(_service("server", f"server {index}", dict(base, DMLC_RANK=str(index))))
+            plan.processes.append(_service("server", index, dict(base, DMLC_RANK=str(index))))
     store = hold_free_port()
     plan.held.append(store)
     base.update(
@@ -129,13 +135,13 @@ def whole_job(
     for rank in range(worker_count):
         own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID="0", BYTEPS_LOCAL_RANK=str(rank))
         own.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        plan.processes.append(Process("worker", f"worker {rank}", with_gdb(command, environ), own, bound[rank]))
+        plan.processes.append(Process("worker", rank, with_gdb(command, environ), own, bound[rank]))
     plan.summary += f": {shortly(command)}"
     return plan
 
 
-def _service(role: str, title: str, base: Mapping[str, str]) -> Process:
-    return Process(role, title, with_gdb([find_executable(role, base)], base), dict(base, DMLC_ROLE=role))
+def _service(role: str, rank: Optional[int], base: Mapping[str, str]) -> Process:
+    return Process(role, rank, with_gdb([find_executable(role, base)], base), dict(base, DMLC_ROLE=role))
 
 
 def find_executable(role: str, environ: Mapping[str, str]) -> str:
