@@ -1,5 +1,5 @@
-"""What `bps why` says, for Python: byteps.why.explain(folder). See docs/flight.md and byteps/tools/why.py."""
+"""What `bps why` says, for Python: byteps.why.explain(folder). See docs/flight.md and byteps/recordings."""
 
-from byteps.tools.why import Verdict, explain
+from byteps.recordings.first_cause import Verdict, explain
 
 __all__ = ["Verdict", "explain"]

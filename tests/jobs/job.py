@@ -200,10 +200,11 @@ class Job:
     def check_cause(self, role, rank, *words):
         """`bps why` names this process, with these words, from what the processes have left. `rank`: or a set, and one
         of those."""
-        from byteps.tools import why  # not above: in workers of a Cluster tests say when byteps is imported
+        # Not above: in workers of a Cluster tests say when byteps is imported.
+        from byteps.recordings import first_cause
 
-        verdict = why.explain(self.flight)
-        told = self.story("\n".join(["bps why:", *why.summary(verdict), *verdict.evidence]))
+        verdict = first_cause.explain(self.flight)
+        told = self.story("\n".join(["bps why:", *first_cause.summary(verdict), *verdict.evidence]))
         assert verdict.is_found and verdict.role == role, told
         assert verdict.rank in (rank if isinstance(rank, set) else {rank}), told
         for word in words:

@@ -6,10 +6,11 @@ import signal
 
 import pytest
 import wire
-from byteps.tools import why
 from evil import Listener, scheduler_of_version
 from job import BOUND_S, FAILURE_S
 from place import free_port, wait_until
+
+from byteps.recordings import first_cause
 
 HERE = {"*": [["barrier"]]}
 BAD_SETTINGS, PORT_IN_USE = 2, 3
@@ -372,7 +373,7 @@ def check_bad_settings(job, process, *words):
         assert word in said, job.story(f"{word!r} is not said")
     left = list(job.flight.glob(f"*-{process.pid}.jsonl"))
     assert len(left) == 1 and str(left[0]) in said, job.story(f"its recording: {left}")
-    verdict = why.explain(left[0])
+    verdict = first_cause.explain(left[0])
     assert process.name.startswith(verdict.role) and words[0] in verdict.cause, verdict.cause
 
 

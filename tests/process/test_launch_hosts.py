@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from byteps.tools import flight, why
+from byteps.recordings import first_cause, flight
 from byteps.launcher import recordings
 from byteps.launcher.hostfile import BadHostfile, parse_hosts
 from byteps.launcher.hosts import BadHosts, forwarded, scheduler_address
@@ -167,7 +167,7 @@ def test_what_the_hosts_recorded_is_gathered_and_names_the_first_cause(place, ss
     gathered = flight.read([folder_named_in(err)])
     assert {"scheduler", "server", "worker", "launcher"} == {each.role for each in gathered}
     assert {each.rank for each in gathered if each.role == "worker"} == {0, 1, 2}  # of both hosts
-    verdict = why.explain(folder_named_in(err))
+    verdict = first_cause.explain(folder_named_in(err))
     assert verdict.is_found and len(set(re.findall(r"worker [012]", verdict.cause))) == 2 and '"A"' in verdict.cause
     named = set(re.findall(r"\(events: ([^)]*)\)", err))
     assert named and all(os.path.exists(path) for path in named)  # what errors name is still there, on its host
@@ -178,7 +178,7 @@ def test_what_the_hosts_recorded_is_gathered_and_names_the_first_cause(place, ss
 def test_a_kill_on_another_host_is_named(place, sshd):
     code, out, err = place.run(*on_hosts(place, sshd.command), PYTHON, MEMBER, "--only", "2", "--kill")
     assert code == 128 + signal.SIGKILL, err
-    verdict = why.explain(folder_named_in(err))
+    verdict = first_cause.explain(folder_named_in(err))
     assert (verdict.role, verdict.rank) == ("worker", 2) and "SIGKILL" in verdict.cause
     assert len({os.path.basename(each.path) for each in flight.read([folder_named_in(err)])}) >= 4
 
@@ -189,7 +189,7 @@ def test_a_folder_that_was_chosen_and_is_shared_has_each_recording_once(place, s
     code, out, err = place.run(*arguments, PYTHON, "-c", DIFFER)
     assert code == 1 and f"bps why {chosen}" in err, err
     assert len(list(chosen.glob("*-worker-*"))) == 3
-    assert why.explain(chosen).is_found
+    assert first_cause.explain(chosen).is_found
     assert place.recordings() == []
 
 
@@ -214,7 +214,7 @@ def test_recordings_travel_within_bounds(tmp_path, monkeypatch):
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     packer = recordings.Recordings({"BYTEPS_FLIGHT_DIR": str(there)})
-    lines = [json.dumps({"byteps_flight": 1, "role": "worker"})] + [json.dumps({"t": t}) for t in range(1000)]
+    lines = [json.dumps({"byteps_flight": flight.FORM, "role": "worker"})] + [json.dumps({"t": t}) for t in range(1000)]
     for name in ("worker-0-a-1", "scheduler-x-a-2"):
         (there / f"byteps-flight-{name}.jsonl").write_text("\n".join(lines) + "\n")
     (there / "byteps-flight-server-0-old-1.jsonl").write_text("{}\n")

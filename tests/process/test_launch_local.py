@@ -388,7 +388,7 @@ def test_everything_ends_when_nobody_reads_the_output(place):
     assert place.left() == []
 
 
-@pytest.mark.parametrize("package", ["byteps.launcher.link", "byteps.tools.flight"])
+@pytest.mark.parametrize("package", ["byteps.launcher.link", "byteps.recordings.flight"])
 def test_ctrl_c_before_anything_has_begun_ends_quietly(place, package):
     """An interrupt while modules are loaded; here one of them sends it itself."""
     first = "import os, signal, sys\n"

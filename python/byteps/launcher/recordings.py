@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from byteps.launcher.link import Link, ask_once
 from byteps.launcher.plan import Plan
-from byteps.tools import flight, why
+from byteps.recordings import first_cause, flight
 
 JOBS_KEPT = 16
 PREFIX = "job-"
@@ -82,9 +82,9 @@ class Recordings:
         if len(job) == 1:
             return self.forget()
         write(path, content)
-        verdict = why.analyse(job)
+        verdict = first_cause.analyse(job)
         if not is_interrupted and not verdict.is_known_to_launcher:  # who pressed Ctrl-C knows why
-            for line in why.summary(verdict):
+            for line in first_cause.summary(verdict):
                 say(line)
         say(f"the last events of its processes: bps why {self.folder}")
 
@@ -92,7 +92,7 @@ class Recordings:
         """bpslaunch's own recording, of a job that began when this object was made."""
         now = time.monotonic_ns()
         header: Dict[str, Any] = {
-            "byteps_flight": 1,
+            "byteps_flight": flight.FORM,
             "role": "launcher",
             "host": host_in_path(),
             "pid": os.getpid(),

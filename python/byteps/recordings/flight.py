@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional
 
+from byteps.recordings import causes, form_1
+from byteps.recordings.causes import Cause
+from byteps.recordings.fields import dict_of, number_of, text_of
+
+FORM = 2
 PREFIX = "byteps-flight-"
 FILE_BYTES_MAX = 256 << 20
 LINE_BYTES_MAX = 64 << 10
 SLACK_S = 30.0  # processes of one job may begin and end so far apart
-
-_HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-_PATH = re.compile(r" \(events: [^)]*\)")
 
 
 def default_folder() -> Path:
@@ -34,8 +35,11 @@ class Event:
     t: int  # nanoseconds of its machine's monotonic clock
     kind: str
     name: str = ""
-    role: str = ""
+    role: str = ""  # of the process that it is about
     rank: Optional[int] = None
+    host: str = ""
+    cause: str = ""  # its kind, where something ended
+    detail: str = ""  # of the cause
     text: str = ""
     number: Optional[int] = None
     fields: Dict[str, Any] = field(default_factory=dict)
@@ -93,7 +97,11 @@ class Recording:
     @property
     def text(self) -> str:
         """Why it ended badly, in its own words."""
-        return _PATH.sub("", text_of(self.header, "text"))
+        return text_of(self.header, "text")
+
+    @property
+    def cause(self) -> Cause:
+        return causes.read(dict_of(self.header, "cause"))
 
     @property
     def scheduler(self) -> str:
@@ -103,14 +111,14 @@ class Recording:
     def job(self) -> str:
         """The same for the processes of one job: its scheduler's address; without one, as in a job of one, the key that
         bpslaunch made, or else this process."""
-        settings = self.header.get("settings")
-        key_file = text_of(settings, "BYTEPS_JOB_KEY_FILE") if isinstance(settings, dict) else ""
+        key_file = text_of(dict_of(self.header, "settings"), "BYTEPS_JOB_KEY_FILE")
         return self.scheduler or (key_file if key_file.startswith("/proc/") else self.host)
 
     @property
     def is_lost(self) -> bool:
         """Its settings are wrong, and may be so about the scheduler: it may have been meant for any job."""
-        return self.how == "settings" and (not self.scheduler or "DMLC_PS_ROOT_" in self.text)
+        is_about_it = self.cause.detail in ("DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT")
+        return self.how == "settings" and (not self.scheduler or is_about_it)
 
     @property
     def epoch(self) -> int:
@@ -155,23 +163,10 @@ def title(role: str, rank: Optional[int], host: str = "") -> str:
     return f"{text} ({host})" if host else text
 
 
-def clean(text: str) -> str:
-    return _HARMFUL.sub("?", text)
-
-
-def text_of(fields: Dict[str, Any], name: str) -> str:
-    value = fields.get(name)
-    return clean(value) if isinstance(value, str) else ""
-
-
-def number_of(fields: Dict[str, Any], name: str) -> Optional[int]:
-    value = fields.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64 else None
-
-
 def parse(path: str, content: bytes) -> Optional[Recording]:
     """None: not a flight recorder's file."""
     recording: Optional[Recording] = None
+    is_form_1 = False
     damaged = 0
     for line in content.split(b"\n"):
         if not line.strip():
@@ -185,9 +180,11 @@ def parse(path: str, content: bytes) -> Optional[Recording]:
         if recording is None:
             if not isinstance(fields, dict) or "byteps_flight" not in fields:
                 return None
-            recording = Recording(path, fields)
+            is_form_1 = number_of(fields, "byteps_flight") == form_1.FORM
+            recording = Recording(path, form_1.head(fields) if is_form_1 else fields)
         elif isinstance(fields, dict) and number_of(fields, "t") is not None:
-            recording.events.append(_event(recording, fields))
+            lines = form_1.events(fields, recording.role) if is_form_1 else [fields]
+            recording.events += [_event(recording, each) for each in lines]
         else:
             damaged += 1
     if recording is not None:
@@ -204,7 +201,10 @@ def _event(recording: Recording, fields: Dict[str, Any]) -> Event:
         text_of(fields, "name"),
         text_of(fields, "role"),
         number_of(fields, "rank"),
-        _PATH.sub("", text_of(fields, "text")),
+        text_of(fields, "host"),
+        text_of(fields, "cause"),
+        text_of(fields, "detail"),
+        text_of(fields, "text"),
         number_of(fields, "number"),
         fields,
     )

@@ -7,8 +7,5 @@ doctor_agent.py     runs there: the launcher's agent, with these questions
 doctor_findings.py  what the answers mean
 doctor_rdma.py      both, for RDMA
 trace.py     bps trace: where the time goes, from timelines
-flight.py    reads what flight recorders left
-why.py       bps why: the first cause of a job that failed, from flight.py's recordings
-
-bpslaunch says the cause too, by flight.py and why.py, which import nothing of it.
+why.py       bps why: the first cause of a job that failed; byteps/recordings finds it, for bpslaunch too
 """
