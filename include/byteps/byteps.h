@@ -256,8 +256,9 @@ BYTEPS_API int byteps_check_seal(byteps_job* job, uint32_t rank, const char* nam
 
 /* Adds a line to the job's flight recorder, which keeps the last events (docs/flight.md). failed != 0: this process
  * ends badly because of what `text` says, so the events are written to a file; BYTEPS_INTERRUPTED: because a person
- * interrupted it, whatever the text says. Since version 2; BYTEPS_INTERRUPTED since version 7. */
-#define BYTEPS_INTERRUPTED 2
+ * interrupted it, whatever the text says. No exit code is that number. Since version 2;
+ * BYTEPS_INTERRUPTED since version 7. */
+#define BYTEPS_INTERRUPTED 4804180
 BYTEPS_API int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* error);
 
 /* The table of all environment variables as Markdown (docs/env.md); valid for ever. */

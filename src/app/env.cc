@@ -312,7 +312,7 @@ std::vector<Variable> safety_variables() {
       {"BYTEPS_ROLL_CALL", "worker, server", "1", "0 or 1",
        "0: a member does not repeat what the scheduler says about who is missing; bpslaunch sets "
        "it, because it shows what the scheduler itself says.",
-       0, 1, [](Draft& d, std::uint64_t v) { d.config.job.tells_roll_call = v == 1; }},
+       0, 1, [](Draft& d, std::uint64_t v) { d.config.tells_roll_call = v == 1; }},
       {"BYTEPS_JOB_KEY", "all", "none", "text of at least 16 bytes",
        "Secret of the job, equal for all its processes; others are refused. bpslaunch --local "
        "and --hosts make one. A file is better: environments are printed and uploaded.",

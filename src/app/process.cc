@@ -56,7 +56,10 @@ Result<std::string> advertised_host(const ParsedEnvironment& environment) {
       return needs_key("DMLC_INTERFACE", environment.interface);
     }
     if (!address.is_ok()) {
-      return Status(address.status().code(), "DMLC_INTERFACE: " + address.status().message(),
+      const Status& why = address.status();
+      const std::string text = "DMLC_INTERFACE: " + why.message();
+      if (!why.is_because_of(CauseKind::kOther)) return why.in_words(text);
+      return Status(why.code(), text,
                     {.kind = CauseKind::kSettingInvalid, .detail = "DMLC_INTERFACE"});
     }
     return address;

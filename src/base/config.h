@@ -81,8 +81,6 @@ struct JobConfig {
   std::uint32_t rate_mbps = 0;    // of that card, in each direction; 0: not known
   std::uint16_t listen_port = 0;  // servers: first shard's port, 0 for any free ones
   std::uint64_t descriptors = 0;  // that this process may have open; 0: not known
-  // Members: what the scheduler says about who is missing is for the log, and not only for the flight recorder.
-  bool tells_roll_call = true;
 };
 
 // Whether and how connections between hosts move tensors by RDMA. Peers on one host share memory in any case.
@@ -125,6 +123,8 @@ struct Config {
   TraceConfig trace;
   RdmaConfig rdma;
   LogLevel log_level = LogLevel::kWarning;
+  // Members: what the scheduler says about who is missing is for the log, and not only for the flight recorder.
+  bool tells_roll_call = true;
   std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
   TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps
   std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per two cores

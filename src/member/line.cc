@@ -68,9 +68,10 @@ void Line::excuse(TimeNs late_ns, TimeNs now) {
   attempt_ns_ = std::min(now, attempt_ns_ + late_ns);
 }
 
-std::string Line::deaf_text() const {
-  return std::string(up_ ? "silent" : "no answer to connecting") + " for " +
-         duration_text(timeout_.failure_ns / 2);
+Status Line::deafness() const {
+  const std::string for_text = " for " + duration_text(timeout_.failure_ns / 2);
+  if (!up_) return {Code::kDisconnected, "no answer to connecting" + for_text};
+  return {Code::kDisconnected, "silent" + for_text, {.kind = CauseKind::kSilent}};
 }
 
 std::string Line::unreachable_text(TimeNs now) const {
@@ -104,9 +105,11 @@ Status Line::silence(TimeNs now) const {
                      duration_text(for_ns);
   if (!up_ && !last_down_.is_ok()) text += " (" + last_down_.message() + ")";
   text += ": the job cannot go on without it; look at its log, or whether its machine is down";
+  // Its connection may have been given up because nothing came.
+  const bool is_silent = up_ || last_down_.is_because_of(CauseKind::kSilent);
   return {Code::kDisconnected, std::move(text),
-          up_ ? Cause{.kind = CauseKind::kSilent, .who = the_scheduler(), .for_ns = for_ns}
-              : cause_of_end(last_down_, CauseKind::kGone, the_scheduler(), for_ns)};
+          is_silent ? Cause{.kind = CauseKind::kSilent, .who = the_scheduler(), .for_ns = for_ns}
+                    : cause_of_end(last_down_, CauseKind::kGone, the_scheduler(), for_ns)};
 }
 
 }  // namespace byteps

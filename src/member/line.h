@@ -54,7 +54,7 @@ class Line {
 
   // ---- what is said of it
   const Status& last_down() const { return last_down_; }
-  std::string deaf_text() const;
+  Status deafness() const;
   std::string unreachable_text(TimeNs now) const;
   Cause unreachable_cause(TimeNs now) const;
   // The job cannot go on without the scheduler.

@@ -72,7 +72,7 @@ wire::Join make_join(const Config& config, Role role, std::string host,
 Member::Member(wire::Join join, const Config& config, Timeline* timeline)
     : join_(std::move(join)),
       job_id_(config.job.job_id),
-      tells_roll_call_(config.job.tells_roll_call),
+      tells_roll_call_(config.tells_roll_call),
       timeline_(timeline),
       timeout_(config.timeout),
       line_({config.job.scheduler_host, config.job.scheduler_port}, timeout_) {
@@ -431,7 +431,7 @@ void Member::watch_silence(TimeNs now, MemberOutputs& out) {
   if (misses_scheduler() && now >= line_.silent_since_ns() + timeout_.silence_ns()) {
     return finish(line_.silence(now), out);
   }
-  if (line_.is_deaf(now)) drop_connection(fault(line_.deaf_text()), now, out);
+  if (line_.is_deaf(now)) drop_connection(line_.deafness(), now, out);
 }
 
 TimeNs Member::next_deadline() const {

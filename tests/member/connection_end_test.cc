@@ -16,10 +16,11 @@ Cause cause_of(const Status& why) {
 
 TEST(ConnectionEnd, is_about_the_peer_when_nothing_else_is_known) {
   const Cause cause = cause_of({Code::kDisconnected, "connection refused"});
-  const Cause expected{.kind = CauseKind::kUnreachable,
-                       .who = server_1(),
-                       .for_ns = 3 * kSecond,
-                       .detail = "connection refused"};
+  Cause expected;
+  expected.kind = CauseKind::kUnreachable;
+  expected.who = server_1();
+  expected.for_ns = 3 * kSecond;
+  expected.detail = "connection refused";
   EXPECT_EQ(cause, expected);
 }
 

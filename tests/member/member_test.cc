@@ -234,7 +234,7 @@ TEST(Member,
      repeats_who_is_missing_for_the_flight_recorder_only_where_the_scheduler_is_read_itself) {
   for (const bool tells : {true, false}) {
     Config config = small_job();
-    config.job.tells_roll_call = tells;
+    config.tells_roll_call = tells;
     Desk desk(worker_join(1, "beta:11"), config);
     desk.connect();
     wire::Text said{"whatever the text is", 2};
@@ -437,7 +437,8 @@ TEST(Member, ends_when_the_scheduler_is_there_but_says_nothing_for_as_long) {
   ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
   EXPECT_THAT(desk.happened<MemberOutput::Failed>()[0].why.message(),
               HasSubstr("scheduler at 10.0.0.9:9000"));
-  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is_because_of(CauseKind::kSilent));
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is_because_of(CauseKind::kGone))
+      << "nor has it answered to connecting anew";
 }
 
 // What the scheduler said meanwhile is not all handed in when the clock is looked at.

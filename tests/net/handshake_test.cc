@@ -367,7 +367,8 @@ TEST(Refusal, has_only_kinds_that_a_connection_may_end_for) {
     const Bytes record = encode_refusal_record({Code::kSystem, "x", {.kind = *kind}});
     const Status why = frame::decode_refusal(std::span(record).subspan(kRecordHeadBytes));
     const bool may_be = *kind == CauseKind::kDamaged || *kind == CauseKind::kNoDescriptors ||
-                        *kind == CauseKind::kKeysDiffer || *kind == CauseKind::kVersionsDiffer;
+                        *kind == CauseKind::kNoMemory || *kind == CauseKind::kKeysDiffer ||
+                        *kind == CauseKind::kVersionsDiffer;
     EXPECT_TRUE(why.is_because_of(may_be ? *kind : CauseKind::kOther)) << name(*kind);
     EXPECT_TRUE(why.is(Code::kSystem));
   }

@@ -85,7 +85,7 @@ def a_rank_computes_for_long(job):
         says = wait_until(lambda: "tensor 'A' misses worker 1" in job.workers[0].err)
         assert says, job.story("it does not say for whom it waits")
         told.touch()
-        job.join(timeout_s=pause_s + FAILURE_S)
+        job.join()
         assert {p.code for p in job.processes} == {0}, job.story("not all ended well")
         job.check_nothing_is_left()
 
@@ -96,7 +96,7 @@ def threads_wait_for_what_another_thread_computes(job):
     plan = {"0": [["push_from_a_thread", "A", 2 * FAILURE_S], ["push", "B"], ["wait"]]}
     plan["1"] = [["push_from_a_thread", "B", 2 * FAILURE_S], ["push", "A"], ["wait"]]
     with job.start(plan):
-        job.join(timeout_s=3 * FAILURE_S)
+        job.join()
         assert {p.code for p in job.processes} == {0}, job.story("not all ended well")
         job.check_nothing_is_left()
 

@@ -348,7 +348,7 @@ def test_an_agent_that_hears_nothing_for_its_time_ends_what_it_started(place):
     # As when the network is cut and nobody says so. The time is a minute; here it is made short.
     program = "from byteps.launcher import agent, frames; frames.SILENCE_S = 1.0; agent.Agent().run()"
     agent = place.start([PYTHON, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    sleeper = {"role": "worker", "title": "worker 0", "command": ["sleep", "1000"], "environ": {MARK: place.mark}}
+    sleeper = {"role": "worker", "rank": 0, "command": ["sleep", "1000"], "environ": {MARK: place.mark}}
     order = {"folder": "/", "environ": {}, "key": "k" * 16, "processes": [sleeper]}
     agent.stdin.write(json.dumps({"start": order}) + "\n")
     agent.stdin.flush()

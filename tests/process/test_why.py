@@ -644,3 +644,17 @@ def test_python_asks_by_the_documented_name():
     from byteps import why as documented
 
     assert documented.explain is first_cause.explain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "worker 1 (a:1) has said nothing for 1.2.3 s",
+        f"worker {'9' * 5000} (a:1) has said nothing for 1 s",
+        f"worker 1 (a:1) has said nothing for {'9' * 400} s",
+        f"workers 0-{'9' * 5000} of 2",
+        "gave up waiting for " * 3000,
+    ],
+)
+def test_nothing_in_a_sentence_of_form_1_is_trusted(text):
+    assert form_1_cause(text).kind == "other"

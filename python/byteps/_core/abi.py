@@ -41,7 +41,7 @@ ONCE = 1
 ROOT_ONLY = 2
 
 # byteps_record's `failed`
-INTERRUPTED = 2
+INTERRUPTED = 4804180
 
 SEAL_BYTES = 32
 

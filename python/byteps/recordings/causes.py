@@ -19,7 +19,6 @@ KINDS = (
     "setting_missing", "setting_invalid", "job_key", "cannot_listen", "raised",
     "interrupted",
 )  # fmt: skip
-SETTINGS = ("setting_missing", "setting_invalid", "job_key")
 RANKS_MAX = 4096
 
 

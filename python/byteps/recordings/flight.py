@@ -91,10 +91,6 @@ class Recording:
         return text_of(self.header, "how")
 
     @property
-    def code(self) -> str:
-        return text_of(self.header, "code")
-
-    @property
     def text(self) -> str:
         """Why it ended badly, in its own words."""
         return text_of(self.header, "text")

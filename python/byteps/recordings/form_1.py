@@ -13,15 +13,16 @@ from byteps.recordings.fields import text_of
 
 FORM = 1
 RANKS_MAX = 1000  # that a sentence lists
+TEXT_CHARS_MAX = 4096  # of a sentence: none was longer
 
 _UNIT_NS = {"ms": 10**6, "s": 10**9, "min": 60 * 10**9}
-_MEMBER = r"(?P<role>worker|server|scheduler)(?: (?P<rank>\d+))? \((?P<host>[^() ]*)(?: at [^()]*)?\)"
-_DURATION = r"(?P<number>[\d.]+) (?P<unit>ms|s|min)"
+_MEMBER = r"(?P<role>worker|server|scheduler)(?: (?P<rank>\d{1,9}))? \((?P<host>[^() ]*)(?: at [^()]*)?\)"
+_DURATION = r"(?P<number>\d{1,9}(?:\.\d{1,9})?) (?P<unit>ms|s|min)"
 
 # About a member that the sentence names.
 _SILENT = re.compile(rf"{_MEMBER} has said nothing for {_DURATION}")
 _GONE = re.compile(rf"{_MEMBER} has been gone for {_DURATION}(?: \((?P<why>.*?)\) and the job)?")
-_UNREACHABLE = re.compile(rf"{_MEMBER} at \S+?,? shard \d+ cannot be reached for {_DURATION}(?:: (?P<why>.*))?")
+_UNREACHABLE = re.compile(rf"{_MEMBER} at \S+?,? shard \d{{1,9}} cannot be reached for {_DURATION}(?:: (?P<why>.*))?")
 _ANEW = re.compile(rf"{_MEMBER} was started anew while the job ran")
 _STOPPED = re.compile(rf"{_MEMBER} was stopped while the job ran")
 _TOLD = re.compile(rf"{_MEMBER}: (?P<what>.*)", re.DOTALL)
@@ -34,12 +35,12 @@ _REFUSED = re.compile(
     r"scheduler at \S+: every attempt to join was refused for " + _DURATION + r": (?P<why>.*)", re.DOTALL
 )
 _LEFT = re.compile(
-    r"tensor '(?P<tensor>.*)' waits for worker (?P<rank>\d+), which has left"
-    r"|worker (?P<rank_at_barrier>\d+) has left the job: a barrier"
+    r"tensor '(?P<tensor>.*)' waits for worker (?P<rank>\d{1,9}), which has left"
+    r"|worker (?P<rank_at_barrier>\d{1,9}) has left the job: a barrier"
 )
 _STALLED = re.compile(r"all workers wait, and none can go on: ")
 _STOP = re.compile(r"(a server|the scheduler) was told to stop")
-_MISSING = re.compile(r"gave up .*?waiting for (?P<who>.*?); here: ", re.DOTALL)
+_MISSING = re.compile(r"gave up [^;]{0,100}?waiting for (?P<who>[^;]*); here: ")
 _TURNED_AWAY = re.compile(r"two processes claim|two servers claim|cannot be part of a job")
 _SIZES = re.compile(r"disagree about the size")
 _DESCRIPTORS = re.compile(r"too many open files|no file descriptors? left", re.IGNORECASE)
@@ -58,7 +59,7 @@ _Fields = Dict[str, Any]
 
 def head(fields: _Fields) -> _Fields:
     """The first line, with its cause."""
-    text = _PATH.sub("", text_of(fields, "text"))
+    text = _sentence(fields)
     translated = {**fields, "text": text}
     if text_of(fields, "how"):
         translated["cause"] = _cause_of(fields, text)
@@ -67,7 +68,7 @@ def head(fields: _Fields) -> _Fields:
 
 def events(fields: _Fields, role: str) -> List[_Fields]:
     """A line behind it, of a process of this role, and the news of a member in it, which is an event of its own now."""
-    text = _PATH.sub("", text_of(fields, "text"))
+    text = _sentence(fields)
     kind = text_of(fields, "kind")
     told: _Fields = {**fields, "text": text}
     news: _Fields = {}
@@ -103,7 +104,7 @@ def _news(text: str) -> _Fields:
 
 
 def _departure(text: str) -> _Fields:
-    found = re.match(r"workers? (\d+)", text)
+    found = re.match(r"workers? (\d{1,9})", text)
     return {"kind": "left", "role": "worker", "rank": int(found[1])} if found else {}
 
 
@@ -159,7 +160,7 @@ def _of_operation(code: str, text: str) -> _Fields:
         return {"kind": "tensor_differs", "detail": detail}
     if code != "System":
         return {"kind": "other"}
-    server = re.search(r"server (\d+)", text)
+    server = re.search(r"server (\d{1,9})", text)
     who: _Fields = {"rank": int(server[1])} if server else {}
     return {"kind": "no_memory", "role": "server", **who, "detail": detail}
 
@@ -231,6 +232,10 @@ def _shortage(text: str) -> _Fields:
 # ---- what sentences are made of
 
 
+def _sentence(fields: _Fields) -> str:
+    return _PATH.sub("", text_of(fields, "text")[:TEXT_CHARS_MAX])
+
+
 def _process(found: "re.Match[str]") -> _Fields:
     rank = {} if found["rank"] is None else {"rank": int(found["rank"])}
     return {"role": found["role"], **rank, "host": found["host"]}
@@ -247,5 +252,5 @@ def _ranks(text: str, role: str) -> List[int]:
 
 def _listed(text: str, role: str) -> Iterator[int]:
     for ranks in re.findall(rf"{role}s? ([\d, and-]+?) of", text):
-        for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranks):
+        for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", ranks):
             yield from range(int(first), min(int(last or first), int(first) + RANKS_MAX) + 1)

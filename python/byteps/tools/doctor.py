@@ -125,7 +125,7 @@ def reaches_scheduler(host: str, port: int) -> Finding:
     place = at(host, port)
     if "ms" in said or said.get("is_open"):
         return Finding(HERE, "reaches the scheduler", OK, f"{place}: something listens there")
-    if said["kind"] == doctor_checks.REFUSED:
+    if said["kind"] == doctor_findings.REFUSED:
         return Finding(HERE, "reaches the scheduler", OK, f"{place}: the host answers, no scheduler runs there yet")
     return doctor_findings.pair(HERE, "the scheduler", place, said, True)
 

@@ -26,6 +26,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Tuple
 
 from byteps.launcher import plan
 from byteps.tools import doctor_rdma
+from byteps.tools.doctor_findings import NO_ANSWER, NO_ROUTE, REFUSED, STRANGER, UNKNOWN_NAME, UNREACHABLE
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 NONCE_BYTES = 16
@@ -34,10 +35,6 @@ LISTEN_FOR_S = 60.0
 CONNECT_WITHIN_S = 5.0
 STRANGERS_MAX = 512  # connections to one listener at a time
 SHARED_MEMORY = "/dev/shm"
-# Why there is no connection.
-UNKNOWN_NAME, STRANGER, NO_ANSWER, NO_ROUTE, REFUSED, UNREACHABLE = FAILURES = (
-    "unknown name", "stranger", "no answer", "no route", "refused", "unreachable",
-)  # fmt: skip
 KIND_OF_ERROR = {errno.ECONNREFUSED: REFUSED, errno.EHOSTUNREACH: NO_ROUTE}
 SYSCTLS = ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_congestion_control", "net.core.somaxconn")
 
@@ -269,7 +266,7 @@ def end_listening() -> None:
 
 
 def reach(places: List[Tuple[str, int]], key: str) -> List[Dict[str, Any]]:
-    """Connects to each place: {"ms", "via"}, or {"error", "kind"}, which is one of FAILURES."""
+    """Connects to each place: {"ms", "via"}, or {"error", "kind"}, UNKNOWN_NAME or another."""
     with ThreadPoolExecutor(32) as pool:
         return list(pool.map(lambda place: connect(place[0], place[1], key), places))
 

@@ -6,6 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
+# Why there is no connection, as doctor_checks.py says it.
+UNKNOWN_NAME, STRANGER, NO_ANSWER, NO_ROUTE, REFUSED, UNREACHABLE = (
+    "unknown name", "stranger", "no answer", "no route", "refused", "unreachable",
+)  # fmt: skip
 
 GIB = float(1 << 30)
 SHARED_MEMORY_MIN_BYTES = 512 << 20
@@ -247,18 +251,18 @@ def pair(source: str, target: str, place: str, said: Mapping[str, Any], is_neede
 
 
 def _fix_of_connection(kind: str, source: str, target: str, place: str, address: str) -> str:
-    """kind: one of doctor_checks.FAILURES."""
+    """kind: UNKNOWN_NAME or another."""
     host, _, port = place.rpartition(":")
-    if kind == "unknown name":
+    if kind == UNKNOWN_NAME:
         return f"echo 'ADDRESS {host}' >>/etc/hosts   # or write address=A behind {target} in the hostfile"
     if address.startswith("127.") and not host.startswith("127."):
         elsewhere = f"or address=A behind {target} in the hostfile"
         return f"grep -n {host} /etc/hosts   # {host} must not mean {address}; {elsewhere}"
-    if kind in ("no answer", "no route"):
+    if kind in (NO_ANSWER, NO_ROUTE):
         return f"iptables -I INPUT -p tcp --dport 1024:65535 -s {source} -j ACCEPT   # on {target}; or address=A"
-    if kind == "stranger":
+    if kind == STRANGER:
         return f"write address=A behind {target} in the hostfile: {host} is another machine for this one"
-    if kind == "refused":
+    if kind == REFUSED:
         return f"ss -ltn 'sport = :{port}'   # on {target}: does a firewall or proxy answer in its place?"
     return f"ip route get {address or host}"
 

@@ -48,7 +48,8 @@ Cause refusal_cause(std::span<const std::byte> body) {
   if (body.size() < kRefusalHeadBytes) return cause;
   const auto kind = cause_kind_of(get<std::uint16_t>(body.data() + 2));
   constexpr std::array kOfConnections = {CauseKind::kDamaged, CauseKind::kNoDescriptors,
-                                         CauseKind::kKeysDiffer, CauseKind::kVersionsDiffer};
+                                         CauseKind::kNoMemory, CauseKind::kKeysDiffer,
+                                         CauseKind::kVersionsDiffer};
   if (kind &&
       std::find(kOfConnections.begin(), kOfConnections.end(), *kind) != kOfConnections.end())
     cause.kind = *kind;

@@ -241,7 +241,7 @@ void Way::tell(QuietLog& log, const std::string& subject, const std::string& tex
 
 Status Way::explained(const Status& failure) const {
   const bool has_no_answer = failure.is(Code::kTimeout);
-  return {failure.code(), failure.message() + (has_no_answer ? std::string("; ") + kNoWay : "")};
+  return failure.in_words(failure.message() + (has_no_answer ? std::string("; ") + kNoWay : ""));
 }
 
 Status Way::go_without(const Site& site, const Status& why, bool must_link, bool /*by_them*/) {

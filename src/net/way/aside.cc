@@ -13,8 +13,7 @@ constexpr std::size_t kReasonTextBytesMax = 240;
 }  // namespace
 
 std::vector<std::byte> encode_reason(const Status& why) {
-  const std::string text = why.message().substr(0, kReasonTextBytesMax);
-  return frame::encode_refusal({why.code(), text});
+  return frame::encode_refusal(why.in_words(why.message().substr(0, kReasonTextBytesMax)));
 }
 
 Status decode_reason(std::span<const std::byte> content) {
