@@ -52,10 +52,15 @@ bool MemberPort::handle(const Event& event, TimeNs now) {
 }
 
 void MemberPort::tick(TimeNs now) {
+  is_asked_ = false;
   if (flight_ != nullptr) flight_->note_late(due_ns_, now);
   member_.tick(now, out_);
   carry_out(now);
   due_ns_ = next_deadline();
+}
+
+void MemberPort::tick_again(TimeNs now) {
+  if (std::exchange(is_asked_, false)) tick(now);
 }
 
 TimeNs MemberPort::next_deadline() const {
@@ -63,18 +68,23 @@ TimeNs MemberPort::next_deadline() const {
 }
 
 void MemberPort::applied(Epoch epoch, TimeNs now) {
+  is_asked_ = true;
   member_.applied(epoch, now, out_);
 }
 std::uint64_t MemberPort::barrier(TimeNs now) {
+  is_asked_ = true;
   return member_.barrier(now, out_);
 }
 void MemberPort::stalled(wire::Stalled report) {
+  is_asked_ = true;
   member_.stalled(std::move(report), out_);
 }
 void MemberPort::leave(bool final, TimeNs now) {
+  is_asked_ = true;
   member_.leave(final, now, out_);
 }
 void MemberPort::fail(const Status& why, TimeNs now) {
+  is_asked_ = true;
   member_.fail(why, now, out_);
 }
 
@@ -136,6 +146,8 @@ MemberEvents MemberPort::take_events() {
 }
 
 void MemberPort::carry_out(TimeNs now) {
+  if (out_.empty()) return;
+  is_asked_ = true;
   const Overloads does{
       [&](MemberOutput::Connect& wanted) {
         const Result<PeerId> attempt = transport_.connect(wanted.to, wanted.hello);

@@ -26,6 +26,8 @@ class MemberPort {
   // True: the event belonged to the connection with the scheduler and is dealt with.
   bool handle(const Event& event, TimeNs now);
   void tick(TimeNs now);
+  // The same at the end of a turn, if anything has been asked of it since.
+  void tick_again(TimeNs now);
   TimeNs next_deadline() const;
 
   // See Member.
@@ -60,6 +62,7 @@ class MemberPort {
   Member member_;
   Outbox outbox_;
   MemberOutputs out_;              // to be carried out by the next tick()
+  bool is_asked_ = false;          // since tick() began
   MemberEvents happened_;          // for the owner
   std::vector<PeerId> own_peers_;  // current connection and those that still owe their kDown
 };

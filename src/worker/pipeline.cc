@@ -13,8 +13,14 @@ namespace {
 // A row each: the stages that a part passes.
 Road road_of(const RoadEnds& ends, Push& push, Pull& pull) {
   std::vector<Road::Row> rows = ends.before_push;
-  rows.push_back({.name = "push", .waits_for = "credit and the connection", .stage = &push});
-  rows.push_back({.name = "pull", .waits_for = "the other workers' contributions", .stage = &pull});
+  rows.push_back({.name = "push",
+                  .waits_for = "credit and the connection",
+                  .stage = &push,
+                  .has_time = false});
+  rows.push_back({.name = "pull",
+                  .waits_for = "the other workers' contributions",
+                  .stage = &pull,
+                  .has_time = false});
   rows.insert(rows.end(), ends.after_pull.begin(), ends.after_pull.end());
   return Road(std::move(rows));
 }
@@ -250,6 +256,15 @@ void Pipeline::fail_all(const Status& status) {
 
 void Pipeline::tick() {
   patience_.tick();
+  if (work_.now >= patience_.next_deadline()) lose_patience();
+  if (!road_.has_time()) return;
+  stage_output_.clear();
+  road_.tick(work_.now, stage_output_);
+  for (const PartRef part : stage_output_.leaving) leave_stage(part);
+  for (const TensorIndex tensor : stage_output_.given_back) give_back(tensor);
+}
+
+void Pipeline::lose_patience() {
   for (const Patience::Verdict& verdict : patience_.give_up()) {
     if (verdict.tensor == kNoTensor) {
       inputs_.end(verdict.why);
@@ -258,10 +273,6 @@ void Pipeline::tick() {
     }
   }
   patience_.notice(road_);
-  stage_output_.clear();
-  road_.tick(work_.now, stage_output_);
-  for (const PartRef part : stage_output_.leaving) leave_stage(part);
-  for (const TensorIndex tensor : stage_output_.given_back) give_back(tensor);
 }
 
 TimeNs Pipeline::next_deadline() const {

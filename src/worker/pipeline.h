@@ -126,6 +126,7 @@ class Pipeline {
   void settle(TensorIndex index);
   void finish_well(TensorIndex index);
   void end_op(OpIndex index, const Status& status);
+  void lose_patience();
 
   Work work_;
   Flow flow_{work_};

@@ -1,10 +1,16 @@
 #include "worker/road.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace byteps {
+
+Road::Road(std::vector<Row> rows)
+    : rows_(std::move(rows)),
+      has_time_(
+          std::any_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.has_time; })) {}
 
 void Road::enter(PartRef part, Tensor& tensor, std::size_t row, TimeNs now) {
   tensor.parts[part.part].stage = static_cast<std::uint8_t>(row);
@@ -49,12 +55,16 @@ std::uint8_t Road::place_of(const Stage& stage) const {
 }
 
 void Road::tick(TimeNs now, StageOutput& out) {
-  for (const Row& row : rows_) row.stage->tick(now, out);
+  for (const Row& row : rows_) {
+    if (row.has_time) row.stage->tick(now, out);
+  }
 }
 
 TimeNs Road::next_deadline() const {
   TimeNs next = kNever;
-  for (const Row& row : rows_) next = std::min(next, row.stage->next_deadline());
+  for (const Row& row : rows_) {
+    if (row.has_time) next = std::min(next, row.stage->next_deadline());
+  }
   return next;
 }
 

@@ -55,9 +55,10 @@ class Road {
     std::string_view name;
     std::string_view waits_for;  // what keeps a part there, for messages to people
     Stage* stage = nullptr;      // outlives the road
+    bool has_time = true;        // its tick() and next_deadline() may say something
   };
 
-  explicit Road(std::vector<Row> rows) : rows_(std::move(rows)) {}
+  explicit Road(std::vector<Row> rows);
 
   // The part enters the first stage.
   void begin(PartRef part, Tensor& tensor, TimeNs now);
@@ -73,6 +74,8 @@ class Road {
     return part.stage < rows_.size() && rows_[part.stage].stage == &stage;
   }
 
+  // Whether any of its stages does.
+  bool has_time() const { return has_time_; }
   void tick(TimeNs now, StageOutput& out);
   TimeNs next_deadline() const;
 
@@ -83,6 +86,7 @@ class Road {
   void enter(PartRef part, Tensor& tensor, std::size_t row, TimeNs now);
 
   const std::vector<Row> rows_;
+  const bool has_time_;
 };
 
 // Rows before and after those of the network.

@@ -71,7 +71,7 @@ std::size_t Worker::turn(TimeNs now) {
     work += send_frames();
     publish_counters();
   }
-  port_.tick(now);  // what this turn asked of it
+  port_.tick_again(now);
   take_member_events(now);
   try_finish();
   planned_ns_ = next_deadline();
