@@ -1,6 +1,7 @@
 #include "server/inventory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <sstream>
 #include <utility>
@@ -16,8 +17,9 @@ namespace {
 std::size_t declared_bytes_of(const wire::Declare& declared, const ShelfEpoch& facts) {
   constexpr std::size_t kNodeBytes = 64;  // of the map
   return sizeof(TensorSum) + kNodeBytes +
-         2 * bit_words_of(facts.worker_count) * sizeof(std::uint64_t) + declared.name.size() +
-         declared.members.some().size() * sizeof(std::uint32_t);
+         3 * bit_words_of(facts.worker_count) * sizeof(std::uint64_t) + declared.name.size() +
+         declared.members.some().size() * sizeof(std::uint32_t) +
+         (declared.members.is_all() ? 0 : Contributors::bytes_of(*facts.groups, declared.members));
 }
 
 std::size_t record_bytes_of(std::uint64_t frame_count, const TensorSum& tensor,
@@ -25,9 +27,25 @@ std::size_t record_bytes_of(std::uint64_t frame_count, const TensorSum& tensor,
   std::size_t frame_bytes =
       sizeof(FrameSum) + bit_words_of(facts.worker_count) * sizeof(std::uint64_t);
   if (tensor.in_order) {
-    frame_bytes += sizeof(std::uint32_t) + tensor.member_count * sizeof(BufferRef);
+    frame_bytes += sizeof(std::uint32_t) + tensor.contributors->count() * sizeof(BufferRef);
   }
   return sizeof(PartSum) + facts.worker_count * sizeof(LandingTag) + frame_count * frame_bytes;
+}
+
+// A crew's sum of float16 has its headroom; whoever finishes the sum of all takes it back.
+Finishing finishing_of(const Spec& spec, const ShelfEpoch& facts) {
+  const bool is_sum = spec.operation == Operation::kSum || spec.operation == Operation::kAverage;
+  double headroom = 1;
+  if (is_sum && spec.dtype == DType::kFloat16 && facts.groups->most_ranks() > 1) {
+    headroom = std::ldexp(1.0, headroom_of(facts.groups->crews_of(spec.members)));
+  }
+  if (facts.relay) return {.divisor = 1, .scale = 1 / headroom};
+  Finishing finishing{.divisor = 1, .scale = spec.scale * headroom};
+  if (spec.operation == Operation::kAverage) {
+    finishing.divisor = spec.members.count(facts.worker_count);
+  }
+  if (PLANTED(mean_of_all_workers) && finishing.divisor > 1) finishing.divisor = facts.worker_count;
+  return finishing;
 }
 
 }  // namespace
@@ -39,6 +57,8 @@ Inventory::Inventory(const ShelfSettings& settings, BufferPool& pool, Alarms& al
 void Inventory::clear() {
   parts_.clear();
   tensors_.clear();
+  all_.reset();
+  apart_.reset();
   record_bytes_ = 0;
   declared_bytes_ = 0;
   alarms_.clear();
@@ -76,20 +96,34 @@ TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
   tensor->part_count = facts.placement->part_count(declared.total_bytes);
   tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
-  tensor->member_count = declared.members.count(facts.worker_count);
-  tensor->awaited_count = tensor->member_count;
-  if (declared.operation == Operation::kAverage) tensor->finishing.divisor = tensor->member_count;
-  if (PLANTED(mean_of_all_workers) && tensor->finishing.divisor > 1) {
-    tensor->finishing.divisor = facts.worker_count;
-  }
-  tensor->finishing.scale = declared.scale;
+  tensor->contributors = contributors_of(declared.members, facts);
+  tensor->finishing = finishing_of(declared, facts);
   tensor->in_order = settings_.deterministic && !tensor->is_broadcast && is_float(declared.dtype);
   tensor->declared_here.assign(bit_words_of(facts.worker_count), 0);
+  tensor->declared_ever.assign(bit_words_of(facts.worker_count), 0);
   tensor->forgotten.assign(bit_words_of(facts.worker_count), 0);
   tensor->declared_bytes = declared_bytes_of(declared, facts);
   tensor->declared = std::move(declared);
-  TensorSum& made = *(tensors_[key] = std::move(tensor));
+  TensorSum& made = *(tensors_[key] = std::move(tensor));  // last: there may be no memory
   declared_bytes_ += made.declared_bytes;
+  return made;
+}
+
+// Those of all workers are made once.
+std::shared_ptr<const Contributors> Inventory::contributors_of(const Members& members,
+                                                               const ShelfEpoch& facts) {
+  if (members.is_all() && all_) return all_;
+  std::shared_ptr<const Contributors> made;
+  if (facts.relay) {
+    if (!apart_) apart_ = std::make_shared<const Groups>(Groups::apart(facts.worker_count));
+    made = std::make_shared<const Contributors>(
+        apart_, facts.groups->crew_of(facts.groups->group_of(*facts.relay), members),
+        facts.placement->shard_count());
+  } else {
+    made =
+        std::make_shared<const Contributors>(facts.groups, members, facts.placement->shard_count());
+  }
+  if (members.is_all()) all_ = made;
   return made;
 }
 
@@ -135,7 +169,7 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   part->landings.assign(facts.worker_count, kNoLanding);
   if (tensor.in_order) {
     part->added.assign(frame_count, 0);
-    part->held.resize(frame_count * tensor.member_count);
+    part->held.resize(frame_count * tensor.contributors->count());
   }
   if (settings_.timeline != nullptr) {
     part->timeline =

@@ -70,12 +70,16 @@ class Inventory {
       return static_cast<std::size_t>(stable_mix(name.key.value + name.part.value));
     }
   };
+  std::shared_ptr<const Contributors> contributors_of(const Members& members,
+                                                      const ShelfEpoch& facts);
   void refuse_beyond_limit(std::size_t bytes);
 
   const ShelfSettings& settings_;
   BufferPool& pool_;
   Alarms& alarms_;
   Tensors tensors_;
+  std::shared_ptr<const Contributors> all_;      // of tensors of all workers
+  std::shared_ptr<const Groups> apart_;          // at a relay
   FlatMap<PartName, PartSum*, PartHome> parts_;  // of all tensors, for the one look-up per frame
   std::size_t incomplete_frame_count_ = 0;
   std::size_t record_bytes_ = 0;    // of all parts

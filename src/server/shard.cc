@@ -325,15 +325,17 @@ void Shard::down(const Event& event) {
 std::size_t Shard::deliver() {
   const std::size_t count = out_.size();
   Sum last;
-  const Overloads does{[&](ShelfOutput::Answer& answer) { deliver(answer, last); },
-                       [this](ShelfOutput::Renew& renew) {
-                         end(renew.worker, {Code::kDisconnected, std::move(renew.text)});
-                       },
-                       [this](ShelfOutput::Failure& failure) {
-                         LOG(log_, kError) << failure.why.message();
-                         notify(ShardNotice::Kind::kFailed, std::move(failure.why));
-                       },
-                       [this](const auto& told) { deliver(told); }};
+  const Overloads does{
+      [&](ShelfOutput::Answer& answer) { deliver(answer, last); },
+      [this](ShelfOutput::Renew& renew) {
+        end(renew.worker, {Code::kDisconnected, std::move(renew.text)});
+      },
+      [](const ShelfOutput::Forward&) { CHECK(false) << "a server forwards nothing"; },
+      [this](ShelfOutput::Failure& failure) {
+        LOG(log_, kError) << failure.why.message();
+        notify(ShardNotice::Kind::kFailed, std::move(failure.why));
+      },
+      [this](const auto& told) { deliver(told); }};
   for (auto& output : out_) std::visit(does, output);
   out_.clear();
   return count;

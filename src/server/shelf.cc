@@ -1,6 +1,7 @@
 #include "server/shelf.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <sstream>
 #include <utility>
@@ -37,6 +38,10 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
           << kFramesPerPartMax << " frames of " << facts.placement->frame_bytes() << " bytes";
   } else {
     facts_ = facts;
+    if (!facts_.groups) {
+      facts_.groups = std::make_shared<const Groups>(Groups::apart(facts.worker_count));
+    }
+    CHECK_EQ(facts_.groups->worker_count(), facts.worker_count);
     missing_.assign(bit_words_of(facts.worker_count), 0);
     generations_.begin_epoch(facts.worker_count);
     return Status::ok();
@@ -67,6 +72,9 @@ void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const st
 void Shelf::dispatch(WorkerRank from, const wire::Header& header,
                      std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out) {
   if (header.worker != from) return violation(from, "a message in the name of another rank", out);
+  if (facts_.relay && facts_.groups->group_of(from) != facts_.groups->group_of(*facts_.relay)) {
+    return violation(from, "a message to the relay of another machine", out);
+  }
   const std::int32_t ahead = later_by(header.epoch, facts_.epoch);
   if (ahead > 0) return violation(from, "a message of an epoch that has not begun", out);
   if (ahead < 0) return;  // late, of a job that is over
@@ -76,12 +84,15 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
     case wire::Kind::kDeclare:
       return declare(from, header, payload, out);
     case wire::Kind::kForget:
+      if (facts_.relay) break;  // it would have to go on to the servers
       return forget(from, header.key);
     case wire::Kind::kInputs:
+      if (facts_.relay) break;
       return inputs(from, header, out);
     default:
-      return violation(from, "a message of a kind that workers do not send to shards", out);
+      break;
   }
+  violation(from, "a message of a kind that workers do not send here", out);
 }
 
 void Shelf::violation(WorkerRank from, std::string text, ShelfOutputs& out) const {
@@ -123,6 +134,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   if (known == nullptr) return make_tensor(from, header.key, std::move(declared), out);
   TensorSum& tensor = *known;
   set_bit(tensor.declared_here, from);
+  if (tensor.declared.members.has(from)) set_bit(tensor.declared_ever, from);
   if (tensor.spoiled != Code::kOk) {
     if (PLANTED(mismatch_untold)) return;
     out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled, tensor.spoiled_text});
@@ -144,9 +156,7 @@ void Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfO
   }
   TensorSum& tensor = inventory_.make(key, from, std::move(declared), facts_);
   set_bit(tensor.declared_here, from);
-  for (std::uint32_t i = 0; generations_.no_more_count() > 0 && i < tensor.member_count; ++i) {
-    if (generations_.has_no_more(tensor.declared.members.at(i))) --tensor.awaited_count;
-  }
+  set_bit(tensor.declared_ever, from);
 }
 
 void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out) {
@@ -154,6 +164,18 @@ void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& 
   tensor.spoiled = code;
   tensor.spoiled_text = std::move(text);
   out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled_text});
+}
+
+void Shelf::give_up(Key key, const Status& why, ShelfOutputs& out) {
+  TensorSum* const tensor = inventory_.find(key);
+  if (tensor != nullptr && tensor->spoiled == Code::kOk) {
+    spoil(*tensor, why.code(), why.message(), out);
+  }
+}
+
+const wire::Declare* Shelf::declared(Key key) const {
+  const TensorSum* const tensor = inventory_.find(key);
+  return tensor == nullptr ? nullptr : &tensor->declared;
 }
 
 void Shelf::forget(WorkerRank from, Key key) {
@@ -164,9 +186,13 @@ void Shelf::forget(WorkerRank from, Key key) {
   if (is_forgotten(*tensor)) inventory_.drop(*tensor);
 }
 
-// By all who may have inputs.
+// By all who have declared it, of each crew one at least; who has no more inputs need not say it. (Of a crew, those
+// who lead no part here declare nothing.)
 bool Shelf::is_forgotten(const TensorSum& tensor) const {
-  return count_bits_without(tensor.forgotten, generations_.no_more()) >= tensor.awaited_count;
+  std::vector<std::uint64_t> done = tensor.forgotten;
+  for (std::size_t word = 0; word < done.size(); ++word) done[word] |= generations_.no_more()[word];
+  return count_bits_without(tensor.declared_ever, done) == 0 &&
+         tensor.contributors->has_one_of_each(done);
 }
 
 // ---- the end of inputs
@@ -199,13 +225,16 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
   }
 }
 
-// One member less is awaited: what waited for it alone is finished.
+// One contributor less is awaited: what waited for it alone is finished.
 void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
-  --tensor.awaited_count;
   for (const auto& [index, part] : tensor.parts) {
     for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
-      if (part->frames[frame].contributed == 0 || !is_complete(*part, frame)) continue;
-      finish(*part, frame, out);
+      if (!part->frames[frame].is_begun() || !is_complete(*part, frame)) continue;
+      try {
+        finish(*part, frame, out);
+      } catch (const std::bad_alloc&) {
+        out_of_memory(tensor.key, out);
+      }
       if (tensor.spoiled != Code::kOk) return;
     }
   }
@@ -215,11 +244,19 @@ void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
 // Whether all have contributed who may have inputs. Who has no more may have contributed as well, to what has failed.
 bool Shelf::is_complete(const PartSum& part, std::uint32_t frame_index) const {
   const TensorSum& tensor = *part.tensor;
-  if (tensor.awaited_count == tensor.member_count) {
-    return part.frames[frame_index].contributed == tensor.member_count;
+  const std::uint32_t count = tensor.contributors->count();
+  if (generations_.no_more_count() == 0) {
+    return part.frames[frame_index].contributed == count;
   }
-  const std::uint32_t count = count_bits_without(part.bits_of(frame_index), generations_.no_more());
-  return count == tensor.awaited_count && count > 0;
+  const std::span bits = part.bits_of(frame_index);
+  bool any = false;
+  for (std::uint32_t place = 0; place < count; ++place) {
+    const WorkerRank each = tensor.contributors->at(place, tensor.key, part.index);
+    if (generations_.has_no_more(each)) continue;
+    if (!has_bit(bits, each)) return false;
+    any = true;
+  }
+  return any;
 }
 
 // Sums are lost already, by another's word. Nobody must wait for them.
@@ -278,7 +315,6 @@ void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutpu
 void Shelf::restart_tensors(Round former_first) {
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
     TensorSum& tensor = *(at++)->second;
-    tensor.awaited_count = tensor.member_count;
     tensor.next_round = next_round_of(tensor, former_first);
     inventory_.drop_parts(tensor);
     if (has_any_bit(tensor.forgotten)) inventory_.drop(tensor);
@@ -311,6 +347,12 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     }
     part->landings[from.value] = header.landing;
     contribute(*part, frame_index, from, payload, now, out);
+  } else if (ahead > 0 || facts_.relay) {  // I11
+    std::ostringstream text;
+    text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
+         << ", " << header.round << ", while " << part->frames[frame_index].round
+         << " is being summed";
+    violation(from, text.str(), out);
   } else if (ahead == -1) {
     if (PLANTED(mean_divided_twice) && part->tensor->kernels.in_place()) {
       const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
@@ -318,12 +360,6 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     }
     const LandingTag landing = PLANTED(repeat_lands_again) ? header.landing : kNoLanding;  // I9
     answer(*part, frame_index, from, landing, out);
-  } else if (ahead > 0) {
-    std::ostringstream text;
-    text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
-         << ", " << header.round << ", while " << part->frames[frame_index].round
-         << " is being summed";
-    violation(from, text.str(), out);
   } else {  // earlier still: all have that sum
     look_for_contradiction(from, header, out);
   }
@@ -372,6 +408,13 @@ PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutp
     violation(from, text.str(), out);
     return nullptr;
   }
+  if (facts_.relay && tensor.contributors->leader(tensor.key, header.part) != *facts_.relay) {
+    violation(from,
+              "a push of tensor " + quoted_name(tensor.declared.name) +
+                  " to a relay that does not lead its part",
+              out);
+    return nullptr;
+  }
   return &inventory_.make_part(tensor, header.part, generations_.first_round(), facts_);
 }
 
@@ -387,7 +430,11 @@ const char* Shelf::flaw_of_push(const PartSum& part, WorkerRank from, const wire
   if (header.offset_bytes % part.frame_bytes != 0) return "no frame starts there";
   const std::uint64_t frame_index = header.offset_bytes / part.frame_bytes;
   if (frame_index >= part.frames.size()) return "the part ends before";
-  const bool without = tensor.is_broadcast && from != tensor.declared.root;
+  if (!tensor.contributors->place_of(from, tensor.key, part.index)) {
+    return "another worker of its machine leads this part";
+  }
+  const bool without =
+      tensor.is_broadcast && !tensor.contributors->speaks_for(from, tensor.declared.root);
   if (header.flags != (without ? wire::kNoPayload : 0)) return "the flags are wrong";
   const std::size_t expected_bytes =
       without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
@@ -402,7 +449,11 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
   const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
-  if (!payload.empty()) summing_.add(part, frame_index, from, payload);
+  if (!payload.empty()) {
+    const TensorSum& tensor = *part.tensor;
+    const auto place = tensor.contributors->place_of(from, tensor.key, part.index);
+    summing_.add(part, frame_index, *place, payload);
+  }
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);
   if (frame.contributed++ == 0) {
@@ -418,10 +469,13 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
 }
 
 void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
-  FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;
-  if (tensor.awaited_count < tensor.member_count) {
-    if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root)) {
+  if (generations_.no_more_count() > 0) {
+    const auto has_bringer = [&] {
+      return !generations_.has_no_more(
+          tensor.contributors->speaker_of(tensor.declared.root, tensor.key, part.index));
+    };
+    if (tensor.is_broadcast && !has_bringer()) {
       std::ostringstream text;
       text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
            << ": " << tensor.declared.root << " has said that it has no more inputs";
@@ -429,22 +483,118 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) 
     }
     summing_.add_held(part, frame_index);
   }
+  if (facts_.relay) return forward(part, frame_index, out);
   summing_.finish(part, frame_index);
+  inventory_.end_frame(part);
+  end_round(part, frame_index, out);
+}
+
+// The next round of a frame begins: all are answered.
+void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  const TensorSum& tensor = *part.tensor;
   const std::span bits = part.bits_of(frame_index);
   std::fill(bits.begin(), bits.end(), 0);
   frame.contributed = 0;
   ++frame.round.value;
-  inventory_.end_frame(part);
   // Each frame's answers begin with another worker, or the last one would be last with all of them.
   const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
-  for (std::uint32_t i = 0; i < tensor.member_count; ++i) {
-    const WorkerRank to =
-        tensor.declared.members.at(static_cast<std::uint32_t>((first + i) % tensor.member_count));
+  const std::uint32_t count = tensor.contributors->count();
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto place = static_cast<std::uint32_t>((first + i) % count);
+    const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
     if (generations_.has_no_more(to)) continue;
     answer(part, frame_index, to, part.landings[to.value], out);
   }
   if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
 }
+
+// ---- a relay's frames
+
+void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  const TensorSum& tensor = *part.tensor;
+  const bool is_without =
+      tensor.is_broadcast && !has_bit(part.bits_of(frame_index), tensor.declared.root);
+  if (!is_without) summing_.finish(part, frame_index);
+  inventory_.end_frame(part);
+  frame.is_forwarded = true;
+  auto& forward =
+      std::get<ShelfOutput::Forward>(out.emplace_back(std::in_place_type<ShelfOutput::Forward>));
+  forward.header.kind = wire::Kind::kPush;
+  forward.header.flags = is_without ? wire::kNoPayload : 0;
+  forward.header.epoch = facts_.epoch;
+  forward.header.key = tensor.key;
+  forward.header.part = part.index;
+  forward.header.round = frame.round;
+  forward.header.offset_bytes = frame_index * part.frame_bytes;
+  forward.buffer = frame.finished;
+  forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
+}
+
+void Shelf::answered(const wire::Header& header, std::span<const std::byte> payload,
+                     ShelfOutputs& out) {
+  PartSum* const part = inventory_.find(header.key, header.part);
+  if (part == nullptr || header.epoch != facts_.epoch) return;
+  const std::uint64_t frame_index = header.offset_bytes / part->frame_bytes;
+  if (frame_index >= part->frames.size()) return;
+  FrameSum& frame = part->frames[frame_index];
+  if (!frame.is_forwarded || frame.round != header.round) return;
+  try {
+    if (!payload.empty()) {
+      frame.finished = inventory_.take(payload.size());
+      std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
+    }
+    frame.is_forwarded = false;
+    end_round(*part, static_cast<std::uint32_t>(frame_index), out);
+    frame.finished = {};  // I11
+  } catch (const std::bad_alloc&) {
+    out_of_memory(header.key, out);
+  }
+}
+
+namespace {
+
+// To all frames of that round.
+bool has_contributed(const PartSum& part, WorkerRank worker, Round round) {
+  for (std::size_t frame = 0; frame < part.frames.size(); ++frame) {
+    const std::int32_t ahead = later_by(round, part.frames[frame].round);
+    if (ahead > 0 || (ahead == 0 && !has_bit(part.bits_of(frame), worker))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void Shelf::want(Key key, PartIndex part_index, Round round, ShelfOutputs& out) {
+  const TensorSum* const tensor = inventory_.find(key);
+  if (tensor == nullptr) {  // nobody has begun it here: whoever it is for will know
+    for (const WorkerRank each :
+         facts_.groups->crew_of(facts_.groups->group_of(*facts_.relay), Members())) {
+      out.emplace_back(ShelfOutput::Wanted{each, key, part_index, round});
+    }
+    return;
+  }
+  if (part_index.value >= tensor->part_count) return;
+  const PartSum* const part = inventory_.find(key, part_index);
+  for (std::uint32_t place = 0; place < tensor->contributors->count(); ++place) {
+    const WorkerRank each = tensor->contributors->at(place, key, part_index);
+    if (generations_.has_no_more(each)) continue;
+    if (part != nullptr && has_contributed(*part, each, round)) continue;
+    out.emplace_back(ShelfOutput::Wanted{each, key, part_index, round});
+  }
+}
+
+namespace {
+
+// Whether this contributor's answers have a payload: who brings a broadcast has it already, and a root that alone gets
+// the result is of one machine.
+bool is_sent_to(const TensorSum& tensor, WorkerRank to) {
+  if (!tensor.declared.has_root()) return true;
+  return tensor.contributors->speaks_for(to, tensor.declared.root) == tensor.declared.root_only;
+}
+
+}  // namespace
 
 // The finished sum of one frame to one worker.
 void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to,
@@ -462,7 +612,7 @@ void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to
   answer.header.worker = to;
   answer.header.landing = landing;
   answer.landing_offset = part.offset + answer.header.offset_bytes;
-  if (!tensor.declared.is_sent_to(to)) {
+  if (!is_sent_to(tensor, to)) {
     answer.header.flags = wire::kNoPayload;
   } else {
     answer.buffer = frame.finished;
@@ -489,7 +639,7 @@ void Shelf::tick(TimeNs now, ShelfOutputs& out) {
 void Shelf::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
   const FrameSum* oldest = nullptr;
   for (const FrameSum& frame : part.frames) {
-    if (frame.contributed == 0) continue;
+    if (!frame.is_begun()) continue;
     if (oldest == nullptr || frame.since_ns < oldest->since_ns) oldest = &frame;
   }
   if (oldest->since_ns + settings_.wanted_ns > now) {
@@ -499,15 +649,16 @@ void Shelf::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
   std::fill(missing_.begin(), missing_.end(), 0);
   for (std::size_t i = 0; i < part.frames.size(); ++i) {
     const FrameSum& frame = part.frames[i];
-    if (frame.contributed == 0 || frame.round != oldest->round) continue;
+    if (!frame.is_begun() || frame.round != oldest->round) continue;
     if (frame.since_ns + settings_.wanted_ns > now) continue;
     const std::span bits = part.bits_of(i);
     for (std::size_t word = 0; word < bits.size(); ++word) missing_[word] |= ~bits[word];
   }
-  for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
-    if (!has_bit(missing_, worker) || !part.tensor->declared.members.has(worker)) continue;
-    if (generations_.has_no_more(worker)) continue;
-    out.emplace_back(ShelfOutput::Wanted{worker, part.tensor->key, part.index, oldest->round});
+  const Contributors& contributors = *part.tensor->contributors;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    const WorkerRank each = contributors.at(place, part.tensor->key, part.index);
+    if (!has_bit(missing_, each) || generations_.has_no_more(each)) continue;
+    out.emplace_back(ShelfOutput::Wanted{each, part.tensor->key, part.index, oldest->round});
   }
 
   if (oldest->since_ns + settings_.missing_ns <= now) tell_missing(part, *oldest, now, out);
@@ -527,12 +678,15 @@ void Shelf::tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now
   ShelfOutput::Missing told;
   const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
   const std::span bits = part.bits_of(frame_index);
-  for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
-    if (!tensor.declared.members.has(worker) || generations_.has_no_more(worker)) continue;
-    if (has_bit(missing_, worker)) told.ranks.push_back(worker.value);
-    if (has_bit(bits, worker)) told.to.push_back(worker);
+  for (std::uint32_t place = 0; place < tensor.contributors->count(); ++place) {
+    const WorkerRank each = tensor.contributors->at(place, tensor.key, part.index);
+    if (generations_.has_no_more(each)) continue;
+    if (has_bit(missing_, each)) told.ranks.push_back(each.value);
+    if (has_bit(bits, each)) told.to.push_back(each);
   }
   if (told.ranks.empty()) return;
+  std::sort(told.ranks.begin(), told.ranks.end());
+  std::sort(told.to.begin(), told.to.end());
   const bool said = tensor.missing_told == told.ranks &&
                     now < tensor.missing_told_ns + settings_.missing_every_ns &&
                     tensor.missing_told_ns >= oldest.since_ns;

@@ -4,9 +4,10 @@
 //
 // A tensor that somebody declared is an entry (sums.h); a part of it gets a record at its first push; a
 // frame of a part has the round being summed, a bit per worker, an accumulator while it is
-// incomplete, and the last finished sum.
+// incomplete, and the last finished sum. Workers of one machine contribute together: who of them pushes
+// a part, and is answered, is in contributors.h.
 //
-// Invariants (n members of the tensor; frame f sums round r, that is: its rounds below r are finished):
+// Invariants (n contributors to the part; frame f sums round r, that is: its rounds below r are finished):
 //   I1 A worker's bit is set exactly when its contribution of round r is in. Each contribution is
 //      added at most once.
 //   I2 f has an accumulator, or contributions held back, only while 0 < set bits < n. (A broadcast
@@ -17,15 +18,17 @@
 //   I4 A push of round r says that its worker has the whole sum of round r-1; a push of round r-1
 //      only that it may have lost the answer.
 //   I5 Memory is taken for what came, never for a length that was announced: a declaration costs
-//      its name, members and two bits per worker, the first push of a part the records of that part's frames. All of it
-//      is counted.
+//      its name, members and three bits per worker, the first push of a part the records of that part's frames. All of
+//      it is counted.
 //   I6 A part with an incomplete frame has exactly one alarm; no part ever has two.
 //   I7 What comes out depends on the messages, their order and `now`; on no address and no hash
 //      order.
-//   I8 In deterministic mode floats are added in order of rank; a contribution that comes before
-//      its turn is held back.
-//   I10 A member that has no more inputs is not waited for: a frame is finished when all others have contributed. It
-//      has no bit set, for all its rounds are finished.
+//   I8 In deterministic mode floats are added in order of rank (of groups: of the lowest in each); a
+//      contribution that comes before its turn is held back.
+//   I10 A contributor that has no more inputs is not waited for: a frame is finished when all others have contributed.
+//      It has no bit set, for all its rounds are finished.
+//   I11 At a relay a complete frame keeps its bits, and its round goes on, until it is answered. A frame at rest costs
+//      nothing there: who contributes has lost no answer, for memory that processes share loses none.
 //   I9 At most one answer to a worker's contribution names its landing: the one with which the frame was finished. A
 //      repeated answer goes without, for it may be damaged on the way, and the place it would be written to before
 //      anybody notices may hold the sum already.
@@ -42,6 +45,7 @@
 
 #include "base/buffer.h"
 #include "base/flat_map.h"
+#include "base/groups.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/outputs.h"
@@ -67,6 +71,17 @@ struct ShelfOutput {
     wire::Header header;  // kind, epoch, key, part, round, offset, worker, its landing tag
     std::uint64_t landing_offset = 0;  // offset of the frame in the whole tensor, bytes
     BufferRef buffer;                  // empty when there is no payload
+    std::size_t payload_bytes = 0;
+    std::span<const std::byte> payload() const {
+      return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
+                    : std::span<const std::byte>();
+    }
+  };
+  // At a relay: what the workers of the machine have together goes on, as one contribution. Until its answer is handed
+  // to answered() the buffer is not used.
+  struct Forward {
+    wire::Header header;  // kind (kPush), flags, epoch, key, part, round, offset
+    BufferRef buffer;     // empty when there is no payload
     std::size_t payload_bytes = 0;
     std::span<const std::byte> payload() const {
       return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
@@ -118,9 +133,9 @@ struct ShelfOutput {
     Status why;
   };
 };
-using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Wanted, ShelfOutput::Missing,
-                             ShelfOutput::Spoiled, ShelfOutput::InputsDone, ShelfOutput::Renew,
-                             ShelfOutput::Violation, ShelfOutput::Failure>;
+using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted,
+                             ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
+                             ShelfOutput::Renew, ShelfOutput::Violation, ShelfOutput::Failure>;
 
 struct ShelfSettings {
   // A frame incomplete for so long asks for the missing contributions.
@@ -145,6 +160,10 @@ struct ShelfEpoch {
   Epoch epoch;
   std::uint32_t worker_count = 0;
   std::shared_ptr<const Placement> placement;
+  std::shared_ptr<const Groups> groups = nullptr;  // null: each worker by itself
+  // Of the relay at this worker: those of its group contribute here, each by itself, to the parts that it leads. What
+  // they have together is not finished here but forwarded, and they are answered with the sum of all.
+  std::optional<WorkerRank> relay = std::nullopt;
 };
 
 class Shelf {
@@ -170,6 +189,16 @@ class Shelf {
   // call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
+
+  // The answer to what was forwarded; kNoPayload: none of these workers gets it from elsewhere. What is not waited for
+  // any more is ignored.
+  void answered(const wire::Header& header, std::span<const std::byte> payload, ShelfOutputs& out);
+  // The tensor cannot be summed, as was said elsewhere.
+  void give_up(Key key, const Status& why, ShelfOutputs& out);
+  // What it was declared as; null: nobody has.
+  const wire::Declare* declared(Key key) const;
+  // Others wait for a part: who has not contributed to it here is asked at once.
+  void want(Key key, PartIndex part, Round round, ShelfOutputs& out);
 
   // Asks for contributions that are missing for too long. Cheap when there is nothing to ask.
   void tick(TimeNs now, ShelfOutputs& out);
@@ -220,6 +249,8 @@ class Shelf {
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   bool is_complete(const PartSum& part, std::uint32_t frame_index) const;
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
+  void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
+  void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutputs& out) const;
 

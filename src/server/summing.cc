@@ -7,16 +7,16 @@ namespace byteps {
 namespace {
 
 std::span<BufferRef> held_of(PartSum& part, std::uint32_t frame) {
-  const std::size_t member_count = part.tensor->member_count;
-  return std::span(part.held).subspan(frame * member_count, member_count);
+  const std::size_t count = part.tensor->contributors->count();
+  return std::span(part.held).subspan(frame * count, count);
 }
 
 }  // namespace
 
-void Summing::add(PartSum& part, std::uint32_t frame, WorkerRank from,
+void Summing::add(PartSum& part, std::uint32_t frame, std::uint32_t place,
                   std::span<const std::byte> payload) {
   if (part.tensor->in_order) {
-    add_in_order(part, frame, from, payload);
+    add_in_order(part, frame, place, payload);
   } else {
     add_now(part, part.frames[frame], payload);
   }
@@ -36,12 +36,10 @@ void Summing::add_now(PartSum& part, FrameSum& frame, std::span<const std::byte>
   }
 }
 
-void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, std::uint32_t place,
                            std::span<const std::byte> payload) {
   FrameSum& frame = part.frames[frame_index];
   std::uint32_t& added = part.added[frame_index];
-  const std::uint32_t member_count = part.tensor->member_count;
-  const std::uint32_t place = part.tensor->declared.members.place_of(from);
   const std::span held = held_of(part, frame_index);
   if (place != added) {
     held[place] = inventory_.take(payload.size());
@@ -49,7 +47,7 @@ void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank 
     return;
   }
   add_now(part, frame, payload);
-  for (++added; added < member_count && held[added]; ++added) {
+  for (++added; added < held.size() && held[added]; ++added) {
     add_now(part, frame, held[added].span().first(payload.size()));
     held[added] = {};
   }

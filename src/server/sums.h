@@ -16,6 +16,7 @@
 #include "kernels/kernels.h"
 #include "net/transport.h"
 #include "net/wire.h"
+#include "server/contributors.h"
 #include "server/part_timeline.h"
 
 namespace byteps {
@@ -26,6 +27,9 @@ struct FrameSum {
   TimeNs since_ns = 0;            // when the first contribution of `round` came
   Round round;                    // being summed
   std::uint32_t contributed = 0;  // number of bits set
+  bool is_forwarded = false;      // at a relay: complete, and not answered
+  // Whether it waits for contributions.
+  bool is_begun() const { return contributed > 0 && !is_forwarded; }
 };
 
 struct TensorSum;
@@ -43,8 +47,9 @@ struct PartSum {
   std::size_t incomplete_count = 0;  // frames with a bit set
 
   // Deterministic sums of floats only.
-  std::vector<std::uint32_t> added;  // by frame: so many members, by rank, are in the accumulator
-  std::vector<BufferRef> held;       // by frame and member: came before its turn
+  std::vector<std::uint32_t>
+      added;                    // by frame: so many contributors, by place, are in the accumulator
+  std::vector<BufferRef> held;  // by frame and contributor: came before its turn
 
   std::uint64_t alarm_number = 0;  // the one alarm that counts (alarms.h)
   TimeNs alarm_due_ns = kNever;    // kNever: none is set
@@ -68,8 +73,7 @@ struct TensorSum {
   // First what each push looks at.
   Key key;
   std::vector<std::uint64_t> declared_here;  // a bit per worker: on its present connection
-  std::uint32_t member_count = 0;
-  std::uint32_t awaited_count = 0;  // of them those that may have inputs
+  std::shared_ptr<const Contributors> contributors;
   Finishing finishing;
   bool is_broadcast = false;
   bool in_order = false;  // I8
@@ -81,7 +85,9 @@ struct TensorSum {
   Round next_round;  // of its frames at least, when the last generation of inputs ended here
   Code spoiled = Code::kOk;
   std::string spoiled_text;
-  std::vector<std::uint64_t> forgotten;     // a bit per worker
+  // A bit per worker: on any connection.
+  std::vector<std::uint64_t> declared_ever;
+  std::vector<std::uint64_t> forgotten;
   std::vector<std::uint32_t> missing_told;  // whom its parts missed, as said last ...
   TimeNs missing_told_ns = 0;               // ... and when
   std::map<PartIndex, std::unique_ptr<PartSum>> parts;

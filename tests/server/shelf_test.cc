@@ -777,14 +777,254 @@ TEST(Shelf, refuses_a_roster_that_cannot_be_served) {
   BufferPool pool;
   Shelf shelf({}, pool);
   for (const ShelfEpoch& facts : {
-           ShelfEpoch{Epoch(1), 0, placed(256, 64)},
-           ShelfEpoch{Epoch(1), kWorkersMax + 1, placed(256, 64)},
-           ShelfEpoch{Epoch(1), 1, placed(2 * kPayloadBytesMax, 2 * kPayloadBytesMax)},
-           ShelfEpoch{Epoch(1), 1, placed(std::uint64_t{1} << 62, 64)},
+           ShelfEpoch{Epoch(1), 0, placed(256, 64), nullptr, std::nullopt},
+           ShelfEpoch{Epoch(1), kWorkersMax + 1, placed(256, 64), nullptr, std::nullopt},
+           ShelfEpoch{Epoch(1), 1, placed(2 * kPayloadBytesMax, 2 * kPayloadBytesMax), nullptr,
+                      std::nullopt},
+           ShelfEpoch{Epoch(1), 1, placed(std::uint64_t{1} << 62, 64), nullptr, std::nullopt},
        }) {
     EXPECT_EQ(shelf.begin_epoch(facts).code(), Code::kInvalidArgument);
   }
-  EXPECT_TRUE(shelf.begin_epoch({Epoch(1), kWorkersMax, placed(4'096'000, 32768)}).is_ok());
+  EXPECT_TRUE(
+      shelf.begin_epoch({Epoch(1), kWorkersMax, placed(4'096'000, 32768), nullptr, std::nullopt})
+          .is_ok());
+}
+
+// ---- groups: the workers of one machine contribute together
+
+// Workers 0 and 1 on one machine, 2 and 3 on another, 4 alone.
+struct Grouped : ShelfWorld {
+  explicit Grouped(ShelfSettings settings = {})
+      : ShelfWorld(5, 256, 64, settings, {7, 7, 8, 8, 0}) {}
+
+  std::uint32_t leader(std::uint32_t machine, const std::string& name,
+                       std::uint32_t part = 0) const {
+    const Crew crew = facts.groups->crew_of(machine, {});
+    return leader_of(crew, key_of(name), part, 1).value;
+  }
+  std::uint32_t other(std::uint32_t machine, const std::string& name,
+                      std::uint32_t part = 0) const {
+    return 4 * machine + 1 - leader(machine, name, part);
+  }
+  // What it brings from its machine: nothing where `numbers` are none.
+  void bring(std::uint32_t machine, const std::string& name, const std::vector<float>& numbers) {
+    push(leader(machine, name), name, 0, floats(numbers), {},
+         numbers.empty() ? wire::kNoPayload : 0);
+  }
+  // To whom the answers went that have a payload.
+  static std::vector<std::uint32_t> sent(const Told& told) {
+    std::vector<std::uint32_t> workers;
+    for (const ShelfOutput::Answer& answer : told.answers) {
+      if (answer.payload_bytes > 0) workers.push_back(answer.header.worker.value);
+    }
+    return workers;
+  }
+};
+
+TEST(ShelfGroups, one_of_each_machine_contributes_and_is_answered_and_an_average_divides_by_ranks) {
+  Grouped world;
+  world.declare_all(declaration("x", kF32, 8, Operation::kAverage));
+  world.bring(0, "x", {3, 30});
+  world.bring(1, "x", {7, 70});
+  EXPECT_TRUE(world.out.empty());
+  world.bring(2, "x", {5, 50});
+  const Told out = world.take();
+  EXPECT_THAT(Grouped::sent(out),
+              testing::UnorderedElementsAre(world.leader(0, "x"), world.leader(1, "x"), 4U));
+  for (const ShelfOutput::Answer& answer : out.answers) {
+    EXPECT_EQ(bytes_of(answer.payload()), floats({3, 30}));
+  }
+}
+
+TEST(ShelfGroups, parts_have_leaders_in_turns) {
+  Grouped world;
+  world.declare_all(declaration("x", kF32, 4 * 256));
+  std::vector<std::uint32_t> leaders;
+  for (std::uint32_t part = 0; part < 4; ++part) leaders.push_back(world.leader(0, "x", part));
+  EXPECT_NE(leaders[0], leaders[1]);
+  for (std::uint32_t part = 0; part < 4; ++part) {
+    for (std::uint32_t machine = 0; machine < 2; ++machine) {
+      world.push(world.leader(machine, "x", part), "x", 0, filled(64, 0), {part, 0});
+    }
+    world.push(4, "x", 0, filled(64, 0), {part, 0});
+    const Told out = world.take();
+    ASSERT_EQ(out.answers.size(), 3U) << "part " << part;
+    EXPECT_THAT(Grouped::sent(out), testing::Contains(leaders[part]));
+  }
+}
+
+TEST(ShelfGroups, who_does_not_lead_a_part_breaks_the_protocol_by_pushing_it) {
+  Grouped world;
+  world.declare_all(kX);
+  world.push(world.other(0, "x"), "x", 0, floats({1, 2}));
+  const Told out = world.take();
+  ASSERT_EQ(out.violations.size(), 1U);
+  EXPECT_EQ(out.violations[0].worker.value, world.other(0, "x"));
+  EXPECT_THAT(out.violations[0].text, HasSubstr("another worker of its machine leads this part"));
+  EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+}
+
+TEST(ShelfGroups, a_broadcast_is_brought_from_the_roots_machine_by_its_leader) {
+  Grouped world;
+  const std::uint32_t root = world.other(1, "b");
+  world.declare_all(declaration("b", kF32, 8, Operation::kBroadcast, root));
+  world.bring(0, "b", {});
+  world.bring(2, "b", {});
+  EXPECT_TRUE(world.out.empty());
+  world.bring(1, "b", {5, 6});
+  const Told out = world.take();
+  ASSERT_EQ(out.answers.size(), 3U);
+  EXPECT_THAT(Grouped::sent(out), testing::UnorderedElementsAre(world.leader(0, "b"), 4U));
+}
+
+TEST(ShelfGroups, what_a_root_alone_gets_goes_to_its_machine) {
+  Grouped world;
+  wire::Declare tensor = declaration("r", kF32, 8);
+  tensor.root_only = true;
+  tensor.root = WorkerRank(world.other(0, "r"));
+  world.declare_all(tensor);
+  for (std::uint32_t machine = 0; machine < 3; ++machine) world.bring(machine, "r", {1, 2});
+  const Told out = world.take();
+  ASSERT_EQ(out.answers.size(), 3U);
+  EXPECT_THAT(Grouped::sent(out), ElementsAre(world.leader(0, "r")));
+}
+
+TEST(ShelfGroups, of_some_members_only_their_machines_are_waited_for) {
+  Grouped world;
+  wire::Declare tensor = declaration("x", kF32, 8, Operation::kAverage);
+  const std::vector<std::uint32_t> members = {1, 4};
+  tensor.members = Members(members);
+  world.declare(1, tensor);
+  world.declare(4, tensor);
+  world.push(1, "x", 0, floats({1, 2}));
+  world.push(4, "x", 0, floats({3, 6}));
+  const Told out = world.take();
+  EXPECT_THAT(Grouped::sent(out), testing::UnorderedElementsAre(1U, 4U));
+  EXPECT_EQ(bytes_of(out.answers.at(0).payload()), floats({2, 4}));
+}
+
+TEST(ShelfGroups, leaders_are_asked_and_told) {
+  Grouped world;
+  world.declare_all(kX);
+  world.push(4, "x", 0, floats({1, 2}));
+  world.tick(5 * kMillisecond);
+  EXPECT_EQ(world.wanted_workers(),
+            (std::vector<std::uint32_t>{world.leader(0, "x"), world.leader(1, "x")}));
+  world.tick(3 * kSecond);
+  const Told out = world.take();
+  ASSERT_EQ(out.missing.size(), 1U);
+  EXPECT_THAT(out.missing[0].to, ElementsAre(WorkerRank(4)));
+  EXPECT_THAT(out.missing[0].ranks, ElementsAre(world.leader(0, "x"), world.leader(1, "x")));
+}
+
+TEST(ShelfGroups, deterministic_sums_are_added_in_the_order_of_machines) {
+  ShelfSettings settings;
+  settings.deterministic = true;
+  std::vector<Bytes> sums;
+  for (const std::vector<std::uint32_t>& order :
+       std::vector<std::vector<std::uint32_t>>{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}}) {
+    Grouped world(settings);
+    world.declare_all(declaration("x", kF32, 4));
+    for (const std::uint32_t machine : order) {
+      world.bring(machine, "x", {machine == 0 ? 1e8F : machine == 1 ? -1e8F : 0.5F});
+    }
+    sums.push_back(bytes_of(world.take().answers.at(0).payload()));
+  }
+  EXPECT_EQ(sums[0], floats({0.5F}));
+  EXPECT_EQ(sums[1], sums[0]);
+  EXPECT_EQ(sums[2], sums[0]);
+}
+
+TEST(ShelfGroups, a_machine_whose_leaders_have_no_more_inputs_is_not_waited_for) {
+  Grouped world;
+  world.declare_all(declaration("x", kF32, 8, Operation::kAverage));
+  world.no_more_inputs(0);
+  world.no_more_inputs(1);
+  world.take();
+  world.bring(2, "x", {4, 4});
+  EXPECT_TRUE(world.out.empty());
+  world.bring(1, "x", {6, 6});
+  const Told out = world.take();
+  EXPECT_THAT(Grouped::sent(out), testing::UnorderedElementsAre(world.leader(1, "x"), 4U));
+  EXPECT_EQ(bytes_of(out.answers.at(0).payload()), floats({2, 2})) << "of five, two added nothing";
+}
+
+TEST(ShelfGroups, a_machine_is_not_waited_for_as_soon_as_the_leader_of_the_part_has_no_more) {
+  Grouped world;
+  world.declare_all(declaration("x", kF32, 8));
+  world.bring(1, "x", {6, 6});
+  world.bring(2, "x", {4, 4});
+  world.no_more_inputs(world.other(0, "x"));
+  EXPECT_TRUE(world.take().answers.empty());
+  world.no_more_inputs(world.leader(0, "x"));
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({10, 10}));
+}
+
+TEST(ShelfGroups, a_broadcast_without_inputs_at_the_roots_machine_is_refused) {
+  Grouped world;
+  world.declare_all(declaration("b", kF32, 8, Operation::kBroadcast, world.other(0, "b")));
+  world.no_more_inputs(world.leader(0, "b"));
+  world.take();
+  world.bring(1, "b", {});
+  world.bring(2, "b", {});
+  const Told out = world.take();
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_THAT(out.spoiled[0].text, HasSubstr("has said that it has no more inputs"));
+}
+
+TEST(ShelfGroups,
+     a_name_is_forgotten_when_all_who_declared_it_have_said_so_and_one_of_each_machine) {
+  Grouped world;
+  const wire::Declare x = declaration("x", kF32, 2 * 256);
+  for (std::uint32_t part = 0; part < 2; ++part) {
+    for (const std::uint32_t worker :
+         {world.leader(0, "x", part), world.leader(1, "x", part), 4U}) {
+      world.declare(worker, x);
+    }
+  }
+  for (const std::uint32_t worker : {0U, 1U, 2U, 3U}) world.forget(worker, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 1U);
+  world.forget(4, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+}
+
+TEST(Shelf, who_declares_a_name_with_other_members_does_not_keep_it) {
+  ShelfWorld world(3);
+  wire::Declare x = declaration("x", kF32, 4);
+  const std::vector<std::uint32_t> members = {0, 1};
+  x.members = Members(members);
+  world.declare(0, x);
+  world.declare(1, x);
+  world.declare(2, declaration("x", kF32, 4));
+  ASSERT_EQ(world.take().spoiled.size(), 1U);
+  world.forget(0, "x");
+  world.forget(1, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+}
+
+TEST(ShelfGroups, who_leads_no_part_here_need_not_forget) {
+  Grouped world;
+  for (const std::uint32_t worker : {world.leader(0, "x"), world.leader(1, "x"), 4U}) {
+    world.declare(worker, kX);
+  }
+  world.forget(world.leader(0, "x"), "x");
+  world.forget(4, "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 1U);
+  world.forget(world.leader(1, "x"), "x");
+  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+}
+
+TEST(ShelfGroups, a_root_that_means_nothing_is_not_looked_at) {
+  Grouped world;
+  wire::Declare x = declaration("x", kF32, 4);
+  x.root = WorkerRank(0xfffffff0);
+  world.declare_all(x);
+  world.no_more_inputs(0);
+  world.no_more_inputs(1);
+  world.take();
+  world.bring(1, "x", {1});
+  world.bring(2, "x", {2});
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({3}));
 }
 
 // ---- wanted

@@ -94,6 +94,7 @@ inline std::shared_ptr<const Placement> placed(std::uint64_t partition_bytes,
 // What a shelf wants done, each kind in its order.
 struct Told {
   std::vector<ShelfOutput::Answer> answers;
+  std::vector<ShelfOutput::Forward> forwards;
   std::vector<ShelfOutput::Wanted> wanted;
   std::vector<ShelfOutput::Missing> missing;
   std::vector<ShelfOutput::Spoiled> spoiled;
@@ -103,13 +104,15 @@ struct Told {
   std::vector<ShelfOutput::Failure> failures;
 
   bool empty() const {
-    return answers.empty() && wanted.empty() && missing.empty() && spoiled.empty() &&
-           inputs_done.empty() && renewed.empty() && violations.empty() && failures.empty();
+    return answers.empty() && forwards.empty() && wanted.empty() && missing.empty() &&
+           spoiled.empty() && inputs_done.empty() && renewed.empty() && violations.empty() &&
+           failures.empty();
   }
   void clear() { *this = {}; }
   void add(ShelfOutputs&& outputs) {
     const Overloads keep{
         [this](ShelfOutput::Answer& it) { answers.push_back(std::move(it)); },
+        [this](ShelfOutput::Forward& it) { forwards.push_back(std::move(it)); },
         [this](ShelfOutput::Wanted& it) { wanted.push_back(it); },
         [this](ShelfOutput::Missing& it) { missing.push_back(std::move(it)); },
         [this](ShelfOutput::Spoiled& it) { spoiled.push_back(std::move(it)); },
@@ -122,14 +125,18 @@ struct Told {
 };
 
 struct ShelfWorld {
+  // `machines`: of the workers, by rank; empty: each has its own.
   explicit ShelfWorld(std::uint32_t worker_count, std::uint64_t partition_bytes = 256,
-                      std::uint64_t frame_bytes = 64, ShelfSettings settings = {})
-      : shelf(settings, pool) {
-    facts = {Epoch(7), worker_count, placed(partition_bytes, frame_bytes)};
+                      std::uint64_t frame_bytes = 64, ShelfSettings settings = {},
+                      const std::vector<std::uint64_t>& machines = {})
+      : ShelfWorld(
+            {Epoch(7), worker_count, placed(partition_bytes, frame_bytes),
+             machines.empty() ? nullptr : std::make_shared<const Groups>(machines), std::nullopt},
+            settings) {}
+  ShelfWorld(const ShelfEpoch& epoch, const ShelfSettings& settings)
+      : shelf(settings, pool), facts(epoch) {
     EXPECT_TRUE(shelf.begin_epoch(facts).is_ok());
-    for (std::uint32_t worker = 0; worker < worker_count; ++worker) {
-      reconnect(worker);
-    }
+    for (std::uint32_t worker = 0; worker < facts.worker_count; ++worker) reconnect(worker);
   }
 
   void declare(std::uint32_t worker, const wire::Declare& declared) {
