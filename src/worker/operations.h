@@ -11,6 +11,7 @@
 #include "base/members.h"
 #include "base/time.h"
 #include "net/transport.h"
+#include "worker/cargo.h"
 #include "worker/handles.h"
 #include "worker/tensor_table.h"
 
@@ -37,6 +38,7 @@ struct Op {
   TensorIndex tensor = kNoTensor;
   std::span<const std::byte> input;
   std::span<std::byte> output;
+  Cargo* cargo = nullptr;        // instead of both
   std::uint64_t submission = 0;  // counts them
   TimeNs submitted_ns = 0;
   LandingTag tag = kNoLanding;

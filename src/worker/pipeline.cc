@@ -46,7 +46,8 @@ void Pipeline::submit(PipelineCall&& call) {
   const TensorIndex index = found.value();
   Tensor& tensor = work_.tensors[index];
   if (!tensor.failed.is_ok()) return refuse(tensor.failed);
-  CHECK_EQ(call.output.size(), call.spec.gets(work_.config.self) ? call.spec.total_bytes : 0);
+  const bool has_output = call.cargo == nullptr && call.spec.gets(work_.config.self);
+  CHECK_EQ(call.output.size(), has_output ? call.spec.total_bytes : 0);
 
   const OpIndex place = work_.operations.add(index, work_.now);
   Op& op = work_.operations[place];
@@ -55,6 +56,7 @@ void Pipeline::submit(PipelineCall&& call) {
   op.handle = call.handle;
   op.input = call.input;
   op.output = call.output;
+  op.cargo = call.cargo;
   patience_.on_submitted();
   tensor.once = call.once;
   if (tensor.active == kNoOp) {
@@ -78,7 +80,11 @@ void Pipeline::start(TensorIndex index) {
   pull_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     tensor.parts[part].begin_round();
-    road_.begin({index, part}, tensor, work_.now);
+    if (op.cargo != nullptr && !op.cargo->leads(part)) {
+      ++tensor.finished_parts;
+    } else {
+      road_.begin({index, part}, tensor, work_.now);
+    }
   }
   if (work_.timeline) work_.timeline->on_started(index, tensor, op.submitted_ns);
 }
@@ -128,7 +134,7 @@ void Pipeline::finish_well(TensorIndex index) {
   const Op& op = work_.operations[tensor.active];
   pull_.end_round(tensor);
   // A broadcast's root is sent nothing: it has the result.
-  const bool has_it = !op.output.empty() && !tensor.spec.is_sent_to(work_.config.self);
+  const bool has_it = !op.output.empty() && !work_.is_sent_to(tensor.spec);
   if (has_it && op.input.data() != op.output.data()) {
     std::memcpy(op.output.data(), op.input.data(), op.output.size());
   }

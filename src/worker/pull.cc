@@ -87,9 +87,9 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   Named named;
   named.frame = static_cast<std::uint32_t>(frame);
   named.bytes = TensorTable::frame_bytes(part, named.frame);
-  const std::uint64_t expected = tensor.spec.is_sent_to(work_.config.self) ? named.bytes : 0;
+  const std::uint64_t expected = work_.is_sent_to(tensor.spec) ? named.bytes : 0;
   if (payload_bytes != expected) return {"has a wrong size"};
-  if (expected > 0) {
+  if (expected > 0 && work_.operations[tensor.active].cargo == nullptr) {
     named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;
   }
   return named;
@@ -120,7 +120,12 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   const PartRef part{index, header.part.value};
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
-  if (!landed && !payload.empty()) std::memcpy(named.place, payload.data(), payload.size());
+  Cargo* const cargo = work_.operations[tensor.active].cargo;
+  if (cargo != nullptr) {
+    cargo->answered(header, payload);
+  } else if (!landed && !payload.empty()) {
+    std::memcpy(named.place, payload.data(), payload.size());
+  }
   work_.counters.pulled_bytes += payload.size();
   count(part, named, taken);
   return taken;

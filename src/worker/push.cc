@@ -197,10 +197,12 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
   header.round = tensor.round;
   header.offset_bytes = frame * part.frame_bytes;
   header.landing = work_.needs_landing(tensor) ? op.tag : kNoLanding;
-  if (tensor.spec.gives(work_.config.self)) {
-    message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
-  } else {
+  if (!work_.gives(tensor.spec)) {
     header.flags = wire::kNoPayload;
+  } else if (op.cargo != nullptr) {
+    message.payload = op.cargo->frame(staged_part_.part, frame);
+  } else {
+    message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
   }
   staged_ = Staged::kPush;
   staged_payload_bytes_ = message.payload.size();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/groups.h"
 #include "base/ids.h"
 #include "base/limits.h"
 #include "base/outputs.h"
@@ -18,6 +19,7 @@
 #include "base/time.h"
 #include "net/transport.h"
 #include "net/wire.h"
+#include "worker/cargo.h"
 #include "worker/handles.h"
 #include "worker/operations.h"
 #include "worker/road.h"
@@ -36,6 +38,7 @@ struct PipelineCall {
   std::span<std::byte> output;       // spec.total_bytes; may be input; empty where spec.gets() not
   std::int32_t priority = 0;
   bool once = false;
+  Cargo* cargo = nullptr;  // not null: instead of input and output, which are empty
 };
 
 struct PipelineConfig {
@@ -55,6 +58,8 @@ struct PipelineConfig {
   std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
   TimelineLane* timeline = nullptr;  // null: none is recorded
   RoadEnds road_ends{};              // their stages outlive the pipeline
+  // Of a relay, which speaks for its group. Null: a worker, which speaks for itself.
+  std::shared_ptr<const Groups> groups = nullptr;
 };
 
 // What the pipeline's shell has to do, by kind.
@@ -115,9 +120,17 @@ struct Work {
   bool is_active(const Tensor& tensor) const {
     return tensor.active != kNoOp && operations[tensor.active].state == OpState::kActive;
   }
-  // Whether answers to this worker are written into its output.
+  // See Spec; of those for whom this pipeline speaks.
+  bool gives(const Spec& spec) const {
+    return spec.operation != Operation::kBroadcast || speaks_for(spec.root);
+  }
+  bool is_sent_to(const Spec& spec) const {
+    return !spec.has_root() || speaks_for(spec.root) == spec.root_only;
+  }
+  // Whether answers to the active operation are written into its output.
   bool needs_landing(const Tensor& tensor) const {
-    return tensor.spec.total_bytes > 0 && tensor.spec.is_sent_to(config.self);
+    return tensor.spec.total_bytes > 0 && is_sent_to(tensor.spec) &&
+           operations[tensor.active].cargo == nullptr;
   }
   // How many shards have parts of it: its first parts, one each.
   std::size_t shard_count(const Tensor& tensor) const {
@@ -138,6 +151,12 @@ struct Work {
   void complete(HandleId handle, const Spec& spec, const Status& status);
   // The end of a handle that is no tensor's.
   void complete(HandleId handle, const Status& status);
+
+  // Whether this pipeline pushes what that worker has.
+  bool speaks_for(WorkerRank rank) const {
+    return rank == config.self ||
+           (config.groups && config.groups->group_of(rank) == config.groups->group_of(config.self));
+  }
 };
 
 // What a frame costs of the credit: small ones are not free.

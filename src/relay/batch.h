@@ -1,0 +1,72 @@
+// Batch: one round of a tensor at a relay: what the workers of its machine have together, frame by frame, of the parts
+// that are led there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/groups.h"
+#include "base/ids.h"
+#include "base/placement.h"
+#include "worker/cargo.h"
+
+namespace byteps {
+
+// A tensor as a relay sees it.
+struct RelayedTensor {
+  Key key;
+  std::uint64_t total_bytes = 0;
+  Crew crew;        // of its machine
+  WorkerRank self;  // the relay's
+};
+
+class Batch final : public Cargo {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void answered(const wire::Header& header, std::span<const std::byte> payload) = 0;
+  };
+
+  // Listener and placement outlive it.
+  Batch(Listener& listener, const Placement& placement, RelayedTensor tensor, Round round)
+      : listener_(listener), placement_(placement), tensor_(std::move(tensor)), round_(round) {}
+
+  Round round() const { return round_; }
+  // A frame of a part that is led here, for the first time. True: its whole part is there now.
+  bool put(PartIndex part, std::uint64_t offset, BufferRef buffer, std::size_t bytes);
+  bool is_complete(std::uint32_t part) const;
+
+  bool is_submitted = false;  // its operation has begun, or waits for that of the round before
+
+  // Cargo
+  bool leads(std::uint32_t part) const override {
+    return leader_of(tensor_.crew, tensor_.key, part, placement_.shard_count()) == tensor_.self;
+  }
+  std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const override;
+  void answered(const wire::Header& header, std::span<const std::byte> payload) override;
+
+ private:
+  struct Frame {
+    BufferRef
+        buffer;  // until the operation ends: a transport may read it after its answer has come
+    std::size_t bytes = 0;
+  };
+  struct Part {
+    std::uint64_t frame_bytes = 0;
+    std::uint32_t missing_count = 0;
+    std::vector<Frame> frames;
+  };
+  Listener& listener_;
+  const Placement& placement_;
+  const RelayedTensor tensor_;
+  const Round round_;
+  std::map<std::uint32_t, Part> parts_;  // of which something has come
+};
+
+}  // namespace byteps

@@ -1,0 +1,27 @@
+// Cargo: what an operation pushes and gets where that is not one caller's memory: at a relay (relay/relay.h), which
+// takes to the servers what the workers of a machine have together, frame by frame, only of the parts that it leads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "net/wire.h"
+
+namespace byteps {
+
+// Of one operation. Outlives it.
+class Cargo {
+ public:
+  virtual ~Cargo() = default;
+
+  // Whether this part is pushed here. One at least is.
+  virtual bool leads(std::uint32_t part) const = 0;
+  // What is pushed of this frame, of a part that has entered the stage of pushing; empty where it goes without payload.
+  // It stays as it is until the operation ends.
+  virtual std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const = 0;
+  // Its answer. The payload is only read during the call; kNoPayload: it has none.
+  virtual void answered(const wire::Header& header, std::span<const std::byte> payload) = 0;
+};
+
+}  // namespace byteps
