@@ -386,7 +386,7 @@ uint32_t byteps_machines(const byteps_job* job, uint32_t* machines, uint32_t cap
 int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
                      byteps_error* error) {
   return with_job(job, error, [&]() -> Status {
-    byteps_tensor known;
+    byteps_tensor known{};
     if (Status status = read_tensor(tensor, handle, known); !status.is_ok()) return status;
     if (known.queue != nullptr && known.queue->owner != job) {
       return {Code::kInvalidArgument, "tensor '" + std::string(known.name) +

@@ -10,12 +10,11 @@
 #include <utility>
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "app/launch.h"
 #include "base/limits.h"
 #include "net/auth.h"
-
-extern char** environ;
 
 namespace byteps {
 namespace {

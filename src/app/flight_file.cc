@@ -223,6 +223,7 @@ void keep_newest(const std::string& folder, std::size_t kept) {
 }  // namespace
 
 std::string default_flight_folder() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets variables at that time
   const char* const temporary = std::getenv("TMPDIR");
   const std::string base = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
   return base + "/byteps-" + std::to_string(geteuid()) + "/flight";

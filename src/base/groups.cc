@@ -13,7 +13,8 @@ WorkerRank leader_of(const Crew& crew, Key key, std::uint64_t part, std::uint32_
   if (size == 1) return crew[0];
   // Other bits than those that choose the first shard.
   const std::uint64_t first = stable_mix(key.value ^ 0x9e3779b97f4a7c15ULL) % size;
-  const std::uint64_t rounds = part / std::lcm(size, std::uint64_t{shard_count});
+  const std::uint64_t both = std::max<std::uint64_t>(1, std::lcm(size, std::uint64_t{shard_count}));
+  const std::uint64_t rounds = part / both;
   return crew[(first + part + rounds) % size];
 }
 

@@ -14,8 +14,8 @@ namespace byteps {
 class SharedBytes {
  public:
   SharedBytes() = default;
-  SharedBytes(std::vector<std::byte>
-                  bytes)  // NOLINT(google-explicit-constructor): most payloads have one owner
+  // Not explicit: most payloads have one owner.
+  SharedBytes(std::vector<std::byte> bytes)  // NOLINT(google-explicit-constructor)
       : shared_(bytes.empty() ? nullptr : std::make_shared<Shared>(Shared{std::move(bytes), {}})) {}
 
   operator std::span<const std::byte>() const {  // NOLINT(google-explicit-constructor)

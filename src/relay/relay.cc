@@ -81,7 +81,7 @@ void Relay::take(ShelfOutput::Forward&& forward) {
     submitted_[++last_handle_] = {header.key, &batch};
     uplink_.submit({.handle = HandleId(last_handle_),
                     .name = declared->name,
-                    .spec = *declared,
+                    .spec = static_cast<const Spec&>(*declared),
                     .input = {},
                     .output = {},
                     .priority = relayed.priority,

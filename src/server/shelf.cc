@@ -642,6 +642,7 @@ void Shelf::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
     if (!frame.is_begun()) continue;
     if (oldest == nullptr || frame.since_ns < oldest->since_ns) oldest = &frame;
   }
+  if (oldest == nullptr) return;
   if (oldest->since_ns + settings_.wanted_ns > now) {
     return alarms_.set(part, oldest->since_ns + settings_.wanted_ns);
   }
