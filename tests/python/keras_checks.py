@@ -173,7 +173,7 @@ def difference_in_a_process_set(members):
     _, bps = keras_and_bps()
     x, y = samples()
     reference, model = make_model(), make_model()
-    fit_alone(reference, make_optimizer("plain"), x, y, BATCH)
+    fit(reference, make_optimizer("plain"), x, y, BATCH)  # at each rank: other backends begin with other weights
     options = dict(process_set=bps.ProcessSet(members), name="set")
     optimizer = bps.DistributedOptimizer(make_optimizer("plain"), **options)
     place, size = (members.index(bps.rank()), len(members)) if bps.rank() in members else (0, 1)
