@@ -177,8 +177,10 @@ BYTEPS_API uint32_t byteps_local_rank(const byteps_job* job);
 BYTEPS_API uint32_t byteps_local_size(const byteps_job* job);
 BYTEPS_API uint32_t byteps_server_count(const byteps_job* job);
 
-/* Which machine each worker is on, by rank, as the launcher counts machines (DMLC_WORKER_ID): on each of them local
- * ranks begin at 0. Fills in up to `capacity` of them; returns how many there are. Since version 6. */
+/* Which machine each worker is on, by rank: on each of them local ranks begin at 0. A launcher that says local ranks
+ * (BYTEPS_LOCAL_RANK, BYTEPS_LOCAL_SIZE) counts machines itself (DMLC_WORKER_ID); where it says none, machines are what
+ * the kernel says, in the order of their first ranks. Fills in up to `capacity` of them; returns how many there are.
+ * Since version 6. */
 BYTEPS_API uint32_t byteps_machines(const byteps_job* job, uint32_t* machines, uint32_t capacity);
 
 /* Starts one exchange; never blocks. Any number may be in flight, in any order on each rank; the same name again queues

@@ -25,6 +25,8 @@ constexpr const char* kHelp =
   --first-seed N   the first of them (default 1); the others follow it
   --workers N      always so many workers (1 to 16; default: 1 to 5, by seed)
   --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
+  --hosts KIND     apart: each worker has a host of its own; shared: one host has 2 to 4 workers, others 1 to 4; seed:
+                   shared in one world of four (the default)
   --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
                    former-job, and one of kill, long-pause, long-partition, stuck-shard (of several of these one by
                    seed); none: no faults. Default: by seed
@@ -53,6 +55,8 @@ struct Arguments {
   bool verbose = false;
   bool hashes = false;
   bool until_failure = false;
+  std::string hosts_text;
+  std::optional<sim::Hosts> hosts;  // none: as PlanOptions has it
   std::string faults_text;
   std::optional<sim::Faults> faults;  // none: by seed
   bool help = false;
@@ -74,6 +78,13 @@ std::optional<sim::Faults> parse_faults(std::string_view text) {
     if (!known) return std::nullopt;
   }
   return faults;
+}
+
+std::optional<sim::Hosts> parse_hosts(std::string_view text) {
+  if (text == "apart") return sim::Hosts::kApart;
+  if (text == "seed") return sim::Hosts::kBySeed;
+  if (text == "shared") return sim::Hosts::kShared;
+  return std::nullopt;
 }
 
 std::optional<Arguments> parse(int argc, char** argv) {
@@ -99,6 +110,11 @@ std::optional<Arguments> parse(int argc, char** argv) {
       arguments.faults_text = argv[++i];
       arguments.faults = parse_faults(argv[i]);
       known = arguments.faults.has_value();
+    }
+    if (word == "--hosts" && i + 1 < argc) {
+      arguments.hosts_text = argv[++i];
+      arguments.hosts = parse_hosts(argv[i]);
+      known = arguments.hosts.has_value();
     }
     arguments.help |= word == "--help" || word == "-h";
     for (const auto& number : numbers) {
@@ -126,6 +142,7 @@ std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
   std::string command = "byteps_sim --seeds 1 --first-seed " + std::to_string(seed);
   if (arguments.workers > 0) command += " --workers " + std::to_string(arguments.workers);
   if (arguments.servers > 0) command += " --servers " + std::to_string(arguments.servers);
+  if (arguments.hosts) command += " --hosts " + arguments.hosts_text;
   if (arguments.faults) command += " --faults " + arguments.faults_text;
   return command;
 }
@@ -138,6 +155,7 @@ sim::WorldOptions world_options(const Arguments& arguments, std::uint64_t seed) 
     return count == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(count));
   };
   options.plan.faults = arguments.faults;
+  if (arguments.hosts) options.plan.hosts = *arguments.hosts;
   options.plan.worker_count = chosen(arguments.workers);
   options.plan.server_count = chosen(arguments.servers);
   return options;

@@ -17,6 +17,7 @@
 #include "app/flight_file.h"
 #include "app/fork_mark.h"
 #include "app/process.h"
+#include "app/relay_unit.h"
 #include "app/timeline_file.h"
 #include "base/limits.h"
 #include "base/shape.h"
@@ -101,7 +102,10 @@ struct byteps_job {
         transport(std::move(own_transport)),
         door(config, transport ? &transport->waiter() : nullptr) {
     if (door.is_job_of_one()) return;
-    worker.emplace(config, *transport, door, log, byteps::host_and_pid());
+    relay = byteps::RelayUnit::make(config, transport->waiter(), log);
+    worker.emplace(config, *transport, door, log, byteps::host_and_pid(), byteps::RoadEnds(),
+                   relay ? relay->port() : byteps::RelayPort());
+    if (relay) relay->start(clock, config.spin_ns);
     runner.emplace("byteps-worker", *worker, transport->waiter(), clock, config.spin_ns);
   }
 
@@ -114,6 +118,7 @@ struct byteps_job {
   byteps::MonotonicClock clock;
   std::unique_ptr<byteps::ProcessTransport> transport;  // null in a job of one
   byteps::WorkerDoor door;
+  std::unique_ptr<byteps::RelayUnit> relay;  // null: nobody sums here first
   std::optional<byteps::Worker> worker;
   std::optional<byteps::Runner> runner;
 
@@ -217,6 +222,7 @@ Status start(const char* settings, byteps_job** job) {
 void end(byteps_job* job, bool final) {
   job->door.leave(final);
   if (job->runner) job->runner->join();
+  if (job->relay) job->relay->join();
   for (const auto& queue : job->queues) queue->close();
   delete job;
 }
@@ -366,10 +372,10 @@ uint32_t byteps_size(const byteps_job* job) {
   return job == nullptr ? 0 : job->door.membership().size();
 }
 uint32_t byteps_local_rank(const byteps_job* job) {
-  return job == nullptr ? 0 : job->config.job.local_rank;
+  return job == nullptr ? 0 : job->door.membership().local_rank();
 }
 uint32_t byteps_local_size(const byteps_job* job) {
-  return job == nullptr ? 0 : job->config.job.local_size;
+  return job == nullptr ? 0 : job->door.membership().local_size();
 }
 uint32_t byteps_server_count(const byteps_job* job) {
   return job == nullptr ? 0 : job->door.membership().server_count();

@@ -37,6 +37,7 @@ struct Draft {
   std::optional<std::uint64_t> scheduling_credit;
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
+  std::string local_reduce = "auto";
   std::string engine;
   bool async = false;
   bool shared_memory = true;
@@ -49,6 +50,10 @@ struct Draft {
   Rdma rdma;
   std::vector<SettingWarning> warnings;
 
+  void says_local(std::uint32_t LocalPlace::*number, std::uint64_t value) {
+    config.job.local.*number = static_cast<std::uint32_t>(value);
+    config.job.local.is_said = true;
+  }
   void warn(std::string about, std::string text,
             SettingWarning::Kind kind = SettingWarning::Kind::kOther) {
     warnings.push_back({kind, std::move(about), std::move(text)});
@@ -93,9 +98,11 @@ std::vector<Variable> role_variables() {
       {"DMLC_NUM_WORKER", "all", "1", "machines, 1 to 4096",
        "How many worker machines there are. Workers in the job = this times BYTEPS_LOCAL_SIZE.", 1,
        kWorkersMax, [](Draft& d, std::uint64_t v) { d.machine_count = v; }},
-      {"DMLC_NUM_SERVER", "all", "none", "processes, 1 to 1024",
-       "How many summation servers there are. Needed when the job has more than one worker.", 1,
-       kServersMax, [](Draft& d, std::uint64_t v) { d.server_count = v; }},
+      {"DMLC_NUM_SERVER", "all", "none", "processes, 0 to 1024",
+       "How many summation servers there are. Needed when the job has more than one worker; 0 "
+       "where "
+       "all workers are on one machine and sum by themselves (BYTEPS_LOCAL_REDUCE).",
+       0, kServersMax, [](Draft& d, std::uint64_t v) { d.server_count = v; }},
       {"DMLC_WORKER_ID", "worker", "none", "index, from 0",
        "Which worker machine this is. Needed when the job has more than one worker.", 0,
        kWorkersMax, [](Draft& d, std::uint64_t v) { d.machine_index = v; }},
@@ -132,11 +139,15 @@ std::vector<Variable> rank_variables() {
          d.config.job.wanted_server_rank = static_cast<std::uint32_t>(v);
        }},
       {"BYTEPS_LOCAL_RANK", "worker", "0", "index, from 0",
-       "Which worker of its machine this is; set by bpslaunch.", 0, kWorkersMax,
-       [](Draft& d, std::uint64_t v) { d.config.job.local_rank = static_cast<std::uint32_t>(v); }},
+       "Which worker of its machine this is; set by bpslaunch. Where neither it nor "
+       "BYTEPS_LOCAL_SIZE is set, local_rank() counts the workers that the kernel says to be on "
+       "one "
+       "machine, in order of rank; set them for all workers of a job or for none.",
+       0, kWorkersMax, [](Draft& d, std::uint64_t v) { d.says_local(&LocalPlace::rank, v); }},
       {"BYTEPS_LOCAL_SIZE", "all", "1", "processes, 1 to 4096",
-       "Workers on each machine; set by bpslaunch.", 1, kWorkersMax,
-       [](Draft& d, std::uint64_t v) { d.config.job.local_size = static_cast<std::uint32_t>(v); }},
+       "Workers on each machine; set by bpslaunch. Where neither it nor BYTEPS_LOCAL_RANK is set, "
+       "local_size() counts as local_rank() does.",
+       1, kWorkersMax, [](Draft& d, std::uint64_t v) { d.says_local(&LocalPlace::size, v); }},
       {"BYTEPS_GLOBAL_RANK", "worker", "DMLC_WORKER_ID * BYTEPS_LOCAL_SIZE + BYTEPS_LOCAL_RANK",
        "index, from 0", "Overrides the rank.", 0, kWorkersMax,
        [](Draft& d, std::uint64_t v) { d.global_rank = v; }},
@@ -145,8 +156,14 @@ std::vector<Variable> rank_variables() {
        "--hosts.",
        1, kWorkersMax, [](Draft& d, std::uint64_t v) { d.global_size = v; }},
       {"BYTEPS_FORCE_DISTRIBUTED", "all", "0", "0 or 1",
-       "1: use servers even with a single worker.", 0, 1,
+       "1: use servers even with a single worker, or with all workers on one machine.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.force_distributed = v == 1; }},
+      {"BYTEPS_LOCAL_REDUCE", "worker", "auto", "auto or 0",
+       "auto: the workers of a machine sum among themselves first, and one copy for all of them "
+       "goes "
+       "over the network (docs/local.md). 0, at any worker: each exchanges with the servers by "
+       "itself.",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.local_reduce = v; }},
       {"BYTEPS_ENGINE", "worker", "unset", "none",
        "none: a process without DMLC_* is alone on purpose, although torchrun, mpirun, srun or the "
        "like has started several. Without it that is an error, for each would train a model of its "
@@ -183,13 +200,13 @@ std::vector<Variable> flow_variables() {
        "(docs/tuning.md). Set it for all workers. A credit that is set wins.",
        0, 1, [](Draft& d, std::uint64_t v) { d.config.flow.autotune = v == 1; }},
       {"BYTEPS_ENABLE_IPC", "worker, server", "1", "0 or 1",
-       "1: a worker and a server on one host exchange tensors through shared memory "
+       "1: two workers, or a worker and a server, on one host exchange tensors through shared "
+       "memory "
        "(docs/design/0005-shared-memory.md). 0: through TCP, as between hosts.",
        0, 1, [](Draft& d, std::uint64_t v) { d.shared_memory = v == 1; }},
-      {"BYTEPS_IPC_RING_BYTES", "server", "1048576",
+      {"BYTEPS_IPC_RING_BYTES", "worker, server", "1048576",
        "bytes, 64 KiB to 64 MiB; rounded up to a power of two",
-       "Size of that shared memory, for each direction of each connection between a worker and a "
-       "shard.",
+       "Size of that shared memory, for each direction of each connection to a shard or relay.",
        64 * kKiB, 64 * kKiB * kKiB,
        [](Draft& d, std::uint64_t v) { d.config.flow.shared_ring_bytes = std::bit_ceil(v); }},
       {"BYTEPS_SPIN_US", "worker, server", "0", "microseconds, 0 to 1000000",
@@ -207,7 +224,7 @@ std::vector<Variable> flow_variables() {
        "Memory for sums and for what is known of tensors, shared equally by the server's shards. A "
        "tensor that needs more ends with an error that names it; the server lives on.",
        1, 1 << 30, [](Draft& d, std::uint64_t v) { d.config.memory_bytes_max = v * kKiB * kKiB; }},
-      {"BYTEPS_DETERMINISTIC", "server", "0", "0 or 1",
+      {"BYTEPS_DETERMINISTIC", "worker, server", "0", "0 or 1",
        "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.config.deterministic = v == 1; }},
       {"BYTEPS_ENABLE_ASYNC", "worker, server", "0", "0 (1: not in this version)",
@@ -754,7 +771,7 @@ Status check_alone(const Draft& draft, const Environment& environment, std::stri
 }
 
 Result<std::uint32_t> worker_count(const Draft& draft, std::uint64_t machines) {
-  const std::uint64_t local_size = draft.config.job.local_size;
+  const std::uint64_t local_size = draft.config.job.local.size;
   const std::uint64_t size = draft.global_size.value_or(machines * local_size);
   if (size <= kWorkersMax) return static_cast<std::uint32_t>(size);
   return wrong("DMLC_NUM_WORKER",
@@ -769,11 +786,17 @@ Status finish_worker(Draft& draft, const Environment& environment, std::string_v
   const Result<std::uint32_t> counted = worker_count(draft, machines);
   if (!counted.is_ok()) return counted.status();
   const std::uint64_t size = counted.value();
-  if (job.local_rank >= job.local_size) {
+  if (job.local.rank >= job.local.size) {
     return wrong("BYTEPS_LOCAL_RANK",
-                 "BYTEPS_LOCAL_RANK=" + std::to_string(job.local_rank) +
-                     " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local_size));
+                 "BYTEPS_LOCAL_RANK=" + std::to_string(job.local.rank) +
+                     " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local.size));
   }
+  if (draft.local_reduce != "auto" && draft.local_reduce != "0") {
+    return wrong("BYTEPS_LOCAL_REDUCE", "BYTEPS_LOCAL_REDUCE='" + draft.local_reduce +
+                                            "' is not valid: it takes auto or 0");
+  }
+  job.sums.locally = draft.local_reduce == "auto";
+  job.sums.needs_servers = draft.force_distributed;
   if (size == 1 && !draft.force_distributed) {
     if (Status status = check_alone(draft, environment, command); !status.is_ok()) return status;
     job.scheduler_host.clear();
@@ -791,7 +814,7 @@ Status finish_worker(Draft& draft, const Environment& environment, std::string_v
                      " must be below DMLC_NUM_WORKER=" + std::to_string(machines));
   }
   const std::uint64_t rank =
-      draft.global_rank.value_or(draft.machine_index.value_or(0) * job.local_size + job.local_rank);
+      draft.global_rank.value_or(draft.machine_index.value_or(0) * job.local.size + job.local.rank);
   if (rank >= size) {
     return wrong("BYTEPS_GLOBAL_RANK",
                  "BYTEPS_GLOBAL_RANK=" + std::to_string(rank) +
@@ -799,8 +822,10 @@ Status finish_worker(Draft& draft, const Environment& environment, std::string_v
                      " (BYTEPS_GLOBAL_SIZE, or DMLC_NUM_WORKER * BYTEPS_LOCAL_SIZE)");
   }
   if (!draft.server_count) {
-    return missing("DMLC_NUM_SERVER",
-                   "set it to the number of server processes of the job, at least 1");
+    return missing(
+        "DMLC_NUM_SERVER",
+        "set it to the number of server processes of the job; 0 where all workers are on "
+        "one machine");
   }
   job.rank = static_cast<std::uint32_t>(rank);
   job.machine_index = static_cast<std::uint32_t>(draft.machine_index.value_or(0));
@@ -812,7 +837,7 @@ Status finish_server_or_scheduler(Role role, Draft& draft) {
   JobConfig& job = draft.config.job;
   if (!draft.machine_count)
     return missing("DMLC_NUM_WORKER", "set it to the number of worker machines, at least 1");
-  if (!draft.server_count)
+  if (!draft.server_count || (role == Role::kServer && *draft.server_count == 0))
     return missing("DMLC_NUM_SERVER", "set it to the number of server processes, at least 1");
   const Result<std::uint32_t> size = worker_count(draft, *draft.machine_count);
   if (!size.is_ok()) return size.status();

@@ -239,9 +239,9 @@ std::vector<std::string> TimelineFile::paths(const Timeline::Facts& facts) const
   const std::string& folder = config_.trace.folder;
   const std::uint32_t rank = facts.rank.value_or(config_.job.rank);
   if (role_ == Role::kServer) return {folder + "/server-" + std::to_string(rank) + "/comm.json"};
-  const std::string own = folder + "/" + std::to_string(config_.job.local_rank);
+  const std::string own = folder + "/" + std::to_string(config_.job.local.rank);
   std::vector<std::string> paths{own + "/comm.json"};
-  if (config_.job.worker_count > config_.job.local_size) {
+  if (config_.job.worker_count > config_.job.local.size) {
     paths.push_back(own + "/comm-" + std::to_string(rank) + ".json");
   }
   return paths;
@@ -271,7 +271,7 @@ std::string TimelineFile::other_data(const Timeline::Facts& facts) const {
     object.text("version", BYTEPS_VERSION);
     object.text("role", byteps::name(role_));
     if (facts.rank) object.number("rank", *facts.rank);
-    if (role_ == Role::kWorker) object.number("local_rank", config_.job.local_rank);
+    if (role_ == Role::kWorker) object.number("local_rank", config_.job.local.rank);
     object.text("host", host_name());
     object.number("pid", getpid());
     object.text("scheduler",

@@ -57,6 +57,19 @@ struct TimeoutConfig {
   TimeNs notice_every_ns = 10 * kSecond;  // ... and again after this
 };
 
+// Which worker of its machine this is.
+struct LocalPlace {
+  std::uint32_t rank = 0;
+  std::uint32_t size = 1;
+  bool is_said = false;  // by the launcher; else the roster tells (worker/neighbours.h)
+};
+
+// Workers: who sums what those of one machine have. Rank 0's word is the job's.
+struct WhoSums {
+  bool locally = false;        // they themselves first, at relays
+  bool needs_servers = false;  // servers are used although all workers are on one machine
+};
+
 // Where the job's scheduler is, and what this process is in the job.
 struct JobConfig {
   std::string scheduler_host;  // empty: a job of one, without any network
@@ -64,13 +77,13 @@ struct JobConfig {
   JobKey key;
   std::array<std::byte, 16> job_id{};  // derived from the key; zero without one
   Incarnation incarnation{};           // the scheduler's: random, its own; zero in others
-  std::uint64_t life = 0;          // members: random, of this life of the process; 0: does not say
+  std::uint64_t life = 0;  // members: random, of this life of the process; 0: does not say
+  WhoSums sums;
   bool loopback_only = false;      // nothing outside this machine is listened to or reached
   std::uint32_t worker_count = 1;  // worker processes in the job
   std::uint32_t server_count = 0;
   std::uint32_t rank = 0;  // workers: global rank
-  std::uint32_t local_rank = 0;
-  std::uint32_t local_size = 1;
+  LocalPlace local;
   std::uint32_t machine_index =
       0;  // workers: which machine of the launcher's; local ranks are counted on it
   std::uint32_t wanted_server_rank = 0xffffffff;

@@ -109,10 +109,10 @@ Status check_descriptors(std::size_t needed, std::uint64_t may_open, const std::
 
 // ---- sums: bytes
 
-// The largest message: a roster at all limits has to be one payload. A member has at most 80 bytes of numbers, an
+// The largest message: a roster at all limits has to be one payload. A member has at most 96 bytes of numbers, an
 // address 16.
 inline constexpr std::size_t kRosterBytesMax =
-    (std::size_t{kWorkersMax} + kServersMax) * (kHostTextBytesMax + 80) +
+    (std::size_t{kWorkersMax} + kServersMax) * (kHostTextBytesMax + 96) +
     std::size_t{kShardsMax} * (kHostNameBytesMax + 16);
 static_assert(kRosterBytesMax <= kPayloadBytesMax);
 static_assert(kListMax >= kWorkersMax + kServersMax && kListMax >= kShardsMax);

@@ -65,6 +65,8 @@ wire::Join make_join(const Config& config, Role role, std::string host,
   join.card = config.job.card;
   join.rate_mbps = config.job.rate_mbps;
   join.machine_index = config.job.machine_index;
+  join.local_reduce = config.job.sums.locally;
+  join.needs_servers = config.job.sums.needs_servers;
   join.life = config.job.life;
   return join;
 }

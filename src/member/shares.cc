@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/placement.h"
+#include "member/summing.h"
 
 namespace byteps {
 namespace {
@@ -48,6 +49,10 @@ std::uint32_t rate_of(const CardRates& cards) {
   for (const auto& [card, mbps] : cards) (card == 0 ? unnamed : named) += mbps;
   return static_cast<std::uint32_t>(
       std::min<std::uint64_t>(std::max(named, unnamed), std::numeric_limits<std::int32_t>::max()));
+}
+
+bool is_first_of_group(const Groups& groups, WorkerRank rank) {
+  return groups.crew_of(groups.group_of(rank), Members()).front() == rank;
 }
 
 }  // namespace
@@ -109,6 +114,7 @@ std::vector<std::int64_t> shares_of(const std::vector<MachineLoad>& machines) {
 }
 
 std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
+  const Groups groups = groups_of(roster);
   // Members that do not say where they are have machines of their own.
   std::map<std::uint64_t, std::size_t> known;
   std::vector<MachineLoad> machines;
@@ -130,7 +136,9 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
     machine_of.push_back(place);
     std::uint32_t& card_mbps = cards_of[place][member.card];
     card_mbps = std::max(card_mbps, member.rate_mbps);
-    if (member.role == Role::kWorker) ++machines[place].worker_count;
+    if (member.role == Role::kWorker && is_first_of_group(groups, WorkerRank(member.rank))) {
+      ++machines[place].worker_count;
+    }
     if (member.role == Role::kServer) ++machines[place].server_count;
     shards_on[place] += member.endpoints.size();
     shard_count += member.endpoints.size();
@@ -155,8 +163,12 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
       any = true;
       const auto weight = static_cast<std::uint32_t>(weight_of(machine_of[i]));
       if (weight == 0) continue;
-      places.push_back(
-          {ServerRank(member.rank), shard, member.endpoints[shard], member.host, weight});
+      places.push_back({.relay = std::nullopt,
+                        .server = ServerRank(member.rank),
+                        .shard_of_server = shard,
+                        .endpoint = member.endpoints[shard],
+                        .host = member.host,
+                        .weight = weight});
     }
   }
   return places;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/ids.h"
@@ -20,7 +21,7 @@
 namespace byteps {
 
 struct MachineLoad {
-  std::uint32_t worker_count = 0;
+  std::uint32_t worker_count = 0;  // where those of a machine sum first: 1
   std::uint32_t server_count = 0;
   std::uint32_t rate_mbps =
       0;  // of its network cards together; 0: as fast as the fastest that is known
@@ -33,6 +34,8 @@ std::vector<std::int64_t> shares_of(const std::vector<MachineLoad>& machines);
 
 // One shard of the job, at its place in the global order: element i of shards_of() is ShardIndex(i).
 struct ShardPlace {
+  // Not empty: in its place, the relay of this worker, on the same machine (member/summing.h).
+  std::optional<WorkerRank> relay;
   ServerRank server;
   std::uint32_t shard_of_server = 0;
   Endpoint endpoint;

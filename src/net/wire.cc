@@ -294,6 +294,9 @@ class Reader {
           operation_of(static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 0xffffffff)));
       if (!known) return fail("unknown operation", tag);
       value = *known;
+    } else if constexpr (std::is_same_v<Value, Summing>) {
+      if (number > static_cast<std::uint64_t>(Summing::kAlone)) return fail("unknown summing", tag);
+      value = static_cast<Summing>(number);
     } else if constexpr (std::is_same_v<Value, Role>) {
       if (number > static_cast<std::uint64_t>(Role::kWorker)) return fail("unknown role", tag);
       value = static_cast<Role>(number);
@@ -358,6 +361,9 @@ void fields(Visitor& v, Join& m) {
   v.field(11, m.rate_mbps);
   v.field(12, m.machine_index);
   v.field(13, m.card);
+  v.field(14, m.relay_port);
+  v.field(15, m.local_reduce);
+  v.field(16, m.needs_servers);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -369,6 +375,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(6, m.rate_mbps);
   v.field(7, m.machine_index);
   v.field(8, m.card);
+  v.field(9, m.relay_port);
 }
 template <typename Visitor>
 void fields(Visitor& v, Roster& m) {
@@ -377,6 +384,7 @@ void fields(Visitor& v, Roster& m) {
   v.field(3, m.partition_bytes);
   v.field(4, m.frame_bytes);
   v.list(5, m.members);
+  v.field(6, m.summing);
 }
 template <typename Visitor>
 void fields(Visitor& v, Heartbeat& m) {
@@ -502,6 +510,7 @@ HeaderBytes encode(const Header& header) {
   put(out, 20, header.round.value);
   put(out, 24, header.offset_bytes);
   put(out, 32, header.worker.value);
+  put(out, 36, header.priority);
   put(out, 40, header.landing);
   return out;
 }
@@ -521,6 +530,7 @@ Result<Header> decode_header(std::span<const std::byte> bytes) {
   header.round = Round(get<std::uint32_t>(bytes, 20));
   header.offset_bytes = get<std::uint64_t>(bytes, 24);
   header.worker = WorkerRank(get<std::uint32_t>(bytes, 32));
+  header.priority = get<std::int32_t>(bytes, 36);
   header.landing = get<std::uint64_t>(bytes, 40);
   return header;
 }

@@ -13,7 +13,7 @@
 //   20  u32  round
 //   24  u64  offset of the frame in its part, bytes
 //   32  u32  rank of the worker it is about
-//   36  u32  zero
+//   36  i32  priority of a push
 //   40  u64  landing: push: where the pusher wants the answer; answer: repeated from the push
 //
 // Rules: every length is checked against a limit before it is used; fields with an unknown tag are
@@ -50,8 +50,11 @@ enum class Kind : std::uint8_t {
   kWanted = 4,   // shard to worker: others wait for your contribution to (key, part, round)
   kForget = 5,   // worker to shard: this worker is done with the key for ever
   kMismatch =
-      6,         // shard to workers: declarations of a key disagree; ends its operations everywhere
-  kMissing = 7,  // shard to worker: whose contribution to (key, part, round) is late
+      6,  // shard to workers: declarations of a key disagree; ends its operations everywhere. Relay to shard:
+  // those of its machine do
+  kMissing =
+      7,  // shard to worker: whose contribution to (key, part, round) is late. Relay to shard: who of its
+          // machine has not contributed
   kInputs =
       8,  // worker to shard: the generation of its inputs (in `round`), and whether it has no more (kNoMore)
   kInputsDone =
@@ -88,6 +91,7 @@ struct Header {
   Round round;
   std::uint64_t offset_bytes = 0;
   WorkerRank worker;
+  std::int32_t priority = 0;  // of a push: a relay takes it on with the same
   LandingTag landing = kNoLanding;
   bool operator==(const Header&) const = default;
 };
@@ -148,6 +152,10 @@ struct Join {
   // Workers: which of the launcher's machines this is, on which local ranks are counted. Not `machine`: a launcher may
   // take one machine for several (containers), or several for one.
   std::uint32_t machine_index = 0;
+  std::uint16_t relay_port =
+      0;  // workers: where others of its machine reach its relay, at 127.0.0.1; 0: it has none
+  bool local_reduce = false;  // workers: their settings; rank 0's become the job's
+  bool needs_servers = false;
   bool operator==(const Join&) const = default;
 };
 
@@ -160,7 +168,15 @@ struct RosterMember {
   std::uint64_t card = 0;
   std::uint32_t rate_mbps = 0;
   std::uint32_t machine_index = 0;
+  std::uint16_t relay_port = 0;
   bool operator==(const RosterMember&) const = default;
+};
+
+// Who sums what workers of one machine have.
+enum class Summing : std::uint8_t {
+  kServers = 0,  // as what all others have
+  kRelays = 1,   // their relays first; servers what comes from these
+  kAlone = 2,    // their relays, for there is one machine; no server is used
 };
 
 // Who is here. Sent to every member when the job is complete, and again at each change, with a
@@ -171,6 +187,7 @@ struct Roster {
       0;  // stands in the header, as `worker`: so all members get the same payload
   std::uint64_t partition_bytes = 0;
   std::uint64_t frame_bytes = 0;
+  Summing summing = Summing::kServers;
   std::vector<RosterMember> members;  // workers by rank, then servers by rank
   bool operator==(const Roster&) const = default;
 };

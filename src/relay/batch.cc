@@ -1,28 +1,39 @@
 #include "relay/batch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace byteps {
 
-bool Batch::put(PartIndex index, std::uint64_t offset, BufferRef buffer, std::size_t bytes) {
+void Batch::put(PartIndex index, std::uint64_t offset, BufferRef buffer, std::size_t bytes) {
   const auto [found, is_new] = parts_.try_emplace(index.value);
   Part& part = found->second;
   if (is_new) {
     const Placement::Part place = placement_.part(tensor_.key, tensor_.total_bytes, index.value);
     part.frame_bytes = place.frame_bytes;
-    part.missing_count = Placement::frame_count(place);
-    part.frames.resize(part.missing_count);
+    part.frames.resize(Placement::frame_count(place));
   }
-  CHECK_GT(part.missing_count, 0u);
-  part.frames[offset / part.frame_bytes] = {std::move(buffer), bytes};
-  return --part.missing_count == 0;
+  Frame& frame = part.frames[offset / part.frame_bytes];
+  CHECK(!frame.is_there);
+  frame = {std::move(buffer), bytes, true};
+  while (part.ready_count < part.frames.size() && part.frames[part.ready_count].is_there) {
+    ++part.ready_count;
+  }
 }
 
-bool Batch::is_complete(std::uint32_t part) const {
+std::uint32_t Batch::ready_frames(std::uint32_t part) const {
   const auto found = parts_.find(part);
-  return found != parts_.end() && found->second.missing_count == 0;
+  if (found == parts_.end()) return 0;
+  return PLANTED(unready_frame_pushed) ? static_cast<std::uint32_t>(found->second.frames.size())
+                                       : found->second.ready_count;
+}
+
+bool Batch::has_ready_frames() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const auto& each) { return each.second.ready_count > 0; });
 }
 
 std::span<const std::byte> Batch::frame(std::uint32_t part, std::uint32_t frame) const {

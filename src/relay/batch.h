@@ -38,28 +38,31 @@ class Batch final : public Cargo {
       : listener_(listener), placement_(placement), tensor_(std::move(tensor)), round_(round) {}
 
   Round round() const { return round_; }
-  // A frame of a part that is led here, for the first time. True: its whole part is there now.
-  bool put(PartIndex part, std::uint64_t offset, BufferRef buffer, std::size_t bytes);
-  bool is_complete(std::uint32_t part) const;
+  // A frame of a part that is led here, for the first time.
+  void put(PartIndex part, std::uint64_t offset, BufferRef buffer, std::size_t bytes);
+  bool has_ready_frames() const;
 
   bool is_submitted = false;  // its operation has begun, or waits for that of the round before
+  std::int32_t priority = 0;  // of the last push to it
 
   // Cargo
   bool leads(std::uint32_t part) const override {
     return leader_of(tensor_.crew, tensor_.key, part, placement_.shard_count()) == tensor_.self;
   }
+  std::uint32_t ready_frames(std::uint32_t part) const override;
   std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const override;
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
 
  private:
   struct Frame {
-    BufferRef
-        buffer;  // until the operation ends: a transport may read it after its answer has come
+    // Until the operation ends: a transport may read it after its answer has come.
+    BufferRef buffer;
     std::size_t bytes = 0;
+    bool is_there = false;
   };
   struct Part {
     std::uint64_t frame_bytes = 0;
-    std::uint32_t missing_count = 0;
+    std::uint32_t ready_count = 0;  // the first of them
     std::vector<Frame> frames;
   };
   Listener& listener_;

@@ -6,22 +6,31 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/planted.h"
 
 namespace byteps {
 
 Relay::Relay(const RelayConfig& config, BufferPool& pool)
-    : config_(uplink_config(config.uplink)), shelf_(config.shelf, pool), uplink_(config_) {
-  ShelfEpoch facts;
-  facts.epoch = config_.epoch;
-  facts.worker_count = config_.groups->worker_count();
-  facts.placement = std::make_shared<const Placement>(config_.placement);
-  facts.groups = config_.groups;
-  facts.relay = config_.self;
-  const Status begun = shelf_.begin_epoch(facts);
+    : config_(uplink_config(config.uplink)), shelf_(config.shelf, pool) {
+  if (!config.is_alone) uplink_.emplace(config_);
+  const Status begun = shelf_.begin_epoch(facts_of(config));
   CHECK(begun.is_ok()) << begun.message();
 }
 
+ShelfEpoch Relay::facts_of(const RelayConfig& config) {
+  ShelfEpoch facts;
+  facts.epoch = config.uplink.epoch;
+  facts.worker_count = config.uplink.groups->worker_count();
+  facts.placement = std::make_shared<const Placement>(config.uplink.placement);
+  facts.keeps_links = true;
+  if (config.is_alone) return facts;
+  facts.groups = config.uplink.groups;
+  facts.relay = config.uplink.self;
+  return facts;
+}
+
 PipelineConfig Relay::uplink_config(PipelineConfig config) {
+  config.is_relay = true;
   config.road_ends.before_push.push_back(
       {.name = "reduce", .waits_for = "the other workers of this machine", .stage = &reduce_});
   return config;
@@ -31,98 +40,179 @@ PipelineConfig Relay::uplink_config(PipelineConfig config) {
 
 void Relay::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now) {
-  now_ = now;
-  uplink_.begin_turn(now);
+  if (is_alone()) return shelf_.step(from, header, payload, now, down_);
+  uplink_->begin_turn(now);
   shelf_.step(from, header, payload, now, fresh_);
+  if (header.kind == wire::Kind::kDeclare) look_at_declaration(header.key, payload);
   absorb();
   settle();
 }
 
-// What is for the servers goes to the pipeline, the rest is for the workers.
+void Relay::look_at_declaration(Key key, std::span<const std::byte> payload) {
+  const wire::Declare* const declared = shelf_.declared(key);
+  if (declared == nullptr) return;
+  const auto mismatch = mismatches_.find(key);
+  if (mismatch != mismatches_.end()) return shelf_.give_up(key, mismatch->second, fresh_);
+  if (!batches_.try_emplace(key).second) return;  // known
+  const Groups& groups = *config_.groups;
+  const Crew crew = groups.crew_of(groups.group_of(config_.self), declared->members);
+  if (leader_of(crew, key, 0, config_.placement.shard_count()) != config_.self) return;
+  if (PLANTED(declared_when_pushed)) return;
+  uplink_->uplink().say(config_.placement.first_shard(key),
+                        {.kind = wire::Kind::kDeclare,
+                         .key = key,
+                         .payload = {payload.begin(), payload.end()},
+                         .lasts = true});
+}
+
+// What is for the servers goes to the uplink, the rest is for the workers.
 void Relay::absorb() {
   while (!fresh_.empty()) {
     ShelfOutputs outputs;
     outputs.swap(fresh_);
     for (auto& output : outputs) {
-      if (auto* const forward = std::get_if<ShelfOutput::Forward>(&output)) {
-        forward_or_give_up(std::move(*forward));
-        continue;
-      }
-      const auto* const spoiled = std::get_if<ShelfOutput::Spoiled>(&output);
-      if (spoiled != nullptr && !spoiled->worker) {
-        uplink_.on_mismatch(spoiled->key, {spoiled->code, spoiled->text});
-        drop_unsubmitted(spoiled->key);
-      }
-      down_.push_back(std::move(output));
+      const bool is_taken = std::visit([this](auto& each) { return absorb(each); }, output);
+      if (!is_taken) down_.push_back(std::move(output));
     }
   }
 }
 
-void Relay::forward_or_give_up(ShelfOutput::Forward&& forward) {
-  const Key key = forward.header.key;
+bool Relay::absorb(ShelfOutput::Forward& forward) {
   try {
-    take(std::move(forward));
+    take(forward);
   } catch (const std::bad_alloc&) {
-    shelf_.give_up(key, {Code::kSystem, "a relay has no memory for a tensor"}, fresh_);
+    shelf_.give_up(forward.header.key, {Code::kSystem, "a relay has no memory for a tensor"},
+                   fresh_);
   }
+  return true;
 }
 
-void Relay::take(ShelfOutput::Forward&& forward) {
+// Told to all here. What these have found goes on to the servers, which know what they have said themselves.
+bool Relay::absorb(ShelfOutput::Spoiled& spoiled) {
+  if (spoiled.worker) return false;
+  const Status why(spoiled.code, spoiled.text, spoiled.cause);
+  uplink_->on_mismatch(spoiled.key, why);
+  drop_unsubmitted(spoiled.key);
+  if (mismatches_.try_emplace(spoiled.key, why).second && !PLANTED(mismatch_kept_by_machine)) {
+    const wire::Text text{spoiled.text, static_cast<std::uint32_t>(spoiled.code), why.cause()};
+    uplink_->uplink().say(config_.placement.first_shard(spoiled.key),
+                          {.kind = wire::Kind::kMismatch,
+                           .key = spoiled.key,
+                           .payload = wire::encode(text),
+                           .lasts = true});
+  }
+  return false;
+}
+
+bool Relay::absorb(ShelfOutput::Missing& missing) {
+  const wire::Declare* const declared = shelf_.declared(missing.key);
+  if (declared == nullptr) return false;
+  const Placement::Part place =
+      config_.placement.part(missing.key, declared->total_bytes, missing.part.value);
+  uplink_->uplink().say(place.shard,
+                        {.kind = wire::Kind::kMissing,
+                         .key = missing.key,
+                         .part = missing.part,
+                         .round = missing.round,
+                         .payload = wire::encode(wire::Missing{Members(missing.ranks)})});
+  return false;
+}
+
+bool Relay::absorb(ShelfOutput::InputsEnd& /*end*/) {
+  if (inputs_handle_) return true;  // a repeat
+  inputs_handle_ = ++last_handle_;
+  inputs_were_heard_ = false;
+  uplink_->finish_inputs(HandleId(*inputs_handle_));
+  return true;
+}
+
+bool Relay::absorb(ShelfOutput::Forgotten& forgotten) {
+  uplink_->uplink().take_back(config_.placement.first_shard(forgotten.key), wire::Kind::kDeclare,
+                              forgotten.key);
+  if (!PLANTED(forgotten_by_machine_alone)) uplink_->uplink().forget(forgotten.key);
+  mismatches_.erase(forgotten.key);
+  const auto found = batches_.find(forgotten.key);
+  if (found != batches_.end() && found->second.empty()) batches_.erase(found);
+  return true;
+}
+
+void Relay::take(ShelfOutput::Forward& forward) {
   const wire::Header& header = forward.header;
   const wire::Declare* const declared = shelf_.declared(header.key);
   if (declared == nullptr) return;
-  Relayed& relayed = tensors_[header.key];
-  Batch& batch = batch_of(relayed, header.key, *declared, header.round);
-  const bool is_complete =
-      batch.put(header.part, header.offset_bytes, std::move(forward.buffer), forward.payload_bytes);
-  if (!is_complete) return;
-  if (!batch.is_submitted) {
-    batch.is_submitted = true;
-    submitted_[++last_handle_] = {header.key, &batch};
-    uplink_.submit({.handle = HandleId(last_handle_),
-                    .name = declared->name,
-                    .spec = static_cast<const Spec&>(*declared),
-                    .input = {},
-                    .output = {},
-                    .priority = relayed.priority,
-                    .cargo = &batch});
-    return;
-  }
-  const TensorIndex index = uplink_.tensors().find(header.key);
+  Batch& batch = batch_of(header.key, *declared, header.round);
+  batch.priority = header.priority;
+  const bool was_ready = batch.ready_frames(header.part.value) > 0;
+  batch.put(header.part, header.offset_bytes, std::move(forward.buffer), forward.payload_bytes);
+  if (batch.ready_frames(header.part.value) == 0) return;
+  if (!batch.is_submitted) return submit(header.key, batch);
+  const TensorIndex index = uplink_->tensors().find(header.key);
   if (index == kNoTensor) return;
-  // Otherwise the round before has not ended, and the part will find itself complete; or the operation has failed.
-  const Tensor& tensor = uplink_.tensors()[index];
+  // Otherwise the round before has not ended, and the part will find itself ready; or the operation has failed.
+  const Tensor& tensor = uplink_->tensors()[index];
   const bool is_on_its_way = tensor.active != kNoOp && tensor.round == header.round &&
                              tensor.parts[header.part.value].stage != PartState::kOffRoad;
-  if (is_on_its_way) reduce_.leave({index, header.part.value});
+  if (!is_on_its_way) return;
+  const PartRef part{index, header.part.value};
+  if (was_ready) {
+    uplink_->uplink().on_ready(part);
+  } else {
+    reduce_.leave(part);
+  }
 }
 
-Batch& Relay::batch_of(Relayed& relayed, Key key, const wire::Declare& declared, Round round) {
-  if (!relayed.batches.empty() && relayed.batches.back()->round() == round) {
-    return *relayed.batches.back();
-  }
+Batch& Relay::batch_of(Key key, const wire::Declare& declared, Round round) {
+  Batches& batches = batches_[key];
+  if (!batches.empty() && batches.back()->round() == round) return *batches.back();
   const Groups& groups = *config_.groups;
   RelayedTensor tensor{.key = key,
                        .total_bytes = declared.total_bytes,
                        .crew = groups.crew_of(groups.group_of(config_.self), declared.members),
                        .self = config_.self};
   Batch::Listener& listener = *this;
-  relayed.batches.push_back(
-      std::make_unique<Batch>(listener, config_.placement, std::move(tensor), round));
-  return *relayed.batches.back();
+  batches.push_back(std::make_unique<Batch>(listener, config_.placement, std::move(tensor), round));
+  return *batches.back();
+}
+
+// Some frame of it is ready. Another worker may be in the next generation of inputs already, when the uplink has not
+// heard yet that all have ended; then it waits.
+void Relay::submit(Key key, Batch& batch) {
+  const Round next = first_round(uplink_->uplink().inputs_generation() + 1);
+  if (later_by(batch.round(), next) >= 0) return;
+  const wire::Declare* const declared = shelf_.declared(key);
+  if (declared == nullptr) return;
+  // From now on it is declared before it is pushed, on each connection.
+  uplink_->uplink().take_back(config_.placement.first_shard(key), wire::Kind::kDeclare, key);
+  batch.is_submitted = true;
+  submitted_[++last_handle_] = {key, &batch};
+  uplink_->submit({.handle = HandleId(last_handle_),
+                   .name = declared->name,
+                   .spec = static_cast<const Spec&>(*declared),
+                   .input = {},
+                   .output = {},
+                   .priority = batch.priority,
+                   .cargo = &batch});
+}
+
+void Relay::submit_held() {
+  for (auto& [key, batches] : batches_) {
+    for (const auto& batch : batches) {
+      if (!batch->is_submitted && batch->has_ready_frames()) submit(key, *batch);
+    }
+  }
 }
 
 void Relay::drop_unsubmitted(Key key) {
-  const auto found = tensors_.find(key);
-  if (found == tensors_.end()) return;
-  std::erase_if(found->second.batches, [](const auto& batch) { return !batch->is_submitted; });
+  const auto found = batches_.find(key);
+  if (found == batches_.end()) return;
+  std::erase_if(found->second, [](const auto& batch) { return !batch->is_submitted; });
 }
 
 // ---- the servers
 
 Status Relay::on_answer(ShardIndex shard, const wire::Header& header,
                         std::span<const std::byte> payload) {
-  const Status fine = uplink_.on_answer(shard, header, payload, false);
+  const Status fine = uplink_->on_answer(shard, header, payload, false);
   absorb();
   settle();
   return fine;
@@ -134,85 +224,131 @@ void Relay::answered(const wire::Header& header, std::span<const std::byte> payl
 
 void Relay::on_wanted(ShardIndex shard, const wire::Header& header) {
   if (header.epoch != config_.epoch) return;
-  uplink_.on_wanted(shard, header);
+  uplink_->on_wanted(shard, header);
+  if (PLANTED(wanted_not_passed_on)) return;
   shelf_.want(header.key, header.part, header.round, fresh_);
   absorb();
 }
 
+// All here have contributed, and wait for others.
+void Relay::on_missing(const wire::Header& header, const Members& whom) {
+  if (header.epoch != config_.epoch) return;
+  const wire::Declare* const declared = shelf_.declared(header.key);
+  if (declared == nullptr) return;
+  const Groups& groups = *config_.groups;
+  down_.emplace_back(
+      ShelfOutput::Missing{.to = groups.crew_of(groups.group_of(config_.self), declared->members),
+                           .key = header.key,
+                           .part = header.part,
+                           .round = header.round,
+                           .ranks = whom.some()});
+}
+
 void Relay::on_mismatch(Key key, const Status& why) {
-  uplink_.on_mismatch(key, why);
+  mismatches_.try_emplace(key, why);
+  uplink_->on_mismatch(key, why);
+  // Whoever declares it to another relay only may find that one gone.
+  if (shelf_.declared(key) == nullptr) {
+    down_.emplace_back(
+        ShelfOutput::Spoiled{std::nullopt, key, why.code(), why.message(), why.cause()});
+  }
   shelf_.give_up(key, why, fresh_);
   absorb();
   settle();
 }
 
+void Relay::on_inputs_done(ShardIndex shard, const wire::Header& header) {
+  uplink_->on_inputs_done(shard, header);
+  if (inputs_handle_ && !inputs_were_heard_ && uplink_->uplink().inputs_are_heard()) {
+    inputs_were_heard_ = true;
+    shelf_.inputs_are_heard(uplink_->uplink().inputs_generation(), fresh_);
+  }
+  settle();
+  absorb();
+}
+
 void Relay::on_sent(SendToken token) {
-  uplink_.on_sent(token);
+  uplink_->on_sent(token);
   settle();
 }
 
 void Relay::fail_all(const Status& status) {
-  uplink_.fail_all(status);
+  if (is_alone()) return;
+  uplink_->fail_all(status);
   settle();
 }
 
-// Operations that have ended.
+// What has ended.
 void Relay::settle() {
-  while (!uplink_.outputs().empty()) {
-    const PipelineOutputs ended = uplink_.outputs();
-    uplink_.clear_outputs();
-    for (const auto& output : ended) {
+  while (!uplink_->outputs().empty()) {
+    const PipelineOutputs outputs = uplink_->outputs();
+    uplink_->clear_outputs();
+    for (const auto& output : outputs) {
       if (const auto* const end = std::get_if<PipelineOutput::Complete>(&output)) {
         end_batch(end->handle, end->status);
+      } else if (const auto* const tuned = std::get_if<PipelineOutput::Tuned>(&output)) {
+        tuned_.push_back(*tuned);
       }
     }
   }
 }
 
 void Relay::end_batch(HandleId handle, const Status& status) {
+  if (inputs_handle_ == handle.value) return end_inputs(status);
   const auto found = submitted_.find(handle.value);
   const Submitted ended = found->second;
   submitted_.erase(found);
-  std::erase_if(tensors_[ended.key].batches,
-                [&](const auto& batch) { return batch.get() == ended.batch; });
+  const auto batches = batches_.find(ended.key);
+  std::erase_if(batches->second, [&](const auto& batch) { return batch.get() == ended.batch; });
+  if (batches->second.empty() && shelf_.declared(ended.key) == nullptr) batches_.erase(batches);
   if (status.is_ok()) return;
   shelf_.give_up(ended.key, status, fresh_);
   absorb();
 }
 
+// Nobody in the job has more: the next generation begins. With an error: this job has ended.
+void Relay::end_inputs(const Status& status) {
+  inputs_handle_.reset();
+  if (!status.is_ok()) return;
+  shelf_.begin_inputs(uplink_->uplink().inputs_generation(), uplink_->inputs().last(), fresh_);
+  absorb();
+  submit_held();
+}
+
 // ---- time
 
 void Relay::tick(TimeNs now) {
-  now_ = now;
-  uplink_.begin_turn(now);
+  if (is_alone()) return shelf_.tick(now, down_);
+  uplink_->begin_turn(now);
   shelf_.tick(now, fresh_);
   absorb();
-  uplink_.tick();
+  uplink_->tick();
   settle();
 }
 
 TimeNs Relay::next_deadline() const {
-  return std::min(shelf_.next_deadline(), uplink_.next_deadline());
+  return is_alone() ? shelf_.next_deadline()
+                    : std::min(shelf_.next_deadline(), uplink_->next_deadline());
 }
 
 // ---- the stage
 
 void Relay::Reduce::enter(PartRef part, Tensor& tensor, TimeNs /*now*/) {
-  const auto& batches = relay_.tensors_[tensor.key].batches;
+  const Batches& batches = relay_.batches_[tensor.key];
   const auto batch = std::find_if(batches.begin(), batches.end(),
                                   [&](const auto& each) { return each->round() == tensor.round; });
-  if (batch != batches.end() && (*batch)->is_complete(part.part)) complete_.push_back(part);
+  if (batch != batches.end() && (*batch)->ready_frames(part.part) > 0) ready_.push_back(part);
 }
 
 void Relay::Reduce::abandon(PartRef part, Tensor& /*tensor*/) {
-  std::erase_if(complete_, [&](const PartRef& each) {
+  std::erase_if(ready_, [&](const PartRef& each) {
     return each.tensor == part.tensor && each.part == part.part;
   });
 }
 
 void Relay::Reduce::tick(TimeNs /*now*/, StageOutput& out) {
-  out.leaving.insert(out.leaving.end(), complete_.begin(), complete_.end());
-  complete_.clear();
+  out.leaving.insert(out.leaving.end(), ready_.begin(), ready_.end());
+  ready_.clear();
 }
 
 }  // namespace byteps

@@ -1,14 +1,24 @@
 // Relay: where the workers of a machine sum first. A shelf for them, and a pipeline that takes what they have together
 // to the servers, as the contribution of one. The core: no socket, thread or clock.
 //
-//   worker --Push--> shelf --complete--> batch --part complete--> pipeline --Push--> server
-//   worker <-Answer- shelf <-----------------------answered------ pipeline <-Answer- server
+//   worker --Push--> shelf --complete--> batch --------ready-----> uplink --Push--> server
+//   worker <-Answer- shelf <-----------------------answered------ uplink <-Answer- server
 //
 // Every worker of the machine has one, and sums there the parts that it leads (base/groups.h). To the workers a relay
-// is a shard, to the servers a worker: both speak docs/protocol.md as they do without it.
+// is a shard, to the servers a worker: both speak docs/protocol.md as they do without it. Beside frames these words go
+// through it:
+//   ends of inputs     of the worker beside it only: it says them to the servers in its name, as it would itself
+//   forgotten names    when all workers here have forgotten one
+//   declarations       of tensors whose first part it leads, as soon as somebody here declares one: others may mean
+//                      another, and wait for less or more
+//   mismatches         both ways: what workers here do not agree about ends everywhere
+//   who is missing     both ways: the servers see leaders, and name the workers whom these miss
+//   Wanted             to those who have not contributed
+//
+// Where all workers are on one machine it has no uplink: it is a shard, and finishes what it sums.
 //
 // How the shell uses it: workers' messages go to step(), servers' to the on_...() functions; then tick(), the words for
-// the workers from down(), and frames for the servers from front() and pop(), as with a Pipeline.
+// the workers from down(), and frames for the servers from uplink()->front() and pop(), as with a Pipeline.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +26,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +42,7 @@ namespace byteps {
 struct RelayConfig {
   ShelfSettings shelf{};
   PipelineConfig uplink;  // its groups are the job's; its road_ends are empty
+  bool is_alone = false;  // no servers: there is one machine
 };
 
 class Relay final : private Batch::Listener {
@@ -42,52 +54,54 @@ class Relay final : private Batch::Listener {
   void connect(WorkerRank worker) { shelf_.connect(worker, down_); }
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now);
-  // What this worker itself says of a tensor: how much earlier than others it goes up.
-  void set_priority(Key key, std::int32_t priority) { tensors_[key].priority = priority; }
 
-  // ---- the servers
-  void on_shard_up(ShardIndex shard) { uplink_.on_shard_up(shard); }
-  void on_shard_down(ShardIndex shard) { uplink_.on_shard_down(shard); }
-  void set_capacity(ShardIndex shard, std::uint64_t bytes) { uplink_.set_capacity(shard, bytes); }
+  // ---- the servers. Not where it is alone.
+  void on_shard_up(ShardIndex shard) { uplink_->on_shard_up(shard); }
+  void on_shard_down(ShardIndex shard) { uplink_->on_shard_down(shard); }
   Status on_answer(ShardIndex shard, const wire::Header& header,
                    std::span<const std::byte> payload);
   void on_wanted(ShardIndex shard, const wire::Header& header);
+  void on_missing(const wire::Header& header, const Members& whom);
   void on_mismatch(Key key, const Status& why);
+  void on_inputs_done(ShardIndex shard, const wire::Header& header);
   void on_sent(SendToken token);
-  bool front(ShardIndex shard, Outgoing& message) { return uplink_.front(shard, message); }
-  void pop() { uplink_.pop(); }
+  // For front(), pop(), set_capacity() and questions.
+  Pipeline& uplink() { return *uplink_; }
+  bool is_alone() const { return !uplink_.has_value(); }
 
   // ---- both
   void tick(TimeNs now);
   TimeNs next_deadline() const;
-  // What to tell the workers, in order; to be cleared when that is done. There is no Forward among it.
+  // What to tell the workers, in order; to be cleared when that is done. There is no Forward, InputsEnd or Forgotten
+  // among it.
   ShelfOutputs& down() { return down_; }
+  // What to tell the user; likewise.
+  std::vector<PipelineOutput::Tuned>& tuned() { return tuned_; }
   // The job ends: all that waits for the servers ends with this status.
   void fail_all(const Status& status);
+  // Nothing is lent to the servers' connections, or waits for them.
+  bool is_idle() const { return is_alone() || uplink_->pending_operations() == 0; }
 
   const Shelf& shelf() const { return shelf_; }
-  const Pipeline& uplink() const { return uplink_; }
 
  private:
-  // The stage of the road up in which a part waits for the workers of this machine.
+  // The stage of the road up in which a part waits for the workers of this machine, until its first frame is summed.
   class Reduce final : public Stage {
    public:
     explicit Reduce(Relay& relay) : relay_(relay) {}
     void enter(PartRef part, Tensor& tensor, TimeNs now) override;
     void abandon(PartRef part, Tensor& tensor) override;
     void tick(TimeNs now, StageOutput& out) override;
-    TimeNs next_deadline() const override { return complete_.empty() ? kNever : 0; }
-    void leave(PartRef part) { complete_.push_back(part); }
+    TimeNs next_deadline() const override { return ready_.empty() ? kNever : 0; }
+    void leave(PartRef part) { ready_.push_back(part); }
 
    private:
     Relay& relay_;
-    std::vector<PartRef> complete_;
+    std::vector<PartRef> ready_;
   };
-  struct Relayed {
-    std::int32_t priority = 0;
-    // Their operations are under way, or wait for the end of the one before. The last may still gather frames.
-    std::deque<std::unique_ptr<Batch>> batches;
-  };
+  // The rounds of a tensor, in order. Operations of the first ones are under way, or wait for the end of the one
+  // before. The last may still gather frames.
+  using Batches = std::deque<std::unique_ptr<Batch>>;
   struct Submitted {
     Key key;
     Batch* batch = nullptr;
@@ -96,25 +110,38 @@ class Relay final : private Batch::Listener {
   // Batch::Listener
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
 
+  static ShelfEpoch facts_of(const RelayConfig& config);
   PipelineConfig uplink_config(PipelineConfig config);
   void absorb();
-  void take(ShelfOutput::Forward&& forward);
-  void forward_or_give_up(ShelfOutput::Forward&& forward);
-  Batch& batch_of(Relayed& relayed, Key key, const wire::Declare& declared, Round round);
+  bool absorb(ShelfOutput::Forward& forward);
+  bool absorb(ShelfOutput::Spoiled& spoiled);
+  bool absorb(ShelfOutput::Missing& missing);
+  bool absorb(ShelfOutput::InputsEnd& end);
+  bool absorb(ShelfOutput::Forgotten& forgotten);
+  bool absorb(auto& /*other*/) { return false; }
+  void look_at_declaration(Key key, std::span<const std::byte> payload);
+  void take(ShelfOutput::Forward& forward);
+  Batch& batch_of(Key key, const wire::Declare& declared, Round round);
+  void submit(Key key, Batch& batch);
+  void submit_held();
   void drop_unsubmitted(Key key);
   void settle();
   void end_batch(HandleId handle, const Status& status);
+  void end_inputs(const Status& status);
 
   Reduce reduce_{*this};
   const PipelineConfig config_;  // the uplink's
   Shelf shelf_;
-  Pipeline uplink_;
-  std::map<Key, Relayed> tensors_;
+  std::optional<Pipeline> uplink_;
+  std::map<Key, Batches> batches_;
   std::map<std::int64_t, Submitted> submitted_;  // by handle
   std::int64_t last_handle_ = 0;
-  ShelfOutputs fresh_;  // of the shelf, not looked through yet
+  std::optional<std::int64_t> inputs_handle_;  // the worker beside this has no more inputs
+  bool inputs_were_heard_ = false;             // and the workers were told
+  std::map<Key, Status> mismatches_;           // that the servers know
+  ShelfOutputs fresh_;                         // of the shelf, not looked through yet
   ShelfOutputs down_;
-  TimeNs now_ = 0;
+  std::vector<PipelineOutput::Tuned> tuned_;
 };
 
 }  // namespace byteps

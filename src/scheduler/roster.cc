@@ -8,7 +8,6 @@
 #include "base/phrases.h"
 #include "base/placement.h"
 #include "base/planted.h"
-#include "member/shares.h"
 #include "net/wire_text.h"
 #include "scheduler/sayings.h"
 #include "scheduler/stall.h"
@@ -145,7 +144,7 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   if (phase_ == Phase::kGathering) return try_complete(now, out);
   if (!seat.in_roster) return;
   catch_up(seat, out);
-  note_epoch(seat, epoch, out);
+  note_epoch(&seat, epoch, out);
 }
 
 // Someone new, after the end.
@@ -185,13 +184,15 @@ void RosterKeeper::on_heartbeat(PeerId peer, Seat& seat, const wire::Header& hea
                                  .echo_ns = heartbeat.value().sent_ns};
     speaker_.send(peer, wire::Kind::kHeartbeat, WorkerRank(), wire::encode(answer), out);
   }
-  note_epoch(seat, header.epoch, out);
+  note_epoch(&seat, header.epoch, out);
 }
 
-// The epoch that a member works in, as it says. When all servers have taken it up, it runs.
-void RosterKeeper::note_epoch(Seat& seat, Epoch epoch, Outputs& out) {
-  if (!seat.in_roster || (epoch != epoch_ && !PLANTED(epoch_not_fenced))) return;
-  seat.applied = epoch_;
+// The epoch that a member works in, as it says; null: there are no servers. When all servers have taken it up, it runs.
+void RosterKeeper::note_epoch(Seat* seat, Epoch epoch, Outputs& out) {
+  if (seat != nullptr) {
+    if (!seat->in_roster || (epoch != epoch_ && !PLANTED(epoch_not_fenced))) return;
+    seat->applied = epoch_;
+  }
   if (phase_ != Phase::kConfirming) return;
   for (const auto& [arrival, other] : seats_.all()) {
     if (PLANTED(roster_unconfirmed)) break;
@@ -295,12 +296,6 @@ void RosterKeeper::gather(TimeNs now) {
 void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
   const Cast roles = seats_.cast();
   if (!roles.complete()) return;
-  if (roles.servers.empty()) {
-    return fail_job({Code::kInvalidArgument,
-                     "all workers are here, but nobody said how many servers the job has: set "
-                     "DMLC_NUM_SERVER to at least 1"},
-                    now, out);
-  }
   begin_epoch(roles, now, out);
 }
 
@@ -311,7 +306,20 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   stalls_.begin_epoch();
   barriers_.begin_epoch(static_cast<std::uint32_t>(roles.workers.size()));
   departures_.begin_epoch();
-  roster_ = wire::encode(seats_.take(roles, epoch_));
+  const wire::Roster roster = seats_.take(roles, epoch_);
+  const std::size_t servers = roles.servers.size();
+  if (servers == 0 && roster.summing != wire::Summing::kAlone) {
+    return fail_job(
+        {Code::kInvalidArgument,
+         "all workers are here, but nobody said how many servers the job has, and they do "
+         "not all sum on one machine (BYTEPS_LOCAL_REDUCE): set DMLC_NUM_SERVER to at "
+         "least 1"},
+        now, out);
+  }
+  for (const std::string& text : summing_texts(roster, servers, seats_.local_reduce())) {
+    Speaker::notice(LogLevel::kWarning, text, out);
+  }
+  roster_ = wire::encode(roster);
   if (roster_.size() > kPayloadBytesMax) {
     return fail_job({Code::kUnsupported, "the job is too large: its roster has " +
                                              std::to_string(roster_.size()) + " bytes, at most " +
@@ -321,12 +329,12 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   Speaker::notice(LogLevel::kInfo,
                   "complete: epoch " + std::to_string(epoch_.value) + " with " +
                       std::to_string(roles.workers.size()) + " workers and " +
-                      std::to_string(roles.servers.size()) + " servers",
+                      std::to_string(servers) + " servers",
                   out);
   const std::string sizes = other_sizes_text(scene());
   if (!sizes.empty()) Speaker::notice(LogLevel::kWarning, sizes, out);
   const SharedBytes spare = encode_status(
-      {Code::kAgain, "this server is a spare: the job has " + std::to_string(roles.servers.size()) +
+      {Code::kAgain, "this server is a spare: the job has " + std::to_string(servers) +
                          " others, as DMLC_NUM_SERVER says, and began without it"});
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
@@ -334,6 +342,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
     Speaker::notice(LogLevel::kWarning, seat.text() + " is a spare", out);
     speaker_.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), spare, out);
   }
+  if (servers == 0) note_epoch(nullptr, epoch_, out);
 }
 
 void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {

@@ -100,7 +100,7 @@ class RosterKeeper {
   void catch_up(const Seat& seat, Outputs& out);
   void on_heartbeat(PeerId peer, Seat& seat, const wire::Header& header,
                     std::span<const std::byte> payload, TimeNs now, Outputs& out);
-  void note_epoch(Seat& seat, Epoch epoch, Outputs& out);
+  void note_epoch(Seat* seat, Epoch epoch, Outputs& out);
   void on_leave(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, Outputs& out);
   void mark_left(Seat& seat, bool final, TimeNs now, Outputs& out);

@@ -6,6 +6,7 @@
 
 #include "base/limits.h"
 #include "base/phrases.h"
+#include "member/summing.h"
 
 namespace byteps {
 namespace {
@@ -136,6 +137,23 @@ std::string running_text(const Seats& seats, TimeNs now) {
     if (seat.plays() && !seat.left) running.push_back({&seat, seat.rank});
   }
   return "waiting until the workers that run now have left: " + list_of(running, now);
+}
+
+std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t servers,
+                                       bool local_reduce) {
+  std::vector<std::string> texts;
+  if (servers > 0 && roster.summing == wire::Summing::kAlone) {
+    texts.push_back("all workers are on one machine and sum there: " + std::to_string(servers) +
+                    (servers == 1 ? " server is" : " servers are") +
+                    " not used (with BYTEPS_FORCE_DISTRIBUTED=1 they would be)");
+  }
+  if (const auto without = who_has_no_relay(roster, local_reduce)) {
+    texts.push_back(
+        "worker " + std::to_string(without->value) + " (" + roster.members[without->value].host +
+        ") has no relay (is BYTEPS_LOCAL_REDUCE=0 there?), so each worker exchanges with "
+        "the servers by itself, and machines with several send as many copies");
+  }
+  return texts;
 }
 
 }  // namespace byteps

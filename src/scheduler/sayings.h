@@ -1,12 +1,15 @@
 // What the scheduler says to people about who is here and who is missing.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "base/cause.h"
 #include "base/config.h"
 #include "base/ids.h"
 #include "base/time.h"
+#include "net/wire.h"
 #include "scheduler/seats.h"
 
 namespace byteps {
@@ -28,5 +31,8 @@ Cause waiting_cause(const Scene& scene);
 std::string running_text(const Seats& seats, TimeNs now);
 // That processes were started for other sizes than the workers say; empty: they were not, or it does not matter now.
 std::string other_sizes_text(const Scene& scene);
+// What users may not expect of who sums. `local_reduce`: as rank 0 wants.
+std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t servers,
+                                       bool local_reduce);
 
 }  // namespace byteps

@@ -5,7 +5,7 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "base/placement.h"
-#include "member/shares.h"
+#include "member/summing.h"
 
 namespace byteps {
 
@@ -141,15 +141,19 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
       seat.rank = rank;
       roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
                                 seat.join.machine, seat.join.card, seat.join.rate_mbps,
-                                seat.join.machine_index});
+                                seat.join.machine_index, seat.join.relay_port});
     }
   }
   const Seat& first = at(*roles.workers[0]);
+  local_reduce_ = first.join.local_reduce;
+  roster.summing = summing_of(roster, first.join.local_reduce, first.join.needs_servers);
   roster.partition_bytes = first.join.partition_bytes;
   roster.frame_bytes = first.join.frame_bytes;
   if (roster.frame_bytes == 0) {
-    roster.frame_bytes = Placement::usual_frame_bytes(weights_of(shards_of(roster)));
+    const std::vector<std::uint32_t> weights = shard_weights_of(roster);
+    roster.frame_bytes = Placement::usual_frame_bytes(weights.empty() ? std::vector{1U} : weights);
   }
+  roster.partition_bytes = partition_bytes_of(roster, roster.partition_bytes, roster.frame_bytes);
   return roster;
 }
 

@@ -97,6 +97,8 @@ class Seats {
   Cast cast() const;
   // All take the places of this complete cast: the roster of the epoch that begins.
   wire::Roster take(const Cast& cast, Epoch epoch);
+  // Of rank 0 of the roster that was taken last.
+  bool local_reduce() const { return local_reduce_; }
 
   // For the flight recorder: all with their last sign of life.
   std::vector<FlightPeer> flight_peers() const;
@@ -106,6 +108,7 @@ class Seats {
   std::map<Arrival, Seat> seats_;
   std::map<PeerId, Connection> connections_;
   Arrival next_arrival_ = 0;
+  bool local_reduce_ = false;
 };
 
 }  // namespace byteps

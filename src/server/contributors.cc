@@ -37,25 +37,11 @@ Contributors::Contributors(std::shared_ptr<const Groups> apart, Crew crew,
   crews_.push_back(std::move(crew));
 }
 
-std::optional<std::uint32_t> Contributors::place_of(WorkerRank member, Key key,
-                                                    PartIndex part) const {
-  if (is_flat_) return members_.place_of(member);
-  const std::uint32_t place = place_of_group_[groups_->group_of(member)];
-  if (at(place, key, part) != member) return std::nullopt;
-  return place;
-}
-
-bool Contributors::has_one_of_each(std::span<const std::uint64_t> bits) const {
-  const auto is_set = [&](WorkerRank rank) { return has_bit(bits, rank); };
-  if (!is_flat_) {
-    return std::all_of(crews_.begin(), crews_.end(), [&](const Crew& crew) {
-      return std::any_of(crew.begin(), crew.end(), is_set);
-    });
-  }
-  for (std::uint32_t place = 0; place < count(); ++place) {
-    if (!is_set(members_.at(place))) return false;
-  }
-  return true;
+bool Contributors::are_all_at(std::uint32_t place, std::span<const std::uint64_t> bits) const {
+  if (is_flat_) return has_bit(bits, members_.at(place));
+  const Crew& crew = crews_[place];
+  return std::all_of(crew.begin(), crew.end(),
+                     [bits](WorkerRank rank) { return has_bit(bits, rank); });
 }
 
 std::size_t Contributors::bytes_of(const Groups& groups, const Members& members) {

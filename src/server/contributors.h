@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,8 +31,10 @@ class Contributors {
   WorkerRank at(std::uint32_t place, Key key, PartIndex part) const {
     return is_flat_ ? members_.at(place) : leader_of(crews_[place], key, part.value, shard_count_);
   }
-  // The place of a member; nullopt: another of its crew leads this part.
-  std::optional<std::uint32_t> place_of(WorkerRank member, Key key, PartIndex part) const;
+  // The place of who contributes for this member.
+  std::uint32_t place_of(WorkerRank member) const {
+    return is_flat_ ? members_.place_of(member) : place_of_group_[groups_->group_of(member)];
+  }
   // Who contributes what this member has.
   WorkerRank speaker_of(WorkerRank member, Key key, PartIndex part) const {
     return is_flat_ ? member : at(place_of_group_[groups_->group_of(member)], key, part);
@@ -46,8 +47,12 @@ class Contributors {
   WorkerRank leader(Key key, PartIndex part) const {
     return leader_of(crews_.front(), key, part.value, shard_count_);
   }
-  // Whether of each crew one at least has its bit set.
-  bool has_one_of_each(std::span<const std::uint64_t> bits) const;
+  // The crew at this place, in which one contributes for all; of one where nobody sums first.
+  Crew crew(std::uint32_t place) const {
+    return is_flat_ ? Crew{members_.at(place)} : crews_[place];
+  }
+  // Whether all of them, for whom is contributed at this place, have their bits set.
+  bool are_all_at(std::uint32_t place, std::span<const std::uint64_t> bits) const;
   // The memory that one may have.
   static std::size_t bytes_of(const Groups& groups, const Members& members);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "server/contributors.h"
 
 namespace byteps {
 
@@ -23,6 +24,10 @@ class Generations {
   bool has_no_more(WorkerRank worker) const;
   std::span<const std::uint64_t> no_more() const { return no_more_; }
   std::uint32_t no_more_count() const { return no_more_count_; }
+  // Whether nobody contributes at this place any more: all for whom that would be have no more.
+  bool is_done(const Contributors& contributors, std::uint32_t place) const {
+    return no_more_count_ > 0 && contributors.are_all_at(place, no_more_);
+  }
 
   // A worker says that it is in this generation, and whether it has no more inputs in it. How far that is ahead of
   // ours; nullopt: too far to be true.

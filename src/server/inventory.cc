@@ -39,10 +39,14 @@ Finishing finishing_of(const Spec& spec, const ShelfEpoch& facts) {
   if (is_sum && spec.dtype == DType::kFloat16 && facts.groups->most_ranks() > 1) {
     headroom = std::ldexp(1.0, headroom_of(facts.groups->crews_of(spec.members)));
   }
-  if (facts.relay) return {.divisor = 1, .scale = 1 / headroom};
+  if (PLANTED(no_headroom)) headroom = 1;
+  if (facts.relay) return {.divisor = 1, .scale = PLANTED(headroom_on_one_side) ? 1 : 1 / headroom};
   Finishing finishing{.divisor = 1, .scale = spec.scale * headroom};
   if (spec.operation == Operation::kAverage) {
     finishing.divisor = spec.members.count(facts.worker_count);
+  }
+  if (PLANTED(mean_of_machines) && finishing.divisor > 1) {
+    finishing.divisor = static_cast<std::uint32_t>(facts.groups->crews_of(spec.members).size());
   }
   if (PLANTED(mean_of_all_workers) && finishing.divisor > 1) finishing.divisor = facts.worker_count;
   return finishing;

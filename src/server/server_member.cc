@@ -8,7 +8,7 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "base/planted.h"
-#include "member/shares.h"
+#include "member/summing.h"
 
 namespace byteps {
 namespace {
@@ -104,8 +104,8 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
       std::count_if(roster.members.begin(), roster.members.end(),
                     [](const auto& member) { return member.role == Role::kWorker; }));
   if (!has_descriptors(command.facts.worker_count)) return;
-  command.facts.placement = std::make_shared<const Placement>(
-      roster.partition_bytes, roster.frame_bytes, weights_of(shards_of(roster)));
+  command.facts.placement = std::make_shared<const Placement>(placement_of(roster));
+  command.facts.groups = std::make_shared<const Groups>(groups_of(roster));
   epoch_ = roster.epoch;
   applied_.assign(shards_.size(), false);
   for (auto& commands : to_post_) commands.push_back(command);

@@ -8,10 +8,55 @@
 
 #include "base/check.h"
 #include "base/planted.h"
+#include "net/wire_text.h"
 #include "server/declaration.h"
 #include "server/worker_bits.h"
 
 namespace byteps {
+namespace {
+
+void violation(WorkerRank from, std::string text, ShelfOutputs& out) {
+  out.emplace_back(ShelfOutput::Violation{from, std::move(text)});
+}
+
+// By all who have declared it, of each crew one at least; a crew that has no more inputs need not say it. (Of a crew,
+// those who lead no part here declare nothing.)
+bool is_forgotten(const TensorSum& tensor, const Generations& generations) {
+  const Contributors& contributors = *tensor.contributors;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    if (generations.is_done(contributors, place)) continue;
+    bool any = false;
+    for (const WorkerRank rank : contributors.crew(place)) {
+      const bool has_forgotten = has_bit(tensor.forgotten, rank);
+      if (has_bit(tensor.declared_ever, rank) && !has_forgotten) return false;
+      any = any || has_forgotten;
+    }
+    if (!any) return false;
+  }
+  return true;
+}
+
+// Whether all have contributed who may have inputs. Who has no more may have contributed as well, to what has failed.
+bool is_complete(const PartSum& part, std::uint32_t frame_index, const Generations& generations) {
+  const TensorSum& tensor = *part.tensor;
+  const std::uint32_t count = tensor.contributors->count();
+  if (generations.no_more_count() == 0) {
+    return part.frames[frame_index].contributed == count;
+  }
+  if (part.frames[frame_index].contributed + generations.no_more_count() < count) return false;
+  const std::span bits = part.bits_of(frame_index);
+  bool any = false;
+  for (std::uint32_t place = 0; place < count; ++place) {
+    if (generations.is_done(*tensor.contributors, place)) continue;
+    const WorkerRank each = tensor.contributors->at(place, tensor.key, part.index);
+    if (PLANTED(leader_done_alone) && generations.has_no_more(each)) continue;
+    if (!has_bit(bits, each)) return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
 
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
     : settings_(settings),
@@ -42,7 +87,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
       facts_.groups = std::make_shared<const Groups>(Groups::apart(facts.worker_count));
     }
     CHECK_EQ(facts_.groups->worker_count(), facts.worker_count);
-    missing_.assign(bit_words_of(facts.worker_count), 0);
+    asking_.begin_epoch(facts.worker_count);
     generations_.begin_epoch(facts.worker_count);
     return Status::ok();
   }
@@ -53,8 +98,9 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
   CHECK_LT(worker.value, facts_.worker_count);
   for (const auto& [key, tensor] : inventory_.tensors()) {
     clear_bit(tensor->declared_here, worker);
-    if (tensor->spoiled != Code::kOk) {
-      out.emplace_back(ShelfOutput::Spoiled{worker, key, tensor->spoiled, tensor->spoiled_text});
+    if (tensor->spoiled.code != Code::kOk) {
+      out.emplace_back(ShelfOutput::Spoiled{worker, key, tensor->spoiled.code, tensor->spoiled.text,
+                                            tensor->spoiled.cause});
     }
   }
 }
@@ -78,25 +124,29 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
   const std::int32_t ahead = later_by(header.epoch, facts_.epoch);
   if (ahead > 0) return violation(from, "a message of an epoch that has not begun", out);
   if (ahead < 0) return;  // late, of a job that is over
+  const bool has_relays = !facts_.relay && facts_.groups->most_ranks() > 1;  // who comes is one
   switch (header.kind) {
     case wire::Kind::kPush:
       return push(from, header, payload, now, out);
     case wire::Kind::kDeclare:
       return declare(from, header, payload, out);
     case wire::Kind::kForget:
-      if (facts_.relay) break;  // it would have to go on to the servers
-      return forget(from, header.key);
+      return forget(from, header.key, out);
     case wire::Kind::kInputs:
-      if (facts_.relay) break;
       return inputs(from, header, out);
+    case wire::Kind::kMismatch:
+      if (!has_relays) break;
+      return mismatch(from, header, payload, out);
+    case wire::Kind::kMissing:
+      if (!has_relays) break;
+      if (Status fine = asking_.heed(from, header, payload, *facts_.groups); !fine.is_ok()) {
+        violation(from, "a word on who is missing: " + fine.message(), out);
+      }
+      return;
     default:
       break;
   }
   violation(from, "a message of a kind that workers do not send here", out);
-}
-
-void Shelf::violation(WorkerRank from, std::string text, ShelfOutputs& out) const {
-  out.emplace_back(ShelfOutput::Violation{from, std::move(text)});
 }
 
 void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
@@ -135,9 +185,10 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   TensorSum& tensor = *known;
   set_bit(tensor.declared_here, from);
   if (tensor.declared.members.has(from)) set_bit(tensor.declared_ever, from);
-  if (tensor.spoiled != Code::kOk) {
+  if (tensor.spoiled.code != Code::kOk) {
     if (PLANTED(mismatch_untold)) return;
-    out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled, tensor.spoiled_text});
+    out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled.code,
+                                          tensor.spoiled.text, tensor.spoiled.cause});
   } else if (tensor.declared != declared) {
     spoil(tensor, Code::kMismatch,
           difference_text(tensor.declared_by, tensor.declared, from, declared), out);
@@ -161,14 +212,16 @@ void Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfO
 
 void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out) {
   inventory_.drop_parts(tensor);
-  tensor.spoiled = code;
-  tensor.spoiled_text = std::move(text);
-  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled_text});
+  tensor.spoiled.code = code;
+  tensor.spoiled.text = std::move(text);
+  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled.text,
+                                        tensor.spoiled.cause});
 }
 
 void Shelf::give_up(Key key, const Status& why, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
-  if (tensor != nullptr && tensor->spoiled == Code::kOk) {
+  if (tensor != nullptr && tensor->spoiled.code == Code::kOk) {
+    tensor->spoiled.cause = why.cause();
     spoil(*tensor, why.code(), why.message(), out);
   }
 }
@@ -178,21 +231,29 @@ const wire::Declare* Shelf::declared(Key key) const {
   return tensor == nullptr ? nullptr : &tensor->declared;
 }
 
-void Shelf::forget(WorkerRank from, Key key) {
+void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
   if (tensor == nullptr) return;  // all have forgotten it: a repeat
   if (!tensor->declared.members.has(from)) return;
   set_bit(tensor->forgotten, from);
-  if (is_forgotten(*tensor)) inventory_.drop(*tensor);
+  if (is_forgotten(*tensor, generations_)) drop(*tensor, out);
 }
 
-// By all who have declared it, of each crew one at least; who has no more inputs need not say it. (Of a crew, those
-// who lead no part here declare nothing.)
-bool Shelf::is_forgotten(const TensorSum& tensor) const {
-  std::vector<std::uint64_t> done = tensor.forgotten;
-  for (std::size_t word = 0; word < done.size(); ++word) done[word] |= generations_.no_more()[word];
-  return count_bits_without(tensor.declared_ever, done) == 0 &&
-         tensor.contributors->has_one_of_each(done);
+void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
+  if (facts_.relay) out.emplace_back(ShelfOutput::Forgotten{tensor.key});
+  inventory_.drop(tensor);
+}
+
+// ---- what relays say
+
+// The workers of a machine do not agree about a tensor. Perhaps none of them leads a part of it that belongs here, or
+// can: then it is known from this on by its key alone.
+void Shelf::mismatch(WorkerRank from, const wire::Header& header,
+                     std::span<const std::byte> payload, ShelfOutputs& out) {
+  const Result<wire::Text> text = wire::decode_text(payload);
+  if (!text.is_ok()) return violation(from, "a mismatch: " + text.status().message(), out);
+  if (inventory_.find(header.key) == nullptr) make_tensor(from, header.key, {}, out);
+  give_up(header.key, error_of(text.value(), Code::kMismatch), out);
 }
 
 // ---- the end of inputs
@@ -214,56 +275,61 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
   if (*ahead > 0) begin_by_word_of(generation, from, out);
   if (*ahead < 0) return say(from, generations_.last());  // it has not heard that all are done
   if (generations_.has_no_more(from)) return say(from, from);
-  if (generations_.finish(from)) {
-    restart_tensors(generations_.begin(generations_.number() + 1, from));
-    return say(std::nullopt, generations_.last());
+  // Nobody here may end an operation without it before the servers can.
+  if (facts_.relay == from) out.emplace_back(ShelfOutput::InputsEnd{});
+  if (facts_.relay == from && !PLANTED(inputs_end_before_heard)) return;
+  end_inputs_of(from, out);
+}
+
+void Shelf::end_inputs_of(WorkerRank from, ShelfOutputs& out) {
+  if (generations_.finish(from) && !facts_.relay) {
+    restart_tensors(generations_.begin(generations_.number() + 1, from), out);
+    out.emplace_back(
+        ShelfOutput::InputsDone{std::nullopt, generations_.number(), generations_.last()});
+    return;
   }
-  say(from, from);
+  out.emplace_back(ShelfOutput::InputsDone{from, generations_.number(), from});
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
     TensorSum& tensor = *(at++)->second;
-    if (tensor.declared.members.has(from)) finish_without(tensor, out);
+    if (tensor.declared.members.has(from) || facts_.groups->most_ranks() > 1) {
+      finish_without(tensor, out);
+    }
   }
+}
+
+void Shelf::inputs_are_heard(std::uint32_t generation, ShelfOutputs& out) {
+  if (generation != generations_.number() || generations_.has_no_more(*facts_.relay)) return;
+  end_inputs_of(*facts_.relay, out);
+}
+
+void Shelf::begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs& out) {
+  if (later_by(Round(generation), Round(generations_.number())) > 0) {
+    restart_tensors(generations_.begin(generation, last), out);
+  }
+  out.emplace_back(ShelfOutput::InputsDone{*facts_.relay, generation, last});
 }
 
 // One contributor less is awaited: what waited for it alone is finished.
 void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
   for (const auto& [index, part] : tensor.parts) {
     for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
-      if (!part->frames[frame].is_begun() || !is_complete(*part, frame)) continue;
+      if (!part->frames[frame].is_begun() || !is_complete(*part, frame, generations_)) continue;
       try {
         finish(*part, frame, out);
       } catch (const std::bad_alloc&) {
         out_of_memory(tensor.key, out);
       }
-      if (tensor.spoiled != Code::kOk) return;
+      if (tensor.spoiled.code != Code::kOk) return;
     }
   }
-  if (has_any_bit(tensor.forgotten) && is_forgotten(tensor)) inventory_.drop(tensor);
-}
-
-// Whether all have contributed who may have inputs. Who has no more may have contributed as well, to what has failed.
-bool Shelf::is_complete(const PartSum& part, std::uint32_t frame_index) const {
-  const TensorSum& tensor = *part.tensor;
-  const std::uint32_t count = tensor.contributors->count();
-  if (generations_.no_more_count() == 0) {
-    return part.frames[frame_index].contributed == count;
-  }
-  const std::span bits = part.bits_of(frame_index);
-  bool any = false;
-  for (std::uint32_t place = 0; place < count; ++place) {
-    const WorkerRank each = tensor.contributors->at(place, tensor.key, part.index);
-    if (generations_.has_no_more(each)) continue;
-    if (!has_bit(bits, each)) return false;
-    any = true;
-  }
-  return any;
+  if (has_any_bit(tensor.forgotten) && is_forgotten(tensor, generations_)) drop(tensor, out);
 }
 
 // Sums are lost already, by another's word. Nobody must wait for them.
 void Shelf::look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
   const auto untrue = generations_.contradict_late(from, header.round);
   TensorSum* const tensor = untrue ? inventory_.find(header.key) : nullptr;
-  if (tensor == nullptr || tensor->spoiled != Code::kOk) return;
+  if (tensor == nullptr || tensor->spoiled.code != Code::kOk) return;
   if (later_by(header.round, tensor->next_round) < 0) return;  // a repeat
   violation(untrue->by, untrue->text, out);
   spoil(*tensor, Code::kMismatch,
@@ -291,6 +357,9 @@ Round next_round_of(const TensorSum& tensor, Round first) {
 // incomplete, and has not said so itself, may wait for it still: on a new connection it pushes that again, which shows
 // that the word was untrue. If its operation has ended, there is nothing to push again.
 void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out) {
+  if (facts_.keeps_links) {  // what they have said of it is on its way
+    return restart_tensors(generations_.begin_by_word_of(generation, by), out);
+  }
   std::vector<std::uint64_t> contributed(bit_words_of(facts_.worker_count), 0);
   for (const auto& [key, tensor] : inventory_.tensors()) {
     for (const auto& [index, part] : tensor->parts) {
@@ -301,23 +370,29 @@ void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutpu
       }
     }
   }
+  const Groups& groups = *facts_.groups;
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
-    if (worker == by || !has_bit(contributed, worker) || generations_.has_no_more(worker)) continue;
+    if (worker == by || !has_bit(contributed, worker)) continue;
+    const Crew crew = groups.crew_of(groups.group_of(worker), Members());
+    const bool has_more = std::any_of(
+        crew.begin(), crew.end(), [&](WorkerRank each) { return !generations_.has_no_more(each); });
+    if (!has_more) continue;
     std::ostringstream text;
     text << by << " says that nobody has more inputs in generation " << generations_.number()
          << "; say again what you wait for";
     out.emplace_back(ShelfOutput::Renew{worker, text.str()});
   }
-  restart_tensors(generations_.begin_by_word_of(generation, by));
+  restart_tensors(generations_.begin_by_word_of(generation, by), out);
 }
 
 // A generation of inputs begins: all operations have ended everywhere. What somebody has forgotten is not used again.
-void Shelf::restart_tensors(Round former_first) {
+void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
     TensorSum& tensor = *(at++)->second;
     tensor.next_round = next_round_of(tensor, former_first);
+    tensor.lacks.clear();
     inventory_.drop_parts(tensor);
-    if (has_any_bit(tensor.forgotten)) inventory_.drop(tensor);
+    if (has_any_bit(tensor.forgotten)) drop(tensor, out);
   }
 }
 
@@ -346,6 +421,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
       violation(untrue->by, std::move(untrue->text), out);
     }
     part->landings[from.value] = header.landing;
+    part->frames[frame_index].priority = header.priority;
     contribute(*part, frame_index, from, payload, now, out);
   } else if (ahead > 0 || facts_.relay) {  // I11
     std::ostringstream text;
@@ -400,7 +476,7 @@ PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutp
               out);
     return nullptr;
   }
-  if (tensor.spoiled != Code::kOk) return nullptr;  // everyone was told
+  if (tensor.spoiled.code != Code::kOk) return nullptr;  // everyone was told
   if (header.part.value >= tensor.part_count) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(tensor.declared.name) << ", " << header.part
@@ -423,14 +499,15 @@ const char* Shelf::flaw_of_push(const PartSum& part, WorkerRank from, const wire
                                 std::size_t payload_bytes) const {
   const TensorSum& tensor = *part.tensor;
   if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
-  if (generations_.has_no_more(from) && later_by(header.round, generations_.first_round()) >= 0 &&
+  if (generations_.is_done(*tensor.contributors, tensor.contributors->place_of(from)) &&
+      later_by(header.round, generations_.first_round()) >= 0 &&
       later_by(header.round, part.frames[0].round) >= 0) {
     return "it has said that it has no more inputs";
   }
   if (header.offset_bytes % part.frame_bytes != 0) return "no frame starts there";
   const std::uint64_t frame_index = header.offset_bytes / part.frame_bytes;
   if (frame_index >= part.frames.size()) return "the part ends before";
-  if (!tensor.contributors->place_of(from, tensor.key, part.index)) {
+  if (tensor.contributors->speaker_of(from, tensor.key, part.index) != from) {
     return "another worker of its machine leads this part";
   }
   const bool without =
@@ -449,11 +526,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
   const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
-  if (!payload.empty()) {
-    const TensorSum& tensor = *part.tensor;
-    const auto place = tensor.contributors->place_of(from, tensor.key, part.index);
-    summing_.add(part, frame_index, *place, payload);
-  }
+  if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);
   if (frame.contributed++ == 0) {
@@ -461,7 +534,9 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
     frame.since_ns = now;
     inventory_.begin_frame(part);
   }
-  if (is_complete(part, frame_index)) {
+  const bool is_early = PLANTED(forwarded_before_all) && facts_.relay &&
+                        frame.contributed + 1 == part.tensor->contributors->count();
+  if (is_early || is_complete(part, frame_index, generations_)) {
     finish(part, frame_index, out);
   } else if (frame.contributed == 1) {
     alarms_.watch(part, frame);
@@ -471,11 +546,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
 void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   const TensorSum& tensor = *part.tensor;
   if (generations_.no_more_count() > 0) {
-    const auto has_bringer = [&] {
-      return !generations_.has_no_more(
-          tensor.contributors->speaker_of(tensor.declared.root, tensor.key, part.index));
-    };
-    if (tensor.is_broadcast && !has_bringer()) {
+    if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root)) {
       std::ostringstream text;
       text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
            << ": " << tensor.declared.root << " has said that it has no more inputs";
@@ -500,10 +571,10 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
   // Each frame's answers begin with another worker, or the last one would be last with all of them.
   const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
   const std::uint32_t count = tensor.contributors->count();
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = PLANTED(spread_to_one_less) && facts_.relay ? 1 : 0; i < count; ++i) {
     const auto place = static_cast<std::uint32_t>((first + i) % count);
+    if (generations_.is_done(*tensor.contributors, place)) continue;
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
-    if (generations_.has_no_more(to)) continue;
     answer(part, frame_index, to, part.landings[to.value], out);
   }
   if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
@@ -528,6 +599,7 @@ void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out)
   forward.header.part = part.index;
   forward.header.round = frame.round;
   forward.header.offset_bytes = frame_index * part.frame_bytes;
+  forward.header.priority = frame.priority;
   forward.buffer = frame.finished;
   forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
 }
@@ -553,35 +625,12 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
   }
 }
 
-namespace {
-
-// To all frames of that round.
-bool has_contributed(const PartSum& part, WorkerRank worker, Round round) {
-  for (std::size_t frame = 0; frame < part.frames.size(); ++frame) {
-    const std::int32_t ahead = later_by(round, part.frames[frame].round);
-    if (ahead > 0 || (ahead == 0 && !has_bit(part.bits_of(frame), worker))) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-void Shelf::want(Key key, PartIndex part_index, Round round, ShelfOutputs& out) {
-  const TensorSum* const tensor = inventory_.find(key);
-  if (tensor == nullptr) {  // nobody has begun it here: whoever it is for will know
-    for (const WorkerRank each :
-         facts_.groups->crew_of(facts_.groups->group_of(*facts_.relay), Members())) {
-      out.emplace_back(ShelfOutput::Wanted{each, key, part_index, round});
-    }
-    return;
-  }
-  if (part_index.value >= tensor->part_count) return;
-  const PartSum* const part = inventory_.find(key, part_index);
-  for (std::uint32_t place = 0; place < tensor->contributors->count(); ++place) {
-    const WorkerRank each = tensor->contributors->at(place, key, part_index);
-    if (generations_.has_no_more(each)) continue;
-    if (part != nullptr && has_contributed(*part, each, round)) continue;
-    out.emplace_back(ShelfOutput::Wanted{each, key, part_index, round});
+void Shelf::want(Key key, PartIndex part, Round round, ShelfOutputs& out) {
+  if (inventory_.find(key) != nullptr) return asking_.want(key, part, round, out);
+  // Nobody has begun it here: whoever it is for will know.
+  const Groups& groups = *facts_.groups;
+  for (const WorkerRank each : groups.crew_of(groups.group_of(*facts_.relay), Members())) {
+    out.emplace_back(ShelfOutput::Wanted{each, key, part, round});
   }
 }
 
@@ -618,86 +667,6 @@ void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to
     answer.buffer = frame.finished;
     answer.payload_bytes = part.frame_length(frame_index);
   }
-}
-
-// ---- asking for what is missing
-
-void Shelf::tick(TimeNs now, ShelfOutputs& out) {
-  while (const std::optional<Alarms::Due> due = alarms_.take_due(now)) {
-    if (due->young != nullptr) {
-      ring(*due->young, now, out);
-      continue;
-    }
-    PartSum* const part = inventory_.find(due->key, due->part);
-    if (part == nullptr || part->alarm_number != due->number) continue;
-    part->alarm_due_ns = kNever;
-    if (part->incomplete_count > 0) ring(*part, now, out);
-  }
-}
-
-// Asks the workers that miss in an overdue frame of this part, and sets the next alarm.
-void Shelf::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
-  const FrameSum* oldest = nullptr;
-  for (const FrameSum& frame : part.frames) {
-    if (!frame.is_begun()) continue;
-    if (oldest == nullptr || frame.since_ns < oldest->since_ns) oldest = &frame;
-  }
-  if (oldest == nullptr) return;
-  if (oldest->since_ns + settings_.wanted_ns > now) {
-    return alarms_.set(part, oldest->since_ns + settings_.wanted_ns);
-  }
-
-  std::fill(missing_.begin(), missing_.end(), 0);
-  for (std::size_t i = 0; i < part.frames.size(); ++i) {
-    const FrameSum& frame = part.frames[i];
-    if (!frame.is_begun() || frame.round != oldest->round) continue;
-    if (frame.since_ns + settings_.wanted_ns > now) continue;
-    const std::span bits = part.bits_of(i);
-    for (std::size_t word = 0; word < bits.size(); ++word) missing_[word] |= ~bits[word];
-  }
-  const Contributors& contributors = *part.tensor->contributors;
-  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
-    const WorkerRank each = contributors.at(place, part.tensor->key, part.index);
-    if (!has_bit(missing_, each) || generations_.has_no_more(each)) continue;
-    out.emplace_back(ShelfOutput::Wanted{each, part.tensor->key, part.index, oldest->round});
-  }
-
-  if (oldest->since_ns + settings_.missing_ns <= now) tell_missing(part, *oldest, now, out);
-
-  if (part.wanted_round != oldest->round) part.wanted_count = 0;
-  part.wanted_round = oldest->round;
-  const std::uint32_t doublings = std::min(++part.wanted_count, kWantedDoublings);
-  if (PLANTED(wanted_once)) return;
-  alarms_.set(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
-}
-
-// One word for all parts of a tensor: which frame it names does not matter to those who read it. missing_ is as ring()
-// left it.
-void Shelf::tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now,
-                         ShelfOutputs& out) {
-  TensorSum& tensor = *part.tensor;
-  ShelfOutput::Missing told;
-  const std::size_t frame_index = static_cast<std::size_t>(&oldest - part.frames.data());
-  const std::span bits = part.bits_of(frame_index);
-  for (std::uint32_t place = 0; place < tensor.contributors->count(); ++place) {
-    const WorkerRank each = tensor.contributors->at(place, tensor.key, part.index);
-    if (generations_.has_no_more(each)) continue;
-    if (has_bit(missing_, each)) told.ranks.push_back(each.value);
-    if (has_bit(bits, each)) told.to.push_back(each);
-  }
-  if (told.ranks.empty()) return;
-  std::sort(told.ranks.begin(), told.ranks.end());
-  std::sort(told.to.begin(), told.to.end());
-  const bool said = tensor.missing_told == told.ranks &&
-                    now < tensor.missing_told_ns + settings_.missing_every_ns &&
-                    tensor.missing_told_ns >= oldest.since_ns;
-  if (said) return;
-  tensor.missing_told = told.ranks;
-  tensor.missing_told_ns = now;
-  told.key = tensor.key;
-  told.part = part.index;
-  told.round = oldest.round;
-  out.emplace_back(std::move(told));
 }
 
 }  // namespace byteps

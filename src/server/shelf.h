@@ -56,86 +56,14 @@
 #include "kernels/kernels.h"
 #include "net/wire.h"
 #include "server/alarms.h"
+#include "server/asking.h"
 #include "server/generations.h"
 #include "server/inventory.h"
+#include "server/shelf_output.h"
 #include "server/summing.h"
 #include "server/sums.h"
 
 namespace byteps {
-
-// What the shelf wants done, by kind.
-struct ShelfOutput {
-  // Send one frame of a result to header.worker. The buffer is lent as long as this ref (or a copy)
-  // lives.
-  struct Answer {
-    wire::Header header;  // kind, epoch, key, part, round, offset, worker, its landing tag
-    std::uint64_t landing_offset = 0;  // offset of the frame in the whole tensor, bytes
-    BufferRef buffer;                  // empty when there is no payload
-    std::size_t payload_bytes = 0;
-    std::span<const std::byte> payload() const {
-      return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
-                    : std::span<const std::byte>();
-    }
-  };
-  // At a relay: what the workers of the machine have together goes on, as one contribution. Until its answer is handed
-  // to answered() the buffer is not used.
-  struct Forward {
-    wire::Header header;  // kind (kPush), flags, epoch, key, part, round, offset
-    BufferRef buffer;     // empty when there is no payload
-    std::size_t payload_bytes = 0;
-    std::span<const std::byte> payload() const {
-      return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
-                    : std::span<const std::byte>();
-    }
-  };
-  // Tell this worker that others wait for its contribution.
-  struct Wanted {
-    WorkerRank worker;
-    Key key;
-    PartIndex part;
-    Round round;
-  };
-  // Tell those who have contributed whom they wait for: ascending ranks.
-  struct Missing {
-    std::vector<WorkerRank> to;
-    Key key;
-    PartIndex part;
-    Round round;
-    std::vector<std::uint32_t> ranks;
-  };
-  // Tell one worker, or all that are connected, that this tensor cannot be summed
-  // (wire::Kind::kMismatch).
-  struct Spoiled {
-    std::optional<WorkerRank> worker;  // empty: all
-    Key key;
-    Code code = Code::kMismatch;  // kMismatch: declarations differ; kSystem: no memory; ...
-    std::string text;
-  };
-  // Tell one worker, or all that are connected, that nobody has more inputs: the next generation begins. Or one worker
-  // that it was heard: `generation` is still the one in which it has no more.
-  struct InputsDone {
-    std::optional<WorkerRank> worker;  // empty: all
-    std::uint32_t generation = 0;
-    WorkerRank last;
-  };
-  // End this worker's connection, so that it says again what it waits for.
-  struct Renew {
-    WorkerRank worker;
-    std::string text;
-  };
-  // This worker broke the protocol: end its connection with one log line.
-  struct Violation {
-    WorkerRank worker;
-    std::string text;
-  };
-  // The job cannot go on with this server.
-  struct Failure {
-    Status why;
-  };
-};
-using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted,
-                             ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
-                             ShelfOutput::Renew, ShelfOutput::Violation, ShelfOutput::Failure>;
 
 struct ShelfSettings {
   // A frame incomplete for so long asks for the missing contributions.
@@ -164,6 +92,8 @@ struct ShelfEpoch {
   // Of the relay at this worker: those of its group contribute here, each by itself, to the parts that it leads. What
   // they have together is not finished here but forwarded, and they are answered with the sum of all.
   std::optional<WorkerRank> relay = std::nullopt;
+  // Workers' connections lose nothing and are never made anew: there is no Renew.
+  bool keeps_links = false;
 };
 
 class Shelf {
@@ -185,11 +115,12 @@ class Shelf {
   // What it contributed through an earlier connection counts; the end of a connection is no event
   // here.
   void connect(WorkerRank worker, ShelfOutputs& out);
-  // One message (kDeclare, kPush, kForget, kInputs) of a connected worker. `payload` is only read during the
-  // call. Appends to out.
+  // One message (kDeclare, kPush, kForget, kInputs; from a relay also kMismatch, kMissing) of a connected worker.
+  // `payload` is only read during the call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
 
+  // ---- at a relay
   // The answer to what was forwarded; kNoPayload: none of these workers gets it from elsewhere. What is not waited for
   // any more is ignored.
   void answered(const wire::Header& header, std::span<const std::byte> payload, ShelfOutputs& out);
@@ -199,9 +130,15 @@ class Shelf {
   const wire::Declare* declared(Key key) const;
   // Others wait for a part: who has not contributed to it here is asked at once.
   void want(Key key, PartIndex part, Round round, ShelfOutputs& out);
+  // The servers have heard that the worker beside this relay has no more inputs in this generation: nobody waits for it
+  // any more. (The next one may have begun here by the word of another.)
+  void inputs_are_heard(std::uint32_t generation, ShelfOutputs& out);
+  // Nobody has more: the next generation begins, as the servers say.
+  void begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs& out);
 
+  // ---- time
   // Asks for contributions that are missing for too long. Cheap when there is nothing to ask.
-  void tick(TimeNs now, ShelfOutputs& out);
+  void tick(TimeNs now, ShelfOutputs& out) { asking_.tick(now, out); }
   // When tick() wants to be called; kNever if nothing is incomplete.
   TimeNs next_deadline() const { return alarms_.next_deadline(); }
 
@@ -214,14 +151,9 @@ class Shelf {
   std::size_t tensor_count() const { return inventory_.tensors().size(); }
   std::size_t incomplete_frame_count() const { return inventory_.incomplete_frame_count(); }
 
-  // Wanted repeats at wanted_ns, 2 wanted_ns, 4 wanted_ns, ... and from then on every wanted_ns <<
-  // this.
-  static constexpr std::uint32_t kWantedDoublings = 8;
-
  private:
   void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, ShelfOutputs& out);
-  void violation(WorkerRank from, std::string text, ShelfOutputs& out) const;
   void out_of_memory(Key key, ShelfOutputs& out);
 
   // ---- tensors
@@ -229,14 +161,19 @@ class Shelf {
                ShelfOutputs& out);
   void make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutputs& out);
   void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out);
-  void forget(WorkerRank from, Key key);
-  bool is_forgotten(const TensorSum& tensor) const;
+  void forget(WorkerRank from, Key key, ShelfOutputs& out);
+  void drop(TensorSum& tensor, ShelfOutputs& out);
+
+  // ---- what relays say
+  void mismatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+                ShelfOutputs& out);
 
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
+  void end_inputs_of(WorkerRank from, ShelfOutputs& out);
   void finish_without(TensorSum& tensor, ShelfOutputs& out);
   void begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out);
-  void restart_tensors(Round former_first);
+  void restart_tensors(Round former_first, ShelfOutputs& out);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
 
   // ---- frames
@@ -247,24 +184,19 @@ class Shelf {
                            std::size_t payload_bytes) const;
   void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
-  bool is_complete(const PartSum& part, std::uint32_t frame_index) const;
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
               ShelfOutputs& out) const;
 
-  // ---- asking for what is missing
-  void ring(PartSum& part, TimeNs now, ShelfOutputs& out);
-  void tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs now, ShelfOutputs& out);
-
   const ShelfSettings settings_;
   ShelfEpoch facts_;  // worker_count 0: serves nothing
   Alarms alarms_;
   Inventory inventory_;
   Summing summing_;
-  Generations generations_;             // of inputs
-  std::vector<std::uint64_t> missing_;  // scratch of ring(): a bit per worker
+  Generations generations_;  // of inputs
+  Asking asking_{settings_, inventory_, alarms_, generations_};
 };
 
 }  // namespace byteps

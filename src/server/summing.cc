@@ -13,10 +13,10 @@ std::span<BufferRef> held_of(PartSum& part, std::uint32_t frame) {
 
 }  // namespace
 
-void Summing::add(PartSum& part, std::uint32_t frame, std::uint32_t place,
+void Summing::add(PartSum& part, std::uint32_t frame, WorkerRank from,
                   std::span<const std::byte> payload) {
   if (part.tensor->in_order) {
-    add_in_order(part, frame, place, payload);
+    add_in_order(part, frame, from, payload);
   } else {
     add_now(part, part.frames[frame], payload);
   }
@@ -36,8 +36,9 @@ void Summing::add_now(PartSum& part, FrameSum& frame, std::span<const std::byte>
   }
 }
 
-void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, std::uint32_t place,
+void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                            std::span<const std::byte> payload) {
+  const std::uint32_t place = part.tensor->contributors->place_of(from);
   FrameSum& frame = part.frames[frame_index];
   std::uint32_t& added = part.added[frame_index];
   const std::span held = held_of(part, frame_index);

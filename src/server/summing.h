@@ -17,8 +17,7 @@ class Summing {
   explicit Summing(Inventory& inventory) : inventory_(inventory) {}
 
   // In the order that the tensor wants (I8): that of the contributors' places.
-  void add(PartSum& part, std::uint32_t frame, std::uint32_t place,
-           std::span<const std::byte> payload);
+  void add(PartSum& part, std::uint32_t frame, WorkerRank from, std::span<const std::byte> payload);
   // Adds what waits for the turn of contributors that have no more inputs.
   void add_held(PartSum& part, std::uint32_t frame);
   // All that is to be added has been: the sum is finished, and the one of the round before goes back (I3, I4).
@@ -26,7 +25,7 @@ class Summing {
 
  private:
   void add_now(PartSum& part, FrameSum& frame, std::span<const std::byte> payload);
-  void add_in_order(PartSum& part, std::uint32_t frame, std::uint32_t place,
+  void add_in_order(PartSum& part, std::uint32_t frame, WorkerRank from,
                     std::span<const std::byte> payload);
 
   Inventory& inventory_;

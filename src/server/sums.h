@@ -28,6 +28,7 @@ struct FrameSum {
   Round round;                    // being summed
   std::uint32_t contributed = 0;  // number of bits set
   bool is_forwarded = false;      // at a relay: complete, and not answered
+  std::int32_t priority = 0;      // of the last contribution
   // Whether it waits for contributions.
   bool is_begun() const { return contributed > 0 && !is_forwarded; }
 };
@@ -83,11 +84,22 @@ struct TensorSum {
   WorkerRank declared_by;          // who declared it first
   std::uint64_t part_count = 0;
   Round next_round;  // of its frames at least, when the last generation of inputs ended here
-  Code spoiled = Code::kOk;
-  std::string spoiled_text;
+  // That it cannot be summed, and why.
+  struct Spoiled {
+    Code code = Code::kOk;  // kOk: it can
+    std::string text;
+    Cause cause;  // of what was said elsewhere
+  };
+  Spoiled spoiled;
   // A bit per worker: on any connection.
   std::vector<std::uint64_t> declared_ever;
   std::vector<std::uint64_t> forgotten;
+  // At a server: whom the leaders of parts miss in their crews, as each said last.
+  struct Lack {
+    Round round;
+    std::vector<std::uint32_t> ranks;
+  };
+  std::map<WorkerRank, Lack> lacks;
   std::vector<std::uint32_t> missing_told;  // whom its parts missed, as said last ...
   TimeNs missing_told_ns = 0;               // ... and when
   std::map<PartIndex, std::unique_ptr<PartSum>> parts;

@@ -19,9 +19,9 @@ enum class Happening : std::uint8_t {
   kRefused,
   kConnectTimeout,
   kResume,       // what was held may depart
-  kDepart,       // the sender's line has sent it; argument: the host
+  kDepart,       // the sender's line has sent it; argument: the line
   kReach,        // it is at the receiver's host
-  kArrive,       // the receiver's line has received it; argument: the host
+  kArrive,       // the receiver's line has received it; argument: the line
   kHear,         // of a cut
   kUnreachable,  // argument: the wall
   kRepeat,       // argument: the repeat

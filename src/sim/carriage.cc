@@ -41,8 +41,8 @@ Status Carriage::send(ConnectionId id, int side, const Outgoing& message) {
 
 // ---- out
 
-void Carriage::on_depart(HostIndex host, ConnectionId id, int side) {
-  lines_.end_send(host);
+void Carriage::on_depart(Lines::LineId line, ConnectionId id, int side) {
+  lines_.end_send(line);
   Connection* connection = medium_.connections.find(id);
   if (connection != nullptr) {
     Direction& way = connection->way[side];
@@ -56,7 +56,7 @@ void Carriage::on_depart(HostIndex host, ConnectionId id, int side) {
     lines_.offer(*connection, side);
     medium_.connections.retire(id);
   }
-  lines_.serve_send(host);
+  lines_.serve_send(line);
 }
 
 void Carriage::depart(Connection& connection, int side) {
@@ -87,8 +87,8 @@ void Carriage::on_reach(Connection& connection, int side) {
   lines_.offer_far(connection, side);
 }
 
-void Carriage::on_arrive(HostIndex host, ConnectionId id, int side) {
-  lines_.end_receive(host);
+void Carriage::on_arrive(Lines::LineId line, ConnectionId id, int side) {
+  lines_.end_receive(line);
   Connection* connection = medium_.connections.find(id);
   if (connection != nullptr) {
     connection->way[side].at_far_line = false;
@@ -96,7 +96,7 @@ void Carriage::on_arrive(HostIndex host, ConnectionId id, int side) {
     lines_.offer_far(*connection, side);
     medium_.connections.retire(id);
   }
-  lines_.serve_receive(host);
+  lines_.serve_receive(line);
 }
 
 void Carriage::arrive(Connection& connection, int side) {
@@ -133,8 +133,8 @@ void Carriage::arrive(Connection& connection, int side) {
 // Whether this message's bytes were changed on the way. Then its receiver's connection ends here, and what comes later
 // on it is lost.
 bool Carriage::corrupts(Connection& connection, int side, Flight& flight) {
-  if (medium_.options.chances.corrupt == 0 || !medium_.prng.chance(medium_.options.chances.corrupt))
-    return false;
+  if (medium_.options.chances.corrupt == 0 || connection.is_within_host()) return false;
+  if (!medium_.prng.chance(medium_.options.chances.corrupt)) return false;
   ++medium_.counts.corrupted_messages;
   medium_.note(Trace::What::kCorrupt, "gets a corrupted message of", connection, 1 - side,
                flight.header);

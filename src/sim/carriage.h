@@ -1,6 +1,6 @@
 // Carriage: a message's road.
 //
-//   send() -> waits for its host's line -> departs -> flies -> reaches the other host, waits for that one's line
+//   send() -> waits for its line -> departs -> flies -> reaches the other host, waits for the receiver's line
 //          -> arrives -> poll() gives it out -> given_out()
 //
 // A connection keeps its order, two connections do not. In all functions `side` is the end that has sent the message,
@@ -29,11 +29,11 @@ class Carriage {
 
   // As Transport::send().
   Status send(ConnectionId id, int side, const Outgoing& message);
-  // The sender's line, of this host, is done with a message of this lane.
-  void on_depart(HostIndex host, ConnectionId id, int side);
+  // The sender's line is done with a message of this lane.
+  void on_depart(Lines::LineId line, ConnectionId id, int side);
   void on_reach(Connection& connection, int side);
   // The receiver's line is.
-  void on_arrive(HostIndex host, ConnectionId id, int side);
+  void on_arrive(Lines::LineId line, ConnectionId id, int side);
   // The end `side` was given this message.
   void given_out(ConnectionId id, int side, const Ready& received);
   // The end `side` was given a kSent: there is room in its window.

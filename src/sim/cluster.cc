@@ -219,6 +219,12 @@ ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uin
   seat.sit(*member);
 }
 
+std::vector<Thread> ServerProcess::threads() {
+  std::vector<Thread> all = {{seat, transport}};
+  for (const auto& unit : shards) all.push_back({unit->seat, unit->transport});
+  return all;
+}
+
 bool ServerProcess::is_finished() {
   if (!member->finished()) return false;
   if (member_ended_ns_ == kNever) {
@@ -237,8 +243,46 @@ WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const st
       transport(cluster.network(), transport_options(name, host, Role::kWorker, config, seat)),
       door(config, &seat),
       log(cluster.log_for(name)),
-      worker(config, transport, door, log, std::move(host_text), cluster.road_ends()) {
+      relay(config.job.sums.locally ? std::make_unique<RelayUnit>(cluster, config, name + " relay",
+                                                                  host, seat, after_turn)
+                                    : nullptr),
+      worker(config, transport, door, log, std::move(host_text), cluster.road_ends(),
+             relay ? relay->port() : RelayPort()) {
   seat.sit(worker, std::move(after_turn));
+}
+
+WorkerProcess::RelayUnit::RelayUnit(SimCluster& cluster, const Config& config,
+                                    const std::string& name, HostIndex host, Waiter& worker,
+                                    std::function<void()> after_turn)
+    : seat(cluster, name),
+      listening_port(cluster.new_relay_port()),
+      transport(cluster.network(),
+                listening_at(transport_options(name, host, Role::kWorker, config, seat),
+                             {"127.0.0.1", listening_port})),
+      commands(kMailboxCapacity, &seat),
+      notices(kMailboxCapacity, &worker),
+      loop(config, transport, commands, notices, cluster.log_for(name)) {
+  seat.sit(loop, std::move(after_turn));
+}
+
+std::vector<Thread> WorkerProcess::threads() {
+  std::vector<Thread> all = {{seat, transport}};
+  if (relay) all.push_back({relay->seat, relay->transport});
+  return all;
+}
+
+std::size_t WorkerProcess::lent_payloads() {
+  std::size_t count = 0;
+  for (const Thread& thread : threads()) count += thread.transport.lent_payloads();
+  return count;
+}
+
+std::string WorkerProcess::claim_on(std::span<const std::byte> memory) {
+  std::string claim;
+  for (const Thread& thread : threads()) {
+    if (claim.empty()) claim = thread.transport.claim_on(memory);
+  }
+  return claim;
 }
 
 }  // namespace byteps::sim

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "base/prng.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
+#include "relay/relay_loop.h"
 #include "scheduler/scheduler.h"
 #include "server/server_member.h"
 #include "server/shard.h"
@@ -46,6 +48,8 @@ class SimCluster {
 
   SimNetwork& network() { return network_; }
   TimeNs now() const { return network_.now(); }
+  // A port of 127.0.0.1 that no relay has had: here that is one host for all.
+  std::uint16_t new_relay_port() { return ++last_relay_port_; }
   RoadEnds road_ends() const { return options_.road_ends ? options_.road_ends() : RoadEnds(); }
 
   // ---- what runs on it
@@ -128,15 +132,23 @@ class SimCluster {
   std::vector<Seat*> seats_;  // in the order made
   std::multimap<TimeNs, std::function<void()>> timers_;
   std::uint64_t turns_ = 0;
+  std::uint16_t last_relay_port_ = 0;
   std::vector<std::string> breaches_;
 };
 
 // ---- processes. Each starts when it is constructed and dies when it is destroyed.
 
+// A thread of a process, for whoever does something to it: its actor's place, and its transport.
+struct Thread {
+  SimCluster::Seat& seat;
+  SimTransport& transport;
+};
+
 struct SchedulerProcess {
   SchedulerProcess(SimCluster& cluster, const Config& config, HostIndex host);
   ~SchedulerProcess() { transport.die(); }
   static Endpoint endpoint() { return {"scheduler", 9000}; }
+  std::vector<Thread> threads() { return {{seat, transport}}; }
 
   SimCluster::Seat seat;
   SimTransport transport;
@@ -147,6 +159,8 @@ struct ServerProcess {
   ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number, HostIndex host,
                 std::uint32_t shard_count);
   ~ServerProcess() { transport.die(); }
+  // Its member's, then its shards' in order.
+  std::vector<Thread> threads();
   // Whether the process exits, as byteps_server does: when all its threads have ended, or, once its member has, without
   // those that do not end within the failure timeout.
   bool is_finished();
@@ -177,11 +191,31 @@ struct WorkerProcess {
   WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,
                 std::string host_text, HostIndex host, std::function<void()> after_turn = {});
   ~WorkerProcess() { transport.die(); }
+  // Its worker's first.
+  std::vector<Thread> threads();
+  // All its threads have ended.
+  bool is_finished() const { return worker.finished() && (!relay || relay->loop.finished()); }
+  // Of all its transports (SimTransport).
+  std::size_t lent_payloads();
+  std::string claim_on(std::span<const std::byte> memory);
 
+  struct RelayUnit {
+    RelayUnit(SimCluster& cluster, const Config& config, const std::string& name, HostIndex host,
+              Waiter& worker, std::function<void()> after_turn);
+    ~RelayUnit() { transport.die(); }
+    RelayPort port() { return {&commands, &notices, listening_port}; }
+    SimCluster::Seat seat;
+    const std::uint16_t listening_port;
+    SimTransport transport;
+    Mailbox<RelayCommand> commands;
+    Mailbox<RelayNotice> notices;
+    RelayLoop loop;
+  };
   SimCluster::Seat seat;
   SimTransport transport;
   WorkerDoor door;
   Log log;
+  std::unique_ptr<RelayUnit> relay;  // null: this worker's settings want none
   Worker worker;
 };
 

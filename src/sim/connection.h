@@ -82,6 +82,8 @@ struct Connection {
   bool is_naming = false;  // ends[0] waits for the look-up of the host's name
   bool broken = false;
 
+  // Both ends are on one host, so what goes between them goes through memory. Not known before somebody listens.
+  bool is_within_host() const { return ends[1].number != 0 && ends[0].host == ends[1].host; }
   // The owners of its ends have these numbers, one way or the other.
   bool is_between(std::uint32_t a, std::uint32_t b) const {
     return std::minmax(ends[0].number, ends[1].number) == std::minmax(a, b);

@@ -27,12 +27,12 @@ FormerJob::FormerJob(SimCluster& cluster, const WorldPlan& plan, Prng prng,
     Member& member = *workers_.emplace_back(std::make_unique<Member>());
     member.rank = rank;
     Config config = config_;
-    config.job.rank = rank;
+    plan_.introduce(rank, config.job);
     config.job.life = prng_.next();
     config.flow = plan_.generations[0].workers[rank % plan_.config.job.worker_count].flow;
     const std::string name = "former worker " + std::to_string(rank);
     member.process = std::make_unique<WorkerProcess>(
-        cluster_, config, name, "worker-" + std::to_string(rank) + ":0", 100 + rank,
+        cluster_, config, name, "worker-" + std::to_string(rank) + ":0", plan_.worker_host(rank),
         [this, &member] { after_turn(member); });
   }
 }
@@ -100,7 +100,7 @@ void FormerJob::end() {
 
 void FormerJob::look() {
   if (!is_over_) return;
-  std::erase_if(workers_, [](const auto& member) { return member->process->worker.finished(); });
+  std::erase_if(workers_, [](const auto& member) { return member->process->is_finished(); });
 }
 
 std::string FormerJob::text() const {

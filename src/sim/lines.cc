@@ -4,12 +4,23 @@
 
 namespace byteps::sim {
 
-Lines::Line& Lines::line(HostIndex host) {
-  while (host >= lines_.size()) {
-    lines_.push_back(
-        {.bytes_per_second = medium_.options.bytes_per_second, .send = {}, .receive = {}});
+Lines::LineId Lines::line_of(const Connection& connection, int side) {
+  const End& end = connection.ends[side];
+  return connection.is_within_host() ? kMemory + end.number : end.host;
+}
+
+Lines::Line& Lines::line(LineId id) {
+  const bool is_memory = id >= kMemory;
+  std::vector<Line>& lines = is_memory ? memory_ : cards_;
+  const SimNetworkOptions& options = medium_.options;
+  const std::size_t number = is_memory ? id - kMemory : id;
+  while (number >= lines.size()) {
+    lines.push_back(
+        {.bytes_per_second = is_memory ? options.memory_bytes_per_second : options.bytes_per_second,
+         .send = {},
+         .receive = {}});
   }
-  return lines_[host];
+  return lines[number];
 }
 
 TimeNs Lines::Line::takes_ns(std::size_t bytes) const {
@@ -36,13 +47,13 @@ void Lines::offer(Connection& connection, int side) {
     return;
   }
   way.at_line = true;
-  const HostIndex host = connection.ends[side].host;
-  line(host).send.waiting.push_back({connection.id, side});
-  serve_send(host);
+  const LineId id = line_of(connection, side);
+  line(id).send.waiting.push_back({connection.id, side});
+  serve_send(id);
 }
 
-void Lines::serve_send(HostIndex host) {
-  Line& own = line(host);
+void Lines::serve_send(LineId id) {
+  Line& own = line(id);
   while (!own.send.is_busy && !own.send.waiting.empty()) {
     const Lane lane = own.send.waiting.front();
     own.send.waiting.pop_front();
@@ -56,7 +67,7 @@ void Lines::serve_send(HostIndex host) {
     const TimeNs takes = own.takes_ns(way.flight(way.next_depart).bytes());
     own.send.is_busy = true;
     medium_.agenda.schedule(medium_.now() + takes, Happening::kDepart, lane.connection, lane.side,
-                            host);
+                            id);
   }
 }
 
@@ -65,15 +76,15 @@ void Lines::serve_send(HostIndex host) {
 void Lines::offer_far(Connection& connection, int side) {
   Direction& way = connection.way[side];
   if (way.at_far_line || way.reached_ns.empty()) return;
-  const HostIndex host = connection.ends[1 - side].host;
+  const LineId id = line_of(connection, 1 - side);
   way.at_far_line = true;
-  line(host).receive.waiting.push_back({connection.id, side});
-  serve_receive(host);
+  line(id).receive.waiting.push_back({connection.id, side});
+  serve_receive(id);
 }
 
 // A message occupies both lines at the same time when they are free: it is whole at the receiver when its last byte is.
-void Lines::serve_receive(HostIndex host) {
-  Line& own = line(host);
+void Lines::serve_receive(LineId id) {
+  Line& own = line(id);
   while (!own.receive.is_busy && !own.receive.waiting.empty()) {
     const Lane lane = own.receive.waiting.front();
     own.receive.waiting.pop_front();
@@ -86,12 +97,12 @@ void Lines::serve_receive(HostIndex host) {
     const TimeNs begun = std::max(own.receive.free_ns, way.reached_ns.front() - takes);
     own.receive.is_busy = true;
     medium_.agenda.schedule(std::max(medium_.now(), begun + takes), Happening::kArrive,
-                            lane.connection, lane.side, host);
+                            lane.connection, lane.side, id);
   }
 }
 
-void Lines::end_receive(HostIndex host) {
-  Queue& queue = line(host).receive;
+void Lines::end_receive(LineId id) {
+  Queue& queue = line(id).receive;
   queue.is_busy = false;
   queue.free_ns = medium_.now();
 }

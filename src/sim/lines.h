@@ -1,6 +1,9 @@
-// Lines: the hosts' bandwidth. A lane (one direction of a connection) that has something to send stands in its host's
-// queue once, sends one message when its turn comes, and goes to the end again; likewise where it is received. So a
-// heartbeat does not wait behind megabytes.
+// Lines: bandwidth. A lane (one direction of a connection) that has something to send stands in its line's queue once,
+// sends one message when its turn comes, and goes to the end again; likewise where it is received. So a heartbeat does
+// not wait behind megabytes.
+//
+// What hosts send each other goes over their cards, one for all that is on a host. What stays on a host goes through
+// memory, where each transport moves its own, as its thread does: no card and no other transport has to do with it.
 #pragma once
 
 #include <cstddef>
@@ -19,26 +22,31 @@ class Lines {
  public:
   explicit Lines(Medium& medium) : medium_(medium) {}
 
-  // This host's line has so many bytes per second from now on, in both directions; 0: no limit.
+  // A card by its host, or the memory that a transport moves by kMemory and that one's number.
+  using LineId = std::uint64_t;
+
+  // This host's card has so many bytes per second from now on, in both directions; 0: no limit.
   void slow_down(HostIndex host, std::uint64_t bytes_per_second);
 
   // The lane takes its place at the sender's line, if it has something to send and may. Its turn ends with kDepart.
   void offer(Connection& connection, int side);
   // The sender's line has served a lane, and serves the next one after serve_send().
-  void end_send(HostIndex host) { line(host).send.is_busy = false; }
-  void serve_send(HostIndex host);
+  void end_send(LineId id) { line(id).send.is_busy = false; }
+  void serve_send(LineId id);
 
   // Likewise at the receiver's line, if something of it has reached that. Its turn ends with kArrive.
   void offer_far(Connection& connection, int side);
-  void end_receive(HostIndex host);
-  void serve_receive(HostIndex host);
+  void end_receive(LineId id);
+  void serve_receive(LineId id);
 
  private:
+  static constexpr LineId kMemory = LineId{1} << 32;
+
   struct Lane {
     ConnectionId connection;
     int side;
   };
-  // What a host sends, or what it receives: one message after the other, of each lane in turn.
+  // What is sent, or what is received: one message after the other, of each lane in turn.
   struct Queue {
     std::deque<Lane> waiting;
     bool is_busy = false;
@@ -50,10 +58,13 @@ class Lines {
     Queue receive;
     TimeNs takes_ns(std::size_t bytes) const;
   };
-  Line& line(HostIndex host);
+  // Where this end of the connection sends and receives.
+  static LineId line_of(const Connection& connection, int side);
+  Line& line(LineId id);
 
   Medium& medium_;
-  std::vector<Line> lines_;  // by host
+  std::vector<Line> cards_;   // by host
+  std::vector<Line> memory_;  // by the transports' numbers
 };
 
 }  // namespace byteps::sim

@@ -42,6 +42,9 @@ struct Medium {
   }
   // How long what leaves now is on the way.
   TimeNs flight_ns(const Connection& connection) {
+    if (connection.is_within_host()) {
+      return options.memory_delay_ns + random_up_to(options.memory_delay_ns);
+    }
     return connection.delay_ns + random_up_to(options.jitter_ns);
   }
   // Of those of this direction from number `from` on, only some are not lost: chance says how many.

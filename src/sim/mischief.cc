@@ -1,6 +1,7 @@
 #include "sim/mischief.h"
 
 #include <algorithm>
+#include <set>
 
 #include "net/wire.h"
 
@@ -8,9 +9,14 @@ namespace byteps::sim {
 namespace {
 
 constexpr std::uint64_t kUnlimitedBytesPerSecond = 1'250'000'000;  // what "no limit" counts as
-constexpr HostIndex kFirstWorkerHost = 100;
 
 }  // namespace
+
+std::vector<std::uint32_t> Living::numbers() const {
+  std::vector<std::uint32_t> all;
+  for (const Thread& thread : threads) all.push_back(thread.transport.number());
+  return all;
+}
 
 Mischief::Mischief(SimCluster& cluster, WorldPlan& plan, Ledger& ledger, Trace& trace, Prng prng,
                    Census census)
@@ -106,7 +112,8 @@ void Mischief::connected(std::uint32_t from, std::uint32_t to) {
   const TimeNs soon = 3 * (plan_.cluster.network.delay_ns + plan_.cluster.think_max_ns);
   cluster_.at(cluster_.now() + up_to(soon), [this, from, to] {
     const TimeNs lasts = length(plan_.faults.length_max_ns);
-    if (ended_ || !take_quiet(Pair{from, to}, lasts)) return;
+    if (ended_ || cluster_.network().is_within_host({from, to})) return;
+    if (!take_quiet(Pair{from, to}, lasts)) return;
     note(Fault::kCut);
     SimNetwork::Cut cut;
     cut.pair = {from, to};
@@ -124,7 +131,9 @@ void Mischief::disturb(Pair pair) {
   if (!take_quiet(pair, lasts)) return;
   note(Fault::kCut);
   SimNetwork& network = cluster_.network();
-  if (prng_.chance(0.2)) return network.hold(pair, cluster_.now() + lasts);
+  // Memory loses nothing, so a connection through it ends with a process.
+  if (network.is_within_host(pair) || prng_.chance(0.2))
+    return network.hold(pair, cluster_.now() + lasts);
   const TimeNs soon = 100 * kMicrosecond;
   SimNetwork::Cut cut;
   cut.pair = pair;
@@ -141,7 +150,7 @@ void Mischief::pause() {
   if (living.empty()) return;
   const Living& process = living[prng_.below(living.size())];
   const TimeNs lasts = length(plan_.faults.pause_max_ns);
-  if (!take_quiet(process.numbers, lasts)) return;
+  if (!take_quiet(process.numbers(), lasts)) return;
   note(Fault::kPause);
   paused_until_ns_ = std::max(paused_until_ns_, cluster_.now() + lasts);
   pause_until(process, cluster_.now() + lasts);
@@ -152,17 +161,19 @@ void Mischief::pause_one_actor() {
   const std::vector<Living> living = census_();
   if (living.empty()) return;
   const Living& process = living[prng_.below(living.size())];
-  const std::size_t which = prng_.below(process.seats.size());
+  const Thread& thread = process.threads[prng_.below(process.threads.size())];
   const TimeNs lasts = length(plan_.faults.length_max_ns) / 2;
-  if (!take_quiet(std::vector{process.numbers[which]}, lasts)) return;
+  if (!take_quiet(std::vector{thread.transport.number()}, lasts)) return;
   note(Fault::kPause);
   paused_until_ns_ = std::max(paused_until_ns_, cluster_.now() + lasts);
-  process.seats[which]->pause(cluster_.now() + lasts);
+  thread.seat.pause(cluster_.now() + lasts);
 }
 
 void Mischief::pause_until(const Living& process, TimeNs until) {
-  for (SimCluster::Seat* seat : process.seats) seat->pause(until);
-  for (const std::uint32_t number : process.numbers) cluster_.network().freeze(number, until);
+  for (const Thread& thread : process.threads) {
+    thread.seat.pause(until);
+    cluster_.network().freeze(thread.transport.number(), until);
+  }
   if (process.stand_still) process.stand_still(until);
 }
 
@@ -170,9 +181,8 @@ void Mischief::pause_until(const Living& process, TimeNs until) {
 SimNetwork::Wall Mischief::random_wall() {
   std::vector<HostIndex> hosts = {0};
   for (HostIndex i = 0; i < plan_.shard_counts.size(); ++i) hosts.push_back(1 + i);
-  for (HostIndex i = 0; i < plan_.config.job.worker_count; ++i) {
-    hosts.push_back(kFirstWorkerHost + i);
-  }
+  const std::set<HostIndex> of_workers(plan_.worker_hosts.begin(), plan_.worker_hosts.end());
+  hosts.insert(hosts.end(), of_workers.begin(), of_workers.end());
   for (std::size_t i = hosts.size(); i > 1; --i) std::swap(hosts[i - 1], hosts[prng_.below(i)]);
   const std::size_t some = 1 + prng_.below(hosts.size() - 1);
   const std::size_t others =
@@ -196,7 +206,8 @@ void Mischief::partition() {
         !std::any_of(wall.to.begin(), wall.to.end(), is_its)) {
       continue;
     }
-    numbers.insert(numbers.end(), process.numbers.begin(), process.numbers.end());
+    const std::vector<std::uint32_t> its = process.numbers();
+    numbers.insert(numbers.end(), its.begin(), its.end());
   }
   if (numbers.empty() || !take_quiet(numbers, lasts)) return;
   note(Fault::kPartition);
@@ -211,8 +222,8 @@ void Mischief::slow_down() {
   const TimeNs until = prng_.chance(0.5) ? kNever : cluster_.now() + up_to(failure_ns());
   note(Fault::kSlow);
   if (prng_.chance(0.3) && plan_.cluster.network.events_per_poll_max > 1) {
-    SimCluster::Seat& seat = *process.seats[prng_.below(process.seats.size())];
-    return seat.slow_down(up_to(failure_ns() / 100), until);
+    const Thread& thread = process.threads[prng_.below(process.threads.size())];
+    return thread.seat.slow_down(up_to(failure_ns() / 100), until);
   }
   const std::uint64_t usual = plan_.cluster.network.bytes_per_second;
   const std::uint64_t factor = prng_.chance(0.5) ? 10 + prng_.below(90) : 100 + prng_.below(900);
@@ -307,7 +318,7 @@ void Mischief::stick() {
   std::erase_if(servers, [](const Living& each) { return each.role != Role::kServer; });
   if (servers.empty()) return;
   const Living& victim = servers[prng_.below(servers.size())];
-  const std::size_t shard = prng_.below(victim.seats.size() - 1);  // the first seat is the member's
+  const std::size_t shard = prng_.below(victim.threads.size() - 1);  // the first is the member's
   note(Fault::kStuckShard);
   Loss loss;
   loss.what = "shard " + std::to_string(shard) + " of " + victim.who + " stood still";
@@ -315,8 +326,9 @@ void Mischief::stick() {
   loss.who.push_back("shard " + std::to_string(shard) + " stands still");
   loss.is_sure = victim.is_needed;
   lose(std::move(loss), 0);
-  victim.seats[1 + shard]->pause(kNever);
-  cluster_.network().freeze(victim.numbers[1 + shard], kNever);
+  const Thread& thread = victim.threads[1 + shard];
+  thread.seat.pause(kNever);
+  cluster_.network().freeze(thread.transport.number(), kNever);
 }
 
 bool Mischief::depend(Role a, Role b) {
@@ -352,8 +364,10 @@ void Mischief::cut_off() {
       for (const HostIndex host : {a, b}) {
         if (role_of(host) == Role::kServer)
           loss.who.push_back("server-" + std::to_string(host - 1));
-        if (role_of(host) != Role::kWorker) continue;
-        loss.who.push_back("worker " + std::to_string(host - kFirstWorkerHost));
+        for (std::uint32_t rank = 0; rank < plan_.worker_hosts.size(); ++rank) {
+          if (plan_.worker_hosts[rank] != host) continue;
+          loss.who.push_back("worker " + std::to_string(rank));
+        }
       }
     }
   }

@@ -28,10 +28,12 @@ struct Living {
   Role role = Role::kWorker;
   HostIndex host = 0;
   bool is_needed = true;  // by every handle that is pending anywhere
-  std::vector<SimCluster::Seat*> seats;
-  std::vector<std::uint32_t> numbers;  // of its transports
+  std::vector<Thread> threads;
   std::function<void()> die;
   std::function<void(TimeNs until)> stand_still;  // beside its seats
+
+  // Of its transports.
+  std::vector<std::uint32_t> numbers() const;
 };
 
 class Mischief {

@@ -11,6 +11,13 @@ void SimNetwork::advance(TimeNs to) {
   }
 }
 
+bool SimNetwork::is_within_host(Pair pair) const {
+  const std::vector<Connection*> all = medium().connections.all();
+  return std::any_of(all.begin(), all.end(), [&](const Connection* each) {
+    return each->is_between(pair.a, pair.b) && each->is_within_host();
+  });
+}
+
 void SimNetwork::cut(const Cut& cut) {
   Medium& medium = wires_.medium;
   for (Connection* connection : medium.connections.all()) {

@@ -2,7 +2,7 @@
 // world sees it.
 //
 //   line      each host sends and receives at bytes_per_second; what it cannot send yet queues, and its connections
-//             take turns message by message (lines.h)
+//             take turns message by message. What stays on a host goes through memory instead (lines.h)
 //   flight    delay_ns and up to jitter_ns more; a connection keeps its order, two connections do not (carriage.h)
 //   lending   when the payload is read out of the lender's memory, and when kSent comes: a connection chooses one of
 //             Lending by chance, because a real transport may do either, and a caller must not care (payloads.h)
@@ -49,6 +49,8 @@ class SimNetwork {
   using Pair = Obstacles::Pair;
   // Pairs of transports with a connection between them that is up at both ends, each once, in order.
   std::vector<Pair> connected_pairs() const { return medium().connections.connected_pairs(); }
+  // They have a connection, and it goes through the memory of a host.
+  bool is_within_host(Pair pair) const;
   // Breaks the connections between two transports now. Each message under way survives only if those before it do.
   // `a` hears of it after a_hears_ns, `b` after b_hears_ns; until then they send into nothing, and what survives may
   // still arrive, up to late_ns later than it would have.
@@ -68,7 +70,7 @@ class SimNetwork {
   // departs then.
   using Wall = Obstacles::Wall;
   void put_up(const Wall& wall);
-  // This host's line has so many bytes per second from now on, in both directions; 0: no limit.
+  // This host's card has so many bytes per second from now on, in both directions; 0: no limit.
   void slow_down(HostIndex host, std::uint64_t bytes_per_second);
   // The process of this transport stands still until then: its listener answers nobody.
   void freeze(std::uint32_t number, TimeNs until);

@@ -13,7 +13,7 @@
 
 namespace byteps::sim {
 
-// A machine of the network: transports on one machine share its line.
+// A machine of the network: transports on one machine share its card, and reach each other through memory.
 using HostIndex = std::uint32_t;
 
 // When a payload is read, and when its lender gets it back.
@@ -45,6 +45,10 @@ struct SimNetworkOptions {
   std::uint64_t bytes_per_second = 1'250'000'000;  // of each host and direction; 0: no limit
   TimeNs delay_ns = 20 * kMicrosecond;             // one way
   TimeNs jitter_ns = 10 * kMicrosecond;
+  // What stays on a host: each transport sends and receives there at this rate, and a message flies for so long and up
+  // to as much again. Nothing of it is damaged or repeated.
+  std::uint64_t memory_bytes_per_second = 10'000'000'000;  // 0: no limit
+  TimeNs memory_delay_ns = 2 * kMicrosecond;
   std::size_t window_bytes = 1 << 20;  // per connection and direction: sent, and no kSent given out
   TimeNs connect_timeout_ns = 3 * kSecond;  // then a connection attempt ends
   TimeNs unreachable_ns =

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <set>
 #include <span>
 #include <sstream>
+#include <utility>
 
 #include "net/wire.h"
 
@@ -12,16 +15,26 @@ namespace {
 
 constexpr std::uint64_t kFramesPerTensorMax = 48;
 
+// How many workers are there.
+std::uint64_t count_on(const WorldPlan& plan, HostIndex host) {
+  return static_cast<std::uint64_t>(
+      std::count(plan.worker_hosts.begin(), plan.worker_hosts.end(), host));
+}
+
 class Planner {
  public:
   // What was added later is drawn from a generator of its own, so that earlier seeds stay what they are.
   Planner(const PlanOptions& options, Prng prng)
-      : options_(options), prng_(prng), later_prng_(stable_mix(prng.next())) {}
+      : options_(options),
+        prng_(prng),
+        later_prng_(stable_mix(prng.next())),
+        hosts_prng_(stable_mix(prng.next())) {}
 
   WorldPlan plan() {
     worker_count_ = options_.worker_count.value_or(1 + below(5));
     server_count_ = options_.server_count.value_or(1 + below(3));
     choose_config();
+    choose_hosts();
     choose_network();
     choose_faults();
     plan_.scheduler_start_ns = start_time();
@@ -76,6 +89,38 @@ class Planner {
         one_of<TimeNs, 4>({200 * kMicrosecond, kMillisecond, 5 * kMillisecond, 20 * kMillisecond});
     config.deterministic = chance(0.3);
     config.log_level = LogLevel::kInfo;
+  }
+
+  // Mostly neighbours share a host, as a launcher numbers them.
+  void choose_hosts() {
+    std::vector<HostIndex>& hosts = plan_.worker_hosts;
+    std::vector<std::uint64_t>& machines = plan_.worker_machines;
+    Prng& prng = hosts_prng_;
+    const bool lot = prng.chance(0.3);
+    const bool are_shared = worker_count_ > 1 && (options_.hosts == Hosts::kShared ||
+                                                  (options_.hosts == Hosts::kBySeed && lot));
+    for (HostIndex host = kFirstWorkerHost; hosts.size() < worker_count_; ++host) {
+      std::uint64_t count = 1;
+      if (are_shared) count = hosts.empty() ? 2 + prng.below(3) : 1 + prng.below(4);
+      count = std::min<std::uint64_t>(count, worker_count_ - hosts.size());
+      const bool is_told = are_shared && (count > 1 || prng.chance(0.5));
+      hosts.insert(hosts.end(), count, host);
+      machines.insert(machines.end(), count, is_told ? stable_mix(host) : 0);
+    }
+    are_hosts_shared_ = are_shared;
+    if (!are_shared) return;
+    plan_.local_reduce = prng.chance(0.9);
+    plan_.needs_servers = prng.chance(0.5);
+    if (prng.chance(0.5)) {
+      std::reverse(hosts.begin(), hosts.end());
+      std::reverse(machines.begin(), machines.end());
+    }
+    if (!prng.chance(0.3)) return;
+    for (std::size_t i = worker_count_; i > 1; --i) {
+      const std::size_t other = prng.below(i);
+      std::swap(hosts[i - 1], hosts[other]);
+      std::swap(machines[i - 1], machines[other]);
+    }
   }
 
   void choose_network() {
@@ -180,7 +225,12 @@ class Planner {
       const FlowConfig& flow = generation.workers[0].flow;
       message_bytes = std::max(message_bytes, std::min(flow.frame_bytes, flow.partition_bytes));
     }
-    const std::uint64_t lane_count = std::max(shard_count, std::uint64_t{3} * worker_count_) + 2;
+    std::uint64_t most_on_host = 1;
+    for (const HostIndex host : plan_.worker_hosts) {
+      most_on_host = std::max(most_on_host, count_on(plan_, host));
+    }
+    const std::uint64_t lane_count =
+        std::max(most_on_host * shard_count, std::uint64_t{3} * worker_count_) + most_on_host + 1;
     const double seconds =
         static_cast<double>(plan_.config.timeout.failure_ns) / static_cast<double>(8 * kSecond);
     faults.slow_line_bytes_per_second = static_cast<std::uint64_t>(
@@ -219,6 +269,7 @@ class Planner {
     if (worker_count_ > 1 && chance(0.2)) {
       make_odd(generation.tensors[prng_.below(generation.tensors.size())], flow);
     }
+    for (TensorPlan& tensor : generation.tensors) suit_hosts(tensor);
     if (chance(0.3)) choose_unevenness(generation);
     choose_steps(generation);
   }
@@ -365,6 +416,39 @@ class Planner {
            (a.has_root() && a.root != b.root);
   }
 
+  // ---- where workers share hosts
+
+  void suit_hosts(TensorPlan& tensor) {
+    if (!are_hosts_shared_) return;
+    if (tensor.odd_rank) {
+      if (hosts_prng_.chance(0.5)) make_odd_in_members(tensor);
+    } else if (hosts_prng_.chance(tensor.facts.dtype == DType::kFloat16 ? 0.75 : 0.15)) {
+      make_large(tensor.facts);
+    }
+  }
+
+  // The odd rank may wait for others of its host then, and those for nobody.
+  void make_odd_in_members(TensorPlan& tensor) {
+    const TensorFacts former = std::exchange(tensor.odd_facts, tensor.facts);
+    tensor.odd_facts.members.clear();
+    for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
+      if (hosts_prng_.chance(0.6)) tensor.odd_facts.members.push_back(rank);
+    }
+    if (tensor.odd_facts.members.size() == worker_count_) tensor.odd_facts.members.clear();
+    const bool serves = is_legal(tensor.odd_facts, *tensor.odd_rank) && is_odd(tensor);
+    if (!serves) tensor.odd_facts = former;
+  }
+
+  // Of float16 up to 40960, of which two are too large together. The result is not: averages are at most half as large,
+  // and sums are scaled.
+  static void make_large(TensorFacts& facts) {
+    const bool is_average = facts.operation == Operation::kAverage;
+    if (!is_average && facts.operation != Operation::kSum) return;
+    facts.dtype = DType::kFloat16;
+    facts.unit = is_average ? 2048 : 4096;
+    facts.scale = is_average ? std::min(facts.scale, 2.0) : std::copysign(1.0 / 16, facts.scale);
+  }
+
   // ---- who does what when
 
   void choose_steps(GenerationPlan& generation) {
@@ -479,9 +563,11 @@ class Planner {
   const PlanOptions options_;
   Prng prng_;
   Prng later_prng_;
+  Prng hosts_prng_;
   WorldPlan plan_;
   std::uint32_t worker_count_ = 0;
   std::uint32_t server_count_ = 0;
+  bool are_hosts_shared_ = false;
 };
 
 }  // namespace
@@ -493,13 +579,27 @@ const char* name(Fault fault) {
   return kNames[static_cast<std::size_t>(fault)];
 }
 
+void WorldPlan::introduce(std::uint32_t rank, JobConfig& job) const {
+  job.rank = rank;
+  job.machine = rank < worker_machines.size() ? worker_machines[rank] : 0;
+  job.card = job.machine;
+  job.sums.locally = local_reduce;
+  job.sums.needs_servers = needs_servers;
+}
+
 WorldPlan make_plan(const PlanOptions& options, Prng prng) {
   return Planner(options, prng).plan();
 }
 
 std::string describe(const WorldPlan& plan) {
   std::ostringstream text;
-  text << plan.config.job.worker_count << " workers, shards per server";
+  text << plan.config.job.worker_count << " workers";
+  const std::set<HostIndex> hosts(plan.worker_hosts.begin(), plan.worker_hosts.end());
+  if (hosts.size() < plan.worker_hosts.size()) {
+    text << " on hosts of";
+    for (const HostIndex host : hosts) text << ' ' << count_on(plan, host);
+  }
+  text << ", shards per server";
   for (const std::uint32_t count : plan.shard_counts) text << ' ' << count;
   for (const GenerationPlan& generation : plan.generations) {
     const FlowConfig& flow = generation.workers[0].flow;

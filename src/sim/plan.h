@@ -121,22 +121,43 @@ struct FaultPlan {
   std::uint64_t deadly_turn = 0;  // 0: after deadly_after_ns
 };
 
+// Hosts: the scheduler's is 0, those of the servers follow it, and the workers' begin here.
+inline constexpr HostIndex kFirstWorkerHost = 100;
+
 struct WorldPlan {
   Config config;                            // of scheduler and servers; workers have their own flow
   std::vector<std::uint32_t> shard_counts;  // by server
   TimeNs scheduler_start_ns = 0;
   std::vector<TimeNs> server_start_ns;
+  std::vector<HostIndex> worker_hosts;  // by rank
+  // By rank, which machine and card a worker says that it uses (JobConfig); 0: says nothing.
+  std::vector<std::uint64_t> worker_machines;
+  bool local_reduce = false;  // their settings (JobConfig)
+  bool needs_servers = false;
   std::vector<GenerationPlan> generations;
   ClusterOptions cluster;
   FaultPlan faults;
   bool check_memory = false;  // before leaving, servers are compared with what they must hold
   TimeNs limit_ns = 0;        // everything is finished long before
+
+  // Where a worker is; of ranks that the former job alone has, too.
+  HostIndex worker_host(std::uint32_t rank) const {
+    return rank < worker_hosts.size() ? worker_hosts[rank] : kFirstWorkerHost + rank;
+  }
+  // Who this worker is, and where it says that it is.
+  void introduce(std::uint32_t rank, JobConfig& job) const;
 };
+
+// Whether workers share hosts. A world in which they do has a host with 2 to 4 of them, and perhaps others with 1 to 4.
+// By seed that is one world in four. Of what else a seed decides, how slow a slow host may be follows from it, which
+// tensors are large halves, and what ranks disagree about.
+enum class Hosts : std::uint8_t { kApart, kBySeed, kShared };
 
 struct PlanOptions {
   std::optional<std::uint32_t> worker_count;  // none: 1 to 5
   std::optional<std::uint32_t> server_count;  // none: 1 to 3
   std::optional<Faults> faults;               // each world has these; none: by seed
+  Hosts hosts = Hosts::kBySeed;               // kShared: in all worlds of two workers or more
 };
 
 WorldPlan make_plan(const PlanOptions& options, Prng prng);

@@ -8,7 +8,8 @@ namespace byteps::sim {
 
 void Repeats::maybe_repeat(const Connection& connection, int side, const Flight& flight) {
   const NetworkChances& chances = medium_.options.chances;
-  if (chances.repeat == 0 || !medium_.prng.chance(chances.repeat)) return;
+  if (chances.repeat == 0 || connection.is_within_host()) return;
+  if (!medium_.prng.chance(chances.repeat)) return;
   if (!chances.may_repeat || !chances.may_repeat(flight.header)) return;
   Flight* repeat = medium_.flights.take();
   repeat->header = flight.header;

@@ -52,14 +52,15 @@ void Trainer::start() {
 
 void Trainer::begin_life() {
   Config config = ledger_.plan().config;
-  config.job.rank = rank_;
+  ledger_.plan().introduce(rank_, config.job);
   config.job.life = lot_.next();
   config.flow = own_plan().flow;
   if (!plan().same_process) ++lives_;
   const std::string rank_text = std::to_string(rank_);
   process_ = std::make_unique<WorkerProcess>(
       cluster_, config, "worker " + rank_text + " life " + std::to_string(generation_),
-      "worker-" + rank_text + ":" + std::to_string(lives_), 100 + rank_, [this] { after_turn(); });
+      "worker-" + rank_text + ":" + std::to_string(lives_), ledger_.plan().worker_host(rank_),
+      [this] { after_turn(); });
   step_ = 0;
   waits_ = false;
   failed_ = false;
@@ -85,7 +86,7 @@ void Trainer::after_turn() {
         job_failed(process_->door.membership().state());
       return;
     case State::kLeaving:
-      if (process_->worker.finished()) end_life();
+      if (process_->is_finished()) end_life();
       return;
     case State::kStarting:
     case State::kDone:
@@ -150,7 +151,7 @@ void Trainer::job_failed(const Status& why) {
   ledger_.check_cause(process_->seat.name(), why, state_ == State::kJoining);
   failed_ = true;
   state_ = State::kLeaving;
-  if (process_->worker.finished()) end_life();
+  if (process_->is_finished()) end_life();
 }
 
 void Trainer::die() {
@@ -168,7 +169,7 @@ void Trainer::end_life() {
   if (!operations_.empty()) {
     fail(Invariant::kOneEnd, "is finished, but " + describe(operations_[0]) + " has not ended");
   }
-  if (process_->transport.lent_payloads() > 0) {
+  if (process_->lent_payloads() > 0) {
     fail(Invariant::kLentComesBack, "is finished while payloads are lent");
   }
   reconnects_ += process_->door.metrics().reconnects;
@@ -335,7 +336,9 @@ void Trainer::ended(Pending& operation, const Status& status) {
     return;
   }
   const bool odd = plan().tensors[operation.tensor].odd_rank.has_value();
-  const bool as_it_must = odd ? status.is(Code::kMismatch) : status.is_ok();
+  // Where relays sum first, whoever would have to hear what it is here may have left.
+  const bool is_gone = odd && ledger_.plan().local_reduce && status.is_because_of(CauseKind::kLeft);
+  const bool as_it_must = odd ? status.is(Code::kMismatch) || is_gone : status.is_ok();
   if (!as_it_must && (status.is_ok() || !ledger_.has_lost())) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }
@@ -373,7 +376,7 @@ void Trainer::check_result(Pending& operation) {
 }
 
 void Trainer::free_memory(GuardedMemory& memory, const std::string& what) {
-  const std::string claim = process_->transport.claim_on(memory.span());
+  const std::string claim = process_->claim_on(memory.span());
   if (!claim.empty()) fail(Invariant::kMemoryIsFree, what + " has ended, but " + claim);
   if (!memory.is_whole()) fail(Invariant::kMemoryIsFree, what + ": bytes beside it were written");
   memory.scribble(++scribbles_);

@@ -79,14 +79,14 @@ std::int64_t value_at(const TensorFacts& tensor, std::uint32_t round, std::uint3
   if (operation == Operation::kProduct) return factor_of(tensor, place, bits);
   const std::int64_t range = range_of(tensor.dtype);
   if (operation != Operation::kAverage) {
-    return between(is_signed(tensor.dtype) ? -range : 0, range, bits);
+    return tensor.unit * between(is_signed(tensor.dtype) ? -range : 0, range, bits);
   }
   // The same for all, and what two ranks differ by from it cancels out: the division leaves no rest.
   const std::int64_t low = is_signed(tensor.dtype) ? -range : range;
   const std::int64_t common = between(low, low + range, bits_at(tensor, round, kAllRanks, element));
-  if (place + 1 == count && place % 2 == 0) return common;
+  if (place + 1 == count && place % 2 == 0) return tensor.unit * common;
   const std::int64_t apart = between(0, range, bits_at(tensor, round, place / 2, element));
-  return place % 2 == 0 ? common + apart : common - apart;
+  return tensor.unit * (place % 2 == 0 ? common + apart : common - apart);
 }
 
 std::int64_t joined(const TensorFacts& tensor, std::int64_t a, std::int64_t b) {
@@ -103,15 +103,17 @@ std::int64_t joined(const TensorFacts& tensor, std::int64_t a, std::int64_t b) {
   }
 }
 
-// A half-width float of a small integer: `mantissa_bits` of 10 (float16) or 7 (bfloat16).
+// A half-width float of an integer with few digits: `mantissa_bits` of 10 (float16) or 7 (bfloat16).
 std::uint16_t narrow_float(double number, int mantissa_bits, int bias) {
   const auto value = static_cast<std::int64_t>(number);
   if (value == 0) return std::signbit(number) ? 0x8000 : 0;
   const auto magnitude = static_cast<std::uint64_t>(value < 0 ? -value : value);
   const int exponent = 63 - std::countl_zero(magnitude);
-  CHECK_LE(exponent, mantissa_bits) << value << " is not exact";
-  const std::uint64_t mantissa =
-      (magnitude << (mantissa_bits - exponent)) & ((std::uint64_t{1} << mantissa_bits) - 1);
+  CHECK_LE(exponent, mantissa_bits + std::countr_zero(magnitude)) << value << " is not exact";
+  CHECK_LE(exponent, bias) << value << " is beyond it";
+  const std::uint64_t digits = exponent <= mantissa_bits ? magnitude << (mantissa_bits - exponent)
+                                                         : magnitude >> (exponent - mantissa_bits);
+  const std::uint64_t mantissa = digits & ((std::uint64_t{1} << mantissa_bits) - 1);
   const auto biased = static_cast<std::uint64_t>(exponent + bias);
   const std::uint64_t sign = value < 0 ? 0x8000 : 0;
   return static_cast<std::uint16_t>(sign | biased << mantissa_bits | mantissa);

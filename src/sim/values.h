@@ -1,6 +1,7 @@
 // Values: what a simulated worker contributes, and what must come back. Small integers, chosen so that every sum,
-// average and product is exact in the tensor's dtype, scaled or not; a broadcast's are arbitrary bytes. Computed the
-// dull way, without the kernels that are being tested.
+// average and product is exact in the tensor's dtype, scaled or not; a broadcast's are arbitrary bytes. Where workers
+// share hosts, some float16 sums are of large integers: what those of a host have together is beyond float16, and the
+// result is not. Computed the dull way, without the kernels that are being tested.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@ struct TensorFacts {
   // By rank: how many rounds it has inputs for. Empty: all. Later ones than `uneven_rounds` have all again.
   std::vector<std::uint32_t> rounds_of;
   std::uint32_t uneven_rounds = 0;
+  std::int64_t unit = 1;  // of sums and averages: values are multiples of this power of two
   std::uint64_t element_count = 0;
   std::uint64_t value_seed = 0;
 

@@ -15,12 +15,11 @@ Wires::~Wires() {
 
 void Wires::happen(const Scheduled& event) {
   // These have something to do for others, also when the connection is over.
-  const auto host = static_cast<HostIndex>(event.argument);
   if (event.what == Happening::kDepart) {
-    return carriage.on_depart(host, event.connection, event.side);
+    return carriage.on_depart(event.argument, event.connection, event.side);
   }
   if (event.what == Happening::kArrive) {
-    return carriage.on_arrive(host, event.connection, event.side);
+    return carriage.on_arrive(event.argument, event.connection, event.side);
   }
   if (event.what == Happening::kNamed) return handshakes.on_named(event.argument);
   Connection* connection = medium.connections.find(event.connection);

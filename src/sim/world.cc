@@ -171,8 +171,7 @@ class World {
       each.names = {"scheduler"};
       each.role = Role::kScheduler;
       each.host = 0;
-      each.seats = {&scheduler_->seat};
-      each.numbers = {scheduler_->transport.number()};
+      each.threads = scheduler_->threads();
       each.die = [this] {
         scheduler_.reset();
         scheduler_end_ = Status::ok();
@@ -188,18 +187,12 @@ class World {
   }
 
   Living living_server(std::uint32_t number) {
-    ServerProcess& server = *servers_[number];
     Living each;
     each.who = "server " + std::to_string(number);
     each.names = {"server-" + std::to_string(number)};  // its host; its rank may be another
     each.role = Role::kServer;
     each.host = 1 + number;
-    each.seats = {&server.seat};
-    each.numbers = {server.transport.number()};
-    for (const auto& unit : server.shards) {
-      each.seats.push_back(&unit->seat);
-      each.numbers.push_back(unit->transport.number());
-    }
+    each.threads = servers_[number]->threads();
     each.die = [this, number] {
       servers_[number].reset();
       server_ends_[number] = Status::ok();
@@ -213,10 +206,9 @@ class World {
     each.who = "worker " + std::to_string(rank);
     each.names = {each.who};
     each.role = Role::kWorker;
-    each.host = 100 + rank;
+    each.host = plan_.worker_host(rank);
     each.is_needed = trainer.is_needed();
-    each.seats = {&trainer.process()->seat};
-    each.numbers = {trainer.process()->transport.number()};
+    each.threads = trainer.process()->threads();
     each.die = [&trainer] { trainer.die(); };
     each.stand_still = [&trainer](TimeNs until) { trainer.stand_still(until); };
     return each;

@@ -17,7 +17,9 @@ class Cargo {
 
   // Whether this part is pushed here. One at least is.
   virtual bool leads(std::uint32_t part) const = 0;
-  // What is pushed of this frame, of a part that has entered the stage of pushing; empty where it goes without payload.
+  // So many frames of this part, from the first on, can be pushed. When there are more, Pipeline::on_ready() says so.
+  virtual std::uint32_t ready_frames(std::uint32_t part) const = 0;
+  // What is pushed of this frame, which is ready; empty where it goes without payload.
   // It stays as it is until the operation ends.
   virtual std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const = 0;
   // Its answer. The payload is only read during the call; kNoPayload: it has none.

@@ -42,7 +42,8 @@ std::optional<ShardIndex> ShardConnections::shard_of(PeerId peer) const {
 
 // Whether who answers is who the roster says is there, of our incarnation and in our epoch.
 Status ShardConnections::check(const Link& link, const Hello& theirs) const {
-  if (theirs.role != Role::kServer || theirs.rank != link.place.server.value) {
+  const Participant owner = owner_of(link);
+  if (theirs.role != owner.role || theirs.rank != owner.rank) {
     return {Code::kMismatch, "a " + theirs.text() + " answers there"};
   }
   if (theirs.incarnation != job_.incarnation && !PLANTED(incarnation_not_fenced)) {
@@ -98,7 +99,13 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
 
 // ---- time
 
+void ShardConnections::note_left(WorkerRank worker) {
+  for (Link& link : links_) link.has_left = link.has_left || link.place.relay == worker;
+}
+
 void ShardConnections::excuse(TimeNs pause_ns, TimeNs now) {
+  // What came meanwhile may take more than one turn to be taken in.
+  if (pause_ns > job_.failure_ns / 60) excused_until_ns_ = now + job_.failure_ns / 60;
   for (Link& link : links_) {
     if (link.lost_since_ns == kNever) continue;
     link.lost_since_ns = std::min(now, link.lost_since_ns + pause_ns);
@@ -110,7 +117,9 @@ void ShardConnections::excuse(TimeNs pause_ns, TimeNs now) {
 TimeNs ShardConnections::give_up_time(const Link& link) const {
   if (link.lost_since_ns == kNever) return kNever;
   const TimeNs named_ns = std::min(link.naming_ns, link.lost_since_ns + Transport::kLookUpNs);
-  return std::max(link.lost_since_ns, named_ns) + job_.failure_ns;
+  // Of a relay the scheduler knows before whether its worker has left or is lost.
+  const TimeNs patience_ns = link.place.relay ? 2 * job_.failure_ns : job_.failure_ns;
+  return std::max(std::max(link.lost_since_ns, named_ns) + patience_ns, excused_until_ns_);
 }
 
 Status ShardConnections::keep(TimeNs now, bool is_ending) {
@@ -118,12 +127,15 @@ Status ShardConnections::keep(TimeNs now, bool is_ending) {
   for (ShardIndex shard(0); shard.value < links_.size(); ++shard.value) {
     Link& link = links_[shard.value];
     if (link.closing && !link.close_called) close(link, link.last_down);
-    if (is_ending || (link.up && !link.closing)) continue;
-    if (link.peer && transport_.is_naming(*link.peer)) link.naming_ns = now;
+    if (is_ending || link.has_left || (link.up && !link.closing)) continue;
+    if (link.peer && transport_.is_naming(*link.peer)) {
+      link.naming_ns = now;
+      deadline_ns_ = std::min(deadline_ns_, now + job_.failure_ns / 60);
+    }
     const TimeNs give_up_ns = give_up_time(link);
     if (now >= give_up_ns) return unreachable(shard, now);
     deadline_ns_ = std::min(deadline_ns_, give_up_ns);
-    if (link.peer) continue;
+    if (link.peer || (link.place.relay && link.was_used)) continue;
     if (now >= link.next_attempt_ns) connect(shard, now);
     if (!link.peer) deadline_ns_ = std::min(deadline_ns_, link.next_attempt_ns);
   }
@@ -137,7 +149,7 @@ Status ShardConnections::unreachable(ShardIndex shard, TimeNs now) const {
   return {Code::kDisconnected,
           describe(shard) + " cannot be reached for " + duration_text(for_ns) +
               (link.last_down.is_ok() ? "" : ": " + link.last_down.message()),
-          cause_of_end(link.last_down, CauseKind::kUnreachable, server_of(shard), for_ns)};
+          cause_of_end(link.last_down, CauseKind::kUnreachable, owner_of(shard), for_ns)};
 }
 
 // Joining waits for all shards: says for which ones, and why they are not there.
@@ -148,7 +160,7 @@ void ShardConnections::tell_missing(TimeNs now) {
     std::size_t missing_count = 0;
     for (ShardIndex shard(0); shard.value < links_.size(); ++shard.value) {
       const Link& link = links_[shard.value];
-      if (link.was_up || ++missing_count > kMissingListedMax) continue;
+      if (link.was_up || link.has_left || ++missing_count > kMissingListedMax) continue;
       text += (missing_count > 1 ? ", " : "") + describe(shard) + " since " +
               duration_text(now - link.lost_since_ns) +
               (link.last_down.is_ok() ? "" : " (" + link.last_down.message() + ")");
@@ -186,7 +198,9 @@ void ShardConnections::connect(ShardIndex shard, TimeNs now) {
 // at most twice as long as another, and longer after each attempt in vain, but makes a few of them in failure_ns.
 TimeNs ShardConnections::pause_after(const Link& link) {
   const std::uint32_t doublings = std::min(std::max(link.attempt_count, 1U) - 1, kPauseDoublings);
-  const TimeNs longest_ns = std::max<TimeNs>(2, job_.failure_ns / 60 << doublings);
+  // A relay that is not there yet begins in a moment.
+  const TimeNs first_ns = job_.failure_ns / (link.place.relay ? 600 : 60);
+  const TimeNs longest_ns = std::max<TimeNs>(2, first_ns << doublings);
   return longest_ns -
          static_cast<TimeNs>(chance_.below(static_cast<std::uint64_t>(longest_ns / 2)));
 }
@@ -194,7 +208,8 @@ TimeNs ShardConnections::pause_after(const Link& link) {
 // ---- use
 
 bool ShardConnections::all_were_up() const {
-  return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.was_up; });
+  return std::all_of(links_.begin(), links_.end(),
+                     [](const Link& link) { return link.was_up || link.has_left; });
 }
 
 std::optional<PeerId> ShardConnections::peer_of(ShardIndex shard) const {
@@ -208,7 +223,7 @@ bool ShardConnections::may_send(ShardIndex shard) const {
 
 bool ShardConnections::send(ShardIndex shard, const Outgoing& message) {
   Link& link = links_[shard.value];
-  if (transport_.send(*link.peer, message).is_ok()) return true;
+  if (transport_.send(*link.peer, message).is_ok()) return link.was_used = true;
   // Otherwise the connection has ended, and its kDown is on the way.
   link.full = true;
   return false;
@@ -239,22 +254,27 @@ void ShardConnections::record(const char* kind, ShardIndex shard, const Status& 
   if (log_.flight() == nullptr) return;
   const std::string text = describe(shard) + (why.is_ok() ? "" : ": " + why.message());
   log_.record({.kind = kind,
-               .role = "server",
-               .rank = links_[shard.value].place.server.value,
+               .role = name(*owner_of(shard).role),
+               .rank = owner_of(shard).rank,
                .cause = FlightEvent::cause_of_down(why),
                .text = text,
                .at_ns = now});
 }
 
-Participant ShardConnections::server_of(ShardIndex shard) const {
-  const ShardPlace& place = links_[shard.value].place;
-  return {.role = Role::kServer, .rank = place.server.value, .host = printable(place.host, 128)};
+Participant ShardConnections::owner_of(const Link& link) {
+  const ShardPlace& place = link.place;
+  Participant owner{.role = Role::kServer, .rank = place.server.value, .host = {}};
+  if (place.relay) owner = {.role = Role::kWorker, .rank = place.relay->value, .host = {}};
+  owner.host = printable(place.host, 128);
+  return owner;
 }
 
 std::string ShardConnections::describe(ShardIndex shard) const {
   const ShardPlace& place = links_[shard.value].place;
-  return "server " + std::to_string(place.server.value) + " (" + printable(place.host, 128) +
-         ") at " + place.endpoint.text() + ", shard " + std::to_string(place.shard_of_server);
+  const Participant owner = owner_of(shard);
+  return std::string(name(*owner.role)) + " " + std::to_string(owner.rank) + " (" + owner.host +
+         ") at " + place.endpoint.text() + ", " +
+         (place.relay ? "its relay" : "shard " + std::to_string(place.shard_of_server));
 }
 
 }  // namespace byteps

@@ -1,5 +1,7 @@
-// ShardConnections: a worker's connections to the shards of the job's servers. Each is made, made again when it is
-// lost, and given up, with the job, when its shard cannot be reached for the failure timeout.
+// ShardConnections: a worker's connections to the shards of the job's servers, or to the relays of its machine. Each is
+// made, made again when it is lost, and given up, with the job, when its shard cannot be reached for the failure
+// timeout. One with a relay is not made again once it was used: memory between two processes loses nothing, so that its
+// end is the end of the other process; that one may have left the job (note_left()).
 //
 // It knows addresses and times; what goes over the connections is the pipeline's.
 #pragma once
@@ -46,6 +48,9 @@ class ShardConnections {
   void on_room(ShardIndex shard) { links_[shard.value].full = false; }
   void on_answer(ShardIndex shard) { links_[shard.value].lost_since_ns = kNever; }
 
+  // This worker has left the job, and its relay is missed no more.
+  void note_left(WorkerRank worker);
+
   // ---- time
   // Makes connections that are missing, and closes those that are to be. Not ok: a shard cannot be reached for too
   // long. `is_ending`: none is made any more.
@@ -72,7 +77,7 @@ class ShardConnections {
   void close_all(const Status& why);
 
   std::string describe(ShardIndex shard) const;  // "server 1 (host:pid) at 10.0.0.2:9001, shard 0"
-  Participant server_of(ShardIndex shard) const;
+  Participant owner_of(ShardIndex shard) const { return owner_of(links_[shard.value]); }
   std::uint64_t reconnects() const { return reconnects_; }
 
  private:
@@ -85,6 +90,8 @@ class ShardConnections {
     bool close_called = false;
     bool full = false;  // the transport said kAgain; until the next kSent
     bool was_up = false;
+    bool was_used = false;  // something was sent
+    bool has_left = false;
     TimeNs up_since_ns = 0;
     TimeNs lost_since_ns = kNever;  // unreachable since; kNever after a sign of life
     TimeNs naming_ns = 0;           // last seen waiting for its host's addresses
@@ -92,6 +99,7 @@ class ShardConnections {
     std::uint32_t attempt_count = 0;  // since the last good connection
     Status last_down;
   };
+  static Participant owner_of(const Link& link);
   Status check(const Link& link, const Hello& theirs) const;
   void connect(ShardIndex shard, TimeNs now);
   void close(Link& link, const Status& why);
@@ -108,6 +116,7 @@ class ShardConnections {
   std::vector<Link> links_;  // by ShardIndex
   std::unordered_map<PeerId, ShardIndex> shard_of_;
   std::uint64_t reconnects_ = 0;
+  TimeNs excused_until_ns_ = 0;     // no shard is given up before
   TimeNs next_notice_ns_ = kNever;  // when to say which shards have not been reached yet
   TimeNs deadline_ns_ = kNever;
   Prng chance_;  // of the pauses between attempts

@@ -17,19 +17,31 @@ constexpr std::uint64_t kLightestMost = 32;
 // Of a worker that has few connections.
 constexpr std::uint64_t kCreditMost = 4 << 20;
 
-Credit credit_of(const PipelineConfig& config) {
+// To a relay, whatever fits the memory on the way: a part is on its way there until its sum has come from the network.
+constexpr std::uint64_t kLocalCredit = 4 << 20;
+
+Credit credit_of(const Work& work) {
+  const PipelineConfig& config = work.config;
   if (config.credit_bytes > 0) return {config.credit_bytes, config.credit_bytes};
+  if (work.is_behind_relays()) {
+    const std::uint64_t all = work.shards.size() * kLocalCredit;
+    return {all, all};
+  }
   const std::uint64_t shard_count = config.placement.shard_count();
   const std::uint64_t frame = credit_cost(config.placement.frame_bytes());
   const std::uint64_t lightest = std::min<std::uint64_t>(config.placement.lightest_count(),
                                                          std::max(shard_count, kLightestMost));
-  const std::uint64_t least = lightest * kCreditLeastFrames * frame;
+  std::uint64_t least = lightest * kCreditLeastFrames * frame;
+  if (config.is_relay) {  // those of a machine begin all together
+    const std::uint32_t group = config.groups->group_of(config.self);
+    least = std::max(shard_count * frame, least / config.groups->crew_of(group, Members()).size());
+  }
   return {least, std::max(2 * least, kCreditMost)};
 }
 
 }  // namespace
 
-Flow::Flow(Work& work) : work_(work), credit_(credit_of(work.config)) {
+Flow::Flow(Work& work) : work_(work), credit_(credit_of(work)) {
   share();
   if (!work.config.autotune) return;
   if (work.config.credit_bytes == 0) {
@@ -52,14 +64,14 @@ void Flow::share() {
   const PipelineConfig& config = work_.config;
   const std::uint64_t frame = credit_cost(config.placement.frame_bytes());
   const std::uint64_t least = config.credit_bytes > 0 ? config.credit_frames_min * frame : 0;
-  const std::vector<std::uint32_t>& weights = config.placement.weights();
+  const std::vector<std::uint32_t>& weights = work_.tensors.route().weights();
   const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
   const std::uint64_t bytes = credit_.bytes();
   for (std::size_t shard = 0; shard < work_.shards.size(); ++shard) {
     const std::uint64_t weight = weights[shard];
     const std::uint64_t share = bytes / sum * weight + bytes % sum * weight / sum;
-    const std::uint64_t capacity =
-        config.credit_bytes > 0 ? 0 : work_.shards[shard].capacity_bytes();
+    const bool is_set = config.credit_bytes > 0 || work_.is_behind_relays();
+    const std::uint64_t capacity = is_set ? 0 : work_.shards[shard].capacity_bytes();
     work_.shards[shard].gate().set_credit(capacity > 0 ? std::clamp(capacity, frame, kCreditMost)
                                                        : std::max(least, share));
   }
@@ -70,6 +82,7 @@ void Flow::set_capacity(ShardIndex shard, std::uint64_t bytes) {
 }
 
 void Flow::free(ShardWay& shard, std::uint64_t cost_bytes) {
+  end_stall(shard);
   shard.gate().on_answered(cost_bytes);
   const std::uint64_t before = credit_.bytes();
   credit_.on_answered(cost_bytes, work_.now);
@@ -82,7 +95,11 @@ void Flow::free(ShardWay& shard, std::uint64_t cost_bytes) {
   if (credit_.bytes() != before) share();
 }
 
-void Flow::on_blocked(const ShardWay& shard) {
+void Flow::on_blocked(ShardWay& shard) {
+  if (work_.config.is_relay && shard.stall().allows_ns == kNever) {
+    shard.stall().allows_ns = work_.now + work_.config.stalled_ns;
+    next_stall_ns_ = std::min(next_stall_ns_, shard.stall().allows_ns);
+  }
   credit_.on_blocked();
   if (tuner_ && shard.capacity_bytes() == 0) tuner_->on_blocked();
 }
@@ -92,7 +109,29 @@ void Flow::on_idle() {
   if (tuner_) tuner_->on_idle();
 }
 
-void Flow::on_shard_down() {
+void Flow::end_stall(ShardWay& shard) {
+  shard.stall() = {};
+  shard.gate().allow(0);
+}
+
+void Flow::tick() {
+  if (work_.now < next_stall_ns_) return;
+  constexpr std::uint32_t kFramesMost = 1 << 10;
+  next_stall_ns_ = kNever;
+  for (ShardWay& shard : work_.shards) {
+    ShardWay::Stall& stall = shard.stall();
+    if (stall.allows_ns > work_.now) {
+      next_stall_ns_ = std::min(next_stall_ns_, stall.allows_ns);
+      continue;
+    }
+    shard.gate().allow(stall.frames);
+    stall.frames = std::min(2 * stall.frames, kFramesMost);
+    stall.allows_ns = kNever;  // until the next frame has to wait
+  }
+}
+
+void Flow::on_shard_down(ShardWay& shard) {
+  end_stall(shard);
   credit_.on_idle();
   if (tuner_) tuner_->on_shard_down();
 }

@@ -1,11 +1,16 @@
 // Flow: how much may be on the way to each shard. The worker's credit (credit.h, and credit_tuner.h if it is asked for)
 // is shared among the gates.
+//
+// A relay has contributions of several, and what some of them wait for may stand behind what waits for others. Nobody
+// else asks for it: who would has contributed it. So while no answer comes on a way, more and more frames pass there
+// without credit (docs/protocol.md, "who waits for whom").
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "base/ids.h"
+#include "base/time.h"
 #include "worker/credit.h"
 #include "worker/credit_tuner.h"
 #include "worker/work.h"
@@ -22,17 +27,23 @@ class Flow {
   // A frame that cost so much was answered on this way, or will not be.
   void free(ShardWay& shard, std::uint64_t cost_bytes);
   // A frame had to wait for credit.
-  void on_blocked(const ShardWay& shard);
+  void on_blocked(ShardWay& shard);
   // Nothing is under way.
   void on_idle();
-  void on_shard_down();
+  void on_shard_down(ShardWay& shard);
+
+  // At a relay, as above.
+  void tick();
+  TimeNs next_deadline() const { return next_stall_ns_; }
 
  private:
   void share();
+  void end_stall(ShardWay& shard);
 
   Work& work_;
   Credit credit_;
   std::optional<CreditTuner> tuner_;
+  TimeNs next_stall_ns_ = kNever;  // of the ways'
 };
 
 }  // namespace byteps

@@ -5,8 +5,8 @@
 // round, the smaller key, the smaller part: all workers derive the same order. Without priority
 // scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered; its
 // limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or
-// when nothing is unanswered (so one frame always may), or when its part is wanted (docs/protocol.md, "who waits for
-// whom").
+// when nothing is unanswered (so one frame always may), when its part is wanted (docs/protocol.md, "who waits for
+// whom"), or when allow() said so.
 #pragma once
 
 #include <cstddef>
@@ -49,13 +49,18 @@ class Gate {
   // Whether a frame of the first part that costs so much may pass now.
   bool may_pass(std::uint64_t cost_bytes) const {
     return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
-           heap_.front().is_wanted();
+           allowed_frames_ > 0 || heap_.front().is_wanted();
   }
+  // So many frames may pass without credit.
+  void allow(std::uint32_t frames) { allowed_frames_ = frames; }
 
-  void on_sent(std::uint64_t cost_bytes) { unanswered_bytes_ += cost_bytes; }
+  void on_sent(std::uint64_t cost_bytes) {
+    unanswered_bytes_ += cost_bytes;
+    if (allowed_frames_ > 0) --allowed_frames_;
+  }
   void on_answered(std::uint64_t cost_bytes);
   // The connection has ended: nothing is on the way any more. What waits here stays.
-  void forget_sent() { unanswered_bytes_ = 0; }
+  void forget_sent() { unanswered_bytes_ = allowed_frames_ = 0; }
 
   std::uint64_t unanswered_bytes() const { return unanswered_bytes_; }
   std::uint64_t credit_bytes() const { return credit_bytes_; }
@@ -89,6 +94,7 @@ class Gate {
   const bool priority_scheduling_;
   std::uint64_t credit_bytes_;
   std::uint64_t unanswered_bytes_ = 0;
+  std::uint32_t allowed_frames_ = 0;
   std::vector<Slot> slots_;   // by ticket
   std::vector<Ticket> free_;  // slots without a part
   std::vector<Place> heap_;   // binary heap, the first in order on top; slots know their position

@@ -1,6 +1,7 @@
 #include "worker/inputs.h"
 
 #include <string>
+#include <utility>
 
 namespace byteps {
 
@@ -12,7 +13,7 @@ void Inputs::finish(HandleId handle) {
   }
   if (const Status fine = check_rounds(); !fine.is_ok()) return work_.complete(handle, fine);
   handle_ = handle;
-  first_shard_has_heard_ = false;
+  first_has_heard_ = false;
 }
 
 // The next generation's rounds begin at a number of their own. A tensor that has come so far already would be summed
@@ -32,21 +33,32 @@ Status Inputs::check_rounds() const {
 
 bool Inputs::on_done(ShardIndex shard, const wire::Header& header) {
   // Which worker was last may look different at other shards, and all must agree.
-  if (header.epoch != work_.config.epoch || shard.value != 0 || !handle_) return false;
-  if (work_.operations.count() > 0) return false;
+  if (header.epoch != work_.config.epoch || shard != work_.config.inputs_way || !handle_) {
+    return false;
+  }
+  if (work_.operations.count() > 0 && !work_.config.is_relay) return false;
   if (header.round.value == generation_) {
-    first_shard_has_heard_ = true;
+    first_has_heard_ = true;
     return false;
   }
   if (header.round.value != generation_ + 1) return false;
+  done_ = header;
+  return settle();
+}
+
+bool Inputs::settle() {
+  if (!done_ || work_.operations.count() > 0) return false;
+  const wire::Header header = *std::exchange(done_, std::nullopt);
   generation_ = header.round.value;
   last_ = header.worker;
   work_.tensors.begin_generation(first_round(generation_));
+  first_has_heard_ = false;
   end(Status::ok());
   return true;
 }
 
 void Inputs::end(const Status& status) {
+  done_.reset();
   work_.complete(*std::exchange(handle_, std::nullopt), status);
 }
 

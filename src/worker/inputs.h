@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/ids.h"
+#include "base/planted.h"
 #include "base/status.h"
 #include "worker/work.h"
 
@@ -22,22 +23,28 @@ class Inputs {
   // A shard says that nobody has more, or that it has heard that this worker has none. True: the next generation has
   // begun, and the handle has ended.
   bool on_done(ShardIndex shard, const wire::Header& header);
+  // At a relay, where operations may be about to end still: the same, when the last of them has.
+  bool settle();
   // It cannot end well.
   void end(const Status& status);
 
   bool is_finishing() const { return handle_.has_value(); }  // and waits for the others
   HandleId handle() const { return *handle_; }
+  bool are_heard() const { return first_has_heard_; }
   std::uint32_t generation() const { return generation_; }
   WorkerRank last() const {
     return last_;
   }  // who said so last, of the last generation that has ended
 
-  // What the shard has to know of the inputs; 0: nothing, for they begin so. Shard 0, which says who was last, hears
-  // first that there are no more: the others then cannot end an operation without this worker whose end makes another
-  // one say so at shard 0 before this one.
+  // What the shard has to know of the inputs; 0: nothing, for they begin so. The one that says who was last
+  // (inputs_way) hears first that there are no more: the others then cannot end an operation without this worker whose
+  // end makes another one say so there before this one. A relay says so for the worker beside it; its operations are
+  // others'.
   std::uint64_t word_for(ShardIndex shard) const {
-    const bool no_more = handle_.has_value() && work_.operations.count() == 0 &&
-                         (shard.value == 0 || first_shard_has_heard_);
+    const bool is_of_others = work_.config.is_relay && !PLANTED(inputs_end_before_heard);
+    const bool has_ended = is_of_others || work_.operations.count() == 0;
+    const bool no_more =
+        handle_.has_value() && has_ended && (shard == work_.config.inputs_way || first_has_heard_);
     return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
   }
   // The flags of the message that says it.
@@ -48,8 +55,9 @@ class Inputs {
 
   Work& work_;
   std::uint32_t generation_ = 0;
-  std::optional<HandleId> handle_;      // this worker has no more
-  bool first_shard_has_heard_ = false;  // of that, while there is such a handle
+  std::optional<HandleId> handle_;    // this worker has no more
+  bool first_has_heard_ = false;      // inputs_way, of that, while there is such a handle
+  std::optional<wire::Header> done_;  // settle()
   WorkerRank last_;
 };
 

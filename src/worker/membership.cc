@@ -11,6 +11,8 @@ namespace byteps {
 Membership::Membership(const Config& config)
     : rank_(config.job.rank),
       size_(config.job.worker_count),
+      local_rank_(config.job.local.rank),
+      local_size_(config.job.local.size),
       server_count_(config.job.server_count) {
   if (config.job.scheduler_host.empty()) {
     rank_ = 0;
@@ -50,12 +52,15 @@ Incarnation Membership::incarnation() const {
 
 void Membership::joined(Facts facts) {
   rank_.store(facts.rank, std::memory_order_release);
-  size_.store(static_cast<std::uint32_t>(facts.machines.size()), std::memory_order_release);
+  size_.store(static_cast<std::uint32_t>(facts.neighbours.machines.size()),
+              std::memory_order_release);
+  local_rank_.store(facts.neighbours.local_rank, std::memory_order_release);
+  local_size_.store(facts.neighbours.local_size, std::memory_order_release);
   server_count_.store(facts.server_count, std::memory_order_release);
   epoch_.store(facts.epoch.value, std::memory_order_release);
   {
     const std::lock_guard lock(mutex_);
-    machines_ = std::move(facts.machines);
+    machines_ = std::move(facts.neighbours.machines);
     incarnation_ = facts.incarnation;
     if (!state_.is(Code::kAgain)) return;
     state_ = Status::ok();

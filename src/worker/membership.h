@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "base/time.h"
+#include "worker/neighbours.h"
 
 namespace byteps {
 
@@ -29,10 +30,12 @@ class Membership {
   // Constant once joined.
   std::uint32_t rank() const { return rank_.load(std::memory_order_acquire); }
   std::uint32_t size() const { return size_.load(std::memory_order_acquire); }
+  std::uint32_t local_rank() const { return local_rank_.load(std::memory_order_acquire); }
+  std::uint32_t local_size() const { return local_size_.load(std::memory_order_acquire); }
   std::uint32_t server_count() const { return server_count_.load(std::memory_order_acquire); }
   Epoch epoch() const { return Epoch(epoch_.load(std::memory_order_acquire)); }  // 0: a job of one
   Incarnation incarnation() const;  // of the job; zeros before it has joined, and in a job of one
-  // Which of the launcher's machines each worker is on, by rank; empty before it has joined.
+  // Which machine each worker is on, by rank; empty before it has joined.
   std::vector<std::uint32_t> machines() const;
   // Who said last that it has no more inputs; for those that have waited for the end of all inputs.
   std::uint32_t last_with_inputs() const {
@@ -42,7 +45,7 @@ class Membership {
   // ---- the loop
   struct Facts {
     std::uint32_t rank = 0;
-    std::vector<std::uint32_t> machines;  // of the workers, by rank
+    Neighbours neighbours;
     std::uint32_t server_count = 0;
     Epoch epoch;
     Incarnation incarnation{};
@@ -56,6 +59,8 @@ class Membership {
  private:
   std::atomic<std::uint32_t> rank_;
   std::atomic<std::uint32_t> size_;
+  std::atomic<std::uint32_t> local_rank_;
+  std::atomic<std::uint32_t> local_size_;
   std::atomic<std::uint32_t> server_count_;
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint32_t> last_with_inputs_{0};

@@ -110,13 +110,29 @@ bool Patience::has_departed_member(const Tensor& tensor) const {
 // Whether an answer cannot come because its shard is not connected: then that, not the worker that left, is the cause.
 bool Patience::misses_shard(const Tensor& tensor) const {
   return std::any_of(tensor.parts.begin(), tensor.parts.end(), [&](const PartState& part) {
-    return !work_.shard_of(part).is_up() && part.answered_frames < part.frame_count;
+    return !work_.shard_of(part).is_up() && part.answered_frames < part.frame_count &&
+           whose_relay(part.shard) == nullptr;
   });
 }
 
-// Of those whom it misses, as a shard says, the first that left; null: none has.
+// Of those that have left, who had the relay at the end of this way; null: nobody.
+const Patience::Departed* Patience::whose_relay(ShardIndex shard) const {
+  if (!work_.is_behind_relays()) return nullptr;
+  const Groups& groups = *work_.config.groups;
+  const WorkerRank relay =
+      groups.crew_of(groups.group_of(work_.config.self), Members())[shard.value];
+  const auto gone = std::find_if(departed_.begin(), departed_.end(),
+                                 [relay](const Departed& each) { return each.rank == relay; });
+  return gone == departed_.end() ? nullptr : &*gone;
+}
+
+// Of those whom it misses, as a shard says, the first that left; or whose relay has gone with them. Null: none has.
 const Patience::Departed* Patience::missed_by(const Op& op) const {
   const Tensor& tensor = work_.tensors[op.tensor];
+  for (const PartState& part : tensor.parts) {
+    if (work_.shard_of(part).is_up() || part.answered_frames == part.frame_count) continue;
+    if (const Departed* const gone = whose_relay(part.shard)) return gone;
+  }
   for (const Departed& gone : departed_) {
     for (const Lack& lack : op.lacks) {
       const PartState& part = tensor.parts[lack.part.value];

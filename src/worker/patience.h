@@ -54,6 +54,7 @@ class Patience {
   bool has_departed_member(const Tensor& tensor) const;
   const Departed* missed_by(const Op& op) const;
   bool misses_shard(const Tensor& tensor) const;
+  const Departed* whose_relay(ShardIndex shard) const;
   void wake(TimeNs at) { next_departed_ns_ = std::min(next_departed_ns_, at); }
   bool is_due(TimeNs deadline_ns);
   void give_up_inputs(std::vector<Verdict>& verdicts);

@@ -25,6 +25,26 @@ Road road_of(const RoadEnds& ends, Push& push, Pull& pull) {
   return Road(std::move(rows));
 }
 
+// It is new here. `early`: what was said of tensors before.
+void begin_tensor(Work& work, std::map<Key, Status>& early, Tensor& tensor) {
+  if (const auto known = early.find(tensor.key); known != early.end()) {
+    tensor.failed = known->second;
+    early.erase(known);
+    return;
+  }
+  if (!work.is_behind_relays()) return;
+  // Relays hold back what not all of their workers have contributed. So what it is here is said at once, whatever
+  // credit there is: others may take it for another one, and wait for less or more.
+  const auto declare_at = [&](ShardIndex shard) {
+    work.shards[shard.value].say(
+        {.kind = wire::Kind::kDeclare, .key = tensor.key, .payload = tensor.declaration});
+  };
+  TensorWay& first = tensor.ways[tensor.parts[0].way];
+  first.declared_on = work.shards[first.shard.value].connection();
+  declare_at(first.shard);
+  if (tensor.meeting && !PLANTED(members_never_meet)) declare_at(*tensor.meeting);
+}
+
 }  // namespace
 
 Pipeline::Pipeline(const PipelineConfig& config)
@@ -35,16 +55,18 @@ Pipeline::Pipeline(const PipelineConfig& config)
 void Pipeline::submit(PipelineCall&& call) {
   const auto refuse = [&](const Status& why) { work_.complete(call.handle, call.spec, why); };
   if (!job_failed_.is_ok()) return refuse(job_failed_);
-  if (inputs_.is_finishing()) {
+  if (inputs_.is_finishing() && !work_.config.is_relay) {
     return refuse({Code::kInvalidArgument,
                    "tensor '" + call.name +
                        "' was submitted after this rank had said that it has no more inputs, and "
                        "before all others have"});
   }
+  const std::size_t known_count = work_.tensors.size();
   const Result<TensorIndex> found = work_.tensors.find_or_add(call.name, call.spec);
   if (!found.is_ok()) return refuse(found.status());
   const TensorIndex index = found.value();
   Tensor& tensor = work_.tensors[index];
+  if (work_.tensors.size() > known_count) begin_tensor(work_, early_mismatches_, tensor);
   if (!tensor.failed.is_ok()) return refuse(tensor.failed);
   const bool has_output = call.cargo == nullptr && call.spec.gets(work_.config.self);
   CHECK_EQ(call.output.size(), has_output ? call.spec.total_bytes : 0);
@@ -174,15 +196,14 @@ void Pipeline::on_shard_down(ShardIndex index) {
   ShardWay& shard = work_.shards[index.value];
   CHECK(shard.is_up()) << index << " is down already";
   shard.down();
-  flow_.on_shard_down();
+  flow_.on_shard_down(shard);
   const Operations& operations = work_.operations;
   for (OpIndex op = operations.oldest(); op != kNoOp; op = operations[op].newer) {
     if (operations[op].state != OpState::kActive) continue;
     const TensorIndex tensor_index = operations[op].tensor;
     Tensor& tensor = work_.tensors[tensor_index];
-    for (std::size_t at = work_.first_part_on(tensor, index); at < tensor.parts.size();
-         at += work_.shards.size()) {
-      send_again({tensor_index, static_cast<std::uint32_t>(at)});
+    for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
+      if (tensor.parts[part].shard == index) send_again({tensor_index, part});
     }
   }
 }
@@ -196,7 +217,11 @@ void Pipeline::send_again(PartRef ref) {
   if (!is_pushed || part.answered_frames == part.frame_count) return;
   push_.forget_sent(tensor, part);
   if (!PLANTED(nothing_repeated)) part.next_frame = 0;
-  if (road_.is_at(part, pull_)) road_.come_back(ref, tensor, push_, work_.now);
+  if (road_.is_at(part, pull_)) {
+    road_.come_back(ref, tensor, push_, work_.now);
+  } else {
+    push_.enter(ref, tensor, work_.now);
+  }
   if (push_.advance(tensor, ref.part)) leave_stage(ref);
 }
 
@@ -217,11 +242,15 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
 
 void Pipeline::on_mismatch(Key key, const Status& why) {
   const TensorIndex index = work_.tensors.find(key);
-  if (index != kNoTensor) end_early(index, why);
+  if (index != kNoTensor) return end_early(index, why);
+  // Who comes to a shard later is told then. A relay may have left with its worker.
+  if (work_.is_behind_relays() && early_mismatches_.size() < kEarlyMismatchesMax) {
+    early_mismatches_.try_emplace(key, why);
+  }
 }
 
 void Pipeline::on_sent(SendToken token) {
-  if (token != 0) give_back(static_cast<TensorIndex>(token - 1));
+  if (token != 0 && !push_.on_sent(token)) give_back(static_cast<TensorIndex>(token - 1));
 }
 
 // Memory of the tensor was lent, and is ours again.
@@ -261,6 +290,8 @@ void Pipeline::fail_all(const Status& status) {
 // ---- time
 
 void Pipeline::tick() {
+  if (inputs_.settle()) push_.forget_wanted();
+  flow_.tick();
   patience_.tick();
   if (work_.now >= patience_.next_deadline()) lose_patience();
   if (!road_.has_time()) return;
@@ -282,7 +313,7 @@ void Pipeline::lose_patience() {
 }
 
 TimeNs Pipeline::next_deadline() const {
-  return std::min(patience_.next_deadline(), road_.next_deadline());
+  return std::min({patience_.next_deadline(), road_.next_deadline(), flow_.next_deadline()});
 }
 
 }  // namespace byteps

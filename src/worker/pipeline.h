@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@
 #include "worker/push.h"
 #include "worker/road.h"
 #include "worker/standstill.h"
+#include "worker/uplink.h"
 #include "worker/work.h"
 
 namespace byteps {
@@ -73,7 +75,7 @@ class Pipeline {
   void on_missing(ShardIndex shard, const wire::Header& header, const Members& whom) {
     patience_.on_missing(shard, header, whom);
   }
-  // A payload lent by pop() is ours again.
+  // A payload lent by pop() is ours again, or was of the shell.
   void on_sent(SendToken token);
   // A worker left the job: what a shard says to miss its contribution fails after departed_ns, counted from its
   // submission if that was later, or from the last answer: what it has contributed may still be on its way, however
@@ -85,14 +87,15 @@ class Pipeline {
   void finish_inputs(HandleId handle);
   // A shard says that nobody has more, or that it has heard that this worker has none.
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
-  // Who said so last, of the last generation that has ended.
-  WorkerRank last_with_inputs() const { return inputs_.last(); }
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
 
   // Deadlines and notices; cheap when nothing is due.
   void tick();
   TimeNs next_deadline() const;
+
+  // For a relay.
+  Uplink& uplink() { return uplink_; }
 
   // What this worker waits for, where nothing moves.
   Standstill& standstill() { return standstill_; }
@@ -110,7 +113,7 @@ class Pipeline {
 
   Epoch epoch() const { return work_.config.epoch; }
   std::size_t pending_operations() const { return work_.operations.count(); }
-  bool ends_inputs() const { return inputs_.is_finishing(); }  // and waits for the others
+  const Inputs& inputs() const { return inputs_; }
   const PipelineCounters& counters() const { return work_.counters; }
   const TensorTable& tensors() const { return work_.tensors; }
   // Bytes that are sent to this shard and not answered, and their limit.
@@ -136,6 +139,9 @@ class Pipeline {
   Road road_;
   Patience patience_{work_, push_, inputs_};
   Standstill standstill_{work_, push_, inputs_, patience_, road_};
+  Uplink uplink_{work_, push_, inputs_, road_};
+  static constexpr std::size_t kEarlyMismatchesMax = 4096;
+  std::map<Key, Status> early_mismatches_;  // of tensors not submitted here yet
   Status job_failed_;
   StageOutput stage_output_;  // of tick(), to reuse its memory
 };

@@ -1,5 +1,6 @@
 #include "worker/pull.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -21,8 +22,8 @@ void fetch(const Record& record) {
 
 void Pull::begin_round(const Tensor& tensor) {
   if (!work_.needs_landing(tensor)) return;
-  for (std::size_t part = 0; part < work_.shard_count(tensor); ++part) {
-    if (work_.shard_of(tensor.parts[part]).is_up()) land_on(tensor.parts[part].shard, tensor);
+  for (const TensorWay& way : tensor.ways) {
+    if (work_.shards[way.shard.value].is_up()) land_on(way.shard, tensor);
   }
 }
 
@@ -34,10 +35,11 @@ void Pull::land_on(ShardIndex shard, const Tensor& tensor) {
 // From the connections that are up; at the others it has ended with them.
 void Pull::end_round(const Tensor& tensor) {
   if (!work_.needs_landing(tensor)) return;
-  for (std::size_t part = PLANTED(landing_kept) ? 1 : 0; part < work_.shard_count(tensor); ++part) {
-    if (!work_.shard_of(tensor.parts[part]).is_up()) continue;
+  for (std::size_t way = PLANTED(landing_kept) ? 1 : 0; way < tensor.ways.size(); ++way) {
+    const ShardIndex shard = tensor.ways[way].shard;
+    if (!work_.shards[shard.value].is_up()) continue;
     work_.outputs.emplace_back(
-        PipelineOutput::Withdraw{tensor.parts[part].shard, work_.operations[tensor.active].tag});
+        PipelineOutput::Withdraw{shard, work_.operations[tensor.active].tag});
   }
 }
 
@@ -46,7 +48,8 @@ void Pull::on_shard_up(ShardIndex shard) {
   for (OpIndex op = operations.oldest(); op != kNoOp; op = operations[op].newer) {
     if (operations[op].state != OpState::kActive) continue;
     const Tensor& tensor = work_.tensors[operations[op].tensor];
-    const bool uses_it = work_.first_part_on(tensor, shard) < tensor.parts.size();
+    const bool uses_it = std::any_of(tensor.ways.begin(), tensor.ways.end(),
+                                     [shard](const TensorWay& way) { return way.shard == shard; });
     if (uses_it && work_.needs_landing(tensor)) land_on(shard, tensor);
   }
 }

@@ -28,7 +28,7 @@ PartRef part_of(std::uint64_t item) {
 
 void Push::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
   PartState& part = tensor.parts[ref.part];
-  if (part.ticket != Gate::kNoTicket) return;
+  if (part.ticket != Gate::kNoTicket || !has_next_frame(tensor, ref.part)) return;
   const Op& op = work_.operations[tensor.active];
   const Gate::Order order{.priority = op.priority,
                           .round = tensor.round,
@@ -66,10 +66,17 @@ bool Push::advance(Tensor& tensor, std::uint32_t index) {
   while (part.next_frame < part.frame_count && tensor.is_answered(index, part.next_frame)) {
     ++part.next_frame;
   }
-  if (part.next_frame < part.frame_count || part.ticket == Gate::kNoTicket) return false;
+  if (part.ticket == Gate::kNoTicket || has_next_frame(tensor, index)) return false;
   work_.shard_of(part).gate().remove(part.ticket);
   part.ticket = Gate::kNoTicket;
-  return true;
+  return part.next_frame == part.frame_count;
+}
+
+// Whether the next frame of this part can be sent, if there is one.
+bool Push::has_next_frame(const Tensor& tensor, std::uint32_t index) const {
+  const PartState& part = tensor.parts[index];
+  const Cargo* const cargo = work_.operations[tensor.active].cargo;
+  return part.next_frame < (cargo == nullptr ? part.frame_count : cargo->ready_frames(index));
 }
 
 // The first frame that the shard misses is either on its way or the next to go. All of them at once would fill the
@@ -110,6 +117,12 @@ void Push::want_first_part(Tensor& tensor) {
   if (first.ticket != Gate::kNoTicket) work_.shard_of(first).gate().want(first.ticket);
 }
 
+bool Push::on_sent(SendToken token) {
+  if (token < kWordToken) return false;
+  lent_words_.erase(token);
+  return true;
+}
+
 std::vector<wire::NotBegun> Push::not_begun(std::size_t count_max) const {
   std::vector<wire::NotBegun> rounds;
   for (TensorIndex index = 0; index < work_.tensors.slot_count(); ++index) {
@@ -143,13 +156,23 @@ bool Push::front(ShardIndex index, Outgoing& message) {
   wire::Header header;
   header.epoch = work_.config.epoch;
   header.worker = work_.config.self;
-  if (!stage_control(index, header) && !stage_tensor(shard, header, message)) return false;
+  if (!stage_control(index, header, message) && !stage_tensor(shard, header, message)) return false;
   staged_header_ = wire::encode(header);
   return true;
 }
 
-bool Push::stage_control(ShardIndex index, wire::Header& header) {
+bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& message) {
   const ShardWay& shard = work_.shards[index.value];
+  if (const std::shared_ptr<const Word> said = shard.next_word()) {
+    header.kind = said->kind;
+    header.key = said->key;
+    header.part = said->part;
+    header.round = said->round;
+    message.payload = said->payload;
+    message.token = ++last_word_;
+    staged_ = Staged::kWord;
+    return true;
+  }
   if (const Key* const key = shard.next_forget()) {
     header.kind = wire::Kind::kForget;
     header.key = *key;
@@ -197,6 +220,7 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
   header.round = tensor.round;
   header.offset_bytes = frame * part.frame_bytes;
   header.landing = work_.needs_landing(tensor) ? op.tag : kNoLanding;
+  header.priority = op.priority;
   if (!work_.gives(tensor.spec)) {
     header.flags = wire::kNoPayload;
   } else if (op.cargo != nullptr) {
@@ -213,6 +237,10 @@ Push::Sent Push::pop() {
   switch (std::exchange(staged_, Staged::kNothing)) {
     case Staged::kNothing:
       CHECK(false) << "pop() without front()";
+      break;
+    case Staged::kWord:
+      lent_words_.emplace(last_word_, shard.next_word());
+      shard.word_is_said();
       break;
     case Staged::kForget:
       shard.forget_is_said();

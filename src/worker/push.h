@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,8 @@ class Push final : public Stage {
 
   // Before a round's parts enter: what shards wanted of the tensor before it was submitted here for the first time.
   void begin_round(Tensor& tensor);
-  // Steps over frames that are answered already. True: nothing is left to send, and the part has left the gate.
+  // Steps over frames that are answered already. True: nothing is left to send, and the part has left the gate. (It
+  // also does where the next frame is not ready; then it enters again when that is.)
   bool advance(Tensor& tensor, std::uint32_t part);
   // What is sent of this part and not answered on the connection, it is time to send on.
   void favour_wanted(const Tensor& tensor, const PartState& part);
@@ -47,6 +49,8 @@ class Push final : public Stage {
   void want_first_part(Tensor& tensor);
   // Rounds that shards want and that have not been submitted, by key; at most so many.
   std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
+  // The payload of a word is ours again. False: this token is none of a word.
+  bool on_sent(SendToken token);
   // A new generation of inputs: what was wanted is of the one before.
   void forget_wanted() { wanted_early_.clear(); }
 
@@ -59,21 +63,28 @@ class Push final : public Stage {
   Sent pop();
 
  private:
-  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kForget, kInputs };
+  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kWord, kForget, kInputs };
 
-  bool stage_control(ShardIndex shard, wire::Header& header);
+  bool has_next_frame(const Tensor& tensor, std::uint32_t part) const;
+  bool stage_control(ShardIndex shard, wire::Header& header, Outgoing& message);
   bool stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message);
   void stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
                    Outgoing& message);
   Sent pop_frame(ShardWay& shard);
   std::uint32_t& declared_on(Tensor& tensor) const {
-    return tensor.declared_on[staged_part_.part % tensor.declared_on.size()];
+    return tensor.ways[tensor.parts[staged_part_.part].way].declared_on;
   }
+
+  // The tokens of words begin here; those of tensors are below it, and those of the shell's own messages have the top
+  // bit (member/outbox.h).
+  static constexpr SendToken kWordToken = SendToken{1} << 62;
 
   Work& work_;
   Flow& flow_;
   const Inputs& inputs_;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
+  std::map<SendToken, std::shared_ptr<const Word>> lent_words_;
+  SendToken last_word_ = kWordToken;
 
   // between front() and pop()
   Staged staged_ = Staged::kNothing;

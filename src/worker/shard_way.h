@@ -4,12 +4,26 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/ids.h"
+#include "base/time.h"
+#include "net/wire.h"
 #include "worker/gate.h"
 
 namespace byteps {
+
+// Something to say to the other end, beside frames.
+struct Word {
+  wire::Kind kind{};
+  Key key{};
+  PartIndex part{};
+  Round round{};
+  std::vector<std::byte> payload{};
+  bool lasts = false;  // is said again on each connection; otherwise once
+};
 
 class ShardWay {
  public:
@@ -27,6 +41,23 @@ class ShardWay {
 
   void up();
   void down();
+
+  // While parts wait here for credit, and no answer comes: when so many frames may pass without it (flow.h).
+  struct Stall {
+    TimeNs allows_ns = kNever;
+    std::uint32_t frames = 1;
+  };
+  Stall& stall() { return stall_; }
+
+  // In order, before anything else.
+  void say(Word&& word) { words_.push_back(std::make_shared<const Word>(std::move(word))); }
+  // What is said of this kind about this key need not be said any more.
+  void take_back(wire::Kind kind, Key key);
+  // The next of them; null: none.
+  std::shared_ptr<const Word> next_word() const {
+    return words_said_ < words_.size() ? words_[words_said_] : nullptr;
+  }
+  void word_is_said();
 
   // The shard is to forget this key. It is said again on each connection until the shard has heard it: a loss would
   // leave the key there.
@@ -50,6 +81,9 @@ class ShardWay {
   bool is_up_ = false;
   std::uint64_t capacity_bytes_ = 0;
   std::uint32_t connection_ = 0;
+  Stall stall_;
+  std::deque<std::shared_ptr<const Word>> words_;
+  std::size_t words_said_ = 0;       // on this connection
   std::deque<Key> forgets_;          // that the shard may not have heard
   std::size_t forgets_said_ = 0;     // of them, on this connection
   std::uint64_t forgets_heard_ = 0;  // ever, and no longer among them

@@ -50,11 +50,11 @@ Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Spec& 
                                               " was submitted before as used once: give each use "
                                               "a name of its own, or do not mark it so");
   }
-  if (placement_.part_count(spec.total_bytes) > kPartsMax) {
+  if (placement().part_count(spec.total_bytes) > kPartsMax) {
     return Status(Code::kInvalidArgument, quoted(name) + " (" + spec.text() +
                                               ") would have more than " +
                                               std::to_string(kPartsMax) + " parts of " +
-                                              std::to_string(placement_.partition_bytes()) +
+                                              std::to_string(placement().partition_bytes()) +
                                               " bytes: raise BYTEPS_PARTITION_BYTES");
   }
   TensorIndex index = 0;
@@ -133,20 +133,29 @@ void TensorTable::begin_generation(Round first) {
 
 void TensorTable::cut_up(Tensor& tensor) const {
   const std::uint64_t total_bytes = tensor.spec.total_bytes;
-  const std::uint64_t part_count = placement_.part_count(total_bytes);
+  const std::uint64_t part_count = placement().part_count(total_bytes);
+  const Route::OfTensor route(route_, tensor.key, tensor.spec.members);
+  constexpr std::uint16_t kNone = 0xffff;
+  std::vector<std::uint16_t> place_of_way(route_.way_count(), kNone);
   tensor.parts.resize(part_count);
   for (std::uint32_t index = 0; index < part_count; ++index) {
-    const Placement::Part place = placement_.part(tensor.key, total_bytes, index);
+    const Placement::Part place = placement().part(tensor.key, total_bytes, index);
     PartState& part = tensor.parts[index];
     part.offset = place.offset;
     part.bytes = place.bytes;
-    part.shard = place.shard;
+    part.shard = route.way_of(index, place);
+    std::uint16_t& way = place_of_way[part.shard.value];
+    if (way == kNone) {
+      way = static_cast<std::uint16_t>(tensor.ways.size());
+      tensor.ways.push_back({.shard = part.shard});
+    }
+    part.way = way;
     part.frame_bytes = place.frame_bytes;
     part.frame_count = Placement::frame_count(place);
     tensor.frames_per_part = std::max(tensor.frames_per_part, part.frame_count);
   }
   tensor.answered.resize(divide_up(part_count * tensor.frames_per_part, 64));
-  tensor.declared_on.resize(std::min<std::uint64_t>(part_count, placement_.shard_count()));
+  tensor.meeting = route.meeting();
   tensor.declaration = wire::encode(wire::Declare{tensor.spec, tensor.name});
 }
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -22,10 +23,10 @@
 
 #include "base/flat_map.h"
 #include "base/ids.h"
-#include "base/placement.h"
 #include "base/spec.h"
 #include "base/status.h"
 #include "worker/gate.h"
+#include "worker/route.h"
 
 namespace byteps {
 
@@ -38,10 +39,10 @@ inline constexpr TensorIndex kNoTensor = 0xffffffff;
 
 // A part on its way through the current round.
 struct PartState {
-  // constant (see base/placement.h)
+  // constant (see base/placement.h and worker/route.h)
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
-  ShardIndex shard;
+  ShardIndex shard;  // the way it goes
   std::uint32_t frame_count = 1;
   std::uint64_t frame_bytes = 0;  // of all its frames but the last
 
@@ -51,11 +52,18 @@ struct PartState {
   Gate::Ticket ticket = Gate::kNoTicket;
   static constexpr std::uint8_t kOffRoad = 0xff;
   std::uint8_t stage = kOffRoad;    // which row of the road it is in (road.h)
+  std::uint16_t way = 0;            // constant: place in Tensor::ways
   std::uint32_t wanted_rounds = 0;  // rounds below this are wanted by others
   // So many Forgets ever were sent to its shard before this round's first frame, on the same connection; 0: not known.
   std::uint64_t forgets_before = 0;
 
   void begin_round() { next_frame = sent_frames = answered_frames = 0; }
+};
+
+// A way that parts of a tensor go.
+struct TensorWay {
+  ShardIndex shard;
+  std::uint32_t declared_on = 0;  // the connection that has the declaration
 };
 
 struct Tensor {
@@ -70,8 +78,7 @@ struct Tensor {
   std::uint32_t frames_per_part = 1;  // constant
   std::vector<PartState> parts;
   std::vector<std::uint64_t> answered;  // one bit per frame (invariant 4)
-  std::vector<std::uint32_t>
-      declared_on;  // by part index mod shard count: the connection that has the declaration
+  std::vector<TensorWay> ways;          // that its parts go
 
   // those that wait (linked through the Pipeline's operations)
   OpIndex line_first = kNoOp;
@@ -81,6 +88,7 @@ struct Tensor {
   Status failed;                     // not ok: every further operation ends with it
 
   // constant
+  std::optional<ShardIndex> meeting;  // a further way that its declaration goes (Route::meeting)
   std::string name;
   Spec spec;
   std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
@@ -97,7 +105,8 @@ struct Tensor {
 
 class TensorTable {
  public:
-  explicit TensorTable(Placement placement) : placement_(std::move(placement)) {}
+  explicit TensorTable(Route route) : route_(std::move(route)) {}
+  explicit TensorTable(Placement placement) : TensorTable(Route(std::move(placement))) {}
 
   // The tensor of this name, new or known. kInvalidArgument: known with another declaration (the message has both),
   // another name has the same key, the name was given up, or there would be too many parts.
@@ -119,7 +128,8 @@ class TensorTable {
   std::size_t size() const { return by_key_.size(); }
   // All indices are below this; those without a tensor have an empty one.
   std::size_t slot_count() const { return tensors_.size(); }
-  const Placement& placement() const { return placement_; }
+  const Placement& placement() const { return route_.placement(); }
+  const Route& route() const { return route_; }
 
   // Bytes of one frame; an empty part has one empty frame.
   static std::uint64_t frame_bytes(const PartState& part, std::uint32_t frame) {
@@ -131,7 +141,7 @@ class TensorTable {
   void follow(TensorIndex index);
   void cut_up(Tensor& tensor) const;
 
-  const Placement placement_;
+  const Route route_;
   Round first_round_;
   std::vector<Tensor> tensors_;
   std::vector<TensorIndex> free_;

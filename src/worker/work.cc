@@ -3,12 +3,28 @@
 #include <utility>
 
 namespace byteps {
+namespace {
+
+Route route_of(const PipelineConfig& config) {
+  if (!config.groups || config.is_relay) return Route(config.placement);
+  return {config.placement, config.groups, config.self};
+}
+
+}  // namespace
+
+PipelineConfig with_flow(PipelineConfig pipeline, const FlowConfig& flow) {
+  pipeline.credit_bytes = flow.credit_bytes;
+  pipeline.credit_frames_min = flow.credit_frames_min;
+  pipeline.autotune = flow.autotune;
+  pipeline.priority_scheduling = flow.priority_scheduling;
+  return pipeline;
+}
 
 Work::Work(const PipelineConfig& pipeline_config)
     : config(pipeline_config),
-      tensors(config.placement),
+      tensors(route_of(config)),
       timeline(WorkerTimeline::make(config.timeline)) {
-  for (std::uint32_t shard = 0; shard < config.placement.shard_count(); ++shard) {
+  for (std::uint32_t shard = 0; shard < tensors.route().way_count(); ++shard) {
     shards.emplace_back(config.priority_scheduling);
   }
 }

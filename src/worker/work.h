@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/config.h"
 #include "base/groups.h"
 #include "base/ids.h"
 #include "base/limits.h"
@@ -58,9 +59,16 @@ struct PipelineConfig {
   std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
   TimelineLane* timeline = nullptr;  // null: none is recorded
   RoadEnds road_ends{};              // their stages outlive the pipeline
-  // Of a relay, which speaks for its group. Null: a worker, which speaks for itself.
+  // Where workers of a machine sum first, at relays (relay/relay.h): a worker's ways lead to those of its machine, and
+  // a relay speaks for its group. Null: all workers exchange with the shards by themselves.
   std::shared_ptr<const Groups> groups = nullptr;
+  bool is_relay = false;
+  TimeNs stalled_ns = 5 * kMillisecond;  // a relay's way without answers for so long: see flow.h
+  ShardIndex inputs_way{};               // the way whose other end says when all inputs have ended
 };
+
+// With what the user has set of the flow.
+PipelineConfig with_flow(PipelineConfig pipeline, const FlowConfig& flow);
 
 // What the pipeline's shell has to do, by kind.
 struct PipelineOutput {
@@ -132,20 +140,10 @@ struct Work {
     return tensor.spec.total_bytes > 0 && is_sent_to(tensor.spec) &&
            operations[tensor.active].cargo == nullptr;
   }
-  // How many shards have parts of it: its first parts, one each.
-  std::size_t shard_count(const Tensor& tensor) const {
-    return std::min(tensor.parts.size(), shards.size());
-  }
-  // Parts go round the shards: those of this shard are the returned one and every shards.size()-th after it.
-  std::size_t first_part_on(const Tensor& tensor, ShardIndex shard) const {
-    return (shard.value + shards.size() - tensor.parts[0].shard.value) % shards.size();
-  }
-
-  // Its shards are to forget it.
+  // Whoever was told of it is to forget it.
   void forget(const Tensor& tensor) {
-    for (std::size_t part = 0; part < shard_count(tensor); ++part) {
-      shard_of(tensor.parts[part]).forget(tensor.key);
-    }
+    for (const TensorWay& way : tensor.ways) shards[way.shard.value].forget(tensor.key);
+    if (tensor.meeting) shards[tensor.meeting->value].forget(tensor.key);
   }
   // An operation's end.
   void complete(HandleId handle, const Spec& spec, const Status& status);
@@ -154,9 +152,11 @@ struct Work {
 
   // Whether this pipeline pushes what that worker has.
   bool speaks_for(WorkerRank rank) const {
-    return rank == config.self ||
-           (config.groups && config.groups->group_of(rank) == config.groups->group_of(config.self));
+    return rank == config.self || (config.is_relay && config.groups->group_of(rank) ==
+                                                          config.groups->group_of(config.self));
   }
+  // Whether its ways lead to relays.
+  bool is_behind_relays() const { return config.groups && !config.is_relay; }
 };
 
 // What a frame costs of the credit: small ones are not free.

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/phrases.h"
-#include "base/planted.h"
+#include "member/summing.h"
 #include "net/wire.h"
 #include "net/wire_text.h"
 
@@ -15,13 +15,18 @@ namespace byteps {
 namespace {
 
 constexpr std::size_t kEventsPerTurn = 256;
-constexpr std::size_t kFramesPerTurn = 256;
 constexpr std::size_t kEventsPerStep = 2;   // of look_ahead()
 constexpr std::size_t kAwaitedMax = 1024;   // of more than that nothing is proven
 constexpr std::size_t kNotBegunMax = 4096;  // told to the scheduler, 24 bytes each
 
 std::string own_name(const Config& config, std::string host) {
   return host.empty() ? "worker " + std::to_string(config.job.rank) : std::move(host);
+}
+
+wire::Join join_of(const Config& config, std::string host, const RelayPort& relay) {
+  wire::Join join = make_join(config, Role::kWorker, std::move(host), {});
+  join.relay_port = relay.listening_port;
+  return join;
 }
 
 void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header& header) {
@@ -37,17 +42,21 @@ void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header&
 }  // namespace
 
 Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-               std::string host, RoadEnds road_ends)
+               std::string host, RoadEnds road_ends, RelayPort relay)
     : config_(config),
       transport_(transport),
       door_(door.loop_side()),
       log_(log),
       road_ends_(std::move(road_ends)),
-      port_(make_join(config, Role::kWorker, own_name(config, std::move(host)), {}), config,
-            transport, log.flight(), log.timeline()),
-      shards_(config_, transport, log),
+      relay_(relay),
+      port_(join_of(config, own_name(config, std::move(host)), relay), config, transport,
+            log.flight(), log.timeline()),
+      shards_(config_, transport, log, *this),
       stall_watch_(config.timeout.stall_ns),
-      scratch_{.commands = {}, .events = std::vector<Event>(kEventsPerTurn), .completions = {}} {
+      scratch_{.commands = {},
+               .events = std::vector<Event>(kEventsPerTurn),
+               .completions = {},
+               .notices = {}} {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
 }
 
@@ -56,19 +65,22 @@ Worker::~Worker() = default;
 std::size_t Worker::turn(TimeNs now) {
   if (state_ == State::kFinished) return 0;
   now_ = now;
-  if (now > planned_ns_) shards_.excuse(now - planned_ns_, now);
+  if (now > planned_ns_) shards_.connections().excuse(now - planned_ns_, now);
   if (pipeline_) pipeline_->begin_turn(now);
   std::size_t work = take_events(now);
+  take_notices(now);
+  try_work();
   take_commands(now);
   work += scratch_.commands.size();
   port_.tick(now);
   take_member_events(now);
-  if (Status fine = shards_.keep(now, state_ == State::kEnding); !fine.is_ok()) fail_job(fine, now);
+  const Status reached = shards_.connections().keep(now, state_ == State::kEnding);
+  if (!reached.is_ok()) fail_job(reached, now);
   if (pipeline_) {
     watch_stall(now);
     pipeline_->tick();
     apply_outputs();
-    work += send_frames();
+    work += shards_.send_frames();
     publish_counters();
   }
   port_.tick_again(now);
@@ -79,8 +91,8 @@ std::size_t Worker::turn(TimeNs now) {
 }
 
 TimeNs Worker::next_deadline() const {
-  TimeNs next =
-      std::min({transport_.next_deadline(), port_.next_deadline(), shards_.next_deadline()});
+  TimeNs next = std::min(
+      {transport_.next_deadline(), port_.next_deadline(), shards_.connections().next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
@@ -132,7 +144,8 @@ std::size_t Worker::take_events(TimeNs now) {
   const std::size_t count = transport_.poll(now, scratch_.events);
   for (std::size_t i = 0; i < count; ++i) {
     look_ahead(i, count);
-    if (!port_.handle(scratch_.events[i], now)) handle(scratch_.events[i], now);
+    const Event& event = scratch_.events[i];
+    if (!port_.handle(event, now)) shards_.handle(event, now, state_ == State::kEnding);
   }
   return count;
 }
@@ -150,49 +163,25 @@ void Worker::look_ahead(std::size_t at, std::size_t count) const {
   }
 }
 
-void Worker::handle(const Event& event, TimeNs now) {
-  const std::optional<ShardIndex> shard = shards_.shard_of(event.peer);
-  if (!shard) return;  // nobody that we know connects to a worker
-  switch (event.kind) {
-    case Event::Kind::kUp:
-      return on_shard_up(*shard, event.hello, now);
-    case Event::Kind::kDown:
-      if (shards_.on_down(*shard, event.why, now, state_ == State::kEnding)) {
-        pipeline_->on_shard_down(*shard);
-      }
-      return;
-    case Event::Kind::kSent:
-      if (!PLANTED(full_for_ever) || event.token != 0) shards_.on_room(*shard);
-      return pipeline_->on_sent(event.token);
-    case Event::Kind::kReceived:
-      return on_message(*shard, event, now);
+// What the relay beside this worker says.
+void Worker::take_notices(TimeNs now) {
+  if (relay_.notices == nullptr) return;
+  relay_.notices->drain(scratch_.notices);
+  for (const RelayNotice& notice : scratch_.notices) {
+    if (notice.kind == RelayNotice::Kind::kReady) waits_for_relay_ = false;
+    if (notice.kind == RelayNotice::Kind::kFailed) fail_job(notice.why, now);
   }
 }
 
-void Worker::on_shard_up(ShardIndex shard, const Hello& theirs, TimeNs now) {
-  if (!shards_.on_up(shard, theirs, now)) return;
-  pipeline_->on_shard_up(shard);
-  if (state_ != State::kConnecting || !shards_.all_were_up()) return;
+// Everybody who is needed was reached: the job can be used.
+void Worker::try_work() {
+  if (state_ != State::kConnecting || waits_for_relay_) return;
+  if (!shards_.connections().all_were_up()) return;
   state_ = State::kWorking;
   door_.membership.joined(facts_);
 }
 
-void Worker::on_message(ShardIndex shard, const Event& event, TimeNs now) {
-  if (!shards_.is_in_use(shard)) return;
-  const Result<wire::Header> header = wire::decode_header(event.header);
-  const Status fine = header.is_ok() ? obey_shard(shard, header.value(), event) : header.status();
-  if (fine.is_ok()) {
-    // Only an answer is a step forward: the shard may ask again and again for what never arrives whole.
-    if (header.value().kind == wire::Kind::kAnswer) shards_.on_answer(shard);
-    return;
-  }
-  const auto line = quiet_.pass(
-      0, now, "ending the connection to " + shards_.describe(shard) + ": " + fine.message());
-  if (line) log_.write(LogLevel::kWarning, *line);
-  shards_.end(shard, fine);
-}
-
-Status Worker::obey_shard(ShardIndex shard, const wire::Header& header, const Event& event) {
+Status Worker::on_message(ShardIndex shard, const wire::Header& header, const Event& event) {
   switch (header.kind) {
     case wire::Kind::kAnswer:
       return pipeline_->on_answer(shard, header, event.payload, event.landed);
@@ -204,7 +193,7 @@ Status Worker::obey_shard(ShardIndex shard, const wire::Header& header, const Ev
       return on_mismatch(shard, header, event.payload);
     case wire::Kind::kInputsDone:
       pipeline_->on_inputs_done(shard, header);
-      door_.membership.inputs_ended(pipeline_->last_with_inputs());
+      door_.membership.inputs_ended(pipeline_->inputs().last());
       return Status::ok();
     case wire::Kind::kMissing: {
       const Result<wire::Missing> missing = wire::decode_missing(event.payload);
@@ -221,19 +210,13 @@ Status Worker::on_mismatch(ShardIndex shard, const wire::Header& header,
   if (header.epoch != pipeline_->epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
-  const Status why = error_of(text.value(), Code::kMismatch);
+  const TensorIndex tensor = pipeline_->tensors().find(header.key);
+  const Status why = shards_.error_of_mismatch(
+      shard, text.value(), tensor == kNoTensor ? std::string() : pipeline_->tensors()[tensor].name);
   FlightEvent event = FlightEvent::of_end("mismatch", why);
   event.key = header.key.value;
   log_.record(event);
-  Cause cause = why.cause();
-  const TensorIndex tensor = pipeline_->tensors().find(header.key);
-  if (tensor != kNoTensor) cause.detail = pipeline_->tensors()[tensor].name;
-  std::string message = why.message();
-  if (why.is(Code::kSystem)) {  // it is about that server, which does not know its name
-    cause.who = shards_.server_of(shard);
-    message = shards_.describe(shard) + ": " + message;
-  }
-  pipeline_->on_mismatch(header.key, {why.code(), std::move(message), std::move(cause)});
+  pipeline_->on_mismatch(header.key, why);
   return Status::ok();
 }
 
@@ -248,6 +231,7 @@ void Worker::take_member_events(TimeNs now) {
         barriers_.erase(found);
       },
       [&](const MemberOutput::WorkerLeft& gone) {
+        shards_.connections().note_left(gone.worker);
         if (pipeline_) pipeline_->on_worker_left(gone.worker);
       },
       [&](const MemberOutput::Notice& notice) { log_.write(notice.level, notice.text); },
@@ -261,40 +245,59 @@ void Worker::take_member_events(TimeNs now) {
 void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   if (state_ == State::kEnding) return;
   if (const Status fine = check_roster(roster); !fine.is_ok()) return fail_job(fine, now);
-  std::vector<ShardPlace> places = shards_of(roster);
-  pipeline_ = std::make_unique<Pipeline>(pipeline_config(roster, places));
+  pipeline_ = std::make_unique<Pipeline>(pipeline_config(roster));
   facts_.rank = config_.job.rank;
   facts_.epoch = roster.epoch;
   facts_.incarnation = port_.member().incarnation();
+  facts_.neighbours = neighbours_of(roster, config_.job);
   for (const wire::RosterMember& member : roster.members) {
-    if (member.role == Role::kWorker) facts_.machines.push_back(member.machine_index);
     if (member.role == Role::kServer) ++facts_.server_count;
   }
   state_ = State::kConnecting;
-  shards_.begin({.epoch = roster.epoch,
-                 .incarnation = facts_.incarnation,
-                 .failure_ns = timeout().failure_ns},
-                std::move(places), now);
+  std::vector<ShardPlace> places = shards_of(roster);
+  if (roster.summing != wire::Summing::kServers) {
+    places = relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank));
+    begin_relay(roster);
+  }
+  const ShardConnections::Job job{
+      .epoch = roster.epoch, .incarnation = facts_.incarnation, .failure_ns = timeout().failure_ns};
+  shards_.begin(*pipeline_, job, std::move(places), now);
 }
 
-PipelineConfig Worker::pipeline_config(const wire::Roster& roster,
-                                       const std::vector<ShardPlace>& places) {
-  PipelineConfig pipeline{
-      .self = WorkerRank(roster.your_rank),
-      .epoch = roster.epoch,
-      .placement = Placement(roster.partition_bytes, roster.frame_bytes, weights_of(places))};
-  pipeline.credit_bytes = config_.flow.credit_bytes;
-  pipeline.credit_frames_min = config_.flow.credit_frames_min;
-  pipeline.autotune = config_.flow.autotune;
-  pipeline.priority_scheduling = config_.flow.priority_scheduling;
+void Worker::begin_relay(const wire::Roster& roster) {
+  waits_for_relay_ = true;
+  const Status posted = relay_.commands->post({.kind = RelayCommand::Kind::kBegin,
+                                               .roster = roster,
+                                               .incarnation = facts_.incarnation,
+                                               .failure_ns = timeout().failure_ns});
+  CHECK(posted.is_ok()) << posted.text();
+}
+
+PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
+  PipelineConfig pipeline = with_flow({.self = WorkerRank(roster.your_rank),
+                                       .epoch = roster.epoch,
+                                       .placement = placement_of(roster)},
+                                      config_.flow);
   // Longer than any silence is borne: if somebody else is lost, that is said first.
   pipeline.departed_ns = timeout().silence_ns() + timeout().heartbeat_ns();
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
   pipeline.road_ends = road_ends_;
+  if (roster.summing != wire::Summing::kServers) {
+    const auto groups = std::make_shared<const Groups>(groups_of(roster));
+    pipeline.groups = groups;
+    pipeline.autotune = false;  // that is the relays'
+    // The relay beside it speaks for this worker; where there is no server, all ask the first one.
+    const Crew machine = groups->crew_of(groups->group_of(pipeline.self), Members());
+    const auto own = std::find(machine.begin(), machine.end(), pipeline.self) - machine.begin();
+    const bool is_alone = roster.summing == wire::Summing::kAlone;
+    pipeline.inputs_way = ShardIndex(is_alone ? 0 : static_cast<std::uint32_t>(own));
+  }
   if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {
     std::vector<std::uint32_t> server_of_shard;
-    for (const ShardPlace& place : places) server_of_shard.push_back(place.server.value);
+    for (const ShardPlace& place : shards_of(roster)) {
+      server_of_shard.push_back(place.server.value);
+    }
     timeline->set_servers(std::move(server_of_shard));
     pipeline.timeline = &timeline->open_lane();
   }
@@ -310,7 +313,11 @@ Status Worker::check_roster(const wire::Roster& roster) const {
   const auto is_server = [](const wire::RosterMember& member) {
     return member.role == Role::kServer;
   };
-  if (!std::any_of(roster.members.begin(), roster.members.end(), is_server)) {
+  if (roster.summing != wire::Summing::kServers && relay_.commands == nullptr) {
+    return {Code::kUnsupported, "a roster that wants a relay of a worker without one"};
+  }
+  if (roster.summing != wire::Summing::kAlone &&
+      !std::any_of(roster.members.begin(), roster.members.end(), is_server)) {
     return {Code::kInvalidArgument,
             "the job has workers but no server: start one, and set DMLC_NUM_SERVER"};
   }
@@ -321,8 +328,17 @@ Status Worker::check_roster(const wire::Roster& roster) const {
   }
   std::size_t shards = 0;
   for (const wire::RosterMember& member : roster.members) shards += member.endpoints.size();
-  return check_descriptors(descriptors_of_worker(shards), config_.job.descriptors,
-                           "connections to " + std::to_string(shards) + " shards of the servers");
+  std::string what = "connections to " + std::to_string(shards) + " shards of the servers";
+  if (roster.summing == wire::Summing::kServers) {
+    return check_descriptors(descriptors_of_worker(shards), config_.job.descriptors, what);
+  }
+  // To the relays of its machine, and from their workers to its own.
+  const WorkerRank self(roster.your_rank);
+  const std::size_t local = 2 * relays_of(roster, groups_of(roster), self).size();
+  if (roster.summing == wire::Summing::kAlone) shards = 0;
+  what = std::to_string(local) + " connections within this machine, and to " +
+         std::to_string(shards) + " shards of the servers";
+  return check_descriptors(descriptors_of_worker(shards + local), config_.job.descriptors, what);
 }
 
 // ---- what goes out
@@ -331,11 +347,11 @@ void Worker::apply_outputs() {
   scratch_.completions.clear();  // of a turn that failed: its outputs are all there still
   const Overloads does{
       [this](const PipelineOutput::Land& land) {
-        if (const auto peer = shards_.peer_of(land.shard))
+        if (const auto peer = shards_.connections().peer_of(land.shard))
           transport_.land(*peer, land.tag, land.landing);
       },
       [this](const PipelineOutput::Withdraw& withdraw) {
-        if (const auto peer = shards_.peer_of(withdraw.shard))
+        if (const auto peer = shards_.connections().peer_of(withdraw.shard))
           transport_.withdraw(*peer, withdraw.tag);
       },
       [this](const PipelineOutput::Complete& end) { note_end(end); },
@@ -374,32 +390,6 @@ void Worker::record_end(const char* kind, HandleId handle, const Status& why, Ti
   log_.record(event);
 }
 
-// One frame to each shard in turn, so that those of different servers interleave on the way.
-std::size_t Worker::send_frames() {
-  std::size_t sent_count = 0;
-  std::size_t idle_count = 0;
-  for (ShardIndex shard(0); shard.value < shards_.count(); ++shard.value) {
-    if (const auto peer = shards_.peer_of(shard)) {
-      pipeline_->set_capacity(shard, transport_.capacity_bytes(*peer));
-    }
-  }
-  while (idle_count < shards_.count() && sent_count < kFramesPerTurn) {
-    const bool sent = send_next(next_shard_);
-    if (++next_shard_.value == shards_.count()) next_shard_.value = 0;
-    idle_count = sent ? 0 : idle_count + 1;
-    sent_count += sent ? 1 : 0;
-  }
-  return sent_count;
-}
-
-bool Worker::send_next(ShardIndex shard) {
-  Outgoing message;
-  if (!shards_.may_send(shard) || !pipeline_->front(shard, message)) return false;
-  if (!shards_.send(shard, message)) return false;
-  pipeline_->pop();
-  return true;
-}
-
 void Worker::publish_counters() {
   const auto publish = [](std::atomic<std::uint64_t>& counter, std::uint64_t value) {
     counter.store(value, std::memory_order_relaxed);
@@ -410,7 +400,7 @@ void Worker::publish_counters() {
   publish(door_.counters.finished_operations, now.finished_operations);
   publish(door_.counters.finished_bytes, now.finished_bytes);
   publish(door_.counters.failed_operations, now.failed_operations);
-  publish(door_.counters.reconnects, shards_.reconnects());
+  publish(door_.counters.reconnects, shards_.connections().reconnects());
   const Transport::Ways ways = transport_.ways();
   publish(door_.counters.shared_bytes, ways.shared_bytes);
   publish(door_.counters.rdma_bytes, ways.rdma_bytes);
@@ -512,7 +502,11 @@ void Worker::end_all() {
   }
   if (pipeline_)
     apply_outputs();  // landings are withdrawn first: close() may leave a late answer under way
-  shards_.close_all(ended_);
+  shards_.connections().close_all(ended_);
+  if (relay_.commands != nullptr) {
+    const Status posted = relay_.commands->post({.kind = RelayCommand::Kind::kEnd, .why = ended_});
+    CHECK(posted.is_ok() || posted.is(Code::kCancelled)) << posted.text();
+  }
   all_ended_ = true;
 }
 
@@ -525,7 +519,7 @@ void Worker::failed(const Status& why) {
 void Worker::try_finish() {
   if (state_ != State::kEnding) return;
   end_all();
-  if (!port_.done() || !port_.closed() || !shards_.none_is_left()) return;
+  if (!port_.done() || !port_.closed() || !shards_.connections().none_is_left()) return;
   if (pipeline_) apply_outputs();
   CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";
   door_.commands.close(scratch_.commands);

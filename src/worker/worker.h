@@ -3,7 +3,8 @@
 //   any thread                 | the worker's thread (a Runner, or the simulator)
 //   WorkerDoor --Mailbox-->    | Worker (Actor): MemberPort (joining, heartbeats, barrier, leave)
 //   WorkerDoor <--Handles--    |                 Pipeline (tensors to frames, answers to results)
-//                              |                 Transport (one connection to the scheduler, one to each shard)
+//                              |                 ShardTraffic (one connection to each shard, or to each relay of its
+//                              |                 machine) and one to the scheduler, on one Transport
 //
 // A job of one (JobConfig::scheduler_host is empty) needs no Worker.
 //
@@ -26,27 +27,28 @@
 
 #include "base/config.h"
 #include "base/log.h"
-#include "base/quiet_lines.h"
 #include "base/status.h"
 #include "loop/actor.h"
 #include "member/member_port.h"
 #include "net/transport.h"
-#include "worker/connections.h"
 #include "worker/door.h"
 #include "worker/pipeline.h"
+#include "worker/relay_port.h"
+#include "worker/shard_traffic.h"
 #include "worker/stall_watch.h"
 
 namespace byteps {
 
 // The loop's side. Single-threaded: only turn() and the two questions after it are called once it
 // runs.
-class Worker final : public Actor {
+class Worker final : public Actor, private ShardTraffic::Owner {
  public:
   // config.job.scheduler_host must not be empty. `host` ("host:pid") is for messages to people; it also tells a worker
   // that lost its connection from another process with its rank. Empty: "worker <rank>".
   // `road_ends`: stages that parts pass before they are pushed and after they are pulled; they outlive it.
+  // `relay`: beside it; its mailboxes outlive both.
   Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-         std::string host = {}, RoadEnds road_ends = {});
+         std::string host = {}, RoadEnds road_ends = {}, RelayPort relay = {});
   ~Worker() override;
 
   std::size_t turn(TimeNs now) override;
@@ -73,23 +75,22 @@ class Worker final : public Actor {
   void obey(WorkerCommand& command, TimeNs now);
   std::size_t take_events(TimeNs now);
   void look_ahead(std::size_t at, std::size_t count) const;
-  void handle(const Event& event, TimeNs now);
-  void on_shard_up(ShardIndex shard, const Hello& theirs, TimeNs now);
-  void on_message(ShardIndex shard, const Event& event, TimeNs now);
-  Status obey_shard(ShardIndex shard, const wire::Header& header, const Event& event);
+  Status on_message(ShardIndex shard, const wire::Header& header, const Event& event) override;
+  void on_sent(SendToken token) override { pipeline_->on_sent(token); }
+  void take_notices(TimeNs now);
+  void try_work();
   Status on_mismatch(ShardIndex shard, const wire::Header& header,
                      std::span<const std::byte> payload);
   void take_member_events(TimeNs now);
   void on_roster(const wire::Roster& roster, TimeNs now);
   Status check_roster(const wire::Roster& roster) const;
-  PipelineConfig pipeline_config(const wire::Roster& roster, const std::vector<ShardPlace>& places);
+  PipelineConfig pipeline_config(const wire::Roster& roster);
+  void begin_relay(const wire::Roster& roster);
 
   // What goes out.
   void apply_outputs();
   void note_end(const PipelineOutput::Complete& end);
   void record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const;
-  std::size_t send_frames();
-  bool send_next(ShardIndex shard);
   void publish_counters();
 
   // Stalls.
@@ -98,7 +99,7 @@ class Worker final : public Actor {
   void give_up_waiting(TimeNs now);
   bool may_stall() const {
     return state_ == State::kWorking &&
-           (pipeline_->pending_operations() > 0 || pipeline_->ends_inputs() || !barriers_.empty());
+           (pipeline_->pending_operations() > 0 || pipeline_->inputs().is_finishing() || !barriers_.empty());
   }
 
   // The end.
@@ -115,19 +116,19 @@ class Worker final : public Actor {
   const WorkerDoor::LoopSide door_;
   const Log& log_;
   const RoadEnds road_ends_;
+  const RelayPort relay_;
 
   // owned by the loop
   State state_ = State::kJoining;
-  TimeNs now_ = 0;          // of this turn
-  Status ended_;            // kEnding: what everything ends with
-  bool all_ended_ = false;  // kEnding: everything has
+  TimeNs now_ = 0;                // of this turn
+  Status ended_;                  // kEnding: what everything ends with
+  bool all_ended_ = false;        // kEnding: everything has
+  bool waits_for_relay_ = false;  // kConnecting: the one beside this worker is not ready
   MemberPort port_;
-  ShardConnections shards_;
+  ShardTraffic shards_;
   std::unique_ptr<Pipeline> pipeline_;          // from the roster on
   Membership::Facts facts_;                     // from the roster, told when all shards are reached
-  ShardIndex next_shard_;                       // whose turn it is to send
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number
-  QuietLines<1> quiet_;                         // shards that break the protocol
   TimeNs planned_ns_ = kNever;                  // when turn() wanted to be called next
   StallWatch stall_watch_;
   std::uint64_t commands_taken_ = 0;
@@ -136,6 +137,7 @@ class Worker final : public Actor {
     std::vector<WorkerCommand> commands;
     std::vector<Event> events;
     std::vector<Handles::Completion> completions;
+    std::vector<RelayNotice> notices;
   };
   Scratch scratch_;
 };

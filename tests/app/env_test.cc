@@ -60,9 +60,20 @@ TEST(Environment, rank_and_size_count_processes_while_dmlc_counts_machines) {
   const JobConfig job = parse_environment(Role::kWorker, environment).value().config.job;
   EXPECT_EQ(job.worker_count, 8U);
   EXPECT_EQ(job.rank, 6U);
+  EXPECT_TRUE(job.local.is_said);
   EXPECT_EQ(job.server_count, 3U);
   EXPECT_EQ(job.scheduler_host, "10.0.0.1");
   EXPECT_EQ(job.scheduler_port, 9000);
+}
+
+TEST(Environment, local_ranks_are_said_by_either_of_their_variables) {
+  const auto says = [](const Environment& environment) {
+    return parse_environment(Role::kWorker, environment).value().config.job.local.is_said;
+  };
+  EXPECT_FALSE(says({}));
+  EXPECT_FALSE(says(two_machines())) << "the number of a machine is none";
+  EXPECT_TRUE(says(with(two_machines(), "BYTEPS_LOCAL_SIZE", "1")));
+  EXPECT_TRUE(says(with(two_machines(), "BYTEPS_LOCAL_RANK", "0")));
 }
 
 TEST(Environment, a_timeline_is_off_unless_asked_for_and_has_upstreams_steps) {
@@ -118,6 +129,41 @@ TEST(Environment, one_worker_needs_servers_only_when_forced) {
                 .value()
                 .config.job.scheduler_host,
             "10.0.0.1");
+}
+
+TEST(Environment, workers_of_a_machine_sum_first_unless_that_is_switched_off) {
+  const auto job_with = [](const char* value) {
+    return parse_environment(Role::kWorker, with(two_machines(), "BYTEPS_LOCAL_REDUCE", value))
+        .value()
+        .config.job;
+  };
+  EXPECT_TRUE(parse_environment(Role::kWorker, two_machines()).value().config.job.sums.locally);
+  EXPECT_TRUE(job_with("auto").sums.locally);
+  EXPECT_FALSE(job_with("0").sums.locally);
+  for (const char* value : {"1", "yes", "AUTO"}) {
+    EXPECT_EQ(error_of(Role::kWorker, with(two_machines(), "BYTEPS_LOCAL_REDUCE", value)),
+              "BYTEPS_LOCAL_REDUCE='" + std::string(value) + "' is not valid: it takes auto or 0");
+  }
+}
+
+TEST(Environment, servers_are_used_on_one_machine_too_when_that_is_forced) {
+  EXPECT_FALSE(parse_environment(Role::kWorker, two_machines()).value().config.job.sums.needs_servers);
+  EXPECT_TRUE(
+      parse_environment(Role::kWorker, with(two_machines(), "BYTEPS_FORCE_DISTRIBUTED", "1"))
+          .value()
+          .config.job.sums.needs_servers);
+}
+
+TEST(Environment, no_servers_are_a_number_of_them_for_a_worker_and_a_scheduler_but_no_server) {
+  const Environment none = with(two_machines(), "DMLC_NUM_SERVER", "0");
+  for (const Role role : {Role::kWorker, Role::kScheduler}) {
+    const auto parsed = parse_environment(role, none);
+    ASSERT_TRUE(parsed.is_ok()) << parsed.status().message();
+    EXPECT_EQ(parsed.value().config.job.server_count, 0U);
+    EXPECT_EQ(parsed.value().config.job.worker_count, 2U);
+  }
+  EXPECT_THAT(error_of(Role::kServer, none),
+              AllOf(HasSubstr("DMLC_NUM_SERVER"), HasSubstr("at least 1")));
 }
 
 TEST(Environment, a_server_knows_the_number_of_workers_when_it_is_told_the_local_size) {

@@ -60,8 +60,8 @@ TEST_F(TimelineFileTest, nothing_is_written_when_nothing_was_recorded) {
 }
 
 TEST_F(TimelineFileTest, a_worker_writes_upstreams_events_to_upstreams_place) {
-  config_.job.local_rank = 2;
-  config_.job.local_size = 4;
+  config_.job.local.rank = 2;
+  config_.job.local.size = 4;
   config_.job.worker_count = 4;
   {
     TimelineFile file(Role::kWorker, config_, writer_);

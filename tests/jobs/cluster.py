@@ -89,6 +89,19 @@ def clean_environment() -> Dict[str, str]:
     return {**place.clean_environment(), "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
 
 
+def without_servers(function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """For run(): the function on a rank that sees no servers, as where the workers of a machine sum by themselves. What
+    is exchanged may not depend on them."""
+    from byteps._core import session
+
+    job = session.job()
+    server_count, job.server_count = job.server_count, 0
+    try:
+        return function(*args, **kwargs)
+    finally:
+        job.server_count = server_count
+
+
 def launch(
     *command: Any,
     workers: int = 2,

@@ -24,6 +24,10 @@ RANK = str(Path(__file__).with_name("rank.py"))
 FAILURE_S = 3.0  # BYTEPS_FAILURE_TIMEOUT_MS's default
 BOUND_S = 2 * FAILURE_S
 JOIN_S = 40.0
+# Who sums in a job of several workers, which are all on this machine: servers, as if each worker had a machine of its
+# own; their relays first; or these alone, without the servers.
+SUMMING = {"servers": ("0", "1"), "relays": ("auto", "1"), "alone": ("auto", "0")}
+LOCAL_REDUCE, FORCED = SUMMING[os.environ.get("BYTEPS_TEST_SUMMING", "servers")]
 
 
 class Process:
@@ -97,7 +101,8 @@ class Job:
             "DMLC_PS_ROOT_PORT": str(self.port),
             "BYTEPS_JOB_KEY": secrets.token_hex(16),
             "BYTEPS_SERVER_ENGINE_THREAD": "1",
-            "BYTEPS_FORCE_DISTRIBUTED": "1",
+            "BYTEPS_FORCE_DISTRIBUTED": "1" if workers == 1 else FORCED,
+            "BYTEPS_LOCAL_REDUCE": LOCAL_REDUCE,
             "BYTEPS_FLIGHT_DIR": str(self.flight),
             "BYTEPS_LOG_LEVEL": "INFO",
             **dict(environ),

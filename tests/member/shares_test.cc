@@ -180,5 +180,37 @@ TEST(Shards, of_a_server_whose_share_is_nothing_are_left_out) {
   EXPECT_EQ(places[1].server, ServerRank(3));
 }
 
+// Four workers and a server on one machine, one and a server on another.
+wire::Roster roster_of_uneven_machines(wire::Summing summing) {
+  wire::Roster roster;
+  roster.summing = summing;
+  for (std::uint32_t rank = 0; rank < 5; ++rank) {
+    roster.members.push_back({.role = Role::kWorker,
+                              .rank = rank,
+                              .host = "w",
+                              .endpoints = {},
+                              .machine = rank < 4 ? 1U : 2U});
+  }
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    roster.members.push_back({.role = Role::kServer,
+                              .rank = rank,
+                              .host = "s",
+                              .endpoints = {{"10.0.0.1", static_cast<std::uint16_t>(9000 + rank)}},
+                              .machine = rank + 1});
+  }
+  return roster;
+}
+
+TEST(Shards, of_machines_that_sum_first_weigh_as_if_each_had_one_worker) {
+  const std::vector<ShardPlace> relays =
+      shards_of(roster_of_uneven_machines(wire::Summing::kRelays));
+  ASSERT_EQ(relays.size(), 2u);
+  EXPECT_EQ(relays[0].weight, relays[1].weight);
+  const std::vector<ShardPlace> servers =
+      shards_of(roster_of_uneven_machines(wire::Summing::kServers));
+  ASSERT_EQ(servers.size(), 1u) << "otherwise the bytes stay with most of the workers";
+  EXPECT_EQ(servers[0].server, ServerRank(0));
+}
+
 }  // namespace
 }  // namespace byteps

@@ -71,7 +71,8 @@ Roster sample_roster() {
   roster.epoch = Epoch(2);
   roster.partition_bytes = 4096000;
   roster.frame_bytes = 32768;
-  roster.members = {{Role::kWorker, 0, "a:1", {}, 7, 8, 9, 10},
+  roster.summing = Summing::kAlone;
+  roster.members = {{Role::kWorker, 0, "a:1", {}, 7, 8, 9, 10, 11},
                     {Role::kServer, 0, "b:2", {{"::1", 80}, {"::1", 81}}}};
   return roster;
 }
@@ -231,6 +232,16 @@ TEST(Wire, a_wrong_type_or_an_unknown_value_is_malformed) {
   EXPECT_FALSE(decode_leave(leave).is_ok());
   leave[1] = std::byte{3};  // no such type
   EXPECT_FALSE(decode_leave(leave).is_ok());
+}
+
+TEST(Wire, who_sums_is_one_of_three) {
+  Roster roster = sample_roster();
+  for (const Summing summing : {Summing::kServers, Summing::kRelays, Summing::kAlone}) {
+    roster.summing = summing;
+    EXPECT_EQ(decode_roster(encode(roster)).value().summing, summing);
+  }
+  roster.summing = static_cast<Summing>(3);
+  EXPECT_FALSE(decode_roster(encode(roster)).is_ok());
 }
 
 // Found by the fuzz target "worker": a roster's address put bytes into a notice that move a terminal's cursor.

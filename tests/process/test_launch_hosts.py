@@ -422,6 +422,11 @@ def test_a_hostfile_names_hosts_counts_users_ports_and_addresses():
         ("a\nb servers=2", (4, None), [(4, 0), (0, 2)]),
         ("a\nb", (2, 1), [(2, 1), (2, 1)]),
         ("a", (None, None), [(1, 0)]),  # a job of one
+        ("a workers=3", (None, None), [(3, 0)]),  # one machine
+        ("a workers=3\nb servers=1", (None, None), [(3, 0), (0, 1)]),
+        ("a workers=3 servers=0", (None, 0), [(3, 0)]),
+        ("a workers=3", (None, None, True), [(3, 1)]),
+        ("a", (None, None, True), [(1, 0)]),
         ("a workers=2 servers=0\nb workers=0 servers=1", (None, None), [(2, 0), (0, 1)]),
     ],
 )

@@ -10,6 +10,9 @@ import time
 import pytest
 from place import MEMBER, key_files, seen_by_others, wait_for
 
+from byteps.launcher import plan
+from byteps.launcher.main import local_counts, parse
+
 PYTHON = sys.executable
 
 
@@ -159,6 +162,35 @@ def test_one_worker_uses_servers_when_told(place):
     assert (code, out) == (0, "[worker 0] rank 0 of 1, sum 1\n")
 
 
+@pytest.mark.parametrize("options, environ, counts", [
+    ("", {}, (2, 0)),
+    ("--workers 4", {}, (4, 0)),
+    ("--workers 4 --servers 3", {}, (4, 3)),
+    ("--workers 4 --shards 2", {}, (4, 1)),
+    ("--workers 4", {"BYTEPS_FORCE_DISTRIBUTED": "1"}, (4, 1)),
+    ("--workers 4 --servers 0", {"BYTEPS_FORCE_DISTRIBUTED": "1"}, (4, 0)),
+    ("--workers 1", {"BYTEPS_FORCE_DISTRIBUTED": "1"}, (1, 0)),
+])  # fmt: skip
+def test_there_are_no_servers_on_one_machine_unless_asked_for(options, environ, counts):
+    assert local_counts(parse(["--local", *options.split(), "true"]), environ) == counts
+
+
+@pytest.mark.parametrize("counts, roles, said", [
+    ((3, 0), ["scheduler", "worker", "worker", "worker"], ("0", None)),
+    ((2, 1), ["scheduler", "server", "worker", "worker"], ("1", "1")),
+    ((1, 1), ["scheduler", "server", "worker"], ("1", "1")),
+    ((1, 0), ["worker"], (None, None)),
+])  # fmt: skip
+def test_workers_without_servers_have_a_scheduler(monkeypatch, counts, roles, said):
+    monkeypatch.setattr(plan, "find_executable", lambda role, environ: role)
+    job = plan.whole_job(*counts, ["true"], {"DMLC_NUM_SERVER": "7"})
+    for held in job.held:
+        held.close()
+    assert [process.role for process in job.processes] == roles
+    for process in job.processes:
+        assert (process.environ.get("DMLC_NUM_SERVER"), process.environ.get("BYTEPS_FORCE_DISTRIBUTED")) == said
+
+
 def test_several_jobs_at_the_same_time_do_not_meet(place):
     jobs = [place.launch("--local", "--workers", str(n), "--", PYTHON, MEMBER) for n in (2, 3, 2)]
     sums = []
@@ -235,7 +267,6 @@ def test_one_string_is_cut_as_a_shell_would(place):
     [
         (["--local"], 2, "there is no command"),
         (["--local", "--workers", "0", "x"], 2, "'0' is not a number from 1 to 4096"),
-        (["--local", "--workers", "2", "--servers", "0", "true"], 2, "--servers 0 needs --workers 1"),
         (["--local", "--env", "COLOUR", "true"], 2, "'COLOUR' is not of the form NAME=value"),
         (["--workers", "2", "true"], 2, "--workers needs --local"),
         (["--local", "cd /tmp && ls"], 2, "'&&', which needs a shell"),

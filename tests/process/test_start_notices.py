@@ -19,6 +19,7 @@ def job(**changes):
         "DMLC_PS_ROOT_PORT": str(free_port()),
         "DMLC_NODE_HOST": "127.0.0.1",
         "BYTEPS_JOB_KEY": "a key of enough length",
+        "BYTEPS_LOCAL_REDUCE": "0",  # as on machines of their own
     }
     environ.update(changes)
     return {name: value for name, value in environ.items() if value is not None}

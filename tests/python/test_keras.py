@@ -11,7 +11,7 @@ import keras_checks as checks
 import keras_value_checks as values
 import numpy as np
 import pytest
-from cluster import JAX, TENSORFLOW, Cluster
+from cluster import JAX, TENSORFLOW, Cluster, without_servers
 
 KINDS = {
     "torch": dict(environ={"KERAS_BACKEND": "torch"}, layer="keras_without_tensorflow"),
@@ -74,6 +74,12 @@ def test_the_weights_are_those_of_one_process_with_the_whole_batch(job):
     options = {"jit_compile": False} if job.kind == "tensorflow" else {}
     for found in job.run(checks.differences_from_one_process, kinds, compile_options=options):
         assert max(found.values()) < 1e-5, found
+
+
+@torch_3
+def test_the_weights_are_the_same_without_servers(job):
+    for found in job.run(without_servers, checks.differences_from_one_process, ["plain"]):
+        assert found["plain"] < 1e-5, found
 
 
 @on(tensorflow=ALL)

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cluster import without_servers
 
 try:
     import mxnet as mx
@@ -371,6 +372,10 @@ def modules():
 
 def test_a_trainer_makes_the_same_parameters_as_one_process(mxnet_job):
     mxnet_job.run(trainers)
+
+
+def test_a_trainer_needs_no_servers(mxnet_job2):
+    mxnet_job2.run(without_servers, trainers)
 
 
 def test_two_trainers_optimizers_and_kvstores_of_equal_shapes_are_kept_apart(mxnet_job2):

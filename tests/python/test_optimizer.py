@@ -5,9 +5,11 @@ import warnings
 
 import pytest
 import torch
+from cluster import without_servers
 from torch import nn
 
 import byteps.torch as bps
+from byteps._core import session
 
 BATCH = 12  # divisible by 1, 2 and 3
 
@@ -71,6 +73,10 @@ def test_training_equals_one_process_with_the_whole_batch(job2, kind):
 
 def test_training_equals_one_process_with_any_number_of_workers(job):
     job.run(train_both, "sgd", named=False)
+
+
+def test_workers_without_servers_are_not_alone(job2):
+    job2.run(without_servers, train_both, "sgd")
 
 
 def accumulate(passes):
@@ -692,3 +698,19 @@ def test_alone_nothing_is_pushed_and_state_is_kept(alone):
     optimizer.step()
     assert bps.metrics().finished_operations == before
     assert calls == [1, 1]
+
+
+def alone_and_exchanging():
+    model = make_model()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    inputs, labels = next(batches(1))
+    before = bps.metrics().finished_operations
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+    return session.job().is_alone, bps.metrics().finished_operations > before
+
+
+def test_a_single_worker_is_alone_unless_it_has_servers(job1, alone):
+    assert job1.run(alone_and_exchanging) == [(False, True)]
+    assert job1.run(without_servers, alone_and_exchanging) == [(True, False)]
+    assert alone_and_exchanging() == (True, False)

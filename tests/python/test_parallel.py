@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from cluster import without_servers
 from test_optimizer import Branches, assert_same, batches, make_model, my_share
 from torch import nn
 
@@ -121,6 +122,11 @@ def test_buffers_of_rank_0_go_to_all_before_a_forward_pass(job2):
     assert torch.equal(mean, other_mean) and count == other_count == 2
     (mean, _), (other_mean, _) = job2.run(buffers, False)
     assert not torch.equal(mean, other_mean)
+
+
+def test_buffers_of_rank_0_go_to_all_where_there_are_no_servers(job2):
+    (mean, count), (other_mean, other_count) = job2.run(without_servers, buffers, True)
+    assert torch.equal(mean, other_mean) and count == other_count == 2
 
 
 def thaw():

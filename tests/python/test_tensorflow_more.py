@@ -9,7 +9,7 @@ import sys
 import interrupted
 import numpy as np
 import pytest
-from cluster import TENSORFLOW, Cluster, launch
+from cluster import TENSORFLOW, Cluster, launch, without_servers
 from forked import heard_in_child
 
 if "tensorflow" in sys.modules:
@@ -258,6 +258,7 @@ def check_strategy():
 
 def test_a_mirrored_strategy_counts_the_replicas_of_all_workers(tf_job2):
     tf_job2.run(check_strategy)
+    tf_job2.run(without_servers, check_strategy)
 
 
 def die_or_wait(dies):

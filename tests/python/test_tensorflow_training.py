@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from cluster import without_servers
 from place import ROOT
 
 if "tensorflow" in sys.modules:
@@ -56,6 +57,10 @@ def check_training(mode):
 def test_training_with_the_tape_is_training_in_one_process(tf_job):
     for mode in MODES if tf_job.size == 2 else ["graph"]:
         tf_job.run(check_training, mode)
+
+
+def test_training_with_the_tape_needs_no_servers(tf_job2):
+    tf_job2.run(without_servers, check_training, "graph")
 
 
 def check_models_made_before(mode):
@@ -286,6 +291,7 @@ def check_broadcast(mode):
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_variables_and_objects_of_the_root_reach_all(tf_job2, mode):
     tf_job2.run(check_broadcast, mode)
+    tf_job2.run(without_servers, check_broadcast, mode)
 
 
 def differing_variables():

@@ -304,6 +304,19 @@ def test_a_rank_that_has_joined_and_one_at_a_barrier_are_told_that_they_wait_for
         cluster.broken = True  # the job has ended with that
 
 
+def place():
+    return hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()
+
+
+def test_workers_of_one_machine_are_neighbours_where_no_launcher_says_local_ranks(job):
+    assert job.run(place) == [(rank, job.size, 0, 1, True) for rank in range(job.size)]
+
+
+def test_a_launcher_that_says_local_ranks_counts_machines_itself():
+    with Cluster(2, environ={"BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}) as cluster:
+        assert cluster.run(place) == [(0, 1, 0, 2, True), (0, 1, 1, 2, True)]
+
+
 def facts():
     assert hvd.is_initialized() and hvd.is_homogeneous()
     assert hvd.cross_size() * hvd.local_size() == hvd.size() and hvd.cross_rank() == hvd.rank() // hvd.local_size()

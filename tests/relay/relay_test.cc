@@ -11,16 +11,13 @@
 #include <gtest/gtest.h>
 
 #include "base/prng.h"
-#include "tests/server/shelf_world.h"
+#include "tests/relay/one_relay.h"
 
 namespace byteps {
 namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-constexpr std::uint64_t kPartitionBytes = 256;
-constexpr std::uint64_t kFrameBytes = 64;
 
 struct Message {
   wire::Header header;
@@ -205,12 +202,12 @@ class Cluster {
   // A relay hands a message for a shard to its transport, which sends it, sometimes later.
   void send(std::uint32_t rank, std::uint32_t shard) {
     Outgoing message;
-    if (!relays_[rank]->front(ShardIndex(shard), message)) return;
+    if (!relays_[rank]->uplink().front(ShardIndex(shard), message)) return;
     const Result<wire::Header> header = wire::decode_header(message.header);
     ASSERT_TRUE(header.is_ok());
     link(rank, shard).up.push_back({header.value(), bytes_of(message.payload)});
     if (message.token != 0) sent_.emplace_back(rank, message.token);
-    relays_[rank]->pop();
+    relays_[rank]->uplink().pop();
     if (prng_.chance(0.5)) give_back();
   }
   void give_back() {
@@ -388,74 +385,6 @@ TEST(Relay, each_frame_crosses_the_network_once_for_each_machine) {
   EXPECT_EQ(cluster.pushes(), 2u * 2u * 16u * (kPartitionBytes / kFrameBytes));
 }
 
-// One relay of two workers of a machine, with one server that is played here; all parts are led by it.
-struct One {
-  One() {
-    while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(x.name), 0, 1) != WorkerRank(0)) {
-      x.name += "x";
-    }
-    RelayConfig config{.uplink = {.self = WorkerRank(0),
-                                  .epoch = Epoch(7),
-                                  .placement = Placement(kPartitionBytes, kFrameBytes, {1})}};
-    config.uplink.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 2});
-    relay = std::make_unique<Relay>(config, pool);
-    relay->connect(WorkerRank(0));
-    relay->connect(WorkerRank(1));
-    relay->on_shard_up(ShardIndex(0));
-  }
-  wire::Header about(std::uint32_t worker, wire::Kind kind) const {
-    wire::Header header;
-    header.kind = kind;
-    header.epoch = Epoch(7);
-    header.key = key_of(x.name);
-    header.worker = WorkerRank(worker);
-    return header;
-  }
-  void declare(std::uint32_t worker) {
-    relay->step(WorkerRank(worker), about(worker, wire::Kind::kDeclare), wire::encode(x), 0);
-  }
-  void push(std::uint32_t worker, std::uint32_t round = 0, std::uint32_t part = 0) {
-    wire::Header header = about(worker, wire::Kind::kPush);
-    header.round = byteps::Round(round);
-    header.part = PartIndex(part);
-    header.landing = 1;
-    relay->step(WorkerRank(worker), header, filled(64, 0), 0);
-  }
-  void both(std::uint32_t round = 0, std::uint32_t part = 0) {
-    push(0, round, part);
-    push(1, round, part);
-  }
-  // All that may go to the server goes; payloads stay lent.
-  std::vector<wire::Header> send() {
-    std::vector<wire::Header> sent;
-    Outgoing message;
-    relay->tick(0);
-    while (relay->front(ShardIndex(0), message)) {
-      sent.push_back(wire::decode_header(message.header).value());
-      if (message.token != 0) tokens.push_back(message.token);
-      relay->pop();
-      message = {};
-    }
-    return sent;
-  }
-  void answer(const wire::Header& push) {
-    wire::Header header = push;
-    header.kind = wire::Kind::kAnswer;
-    ASSERT_TRUE(relay->on_answer(ShardIndex(0), header, filled(64, 0)).is_ok());
-  }
-  Told told() {
-    Told told;
-    told.add(std::move(relay->down()));
-    relay->down().clear();
-    return told;
-  }
-
-  wire::Declare x = declaration("x", DType::kFloat32, 64);
-  BufferPool pool;
-  std::unique_ptr<Relay> relay;
-  std::vector<SendToken> tokens;
-};
-
 TEST(RelayEnds, what_is_lent_stays_until_it_is_back_also_when_the_tensor_is_given_up) {
   One one;
   one.declare(0);
@@ -502,13 +431,19 @@ TEST(RelayEnds, parts_that_come_after_the_end_change_nothing_and_are_told_so) {
   EXPECT_EQ(one.pool.lent_bytes(), 0u);
 }
 
-TEST(RelayEnds, workers_that_disagree_hear_of_it_and_nothing_goes_up) {
+TEST(RelayEnds, workers_that_disagree_hear_of_it_and_so_do_the_servers_once) {
   One one;
   one.declare(0);
   one.push(0);
   one.x.total_bytes = 128;
   one.declare(1);
   EXPECT_EQ(one.told().spoiled.size(), 1u);
+  const std::vector<wire::Header> sent = one.send();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].kind, wire::Kind::kDeclare) << "that was before";
+  EXPECT_EQ(sent[1].kind, wire::Kind::kMismatch);
+  EXPECT_EQ(sent[1].key, key_of(one.x.name));
+  one.relay->on_mismatch(key_of(one.x.name), {Code::kMismatch, "as the servers say"});
   EXPECT_THAT(one.send(), IsEmpty());
   EXPECT_EQ(one.pool.lent_bytes(), 0u);
 }

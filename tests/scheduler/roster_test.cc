@@ -258,6 +258,125 @@ TEST(Roster, says_so_when_nobody_knows_of_any_server) {
   EXPECT_THAT(table.text_to(worker, Kind::kFail), HasSubstr("DMLC_NUM_SERVER"));
 }
 
+// ---- who sums ----
+
+// Of a worker on this machine, with a relay at 7000 + its rank.
+wire::Join relay_join(std::uint32_t rank, std::uint64_t machine, std::uint32_t workers,
+                      std::uint32_t servers) {
+  wire::Join join = worker_join(rank, "host:" + std::to_string(rank), workers, servers);
+  join.machine = machine;
+  join.relay_port = static_cast<std::uint16_t>(7000 + rank);
+  join.local_reduce = true;
+  return join;
+}
+
+TEST(Summing, a_job_of_one_machine_runs_without_servers_and_ends_with_its_workers) {
+  Table table(small_job(2, 0));
+  const PeerId one = table.join(relay_join(0, 5, 2, 0));
+  EXPECT_TRUE(table.sent(one, Kind::kRoster).empty());
+  const PeerId two = table.join(relay_join(1, 5, 2, 0));
+  EXPECT_EQ(table.keeper().phase(), Phase::kRunning) << "there is no server to wait for";
+  for (const PeerId worker : {one, two}) {
+    const wire::Roster roster = table.roster_to(worker);
+    EXPECT_EQ(roster.summing, wire::Summing::kAlone);
+    ASSERT_EQ(roster.members.size(), 2U);
+    EXPECT_GT(roster.frame_bytes, 0U);
+  }
+  EXPECT_TRUE(table.notices(LogLevel::kWarning).empty());
+  table.barrier(one, 0);
+  table.barrier(two, 0);
+  EXPECT_EQ(table.sent(one, Kind::kBarrierDone).size(), 1U);
+  table.leave(one, 0, true);
+  table.leave(two, 1, true);
+  table.down(one);
+  table.down(two);
+  table.tick();
+  EXPECT_TRUE(table.keeper().ended());
+  EXPECT_TRUE(table.keeper().outcome().is_ok());
+}
+
+TEST(Summing, servers_that_are_not_used_are_one_line_and_work_in_the_epoch_all_the_same) {
+  for (const std::uint32_t count : {1U, 2U}) {
+    Table table(small_job(2, count));
+    const PeerId one = table.join(relay_join(0, 5, 2, count));
+    table.join(relay_join(1, 5, 2, count));
+    std::vector<PeerId> servers;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      servers.push_back(
+          table.join(server_join("s:" + std::to_string(i), static_cast<std::uint16_t>(4000 + i))));
+    }
+    EXPECT_EQ(
+        table.notices(LogLevel::kWarning),
+        (std::vector<std::string>{"all workers are on one machine and sum there: " +
+                                  std::string(count == 1 ? "1 server is" : "2 servers are") +
+                                  " not used (with BYTEPS_FORCE_DISTRIBUTED=1 they would be)"}));
+    EXPECT_EQ(table.keeper().phase(), Phase::kConfirming);
+    for (const PeerId server : servers) table.heartbeat(server, 1);
+    EXPECT_EQ(table.roster_to(one).summing, wire::Summing::kAlone);
+  }
+}
+
+TEST(Summing, is_as_rank_0_says) {
+  for (const std::uint32_t who : {0U, 1U}) {
+    Table table;
+    std::vector<wire::Join> joins = {relay_join(0, 5, 2, 1), relay_join(1, 5, 2, 1)};
+    joins[who].local_reduce = false;
+    for (const wire::Join& join : joins) table.join(join);
+    const PeerId server = table.join(server_join("gamma:12", 4000));
+    EXPECT_EQ(table.roster_to(server).summing,
+              who == 0 ? wire::Summing::kServers : wire::Summing::kAlone);
+  }
+  Table table;
+  wire::Join zero = relay_join(0, 5, 2, 1);
+  zero.needs_servers = true;
+  table.join(zero);
+  table.join(relay_join(1, 5, 2, 1));
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  EXPECT_EQ(table.roster_to(server).summing, wire::Summing::kRelays);
+  EXPECT_TRUE(table.notices(LogLevel::kWarning).empty());
+}
+
+TEST(Summing, several_machines_without_servers_fail_with_what_to_set) {
+  Table table(small_job(3, 0));
+  table.join(relay_join(0, 5, 3, 0));
+  table.join(relay_join(1, 5, 3, 0));
+  const PeerId worker = table.join(relay_join(2, 6, 3, 0));
+  EXPECT_EQ(table.code_to(worker), Code::kInvalidArgument);
+  EXPECT_THAT(table.text_to(worker, Kind::kFail),
+              AllOf(HasSubstr("not all sum on one machine (BYTEPS_LOCAL_REDUCE)"),
+                    HasSubstr("set DMLC_NUM_SERVER to at least 1")));
+}
+
+TEST(Summing, one_machine_without_servers_fails_where_its_workers_do_not_sum_there) {
+  Table table(small_job(2, 0));
+  wire::Join zero = relay_join(0, 5, 2, 0);
+  zero.local_reduce = false;
+  table.join(zero);
+  const PeerId worker = table.join(relay_join(1, 5, 2, 0));
+  EXPECT_THAT(table.text_to(worker, Kind::kFail), HasSubstr("DMLC_NUM_SERVER"));
+}
+
+TEST(Summing, by_relays_gives_all_where_these_are_and_shorter_parts) {
+  Table table(small_job(3, 1));
+  wire::Join zero = relay_join(0, 5, 3, 1);
+  zero.partition_bytes = 1 << 20;
+  zero.frame_bytes = 4096;
+  table.join(zero);
+  table.join(relay_join(1, 6, 3, 1));
+  table.join(relay_join(2, 5, 3, 1));
+  const PeerId server = table.join(server_join("gamma:12", 4000));
+  const wire::Roster roster = table.roster_to(server);
+  EXPECT_EQ(roster.summing, wire::Summing::kRelays);
+  ASSERT_EQ(roster.members.size(), 4U);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(roster.members[rank].relay_port, 7000 + rank);
+    EXPECT_EQ(roster.members[rank].machine, rank == 1 ? 6U : 5U);
+  }
+  EXPECT_EQ(roster.members[3].relay_port, 0);
+  EXPECT_EQ(roster.partition_bytes, 1U << 19);
+  EXPECT_EQ(roster.frame_bytes, 4096U);
+}
+
 // ---- hostile bytes ----
 
 TEST(Roster, closes_only_the_connection_that_sends_nonsense_with_one_log_line) {

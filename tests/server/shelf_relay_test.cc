@@ -266,12 +266,55 @@ TEST(ShelfRelay, who_pushes_a_part_to_a_relay_that_does_not_lead_it_breaks_the_p
   EXPECT_THAT(relay.out.violations[0].text, HasSubstr("a relay that does not lead its part"));
 }
 
-TEST(ShelfRelay, what_would_have_to_go_on_to_servers_is_refused) {
+TEST(ShelfRelay,
+     who_has_no_more_inputs_is_not_waited_for_and_its_own_worker_only_when_it_is_heard) {
+  Tree tree({1, 1});
+  const wire::Declare x = declaration("x", kF32, 4);
+  const std::uint32_t leader = tree.leader(0, x, 0);
+  const std::uint32_t other = 1 - leader;
+  ShelfWorld& relay = *tree.relays[leader];
+  relay.declare(other, x);
+  relay.push(other, "x", 0, floats({1}));
+  relay.no_more_inputs(leader);
+  EXPECT_EQ(relay.out.inputs_ends, 1);
+  EXPECT_THAT(relay.out.forwards, IsEmpty());
+  EXPECT_THAT(relay.out.inputs_done, IsEmpty());
+  ShelfOutputs heard;
+  relay.shelf.inputs_are_heard(0, heard);
+  relay.out.add(std::move(heard));
+  EXPECT_EQ(relay.out.forwards.size(), 1U);
+  ASSERT_EQ(relay.out.inputs_done.size(), 1U);
+  EXPECT_EQ(relay.out.inputs_done[0].worker, WorkerRank(leader));
+}
+
+TEST(ShelfRelay, all_without_inputs_wait_for_the_word_of_the_servers) {
   Tree tree({1, 1});
   ShelfWorld& relay = *tree.relays[0];
   relay.no_more_inputs(1);
+  ShelfOutputs heard;
+  relay.shelf.inputs_are_heard(0, heard);
+  relay.out.add(std::move(heard));
+  EXPECT_EQ(relay.out.inputs_done.size(), 2U) << "each that it was heard";
+  relay.out.clear();
+  ShelfOutputs begun;
+  relay.shelf.begin_inputs(1, WorkerRank(1), begun);
+  relay.out.add(std::move(begun));
+  ASSERT_EQ(relay.out.inputs_done.size(), 1U);
+  EXPECT_EQ(relay.out.inputs_done[0].worker, WorkerRank(0)) << "the one beside it";
+  EXPECT_EQ(relay.out.inputs_done[0].generation, 1U);
+  EXPECT_EQ(relay.out.inputs_done[0].last, WorkerRank(1));
+}
+
+TEST(ShelfRelay, a_name_that_all_here_have_forgotten_is_to_be_forgotten_by_the_servers) {
+  Tree tree({1, 1});
+  const wire::Declare x = declaration("x", kF32, 4);
+  ShelfWorld& relay = *tree.relays[tree.leader(0, x, 0)];
+  tree.sum(x, 0, inputs_of({floats({1}), floats({2})}));
   relay.forget(0, "x");
-  EXPECT_EQ(relay.out.violations.size(), 2U);
+  EXPECT_THAT(relay.out.forgotten, IsEmpty());
+  relay.forget(1, "x");
+  EXPECT_THAT(relay.out.forgotten, testing::ElementsAre(key_of("x")));
+  EXPECT_EQ(relay.shelf.tensor_count(), 0U);
 }
 
 TEST(ShelfRelay, who_repeats_what_was_answered_breaks_the_protocol) {

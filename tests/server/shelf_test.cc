@@ -807,8 +807,9 @@ struct Grouped : ShelfWorld {
     return 4 * machine + 1 - leader(machine, name, part);
   }
   // What it brings from its machine: nothing where `numbers` are none.
-  void bring(std::uint32_t machine, const std::string& name, const std::vector<float>& numbers) {
-    push(leader(machine, name), name, 0, floats(numbers), {},
+  void bring(std::uint32_t machine, const std::string& name, const std::vector<float>& numbers,
+             std::uint32_t round = 0) {
+    push(leader(machine, name), name, round, floats(numbers), {},
          numbers.empty() ? wire::kNoPayload : 0);
   }
   // To whom the answers went that have a payload.
@@ -914,7 +915,44 @@ TEST(ShelfGroups, leaders_are_asked_and_told) {
   const Told out = world.take();
   ASSERT_EQ(out.missing.size(), 1U);
   EXPECT_THAT(out.missing[0].to, ElementsAre(WorkerRank(4)));
-  EXPECT_THAT(out.missing[0].ranks, ElementsAre(world.leader(0, "x"), world.leader(1, "x")));
+  EXPECT_THAT(out.missing[0].ranks, ElementsAre(0, 1, 2, 3)) << "nobody knows who of them";
+}
+
+TEST(ShelfGroups, whom_a_leader_misses_is_named_in_its_place) {
+  Grouped world;
+  world.declare_all(kX);
+  world.push(4, "x", 0, floats({1, 2}));
+  world.say_missing(world.leader(0, "x"), "x", {1, 4});
+  world.tick(3 * kSecond);
+  Told out = world.take();
+  ASSERT_EQ(out.missing.size(), 1U);
+  EXPECT_THAT(out.missing[0].ranks, ElementsAre(1, 2, 3)) << "4 is of another machine";
+  world.say_missing(world.leader(1, "x"), "x", {3});
+  world.tick(9 * kSecond);
+  out = world.take();
+  ASSERT_EQ(out.missing.size(), 1U);
+  EXPECT_THAT(out.missing[0].ranks, ElementsAre(1, 3));
+}
+
+TEST(ShelfGroups, what_a_machine_disagrees_about_ends_for_all_also_before_it_is_known) {
+  Grouped world;
+  world.declare_all(kX);
+  world.say_mismatch(0, "x", "0 and 1 disagree");
+  ASSERT_EQ(world.take().spoiled.size(), 1U);
+  world.say_mismatch(0, "y", "0 and 1 disagree");
+  const Told out = world.take();
+  ASSERT_EQ(out.spoiled.size(), 1U);
+  EXPECT_EQ(out.spoiled[0].worker, std::nullopt);
+  EXPECT_EQ(out.spoiled[0].text, "0 and 1 disagree");
+  world.declare(4, declaration("y", kF32, 8));
+  const Told late = world.take();
+  ASSERT_EQ(late.spoiled.size(), 1U);
+  EXPECT_EQ(late.spoiled[0].worker, WorkerRank(4));
+  world.say_mismatch(4, "z", "no memory at a relay");  // alone on its machine
+  EXPECT_EQ(world.take().spoiled.size(), 1U);
+  ShelfWorld flat(2);
+  flat.say_mismatch(0, "x", "where there are no relays");
+  EXPECT_EQ(flat.take().violations.size(), 1U);
 }
 
 TEST(ShelfGroups, deterministic_sums_are_added_in_the_order_of_machines) {
@@ -935,7 +973,7 @@ TEST(ShelfGroups, deterministic_sums_are_added_in_the_order_of_machines) {
   EXPECT_EQ(sums[2], sums[0]);
 }
 
-TEST(ShelfGroups, a_machine_whose_leaders_have_no_more_inputs_is_not_waited_for) {
+TEST(ShelfGroups, a_machine_whose_workers_have_no_more_inputs_is_not_waited_for) {
   Grouped world;
   world.declare_all(declaration("x", kF32, 8, Operation::kAverage));
   world.no_more_inputs(0);
@@ -949,20 +987,24 @@ TEST(ShelfGroups, a_machine_whose_leaders_have_no_more_inputs_is_not_waited_for)
   EXPECT_EQ(bytes_of(out.answers.at(0).payload()), floats({2, 2})) << "of five, two added nothing";
 }
 
-TEST(ShelfGroups, a_machine_is_not_waited_for_as_soon_as_the_leader_of_the_part_has_no_more) {
+TEST(ShelfGroups, a_leader_without_inputs_leads_on_until_nobody_on_its_machine_has_any) {
   Grouped world;
   world.declare_all(declaration("x", kF32, 8));
   world.bring(1, "x", {6, 6});
   world.bring(2, "x", {4, 4});
-  world.no_more_inputs(world.other(0, "x"));
-  EXPECT_TRUE(world.take().answers.empty());
   world.no_more_inputs(world.leader(0, "x"));
+  EXPECT_TRUE(world.take().answers.empty());
+  world.bring(0, "x", {1, 1});
+  EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({11, 11}));
+  for (std::uint32_t machine = 1; machine < 3; ++machine) world.bring(machine, "x", {5, 5}, 1);
+  world.no_more_inputs(world.other(0, "x"));
   EXPECT_EQ(bytes_of(world.take().answers.at(0).payload()), floats({10, 10}));
 }
 
 TEST(ShelfGroups, a_broadcast_without_inputs_at_the_roots_machine_is_refused) {
   Grouped world;
   world.declare_all(declaration("b", kF32, 8, Operation::kBroadcast, world.other(0, "b")));
+  world.no_more_inputs(world.other(0, "b"));
   world.no_more_inputs(world.leader(0, "b"));
   world.take();
   world.bring(1, "b", {});

@@ -102,11 +102,13 @@ struct Told {
   std::vector<ShelfOutput::Renew> renewed;
   std::vector<ShelfOutput::Violation> violations;
   std::vector<ShelfOutput::Failure> failures;
+  std::vector<Key> forgotten;
+  int inputs_ends = 0;
 
   bool empty() const {
     return answers.empty() && forwards.empty() && wanted.empty() && missing.empty() &&
            spoiled.empty() && inputs_done.empty() && renewed.empty() && violations.empty() &&
-           failures.empty();
+           failures.empty() && forgotten.empty() && inputs_ends == 0;
   }
   void clear() { *this = {}; }
   void add(ShelfOutputs&& outputs) {
@@ -119,6 +121,8 @@ struct Told {
         [this](ShelfOutput::InputsDone& it) { inputs_done.push_back(it); },
         [this](ShelfOutput::Renew& it) { renewed.push_back(std::move(it)); },
         [this](ShelfOutput::Violation& it) { violations.push_back(std::move(it)); },
+        [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
+        [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },
         [this](ShelfOutput::Failure& it) { failures.push_back(std::move(it)); }};
     for (auto& output : outputs) std::visit(keep, output);
   }
@@ -163,6 +167,19 @@ struct ShelfWorld {
     wire::Header header = about(worker, name);
     header.kind = wire::Kind::kForget;
     step(worker, header, {});
+  }
+  // As a relay.
+  void say_missing(std::uint32_t worker, const std::string& name,
+                   const std::vector<std::uint32_t>& ranks) {
+    wire::Header header = about(worker, name);
+    header.kind = wire::Kind::kMissing;
+    step(worker, header, wire::encode(wire::Missing{Members(ranks)}));
+  }
+  void say_mismatch(std::uint32_t worker, const std::string& name, const std::string& text) {
+    wire::Header header = about(worker, name);
+    header.kind = wire::Kind::kMismatch;
+    step(worker, header,
+         wire::encode(wire::Text{text, static_cast<std::uint32_t>(Code::kMismatch)}));
   }
   void no_more_inputs(std::uint32_t worker, std::uint32_t generation = 0) {
     inputs(worker, generation, wire::kNoMore);

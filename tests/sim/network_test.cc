@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -384,6 +386,125 @@ TEST(SimNetwork,
     written += *begin != std::byte{} ? 1 : 0;
   }
   EXPECT_GT(written, 10U);
+}
+
+// ---- several transports on a host
+
+// Transports, each on its host, that listen and send each other bytes.
+class Site {
+ public:
+  // One transport on each of these hosts.
+  Site(SimNetworkOptions options, const std::vector<HostIndex>& hosts)
+      : network_(std::move(options), Prng(1), trace_), received_(hosts.size()) {
+    for (const HostIndex host : hosts) {
+      const std::string name = "transport " + std::to_string(transports_.size());
+      transports_.push_back(std::make_unique<SimTransport>(
+          network_, SimTransportOptions{
+                        .name = name, .host = host, .listen = Endpoint{name, 1}, .self = {}}));
+    }
+    network_.probes().on_arrival = [this](std::uint32_t, std::uint32_t to, auto) {
+      received_[to - 1].push_back(network_.now());
+    };
+  }
+
+  // From now on `count` messages of `bytes` are under way over a connection of their own.
+  void send(std::size_t from, std::size_t to, std::size_t count, std::size_t bytes) {
+    SimTransport& sender = *transports_[from];
+    const PeerId peer = sender.connect({transports_[to]->name(), 1}, {}).value();
+    run(kMillisecond);
+    payloads_.emplace_back(bytes);
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(sender.send(peer, {.header = {}, .payload = payloads_.back()}).is_ok());
+    }
+  }
+  void run(TimeNs span) {
+    const TimeNs end = network_.now() + span;
+    std::vector<Event> events(8);
+    for (;;) {
+      for (const auto& transport : transports_) {
+        while (transport->poll(network_.now(), events) > 0) {
+        }
+      }
+      if (network_.now() == end) return;
+      network_.advance(std::min(end, std::max(network_.next_event_ns(), network_.now())));
+    }
+  }
+  const SimNetwork& network() const { return network_; }
+  std::size_t received(std::size_t at) const { return received_[at].size(); }
+  // When this one got its last message.
+  double last_s(std::size_t at) const {
+    return static_cast<double>(received_[at].back()) / static_cast<double>(kSecond);
+  }
+
+ private:
+  Trace trace_;
+  SimNetwork network_;
+  std::deque<Bytes> payloads_;
+  std::vector<std::unique_ptr<SimTransport>> transports_;
+  std::vector<std::vector<TimeNs>> received_;  // when, by transport
+};
+
+SimNetworkOptions slow_cards() {
+  SimNetworkOptions options = steady();
+  options.bytes_per_second = 1'000'000;
+  options.memory_bytes_per_second = 1'000'000'000;
+  options.window_bytes = 64 << 20;
+  return options;
+}
+
+TEST(SimNetwork, what_stays_on_a_host_takes_the_time_of_its_memory_and_none_of_its_card) {
+  Site site(slow_cards(), {1, 1, 2});
+  site.send(0, 1, 10, 1'000'000);
+  site.send(0, 2, 4, 250'000);
+  site.send(1, 0, 10, 1'000'000);
+  EXPECT_TRUE(site.network().is_within_host({.a = 2, .b = 1}));
+  EXPECT_FALSE(site.network().is_within_host({.a = 1, .b = 3}));
+  site.run(5 * kSecond);
+  ASSERT_EQ(site.received(1), 10U);
+  EXPECT_NEAR(site.last_s(1), 0.01, 0.002);
+  ASSERT_EQ(site.received(0), 10U);
+  EXPECT_NEAR(site.last_s(0), 0.01, 0.004) << "the other way at the same time";
+  ASSERT_EQ(site.received(2), 4U);
+  EXPECT_NEAR(site.last_s(2), 1.0, 0.01);
+}
+
+TEST(SimNetwork, a_transport_moves_what_others_of_its_host_send_it_one_after_the_other) {
+  Site site(slow_cards(), {1, 1, 1, 1});
+  site.send(0, 3, 50, 1'000'000);
+  site.send(1, 3, 50, 1'000'000);
+  site.send(0, 2, 1, 1);
+  site.run(kSecond);
+  ASSERT_EQ(site.received(3), 100U);
+  EXPECT_NEAR(site.last_s(3), 0.1, 0.005);
+  ASSERT_EQ(site.received(2), 1U);
+  EXPECT_LT(site.last_s(2), 0.01) << "another one's connection takes its turn";
+}
+
+TEST(SimNetwork, transports_of_a_host_share_its_card_towards_other_hosts) {
+  for (const bool is_shared : {false, true}) {
+    Site sending(slow_cards(), {1, is_shared ? 1U : 2U, 3, 4});
+    sending.send(0, 2, 4, 250'000);
+    sending.send(1, 3, 4, 250'000);
+    sending.run(5 * kSecond);
+    Site receiving(slow_cards(), {1, is_shared ? 1U : 2U, 3, 4});
+    receiving.send(2, 0, 4, 250'000);
+    receiving.send(3, 1, 4, 250'000);
+    receiving.run(5 * kSecond);
+    EXPECT_NEAR(std::max(sending.last_s(2), sending.last_s(3)), is_shared ? 2 : 1, 0.01);
+    EXPECT_NEAR(std::max(receiving.last_s(0), receiving.last_s(1)), is_shared ? 2 : 1, 0.01);
+  }
+}
+
+TEST(SimNetwork, what_stays_on_a_host_is_neither_damaged_nor_repeated) {
+  SimNetworkOptions options = slow_cards();
+  options.chances.corrupt = 1;
+  options.chances.repeat = 1;
+  options.chances.may_repeat = [](std::span<const std::byte>) { return true; };
+  Site site(options, {1, 1});
+  site.send(0, 1, 20, 100);
+  site.run(kSecond);
+  EXPECT_EQ(site.received(1), 20U);
+  EXPECT_EQ(site.network().counts().repeated_messages, 0U);
 }
 
 }  // namespace

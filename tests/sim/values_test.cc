@@ -1,5 +1,8 @@
 #include "sim/values.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -78,6 +81,28 @@ TEST(Values, half_types_have_the_bits_of_their_formats) {
       EXPECT_LE(magnitude, narrow ? 0x4900 : 0x4000) << "at most 10 or 2";
     }
   }
+}
+
+float of_half(std::uint16_t bits) {
+  const float magnitude =
+      std::ldexp(static_cast<float>((bits & 0x3ff) | 0x400), (bits >> 10 & 31) - 25);
+  return (bits & 0x7fff) == 0 ? 0 : (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+TEST(Values, large_halves_are_together_beyond_float16_and_their_average_is_not) {
+  constexpr float kMost = 65504;
+  TensorFacts tensor = facts(DType::kFloat16, Operation::kAverage);
+  tensor.unit = 2048;
+  const auto average = as<std::uint16_t>(expected_result(tensor, 0, 4));
+  std::vector<float> sums(1000, 0);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto values = as<std::uint16_t>(contribution(tensor, 0, rank, 4));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_half(values[i]);
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(of_half(average[i]), sums[i] / 4) << i;
+  const auto beyond =
+      std::count_if(sums.begin(), sums.end(), [](float sum) { return std::abs(sum) > kMost; });
+  EXPECT_GT(beyond, 100);
 }
 
 TEST(Values, rounds_and_ranks_differ) {

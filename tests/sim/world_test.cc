@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -71,7 +72,11 @@ TEST(World, seeds_that_failed_once_hold_now) {
     std::istringstream words(line);
     std::uint64_t seed = 0;
     if (line.starts_with('#') || !(words >> seed)) continue;
-    expect_well(of_seed(seed));
+    for (const Hosts hosts : {Hosts::kApart, Hosts::kBySeed}) {
+      WorldOptions options = of_seed(seed);
+      options.plan.hosts = hosts;
+      expect_well(options);
+    }
     ++count;
   }
   EXPECT_GT(count, 0U);
@@ -164,6 +169,71 @@ TEST(World, sizes_can_be_chosen) {
   EXPECT_NE(result.size.find("7 workers"), std::string::npos) << result.size;
 }
 
+// ---- workers that share hosts
+
+WorldPlan plan_of(std::uint64_t seed, Hosts hosts) {
+  PlanOptions options;
+  options.hosts = hosts;
+  return make_plan(options, Prng(seed));
+}
+
+// How many workers each host has.
+std::map<HostIndex, std::uint32_t> counts_of(const WorldPlan& plan) {
+  std::map<HostIndex, std::uint32_t> counts;
+  for (const HostIndex host : plan.worker_hosts) ++counts[host];
+  return counts;
+}
+
+TEST(World, workers_of_a_host_say_that_they_share_a_machine_and_others_do_not) {
+  std::uint32_t mixed = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    const WorldPlan plan = plan_of(seed, Hosts::kShared);
+    const std::vector<HostIndex>& hosts = plan.worker_hosts;
+    ASSERT_EQ(hosts.size(), plan.config.job.worker_count);
+    std::uint32_t most = 0;
+    for (const auto& [host, count] : counts_of(plan)) most = std::max(most, count);
+    ASSERT_LE(most, 4U);
+    ASSERT_GE(most, std::min<std::size_t>(2, hosts.size())) << "seed " << seed;
+    mixed += most > 1 && counts_of(plan).size() > 1 ? 1 : 0;
+    for (std::uint32_t a = 0; a < hosts.size(); ++a) {
+      JobConfig job_a;
+      plan.introduce(a, job_a);
+      EXPECT_EQ(job_a.rank, a);
+      for (std::uint32_t b = 0; b < a; ++b) {
+        JobConfig job_b;
+        plan.introduce(b, job_b);
+        const bool say_so = job_a.machine != 0 && job_a.machine == job_b.machine;
+        EXPECT_EQ(say_so, hosts[a] == hosts[b]) << "seed " << seed;
+        EXPECT_EQ(say_so, job_a.card != 0 && job_a.card == job_b.card) << "seed " << seed;
+      }
+    }
+  }
+  EXPECT_GT(mixed, 60U);
+}
+
+TEST(World, by_seed_workers_of_one_world_in_four_share_hosts_and_nothing_else_changes) {
+  std::uint32_t shared = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    const WorldPlan apart = plan_of(seed, Hosts::kApart);
+    const WorldPlan by_seed = plan_of(seed, Hosts::kBySeed);
+    ASSERT_EQ(counts_of(apart).size(), apart.config.job.worker_count);
+    shared += counts_of(by_seed).size() < by_seed.config.job.worker_count ? 1 : 0;
+    ASSERT_EQ(by_seed.config.job.incarnation, apart.config.job.incarnation) << "seed " << seed;
+    ASSERT_EQ(by_seed.faults.until_ns, apart.faults.until_ns) << "seed " << seed;
+    const TensorPlan& tensor = apart.generations.back().tensors.back();
+    ASSERT_EQ(by_seed.generations.back().tensors.back().facts.value_seed, tensor.facts.value_seed);
+  }
+  EXPECT_NEAR(shared, 100, 25);
+}
+
+TEST(World, all_invariants_hold_for_100_seeds_when_workers_share_hosts) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    WorldOptions options = of_seed(seed);
+    options.plan.hosts = Hosts::kShared;
+    expect_well(options);
+  }
+}
+
 // ---- broken networks are found
 
 // How many worlds end with this invariant broken, and which others any of them broke.
@@ -233,7 +303,8 @@ TEST(World, a_write_into_memory_that_was_given_back_is_found) {
 
 TEST(World, a_tensor_nobody_else_submits_is_named_by_who_waits) {
   WorldOptions options = of_seed(3);
-  options.plan.faults = Faults();  // a connection that is cut again and again without an answer is given up
+  options.plan.faults =
+      Faults();  // a connection that is cut again and again without an answer is given up
   options.tamper = [](const Event& event, std::span<std::byte>) {
     return kind_of(event.header) != wire::Kind::kAnswer;
   };

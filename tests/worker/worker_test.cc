@@ -61,7 +61,8 @@ wire::Roster roster_of_two() {
 
 class WorkerTest : public ::testing::Test {
  protected:
-  explicit WorkerTest(const Config& config = two_workers()) : config_(config) {
+  explicit WorkerTest(const Config& config = two_workers(), bool has_relay = false)
+      : config_(config), has_relay_(has_relay) {
     transport_.gives_back_at_once = true;
     transport_.answers[kScheduler.text()].role = Role::kScheduler;
     transport_.answers[kScheduler.text()].incarnation = kJob;
@@ -138,12 +139,21 @@ class WorkerTest : public ::testing::Test {
   Status result(HandleId handle) { return door_.wait(handle, 0); }
 
   const Config config_;
+  const bool has_relay_;
   ScriptedTransport transport_;
   std::vector<std::string> log_lines_;
   Log log_{"worker 0", LogLevel::kInfo,
            [this](std::string_view line) { log_lines_.emplace_back(line); }};
   WorkerDoor door_{config_, nullptr};
-  Worker worker_{config_, transport_, door_, log_, "machine:42"};
+  Mailbox<RelayCommand> relay_commands_{16, nullptr};
+  Mailbox<RelayNotice> relay_notices_{16, nullptr};
+  Worker worker_{config_,
+                 transport_,
+                 door_,
+                 log_,
+                 "machine:42",
+                 {},
+                 has_relay_ ? RelayPort{&relay_commands_, &relay_notices_, 7100} : RelayPort{}};
   TimeNs now_ = kSecond;
 };
 
@@ -169,6 +179,21 @@ TEST_F(WorkerTest, joins_through_the_scheduler_and_then_reaches_all_shards) {
   EXPECT_TRUE(door_.membership().state().is_ok());
   EXPECT_EQ(door_.membership().size(), 2u);
   EXPECT_EQ(door_.membership().server_count(), 2u);
+}
+
+TEST_F(WorkerTest, knows_its_neighbours_when_it_has_joined) {
+  reach_scheduler();
+  wire::Roster roster = roster_of_two();
+  roster.members[0].machine = roster.members[1].machine = 7;
+  say(Kind::kRoster, wire::encode(roster));
+  turn();
+  transport_.up(shard(0));
+  transport_.up(shard(1));
+  turn();
+  ASSERT_TRUE(door_.membership().state().is_ok());
+  EXPECT_EQ(door_.membership().local_rank(), 0u);
+  EXPECT_EQ(door_.membership().local_size(), 2u);
+  EXPECT_THAT(door_.membership().machines(), ::testing::ElementsAre(0, 0));
 }
 
 TEST_F(WorkerTest, submissions_before_joining_are_refused) {
@@ -781,6 +806,148 @@ TEST_F(WorkerTest, a_job_without_servers_is_refused) {
   turn();
   EXPECT_TRUE(door_.membership().state().is(Code::kInvalidArgument));
   EXPECT_THAT(door_.membership().state().message(), HasSubstr("DMLC_NUM_SERVER"));
+}
+
+TEST_F(WorkerTest, a_roster_that_wants_a_relay_of_a_worker_without_one_is_refused) {
+  reach_scheduler();
+  wire::Roster roster = roster_of_two();
+  roster.summing = wire::Summing::kRelays;
+  say(Kind::kRoster, wire::encode(roster));
+  turn();
+  EXPECT_TRUE(door_.membership().state().is(Code::kUnsupported));
+}
+
+// ---- where the workers of a machine sum first
+
+// Workers 0 and 1 are on one machine, with relays at 7100 and 7101.
+class RelayedWorkerTest : public WorkerTest {
+ protected:
+  RelayedWorkerTest() : WorkerTest(two_workers(), true) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      Hello& relay = transport_.answers[place(rank).text()];
+      relay.role = Role::kWorker;
+      relay.rank = rank;
+      relay.epoch = Epoch(1);
+      relay.incarnation = kJob;
+    }
+  }
+  static Endpoint place(std::uint32_t rank) {
+    return {"127.0.0.1", static_cast<std::uint16_t>(7100 + rank)};
+  }
+  static wire::Roster roster(wire::Summing summing) {
+    wire::Roster roster = roster_of_two();
+    roster.summing = summing;
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      roster.members[rank].machine = 5;
+      roster.members[rank].relay_port = place(rank).port;
+    }
+    if (summing == wire::Summing::kAlone) roster.members.resize(2);
+    return roster;
+  }
+  void get_roster(wire::Summing summing) {
+    reach_scheduler();
+    say(Kind::kRoster, wire::encode(roster(summing)));
+    turn();
+  }
+  PeerId relay(std::uint32_t rank) { return transport_.peer_at(place(rank)); }
+  void relay_says(RelayNotice::Kind kind, const Status& why = {}) {
+    ASSERT_TRUE(relay_notices_.post({.kind = kind, .why = why}).is_ok());
+    turn();
+  }
+  void join_relays(wire::Summing summing = wire::Summing::kRelays) {
+    get_roster(summing);
+    for (const std::uint32_t rank : {0U, 1U}) transport_.up(relay(rank));
+    relay_says(RelayNotice::Kind::kReady);
+    ASSERT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
+  }
+  std::vector<RelayCommand> commands() {
+    std::vector<RelayCommand> commands;
+    relay_commands_.drain(commands);
+    return commands;
+  }
+};
+
+TEST_F(RelayedWorkerTest, says_where_its_relay_is_when_it_joins) {
+  reach_scheduler();
+  const auto join_message = transport_.take(Kind::kJoin);
+  ASSERT_TRUE(join_message);
+  EXPECT_EQ(wire::decode_join(join_message->payload).value().relay_port, 7100);
+}
+
+TEST_F(RelayedWorkerTest, reaches_the_relays_of_its_machine_and_lets_its_own_begin) {
+  get_roster(wire::Summing::kRelays);
+  ASSERT_EQ(transport_.attempts.size(), 3u);
+  EXPECT_EQ(transport_.attempts[1].to, place(0)) << "no server";
+  EXPECT_EQ(transport_.attempts[2].to, place(1));
+  const std::vector<RelayCommand> told = commands();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].kind, RelayCommand::Kind::kBegin);
+  EXPECT_EQ(told[0].roster, roster(wire::Summing::kRelays));
+  EXPECT_EQ(told[0].incarnation, kJob);
+  EXPECT_EQ(told[0].failure_ns, TimeoutConfig().failure_ns);
+}
+
+TEST_F(RelayedWorkerTest, has_joined_when_the_relays_are_reached_and_its_own_has_the_servers) {
+  get_roster(wire::Summing::kRelays);
+  transport_.up(relay(0));
+  transport_.up(relay(1));
+  turn();
+  EXPECT_TRUE(door_.membership().state().is(Code::kAgain)) << "its relay is not ready";
+  relay_says(RelayNotice::Kind::kReady);
+  EXPECT_TRUE(door_.membership().state().is_ok());
+}
+
+TEST_F(RelayedWorkerTest, tensors_go_to_relays_and_their_sums_come_from_there) {
+  join_relays();
+  std::vector<float> values(40, 2.5F);
+  const HandleId handle = submit("w", values);
+  std::vector<PeerId> peers;
+  for (const auto& each : transport_.sent) {
+    if (each.header.kind == Kind::kPush) peers.push_back(each.peer);
+  }
+  EXPECT_THAT(peers, ::testing::Contains(relay(0)));
+  EXPECT_THAT(peers, ::testing::Contains(relay(1)));
+  answer_all();
+  EXPECT_TRUE(result(handle).is_ok());
+}
+
+TEST_F(RelayedWorkerTest, a_relay_that_fails_is_the_end_of_the_job) {
+  join_relays();
+  relay_says(RelayNotice::Kind::kFailed, {Code::kDisconnected, "server 0 cannot be reached"});
+  EXPECT_TRUE(door_.membership().state().is(Code::kDisconnected));
+  EXPECT_EQ(door_.membership().state().message(), "server 0 cannot be reached");
+}
+
+TEST_F(RelayedWorkerTest, its_relay_ends_when_it_does_and_for_the_same_reason) {
+  join_relays();
+  commands();
+  std::vector<float> values(4);
+  submit("w", values);
+  say(Kind::kFail,
+      wire::encode(wire::Text{.text = "worker 1 is lost",
+                              .code = static_cast<std::uint32_t>(Code::kDisconnected)}));
+  turn();
+  const std::vector<RelayCommand> told = commands();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].kind, RelayCommand::Kind::kEnd);
+  EXPECT_EQ(told[0].why.message(), "worker 1 is lost");
+}
+
+TEST_F(RelayedWorkerTest, a_relay_that_has_left_with_its_worker_is_not_missed) {
+  join_relays();
+  say(Kind::kLeave, wire::encode(wire::Leave{.final = true}), 1);
+  transport_.end(relay(1));
+  pass_with_heartbeats(20 * kSecond);
+  EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
+}
+
+TEST_F(RelayedWorkerTest, one_machine_needs_no_servers) {
+  join_relays(wire::Summing::kAlone);
+  EXPECT_EQ(door_.membership().server_count(), 0u);
+  std::vector<float> values(40, 2.5F);
+  const HandleId handle = submit("w", values);
+  answer_all();
+  EXPECT_TRUE(result(handle).is_ok());
 }
 
 // ---- the door alone

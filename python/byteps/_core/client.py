@@ -79,7 +79,7 @@ def _is_not_over() -> bool:
 
 class Job:
     """Made by join(). `rank`, `size`, `local_rank`, `local_size`, `server_count` and `machines` (on which machine each
-    worker is, by rank) stay the same while it lives; a job of one has no servers."""
+    worker is, by rank) stay the same while it lives. Whether others take part is is_alone, whatever the servers."""
 
     def __init__(self, pointer: int, lib: Library) -> None:
         self._library = lib
@@ -173,6 +173,12 @@ class Job:
             link = link.__cause__ or link.__context__
         text = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
         self._library.blocking.byteps_record(pointer, text.encode(errors="replace"), _how_it_failed(error), None)
+
+    @property
+    def is_alone(self) -> bool:
+        """Nobody else takes part: nothing has to be exchanged. A single worker may have servers
+        (BYTEPS_FORCE_DISTRIBUTED=1), and uses them; several may have none, and are not alone."""
+        return self.size == 1 and self.server_count == 0
 
     @property
     def is_live(self) -> bool:

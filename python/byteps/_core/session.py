@@ -213,7 +213,8 @@ def rank() -> int:
 
 
 def local_size() -> int:
-    """The number of workers on this machine."""
+    """The number of workers on this machine: as the launcher counts machines, or where it says no local ranks, as the
+    kernel does."""
     return job().local_size
 
 

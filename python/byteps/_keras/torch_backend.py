@@ -33,7 +33,7 @@ __all__ = ["Compression", "before_backward", "push_pull", "scaled", "when"]
 @torch.compiler.disable  # for compile(jit_compile=True): what compiles the training step leaves it as it is
 def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optional[torch.Tensor]]:
     """The combined gradients, in the order of `slots`. Blocks until all are there."""
-    if session.job().server_count == 0:
+    if session.job().is_alone:
         return scaled([slot.gradient for slot in slots], exchange.factor)
     with torch.no_grad():
         return _gradients_of(exchange).combine(slots)
@@ -42,7 +42,7 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
 @torch.compiler.disable
 def before_backward(exchange: GradientExchange) -> None:
     """The gradients that come now are those of the next push_pull()."""
-    if session.job().server_count != 0:
+    if not session.job().is_alone:
         _gradients_of(exchange).expect()
 
 

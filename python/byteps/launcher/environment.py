@@ -42,7 +42,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
     if role not in ROLES:
         raise BadEnvironment(f"DMLC_ROLE='{role}' is not valid: it takes one of {', '.join(ROLES)}")
     machine_count = _number(environ, "DMLC_NUM_WORKER", 1, WORKERS_MAX, "the number of worker machines")
-    forced = _switch(environ, "BYTEPS_FORCE_DISTRIBUTED", default=False)
+    forced = wants_servers_anyway(environ)
     machine_index = 0
     local_size = 1
     if role == "worker":
@@ -73,6 +73,11 @@ def read_port(environ: Mapping[str, str]) -> Optional[int]:
     if not environ.get("DMLC_PS_ROOT_PORT"):
         return None
     return _number(environ, "DMLC_PS_ROOT_PORT", 1, 65535, PORT_MEANING)
+
+
+def wants_servers_anyway(environ: Mapping[str, str]) -> bool:
+    """Also where a job can do without: on one machine."""
+    return _switch(environ, "BYTEPS_FORCE_DISTRIBUTED", default=False)
 
 
 def read_switch(environ: Mapping[str, str], name: str, default: bool) -> bool:

@@ -12,7 +12,7 @@ A line begins with the host as ssh knows it: a name, an IPv4 or an IPv6 address,
     port=N      of its ssh
     address=A   how the other hosts reach it, when that is not the host's name
 A line that names only one of workers and servers has none of the other; one that names neither has one worker. When no
-line has servers, each host with workers gets one. A '#' begins a comment.
+line has servers, and several hosts have workers, each of these gets one. A '#' begins a comment.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ class Host:
         return self.address.startswith("127.") or self.address in ("::1", "localhost")
 
 
-def read_hosts(path: str, workers_per_host: Optional[int] = None, servers_per_host: Optional[int] = None) -> List[Host]:
+def read_hosts(
+    path: str,
+    workers_per_host: Optional[int] = None,
+    servers_per_host: Optional[int] = None,
+    wants_servers: bool = False,
+) -> List[Host]:
     try:
         with open(path, encoding="utf-8") as file:
-            return parse_hosts(file, path, workers_per_host, servers_per_host)
+            return parse_hosts(file, path, workers_per_host, servers_per_host, wants_servers)
     except OSError as error:
         raise BadHostfile(f"the hostfile '{path}' cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -58,8 +63,10 @@ def parse_hosts(
     path: str = "hostfile",
     workers_per_host: Optional[int] = None,
     servers_per_host: Optional[int] = None,
+    wants_servers: bool = False,
 ) -> List[Host]:
-    """The counts that are given here are those of lines that name neither workers nor servers."""
+    """The counts that are given here are those of lines that name neither workers nor servers. `wants_servers`: also
+    where all workers are on one host, which needs none."""
     hosts: List[Host] = []
     seen: Dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -77,7 +84,9 @@ def parse_hosts(
     worker_count = sum(host.workers for host in hosts)
     if worker_count == 0:
         raise BadHostfile(f"{path}: no host has workers; write workers=N behind a host")
-    if not any(host.servers for host in hosts) and worker_count > 1:
+    is_one_machine = sum(host.workers > 0 for host in hosts) == 1
+    needs_servers = not is_one_machine or (wants_servers and worker_count > 1)
+    if needs_servers and not any(host.servers for host in hosts):
         if servers_per_host == 0:
             raise BadHostfile(f"{worker_count} workers have nobody to sum for them: write servers=N behind a host")
         hosts = [Host(**{**vars(host), "servers": min(host.workers, 1)}) for host in hosts]

@@ -148,9 +148,11 @@ def job_plan(
         base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
     if server_count > 0:
         base["BYTEPS_FORCE_DISTRIBUTED"] = "1"
+    has_scheduler = worker_count > 1 or server_count > 0
+    if has_scheduler:
         base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
     plan = Plan([], f"{count(len(hosts), 'host')}, {count(worker_count, 'worker')}, {count(server_count, 'server')}")
-    if server_count > 0:
+    if has_scheduler:
         plan.summary += f", scheduler on {address} port {port}"
         plan.processes.append(Process("scheduler", None, [], dict(base, DMLC_ROLE="scheduler"), link=links[0]))
     server_rank = worker_rank = machine = 0

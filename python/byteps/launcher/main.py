@@ -20,6 +20,7 @@ from byteps.launcher.environment import (
     parse_number,
     read_job,
     read_port,
+    wants_servers_anyway,
 )
 from byteps.launcher.hostfile import BadHostfile, read_hosts
 from byteps.launcher.hosts import BadHosts
@@ -111,7 +112,10 @@ def parse(argv: List[str]) -> argparse.Namespace:
     local = parser.add_argument_group("with --local")
     local.add_argument("--workers", type=_count(WORKERS_MAX), metavar="N", help="worker processes (default 2)")
     local.add_argument(
-        "--servers", type=_count(SERVERS_MAX, 0), metavar="N", help="server processes (default 1, or 0 for one worker)"
+        "--servers",
+        type=_count(SERVERS_MAX, 0),
+        metavar="N",
+        help="server processes (default 0: the workers of one machine need none)",
     )
     both = parser.add_argument_group("with --local or --hosts")
     both.add_argument(
@@ -188,24 +192,29 @@ def split_command(command: List[str]) -> List[str]:
 
 def run_local(options: argparse.Namespace, command: List[str], environ: Dict[str, str]) -> int:
     environ.update(options.env)
-    workers = 2 if options.workers is None else options.workers
-    servers = options.servers
-    if servers is None:
-        servers = 1 if workers > 1 else 0
-    if workers > 1 and servers == 0:
-        raise UsageError(f"--servers 0 needs --workers 1: {workers} workers have nobody to sum for them")
+    workers, servers = local_counts(options, environ)
     command = need_command(command, environ)
     return run(
         plan.whole_job(workers, servers, command, environ, options.shards), options.grace, not options.no_prefix
     )
 
 
+def local_counts(options: argparse.Namespace, environ: Mapping[str, str]) -> Tuple[int, int]:
+    """Of workers and servers."""
+    workers = 2 if options.workers is None else options.workers
+    if options.servers is not None:
+        return workers, options.servers
+    wants_servers = options.shards is not None or wants_servers_anyway(environ)
+    return workers, 1 if workers > 1 and wants_servers else 0
+
+
 def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str, str]) -> int:
-    listed = read_hosts(options.hosts, options.workers_per_host, options.servers_per_host)
+    common = hosts.forwarded(environ, options.env)
+    wants_servers = options.shards is not None or wants_servers_anyway({**environ, **common})
+    listed = read_hosts(options.hosts, options.workers_per_host, options.servers_per_host, wants_servers)
     if not command:
         raise UsageError("there is no command: write the training program after the options (see --help)")
     address = hosts.scheduler_address(listed, environ)
-    common = hosts.forwarded(environ, options.env)
     key = hosts.job_key(environ)
     chosen_port = read_port(environ)
     ssh = hosts.ssh_words(options.ssh)
@@ -230,8 +239,8 @@ def run_from_environment(command: List[str], environ: Dict[str, str], grace_s: f
         return run_service(job, command, environ)
     command = need_command(command, environ)
     if job.local_size > 1 and not job.has_remote_servers:
-        # One machine: upstream needs no servers then. The workers are summed by one that lives here with them.
-        return run(plan.whole_job(job.local_size, 1, command, environ), grace_s, has_prefix=False)
+        # One machine: upstream needs no servers then, and neither do we.
+        return run(plan.whole_job(job.local_size, 0, command, environ), grace_s, has_prefix=False)
     workers = plan.machine_workers(job, command, environ)
     if job.local_size == 1:
         become(workers.processes[0])

@@ -91,7 +91,7 @@ def whole_job(
     """Scheduler, servers and workers on this machine, over loopback, with a key of their own. Workers also get what
     torchrun would tell them (RANK, WORLD_SIZE, ...), so that torch.distributed finds its store.
 
-    One worker without servers is a job of one and needs none of the others.
+    Several workers without servers sum among themselves; one is a job of one, and needs no scheduler either.
     """
     core_count = len(os.sched_getaffinity(0))
     base = {name: value for name, value in environ.items() if name not in IDENTITY}
@@ -104,7 +104,7 @@ def whole_job(
         BYTEPS_JOB_KEY_FILE=key.path,
     )
     plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}", [key])
-    if server_count > 0:
+    if worker_count > 1 or server_count > 0:
         held = hold_free_port()
         plan.held.append(held)
         port = held.getsockname()[1]
@@ -114,12 +114,13 @@ def whole_job(
             DMLC_PS_ROOT_URI=LOOPBACK,
             DMLC_PS_ROOT_PORT=str(port),
             DMLC_NODE_HOST=LOOPBACK,
-            BYTEPS_FORCE_DISTRIBUTED="1",
         )
         base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
-        if shards is not None:
-            base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
-        base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
+        if server_count > 0:
+            base["BYTEPS_FORCE_DISTRIBUTED"] = "1"
+            if shards is not None:
+                base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
+            base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
         plan.processes.append(_service("scheduler", None, base))
         for index in range(server_count):
             plan.processes.append(_service("server", index, dict(base, DMLC_RANK=str(index))))

@@ -127,7 +127,7 @@ class Gradients:
     @property
     def travel(self) -> bool:
         """False in a job of one, and on a rank that is not in the process set."""
-        return self.is_member and session.job().server_count != 0
+        return self.is_member and not session.job().is_alone
 
     def push(self, index: Union[int, str], gradients: Sequence[NDArray]) -> None:
         """Averages the gradient with this index: the sum of these, one per device, into all of them. Does not wait."""

@@ -72,7 +72,7 @@ def _reduce_over_workers(values: List[Any], reduce_op: Any) -> List[Any]:
     from byteps.tensorflow import sparse
 
     reduction = Reduce.of(Average if reduce_op == tf.distribute.ReduceOp.MEAN else Sum)
-    if session.job().server_count == 0:
+    if session.job().is_alone:
         return values
     results = list(values)
     dense = [index for index, value in enumerate(values) if not isinstance(value, tf.IndexedSlices)]
@@ -124,7 +124,7 @@ class _Extended(mirrored_strategy.MirroredExtended):
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         initial = kwargs.get("initial_value")
-        if initial is not None and session.job().server_count != 0:
+        if initial is not None and not session.job().is_alone:
             kwargs["initial_value"] = lambda *args, **given: _from_root(
                 initial(*args, **given) if callable(initial) else initial, kwargs.get("dtype")
             )

@@ -45,7 +45,7 @@ def reduce_gradients(
         raise ValueError("gradient_predivide_factor is supported for op=Average only")
     check_reduction(op, process_set)
     results = list(gradients)
-    if session.job().server_count == 0 or not is_member(process_set):  # alone
+    if session.job().is_alone or not is_member(process_set):
         return results
     reduction = Reduce.of(op, process_set=process_set, compression=compression)
     owned = {_key(variable) for variable in local}

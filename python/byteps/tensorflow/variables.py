@@ -48,7 +48,7 @@ def broadcast_variables(
     variables = list(variables)
     is_eager = tf.executing_eagerly()
     is_v1 = not is_eager and not tf.compat.v1.get_default_graph().building_function
-    if session.job().server_count == 0 or not variables:
+    if session.job().is_alone or not variables:
         return tf.group() if is_v1 else None
     if is_eager:
         specs = [f"{_title(each)}: {tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in variables]

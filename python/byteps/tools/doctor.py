@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from byteps.launcher import hosts as job_hosts
 from byteps.launcher import link
-from byteps.launcher.environment import BadEnvironment, parse_number, read_port
+from byteps.launcher.environment import BadEnvironment, parse_number, read_port, wants_servers_anyway
 from byteps.launcher.hostfile import BadHostfile, Host, read_hosts
 from byteps.launcher.hosts import BadHosts
 from byteps.launcher.keeper import Keeper
@@ -145,7 +145,7 @@ def size_from(environ: Mapping[str, str]) -> JobSize:
 def check_hosts(
     options: argparse.Namespace, environ: Mapping[str, str], progress: Progress
 ) -> Tuple[List[str], List[Finding]]:
-    listed = read_hosts(options.hosts)
+    listed = read_hosts(options.hosts, wants_servers=wants_servers_anyway(environ))
     address = job_hosts.scheduler_address(listed, environ)
     common = job_hosts.forwarded(environ)
     given_key(environ)  # an unreadable one is an error at once

@@ -144,7 +144,7 @@ class Gradients:
     def travel(self) -> bool:
         """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
         self._enter_job()
-        return self._is_member and session.job().server_count != 0
+        return self._is_member and not session.job().is_alone
 
     # ---- from job to job
 

@@ -125,7 +125,7 @@ class DistributedDataParallel(torch.nn.Module):
         by_dtype: Dict[torch.dtype, List[torch.Tensor]] = {}
         for buffer in self.module.buffers():
             by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        if job.server_count == 0 or not by_dtype:
+        if job.is_alone or not by_dtype:
             return
         under_way: List[Tuple[int, List[torch.Tensor]]] = []
         with torch.no_grad():

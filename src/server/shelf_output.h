@@ -1,0 +1,101 @@
+// What a shelf (shelf.h) has its shell do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/ids.h"
+#include "base/outputs.h"
+#include "base/status.h"
+#include "net/wire.h"
+
+namespace byteps {
+
+// What the shelf wants done, by kind.
+struct ShelfOutput {
+  // Send one frame of a result to header.worker. The buffer is lent as long as this ref (or a copy)
+  // lives.
+  struct Answer {
+    wire::Header header;  // kind, epoch, key, part, round, offset, worker, its landing tag
+    std::uint64_t landing_offset = 0;  // offset of the frame in the whole tensor, bytes
+    BufferRef buffer;                  // empty when there is no payload
+    std::size_t payload_bytes = 0;
+    std::span<const std::byte> payload() const {
+      return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
+                    : std::span<const std::byte>();
+    }
+  };
+  // At a relay: the worker beside it has no more inputs, which is to be said to the servers; then inputs_are_heard().
+  struct InputsEnd {};
+  // At a relay: this name is not used again by any of its workers, nor is it known here any more.
+  struct Forgotten {
+    Key key;
+  };
+  // At a relay: what the workers of the machine have together goes on, as one contribution. Until its answer is handed
+  // to answered() the buffer is not used.
+  struct Forward {
+    wire::Header header;  // kind (kPush), flags, epoch, key, part, round, offset
+    BufferRef buffer;     // empty when there is no payload
+    std::size_t payload_bytes = 0;
+    std::span<const std::byte> payload() const {
+      return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)
+                    : std::span<const std::byte>();
+    }
+  };
+  // Tell this worker that others wait for its contribution.
+  struct Wanted {
+    WorkerRank worker;
+    Key key;
+    PartIndex part;
+    Round round;
+  };
+  // Tell those who have contributed whom they wait for: ascending ranks.
+  struct Missing {
+    std::vector<WorkerRank> to;
+    Key key;
+    PartIndex part;
+    Round round;
+    std::vector<std::uint32_t> ranks;
+  };
+  // Tell one worker, or all that are connected, that this tensor cannot be summed
+  // (wire::Kind::kMismatch).
+  struct Spoiled {
+    std::optional<WorkerRank> worker;  // empty: all
+    Key key;
+    Code code = Code::kMismatch;  // kMismatch: declarations differ; kSystem: no memory; ...
+    std::string text;
+    Cause cause{};  // kOther: as the code says
+  };
+  // Tell one worker, or all that are connected, that nobody has more inputs: the next generation begins. Or one worker
+  // that it was heard: `generation` is still the one in which it has no more.
+  struct InputsDone {
+    std::optional<WorkerRank> worker;  // empty: all
+    std::uint32_t generation = 0;
+    WorkerRank last;
+  };
+  // End this worker's connection, so that it says again what it waits for.
+  struct Renew {
+    WorkerRank worker;
+    std::string text;
+  };
+  // This worker broke the protocol: end its connection with one log line.
+  struct Violation {
+    WorkerRank worker;
+    std::string text;
+  };
+  // The job cannot go on with this server.
+  struct Failure {
+    Status why;
+  };
+};
+using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted,
+                             ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
+                             ShelfOutput::InputsEnd, ShelfOutput::Forgotten, ShelfOutput::Renew,
+                             ShelfOutput::Violation, ShelfOutput::Failure>;
+
+}  // namespace byteps

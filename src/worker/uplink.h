@@ -1,0 +1,44 @@
+// Uplink: what a relay (relay/relay.h) asks of its pipeline beside what a worker does.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/ids.h"
+#include "net/wire.h"
+#include "worker/inputs.h"
+#include "worker/push.h"
+#include "worker/road.h"
+#include "worker/work.h"
+
+namespace byteps {
+
+class Uplink {
+ public:
+  // All outlive it.
+  Uplink(Work& work, Push& push, const Inputs& inputs, const Road& road)
+      : work_(work), push_(push), inputs_(inputs), road_(road) {}
+
+  // Something to say to this shard, before anything else.
+  void say(ShardIndex shard, Word&& word) { work_.shards[shard.value].say(std::move(word)); }
+  // What is said of this kind about this key need not be said any more.
+  void take_back(ShardIndex shard, wire::Kind kind, Key key) {
+    work_.shards[shard.value].take_back(kind, key);
+  }
+  // More frames of this part are ready (Cargo).
+  void on_ready(PartRef part);
+  // Its name is not used again; what is under way of it ends as it does.
+  void forget(Key key);
+
+  // The servers have heard that the worker beside this relay has no more inputs, and it may be skipped.
+  bool inputs_are_heard() const { return inputs_.are_heard(); }
+  std::uint32_t inputs_generation() const { return inputs_.generation(); }
+
+ private:
+  Work& work_;
+  Push& push_;
+  const Inputs& inputs_;
+  const Road& road_;
+};
+
+}  // namespace byteps

@@ -1,0 +1,367 @@
+// The relay's shell. The test plays its worker, the others of the machine and a server on a scripted transport, and is
+// the clock.
+#include "relay/relay_loop.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/net/scripted_transport.h"
+
+namespace byteps {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using wire::Kind;
+
+constexpr Incarnation kJob = {std::byte{9}};
+constexpr TimeNs kFailure = 3 * kSecond;
+const Endpoint kServer{"10.0.0.1", 9000};
+constexpr std::size_t kFrameBytes = 64;
+
+// The relay of worker 0. Worker 1 is on its machine, worker 2 on another, and there is a server.
+class RelayLoopTest : public testing::Test {
+ protected:
+  RelayLoopTest() {
+    Hello& server = transport_.answers[kServer.text()];
+    server.role = Role::kServer;
+    server.rank = 0;
+    server.epoch = Epoch(1);
+    server.incarnation = kJob;
+    while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(x_.name), 0, 1) != WorkerRank(0)) {
+      x_.name += "x";
+    }
+    x_.dtype = DType::kUint8;
+    x_.total_bytes = kFrameBytes;
+  }
+  static wire::Roster roster(bool is_alone) {
+    wire::Roster roster;
+    roster.epoch = Epoch(1);
+    roster.partition_bytes = 256;
+    roster.frame_bytes = kFrameBytes;
+    roster.summing = is_alone ? wire::Summing::kAlone : wire::Summing::kRelays;
+    for (std::uint32_t rank = 0; rank < (is_alone ? 2U : 3U); ++rank) {
+      roster.members.push_back({.role = Role::kWorker,
+                                .rank = rank,
+                                .host = "w",
+                                .endpoints = {},
+                                .machine = rank < 2 ? 1U : 2U,
+                                .relay_port = static_cast<std::uint16_t>(7000 + rank)});
+    }
+    roster.members.push_back(
+        {.role = Role::kServer, .rank = 0, .host = "s:1", .endpoints = {kServer}});
+    return roster;
+  }
+  void turn(TimeNs after = kMillisecond) {
+    now_ += after;
+    for (int i = 0; i < 1000 && loop_.turn(now_) > 0; ++i) {
+    }
+    std::vector<RelayNotice> fresh;
+    notices_.drain(fresh);
+    for (RelayNotice& notice : fresh) told_.push_back(std::move(notice));
+  }
+  void pass(TimeNs duration) {
+    for (const TimeNs end = now_ + duration; now_ < end && !loop_.finished();) {
+      turn(50 * kMillisecond);
+    }
+  }
+  void begin(bool is_alone = false) {
+    ASSERT_TRUE(commands_
+                    .post({.kind = RelayCommand::Kind::kBegin,
+                           .roster = roster(is_alone),
+                           .incarnation = kJob,
+                           .failure_ns = kFailure})
+                    .is_ok());
+    turn();
+  }
+  void end() {
+    ASSERT_TRUE(commands_
+                    .post({.kind = RelayCommand::Kind::kEnd,
+                           .why = {Code::kCancelled, "the worker has left"}})
+                    .is_ok());
+    turn();
+  }
+  static Hello hello(std::uint32_t rank) {
+    Hello hello;
+    hello.rank = rank;
+    hello.epoch = Epoch(1);
+    hello.incarnation = kJob;
+    return hello;
+  }
+  void serve() {
+    begin();
+    transport_.up(server());
+    for (const std::uint32_t rank : {0U, 1U}) workers_.push_back(transport_.arrive(hello(rank)));
+    turn();
+  }
+  PeerId server() { return transport_.peer_at(kServer); }
+  wire::Header about(std::uint32_t rank, Kind kind) const {
+    wire::Header header;
+    header.kind = kind;
+    header.epoch = Epoch(1);
+    header.key = key_of(x_.name);
+    header.worker = WorkerRank(rank);
+    return header;
+  }
+  void push(std::uint32_t rank) {
+    transport_.say(workers_[rank], about(rank, Kind::kDeclare), wire::encode(x_));
+    transport_.say(workers_[rank], about(rank, Kind::kPush),
+                   std::vector<std::byte>(kFrameBytes, static_cast<std::byte>(rank + 1)));
+    turn();
+  }
+  void both_push() {
+    push(0);
+    push(1);
+  }
+  // The server has the sum of all.
+  void answer() {
+    const auto pushed = transport_.take(Kind::kPush);
+    ASSERT_TRUE(pushed);
+    ASSERT_EQ(pushed->peer, server());
+    EXPECT_EQ(pushed->payload, std::vector<std::byte>(kFrameBytes, std::byte{3}));
+    wire::Header header = pushed->header;
+    header.kind = Kind::kAnswer;
+    transport_.say(server(), header, std::vector<std::byte>(kFrameBytes, std::byte{9}));
+    turn();
+  }
+  std::vector<RelayNotice::Kind> kinds_told() const {
+    std::vector<RelayNotice::Kind> kinds;
+    for (const RelayNotice& notice : told_) kinds.push_back(notice.kind);
+    return kinds;
+  }
+
+  static constexpr auto kReady = RelayNotice::Kind::kReady;
+  static constexpr auto kFailed = RelayNotice::Kind::kFailed;
+  const Config config_;
+  ScriptedTransport transport_;
+  Mailbox<RelayCommand> commands_{16, nullptr};
+  Mailbox<RelayNotice> notices_{16, nullptr};
+  const Log log_{"worker 0", LogLevel::kSilent, nullptr};
+  RelayLoop loop_{config_, transport_, commands_, notices_, log_};
+  wire::Declare x_ = [] {
+    wire::Declare x;
+    x.name = "x";
+    return x;
+  }();
+  std::vector<PeerId> workers_;
+  std::vector<RelayNotice> told_;
+  TimeNs now_ = kSecond;
+};
+
+TEST_F(RelayLoopTest, before_it_is_told_to_begin_it_serves_nobody_and_reaches_nobody) {
+  const PeerId early = transport_.arrive(hello(1));
+  turn();
+  EXPECT_EQ(transport_.closed.at(early).message(), "this relay serves nobody now");
+  EXPECT_THAT(transport_.attempts, IsEmpty());
+  EXPECT_EQ(loop_.relay(), nullptr);
+  EXPECT_EQ(loop_.next_deadline(), kNever);
+}
+
+TEST_F(RelayLoopTest, begins_as_its_worker_and_is_ready_when_the_servers_are_reached) {
+  begin();
+  ASSERT_THAT(transport_.attempts, SizeIs(1));
+  EXPECT_EQ(transport_.attempts[0].to, kServer);
+  EXPECT_EQ(transport_.attempts[0].hello.role, Role::kWorker);
+  EXPECT_EQ(transport_.attempts[0].hello.rank, 0U);
+  EXPECT_EQ(transport_.attempts[0].hello.incarnation, kJob);
+  ASSERT_TRUE(transport_.told);
+  EXPECT_EQ(transport_.told->text(), "worker 0");
+  EXPECT_EQ(transport_.told->epoch, Epoch(1));
+  EXPECT_THAT(kinds_told(), IsEmpty());
+  transport_.up(server());
+  turn();
+  EXPECT_THAT(kinds_told(), ElementsAre(kReady));
+  transport_.end(server());
+  pass(kSecond);
+  transport_.up(server());
+  turn();
+  EXPECT_THAT(kinds_told(), ElementsAre(kReady)) << "once";
+}
+
+TEST_F(RelayLoopTest, serves_the_workers_of_its_machine_and_nobody_else) {
+  serve();
+  const PeerId other = transport_.arrive(hello(2));
+  Hello old = hello(1);
+  old.incarnation = {};
+  const PeerId of_another_life = transport_.arrive(old);
+  turn();
+  EXPECT_THAT(transport_.closed.at(other).message(), HasSubstr("the workers of its machine"));
+  EXPECT_TRUE(transport_.closed.contains(of_another_life));
+  for (const PeerId worker : workers_) EXPECT_FALSE(transport_.closed.contains(worker));
+}
+
+TEST_F(RelayLoopTest, what_its_workers_push_is_pushed_once_and_its_answer_goes_to_each) {
+  serve();
+  both_push();
+  const auto declared = transport_.take(Kind::kDeclare);
+  ASSERT_TRUE(declared);
+  EXPECT_EQ(declared->peer, server());
+  answer();
+  for (const PeerId worker : workers_) {
+    const auto answered = transport_.take(Kind::kAnswer);
+    ASSERT_TRUE(answered);
+    EXPECT_EQ(answered->payload, std::vector<std::byte>(kFrameBytes, std::byte{9}));
+    EXPECT_TRUE(answered->peer == worker || answered->peer == workers_[0]);
+  }
+  transport_.give_back_all();
+  turn();
+  EXPECT_TRUE(loop_.relay()->is_idle());
+}
+
+TEST_F(RelayLoopTest, a_servers_words_reach_its_workers) {
+  serve();
+  both_push();
+  transport_.take_sent();
+  transport_.say(server(), about(0, Kind::kMissing),
+                 wire::encode(wire::Missing{Members(std::vector<std::uint32_t>{2})}));
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kMissing));
+  EXPECT_TRUE(transport_.take(Kind::kMissing));
+  transport_.say(server(), about(0, Kind::kMismatch),
+                 wire::encode(wire::Text{"ranks 0 and 2 disagree",
+                                         static_cast<std::uint32_t>(Code::kMismatch)}));
+  turn();
+  for (int i = 0; i < 2; ++i) {
+    const auto told = transport_.take(Kind::kMismatch);
+    ASSERT_TRUE(told);
+    EXPECT_NE(told->peer, server());
+    EXPECT_EQ(wire::decode_text(told->payload).value().text, "ranks 0 and 2 disagree");
+  }
+}
+
+TEST_F(RelayLoopTest, a_server_without_memory_is_named_to_the_workers) {
+  serve();
+  both_push();
+  transport_.say(server(), about(0, Kind::kMismatch),
+                 wire::encode(wire::Text{"no memory", static_cast<std::uint32_t>(Code::kSystem)}));
+  turn();
+  const auto told = transport_.take(Kind::kMismatch);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(wire::decode_text(told->payload).value().text,
+            "server 0 (s:1) at 10.0.0.1:9000, shard 0: no memory");
+}
+
+TEST_F(RelayLoopTest, a_server_that_breaks_the_protocol_is_connected_anew) {
+  serve();
+  both_push();
+  const PeerId before = server();
+  transport_.say(before, about(0, Kind::kPush));
+  turn();
+  EXPECT_TRUE(transport_.closed.contains(before));
+  transport_.take_sent();
+  pass(kSecond);
+  ASSERT_NE(server(), before);
+  transport_.up(server());
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kDeclare));
+  answer();
+  EXPECT_TRUE(transport_.take(Kind::kAnswer));
+}
+
+TEST_F(RelayLoopTest, a_server_that_cannot_be_reached_is_said_once) {
+  begin();
+  for (TimeNs passed = 0; passed < 4 * kFailure; passed += 50 * kMillisecond) {
+    turn(50 * kMillisecond);
+    if (transport_.peers.contains(server())) {
+      transport_.end(server(), {Code::kDisconnected, "connection refused"});
+    }
+  }
+  ASSERT_THAT(kinds_told(), ElementsAre(kFailed));
+  EXPECT_THAT(told_[0].why.message(), HasSubstr("server 0 (s:1) at 10.0.0.1:9000"));
+  EXPECT_THAT(told_[0].why.message(), HasSubstr("connection refused"));
+  EXPECT_EQ(told_[0].why.cause().kind, CauseKind::kUnreachable);
+  end();
+  EXPECT_TRUE(loop_.finished());
+}
+
+TEST_F(RelayLoopTest, a_thread_that_fails_is_said_to_the_worker) {
+  serve();
+  told_.clear();
+  loop_.failed({Code::kSystem, "out of threads"});
+  turn();
+  ASSERT_THAT(kinds_told(), ElementsAre(kFailed));
+  EXPECT_EQ(told_[0].why.message(), "its relay's thread failed: out of threads");
+}
+
+TEST_F(RelayLoopTest, at_the_end_workers_get_first_what_is_theirs) {
+  serve();
+  both_push();
+  transport_.give_back_all();
+  answer();
+  end();
+  EXPECT_TRUE(transport_.closed.contains(server())) << "nothing is to be had there any more";
+  for (const PeerId worker : workers_) EXPECT_FALSE(transport_.closed.contains(worker));
+  EXPECT_FALSE(loop_.finished());
+  transport_.give_back_all();  // it is sent
+  turn();
+  for (const PeerId worker : workers_) {
+    EXPECT_EQ(transport_.closed.at(worker).message(), "the worker has left");
+  }
+  turn();
+  EXPECT_TRUE(loop_.finished());
+  EXPECT_EQ(loop_.turn(now_), 0U);
+}
+
+TEST_F(RelayLoopTest, at_the_end_who_does_not_read_is_waited_for_only_so_long) {
+  serve();
+  both_push();
+  transport_.give_back_all();
+  answer();
+  end();
+  pass(kFailure - 50 * kMillisecond);
+  EXPECT_FALSE(transport_.closed.contains(workers_[1]));
+  pass(100 * kMillisecond);
+  EXPECT_TRUE(transport_.closed.contains(workers_[1]));
+  EXPECT_TRUE(loop_.finished());
+}
+
+TEST_F(RelayLoopTest, at_the_end_nobody_is_told_of_what_waits_for_the_servers) {
+  serve();
+  both_push();
+  transport_.give_back_all();
+  turn();
+  end();
+  EXPECT_FALSE(transport_.take(Kind::kMismatch)) << "who is to know hears it from the scheduler";
+  EXPECT_TRUE(loop_.finished());
+}
+
+TEST_F(RelayLoopTest, nor_of_what_is_on_its_way_there_when_it_comes_back) {
+  serve();
+  both_push();
+  end();
+  transport_.give_back_all();
+  turn();
+  EXPECT_FALSE(transport_.take(Kind::kMismatch));
+  EXPECT_TRUE(loop_.finished());
+}
+
+TEST_F(RelayLoopTest, an_end_before_the_beginning_is_one) {
+  end();
+  EXPECT_TRUE(loop_.finished());
+}
+
+TEST_F(RelayLoopTest, alone_it_is_ready_at_once_and_answers_by_itself) {
+  begin(true);
+  EXPECT_THAT(kinds_told(), ElementsAre(kReady));
+  EXPECT_THAT(transport_.attempts, IsEmpty()) << "the server is not used";
+  for (const std::uint32_t rank : {0U, 1U}) workers_.push_back(transport_.arrive(hello(rank)));
+  both_push();
+  for (int i = 0; i < 2; ++i) {
+    const auto answered = transport_.take(Kind::kAnswer);
+    ASSERT_TRUE(answered);
+    EXPECT_EQ(answered->payload, std::vector<std::byte>(kFrameBytes, std::byte{3}));
+  }
+  end();
+  transport_.give_back_all();
+  turn();
+  EXPECT_TRUE(loop_.finished());
+}
+
+}  // namespace
+}  // namespace byteps

@@ -1,0 +1,204 @@
+// Connections with relays. (Those with shards are in worker_test.cc, as far as a relay's are the same.)
+#include "worker/connections.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/net/scripted_transport.h"
+
+namespace byteps {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+constexpr Incarnation kJob = {std::byte{9}};
+constexpr TimeNs kFailure = 6 * kSecond;
+
+// Of worker 0, with the relays of workers 0 and 4, and a server.
+class ConnectionsTest : public testing::Test {
+ protected:
+  ConnectionsTest() : connections_(config_, transport_, log_) {
+    for (const std::uint32_t rank : {0U, 4U}) {
+      ShardPlace relay;
+      relay.relay = WorkerRank(rank);
+      relay.endpoint = {"127.0.0.1", static_cast<std::uint16_t>(7000 + rank)};
+      relay.host = "alpha:1" + std::to_string(rank);
+      add(std::move(relay), Role::kWorker, rank);
+    }
+    ShardPlace shard;
+    shard.server = ServerRank(4);
+    shard.shard_of_server = 1;
+    shard.endpoint = {"10.0.0.4", 9001};
+    shard.host = "beta:7";
+    add(std::move(shard), Role::kServer, 4);
+  }
+  void add(ShardPlace place, Role role, std::uint32_t rank) {
+    Hello& hello = transport_.answers[place.endpoint.text()];
+    hello.role = role;
+    hello.rank = rank;
+    hello.epoch = Epoch(1);
+    hello.incarnation = kJob;
+    places_.push_back(std::move(place));
+  }
+  void begin() {
+    connections_.begin({.epoch = Epoch(1), .incarnation = kJob, .failure_ns = kFailure}, places_,
+                       now_);
+  }
+  PeerId peer(std::size_t place) const { return transport_.peer_at(places_[place].endpoint); }
+  std::size_t attempts(std::size_t place) const {
+    return static_cast<std::size_t>(
+        std::count_if(transport_.attempts.begin(), transport_.attempts.end(),
+                      [&](const auto& attempt) { return attempt.to == places_[place].endpoint; }));
+  }
+  void turn() {
+    std::vector<Event> events(64);
+    const std::size_t count = transport_.poll(now_, events);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto shard = connections_.shard_of(events[i].peer);
+      ASSERT_TRUE(shard);
+      if (events[i].kind == Event::Kind::kUp) connections_.on_up(*shard, events[i].hello, now_);
+      if (events[i].kind == Event::Kind::kDown) {
+        connections_.on_down(*shard, events[i].why, now_, false);
+      }
+    }
+    if (reached_.is_ok()) reached_ = connections_.keep(now_, false);
+  }
+  void pass(TimeNs duration, TimeNs step = 10 * kMillisecond) {
+    for (const TimeNs end = now_ + duration; now_ < end;) {
+      now_ += step;
+      turn();
+    }
+  }
+  void up(std::size_t place) {
+    transport_.up(peer(place));
+    turn();
+  }
+  void all_up() {
+    begin();
+    turn();
+    for (std::size_t place = 0; place < places_.size(); ++place) {
+      up(place);
+      connections_.on_answer(ShardIndex(static_cast<std::uint32_t>(place)));
+    }
+    ASSERT_TRUE(connections_.all_were_up());
+  }
+
+  const Config config_;
+  ScriptedTransport transport_;
+  std::vector<std::string> lines_;
+  Log log_{"worker 0", LogLevel::kInfo,
+           [this](std::string_view line) { lines_.emplace_back(line); }};
+  ShardConnections connections_;
+  std::vector<ShardPlace> places_;
+  TimeNs now_ = kSecond;
+  Status reached_;
+};
+
+TEST_F(ConnectionsTest, a_relay_that_is_lost_is_not_reached_again_and_a_server_is) {
+  all_up();
+  const wire::HeaderBytes header = wire::encode(wire::Header{});
+  Outgoing message;
+  message.header = header;
+  EXPECT_TRUE(connections_.send(ShardIndex(1), message));
+  transport_.end(peer(1));
+  transport_.end(peer(2));
+  pass(kFailure / 2);
+  EXPECT_EQ(attempts(1), 1U);
+  EXPECT_EQ(attempts(2), 2U);
+  EXPECT_TRUE(reached_.is_ok());
+}
+
+TEST_F(ConnectionsTest, a_relay_that_was_told_nothing_is_reached_again) {
+  all_up();
+  transport_.end(peer(1));
+  pass(kFailure / 100);
+  EXPECT_EQ(attempts(1), 2U);
+}
+
+TEST_F(ConnectionsTest, a_relay_that_has_never_come_is_tried_again_soon) {
+  begin();
+  turn();
+  transport_.end(peer(1), {Code::kDisconnected, "refused"});
+  turn();
+  EXPECT_EQ(attempts(1), 1U);
+  pass(kFailure / 600);
+  EXPECT_EQ(attempts(1), 2U) << "it begins in a moment";
+  up(1);
+  EXPECT_TRUE(connections_.is_in_use(ShardIndex(1)));
+}
+
+TEST_F(ConnectionsTest, a_relay_is_given_up_later_than_the_scheduler_gives_up_its_worker) {
+  all_up();
+  transport_.end(peer(1), {Code::kDisconnected, "reset by peer"});
+  turn();
+  pass(2 * kFailure - 10 * kMillisecond);
+  EXPECT_TRUE(reached_.is_ok());
+  pass(10 * kMillisecond);
+  EXPECT_EQ(reached_.message(),
+            "worker 4 (alpha:14) at 127.0.0.1:7004, its relay cannot be reached for 12 s: reset "
+            "by peer");
+  EXPECT_EQ(reached_.cause().who,
+            (Participant{.role = Role::kWorker, .rank = 4, .host = "alpha:14"}));
+}
+
+TEST_F(ConnectionsTest, the_relay_of_a_worker_that_left_is_not_missed) {
+  all_up();
+  transport_.end(peer(1));
+  turn();
+  connections_.note_left(WorkerRank(4));
+  pass(5 * kFailure);
+  EXPECT_TRUE(reached_.is_ok());
+  EXPECT_EQ(attempts(1), 1U);
+  transport_.end(peer(2));
+  pass(kFailure + 100 * kMillisecond);
+  EXPECT_FALSE(reached_.is_ok()) << "a server of the same rank is";
+}
+
+TEST_F(ConnectionsTest, a_worker_that_left_before_its_relay_was_reached_holds_nobody_up) {
+  begin();
+  turn();
+  up(0);
+  up(2);
+  EXPECT_FALSE(connections_.all_were_up());
+  connections_.note_left(WorkerRank(4));
+  EXPECT_TRUE(connections_.all_were_up());
+}
+
+TEST_F(ConnectionsTest, who_is_at_the_other_end_is_the_worker_whose_relay_it_is) {
+  begin();
+  EXPECT_EQ(connections_.describe(ShardIndex(1)),
+            "worker 4 (alpha:14) at 127.0.0.1:7004, its relay");
+  EXPECT_EQ(connections_.describe(ShardIndex(2)), "server 4 (beta:7) at 10.0.0.4:9001, shard 1");
+  EXPECT_EQ(connections_.owner_of(ShardIndex(1)),
+            (Participant{.role = Role::kWorker, .rank = 4, .host = "alpha:14"}));
+  EXPECT_EQ(connections_.owner_of(ShardIndex(2)),
+            (Participant{.role = Role::kServer, .rank = 4, .host = "beta:7"}));
+  pass(config_.timeout.first_notice_ns);
+  ASSERT_THAT(lines_, SizeIs(1));
+  EXPECT_THAT(lines_[0], AllOf(HasSubstr("no connection yet to worker 0 (alpha:10)"),
+                               HasSubstr("server 4 (beta:7)")));
+}
+
+TEST_F(ConnectionsTest, who_answers_at_a_relays_place_must_be_that_worker) {
+  begin();
+  turn();
+  Hello other = transport_.answers[places_[1].endpoint.text()];
+  other.role = Role::kServer;
+  transport_.up(peer(1), other);
+  turn();
+  EXPECT_FALSE(connections_.is_in_use(ShardIndex(1)));
+  EXPECT_THAT(transport_.closed.begin()->second.message(), HasSubstr("a server"));
+  Hello own = transport_.answers[places_[0].endpoint.text()];
+  own.rank = 1;
+  transport_.up(peer(0), own);
+  turn();
+  EXPECT_FALSE(connections_.is_in_use(ShardIndex(0)));
+}
+
+}  // namespace
+}  // namespace byteps

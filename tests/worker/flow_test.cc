@@ -1,0 +1,127 @@
+// What passes a gate without credit where no answers come.
+#include "worker/flow.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace byteps {
+namespace {
+
+constexpr TimeNs kStalledNs = 5 * kMillisecond;
+
+// Two workers of one machine, and another; two shards, with credit for one frame each.
+PipelineConfig config_of(bool is_relay) {
+  PipelineConfig config{
+      .self = WorkerRank(0), .epoch = Epoch(3), .placement = Placement(256, 64, {1, 1})};
+  config.credit_bytes = 1;
+  config.credit_frames_min = 1;
+  config.stalled_ns = kStalledNs;
+  config.is_relay = is_relay;
+  config.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 2});
+  return config;
+}
+
+class FlowTest : public testing::Test {
+ protected:
+  explicit FlowTest(bool is_relay = true) : work_(config_of(is_relay)), flow_(work_) {
+    for (ShardWay& shard : work_.shards) shard.gate().add({}, false, 0);
+  }
+  ShardWay& way(std::size_t shard = 0) { return work_.shards[shard]; }
+  // How many frames pass now; then one has to wait.
+  int pass(std::size_t shard = 0) {
+    int count = 0;
+    for (; way(shard).gate().may_pass(kCost) && count < 10'000; ++count) {
+      way(shard).gate().on_sent(kCost);
+    }
+    flow_.on_blocked(way(shard));
+    return count;
+  }
+  void at(TimeNs now) {
+    work_.now = now;
+    flow_.tick();
+  }
+  // At the next deadline, that of the first way.
+  int pass_later() {
+    EXPECT_EQ(flow_.next_deadline(), work_.now + kStalledNs);
+    at(work_.now + kStalledNs - 1);
+    EXPECT_EQ(pass(), 0) << "not before";
+    at(work_.now + 1);
+    return pass();
+  }
+
+  static constexpr std::uint64_t kCost = credit_cost(64);
+  Work work_;
+  Flow flow_;
+};
+
+class FlowOfWorkerTest : public FlowTest {
+ protected:
+  FlowOfWorkerTest() : FlowTest(false) {}
+};
+
+TEST_F(FlowTest, while_no_answer_comes_at_a_relay_ever_more_frames_pass_without_credit) {
+  EXPECT_EQ(pass(), 1) << "its credit";
+  for (const int expected : {1, 2, 4, 8}) EXPECT_EQ(pass_later(), expected);
+  for (int i = 0; i < 12; ++i) pass_later();
+  EXPECT_EQ(pass_later(), 1024) << "everything has a limit";
+}
+
+TEST_F(FlowTest, an_answer_is_credit_again_and_the_next_stall_begins_with_one_frame) {
+  EXPECT_EQ(pass(), 1);
+  EXPECT_EQ(pass_later(), 1);
+  EXPECT_EQ(pass_later(), 2);
+  at(work_.now + kStalledNs);  // four may pass
+  for (int i = 0; i < 4; ++i) flow_.free(way(), kCost);
+  EXPECT_EQ(pass(), 1) << "credit, and no more";
+  EXPECT_EQ(pass_later(), 1);
+}
+
+TEST_F(FlowTest, ways_stall_by_themselves) {
+  EXPECT_EQ(pass(0), 1);
+  at(2 * kMillisecond);
+  EXPECT_EQ(pass(1), 1);
+  EXPECT_EQ(flow_.next_deadline(), kStalledNs);
+  at(kStalledNs);
+  EXPECT_EQ(pass(0), 1);
+  EXPECT_EQ(pass(1), 0);
+  EXPECT_EQ(flow_.next_deadline(), 2 * kMillisecond + kStalledNs);
+  at(2 * kMillisecond + kStalledNs);
+  EXPECT_EQ(pass(1), 1);
+}
+
+TEST_F(FlowTest, with_the_connection_ends_what_may_pass_without_credit) {
+  EXPECT_EQ(pass(), 1);
+  EXPECT_EQ(pass_later(), 1);
+  at(work_.now + kStalledNs);
+  way().up();
+  way().down();
+  flow_.on_shard_down(way());
+  way().up();
+  EXPECT_EQ(pass(), 1) << "the credit of a new connection";
+  EXPECT_EQ(pass_later(), 1);
+}
+
+TEST_F(FlowOfWorkerTest, a_worker_waits_for_answers_or_until_others_want_its_parts) {
+  pass();
+  EXPECT_EQ(flow_.next_deadline(), kNever);
+  at(kSecond);
+  EXPECT_EQ(pass(), 0);
+}
+
+TEST_F(FlowOfWorkerTest, to_a_relay_as_much_may_be_on_the_way_as_memory_holds) {
+  PipelineConfig config = config_of(false);
+  config.credit_bytes = 0;
+  Work work(config);
+  Flow flow(work);
+  ASSERT_EQ(work.shards.size(), 2U) << "relays";
+  for (std::uint32_t shard = 0; shard < 2; ++shard) {
+    EXPECT_EQ(work.shards[shard].gate().credit_bytes(), 4U << 20);
+    flow.set_capacity(ShardIndex(shard), 1 << 20);
+    EXPECT_EQ(work.shards[shard].gate().credit_bytes(), 4U << 20)
+        << "a part is under way there until its sum has come over the network";
+  }
+}
+
+}  // namespace
+}  // namespace byteps
