@@ -41,10 +41,12 @@ class BytePS(Group):
     def __init__(self, label, build, worker_build, env, port):
         super().__init__(label)
         self._build, self._worker_build, self._env, self._port = build, worker_build, env, port
+        self.optional = env.get("DMLC_NUM_SERVER") == "0"
 
     def start(self, lab, scenario):
-        n, k = scenario.workers, scenario.extra
+        n, k = len(scenario.ranks()), scenario.extra
         server_hosts = [n + i for i in range(k)] + (list(range(n)) if scenario.colocated else [])
+        server_hosts = server_hosts[: int(self._env.get("DMLC_NUM_SERVER", len(server_hosts)))]
         scheduler_host = n + k
         env = {
             "DMLC_PS_ROOT_URI": lab.address(scheduler_host),
@@ -57,6 +59,7 @@ class BytePS(Group):
             "LD_LIBRARY_PATH": self._build / "lib",
             "PYTHONPATH": ROOT / "python",
             "OMP_NUM_THREADS": 1,
+            **({"BYTEPS_GLOBAL_SIZE": scenario.workers} if scenario.hosts else {}),
             "MASTER_ADDR": lab.address(0),  # where torch.distributed's ranks meet
             "MASTER_PORT": free_port(),
             **dict(scenario.env),
@@ -72,9 +75,9 @@ class BytePS(Group):
         for rank, host in enumerate(server_hosts):
             server = [*on_server, self._build / "bin" / "byteps_server"]
             self.others.append(lab.start(host, server, {**env, **slow.get(host, {}), "DMLC_RANK": rank}))
-        for rank in range(n):
+        for rank in range(scenario.workers):
             argv = [*on_worker, *self._worker_command(scenario, rank)]
-            self.workers.append(lab.start(rank, argv, {**env, "DMLC_WORKER_ID": rank}))
+            self.workers.append(lab.start(scenario.host_of(rank), argv, {**env, **place_of(scenario, rank)}))
 
     def servers(self):
         return self.others[1:]
@@ -119,7 +122,7 @@ class Gloo(Group):
                     sizes = models.ddp_buckets(scenario.model)
                 command = [BENCH / "gloo_worker.py", *place, scenario.operations, *sizes]
             argv = [*pinned(scenario)[1], sys.executable, *command]
-            self.workers.append(lab.start(rank, argv, {"OMP_NUM_THREADS": 1}))
+            self.workers.append(lab.start(scenario.host_of(rank), argv, {"OMP_NUM_THREADS": 1}))
 
 
 class Horovod(Group):
@@ -260,6 +263,19 @@ class OpenMpi(Group):
             rank.input.close()
             rank.output.close()
         self._folder.cleanup()
+
+
+def place_of(scenario, rank):
+    """What tells a worker its place in the job, as bpslaunch says it."""
+    host = scenario.host_of(rank)
+    if not scenario.hosts:
+        return {"DMLC_WORKER_ID": host}
+    return {
+        "DMLC_WORKER_ID": host,
+        "BYTEPS_LOCAL_RANK": rank - sum(scenario.hosts[:host]),
+        "BYTEPS_LOCAL_SIZE": scenario.hosts[host],
+        "BYTEPS_GLOBAL_RANK": rank,
+    }
 
 
 def pinned(scenario):

@@ -16,6 +16,7 @@ class Group:
 
     rival = True
     rounds = ("go", "communicate", "small")  # what a rival can be told
+    optional = False  # whether a build may be unable to do this
 
     def __init__(self, label):
         self.label = label
@@ -42,15 +43,16 @@ class Group:
     def turn(self, timeout_s, word="go"):
         """One round: seconds from the first start to the last end, from the last start, and to the first layer's sum,
         also of the slowest worker from its own start; CPU seconds of the workers within it and of the others around
-        it."""
+        it; and what else each worker has said."""
         before = [process.cpu_seconds() for process in self.others]
         for process in self.workers:
             process.input.write(word.encode() + b"\n")
             process.input.flush()
         lines = [[float(text) for text in words] for words in self._lines(timeout_s)]
         after = [process.cpu_seconds() for process in self.others]
-        starts, ends, firsts, cpu = zip(*lines)
+        starts, ends, firsts, cpu, *more = zip(*lines)
         return {
+            **dict(zip(("pushed_bytes",), more)),
             "seconds": max(ends) - min(starts),
             "from_last_start_s": max(ends) - max(starts),
             "first_s": max(firsts) - min(starts),

@@ -1,4 +1,7 @@
-"""What the cards allow: seconds for one sum of `size` bytes, whatever the software does."""
+"""What the cards allow: seconds for one sum of `size` bytes, whatever the software does.
+
+Where a machine has several ranks, a worker is the machine to servers (its ranks can sum first, so that one copy
+crosses its card), and a rank to the ring: each machine's card carries what one rank sends on, and what one gets."""
 
 PAYLOAD = 1448 / 1514  # of a shaped rate: what TCP over IPv4 with time stamps carries at an MTU of 1500
 

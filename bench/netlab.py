@@ -173,6 +173,9 @@ class Loopback:
     def counters(self):
         return {}
 
+    def card_bytes(self):
+        return []
+
     def _nicely(self):
         return ["nice", "-n", str(self._nice)] if self._nice and (self._nice > 0 or os.geteuid() == 0) else []
 
@@ -238,6 +241,14 @@ class Lab(Loopback):
                 seen.add(process.host)
                 found["retransmissions"] += tcp_counter(process.pid, "snmp", "Tcp", "RetransSegs")
                 found["timeouts"] += tcp_counter(process.pid, "netstat", "TcpExt", "TCPTimeouts")
+        return found
+
+    def card_bytes(self):
+        """Since the lab was built, for each host: bytes that its card has sent and received, with headers."""
+        found = []
+        for host in range(self.hosts):
+            (card,) = json.loads(self._run("ip", "-n", self.namespace(host), "-s", "-j", "link", "show", "eth0"))
+            found.append([card["stats64"][way]["bytes"] for way in ("tx", "rx")])
         return found
 
     def _drops(self, namespace):

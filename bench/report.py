@@ -26,10 +26,12 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
 
 - Hosts are network namespaces on one machine, each with a card of its own: both directions of each are shaped to the
   rate given ([`bench/netlab.py`](../bench/netlab.py)). n workers, each on a host of its own; k servers on hosts of
-  their own, unless the row says otherwise. A rival has the n hosts of the workers.
+  their own, unless the row says otherwise. A rival has the n hosts of the workers. Where a host has several ranks,
+  they are processes that share its namespace and card, and a rival's ranks follow each other host by host.
 - **limit** is what the cards allow whatever the software does: TCP payload is 1448/1514 of a shaped rate. With k = n
   servers it is bytes / rate; for a ring of n it is 2(n-1)/n of that; in between it is the split in which all cards
   finish together ([`bench/limits.py`](../bench/limits.py)). **ratio** is limit / time: 1.000 cannot be passed.
+  Where a host has several ranks, n are the hosts to servers (one copy crosses each card), and the ranks to a ring.
 - **time** is the median over the repeats, from the first worker's start to the last worker's end, with the quartiles;
   several operations in a row count as their mean. Every sum is checked.
 - Ours and the rivals are up at the same time and take turns in the same network, so other work on the machine meets
@@ -40,7 +42,8 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
 - **gloo** is `torch.distributed`'s all_reduce over gloo; **mpi** is Open MPI's MPI_Allreduce over TCP, with its own
   choice of algorithm and (**ring**) with its ring; it spins while it waits. **sockets** is no rival but a floor: the
   same bytes over the same connections, one direction after the other, and one addition pass. So is **copies**: two
-  processes that copy the bytes into a small ring and out of it. **byteps tcp** is ours without shared memory.
+  processes that copy the bytes into a small ring and out of it. **byteps tcp** is ours without shared memory,
+  **byteps flat** ours with `BYTEPS_LOCAL_REDUCE=0`: every rank sends its own copy.
 - **horovod** is Horovod's own DistributedOptimizer over its gloo, in an environment with torch 2.1.2
   (`make setup-horovod`): what it hides is judged by what training alone takes there.
 - **small**: 160 tensors of 4 KiB at once, until all sums are there; the last column says what handing over one of
@@ -101,8 +104,43 @@ def checks(result):
         for side, target in (("server", 1.25), ("worker", 1.15)):
             ratio = ours[f"{side}_cpu_s"] / floor[f"{side}_cpu_s"]
             yield f"{side}'s CPU / bare sockets", ratio, target, ratio <= target
+    yield from _host_checks(result)
     if "idle_share" in result:
         yield "busiest process in rest, % of a core", 100 * result["idle_share"], 0.5, result["idle_share"] <= 0.005
+
+
+def cpu_s(one):
+    return one["server_cpu_s"] + one["worker_cpu_s"]
+
+
+def busiest_card(one):
+    return max(map(max, one["cards"]))
+
+
+def _host_checks(result):
+    """checks() of several ranks on a host."""
+    figures = result["figures"]
+    ours, flat, without = next(iter(figures.values())), figures.get("byteps flat"), "byteps without server"
+    if result.get("card_target") and "cards" in ours:
+        most = busiest_card(ours)
+        yield "most bytes over a card / M", most, result["card_target"], most <= result["card_target"]
+    if flat is None:
+        return
+    if result.get("flat_target"):
+        ratio = flat["median_s"] / ours["median_s"]
+        yield "flat / ours", ratio, result["flat_target"], ratio >= result["flat_target"]
+    if result.get("cpu_target"):
+        ratio = cpu_s(ours) / cpu_s(flat)
+        yield "CPU / flat's CPU", ratio, result["cpu_target"], ratio <= result["cpu_target"]
+    if result["size"] < scenarios.LATENCY_BYTES:
+        more_us = 1e6 * (ours["median_s"] - flat["median_s"])
+        yield "us more than flat", more_us, 60, more_us <= 60
+    if without in figures:
+        ratio = figures[without]["median_s"] / flat["median_s"]
+        yield "without server / flat", ratio, 1.2, ratio <= 1.2
+        if "gloo" in figures:
+            ratio = figures["gloo"]["median_s"] / figures[without]["median_s"]
+            yield "gloo / without server", ratio, 2.0, ratio >= 2.0
 
 
 def hidden_share(result, trained="byteps"):
@@ -222,6 +260,28 @@ def _growth_verdicts(results):
     yield f"- largest server memory / tensors: {memory:.2f}, target 1.15 beside credit: {_reached(memory <= 1.15)}"
 
 
+def _hosts(results):
+    """What crossed the cards, and what it cost, where hosts have several ranks. M: the bytes of one sum."""
+    lines = [
+        "| scenario | workers' cards, out / in, M | servers' cards, out / in, M | pushed by a rank, M | CPU s of all |",
+        "|---|---|---|---|---|",
+    ]
+    for result in results:
+        hosts = len(result["hosts"])
+        for label, one in result["figures"].items():
+            cards = [f"{out:.2f} / {into:.2f}" for out, into in one.get("cards", [])]
+            pushed = one.get("pushed", [])
+            cells = [
+                f"{result['title']}, {label}",
+                "; ".join(cards[:hosts]),
+                "" if label == "gloo" else "; ".join(cards[hosts:]),
+                f"{min(pushed):.2f} to {max(pushed):.2f}" if pushed else "",
+                f"{cpu_s(one):.2f}",
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def _reached(is_reached):
     return "reached" if is_reached else "NOT reached"
 
@@ -251,6 +311,8 @@ def text(folder):
         parts.append(_section(title, members))
         if title == "Growth":
             parts.append(_growth(members))
+        if all(result.get("hosts") for result in members):
+            parts.append(_hosts(members))
     parts.append(_kernels(folder))
     return "\n".join(part for part in parts if part)
 

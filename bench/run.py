@@ -104,10 +104,11 @@ def our_groups(args, scenario, port):
 def make_lab(args, scenario):
     if scenario.rate is None:
         return netlab.Loopback(args.nice)
-    hosts = scenario.workers + scenario.extra + 1  # the last is the scheduler's
+    first_server = len(scenario.ranks())
+    hosts = first_server + scenario.extra + 1  # the last is the scheduler's
     rates = [scenario.rate] * hosts
     for server, rate in scenario.slow_servers:
-        rates[scenario.workers + server] = rate
+        rates[first_server + server] = rate
     return netlab.Lab(hosts, rates, congestion_control=args.congestion_control, nice=args.nice)
 
 
@@ -118,13 +119,16 @@ def machine_busy_s():
     return (sum(words) - words[3] - words[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def one_turn(lab, group, word, timeout_s):
+def one_turn(lab, group, word, timeout_s, with_cards=False):
     """A group's turn, with what happened meanwhile to network and machine."""
+    cards = lab.card_bytes() if with_cards else []
     before, busy, began = lab.counters(), machine_busy_s(), time.monotonic()
     turn = group.turn(timeout_s, word)
     after = lab.counters()
     turn["busy_share"] = (machine_busy_s() - busy) / (time.monotonic() - began) / os.cpu_count()
     turn.update({name: after[name] - before[name] for name in before})
+    if cards:
+        turn["card_bytes"] = [[new - old for new, old in zip(*both)] for both in zip(lab.card_bytes(), cards)]
     return turn
 
 
@@ -135,7 +139,7 @@ def take_turns(lab, groups, scenario, repeats):
     for repeat in range(repeats + 1):
         for group in groups:
             for word, label in group.words(scenario):
-                turn = one_turn(lab, group, word, timeout_s)
+                turn = one_turn(lab, group, word, timeout_s, with_cards=bool(scenario.hosts))
                 if repeat > 0:
                     turns.setdefault(label, []).append(turn)
     return turns
@@ -159,6 +163,20 @@ def summarize(turns, scenario, limit_s):
     for name in ("drops_out", "drops_in", "retransmissions", "timeouts"):
         if name in turns[0]:
             out[name] = sum(turn[name] for turn in turns)
+    return {**out, **copies(turns, scenario)} if scenario.hosts else out
+
+
+def copies(turns, scenario):
+    """How many times its size an operation sends over the card of each host and receives, and each rank pushes: of
+    workers' hosts first, then of servers'."""
+    bytes_ = scenario.size * scenario.operations
+    out = {}
+    if "card_bytes" in turns[0]:
+        cards = list(zip(*(turn["card_bytes"] for turn in turns)))[:-1]  # the last is the scheduler's
+        out["cards"] = [[round(statistics.median(way) / bytes_, 4) for way in zip(*card)] for card in cards]
+    if "pushed_bytes" in turns[0]:
+        pushed = zip(*(turn["pushed_bytes"] for turn in turns))
+        out["pushed"] = [round(statistics.median(rank) / bytes_, 4) for rank in pushed]
     return out
 
 
@@ -189,18 +207,33 @@ def start(lab, scenario, group):
             group.workers, group.others = [], []
 
 
-def run_groups(args, scenario, groups):
-    """Turns of all groups, and what else there is to say of ours."""
-    with make_lab(args, scenario) as lab:
-        for group in groups:
+def start_all(lab, scenario, groups):
+    """The groups that run then, and a line for each that its build is unable to run."""
+    running, refused = [], []
+    for group in groups:
+        try:
             start(lab, scenario, group)
+            running.append(group)
+        except ContenderError as error:
+            if not group.optional:
+                raise
+            for process in group.workers + group.others:
+                process.stop(0)
+            refused.append(f"{group.label} is left out: {str(error).splitlines()[-1].strip()}")
+    return running, refused
+
+
+def run_groups(args, scenario, groups):
+    """Turns of all groups that run, what else there is to say of ours, and a line for each group that does not."""
+    with make_lab(args, scenario) as lab:
+        groups, refused = start_all(lab, scenario, groups)
         for group in groups:
             group.note_memory()
         turns = take_turns(lab, groups, scenario, args.repeats)
         others = other_figures(groups, scenario)
         for group in groups:
             group.stop()
-    return turns, others
+    return turns, others, refused
 
 
 def measure(args, scenario):
@@ -210,13 +243,15 @@ def measure(args, scenario):
     if not args.no_rivals:
         found, refused = contenders.rivals(scenario, args.build[0], port and port + 50)
         groups += found
-    turns, others = run_groups(args, scenario, groups)
+    turns, others, unable = run_groups(args, scenario, groups)
     figures = {}
     for group in groups:
         limit = scenario.ring_limit() if group.rival and group.label != "sockets" else scenario.limit()
         for _, label in group.words(scenario):
-            figures[label] = summarize(turns[label], scenario, limit)
+            if label in turns:
+                figures[label] = summarize(turns[label], scenario, limit)
     told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
+    told += ("hosts", "flat_target", "cpu_target", "card_target") if scenario.hosts else ()
     return {
         "bench": scenario.name,
         **{name: getattr(scenario, name) for name in (*told, "gloo_target", "time_target_s")},
@@ -227,7 +262,7 @@ def measure(args, scenario):
         "congestion_control": args.congestion_control if port else None,
         "repeats": args.repeats,
         "env": args.env,
-        "refused": refused,
+        "refused": refused + unable,
         "limit_s": scenario.limit(),
         "ring_limit_s": scenario.ring_limit(),
         **others,
@@ -256,7 +291,8 @@ def describe(label, one, ours):
         text += f"  {what} {report.milliseconds(one['first_s'])}"
     if "drops_out" in one:
         text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
-    return text + f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
+    text += f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
+    return text + (f"  most over a card {report.busiest_card(one):.2f} M" if "cards" in one else "")
 
 
 def show(result):

@@ -11,6 +11,8 @@ from netlab import bits_per_second
 
 MIB = 1 << 20
 LATENCY_BYTES = 64 << 10  # below, a card's rate says nothing about the time
+FLAT = (("BYTEPS_LOCAL_REDUCE", "0"),)  # every rank for itself, also where loopback stands for several machines
+FLAT_TOO = (("flat", FLAT),)
 TCP_TOO = (("tcp", (("BYTEPS_ENABLE_IPC", "0"),)),)  # the same without shared memory
 BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
 TRACES = pathlib.Path(__file__).resolve().parent.parent / "build" / "bench" / "traces"
@@ -28,6 +30,7 @@ class Scenario:
     workers: int
     extra: int  # servers on machines of their own
     colocated: bool = False  # each worker's machine runs a server too
+    hosts: tuple = ()  # how many ranks each host has; empty: every worker has a host of its own
     rate: str | None = "1gbit"  # None: loopback, one machine
     slow_servers: tuple = ()  # (server on a machine of its own, its rate)
     size: int = 64 * MIB  # bytes of all tensors together
@@ -46,11 +49,22 @@ class Scenario:
     idle_s: float = 0.0  # how long to watch all processes of ours do nothing, at the end
     target: float | None = None  # limit / time that issue 5 asks for
     gloo_target: float | None = None  # gloo's time / ours
+    flat_target: float | None = None  # the time of ours with every rank for itself / ours
+    cpu_target: float | None = None  # CPU seconds of all our processes / the same with every rank for itself
+    card_target: float | None = None  # most bytes over a host's card, in one direction / size
     time_target_s: float | None = None
     quick: bool = False
 
     def byte_rate(self):
         return bits_per_second(self.rate) / 8 * limits.PAYLOAD if self.rate else None
+
+    def ranks(self):
+        """How many each host of workers has."""
+        return self.hosts or (1,) * self.workers
+
+    def host_of(self, rank):
+        """Ranks of a host follow each other, so that a ring in their order leaves each host once."""
+        return [host for host, count in enumerate(self.ranks()) for _ in range(count)][rank]
 
     def limit(self):
         """Seconds per operation with this scenario's servers; None on loopback, and where latency decides."""
@@ -61,7 +75,7 @@ class Scenario:
             slow = dict(self.slow_servers)
             rates = [bits_per_second(slow.get(i, self.rate)) / 8 * limits.PAYLOAD for i in range(self.extra)]
             return limits.unequal_servers(self.workers, self.size, rate, rates)
-        return limits.servers(self.workers, self.extra, self.colocated, self.size, rate)
+        return limits.servers(len(self.ranks()), self.extra, self.colocated, self.size, rate)
 
     def ring_limit(self):
         return limits.ring(self.workers, self.size, self.byte_rate()) if self.limit() else None
@@ -99,6 +113,33 @@ def _split():
     yield Scenario("n4k4-slow", section, "n=k=4, one server at half rate", 4, 4, slow_servers=slow, target=0.9)
 
 
+def _hosts():
+    section = "Several ranks on a host"
+    shared = {"variants": FLAT_TOO}
+    full = {**shared, "gloo_target": 1.6, "card_target": 1.06}
+    two, four = (4, 4), (2, 2, 2, 2)
+    title, more = "2 hosts of 4 ranks, 2 servers on machines of their own", {"flat_target": 3.6, "cpu_target": 0.65}
+    yield Scenario("h2l4k2", section, title, 8, 2, hosts=two, target=0.93, **full, **more)
+    beside = "2 hosts of 4 ranks, a server beside them on each"
+    yield Scenario("h2l4c", section, beside, 8, 0, True, hosts=two, target=0.93, **full)
+    title = "4 hosts of 2 ranks, 4 servers on machines of their own"
+    yield Scenario("h4l2k4", section, title, 8, 4, hosts=four, target=0.92, flat_target=1.8, **full)
+    title = "4 hosts of 4 ranks, 4 servers on machines of their own, 500 Mbit/s"
+    slower = {"rate": "500mbit", "target": 0.92, **full, "gloo_target": 1.7}
+    yield Scenario("h4l4k4-500m", section, title, 16, 4, hosts=(4, 4, 4, 4), **slower)
+    title = "hosts of 1, 2 and 4 ranks, 3 servers on machines of their own"
+    uneven = {"hosts": (1, 2, 4), "target": 0.9, "card_target": 1.06}
+    yield Scenario("uneven", section, title, 7, 3, **uneven, **shared)
+    small = {"hosts": two, **shared}
+    title = "1 MiB, 2 hosts of 4 ranks, 2 servers"
+    yield Scenario("1m-h2l4k2", section, title, 8, 2, size=MIB, operations=20, target=0.75, **small)
+    title = title.replace("1 MiB", "4 KiB")
+    yield Scenario("4k-h2l4k2", section, title, 8, 2, size=4096, operations=200, **small)
+    without = ("without server", (("DMLC_NUM_SERVER", "0"),))
+    title = "one host of 4 ranks, a server beside them, no network"
+    yield Scenario("h1l4", section, title, 4, 1, hosts=(4,), rate=None, variants=(*FLAT_TOO, without))
+
+
 def _small():
     section = "Small tensors"
     for n, more in [(2, {}), (4, {"target": 0.85, "quick": True}), (8, {})]:
@@ -111,7 +152,7 @@ def _small():
         yield Scenario(f"4k-n{n}", section, title, n, n, **options, **more)
     one_core = (("BYTEPS_SERVER_ENGINE_THREAD", "1"),)
     title = "10,000 tensors of 4 KiB, 2 workers, one server core, loopback"
-    many = {"rate": None, "size": 10_000 * 4096, "tensors": 10_000, "env": one_core}
+    many = {"rate": None, "size": 10_000 * 4096, "tensors": 10_000, "env": (*one_core, *FLAT)}
     time = {"time_target_s": 10_000 / 250_000}
     over_tcp = {"variants": TCP_TOO}
     yield Scenario("10k", section, title, 2, 1, cores=("0", "1"), quick=True, **over_tcp, **many, **time)
@@ -162,12 +203,13 @@ def _frameworks():
 
 def _growth():
     section = "Growth"
+    options = {"rate": None, "env": FLAT, "rivals": (), "variants": TCP_TOO}
     for n in (2, 4, 8, 16, 32):
         title = f"{n} workers of {256 // n} MiB, one server, loopback"
-        yield Scenario(f"grow-w{n}", section, title, n, 1, rate=None, size=256 * MIB // n, rivals=(), variants=TCP_TOO)
+        yield Scenario(f"grow-w{n}", section, title, n, 1, size=256 * MIB // n, **options)
     for count in (1, 10, 100, 1000):
         title = f"64 MiB in {count} tensors, 2 workers, one server, loopback"
-        yield Scenario(f"grow-t{count}", section, title, 2, 1, rate=None, tensors=count, rivals=(), variants=TCP_TOO)
+        yield Scenario(f"grow-t{count}", section, title, 2, 1, tensors=count, **options)
 
 
 def _timeline():
@@ -179,7 +221,8 @@ def _timeline():
         ("trace-1m", "64 tensors of 1 MiB", 64 * MIB, 64),
     ):
         title += ", 2 workers, one server, loopback"
-        yield Scenario(name, section, title, 2, 1, rate=None, size=size, tensors=count, rivals=(), variants=variants)
+        options = {"rate": None, "env": FLAT, "rivals": (), "variants": variants}
+        yield Scenario(name, section, title, 2, 1, size=size, tensors=count, **options)
 
 
 def _shared_memory():
@@ -201,6 +244,7 @@ ALL = [
     for family in (
         _large,
         _split,
+        _hosts,
         _small,
         _order,
         _models,

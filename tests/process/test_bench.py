@@ -2,16 +2,21 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from byteps.launcher import hosts
+from byteps.launcher.hostfile import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import contenders
+import netlab
 import report
 import run
 import scenarios
+from group import ContenderError, Group
 
 WITH_TORCH = next(scenario for scenario in scenarios.ALL if scenario.name == "with-torch")
 
@@ -75,3 +80,135 @@ def test_submitting_is_told_per_tensor_and_only_where_it_is_apart_from_waiting()
     assert report.submit_us(result, "byteps") == pytest.approx(10.0)
     assert report.submit_us(result, "gloo") is None
     assert report.submit_us(result, "horovod") is None
+
+
+class Listing(netlab.Loopback):
+    """Starts nothing, and keeps what was to be started."""
+
+    def start(self, host, argv, env=None):
+        self.processes.append(SimpleNamespace(host=host, argv=argv, env={k: str(v) for k, v in (env or {}).items()}))
+        return self.processes[-1]
+
+    def __exit__(self, *_):
+        pass
+
+
+def scenario_of(ranks, servers, **more):
+    return scenarios.Scenario("x", "", "", sum(ranks), servers, hosts=ranks, **more)
+
+
+def started(group, scenario):
+    group.start(Listing(), scenario)
+    return group
+
+
+def ours(env=None):
+    build = ROOT / "build/release"
+    return contenders.BytePS("byteps", build, build, env or {}, 9100)
+
+
+@pytest.mark.parametrize("ranks, servers", [((4, 4), 2), ((1, 2, 4), 3), ((4,), 1)])
+def test_ranks_of_one_host_are_told_their_place_as_the_launcher_tells_it(ranks, servers):
+    links = [SimpleNamespace(host=Host(str(number), "127.0.0.1", workers=count)) for number, count in enumerate(ranks)]
+    links += [SimpleNamespace(host=Host(f"server {number}", "127.0.0.1", servers=1)) for number in range(servers)]
+    plan = hosts.job_plan(links, "127.0.0.1", 9100, ["train"], {}).processes
+    group = started(ours(), scenario_of(ranks, servers))
+    told = [process.environ for process in plan if process.role == "worker"]
+    places = ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_GLOBAL_RANK")
+    job = ("DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "BYTEPS_GLOBAL_SIZE", "BYTEPS_FORCE_DISTRIBUTED")
+    assert [[one.env[name] for name in places + job] for one in group.workers] == [
+        [env[name] for name in places + job] for env in told
+    ]
+    assert all([one.env[name] for name in job] == [told[0][name] for name in job] for one in group.others)
+    assert [one.host for one in group.workers] == [int(env["DMLC_WORKER_ID"]) for env in told]
+
+
+def test_servers_have_hosts_behind_those_of_several_ranks_or_are_beside_them():
+    alone, beside = scenario_of((4, 4), 2), scenario_of((4, 4), 0, colocated=True)
+    assert [one.host for one in started(ours(), alone).others] == [4, 2, 3]  # the scheduler's is the last
+    assert [one.host for one in started(ours(), beside).others] == [2, 0, 1]
+
+
+def test_a_worker_with_a_host_of_its_own_is_told_no_more_than_its_number():
+    group = started(ours(), scenarios.Scenario("x", "", "", 2, 2))
+    assert [one.env["DMLC_WORKER_ID"] for one in group.workers] == ["0", "1"]
+    assert not any(name.startswith(("BYTEPS_LOCAL", "BYTEPS_GLOBAL")) for one in group.workers for name in one.env)
+
+
+def test_the_ring_of_gloo_goes_from_host_to_host_and_back_once():
+    group = started(contenders.Gloo(9150), scenario_of((1, 2, 4), 3))
+    assert [one.host for one in group.workers] == [0, 1, 1, 2, 2, 2, 2]
+    assert [one.argv[2] for one in group.workers] == list(range(7))
+
+
+def test_a_group_without_servers_starts_none_and_may_be_unable_to():
+    group = started(ours({"DMLC_NUM_SERVER": "0"}), scenario_of((4,), 1))
+    assert len(group.workers) == 4 and len(group.others) == 1  # the scheduler
+    assert group.optional and not ours().optional
+
+
+class Unable(Group):
+    rival = False
+
+    def start(self, lab, scenario):
+        raise ContenderError("unable ended with exit code 2\nprogram\n    zero is too few")
+
+
+def test_what_a_build_is_unable_to_is_left_out_with_the_reason_and_anything_else_fails():
+    able, unable = Group("able"), Unable("unable")
+    able.start = lambda lab, scenario: None
+    unable.optional = True
+    assert run.start_all(None, None, [able, unable]) == ([able], ["unable is left out: zero is too few"])
+    unable.optional = False
+    with pytest.raises(ContenderError):
+        run.start_all(None, None, [able, unable])
+
+
+def test_bytes_of_cards_and_ranks_are_counted_in_sizes_of_an_operation():
+    scenario = scenario_of((2,), 1, size=1000, operations=2)
+    turns = [
+        {"card_bytes": [[2000 * more, 2200], [4000, 4000], [7, 7]], "pushed_bytes": (2000.0, 1000.0)}
+        for more in (1, 3, 2)
+    ]
+    assert run.copies(turns, scenario) == {"cards": [[2.0, 1.1], [2.0, 2.0]], "pushed": [1.0, 0.5]}
+
+
+def of_hosts():
+    """A result whose flat group takes four times as long."""
+
+    def figure(seconds, cards, cpu):
+        return {
+            "median_s": seconds, "quartiles_s": [seconds] * 2, "limit_s": 0.56, "ratio": 0.56 / seconds, "first_s": 1.0,
+            "server_cpu_s": cpu, "worker_cpu_s": cpu, "cards": cards, "pushed": [0.25, 0.26],
+        }  # fmt: skip
+
+    figures = {
+        "byteps": figure(0.6, [[1.01, 1.0], [1.0, 1.0], [1.0, 1.02]], 0.2),
+        "byteps flat": figure(2.4, [[4.0, 4.0]] * 3, 0.4),
+        "gloo": figure(0.9, [[1.75, 1.75], [1.75, 1.75], [0.0, 0.0]], 0.3),
+    }
+    targets = {"flat_target": 3.6, "cpu_target": 0.65, "card_target": 1.06, "gloo_target": 1.6, "target": 0.93}
+    told = {"bench": "x", "title": "two hosts", "section": "Several ranks on a host", "hosts": [4, 4], "size": 64 << 20}
+    return {**told, **targets, "figures": figures}
+
+
+def test_ranks_that_share_a_host_are_judged_by_each_for_itself():
+    checks = {what: (value, reached) for what, value, _, reached in report.checks(of_hosts())}
+    assert checks["flat / ours"] == (pytest.approx(4.0), True)
+    assert checks["CPU / flat's CPU"] == (pytest.approx(0.5), True)
+    assert checks["most bytes over a card / M"] == (1.02, True)
+    assert checks["gloo / ours"] == (pytest.approx(1.5), False)
+
+
+def test_a_small_tensor_may_take_little_longer_than_with_each_rank_for_itself():
+    result = {**of_hosts(), "size": 4096}
+    result["figures"]["byteps"]["median_s"], result["figures"]["byteps flat"]["median_s"] = 400e-6, 330e-6
+    checks = {what: (value, reached) for what, value, _, reached in report.checks(result)}
+    assert checks["us more than flat"] == (pytest.approx(70), False)
+
+
+def test_the_report_says_what_crossed_each_card():
+    rows = report._hosts([of_hosts()]).splitlines()
+    assert len({row.count("|") for row in rows}) == 1
+    assert rows[2] == "| two hosts, byteps | 1.01 / 1.00; 1.00 / 1.00 | 1.00 / 1.02 | 0.25 to 0.26 | 0.40 |"
+    assert "| two hosts, gloo | 1.75 / 1.75; 1.75 / 1.75 |  |" in rows[4]

@@ -128,6 +128,18 @@ def test_a_queue_that_overflows_is_counted():
 
 
 @needs_namespaces
+def test_what_crosses_each_card_is_counted_by_direction():
+    with netlab.Lab(3, "100mbit") as lab:
+        before = lab.card_bytes()
+        rate = rate_between(lab, 0, 1)  # for a second
+        after = lab.card_bytes()
+    sender, receiver, nobody = [[new - old for new, old in zip(*both)] for both in zip(after, before)]
+    assert 0.8 * rate < receiver[1] < sender[0] + 10_000  # each is what that host sent, and received
+    assert receiver[0] < 0.1 * sender[0] and sender[1] < 0.1 * receiver[1]  # that TCP has it
+    assert max(nobody) < 10_000
+
+
+@needs_namespaces
 def test_the_congestion_control_is_the_one_asked_for():
     with netlab.Lab(1, "100mbit", congestion_control="reno") as lab:
         asked = lab.start(0, ["cat", "/proc/sys/net/ipv4/tcp_congestion_control"])

@@ -86,6 +86,17 @@ def test_an_unequal_server_gets_a_share_like_its_card():
     assert more == pytest.approx(0.5613, abs=0.0006)  # then the workers' cards decide
 
 
+@pytest.mark.parametrize(
+    "name, seconds, ring_s",
+    [("h2l4k2", 0.561, 0.982), ("h2l4c", 0.561, 0.982), ("h4l2k4", 0.561, 0.982), ("h4l4k4-500m", 1.123, 2.105),
+     ("uneven", 0.561, 0.962)],
+)  # fmt: skip
+def test_a_host_of_several_ranks_is_one_machine_to_servers_and_each_of_them_counts_in_a_ring(name, seconds, ring_s):
+    scenario = next(scenario for scenario in scenarios.ALL if scenario.name == name)
+    assert scenario.limit() == pytest.approx(seconds, abs=0.0006)
+    assert scenario.ring_limit() == pytest.approx(ring_s, abs=0.0006)
+
+
 def test_scenarios_have_names_of_their_own_and_limits_that_can_be_reached():
     names = [scenario.name for scenario in scenarios.ALL]
     assert len(set(names)) == len(names)
@@ -93,6 +104,15 @@ def test_scenarios_have_names_of_their_own_and_limits_that_can_be_reached():
         if scenario.limit() is not None:
             assert scenario.limit() >= scenario.size / scenario.byte_rate() * (1 - 1e-9)
         assert scenario.model in ("", *models.MODELS)
+        assert sum(scenario.ranks()) == scenario.workers
+        assert not scenario.hosts or set(scenario.rivals) <= {"gloo"}  # the others have a host for each rank
+
+
+def test_workers_on_loopback_stand_for_machines_where_no_host_is_said_to_have_several():
+    many = [scenario for scenario in scenarios.ALL if scenario.rate is None and scenario.workers > 1]
+    for scenario in many:
+        assert bool(scenario.hosts) != (("BYTEPS_LOCAL_REDUCE", "0") in scenario.env)
+    assert len(many) > 10
 
 
 def test_the_mlp_has_24_8_million_parameters():
