@@ -204,7 +204,7 @@ std::size_t WorkerLinks::deliver(ShelfOutputs& outputs, const Own& own) {
                        [&own](ShelfOutput::InputsEnd& end) { own(end); },
                        [&own](ShelfOutput::Forgotten& forgotten) { own(forgotten); },
                        [&own](ShelfOutput::Failure& failure) { own(failure); },
-                       [this](const auto& told) { tell(told); }};
+                       [this](const auto& told) { this->tell(told); }};
   for (auto& output : outputs) std::visit(does, output);
   outputs.clear();
   return count;
