@@ -54,7 +54,7 @@ class BytePS(Group):
             "DMLC_NUM_WORKER": n,
             "DMLC_NUM_SERVER": len(server_hosts),
             "BYTEPS_JOB_KEY": "the key of a benchmark",
-            "BYTEPS_FORCE_DISTRIBUTED": 1,
+            "BYTEPS_FORCE_DISTRIBUTED": int(bool(server_hosts)),  # also where all workers are on one host
             "BYTEPS_LIBRARY": self._build / "lib" / "libbyteps.so",
             "LD_LIBRARY_PATH": self._build / "lib",
             "PYTHONPATH": ROOT / "python",

@@ -135,6 +135,8 @@ def _hosts():
     yield Scenario("1m-h2l4k2", section, title, 8, 2, size=MIB, operations=20, target=0.75, **small)
     title = title.replace("1 MiB", "4 KiB")
     yield Scenario("4k-h2l4k2", section, title, 8, 2, size=4096, operations=200, **small)
+    title = "4 KiB, 2 hosts of 2 ranks, 2 servers"
+    yield Scenario("4k-h2l2k2", section, title, 4, 2, size=4096, operations=200, hosts=(2, 2), **shared)
     without = ("without server", (("DMLC_NUM_SERVER", "0"),))
     title = "one host of 4 ranks, a server beside them, no network"
     yield Scenario("h1l4", section, title, 4, 1, hosts=(4,), rate=None, variants=(*FLAT_TOO, without))
@@ -188,6 +190,9 @@ def _training():
     words = ("go", "go crossed", "compute", "communicate")
     options = {"program": "train", "size": MLP_BYTES, "operations": 4, "words": words, "gloo_target": 1.5}
     yield Scenario("mlp", section, title, 4, 4, **options)
+    title = "the same, 2 hosts of 2 workers, 2 servers on machines of their own"
+    options.update(gloo_target=1.3, hosts=(2, 2), variants=FLAT_TOO)
+    yield Scenario("mlp-h2l2k2", section, title, 4, 2, **options)
 
 
 def _frameworks():

@@ -21,6 +21,10 @@ class Actor {
   // When turn() wants to be called even though no input came; kNever if only input matters.
   virtual TimeNs next_deadline() const = 0;
 
+  // So long large input may be left lying before turn() is called for it: there is enough under way already, and each
+  // call costs what it costs however much has come. 0: turn() is called at once.
+  virtual TimeNs patience() const { return 0; }
+
   // True once the Actor has nothing left to do for ever; its Runner ends.
   virtual bool finished() const = 0;
 
@@ -37,6 +41,8 @@ class Waiter {
   virtual ~Waiter() = default;
   // Sleeps at most timeout_ns (kNever: without limit). Only the owning thread.
   virtual void wait(TimeNs timeout_ns) = 0;
+  // The same, but large input may be left lying for so long (Actor::patience()); it may return at the end of that.
+  virtual void doze(TimeNs timeout_ns, TimeNs /*patience_ns*/) { wait(timeout_ns); }
   // Makes the current or the next wait() return at once. Any thread.
   virtual void wake() = 0;
 };

@@ -50,6 +50,7 @@ void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<boo
                TimeNs spin_ns) {
   TimeNs last_work_ns = clock.now();
   int failure_count = 0;
+  bool may_doze = false;  // there was work since it last did
   while (!stop.load(std::memory_order_acquire)) {
     const TimeNs now = clock.now();
     std::size_t work = 0;
@@ -61,6 +62,7 @@ void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<boo
     if (actor.finished()) return;
     if (work > 0) {
       last_work_ns = now;
+      may_doze = true;
       continue;
     }
     if (now - last_work_ns < spin_ns) {
@@ -69,7 +71,14 @@ void run_actor(Actor& actor, Waiter& waiter, Clock& clock, const std::atomic<boo
       continue;
     }
     const TimeNs deadline = actor.next_deadline();
-    waiter.wait(deadline == kNever ? kNever : std::max<TimeNs>(0, deadline - clock.now()));
+    const TimeNs timeout =
+        deadline == kNever ? kNever : std::max<TimeNs>(0, deadline - clock.now());
+    const TimeNs patience = std::exchange(may_doze, false) ? actor.patience() : 0;
+    if (patience > 0) {
+      waiter.doze(timeout, patience);
+    } else {
+      waiter.wait(timeout);
+    }
   }
 }
 

@@ -70,6 +70,9 @@ struct Event {
   Status why;
 };
 
+// While somebody dozes (Waiter::doze()), less than this of each peer is left lying.
+inline constexpr std::size_t kDozeBytesMost = 256 << 10;
+
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -65,13 +65,14 @@ class Relay final : private Batch::Listener {
   void on_mismatch(Key key, const Status& why);
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
   void on_sent(SendToken token);
-  // For front(), pop(), set_capacity() and questions.
+  // For front(), pop(), flow() and questions.
   Pipeline& uplink() { return *uplink_; }
   bool is_alone() const { return !uplink_.has_value(); }
 
   // ---- both
   void tick(TimeNs now);
   TimeNs next_deadline() const;
+  TimeNs patience() { return is_alone() ? 0 : uplink_->flow().patience(); }
   // What to tell the workers, in order; to be cleared when that is done. There is no Forward, InputsEnd or Forgotten
   // among it.
   ShelfOutputs& down() { return down_; }

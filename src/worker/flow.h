@@ -32,6 +32,10 @@ class Flow {
   void on_idle();
   void on_shard_down(ShardWay& shard);
 
+  // Actor::patience(), where workers of a machine sum first. A worker that waits for much has no hurry with what comes
+  // of it. A relay has none with more to send while each way has something under way, and more waits for credit.
+  TimeNs patience() const;
+
   // At a relay, as above.
   void tick();
   TimeNs next_deadline() const { return next_stall_ns_; }

@@ -55,8 +55,6 @@ class Pipeline {
   // have come back already (T4); what it had not answered is sent again at the next up.
   void on_shard_up(ShardIndex shard);
   void on_shard_down(ShardIndex shard);
-  // What fits on the way to this shard, Transport::capacity_bytes().
-  void set_capacity(ShardIndex shard, std::uint64_t bytes) { flow_.set_capacity(shard, bytes); }
 
   // An answer came. `landed`: payload is the part of the landing that was written, otherwise it is
   // copied from there. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks
@@ -93,7 +91,8 @@ class Pipeline {
   // Deadlines and notices; cheap when nothing is due.
   void tick();
   TimeNs next_deadline() const;
-
+  // For set_capacity() and patience().
+  Flow& flow() { return flow_; }
   // For a relay.
   Uplink& uplink() { return uplink_; }
 

@@ -77,7 +77,7 @@ std::size_t ShardTraffic::send_frames() {
   const std::size_t count = connections_.count();
   for (ShardIndex shard(0); shard.value < count; ++shard.value) {
     if (const auto peer = connections_.peer_of(shard)) {
-      pipeline_->set_capacity(shard, transport_.capacity_bytes(*peer));
+      pipeline_->flow().set_capacity(shard, transport_.capacity_bytes(*peer));
     }
   }
   while (idle_count < count && sent_count < kFramesPerTurn) {

@@ -53,6 +53,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
 
   std::size_t turn(TimeNs now) override;
   TimeNs next_deadline() const override;
+  TimeNs patience() const override { return pipeline_ ? pipeline_->flow().patience() : 0; }
   // After leave() or a failure, when all handles have ended and all lent memory is back.
   bool finished() const override { return state_ == State::kFinished; }
   // The job fails, at this worker and for all.
@@ -98,8 +99,8 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   wire::Stalled stall_report(bool proven);
   void give_up_waiting(TimeNs now);
   bool may_stall() const {
-    return state_ == State::kWorking &&
-           (pipeline_->pending_operations() > 0 || pipeline_->inputs().is_finishing() || !barriers_.empty());
+    return state_ == State::kWorking && (pipeline_->pending_operations() > 0 ||
+                                         pipeline_->inputs().is_finishing() || !barriers_.empty());
   }
 
   // The end.

@@ -35,6 +35,12 @@ class TestWaiter final : public Waiter {
     pending_ = false;
     asleep_ = false;
   }
+  void doze(TimeNs /*timeout_ns*/, TimeNs patience_ns) override {
+    const std::lock_guard lock(mutex_);
+    dozed_ns.push_back(patience_ns);
+    clock_ += patience_ns;
+  }
+  std::vector<TimeNs> dozed_ns;
   void wake() override {
     const std::lock_guard lock(mutex_);
     pending_ = true;
@@ -72,10 +78,12 @@ class TestActor final : public Actor {
   explicit TestActor(std::function<std::size_t(TimeNs)> on_turn) : on_turn_(std::move(on_turn)) {}
   std::size_t turn(TimeNs now) override { return on_turn_(now); }
   TimeNs next_deadline() const override { return deadline; }
+  TimeNs patience() const override { return patience_ns; }
   bool finished() const override { return done; }
   void failed(const Status& why) override { failures.push_back(why.text()); }
   std::vector<std::string> failures;
   TimeNs deadline = kNever;
+  TimeNs patience_ns = 0;
   bool done = false;
 
  private:
@@ -109,6 +117,22 @@ TEST_F(RunnerTest, sleeps_exactly_until_the_deadline_and_one_that_has_passed_is_
   const std::atomic<bool> stop{false};
   run_actor(actor, waiter_, clock_, stop);
   EXPECT_EQ(turns, (std::vector<TimeNs>{1000, 1500, 1500}));
+}
+
+TEST_F(RunnerTest, who_is_patient_dozes_once_after_work_and_then_sleeps) {
+  std::vector<TimeNs> turns;
+  TestActor actor([&](TimeNs now) -> std::size_t {
+    turns.push_back(now);
+    actor.deadline = turns.size() < 4 ? 5000 : 9000;
+    actor.patience_ns = 100;
+    actor.done = turns.size() == 6;
+    return turns.size() == 2 ? 1 : 0;
+  });
+  const std::atomic<bool> stop{false};
+  run_actor(actor, waiter_, clock_, stop);
+  // Sleeps, has work, dozes, sleeps twice.
+  EXPECT_EQ(turns, (std::vector<TimeNs>{1000, 5000, 5000, 5100, 9000, 9000}));
+  EXPECT_EQ(waiter_.dozed_ns, std::vector<TimeNs>{100});
 }
 
 TEST_F(RunnerTest, spinning_looks_again_until_so_long_after_the_last_work) {

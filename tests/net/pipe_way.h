@@ -63,7 +63,7 @@ class PipeLink final : private way::RingOut, private way::RingIn, public way::Li
     if (std::exchange(has_written_, false)) wake_other();
   }
   void freeze() override { frozen_at_ = told(); }
-  bool arm(const frame::Outbox& outbox) override {
+  bool arm(const frame::Outbox& outbox, bool /*is_patient*/) override {
     const bool can_write = outbox.has_unstreamed() && out().released == out().written;
     return (reads() && (has_moved() || is_paused())) || can_write;
   }

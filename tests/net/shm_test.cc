@@ -165,6 +165,27 @@ TEST(SharedMemory, a_ring_of_no_possible_size_is_an_invalid_argument) {
   }
 }
 
+TEST(SharedMemory, a_doze_ends_with_patience_and_with_a_small_message) {
+  Pair pair;
+  ASSERT_TRUE(pair.passes(100));
+  pair.settle();
+  Waiter& waiter = pair.server.transport().waiter();
+  waiter.doze(kNever, kMillisecond);  // returns
+  bool has_ended = false;
+  std::thread dozing([&] {
+    waiter.doze(kNever, 100 * kSecond);
+    has_ended = true;
+  });
+  const Bytes payload = numbered(100, 1);
+  ASSERT_TRUE(pair.client.transport()
+                  .send(pair.out, {.header = {}, .payload = payload, .token = 99})
+                  .is_ok());
+  pair.client.poll();
+  dozing.join();
+  EXPECT_TRUE(has_ended);
+  EXPECT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kReceived) == 2; }));
+}
+
 TEST(SharedMemory, nothing_is_left_when_connections_have_ended) {
   TurnedTcp server(sharing(loopback_options()));
   const std::size_t before = descriptor_count();
@@ -321,19 +342,53 @@ TEST(Ring, what_is_written_in_pieces_comes_out_in_order_around_the_end) {
   EXPECT_FALSE(reader.is_broken() || writer.is_broken());
 }
 
+TEST(Ring, who_dozes_is_woken_for_what_is_urgent_and_when_much_is_there) {
+  shm::Segment segment = std::move(shm::Segment::create(1 << 20)).value();
+  shm::RingWriter writer(segment.ring(0));
+  shm::RingReader reader(segment.ring(0));
+  ASSERT_TRUE(writer.has_room(kDozeBytesMost));
+  writer.publish(64);
+  EXPECT_TRUE(reader.arm(true)) << "there is something already";
+  EXPECT_EQ(reader.readable().size(), 64U);
+  EXPECT_FALSE(reader.arm(true));
+  writer.publish(kDozeBytesMost - 128);
+  EXPECT_FALSE(writer.reader_wants_waking(false));
+  EXPECT_TRUE(writer.reader_wants_waking(true));
+  EXPECT_TRUE(reader.arm(true));
+  writer.publish(64);
+  EXPECT_TRUE(writer.reader_wants_waking(false));
+  EXPECT_FALSE(writer.reader_wants_waking(true)) << "woken once";
+
+  // What has been read counts no more, and half of a small ring is much.
+  reader.skip(kDozeBytesMost);
+  EXPECT_FALSE(reader.release());
+  (void)reader.readable();
+  EXPECT_FALSE(reader.arm(true));
+  ASSERT_TRUE(writer.has_room(64));
+  writer.publish(64);
+  EXPECT_FALSE(writer.reader_wants_waking(false));
+  shm::Segment small = std::move(shm::Segment::create(shm::Segment::kRingBytesMin)).value();
+  shm::RingWriter into(small.ring(0));
+  shm::RingReader out_of(small.ring(0));
+  EXPECT_FALSE(out_of.arm(true));
+  ASSERT_TRUE(into.has_room(shm::Segment::kRingBytesMin));
+  into.publish(shm::Segment::kRingBytesMin / 2);
+  EXPECT_TRUE(into.reader_wants_waking(false));
+}
+
 TEST(Ring, who_sleeps_is_woken_once_and_who_does_not_is_left_alone) {
   shm::Segment segment = std::move(shm::Segment::create(shm::Segment::kRingBytesMin)).value();
   shm::RingWriter writer(segment.ring(0));
   shm::RingReader reader(segment.ring(0));
   EXPECT_TRUE(writer.has_room(64));
   writer.publish(64);
-  EXPECT_FALSE(writer.reader_wants_waking());
+  EXPECT_FALSE(writer.reader_wants_waking(true));
   EXPECT_TRUE(reader.arm()) << "there is something already";
   EXPECT_EQ(reader.readable().size(), 64U);
   EXPECT_FALSE(reader.arm());
   writer.publish(64);
-  EXPECT_TRUE(writer.reader_wants_waking());
-  EXPECT_FALSE(writer.reader_wants_waking());
+  EXPECT_TRUE(writer.reader_wants_waking(false));
+  EXPECT_FALSE(writer.reader_wants_waking(true));
 
   while (writer.has_room(64)) writer.publish(64);
   EXPECT_FALSE(writer.arm()) << "nothing has been read since";

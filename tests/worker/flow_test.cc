@@ -123,5 +123,36 @@ TEST_F(FlowOfWorkerTest, to_a_relay_as_much_may_be_on_the_way_as_memory_holds) {
   }
 }
 
+TEST_F(FlowOfWorkerTest, who_waits_for_much_is_patient) {
+  EXPECT_EQ(flow_.patience(), 0);
+  way(0).gate().on_sent((1 << 20) - 1);
+  EXPECT_EQ(flow_.patience(), 0) << "some way might run dry";
+  way(1).gate().on_sent(1);
+  EXPECT_GT(flow_.patience(), 0);
+  flow_.free(way(1), 1);
+  EXPECT_EQ(flow_.patience(), 0);
+}
+
+TEST_F(FlowTest, a_relay_is_patient_while_each_way_is_in_use_and_more_waits) {
+  EXPECT_EQ(flow_.patience(), 0) << "both ways are idle";
+  way(0).gate().on_sent(kCost);
+  EXPECT_EQ(flow_.patience(), 0) << "one is";
+  way(1).gate().on_sent(kCost);
+  EXPECT_GT(flow_.patience(), 0);
+  way(0).gate().remove(way(0).gate().front());
+  EXPECT_GT(flow_.patience(), 0) << "something waits at the other";
+  way(1).gate().remove(way(1).gate().front());
+  EXPECT_EQ(flow_.patience(), 0) << "nothing waits";
+}
+
+TEST(Flow, where_servers_sum_nobody_is_patient) {
+  PipelineConfig config = config_of(false);
+  config.groups = nullptr;
+  Work work(config);
+  Flow flow(work);
+  for (ShardWay& way : work.shards) way.gate().on_sent(100 << 20);
+  EXPECT_EQ(flow.patience(), 0);
+}
+
 }  // namespace
 }  // namespace byteps

@@ -317,16 +317,16 @@ TEST_F(PipelineTest, autotune_says_that_it_looks_or_that_a_credit_which_is_set_w
 TEST_F(PipelineTest, where_the_way_to_a_shard_holds_a_known_number_of_bytes_that_is_its_credit) {
   Pipeline pipeline = of_weights({1, 1}, 0);
   const std::uint64_t share = pipeline.gate(ShardIndex(0)).credit_bytes();
-  pipeline.set_capacity(ShardIndex(1), 1 << 20);
+  pipeline.flow().set_capacity(ShardIndex(1), 1 << 20);
   EXPECT_EQ(pipeline.gate(ShardIndex(0)).credit_bytes(), share);
   EXPECT_EQ(pipeline.gate(ShardIndex(1)).credit_bytes(), 1U << 20);
-  pipeline.set_capacity(ShardIndex(1), 64 << 20);
+  pipeline.flow().set_capacity(ShardIndex(1), 64 << 20);
   EXPECT_EQ(pipeline.gate(ShardIndex(1)).credit_bytes(), 4U << 20)
       << "no more than the caches hold";
-  pipeline.set_capacity(ShardIndex(1), 0);
+  pipeline.flow().set_capacity(ShardIndex(1), 0);
   EXPECT_EQ(pipeline.gate(ShardIndex(1)).credit_bytes(), share);
   Pipeline fixed = of_weights({1, 1}, 2'000'000);
-  fixed.set_capacity(ShardIndex(0), 1 << 20);
+  fixed.flow().set_capacity(ShardIndex(0), 1 << 20);
   EXPECT_EQ(fixed.gate(ShardIndex(0)).credit_bytes(), 1'000'000U) << "who sets it means it";
 }
 

@@ -161,7 +161,7 @@ void Link::take_error(const abi::Completion& completion) {
 
 // ---- sleeping
 
-bool Link::arm(const frame::Outbox& /*outbox*/) {
+bool Link::arm(const frame::Outbox& /*outbox*/, bool /*is_patient*/) {
   if (!requests.failure().is_ok() || is_damaged_) return true;
   const std::uint64_t turn = device->completion_turn();
   if (asked_turn_ != turn) {

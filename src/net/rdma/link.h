@@ -72,7 +72,7 @@ class Link final : private Device::User, private Rings, public way::Link {
   Status failure() const override { return requests.failure(); }
   void freeze() override;
   void begin_poll() override;
-  bool arm(const frame::Outbox& outbox) override;
+  bool arm(const frame::Outbox& outbox, bool is_patient) override;
 
  private:
   Link(std::shared_ptr<Device> of, std::shared_ptr<const Slabs> slabs, const Options& options,

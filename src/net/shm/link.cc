@@ -8,6 +8,7 @@ namespace byteps::shm {
 namespace {
 
 constexpr std::size_t kWakesPerRead = 256;
+constexpr std::size_t kSmallBytes = 32 << 10;  // words, and tensors that somebody waits for
 
 }  // namespace
 
@@ -26,11 +27,13 @@ std::string Link::text() const {
 void Link::publish(std::size_t bytes) {
   writer_.publish(bytes);
   unwoken_bytes_ += bytes;
+  unwoken_is_small_ |= bytes < kSmallBytes;
   if (unwoken_bytes_ >= writable_whole_bytes_max() / 4) flush();
 }
 
 void Link::flush() {
-  if (std::exchange(unwoken_bytes_, 0) > 0 && writer_.reader_wants_waking()) wake_other();
+  const bool is_small = std::exchange(unwoken_is_small_, false);
+  if (std::exchange(unwoken_bytes_, 0) > 0 && writer_.reader_wants_waking(is_small)) wake_other();
 }
 
 void Link::release() {
@@ -39,8 +42,8 @@ void Link::release() {
 
 // ---- sleeping
 
-bool Link::arm(const frame::Outbox& outbox) {
-  const bool can_read = reads() && (reader_.arm() || is_paused());
+bool Link::arm(const frame::Outbox& outbox, bool is_patient) {
+  const bool can_read = reads() && (reader_.arm(is_patient) || is_paused());
   const bool can_write = outbox.has_unstreamed() && writer_.arm();
   return can_read || can_write;
 }

@@ -31,7 +31,7 @@ class Link final : private way::RingOut, private way::RingIn, public way::Link {
   void flush() override;
   void freeze() override { reader_.freeze(); }
   // A byte on the socket wakes.
-  bool arm(const frame::Outbox& outbox) override;
+  bool arm(const frame::Outbox& outbox, bool is_patient) override;
   void disarm() override;
   void drain_wakes() override;
 
@@ -55,7 +55,9 @@ class Link final : private way::RingOut, private way::RingIn, public way::Link {
   const Side side_;
   RingWriter writer_;
   RingReader reader_;
-  std::size_t unwoken_bytes_ = 0;  // published since flush()
+  // Published since flush().
+  std::size_t unwoken_bytes_ = 0;
+  bool unwoken_is_small_ = false;  // some of it
 };
 
 }  // namespace byteps::shm

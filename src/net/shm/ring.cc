@@ -1,8 +1,18 @@
 #include "net/shm/ring.h"
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "net/transport.h"
 
 namespace byteps::shm {
+namespace {
+
+// RingControl::reader_sleeps
+constexpr std::uint32_t kSleeps = 1;
+constexpr std::uint32_t kDozes = 2;
+
+}  // namespace
 
 // ---- writer
 
@@ -27,9 +37,15 @@ void RingWriter::publish(std::size_t bytes) {
   memory_.control->written.store(written_, std::memory_order_seq_cst);
 }
 
-bool RingWriter::reader_wants_waking() {
-  return memory_.control->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
-         memory_.control->reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
+bool RingWriter::reader_wants_waking(bool is_urgent) {
+  RingControl& control = *memory_.control;
+  const std::uint32_t sleeps = control.reader_sleeps.load(std::memory_order_seq_cst);
+  if (sleeps == 0) return false;
+  if (sleeps == kDozes && !is_urgent) {
+    const std::uint64_t unread = written_ - control.read.load(std::memory_order_relaxed);
+    if (unread < std::min(memory_.ring_bytes / 2, kDozeBytesMost)) return false;
+  }
+  return control.reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 bool RingWriter::arm() {
@@ -63,8 +79,8 @@ void RingReader::freeze() {
   frozen_ = true;
 }
 
-bool RingReader::arm() {
-  memory_.control->reader_sleeps.store(1, std::memory_order_seq_cst);
+bool RingReader::arm(bool dozes) {
+  memory_.control->reader_sleeps.store(dozes ? kDozes : kSleeps, std::memory_order_seq_cst);
   return has_moved();
 }
 

@@ -7,6 +7,9 @@
 // whoever moves a position looks at the flag after that. All are sequentially consistent, so at least one of them sees
 // the other (Dekker's argument). A pair that is busy never sets a flag, so neither makes a system call for the other.
 // A writer is woken when half of the ring is free: the reader can always get there.
+//
+// A reader that dozes will look again soon, whatever happens. It is woken for what the writer calls urgent, and when
+// kDozeBytesMost, or half of the ring, is to be read.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +30,8 @@ class RingWriter {
   std::byte* place() const { return memory_.bytes + (written_ & (memory_.ring_bytes - 1)); }
   // So many bytes at place() are for the reader now. If it sleeps, it must be woken at some time after that.
   void publish(std::size_t bytes);
-  // True: the reader sleeps and is to be woken now. Not told again.
-  [[nodiscard]] bool reader_wants_waking();
+  // True: the reader sleeps and is to be woken now. Not told again. is_urgent: also if it only dozes.
+  [[nodiscard]] bool reader_wants_waking(bool is_urgent);
 
   // Before sleeping for want of room; true when there may be some already.
   bool arm();
@@ -60,8 +63,8 @@ class RingReader {
   // Nothing that is written from now on is read any more.
   void freeze();
 
-  // Before sleeping for want of bytes; true when more than at the last readable() are there.
-  bool arm();
+  // Before sleeping, or dozing, for want of bytes; true when more than at the last readable() are there.
+  bool arm(bool dozes = false);
   void disarm() { memory_.control->reader_sleeps.store(0, std::memory_order_relaxed); }
   bool has_moved() const { return told() != written_; }
 

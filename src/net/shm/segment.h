@@ -27,7 +27,7 @@ namespace byteps::shm {
 struct RingControl {
   alignas(64) std::atomic<std::uint64_t> written;
   alignas(64) std::atomic<std::uint64_t> read;
-  // 1: wants a wake-up when `written` (or `read`) has moved; whoever wakes sets it back.
+  // 1: wants a wake-up when `written` (or `read`) has moved; whoever wakes sets it back. kDozes: see ring.h.
   alignas(64) std::atomic<std::uint32_t> reader_sleeps;
   alignas(64) std::atomic<std::uint32_t> writer_sleeps;
 };

@@ -134,10 +134,10 @@ void Linker::serve() {
   }
 }
 
-bool Linker::arm() {
+bool Linker::arm(bool is_patient) {
   bool has_work = false;
   for (const Connection* connection : linked_)
-    has_work |= connection->link->arm(connection->outbox);
+    has_work |= connection->link->arm(connection->outbox, is_patient);
   return has_work;
 }
 

@@ -42,8 +42,8 @@ class Linker {
   void begin_poll();
   // Moves what is to be sent.
   void serve();
-  // Before sleeping; true when there is something to do already. disarm() must follow.
-  bool arm();
+  // Before sleeping; true when there is something to do already. disarm() must follow. is_patient: see Waiter::doze().
+  bool arm(bool is_patient);
   void disarm();
   // A word of Reactor::way_word().
   void heed_way(std::uint64_t word);

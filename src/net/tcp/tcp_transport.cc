@@ -161,11 +161,12 @@ bool TcpTransport::work_is_waiting() const {
   return reactor_.has_work() || dialler_.wants_poll() || listener_.has_work();
 }
 
-void TcpTransport::wait(TimeNs timeout_ns) {
+void TcpTransport::doze(TimeNs timeout_ns, TimeNs patience_ns) {
   if (reactor_.take_wake() || work_is_waiting()) return;
+  if (patience_ns > 0) timeout_ns = std::min(timeout_ns, patience_ns);
   const bool sleeps = reactor_.fall_asleep();
   if (sleeps) {
-    if (!linker_.arm()) take_notes(reactor_.wait_for_input(timeout_ns));
+    if (!linker_.arm(patience_ns > 0)) take_notes(reactor_.wait_for_input(timeout_ns));
     linker_.disarm();
   }
   reactor_.wake_up(sleeps);

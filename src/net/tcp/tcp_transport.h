@@ -94,7 +94,8 @@ class TcpTransport final : public ProcessTransport, private Waiter {
   TcpTransport(TcpOptions options, std::vector<std::unique_ptr<way::Way>> ways, Log log);
   Status open();
 
-  void wait(TimeNs timeout_ns) override;
+  void wait(TimeNs timeout_ns) override { doze(timeout_ns, 0); }
+  void doze(TimeNs timeout_ns, TimeNs patience_ns) override;
   void wake() override { reactor_.wake(); }
   bool work_is_waiting() const;
 

@@ -81,8 +81,9 @@ class Link {
   // The views of the last poll end.
   virtual void begin_poll() { reader_.begin_poll(in_); }
 
-  // Before sleeping; true when there is something to do already.
-  virtual bool arm(const frame::Outbox& outbox) = 0;
+  // Before sleeping; true when there is something to do already. is_patient: large frames need not wake us until there
+  // are several, for we look again soon anyhow.
+  virtual bool arm(const frame::Outbox& outbox, bool is_patient) = 0;
   virtual void disarm() {}
   // What arm() asked for has woken us.
   virtual void drain_wakes() {}
