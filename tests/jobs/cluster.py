@@ -8,6 +8,8 @@
 
     cluster.resize(1)                                # the first of these processes goes on alone
 
+    Cluster(hosts=(2, 1))                            # ranks 0 and 1 on one host, 2 on another (hosts.py)
+
     output = launch("examples/torch/train_digits.py", workers=3)   # a script in a job of bpslaunch
 
 `layer` is the module that a worker imports, and whose init() it has called before its first function runs; `python` the
@@ -66,7 +68,6 @@ IMPORTED = {
     "byteps.mxnet": ["mxnet", *TESTING],
 }
 JOB = {
-    "DMLC_NODE_HOST": "127.0.0.1",
     "BYTEPS_SERVER_ENGINE_THREAD": "2",
     "BYTEPS_START_TIMEOUT_S": "120",
     "BYTEPS_FAILURE_TIMEOUT_MS": "20000",  # so that a busy machine is not taken for a dead one
@@ -143,17 +144,19 @@ class Worker(Process):
     def begin(self, command: List[str], environ: Dict[str, str], **files: Any) -> Any:
         """A subprocess.Popen, or a zygote.Forked that is used alike."""
         python, module, name, _, *arguments = command
-        home = self.job.place
+        home, network = self.job.place, self.job.network
         if self._imported is not None:
             full = {**home.environ, **environ}
             try:
                 server = fork_servers.get(python, self._imported, full, turn=self.rank)
                 output = [files["stdout"].fileno(), files["stderr"].fileno()]
-                child = server.start([module, name, "@0", *arguments], full, [self._descriptor], output)
+                there = network.namespace(self.job.host("worker", self.rank)) if network else None
+                child = server.start([module, name, "@0", *arguments], full, [self._descriptor], output, there)
                 home.started.append(child)
                 return child
             except zygote.Refused as why:
                 print(f"cluster.py: {self.name} with {self._imported} is not forked: {why}", file=sys.stderr)
+        command = [*self.job.there("worker", self.rank), *command]
         return home.start(command, environ, pass_fds=[self._descriptor], cwd=None, **files)
 
     def tell(self, function: Callable, args: tuple, kwargs: dict) -> None:
@@ -184,15 +187,19 @@ class Cluster(Job):
         layer: str = "byteps.torch",
         python: Union[str, Path] = WORKER_PYTHON,
         forked: bool = True,
+        hosts: Sequence[Union[int, Sequence[int]]] = (),
+        beside: bool = False,
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="cluster-"))
-        super().__init__(folder, workers, servers, {**JOB, **(environ or {})})
+        own = {**JOB, "DMLC_NODE_HOST": "" if hosts else "127.0.0.1", **(environ or {})}
+        super().__init__(folder, workers, servers, own, hosts=hosts, beside=beside)
         self.place.environ.update(clean_environment())
         self._worker_options = (str(python), layer, init, forked)
         self.broken = False
         self._last: List[tuple] = []
 
     def __enter__(self) -> Cluster:
+        super().__enter__()
         try:
             self.start_services()
             for rank in range(self.size):

@@ -7,6 +7,8 @@
         job.join()                            # all that lives has ended
         job.workers[0].ends                   # [{"name": ..., "code": ..., "message": ..., "t": ...}]
 
+    Job(folder, servers=1, hosts=(2, 1))      # three workers: ranks 0 and 1 on one host, 2 on another (hosts.py)
+
 All that a process writes goes to files below `folder`.
 """
 
@@ -18,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+from hosts import Network, places
 from place import BUILD, Place, hold_port, wait_until
 
 RANK = str(Path(__file__).with_name("rank.py"))
@@ -86,7 +89,14 @@ class Process:
 
 
 class Job:
-    def __init__(self, folder, workers=2, servers=2, environ=(), port=None):
+    """`hosts`: for each host of workers how many there are, or which: (2, 1) or ((0, 2), [1]). The scheduler and the
+    servers have another host, unless `beside` is true: then the scheduler is on host 0, and server i beside worker i.
+    What is on hosts sums as it does by itself, without hosts as SUMMING says."""
+
+    def __init__(self, folder, workers=2, servers=2, environ=(), port=None, hosts=(), beside=False):
+        self._hosts, self._beside = places(hosts), beside
+        workers = len(self._hosts) or workers
+        self.network = Network(len(hosts) + (0 if beside else 1)) if hosts else None
         folder.mkdir(parents=True, exist_ok=True)
         self.place = Place(folder)
         self.size, self.server_count = workers, servers
@@ -97,12 +107,12 @@ class Job:
         self.environ = {
             "DMLC_NUM_WORKER": str(workers),
             "DMLC_NUM_SERVER": str(servers),
-            "DMLC_PS_ROOT_URI": "127.0.0.1",
+            "DMLC_PS_ROOT_URI": self.network.address(self._scheduler_host) if self.network else "127.0.0.1",
             "DMLC_PS_ROOT_PORT": str(self.port),
             "BYTEPS_JOB_KEY": secrets.token_hex(16),
             "BYTEPS_SERVER_ENGINE_THREAD": "1",
             "BYTEPS_FORCE_DISTRIBUTED": "1" if workers == 1 else FORCED,
-            "BYTEPS_LOCAL_REDUCE": LOCAL_REDUCE,
+            "BYTEPS_LOCAL_REDUCE": "auto" if hosts else LOCAL_REDUCE,
             "BYTEPS_FLIGHT_DIR": str(self.flight),
             "BYTEPS_LOG_LEVEL": "INFO",
             **dict(environ),
@@ -114,6 +124,22 @@ class Job:
     def launch_environ(self):
         """For bpslaunch, which says itself where the scheduler is and who is who."""
         return {name: value for name, value in self.environ.items() if not name.startswith("DMLC_")}
+
+    # ---- where
+
+    @property
+    def _scheduler_host(self):
+        return 0 if self._beside else max(self._hosts) + 1
+
+    def host(self, role, rank):
+        """The number of the host that it is on, where there are hosts."""
+        if role == "worker" or (role == "server" and self._beside):
+            return self._hosts[rank % len(self._hosts)]
+        return self._scheduler_host
+
+    def there(self, role, rank=0):
+        """What is put before its command to run it on its host."""
+        return self.network.on(self.host(role, rank)) if self.network else []
 
     # ---- starting
 
@@ -130,12 +156,14 @@ class Job:
 
     def start_scheduler(self, environ=(), prefix=(), **options):
         full = {**self.environ, **dict(environ)}
+        prefix = [*self.there("scheduler"), *prefix]
         self.scheduler = Process(self, "scheduler", [self.place.executable("scheduler")], full, prefix, **options)
         return self.scheduler
 
     def start_server(self, environ=(), prefix=(), **options):
         name = f"server{len(self.servers)}"
         full = {**self.environ, "DMLC_RANK": str(len(self.servers)), **dict(environ)}
+        prefix = [*self.there("server", len(self.servers)), *prefix]
         self.servers.append(Process(self, name, [self.place.executable("server")], full, prefix, **options))
         return self.servers[-1]
 
@@ -150,6 +178,7 @@ class Job:
     def start_program(self, rank, command, environ=(), prefix=(), **options):
         """A worker that is this command."""
         full = {**self.worker_environ(rank), **dict(environ)}
+        prefix = [*self.there("worker", rank), *prefix]
         self.workers.append(Process(self, f"worker{len(self.workers)}", command, full, prefix, **options))
         return self.workers[-1]
 
@@ -229,6 +258,8 @@ class Job:
         return "\n".join(parts)
 
     def __enter__(self):
+        if self.network:
+            self.network.__enter__()
         return self
 
     def __exit__(self, *_):
@@ -244,3 +275,5 @@ class Job:
             if process.code is None:
                 process.go_on()
         self.place.close()
+        if self.network:
+            self.network.__exit__()

@@ -43,6 +43,7 @@ PROMISED_S = 20.0  # a server that was asked for is not taken for idle before it
 COPIES = {"torch": 2}  # by the first import; else 1: more costs more than it finds, see test_import_orders.py
 FORWARDED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNET = 0x40000000
 LOOK_EVERY_S = 1.0
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
@@ -114,12 +115,18 @@ def _readable(connection: socket.socket, timeout_s: Optional[float]) -> bool:
     return bool(poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)))
 
 
-def ask(path: str, args: Sequence[str], environ: Dict[str, str], descriptors: Sequence[int]) -> Forked:
-    """A worker with these as its descriptors 0, 1, 2 and then "@0", "@1"... of `args`."""
+def ask(
+    path: str,
+    args: Sequence[str],
+    environ: Dict[str, str],
+    descriptors: Sequence[int],
+    namespace: Optional[str] = None,
+) -> Forked:
+    """A worker with these as its descriptors 0, 1, 2 and then "@0", "@1"... of `args`, in that network namespace."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(path)
-        request = {"args": list(args), "environ": environ, "folder": os.getcwd()}
+        request = {"args": list(args), "environ": environ, "folder": os.getcwd(), "namespace": namespace}
         request["cores"] = sorted(os.sched_getaffinity(0))
         encoded = json.dumps(request).encode()
         socket.send_fds(connection, [LENGTH.pack(len(encoded))], list(descriptors))
@@ -164,9 +171,10 @@ class Server:
         environ: Dict[str, str],
         descriptors: Sequence[int] = (),
         output: Sequence[int] = (1, 2),
+        namespace: Optional[str] = None,
     ) -> Forked:
-        """Raises Refused."""
-        worker = ask(self.path, args, environ, [0, *output, *descriptors])
+        """Raises Refused. `namespace`: the file of the network namespace that the worker is to be in, else this one."""
+        worker = ask(self.path, args, environ, [0, *output, *descriptors], namespace)
         with self._lock:
             self._workers.append(worker)
         return worker
@@ -204,7 +212,7 @@ class Servers:
             server = self._servers.pop(key, None) or Server(python, imports, early(environ))
             server.wanted_s = time.monotonic()
             idle = [each for each, other in self._servers.items() if other.is_idle]
-            for each in idle[: -IDLE_SERVERS]:
+            for each in idle[:-IDLE_SERVERS]:
                 self._servers.pop(each).end()
             self._servers[key] = server
             return server
@@ -335,6 +343,8 @@ def become(request: Dict[str, Any], descriptors: List[int], changed: Dict[str, s
     os.environ.clear()
     os.environ.update({**request["environ"], **changed})
     os.chdir(request["folder"])
+    if request["namespace"]:
+        enter(request["namespace"])
     os.sched_setaffinity(0, request["cores"])
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # $TMPDIR may be another
@@ -342,6 +352,14 @@ def become(request: Dict[str, Any], descriptors: List[int], changed: Dict[str, s
         sys.modules["numpy.random"].seed()
     numbers = {f"@{index}": str(fd) for index, fd in enumerate(descriptors[3:])}
     return [numbers.get(word, word) for word in request["args"]]
+
+
+def enter(namespace: str) -> None:
+    import ctypes
+
+    with open(namespace) as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns({namespace})")
 
 
 def run_as_main(args: List[str]) -> None:

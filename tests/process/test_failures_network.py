@@ -3,7 +3,7 @@
 import contextlib
 import time
 
-import netns
+import hosts
 import pytest
 from job import FAILURE_S
 
@@ -20,7 +20,7 @@ def case(function):
 @contextlib.contextmanager
 def spread(job):
     """The job runs, on five hosts."""
-    with netns.Network(5) as network, job:
+    with hosts.Network(5) as network, job:
         job.environ["DMLC_PS_ROOT_URI"] = network.address(SCHEDULER)
         job.start_scheduler(prefix=network.on(SCHEDULER))
         for host in (SERVER_0, SERVER_1):
@@ -94,10 +94,6 @@ def a_cable_that_is_back_in_time(job):
         job.wait_for_steps(time.monotonic() + 2 * FAILURE_S)  # by then it would have been given up
 
 
-WHY_NOT = netns.missing()
-
-
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_a_lost_network_ends_the_job_and_names_who_is_cut_off(name, outcomes):

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-import netns
+import hosts
 import pytest
 from job import BOUND_S, FAILURE_S, Job
 from place import wait_for, wait_until
@@ -126,9 +126,8 @@ def test_without_memory_a_server_says_so_once_and_goes_on_over_tcp(tmp_path):
     assert all(STAYS not in worker.err for worker in job.workers)
 
 
-@pytest.mark.skipif(bool(netns.missing()), reason=netns.missing() or "-")
 def test_hosts_that_are_network_namespaces_do_not_use_it(tmp_path):
-    with netns.Network(2) as network, new_job(tmp_path, workers=1, servers=1) as job:
+    with hosts.Network(2) as network, new_job(tmp_path, workers=1, servers=1) as job:
         job.environ["DMLC_PS_ROOT_URI"] = network.address(0)
         job.start_scheduler(prefix=network.on(0))
         job.start_server(prefix=network.on(0))
@@ -138,9 +137,8 @@ def test_hosts_that_are_network_namespaces_do_not_use_it(tmp_path):
             assert SHARES not in process.err and STAYS not in process.err, job.story("two hosts share memory")
 
 
-@pytest.mark.skipif(bool(netns.missing()), reason=netns.missing() or "-")
 def test_two_processes_in_one_namespace_use_it_under_the_hosts_own_address(tmp_path):
-    with netns.Network(1) as network, new_job(tmp_path, workers=1, servers=1) as job:
+    with hosts.Network(1) as network, new_job(tmp_path, workers=1, servers=1) as job:
         job.environ["DMLC_PS_ROOT_URI"] = network.address(0)
         job.start_scheduler(prefix=network.on(0))
         job.start_server(prefix=network.on(0))
