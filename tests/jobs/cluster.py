@@ -191,15 +191,15 @@ class Cluster(Job):
         beside: bool = False,
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="cluster-"))
-        own = {**JOB, "DMLC_NODE_HOST": "" if hosts else "127.0.0.1", **(environ or {})}
-        super().__init__(folder, workers, servers, own, hosts=hosts, beside=beside)
+        super().__init__(folder, workers, servers, {**JOB, **(environ or {})}, hosts=hosts, beside=beside)
+        if not self.network:
+            self.environ.setdefault("DMLC_NODE_HOST", "127.0.0.1")
         self.place.environ.update(clean_environment())
         self._worker_options = (str(python), layer, init, forked)
         self.broken = False
         self._last: List[tuple] = []
 
     def __enter__(self) -> Cluster:
-        super().__enter__()
         try:
             self.start_services()
             for rank in range(self.size):

@@ -66,6 +66,16 @@ class Network:
         self._made = []
 
     def __enter__(self):
+        self.make()
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+    def make(self):
+        """Does nothing the second time."""
+        if self._made:
+            return
         if os.geteuid() != 0:
             skip("network namespaces need root")
         if shutil.which("ip") is None:
@@ -74,11 +84,10 @@ class Network:
         try:
             self._build()
         except BaseException:
-            self.__exit__()
+            self.remove()
             raise
-        return self
 
-    def __exit__(self, *_):
+    def remove(self):
         for name in reversed(self._made):
             remove(name)
         self._made.clear()

@@ -28,9 +28,10 @@ FAILURE_S = 3.0  # BYTEPS_FAILURE_TIMEOUT_MS's default
 BOUND_S = 2 * FAILURE_S
 JOIN_S = 40.0
 # Who sums in a job of several workers, which are all on this machine: servers, as if each worker had a machine of its
-# own; their relays first; or these alone, without the servers.
-SUMMING = {"servers": ("0", "1"), "relays": ("auto", "1"), "alone": ("auto", "0")}
-LOCAL_REDUCE, FORCED = SUMMING[os.environ.get("BYTEPS_TEST_SUMMING", "servers")]
+# own; their relays first; or these alone, without the servers. "mixed": three and more are on two machines in turn.
+SUMMING = {"servers": ("0", "1"), "relays": ("auto", "1"), "alone": ("auto", "0"), "mixed": ("auto", "1")}
+MODE = os.environ.get("BYTEPS_TEST_SUMMING", "servers")
+LOCAL_REDUCE, FORCED = SUMMING[MODE]
 
 
 class Process:
@@ -91,11 +92,13 @@ class Process:
 class Job:
     """`hosts`: for each host of workers how many there are, or which: (2, 1) or ((0, 2), [1]). The scheduler and the
     servers have another host, unless `beside` is true: then the scheduler is on host 0, and server i beside worker i.
-    What is on hosts sums as it does by itself, without hosts as SUMMING says."""
+    `places` has the host of each rank. What is on hosts sums as it does by itself, without hosts as SUMMING says."""
 
     def __init__(self, folder, workers=2, servers=2, environ=(), port=None, hosts=(), beside=False):
-        self._hosts, self._beside = places(hosts), beside
-        workers = len(self._hosts) or workers
+        if MODE == "mixed" and workers > 2 and not hosts:
+            hosts = (range(0, workers, 2), range(1, workers, 2))
+        self.places, self._beside = places(hosts), beside
+        workers = len(self.places) or workers
         self.network = Network(len(hosts) + (0 if beside else 1)) if hosts else None
         folder.mkdir(parents=True, exist_ok=True)
         self.place = Place(folder)
@@ -129,17 +132,20 @@ class Job:
 
     @property
     def _scheduler_host(self):
-        return 0 if self._beside else max(self._hosts) + 1
+        return 0 if self._beside else max(self.places) + 1
 
     def host(self, role, rank):
         """The number of the host that it is on, where there are hosts."""
         if role == "worker" or (role == "server" and self._beside):
-            return self._hosts[rank % len(self._hosts)]
+            return self.places[rank % len(self.places)]
         return self._scheduler_host
 
     def there(self, role, rank=0):
         """What is put before its command to run it on its host."""
-        return self.network.on(self.host(role, rank)) if self.network else []
+        if not self.network:
+            return []
+        self.network.make()
+        return self.network.on(self.host(role, rank))
 
     # ---- starting
 
@@ -258,8 +264,6 @@ class Job:
         return "\n".join(parts)
 
     def __enter__(self):
-        if self.network:
-            self.network.__enter__()
         return self
 
     def __exit__(self, *_):
@@ -276,4 +280,4 @@ class Job:
                 process.go_on()
         self.place.close()
         if self.network:
-            self.network.__exit__()
+            self.network.remove()

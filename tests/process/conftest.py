@@ -21,15 +21,16 @@ CASES_AT_ONCE = 8
 @pytest.fixture(scope="module")
 def outcomes(request, tmp_path_factory):
     """For tests that mostly wait for a timeout: the selected of the module's CASES, by the tests' parameter "name", all
-    begun at once. A case is a function of a Job; result() of its outcome is that Job, or raises."""
-    cases = request.module.CASES
+    begun at once. A case is a function of a Job, made with the module's OPTIONS; result() of its outcome is that Job,
+    or raises."""
+    cases, options = request.module.CASES, getattr(request.module, "OPTIONS", {})
     chosen = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
 
     # pytest's factory is not for threads: two that ask first at once get different places for all that follows.
     folders = {name: tmp_path_factory.mktemp(name) for name in cases if name in chosen}
 
     def run(name):
-        job = Job(folders[name])
+        job = Job(folders[name], **options)
         cases[name](job)
         return job
 

@@ -49,3 +49,11 @@ def test_a_killed_process_ends_the_others_without_a_finding(tmp_path, victim):
         codes = {"worker": [1], "server": [1], "scheduler": [1]}
         codes[victim] = [*codes[victim], -signal.SIGKILL]
         check(job, codes)
+
+
+@pytest.mark.timeout(180)
+def test_workers_on_machines_of_two_and_of_one_join_twice_and_every_sum_is_right(tmp_path):
+    with Job(tmp_path, servers=2, hosts=(2, 1), environ=ENVIRON) as job:
+        start(job, "2", "20", "leave")
+        job.join(timeout_s=120)
+        check(job, {"worker": [0], "server": [0], "scheduler": [0]})

@@ -309,7 +309,15 @@ def place():
 
 
 def test_workers_of_one_machine_are_neighbours_where_no_launcher_says_local_ranks(job):
-    assert job.run(place) == [(rank, job.size, 0, 1, True) for rank in range(job.size)]
+    hosts = (job.places or [0] * job.size)[: job.size]
+    here = [[rank for rank in range(job.size) if hosts[rank] == host] for host in sorted(set(hosts))]
+    expected = {}
+    for neighbours in here:
+        for local, rank in enumerate(neighbours):
+            others = [machine for machine in here if len(machine) > local]  # who have such a local rank too
+            where = (local, len(neighbours), others.index(neighbours), len(others))
+            expected[rank] = (*where, len({len(machine) for machine in here}) == 1)
+    assert job.run(place) == [expected[rank] for rank in range(job.size)]
 
 
 def test_a_launcher_that_says_local_ranks_counts_machines_itself():
