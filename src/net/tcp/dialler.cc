@@ -143,7 +143,7 @@ Status Dialler::start_connect(Connection& connection) {
     if (is_out_of_descriptors(errno)) return socket_error(connection.remote.text(), errno);
     return connection_error(errno);
   }
-  prepare(descriptor, options_.unreachable_ns);
+  prepare(descriptor, address, options_.unreachable_ns);
   if (::connect(descriptor, address.get(), address.bytes) != 0 && errno != EINPROGRESS &&
       errno != EINTR) {
     return connection_error(errno);

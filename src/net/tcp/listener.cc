@@ -79,7 +79,7 @@ Status Listener::listen_at(const SocketAddress& address, bool both_families) {
     set_option(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, both_families ? 0 : 1);
   }
   // The sockets that accept() gives have these from here.
-  prepare(descriptor, options_.unreachable_ns);
+  prepare(descriptor, address, options_.unreachable_ns);
   if (::bind(descriptor, address.get(), address.bytes) != 0 ||
       ::listen(descriptor, kBacklog) != 0) {
     const int error_number = errno;

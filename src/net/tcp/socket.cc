@@ -160,10 +160,14 @@ void set_option(int descriptor, int level, int option, int value) {
   (void)::setsockopt(descriptor, level, option, &value, sizeof value);
 }
 
-void prepare(int descriptor, TimeNs unreachable_ns) {
+void prepare(int descriptor, const SocketAddress& address, TimeNs unreachable_ns) {
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
-  set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
-             static_cast<int>(std::max<TimeNs>(1, unreachable_ns / kMillisecond)));
+  // Not on loopback: nothing is lost there, and the kernel tells the end of the other process. So it could only be one
+  // that stands still, for which the scheduler has more patience, and a link to a relay is not made again.
+  if (!address.is_loopback()) {
+    set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
+               static_cast<int>(std::max<TimeNs>(1, unreachable_ns / kMillisecond)));
+  }
   set_option(descriptor, SOL_SOCKET, SO_KEEPALIVE);
   const int seconds = static_cast<int>(std::max<TimeNs>(1, unreachable_ns / (2 * kSecond)));
   set_option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, seconds);

@@ -67,9 +67,9 @@ Status socket_error(const std::string& what, int error_number);
 // A socket option that switches something on. Refused only for sockets that are no TCP sockets; and then it would only
 // be slower.
 void set_option(int descriptor, int level, int option, int value = 1);
-// Options of every TCP socket. See TcpOptions::unreachable_ns: otherwise the kernel goes on trying for a quarter of an
-// hour, and an idle connection is never missed.
-void prepare(int descriptor, TimeNs unreachable_ns);
+// Options of every TCP socket, of the address that it listens at or connects to. See TcpOptions::unreachable_ns:
+// otherwise the kernel goes on trying for a quarter of an hour, and an idle connection is never missed.
+void prepare(int descriptor, const SocketAddress& address, TimeNs unreachable_ns);
 SocketAddress local_address(int descriptor);
 // Without a job key.
 Status not_loopback(const std::string& what);
