@@ -8,6 +8,10 @@ import hosts
 from job import Job
 from place import ROOT, wait_for
 
+# Another user, who may still read the files of this one.
+READS = "+dac_override,+dac_read_search"
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+NOBODY += [f"--inh-caps={READS}", f"--ambient-caps={READS}"]
 # A network that says its name and stays.
 STAYS = """
 import hosts, time
@@ -70,3 +74,16 @@ def test_what_is_left_of_a_killed_run_is_removed_by_the_next_and_that_of_a_livin
             process.kill()
             process.wait()
         hosts.remove_leftovers()
+
+
+def test_workers_of_two_users_on_one_machine_sum_over_tcp_and_each_says_so_once(tmp_path):
+    with Job(tmp_path, servers=1, hosts=(3, 1)) as job:
+        job.start_services()
+        for rank in range(4):
+            job.start_worker(rank, {"*": [["loop", 20], ["barrier"]]}, prefix=NOBODY if rank == 1 else ())
+        job.join()
+        assert [process.code for process in job.processes] == [0] * 6, job.story("failed")
+        for rank, count in enumerate((1, 1, 1, 0)):
+            said = [line for line in job.workers[rank].err.splitlines() if "WARNING" in line]
+            assert len(said) == count, job.story(f"worker {rank}")
+            assert all("it belongs to another user; run all processes of this host as one" in line for line in said)

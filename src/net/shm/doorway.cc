@@ -191,7 +191,7 @@ Result<Meeting> answer(const Invitation& invitation, std::size_t ring_bytes) {
     if (errno == ECONNREFUSED) return Status(Code::kUnsupported, "not on this host");
     return system_error("cannot reach it through a Unix socket", errno);
   }
-  if (!is_own_user(socket.get())) return Status(Code::kUnsupported, "another user's");
+  if (!is_own_user(socket.get())) return Status(Code::kMismatch, "it belongs to another user");
   Result<Segment> segment = Segment::create(ring_bytes);
   if (!segment.is_ok()) return segment.status();
   const Status status = hand_in(socket.get(), invitation.token, segment.value().descriptor());

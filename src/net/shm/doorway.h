@@ -80,8 +80,8 @@ class Doorway {
   Invitation invitation_;
 };
 
-// The other side: makes the memory and hands it in. kUnsupported: that place is not on this host, or another user's.
-// kSystem: there is no memory, or no descriptor.
+// The other side: makes the memory and hands it in. kUnsupported: that place is not on this host. kMismatch: it is
+// another user's. kSystem: there is no memory, or no descriptor.
 Result<Meeting> answer(const Invitation& invitation, std::size_t ring_bytes);
 
 }  // namespace byteps::shm

@@ -83,10 +83,12 @@ void Way::taken(const Site& site, const way::Link& link) {
 // Says why in the log, if it could have been otherwise.
 Status Way::go_without(const Site& site, const Status& why, bool /*must_link*/, bool by_them) {
   if (by_them || why.is(Code::kUnsupported)) return Status::ok();
+  const char* const remedy = why.is(Code::kMismatch)
+                                 ? "run all processes of this host as one user"
+                                 : "give this process more memory or descriptors";
   site.log.write(Kind::kCannotShare, LogLevel::kWarning, site.now,
-                 site.remote.text() +
-                     ": on this host, but it goes on over TCP, which is slower: " + why.message() +
-                     "; give this process more memory or descriptors, or set BYTEPS_ENABLE_IPC=0");
+                 site.remote.text() + ": on this host, but it goes on over TCP, which is slower: " +
+                     why.message() + "; " + remedy + ", or set BYTEPS_ENABLE_IPC=0");
   return Status::ok();
 }
 
