@@ -46,9 +46,11 @@ enum class Kind : std::uint8_t {
   kPush = 1,    // one frame of a contribution, which also asks for the answer
   kAnswer = 2,  // one frame of the result
   // control, between worker and shard
-  kDeclare = 3,  // what a key means at this worker; before its first push on a connection
-  kWanted = 4,   // shard to worker: others wait for your contribution to (key, part, round)
-  kForget = 5,   // worker to shard: this worker is done with the key for ever
+  kDeclare =
+      3,  // what a key means at this worker; before its first push on a connection. Of a relay with `part`
+          // r + 1: what it means at worker r of its machine
+  kWanted = 4,  // shard to worker: others wait for your contribution to (key, part, round)
+  kForget = 5,  // worker to shard: this worker is done with the key for ever
   kMismatch =
       6,  // shard to workers: declarations of a key disagree; ends its operations everywhere. Relay to shard:
   // those of its machine do

@@ -43,12 +43,12 @@ void Relay::step(WorkerRank from, const wire::Header& header, std::span<const st
   if (is_alone()) return shelf_.step(from, header, payload, now, down_);
   uplink_->begin_turn(now);
   shelf_.step(from, header, payload, now, fresh_);
-  if (header.kind == wire::Kind::kDeclare) look_at_declaration(header.key, payload);
+  if (header.kind == wire::Kind::kDeclare) look_at_declaration(from, header.key, payload);
   absorb();
   settle();
 }
 
-void Relay::look_at_declaration(Key key, std::span<const std::byte> payload) {
+void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload) {
   const wire::Declare* const declared = shelf_.declared(key);
   if (declared == nullptr) return;
   const auto mismatch = mismatches_.find(key);
@@ -61,6 +61,7 @@ void Relay::look_at_declaration(Key key, std::span<const std::byte> payload) {
   uplink_->uplink().say(config_.placement.first_shard(key),
                         {.kind = wire::Kind::kDeclare,
                          .key = key,
+                         .part = PartIndex(from.value + 1),
                          .payload = {payload.begin(), payload.end()},
                          .lasts = true});
 }

@@ -120,7 +120,7 @@ class Relay final : private Batch::Listener {
   bool absorb(ShelfOutput::InputsEnd& end);
   bool absorb(ShelfOutput::Forgotten& forgotten);
   bool absorb(auto& /*other*/) { return false; }
-  void look_at_declaration(Key key, std::span<const std::byte> payload);
+  void look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload);
   void take(ShelfOutput::Forward& forward);
   Batch& batch_of(Key key, const wire::Declare& declared, Round round);
   void submit(Key key, Batch& batch);

@@ -56,6 +56,15 @@ bool is_complete(const PartSum& part, std::uint32_t frame_index, const Generatio
   return any;
 }
 
+// Whose declaration it is: relays say what a neighbour has declared. None: it is of another machine.
+std::optional<WorkerRank> declarer(const ShelfEpoch& facts, WorkerRank from, PartIndex said) {
+  if (said.value == 0) return from;
+  const WorkerRank who(said.value - 1);
+  const bool is_neighbour = !facts.relay && who.value < facts.worker_count &&
+                            facts.groups->group_of(who) == facts.groups->group_of(from);
+  return is_neighbour ? std::optional(who) : std::nullopt;
+}
+
 }  // namespace
 
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
@@ -179,9 +188,11 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   if (!flaw.empty()) {
     return violation(from, "a declaration of " + quoted_name(declared.name) + ": " + flaw, out);
   }
+  const std::optional<WorkerRank> who = declarer(facts_, from, header.part);
+  if (!who) return violation(from, "a declaration for a worker of another machine", out);
 
   TensorSum* const known = inventory_.find(header.key);
-  if (known == nullptr) return make_tensor(from, header.key, std::move(declared), out);
+  if (known == nullptr) return make_tensor(from, *who, header.key, std::move(declared), out);
   TensorSum& tensor = *known;
   set_bit(tensor.declared_here, from);
   if (tensor.declared.members.has(from)) set_bit(tensor.declared_ever, from);
@@ -191,7 +202,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
                                           tensor.spoiled.text, tensor.spoiled.cause});
   } else if (tensor.declared != declared) {
     spoil(tensor, Code::kMismatch,
-          difference_text(tensor.declared_by, tensor.declared, from, declared), out);
+          difference_text(tensor.declared_by, tensor.declared, *who, declared), out);
   } else if (has_bit(tensor.forgotten, from)) {
     std::ostringstream text;
     text << "tensor " << quoted_name(declared.name) << ": " << from
@@ -200,12 +211,13 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   }
 }
 
-void Shelf::make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutputs& out) {
+void Shelf::make_tensor(WorkerRank from, WorkerRank who, Key key, wire::Declare declared,
+                        ShelfOutputs& out) {
   if (std::string flaw = inventory_.flaw_of_another(declared, facts_); !flaw.empty()) {
     out.emplace_back(ShelfOutput::Failure{{Code::kSystem, std::move(flaw)}});
     return;
   }
-  TensorSum& tensor = inventory_.make(key, from, std::move(declared), facts_);
+  TensorSum& tensor = inventory_.make(key, who, std::move(declared), facts_);
   set_bit(tensor.declared_here, from);
   set_bit(tensor.declared_ever, from);
 }
@@ -252,7 +264,7 @@ void Shelf::mismatch(WorkerRank from, const wire::Header& header,
                      std::span<const std::byte> payload, ShelfOutputs& out) {
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return violation(from, "a mismatch: " + text.status().message(), out);
-  if (inventory_.find(header.key) == nullptr) make_tensor(from, header.key, {}, out);
+  if (inventory_.find(header.key) == nullptr) make_tensor(from, from, header.key, {}, out);
   give_up(header.key, error_of(text.value(), Code::kMismatch), out);
 }
 

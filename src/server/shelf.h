@@ -159,7 +159,8 @@ class Shelf {
   // ---- tensors
   void declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                ShelfOutputs& out);
-  void make_tensor(WorkerRank from, Key key, wire::Declare declared, ShelfOutputs& out);
+  void make_tensor(WorkerRank from, WorkerRank who, Key key, wire::Declare declared,
+                   ShelfOutputs& out);
   void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out);
   void forget(WorkerRank from, Key key, ShelfOutputs& out);
   void drop(TensorSum& tensor, ShelfOutputs& out);

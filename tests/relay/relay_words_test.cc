@@ -26,6 +26,17 @@ TEST(RelayDeclarations, reach_the_servers_before_anything_is_pushed) {
   EXPECT_THAT(one.kinds_sent(), IsEmpty()) << "it is known";
 }
 
+TEST(RelayDeclarations, say_whose_they_are) {
+  for (const std::uint32_t worker : {0U, 1U}) {
+    One one;
+    one.declare(worker);
+    const std::vector<wire::Header> sent = one.send();
+    ASSERT_THAT(sent, SizeIs(1));
+    EXPECT_EQ(sent[0].worker, WorkerRank(0)) << "who says it";
+    EXPECT_EQ(sent[0].part, PartIndex(worker + 1));
+  }
+}
+
 TEST(RelayDeclarations, go_to_the_shard_of_the_first_part_by_the_relay_that_leads_it) {
   One one({.shards = 2});
   one.declare(0);

@@ -256,6 +256,41 @@ TEST(ShelfRelay, whatever_a_worker_of_another_machine_says_breaks_the_protocol) 
   EXPECT_EQ(relay.shelf.tensor_count(), 0U);
 }
 
+// Rank `who` of the machine of this relay, which says it to the server, has declared that.
+void declare_for(Tree& tree, std::uint32_t relay, std::uint32_t who, const wire::Declare& tensor) {
+  wire::Header header;
+  header.kind = wire::Kind::kDeclare;
+  header.epoch = Epoch(7);
+  header.key = key_of(tensor.name);
+  header.worker = WorkerRank(relay);
+  header.part = PartIndex(who + 1);
+  tree.server.step(relay, header, wire::encode(tensor));
+}
+
+TEST(ShelfRelay, what_machines_disagree_about_names_who_declared_it_and_not_who_leads_it) {
+  for (const bool odd_comes_first : {false, true}) {
+    Tree tree({1, 2, 2});
+    const wire::Declare x = declaration("x", kF32, 4);
+    const wire::Declare odd = declaration("x", DType::kInt32, 4);
+    if (odd_comes_first) declare_for(tree, 1, 2, odd);
+    declare_for(tree, 0, 0, x);
+    if (!odd_comes_first) declare_for(tree, 1, 2, odd);
+    ASSERT_EQ(tree.server.out.spoiled.size(), 1U);
+    EXPECT_THAT(tree.server.out.spoiled[0].text, HasSubstr("worker 0 (float32"));
+    EXPECT_THAT(tree.server.out.spoiled[0].text, HasSubstr("worker 2 (int32"));
+  }
+}
+
+TEST(ShelfRelay, who_declares_for_a_worker_of_another_machine_or_for_none_breaks_the_protocol) {
+  for (const std::uint32_t who : {0U, 3U, 0xFFFFFFFEU}) {
+    Tree tree({1, 2, 2});
+    declare_for(tree, 1, who, declaration("x", kF32, 4));
+    ASSERT_EQ(tree.server.out.violations.size(), 1U);
+    EXPECT_THAT(tree.server.out.violations[0].text, HasSubstr("of another machine"));
+    EXPECT_EQ(tree.server.shelf.tensor_count(), 0U);
+  }
+}
+
 TEST(ShelfRelay, who_pushes_a_part_to_a_relay_that_does_not_lead_it_breaks_the_protocol) {
   Tree tree({1, 1});
   const wire::Declare x = declaration("x", kF32, 4);
