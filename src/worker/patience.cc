@@ -126,20 +126,24 @@ const Patience::Departed* Patience::whose_relay(ShardIndex shard) const {
   return gone == departed_.end() ? nullptr : &*gone;
 }
 
-// Of those whom it misses, as a shard says, the first that left; or whose relay has gone with them. Null: none has.
+// Whom it misses, as a shard says, or whose relay has gone with them: the first of these that left, for it may be why
+// others did. Null: none has.
 const Patience::Departed* Patience::missed_by(const Op& op) const {
   const Tensor& tensor = work_.tensors[op.tensor];
+  const Departed* first = nullptr;  // they are in the order in which they left
   for (const PartState& part : tensor.parts) {
     if (work_.shard_of(part).is_up() || part.answered_frames == part.frame_count) continue;
-    if (const Departed* const gone = whose_relay(part.shard)) return gone;
+    const Departed* const gone = whose_relay(part.shard);
+    if (gone != nullptr && (first == nullptr || gone < first)) first = gone;
   }
   for (const Departed& gone : departed_) {
+    if (&gone == first) break;
     for (const Lack& lack : op.lacks) {
       const PartState& part = tensor.parts[lack.part.value];
       if (part.answered_frames < part.frame_count && lack.whom.has(gone.rank)) return &gone;
     }
   }
-  return nullptr;
+  return first;
 }
 
 // ---- what people are told

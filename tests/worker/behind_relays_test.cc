@@ -134,6 +134,28 @@ TEST_F(BehindRelaysTest, a_worker_that_left_is_not_blamed_for_another_relay_that
   EXPECT_THAT(result()->message(), HasSubstr("worker 1"));
 }
 
+// Its neighbour gave up a moment sooner, and ended.
+TEST_F(BehindRelaysTest,
+       who_left_first_is_blamed_in_time_also_when_the_relay_that_said_so_has_gone) {
+  const std::string name = name_led_by(3, machine());
+  submit(name);
+  send(2);
+  leave(2);  // of another machine
+  wire::Header header;
+  header.kind = Kind::kMissing;
+  header.epoch = Epoch(3);
+  header.key = key_of(name);
+  const std::vector<std::uint32_t> missed = {2};
+  pipeline_.on_missing(ShardIndex(2), header, Members(missed));
+  at(kDeparted - 1);
+  EXPECT_FALSE(result());
+  lose(2);
+  leave(3);
+  at(kDeparted);
+  ASSERT_TRUE(result());
+  EXPECT_THAT(result()->message(), HasSubstr("waits for worker 2, which has left the job"));
+}
+
 // ---- where workers that disagree meet
 
 TEST_F(BehindRelaysTest,
