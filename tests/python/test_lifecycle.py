@@ -215,7 +215,7 @@ def test_a_job_of_one_resumes_without_servers(alone, monkeypatch):
     bps.init()  # the environment is one that init() takes
 
 
-@pytest.mark.parametrize("numbers, why", [((2, 0, 0), "num_servers is 0: 2 workers"), ((-1, 1, 0), "DMLC_NUM_WORKER")])
+@pytest.mark.parametrize("numbers, why", [((2, 0, 0), "DMLC_PS_ROOT_URI"), ((-1, 1, 0), "DMLC_NUM_WORKER")])
 def test_a_resume_that_fails_leaves_the_environment_as_it_was(monkeypatch, numbers, why):
     for name in session.RESUMED:
         monkeypatch.delenv(name, raising=False)
@@ -226,6 +226,19 @@ def test_a_resume_that_fails_leaves_the_environment_as_it_was(monkeypatch, numbe
     assert dict(os.environ) == before
     bps.init()
     bps.shutdown()
+
+
+def rank_and_sum():
+    return bps.rank(), bps.push_pull(torch.ones(1), average=False).item()
+
+
+def test_workers_of_one_machine_resume_without_servers():
+    environ = {"BYTEPS_LOCAL_REDUCE": "auto", "BYTEPS_FORCE_DISTRIBUTED": "0"}
+    with Cluster(2, 0, environ=environ) as cluster:
+        for first in (0, 1):
+            assert cluster.run(rank_and_sum) == [(first, 2), (1 - first, 2)]
+            cluster.run(bps.suspend)
+            cluster.run_each([(bps.resume, (2, 0, rank), {}) for rank in (1 - first, first)])
 
 
 def waits_for_the_job(thread):

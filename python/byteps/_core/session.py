@@ -38,9 +38,7 @@ class Session:
     def unique_name(self, prefix: str) -> str:
         """`prefix` with a number that grows with each call: the same on all ranks that make the same calls in the
         same order since they joined."""
-        numbers = self._numbers.get(prefix) or self._numbers.setdefault(
-            prefix, itertools.count(self.first_number)
-        )
+        numbers = self._numbers.get(prefix) or self._numbers.setdefault(prefix, itertools.count(self.first_number))
         return f"{prefix}.{next(numbers)}"
 
     def lasting_name(self, name: str, meaning: object) -> str:
@@ -176,26 +174,22 @@ def suspend() -> None:
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int, context: object = None) -> None:
-    """Joins a job with `num_workers` worker machines and `num_servers` servers as rank `global_rank`. A job of
-    one may have 0 servers. Names keep their meaning; parameters are not synchronized: broadcast them. When it raises,
-    the environment is as before. `context` is accepted for compatibility."""
+    """Joins a job with `num_workers` worker machines and `num_servers` servers as rank `global_rank`. A job whose
+    workers are all on one machine may have 0 servers. Names keep their meaning; parameters are not synchronized:
+    broadcast them. When it raises, the environment is as before. `context` is accepted for compatibility."""
     del context
     with _lock:
         if _session is not None:
             raise errors.InvalidArgumentError("resume() in a running job: call suspend() first")
         local_size = int(os.environ.get("BYTEPS_LOCAL_SIZE") or 1)
-        if num_servers == 0 and num_workers * local_size != 1:
-            raise errors.InvalidArgumentError(
-                f"num_servers is 0: {num_workers * local_size} workers have nobody to sum for them; only 1 needs none"
-            )
         former = {name: os.environ.get(name) for name in RESUMED}
         machine = global_rank // local_size
         try:
             _set_environment(dict(zip(RESUMED, map(str, (num_workers, num_servers, machine, global_rank)))))
             if str(num_workers) != former["DMLC_NUM_WORKER"]:
                 os.environ.pop("BYTEPS_GLOBAL_SIZE", None)  # of the former machines; bpslaunch --hosts had set it
-            if num_servers == 0:
-                del os.environ["DMLC_NUM_SERVER"]  # none is said by leaving it out
+            if num_servers == 0 and num_workers * local_size == 1:
+                del os.environ["DMLC_NUM_SERVER"]  # alone, without a scheduler
             _join()
         except BaseException:
             _set_environment(former)
