@@ -71,10 +71,10 @@ def everything(kind: str) -> Dict[Tuple[str, str, int], bytes]:
     return found
 
 
-def averages_of_ten_thousand() -> List[float]:
-    """The values that came back for 10,000 in float16, of which two sums are beyond float16 already."""
-    mine = np.full(100_000, 10_000, np.float16)
-    return sorted({float(value) for value in exchanged("headroom", "float16", mine, "average")})
+def averages_of_halves(value: float) -> List[float]:
+    """The values that come back for the average of this in float16."""
+    mine = np.full(100_000, value, np.float16)
+    return sorted({float(each) for each in exchanged("headroom", "float16", mine, "average")})
 
 
 def same_sum_many_times(rounds: int) -> List[bytes]:

@@ -15,7 +15,7 @@ from mixed_sums import (
     FLOATS,
     INTEGERS,
     OPERATIONS,
-    averages_of_ten_thousand,
+    averages_of_halves,
     everything,
     random_exchanges,
     random_values,
@@ -116,9 +116,10 @@ def test_a_product_is_rounded_at_each_factor_at_most(results, dtype):
 
 
 @pytest.mark.parametrize("hosts", [(4, 4), (1, 7), (5, 1, 2)], ids=str)
-def test_eight_times_ten_thousand_in_float16_averages_to_ten_thousand(hosts):
+def test_averages_of_float16_are_exact_where_the_sums_of_a_machine_are_beyond_it(hosts):
     with Cluster(hosts=hosts, layer=CORE) as cluster:
-        assert cluster.run(averages_of_ten_thousand) == [[10_000]] * 8
+        for value in (10_000, 60_000):
+            assert cluster.run(averages_of_halves, value) == [[value]] * 8
 
 
 def test_deterministic_jobs_repeat_each_other_bit_for_bit():
