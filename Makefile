@@ -36,7 +36,7 @@ demo:       ## train a small network on real digits: 2 workers, 2 servers; plots
 test: setup ## C++, Python, processes, simulated clusters, tidy; ends with a summary
 	@$(VENV)/python tools/test
 
-test-more: setup ## what CI adds to make test: RDMA, Keras, both sanitizers, side by side
+test-more: setup ## what CI adds to make test: RDMA, Keras, two machines, both sanitizers, side by side
 	@$(VENV)/python tools/test more
 
 test-rdma: setup ## RDMA between three hosts of an emulated machine: minutes
