@@ -7,6 +7,8 @@
 #   - by address: a socket that is bound to host i's address, and the packets of rxe<i>, are host i's;
 #   - by user: so are the sockets of user 7700+i, bound or not;
 #   - whoever else speaks to host i does so as the next host.
+# To BytePS a machine is a running kernel and a network namespace, so that they would be one. What lab.py runs on host i
+# sees /run/machines/<i> for the kernel's boot id.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 cd /run/guest
 . ./settings
@@ -42,6 +44,8 @@ cd /run/guest
     done
     echo "link add rxe$i type rxe netdev h$i"
   done | rdma -b -
+  mkdir /run/machines
+  for i in $(seq "$HOSTS"); do cat /proc/sys/kernel/random/uuid >"/run/machines/$i"; done
   # rxe works in soft interrupts, which programs that poll would starve for whole ticks where processors are few.
   for pid in $(pgrep ksoftirqd); do chrt -f -p 10 "$pid"; done
   ulimit -l unlimited

@@ -18,6 +18,7 @@ from place import wait_until
 HOSTS = (1, 2, 3)
 FAILURE_S = 5.0  # emulated processors have other work
 BOUND_S = 2 * FAILURE_S
+AS_MACHINE = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 
 def address(host: int) -> str:
@@ -29,9 +30,11 @@ def user(host: int) -> int:
 
 
 def on(host: int) -> List[str]:
-    """Put before a command, runs it on this host: as its user, without root's right to lock memory."""
+    """Put before a command, runs it on this host: with its boot id (hosts.sh), and as its user, without root's right to
+    lock memory."""
     files = "-all,+dac_override"  # the tests' folders, and Python, are root's
-    command = ["setpriv", f"--reuid={user(host)}", f"--regid={user(host)}", "--clear-groups"]
+    machine = ["unshare", "--mount", "sh", "-c", AS_MACHINE, f"/run/machines/{host}"]
+    command = [*machine, "setpriv", f"--reuid={user(host)}", f"--regid={user(host)}", "--clear-groups"]
     return [*command, f"--inh-caps={files}", f"--ambient-caps={files}", f"--bounding-set={files}"]
 
 
@@ -87,6 +90,11 @@ def switch_of_small_mtu(host: int):
         yield
     finally:
         subprocess.run(["ip", "link", "set", f"p{host}", "mtu", "9000"], check=True)
+
+
+def sent_bytes(device: str) -> int:
+    """What this network device has sent: h<i>, the card of host i, by TCP and by RDMA; lo, without a card."""
+    return int(Path(f"/sys/class/net/{device}/statistics/tx_bytes").read_text())
 
 
 def sent_packets() -> Dict[int, int]:

@@ -2,13 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-from lab import HOSTS, LabJob, cable_pulled, on, sent_packets
-
-
-def traffic(host):
-    return int(Path(f"/sys/class/net/h{host}/statistics/tx_bytes").read_text())
+from lab import HOSTS, LabJob, cable_pulled, on, sent_bytes, sent_packets
 
 
 def test_each_host_has_an_rdma_device_that_is_up():
@@ -28,7 +23,7 @@ def test_who_runs_on_a_host_speaks_from_its_address_and_a_pulled_cable_cuts_it_o
 
 def test_a_job_over_tcp_between_hosts_has_exact_sums_and_leaves_the_rdma_devices_alone(tmp_path):
     before = sent_packets()
-    bytes_before = {host: traffic(host) for host in HOSTS}
+    bytes_before = {host: sent_bytes(f"h{host}") for host in HOSTS}
     with LabJob(tmp_path / "job", rdma="0") as job:
         job.start_services()
         for rank in range(job.size):
@@ -36,4 +31,4 @@ def test_a_job_over_tcp_between_hosts_has_exact_sums_and_leaves_the_rdma_devices
         job.check_ended_well()
     assert sent_packets() == before
     for host in (1, 2):  # 2 threads * 2 rounds * 1.3 MB to the other host's server at least in part
-        assert traffic(host) - bytes_before[host] > 1e6
+        assert sent_bytes(f"h{host}") - bytes_before[host] > 1e6
