@@ -30,7 +30,7 @@ setup-horovod: ## .venv-horovod, with Horovod for the benchmarks: fetches torch 
 demo:       ## train a small network on real digits: 2 workers, 2 servers; plots in build/demo/
 	@tools/setup torch
 	@rm -rf build/demo && mkdir -p build/demo
-	@OMP_NUM_THREADS=1 $(VENV)/bpslaunch --local --workers 2 --servers 2 -- $(CURDIR)/$(VENV)/python examples/torch/train_digits.py
+	@OMP_NUM_THREADS=1 BYTEPS_FORCE_DISTRIBUTED=1 $(VENV)/bpslaunch --local --workers 2 --servers 2 -- $(CURDIR)/$(VENV)/python examples/torch/train_digits.py
 	@cat build/demo/result.txt
 
 test: setup ## C++, Python, processes, simulated clusters, tidy; ends with a summary

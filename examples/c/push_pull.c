@@ -2,7 +2,7 @@
  *
  *   cc examples/c/push_pull.c -Iinclude -Lbuild/release/lib -lbyteps -o build/push_pull
  *   LD_LIBRARY_PATH=build/release/lib build/push_pull                      # a job of one
- *   .venv/bin/bpslaunch --local --workers 3 --servers 2 -- env LD_LIBRARY_PATH=build/release/lib build/push_pull
+ *   .venv/bin/bpslaunch --local --workers 3 -- env LD_LIBRARY_PATH=build/release/lib build/push_pull
  */
 #include <byteps/byteps.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 """Images per second on random data, printed as the original's benchmark prints them.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/jax/synthetic_benchmark.py --model mlp
+    bpslaunch --local --workers 2 -- python examples/jax/synthetic_benchmark.py --model mlp
     python examples/jax/synthetic_benchmark.py
 """
 

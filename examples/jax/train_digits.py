@@ -1,6 +1,6 @@
 """Trains a small network on scikit-learn's handwritten digits with optax, and proves that it is the same training.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/jax/train_digits.py
+    bpslaunch --local --workers 2 -- python examples/jax/train_digits.py
     python examples/jax/train_digits.py                                          # a job of one
 """
 

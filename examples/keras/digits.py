@@ -1,6 +1,6 @@
 """Trains a small convolutional network on scikit-learn's handwritten digits with Keras 3, on any of its backends.
 
-    KERAS_BACKEND=jax bpslaunch --local --workers 2 --servers 2 -- python examples/keras/digits.py
+    KERAS_BACKEND=jax bpslaunch --local --workers 2 -- python examples/keras/digits.py
     KERAS_BACKEND=torch python examples/keras/digits.py                               # a job of one
 """
 

@@ -1,7 +1,7 @@
 """The digits again, with what long trainings need: the rate warms up and falls in steps, rank 0 keeps the best model,
 and a job that is started again goes on from there.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/keras/digits_advanced.py --checkpoint best.keras
+    bpslaunch --local --workers 2 -- python examples/keras/digits_advanced.py --checkpoint best.keras
 """
 
 import argparse

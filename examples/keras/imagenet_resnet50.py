@@ -2,7 +2,7 @@
 up and falls in steps, rank 0 writes a checkpoint each epoch and a job that is started again goes on with the next
 epoch, and metrics are those of all workers.
 
-    KERAS_BACKEND=jax bpslaunch --local --workers 2 --servers 2 -- \\
+    KERAS_BACKEND=jax bpslaunch --local --workers 2 -- \\
         python examples/keras/imagenet_resnet50.py --train-dir imagenet/train --val-dir imagenet/val
 
 Without folders: a small ResNet on scikit-learn's handwritten digits.

@@ -1,6 +1,6 @@
 """Images per second of Keras's fit() on random data, printed as the original's benchmark prints them.
 
-    KERAS_BACKEND=tensorflow bpslaunch --local --workers 2 --servers 2 -- python examples/keras/synthetic_benchmark.py
+    KERAS_BACKEND=tensorflow bpslaunch --local --workers 2 -- python examples/keras/synthetic_benchmark.py
 
 Models: cnn (built in, small), and any of keras.applications, for example ResNet50.
 """

@@ -1,6 +1,6 @@
 """Module.fit on scikit-learn's handwritten digits with the kvstore "byteps".
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/mxnet/module_digits.py
+    bpslaunch --local --workers 2 -- python examples/mxnet/module_digits.py
     python examples/mxnet/module_digits.py                                     # a job of one
 """
 

@@ -1,6 +1,6 @@
 """Images per second on random data, printed as the original's benchmark prints them.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/mxnet/synthetic_benchmark.py --model mlp
+    bpslaunch --local --workers 2 -- python examples/mxnet/synthetic_benchmark.py --model mlp
     python examples/mxnet/synthetic_benchmark.py
 
 Models: cnn and mlp (small), and all of gluon.model_zoo.vision, for example resnet50_v1.

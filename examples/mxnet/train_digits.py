@@ -1,7 +1,7 @@
 """Trains a small convolutional network of gluon on scikit-learn's handwritten digits, and checks that all workers have
 the same parameters.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/mxnet/train_digits.py
+    bpslaunch --local --workers 2 -- python examples/mxnet/train_digits.py
     python examples/mxnet/train_digits.py                                      # a job of one
 """
 

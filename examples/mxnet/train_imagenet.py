@@ -2,7 +2,7 @@
 loaders, a rate that warms up and falls, label smoothing, metrics of all workers, and checkpoints from which a job that
 is started again goes on.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/mxnet/train_imagenet.py --data-dir imagenet
+    bpslaunch --local --workers 2 -- python examples/mxnet/train_imagenet.py --data-dir imagenet
 
 imagenet/train and imagenet/val have one folder per class. Without --data-dir: a small ResNet on scikit-learn's digits.
 

@@ -1,6 +1,6 @@
 """Handwritten digits with a graph and a session of tf.compat.v1, for scripts from TensorFlow 1.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/tensorflow/digits_v1.py
+    bpslaunch --local --workers 2 -- python examples/tensorflow/digits_v1.py
     python examples/tensorflow/digits_v1.py --steps 50
 """
 

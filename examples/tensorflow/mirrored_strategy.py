@@ -1,6 +1,6 @@
 """A custom training loop under tf.distribute, over all workers of the job: only the strategy's name is ours.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/tensorflow/mirrored_strategy.py
+    bpslaunch --local --workers 2 -- python examples/tensorflow/mirrored_strategy.py
     python examples/tensorflow/mirrored_strategy.py
 
 --devices 2 divides each worker's CPU into two replicas, as a worker with two GPUs would have them.

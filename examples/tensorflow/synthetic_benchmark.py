@@ -1,6 +1,6 @@
 """Images per second on random data, printed as the original's benchmark prints them.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/tensorflow/synthetic_benchmark.py --model mlp
+    bpslaunch --local --workers 2 -- python examples/tensorflow/synthetic_benchmark.py --model mlp
     python examples/tensorflow/synthetic_benchmark.py
 
 Models: cnn and mlp (built in, small), and any of tf.keras.applications, for example ResNet50.

@@ -1,6 +1,6 @@
 """Trains on scikit-learn's handwritten digits with tf.GradientTape, and proves that it is the same training.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/tensorflow/train_digits.py
+    bpslaunch --local --workers 2 -- python examples/tensorflow/train_digits.py
     python examples/tensorflow/train_digits.py                                      # a job of one
 """
 

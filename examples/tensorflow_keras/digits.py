@@ -1,7 +1,7 @@
 """Trains on scikit-learn's handwritten digits with tf.keras and a tf.data pipeline: Keras 3, or with
 TF_USE_LEGACY_KERAS=1 Keras 2.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/tensorflow_keras/digits.py
+    bpslaunch --local --workers 2 -- python examples/tensorflow_keras/digits.py
     TF_USE_LEGACY_KERAS=1 python examples/tensorflow_keras/digits.py                   # a job of one
 """
 

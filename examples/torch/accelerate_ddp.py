@@ -2,7 +2,7 @@
 accelerate`
 
     torchrun --nproc-per-node 2 examples/torch/accelerate_ddp.py
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/accelerate_ddp.py
+    bpslaunch --local --workers 2 -- python examples/torch/accelerate_ddp.py
 """
 
 import torch

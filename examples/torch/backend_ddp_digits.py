@@ -1,7 +1,7 @@
 """torch's own DistributedDataParallel on BytePS, with handwritten digits. Nothing but the backend's name is new.
 
     torchrun --nproc-per-node 2 examples/torch/backend_ddp_digits.py
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/backend_ddp_digits.py
+    bpslaunch --local --workers 2 -- python examples/torch/backend_ddp_digits.py
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """DistributedDataParallel keeps its process group (gloo here); its gradients go over BytePS, in 16 bits.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/ddp_comm_hook.py
+    bpslaunch --local --workers 2 -- python examples/torch/ddp_comm_hook.py
 """
 
 import torch

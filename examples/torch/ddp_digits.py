@@ -1,6 +1,6 @@
 """DistributedDataParallel, with batch normalization over the batches of all workers, on handwritten digits.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/ddp_digits.py
+    bpslaunch --local --workers 2 -- python examples/torch/ddp_digits.py
     python examples/torch/ddp_digits.py
 
 At the end, in a job of several workers, every rank's model is compared with that of rank 0.

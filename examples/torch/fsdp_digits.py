@@ -2,7 +2,7 @@
 model is saved by torch.distributed.checkpoint, whole, and read back.
 
     torchrun --nproc-per-node 2 examples/torch/fsdp_digits.py
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/fsdp_digits.py
+    bpslaunch --local --workers 2 -- python examples/torch/fsdp_digits.py
 """
 
 import argparse

@@ -2,7 +2,7 @@
 built. `pip install transformers accelerate`
 
     torchrun --nproc-per-node 2 examples/torch/hf_trainer.py
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/hf_trainer.py
+    bpslaunch --local --workers 2 -- python examples/torch/hf_trainer.py
 """
 
 import tempfile

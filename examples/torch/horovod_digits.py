@@ -1,6 +1,6 @@
 """A script for Horovod as it is: only the import is ours.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/horovod_digits.py
+    bpslaunch --local --workers 2 -- python examples/torch/horovod_digits.py
     python examples/torch/horovod_digits.py
 
 It trains a small network on scikit-learn's handwritten digits.

@@ -1,6 +1,6 @@
 """A residual network trained in 16 bits with parameters in 32, by byteps.misc.imagenet18.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/imagenet_half.py
+    bpslaunch --local --workers 2 -- python examples/torch/imagenet_half.py
     python examples/torch/imagenet_half.py --epochs 1
 
 The images are made up, one pattern for each class and noise, so nothing is downloaded; put a DataLoader of ImageNet and

@@ -2,7 +2,7 @@
 up and falls in steps, gradients of several batches travel together, rank 0 writes a checkpoint each epoch and a job
 that is started again goes on with the next one, and metrics are those of all workers.
 
-    bpslaunch --local --workers 2 --servers 2 -- \\
+    bpslaunch --local --workers 2 -- \\
         python examples/torch/imagenet_resnet50.py --train-dir imagenet/train --val-dir imagenet/val
 
 That needs torchvision. Without folders: a small ResNet on scikit-learn's handwritten digits.

@@ -1,7 +1,7 @@
 """Images per second on random data, printed as the original's benchmark prints them.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/synthetic_benchmark.py --model mlp
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/synthetic_benchmark.py --way cross-barrier
+    bpslaunch --local --workers 2 -- python examples/torch/synthetic_benchmark.py --model mlp
+    bpslaunch --local --workers 2 -- python examples/torch/synthetic_benchmark.py --way cross-barrier
     python examples/torch/synthetic_benchmark.py
 
 Ways: a DistributedOptimizer; a cross barrier, where each layer of the next forward pass waits for its own gradients

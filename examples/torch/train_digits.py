@@ -1,7 +1,7 @@
 """Trains a small convolutional network on scikit-learn's handwritten digits, and proves that it is the same training.
 
     make demo                                                                  # 2 workers, 2 servers, here
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/train_digits.py
+    bpslaunch --local --workers 2 -- python examples/torch/train_digits.py
     python examples/torch/train_digits.py                                      # a job of one
 """
 

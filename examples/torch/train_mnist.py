@@ -1,6 +1,6 @@
 """An MNIST-like script, written as one writes it for Horovod: only the import and the word push_pull are ours.
 
-    bpslaunch --local --workers 2 --servers 2 -- python examples/torch/train_mnist.py
+    bpslaunch --local --workers 2 -- python examples/torch/train_mnist.py
     python examples/torch/train_mnist.py
 
 The data are scikit-learn's handwritten digits at MNIST's size, 28 x 28, so nothing is downloaded.

@@ -143,9 +143,9 @@ std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t s
                                        bool local_reduce) {
   std::vector<std::string> texts;
   if (servers > 0 && roster.summing == wire::Summing::kAlone) {
-    texts.push_back("all workers are on one machine and sum there: " + std::to_string(servers) +
-                    (servers == 1 ? " server is" : " servers are") +
-                    " not used (with BYTEPS_FORCE_DISTRIBUTED=1 they would be)");
+    texts.push_back(std::to_string(servers) + (servers == 1 ? " server is" : " servers are") +
+                    " not used: all workers are on one machine, and sum there themselves "
+                    "(BYTEPS_FORCE_DISTRIBUTED=1 uses servers all the same)");
   }
   if (const auto without = who_has_no_relay(roster, local_reduce)) {
     texts.push_back(

@@ -115,7 +115,7 @@ def launch(
     wrote to standard output. AssertionError with the ends of its output when it fails. `imported`: forks the workers
     where these modules have been imported."""
     sizes = ["--workers", str(workers), "--servers", str(servers)]
-    full = {**clean_environment(), **(environ or {})}
+    full = {**clean_environment(), "BYTEPS_FORCE_DISTRIBUTED": "1", **(environ or {})}
     runner = fork_servers.get_for_launcher(str(python), imported, full).command() if imported else [python]
     done = subprocess.run(
         [python, "-m", "byteps.launcher", "--local", *sizes, "--", *runner, *map(str, command)],

@@ -111,7 +111,8 @@ def ours(env=None):
 def test_ranks_of_one_host_are_told_their_place_as_the_launcher_tells_it(ranks, servers):
     links = [SimpleNamespace(host=Host(str(number), "127.0.0.1", workers=count)) for number, count in enumerate(ranks)]
     links += [SimpleNamespace(host=Host(f"server {number}", "127.0.0.1", servers=1)) for number in range(servers)]
-    plan = hosts.job_plan(links, "127.0.0.1", 9100, ["train"], {}).processes
+    forced = {"BYTEPS_FORCE_DISTRIBUTED": "1"}  # servers are what is measured, on one host as well
+    plan = hosts.job_plan(links, "127.0.0.1", 9100, ["train"], forced).processes
     group = started(ours(), scenario_of(ranks, servers))
     told = [process.environ for process in plan if process.role == "worker"]
     places = ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE", "BYTEPS_GLOBAL_RANK")

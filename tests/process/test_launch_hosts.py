@@ -27,7 +27,8 @@ SUMS = [f"[worker {rank}] rank {rank} of 3, sum 6" for rank in range(3)]
 def on_hosts(place, ssh, *options, text=TWO_HOSTS):
     hostfile = place.folder / "hosts"
     hostfile.write_text(text)
-    return ["--hosts", hostfile, "--ssh", ssh, "-x", MARK, *options, "--"]
+    forced = ["-x", "BYTEPS_FORCE_DISTRIBUTED=1"]  # both hosts are one machine
+    return ["--hosts", hostfile, "--ssh", ssh, "-x", MARK, *forced, *options, "--"]
 
 
 def all_joined(place, count=3):
@@ -271,6 +272,17 @@ def test_recordings_of_a_host_have_a_limit_together_in_files_and_in_bytes(tmp_pa
 
 
 # ---- over a stand-in
+
+
+@pytest.mark.parametrize("forced", ["0", "1"])
+def test_a_single_worker_uses_the_servers_of_the_file_when_told(place, stand_in, forced):
+    options = ["-x", f"BYTEPS_FORCE_DISTRIBUTED={forced}"]
+    text = "127.0.0.1 workers=1\n127.0.0.2 servers=2\n"
+    code, out, err = place.run(*on_hosts(place, stand_in, *options, text=text), PYTHON, MEMBER)
+    assert (code, out) == (0, "[worker 0] rank 0 of 1, sum 1\n"), err
+    assert (err.count("2 servers are not used: a single worker") == 1) == (forced == "0")
+    assert ("1 worker, 2 servers, scheduler on" in err) == (forced == "1")
+    assert place.left(wait_s=5) == []
 
 
 def test_output_keeps_its_bytes_and_its_descriptor(place, stand_in):

@@ -14,6 +14,7 @@ from byteps.launcher import plan
 from byteps.launcher.main import local_counts, parse
 
 PYTHON = sys.executable
+USED_SERVERS = ["--servers", "2", "-x", "BYTEPS_FORCE_DISTRIBUTED=1"]
 
 
 def both_joined(place):
@@ -21,7 +22,7 @@ def both_joined(place):
 
 
 def test_workers_sum_and_each_line_says_whose_it_is(place):
-    code, out, err = place.run("--local", "--workers", "2", "--servers", "2", "--", PYTHON, MEMBER)
+    code, out, err = place.run("--local", "--workers", "2", *USED_SERVERS, "--", PYTHON, MEMBER)
     assert code == 0, err
     assert sorted(out.splitlines()) == ["[worker 0] rank 0 of 2, sum 3", "[worker 1] rank 1 of 2, sum 3"]
     first, last = err.splitlines()  # quiet: one line at the start, one at the end
@@ -40,7 +41,7 @@ def test_a_failing_rank_ends_the_job_with_its_exit_code_and_name(place):
 def test_ending_is_quick_and_says_nothing_of_servers(place):
     begin = time.monotonic()
     code, out, err = place.run(
-        "--local", "--servers", "2", "--grace", "50", "--", PYTHON, MEMBER, "--only", "1", "--exit", "7"
+        "--local", *USED_SERVERS, "--grace", "50", "--", PYTHON, MEMBER, "--only", "1", "--exit", "7"
     )
     assert code == 7
     assert time.monotonic() - begin < 40, "it has waited for the grace period"
@@ -63,7 +64,7 @@ def test_a_killed_rank_ends_the_job_with_128_and_its_signal(place):
 
 
 def test_a_killed_server_ends_the_job_and_is_named(place):
-    launcher = place.launch("--local", "--servers", "2", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    launcher = place.launch("--local", *USED_SERVERS, "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
     wait_for("both workers to join", both_joined(place))
     server = next(pid for pid, command in place.living().items() if "byteps_server" in command)
     os.kill(server, signal.SIGKILL)
@@ -120,7 +121,7 @@ def test_a_second_interrupt_kills_at_once(place):
 
 
 def test_killing_bpslaunch_itself_leaves_no_orphan(place):
-    launcher = place.launch("--local", "--servers", "2", "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    launcher = place.launch("--local", *USED_SERVERS, "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
     wait_for("both workers to join", both_joined(place))
     assert len(place.living()) >= 6  # bpslaunch, its keeper, scheduler, servers, workers
     launcher.kill()
@@ -158,8 +159,27 @@ def test_one_worker_needs_no_servers(place):
 
 
 def test_one_worker_uses_servers_when_told(place):
-    code, out, err = place.run("--local", "--workers", "1", "--servers", "2", "--", PYTHON, MEMBER)
+    code, out, err = place.run("--local", "--workers", "1", *USED_SERVERS, "--", PYTHON, MEMBER)
     assert (code, out) == (0, "[worker 0] rank 0 of 1, sum 1\n")
+    assert "1 worker, 2 servers, scheduler on " in err
+
+
+@pytest.mark.parametrize("workers, who, why", [
+    (2, "[scheduler] [byteps WARNING scheduler]", "all workers are on one machine, and sum there themselves"),
+    (1, "bpslaunch:", "a single worker has nobody to sum with"),
+])  # fmt: skip
+def test_servers_that_are_not_used_are_one_line_with_the_variable_that_uses_them(place, workers, who, why):
+    code, out, err = place.run("--local", "--workers", str(workers), "--servers", "2", "--", PYTHON, MEMBER)
+    assert code == 0 and len(out.splitlines()) == workers, err
+    _, line, _ = err.splitlines()
+    assert line == f"{who} 2 servers are not used: {why} (BYTEPS_FORCE_DISTRIBUTED=1 uses servers all the same)"
+    assert place.left() == []
+
+
+def test_workers_that_may_not_sum_among_themselves_get_a_server(place):
+    code, out, err = place.run("--local", "-x", "BYTEPS_LOCAL_REDUCE=0", "--", PYTHON, MEMBER)
+    assert code == 0, err
+    assert "2 workers, 1 server, " in err and "not used" not in err
 
 
 @pytest.mark.parametrize("options, environ, counts", [
@@ -170,6 +190,7 @@ def test_one_worker_uses_servers_when_told(place):
     ("--workers 4", {"BYTEPS_FORCE_DISTRIBUTED": "1"}, (4, 1)),
     ("--workers 4 --servers 0", {"BYTEPS_FORCE_DISTRIBUTED": "1"}, (4, 0)),
     ("--workers 1", {"BYTEPS_FORCE_DISTRIBUTED": "1"}, (1, 0)),
+    ("--workers 4", {"BYTEPS_LOCAL_REDUCE": "0"}, (4, 1)),
 ])  # fmt: skip
 def test_there_are_no_servers_on_one_machine_unless_asked_for(options, environ, counts):
     assert local_counts(parse(["--local", *options.split(), "true"]), environ) == counts
@@ -177,18 +198,24 @@ def test_there_are_no_servers_on_one_machine_unless_asked_for(options, environ, 
 
 @pytest.mark.parametrize("counts, roles, said", [
     ((3, 0), ["scheduler", "worker", "worker", "worker"], ("0", None)),
-    ((2, 1), ["scheduler", "server", "worker", "worker"], ("1", "1")),
-    ((1, 1), ["scheduler", "server", "worker"], ("1", "1")),
+    ((2, 1), ["scheduler", "server", "worker", "worker"], ("1", None)),
+    ((2, 1, "1"), ["scheduler", "server", "worker", "worker"], ("1", "1")),
+    ((2, 0, "1"), ["scheduler", "worker", "worker"], ("0", None)),
+    ((1, 1, "1"), ["scheduler", "server", "worker"], ("1", "1")),
+    ((1, 1), ["worker"], (None, None)),
     ((1, 0), ["worker"], (None, None)),
 ])  # fmt: skip
-def test_workers_without_servers_have_a_scheduler(monkeypatch, counts, roles, said):
+def test_workers_without_servers_have_a_scheduler_and_one_without_has_none(monkeypatch, counts, roles, said):
     monkeypatch.setattr(plan, "find_executable", lambda role, environ: role)
-    job = plan.whole_job(*counts, ["true"], {"DMLC_NUM_SERVER": "7"})
+    workers, servers, *forced = counts
+    environ = {"DMLC_NUM_SERVER": "7", "BYTEPS_FORCE_DISTRIBUTED": "".join(forced)}
+    job = plan.whole_job(workers, servers, ["true"], environ)
     for held in job.held:
         held.close()
     assert [process.role for process in job.processes] == roles
     for process in job.processes:
-        assert (process.environ.get("DMLC_NUM_SERVER"), process.environ.get("BYTEPS_FORCE_DISTRIBUTED")) == said
+        told = (process.environ.get("DMLC_NUM_SERVER"), process.environ.get("BYTEPS_FORCE_DISTRIBUTED") or None)
+        assert told == said
 
 
 def test_several_jobs_at_the_same_time_do_not_meet(place):
@@ -304,7 +331,7 @@ def test_help_explains_the_roles_with_an_example(place):
         "worker ",
         "server ",
         "scheduler ",
-        "bpslaunch --local --workers 2 --servers 2 -- python train.py",
+        "bpslaunch --local --workers 2 -- python train.py",
     ):
         assert text in out
 
@@ -341,7 +368,7 @@ def test_who_is_missing_is_said_once(place):
     )
     errors = place.folder / "errors"
     with open(errors, "w") as file:
-        launcher = place.launch("--local", "--servers", "2", "--", PYTHON, "-c", program, stderr=file)
+        launcher = place.launch("--local", *USED_SERVERS, "--", PYTHON, "-c", program, stderr=file)
     wait_for("a notice", lambda: "waiting for" in errors.read_text())
     (place.folder / "missed").touch()
     launcher.communicate(timeout=60)

@@ -66,7 +66,8 @@ def test_the_plain_c_example_compiles_and_sums(place, compiler):
         "-o",
         program,
     )
-    code, out, err = place.run("--local", "--workers", "3", "--servers", "2", "--", str(program))
+    options = "--local --workers 3 --servers 2 -x BYTEPS_FORCE_DISTRIBUTED=1 --"
+    code, out, err = place.run(*options.split(), str(program))
     assert code == 0, err
     assert len(out.splitlines()) == 3 and all("the sum is" in line for line in out.splitlines())
 

@@ -305,11 +305,11 @@ TEST(Summing, servers_that_are_not_used_are_one_line_and_work_in_the_epoch_all_t
       servers.push_back(
           table.join(server_join("s:" + std::to_string(i), static_cast<std::uint16_t>(4000 + i))));
     }
-    EXPECT_EQ(
-        table.notices(LogLevel::kWarning),
-        (std::vector<std::string>{"all workers are on one machine and sum there: " +
-                                  std::string(count == 1 ? "1 server is" : "2 servers are") +
-                                  " not used (with BYTEPS_FORCE_DISTRIBUTED=1 they would be)"}));
+    EXPECT_EQ(table.notices(LogLevel::kWarning),
+              (std::vector<std::string>{
+                  std::string(count == 1 ? "1 server is" : "2 servers are") +
+                  " not used: all workers are on one machine, and sum there themselves "
+                  "(BYTEPS_FORCE_DISTRIBUTED=1 uses servers all the same)"}));
     EXPECT_EQ(table.keeper().phase(), Phase::kConfirming);
     for (const PeerId server : servers) table.heartbeat(server, 1);
     EXPECT_EQ(table.roster_to(one).summing, wire::Summing::kAlone);

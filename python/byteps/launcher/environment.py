@@ -42,7 +42,7 @@ def read_job(environ: Mapping[str, str]) -> Job:
     if role not in ROLES:
         raise BadEnvironment(f"DMLC_ROLE='{role}' is not valid: it takes one of {', '.join(ROLES)}")
     machine_count = _number(environ, "DMLC_NUM_WORKER", 1, WORKERS_MAX, "the number of worker machines")
-    forced = wants_servers_anyway(environ)
+    forced = is_forced(environ)
     machine_index = 0
     local_size = 1
     if role == "worker":
@@ -75,9 +75,14 @@ def read_port(environ: Mapping[str, str]) -> Optional[int]:
     return _number(environ, "DMLC_PS_ROOT_PORT", 1, 65535, PORT_MEANING)
 
 
-def wants_servers_anyway(environ: Mapping[str, str]) -> bool:
-    """Also where a job can do without: on one machine."""
+def is_forced(environ: Mapping[str, str]) -> bool:
+    """Servers are used also where a job can do without: on one machine, or by a single worker."""
     return _switch(environ, "BYTEPS_FORCE_DISTRIBUTED", default=False)
+
+
+def wants_servers_anyway(environ: Mapping[str, str]) -> bool:
+    """Several workers on one machine want servers: forced, or because they may not sum among themselves."""
+    return is_forced(environ) or environ.get("BYTEPS_LOCAL_REDUCE") == "0"
 
 
 def read_switch(environ: Mapping[str, str], name: str, default: bool) -> bool:

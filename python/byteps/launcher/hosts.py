@@ -16,7 +16,7 @@ from byteps.launcher.hostfile import Host
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.key import JobKey, given_key
 from byteps.launcher.link import Link, Unreachable
-from byteps.launcher.plan import IDENTITY, Plan, Process, count, shortly
+from byteps.launcher.plan import IDENTITY, Plan, Process, count, shortly, used_servers
 
 # What goes to the other hosts from bpslaunch's own environment, beside what -x names: settings of BytePS and of the
 # libraries that training uses, and where programs and libraries are.
@@ -135,9 +135,9 @@ def job_plan(
     """Ranks are given host by host. `environ` is what all processes get."""
     hosts = [each.host for each in links]
     worker_count = sum(host.workers for host in hosts)
-    server_count = sum(host.servers for host in hosts)
-    base = dict(
-        environ,
+    base = dict(environ)
+    server_count, notes = used_servers(worker_count, sum(host.servers for host in hosts), base)
+    base.update(
         DMLC_NUM_WORKER=str(sum(host.workers > 0 for host in hosts)),
         DMLC_NUM_SERVER=str(server_count),
         DMLC_PS_ROOT_URI=address,
@@ -146,12 +146,11 @@ def job_plan(
     )
     if shards is not None:
         base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
-    if server_count > 0:
-        base["BYTEPS_FORCE_DISTRIBUTED"] = "1"
     has_scheduler = worker_count > 1 or server_count > 0
     if has_scheduler:
         base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
-    plan = Plan([], f"{count(len(hosts), 'host')}, {count(worker_count, 'worker')}, {count(server_count, 'server')}")
+    sizes = f"{count(len(hosts), 'host')}, {count(worker_count, 'worker')}, {count(server_count, 'server')}"
+    plan = Plan([], sizes, notes)
     if has_scheduler:
         plan.summary += f", scheduler on {address} port {port}"
         plan.processes.append(Process("scheduler", None, [], dict(base, DMLC_ROLE="scheduler"), link=links[0]))
@@ -161,7 +160,7 @@ def job_plan(
         own = dict(base, BYTEPS_LOCAL_SIZE=str(max(1, host.workers)))
         if "DMLC_INTERFACE" not in environ:
             own["DMLC_NODE_HOST"] = host.address
-        for _ in range(host.servers):
+        for _ in range(host.servers if server_count > 0 else 0):
             special = dict(own, DMLC_ROLE="server", DMLC_RANK=str(server_rank))
             plan.processes.append(Process("server", server_rank, [], special, link=each))
             server_rank += 1

@@ -46,7 +46,7 @@ A job has three roles:
 
 EPILOG = """\
 On one machine, everything at once:
-  bpslaunch --local --workers 2 --servers 2 -- python train.py --epochs 5
+  bpslaunch --local --workers 2 -- python train.py --epochs 5
 
 On several machines, everything at once over ssh; the file has lines like: node1 workers=4 servers=1
   bpslaunch --hosts hosts.txt -- python train.py --epochs 5
@@ -240,7 +240,8 @@ def run_from_environment(command: List[str], environ: Dict[str, str], grace_s: f
     command = need_command(command, environ)
     if job.local_size > 1 and not job.has_remote_servers:
         # One machine: upstream needs no servers then, and neither do we.
-        return run(plan.whole_job(job.local_size, 0, command, environ), grace_s, has_prefix=False)
+        servers = 1 if wants_servers_anyway(environ) else 0
+        return run(plan.whole_job(job.local_size, servers, command, environ), grace_s, has_prefix=False)
     workers = plan.machine_workers(job, command, environ)
     if job.local_size == 1:
         become(workers.processes[0])
@@ -276,7 +277,8 @@ def run(
     crew = Crew(job, screen, grace_s, has_prefix)
     result = 1
     try:
-        screen.say(job.summary)
+        for line in (job.summary, *job.notes):
+            screen.say(line)
         result = crew.run(keeper, orders)
         return result
     finally:

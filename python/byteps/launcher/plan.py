@@ -11,23 +11,23 @@ import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Union
+from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Tuple, Union
 
 from byteps.launcher import cores
-from byteps.launcher.environment import BadEnvironment, Job, read_switch
+from byteps.launcher.environment import BadEnvironment, Job, is_forced, read_switch
 from byteps.launcher.key import JobKey
 
 if TYPE_CHECKING:
     from byteps.launcher.link import Link
 
 LOOPBACK = "127.0.0.1"
+FORCING = "BYTEPS_FORCE_DISTRIBUTED=1 uses servers all the same"
 
 # Who a process is in its job. bpslaunch --local gives these itself; the caller's values would belong to another job.
 IDENTITY = (
     "DMLC_ROLE DMLC_NUM_WORKER DMLC_NUM_SERVER DMLC_WORKER_ID DMLC_RANK DMLC_PS_ROOT_URI DMLC_PS_ROOT_PORT "
     "DMLC_NODE_HOST DMLC_INTERFACE DMLC_PORT BYTEPS_LOCAL_RANK BYTEPS_LOCAL_SIZE BYTEPS_GLOBAL_RANK "
-    "BYTEPS_GLOBAL_SIZE "
-    "BYTEPS_FORCE_DISTRIBUTED BYTEPS_JOB_KEY BYTEPS_JOB_KEY_FILE"
+    "BYTEPS_GLOBAL_SIZE BYTEPS_JOB_KEY BYTEPS_JOB_KEY_FILE"
 ).split()
 
 
@@ -63,6 +63,7 @@ Held = Union[socket.socket, JobKey]
 class Plan:
     processes: List[Process]
     summary: str  # one line for the start
+    notes: List[str] = field(default_factory=list)  # lines behind it
     held: List[Held] = field(default_factory=list)  # the scheduler's port, the job key; close at the end
 
 
@@ -103,7 +104,8 @@ def whole_job(
         PYTHONUNBUFFERED="1",
         BYTEPS_JOB_KEY_FILE=key.path,
     )
-    plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}", [key])
+    server_count, notes = used_servers(worker_count, server_count, base)
+    plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}", notes, [key])
     if worker_count > 1 or server_count > 0:
         held = hold_free_port()
         plan.held.append(held)
@@ -117,7 +119,6 @@ def whole_job(
         )
         base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
         if server_count > 0:
-            base["BYTEPS_FORCE_DISTRIBUTED"] = "1"
             if shards is not None:
                 base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
             base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
@@ -139,6 +140,17 @@ def whole_job(
         plan.processes.append(Process("worker", rank, with_gdb(command, environ), own, bound[rank]))
     plan.summary += f": {shortly(command)}"
     return plan
+
+
+def used_servers(worker_count: int, asked: int, environ: Dict[str, str]) -> Tuple[int, List[str]]:
+    """How many servers are started, and what is to be said about the others. `environ`, of the whole job, forces none
+    where none was asked for. (Servers beside several workers are started, and the scheduler says who needs none.)"""
+    if asked == 0:
+        environ.pop("BYTEPS_FORCE_DISTRIBUTED", None)
+    elif worker_count == 1 and not is_forced(environ):
+        is_not = "1 server is" if asked == 1 else f"{asked} servers are"
+        return 0, [f"{is_not} not used: a single worker has nobody to sum with ({FORCING})"]
+    return asked, []
 
 
 def _service(role: str, rank: Optional[int], base: Mapping[str, str]) -> Process:

@@ -1,10 +1,10 @@
 """A job that nobody has described: the group's members start what it needs.
 
-The first member starts the scheduler, and the first member on each machine a summation server there. Addresses and a
-fresh key travel through the group's store, so whoever can read that store can join. The processes lead sessions of
-their own, so that a Ctrl-C reaches the trainer alone; they end by themselves when all members have left or one is lost.
-A member that started some waits for that at its end, for END_WAIT_S at most, so that a container does not end under the
-others.
+The first member starts the scheduler, and, of several machines, the first member on each a summation server there.
+(Members of one machine sum among themselves: docs/local.md.) Addresses and a fresh key travel through the group's
+store, so whoever can read that store can join. The processes lead sessions of their own, so that a Ctrl-C reaches the
+trainer alone; they end by themselves when all members have left or one is lost. A member that started some waits for
+that at its end, for END_WAIT_S at most, so that a container does not end under the others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from byteps._core import errors, session
+from byteps.launcher.environment import wants_servers_anyway
 from byteps.launcher.plan import IDENTITY, LOOPBACK, CannotStart, find_executable, hold_free_port
 from byteps.torch.backend.meeting import Meeting
 
@@ -55,22 +56,23 @@ def _start_all(meeting: Meeting, held: List[socket.socket]) -> Dict[str, str]:
     machines = list(dict.fromkeys(machines_by_rank))  # in the order of their first ranks
     mine = machines_by_rank[rank]
     neighbours = [other for other, name in enumerate(machines_by_rank) if name == mine]
-    chosen = meeting.tell_from(0, "scheduler", lambda: _choose(len(machines), held))
+    chosen = meeting.tell_from(0, "scheduler", lambda: _choose(machines, held))
     shared = {
         "DMLC_NUM_WORKER": str(len(machines)),
-        "DMLC_NUM_SERVER": str(len(machines)),
+        "DMLC_NUM_SERVER": str(len(machines) if chosen["servers"] else 0),
         "DMLC_PS_ROOT_URI": chosen["address"],
         "DMLC_PS_ROOT_PORT": str(chosen["port"]),
         "BYTEPS_LOCAL_SIZE": str(len(neighbours)),
         "BYTEPS_GLOBAL_SIZE": str(meeting.size),
-        "BYTEPS_FORCE_DISTRIBUTED": "1",
         "BYTEPS_JOB_KEY": chosen["key"],
         "BYTEPS_START_TIMEOUT_S": os.environ.get("BYTEPS_START_TIMEOUT_S") or START_TIMEOUT_S,
     }
     if len(machines) == 1:
         shared["DMLC_NODE_HOST"] = LOOPBACK
     index = machines.index(mine)
-    roles = (["scheduler"] if rank == 0 else []) + (["server"] if rank == neighbours[0] else [])
+    roles = ["scheduler"] if rank == 0 else []
+    if chosen["servers"] and rank == neighbours[0]:
+        roles.append("server")
     meeting.tell("started", None, lambda: _start(roles, index, shared))
     return dict(
         shared,
@@ -90,11 +92,14 @@ def machine_name() -> str:
         return socket.gethostname()
 
 
-def _choose(machine_count: int, held: List[socket.socket]) -> Dict[str, Any]:
-    """On the first member: where the scheduler will be, and the job's key."""
-    address = LOOPBACK if machine_count == 1 else own_address(os.environ)
+def _choose(machines: List[str], held: List[socket.socket]) -> Dict[str, Any]:
+    """On the first member: where the scheduler will be, the job's key, and whether there are servers."""
+    address = LOOPBACK if len(machines) == 1 else own_address(os.environ)
     held.append(hold_free_port(""))
-    return {"address": address, "port": held[0].getsockname()[1], "key": secrets.token_hex(32)}
+    # One machine needs none where the core knows it for one, too: by the kernel, and not by the host's name.
+    servers = len(machines) > 1 or machines[0] == socket.gethostname() or wants_servers_anyway(os.environ)
+    key = secrets.token_hex(32)
+    return {"address": address, "port": held[0].getsockname()[1], "key": key, "servers": servers}
 
 
 def own_address(environ: Mapping[str, str]) -> str:
