@@ -382,7 +382,9 @@ std::vector<Variable> launcher_variables() {
       {"BYTEPS_BIN", "Python", "none", "folder",
        "Where byteps_server and byteps_scheduler are, instead of the package's own."},
       {"BYTEPS_NUMA_ON", "launcher", "1", "0 or 1",
-       "Bind the workers of a machine to its NUMA nodes when it has several.", 0, 1, kNotHere},
+       "Bind the workers of a machine to its NUMA nodes when it has several, and servers beside "
+       "workers to cores of their own (docs/launch.md).",
+       0, 1, kNotHere},
       {"BYTEPS_VISIBLE_CPU_CORES", "launcher", "none", "for example 0-3:4-7",
        "Cores per local rank, separated by colons."},
       {"BYTEPS_ENABLE_GDB", "launcher", "0", "0 or 1",

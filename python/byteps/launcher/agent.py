@@ -280,17 +280,18 @@ def prepare(wanted: List[Mapping[str, Any]], base: Mapping[str, str]) -> Iterato
     core_count = len(os.sched_getaffinity(0))
     worker_count = sum(process["role"] == "worker" for process in wanted)
     server_count = sum(process["role"] == "server" for process in wanted)
-    bound = iter(cores.bind(worker_count, base))
+    common = {**base, **wanted[0]["environ"]} if wanted else base
+    bound = cores.bind(worker_count, server_count, common)
+    free = {"worker": iter(bound.workers), "server": iter(bound.servers)}
     for process in wanted:
         environ = {**base, **process["environ"]}
-        chosen = None
+        chosen = next(free[process["role"]]) if process["role"] in free else None
         if process["role"] == "worker":
-            environ.setdefault("OMP_NUM_THREADS", str(max(1, core_count // worker_count)))
+            environ.setdefault("OMP_NUM_THREADS", str(bound.worker_threads(core_count)))
             command = plan.find_command(process["command"], environ)
-            chosen = next(bound)
         else:
             if process["role"] == "server":
-                environ.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
+                environ.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(bound.server_loops(core_count)))
             command = [plan.find_executable(process["role"], environ)]
         command = plan.with_gdb(command, environ)
         yield plan.Process(process["role"], process["rank"], command, environ, chosen)

@@ -69,7 +69,7 @@ class Plan:
 
 def machine_workers(job: Job, command: List[str], environ: Mapping[str, str]) -> Plan:
     """The workers of this machine; scheduler and servers are started by others."""
-    bound = cores.bind(job.local_size, environ)
+    bound = cores.bind(job.local_size, 0, environ).workers
     processes = []
     for local_rank in range(job.local_size):
         own = dict(environ)
@@ -96,7 +96,6 @@ def whole_job(
     """
     core_count = len(os.sched_getaffinity(0))
     base = {name: value for name, value in environ.items() if name not in IDENTITY}
-    base.setdefault("OMP_NUM_THREADS", str(max(1, core_count // worker_count)))
     key = JobKey()
     base.update(
         DMLC_NUM_WORKER="1",
@@ -105,6 +104,10 @@ def whole_job(
         BYTEPS_JOB_KEY_FILE=key.path,
     )
     server_count, notes = used_servers(worker_count, server_count, base)
+    if shards is not None and server_count > 0:
+        base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
+    bound = cores.bind(worker_count, server_count, base)
+    base.setdefault("OMP_NUM_THREADS", str(bound.worker_threads(core_count)))
     plan = Plan([], f"{count(worker_count, 'worker')}, {count(server_count, 'server')}", notes, [key])
     if worker_count > 1 or server_count > 0:
         held = hold_free_port()
@@ -119,12 +122,10 @@ def whole_job(
         )
         base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
         if server_count > 0:
-            if shards is not None:
-                base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
-            base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(max(1, core_count // (2 * server_count))))
+            base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(bound.server_loops(core_count)))
         plan.processes.append(_service("scheduler", None, base))
         for index in range(server_count):
-            plan.processes.append(_service("server", index, dict(base, DMLC_RANK=str(index))))
+            plan.processes.append(_service("server", index, dict(base, DMLC_RANK=str(index)), bound.servers[index]))
     store = hold_free_port()
     plan.held.append(store)
     base.update(
@@ -133,11 +134,10 @@ def whole_job(
         MASTER_ADDR=LOOPBACK,
         MASTER_PORT=str(store.getsockname()[1]),
     )
-    bound = cores.bind(worker_count, environ)
     for rank in range(worker_count):
         own = dict(base, DMLC_ROLE="worker", DMLC_WORKER_ID="0", BYTEPS_LOCAL_RANK=str(rank))
         own.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        plan.processes.append(Process("worker", rank, with_gdb(command, environ), own, bound[rank]))
+        plan.processes.append(Process("worker", rank, with_gdb(command, environ), own, bound.workers[rank]))
     plan.summary += f": {shortly(command)}"
     return plan
 
@@ -153,8 +153,8 @@ def used_servers(worker_count: int, asked: int, environ: Dict[str, str]) -> Tupl
     return asked, []
 
 
-def _service(role: str, rank: Optional[int], base: Mapping[str, str]) -> Process:
-    return Process(role, rank, with_gdb([find_executable(role, base)], base), dict(base, DMLC_ROLE=role))
+def _service(role: str, rank: Optional[int], base: Mapping[str, str], own: Optional[Set[int]] = None) -> Process:
+    return Process(role, rank, with_gdb([find_executable(role, base)], base), dict(base, DMLC_ROLE=role), own)
 
 
 def find_executable(role: str, environ: Mapping[str, str]) -> str:
