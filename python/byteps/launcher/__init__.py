@@ -11,6 +11,7 @@ link.py         one ssh connection, and the agent at its other end
 agent.py        what runs on each host: starts what it is told to, ends it when the connection ends
 frames.py       what the two say to each other
 cores.py        which cores each worker and server of a machine is bound to
+bounds.py       whether the network cards of the servers hold a job back
 crew.py         runs a plan: starts, watches, ends; no process survives it
 recordings.py   where the processes leave their last events, and the first cause at the end
 sessions.py     each process leads a session, so that all it starts can be found and ended

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from byteps.launcher import hosts, plan
+from byteps.launcher import bounds, hosts, plan
 from byteps.launcher.crew import Crew, Order
 from byteps.launcher.environment import (
     SERVERS_MAX,
@@ -224,6 +224,9 @@ def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str
         links = hosts.reach(listed, ssh, options.python, keeper)
         port = chosen_port or hosts.free_port(links[0])
         job = hosts.job_plan(links, address, port, command, common, options.shards)
+        network = bounds.of_hosts(listed, common)
+        if network is not None and network.is_worse:
+            job.notes.append(network.text())
         orders = hosts.start_messages(job, options.folder or hosts.own_folder(), key)
         return run(job, options.grace, not options.no_prefix, keeper, orders)
     finally:

@@ -10,8 +10,8 @@ import selectors
 import sys
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from byteps.launcher import bounds, link
 from byteps.launcher import hosts as job_hosts
-from byteps.launcher import link
 from byteps.launcher.environment import BadEnvironment, parse_number, read_port, wants_servers_anyway
 from byteps.launcher.hostfile import BadHostfile, Host, read_hosts
 from byteps.launcher.hosts import BadHosts
@@ -206,6 +206,7 @@ class Ward:
                 text = each.lost or "does not answer"
                 findings.append(Finding(each.host.name, "agent", PROBLEM, text, by_hand(each)))
         findings += doctor_findings.versions(facts)
+        findings += self._servers(common, facts)
         findings += self._keys(environ, facts)
         if port and first in self._there:
             (trouble,) = self._ask([first], "port free", [{"port": port}])
@@ -235,6 +236,13 @@ class Ward:
         servers = sum(each.host.servers for each in self._all)
         shards = parse_number(common.get("BYTEPS_SERVER_ENGINE_THREAD", "")) or max(1, core_count // 2)
         return JobSize(workers, servers, shards)
+
+    def _servers(self, common: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
+        rates = {name: doctor_findings.card_rate(each) or 0.0 for name, each in facts.items()}
+        if common.get("BYTEPS_NIC_MBPS"):  # what is set for all
+            rates = {}
+        found = bounds.of_hosts([each.host for each in self._all], common, rates)
+        return [doctor_findings.servers(found)] if found is not None else []
 
     def _keys(self, environ: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
         if environ.get("BYTEPS_JOB_KEY_FILE"):

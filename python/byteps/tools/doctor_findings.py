@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from byteps.launcher.bounds import Bound
+
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 # Why there is no connection, as doctor_checks.py says it.
 UNKNOWN_NAME, STRANGER, NO_ANSWER, NO_ROUTE, REFUSED, UNREACHABLE = (
@@ -265,6 +267,23 @@ def _fix_of_connection(kind: str, source: str, target: str, place: str, address:
     if kind == REFUSED:
         return f"ss -ltn 'sport = :{port}'   # on {target}: does a firewall or proxy answer in its place?"
     return f"ip route get {address or host}"
+
+
+def servers(found: Bound) -> Finding:
+    """Whether their cards are what the job waits for."""
+    check = "servers"
+    if not found.is_worse:
+        return Finding("all", check, OK, found.text())
+    return Finding("all", check, WARNING, found.text(), f"servers=1 behind {', '.join(found.beside)} in the hostfile")
+
+
+def card_rate(facts: Mapping[str, Any]) -> Optional[float]:
+    """Mbit/s of the card of the host's connections, where the kernel knows it. A host that has no server does not say
+    which card that is; its cards may be alike."""
+    chosen = facts["settings"].get("own_address")
+    cards = [each for each in facts["interfaces"] if each["address"] == chosen] or facts["interfaces"]
+    rates = {each["mbit_per_s"] for each in cards}
+    return rates.pop() if len(rates) == 1 else None
 
 
 def clock(host: str, offset_s: float, error_s: float) -> Finding:
