@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import netns
 import pytest
 from place import ROOT, Place, wait_until
 from zygote import fork_servers
@@ -237,6 +238,82 @@ def test_each_machine_has_a_server(place):
     assert "rank 1 local 1 of 2, 2 servers, 0 started, sum 3.0" in out
     assert "rank 2 local 0 of 1, 2 servers, 1 started, sum 3.0" in out
     assert all_ended(place)
+
+
+TWO_MACHINES = """
+from byteps._core import session
+from byteps.torch.backend import colocated
+
+def sent():  # by the machine's card
+    with open("/proc/net/dev") as file:
+        cards = [line.split(":") for line in file if ":" in line]
+    return sum(int(counts.split()[8]) for name, counts in cards if name.strip() != "lo")
+
+dist.init_process_group("byteps")
+dist.all_reduce(torch.ones(1000))
+dist.barrier()
+before = sent()
+tensor = torch.full([8 << 20], float(dist.get_rank()))
+dist.all_reduce(tensor)
+dist.barrier()
+copies = (sent() - before) / tensor.nbytes
+job = session.job()
+print(f"rank {job.rank} local {job.local_rank} of {job.local_size}, {job.server_count} servers,"
+      f" {len(colocated._services)} started, sum {tensor.sum().item() / tensor.numel()}, {copies:.2f} copies\\n", end="")
+"""
+
+
+@pytest.mark.skipif(bool(netns.missing()), reason=netns.missing() or "-")
+def test_torchrun_on_two_machines_has_a_server_on_each_and_their_ranks_sum_first(place):
+    """Without relays each card would send two copies: half of one for each rank of its machine as what it contributes to
+    the other's server, and half of one as the answer to each rank there."""
+    path = script(place, TWO_MACHINES)
+    with netns.Network(2) as network:
+        where = ["--nnodes=2", "--nproc-per-node=2", f"--master-addr={network.address(0)}", "--master-port=29500"]
+        nodes = [
+            place.start([*network.on(node), *TORCHRUN, *where, f"--node-rank={node}", path]) for node in range(2)
+        ]
+        ended = [node.communicate(timeout=120) for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], ended
+        assert all_ended(place), place.living()
+    lines = sorted(line.rpartition(", ") for out, _ in ended for line in out.splitlines() if line.startswith("rank "))
+    assert [line for line, _, _ in lines] == [
+        "rank 0 local 0 of 2, 2 servers, 2 started, sum 6.0",  # the scheduler as well
+        "rank 1 local 1 of 2, 2 servers, 0 started, sum 6.0",
+        "rank 2 local 0 of 2, 2 servers, 1 started, sum 6.0",
+        "rank 3 local 1 of 2, 2 servers, 0 started, sum 6.0",
+    ], ended
+    copies = [float(last.split()[0]) for _, _, last in lines]
+    assert all(0.9 < each < 1.4 for each in copies), copies
+
+
+def test_one_machine_has_no_server_but_for_who_asks_for_one(place):
+    codes, out, err = ranks(
+        place,
+        2,
+        """
+        from byteps._core import session
+        from byteps.torch.backend import colocated
+        for forced in ("0", "1"):
+            os.environ["BYTEPS_FORCE_DISTRIBUTED"] = forced
+            init()
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            roles = sorted(process.args[0].rpartition("_")[2] for process in colocated._services)
+            print(f"{session.job().server_count} servers, started {roles}, sum {tensor.item()}", flush=True)
+            dist.destroy_process_group()
+            for process in colocated._services:
+                process.wait(20)
+        """,
+    )
+    assert codes == [0, 0], err
+    assert sorted(out.splitlines()) == [
+        "0 servers, started ['scheduler'], sum 2.0",
+        "0 servers, started [], sum 2.0",
+        "1 servers, started ['scheduler', 'server'], sum 2.0",
+        "1 servers, started [], sum 2.0",
+    ]
+    assert "not used" not in err and all_ended(place)
 
 
 def test_bpslaunch_runs_a_program_of_torch_as_it_is_and_a_group_shares_the_job_of_byteps_torch(place):
