@@ -100,6 +100,8 @@ class Transport {
     std::uint64_t rdma_bytes = 0;
   };
   virtual Ways ways() const { return {}; }
+  // Of them those of connections that this side made by connect().
+  virtual Ways outbound_ways() const { return {}; }
 
   // Where payloads that are sent often, or to many, had best come from: memory that this transport sends without a
   // copy. Null: any is as good.

@@ -101,6 +101,8 @@ TEST(SharedMemory, two_ends_on_one_host_use_it_and_say_so) {
   ASSERT_TRUE(pair.passes(100'000));
   EXPECT_EQ(pair.client.transport().ways().shared_bytes, 100'000U);
   EXPECT_EQ(pair.server.transport().ways().shared_bytes, 100'000U);
+  EXPECT_EQ(pair.client.transport().outbound_ways().shared_bytes, 100'000U);
+  EXPECT_EQ(pair.server.transport().outbound_ways().shared_bytes, 0U) << "it was connected to";
   EXPECT_NE(pair.client.log().find("goes on through shared memory"), std::string::npos);
   EXPECT_NE(pair.server.log().find("goes on through shared memory"), std::string::npos);
 }

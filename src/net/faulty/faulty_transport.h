@@ -41,6 +41,7 @@ class FaultyTransport final : public Transport {
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override { return inner_->capacity_bytes(peer); }
   Ways ways() const override { return inner_->ways(); }
+  Ways outbound_ways() const override { return inner_->outbound_ways(); }
   std::shared_ptr<BufferSource> payload_source() override { return inner_->payload_source(); }
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
   void withdraw(PeerId peer, LandingTag tag) override;

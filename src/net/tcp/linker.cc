@@ -29,7 +29,7 @@ class Linker::Keeper final : public way::LinkKeeper {
       if (!status.is_ok()) return status;
     }
     connection_.link = std::move(link);
-    linker_.linked_.push_back(&connection_);
+    linker_.linked_.push_back({&connection_, connection_.dial.is_outbound});
     return Status::ok();
   }
   void retire() override { linker_.retire(connection_); }
@@ -97,15 +97,25 @@ void Linker::drop(Connection& connection) {
 }
 
 void Linker::retire(Connection& connection) {
+  const auto linked = find(connection);
   count(*connection.link, past_);
+  if (linked->is_outbound) count(*connection.link, past_outbound_);
   connection.link->stop();
   old_links_.push_back(std::move(connection.link));
-  std::erase(linked_, &connection);
+  linked_.erase(linked);
+}
+
+std::vector<Linker::Linked>::iterator Linker::find(const Connection& connection) {
+  const auto found = std::find_if(linked_.begin(), linked_.end(), [&](const Linked& each) {
+    return each.connection == &connection;
+  });
+  CHECK(found != linked_.end()) << "a link of a connection that has none";
+  return found;
 }
 
 void Linker::hand_over(Connection& from, Connection& to) {
   from.negotiation.reset();
-  std::replace(linked_.begin(), linked_.end(), &from, &to);
+  find(from)->connection = &to;
   to.link = std::move(from.link);
   to.link->stop_reading();
 }
@@ -115,11 +125,12 @@ void Linker::hand_over(Connection& from, Connection& to) {
 void Linker::begin_poll() {
   old_links_.clear();
   for (const auto& way : ways_) way->begin_poll(reactor_.now(), log_);
-  for (const Connection* connection : linked_) connection->link->begin_poll();
+  for (const Linked& linked : linked_) linked.connection->link->begin_poll();
 }
 
 void Linker::serve() {
-  for (Connection* connection : linked_) {
+  for (const Linked& linked : linked_) {
+    Connection* const connection = linked.connection;
     way::Link& link = *connection->link;
     if (connection->negotiation && connection->negotiation->may_switch()) {
       connection->negotiation->switch_over();
@@ -136,13 +147,14 @@ void Linker::serve() {
 
 bool Linker::arm(bool is_patient) {
   bool has_work = false;
-  for (const Connection* connection : linked_)
-    has_work |= connection->link->arm(connection->outbox, is_patient);
+  for (const Linked& linked : linked_) {
+    has_work |= linked.connection->link->arm(linked.connection->outbox, is_patient);
+  }
   return has_work;
 }
 
 void Linker::disarm() {
-  for (const Connection* connection : linked_) connection->link->disarm();
+  for (const Linked& linked : linked_) linked.connection->link->disarm();
 }
 
 void Linker::heed_way(std::uint64_t word) {
@@ -153,7 +165,15 @@ void Linker::heed_way(std::uint64_t word) {
 
 Transport::Ways Linker::moved() const {
   Transport::Ways moved = past_;
-  for (const Connection* connection : linked_) count(*connection->link, moved);
+  for (const Linked& linked : linked_) count(*linked.connection->link, moved);
+  return moved;
+}
+
+Transport::Ways Linker::moved_outbound() const {
+  Transport::Ways moved = past_outbound_;
+  for (const Linked& linked : linked_) {
+    if (linked.is_outbound) count(*linked.connection->link, moved);
+  }
   return moved;
 }
 

@@ -49,10 +49,17 @@ class Linker {
   void heed_way(std::uint64_t word);
 
   Transport::Ways moved() const;
+  Transport::Ways moved_outbound() const;  // see Transport
   std::shared_ptr<BufferSource> payload_source() const;
 
  private:
   class Keeper;
+  // A connection that has a link. Whether it is outbound is not asked of what lingers of it (hand_over()).
+  struct Linked {
+    Connection* connection = nullptr;
+    bool is_outbound = false;
+  };
+  std::vector<Linked>::iterator find(const Connection& connection);
   void retire(Connection& connection);
   way::Site site_of(const Connection& connection);
   Status settle(Connection& connection, bool was_settled, Status status);
@@ -60,8 +67,9 @@ class Linker {
   const Ways ways_;
   Reactor& reactor_;
   QuietLog& log_;
-  Transport::Ways past_;             // of links that are gone
-  std::vector<Connection*> linked_;  // those with a link, in the order they got it
+  Transport::Ways past_;  // of links that are gone
+  Transport::Ways past_outbound_;
+  std::vector<Linked> linked_;                         // in the order they got a link
   std::vector<std::unique_ptr<way::Link>> old_links_;  // events of this poll may look into them
 };
 

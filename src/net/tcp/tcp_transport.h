@@ -82,6 +82,7 @@ class TcpTransport final : public ProcessTransport, private Waiter {
   Status send(PeerId peer, const Outgoing& message) override;
   std::size_t capacity_bytes(PeerId peer) const override;
   Ways ways() const override { return linker_.moved(); }
+  Ways outbound_ways() const override { return linker_.moved_outbound(); }
   // That of a way which sends from it without a copy.
   std::shared_ptr<BufferSource> payload_source() override { return linker_.payload_source(); }
   void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
