@@ -33,7 +33,7 @@ ServerMember::ServerMember(const Config& config, Transport& transport, std::stri
       events_(kEventBatch),
       to_post_(shards_.size()),
       applied_(shards_.size(), false),
-      asked_ns_(shards_.size(), kNever) {}
+      signs_(shards_.size()) {}
 
 std::size_t ServerMember::turn(TimeNs now) {
   now_ = now;
@@ -109,39 +109,37 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   epoch_ = roster.epoch;
   applied_.assign(shards_.size(), false);
   for (auto& commands : to_post_) commands.push_back(command);
-  for (TimeNs& asked_ns : asked_ns_) asked_ns = std::min(asked_ns, now_);  // it is answered, too
+  for (SignOfLife& sign : signs_) sign.ask(now_);  // it is answered, too
   next_round_ns_ = now_ + timeout_.heartbeat_ns();
   LOG(log_, kInfo) << roster.epoch << ": server " << roster.your_rank << ", "
                    << command.facts.worker_count << " workers";
 }
 
-// Asks all shards for a sign of life again and again, and fails the job when one owes it for too long. While this
-// thread stood still, perhaps with the whole process, it saw no answer either: that time does not count.
+// Asks all shards for a sign of life again and again, and fails the job when one owes it for too long.
 void ServerMember::watch_shards(TimeNs now) {
   const TimeNs late_ns = std::max<TimeNs>(0, now - planned_ns_);
   const bool is_round = now >= next_round_ns_ && !ended_;
   if (is_round) next_round_ns_ = now + timeout_.heartbeat_ns();
   if (ended_) next_round_ns_ = kNever;
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
-    TimeNs& asked_ns = asked_ns_[shard];
-    if (asked_ns == kNever) {
+    SignOfLife& sign = signs_[shard];
+    if (!sign.is_owed()) {
       if (is_round) ask(shard, now);
       continue;
     }
-    asked_ns = std::min(now, asked_ns + late_ns);
-    if (ended_ || now < asked_ns + timeout_.failure_ns || PLANTED(shard_unwatched)) continue;
-    const TimeNs for_ns = now - asked_ns;
+    const TimeNs for_ns = sign.owed_for_ns(late_ns, now);
+    if (ended_ || for_ns < timeout_.failure_ns || PLANTED(shard_unwatched)) continue;
     port_.fail({Code::kTimeout,
                 "shard " + std::to_string(shard) + " stands still for " + duration_text(for_ns) +
                     ": its thread neither sums nor answers",
                 {.kind = CauseKind::kStandsStill, .for_ns = for_ns}},
                now);
-    asked_ns = kNever;
+    sign.came();
   }
 }
 
 void ServerMember::ask(std::size_t shard, TimeNs now) {
-  asked_ns_[shard] = now;
+  signs_[shard].ask(now);
   ShardCommand ping;
   ping.kind = ShardCommand::Kind::kPing;
   to_post_[shard].push_back(std::move(ping));
@@ -149,7 +147,7 @@ void ServerMember::ask(std::size_t shard, TimeNs now) {
 
 void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
   CHECK_LT(notice.shard.value, shards_.size());
-  asked_ns_[notice.shard.value] = kNever;  // whatever it says
+  signs_[notice.shard.value].came();  // whatever it says
   if (notice.kind == ShardNotice::Kind::kAlive) return;
   if (notice.kind == ShardNotice::Kind::kFailed) return port_.fail(notice.why, now);
   if (notice.epoch != epoch_) return;  // of an epoch that is over

@@ -20,6 +20,7 @@
 #include "loop/actor.h"
 #include "loop/mailbox.h"
 #include "member/member_port.h"
+#include "member/sign_of_life.h"
 #include "net/transport.h"
 #include "server/shard.h"
 
@@ -73,8 +74,7 @@ class ServerMember final : public Actor {
   std::vector<std::vector<ShardCommand>> to_post_;  // by shard: not yet taken by its inbox
   Epoch epoch_;                                     // handed to the shards
   std::vector<bool> applied_;                       // by shard, of epoch_
-  std::vector<TimeNs>
-      asked_ns_;  // by shard: since when it owes a sign of life; kNever: it does not
+  std::vector<SignOfLife> signs_;                   // by shard
   TimeNs next_round_ns_ = kNever;  // when all are asked again; from the first epoch on
   TimeNs planned_ns_ = kNever;     // when turn() wanted to be called next
   bool ended_ = false;
