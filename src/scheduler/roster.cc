@@ -329,7 +329,8 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   Speaker::notice(LogLevel::kInfo,
                   "complete: epoch " + std::to_string(epoch_.value) + " with " +
                       std::to_string(roles.workers.size()) + " workers and " +
-                      std::to_string(servers) + " servers",
+                      std::to_string(servers) +
+                      " servers; who sums: " + who_sums_text(roster, servers),
                   out);
   const std::string sizes = other_sizes_text(scene());
   if (!sizes.empty()) Speaker::notice(LogLevel::kWarning, sizes, out);

@@ -139,6 +139,20 @@ std::string running_text(const Seats& seats, TimeNs now) {
   return "waiting until the workers that run now have left: " + list_of(running, now);
 }
 
+std::string who_sums_text(const wire::Roster& roster, std::size_t servers) {
+  const std::string at_servers = std::to_string(servers) + (servers == 1 ? " server" : " servers");
+  if (roster.summing == wire::Summing::kServers) return at_servers;
+  const std::vector<Crew> machines = groups_of(roster).crews_of(Members());
+  std::size_t least = machines.front().size();
+  for (const Crew& crew : machines) least = std::min(least, crew.size());
+  const std::size_t most = groups_of(roster).most_ranks();
+  std::string text = "relays of ";
+  text += machines.size() == 1 ? "one machine" : std::to_string(machines.size()) + " machines";
+  text += " with " + (least < most ? std::to_string(least) + " to " : "") + std::to_string(most) +
+          (most == 1 ? " worker" : " workers") + (machines.size() == 1 ? "" : " each");
+  return text + (roster.summing == wire::Summing::kAlone ? " alone" : ", then " + at_servers);
+}
+
 std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t servers,
                                        bool local_reduce) {
   std::vector<std::string> texts;

@@ -316,6 +316,33 @@ TEST(Summing, servers_that_are_not_used_are_one_line_and_work_in_the_epoch_all_t
   }
 }
 
+TEST(Summing, who_sums_is_said_when_the_job_is_complete) {
+  const auto said = [](const std::vector<std::uint64_t>& machines, std::uint32_t servers) {
+    const auto workers = static_cast<std::uint32_t>(machines.size());
+    Table table(small_job(workers, servers));
+    for (std::uint32_t rank = 0; rank < workers; ++rank) {
+      table.join(relay_join(rank, machines[rank], workers, servers));
+    }
+    for (std::uint32_t i = 0; i < servers; ++i) {
+      table.join(server_join("s:" + std::to_string(i), static_cast<std::uint16_t>(4000 + i)));
+    }
+    for (const std::string& line : table.notices(LogLevel::kInfo)) {
+      if (line.starts_with("complete: ")) return line;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(said({5, 6}, 2), "complete: epoch 1 with 2 workers and 2 servers; who sums: 2 servers");
+  EXPECT_EQ(said({5, 5, 6, 6}, 1),
+            "complete: epoch 1 with 4 workers and 1 servers; who sums: relays of 2 machines with 2 "
+            "workers each, then 1 server");
+  EXPECT_EQ(said({5, 5, 6}, 1),
+            "complete: epoch 1 with 3 workers and 1 servers; who sums: relays of 2 machines with 1 "
+            "to 2 workers each, then 1 server");
+  EXPECT_EQ(said({5, 5}, 0),
+            "complete: epoch 1 with 2 workers and 0 servers; who sums: relays of one machine with "
+            "2 workers alone");
+}
+
 TEST(Summing, is_as_rank_0_says) {
   for (const std::uint32_t who : {0U, 1U}) {
     Table table;
