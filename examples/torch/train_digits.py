@@ -106,10 +106,13 @@ def main():
     difference, losses, reference_losses = prove()
     if bps.rank() == 0:
         plot(args.plot, losses, reference_losses)
-        pushed, pulled = (count / 2**20 for count in bps.metrics()[:2])
+        metrics = bps.metrics()
+        pushed, pulled, local = (
+            count / 2**20 for count in (metrics.pushed_bytes, metrics.pulled_bytes, metrics.local_pushed_bytes)
+        )
         print(f"\n  test accuracy       {accuracy:.4f}  ({len(test_labels)} held-out images)")
         print(f"  samples/s           {samples_per_s:.0f}  ({bps.size()} workers)")
-        print(f"  pushed, pulled      {pushed:.1f} MiB, {pulled:.1f} MiB per worker")
+        print(f"  pushed, pulled      {pushed:.1f} MiB, {pulled:.1f} MiB per worker; {local:.1f} MiB locally")
         print(f"  the same training?  parameters differ by {difference:.1e} after {PROOF_STEPS} steps in float64")
         print(f"  loss curves         {args.plot}\n")
         values = f"max_relative_difference={difference:.3g} pushed_mib={pushed:.1f} pulled_mib={pulled:.1f}"

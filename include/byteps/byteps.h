@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 7
+#define BYTEPS_ABI_VERSION 8
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -140,8 +140,8 @@ typedef int64_t byteps_handle;
 typedef struct byteps_metrics {
   uint32_t struct_bytes; /* set by the caller */
   uint32_t reserved;
-  uint64_t pushed_bytes;         /* tensor bytes sent to servers since byteps_join */
-  uint64_t pulled_bytes;         /* tensor bytes received from servers */
+  uint64_t pushed_bytes;         /* tensor bytes sent to servers since byteps_join, by this worker or by its relay */
+  uint64_t pulled_bytes;         /* tensor bytes received from servers, likewise */
   uint64_t finished_operations;
   uint64_t finished_bytes;       /* bytes of tensors whose push_pull has finished */
   uint64_t failed_operations;
@@ -150,6 +150,11 @@ typedef struct byteps_metrics {
    * not go by the network's sockets: through memory shared with a server of this host, and by RDMA. */
   uint64_t shared_bytes;
   uint64_t rdma_bytes;
+  /* Since version 8. Where the workers of a machine sum first: tensor bytes sent to the relays of this machine and
+   * received from them; of both, those that went through shared memory. */
+  uint64_t local_pushed_bytes;
+  uint64_t local_pulled_bytes;
+  uint64_t local_shared_bytes;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);

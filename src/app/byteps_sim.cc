@@ -28,7 +28,7 @@ constexpr const char* kHelp =
   --hosts KIND     apart: each worker has a host of its own; shared: one host has 2 to 4 workers, others 1 to 4; seed:
                    shared in one world of four (the default)
   --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
-                   former-job, and one of kill, long-pause, long-partition, stuck-shard (of several of these one by
+                   former-job, and one of kill, long-pause, long-partition, stuck-thread (of several of these one by
                    seed); none: no faults. Default: by seed
   --events N       how many of the last events a failure tells (default 60)
   --until-failure  stops at the first seed that fails

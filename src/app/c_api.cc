@@ -102,7 +102,7 @@ struct byteps_job {
         transport(std::move(own_transport)),
         door(config, transport ? &transport->waiter() : nullptr) {
     if (door.is_job_of_one()) return;
-    relay = byteps::RelayUnit::make(config, transport->waiter(), log);
+    relay = byteps::RelayUnit::make(config, transport->waiter(), door.relay_counters(), log);
     worker.emplace(config, *transport, door, log, byteps::host_and_pid(), byteps::RoadEnds(),
                    relay ? relay->port() : byteps::RelayPort());
     if (relay) relay->start(clock, config.spin_ns);
@@ -222,9 +222,17 @@ Status start(const char* settings, byteps_job** job) {
 void end(byteps_job* job, bool final) {
   job->door.leave(final);
   if (job->runner) job->runner->join();
-  if (job->relay) job->relay->join();
+  const bool is_over = !job->relay || job->relay->join_within(job->worker->relay_patience_ns());
   for (const auto& queue : job->queues) queue->close();
-  delete job;
+  if (is_over) {
+    delete job;
+    return;
+  }
+  // Its thread may still use all of it: nothing is taken apart.
+  LOG(job->log, kError) << "its relay stands still: it leaves the job without it, and the memory "
+                           "of the job stays taken";
+  job->flight->settle();
+  job->writer->settle(byteps::LogWriter::kEndNs);
 }
 
 // For a caller that is told where the last events are: they are there when it hears so, unless the folder is slow.
@@ -538,6 +546,7 @@ int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* e
 int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
   return with_job(job, nullptr, [&]() -> Status {
     constexpr std::size_t kBytesOfVersion1 = offsetof(byteps_metrics, shared_bytes);
+    constexpr std::size_t kBytesOfVersion5 = offsetof(byteps_metrics, local_pushed_bytes);
     if (metrics == nullptr || metrics->struct_bytes < kBytesOfVersion1) {
       return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
     }
@@ -548,9 +557,13 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     metrics->finished_bytes = now.finished_bytes;
     metrics->failed_operations = now.failed_operations;
     metrics->reconnects = now.reconnects;
-    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    if (metrics->struct_bytes < kBytesOfVersion5) return Status::ok();
     metrics->shared_bytes = now.shared_bytes;
     metrics->rdma_bytes = now.rdma_bytes;
+    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    metrics->local_pushed_bytes = now.local_pushed_bytes;
+    metrics->local_pulled_bytes = now.local_pulled_bytes;
+    metrics->local_shared_bytes = now.local_shared_bytes;
     return Status::ok();
   });
 }

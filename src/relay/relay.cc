@@ -289,6 +289,8 @@ void Relay::settle() {
         end_batch(end->handle, end->status);
       } else if (const auto* const tuned = std::get_if<PipelineOutput::Tuned>(&output)) {
         tuned_.push_back(*tuned);
+      } else if (const auto* const notice = std::get_if<PipelineOutput::Notice>(&output)) {
+        notices_.push_back(*notice);
       }
     }
   }

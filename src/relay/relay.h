@@ -78,6 +78,8 @@ class Relay final : private Batch::Listener {
   ShelfOutputs& down() { return down_; }
   // What to tell the user; likewise.
   std::vector<PipelineOutput::Tuned>& tuned() { return tuned_; }
+  // For recordings: what waits for the servers, and for how long.
+  std::vector<PipelineOutput::Notice>& notices() { return notices_; }
   // The job ends: all that waits for the servers ends with this status.
   void fail_all(const Status& status);
   // Nothing is lent to the servers' connections, or waits for them.
@@ -143,6 +145,7 @@ class Relay final : private Batch::Listener {
   ShelfOutputs fresh_;                         // of the shelf, not looked through yet
   ShelfOutputs down_;
   std::vector<PipelineOutput::Tuned> tuned_;
+  std::vector<PipelineOutput::Notice> notices_;
 };
 
 }  // namespace byteps

@@ -18,11 +18,12 @@ constexpr int kBatchesPerTurn =
 }  // namespace
 
 RelayLoop::RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCommand>& commands,
-                     Mailbox<RelayNotice>& notices, const Log& log)
+                     Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log)
     : config_(config),
       transport_(transport),
       commands_(commands),
       notices_(notices),
+      counters_(counters),
       log_(log),
       pool_(transport.payload_source()),
       links_(config_, {.noun = "relay", .index = {}}, transport, pool_, log_, nullptr),
@@ -50,7 +51,10 @@ std::size_t RelayLoop::turn(TimeNs now) {
     if (!reached.is_ok()) notify(RelayNotice::Kind::kFailed, reached);
     relay_->tick(now);
     work += deliver();
-    if (!relay_->is_alone()) work += shards_.send_frames();
+    if (!relay_->is_alone()) {
+      work += shards_.send_frames();
+      if (work > 0) shards_.publish(counters_);
+    }
     tell_ready();
   }
   links_.close_ended();
@@ -71,10 +75,16 @@ TimeNs RelayLoop::next_deadline() const {
 std::size_t RelayLoop::take_commands() {
   commands_.drain(scratch_.commands);
   for (const RelayCommand& command : scratch_.commands) {
-    if (command.kind == RelayCommand::Kind::kBegin) {
-      begin(command);
-    } else {
-      end(command.why);
+    switch (command.kind) {
+      case RelayCommand::Kind::kBegin:
+        begin(command);
+        break;
+      case RelayCommand::Kind::kEnd:
+        end(command.why);
+        break;
+      case RelayCommand::Kind::kPing:
+        notify(RelayNotice::Kind::kAlive, Status::ok());
+        break;
     }
   }
   return scratch_.commands.size();
@@ -116,6 +126,8 @@ RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
   relay.shelf.missing_every_ns = config_.timeout.notice_every_ns;
   relay.shelf.deterministic = config_.deterministic;
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
+  relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;
+  relay.uplink.notice_every_ns = config_.timeout.notice_every_ns;
   relay.uplink.groups = std::make_shared<const Groups>(groups_of(roster));
   return relay;
 }
@@ -163,6 +175,7 @@ Status RelayLoop::on_message(ShardIndex shard, const wire::Header& header, const
     case wire::Kind::kAnswer:
       return relay_->on_answer(shard, header, event.payload);
     case wire::Kind::kWanted:
+      record({.kind = "wanted"}, shard, header);
       relay_->on_wanted(shard, header);
       return Status::ok();
     case wire::Kind::kMismatch:
@@ -185,8 +198,25 @@ Status RelayLoop::on_mismatch(ShardIndex shard, const wire::Header& header,
   if (header.epoch != relay_->uplink().epoch()) return Status::ok();
   const Result<wire::Text> text = wire::decode_text(payload);
   if (!text.is_ok()) return text.status();
-  relay_->on_mismatch(header.key, shards_.error_of_mismatch(shard, text.value(), {}));
+  const Status why = shards_.error_of_mismatch(shard, text.value(), {});
+  record(FlightEvent::of_end("mismatch", why), shard, header);
+  relay_->on_mismatch(header.key, why);
   return Status::ok();
+}
+
+// A server's word about a tensor, for the flight recorder.
+void RelayLoop::record(FlightEvent event, ShardIndex shard, const wire::Header& header) const {
+  if (log_.flight() == nullptr) return;
+  event.name = "relay";
+  if (event.role == nullptr) {
+    event.role = byteps::name(Role::kServer);
+    event.rank = shards_.connections().owner_of(shard).rank;
+  }
+  event.key = header.key.value;
+  event.part = header.part.value;
+  event.round = header.round.value;
+  event.at_ns = now_;
+  log_.record(event);
 }
 
 std::size_t RelayLoop::deliver() {
@@ -194,6 +224,10 @@ std::size_t RelayLoop::deliver() {
     LOG(log_.at(LogLevel::kInfo), kInfo) << tuned.text;
   }
   relay_->tuned().clear();
+  for (const PipelineOutput::Notice& notice : relay_->notices()) {
+    LOG(log_, kDebug) << "its relay: " << notice.text;
+  }
+  relay_->notices().clear();
   // Once it ends, the others hear of the job's end from the scheduler, and of a worker that left.
   if (state_ != State::kServing && !relay_->is_alone()) relay_->down().clear();
   Status failure;

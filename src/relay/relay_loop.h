@@ -35,8 +35,9 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
  public:
   // The transport listens already, and checks version and job of each Hello. All outlive it; the transport is used by
   // this relay only, and must not touch lent payloads any more once it is destroyed.
+  // What it exchanges with servers is counted in `counters`.
   RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCommand>& commands,
-            Mailbox<RelayNotice>& notices, const Log& log);
+            Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log);
   ~RelayLoop() override;
 
   std::size_t turn(TimeNs now) override;
@@ -67,6 +68,7 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
   Status on_message(ShardIndex shard, const wire::Header& header, const Event& event) override;
   Status on_mismatch(ShardIndex shard, const wire::Header& header,
                      std::span<const std::byte> payload);
+  void record(FlightEvent event, ShardIndex shard, const wire::Header& header) const;
   void on_sent(SendToken token) override { relay_->on_sent(token); }
   std::size_t deliver();
   void tell_ready();
@@ -79,6 +81,7 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
   Transport& transport_;
   Mailbox<RelayCommand>& commands_;
   Mailbox<RelayNotice>& notices_;
+  TrafficCounters& counters_;
   const Log log_;
 
   // Owned by the loop.

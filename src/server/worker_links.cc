@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/phrases.h"
 #include "base/planted.h"
 
 namespace byteps {
@@ -238,6 +239,7 @@ void WorkerLinks::tell(const ShelfOutput::Wanted& wanted) {
   message.header.round = wanted.round;
   message.header.worker = wanted.worker;
   log_.record({.kind = "wanted",
+               .name = place_.noun,
                .role = "worker",
                .rank = wanted.worker.value,
                .key = wanted.key.value,
@@ -275,6 +277,18 @@ void WorkerLinks::tell(const ShelfOutput::Missing& missing) {
                                wire::encode(wire::Missing{Members(missing.ranks)}));
   message.header.part = missing.part;
   message.header.round = missing.round;
+  if (log_.flight() != nullptr) {
+    const std::string whom = workers_text(missing.ranks);
+    log_.record({.kind = "missing",
+                 .name = place_.noun,
+                 .role = "worker",
+                 .rank = missing.ranks.front(),
+                 .key = missing.key.value,
+                 .part = missing.part.value,
+                 .round = missing.round.value,
+                 .text = whom,
+                 .at_ns = now_});
+  }
   for (const WorkerRank worker : missing.to) {
     Message copy = message;
     copy.header.worker = worker;
@@ -352,6 +366,7 @@ bool WorkerLinks::send(Link& link, Message& message) {
 
 void WorkerLinks::record_link(const char* kind, WorkerRank worker, std::string_view why) const {
   log_.record({.kind = kind,
+               .name = place_.noun,
                .role = "worker",
                .rank = worker.value,
                .epoch = service_.self.epoch.value,
@@ -366,6 +381,7 @@ void WorkerLinks::record_declare(const wire::Header& header,
   const Result<wire::Declare> declare = wire::decode_declare(payload);
   if (!declare.is_ok()) return;  // the shelf says so
   log_.record({.kind = "declare",
+               .name = place_.noun,
                .role = "worker",
                .rank = header.worker.value,
                .key = header.key.value,

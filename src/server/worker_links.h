@@ -42,7 +42,7 @@ namespace byteps {
 
 class WorkerLinks {
  public:
-  // "shard" or "relay", as those who are refused are told, and its number in recordings.
+  // "shard" or "relay", as those who are refused are told and recordings have it, and its number there.
   struct Place {
     const char* noun = "shard";
     ShardIndex index;

@@ -243,17 +243,19 @@ WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const st
       transport(cluster.network(), transport_options(name, host, Role::kWorker, config, seat)),
       door(config, &seat),
       log(cluster.log_for(name)),
-      relay(config.job.sums.locally ? std::make_unique<RelayUnit>(cluster, config, name + " relay",
-                                                                  host, seat, after_turn)
-                                    : nullptr),
+      relay(config.job.sums.locally
+                ? std::make_unique<RelayUnit>(cluster, config, name + " relay", host, seat,
+                                              door.relay_counters(), after_turn)
+                : nullptr),
       worker(config, transport, door, log, std::move(host_text), cluster.road_ends(),
-             relay ? relay->port() : RelayPort()) {
+             relay ? relay->port() : RelayPort()),
+      cluster_(cluster) {
   seat.sit(worker, std::move(after_turn));
 }
 
 WorkerProcess::RelayUnit::RelayUnit(SimCluster& cluster, const Config& config,
                                     const std::string& name, HostIndex host, Waiter& worker,
-                                    std::function<void()> after_turn)
+                                    TrafficCounters& counters, std::function<void()> after_turn)
     : seat(cluster, name),
       listening_port(cluster.new_relay_port()),
       transport(cluster.network(),
@@ -261,7 +263,7 @@ WorkerProcess::RelayUnit::RelayUnit(SimCluster& cluster, const Config& config,
                              {"127.0.0.1", listening_port})),
       commands(kMailboxCapacity, &seat),
       notices(kMailboxCapacity, &worker),
-      loop(config, transport, commands, notices, cluster.log_for(name)) {
+      loop(config, transport, commands, notices, counters, cluster.log_for(name)) {
   seat.sit(loop, std::move(after_turn));
 }
 
@@ -271,9 +273,19 @@ std::vector<Thread> WorkerProcess::threads() {
   return all;
 }
 
+bool WorkerProcess::is_finished() {
+  if (!worker.finished()) return false;
+  if (!relay || relay->loop.finished()) return true;
+  if (worker_ended_ns_ == kNever) {
+    worker_ended_ns_ = cluster_.now();
+    cluster_.at(worker_ended_ns_ + worker.relay_patience_ns(), [] {});  // to be looked at then
+  }
+  return cluster_.now() >= worker_ended_ns_ + worker.relay_patience_ns();
+}
+
 std::size_t WorkerProcess::lent_payloads() {
-  std::size_t count = 0;
-  for (const Thread& thread : threads()) count += thread.transport.lent_payloads();
+  std::size_t count = transport.lent_payloads();
+  if (relay && relay->loop.finished()) count += relay->transport.lent_payloads();
   return count;
 }
 

@@ -193,15 +193,16 @@ struct WorkerProcess {
   ~WorkerProcess() { transport.die(); }
   // Its worker's first.
   std::vector<Thread> threads();
-  // All its threads have ended.
-  bool is_finished() const { return worker.finished() && (!relay || relay->loop.finished()); }
-  // Of all its transports (SimTransport).
+  // Whether it can leave the job behind, as byteps_leave() does: when all its threads have ended, or, once its worker
+  // has, without a relay that does not end in time.
+  bool is_finished();
+  // Of all its transports (SimTransport), but that of a relay which it leaves behind.
   std::size_t lent_payloads();
   std::string claim_on(std::span<const std::byte> memory);
 
   struct RelayUnit {
     RelayUnit(SimCluster& cluster, const Config& config, const std::string& name, HostIndex host,
-              Waiter& worker, std::function<void()> after_turn);
+              Waiter& worker, TrafficCounters& counters, std::function<void()> after_turn);
     ~RelayUnit() { transport.die(); }
     RelayPort port() { return {&commands, &notices, listening_port}; }
     SimCluster::Seat seat;
@@ -217,6 +218,10 @@ struct WorkerProcess {
   Log log;
   std::unique_ptr<RelayUnit> relay;  // null: this worker's settings want none
   Worker worker;
+
+ private:
+  SimCluster& cluster_;
+  TimeNs worker_ended_ns_ = kNever;
 };
 
 }  // namespace byteps::sim

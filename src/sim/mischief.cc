@@ -264,12 +264,12 @@ bool Mischief::take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs last
 void Mischief::do_deadly() {
   std::vector<Fault> choices;
   for (const Fault fault :
-       {Fault::kKill, Fault::kLongPause, Fault::kLongPartition, Fault::kStuckShard}) {
+       {Fault::kKill, Fault::kLongPause, Fault::kLongPartition, Fault::kStuckThread}) {
     if (plan_.faults.kinds.has(fault)) choices.push_back(fault);
   }
   const Fault fault = choices[prng_.below(choices.size())];
   if (fault == Fault::kLongPartition) return cut_off();
-  if (fault == Fault::kStuckShard) return stick();
+  if (fault == Fault::kStuckThread) return stick();
   const std::vector<Living> living = census_();
   if (living.empty()) return;
   const Living& victim = living[prng_.below(living.size())];
@@ -312,21 +312,21 @@ void Mischief::stop(const Living& victim) {
   }
 }
 
-// The thread of one shard does not come back; all other threads of its server do.
+// The thread of one shard or relay does not come back; all other threads of its process do.
 void Mischief::stick() {
-  std::vector<Living> servers = census_();
-  std::erase_if(servers, [](const Living& each) { return each.role != Role::kServer; });
-  if (servers.empty()) return;
-  const Living& victim = servers[prng_.below(servers.size())];
-  const std::size_t shard = prng_.below(victim.threads.size() - 1);  // the first is the member's
-  note(Fault::kStuckShard);
+  std::vector<Living> living = census_();
+  std::erase_if(living, [](const Living& each) { return each.summers.empty(); });
+  if (living.empty()) return;
+  const Living& victim = living[prng_.below(living.size())];
+  const Living::Summer& summer = victim.summers[prng_.below(victim.summers.size())];
+  note(Fault::kStuckThread);
   Loss loss;
-  loss.what = "shard " + std::to_string(shard) + " of " + victim.who + " stood still";
+  loss.what = summer.name + " of " + victim.who + " stood still";
   loss.who = victim.names;
-  loss.who.push_back("shard " + std::to_string(shard) + " stands still");
+  loss.who.push_back(summer.name + " stands still");
   loss.is_sure = victim.is_needed;
   lose(std::move(loss), 0);
-  const Thread& thread = victim.threads[1 + shard];
+  const Thread& thread = victim.threads[summer.thread];
   thread.seat.pause(kNever);
   cluster_.network().freeze(thread.transport.number(), kNever);
 }

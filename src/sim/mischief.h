@@ -29,6 +29,12 @@ struct Living {
   HostIndex host = 0;
   bool is_needed = true;  // by every handle that is pending anywhere
   std::vector<Thread> threads;
+  // Of them those that sum, and what an error says of one that stands still.
+  struct Summer {
+    std::size_t thread = 0;
+    std::string name;
+  };
+  std::vector<Summer> summers;
   std::function<void()> die;
   std::function<void(TimeNs until)> stand_still;  // beside its seats
 

@@ -169,7 +169,7 @@ class Planner {
     Prng copy = prng_;
     Prng own = copy.split();
     if (own.chance(0.2)) kinds.add(Fault::kLookUp);
-    if (own.chance(0.04) && !kinds.has_deadly()) kinds.add(Fault::kStuckShard);
+    if (own.chance(0.04) && !kinds.has_deadly()) kinds.add(Fault::kStuckThread);
   }
 
   void choose_faults() {
@@ -575,7 +575,7 @@ class Planner {
 const char* name(Fault fault) {
   static constexpr const char* kNames[kFaultCount] = {
       "cut",     "repeat",     "partition", "pause",      "slow",           "corrupt",
-      "look-up", "former-job", "kill",      "long-pause", "long-partition", "stuck-shard"};
+      "look-up", "former-job", "kill",      "long-pause", "long-partition", "stuck-thread"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

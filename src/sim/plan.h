@@ -82,7 +82,7 @@ enum class Fault : std::uint8_t {
   kKill,           // a process dies
   kLongPause,      // a process stands still for longer
   kLongPartition,  // hosts cannot reach each other for longer, or for ever
-  kStuckShard,     // one thread of a server stands still for ever, while the others go on
+  kStuckThread,    // one thread of a server, or a relay, stands still for ever; its process goes on
 };
 inline constexpr std::size_t kFaultCount = 12;
 const char* name(Fault fault);
@@ -99,7 +99,7 @@ class Faults {
   bool empty() const { return bits_ == 0; }
   bool has_deadly() const {
     return has(Fault::kKill) || has(Fault::kLongPause) || has(Fault::kLongPartition) ||
-           has(Fault::kStuckShard);
+           has(Fault::kStuckThread);
   }
 
  private:

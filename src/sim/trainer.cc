@@ -382,6 +382,10 @@ void Trainer::free_memory(GuardedMemory& memory, const std::string& what) {
   memory.scribble(++scribbles_);
 }
 
+void Trainer::look() {
+  if (state_ == State::kLeaving && process_->is_finished()) end_life();
+}
+
 void Trainer::check_time() {
   for (const Pending& operation : operations_) {
     const TimeNs begun_ns = std::max(operation.begun_ns, paused_until_ns_);

@@ -70,6 +70,8 @@ class Trainer {
   std::uint32_t generation() const { return generation_; }
   std::uint64_t reconnects() const { return reconnects_; }  // of lives that are over
 
+  // After each step once somebody is lost: its process may end without a turn of its own (WorkerProcess::is_finished).
+  void look();
   // Handles that should have ended by now because of what is lost.
   void check_time();
   // After the end of the world: memory that was written to too late.

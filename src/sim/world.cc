@@ -127,7 +127,9 @@ class World {
     const bool all_work = std::all_of(trainers_.begin(), trainers_.end(),
                                       [](const auto& trainer) { return trainer->is_in_job(); });
     mischief_->look(all_work, trainers_[0]->generation() + 1 == plan_.generations.size());
-    if (ledger_.has_lost() && cluster_->now() >= next_check_ns_) check_time();
+    if (!ledger_.has_lost()) return;
+    for (auto& trainer : trainers_) trainer->look();
+    if (cluster_->now() >= next_check_ns_) check_time();
   }
 
   // What a loss stops must not wait for ever.
@@ -193,6 +195,9 @@ class World {
     each.role = Role::kServer;
     each.host = 1 + number;
     each.threads = servers_[number]->threads();
+    for (std::size_t i = 1; i < each.threads.size(); ++i) {  // the first is the member's
+      each.summers.push_back({i, "shard " + std::to_string(i - 1)});
+    }
     each.die = [this, number] {
       servers_[number].reset();
       server_ends_[number] = Status::ok();
@@ -209,6 +214,9 @@ class World {
     each.host = plan_.worker_host(rank);
     each.is_needed = trainer.is_needed();
     each.threads = trainer.process()->threads();
+    const auto& relay = trainer.process()->relay;
+    if (relay && relay->loop.relay() != nullptr)
+      each.summers.push_back({1, "the relay of " + each.who});
     each.die = [&trainer] { trainer.die(); };
     each.stand_still = [&trainer](TimeNs until) { trainer.stand_still(until); };
     return each;

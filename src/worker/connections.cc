@@ -99,8 +99,21 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
 
 // ---- time
 
-void ShardConnections::note_left(WorkerRank worker) {
-  for (Link& link : links_) link.has_left = link.has_left || link.place.relay == worker;
+void ShardConnections::note_left(WorkerRank worker, TimeNs now) {
+  for (Link& link : links_) {
+    if (link.place.relay == worker && !has_left(link)) link.left_ns = now;
+  }
+}
+
+void ShardConnections::end_left(Link& link, TimeNs now) {
+  if (!has_left(link) || !link.up || link.closing) return;
+  const TimeNs ends_ns = std::max(link.left_ns + 2 * job_.failure_ns, excused_until_ns_);
+  if (now < ends_ns) {
+    deadline_ns_ = std::min(deadline_ns_, ends_ns);
+    return;
+  }
+  link.closing = true;
+  link.last_down = {Code::kTimeout, "its worker has left the job, and its relay does not end"};
 }
 
 void ShardConnections::excuse(TimeNs pause_ns, TimeNs now) {
@@ -126,8 +139,9 @@ Status ShardConnections::keep(TimeNs now, bool is_ending) {
   deadline_ns_ = kNever;
   for (ShardIndex shard(0); shard.value < links_.size(); ++shard.value) {
     Link& link = links_[shard.value];
+    end_left(link, now);
     if (link.closing && !link.close_called) close(link, link.last_down);
-    if (is_ending || link.has_left || (link.up && !link.closing)) continue;
+    if (is_ending || has_left(link) || (link.up && !link.closing)) continue;
     if (link.peer && transport_.is_naming(*link.peer)) {
       link.naming_ns = now;
       deadline_ns_ = std::min(deadline_ns_, now + job_.failure_ns / 60);
@@ -160,7 +174,7 @@ void ShardConnections::tell_missing(TimeNs now) {
     std::size_t missing_count = 0;
     for (ShardIndex shard(0); shard.value < links_.size(); ++shard.value) {
       const Link& link = links_[shard.value];
-      if (link.was_up || link.has_left || ++missing_count > kMissingListedMax) continue;
+      if (link.was_up || has_left(link) || ++missing_count > kMissingListedMax) continue;
       text += (missing_count > 1 ? ", " : "") + describe(shard) + " since " +
               duration_text(now - link.lost_since_ns) +
               (link.last_down.is_ok() ? "" : " (" + link.last_down.message() + ")");
@@ -209,7 +223,7 @@ TimeNs ShardConnections::pause_after(const Link& link) {
 
 bool ShardConnections::all_were_up() const {
   return std::all_of(links_.begin(), links_.end(),
-                     [](const Link& link) { return link.was_up || link.has_left; });
+                     [](const Link& link) { return link.was_up || has_left(link); });
 }
 
 std::optional<PeerId> ShardConnections::peer_of(ShardIndex shard) const {

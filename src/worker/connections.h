@@ -48,8 +48,9 @@ class ShardConnections {
   void on_room(ShardIndex shard) { links_[shard.value].full = false; }
   void on_answer(ShardIndex shard) { links_[shard.value].lost_since_ns = kNever; }
 
-  // This worker has left the job, and its relay is missed no more.
-  void note_left(WorkerRank worker);
+  // This worker has left the job, and its relay is missed no more. A relay sends what it has for others before it ends,
+  // for the failure timeout at most; one whose connection is there after twice that stands still, and is given up.
+  void note_left(WorkerRank worker, TimeNs now);
 
   // ---- time
   // Makes connections that are missing, and closes those that are to be. Not ok: a shard cannot be reached for too
@@ -90,8 +91,8 @@ class ShardConnections {
     bool close_called = false;
     bool full = false;  // the transport said kAgain; until the next kSent
     bool was_up = false;
-    bool was_used = false;  // something was sent
-    bool has_left = false;
+    bool was_used = false;    // something was sent
+    TimeNs left_ns = kNever;  // its relay's worker has left
     TimeNs up_since_ns = 0;
     TimeNs lost_since_ns = kNever;  // unreachable since; kNever after a sign of life
     TimeNs naming_ns = 0;           // last seen waiting for its host's addresses
@@ -99,12 +100,14 @@ class ShardConnections {
     std::uint32_t attempt_count = 0;  // since the last good connection
     Status last_down;
   };
+  static bool has_left(const Link& link) { return link.left_ns != kNever; }
   static Participant owner_of(const Link& link);
   Status check(const Link& link, const Hello& theirs) const;
   void connect(ShardIndex shard, TimeNs now);
   void close(Link& link, const Status& why);
   TimeNs pause_after(const Link& link);
   TimeNs give_up_time(const Link& link) const;
+  void end_left(Link& link, TimeNs now);
   Status unreachable(ShardIndex shard, TimeNs now) const;
   void tell_missing(TimeNs now);
   void record(const char* kind, ShardIndex shard, const Status& why, TimeNs now) const;

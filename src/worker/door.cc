@@ -158,15 +158,20 @@ WorkerMetrics WorkerDoor::metrics() const {
   const auto read = [](const std::atomic<std::uint64_t>& counter) {
     return counter.load(std::memory_order_relaxed);
   };
-  return {.pushed_bytes = read(counters_.pushed_bytes),
-          .pulled_bytes = read(counters_.pulled_bytes),
+  const TrafficCounters& servers = counters_.servers;
+  const TrafficCounters& local = counters_.local;
+  return {.pushed_bytes = read(servers.pushed_bytes),
+          .pulled_bytes = read(servers.pulled_bytes),
           .finished_operations =
               read(counters_.finished_operations) + read(copied_.finished_operations),
           .finished_bytes = read(counters_.finished_bytes) + read(copied_.finished_bytes),
           .failed_operations = read(counters_.failed_operations) + read(copied_.failed_operations),
-          .reconnects = read(counters_.reconnects),
-          .shared_bytes = read(counters_.shared_bytes),
-          .rdma_bytes = read(counters_.rdma_bytes)};
+          .reconnects = read(servers.reconnects) + read(local.reconnects),
+          .shared_bytes = read(servers.shared_bytes),
+          .rdma_bytes = read(servers.rdma_bytes),
+          .local_pushed_bytes = read(local.pushed_bytes),
+          .local_pulled_bytes = read(local.pulled_bytes),
+          .local_shared_bytes = read(local.shared_bytes)};
 }
 
 }  // namespace byteps

@@ -21,6 +21,7 @@
 #include "worker/handles.h"
 #include "worker/membership.h"
 #include "worker/tensor_table.h"
+#include "worker/traffic_counters.h"
 #include "worker/work.h"
 
 namespace byteps {
@@ -37,26 +38,30 @@ struct Submission : RawSpec {
 };
 
 struct WorkerMetrics {
-  std::uint64_t pushed_bytes = 0;  // tensor bytes handed to the transport, repeats included
-  std::uint64_t pulled_bytes = 0;  // tensor bytes of answers
+  // Tensor bytes exchanged with servers, by this worker or by its relay: handed to the transport, repeats included, and
+  // of answers.
+  std::uint64_t pushed_bytes = 0;
+  std::uint64_t pulled_bytes = 0;
   std::uint64_t finished_operations = 0;
   std::uint64_t finished_bytes = 0;
   std::uint64_t failed_operations = 0;
   std::uint64_t reconnects = 0;    // connections to shards that were lost and made again
   std::uint64_t shared_bytes = 0;  // of those pushed and pulled: through shared memory
   std::uint64_t rdma_bytes = 0;    // by RDMA
+  // Exchanged by this worker with the relays of its machine; of them through shared memory.
+  std::uint64_t local_pushed_bytes = 0;
+  std::uint64_t local_pulled_bytes = 0;
+  std::uint64_t local_shared_bytes = 0;
 };
 
-// Counted by one thread, read by any.
+// Counted by one thread each, read by any.
 struct WorkerCounters {
-  std::atomic<std::uint64_t> pushed_bytes{0};
-  std::atomic<std::uint64_t> pulled_bytes{0};
+  TrafficCounters
+      servers;  // by the worker's thread, or by its relay's where the worker exchanges with relays
+  TrafficCounters local;  // with relays
   std::atomic<std::uint64_t> finished_operations{0};
   std::atomic<std::uint64_t> finished_bytes{0};
   std::atomic<std::uint64_t> failed_operations{0};
-  std::atomic<std::uint64_t> reconnects{0};
-  std::atomic<std::uint64_t> shared_bytes{0};
-  std::atomic<std::uint64_t> rdma_bytes{0};
 };
 
 // What callers ask of the loop.
@@ -120,6 +125,8 @@ class WorkerDoor {
     WorkerCounters& counters;
   };
   LoopSide loop_side() { return {handles_, mailbox_, membership_, counters_}; }
+  // The side of the relay beside it.
+  TrafficCounters& relay_counters() { return counters_.servers; }
 
  private:
   Status check(const Submission& submission, PipelineCall& call) const;

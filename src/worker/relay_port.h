@@ -16,6 +16,7 @@ struct RelayCommand {
   enum class Kind : std::uint8_t {
     kBegin,  // serve those of this machine, as the roster says
     kEnd,    // the job is over here because of `why`: sends what waits to be sent, and ends
+    kPing,   // answered by kAlive: the relay's thread comes round
   };
   Kind kind = Kind::kEnd;
   wire::Roster roster{};
@@ -28,6 +29,7 @@ struct RelayNotice {
   enum class Kind : std::uint8_t {
     kReady,   // workers are served, and the servers were reached
     kFailed,  // the job cannot go on: `why`
+    kAlive,   // the answer to kPing
   };
   Kind kind = Kind::kReady;
   Status why{};

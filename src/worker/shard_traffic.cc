@@ -89,6 +89,18 @@ std::size_t ShardTraffic::send_frames() {
   return sent_count;
 }
 
+void ShardTraffic::publish(TrafficCounters& counters) const {
+  const auto publish = [](std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+    counter.store(value, std::memory_order_relaxed);
+  };
+  const Transport::Ways ways = transport_.outbound_ways();
+  publish(counters.pushed_bytes, pipeline_->counters().pushed_bytes);
+  publish(counters.pulled_bytes, pipeline_->counters().pulled_bytes);
+  publish(counters.reconnects, connections_.reconnects());
+  publish(counters.shared_bytes, ways.shared_bytes);
+  publish(counters.rdma_bytes, ways.rdma_bytes);
+}
+
 bool ShardTraffic::send_next(ShardIndex shard) {
   Outgoing message;
   if (!connections_.may_send(shard) || !pipeline_->front(shard, message)) return false;

@@ -48,15 +48,12 @@ Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, con
       door_(door.loop_side()),
       log_(log),
       road_ends_(std::move(road_ends)),
-      relay_(relay),
       port_(join_of(config, own_name(config, std::move(host)), relay), config, transport,
             log.flight(), log.timeline()),
+      relay_(relay, config.timeout),
       shards_(config_, transport, log, *this),
       stall_watch_(config.timeout.stall_ns),
-      scratch_{.commands = {},
-               .events = std::vector<Event>(kEventsPerTurn),
-               .completions = {},
-               .notices = {}} {
+      scratch_{.commands = {}, .events = std::vector<Event>(kEventsPerTurn), .completions = {}} {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
 }
 
@@ -65,10 +62,11 @@ Worker::~Worker() = default;
 std::size_t Worker::turn(TimeNs now) {
   if (state_ == State::kFinished) return 0;
   now_ = now;
-  if (now > planned_ns_) shards_.connections().excuse(now - planned_ns_, now);
+  const TimeNs late_ns = std::max<TimeNs>(0, now - planned_ns_);
+  if (late_ns > 0) shards_.connections().excuse(late_ns, now);
   if (pipeline_) pipeline_->begin_turn(now);
   std::size_t work = take_events(now);
-  take_notices(now);
+  if (const Status fine = relay_.look(late_ns, now); !fine.is_ok()) fail_job(fine, now);
   try_work();
   take_commands(now);
   work += scratch_.commands.size();
@@ -91,8 +89,8 @@ std::size_t Worker::turn(TimeNs now) {
 }
 
 TimeNs Worker::next_deadline() const {
-  TimeNs next = std::min(
-      {transport_.next_deadline(), port_.next_deadline(), shards_.connections().next_deadline()});
+  TimeNs next = std::min({transport_.next_deadline(), port_.next_deadline(),
+                          shards_.connections().next_deadline(), relay_.next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
@@ -163,19 +161,9 @@ void Worker::look_ahead(std::size_t at, std::size_t count) const {
   }
 }
 
-// What the relay beside this worker says.
-void Worker::take_notices(TimeNs now) {
-  if (relay_.notices == nullptr) return;
-  relay_.notices->drain(scratch_.notices);
-  for (const RelayNotice& notice : scratch_.notices) {
-    if (notice.kind == RelayNotice::Kind::kReady) waits_for_relay_ = false;
-    if (notice.kind == RelayNotice::Kind::kFailed) fail_job(notice.why, now);
-  }
-}
-
 // Everybody who is needed was reached: the job can be used.
 void Worker::try_work() {
-  if (state_ != State::kConnecting || waits_for_relay_) return;
+  if (state_ != State::kConnecting || (relay_.has_begun() && !relay_.is_ready())) return;
   if (!shards_.connections().all_were_up()) return;
   state_ = State::kWorking;
   door_.membership.joined(facts_);
@@ -231,7 +219,7 @@ void Worker::take_member_events(TimeNs now) {
         barriers_.erase(found);
       },
       [&](const MemberOutput::WorkerLeft& gone) {
-        shards_.connections().note_left(gone.worker);
+        shards_.connections().note_left(gone.worker, now);
         if (pipeline_) pipeline_->on_worker_left(gone.worker);
       },
       [&](const MemberOutput::Notice& notice) { log_.write(notice.level, notice.text); },
@@ -257,20 +245,11 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   std::vector<ShardPlace> places = shards_of(roster);
   if (roster.summing != wire::Summing::kServers) {
     places = relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank));
-    begin_relay(roster);
+    relay_.begin(roster, facts_.incarnation, timeout(), now);
   }
   const ShardConnections::Job job{
       .epoch = roster.epoch, .incarnation = facts_.incarnation, .failure_ns = timeout().failure_ns};
   shards_.begin(*pipeline_, job, std::move(places), now);
-}
-
-void Worker::begin_relay(const wire::Roster& roster) {
-  waits_for_relay_ = true;
-  const Status posted = relay_.commands->post({.kind = RelayCommand::Kind::kBegin,
-                                               .roster = roster,
-                                               .incarnation = facts_.incarnation,
-                                               .failure_ns = timeout().failure_ns});
-  CHECK(posted.is_ok()) << posted.text();
 }
 
 PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
@@ -313,7 +292,7 @@ Status Worker::check_roster(const wire::Roster& roster) const {
   const auto is_server = [](const wire::RosterMember& member) {
     return member.role == Role::kServer;
   };
-  if (roster.summing != wire::Summing::kServers && relay_.commands == nullptr) {
+  if (roster.summing != wire::Summing::kServers && !relay_.exists()) {
     return {Code::kUnsupported, "a roster that wants a relay of a worker without one"};
   }
   if (roster.summing != wire::Summing::kAlone &&
@@ -395,15 +374,10 @@ void Worker::publish_counters() {
     counter.store(value, std::memory_order_relaxed);
   };
   const PipelineCounters& now = pipeline_->counters();
-  publish(door_.counters.pushed_bytes, now.pushed_bytes);
-  publish(door_.counters.pulled_bytes, now.pulled_bytes);
+  shards_.publish(relay_.has_begun() ? door_.counters.local : door_.counters.servers);
   publish(door_.counters.finished_operations, now.finished_operations);
   publish(door_.counters.finished_bytes, now.finished_bytes);
   publish(door_.counters.failed_operations, now.failed_operations);
-  publish(door_.counters.reconnects, shards_.connections().reconnects());
-  const Transport::Ways ways = transport_.ways();
-  publish(door_.counters.shared_bytes, ways.shared_bytes);
-  publish(door_.counters.rdma_bytes, ways.rdma_bytes);
 }
 
 // ---- stalls
@@ -503,10 +477,7 @@ void Worker::end_all() {
   if (pipeline_)
     apply_outputs();  // landings are withdrawn first: close() may leave a late answer under way
   shards_.connections().close_all(ended_);
-  if (relay_.commands != nullptr) {
-    const Status posted = relay_.commands->post({.kind = RelayCommand::Kind::kEnd, .why = ended_});
-    CHECK(posted.is_ok() || posted.is(Code::kCancelled)) << posted.text();
-  }
+  relay_.end(ended_);
   all_ended_ = true;
 }
 

@@ -34,6 +34,7 @@
 #include "worker/door.h"
 #include "worker/pipeline.h"
 #include "worker/relay_port.h"
+#include "worker/relay_watch.h"
 #include "worker/shard_traffic.h"
 #include "worker/stall_watch.h"
 
@@ -59,6 +60,9 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   // The job fails, at this worker and for all.
   void failed(const Status& why) override;
 
+  // Once it is finished: how long to wait for the thread of the relay beside it. 0: it stands still, perhaps for ever.
+  TimeNs relay_patience_ns() const { return relay_.patience_ns(); }
+
   // For tests and the simulator; the worker's thread only. Null before the roster is known.
   const Pipeline* pipeline() const { return pipeline_.get(); }
 
@@ -78,7 +82,6 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   void look_ahead(std::size_t at, std::size_t count) const;
   Status on_message(ShardIndex shard, const wire::Header& header, const Event& event) override;
   void on_sent(SendToken token) override { pipeline_->on_sent(token); }
-  void take_notices(TimeNs now);
   void try_work();
   Status on_mismatch(ShardIndex shard, const wire::Header& header,
                      std::span<const std::byte> payload);
@@ -86,7 +89,6 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   void on_roster(const wire::Roster& roster, TimeNs now);
   Status check_roster(const wire::Roster& roster) const;
   PipelineConfig pipeline_config(const wire::Roster& roster);
-  void begin_relay(const wire::Roster& roster);
 
   // What goes out.
   void apply_outputs();
@@ -117,15 +119,14 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   const WorkerDoor::LoopSide door_;
   const Log& log_;
   const RoadEnds road_ends_;
-  const RelayPort relay_;
 
   // owned by the loop
   State state_ = State::kJoining;
-  TimeNs now_ = 0;                // of this turn
-  Status ended_;                  // kEnding: what everything ends with
-  bool all_ended_ = false;        // kEnding: everything has
-  bool waits_for_relay_ = false;  // kConnecting: the one beside this worker is not ready
+  TimeNs now_ = 0;          // of this turn
+  Status ended_;            // kEnding: what everything ends with
+  bool all_ended_ = false;  // kEnding: everything has
   MemberPort port_;
+  RelayWatch relay_;
   ShardTraffic shards_;
   std::unique_ptr<Pipeline> pipeline_;          // from the roster on
   Membership::Facts facts_;                     // from the roster, told when all shards are reached
@@ -138,7 +139,6 @@ class Worker final : public Actor, private ShardTraffic::Owner {
     std::vector<WorkerCommand> commands;
     std::vector<Event> events;
     std::vector<Handles::Completion> completions;
-    std::vector<RelayNotice> notices;
   };
   Scratch scratch_;
 };

@@ -267,8 +267,13 @@ TEST_F(JobOfOne, a_caller_that_knows_fewer_metrics_gets_those) {
   byteps_metrics metrics{};
   metrics.struct_bytes = offsetof(byteps_metrics, shared_bytes);
   metrics.rdma_bytes = 77;
+  metrics.local_shared_bytes = 78;
   ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
   EXPECT_EQ(metrics.rdma_bytes, 77U) << "it was not touched";
+  metrics.struct_bytes = offsetof(byteps_metrics, local_pushed_bytes);
+  ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
+  EXPECT_EQ(metrics.rdma_bytes, 0U);
+  EXPECT_EQ(metrics.local_shared_bytes, 78U) << "it was not touched";
 }
 
 TEST_F(JobOfOne, a_barrier_of_one_is_passed) {

@@ -13,6 +13,7 @@ Steps
   barrier
   loop [STEPS]                             until something fails; 1 MiB a step, something is pending nearly always
   handed_over                              tells when all that was pushed, once each until then, is with the kernel
+  metrics                                  tells the job's counters, once they rest
   sleep SECONDS                            computes
   await_file PATH   until it is there
   push_from_a_thread NAME SECONDS          another thread, which has pushed something, computes and then pushes NAME
@@ -174,9 +175,21 @@ class Rank:
 
     def handed_over(self):
         pushed_bytes = sum(ctypes.sizeof(values) for _, _, values in self.pending)
-        while self.job.metrics().pushed_bytes < pushed_bytes:
+
+        def handed_bytes():  # to the servers or to the relays of this machine, as the job is
+            metrics = self.job.metrics()
+            return metrics.local_pushed_bytes or metrics.pushed_bytes
+
+        while handed_bytes() < pushed_bytes:
             time.sleep(0.01)
         say("handed over")
+
+    def metrics(self):
+        before, now = None, self.job.metrics()
+        while now != before:
+            time.sleep(0.2)
+            before, now = now, self.job.metrics()
+        say("metrics", **now._asdict())
 
     def sleep(self, seconds):
         time.sleep(seconds)

@@ -1,6 +1,8 @@
 """Tests with real processes: see tests/jobs."""
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from job import Job
@@ -13,6 +15,18 @@ def place(tmp_path):
     place = Place(tmp_path)
     yield place
     place.close()
+
+
+@pytest.fixture(scope="session")
+def preload(tmp_path_factory):
+    """Libraries for LD_PRELOAD, built from the C files here: paths by name. Needs a C compiler."""
+    folder = tmp_path_factory.mktemp("preload")
+    paths = {}
+    for name in ("slow_calls", "no_blocking", "planted_call"):
+        paths[name] = str(folder / f"{name}.so")
+        source = Path(__file__).with_name(f"{name}.c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-g", "-o", paths[name], source, "-ldl"], check=True)
+    return paths
 
 
 CASES_AT_ONCE = 8

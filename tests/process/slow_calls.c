@@ -1,4 +1,4 @@
-/* For LD_PRELOAD: makes a name server, or a thread, stand still. Built by test_blocking.py.
+/* For LD_PRELOAD: makes a name server, or a thread, stand still. Built by conftest.py.
 
    SLOW_NAMES    while this file is there, each look-up of a host name takes 5 s: what one lost packet costs by default
                  (resolv.conf(5)). The file gets a line for each such look-up.

@@ -1,6 +1,6 @@
 """No loop waits for anything but its own input: not for name servers, readers of its log, disks, or other threads.
 
-The faults are made by small libraries that are built here and loaded with LD_PRELOAD: slow_calls.c makes calls slow,
+The faults are made by small libraries that are loaded with LD_PRELOAD (conftest.py): slow_calls.c makes calls slow,
 no_blocking.c ends a process whose loop makes a call that may block, with its name.
 """
 
@@ -8,32 +8,17 @@ import contextlib
 import fcntl
 import os
 import shutil
-import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from evil import Relay
 from job import BOUND_S, FAILURE_S, Job
 from place import BUILD, wait_until
 
-HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     pytest.mark.skipif(BUILD.name in ("asan", "tsan"), reason="a sanitizer's runtime must be loaded first"),
 ]
-
-
-@pytest.fixture(scope="module")
-def preload(tmp_path_factory):
-    """Paths of the libraries, by name."""
-    folder = tmp_path_factory.mktemp("preload")
-    paths = {}
-    for name in ("slow_calls", "no_blocking", "planted_call"):
-        paths[name] = str(folder / f"{name}.so")
-        source = HERE / f"{name}.c"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-g", "-o", paths[name], source, "-ldl"], check=True)
-    return paths
 
 
 # ---- name servers

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from counted import pushed_and_pulled
 from place import wait_for
 
 from byteps._core import abi, collectives, driver, errors, objects, session
@@ -306,7 +307,7 @@ def contributes_and_leaves(pause_s: float) -> Optional[float]:
         time.sleep(pause_s)
     handle = submit("t")
     if job.rank == 0:
-        while job.metrics().pushed_bytes == 0:  # it is on its way then
+        while pushed_and_pulled(job.metrics())[0] == 0:  # it is on its way then
             time.sleep(0.01)
         session.shutdown()
         return None

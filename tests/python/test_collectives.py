@@ -8,6 +8,7 @@ import weakref
 import numpy as np
 import pytest
 from cluster import Cluster
+from counted import pushed_and_pulled
 
 from byteps._core.exchange import Exchange
 
@@ -316,15 +317,15 @@ def bytes_of(kind, block_bytes):
         "reducescatter": lambda: collectives.reducescatter(job, name, blocks, result.ctypes.data, Exchange(abi.MAX)),
     }[kind]
     session.barrier()
-    before = session.metrics()
+    before = pushed_and_pulled(session.metrics())
     collectives.run(job, plan(), source, result)
     session.barrier()  # when the worker's thread has published what it counted
-    after = session.metrics()
+    after = pushed_and_pulled(session.metrics())
     if kind in ("broadcast", "reducescatter"):
         assert (result[:block_bytes] == size - 1).all() and (result[block_bytes:] == 255).all()
     else:
         np.testing.assert_array_equal(result, np.repeat(np.arange(size), block_bytes))
-    return after.pushed_bytes - before.pushed_bytes, after.pulled_bytes - before.pulled_bytes
+    return after[0] - before[0], after[1] - before[1]
 
 
 @pytest.mark.parametrize("block_bytes", [1000, 3_000_001])

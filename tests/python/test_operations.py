@@ -12,6 +12,7 @@ import pytest
 from byteps._core import abi, errors
 from byteps._core.client import Job, Metrics
 from cluster import Cluster
+from counted import pushed_and_pulled
 
 INTEGERS = {
     abi.UINT8: ctypes.c_uint8,
@@ -120,9 +121,9 @@ def subsets() -> None:
     assert exchange("alone", abi.FLOAT32, mine, abi.SUM, members=[rank], scale=2) == [2 * (rank + 1.0)] * 5000
     assert exchange("everyone", abi.FLOAT32, mine, abi.SUM, members=[0, 1, 2]) == [6.0] * 5000
     assert exchange("everyone", abi.FLOAT32, mine, abi.SUM) == [6.0] * 5000, "all of them are the same as none"
-    before = metrics().pushed_bytes
+    before = pushed_and_pulled(metrics())
     exchange("alone", abi.FLOAT32, mine, abi.SUM, members=[rank], scale=2)
-    assert metrics().pushed_bytes == before
+    assert pushed_and_pulled(metrics()) == before
     for members, why in (([1, 0, 2], "ascending"), ([rank, 3], "member 3"), ([(rank + 1) % 3], "not among")):
         with pytest.raises(errors.InvalidArgumentError, match=f"'wrong'.*{why}"):
             exchange("wrong", abi.FLOAT32, mine, abi.SUM, members=members)
@@ -136,15 +137,15 @@ def metrics() -> Metrics:
 
 def to_the_root() -> None:
     rank = job().rank
-    before = metrics()
+    before = pushed_and_pulled(metrics())
     for root in range(SIZE):
         result = exchange(
             f"reduce.{root}", abi.FLOAT32, [rank + 1.0] * 1000, abi.SUM, rank == root, root=root, root_only=True
         )
         assert result == ([6.0] * 1000 if rank == root else [])
-    after = metrics()
-    assert after.pushed_bytes - before.pushed_bytes == 12000
-    assert after.pulled_bytes - before.pulled_bytes == 4000, "reduce-scatter: each byte of the own share once"
+    after = pushed_and_pulled(metrics())
+    assert after[0] - before[0] == 12000
+    assert after[1] - before[1] == 4000, "reduce-scatter: each byte of the own share once"
 
 
 def disagreeing_members() -> str:

@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from counted import pushed_and_pulled
 from place import wait_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -284,10 +285,10 @@ def compressed():
 
 
 def test_compression_travels_in_16_bits_and_sums_in_32(job2):
-    before = job2.run(lambda: bps.metrics().pushed_bytes)
+    before = job2.run(lambda: pushed_and_pulled(bps.metrics())[0])
     job2.run(compressed)
     job2.run(lambda: bps.push_pull(torch.ones(1000), name="half", compression=bps.Compression.bf16))
-    after = job2.run(lambda: bps.metrics().pushed_bytes)
+    after = job2.run(lambda: pushed_and_pulled(bps.metrics())[0])
     per_worker = [(b - a) for a, b in zip(before, after)]
     assert all(n == 800 + 200 + 200 + 40 + 6 + 2000 for n in per_worker), per_worker
 

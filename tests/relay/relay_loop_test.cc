@@ -130,6 +130,19 @@ class RelayLoopTest : public testing::Test {
     transport_.say(server(), header, std::vector<std::byte>(kFrameBytes, std::byte{9}));
     turn();
   }
+  // "up relay worker 1", "wanted relay server 0".
+  std::vector<std::string> recorded() {
+    std::vector<std::string> events;
+    for (const FlightRecorder::Entry& entry : flight_.entries()) {
+      const FlightEvent& event = entry.event;
+      std::string text = event.kind;
+      if (event.name != nullptr) text += std::string(" ") + event.name;
+      if (event.role != nullptr) text += std::string(" ") + event.role;
+      if (event.rank != FlightEvent::kNone) text += " " + std::to_string(event.rank);
+      events.push_back(std::move(text));
+    }
+    return events;
+  }
   std::vector<RelayNotice::Kind> kinds_told() const {
     std::vector<RelayNotice::Kind> kinds;
     for (const RelayNotice& notice : told_) kinds.push_back(notice.kind);
@@ -142,8 +155,11 @@ class RelayLoopTest : public testing::Test {
   ScriptedTransport transport_;
   Mailbox<RelayCommand> commands_{16, nullptr};
   Mailbox<RelayNotice> notices_{16, nullptr};
-  const Log log_{"worker 0", LogLevel::kSilent, nullptr};
-  RelayLoop loop_{config_, transport_, commands_, notices_, log_};
+  TrafficCounters counters_;
+  FlightRecorder flight_{100, [] { return TimeNs{1}; },
+                         [](const FlightRecorder&) { return std::string(); }};
+  const Log log_{"worker 0", LogLevel::kSilent, nullptr, &flight_};
+  RelayLoop loop_{config_, transport_, commands_, notices_, counters_, log_};
   wire::Declare x_ = [] {
     wire::Declare x;
     x.name = "x";
@@ -233,6 +249,66 @@ TEST_F(RelayLoopTest, a_servers_words_reach_its_workers) {
     EXPECT_NE(told->peer, server());
     EXPECT_EQ(wire::decode_text(told->payload).value().text, "ranks 0 and 2 disagree");
   }
+}
+
+TEST_F(RelayLoopTest, gives_a_sign_of_life_when_it_is_asked) {
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kPing}).is_ok());
+    turn();
+    EXPECT_THAT(kinds_told(), ElementsAre(RelayNotice::Kind::kAlive));
+    told_.clear();
+    if (i == 0) begin();
+  }
+}
+
+TEST_F(RelayLoopTest, counts_what_it_exchanges_with_the_servers_and_not_with_its_workers) {
+  serve();
+  both_push();
+  EXPECT_EQ(counters_.pushed_bytes, kFrameBytes);
+  EXPECT_EQ(counters_.pulled_bytes, 0U);
+  answer();
+  EXPECT_EQ(counters_.pushed_bytes, kFrameBytes);
+  EXPECT_EQ(counters_.pulled_bytes, kFrameBytes);
+  EXPECT_EQ(counters_.reconnects, 0U);
+}
+
+TEST_F(RelayLoopTest, alone_it_exchanges_nothing_with_servers) {
+  begin(true);
+  for (const std::uint32_t rank : {0U, 1U}) workers_.push_back(transport_.arrive(hello(rank)));
+  both_push();
+  EXPECT_EQ(counters_.pushed_bytes, 0U);
+}
+
+TEST_F(RelayLoopTest, what_it_does_and_waits_for_is_in_the_flight_recorder) {
+  serve();
+  push(1);
+  pass(config_.timeout.first_notice_ns);  // worker 0 is late
+  push(0);
+  const wire::Missing missing{Members(std::vector<std::uint32_t>{2})};
+  transport_.say(server(), about(0, Kind::kWanted));
+  transport_.say(server(), about(0, Kind::kMissing), wire::encode(missing));
+  const wire::Text text{"ranks 0 and 2 disagree", static_cast<std::uint32_t>(Code::kMismatch)};
+  transport_.say(server(), about(0, Kind::kMismatch), wire::encode(text));
+  turn();
+  transport_.end(workers_[1]);
+  turn();
+  EXPECT_THAT(recorded(),
+              testing::IsSupersetOf({"up server 0", "up relay worker 1", "declare relay worker 1",
+                                     "wanted relay worker 0", "missing relay worker 0",
+                                     "wanted relay server 0", "missing relay worker 2",
+                                     "mismatch relay server 0", "down relay worker 1"}));
+}
+
+TEST_F(RelayLoopTest, what_waits_for_the_servers_for_long_is_recorded_and_not_said) {
+  serve();
+  both_push();
+  pass(config_.timeout.first_notice_ns + kSecond);
+  std::string lines;
+  for (const FlightRecorder::Entry& entry : flight_.entries()) {
+    if (std::string(entry.event.kind) == "log") lines += entry.text + "\n";
+  }
+  EXPECT_THAT(lines, HasSubstr("its relay: waiting for 5"));
+  EXPECT_THAT(lines, HasSubstr("tensor '" + x_.name + "'"));
 }
 
 TEST_F(RelayLoopTest, a_server_without_memory_is_named_to_the_workers) {

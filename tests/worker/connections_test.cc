@@ -150,7 +150,7 @@ TEST_F(ConnectionsTest, the_relay_of_a_worker_that_left_is_not_missed) {
   all_up();
   transport_.end(peer(1));
   turn();
-  connections_.note_left(WorkerRank(4));
+  connections_.note_left(WorkerRank(4), now_);
   pass(5 * kFailure);
   EXPECT_TRUE(reached_.is_ok());
   EXPECT_EQ(attempts(1), 1U);
@@ -159,13 +159,26 @@ TEST_F(ConnectionsTest, the_relay_of_a_worker_that_left_is_not_missed) {
   EXPECT_FALSE(reached_.is_ok()) << "a server of the same rank is";
 }
 
+TEST_F(ConnectionsTest, a_relay_that_does_not_end_with_its_worker_is_given_up_after_a_while) {
+  all_up();
+  connections_.note_left(WorkerRank(4), now_);
+  pass(2 * kFailure - 10 * kMillisecond);
+  EXPECT_TRUE(connections_.peer_of(ShardIndex(1)).has_value());
+  EXPECT_LE(connections_.next_deadline(), now_ + 10 * kMillisecond);
+  pass(20 * kMillisecond);
+  EXPECT_FALSE(connections_.peer_of(ShardIndex(1)).has_value());
+  EXPECT_TRUE(connections_.peer_of(ShardIndex(2)).has_value());
+  EXPECT_TRUE(reached_.is_ok());
+  EXPECT_EQ(attempts(1), 1U);
+}
+
 TEST_F(ConnectionsTest, a_worker_that_left_before_its_relay_was_reached_holds_nobody_up) {
   begin();
   turn();
   up(0);
   up(2);
   EXPECT_FALSE(connections_.all_were_up());
-  connections_.note_left(WorkerRank(4));
+  connections_.note_left(WorkerRank(4), now_);
   EXPECT_TRUE(connections_.all_were_up());
 }
 

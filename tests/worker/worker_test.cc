@@ -221,6 +221,8 @@ TEST_F(WorkerTest, a_tensor_is_declared_pushed_and_answered) {
   const WorkerMetrics metrics = door_.metrics();
   EXPECT_EQ(metrics.pushed_bytes, 160u);
   EXPECT_EQ(metrics.pulled_bytes, 160u);
+  EXPECT_EQ(metrics.local_pushed_bytes, 0u);
+  EXPECT_EQ(metrics.local_pulled_bytes, 0u);
   EXPECT_EQ(metrics.finished_operations, 1u);
   EXPECT_EQ(metrics.finished_bytes, 160u);
   EXPECT_EQ(door_.pending_handles(), 0u);
@@ -860,11 +862,28 @@ class RelayedWorkerTest : public WorkerTest {
     relay_says(RelayNotice::Kind::kReady);
     ASSERT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
   }
+  // But pings.
   std::vector<RelayCommand> commands() {
     std::vector<RelayCommand> commands;
     relay_commands_.drain(commands);
+    pings_ += std::erase_if(
+        commands, [](const RelayCommand& each) { return each.kind == RelayCommand::Kind::kPing; });
     return commands;
   }
+  // The scheduler lives, and the relay's thread comes round, or not.
+  void pass_with_relay(TimeNs duration, bool relay_lives = true) {
+    for (const TimeNs end = now_ + duration; now_ < end && !worker_.finished();) {
+      pass_with_heartbeats(50 * kMillisecond);
+      if (!relay_lives) continue;
+      pings_ = 0;
+      commands();
+      if (pings_ > 0) relay_says(RelayNotice::Kind::kAlive);
+    }
+  }
+  Status state() const { return door_.membership().state(); }
+
+  const TimeNs failure_ns_ = TimeoutConfig().failure_ns;
+  std::size_t pings_ = 0;
 };
 
 TEST_F(RelayedWorkerTest, says_where_its_relay_is_when_it_joins) {
@@ -937,8 +956,88 @@ TEST_F(RelayedWorkerTest, a_relay_that_has_left_with_its_worker_is_not_missed) {
   join_relays();
   say(Kind::kLeave, wire::encode(wire::Leave{.final = true}), 1);
   transport_.end(relay(1));
-  pass_with_heartbeats(20 * kSecond);
-  EXPECT_TRUE(door_.membership().state().is_ok()) << door_.membership().state().text();
+  pass_with_relay(20 * kSecond);
+  EXPECT_TRUE(state().is_ok()) << state().text();
+}
+
+TEST_F(RelayedWorkerTest, the_relay_of_a_worker_that_left_is_given_up_when_it_does_not_end) {
+  join_relays();
+  const PeerId stuck = relay(1);
+  say(Kind::kLeave, wire::encode(wire::Leave{.final = true}), 1);
+  pass_with_relay(2 * failure_ns_ - kSecond);
+  EXPECT_FALSE(transport_.closed.contains(stuck)) << "it may still have something to send";
+  pass_with_relay(2 * kSecond);
+  EXPECT_TRUE(transport_.closed.contains(stuck));
+  EXPECT_TRUE(state().is_ok()) << state().text();
+}
+
+// ---- a relay that stands still
+
+TEST_F(RelayedWorkerTest, a_relay_that_comes_round_is_asked_for_ever_and_nothing_happens) {
+  join_relays();
+  pass_with_relay(10 * failure_ns_);
+  EXPECT_TRUE(state().is_ok()) << state().text();
+}
+
+TEST_F(RelayedWorkerTest, a_relay_that_stands_still_for_the_failure_timeout_fails_the_job_by_name) {
+  join_relays();
+  pass_with_relay(failure_ns_);
+  pass_with_relay(failure_ns_ / 2, false);
+  EXPECT_TRUE(state().is_ok()) << "it may still come back";
+  EXPECT_GT(worker_.relay_patience_ns(), 0);
+  pass_with_relay(failure_ns_, false);
+  EXPECT_THAT(state().message(), HasSubstr("the relay of worker 0 stands still for 3 s: its "
+                                           "thread, byteps-relay, neither sums nor answers"));
+  EXPECT_EQ(state().cause().kind, CauseKind::kStandsStill);
+  const auto told = transport_.take(Kind::kFail);
+  ASSERT_TRUE(told);
+  EXPECT_THAT(wire::decode_text(told->payload).value().text, HasSubstr("the relay of worker 0"));
+  EXPECT_EQ(worker_.relay_patience_ns(), 0) << "nobody waits for it any more";
+}
+
+TEST_F(RelayedWorkerTest, a_relay_that_never_begins_is_missed_as_well) {
+  get_roster(wire::Summing::kRelays);
+  pass_with_relay(failure_ns_ * 3 / 2, false);
+  EXPECT_THAT(state().message(), HasSubstr("the relay of worker 0 stands still"));
+}
+
+TEST_F(RelayedWorkerTest, a_pause_of_the_whole_process_is_no_silence_of_its_relay) {
+  join_relays();
+  for (int i = 0; i < 10; ++i) {
+    pass_with_relay(failure_ns_ / 3);
+    pass_with_relay(failure_ns_ / 6 + 50 * kMillisecond, false);  // it owes an answer
+    say(Kind::kHeartbeat);
+    turn(failure_ns_ * 9 / 10);  // before the relay got the processor
+    relay_says(RelayNotice::Kind::kAlive);
+  }
+  EXPECT_TRUE(state().is_ok()) << state().text();
+}
+
+TEST_F(RelayedWorkerTest, nothing_is_asked_of_a_relay_that_is_not_used) {
+  join();
+  pass_with_heartbeats(failure_ns_ * 2);
+  EXPECT_TRUE(state().is_ok()) << state().text();
+  EXPECT_THAT(commands(), ::testing::IsEmpty());
+  EXPECT_EQ(pings_, 0U);
+}
+
+// ---- what is counted there
+
+TEST_F(RelayedWorkerTest,
+       what_goes_to_relays_is_counted_apart_from_what_they_exchange_with_servers) {
+  join_relays();
+  std::vector<float> values(40, 2.5F);
+  submit("w", values);
+  answer_all();
+  door_.relay_counters().pushed_bytes = 80;
+  door_.relay_counters().pulled_bytes = 90;
+  turn();
+  const WorkerMetrics metrics = door_.metrics();
+  EXPECT_EQ(metrics.pushed_bytes, 80U);
+  EXPECT_EQ(metrics.pulled_bytes, 90U);
+  EXPECT_EQ(metrics.local_pushed_bytes, 160U);
+  EXPECT_EQ(metrics.local_pulled_bytes, 160U);
+  EXPECT_EQ(metrics.finished_bytes, 160U);
 }
 
 TEST_F(RelayedWorkerTest, one_machine_needs_no_servers) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 # byteps_code
 OK = 0
@@ -93,6 +93,9 @@ class Metrics(Structure):
         ("reconnects", c_uint64),
         ("shared_bytes", c_uint64),
         ("rdma_bytes", c_uint64),
+        ("local_pushed_bytes", c_uint64),
+        ("local_pulled_bytes", c_uint64),
+        ("local_shared_bytes", c_uint64),
     ]
 
 

@@ -54,8 +54,12 @@ def library() -> Library:
 
 
 class Metrics(NamedTuple):
-    """Counted since the job was joined. Bytes are those of tensors, without headers. Of those pushed and pulled,
-    shared_bytes went through memory shared with servers of this host, rdma_bytes by RDMA, and the rest over TCP."""
+    """Counted since the job was joined. Bytes are those of tensors, without headers.
+
+    pushed_bytes and pulled_bytes were exchanged with servers, by this worker or, where the workers of a machine sum
+    first, by its relay. Of both, shared_bytes went through memory shared with servers of this host, rdma_bytes by RDMA,
+    and the rest over TCP. local_pushed_bytes and local_pulled_bytes were exchanged with the relays of this machine; of
+    both, local_shared_bytes went through shared memory."""
 
     pushed_bytes: int
     pulled_bytes: int
@@ -65,6 +69,9 @@ class Metrics(NamedTuple):
     reconnects: int
     shared_bytes: int
     rdma_bytes: int
+    local_pushed_bytes: int
+    local_pulled_bytes: int
+    local_shared_bytes: int
 
 
 def _is_over() -> bool:

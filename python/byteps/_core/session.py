@@ -228,8 +228,8 @@ def metrics() -> Metrics:
 
 
 def get_pushpull_speed() -> Tuple[int, float]:
-    """(milliseconds since 1970, MB/s): the bytes of finished push_pulls since the last point, at most one point every
-    10 s; (0, -5.0) when there is none yet, and with BYTEPS_TELEMETRY_ON=0."""
+    """(milliseconds since 1970, MB/s): the bytes of finished push_pulls since the last point, whoever summed them, at
+    most one point every 10 s; (0, -5.0) when there is none yet, and with BYTEPS_TELEMETRY_ON=0."""
     return current().take_speed()
 
 

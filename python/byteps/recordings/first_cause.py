@@ -26,7 +26,7 @@ from byteps.recordings.suspects import Evidence, Suspect, find_suspects, said
 
 TIMELINE_EVENTS = 20
 # Not news in a timeline; of members the log and the messages say it too.
-QUIET = ("submit", "done", "barrier", "wanted", "declare", "start", "here", "lost", "back", "left")
+QUIET = ("submit", "done", "barrier", "wanted", "missing", "declare", "start", "here", "lost", "back", "left")
 
 
 @dataclass
