@@ -370,7 +370,8 @@ std::vector<Variable> trace_variables() {
          d.config.trace.last_round = static_cast<std::uint32_t>(v);
        }},
       {"BYTEPS_TRACE_DIR", "worker, server", "./trace", "folder",
-       "Where the files go: <local rank>/comm.json of workers, server-<rank>/comm.json of servers.",
+       "Where the files go: <local rank>/comm.json of workers, relay-<rank>/comm.json of their "
+       "relays, server-<rank>/comm.json of servers.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.config.trace.folder = v; }},
   };
 }

@@ -39,10 +39,14 @@ void append_us(std::string& out, TimeNs ns) {
   out += static_cast<char>('0' + rest % 10);
 }
 
-// One lane's records as events.
+// One recorder's records as events.
 class EventWriter {
  public:
-  EventWriter(const Timeline::Facts& facts, WholeFile& file) : facts_(facts), file_(file) {}
+  EventWriter(const Timeline::Facts& facts, Recorder recorder, WholeFile& file)
+      : facts_(facts),
+        is_relay_(recorder == Recorder::kRelay),
+        sends_to_relays_(!is_relay_ && !facts.relay_of_way.empty()),
+        file_(file) {}
   ~EventWriter() { file_.append(out_); }
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
@@ -54,9 +58,11 @@ class EventWriter {
       case Record::Kind::kPart:
         return part(record);
       case Record::Kind::kSum:
-        return sum(record);
+        return is_relay_ ? reduce(record) : sum(record);
       case Record::Kind::kBacklog:
         return backlog(record);
+      case Record::Kind::kSpread:
+        return spread(record);
     }
   }
 
@@ -121,8 +127,9 @@ class EventWriter {
     end();
     begin(record, "PUSH", at[Record::kFirstSent], at[Record::kLastSent]);
     number("shard", record.shard);
-    if (record.shard < facts_.server_of_shard.size()) {
-      number("server", facts_.server_of_shard[record.shard]);
+    const auto& peers = sends_to_relays_ ? facts_.relay_of_way : facts_.server_of_shard;
+    if (record.shard < peers.size()) {
+      number(sends_to_relays_ ? "relay" : "server", peers[record.shard]);
     }
     us("first_answer", at[Record::kFirstAnswer]);
     end();
@@ -138,15 +145,39 @@ class EventWriter {
   void sum(const Record& record) {
     const auto& at = record.at_ns;
     begin(record, "GATHER", at[Record::kFirstCame], at[Record::kLastCame]);
+    contributors(record);
+    end();
+    begin(record, "SUM", at[Record::kLastCame], at[Record::kLastFrameSummed]);
+    summing(record);
+    end();
+  }
+
+  // In one event, because frames go on to the servers as soon as they are summed.
+  void reduce(const Record& record) {
+    const auto& at = record.at_ns;
+    begin(record, "REDUCE", at[Record::kFirstCame], at[Record::kLastFrameSummed]);
+    contributors(record);
+    us("last_came", at[Record::kLastCame]);
+    summing(record);
+    end();
+  }
+  void contributors(const Record& record) {
+    const auto& at = record.at_ns;
     number("first_worker", record.first_worker);
     number("last_worker", record.worker);
     if (at[Record::kLastButOneCame] != 0) {
       us("late", at[Record::kLastCame] - at[Record::kLastButOneCame]);
     }
-    end();
-    begin(record, "SUM", at[Record::kLastCame], at[Record::kLastFrameSummed]);
+  }
+  void summing(const Record& record) {
     us("busy", record.busy_ns);
-    us("first_frame", at[Record::kFirstFrameSummed]);
+    us("first_frame", record.at_ns[Record::kFirstFrameSummed]);
+    number("bytes", record.bytes);
+  }
+
+  void spread(const Record& record) {
+    begin(record, "SPREAD", record.at_ns[Record::kFirstReturned],
+          record.at_ns[Record::kLastSpread]);
     number("bytes", record.bytes);
     end();
   }
@@ -167,15 +198,31 @@ class EventWriter {
   }
 
   const Timeline::Facts& facts_;
+  const bool is_relay_;
+  const bool sends_to_relays_;
   WholeFile& file_;
   std::map<Key, std::string> names_;
   std::string out_;
   const char* comma_ = "";
 };
 
-std::uint64_t dropped_count(const Timeline::Facts& facts) {
+std::vector<const TimelineLane*> lanes_of(const Timeline::Facts& facts, Recorder recorder) {
+  std::vector<const TimelineLane*> lanes;
+  for (const TimelineLane* lane : facts.lanes) {
+    if (lane->recorder() == recorder) lanes.push_back(lane);
+  }
+  return lanes;
+}
+
+bool has_records(const Timeline::Facts& facts, Recorder recorder) {
+  const std::vector<const TimelineLane*> lanes = lanes_of(facts, recorder);
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](const TimelineLane* lane) { return !lane->records().empty(); });
+}
+
+std::uint64_t dropped_count(const std::vector<const TimelineLane*>& lanes) {
   std::uint64_t count = 0;
-  for (const TimelineLane* lane : facts.lanes) count += lane->dropped();
+  for (const TimelineLane* lane : lanes) count += lane->dropped();
   return count;
 }
 
@@ -216,29 +263,38 @@ void TimelineFile::write(std::size_t count) {
   const std::string who =
       byteps::name(role_) + (facts.rank ? " " + std::to_string(*facts.rank) : std::string());
   const Log log(who, LogLevel::kInfo, writer_.sink());
-  const std::vector<std::string> places = paths(facts);
+  std::string places;
   bool all_written = true;
-  for (const std::string& path : places) {
-    const Status status = write_to(path, facts);
-    if (status.is_ok()) continue;
-    all_written = false;
-    LOG(log, kWarning) << "the timeline cannot be written: " << status.message()
-                       << "; set BYTEPS_TRACE_DIR to a folder that this user can write to";
+  for (const Recorder recorder : {Recorder::kProcess, Recorder::kRelay}) {
+    if (recorder == Recorder::kRelay && !has_records(facts, recorder)) continue;
+    const std::vector<std::string> files = paths(facts, recorder);
+    for (const std::string& path : files) {
+      const Status status = write_to(path, facts, recorder);
+      if (status.is_ok()) continue;
+      all_written = false;
+      LOG(log, kWarning) << "the timeline cannot be written: " << status.message()
+                         << "; set BYTEPS_TRACE_DIR to a folder that this user can write to";
+    }
+    places += (places.empty() ? "" : ", its relay's in ") + files.front();
   }
   if (!all_written) return;
-  LOG(log, kInfo) << "the timeline is in " << places.front() << "; bps trace top "
-                  << config_.trace.folder << " says where the time goes";
-  const std::uint64_t dropped = dropped_count(facts);
+  LOG(log, kInfo) << "the timeline is in " << places << "; bps trace top " << config_.trace.folder
+                  << " says where the time goes";
+  const std::uint64_t dropped = dropped_count(facts.lanes);
   if (dropped == 0) return;
   LOG(log, kWarning) << "the timeline was full: " << dropped
                      << " records are missing; choose fewer steps (BYTEPS_TRACE_START_STEP, "
                         "BYTEPS_TRACE_END_STEP)";
 }
 
-std::vector<std::string> TimelineFile::paths(const Timeline::Facts& facts) const {
+std::vector<std::string> TimelineFile::paths(const Timeline::Facts& facts,
+                                             Recorder recorder) const {
   const std::string& folder = config_.trace.folder;
   const std::uint32_t rank = facts.rank.value_or(config_.job.rank);
   if (role_ == Role::kServer) return {folder + "/server-" + std::to_string(rank) + "/comm.json"};
+  if (recorder == Recorder::kRelay) {
+    return {folder + "/relay-" + std::to_string(rank) + "/comm.json"};
+  }
   const std::string own = folder + "/" + std::to_string(config_.job.local.rank);
   std::vector<std::string> paths{own + "/comm.json"};
   if (config_.job.worker_count > config_.job.local.size) {
@@ -247,29 +303,31 @@ std::vector<std::string> TimelineFile::paths(const Timeline::Facts& facts) const
   return paths;
 }
 
-Status TimelineFile::write_to(const std::string& path, const Timeline::Facts& facts) const {
+Status TimelineFile::write_to(const std::string& path, const Timeline::Facts& facts,
+                              Recorder recorder) const {
   std::error_code failed;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), failed);
   if (failed) return system_error(path, failed.value());
   WholeFile file(path);
   file.append("{\"traceEvents\":[\n");
   {
-    EventWriter events(facts, file);
-    for (const TimelineLane* lane : facts.lanes) {
+    EventWriter events(facts, recorder, file);
+    for (const TimelineLane* lane : lanes_of(facts, recorder)) {
       for (const Record& record : lane->records()) events.add(record);
     }
   }
-  file.append("],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":" + other_data(facts) + "}\n");
+  file.append("],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":" + other_data(facts, recorder) +
+              "}\n");
   return file.commit();
 }
 
-std::string TimelineFile::other_data(const Timeline::Facts& facts) const {
+std::string TimelineFile::other_data(const Timeline::Facts& facts, Recorder recorder) const {
   std::string out;
   {
     json::Object object(out);
     object.number("byteps_timeline", 1);
     object.text("version", BYTEPS_VERSION);
-    object.text("role", byteps::name(role_));
+    object.text("role", recorder == Recorder::kRelay ? "relay" : byteps::name(role_));
     if (facts.rank) object.number("rank", *facts.rank);
     if (role_ == Role::kWorker) object.number("local_rank", config_.job.local.rank);
     object.text("host", host_name());
@@ -283,7 +341,7 @@ std::string TimelineFile::other_data(const Timeline::Facts& facts) const {
       object.number("clock_offset_ns", facts.offset->offset_ns);
       object.number("clock_error_ns", facts.offset->error_ns);
     }
-    object.number("dropped", dropped_count(facts));
+    object.number("dropped", dropped_count(lanes_of(facts, recorder)));
   }
   return out;
 }

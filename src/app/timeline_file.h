@@ -8,6 +8,7 @@
 //   worker   <BYTEPS_TRACE_DIR>/<local rank>/comm.json, and if the job has several machines, which may share the
 //            folder, comm-<rank>.json beside it
 //   server   <BYTEPS_TRACE_DIR>/server-<rank>/comm.json
+//   relay    <BYTEPS_TRACE_DIR>/relay-<rank>/comm.json, written by the worker of that rank, beside its own
 //
 // A thread of its own writes it when records have come and then none for a second: so soon after the last recorded
 // step. What has come since is written at the end.
@@ -63,9 +64,9 @@ class TimelineFile {
   };
 
   void write(std::size_t count);
-  std::vector<std::string> paths(const Timeline::Facts& facts) const;
-  Status write_to(const std::string& path, const Timeline::Facts& facts) const;
-  std::string other_data(const Timeline::Facts& facts) const;
+  std::vector<std::string> paths(const Timeline::Facts& facts, Recorder recorder) const;
+  Status write_to(const std::string& path, const Timeline::Facts& facts, Recorder recorder) const;
+  std::string other_data(const Timeline::Facts& facts, Recorder recorder) const;
 
   // constant
   const Role role_;

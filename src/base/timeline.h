@@ -35,6 +35,7 @@ struct TimelineRecord {
     kPart,       // worker: one part of it
     kSum,        // shard: one part of it
     kBacklog,    // shard: answers to `worker` waited, because its connection took no more
+    kSpread,     // relay before servers: one part of their answer, on its way to the workers here
   };
   enum At : std::uint8_t {
     // kOperation
@@ -42,7 +43,7 @@ struct TimelineRecord {
     kStarted,  // the round before it has ended
     kDone,
     // kPart
-    kQueued = 0,   // at the gate of its shard
+    kQueued = 0,   // at the gate of its shard, with a frame to send
     kFirstSent,    // the transport took its first frame
     kLastSent,     // ... and its last
     kFirstAnswer,  // of a frame
@@ -51,11 +52,14 @@ struct TimelineRecord {
     kFirstCame = 0,     // the first frame, of the first worker
     kLastButOneCame,    // ... of the last worker but one
     kLastCame,          // ... of the last worker
-    kFirstFrameSummed,  // and answered, as is each frame that all have contributed to
+    kFirstFrameSummed,  // and answered, or handed on, as is each that all have contributed to
     kLastFrameSummed,
     // kBacklog
     kBegan = 0,
     kEnded,
+    // kSpread
+    kFirstReturned = 0,  // the answer to a frame came from its server
+    kLastSpread,         // the answers to all frames are given to the workers' connections
   };
   TimeNs at_ns[5];
   std::uint64_t key;
@@ -63,7 +67,7 @@ struct TimelineRecord {
   TimeNs busy_ns;  // kSum: of it was spent summing, estimated from some of the frames
   std::uint32_t part;
   std::uint32_t round;
-  std::uint32_t shard;         // kPart: of all shards; kSum, kBacklog: of this server's
+  std::uint32_t shard;         // kPart: of all shards, or ways; kSum, kBacklog: of this server's
   std::uint32_t worker;        // kSum: who came last; kBacklog
   std::uint32_t first_worker;  // kSum
   Kind kind;
@@ -71,14 +75,21 @@ struct TimelineRecord {
 
 class Timeline;
 
+// Whose the records of a lane are.
+enum class Recorder : std::uint8_t {
+  kProcess,  // the worker's or the server's that the process is
+  kRelay,    // the relay's in a worker's process
+};
+
 // The records of one Actor.
 class TimelineLane {
  public:
-  TimelineLane(Timeline& timeline, std::size_t capacity);
+  TimelineLane(Timeline& timeline, Recorder recorder, std::size_t capacity);
   TimelineLane(const TimelineLane&) = delete;
   TimelineLane& operator=(const TimelineLane&) = delete;
 
   Timeline& timeline() const { return timeline_; }
+  Recorder recorder() const { return recorder_; }
 
   // The thread that owns the lane.
   void add(const TimelineRecord& record) {
@@ -99,6 +110,7 @@ class TimelineLane {
 
  private:
   Timeline& timeline_;
+  const Recorder recorder_;
   const std::size_t capacity_;
   std::unique_ptr<TimelineRecord[]> records_;  // not set to anything before it is used
   std::atomic<std::size_t> count_{0};
@@ -122,11 +134,13 @@ class Timeline {
   TimeNs now() const { return clock_(); }
 
   // Any thread. The lane lives as long as the timeline.
-  TimelineLane& open_lane();
+  TimelineLane& open_lane(Recorder recorder = Recorder::kProcess);
   void set_name(Key key, std::string_view name);
-  // From the roster; the last word counts. `server_of_shard` only at workers.
+  // From the roster; the last word counts. The others only at workers, to name to whom they send: to servers or, where
+  // machines sum first, to the relays of these ranks, and the relay in the process to the servers.
   void set_rank(std::uint32_t rank);
   void set_servers(std::vector<std::uint32_t> server_of_shard);
+  void set_relays(std::vector<std::uint32_t> relay_of_way);
   void clock_sample(TimeNs asked_ns, TimeNs theirs_ns, TimeNs answered_ns);
 
   // For the writer.
@@ -134,6 +148,7 @@ class Timeline {
   struct Facts {
     std::optional<std::uint32_t> rank;
     std::vector<std::uint32_t> server_of_shard;
+    std::vector<std::uint32_t> relay_of_way;  // empty: workers send to servers
     std::map<Key, std::string> names;
     std::optional<ClockOffset::Estimate> offset;  // to the scheduler's clock
     std::vector<const TimelineLane*> lanes;
@@ -153,6 +168,7 @@ class Timeline {
   std::map<Key, std::string> names_;
   std::optional<std::uint32_t> rank_;
   std::vector<std::uint32_t> server_of_shard_;
+  std::vector<std::uint32_t> relay_of_way_;
   ClockOffset offset_;
 };
 

@@ -25,8 +25,10 @@ RelayLoop::RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCo
       notices_(notices),
       counters_(counters),
       log_(log),
+      timeline_(log_.timeline() == nullptr ? nullptr
+                                           : &log_.timeline()->open_lane(Recorder::kRelay)),
       pool_(transport.payload_source()),
-      links_(config_, {.noun = "relay", .index = {}}, transport, pool_, log_, nullptr),
+      links_(config_, {.noun = "relay", .index = {}}, transport, pool_, log_, timeline_),
       shards_(config_, transport, log_, *this),
       failure_ns_(config.timeout.failure_ns),
       scratch_{.commands = {}, .events = std::vector<Event>(kEventBatch)} {}
@@ -125,9 +127,11 @@ RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
   relay.shelf.missing_ns = config_.timeout.first_notice_ns / 2;  // workers give notice after that
   relay.shelf.missing_every_ns = config_.timeout.notice_every_ns;
   relay.shelf.deterministic = config_.deterministic;
+  relay.shelf.timeline = timeline_;
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;
   relay.uplink.notice_every_ns = config_.timeout.notice_every_ns;
+  relay.uplink.timeline = timeline_;
   relay.uplink.groups = std::make_shared<const Groups>(groups_of(roster));
   return relay;
 }

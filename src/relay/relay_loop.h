@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/time.h"
+#include "base/timeline.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
 #include "net/transport.h"
@@ -83,6 +84,7 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
   Mailbox<RelayNotice>& notices_;
   TrafficCounters& counters_;
   const Log log_;
+  TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.
   BufferPool pool_;  // first: it outlives all refs

@@ -46,4 +46,23 @@ void PartTimeline::on_frame_summed(Round round) {
   lane_.add(record);
 }
 
+void PartTimeline::on_frame_returned(Round round) {
+  if (spread_frames_ != 0 || !lane_.timeline().traces(round)) return;
+  first_returned_ns_ = lane_.timeline().now();
+}
+
+void PartTimeline::on_frame_spread(Round round) {
+  if (!lane_.timeline().traces(round) || ++spread_frames_ != frame_count_) return;
+  spread_frames_ = 0;
+  TimelineRecord record{};
+  record.kind = TimelineRecord::Kind::kSpread;
+  record.key = key_.value;
+  record.part = part_.value;
+  record.round = round.value;
+  record.bytes = bytes_;
+  record.at_ns[At::kFirstReturned] = first_returned_ns_;
+  record.at_ns[At::kLastSpread] = lane_.timeline().now();
+  lane_.add(record);
+}
+
 }  // namespace byteps

@@ -27,8 +27,13 @@ class PartTimeline {
     return measured ? lane_.timeline().now() : 0;
   }
   void on_added(WorkerRank from, std::uint32_t frame, TimeNs begun_ns);
-  // The last contribution to a frame is in; its answers are given. After the part's last frame the record is complete.
+  // The last contribution to a frame is in; its answers are given, or, at a relay before servers, it is handed on to
+  // them. After the part's last frame the record is complete.
   void on_frame_summed(Round round);
+  // At such a relay: the answer to a frame came from its server; its answers to the workers here are given. After the
+  // part's last frame there is a second record.
+  void on_frame_returned(Round round);
+  void on_frame_spread(Round round);
 
  private:
   // constant
@@ -42,6 +47,8 @@ class PartTimeline {
   TimelineRecord record_{};
   TimeNs added_ns_ = 0;  // when the last measured frame was; 0: other frames came after it
   std::uint32_t summed_frames_ = 0;
+  TimeNs first_returned_ns_ = 0;
+  std::uint32_t spread_frames_ = 0;
 };
 
 }  // namespace byteps

@@ -589,7 +589,13 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
     answer(part, frame_index, to, part.landings[to.value], out);
   }
-  if (part.timeline) part.timeline->on_frame_summed(Round(frame.round.value - 1));
+  if (!part.timeline) return;
+  const Round round(frame.round.value - 1);
+  if (facts_.relay) {
+    part.timeline->on_frame_spread(round);
+  } else {
+    part.timeline->on_frame_summed(round);
+  }
 }
 
 // ---- a relay's frames
@@ -614,6 +620,7 @@ void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out)
   forward.header.priority = frame.priority;
   forward.buffer = frame.finished;
   forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
+  if (part.timeline) part.timeline->on_frame_summed(frame.round);
 }
 
 void Shelf::answered(const wire::Header& header, std::span<const std::byte> payload,
@@ -624,6 +631,7 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
   if (frame_index >= part->frames.size()) return;
   FrameSum& frame = part->frames[frame_index];
   if (!frame.is_forwarded || frame.round != header.round) return;
+  if (part->timeline) part->timeline->on_frame_returned(frame.round);
   try {
     if (!payload.empty()) {
       frame.finished = inventory_.take(payload.size());

@@ -27,6 +27,7 @@ PartRef part_of(std::uint64_t item) {
 // ---- the stage
 
 void Push::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
+  if (work_.timeline) work_.timeline->on_queued(ref.tensor, tensor, ref.part);
   PartState& part = tensor.parts[ref.part];
   if (part.ticket != Gate::kNoTicket || !has_next_frame(tensor, ref.part)) return;
   const Op& op = work_.operations[tensor.active];

@@ -13,9 +13,15 @@ void WorkerTimeline::on_started(TensorIndex index, const Tensor& tensor, TimeNs 
   rounds_[index].parts.assign(tensor.parts.size(), Times{});
 }
 
+void WorkerTimeline::on_queued(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
+  if (lane_.recorder() != Recorder::kRelay || !traces(index, tensor)) return;
+  Times& times = rounds_[index].parts[part];
+  if (times.queued_ns == 0) times.queued_ns = look();
+}
+
 void WorkerTimeline::on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
   if (!traces(index, tensor)) return;
-  const bool all_sent = tensor.parts[part].ticket == Gate::kNoTicket;
+  const bool all_sent = tensor.parts[part].next_frame == tensor.parts[part].frame_count;
   Times& times = rounds_[index].parts[part];
   if (times.first_sent_ns != 0 && !all_sent) return;
   const TimeNs now = look();
@@ -39,7 +45,8 @@ void WorkerTimeline::on_part_done(TensorIndex index, const Tensor& tensor, std::
   record.part = part;
   record.round = tensor.round.value;
   record.shard = tensor.parts[part].shard.value;
-  record.at_ns[TimelineRecord::kQueued] = rounds_[index].started_ns;
+  record.at_ns[TimelineRecord::kQueued] =
+      times.queued_ns == 0 ? rounds_[index].started_ns : times.queued_ns;
   record.at_ns[TimelineRecord::kFirstSent] = times.first_sent_ns;
   // Answered before it was sent for the last time: on an earlier connection.
   record.at_ns[TimelineRecord::kLastSent] =

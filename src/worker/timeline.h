@@ -21,9 +21,11 @@ class WorkerTimeline {
     return lane == nullptr ? nullptr : std::make_unique<WorkerTimeline>(*lane);
   }
 
-  // A round begins: all its parts wait at their gates. It was submitted in this turn, or before and the round before it
-  // has just ended.
+  // A round begins: all its parts wait at their gates, or, at a relay, for its workers. It was submitted in this turn,
+  // or before and the round before it has just ended.
   void on_started(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns);
+  // At a relay: the part has a frame to send. It waits at its gate from now on.
+  void on_queued(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // The transport took a frame of this part.
   void on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // A frame of this part was answered.
@@ -35,6 +37,7 @@ class WorkerTimeline {
 
  private:
   struct Times {
+    TimeNs queued_ns = 0;  // 0: since the round began
     TimeNs first_sent_ns = 0;
     TimeNs last_sent_ns = 0;
     TimeNs first_answer_ns = 0;

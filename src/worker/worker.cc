@@ -278,6 +278,13 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
       server_of_shard.push_back(place.server.value);
     }
     timeline->set_servers(std::move(server_of_shard));
+    std::vector<std::uint32_t> relay_of_way;
+    if (pipeline.groups) {
+      for (const ShardPlace& place : relays_of(roster, *pipeline.groups, pipeline.self)) {
+        relay_of_way.push_back(place.relay->value);
+      }
+    }
+    timeline->set_relays(std::move(relay_of_way));
     pipeline.timeline = &timeline->open_lane();
   }
   return pipeline;

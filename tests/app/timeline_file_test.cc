@@ -16,7 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class TimelineFileTest : public testing::Test {
  protected:
@@ -95,6 +97,47 @@ TEST_F(TimelineFileTest,
     EXPECT_TRUE(fs::exists(folder_ / path)) << path;
   }
   EXPECT_THAT(content("0/comm-0.json"), HasSubstr(R"("rank":0,)"));
+}
+
+TEST_F(TimelineFileTest, a_worker_that_sums_at_relays_names_them_and_writes_its_own_relays_file) {
+  {
+    TimelineFile file(Role::kWorker, config_, writer_);
+    Timeline& timeline = file.timeline();
+    timeline.set_rank(4);
+    timeline.set_servers({0, 5});
+    timeline.set_relays({3, 4});
+    timeline.open_lane().add(part());
+    TimelineLane& relay = timeline.open_lane(Recorder::kRelay);
+    relay.add(part());
+    TimelineRecord record = part();
+    record.kind = TimelineRecord::Kind::kSum;
+    record.worker = 4;
+    record.first_worker = 3;
+    relay.add(record);
+    record.kind = TimelineRecord::Kind::kSpread;
+    relay.add(record);
+  }
+  const std::string worker = content("0/comm.json");
+  EXPECT_THAT(worker, AllOf(HasSubstr(R"("shard":1,"relay":4,"first_answer")"),
+                            HasSubstr(R"("role":"worker","rank":4,"local_rank":0)")));
+  EXPECT_THAT(worker, Not(AnyOf(HasSubstr("REDUCE"), HasSubstr("SPREAD"), HasSubstr("server"))));
+  const std::string relay = content("relay-4/comm.json");
+  EXPECT_THAT(relay, AllOf(HasSubstr(R"("shard":1,"server":5,"first_answer")"),
+                           HasSubstr(R"("role":"relay","rank":4,)")));
+  EXPECT_THAT(relay, HasSubstr(R"(.REDUCE","ts":1000.001,"dur":4000.004)"));
+  EXPECT_THAT(relay, HasSubstr(R"("first_worker":3,"last_worker":4,"late":1000.001,)"
+                               R"("last_came":3000.003,"busy":0.000,"first_frame":4000.004)"));
+  EXPECT_THAT(relay, HasSubstr(R"(.SPREAD","ts":1000.001,"dur":1000.001)"));
+}
+
+TEST_F(TimelineFileTest, a_relay_that_recorded_nothing_has_no_file) {
+  {
+    TimelineFile file(Role::kWorker, config_, writer_);
+    file.timeline().open_lane().add(part());
+    file.timeline().open_lane(Recorder::kRelay);
+  }
+  EXPECT_TRUE(fs::exists(folder_ / "0/comm.json"));
+  EXPECT_FALSE(fs::exists(folder_ / "relay-0"));
 }
 
 TEST_F(TimelineFileTest, a_server_says_who_was_late) {

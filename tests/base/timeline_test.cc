@@ -90,6 +90,16 @@ TEST(Timeline, a_full_lane_keeps_what_it_has_and_counts_the_rest) {
   EXPECT_EQ(timeline.facts().lanes.size(), 2U);
 }
 
+TEST(Timeline, knows_whose_the_records_of_a_lane_are_and_whom_they_name) {
+  Timeline timeline(Round(0), Round(9), [] { return TimeNs{0}; });
+  EXPECT_EQ(timeline.open_lane().recorder(), Recorder::kProcess);
+  EXPECT_EQ(timeline.open_lane(Recorder::kRelay).recorder(), Recorder::kRelay);
+  timeline.set_servers({0, 0, 1});
+  timeline.set_relays({4, 5});
+  EXPECT_THAT(timeline.facts().server_of_shard, testing::ElementsAre(0, 0, 1));
+  EXPECT_THAT(timeline.facts().relay_of_way, testing::ElementsAre(4, 5));
+}
+
 TEST(Timeline, can_be_read_while_it_is_added_to) {
   constexpr std::uint32_t kCount = 20'000;
   Timeline timeline(

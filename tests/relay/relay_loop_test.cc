@@ -19,6 +19,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 using wire::Kind;
+using At = TimelineRecord::At;
 
 constexpr Incarnation kJob = {std::byte{9}};
 constexpr TimeNs kFailure = 3 * kSecond;
@@ -143,6 +144,7 @@ class RelayLoopTest : public testing::Test {
     }
     return events;
   }
+  std::span<const TimelineRecord> records() const { return timeline_.facts().lanes[0]->records(); }
   std::vector<RelayNotice::Kind> kinds_told() const {
     std::vector<RelayNotice::Kind> kinds;
     for (const RelayNotice& notice : told_) kinds.push_back(notice.kind);
@@ -155,10 +157,12 @@ class RelayLoopTest : public testing::Test {
   ScriptedTransport transport_;
   Mailbox<RelayCommand> commands_{16, nullptr};
   Mailbox<RelayNotice> notices_{16, nullptr};
+  Timeline timeline_{Round(0), Round(9), [this] { return now_ + ++looks_; }, 64};
+  TimeNs looks_ = 0;  // at the clock, each of which takes a nanosecond
   TrafficCounters counters_;
   FlightRecorder flight_{100, [] { return TimeNs{1}; },
                          [](const FlightRecorder&) { return std::string(); }};
-  const Log log_{"worker 0", LogLevel::kSilent, nullptr, &flight_};
+  const Log log_{"worker 0", LogLevel::kSilent, nullptr, &flight_, &timeline_};
   RelayLoop loop_{config_, transport_, commands_, notices_, counters_, log_};
   wire::Declare x_ = [] {
     wire::Declare x;
@@ -228,6 +232,37 @@ TEST_F(RelayLoopTest, what_its_workers_push_is_pushed_once_and_its_answer_goes_t
   transport_.give_back_all();
   turn();
   EXPECT_TRUE(loop_.relay()->is_idle());
+}
+
+TEST_F(RelayLoopTest, records_when_a_part_was_summed_sent_on_answered_and_spread) {
+  serve();
+  both_push();
+  answer();
+  transport_.give_back_all();
+  turn();
+  ASSERT_THAT(records(), SizeIs(4));
+  const TimelineRecord sum = records()[0], spread = records()[1], part = records()[2];
+  EXPECT_EQ(sum.kind, TimelineRecord::Kind::kSum);
+  EXPECT_EQ(sum.worker, 1U);
+  EXPECT_EQ(spread.kind, TimelineRecord::Kind::kSpread);
+  EXPECT_EQ(part.kind, TimelineRecord::Kind::kPart);
+  EXPECT_EQ(part.shard, 0U);
+  EXPECT_EQ(records()[3].kind, TimelineRecord::Kind::kOperation);
+  const std::vector<TimeNs> times = {
+      sum.at_ns[At::kFirstCame],     sum.at_ns[At::kLastCame],   sum.at_ns[At::kLastFrameSummed],
+      part.at_ns[At::kQueued],       part.at_ns[At::kLastSent],  spread.at_ns[At::kFirstReturned],
+      spread.at_ns[At::kLastSpread], part.at_ns[At::kLastAnswer]};
+  for (std::size_t i = 1; i < times.size(); ++i) EXPECT_LT(times[i - 1], times[i]) << i;
+}
+
+TEST_F(RelayLoopTest, alone_it_records_what_it_sums) {
+  begin(true);
+  for (const std::uint32_t rank : {0U, 1U}) workers_.push_back(transport_.arrive(hello(rank)));
+  both_push();
+  ASSERT_THAT(records(), SizeIs(1));
+  EXPECT_EQ(records()[0].kind, TimelineRecord::Kind::kSum);
+  EXPECT_EQ(timeline_.facts().lanes[0]->recorder(), Recorder::kRelay);
+  EXPECT_EQ(timeline_.facts().names.at(key_of(x_.name)), x_.name);
 }
 
 TEST_F(RelayLoopTest, a_servers_words_reach_its_workers) {

@@ -17,6 +17,23 @@ class PartTimelineTest : public testing::Test {
     settings.timeline = &lane_;
     return settings;
   }
+  // At the relay of worker 0, on whose machine is worker 1 too.
+  ShelfEpoch relayed() const {
+    return {.epoch = Epoch(7),
+            .worker_count = 2,
+            .placement = placed(256, 64),
+            .groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1}),
+            .relay = WorkerRank(0),
+            .keeps_links = true};
+  }
+  // Whose first part the relay leads.
+  static std::string led_name() {
+    std::string name = "w";
+    while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(name), 0, 1) != WorkerRank(0)) {
+      name += "w";
+    }
+    return name;
+  }
   TimeNs now_ = 0;
   Timeline timeline_{Round(1), Round(2), [this] { return now_ += kMicrosecond; }};
   TimelineLane& lane_ = timeline_.open_lane();
@@ -47,6 +64,55 @@ TEST_F(PartTimelineTest, says_which_worker_was_last_and_how_late) {
   EXPECT_EQ(record.at_ns[At::kFirstFrameSummed], record.at_ns[At::kLastCame] + kMicrosecond);
   EXPECT_EQ(record.at_ns[At::kFirstFrameSummed], record.at_ns[At::kLastFrameSummed]);
   EXPECT_EQ(timeline_.facts().names.at(key_of("w")), "w");
+}
+
+TEST_F(PartTimelineTest,
+       at_a_relay_summing_ends_when_it_is_handed_on_and_the_answer_is_spread_later) {
+  ShelfWorld world(relayed(), settings());
+  const std::string name = led_name();
+  world.declare_all(declaration(name, DType::kUint8, 128));
+  std::vector<wire::Header> forwarded;
+  const auto push_all = [&](std::uint32_t round) {
+    for (const std::uint64_t offset : {0U, 64U}) {
+      for (const std::uint32_t worker : {1U, 0U}) {
+        now_ += kMillisecond;
+        world.push(worker, name, round, filled(64, 1), {0, offset});
+      }
+      forwarded.push_back(world.take().forwards.back().header);
+    }
+  };
+  const auto answer_all = [&] {
+    for (const wire::Header& header : std::exchange(forwarded, {})) {
+      now_ += kMillisecond;
+      ShelfOutputs answers;
+      world.shelf.answered(header, filled(64, 2), answers);
+    }
+  };
+  push_all(0);
+  answer_all();
+  EXPECT_EQ(now_ % kMillisecond, 0) << "round 0 is not recorded";
+  push_all(1);
+  ASSERT_EQ(lane_.records().size(), 1U);
+  const TimelineRecord& sum = lane_.records()[0];
+  EXPECT_EQ(sum.kind, TimelineRecord::Kind::kSum);
+  EXPECT_EQ(sum.worker, 0U);
+  EXPECT_EQ(sum.at_ns[At::kLastCame] - sum.at_ns[At::kFirstCame], kMillisecond + 2 * kMicrosecond);
+  EXPECT_EQ(sum.at_ns[At::kLastFrameSummed], now_);
+  now_ += 20 * kMillisecond;  // at the server
+  answer_all();
+  ASSERT_EQ(lane_.records().size(), 2U);
+  const TimelineRecord& spread = lane_.records()[1];
+  EXPECT_EQ(spread.kind, TimelineRecord::Kind::kSpread);
+  EXPECT_EQ(spread.key, key_of(name).value);
+  EXPECT_EQ(spread.round, 1U);
+  EXPECT_EQ(spread.bytes, 128U);
+  EXPECT_EQ(spread.at_ns[At::kFirstReturned] - sum.at_ns[At::kLastFrameSummed],
+            21 * kMillisecond + kMicrosecond);
+  EXPECT_EQ(spread.at_ns[At::kLastSpread] - spread.at_ns[At::kFirstReturned],
+            kMillisecond + kMicrosecond);
+  push_all(2);
+  answer_all();
+  EXPECT_EQ(lane_.records().size(), 4U);
 }
 
 TEST_F(PartTimelineTest, measures_every_eighth_frame_and_counts_each_repeat_once) {

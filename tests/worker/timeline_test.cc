@@ -21,13 +21,12 @@ class WorkerTimelineTest : public testing::Test {
   }
   void start() {
     for (PartState& part : tensor_.parts) {
-      part.ticket = 0;
-      part.answered_frames = 0;
+      part.begin_round();
     }
     recorder_.on_started(0, tensor_, 700);
   }
   void send(std::uint32_t part, bool last) {
-    if (last) tensor_.parts[part].ticket = Gate::kNoTicket;
+    if (last) tensor_.parts[part].next_frame = tensor_.parts[part].frame_count;
     recorder_.on_sent(0, tensor_, part);
   }
   void answer(std::uint32_t part, bool last) {
@@ -74,11 +73,42 @@ TEST_F(WorkerTimelineTest, a_part_that_is_sent_again_keeps_its_first_times) {
   send(0, false);
   send(0, true);
   answer(0, false);
-  tensor_.parts[0].ticket = 0;  // the connection was lost
+  tensor_.parts[0].next_frame = 0;  // the connection was lost
   send(0, false);
   send(0, true);
   answer(0, true);
   EXPECT_THAT(lane_.records()[0].at_ns, testing::ElementsAre(700, 1000, 4000, 3000, 5000));
+}
+
+TEST_F(WorkerTimelineTest,
+       a_relays_part_is_queued_when_it_has_a_frame_and_sent_when_it_has_no_more) {
+  TimelineLane& lane = timeline_.open_lane(Recorder::kRelay);
+  WorkerTimeline recorder(lane);
+  tensor_.parts[0].frame_count = 2;
+  recorder.on_started(0, tensor_, 700);
+  now_ += kMillisecond;  // it waits for its workers
+  recorder.on_queued(0, tensor_, 0);
+  for (const std::uint32_t sent_frames : {1U, 2U}) {
+    tensor_.parts[0].next_frame =
+        sent_frames;  // each is sent as it comes: none waits at the gate then
+    recorder.on_sent(0, tensor_, 0);
+    recorder.on_queued(0, tensor_, 0);  // again, after a connection was lost: the first time counts
+  }
+  tensor_.parts[0].answered_frames = 1;
+  recorder.on_answered(0, tensor_, 0);
+  recorder.on_part_done(0, tensor_, 0);
+  constexpr TimeNs kReady = kMillisecond + kMicrosecond;
+  EXPECT_THAT(lane.records()[0].at_ns, testing::ElementsAre(kReady, kReady + 1000, kReady + 2000,
+                                                            kReady + 3000, kReady + 3000));
+}
+
+TEST_F(WorkerTimelineTest, a_workers_part_is_queued_when_its_round_begins) {
+  start();
+  recorder_.on_queued(0, tensor_, 0);
+  EXPECT_EQ(now_, 0) << "no look at the clock";
+  send(0, true);
+  answer(0, true);
+  EXPECT_EQ(lane_.records()[0].at_ns[At::kQueued], 700);
 }
 
 TEST_F(WorkerTimelineTest, the_operation_lasts_from_its_submission_to_its_end) {
