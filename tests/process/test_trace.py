@@ -1,6 +1,7 @@
 """bps trace: the timelines that real processes write with BYTEPS_TRACE_ON=1, and what is read from them.
 
-A worker that is late and a server that is slow are made on purpose; bps trace top must name them.
+A worker that is late and a server that is slow are made on purpose; bps trace top must name them, also where the
+workers sum first at relays.
 """
 
 import io
@@ -9,16 +10,18 @@ import statistics
 import time
 
 import pytest
-from job import Job
+from job import SUMMING, Job
 
 from byteps.tools import trace
 
 STEPS = 24
 LATE_S = 0.03
 STOPPED_S = 1.2
+CLOCKS_US = 5000.0  # so far may the times of two processes be apart, where many share few cores
 
 
-def traced(folder, first=2, last=STEPS - 2, **options):
+def traced(folder, first=2, last=STEPS - 2, summing="servers", **options):
+    local_reduce, forced = SUMMING[summing]
     return Job(
         folder,
         environ={
@@ -27,6 +30,8 @@ def traced(folder, first=2, last=STEPS - 2, **options):
             "BYTEPS_TRACE_END_STEP": str(last),
             "BYTEPS_TRACE_DIR": str(folder / "trace"),
             "BYTEPS_PARTITION_BYTES": "131072",
+            "BYTEPS_LOCAL_REDUCE": local_reduce,
+            "BYTEPS_FORCE_DISTRIBUTED": forced,
         },
         **options,
     )
@@ -152,6 +157,131 @@ def test_a_server_that_stands_still_is_named(tmp_path):
     assert longest >= 0.8e6 * STOPPED_S, told
 
 
+# ---- workers that sum first
+
+
+@pytest.fixture(scope="module", params=["relays", "alone"])
+def relayed(request, tmp_path_factory):
+    """The traces of a job in which nobody is late, and whether servers take part."""
+    job = traced(tmp_path_factory.mktemp(request.param), summing=request.param)
+    try:
+        job.start({"*": (step("a") + step("b", 1000)) * STEPS})
+        finish(job)
+        yield job.place.folder / "trace", request.param == "relays"
+    finally:
+        job.place.close()
+
+
+def by_place(records):
+    return {(one.tensor, one.part, one.round): one for one in records}
+
+
+def in_order(*times):
+    """Each no earlier than the one before; (time, slack): by other processes."""
+    before = float("-inf")
+    for each in times:
+        time_us, slack_us = each if isinstance(each, tuple) else (each, 0.01)
+        assert time_us >= before - slack_us, times
+        before = max(before, time_us)
+
+
+def test_a_relay_writes_a_timeline_of_its_own_and_workers_name_the_relays_they_exchange_with(relayed):
+    folder, has_servers = relayed
+    stages = {"REDUCE", *(("QUEUED", "PUSH", "PULL", "SPREAD") if has_servers else ())}
+    for rank in (0, 1):
+        content = json.loads((folder / f"relay-{rank}" / "comm.json").read_text())
+        assert (content["otherData"]["role"], content["otherData"]["rank"]) == ("relay", rank)
+        names = {event["name"] for event in content["traceEvents"]}
+        assert {f"Comm.a.{stage}" for stage in stages} <= names
+        assert has_servers == any("server" in event["args"] for event in content["traceEvents"])
+        pushes = [event["args"] for event in json.loads((folder / "0" / f"comm-{rank}.json").read_text())["traceEvents"]
+                  if event["name"] == "Comm.a.PUSH"]  # fmt: skip
+        assert {args["relay"] for args in pushes} == {0, 1}
+        assert not any("server" in args for args in pushes)
+    titles = ["worker 0", "worker 1", "relay 0", "relay 1", *(["server 0", "server 1"] if has_servers else [])]
+    assert [each.title for each in trace.read([str(folder)])] == titles
+
+
+def test_each_part_passes_its_relay_the_server_and_the_relay_again(relayed):
+    folder, has_servers = relayed
+    processes = trace.read([str(folder)])
+    relays = {each.rank: each for each in processes if each.role == "relay"}
+    summed = by_place(one for each in processes if each.role == "server" for one in each.sums)
+    reduced = {rank: by_place(relay.sums) for rank, relay in relays.items()}
+    carried = {rank: by_place(relay.parts) for rank, relay in relays.items()}
+    spread = {rank: by_place(relay.spreads) for rank, relay in relays.items()}
+    rounds = STEPS - 3
+    assert sum(len(each) for each in reduced.values()) == 5 * rounds
+    assert all(sum(map(len, each.values())) == (5 * rounds if has_servers else 0) for each in (carried, spread))
+    for worker in processes[:2]:
+        assert len(worker.parts) == 5 * rounds
+        for part in worker.parts:
+            here = reduced[part.relay][part.place]
+            in_order(here.first_came, here.last_came, here.first_frame, here.done, (part.last_answer, CLOCKS_US))
+            in_order(part.queued, (here.last_came, CLOCKS_US))
+            assert {here.first_worker, here.last_worker} == {0, 1}
+            if not has_servers:
+                continue
+            up, down, there = carried[part.relay][part.place], spread[part.relay][part.place], summed[part.place]
+            assert there.last_worker == part.relay
+            in_order(here.first_frame, up.queued, up.first_sent, up.last_sent, up.last_answer)
+            in_order(here.done, up.last_sent)
+            in_order(up.queued, (there.first_came, CLOCKS_US), (there.first_frame, 0.01), (down.began, CLOCKS_US),
+                     up.first_answer, up.last_answer)  # fmt: skip
+            in_order(there.done, (down.ended, CLOCKS_US), (part.last_answer, CLOCKS_US))
+            in_order(down.began, down.ended, up.last_answer)
+
+
+def told_by_top(*arguments):
+    out = io.StringIO()
+    assert trace.main(["top", *arguments], out) == 0
+    return out.getvalue()
+
+
+def test_what_a_job_with_relays_waited_for_is_split_into_their_stages(relayed):
+    folder, has_servers = relayed
+    said = json.loads(told_by_top(str(folder), "--json"))
+    stages = ["queued", "reduce", *(["push", "server", "pull"] if has_servers else []), "spread"]
+    assert sorted(each["stage"] for each in said["stages"]) == sorted(stages)
+    assert all(each["total_us"] > 0.0 for each in said["stages"])
+    assert sum(each["share"] for each in said["stages"]) == pytest.approx(1.0)
+    assert sorted(each["tensor"] for each in said["tensors"]) == ["a", "b"]
+    for each in said["tensors"]:
+        assert list(each["shares"]) == stages and sum(each["shares"].values()) == pytest.approx(1.0)
+    text = told_by_top(str(folder))
+    assert ("2 workers, 2 relays and 2 servers" if has_servers else "2 workers and 2 relays") in text
+    assert "timeline is here" not in text
+
+
+def test_a_merged_trace_has_a_row_for_each_relay(relayed):
+    folder, has_servers = relayed
+    events = trace.merge(trace.read([str(folder)]))["traceEvents"]
+    rows = {event["pid"]: event["args"]["name"].split(" (")[0] for event in events if event["name"] == "process_name"}
+    tracks = {(rows[event["pid"]], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
+    assert {("worker 0", "relay 1: on the way"), ("relay 0", "reduce")} <= tracks
+    both = {("relay 0", "server 0: on the way"), ("relay 0", "spread")}
+    assert tracks & both == (both if has_servers else set())
+
+
+@pytest.mark.parametrize("summing", ["relays", "alone"])
+def test_a_worker_that_is_late_at_its_relays_is_named(tmp_path, summing):
+    job = traced(tmp_path, workers=3, summing=summing)
+    try:
+        job.start({"1": [each for _ in range(STEPS) for each in [["sleep", LATE_S], *step()]], "*": step() * STEPS})
+        finish(job)
+        told = told_by_top(str(tmp_path / "trace"))
+        processes = trace.read([str(tmp_path / "trace")])
+    finally:
+        job.place.close()
+    summary = trace.summarize(processes)
+    assert (summary.slowest.stage, summary.slowest.peer) == ("reduce", "worker 1"), told
+    assert summary.slowest.share > 0.5, told
+    assert [(each.tensor, each.last) for each in summary.tensors] == [("w", "worker 1")], told
+    assert "worker 1 sends its contribution" in told and "submits its tensors later" in told
+    late = [one.late for each in processes if each.role == "relay" for one in each.sums if one.last_worker == 1]
+    assert statistics.median(late) >= 0.5e6 * LATE_S, told
+
+
 # ---- from traces written by hand
 
 
@@ -174,15 +304,154 @@ def event(tensor, stage, ts, dur, **args):
     return {"ph": "X", "pid": f"Comm.{tensor}", "tid": tid, "name": name, "ts": ts, "dur": dur, "args": args}
 
 
-def part(tensor, at, wait, pull=100.0, server=0, queued=10.0, round=0):
+def part(tensor, at, wait, pull=100.0, server=0, queued=10.0, round=0, relay=None):
     """All times in microseconds; `at` is when it is sent."""
+    peer = {"server": server} if relay is None else {"relay": relay}
     return [
         event(tensor, "QUEUED", at - queued, queued, round=round),
-        event(tensor, "PUSH", at, 10.0, round=round, server=server, first_answer=at + 10.0 + wait),
+        event(tensor, "PUSH", at, 10.0, round=round, **peer, first_answer=at + 10.0 + wait),
         event(tensor, "WAIT", at + 10.0, wait, round=round),
         event(tensor, "PULL", at + 10.0 + wait, pull, round=round),
         event(tensor, "", at - queued, queued + 10.0 + wait + pull, round=round, started=at - queued, bytes=400),
     ]
+
+
+class TwoMachines:
+    """Ten tensors of one part: ranks 0 and 1 sum at relay 0, ranks 2 and 3 at relay 2, these at one of two servers.
+    Each step takes 100 us, but for what a test makes slower: `slow[step, rank]`."""
+
+    STEP_US = 100.0
+
+    def __init__(self, folder):
+        self.folder, self.slow = folder, {}
+
+    def ends(self, number, rank):
+        """When each step of this tensor has ended for this worker, or for its relay."""
+
+        def submitted(each):
+            return number * 1e6 + 1000.0 + self.slow.get(("submit", each), 0.0)
+
+        def after(at, step, each):
+            return at + self.STEP_US + self.slow.get((step, each), 0.0)
+
+        reduced = {relay: after(max(submitted(relay), submitted(relay + 1)), "reduce", relay) for relay in (0, 2)}
+        pushed = {relay: after(reduced[relay], "push", relay) for relay in (0, 2)}
+        summed = after(max(pushed.values()), "sum", number % 2)
+        relay = rank // 2 * 2
+        pulled = after(summed, "pull", relay)
+        return {"submit": submitted(rank), "reduce": reduced[relay], "push": pushed[relay], "sum": summed,
+                "pull": pulled, "spread": after(pulled, "spread", rank)}  # fmt: skip
+
+    def write(self, relays=True, servers=True):
+        def each(make, rank):
+            return [one for number in range(10) for one in make(number, rank)]
+
+        for rank in range(4):
+            write(self.folder, "worker", rank, each(self.worker, rank), host=f"h{rank // 2}", pid=rank + 1)
+        for rank in (0, 2) if relays else ():
+            write(self.folder, "relay", rank, each(self.relay, rank), host=f"h{rank // 2}", pid=rank + 1)
+        for rank in (0, 1) if servers else ():
+            write(self.folder, "server", rank, each(self.server, rank), host=f"s{rank}")
+        return trace.summarize(trace.read([str(self.folder)]))
+
+    def worker(self, number, rank):
+        ends = self.ends(number, rank)
+        lasts = ends["spread"] - ends["submit"]
+        return part(f"w{number}", ends["submit"], lasts - 10.0, 0.0, server=None, relay=rank // 2 * 2)
+
+    def came(self, number, step, ranks):
+        """Who came first and last there, and when the last did: of an event from the first to `until`."""
+        (began, first), (last_came, last) = sorted((self.ends(number, each)[step], each) for each in ranks)
+        return began, last_came, {"first_worker": first, "last_worker": last, "late": last_came - began}
+
+    def relay(self, number, rank):
+        """Its part has one frame, which is on its way from when it is summed, and takes a while to be sent."""
+        tensor, ends = f"w{number}", self.ends(number, rank)
+        began, last_came, who = self.came(number, "submit", (rank, rank + 1))
+        reduced, pushed, pulled = (ends[step] for step in ("reduce", "push", "pull"))
+        sums = {"busy": 10.0, "bytes": 400, "first_frame": reduced}
+        return [
+            event(tensor, "REDUCE", began, reduced - began, last_came=last_came, **who, **sums),
+            event(tensor, "QUEUED", reduced, 0.0),
+            event(tensor, "PUSH", reduced, pushed - reduced, server=number % 2, first_answer=pulled),
+            event(tensor, "PULL", pulled, 0.0),
+            event(tensor, "SPREAD", pulled, 10.0, bytes=400),
+        ]
+
+    def server(self, number, rank):
+        if number % 2 != rank:
+            return []
+        tensor, summed = f"w{number}", self.ends(number, 0)["sum"]
+        began, last_came, who = self.came(number, "reduce", (0, 2))
+        return [
+            event(tensor, "GATHER", began, last_came - began, **who),
+            event(tensor, "SUM", last_came, summed - last_came, busy=10.0, first_frame=summed, bytes=400),
+        ]
+
+
+@pytest.mark.parametrize(
+    "slow, waits",
+    [
+        (("reduce", 0), {"reduce": 20, "server": 20}),  # the other machine waits at the server
+        (("push", 0), {"push": 20, "server": 20}),
+        (("sum", 1), {"server": 20}),
+        (("pull", 2), {"pull": 20}),
+        (("spread", 3), {"spread": 10}),
+    ],
+)
+def test_time_on_two_levels_goes_to_the_stage_that_took_it(tmp_path, slow, waits):
+    job = TwoMachines(tmp_path)
+    calm = {each.stage: each.total_us for each in job.write().stages}
+    assert list(trace.RELAYED) == list(trace.summarize(trace.read([str(tmp_path)])).titles)
+    assert all(calm[stage] > 0.0 for stage in calm)
+    job.slow[slow] = 20_000.0
+    more = {each.stage: each.total_us - calm[each.stage] for each in job.write().stages}
+    # What is sent while another machine is waited for costs nothing: 100 us of two workers in ten parts.
+    assert more == pytest.approx({stage: waits.get(stage, 0) * 20_000.0 for stage in calm}, abs=2001.0)
+
+
+def test_the_server_that_is_slow_behind_relays_is_named(tmp_path):
+    job = TwoMachines(tmp_path)
+    job.slow[("sum", 1)] = 20_000.0
+    summary = job.write()
+    assert (summary.slowest.stage, summary.slowest.peer) == ("server", "server 1")
+    assert "server 1 answers 20.3 ms after the last contribution was sent" in summary.sentence
+    assert {each.tensor: each.last for each in summary.tensors[:5]} == {f"w{n}": "server 1" for n in range(1, 10, 2)}
+
+
+def test_workers_of_another_machine_wait_at_the_server_for_who_is_late_on_its_own(tmp_path):
+    job = TwoMachines(tmp_path)
+    job.slow[("submit", 3)] = 20_000.0
+    summary = job.write()
+    assert (summary.slowest.stage, summary.slowest.peer) == ("server", "worker 3")
+    assert total(summary, "reduce") == pytest.approx(10 * 20_000.0, rel=0.05), "worker 2"
+    assert total(summary, "server") == pytest.approx(2 * 10 * 20_000.0, rel=0.05), "workers 0 and 1"
+    assert "worker 3 sends its contribution 20.0 ms after the others" in summary.sentence
+    assert "100% of the parts" in summary.sentence and "submits its tensors later" in summary.sentence
+    assert {each.last for each in summary.tensors} == {"worker 3"}
+
+
+def test_a_machine_that_has_all_of_its_workers_and_sends_late_is_named_by_its_leader(tmp_path):
+    job = TwoMachines(tmp_path)
+    job.slow[("reduce", 2)] = 20_000.0
+    summary = job.write()
+    assert {each.stage: each.peer for each in summary.stages}["server"] == "worker 2"
+
+
+def test_without_relays_timelines_top_says_what_is_missing(tmp_path):
+    job = TwoMachines(tmp_path)
+    job.slow[("submit", 1)] = 20_000.0
+    summary = job.write(relays=False)
+    text = trace.text_of(summary, trace.read([str(tmp_path)]))
+    assert "No relay's timeline is here" in text
+    assert {each.stage: each.peer for each in summary.stages}["reduce"] == "worker 1"
+
+
+def test_without_servers_timelines_a_late_machine_is_found_from_when_its_relay_sent(tmp_path):
+    job = TwoMachines(tmp_path)
+    job.slow[("submit", 3)] = 20_000.0
+    summary = job.write(servers=False)
+    assert (summary.slowest.stage, summary.slowest.peer) == ("server", "worker 3")
 
 
 def total(summary, stage):

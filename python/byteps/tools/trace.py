@@ -20,9 +20,13 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 PREFIX = "Comm."
+ROLES = ("worker", "relay", "server")
 SAME_CLOCK_NS = 1_000_000  # processes of one host whose clocks' zeros are so near have the same clock
 SAME_JOB_S = 60.0
 STANDS_OUT = 1.5  # a peer is named when its time is so many times the mean of the others'
+
+
+Place = Tuple[str, int, int]  # of a part: tensor, part, round
 
 
 # ---- reading
@@ -30,13 +34,15 @@ STANDS_OUT = 1.5  # a peer is named when its time is so many times the mean of t
 
 @dataclass
 class Part:
-    """A part of a tensor in one round at one worker; times in microseconds of the scheduler's clock."""
+    """A part of a tensor in one round at one worker, or at the relay that takes it to a server; times in microseconds
+    of the scheduler's clock."""
 
     rank: int
     tensor: str
     part: int
     round: int
     server: Optional[int]
+    relay: Optional[int]  # of this rank, to whom a worker sends it instead of to a server
     queued: float
     first_sent: float
     last_sent: float
@@ -44,8 +50,12 @@ class Part:
     last_answer: float
 
     @property
-    def place(self) -> Tuple[str, int, int]:
+    def place(self) -> Place:
         return (self.tensor, self.part, self.round)
+
+    @property
+    def peer(self) -> str:
+        return f"server {self.server}" if self.relay is None else f"relay {self.relay}"
 
 
 @dataclass
@@ -60,7 +70,7 @@ class Operation:
 
 @dataclass
 class Sum:
-    """The same part at its server."""
+    """The same part at its server, or at its relay."""
 
     tensor: str
     part: int
@@ -74,6 +84,17 @@ class Sum:
     done: float
     busy: float
     bytes: int
+
+
+@dataclass
+class Spread:
+    """The servers' answer to a part, at the relay that gives it to the workers of its machine."""
+
+    tensor: str
+    part: int
+    round: int
+    began: float
+    ended: float
 
 
 @dataclass
@@ -99,6 +120,7 @@ class Process:
     parts: List[Part] = field(default_factory=list)
     operations: List[Operation] = field(default_factory=list)
     sums: List[Sum] = field(default_factory=list)
+    spreads: List[Spread] = field(default_factory=list)
     backlogs: List[Backlog] = field(default_factory=list)
     _events: List[Dict[str, Any]] = field(default_factory=list)
 
@@ -117,7 +139,8 @@ class Unreadable(Exception):
 
 
 def read(places: Iterable[str]) -> List[Process]:
-    """All processes of the newest job in these folders (or files), workers first; their times are aligned."""
+    """All processes of the newest job in these folders (or files), workers first, then the relays in their processes;
+    their times are aligned."""
     found: Dict[Tuple[str, int, str, int], Process] = {}
     for place in map(Path, places):
         if not place.exists():
@@ -131,7 +154,7 @@ def read(places: Iterable[str]) -> List[Process]:
     _align(processes)
     for process in processes:
         _take_events(process)
-    return sorted(processes, key=lambda each: (each.role != "worker", each.rank))
+    return sorted(processes, key=lambda each: (ROLES.index(each.role), each.rank))
 
 
 def _read_file(path: Path) -> Optional[Process]:
@@ -140,7 +163,7 @@ def _read_file(path: Path) -> Optional[Process]:
     except (OSError, ValueError) as error:
         raise Unreadable(f"{path} is no timeline: {error}") from error
     about = content.get("otherData", {}) if isinstance(content, dict) else {}
-    if about.get("byteps_timeline") != 1:
+    if about.get("byteps_timeline") != 1 or about.get("role") not in ROLES:
         return None
     return Process(
         path=str(path),
@@ -218,10 +241,19 @@ def _take_events(process: Process) -> None:
             first_sent, last_sent, args = seen["PUSH"]
             first_answer = args["first_answer"] + shift
             process.parts.append(
-                Part(process.rank, tensor, part, number, args.get("server"), seen["QUEUED"][0], first_sent, last_sent,
-                     first_answer, seen["PULL"][1])
+                Part(process.rank, tensor, part, number, args.get("server"), args.get("relay"), seen["QUEUED"][0],
+                     first_sent, last_sent, first_answer, seen["PULL"][1])
             )  # fmt: skip
-        elif "GATHER" in seen and "SUM" in seen:
+        if "REDUCE" in seen:
+            first_came, done, args = seen["REDUCE"]
+            process.sums.append(
+                Sum(tensor, part, number, first_came, args["last_came"] + shift, args["first_worker"],
+                    args["last_worker"], args.get("late", 0.0), args["first_frame"] + shift, done, args["busy"],
+                    args["bytes"])
+            )  # fmt: skip
+        if "SPREAD" in seen:
+            process.spreads.append(Spread(tensor, part, number, *seen["SPREAD"][:2]))
+        if "GATHER" in seen and "SUM" in seen:
             first_came, last_came, who = seen["GATHER"]
             _, done, how = seen["SUM"]
             process.sums.append(
@@ -284,7 +316,8 @@ class _Output:
 
 
 def merge(processes: Sequence[Process]) -> Dict[str, Any]:
-    """One trace of all, in Chrome's format: a process row per worker and server; time begins at the first event."""
+    """One trace of all, in Chrome's format: a process row for each worker, relay and server; time begins at the first
+    event."""
     starts = [part.queued for each in processes for part in each.parts]
     starts += [op.submitted for each in processes for op in each.operations]
     starts += [one.first_came for each in processes for one in each.sums]
@@ -293,9 +326,15 @@ def merge(processes: Sequence[Process]) -> Dict[str, Any]:
     for pid, process in enumerate(processes, start=1):
         output = _Output(pid, process)
         if process.role == "worker":
-            _merge_worker(output, process, zero)
+            _merge_operations(output, process, zero)
         else:
-            _merge_server(output, process, zero)
+            _merge_sums(output, process, zero)
+        _merge_ways(output, process, zero)
+        output.add(
+            "spread",
+            [[Slice(each.began - zero, each.ended - zero, f"spread {each.tensor}",
+                    {"tensor": each.tensor, "part": each.part, "round": each.round})] for each in process.spreads],
+        )  # fmt: skip
         events += output.events
     clocks = {
         each.title: {"shift_us": round(each.shift_us, 3), "offset_ns": each.offset_ns, "error_ns": each.error_ns}
@@ -304,7 +343,7 @@ def merge(processes: Sequence[Process]) -> Dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clocks": clocks}}
 
 
-def _merge_worker(output: _Output, process: Process, zero: float) -> None:
+def _merge_operations(output: _Output, process: Process, zero: float) -> None:
     output.add(
         "tensors",
         [
@@ -312,12 +351,15 @@ def _merge_worker(output: _Output, process: Process, zero: float) -> None:
             for op in process.operations
         ],
     )
-    by_server: Dict[Optional[int], List[Part]] = defaultdict(list)
+
+
+def _merge_ways(output: _Output, process: Process, zero: float) -> None:
+    by_peer: Dict[str, List[Part]] = defaultdict(list)
     for part in process.parts:
-        by_server[part.server].append(part)
-    for server in sorted(by_server, key=lambda each: -1 if each is None else each):
+        by_peer[part.peer].append(part)
+    for peer in sorted(by_peer, key=_name_order):
         sent, queued = [], []
-        for part in by_server[server]:
+        for part in by_peer[peer]:
             args = {"tensor": part.tensor, "part": part.part, "round": part.round}
             answers = max(part.last_sent, part.first_answer)
             marks = [
@@ -333,24 +375,27 @@ def _merge_worker(output: _Output, process: Process, zero: float) -> None:
                 ]
             )
             queued.append([Slice(part.queued - zero, part.first_sent - zero, f"queued {part.tensor}", args)])
-        output.add(f"server {server}: on the way", sent)
-        output.add(f"server {server}: at the gate", queued)
+        output.add(f"{peer}: on the way", sent)
+        output.add(f"{peer}: at the gate", queued)
 
 
-def _merge_server(output: _Output, process: Process, zero: float) -> None:
+def _name_order(name: str) -> Tuple[str, int]:
+    role, _, rank = name.partition(" ")
+    return (role, int(rank) if rank.isdigit() else -1)
+
+
+def _merge_sums(output: _Output, process: Process, zero: float) -> None:
     groups = []
     for one in process.sums:
         args = {
             "tensor": one.tensor, "part": one.part, "round": one.round, "bytes": one.bytes, "busy_us": one.busy,
             "first_worker": one.first_worker, "last_worker": one.last_worker, "late_us": one.late,
         }  # fmt: skip
-        groups.append(
-            [
-                Slice(one.first_came - zero, one.last_came - zero, f"gather {one.tensor}", args),
-                Slice(one.last_came - zero, one.done - zero, f"sum {one.tensor}", args),
-            ]
-        )
-    output.add("sums", groups)
+        # A relay hands on frames that are summed; so its time has no border between the two.
+        cuts = [("reduce", one.done)] if process.role == "relay" else [("gather", one.last_came), ("sum", one.done)]
+        begins = [one.first_came, *(end for _, end in cuts)]
+        groups.append([Slice(b - zero, e - zero, f"{stage} {one.tensor}", args) for (stage, e), b in zip(cuts, begins)])
+    output.add("reduce" if process.role == "relay" else "sums", groups)
     for worker in sorted({each.worker for each in process.backlogs}):
         output.add(
             f"answers wait for worker {worker}",
@@ -366,16 +411,37 @@ STAGES = {
     "server": "on the way to a server and back",
     "transfer": "transferring",
 }
+# Where the workers of a machine sum first, at relays. Where these sum alone there are none of SERVED.
+RELAYED = {
+    "queued": "queued at the gate",
+    "reduce": "reduce (others of the machine)",
+    "push": "push (to the servers)",
+    "server": "server (other machines, its sum)",
+    "pull": "pull (from the servers)",
+    "spread": "spread (to those of the machine)",
+}
+SERVED = ("push", "server", "pull")
+# Who may have much more of a stage than others, if nobody was waited for.
+NAMED = {
+    "queued": ("relay", "worker"),
+    "push": ("server", "relay"),
+    "server": ("server",),
+    "pull": ("server", "relay"),
+    "spread": ("relay", "worker"),
+}
+LAST_SHARE = 0.25  # who was last is named when that was so much of a tensor's time
+TENSORS_MAX = 10  # lines of tensors in text
 
 
 class Piece(NamedTuple):
-    """A stretch of time in which a worker waited for one of its servers."""
+    """A stretch of time in which a worker waited for one of its servers or relays."""
 
     stage: str
     begin: float
     end: float
     part: Part
     late_worker: Optional[int] = None
+    server: Optional[int] = None
 
 
 @dataclass
@@ -384,47 +450,141 @@ class StageTotal:
     total_us: float
     share: float
     tensor: str  # the one with the most of it
-    peer: str  # "worker 1", "server 0"; empty when none stands out
+    peer: str  # "worker 1", "server 0", "relay 2"; empty when none stands out
     pieces: int
+
+
+@dataclass
+class TensorTotal:
+    tensor: str
+    total_us: float
+    shares: Dict[str, float]  # by stage
+    last: str  # "worker 1", "server 0": for whom it waited most; empty when that was not long
 
 
 @dataclass
 class Summary:
     stages: List[StageTotal]
     sentence: str
+    tensors: List[TensorTotal]  # the slowest first
+    titles: Dict[str, str]  # of all stages, in the order in which a part passes them
 
     @property
     def slowest(self) -> StageTotal:
         return self.stages[0]
 
 
-def _pieces(parts: List[Part], sums: Dict[Tuple[str, int, int], Sum], sent: Dict[Tuple[str, int, int], Dict[int, float]]
-) -> List[Piece]:  # fmt: skip
-    """What one worker waited for at one server, without overlap: the oldest part on the way counts, because those
-    behind it wait for its credit; the gate counts only while nothing is on the way."""
+class _Records:
+    """What all processes know of the parts, to be looked up."""
+
+    def __init__(self, processes: Sequence[Process]):
+        self.processes = processes
+        self.workers = [each.rank for each in processes if each.role == "worker"]
+        self.parts = [part for each in processes if each.role == "worker" for part in each.parts]
+        relays = [each for each in processes if each.role == "relay"]
+        self.sums = {(one.tensor, one.part, one.round): one
+                     for each in processes if each.role == "server" for one in each.sums}  # fmt: skip
+        self.reduced = {(each.rank, (one.tensor, one.part, one.round)): one for each in relays for one in each.sums}
+        self.carried = {(each.rank, part.place): part for each in relays for part in each.parts}
+        self.is_relayed = any(part.relay is not None for part in self.parts)
+        self.has_servers = not self.is_relayed or bool(self.sums) or bool(self.carried)
+        # When each worker has sent a part to this relay (None: to its server), and each relay to the server.
+        self.sent: Dict[Tuple[Optional[int], Place], Dict[int, float]] = defaultdict(dict)
+        for part in self.parts:
+            self.sent[(part.relay, part.place)][part.rank] = part.first_sent
+        self.carried_at: Dict[Place, Dict[int, float]] = defaultdict(dict)
+        for (rank, place), part in self.carried.items():
+            self.carried_at[place][rank] = part.first_sent
+
+    @property
+    def titles(self) -> Dict[str, str]:
+        if not self.is_relayed:
+            return STAGES
+        return {stage: title for stage, title in RELAYED.items() if self.has_servers or stage not in SERVED}
+
+    def ways_to_servers(self) -> List[Part]:
+        return list(self.carried.values()) if self.is_relayed else self.parts
+
+    def sums_with(self, rank: int) -> List[Sum]:
+        """Where this worker was late, if anywhere: those of the relays of its machine, or of the servers."""
+        relays = {part.relay for part in self.parts if part.rank == rank}
+        here = [one for (relay, _), one in self.reduced.items() if relay in relays]
+        both = [list(self.sums.values()), here]
+        return max(both, key=lambda sums: sum(one.late for one in sums if one.last_worker == rank))
+
+
+def _pieces(parts: List[Part], records: _Records) -> List[Piece]:
+    """What one worker waited for at one server or relay, without overlap: the oldest part on the way counts, because
+    those behind it wait for its credit; the gate counts only while nothing is on the way."""
     pieces = []
     covered = float("-inf")
     for part in sorted(parts, key=lambda each: each.first_sent):
         if part.first_sent > covered:
             begin = max(covered, part.queued)
             if part.first_sent > begin:
-                pieces.append(Piece("queued", begin, part.first_sent, part))
+                pieces.append(Piece("queued", begin, part.first_sent, part, server=part.server))
             covered = part.first_sent
-        late_until, late_worker = _late(part, sums.get(part.place), sent[part.place])
-        marks = [
-            Piece("others", part.first_sent, min(late_until, part.first_answer), part, late_worker),
-            Piece("server", max(part.first_sent, late_until), part.first_answer, part),
-            Piece("transfer", part.first_answer, part.last_answer, part),
-        ]
-        for piece in marks:
+        for piece in _marks(part, records):
             if piece.end > max(piece.begin, covered):
                 pieces.append(piece._replace(begin=max(piece.begin, covered)))
         covered = max(covered, part.last_answer)
     return pieces
 
 
+def _marks(part: Part, records: _Records) -> List[Piece]:
+    """The stages of a part on the way, one after the other: each from the end of the one before."""
+    cuts = _cuts(part, records) if part.relay is None else _cuts_by_relay(part, records)
+    carried = part if part.relay is None else records.carried.get((part.relay, part.place))
+    pieces, at = [], part.first_sent
+    for stage, until, late_worker in cuts:
+        end = min(max(at, until), part.last_answer)
+        if end > at:
+            pieces.append(Piece(stage, at, end, part, late_worker, carried.server if carried else None))
+        at = end
+    return pieces
+
+
+Cut = Tuple[str, float, Optional[int]]  # a stage, until when it lasts, and the worker for whom it waits
+
+
+def _cuts(part: Part, records: _Records) -> List[Cut]:
+    one = records.sums.get(part.place)
+    late_until, late_worker = _late(part, one, records.sent[(None, part.place)])
+    return [
+        ("others", min(late_until, part.first_answer), late_worker),
+        ("server", part.first_answer, None),
+        ("transfer", part.last_answer, None),
+    ]
+
+
+def _cuts_by_relay(part: Part, records: _Records) -> List[Cut]:
+    """Frames follow each other through the stages, so these overlap. Until a first frame is where it has to go somebody
+    is waited for; then a stage lasts from the last frame of the one before to its own."""
+    assert part.relay is not None
+    reduced = records.reduced.get((part.relay, part.place))
+    carried = records.carried.get((part.relay, part.place))
+    one = records.sums.get(part.place)
+    late_until, late_worker = _late(part, reduced, records.sent[(part.relay, part.place)])
+    cuts: List[Cut] = [("reduce", min(late_until, part.first_answer), late_worker)]
+    if reduced is not None:
+        cuts.append(("reduce", reduced.first_frame, None))
+    if carried is not None:
+        late_until, leader = _late(carried, one, records.carried_at[part.place])
+        late_worker = _late_there(carried, leader, records)
+        cuts.append(("push", carried.first_sent, None))
+        cuts.append(("server", min(late_until, carried.first_answer), late_worker))
+    if reduced is not None:
+        cuts.append(("reduce", reduced.done, None))
+    if carried is not None:
+        summed = carried.first_answer if one is None else min(one.done, carried.last_answer)
+        cuts += [("push", carried.last_sent, None), ("server", summed, None), ("pull", carried.last_answer, None)]
+    elif records.has_servers or reduced is None:  # it is not known when it was sent on, or summed
+        cuts.append(("server" if records.has_servers else "reduce", part.first_answer, None))
+    return [*cuts, ("spread", part.last_answer, None)]
+
+
 def _late(part: Part, one: Optional[Sum], sent: Dict[int, float]) -> Tuple[float, Optional[int]]:
-    """Until when this part waited because another worker had not sent its own, and who that was."""
+    """Until when this part waited because another worker (or relay) had not sent its own, and who that was."""
     others = {rank: at for rank, at in sent.items() if rank != part.rank}
     if one is not None and one.last_worker != part.rank:
         return min(one.last_came, others.get(one.last_worker, one.last_came)), one.last_worker
@@ -434,27 +594,60 @@ def _late(part: Part, one: Optional[Sum], sent: Dict[int, float]) -> Tuple[float
     return part.first_sent, None
 
 
+def _late_there(carried: Part, leader: Optional[int], records: _Records) -> Optional[int]:
+    """Whom another machine waited for, whose leader was late: if it had not all of its workers' when others waited for
+    it, for the last of these; otherwise its leader is late itself."""
+    if leader is None:
+        return None
+    there = records.reduced.get((leader, carried.place))
+    return there.last_worker if there is not None and there.last_came > carried.first_sent else leader
+
+
 def summarize(processes: Sequence[Process]) -> Summary:
-    sums = {(one.tensor, one.part, one.round): one for each in processes for one in each.sums}
-    parts = [part for each in processes for part in each.parts]
-    if not parts:
+    records = _Records(processes)
+    if not records.parts:
         raise Unreadable("no worker has recorded a part: did the job reach BYTEPS_TRACE_START_STEP?")
-    sent: Dict[Tuple[str, int, int], Dict[int, float]] = defaultdict(dict)
-    links: Dict[Tuple[int, Optional[int]], List[Part]] = defaultdict(list)
-    for part in parts:
-        sent[part.place][part.rank] = part.first_sent
-        links[(part.rank, part.server)].append(part)
-    pieces = [piece for link in links.values() for piece in _pieces(link, sums, sent)]
-    whole = sum(piece.end - piece.begin for piece in pieces) or 1.0
+    links: Dict[Tuple[int, str], List[Part]] = defaultdict(list)
+    for part in records.parts:
+        links[(part.rank, part.peer)].append(part)
+    pieces = [piece for link in links.values() for piece in _pieces(link, records)]
+    whole = _total(pieces) or 1.0
     stages = []
-    for stage in STAGES:
+    for stage in records.titles:
         mine = [piece for piece in pieces if piece.stage == stage]
-        total = sum(piece.end - piece.begin for piece in mine)
         by_tensor = _totals(mine, lambda piece: piece.part.tensor)
         tensor = max(by_tensor, key=lambda name: by_tensor[name]) if by_tensor else ""
-        stages.append(StageTotal(stage, total, total / whole, tensor, _peer(stage, mine, processes), len(mine)))
+        peer = _late_peer(mine, records) or _busy_peer(mine, records)
+        stages.append(StageTotal(stage, _total(mine), _total(mine) / whole, tensor, peer, len(mine)))
     stages.sort(key=lambda each: -each.total_us)
-    return Summary(stages, _sentence(stages[0], processes, parts, sums))
+    slowest = [piece for piece in pieces if piece.stage == stages[0].stage]
+    return Summary(stages, _sentence(stages[0], slowest, records), _tensors(pieces, records), records.titles)
+
+
+def _tensors(pieces: List[Piece], records: _Records) -> List[TensorTotal]:
+    by_tensor: Dict[str, List[Piece]] = defaultdict(list)
+    for piece in pieces:
+        by_tensor[piece.part.tensor].append(piece)
+    totals = []
+    for tensor, mine in by_tensor.items():
+        whole = _total(mine) or 1.0
+        by_stage = _totals(mine, lambda piece: piece.stage)
+        last = _totals((piece for piece in mine if _last(piece)), _last)
+        name = max(last, key=lambda each: last[each]) if last else ""
+        shares = {stage: by_stage.get(stage, 0.0) / whole for stage in records.titles}
+        totals.append(TensorTotal(tensor, whole, shares, name if last.get(name, 0.0) >= LAST_SHARE * whole else ""))
+    return sorted(totals, key=lambda each: -each.total_us)
+
+
+def _last(piece: Piece) -> str:
+    """For whom the part waited then; empty: for nobody."""
+    if piece.late_worker is not None:
+        return f"worker {piece.late_worker}"
+    return f"server {piece.server}" if piece.stage == "server" and piece.server is not None else ""
+
+
+def _total(pieces: Iterable[Piece]) -> float:
+    return sum(piece.end - piece.begin for piece in pieces)
 
 
 def _totals(pieces: Iterable[Piece], key: Any) -> Dict[Any, float]:
@@ -464,19 +657,28 @@ def _totals(pieces: Iterable[Piece], key: Any) -> Dict[Any, float]:
     return totals
 
 
-def _peer(stage: str, pieces: List[Piece], processes: Sequence[Process]) -> str:
-    """Who has much more of it than the others, as a server or as a worker."""
-    workers = [each.rank for each in processes if each.role == "worker"]
-    servers = sorted({piece.part.server for piece in pieces if piece.part.server is not None} | {
-        each.rank for each in processes if each.role == "server"})  # fmt: skip
-    if stage == "others":
-        by_worker = _totals(pieces, lambda piece: piece.late_worker)
-        return _outstanding("worker", by_worker, workers)[1]
-    candidates = [
-        _outstanding("server", _totals(pieces, lambda piece: piece.part.server), servers),
-        _outstanding("worker", _totals(pieces, lambda piece: piece.part.rank), workers),
-    ]
-    return max(candidates)[1]
+def _late_peer(pieces: List[Piece], records: _Records) -> str:
+    """The worker for whom others waited much more than for the rest; only where they waited for workers mostly."""
+    by_worker = _totals((piece for piece in pieces if piece.late_worker is not None), lambda piece: piece.late_worker)
+    if 2 * sum(by_worker.values()) < _total(pieces):
+        return ""
+    return _outstanding("worker", by_worker, records.workers)[1]
+
+
+def _busy_peer(pieces: List[Piece], records: _Records) -> str:
+    """Who has much more of a stage than the others, as a server, a relay or a worker."""
+    if not pieces or pieces[0].stage in ("others", "reduce"):
+        return ""
+    roles = NAMED[pieces[0].stage] if records.is_relayed else ("server", "worker")
+    servers = {piece.server for piece in pieces if piece.server is not None}
+    servers |= {each.rank for each in records.processes if each.role == "server"}
+    relays = {piece.part.relay for piece in pieces if piece.part.relay is not None}
+    candidates = {
+        "server": _outstanding("server", _totals(pieces, lambda piece: piece.server), sorted(servers)),
+        "relay": _outstanding("relay", _totals(pieces, lambda piece: piece.part.relay), sorted(relays)),
+        "worker": _outstanding("worker", _totals(pieces, lambda piece: piece.part.rank), records.workers),
+    }
+    return max(candidates[role] for role in roles)[1]
 
 
 def _outstanding(role: str, totals: Dict[Any, float], ranks: Sequence[int]) -> Tuple[float, str]:
@@ -489,16 +691,17 @@ def _outstanding(role: str, totals: Dict[Any, float], ranks: Sequence[int]) -> T
     return (times, f"{role} {top}") if times >= STANDS_OUT else (times, "")
 
 
-def _sentence(slowest: StageTotal, processes: Sequence[Process], parts: List[Part], sums: Dict[Any, Sum]) -> str:
-    text = f"Slowest: {STAGES[slowest.stage]}, {slowest.share:.0%} of the time"
+def _sentence(slowest: StageTotal, pieces: List[Piece], records: _Records) -> str:
+    text = f"Slowest: {records.titles[slowest.stage]}, {slowest.share:.0%} of the time"
     role, _, rank = slowest.peer.partition(" ")
     if not slowest.peer:
         return text + "; no peer stands out."
-    if slowest.stage == "others":
-        return f"{text}; {slowest.peer} {_how_late(int(rank), processes, sums)}."
+    if slowest.peer == _late_peer(pieces, records):
+        return f"{text}; {slowest.peer} {_how_late(int(rank), records)}."
     if slowest.stage == "server" and role == "server":
-        mine = [_way(part, sums) for part in parts if part.server == int(rank)]
-        others = [_way(part, sums) for part in parts if part.server != int(rank)]
+        ways = [(part.server == int(rank), _way(part, records.sums)) for part in records.ways_to_servers()]
+        mine = [way for is_its, way in ways if is_its]
+        others = [way for is_its, way in ways if not is_its]
         return (
             f"{text}; {slowest.peer} answers {_ms(statistics.median(mine))} after the last contribution was sent "
             f"(median; longest {_ms(max(mine))}; the others {_ms(statistics.median(others))})."
@@ -506,7 +709,7 @@ def _sentence(slowest: StageTotal, processes: Sequence[Process], parts: List[Par
     return f"{text}; most of it at {slowest.peer}."
 
 
-def _way(part: Part, sums: Dict[Any, Sum]) -> float:
+def _way(part: Part, sums: Dict[Place, Sum]) -> float:
     """From the first frame's sending to its answer, less the wait for other workers."""
     one = sums.get(part.place)
     waited = max(0.0, one.last_came - max(part.first_sent, one.first_came)) if one else 0.0
@@ -515,8 +718,9 @@ def _way(part: Part, sums: Dict[Any, Sum]) -> float:
     return max(0.0, part.first_answer - part.first_sent - waited)
 
 
-def _how_late(rank: int, processes: Sequence[Process], sums: Dict[Any, Sum]) -> str:
-    late = [one.late for one in sums.values() if one.last_worker == rank]
+def _how_late(rank: int, records: _Records) -> str:
+    sums = records.sums_with(rank)
+    late = [one.late for one in sums if one.last_worker == rank]
     if not late:
         return "sends its contributions after the others"
     last_share = len(late) / len(sums)
@@ -525,8 +729,8 @@ def _how_late(rank: int, processes: Sequence[Process], sums: Dict[Any, Sum]) -> 
         f"{last_share:.0%} of the parts)"
     )
     submitted: Dict[Tuple[str, int], Dict[int, float]] = defaultdict(dict)
-    for process in processes:
-        for op in process.operations:
+    for process in records.processes:
+        for op in process.operations if process.role == "worker" else ():
             submitted[(op.tensor, op.round)][process.rank] = op.submitted
     behind = [
         ranks[rank] - max(at for other, at in ranks.items() if other != rank)
@@ -545,27 +749,42 @@ def _ms(microseconds: float) -> str:
 
 
 def text_of(summary: Summary, processes: Sequence[Process]) -> str:
-    workers = [each for each in processes if each.role == "worker"]
-    servers = [each for each in processes if each.role == "server"]
-    rounds = {(op.tensor, op.round) for each in workers for op in each.operations}
+    counts = {role: sum(each.role == role for each in processes) for role in ROLES}
+    records = _Records(processes)
+    rounds = {(op.tensor, op.round) for each in processes if each.role == "worker" for op in each.operations}
+    who = [f"{count} {role}s" for role, count in counts.items() if count or role == "worker"]
     lines = [
-        f"{len(workers)} workers and {len(servers)} servers, {len({tensor for tensor, _ in rounds})} tensors, "
-        f"{len({number for _, number in rounds})} steps",
+        f"{', '.join(who[:-1])}{' and ' if len(who) > 1 else ''}{who[-1]}, {len({tensor for tensor, _ in rounds})} "
+        f"tensors, {len({number for _, number in rounds})} steps",
         "",
         f"{'stage':34} {'time':>11} {'share':>6}  {'slowest peer':14} slowest tensor",
     ]
     for each in summary.stages:
         lines.append(
-            f"{STAGES[each.stage]:34} {_ms(each.total_us):>11} {each.share:>6.0%}  {each.peer or '-':14} "
+            f"{summary.titles[each.stage]:34} {_ms(each.total_us):>11} {each.share:>6.0%}  {each.peer or '-':14} "
             f"{each.tensor or '-'}"
         )
-    lines += ["", summary.sentence]
-    if not servers:
+    lines += ["", *_tensor_lines(summary), "", summary.sentence]
+    if records.has_servers and not counts["server"]:
         lines.append("(No server's timeline is here: copy theirs too, to tell late workers from slow servers better.)")
+    if records.is_relayed and not counts["relay"]:
+        lines.append("(No relay's timeline is here, without which reduce, push and pull cannot be told: copy "
+                     "relay-<rank> of BYTEPS_TRACE_DIR too.)")  # fmt: skip
     dropped = sum(each.dropped for each in processes)
     if dropped:
         lines.append(f"({dropped} records are missing, because a timeline was full: trace fewer steps.)")
     return "\n".join(lines)
+
+
+def _tensor_lines(summary: Summary) -> List[str]:
+    shown = summary.tensors[:TENSORS_MAX]
+    lines = [f"{'tensor':34} {'time':>11} {' '.join(f'{stage:>8}' for stage in summary.titles)}  last"]
+    for each in shown:
+        shares = " ".join(f"{each.shares[stage]:>8.0%}" for stage in summary.titles)
+        lines.append(f"{each.tensor:34} {_ms(each.total_us):>11} {shares}  {each.last or '-'}")
+    if len(summary.tensors) > len(shown):
+        lines.append(f"and {len(summary.tensors) - len(shown)} more; --json has all")
+    return lines
 
 
 # ---- the command
@@ -599,7 +818,8 @@ def main(arguments: Optional[Sequence[str]] = None, out: TextIO = sys.stdout) ->
         return 1
     if chosen.json:
         stages = [vars(each) for each in summary.stages]
-        print(json.dumps({"stages": stages, "sentence": summary.sentence}), file=out)
+        tensors = [vars(each) for each in summary.tensors]
+        print(json.dumps({"stages": stages, "tensors": tensors, "sentence": summary.sentence}), file=out)
     else:
         print(text_of(summary, processes), file=out)
     return 0
