@@ -72,7 +72,6 @@ class Relay final : private Batch::Listener {
   // ---- both
   void tick(TimeNs now);
   TimeNs next_deadline() const;
-  TimeNs patience() { return is_alone() ? 0 : uplink_->flow().patience(); }
   // What to tell the workers, in order; to be cleared when that is done. There is no Forward, InputsEnd or Forgotten
   // among it.
   ShelfOutputs& down() { return down_; }

@@ -43,7 +43,9 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
 
   std::size_t turn(TimeNs now) override;
   TimeNs next_deadline() const override;
-  TimeNs patience() const override { return relay_ ? relay_->patience() : 0; }
+  TimeNs patience() const override {
+    return relay_ && !relay_->is_alone() ? relay_->uplink().flow().patience() : 0;
+  }
   // After kEnd, once all connections are down and all lent buffers are back.
   bool finished() const override { return state_ == State::kFinished; }
   void failed(const Status& why) override;

@@ -8,8 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import netns
 import pytest
+from hosts import Network
 from place import ROOT, Place, wait_until
 from zygote import fork_servers
 
@@ -259,16 +259,16 @@ dist.barrier()
 copies = (sent() - before) / tensor.nbytes
 job = session.job()
 print(f"rank {job.rank} local {job.local_rank} of {job.local_size}, {job.server_count} servers,"
-      f" {len(colocated._services)} started, sum {tensor.sum().item() / tensor.numel()}, {copies:.2f} copies\\n", end="")
+      f" {len(colocated._services)} started, sum {tensor.sum().item() / tensor.numel()},"
+      f" {copies:.2f} copies\\n", end="")
 """
 
 
-@pytest.mark.skipif(bool(netns.missing()), reason=netns.missing() or "-")
 def test_torchrun_on_two_machines_has_a_server_on_each_and_their_ranks_sum_first(place):
-    """Without relays each card would send two copies: half of one for each rank of its machine as what it contributes to
-    the other's server, and half of one as the answer to each rank there."""
+    """Without relays each card would send two copies: half of one for each rank of its machine as what it contributes
+    to the other's server, and half of one as the answer to each rank there."""
     path = script(place, TWO_MACHINES)
-    with netns.Network(2) as network:
+    with Network(2) as network:
         where = ["--nnodes=2", "--nproc-per-node=2", f"--master-addr={network.address(0)}", "--master-port=29500"]
         nodes = [
             place.start([*network.on(node), *TORCHRUN, *where, f"--node-rank={node}", path]) for node in range(2)
