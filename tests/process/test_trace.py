@@ -56,7 +56,7 @@ def calm(tmp_path_factory):
         finish(job)
         yield job
     finally:
-        job.place.close()
+        job.close()
 
 
 def test_every_stage_of_every_part_of_every_traced_step_is_there(calm):
@@ -119,7 +119,7 @@ def test_nothing_is_written_when_tracing_is_off(tmp_path):
         finish(job)
         assert not (tmp_path / "trace").exists()
     finally:
-        job.place.close()
+        job.close()
 
 
 def test_a_worker_that_is_late_is_named_and_by_how_much(tmp_path):
@@ -129,7 +129,7 @@ def test_a_worker_that_is_late_is_named_and_by_how_much(tmp_path):
         finish(job)
         processes = trace.read([str(tmp_path / "trace")])
     finally:
-        job.place.close()
+        job.close()
     summary = trace.summarize(processes)
     told = trace.text_of(summary, processes)
     assert (summary.slowest.stage, summary.slowest.peer) == ("others", "worker 1"), told
@@ -149,7 +149,7 @@ def test_a_server_that_stands_still_is_named(tmp_path):
         finish(job)
         processes = trace.read([str(tmp_path / "trace")])
     finally:
-        job.place.close()
+        job.close()
     summary = trace.summarize(processes)
     told = trace.text_of(summary, processes)
     assert (summary.slowest.stage, summary.slowest.peer) == ("server", "server 1"), told
@@ -169,7 +169,7 @@ def relayed(request, tmp_path_factory):
         finish(job)
         yield job.place.folder / "trace", request.param == "relays"
     finally:
-        job.place.close()
+        job.close()
 
 
 def by_place(records):
@@ -272,7 +272,7 @@ def test_a_worker_that_is_late_at_its_relays_is_named(tmp_path, summing):
         told = told_by_top(str(tmp_path / "trace"))
         processes = trace.read([str(tmp_path / "trace")])
     finally:
-        job.place.close()
+        job.close()
     summary = trace.summarize(processes)
     assert (summary.slowest.stage, summary.slowest.peer) == ("reduce", "worker 1"), told
     assert summary.slowest.share > 0.5, told
@@ -280,6 +280,21 @@ def test_a_worker_that_is_late_at_its_relays_is_named(tmp_path, summing):
     assert "worker 1 sends its contribution" in told and "submits its tensors later" in told
     late = [one.late for each in processes if each.role == "relay" for one in each.sums if one.last_worker == 1]
     assert statistics.median(late) >= 0.5e6 * LATE_S, told
+
+
+def test_a_worker_that_is_late_is_named_by_its_neighbour_and_by_those_on_another_machine(tmp_path):
+    job = traced(tmp_path, summing="relays", hosts=(2, 2))
+    try:
+        job.start({"3": [each for _ in range(STEPS) for each in [["sleep", LATE_S], *step()]], "*": step() * STEPS})
+        finish(job)
+        told = told_by_top(str(tmp_path / "trace"))
+        summary = trace.summarize(trace.read([str(tmp_path / "trace")]))
+    finally:
+        job.close()
+    peers = {each.stage: each.peer for each in summary.stages}
+    assert (peers["reduce"], peers["server"]) == ("worker 3", "worker 3"), told
+    assert total(summary, "server") > total(summary, "reduce") > 0.5e6 * LATE_S * (STEPS - 3), told
+    assert [each.last for each in summary.tensors] == ["worker 3"], told
 
 
 # ---- from traces written by hand
