@@ -68,6 +68,18 @@ bool SocketAddress::is_loopback() const {
   return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
+bool SocketAddress::is_localhost() const {
+  if (!is_loopback()) return false;
+  if (family() == AF_INET) {
+    sockaddr_in v4{};
+    std::memcpy(&v4, &storage, sizeof v4);
+    return ntohl(v4.sin_addr.s_addr) == INADDR_LOOPBACK;
+  }
+  sockaddr_in6 v6{};
+  std::memcpy(&v6, &storage, sizeof v6);
+  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
 void SocketAddress::set_port(std::uint16_t port) {
   // The port stands at the same place in both families.
   static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));

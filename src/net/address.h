@@ -22,6 +22,8 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
   bool is_loopback() const;  // 127.0.0.0/8 or ::1, also as IPv4 seen through IPv6
+  // 127.0.0.1 or ::1: who connects there has the same address, so no rule of the network stands between the two.
+  bool is_localhost() const;
   // Every address of the machine of that family (AF_INET, AF_INET6).
   static SocketAddress any(int family, std::uint16_t port);
   void set_port(std::uint16_t port);

@@ -29,7 +29,7 @@ struct TcpOptions {
   // A connection ends when the other machine's kernel has acknowledged nothing for so long, or the other process has
   // left a full window unread while more waits for it, or, when nothing is said, the other machine's kernel
   // has answered no question whether it is there (tcp(7): TCP_USER_TIMEOUT, SO_KEEPALIVE, the latter in full seconds).
-  // The first two not between addresses of loopback.
+  // The first two not at 127.0.0.1 and ::1.
   TimeNs unreachable_ns = 1500 * kMillisecond;
   TimeNs linger_ns = 1 * kSecond;  // how long a closed connection may take to send its tail
   // How long the look-up of a host name may take, before connect_timeout_ns begins to count.

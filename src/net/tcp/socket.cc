@@ -162,9 +162,9 @@ void set_option(int descriptor, int level, int option, int value) {
 
 void prepare(int descriptor, const SocketAddress& address, TimeNs unreachable_ns) {
   set_option(descriptor, IPPROTO_TCP, TCP_NODELAY);
-  // Not on loopback: nothing is lost there, and the kernel tells the end of the other process. So it could only be one
-  // that stands still, for which the scheduler has more patience, and a link to a relay is not made again.
-  if (!address.is_loopback()) {
+  // Not there: nothing is lost, and the kernel tells the end of the other process. So it could only be one that stands
+  // still, for which the scheduler has more patience, and a link to a relay is not made again.
+  if (!address.is_localhost()) {
     set_option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT,
                static_cast<int>(std::max<TimeNs>(1, unreachable_ns / kMillisecond)));
   }
