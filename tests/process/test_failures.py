@@ -99,8 +99,9 @@ def other_names_after_many_right_ones(job):
 @case
 def other_names_behind_more_than_credit(job):
     """What is waited for has not even been sent, for others of this worker fill its credit."""
-    many = [["push", f"A{i}", "float32", 1 << 20] for i in range(8)]
-    first = [["push", "A", "float32", 1 << 20], ["wait"]]
+    job.environ |= {"BYTEPS_PARTITION_BYTES": "16384", "BYTEPS_CREDIT_BYTES": "65536"}
+    many = [["push", f"A{i}", "float32", 1 << 16] for i in range(8)]  # four times the credit each
+    first = [["push", "A", "float32", 1 << 16], ["wait"]]
     stalls(job, many + first, [["push", "B"], ["wait"]], ["submitted by worker 0, but not by worker 1", 'tensor "B"'])
 
 
