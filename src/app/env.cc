@@ -204,9 +204,10 @@ std::vector<Variable> flow_variables() {
        "memory "
        "(docs/design/0005-shared-memory.md). 0: through TCP, as between hosts.",
        0, 1, [](Draft& d, std::uint64_t v) { d.shared_memory = v == 1; }},
-      {"BYTEPS_IPC_RING_BYTES", "worker, server", "1048576",
+      {"BYTEPS_IPC_RING_BYTES", "worker, server", "1048576; of a worker's relay 262144",
        "bytes, 64 KiB to 64 MiB; rounded up to a power of two",
-       "Size of that shared memory, for each direction of each connection to a shard or relay.",
+       "Size of that shared memory, for each direction of each connection to this server's shards, "
+       "or to this worker's relay.",
        64 * kKiB, 64 * kKiB * kKiB,
        [](Draft& d, std::uint64_t v) { d.config.flow.shared_ring_bytes = std::bit_ceil(v); }},
       {"BYTEPS_SPIN_US", "worker, server", "0", "microseconds, 0 to 1000000",
@@ -215,6 +216,11 @@ std::vector<Variable> flow_variables() {
        "In between it yields its core. Only where there are cores to spare.",
        0, 1'000'000,
        [](Draft& d, std::uint64_t v) { d.config.spin_ns = static_cast<TimeNs>(v) * kMicrosecond; }},
+  };
+}
+
+std::vector<Variable> sum_variables() {
+  return {
       {"BYTEPS_SERVER_ENGINE_THREAD", "server", "one per two cores",
        "threads, 0 to 256 (0: one per two cores)",
        "Shards of the server: event loops that receive, sum and answer, each for its own keys.", 0,
@@ -224,6 +230,12 @@ std::vector<Variable> flow_variables() {
        "Memory for sums and for what is known of tensors, shared equally by the server's shards. A "
        "tensor that needs more ends with an error that names it; the server lives on.",
        1, 1 << 30, [](Draft& d, std::uint64_t v) { d.config.memory_bytes_max = v * kKiB * kKiB; }},
+      {"BYTEPS_RELAY_MEMORY_MB", "worker", "none", "MiB, 1 to 1073741824",
+       "Where the workers of a machine sum first (docs/local.md): memory of this one's relay for "
+       "sums and for what is known of tensors. A tensor that needs more ends with an error that "
+       "names it; the job lives on.",
+       1, 1 << 30,
+       [](Draft& d, std::uint64_t v) { d.config.relay_memory_bytes_max = v * kKiB * kKiB; }},
       {"BYTEPS_DETERMINISTIC", "worker, server", "0", "0 or 1",
        "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,
        [](Draft& d, std::uint64_t v) { d.config.deterministic = v == 1; }},
@@ -516,7 +528,7 @@ std::vector<Variable> joined(std::vector<Variable> first, const std::vector<Vari
 
 std::vector<Section> sections() {
   return {{"The job and its roles", joined(role_variables(), rank_variables())},
-          {"How data moves", flow_variables()},
+          {"How data moves", joined(flow_variables(), sum_variables())},
           {"RDMA", joined(rdma_variables(), rdma_depth_variables())},
           {"Failure, safety, messages", safety_variables()},
           {"Timeline", trace_variables()},
@@ -906,6 +918,7 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
                                             std::string_view command) {
   const std::vector<Section> table = sections();
   Draft draft;
+  if (role == Role::kWorker) draft.config.flow.shared_ring_bytes = FlowConfig::kRelayRingBytes;
   for (const Section& section : table) {
     for (const Variable& variable : section.variables) {
       const auto found = environment.find(variable.name);

@@ -28,8 +28,10 @@ struct FlowConfig {
       4;  // with credit_bytes: but never fewer frames than this on one connection
   bool autotune =
       false;  // without credit_bytes: a worker looks for the best credit while it trains
-  // Of the memory that a worker and a shard on one host share, for each direction; a power of two; 0: they use TCP.
+  // Of the memory that two processes on one host share, for each direction; a power of two; 0: they use TCP. Who
+  // accepts a connection says it: a server, or a relay, of which each worker of a machine is connected to all.
   std::uint64_t shared_ring_bytes = 1 << 20;
+  static constexpr std::uint64_t kRelayRingBytes = 256 << 10;  // default of a worker's
   bool priority_scheduling = true;  // false: parts pass the gate in order of submission
 };
 
@@ -138,7 +140,8 @@ struct Config {
   LogLevel log_level = LogLevel::kWarning;
   // Members: what the scheduler says about who is missing is for the log, and not only for the flight recorder.
   bool tells_roll_call = true;
-  std::uint64_t memory_bytes_max = UINT64_MAX;  // servers: of sums, all shards together
+  std::uint64_t memory_bytes_max = UINT64_MAX;        // servers: of sums, all shards together
+  std::uint64_t relay_memory_bytes_max = UINT64_MAX;  // workers: of sums at the relay
   TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps
   std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per two cores
   bool deterministic = false;     // sum in order of rank, so that a run repeats bit for bit

@@ -42,7 +42,23 @@ std::span<const std::byte> Batch::frame(std::uint32_t part, std::uint32_t frame)
   return std::span<const std::byte>(found.buffer.span()).first(found.bytes);
 }
 
+void Batch::on_given_back(std::uint32_t index) {
+  Part& part = parts_.at(index);
+  CHECK_GT(part.lent_count, 0U);
+  if (--part.lent_count > 0) return;
+  for (const std::uint32_t frame : part.answered) part.frames[frame].buffer = {};
+  part.answered.clear();
+  if (PLANTED(unanswered_frame_freed)) part.frames[0].buffer = {};
+}
+
 void Batch::answered(const wire::Header& header, std::span<const std::byte> payload) {
+  Part& part = parts_.at(header.part.value);
+  const auto frame = static_cast<std::uint32_t>(header.offset_bytes / part.frame_bytes);
+  if (part.lent_count == 0) {
+    part.frames[frame].buffer = {};
+  } else {
+    part.answered.push_back(frame);
+  }
   listener_.answered(header, payload);
 }
 

@@ -1,5 +1,5 @@
 // Batch: one round of a tensor at a relay: what the workers of its machine have together, frame by frame, of the parts
-// that are led there.
+// that are led there. A frame's memory is given back when it is answered and no transport reads it any more.
 #pragma once
 
 #include <cstddef>
@@ -51,11 +51,12 @@ class Batch final : public Cargo {
   }
   std::uint32_t ready_frames(std::uint32_t part) const override;
   std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const override;
+  void on_lent(std::uint32_t part) override { ++parts_.at(part).lent_count; }
+  void on_given_back(std::uint32_t part) override;
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
 
  private:
   struct Frame {
-    // Until the operation ends: a transport may read it after its answer has come.
     BufferRef buffer;
     std::size_t bytes = 0;
     bool is_there = false;
@@ -64,6 +65,9 @@ class Batch final : public Cargo {
     std::uint64_t frame_bytes = 0;
     std::uint32_t ready_count = 0;  // the first of them
     std::vector<Frame> frames;
+    // A transport may read a frame after its answer has come: these wait until it has nothing of the part.
+    std::uint32_t lent_count = 0;
+    std::vector<std::uint32_t> answered;
   };
   Listener& listener_;
   const Placement& placement_;

@@ -1,6 +1,7 @@
 #include "relay/relay_loop.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -15,11 +16,28 @@ constexpr std::size_t kEventBatch = 256;
 constexpr int kBatchesPerTurn =
     8;  // then mailbox, timers and the way to the servers get their turn
 
+ShelfWords words_of(WorkerRank self) {
+  const std::string owner = "the relay of worker " + std::to_string(self.value);
+  return {.owner = owner,
+          .used_by = " by " + owner,
+          .limited_by = "BYTEPS_RELAY_MEMORY_MB allows it",
+          .remedy =
+              "Raise that limit, if one is set; or have fewer workers on a machine, or "
+              "machines with more memory"};
+}
+
+// To its workers it is a shard, with a limit of its own.
+Config config_of(Config worker) {
+  worker.memory_bytes_max = worker.relay_memory_bytes_max;
+  worker.shard_count = 1;
+  return worker;
+}
+
 }  // namespace
 
 RelayLoop::RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCommand>& commands,
                      Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log)
-    : config_(config),
+    : config_(config_of(config)),
       transport_(transport),
       commands_(commands),
       notices_(notices),
@@ -127,6 +145,8 @@ RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
   relay.shelf.missing_ns = config_.timeout.first_notice_ns / 2;  // workers give notice after that
   relay.shelf.missing_every_ns = config_.timeout.notice_every_ns;
   relay.shelf.deterministic = config_.deterministic;
+  relay.shelf.memory_bytes_max = config_.memory_bytes_max;
+  relay.shelf.words = words_of(relay.uplink.self);
   relay.shelf.timeline = timeline_;
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;

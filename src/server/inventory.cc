@@ -86,9 +86,10 @@ std::string Inventory::flaw_of_another(const wire::Declare& declared,
     return {};
   }
   std::ostringstream text;
-  text << "a server has " << tensors_.size() << " tensors already, of which it knows "
-       << declared_bytes_ << " bytes without their elements, and cannot take "
-       << quoted_name(declared.name) << ". Use the same names in each step";
+  text << settings_.words.owner << " has " << tensors_.size()
+       << " tensors already, of which it knows " << declared_bytes_
+       << " bytes without their elements, and cannot take " << quoted_name(declared.name)
+       << ". Use the same names in each step";
   return text.str();
 }
 
@@ -212,10 +213,10 @@ BufferRef Inventory::take(std::size_t bytes) {
 
 std::string Inventory::out_of_memory_text(std::size_t used) const {
   std::ostringstream text;
-  text << "no memory for " << refused_bytes_ << " more bytes beside " << used << " in use";
+  text << "no memory for " << refused_bytes_ << " more bytes beside " << used << " in use"
+       << settings_.words.used_by;
   if (settings_.memory_bytes_max - std::min(settings_.memory_bytes_max, used) < refused_bytes_) {
-    text << " (BYTEPS_SERVER_MEMORY_MB allows each of its shards " << settings_.memory_bytes_max
-         << " bytes)";
+    text << " (" << settings_.words.limited_by << ' ' << settings_.memory_bytes_max << " bytes)";
   }
   return text.str();
 }

@@ -172,7 +172,7 @@ void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
   }
   spoil(*tensor, Code::kSystem,
         "tensor " + quoted_name(tensor->declared.name) + " " + described(tensor->declared) + ": " +
-            text + ". Use more servers, or servers with more memory",
+            text + ". " + settings_.words.remedy,
         out);
 }
 
@@ -435,7 +435,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     part->landings[from.value] = header.landing;
     part->frames[frame_index].priority = header.priority;
     contribute(*part, frame_index, from, payload, now, out);
-  } else if (ahead > 0 || facts_.relay) {  // I11
+  } else if (ahead > 0 || facts_.relay || (ahead == -1 && facts_.keeps_links)) {  // I12
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
          << ", " << header.round << ", while " << part->frames[frame_index].round
@@ -589,6 +589,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
     answer(part, frame_index, to, part.landings[to.value], out);
   }
+  if (facts_.keeps_links) frame.finished = {};  // I12
   if (!part.timeline) return;
   const Round round(frame.round.value - 1);
   if (facts_.relay) {
@@ -639,7 +640,6 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
     }
     frame.is_forwarded = false;
     end_round(*part, static_cast<std::uint32_t>(frame_index), out);
-    frame.finished = {};  // I11
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }

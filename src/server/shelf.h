@@ -27,8 +27,9 @@
 //      contribution that comes before its turn is held back.
 //   I10 A contributor that has no more inputs is not waited for: a frame is finished when all others have contributed.
 //      It has no bit set, for all its rounds are finished.
-//   I11 At a relay a complete frame keeps its bits, and its round goes on, until it is answered. A frame at rest costs
-//      nothing there: who contributes has lost no answer, for memory that processes share loses none.
+//   I11 At a relay with servers a complete frame keeps its bits, and its round goes on, until it is answered.
+//   I12 At any relay a frame at rest costs nothing, whatever I3 says: who contributes has lost no answer, for memory
+//      that processes share loses none. So a repeat breaks the protocol there.
 //   I9 At most one answer to a worker's contribution names its landing: the one with which the frame was finished. A
 //      repeated answer goes without, for it may be damaged on the way, and the place it would be written to before
 //      anybody notices may hold the sum already.
@@ -65,6 +66,15 @@
 
 namespace byteps {
 
+// Whose shelf it is, what limits its memory, and what helps where it is too little: for messages to people.
+struct ShelfWords {
+  std::string owner = "a server";
+  // At a relay, whose words servers pass on: " by the relay of worker 3".
+  std::string used_by;
+  const char* limited_by = "BYTEPS_SERVER_MEMORY_MB allows each of its shards";
+  const char* remedy = "Use more servers, or servers with more memory";
+};
+
 struct ShelfSettings {
   // A frame incomplete for so long asks for the missing contributions.
   TimeNs wanted_ns = 5 * kMillisecond;
@@ -79,6 +89,7 @@ struct ShelfSettings {
   std::size_t memory_bytes_max = SIZE_MAX;
   // Of that for declarations, at most a quarter; one more fails the job.
   std::size_t declared_bytes_max = kDeclaredBytesMax;
+  ShelfWords words{};
   KernelSet kernels = best_kernels();
   TimelineLane* timeline = nullptr;  // null: none is recorded
 };

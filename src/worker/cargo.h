@@ -19,9 +19,12 @@ class Cargo {
   virtual bool leads(std::uint32_t part) const = 0;
   // So many frames of this part, from the first on, can be pushed. When there are more, Pipeline::on_ready() says so.
   virtual std::uint32_t ready_frames(std::uint32_t part) const = 0;
-  // What is pushed of this frame, which is ready; empty where it goes without payload.
-  // It stays as it is until the operation ends.
+  // What is pushed of this frame, which is ready and not answered; empty where it goes without payload.
+  // It stays as it is until it is answered, and no transport has anything of its part any more.
   virtual std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const = 0;
+  // A transport has something of this part; or has it no more, once for each time.
+  virtual void on_lent(std::uint32_t part) = 0;
+  virtual void on_given_back(std::uint32_t part) = 0;
   // Its answer. The payload is only read during the call; kNoPayload: it has none.
   virtual void answered(const wire::Header& header, std::span<const std::byte> payload) = 0;
 };

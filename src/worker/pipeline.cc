@@ -250,7 +250,12 @@ void Pipeline::on_mismatch(Key key, const Status& why) {
 }
 
 void Pipeline::on_sent(SendToken token) {
-  if (token != 0 && !push_.on_sent(token)) give_back(static_cast<TensorIndex>(token - 1));
+  if (token == 0 || push_.on_sent(token)) return;
+  const PartRef part = Push::part_of(token);
+  const OpIndex active = work_.tensors[part.tensor].active;
+  Cargo* const cargo = active == kNoOp ? nullptr : work_.operations[active].cargo;
+  if (cargo != nullptr) cargo->on_given_back(part.part);
+  give_back(part.tensor);
 }
 
 // Memory of the tensor was lent, and is ours again.

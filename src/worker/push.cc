@@ -18,8 +18,13 @@ std::uint64_t item_of(PartRef part) {
   return std::uint64_t{part.tensor} << 32 | part.part;
 }
 
-PartRef part_of(std::uint64_t item) {
+PartRef part_of_item(std::uint64_t item) {
   return {static_cast<TensorIndex>(item >> 32), static_cast<std::uint32_t>(item)};
+}
+
+// Not 0, which is no token.
+SendToken token_of(PartRef part) {
+  return SendToken{part.part} << 32 | (part.tensor + 1);
 }
 
 }  // namespace
@@ -124,6 +129,10 @@ bool Push::on_sent(SendToken token) {
   return true;
 }
 
+PartRef Push::part_of(SendToken token) {
+  return {static_cast<TensorIndex>(token) - 1, static_cast<std::uint32_t>(token >> 32)};
+}
+
 std::vector<wire::NotBegun> Push::not_begun(std::size_t count_max) const {
   std::vector<wire::NotBegun> rounds;
   for (TensorIndex index = 0; index < work_.tensors.slot_count(); ++index) {
@@ -191,7 +200,7 @@ bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& messa
 
 bool Push::stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message) {
   if (shard.gate().empty()) return false;
-  staged_part_ = part_of(shard.gate().front_item());
+  staged_part_ = part_of_item(shard.gate().front_item());
   Tensor& tensor = work_.tensors[staged_part_.tensor];
   const PartState& part = tensor.parts[staged_part_.part];
   const std::uint32_t frame = part.next_frame;
@@ -201,7 +210,7 @@ bool Push::stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message
     return false;
   }
   header.key = tensor.key;
-  message.token = SendToken{staged_part_.tensor} + 1;
+  message.token = token_of(staged_part_);
   if (declared_on(tensor) == shard.connection()) {
     stage_frame(tensor, frame, header, message);
   } else {
@@ -252,7 +261,7 @@ Push::Sent Push::pop() {
     case Staged::kDeclare: {
       Tensor& tensor = work_.tensors[staged_part_.tensor];
       declared_on(tensor) = shard.connection();
-      ++tensor.lent_count;
+      lend(tensor);
       break;
     }
     case Staged::kPush:
@@ -261,12 +270,18 @@ Push::Sent Push::pop() {
   return {};
 }
 
+void Push::lend(Tensor& tensor) {
+  ++tensor.lent_count;
+  Cargo* const cargo = work_.operations[tensor.active].cargo;
+  if (cargo != nullptr) cargo->on_lent(staged_part_.part);
+}
+
 Push::Sent Push::pop_frame(ShardWay& shard) {
   Tensor& tensor = work_.tensors[staged_part_.tensor];
   PartState& part = tensor.parts[staged_part_.part];
   shard.gate().on_sent(credit_cost(staged_bytes_));
   work_.counters.pushed_bytes += staged_payload_bytes_;
-  ++tensor.lent_count;
+  lend(tensor);
   if (part.sent_frames == 0) part.forgets_before = shard.forgets_so_far();
   ++part.next_frame;
   part.sent_frames = std::max(part.sent_frames, part.next_frame);

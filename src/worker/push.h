@@ -49,8 +49,10 @@ class Push final : public Stage {
   void want_first_part(Tensor& tensor);
   // Rounds that shards want and that have not been submitted, by key; at most so many.
   std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
-  // The payload of a word is ours again. False: this token is none of a word.
+  // The payload of a word is ours again. False: this token is one of a part.
   bool on_sent(SendToken token);
+  // Of which part a transport had something.
+  static PartRef part_of(SendToken token);
   // A new generation of inputs: what was wanted is of the one before.
   void forget_wanted() { wanted_early_.clear(); }
 
@@ -71,13 +73,15 @@ class Push final : public Stage {
   void stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
                    Outgoing& message);
   Sent pop_frame(ShardWay& shard);
+  void lend(Tensor& tensor);
   std::uint32_t& declared_on(Tensor& tensor) const {
     return tensor.ways[tensor.parts[staged_part_.part].way].declared_on;
   }
 
-  // The tokens of words begin here; those of tensors are below it, and those of the shell's own messages have the top
+  // The tokens of words begin here; those of parts are below it, and those of the shell's own messages have the top
   // bit (member/outbox.h).
   static constexpr SendToken kWordToken = SendToken{1} << 62;
+  static_assert(kPartsMax << 32 < kWordToken);
 
   Work& work_;
   Flow& flow_;

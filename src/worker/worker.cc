@@ -270,6 +270,7 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
     const Crew machine = groups->crew_of(groups->group_of(pipeline.self), Members());
     const auto own = std::find(machine.begin(), machine.end(), pipeline.self) - machine.begin();
     const bool is_alone = roster.summing == wire::Summing::kAlone;
+    pipeline.relays_are_alone = is_alone;
     pipeline.inputs_way = ShardIndex(is_alone ? 0 : static_cast<std::uint32_t>(own));
   }
   if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {

@@ -76,6 +76,25 @@ TEST(Environment, local_ranks_are_said_by_either_of_their_variables) {
   EXPECT_TRUE(says(with(two_machines(), "BYTEPS_LOCAL_RANK", "0")));
 }
 
+TEST(Environment, rings_of_a_relay_are_small_for_a_machine_has_many) {
+  const auto ring = [](Role role, const Environment& environment) {
+    return parse_environment(role, environment).value().config.flow.shared_ring_bytes;
+  };
+  EXPECT_EQ(ring(Role::kServer, two_machines()), 1U << 20);
+  EXPECT_EQ(ring(Role::kWorker, two_machines()), 256U << 10);
+  const Environment set = with(two_machines(), "BYTEPS_IPC_RING_BYTES", "500000");
+  EXPECT_EQ(ring(Role::kServer, set), 512U << 10);
+  EXPECT_EQ(ring(Role::kWorker, set), 512U << 10);
+}
+
+TEST(Environment, memory_of_a_relay_is_no_servers) {
+  const Environment set =
+      with(with(two_machines(), "BYTEPS_RELAY_MEMORY_MB", "3"), "BYTEPS_SERVER_MEMORY_MB", "5");
+  const Config config = parse_environment(Role::kWorker, set).value().config;
+  EXPECT_EQ(config.relay_memory_bytes_max, 3U << 20);
+  EXPECT_EQ(config.memory_bytes_max, 5U << 20);
+}
+
 TEST(Environment, a_timeline_is_off_unless_asked_for_and_has_upstreams_steps) {
   const TraceConfig off = parse_environment(Role::kWorker, two_machines()).value().config.trace;
   EXPECT_FALSE(off.on);
@@ -147,7 +166,8 @@ TEST(Environment, workers_of_a_machine_sum_first_unless_that_is_switched_off) {
 }
 
 TEST(Environment, servers_are_used_on_one_machine_too_when_that_is_forced) {
-  EXPECT_FALSE(parse_environment(Role::kWorker, two_machines()).value().config.job.sums.needs_servers);
+  EXPECT_FALSE(
+      parse_environment(Role::kWorker, two_machines()).value().config.job.sums.needs_servers);
   EXPECT_TRUE(
       parse_environment(Role::kWorker, with(two_machines(), "BYTEPS_FORCE_DISTRIBUTED", "1"))
           .value()

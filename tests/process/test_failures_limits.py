@@ -218,11 +218,11 @@ HUGE = ["huge", "float32", 64 << 20]  # 256 MiB
 AND_AFTERWARDS = [["again", "small"], ["wait"], ["rejoin"], ["push", "small"], ["wait"], ["loop", 5]]
 
 
-def check_huge_is_refused(job):
+def check_huge_is_refused(job, by="server "):
     for worker in job.workers:
         (end,) = worker.failures
         assert (end["name"], end["code"]) == ("huge", SYSTEM)
-        for words in ('tensor "huge" (float32, shape 67108864, 268435456 bytes, sum)', "no memory for", "server "):
+        for words in ('tensor "huge" (float32, shape 67108864, 268435456 bytes, sum)', "no memory for", by):
             assert words in end["message"], job.story(f"{words!r} is not in {end['message']!r}")
         assert worker.heard("done")[0]["failed"] is False, job.story("the job did not go on")
     assert {process.code for process in job.processes} == {0}, job.story("not all ended well")
@@ -241,6 +241,21 @@ def a_server_that_may_not_use_more_memory(job):
         check_huge_is_refused(job)
         assert "BYTEPS_SERVER_MEMORY_MB" in job.workers[0].failures[0]["message"]
         job.check_cause("server", refusers(job), "huge")
+        job.check_nothing_is_left()
+
+
+@case
+def a_relay_that_may_not_use_more_memory(job):
+    """It holds what one worker has pushed and the other has not."""
+    job.environ |= {"BYTEPS_LOCAL_REDUCE": "auto", "BYTEPS_RELAY_MEMORY_MB": "1"}
+    first = [["push", "small"], ["wait"]]
+    with job.start({0: [*first, ["push", *HUGE], ["wait"], *AND_AFTERWARDS],
+                    1: [*first, ["sleep", 1], ["push", *HUGE], ["wait"], *AND_AFTERWARDS]}):  # fmt: skip
+        job.join(timeout_s=60)
+        check_huge_is_refused(job, by="relay")
+        allowed = "in use by the relay of worker ", "(BYTEPS_RELAY_MEMORY_MB allows it 1048576 bytes)"
+        for words in (*allowed, "Raise that limit"):
+            assert words in job.workers[0].failures[0]["message"]
         job.check_nothing_is_left()
 
 

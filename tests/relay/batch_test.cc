@@ -28,6 +28,12 @@ class BatchTest : public testing::Test, protected Batch::Listener {
   std::size_t bytes_of(std::uint32_t part, std::uint32_t frame) const {
     return batch_.frame(part, frame).size();
   }
+  void answer(std::uint32_t part, std::uint64_t frame) {
+    wire::Header header;
+    header.part = PartIndex(part);
+    header.offset_bytes = frame * kFrameBytes;
+    batch_.answered(header, std::vector<std::byte>(3));
+  }
   void answered(const wire::Header& header, std::span<const std::byte> payload) override {
     answers_.push_back(header.part.value);
     EXPECT_EQ(payload.size(), 3U);
@@ -80,17 +86,29 @@ TEST_F(BatchTest, of_each_part_one_relay_of_the_crew_leads) {
   EXPECT_EQ(led, 10);
 }
 
-TEST_F(BatchTest, keeps_its_memory_while_it_lives_and_hands_answers_on) {
-  {
-    Batch batch(*this, placement_,
-                {.key = key_, .total_bytes = 64, .crew = crew_, .self = crew_[0]}, Round(0));
-    batch.put(PartIndex(0), 0, pool_.take(kFrameBytes), kFrameBytes);
-    wire::Header header;
-    header.part = PartIndex(7);
-    batch.answered(header, std::vector<std::byte>(3));
-    EXPECT_THAT(answers_, ElementsAre(7));
-    EXPECT_GE(pool_.lent_bytes(), kFrameBytes) << "a transport may read it still";
-  }
+TEST_F(BatchTest, hands_answers_on_and_gives_the_memory_of_a_frame_back) {
+  for (std::uint32_t frame = 0; frame < 3; ++frame) put(1, frame, 1);
+  answer(1, 1);
+  EXPECT_THAT(answers_, ElementsAre(1));
+  EXPECT_EQ(pool_.lent_bytes(), 2 * kFrameBytes);
+  EXPECT_EQ(bytes_of(1, 0), kFrameBytes) << "it may have to be sent again";
+  EXPECT_EQ(batch_.ready_frames(1), 3U);
+}
+
+TEST_F(BatchTest, keeps_what_a_transport_may_read_still) {
+  put(0, 0, 1);
+  put(0, 1, 1);
+  put(1, 0, 1);
+  batch_.on_lent(0);
+  batch_.on_lent(0);
+  answer(0, 0);
+  answer(1, 0);
+  EXPECT_EQ(pool_.lent_bytes(), 2 * kFrameBytes) << "it has nothing of the other part";
+  batch_.on_given_back(0);
+  EXPECT_EQ(pool_.lent_bytes(), 2 * kFrameBytes) << "which of both is not known";
+  batch_.on_given_back(0);
+  EXPECT_EQ(pool_.lent_bytes(), kFrameBytes) << "that is not answered";
+  answer(0, 1);
   EXPECT_EQ(pool_.lent_bytes(), 0U);
 }
 

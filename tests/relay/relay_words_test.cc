@@ -357,6 +357,19 @@ TEST(RelayAlone, finishes_what_it_sums) {
   EXPECT_TRUE(one.relay->is_alone());
 }
 
+TEST(RelayAlone, keeps_no_sum_that_all_were_told_and_takes_no_repeat) {
+  One one({.is_alone = true});
+  one.declare(0);
+  one.declare(1);
+  one.both();
+  EXPECT_THAT(one.told().answers, SizeIs(2));
+  EXPECT_EQ(one.pool.lent_bytes(), 0U);
+  one.push(1);
+  const Told told = one.told();
+  EXPECT_THAT(told.violations, SizeIs(1));
+  EXPECT_THAT(told.answers, IsEmpty());
+}
+
 TEST(RelayAlone, averages_divide_by_all_here) {
   One one({.is_alone = true});
   one.x.operation = Operation::kAverage;

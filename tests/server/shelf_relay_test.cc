@@ -32,7 +32,8 @@ struct Tree {
                settings) {
     for (WorkerRank rank(0); rank.value < worker_count; ++rank.value) {
       relays.push_back(std::make_unique<ShelfWorld>(
-          ShelfEpoch{Epoch(7), worker_count, placed(kPartitionBytes, kFrameBytes), groups, rank},
+          ShelfEpoch{Epoch(7), worker_count, placed(kPartitionBytes, kFrameBytes), groups, rank,
+                     true},
           settings));
     }
   }

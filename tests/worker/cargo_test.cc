@@ -24,6 +24,7 @@ constexpr std::uint64_t kFrameBytes = 64;
 class Frames final : public Cargo {
  public:
   std::map<std::uint32_t, std::uint32_t> ready;  // by part; the parts that are led
+  std::map<std::uint32_t, int> lent;             // by part: what a transport has of it
   std::vector<std::string> answers;
 
   bool leads(std::uint32_t part) const override { return ready.contains(part); }
@@ -32,6 +33,8 @@ class Frames final : public Cargo {
     EXPECT_LT(frame, ready.at(part)) << "it is not there yet";
     return bytes_;
   }
+  void on_lent(std::uint32_t part) override { ++lent[part]; }
+  void on_given_back(std::uint32_t part) override { --lent[part]; }
   void answered(const wire::Header& header, std::span<const std::byte> payload) override {
     EXPECT_EQ(payload.size(), kFrameBytes);
     answers.push_back(place_text(header));
@@ -166,6 +169,16 @@ TEST_F(UplinkTest, frames_go_as_they_become_ready_and_the_part_waits_outside_the
   EXPECT_THAT(frames.answers, ElementsAre("0.0", "0.1", "0.2", "1.0", "1.1", "1.2", "1.3", "0.3"));
 }
 
+TEST_F(UplinkTest, cargo_knows_of_which_part_a_transport_has_something) {
+  Frames frames;
+  frames.ready = {{0, 2}, {1, 1}};
+  submit(frames);
+  EXPECT_THAT(send(), ElementsAre("Declare", "0.0", "0.1", "1.0"));
+  EXPECT_EQ(frames.lent, (std::map<std::uint32_t, int>{{0, 3}, {1, 1}})) << "the declaration too";
+  give_back();
+  EXPECT_EQ(frames.lent, (std::map<std::uint32_t, int>{{0, 0}, {1, 0}}));
+}
+
 TEST_F(UplinkTest, an_operation_ends_with_the_parts_that_are_led_here) {
   Frames frames;
   frames.ready = {{1, 4}};
@@ -208,7 +221,8 @@ TEST_F(UplinkTest, words_go_before_frames_and_their_payload_is_lent_like_theirs)
   Frames frames;
   frames.ready = {{0, 1}, {1, 0}};
   submit(frames);
-  uplink_.uplink().say(ShardIndex(0), {.kind = Kind::kMissing, .key = Key(1), .payload = {std::byte{7}}});
+  uplink_.uplink().say(ShardIndex(0),
+                       {.kind = Kind::kMissing, .key = Key(1), .payload = {std::byte{7}}});
   Outgoing message;
   ASSERT_TRUE(uplink_.front(ShardIndex(0), message));
   EXPECT_EQ(wire::decode_header(message.header).value().kind, Kind::kMissing);

@@ -123,6 +123,17 @@ TEST_F(FlowOfWorkerTest, to_a_relay_as_much_may_be_on_the_way_as_memory_holds) {
   }
 }
 
+TEST_F(FlowOfWorkerTest, to_a_relay_without_servers_as_much_may_be_on_the_way_as_its_ring_holds) {
+  PipelineConfig config = config_of(false);
+  config.credit_bytes = 0;
+  config.relays_are_alone = true;
+  Work work(config);
+  Flow flow(work);
+  EXPECT_EQ(work.shards[0].gate().credit_bytes(), 4U << 20) << "over TCP";
+  flow.set_capacity(ShardIndex(0), 256 << 10);
+  EXPECT_EQ(work.shards[0].gate().credit_bytes(), 256U << 10);
+}
+
 TEST_F(FlowOfWorkerTest, who_waits_for_much_is_patient) {
   EXPECT_EQ(flow_.patience(), 0);
   way(0).gate().on_sent((1 << 20) - 1);
