@@ -34,6 +34,8 @@ class Credit {
   Credit(std::uint64_t least, std::uint64_t most) : least_(least), most_(most), bytes_(least) {}
 
   std::uint64_t bytes() const { return bytes_; }
+  // The rate of answers, bytes per microsecond; 0: not known, or the credit is fixed.
+  std::uint64_t rate() const { return *std::max_element(rates_.begin(), rates_.end()); }
 
   // From the next measurement on. Until the rate stops growing with it the credit doubles: with a horizon little above
   // the delay it would take long to rise.
@@ -80,8 +82,7 @@ class Credit {
       bytes_ = std::min(most_, 2 * bytes_);
       return;
     }
-    const std::uint64_t wanted = *std::max_element(rates_.begin(), rates_.end()) *
-                                 static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond);
+    const std::uint64_t wanted = rate() * static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond);
     bytes_ = std::clamp(wanted, least_, std::min(most_, 2 * bytes_));
   }
 

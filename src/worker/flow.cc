@@ -105,11 +105,22 @@ void Flow::free(ShardWay& shard, std::uint64_t cost_bytes) {
 
 void Flow::on_blocked(ShardWay& shard) {
   if (work_.config.is_relay && shard.stall().allows_ns == kNever) {
-    shard.stall().allows_ns = work_.now + work_.config.stalled_ns;
+    shard.stall().allows_ns = work_.now + patience_with_way();
     next_stall_ns_ = std::min(next_stall_ns_, shard.stall().allows_ns);
   }
   credit_.on_blocked();
   if (tuner_ && shard.capacity_bytes() == 0) tuner_->on_blocked();
+}
+
+// Before a frame passes without credit. The rate may be that of answers which waited for others; so it has a limit.
+TimeNs Flow::patience_with_way() const {
+  const TimeNs least = work_.config.stalled_ns;
+  const std::uint64_t rate = credit_.rate();
+  if (rate == 0) return least;
+  std::uint64_t unanswered_bytes = 0;
+  for (const ShardWay& shard : work_.shards) unanswered_bytes += shard.gate().unanswered_bytes();
+  const auto usual = static_cast<TimeNs>(unanswered_bytes / rate) * kMicrosecond;
+  return std::min(least + 2 * usual, 10 * least);
 }
 
 void Flow::on_idle() {

@@ -3,7 +3,9 @@
 //
 // A relay has contributions of several, and what some of them wait for may stand behind what waits for others. Nobody
 // else asks for it: who would has contributed it. So while no answer comes on a way, more and more frames pass there
-// without credit (docs/protocol.md, "who waits for whom").
+// without credit (docs/protocol.md, "who waits for whom"). On a slow network with many relays and shards answers take
+// longer than that anywhere: what is under way takes its time at the rate of late. Frames that passed then would fill
+// the queues, and be lost.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,7 @@ class Flow {
 
  private:
   void share();
+  TimeNs patience_with_way() const;
   void end_stall(ShardWay& shard);
 
   Work& work_;

@@ -67,6 +67,20 @@ def test_relays_that_are_alone_exchange_nothing_with_servers(tmp_path):
     assert "who sums: relays of one machine with 3 workers alone" in said
 
 
+def test_who_sums_does_not_depend_on_what_a_launcher_counts(tmp_path):
+    """Each worker is told another number of workers on its machine."""
+    with Job(tmp_path, WORKERS, SERVERS, summing("relays")) as job:
+        job.start_services()
+        for rank in range(WORKERS):
+            counted = {"BYTEPS_LOCAL_RANK": str(rank // 2), "BYTEPS_LOCAL_SIZE": str(rank + 1)}
+            of_job = {"BYTEPS_GLOBAL_RANK": str(rank), "BYTEPS_GLOBAL_SIZE": str(WORKERS)}
+            job.start_worker(rank, {"*": [["loop", 3], ["metrics"]]}, {**counted, **of_job})
+        job.join()
+        assert [worker.code for worker in job.workers] == [0] * WORKERS, job.story("an error")
+        assert "who sums: relays of one machine with 3 workers, then 2 servers" in job.scheduler.err
+        assert all(worker.heard("metrics")[0]["local_pushed_bytes"] > 0 for worker in job.workers)
+
+
 # ---- who is late
 
 

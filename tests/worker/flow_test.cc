@@ -102,6 +102,62 @@ TEST_F(FlowTest, with_the_connection_ends_what_may_pass_without_credit) {
   EXPECT_EQ(pass_later(), 1);
 }
 
+// A relay that finds its credit by itself, and has found that answers come at this rate.
+class FlowOfSlowNetworkTest : public testing::Test {
+ protected:
+  static PipelineConfig config() {
+    PipelineConfig config = config_of(true);
+    config.credit_bytes = 0;
+    return config;
+  }
+  FlowOfSlowNetworkTest() {
+    for (ShardWay& shard : work_.shards) shard.gate().add({}, false, 0);
+  }
+  // Frames wait for credit, and are answered one by one, in so many turns, at this rate.
+  void answers(int count, std::uint64_t bytes_per_us) {
+    for (int i = 0; i < count; ++i) {
+      flow_.on_blocked(way());
+      work_.now += static_cast<TimeNs>(kMiB / bytes_per_us) * kMicrosecond;
+      flow_.free(way(), 0);
+      credit(kMiB);
+    }
+  }
+  void credit(std::uint64_t bytes) {
+    way().gate().on_sent(bytes);
+    flow_.free(way(), bytes);
+  }
+  TimeNs patience_with(std::uint64_t unanswered_bytes) {
+    work_.now += kSecond;
+    flow_.tick();  // no earlier deadline is left
+    way(1).gate().on_sent(unanswered_bytes);
+    flow_.on_blocked(way());
+    const TimeNs patience = flow_.next_deadline() - work_.now;
+    flow_.free(way(1), unanswered_bytes);
+    return patience;
+  }
+  ShardWay& way(std::size_t shard = 0) { return work_.shards[shard]; }
+
+  static constexpr std::uint64_t kMiB = 1 << 20;
+  Work work_{config()};
+  Flow flow_{work_};
+};
+
+TEST_F(FlowOfSlowNetworkTest, frames_pass_without_credit_when_what_is_under_way_should_have_come) {
+  EXPECT_EQ(patience_with(kMiB), kStalledNs) << "the rate is not known";
+  answers(20, 64);
+  const TimeNs usual = kMiB / 64 * kMicrosecond;  // 16 ms
+  EXPECT_NEAR(static_cast<double>(patience_with(kMiB)), static_cast<double>(kStalledNs + 2 * usual),
+              static_cast<double>(kMillisecond));
+}
+
+TEST_F(FlowOfSlowNetworkTest,
+       the_patience_with_a_slow_network_has_a_limit_and_a_fast_one_is_as_ever) {
+  answers(20, 64);
+  EXPECT_EQ(patience_with(100 * kMiB), 10 * kStalledNs);
+  answers(1000, 10'000);
+  EXPECT_LT(patience_with(kMiB), kStalledNs + kMillisecond);
+}
+
 TEST_F(FlowOfWorkerTest, a_worker_waits_for_answers_or_until_others_want_its_parts) {
   pass();
   EXPECT_EQ(flow_.next_deadline(), kNever);
