@@ -232,8 +232,8 @@ std::vector<Variable> sum_variables() {
        1, 1 << 30, [](Draft& d, std::uint64_t v) { d.config.memory_bytes_max = v * kKiB * kKiB; }},
       {"BYTEPS_RELAY_MEMORY_MB", "worker", "none", "MiB, 1 to 1073741824",
        "Where the workers of a machine sum first (docs/local.md): memory of this one's relay for "
-       "sums and for what is known of tensors. A tensor that needs more ends with an error that "
-       "names it; the job lives on.",
+       "sums and for what is known of tensors, a quarter of it at most. A tensor that needs more "
+       "for its sums ends with an error that names it; the job lives on.",
        1, 1 << 30,
        [](Draft& d, std::uint64_t v) { d.config.relay_memory_bytes_max = v * kKiB * kKiB; }},
       {"BYTEPS_DETERMINISTIC", "worker, server", "0", "0 or 1",

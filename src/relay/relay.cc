@@ -82,8 +82,7 @@ bool Relay::absorb(ShelfOutput::Forward& forward) {
   try {
     take(forward);
   } catch (const std::bad_alloc&) {
-    shelf_.give_up(forward.header.key, {Code::kSystem, "a relay has no memory for a tensor"},
-                   fresh_);
+    shelf_.out_of_memory(forward.header.key, fresh_);
   }
   return true;
 }

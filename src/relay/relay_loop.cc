@@ -16,20 +16,24 @@ constexpr std::size_t kEventBatch = 256;
 constexpr int kBatchesPerTurn =
     8;  // then mailbox, timers and the way to the servers get their turn
 
-ShelfWords words_of(WorkerRank self) {
-  const std::string owner = "the relay of worker " + std::to_string(self.value);
+ShelfWords words_of(const wire::Roster& roster) {
+  const std::string owner = "the relay of worker " + std::to_string(roster.your_rank);
+  Participant who{.role = Role::kWorker, .rank = roster.your_rank};
+  for (const wire::RosterMember& member : roster.members) {
+    if (member.role == who.role && member.rank == who.rank) who.host = member.host;
+  }
   return {.owner = owner,
           .used_by = " by " + owner,
+          .who = std::move(who),
           .limited_by = "BYTEPS_RELAY_MEMORY_MB allows it",
           .remedy =
               "Raise that limit, if one is set; or have fewer workers on a machine, or "
               "machines with more memory"};
 }
 
-// To its workers it is a shard, with a limit of its own.
+// What servers may use is no limit for what slow workers leave unread here; their credit is.
 Config config_of(Config worker) {
-  worker.memory_bytes_max = worker.relay_memory_bytes_max;
-  worker.shard_count = 1;
+  worker.memory_bytes_max = UINT64_MAX;
   return worker;
 }
 
@@ -145,8 +149,8 @@ RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
   relay.shelf.missing_ns = config_.timeout.first_notice_ns / 2;  // workers give notice after that
   relay.shelf.missing_every_ns = config_.timeout.notice_every_ns;
   relay.shelf.deterministic = config_.deterministic;
-  relay.shelf.memory_bytes_max = config_.memory_bytes_max;
-  relay.shelf.words = words_of(relay.uplink.self);
+  relay.shelf.memory_bytes_max = config_.relay_memory_bytes_max;
+  relay.shelf.words = words_of(roster);
   relay.shelf.timeline = timeline_;
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;

@@ -90,6 +90,10 @@ std::string Inventory::flaw_of_another(const wire::Declare& declared,
        << " tensors already, of which it knows " << declared_bytes_
        << " bytes without their elements, and cannot take " << quoted_name(declared.name)
        << ". Use the same names in each step";
+  if (bytes_max < settings_.declared_bytes_max) {
+    text << ", or raise the limit of memory, of which a quarter is for this ("
+         << settings_.words.limited_by << ' ' << settings_.memory_bytes_max << " bytes)";
+  }
   return text.str();
 }
 

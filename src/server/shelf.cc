@@ -170,6 +170,7 @@ void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
     out.emplace_back(ShelfOutput::Failure{{Code::kSystem, text, {.kind = CauseKind::kNoMemory}}});
     return;
   }
+  tensor->spoiled.cause = {.kind = CauseKind::kNoMemory, .who = settings_.words.who};
   spoil(*tensor, Code::kSystem,
         "tensor " + quoted_name(tensor->declared.name) + " " + described(tensor->declared) + ": " +
             text + ". " + settings_.words.remedy,
@@ -435,7 +436,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     part->landings[from.value] = header.landing;
     part->frames[frame_index].priority = header.priority;
     contribute(*part, frame_index, from, payload, now, out);
-  } else if (ahead > 0 || facts_.relay || (ahead == -1 && facts_.keeps_links)) {  // I12
+  } else if (ahead > 0 || (ahead == -1 && facts_.keeps_links)) {  // I12
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
          << ", " << header.round << ", while " << part->frames[frame_index].round
@@ -635,6 +636,7 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
   if (part->timeline) part->timeline->on_frame_returned(frame.round);
   try {
     if (!payload.empty()) {
+      frame.finished = {};  // or there might be no room for the answer
       frame.finished = inventory_.take(payload.size());
       std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
     }

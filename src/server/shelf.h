@@ -71,6 +71,7 @@ struct ShelfWords {
   std::string owner = "a server";
   // At a relay, whose words servers pass on: " by the relay of worker 3".
   std::string used_by;
+  Participant who{};  // at a relay: the worker that it is beside
   const char* limited_by = "BYTEPS_SERVER_MEMORY_MB allows each of its shards";
   const char* remedy = "Use more servers, or servers with more memory";
 };
@@ -137,6 +138,8 @@ class Shelf {
   void answered(const wire::Header& header, std::span<const std::byte> payload, ShelfOutputs& out);
   // The tensor cannot be summed, as was said elsewhere.
   void give_up(Key key, const Status& why, ShelfOutputs& out);
+  // There is no memory for what was forwarded of it.
+  void out_of_memory(Key key, ShelfOutputs& out);
   // What it was declared as; null: nobody has.
   const wire::Declare* declared(Key key) const;
   // Others wait for a part: who has not contributed to it here is asked at once.
@@ -165,7 +168,6 @@ class Shelf {
  private:
   void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, ShelfOutputs& out);
-  void out_of_memory(Key key, ShelfOutputs& out);
 
   // ---- tensors
   void declare(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,

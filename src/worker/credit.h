@@ -34,7 +34,7 @@ class Credit {
   Credit(std::uint64_t least, std::uint64_t most) : least_(least), most_(most), bytes_(least) {}
 
   std::uint64_t bytes() const { return bytes_; }
-  // The rate of answers, bytes per microsecond; 0: not known, or the credit is fixed.
+  // The rate of answers, bytes per millisecond; 0: not known, or the credit is fixed.
   std::uint64_t rate() const { return *std::max_element(rates_.begin(), rates_.end()); }
 
   // From the next measurement on. Until the rate stops growing with it the credit doubles: with a horizon little above
@@ -58,7 +58,9 @@ class Credit {
     answered_bytes_ += bytes;
     const TimeNs passed_ns = now - window_start_ns_;
     if (passed_ns < kWindowMinNs || answered_bytes_ < bytes_) return;
-    if (was_blocked_) measure(answered_bytes_ / static_cast<std::uint64_t>(passed_ns / 1000));
+    if (was_blocked_) {
+      measure(answered_bytes_ * 1000 / static_cast<std::uint64_t>(passed_ns / kMicrosecond));
+    }
     window_start_ns_ = now;
     answered_bytes_ = 0;
     was_blocked_ = false;
@@ -71,18 +73,19 @@ class Credit {
   }
 
  private:
-  void measure(std::uint64_t bytes_per_us) {
+  void measure(std::uint64_t bytes_per_ms) {
     if (is_rising_) {  // what a smaller credit gave says nothing
       rates_.fill(0);
-      is_rising_ = bytes_per_us > last_rate_ + last_rate_ / 4;
-      last_rate_ = bytes_per_us;
+      is_rising_ = bytes_per_ms > last_rate_ + last_rate_ / 4;
+      last_rate_ = bytes_per_ms;
     }
-    rates_[next_rate_++ % kWindows] = bytes_per_us;
+    rates_[next_rate_++ % kWindows] = bytes_per_ms;
     if (is_rising_) {
       bytes_ = std::min(most_, 2 * bytes_);
       return;
     }
-    const std::uint64_t wanted = rate() * static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond);
+    const std::uint64_t wanted =
+        rate() * static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond) / 1000;
     bytes_ = std::clamp(wanted, least_, std::min(most_, 2 * bytes_));
   }
 
@@ -93,7 +96,7 @@ class Credit {
   TimeNs window_start_ns_ = kNever;
   std::uint64_t answered_bytes_ = 0;             // since then
   bool was_blocked_ = false;                     // since then
-  std::array<std::uint64_t, kWindows> rates_{};  // bytes per microsecond
+  std::array<std::uint64_t, kWindows> rates_{};  // bytes per millisecond
   std::size_t next_rate_ = 0;
   bool is_rising_ = false;  // after set_horizon()
   std::uint64_t last_rate_ = 0;

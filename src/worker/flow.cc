@@ -80,8 +80,9 @@ void Flow::share() {
     const bool has_servers_behind = work_.is_behind_relays() && !config.relays_are_alone;
     const bool is_set = config.credit_bytes > 0 || has_servers_behind;
     const std::uint64_t capacity = is_set ? 0 : work_.shards[shard].capacity_bytes();
-    work_.shards[shard].gate().set_credit(capacity > 0 ? std::clamp(capacity, frame, kCreditMost)
-                                                       : std::max(least, share));
+    work_.shards[shard].gate().set_credit(
+        capacity > 0 ? std::clamp(capacity, frame, std::max(frame, kCreditMost))
+                     : std::max(least, share));
   }
 }
 
@@ -119,7 +120,7 @@ TimeNs Flow::patience_with_way() const {
   if (rate == 0) return least;
   std::uint64_t unanswered_bytes = 0;
   for (const ShardWay& shard : work_.shards) unanswered_bytes += shard.gate().unanswered_bytes();
-  const auto usual = static_cast<TimeNs>(unanswered_bytes / rate) * kMicrosecond;
+  const auto usual = static_cast<TimeNs>(unanswered_bytes * 1000 / rate) * kMicrosecond;
   return std::min(least + 2 * usual, 10 * least);
 }
 

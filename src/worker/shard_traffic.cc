@@ -61,9 +61,11 @@ Status ShardTraffic::error_of_mismatch(ShardIndex shard, const wire::Text& text,
   Cause cause = why.cause();
   if (!tensor.empty()) cause.detail = tensor;
   std::string message = why.message();
-  // It is about that server, which does not know its name; or a relay passes it on.
-  const bool is_passed_on = connections_.owner_of(shard).role == Role::kWorker && cause.who.role;
-  if (why.is(Code::kSystem) && !is_passed_on) {
+  // It is about that server, which does not know its name; or a relay passes it on, or a server tells a relay what
+  // another has said.
+  const bool has_relays =
+      connections_.owner_of(shard).role == Role::kWorker || pipeline_->uplink().is_relay();
+  if (why.is(Code::kSystem) && !(has_relays && cause.who.role)) {
     cause.who = connections_.owner_of(shard);
     message = connections_.describe(shard) + ": " + message;
   }

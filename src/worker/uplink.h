@@ -19,6 +19,9 @@ class Uplink {
   Uplink(Work& work, Push& push, const Inputs& inputs, const Road& road)
       : work_(work), push_(push), inputs_(inputs), road_(road) {}
 
+  // Otherwise it is a worker's.
+  bool is_relay() const { return work_.config.is_relay; }
+
   // Something to say to this shard, before anything else.
   void say(ShardIndex shard, Word&& word) { work_.shards[shard.value].say(std::move(word)); }
   // What is said of this kind about this key need not be said any more.

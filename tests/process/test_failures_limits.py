@@ -256,6 +256,7 @@ def a_relay_that_may_not_use_more_memory(job):
         allowed = "in use by the relay of worker ", "(BYTEPS_RELAY_MEMORY_MB allows it 1048576 bytes)"
         for words in (*allowed, "Raise that limit"):
             assert words in job.workers[0].failures[0]["message"]
+        job.check_cause("worker", {0, 1}, "huge")
         job.check_nothing_is_left()
 
 

@@ -81,6 +81,23 @@ def test_who_sums_does_not_depend_on_what_a_launcher_counts(tmp_path):
         assert all(worker.heard("metrics")[0]["local_pushed_bytes"] > 0 for worker in job.workers)
 
 
+def test_a_relay_without_memory_is_named_on_all_machines(tmp_path):
+    """Worker 2, on the other machine, hears of it from a server."""
+    push = [["push", "huge", "float32", 16 << 20], ["wait"]]
+    with Job(tmp_path, servers=2, hosts=(2, 1)) as job:
+        job.start_services()
+        for rank in range(3):
+            late = [["sleep", 1]] if rank == 1 else []
+            limit = {"BYTEPS_RELAY_MEMORY_MB": "1"} if rank < 2 else {}
+            job.start_worker(rank, {"*": [["push", "A"], ["wait"], *late, *push]}, limit)
+        job.join()
+        for worker in job.workers:
+            (end,) = worker.failures
+            assert "no memory for" in end["message"] and "by the relay of worker" in end["message"], end
+            assert "server" not in end["message"], end
+        job.check_cause("worker", {0, 1}, "huge")
+
+
 # ---- who is late
 
 

@@ -358,6 +358,21 @@ TEST_F(RelayLoopTest, a_server_without_memory_is_named_to_the_workers) {
             "server 0 (s:1) at 10.0.0.1:9000, shard 0: no memory");
 }
 
+TEST_F(RelayLoopTest,
+       another_relay_without_memory_is_named_to_the_workers_and_not_the_server_that_tells_it) {
+  serve();
+  both_push();
+  wire::Text text{"no memory", static_cast<std::uint32_t>(Code::kSystem)};
+  text.cause = {.kind = CauseKind::kNoMemory, .who = {.role = Role::kWorker, .rank = 2}};
+  transport_.say(server(), about(0, Kind::kMismatch), wire::encode(text));
+  turn();
+  const auto told = transport_.take(Kind::kMismatch);
+  ASSERT_TRUE(told);
+  const wire::Text passed_on = wire::decode_text(told->payload).value();
+  EXPECT_EQ(passed_on.text, "no memory");
+  EXPECT_EQ(passed_on.cause, text.cause);
+}
+
 TEST_F(RelayLoopTest, a_server_that_breaks_the_protocol_is_connected_anew) {
   serve();
   both_push();

@@ -252,12 +252,14 @@ def tensor_differs(recording: Recording, _: List[Recording]) -> Optional[Suspect
 
 
 def no_memory(recording: Recording, _: List[Recording]) -> Optional[Suspect]:
-    """A server has none for a tensor, or a process could not go on without."""
+    """A server or a worker's relay has none for a tensor, or a process could not go on without."""
     cause = recording.cause
     if recording.how == "operation":
         when = recording.when_first("mismatch", "failed")
         who, evidence = cause.who, [said(recording)]
         remedy = "Give the servers more memory, or the job more servers."
+        if who.role == "worker":
+            remedy = "Give its relay more memory (BYTEPS_RELAY_MEMORY_MB), or its machine fewer workers."
         return Suspect(when, cause.kind, recording.text, who.role, who.rank, "", evidence, remedy, is_own_word=True)
     when = first_with(recording, cause.kind) if is_about_itself(recording) else fail_time(recording)
     what = f"has no memory left: {words(recording)}"
