@@ -248,9 +248,11 @@ def a_server_that_may_not_use_more_memory(job):
 def a_relay_that_may_not_use_more_memory(job):
     """It holds what one worker has pushed and the other has not."""
     job.environ |= {"BYTEPS_LOCAL_REDUCE": "auto", "BYTEPS_RELAY_MEMORY_MB": "1"}
-    first = [["push", "small"], ["wait"]]
-    with job.start({0: [*first, ["push", *HUGE], ["wait"], *AND_AFTERWARDS],
-                    1: [*first, ["sleep", 1], ["push", *HUGE], ["wait"], *AND_AFTERWARDS]}):  # fmt: skip
+    full = job.place.folder / "full"
+    first, huge = [["push", "small"], ["wait"]], [["push", *HUGE], ["wait"], *AND_AFTERWARDS]
+    with job.start({0: [*first, *huge], 1: [*first, ["await_file", str(full)], *huge]}):
+        assert wait_until(lambda: job.workers[0].failures), job.story("nothing was refused")
+        full.touch()
         job.join(timeout_s=60)
         check_huge_is_refused(job, by="relay")
         allowed = "in use by the relay of worker ", "(BYTEPS_RELAY_MEMORY_MB allows it 1048576 bytes)"

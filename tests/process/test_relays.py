@@ -5,7 +5,9 @@ import time
 
 import pytest
 from job import FAILURE_S, SUMMING, Job
-from place import BUILD
+from place import BUILD, wait_until
+
+from byteps.recordings import first_cause
 
 WORKERS, SERVERS = 3, 2
 COUNT = 3_000_000
@@ -83,19 +85,22 @@ def test_who_sums_does_not_depend_on_what_a_launcher_counts(tmp_path):
 
 def test_a_relay_without_memory_is_named_on_all_machines(tmp_path):
     """Worker 2, on the other machine, hears of it from a server."""
-    push = [["push", "huge", "float32", 16 << 20], ["wait"]]
-    with Job(tmp_path, servers=2, hosts=(2, 1)) as job:
+    push, full = [["push", "huge", "float32", 16 << 20], ["wait"]], tmp_path / "full"
+    with Job(tmp_path / "job", servers=2, hosts=(2, 1)) as job:
         job.start_services()
         for rank in range(3):
-            late = [["sleep", 1]] if rank == 1 else []
+            late = [["await_file", str(full)]] if rank == 1 else []
             limit = {"BYTEPS_RELAY_MEMORY_MB": "1"} if rank < 2 else {}
             job.start_worker(rank, {"*": [["push", "A"], ["wait"], *late, *push]}, limit)
+        assert wait_until(lambda: job.workers[0].failures), job.story("nothing was refused")
+        full.touch()
         job.join()
         for worker in job.workers:
             (end,) = worker.failures
             assert "no memory for" in end["message"] and "by the relay of worker" in end["message"], end
             assert "server" not in end["message"], end
         job.check_cause("worker", {0, 1}, "huge")
+        assert "BYTEPS_RELAY_MEMORY_MB" in first_cause.explain(job.flight).remedy
 
 
 # ---- who is late

@@ -363,6 +363,41 @@ TEST(ShelfRelay, who_repeats_what_was_answered_breaks_the_protocol) {
   EXPECT_THAT(relay.out.answers, IsEmpty());
 }
 
+TEST(ShelfRelay, a_late_push_of_inputs_that_are_over_is_ignored) {
+  Tree tree({1, 1});
+  const wire::Declare x = declaration("x", kF32, 4);
+  ShelfWorld& relay = *tree.relays[tree.leader(0, x, 0)];
+  relay.declare(0, x);
+  ShelfOutputs outputs;
+  relay.shelf.begin_inputs(1, WorkerRank(1), outputs);
+  relay.push(0, "x", 0, floats({1}));
+  EXPECT_THAT(relay.out.violations, IsEmpty());
+  EXPECT_THAT(relay.out.answers, IsEmpty());
+}
+
+TEST(ShelfRelay, the_answer_to_a_frame_has_the_room_that_the_frame_had) {
+  ShelfSettings settings;
+  settings.memory_bytes_max = 4096 + 4000;  // one frame, and the records
+  const auto groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1});
+  ShelfWorld relay({Epoch(7), 2, placed(4096, 4096), groups, WorkerRank(0), true}, settings);
+  wire::Declare x = declaration("x", kF32, 4096);
+  while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(x.name), 0, 1) != WorkerRank(0)) {
+    x.name += "x";
+  }
+  for (const std::uint32_t worker : {0, 1}) {
+    relay.declare(worker, x);
+    relay.push(worker, x.name, 0, filled(4096, 0));
+  }
+  ASSERT_EQ(relay.out.forwards.size(), 1U);
+  const wire::Header header = relay.out.forwards[0].header;
+  relay.out.forwards.clear();  // a batch lets go of it first
+  ShelfOutputs outputs;
+  relay.shelf.answered(header, filled(4096, 0), outputs);
+  relay.out.add(std::move(outputs));
+  EXPECT_THAT(relay.out.spoiled, IsEmpty());
+  EXPECT_EQ(relay.out.answers.size(), 2U);
+}
+
 TEST(ShelfRelay, what_others_want_is_asked_of_those_who_have_not_contributed) {
   Tree tree({1, 1, 1, 2});
   const wire::Declare x = declaration("x", kF32, 4);

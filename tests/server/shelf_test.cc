@@ -601,6 +601,9 @@ TEST(Shelf, declarations_count_with_all_that_they_take_and_reach_a_limit_before_
   ASSERT_EQ(world.out.failures.size(), 1U);
   EXPECT_LE(world.shelf.tensor_count() * ranks.size() * sizeof(std::uint32_t), 1'000'000U);
   EXPECT_THAT(world.out.failures[0].why.message(), HasSubstr(std::to_string(count - 1)));
+  EXPECT_THAT(world.out.failures[0].why.message(),
+              HasSubstr("a quarter is for this (BYTEPS_SERVER_MEMORY_MB allows each of its shards "
+                        "4000000 bytes)"));
   EXPECT_GT(world.shelf.tensor_count(), 10U);
 }
 

@@ -113,18 +113,14 @@ class FlowOfSlowNetworkTest : public testing::Test {
   FlowOfSlowNetworkTest() {
     for (ShardWay& shard : work_.shards) shard.gate().add({}, false, 0);
   }
-  // Frames wait for credit, and are answered one by one, in so many turns, at this rate.
-  void answers(int count, std::uint64_t bytes_per_us) {
+  // Frames of 1 MiB wait for credit, and are answered one by one at this rate.
+  void answers(int count, std::uint64_t bytes_per_ms) {
     for (int i = 0; i < count; ++i) {
       flow_.on_blocked(way());
-      work_.now += static_cast<TimeNs>(kMiB / bytes_per_us) * kMicrosecond;
-      flow_.free(way(), 0);
-      credit(kMiB);
+      work_.now += static_cast<TimeNs>(kMiB * 1000 / bytes_per_ms) * kMicrosecond;
+      way().gate().on_sent(kMiB);
+      flow_.free(way(), kMiB);
     }
-  }
-  void credit(std::uint64_t bytes) {
-    way().gate().on_sent(bytes);
-    flow_.free(way(), bytes);
   }
   TimeNs patience_with(std::uint64_t unanswered_bytes) {
     work_.now += kSecond;
@@ -144,7 +140,7 @@ class FlowOfSlowNetworkTest : public testing::Test {
 
 TEST_F(FlowOfSlowNetworkTest, frames_pass_without_credit_when_what_is_under_way_should_have_come) {
   EXPECT_EQ(patience_with(kMiB), kStalledNs) << "the rate is not known";
-  answers(20, 64);
+  answers(20, 64'000);
   const TimeNs usual = kMiB / 64 * kMicrosecond;  // 16 ms
   EXPECT_NEAR(static_cast<double>(patience_with(kMiB)), static_cast<double>(kStalledNs + 2 * usual),
               static_cast<double>(kMillisecond));
@@ -152,10 +148,15 @@ TEST_F(FlowOfSlowNetworkTest, frames_pass_without_credit_when_what_is_under_way_
 
 TEST_F(FlowOfSlowNetworkTest,
        the_patience_with_a_slow_network_has_a_limit_and_a_fast_one_is_as_ever) {
-  answers(20, 64);
+  answers(20, 64'000);
   EXPECT_EQ(patience_with(100 * kMiB), 10 * kStalledNs);
-  answers(1000, 10'000);
+  answers(1000, 10'000'000);
   EXPECT_LT(patience_with(kMiB), kStalledNs + kMillisecond);
+}
+
+TEST_F(FlowOfSlowNetworkTest, a_rate_below_a_megabyte_a_second_is_known_too) {
+  answers(20, 500);
+  EXPECT_EQ(patience_with(10'000), kStalledNs + 2 * 20 * kMillisecond);
 }
 
 TEST_F(FlowOfWorkerTest, a_worker_waits_for_answers_or_until_others_want_its_parts) {
@@ -188,6 +189,18 @@ TEST_F(FlowOfWorkerTest, to_a_relay_without_servers_as_much_may_be_on_the_way_as
   EXPECT_EQ(work.shards[0].gate().credit_bytes(), 4U << 20) << "over TCP";
   flow.set_capacity(ShardIndex(0), 256 << 10);
   EXPECT_EQ(work.shards[0].gate().credit_bytes(), 256U << 10);
+}
+
+TEST_F(FlowOfWorkerTest, a_frame_that_is_larger_than_a_ring_may_have_goes_alone) {
+  constexpr std::uint64_t kLarge = 8 << 20;
+  PipelineConfig config = config_of(false);
+  config.placement = Placement(kLarge, kLarge, {1, 1});
+  config.credit_bytes = 0;
+  config.relays_are_alone = true;
+  Work work(config);
+  Flow flow(work);
+  flow.set_capacity(ShardIndex(0), 256 << 10);
+  EXPECT_EQ(work.shards[0].gate().credit_bytes(), credit_cost(kLarge));
 }
 
 TEST_F(FlowOfWorkerTest, who_waits_for_much_is_patient) {
