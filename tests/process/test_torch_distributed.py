@@ -53,9 +53,9 @@ PRELUDE = """
 import os, signal, sys, time
 import torch, torch.distributed as dist
 
-def init():
+def init(store="store"):
     where = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    dist.init_process_group("byteps", init_method="file://" + os.path.abspath("store"), **where)
+    dist.init_process_group("byteps", init_method="file://" + os.path.abspath(store), **where)
 """
 
 
@@ -199,7 +199,7 @@ def test_groups_may_be_destroyed_and_made_again(place):
         os.environ["BYTEPS_LOCAL_REDUCE"] = "0"  # with relays some of the connections may still be on their way
         kept = []
         for turn in range(3):
-            init()
+            init(f"store{turn}")  # when all have left torch removes the file, even one that is in use again
             tensor = torch.ones(1)
             dist.all_reduce(tensor)
             kept.append((len(os.listdir("/proc/self/fd")), len(colocated._services)))
@@ -296,7 +296,7 @@ def test_one_machine_has_no_server_but_for_who_asks_for_one(place):
         from byteps.torch.backend import colocated
         for forced in ("0", "1"):
             os.environ["BYTEPS_FORCE_DISTRIBUTED"] = forced
-            init()
+            init(f"store{forced}")  # a file of its own, as above
             tensor = torch.ones(1)
             dist.all_reduce(tensor)
             roles = sorted(process.args[0].rpartition("_")[2] for process in colocated._services)

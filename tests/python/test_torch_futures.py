@@ -55,7 +55,8 @@ def test_a_callback_may_wait_for_another_collective(world2):
 
 
 def test_collectives_of_callbacks_meet_in_whatever_order_the_callbacks_run(world2):
-    """Rank 0's second callback starts its collective first, rank 1's first one."""
+    """Rank 0's second callback starts its collective first, rank 1's first one. Rank 0 attaches both before anything
+    can have ended: what has ended runs its callback in the thread that attaches it, which would wait for itself."""
 
     def check(ends, wait_s):
         rank = dist.get_rank()
@@ -71,8 +72,20 @@ def test_collectives_of_callbacks_meet_in_whatever_order_the_callbacks_run(world
 
             return run
 
-        works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(2)]
-        return ends(lambda: [f.wait() for f in [work.get_future().then(callback(i)) for i, work in enumerate(works)]])
+        def attached():
+            works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(2)]
+            return [work.get_future().then(callback(i)) for i, work in enumerate(works)]
+
+        def train():
+            token = torch.zeros(1)
+            if rank == 1:
+                dist.recv(token, 0)
+            futures = attached()
+            if rank == 0:
+                dist.send(token, 1)
+            return [future.wait() for future in futures]
+
+        return ends(train)
 
     assert world2.run(check, _ends, WAIT_S) == [[[2.0, 2.0], [20.0, 20.0]]] * 2
 
