@@ -16,7 +16,7 @@ export PYTHON JOBS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-horovod demo test test-more test-rdma test-long test-all test-asan test-tsan soak bench format lint wheel docs clean
+.PHONY: help setup setup-horovod demo test test-more test-rdma test-gpu test-long test-all test-asan test-tsan soak bench format lint wheel docs clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-more: setup ## what CI adds to make test: RDMA, Keras, two machines, both s
 
 test-rdma: setup ## RDMA between three hosts of an emulated machine: minutes
 	@$(VENV)/python tools/test rdma
+
+test-gpu:   ## the tests of torch on a real GPU: this Python's own torch and pytest, an installed byteps or this checkout's
+	@BYTEPS_TEST_DEVICE=real $(PYTHON) -m pytest -q -p no:cacheprovider tests/python
 
 test-long: setup ## the tests marked long: valgrind, tensors of GiB, whole trainings; .ci/run leaves them out
 	@$(VENV)/python tools/test long

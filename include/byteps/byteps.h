@@ -10,7 +10,8 @@
  * Threads. Every function may be called from any thread, except that byteps_leave must be the last call on its job.
  * Fork. A child's copy of a job is inert: every call on it returns BYTEPS_INVALID_ARGUMENT, byteps_leave included.
  * Memory. Tensor memory belongs to the caller; it must stay valid and untouched from byteps_push_pull until byteps_wait
- * has returned for its handle (with any result).
+ * has returned for its handle (with any result). All pointers are to host memory, but for a tensor's input and output
+ * where it says that they are device memory (byteps_memory).
  */
 #ifndef BYTEPS_BYTEPS_H_
 #define BYTEPS_BYTEPS_H_
@@ -29,7 +30,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 8
+#define BYTEPS_ABI_VERSION 9
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -97,6 +98,12 @@ typedef enum byteps_operation {
   BYTEPS_PRODUCT = 5 /* integers wrap, as sums do; bool: logical and */
 } byteps_operation;
 
+/* Where a tensor's input and output are, both in the same. Since version 9. */
+typedef enum byteps_memory {
+  BYTEPS_HOST_MEMORY = 0,
+  BYTEPS_CUDA_MEMORY = 1 /* of an NVIDIA GPU; the driver, libcuda.so.1, is loaded when the first tensor is there */
+} byteps_memory;
+
 /* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree
  * about name, shape, dtype, operation, root, scale and members; a name keeps them from its first use on. Different sets
  * of members need different names. */
@@ -104,9 +111,10 @@ typedef struct byteps_tensor {
   uint32_t struct_bytes;
   uint32_t dtype;         /* byteps_dtype, or with a byteps_logical_type */
   const char* name;       /* 1 to 1024 bytes of UTF-8; the same on all ranks for what belongs together */
-  const void* input;      /* element_count elements; not needed (may be NULL) on non-roots of a broadcast */
-  void* output;           /* element_count elements; may be input: the result lands in place. Non-roots of
-                             BYTEPS_ROOT_ONLY: not touched, may be NULL */
+  const void* input;      /* host or device memory, see `memory`: element_count elements; not needed (may be NULL) on
+                             non-roots of a broadcast */
+  void* output;           /* host or device memory, as input: element_count elements; may be input: the result lands in
+                             place. Non-roots of BYTEPS_ROOT_ONLY: not touched, may be NULL */
   uint64_t element_count; /* may be 0 */
   uint32_t operation;     /* byteps_operation */
   uint32_t root;          /* broadcast: rank whose values all get. BYTEPS_ROOT_ONLY: rank that gets the result */
@@ -120,10 +128,20 @@ typedef struct byteps_tensor {
   double scale;            /* a sum or average is multiplied by it at the servers; 0: not. Integers: in double, then
                               towards 0 */
   const uint32_t* members; /* ascending ranks that take part, the caller's among them; read at once. NULL: all */
-  uint32_t member_count;   /* how many those are. One alone: its input is copied at once */
+  uint32_t member_count;   /* how many those are. One alone: its input is copied at once; on a device, in its turn */
   uint32_t reserved2;      /* 0 */
   byteps_queue* queue;     /* where its end is reported, instead of to byteps_wait; NULL: nowhere */
   uint64_t tag;            /* repeated there */
+  /* Since version 9. */
+  uint32_t memory; /* byteps_memory: where input and output are. It is no matter between ranks: one may have the tensor
+                      on a device, another in host memory */
+  int32_t device;  /* device memory: the number of its device in this process, as CUDA counts them; both are there */
+  void* stream;    /* device memory: a CUstream (cudaStream_t is the same) of that device; NULL: its default stream. The
+                      input is read, and the output written, when all work has ended that was put on the stream before
+                      this call: an event is recorded on it, and nothing waits in this call. A stream that a CUDA graph
+                      is captured from is refused with BYTEPS_INVALID_ARGUMENT. When the operation has ended, so have
+                      all copies: work that is put on any stream afterwards finds the result. (Only when
+                      a job ends and a device does not end its copies for the failure timeout are they left behind.) */
 } byteps_tensor;
 
 #define BYTEPS_DIMENSIONS_MAX 64u
@@ -155,6 +173,10 @@ typedef struct byteps_metrics {
   uint64_t local_pushed_bytes;
   uint64_t local_pulled_bytes;
   uint64_t local_shared_bytes;
+  /* Since version 9. Tensor bytes copied from devices of this process to the host, and to them, for sums with
+   * others. */
+  uint64_t device_out_bytes;
+  uint64_t device_in_bytes;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);
@@ -192,6 +214,11 @@ BYTEPS_API uint32_t byteps_machines(const byteps_job* job, uint32_t* machines, u
  * behind its earlier use. */
 BYTEPS_API int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle* handle,
                                 byteps_error* error);
+
+/* Makes a device ready for tensors: the driver is loaded, a context retained, host memory pinned (docs/gpu.md). The
+ * first tensor on it does the same, if this was not called. BYTEPS_UNSUPPORTED: there is no such driver or device; the
+ * message says what was looked for. Since version 9. */
+BYTEPS_API int byteps_use_device(byteps_job* job, uint32_t memory, int32_t device, byteps_error* error);
 
 /* 1 finished (well or not; byteps_wait will not block), 0 not yet, -1 no such handle. */
 BYTEPS_API int byteps_poll(byteps_job* job, byteps_handle handle);

@@ -22,6 +22,7 @@
 #include "base/limits.h"
 #include "base/shape.h"
 #include "byteps/byteps.h"
+#include "device/devices.h"
 #include "loop/clock.h"
 #include "loop/log_writer.h"
 #include "loop/runner.h"
@@ -100,11 +101,12 @@ struct byteps_job {
         log("worker " + std::to_string(config.job.rank), config.log_level, writer->sink(),
             &flight->recorder(), byteps::TimelineFile::timeline_of(timeline)),
         transport(std::move(own_transport)),
-        door(config, transport ? &transport->waiter() : nullptr) {
+        devices(config.device, log, clock, transport ? &transport->waiter() : nullptr),
+        door(config, transport ? &transport->waiter() : nullptr, &devices) {
     if (door.is_job_of_one()) return;
     relay = byteps::RelayUnit::make(config, transport->waiter(), door.relay_counters(), log);
     worker.emplace(config, *transport, door, log, byteps::host_and_pid(), byteps::RoadEnds(),
-                   relay ? relay->port() : byteps::RelayPort());
+                   relay ? relay->port() : byteps::RelayPort(), devices.port());
     if (relay) relay->start(clock, config.spin_ns);
     runner.emplace("byteps-worker", *worker, transport->waiter(), clock, config.spin_ns);
   }
@@ -117,6 +119,7 @@ struct byteps_job {
   const byteps::Log log;
   byteps::MonotonicClock clock;
   std::unique_ptr<byteps::ProcessTransport> transport;  // null in a job of one
+  byteps::device::Devices devices;
   byteps::WorkerDoor door;
   std::unique_ptr<byteps::RelayUnit> relay;  // null: nobody sums here first
   std::optional<byteps::Worker> worker;
@@ -222,15 +225,17 @@ Status start(const char* settings, byteps_job** job) {
 void end(byteps_job* job, bool final) {
   job->door.leave(final);
   if (job->runner) job->runner->join();
-  const bool is_over = !job->relay || job->relay->join_within(job->worker->relay_patience_ns());
+  const bool relay_ends = !job->relay || job->relay->join_within(job->worker->relay_patience_ns());
+  const bool devices_end = job->devices.close_within(job->config.timeout.failure_ns);
   for (const auto& queue : job->queues) queue->close();
-  if (is_over) {
+  if (relay_ends && devices_end) {
     delete job;
     return;
   }
-  // Its thread may still use all of it: nothing is taken apart.
-  LOG(job->log, kError) << "its relay stands still: it leaves the job without it, and the memory "
-                           "of the job stays taken";
+  // Its threads may still use all of it: nothing is taken apart.
+  LOG(job->log, kError) << (relay_ends ? "a GPU" : "its relay")
+                        << " stands still: it leaves the job without it, and the memory of the job "
+                           "stays taken";
   job->flight->settle();
   job->writer->settle(byteps::LogWriter::kEndNs);
 }
@@ -244,6 +249,14 @@ Status with_events(byteps_job& job, Status status) {
 // sizeof(byteps_tensor) for programs that were compiled before interface versions 3 and 4.
 constexpr std::size_t kTensorBytesBeforeShape = offsetof(byteps_tensor, shape);
 constexpr std::size_t kTensorBytesBeforeScale = offsetof(byteps_tensor, scale);
+constexpr std::size_t kTensorBytesBeforeMemory = offsetof(byteps_tensor, memory);
+
+Status check_memory(uint32_t memory) {
+  if (memory <= BYTEPS_CUDA_MEMORY) return Status::ok();
+  return {Code::kInvalidArgument,
+          "unknown kind of memory: " + std::to_string(memory) +
+              "; this version knows BYTEPS_HOST_MEMORY and BYTEPS_CUDA_MEMORY"};
+}
 
 // The tensor as this version has it: what the caller's struct lacks is zero.
 Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byteps_tensor& tensor) {
@@ -253,7 +266,7 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
   }
   const std::size_t bytes = given->struct_bytes;
   if (bytes != kTensorBytesBeforeShape && bytes != kTensorBytesBeforeScale &&
-      bytes < sizeof(byteps_tensor)) {
+      bytes != kTensorBytesBeforeMemory && bytes < sizeof(byteps_tensor)) {
     return {Code::kInvalidArgument, "byteps_tensor.struct_bytes is " + std::to_string(bytes) +
                                         ": set it to sizeof(byteps_tensor), " +
                                         std::to_string(sizeof(byteps_tensor))};
@@ -271,7 +284,7 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
     return {Code::kInvalidArgument,
             "byteps_tensor.flags has unknown bits: " + std::to_string(tensor.flags)};
   }
-  return Status::ok();
+  return check_memory(tensor.memory);
 }
 
 byteps::Submission submission_of(const byteps_tensor& tensor) {
@@ -290,6 +303,10 @@ byteps::Submission submission_of(const byteps_tensor& tensor) {
   submission.scale = tensor.scale;
   submission.members = tensor.members;
   submission.member_count = tensor.member_count;
+  if (tensor.memory == BYTEPS_CUDA_MEMORY) {
+    submission.device = {.ordinal = tensor.device,
+                         .stream = static_cast<byteps::device::abi::Stream>(tensor.stream)};
+  }
   if (tensor.queue != nullptr) {
     submission.report = {.queue = tensor.queue->ends.get(), .tag = tensor.tag};
   }
@@ -410,6 +427,14 @@ int byteps_push_pull(byteps_job* job, const byteps_tensor* tensor, byteps_handle
     if (!submitted.is_ok()) return submitted.status();
     *handle = submitted.value().value;
     return Status::ok();
+  });
+}
+
+int byteps_use_device(byteps_job* job, uint32_t memory, int32_t device, byteps_error* error) {
+  return with_job(job, error, [&]() -> Status {
+    if (Status known = check_memory(memory); !known.is_ok()) return known;
+    if (memory == BYTEPS_HOST_MEMORY) return Status::ok();
+    return job->devices.use(device).status();
   });
 }
 
@@ -547,6 +572,7 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
   return with_job(job, nullptr, [&]() -> Status {
     constexpr std::size_t kBytesOfVersion1 = offsetof(byteps_metrics, shared_bytes);
     constexpr std::size_t kBytesOfVersion5 = offsetof(byteps_metrics, local_pushed_bytes);
+    constexpr std::size_t kBytesOfVersion8 = offsetof(byteps_metrics, device_out_bytes);
     if (metrics == nullptr || metrics->struct_bytes < kBytesOfVersion1) {
       return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
     }
@@ -560,10 +586,13 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     if (metrics->struct_bytes < kBytesOfVersion5) return Status::ok();
     metrics->shared_bytes = now.shared_bytes;
     metrics->rdma_bytes = now.rdma_bytes;
-    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    if (metrics->struct_bytes < kBytesOfVersion8) return Status::ok();
     metrics->local_pushed_bytes = now.local_pushed_bytes;
     metrics->local_pulled_bytes = now.local_pulled_bytes;
     metrics->local_shared_bytes = now.local_shared_bytes;
+    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    metrics->device_out_bytes = now.device_out_bytes;
+    metrics->device_in_bytes = now.device_in_bytes;
     return Status::ok();
   });
 }

@@ -14,6 +14,7 @@
 #include "app/machine.h"
 #include "base/limits.h"
 #include "base/phrases.h"
+#include "device/driver.h"
 #include "kernels/kernels.h"
 #include "net/address.h"
 #include "net/auth.h"
@@ -222,6 +223,8 @@ int check_settings(const Environment& environment) {
   say("byteps", BYTEPS_VERSION);
   say("protocol", std::to_string(Hello::kProtocolVersion));
   say("kernels", best_kernels().target);
+  const auto driver = environment.find("BYTEPS_CUDA_LIBRARY");
+  say("devices", device::describe_devices(driver == environment.end() ? "" : driver->second));
   Role role = Role::kWorker;  // as in parse_environment()
   const auto said = environment.find("DMLC_ROLE");
   for (const Role each : {Role::kScheduler, Role::kServer}) {

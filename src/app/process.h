@@ -98,8 +98,9 @@ void say_events(const Log& log, const Status& outcome);
 int handle_arguments(int argc, char** argv, std::string_view help);
 
 // --check: what a process of the role in DMLC_ROLE would do with this environment, for bps doctor. Lines of a word and
-// its text on standard output: byteps, protocol, kernels, warning (any number), then error, or own_address (servers).
-// Behind a warning or an error stand its kind, and about: the variable or file that it is about, if there is one.
+// its text on standard output: byteps, protocol, kernels, devices, warning (any number), then error, or own_address
+// (servers). Behind a warning or an error stand its kind, and about: the variable or file that it is about, if there is
+// one.
 // Returns kExitOk, or kExitBadSettings after an error.
 int check_settings(const Environment& environment);
 

@@ -123,6 +123,14 @@ struct RdmaConfig {
   std::uint32_t send_depth = 256;
 };
 
+// Tensors on GPUs (device/devices.h).
+struct DeviceConfig {
+  std::string cuda_library;  // the driver's file; empty: where the system has it
+  // Pinned host memory that tensors on devices pass through. 64 MiB: twice what is under way and not answered on a
+  // 100 Gbit/s card after 2 ms, so that what follows is copied meanwhile.
+  std::uint64_t pinned_bytes = std::uint64_t{64} << 20;
+};
+
 // The timeline (timeline.h): which rounds of each tensor are recorded, and where the files go.
 struct TraceConfig {
   bool on = false;
@@ -137,6 +145,7 @@ struct Config {
   TimeoutConfig timeout;
   TraceConfig trace;
   RdmaConfig rdma;
+  DeviceConfig device;
   LogLevel log_level = LogLevel::kWarning;
   // Members: what the scheduler says about who is missing is for the log, and not only for the flight recorder.
   bool tells_roll_call = true;

@@ -5,7 +5,6 @@
 // soon as it exists. Its kernel is asynchronous: it submits and returns, and the bridge's thread ends it.
 // Under XLA the op is replaced by a custom call: tf_xla.cc.
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -272,14 +271,10 @@ std::string register_op() {
   return status.message();
 }
 
-std::string register_kernel(const char* device) {
+std::string register_kernel() {
   ScopedStatus status(api);
   TF_KernelBuilder* builder =
-      api.TF_NewAsyncKernelBuilder(kOpName, device, create, compute, destroy);
-  if (std::strcmp(device, "CPU") != 0) {  // TensorFlow copies from and to the device, in its order
-    api.TF_KernelBuilder_HostMemory(builder, "tensors");
-    api.TF_KernelBuilder_HostMemory(builder, "results");
-  }
+      api.TF_NewAsyncKernelBuilder(kOpName, "CPU", create, compute, destroy);
   api.TF_RegisterKernelBuilder(kOpName, builder, status.get());
   return status.message();
 }
@@ -287,8 +282,7 @@ std::string register_kernel(const char* device) {
 std::string register_all() {
   std::string problem = api.problem;
   if (problem.empty()) problem = register_op();
-  if (problem.empty()) problem = register_kernel("CPU");
-  if (problem.empty()) problem = register_kernel("GPU");
+  if (problem.empty()) problem = register_kernel();
   return problem;
 }
 

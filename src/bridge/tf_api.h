@@ -77,7 +77,6 @@ enum TfDtype : int {
   X(TF_KernelBuilder*, TF_NewAsyncKernelBuilder,                                              \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*),                           \
      void (*)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*)(void*)))   \
-  X(void, TF_KernelBuilder_HostMemory, (TF_KernelBuilder*, const char*))                      \
   X(void, TF_RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))             \
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))            \
   X(void, TF_OpKernelConstruction_GetAttrSize,                                                \

@@ -1,5 +1,6 @@
 // Cargo: what an operation pushes and gets where that is not one caller's memory: at a relay (relay/relay.h), which
-// takes to the servers what the workers of a machine have together, frame by frame, only of the parts that it leads.
+// takes to the servers what the workers of a machine have together, frame by frame, only of the parts that it leads;
+// and of a tensor on a device (staging.h), whose frames pass through host memory.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,9 @@ class Cargo {
   virtual void on_given_back(std::uint32_t part) = 0;
   // Its answer. The payload is only read during the call; kNoPayload: it has none.
   virtual void answered(const wire::Header& header, std::span<const std::byte> payload) = 0;
+  // The operation ends early: the part is off the road. How many pieces of it are in use by what cannot be called back;
+  // each is given back later (StageOutput::given_back), and the operation does not end before.
+  virtual std::uint32_t abandon(std::uint32_t /*part*/) { return 0; }
 };
 
 }  // namespace byteps

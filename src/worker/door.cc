@@ -30,8 +30,9 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
 
 }  // namespace
 
-WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter)
+WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter, device::Devices* devices)
     : job_of_one_(config.job.scheduler_host.empty()),
+      devices_(devices),
       handles_(config.spin_ns),
       mailbox_(kMailboxCapacity, waiter),
       membership_(config),
@@ -77,9 +78,13 @@ Result<HandleId> WorkerDoor::submit(const Submission& submission) {
   WorkerCommand command;
   Status fine = check(submission, command.call);
   if (!fine.is_ok()) return fine;
-  if (job_of_one_ || command.call.spec.members.some().size() == 1) {
-    return copy_at_once(command.call, submission.report);
+  const bool is_alone = job_of_one_ || command.call.spec.members.some().size() == 1;
+  if (submission.device) {
+    Status placed = find_place(submission, command.call);
+    if (!placed.is_ok()) return placed;
+    if (is_alone) return copy_on_device(command.call, submission.report);
   }
+  if (is_alone) return copy_at_once(command.call, submission.report);
   command.kind = WorkerCommand::Kind::kSubmit;
   return post(std::move(command), submission.report);
 }
@@ -118,16 +123,69 @@ Result<HandleId> WorkerDoor::post(WorkerCommand&& command, const Handles::Report
   return state.is_ok() ? posted : state;
 }
 
+// On which device, and when its input will be there.
+Status WorkerDoor::find_place(const Submission& submission, PipelineCall& call) const {
+  if (devices_ == nullptr) return {Code::kUnsupported, "this process has no devices"};
+  // Of no elements no address is looked at.
+  Result<device::Place> place =
+      devices_->place(submission.device->ordinal, submission.device->stream,
+                      call.input.empty() ? nullptr : call.input.data(),
+                      call.output.empty() ? nullptr : call.output.data());
+  if (!place.is_ok()) {
+    const Status& why = place.status();
+    return why.in_words("tensor '" + call.name + "': " + why.message());
+  }
+  call.place = std::move(place).value();
+  return Status::ok();
+}
+
+// What is known of a tensor in which nobody else takes part.
+Status WorkerDoor::note_alone(const PipelineCall& call) {
+  const std::lock_guard lock(mutex_);
+  const Result<TensorIndex> tensor = alone_.find_or_add(call.name, call.spec);
+  if (tensor.is_ok() && call.once) alone_.give_up(tensor.value());
+  return tensor.status();
+}
+
+Result<HandleId> WorkerDoor::copy_on_device(PipelineCall& call, const Handles::Report& report) {
+  const Result<HandleId> handle = handles_.create(report);
+  if (!handle.is_ok()) return handle;
+  const HandleId id = handle.value();
+  const std::size_t bytes = call.output.size();
+  const auto end = [this, id, bytes, name = call.name](Status result) {
+    if (!result.is_ok()) result = result.in_words("tensor '" + name + "': " + result.message());
+    (result.is_ok() ? copied_.finished_operations : copied_.failed_operations)
+        .fetch_add(1, std::memory_order_relaxed);
+    if (result.is_ok()) copied_.finished_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    handles_.complete(id, std::move(result));
+  };
+  if (Status noted = note_alone(call); !noted.is_ok()) {
+    end(std::move(noted));
+    return handle;
+  }
+  device::Alone alone;
+  alone.place = std::move(call.place);
+  alone.input = reinterpret_cast<std::uintptr_t>(call.input.data());
+  alone.output = reinterpret_cast<std::uintptr_t>(call.output.data());
+  alone.bytes = bytes;
+  alone.ended = end;
+  if (call.spec.scale != 1 && bytes > 0) {
+    alone.finish = [this, spec = call.spec](std::span<std::byte> values) {
+      kernels_for(spec.dtype, spec.operation, kernels_)
+          .finish_alone(values, values, {.divisor = 1, .scale = spec.scale});
+    };
+  }
+  if (const Status posted = devices_->post(std::move(alone)); !posted.is_ok()) {
+    handles_.discard(id);
+    return posted;
+  }
+  return handle;
+}
+
 Result<HandleId> WorkerDoor::copy_at_once(const PipelineCall& call, const Handles::Report& report) {
   const Result<HandleId> handle = handles_.create(report);
   if (!handle.is_ok()) return handle;
-  Status result;
-  {
-    const std::lock_guard lock(mutex_);
-    const Result<TensorIndex> tensor = alone_.find_or_add(call.name, call.spec);
-    result = tensor.status();
-    if (tensor.is_ok() && call.once) alone_.give_up(tensor.value());
-  }
+  const Status result = note_alone(call);
   if (result.is_ok()) {
     if (call.spec.scale != 1) {
       kernels_for(call.spec.dtype, call.spec.operation, kernels_)
@@ -171,7 +229,9 @@ WorkerMetrics WorkerDoor::metrics() const {
           .rdma_bytes = read(servers.rdma_bytes),
           .local_pushed_bytes = read(local.pushed_bytes),
           .local_pulled_bytes = read(local.pulled_bytes),
-          .local_shared_bytes = read(local.shared_bytes)};
+          .local_shared_bytes = read(local.shared_bytes),
+          .device_out_bytes = read(counters_.device_out_bytes),
+          .device_in_bytes = read(counters_.device_in_bytes)};
 }
 
 }  // namespace byteps

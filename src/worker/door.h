@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "base/spec.h"
 #include "base/status.h"
+#include "device/devices.h"
 #include "kernels/kernels.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
@@ -35,6 +36,12 @@ struct Submission : RawSpec {
   std::int32_t priority = 0;
   bool once = false;       // the name is never used again
   Handles::Report report;  // where its end is told
+  // Input and output are memory of this device; nullopt: of the host.
+  struct OnDevice {
+    int ordinal = 0;
+    device::abi::Stream stream = nullptr;
+  };
+  std::optional<OnDevice> device;
 };
 
 struct WorkerMetrics {
@@ -52,6 +59,9 @@ struct WorkerMetrics {
   std::uint64_t local_pushed_bytes = 0;
   std::uint64_t local_pulled_bytes = 0;
   std::uint64_t local_shared_bytes = 0;
+  // Copied from and to devices.
+  std::uint64_t device_out_bytes = 0;
+  std::uint64_t device_in_bytes = 0;
 };
 
 // Counted by one thread each, read by any.
@@ -62,6 +72,8 @@ struct WorkerCounters {
   std::atomic<std::uint64_t> finished_operations{0};
   std::atomic<std::uint64_t> finished_bytes{0};
   std::atomic<std::uint64_t> failed_operations{0};
+  std::atomic<std::uint64_t> device_out_bytes{0};
+  std::atomic<std::uint64_t> device_in_bytes{0};
 };
 
 // What callers ask of the loop.
@@ -76,8 +88,8 @@ struct WorkerCommand {
 class WorkerDoor {
  public:
   // `waiter` is what the Worker's Runner sleeps on; null for a job of one, and where turns need no
-  // wake-up.
-  WorkerDoor(const Config& config, Waiter* waiter);
+  // wake-up. `devices`: null where tensors are in host memory only; it outlives the door.
+  WorkerDoor(const Config& config, Waiter* waiter, device::Devices* devices = nullptr);
   WorkerDoor(const WorkerDoor&) = delete;
   WorkerDoor& operator=(const WorkerDoor&) = delete;
 
@@ -132,11 +144,15 @@ class WorkerDoor {
   Status check(const Submission& submission, PipelineCall& call) const;
   Result<HandleId> begin(WorkerCommand::Kind kind, const char* refusal);
   Result<HandleId> post(WorkerCommand&& command, const Handles::Report& report);
+  Status find_place(const Submission& submission, PipelineCall& call) const;
+  Status note_alone(const PipelineCall& call);
   Result<HandleId> copy_at_once(const PipelineCall& call, const Handles::Report& report);
+  Result<HandleId> copy_on_device(PipelineCall& call, const Handles::Report& report);
 
   // constant
   const bool job_of_one_;
   const KernelSet kernels_ = best_kernels();
+  device::Devices* const devices_;
 
   // shared: thread-safe by themselves
   Handles handles_;

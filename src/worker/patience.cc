@@ -66,7 +66,7 @@ std::vector<Patience::Verdict> Patience::give_up() {
     const Op& op = operations[index];
     Tensor& tensor = work_.tensors[op.tensor];
     if (op.state != OpState::kActive || !has_departed_member(tensor)) continue;
-    push_.want_first_part(tensor);
+    push_.want_first_part(op.tensor);
     const Departed* const gone = missed_by(op);
     if (gone == nullptr || misses_shard(tensor)) {
       wake(work_.now + departed_ns / 8);

@@ -96,13 +96,14 @@ void Pipeline::start(TensorIndex index) {
   Op& op = work_.operations[tensor.active];
   op.state = OpState::kActive;
   op.tag = work_.operations.new_tag(tensor.active);
+  tensor.cargo = op.cargo;
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
   push_.begin_round(tensor);
   pull_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     tensor.parts[part].begin_round();
-    if (op.cargo != nullptr && !op.cargo->leads(part)) {
+    if (tensor.cargo != nullptr && !tensor.cargo->leads(part)) {
       ++tensor.finished_parts;
     } else {
       road_.begin({index, part}, tensor, work_.now);
@@ -128,6 +129,9 @@ void Pipeline::end_early(TensorIndex index, const Status& status) {
   tensor.failed = status;
   if (tensor.active != kNoOp) {
     road_.abandon(index, tensor);
+    for (std::uint32_t part = 0; tensor.cargo != nullptr && part < tensor.parts.size(); ++part) {
+      tensor.lent_count += tensor.cargo->abandon(part);
+    }
     pull_.end_round(tensor);
     work_.operations[tensor.active].state = OpState::kEnding;
   }
@@ -178,6 +182,7 @@ void Pipeline::finish_well(TensorIndex index) {
 
 void Pipeline::end_op(OpIndex index, const Status& status) {
   const Op& op = work_.operations[index];
+  if (op.state != OpState::kWaiting) work_.tensors[op.tensor].cargo = nullptr;
   work_.complete(op.handle, work_.tensors[op.tensor].spec, status);
   work_.operations.remove(index);
   if (work_.operations.count() == 0) flow_.on_idle();
@@ -252,8 +257,7 @@ void Pipeline::on_mismatch(Key key, const Status& why) {
 void Pipeline::on_sent(SendToken token) {
   if (token == 0 || push_.on_sent(token)) return;
   const PartRef part = Push::part_of(token);
-  const OpIndex active = work_.tensors[part.tensor].active;
-  Cargo* const cargo = active == kNoOp ? nullptr : work_.operations[active].cargo;
+  Cargo* const cargo = work_.tensors[part.tensor].cargo;
   if (cargo != nullptr) cargo->on_given_back(part.part);
   give_back(part.tensor);
 }
@@ -303,6 +307,7 @@ void Pipeline::tick() {
   stage_output_.clear();
   road_.tick(work_.now, stage_output_);
   for (const PartRef part : stage_output_.leaving) leave_stage(part);
+  for (const PartRef part : stage_output_.ready) uplink_.on_ready(part);
   for (const TensorIndex tensor : stage_output_.given_back) give_back(tensor);
 }
 

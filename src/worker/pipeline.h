@@ -133,7 +133,7 @@ class Pipeline {
   Work work_;
   Flow flow_{work_};
   Inputs inputs_{work_};
-  Push push_{work_, flow_, inputs_};
+  Push push_{work_, flow_, inputs_, road_};
   Pull pull_{work_, flow_, push_};
   Road road_;
   Patience patience_{work_, push_, inputs_};

@@ -92,7 +92,7 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   named.bytes = TensorTable::frame_bytes(part, named.frame);
   const std::uint64_t expected = work_.is_sent_to(tensor.spec) ? named.bytes : 0;
   if (payload_bytes != expected) return {"has a wrong size"};
-  if (expected > 0 && work_.operations[tensor.active].cargo == nullptr) {
+  if (expected > 0 && tensor.cargo == nullptr) {
     named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;
   }
   return named;
@@ -123,9 +123,8 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   const PartRef part{index, header.part.value};
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
-  Cargo* const cargo = work_.operations[tensor.active].cargo;
-  if (cargo != nullptr) {
-    cargo->answered(header, payload);
+  if (tensor.cargo != nullptr) {
+    tensor.cargo->answered(header, payload);
   } else if (!landed && !payload.empty()) {
     std::memcpy(named.place, payload.data(), payload.size());
   }

@@ -81,8 +81,8 @@ bool Push::advance(Tensor& tensor, std::uint32_t index) {
 // Whether the next frame of this part can be sent, if there is one.
 bool Push::has_next_frame(const Tensor& tensor, std::uint32_t index) const {
   const PartState& part = tensor.parts[index];
-  const Cargo* const cargo = work_.operations[tensor.active].cargo;
-  return part.next_frame < (cargo == nullptr ? part.frame_count : cargo->ready_frames(index));
+  return part.next_frame <
+         (tensor.cargo == nullptr ? part.frame_count : tensor.cargo->ready_frames(index));
 }
 
 // The first frame that the shard misses is either on its way or the next to go. All of them at once would fill the
@@ -115,12 +115,15 @@ void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
   if (part.shard != shard) return;
   part.wanted_rounds = std::max(part.wanted_rounds, header.round.value + 1);
   favour_wanted(tensor, part);
+  if (part.wanted_rounds > tensor.round.value) road_.want({index, header.part.value}, tensor);
 }
 
-void Push::want_first_part(Tensor& tensor) {
+void Push::want_first_part(TensorIndex index) {
+  Tensor& tensor = work_.tensors[index];
   PartState& first = tensor.parts[0];
   first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
   if (first.ticket != Gate::kNoTicket) work_.shard_of(first).gate().want(first.ticket);
+  road_.want({index, 0}, tensor);
 }
 
 bool Push::on_sent(SendToken token) {
@@ -233,8 +236,8 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
   header.priority = op.priority;
   if (!work_.gives(tensor.spec)) {
     header.flags = wire::kNoPayload;
-  } else if (op.cargo != nullptr) {
-    message.payload = op.cargo->frame(staged_part_.part, frame);
+  } else if (tensor.cargo != nullptr) {
+    message.payload = tensor.cargo->frame(staged_part_.part, frame);
   } else {
     message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
   }
@@ -272,8 +275,7 @@ Push::Sent Push::pop() {
 
 void Push::lend(Tensor& tensor) {
   ++tensor.lent_count;
-  Cargo* const cargo = work_.operations[tensor.active].cargo;
-  if (cargo != nullptr) cargo->on_lent(staged_part_.part);
+  if (tensor.cargo != nullptr) tensor.cargo->on_lent(staged_part_.part);
 }
 
 Push::Sent Push::pop_frame(ShardWay& shard) {

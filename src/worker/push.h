@@ -24,7 +24,9 @@ namespace byteps {
 
 class Push final : public Stage {
  public:
-  Push(Work& work, Flow& flow, const Inputs& inputs) : work_(work), flow_(flow), inputs_(inputs) {}
+  // All outlive it. The road, which it stands in, is not used before it is made.
+  Push(Work& work, Flow& flow, const Inputs& inputs, Road& road)
+      : work_(work), flow_(flow), inputs_(inputs), road_(road) {}
 
   // ---- the stage
   void enter(PartRef part, Tensor& tensor, TimeNs now) override;
@@ -46,7 +48,7 @@ class Push final : public Stage {
   // Others wait for this part.
   void on_wanted(ShardIndex shard, const wire::Header& header);
   // Its first part goes in spite of credit, so that its shard asks the others for it and says whom it misses.
-  void want_first_part(Tensor& tensor);
+  void want_first_part(TensorIndex tensor);
   // Rounds that shards want and that have not been submitted, by key; at most so many.
   std::vector<wire::NotBegun> not_begun(std::size_t count_max) const;
   // The payload of a word is ours again. False: this token is one of a part.
@@ -86,6 +88,7 @@ class Push final : public Stage {
   Work& work_;
   Flow& flow_;
   const Inputs& inputs_;
+  Road& road_;
   std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
   std::map<SendToken, std::shared_ptr<const Word>> lent_words_;
   SendToken last_word_ = kWordToken;

@@ -23,9 +23,9 @@ bool Standstill::add_awaited(std::span<const HandleId> handles,
   }
   for (OpIndex index = operations.oldest(); index != kNoOp; index = operations[index].newer) {
     if (!all && !has(operations[index].handle)) continue;
-    Tensor& tensor = work_.tensors[operations[index].tensor];
+    const Tensor& tensor = work_.tensors[operations[index].tensor];
     if (!work_.is_active(tensor)) return false;
-    push_.want_first_part(tensor);
+    push_.want_first_part(operations[index].tensor);
     awaited.push_back({tensor.name, tensor.key, tensor.round.value});
   }
   return true;

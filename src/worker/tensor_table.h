@@ -30,6 +30,8 @@
 
 namespace byteps {
 
+class Cargo;
+
 // Index of an operation in the Pipeline's table.
 using OpIndex = std::uint32_t;
 inline constexpr OpIndex kNoOp = 0xffffffff;
@@ -73,6 +75,7 @@ struct Tensor {
   // the current round
   Round round;
   OpIndex active = kNoOp;
+  Cargo* cargo = nullptr;  // the active operation's; null: it has input and output
   std::uint32_t finished_parts = 0;
   std::uint32_t lent_count = 0;       // payloads at a transport: frames and declarations
   std::uint32_t frames_per_part = 1;  // constant

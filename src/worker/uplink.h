@@ -1,4 +1,5 @@
-// Uplink: what a relay (relay/relay.h) asks of its pipeline beside what a worker does.
+// Uplink: what a relay (relay/relay.h) asks of its pipeline beside what a worker does; the first of it also whoever
+// makes frames ready (staging.h).
 #pragma once
 
 #include <cstdint>

@@ -18,6 +18,7 @@
 #include "base/spec.h"
 #include "base/status.h"
 #include "base/time.h"
+#include "device/orders.h"
 #include "net/transport.h"
 #include "net/wire.h"
 #include "worker/cargo.h"
@@ -39,6 +40,8 @@ struct PipelineCall {
   std::span<std::byte> output;       // spec.total_bytes; may be input; empty where spec.gets() not
   std::int32_t priority = 0;
   bool once = false;
+  device::Place
+      place{};  // of input and output, where they are on a device: for Staging, which makes a cargo of it
   Cargo* cargo = nullptr;  // not null: instead of input and output, which are empty
 };
 
@@ -138,8 +141,7 @@ struct Work {
   }
   // Whether answers to the active operation are written into its output.
   bool needs_landing(const Tensor& tensor) const {
-    return tensor.spec.total_bytes > 0 && is_sent_to(tensor.spec) &&
-           operations[tensor.active].cargo == nullptr;
+    return tensor.spec.total_bytes > 0 && is_sent_to(tensor.spec) && tensor.cargo == nullptr;
   }
   // Whoever was told of it is to forget it.
   void forget(const Tensor& tensor) {

@@ -42,12 +42,13 @@ void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header&
 }  // namespace
 
 Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-               std::string host, RoadEnds road_ends, RelayPort relay)
+               std::string host, RoadEnds road_ends, RelayPort relay, device::Devices::Port devices)
     : config_(config),
       transport_(transport),
       door_(door.loop_side()),
       log_(log),
-      road_ends_(std::move(road_ends)),
+      devices_(devices),
+      road_ends_(devices_.with_rows(std::move(road_ends))),
       port_(join_of(config, own_name(config, std::move(host)), relay), config, transport,
             log.flight(), log.timeline()),
       relay_(relay, config.timeout),
@@ -70,6 +71,7 @@ std::size_t Worker::turn(TimeNs now) {
   try_work();
   take_commands(now);
   work += scratch_.commands.size();
+  work += take_reports(now);
   port_.tick(now);
   take_member_events(now);
   const Status reached = shards_.connections().keep(now, state_ == State::kEnding);
@@ -79,6 +81,7 @@ std::size_t Worker::turn(TimeNs now) {
     pipeline_->tick();
     apply_outputs();
     work += shards_.send_frames();
+    devices_.post_orders(now);
     publish_counters();
   }
   port_.tick_again(now);
@@ -90,7 +93,8 @@ std::size_t Worker::turn(TimeNs now) {
 
 TimeNs Worker::next_deadline() const {
   TimeNs next = std::min({transport_.next_deadline(), port_.next_deadline(),
-                          shards_.connections().next_deadline(), relay_.next_deadline()});
+                          shards_.connections().next_deadline(), relay_.next_deadline(),
+                          devices_.next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
@@ -118,6 +122,7 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
       // The door lets nobody through before the job is joined, so the pipeline is there unless we have failed.
       if (!pipeline_) return door_.handles.complete(command.handle, ended_);
       record("submit");
+      if (command.call.place.device != nullptr) devices_.staging().take(command.call);
       return pipeline_->submit(std::move(command.call));
     case WorkerCommand::Kind::kBarrier:
       if (state_ != State::kWorking) return door_.handles.complete(command.handle, ended_);
@@ -234,6 +239,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   if (state_ == State::kEnding) return;
   if (const Status fine = check_roster(roster); !fine.is_ok()) return fail_job(fine, now);
   pipeline_ = std::make_unique<Pipeline>(pipeline_config(roster));
+  devices_.staging().begin(WorkerRank(roster.your_rank), config_.flow.priority_scheduling);
   facts_.rank = config_.job.rank;
   facts_.epoch = roster.epoch;
   facts_.incarnation = port_.member().incarnation();
@@ -366,7 +372,18 @@ void Worker::note_end(const PipelineOutput::Complete& end) {
     const bool misuse = status.is(Code::kInvalidArgument);
     if (!misuse) status = log_.left_behind("operation", status);
   }
+  devices_.staging().on_ended(end.handle);
   scratch_.completions.push_back({end.handle, std::move(status)});
+}
+
+// ---- devices
+
+// What has failed on a device ends the job: its values are nowhere else.
+std::size_t Worker::take_reports(TimeNs now) {
+  const DeviceSide::Taken taken = devices_.take_reports();
+  if (!taken.failure.is_ok() && state_ != State::kEnding) fail_job(taken.failure, now);
+  devices_.look(now, log_);
+  return taken.count;
 }
 
 void Worker::record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const {
@@ -386,6 +403,8 @@ void Worker::publish_counters() {
   publish(door_.counters.finished_operations, now.finished_operations);
   publish(door_.counters.finished_bytes, now.finished_bytes);
   publish(door_.counters.failed_operations, now.failed_operations);
+  publish(door_.counters.device_out_bytes, devices_.staging().counters().out_bytes);
+  publish(door_.counters.device_in_bytes, devices_.staging().counters().in_bytes);
 }
 
 // ---- stalls
@@ -395,7 +414,7 @@ void Worker::publish_counters() {
 void Worker::watch_stall(TimeNs now) {
   if (!may_stall()) return;
   const PipelineCounters& counters = pipeline_->counters();
-  const std::uint64_t moved = commands_taken_ + counters.pulled_bytes +
+  const std::uint64_t moved = commands_taken_ + devices_.count_wait() + counters.pulled_bytes +
                               counters.finished_operations + counters.failed_operations;
   const StallWatch::Finding finding = stall_watch_.look(now, moved, timeout().failure_ns);
   switch (finding) {
@@ -416,6 +435,7 @@ void Worker::watch_stall(TimeNs now) {
 
 // What this worker waits for. Empty when it could go on after all.
 wire::Stalled Worker::stall_report(bool proven) {
+  if (devices_.waits()) return {};
   std::vector<HandleId> handles = pipeline_->standstill().pending_handles();
   for (const auto& [number, barrier] : barriers_) handles.push_back(barrier);
   std::sort(handles.begin(), handles.end());
@@ -469,6 +489,7 @@ void Worker::fail(const Status& why) {
 void Worker::end(const Status& why) {
   if (state_ == State::kEnding || state_ == State::kFinished) return;
   ended_ = why;
+  devices_.note_end(now_, timeout().failure_ns);
   state_ = State::kEnding;
   end_all();
 }
@@ -499,6 +520,7 @@ void Worker::try_finish() {
   if (state_ != State::kEnding) return;
   end_all();
   if (!port_.done() || !port_.closed() || !shards_.connections().none_is_left()) return;
+  if (devices_.staging().is_copying()) return;
   if (pipeline_) apply_outputs();
   CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";
   door_.commands.close(scratch_.commands);

@@ -28,9 +28,11 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "device/devices.h"
 #include "loop/actor.h"
 #include "member/member_port.h"
 #include "net/transport.h"
+#include "worker/device_side.h"
 #include "worker/door.h"
 #include "worker/pipeline.h"
 #include "worker/relay_port.h"
@@ -47,9 +49,10 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   // config.job.scheduler_host must not be empty. `host` ("host:pid") is for messages to people; it also tells a worker
   // that lost its connection from another process with its rank. Empty: "worker <rank>".
   // `road_ends`: stages that parts pass before they are pushed and after they are pulled; they outlive it.
-  // `relay`: beside it; its mailboxes outlive both.
+  // `relay`: beside it; its mailboxes outlive both. So do those of `devices`.
   Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-         std::string host = {}, RoadEnds road_ends = {}, RelayPort relay = {});
+         std::string host = {}, RoadEnds road_ends = {}, RelayPort relay = {},
+         device::Devices::Port devices = {});
   ~Worker() override;
 
   std::size_t turn(TimeNs now) override;
@@ -92,6 +95,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
 
   // What goes out.
   void apply_outputs();
+  std::size_t take_reports(TimeNs now);
   void note_end(const PipelineOutput::Complete& end);
   void record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const;
   void publish_counters();
@@ -118,6 +122,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   Transport& transport_;
   const WorkerDoor::LoopSide door_;
   const Log& log_;
+  DeviceSide devices_;  // which owns some of its rows
   const RoadEnds road_ends_;
 
   // owned by the loop

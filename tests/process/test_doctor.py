@@ -62,7 +62,8 @@ def test_this_machine_is_looked_at_without_any_settings(place):
     code, findings = doctor(place)
     assert code == 0, findings
     checks = {each["check"] for each in findings}
-    assert checks >= {"byteps", "CPU kernels", "variables", "address", "/dev/shm", "open files", "locked memory", "TCP"}
+    expected = {"byteps", "CPU kernels", "GPUs", "variables", "address", "/dev/shm", "open files", "locked memory"}
+    assert checks >= {*expected, "TCP"}
     assert the(findings, "variables")["level"] == OK
     assert place.left() == []
 

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from place import MEMBER, key_files, seen_by_others, wait_for
+from place import BUILD, MEMBER, key_files, seen_by_others, wait_for
 
 from byteps.launcher import plan
 from byteps.launcher.main import local_counts, parse
@@ -46,6 +46,21 @@ def test_ending_is_quick_and_says_nothing_of_servers(place):
     assert code == 7
     assert time.monotonic() - begin < 40, "it has waited for the grace period"
     assert "[server" not in err and "[scheduler]" not in err
+
+
+def test_a_worker_for_each_gpu_that_is_visible(place):
+    fake = {"BYTEPS_CUDA_LIBRARY": str(BUILD / "lib/fake_gpu/libcuda.so.1"), "FAKE_GPU_COUNT": "3"}
+    program = "import os; print(os.environ['BYTEPS_LOCAL_RANK'], os.environ['BYTEPS_LOCAL_SIZE'])"
+    code, out, err = place.run("--local", "--workers", "gpu", "--", PYTHON, "-c", program, environ=fake)
+    assert code == 0, err
+    assert sorted(out.splitlines()) == [f"[worker {rank}] {rank} 3" for rank in range(3)]
+
+
+def test_without_a_gpu_a_worker_for_each_is_refused_with_the_reason(place):
+    nowhere = {"BYTEPS_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}
+    code, out, err = place.run("--local", "--workers", "gpu", "--", PYTHON, MEMBER, environ=nowhere)
+    assert code == 127 and out == ""
+    assert "no GPU was found for --workers gpu: no CUDA driver: /nowhere/libcuda.so.1" in err
 
 
 def test_the_last_lines_of_a_failing_rank_are_repeated(place):

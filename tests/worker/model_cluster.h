@@ -23,6 +23,7 @@
 #include "base/prng.h"
 #include "net/wire.h"
 #include "tests/worker/delay_stage.h"
+#include "tests/worker/played_device.h"
 #include "worker/pipeline.h"
 
 namespace byteps::model {
@@ -46,6 +47,7 @@ class Cluster {
     bool priority_scheduling = true;
     std::uint32_t finishing_rounds_max = kRoundsPerGeneration;
     TimeNs delay_ns = 0;  // parts are kept for up to so long before they are pushed, and after
+    std::uint64_t pool_bytes = 0;  // each worker has a device, with so much pinned memory
   };
 
   Cluster(const Settings& settings, std::uint64_t seed)
@@ -65,6 +67,11 @@ class Cluster {
           rows->push_back({"delay", "its time", delays_.back().get()});
         }
       }
+      if (settings.pool_bytes > 0) {
+        devices_.push_back(std::make_unique<PlayedDevice>(settings.pool_bytes, seed + rank));
+        devices_.back()->staging().begin(config.self, settings.priority_scheduling);
+        config.road_ends = devices_.back()->staging().road_ends();
+      }
       workers_.push_back(std::make_unique<Pipeline>(config));
       results_.emplace_back();
     }
@@ -73,6 +80,8 @@ class Cluster {
   }
 
   Pipeline& worker(std::uint32_t rank) { return *workers_[rank]; }
+  // Where workers have devices.
+  PlayedDevice& device(std::uint32_t rank) { return *devices_[rank]; }
   // Handles that ended, per worker.
   const std::map<std::int64_t, Status>& results(std::uint32_t rank) const { return results_[rank]; }
   std::vector<std::string>& notices() { return notices_; }
@@ -223,6 +232,17 @@ class Cluster {
     return count;
   }
 
+  // Something happens on this worker's device. False: nothing is under way there, or it has none.
+  bool step_device(std::uint32_t rank) {
+    if (devices_.empty() || !devices_[rank]->step()) return false;
+    workers_[rank]->begin_turn(now_);
+    do {
+      workers_[rank]->tick();
+      apply(rank);
+    } while (workers_[rank]->next_deadline() <= now_);
+    return true;
+  }
+
   // Everything that can move without Wanted, until nothing does. True if anything did.
   bool run_until_quiet() {
     bool any = false;
@@ -235,6 +255,8 @@ class Cluster {
           while (deliver_to_shard(rank, shard)) moved = true;
           while (deliver_to_worker(rank, shard)) moved = true;
         }
+        settle(rank);
+        while (step_device(rank)) moved = true;
       }
       moved = moved || pass_delay();
       any = any || moved;
@@ -257,6 +279,10 @@ class Cluster {
   bool random_step() {
     const auto rank = static_cast<std::uint32_t>(prng_.below(settings_.workers));
     const auto shard = static_cast<std::uint32_t>(prng_.below(settings_.shards));
+    if (!devices_.empty() && prng_.below(4) == 0) {
+      settle(rank);
+      return step_device(rank);
+    }
     switch (prng_.below(5)) {
       case 0:
         return take_frame(rank, shard);
@@ -269,6 +295,14 @@ class Cluster {
       default:
         return pass_time(settings_.delay_ns / 20) || (prng_.below(20) == 0 && want(shard));
     }
+  }
+
+  // The worker's turn ends: what stages have to say is heard.
+  void settle(std::uint32_t rank) {
+    if (devices_.empty()) return;
+    workers_[rank]->begin_turn(now_);
+    workers_[rank]->tick();
+    apply(rank);
   }
 
   void apply(std::uint32_t rank) {
@@ -285,6 +319,7 @@ class Cluster {
         [&](const PipelineOutput::Complete& end) {
           EXPECT_TRUE(results_[rank].emplace(end.handle.value, end.status).second)
               << end.handle << " ended twice";
+          if (!devices_.empty()) devices_[rank]->staging().on_ended(end.handle);
           if (on_complete) on_complete(rank, end.handle, end.status);
         },
         [&](const PipelineOutput::Notice& notice) { notices_.push_back(notice.text); },
@@ -487,6 +522,7 @@ class Cluster {
   const Settings settings_;
   const Placement placement_;
   std::vector<std::unique_ptr<DelayStage>> delays_;  // two of each worker, which they outlive
+  std::vector<std::unique_ptr<PlayedDevice>> devices_;
   TimeNs now_ = 0;
   Prng prng_;
   std::vector<std::unique_ptr<Pipeline>> workers_;

@@ -87,9 +87,22 @@ class World {
     EXPECT_EQ(cluster_.delayed_parts() > 0, variant_.cluster.delay_ns > 0);
     EXPECT_EQ(cluster_.landing_count(), 0u);
     EXPECT_EQ(cluster_.lent_count(), 0u);
+    if (variant_.cluster.pool_bytes > 0) check_devices();
   }
 
+  std::size_t copies = 0;
+  std::uint64_t unpinned = 0;
+
  private:
+  void check_devices() {
+    for (std::uint32_t rank = 0; rank < variant_.cluster.workers; ++rank) {
+      EXPECT_TRUE(cluster_.device(rank).is_idle());
+      EXPECT_TRUE(cluster_.device(rank).staging().slabs().all_is_free());
+      copies += cluster_.device(rank).copies();
+      unpinned += cluster_.device(rank).staging().counters().unpinned_parts;
+    }
+  }
+
   static constexpr std::size_t kRounds = 3;
   struct Tensor {
     std::string name;
@@ -156,9 +169,11 @@ class World {
     if (gets) plan.output.assign(tensor.count, 0xdead);
     Numbers& input = plan.in_place && gets ? plan.output : plan.input;
     input.resize(tensor.count);
-    for (std::size_t i = 0; i < tensor.count; ++i) {
-      if (pushes) input[i] = value(plan.tensor, plan.round, rank, i);
-    }
+    const auto fill = [this, &plan, &input, pushes, rank] {
+      for (std::size_t i = 0; i < input.size(); ++i) {
+        if (pushes) input[i] = value(plan.tensor, plan.round, rank, i);
+      }
+    };
     PipelineCall call;
     call.handle = HandleId(static_cast<std::int64_t>(index) + 1);
     call.name = tensor.name;
@@ -171,6 +186,11 @@ class World {
     if (pushes) call.input = std::as_bytes(std::span(input));
     call.output = std::as_writable_bytes(std::span(plan.output));
     call.priority = static_cast<std::int32_t>(prng_.below(3));
+    if (variant_.cluster.pool_bytes > 0 && prng_.below(4) > 0) {
+      cluster_.device(rank).take(call, fill);
+    } else {
+      fill();
+    }
     cluster_.worker(rank).submit(std::move(call));
     cluster_.apply(rank);
     return true;
@@ -248,6 +268,46 @@ TEST(PipelineRandom, sums_are_exact_when_parts_are_kept_before_they_are_pushed_a
              .view_percent = 30,
              .lost_connections = 40},
             40);
+}
+
+// How many parts found no pinned memory.
+std::uint64_t run_device_seeds(const Variant& variant, std::uint64_t count) {
+  std::uint64_t copies = 0;
+  std::uint64_t unpinned = 0;
+  for (std::uint64_t seed = 1; seed <= count; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    World world(variant, seed * 1000);
+    world.run();
+    copies += world.copies;
+    unpinned += world.unpinned;
+    if (::testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(copies, 0U);
+  return unpinned;
+}
+
+// Three of four tensors are on devices.
+TEST(PipelineRandom, sums_are_exact_for_tensors_on_devices_and_in_host_memory) {
+  run_device_seeds({.cluster = {.workers = 3, .shards = 2, .pool_bytes = 1 << 20}}, 40);
+}
+
+TEST(PipelineRandom, tensors_on_devices_survive_lost_connections_and_repeated_answers) {
+  run_device_seeds({.cluster = {.workers = 3, .shards = 2, .pool_bytes = 1 << 20},
+                    .view_percent = 30,
+                    .repeat_percent = 30,
+                    .lost_connections = 40},
+                   40);
+}
+
+// A slab takes a page at least, so that two parts at a time have one: what others wait for goes beyond.
+TEST(PipelineRandom, no_deadlock_with_a_pool_of_two_parts_and_credit_of_one_frame) {
+  const std::uint64_t unpinned = run_device_seeds({.cluster = {.workers = 3,
+                                                               .shards = 2,
+                                                               .credit_bytes = 1,
+                                                               .credit_frames_min = 1,
+                                                               .pool_bytes = 2 * 4096}},
+                                                  60);
+  EXPECT_GT(unpinned, 0U);
 }
 
 TEST(PipelineRandom, one_worker_and_one_shard_are_enough) {

@@ -760,8 +760,8 @@ TEST_F(PipelineTest, a_sum_for_the_root_alone_needs_no_output_elsewhere) {
   Numbers out(300);
   PipelineCall at_root = call(1, "x", a, out);
   at_root.spec.root_only = true;
-  PipelineCall beside = at_root;
-  beside.input = std::as_bytes(std::span(b));
+  PipelineCall beside = call(1, "x", b, out);
+  beside.spec.root_only = true;
   beside.output = {};
   submit(cluster, 0, std::move(at_root));
   submit(cluster, 1, std::move(beside));

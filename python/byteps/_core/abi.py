@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 # byteps_code
 OK = 0
@@ -39,6 +39,10 @@ PRODUCT = 5
 # byteps_tensor.flags
 ONCE = 1
 ROOT_ONLY = 2
+
+# byteps_memory
+HOST_MEMORY = 0
+CUDA_MEMORY = 1
 
 # byteps_record's `failed`
 INTERRUPTED = 4804180
@@ -74,6 +78,9 @@ class Tensor(Structure):
         ("reserved2", c_uint32),
         ("queue", c_void_p),
         ("tag", c_uint64),
+        ("memory", c_uint32),
+        ("device", c_int32),
+        ("stream", c_void_p),
     ]
 
 
@@ -96,6 +103,8 @@ class Metrics(Structure):
         ("local_pushed_bytes", c_uint64),
         ("local_pulled_bytes", c_uint64),
         ("local_shared_bytes", c_uint64),
+        ("device_out_bytes", c_uint64),
+        ("device_in_bytes", c_uint64),
     ]
 
 
@@ -117,6 +126,7 @@ _PROTOTYPES = {
     "byteps_local_size": (c_uint32, [_JOB]),
     "byteps_server_count": (c_uint32, [_JOB]),
     "byteps_machines": (c_uint32, [_JOB, POINTER(c_uint32), c_uint32]),
+    "byteps_use_device": (c_int, [_JOB, c_uint32, c_int32, _ERROR]),
     "byteps_push_pull": (c_int, [_JOB, POINTER(Tensor), POINTER(c_int64), _ERROR]),
     "byteps_poll": (c_int, [_JOB, c_int64]),
     "byteps_wait": (c_int, [_JOB, c_int64, c_int64, _ERROR]),

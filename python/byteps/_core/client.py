@@ -59,7 +59,8 @@ class Metrics(NamedTuple):
     pushed_bytes and pulled_bytes were exchanged with servers, by this worker or, where the workers of a machine sum
     first, by its relay. Of both, shared_bytes went through memory shared with servers of this host, rdma_bytes by RDMA,
     and the rest over TCP. local_pushed_bytes and local_pulled_bytes were exchanged with the relays of this machine; of
-    both, local_shared_bytes went through shared memory."""
+    both, local_shared_bytes went through shared memory. device_out_bytes were copied from GPUs to the host, and
+    device_in_bytes to them."""
 
     pushed_bytes: int
     pulled_bytes: int
@@ -72,6 +73,8 @@ class Metrics(NamedTuple):
     local_pushed_bytes: int
     local_pulled_bytes: int
     local_shared_bytes: int
+    device_out_bytes: int
+    device_in_bytes: int
 
 
 def _is_over() -> bool:
@@ -196,6 +199,15 @@ class Job:
         """InvalidArgumentError in a forked child. For waits that the core does not know of: nothing would end them."""
         if self._is_forked:
             self._live_pointer()
+
+    def use_device(self, memory: int, device: int) -> None:
+        """Makes a device ready, as its first tensor does too: who calls it hears early that there is none.
+        UnsupportedError: no driver, or no such device; the message says what was looked for."""
+        error = abi.Error()
+        with self._lock:
+            code = self._library.blocking.byteps_use_device(self._live_pointer(), memory, device, byref(error))
+        if code != abi.OK:
+            raise errors.from_code(code, error.text())
 
     def submit(self, tensor: abi.Tensor, queue: "Optional[EndQueue]" = None, tag: int = 0) -> int:
         """Starts an exchange, made by Exchange.tensor(), and returns its handle; never blocks. The tensor's memory must

@@ -2,7 +2,8 @@
 
 A plan is a generator: it starts exchanges, yields their handles, goes on when all have ended, and returns its
 result. Running drives it. Memory comes as addresses: it must stay valid until the plan is done. `rows` are
-elements of the first dimension.
+elements of the first dimension. They may be on a device (Rows.place), and then everything that a plan writes is there;
+a plan itself touches no memory but the host's.
 
 Bytes. A block goes from one rank to others as a broadcast whose root pushes it once, and to each receiver once: nobody
 sends or receives more than the collective needs. Names must be the same on all members, like everything that they
@@ -33,7 +34,7 @@ from typing import (
 
 from byteps._core import abi, elements, errors, session
 from byteps._core.client import Job
-from byteps._core.exchange import Exchange
+from byteps._core.exchange import HOST, Exchange, Place
 
 T = TypeVar("T")
 Plan = Generator[List[int], None, T]
@@ -67,6 +68,7 @@ class Rows(NamedTuple):
     address: int
     count: int  # type: ignore[assignment]  # a tuple has a method of this name, which nobody calls
     row_shape: Tuple[int, ...]
+    place: Place = HOST
 
     @property
     def row_elements(self) -> int:
@@ -181,7 +183,8 @@ def _move(
 ) -> int:
     """Starts a broadcast of the root's rows to `output` of all members; its handle."""
     what = Exchange(abi.BROADCAST, root=root, members=tuple(members), priority=priority, once=once)
-    return job.submit(what.tensor(name, rows.dtype, rows.shape, rows.address if job.rank == root else 0, output))
+    source = rows.address if job.rank == root else 0
+    return job.submit(what.tensor(name, rows.dtype, rows.shape, source, output, place=rows.place))
 
 
 def _all_of(started: Iterable[int]) -> "Plan[None]":
@@ -281,7 +284,8 @@ def reducescatter(job: Job, name: str, rows: Rows, output: int, what: Exchange) 
             share = what._replace(root=rank, root_only=True)
             place = output if rank == job.rank else 0
             shape = (count, *rows.row_shape)
-            yield job.submit(share.tensor(f"{name}/{rank}", rows.dtype, shape, address, place))
+            call = share.tensor(f"{name}/{rank}", rows.dtype, shape, address, place, place=rows.place)
+            yield job.submit(call)
             address += count * rows.row_bytes
 
     yield from _all_of(started())
@@ -318,7 +322,11 @@ def alltoall(
         source, place = rows.address, output
         for rank, sent, received in counts:
             if rank == job.rank:
-                ctypes.memmove(place, source, received * rows.row_bytes)
+                if rows.place == HOST:
+                    ctypes.memmove(place, source, received * rows.row_bytes)
+                elif received:  # among one, which is a copy, made by who knows the device
+                    own = rows._replace(address=source, count=received)
+                    yield _move(job, f"{name}/{rank}>{rank}", own, place, rank, (rank,), priority, once)
             else:
                 if sent:
                     going = rows._replace(address=source, count=sent)

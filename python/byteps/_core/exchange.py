@@ -5,6 +5,8 @@ gives away, and it goes to the core by one of two ways, which are all that read 
     tensor()    a byteps_tensor: for Job.submit(), and for native code that is called with one
     packed()    the same as text: for what a compiled program is told of its exchanges (src/bridge/exchange.h)
 
+Where the tensor's memory is (Place) is this rank's own matter: others may have theirs elsewhere.
+
 A new attribute of a tensor is a field here, and its word in tensor() and unpacked(); CONTRIBUTING.md has the rest.
 """
 
@@ -19,6 +21,17 @@ from byteps._core import abi, errors
 PREFIX = b"byteps."  # of the names that layers give to tensors of their users
 
 
+class Place(NamedTuple):
+    """Where the memory of a tensor is, and when the core may touch it."""
+
+    memory: int = abi.HOST_MEMORY
+    device: int = 0  # its number in this process
+    stream: int = 0  # a cudaStream_t: memory is touched when what was put on it before the submission has ended
+
+
+HOST = Place()
+
+
 class Exchange(NamedTuple):
     """The first fields are those of a Reduction, in its order: Exchange(*reduction, members=...)."""
 
@@ -31,11 +44,18 @@ class Exchange(NamedTuple):
     once: bool = False  # the name is never used again
 
     def tensor(
-        self, name: str, kind: int, shape: Sequence[int], input: int = 0, output: int = 0, prefix: bytes = b""
+        self,
+        name: str,
+        kind: int,
+        shape: Sequence[int],
+        input: int = 0,
+        output: int = 0,
+        prefix: bytes = b"",
+        place: Place = HOST,
     ) -> abi.Tensor:
         """The exchange of one tensor as the C interface takes it. `kind`: of its elements (elements.py). `shape`: the
-        dimensions. `input` and `output`: addresses, 0: none. InvalidArgumentError: `name`, which `prefix` precedes, is
-        none."""
+        dimensions. `input` and `output`: addresses in `place`, 0: none. InvalidArgumentError: `name`, which `prefix`
+        precedes, is none."""
         flags = abi.ONCE if self.once else 0
         if self.root_only:
             flags |= abi.ROOT_ONLY
@@ -53,6 +73,8 @@ class Exchange(NamedTuple):
         if self.members:
             tensor.members = (ctypes.c_uint32 * len(self.members))(*self.members)
             tensor.member_count = len(self.members)
+        if place.memory != abi.HOST_MEMORY:
+            tensor.memory, tensor.device, tensor.stream = place
         return tensor
 
     def packed(self, kind: int = 0) -> str:

@@ -147,6 +147,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
+    """Whether a layer takes tensors on CUDA devices: byteps.torch, which has one of its own that says so, does."""
     return False
 
 

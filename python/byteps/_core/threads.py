@@ -33,7 +33,10 @@ _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 _PRIVATE = 128  # FUTEX_PRIVATE_FLAG
 # The core's threads (src/loop/process_threads.cc). Whole names: a program called byteps-train has given its own to all
 # its threads.
-_CORE = ("byteps-worker", "byteps-relay", "byteps-timeline", "byteps-log", "byteps-flight", "byteps-names")
+_CORE = (
+    *("byteps-worker", "byteps-relay", "byteps-device"),
+    *("byteps-timeline", "byteps-log", "byteps-flight", "byteps-names"),
+)
 _BENEATH = ("threading", "queue", "multiprocessing.connection", "multiprocessing.synchronize", "selectors", "weakref")
 
 

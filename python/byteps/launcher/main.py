@@ -7,9 +7,9 @@ import os
 import shlex
 import signal
 import sys
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from byteps.launcher import bounds, hosts, plan
+from byteps.launcher import bounds, gpus, hosts, plan
 from byteps.launcher.crew import Crew, Order
 from byteps.launcher.environment import (
     SERVERS_MAX,
@@ -91,6 +91,9 @@ def main(argv: Optional[List[str]] = None) -> int:
         return fail(f"cannot start: {error}", EXIT_NOT_EXECUTABLE)
 
 
+EACH_GPU = "gpu"  # instead of a number of workers
+
+
 class UsageError(Exception):
     """What is wrong with the command line."""
 
@@ -110,7 +113,9 @@ def parse(argv: List[str]) -> argparse.Namespace:
         "--hosts", type=hosts.given, metavar="FILE", help="start a whole job on the hosts listed in FILE, over ssh"
     )
     local = parser.add_argument_group("with --local")
-    local.add_argument("--workers", type=_count(WORKERS_MAX), metavar="N", help="worker processes (default 2)")
+    local.add_argument(
+        "--workers", type=_workers, metavar="N", help="worker processes (default 2); gpu: one for each visible GPU"
+    )
     local.add_argument(
         "--servers",
         type=_count(SERVERS_MAX, 0),
@@ -201,7 +206,7 @@ def run_local(options: argparse.Namespace, command: List[str], environ: Dict[str
 
 def local_counts(options: argparse.Namespace, environ: Mapping[str, str]) -> Tuple[int, int]:
     """Of workers and servers."""
-    workers = 2 if options.workers is None else options.workers
+    workers = gpus.count(environ) if options.workers == EACH_GPU else options.workers or 2
     if options.servers is not None:
         return workers, options.servers
     wants_servers = options.shards is not None or wants_servers_anyway(environ)
@@ -328,6 +333,10 @@ def _count(maximum: int, minimum: int = 1) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def _workers(text: str) -> Union[int, str]:
+    return EACH_GPU if text == EACH_GPU else _count(WORKERS_MAX)(text)
 
 
 def _seconds(text: str) -> float:

@@ -113,8 +113,8 @@ def _speed(interface: str) -> Optional[int]:
 
 
 def settings(environ: Mapping[str, str]) -> Dict[str, Any]:
-    """What byteps_server --check says: version, protocol, kernels, own address, and warnings and an error, if there is
-    one: each with its text, its kind, and the variable or file that it is about."""
+    """What byteps_server --check says: version, protocol, kernels, devices, own address, and warnings and an error, if
+    there is one: each with its text, its kind, and the variable or file that it is about."""
     try:
         executable = plan.find_executable("server", environ)
     except plan.CannotStart as error:

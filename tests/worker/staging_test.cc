@@ -1,0 +1,338 @@
+// One tensor on a device, step by step: what is ordered when, and what happens when the operation ends early.
+#include "worker/staging.h"
+
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "worker/pipeline.h"
+
+namespace byteps {
+namespace {
+
+using device::Order;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using wire::Kind;
+
+constexpr std::uint64_t kFrameBytes = 64;
+constexpr std::uint64_t kPartBytes = 4 * kFrameBytes;
+constexpr std::uint64_t kChunkBytes = 2 * kFrameBytes;
+
+// Worker 0 of two, and one shard, whose answers the test makes.
+class StagingTest : public testing::Test {
+ protected:
+  explicit StagingTest(std::size_t pool_pages = 16)
+      : pool_(pool_pages * device::kSlabAlignment), staging_(pool_, kChunkBytes) {
+    PipelineConfig config{.self = WorkerRank(0),
+                          .epoch = Epoch(3),
+                          .placement = Placement(kPartBytes, kFrameBytes, {1})};
+    config.credit_bytes = 1 << 20;
+    config.road_ends = staging_.road_ends();
+    staging_.begin(config.self, true);
+    pipeline_.emplace(config);
+    pipeline_->on_shard_up(ShardIndex(0));
+  }
+
+  // The input is `values`, the output beside it unless it is in place.
+  void submit(std::vector<std::byte>& input, std::vector<std::byte>& output,
+              std::int64_t handle = 1, const std::string& name = "t",
+              Operation operation = Operation::kSum, std::uint32_t root = 0) {
+    PipelineCall call;
+    call.handle = HandleId(handle);
+    call.name = name;
+    call.spec = {.dtype = DType::kUint8,
+                 .operation = operation,
+                 .total_bytes = input.size(),
+                 .root = WorkerRank(root)};
+    if (call.spec.gives(WorkerRank(0))) call.input = input;
+    call.output = output;
+    staging_.take(call);
+    pipeline_->submit(std::move(call));
+    turn();
+  }
+  // Takes what is ordered, as "await", "out 0.1" (part, chunk), "in 0.1" or "within 0.1".
+  std::vector<std::string> ordered() {
+    turn();
+    std::vector<std::string> texts;
+    for (auto& orders = staging_.orders(); !orders.empty(); orders.pop_front()) {
+      texts.push_back(text_of(orders.front()));
+      under_way_.push_back(std::move(orders.front()));
+    }
+    return texts;
+  }
+  // The first one that is under way happens.
+  void happen(const Status& result = Status::ok()) {
+    const Order order = std::move(under_way_.front());
+    under_way_.erase(under_way_.begin());
+    auto* const address = reinterpret_cast<void*>(order.address);
+    if (order.kind == Order::Kind::kOut) std::memcpy(order.host, address, order.bytes);
+    if (order.kind == Order::Kind::kIn) std::memcpy(address, order.host, order.bytes);
+    staging_.on_report({order.kind, order.operation, order.part, order.chunk, result});
+    turn();
+  }
+  // What goes to the shard now: frames as "part.frame".
+  std::vector<std::string> send() {
+    std::vector<std::string> sent;
+    Outgoing message;
+    while (pipeline_->front(ShardIndex(0), message)) {
+      const wire::Header header = wire::decode_header(message.header).value();
+      if (header.kind == Kind::kPush) {
+        sent.push_back(std::to_string(header.part.value) + "." +
+                       std::to_string(header.offset_bytes / kFrameBytes));
+        pushes_.push_back({header, {message.payload.begin(), message.payload.end()}});
+      }
+      if (message.token != 0) lent_.push_back(message.token);
+      pipeline_->pop();
+    }
+    return sent;
+  }
+  void give_back() {
+    for (const SendToken token : std::exchange(lent_, {})) pipeline_->on_sent(token);
+    turn();
+  }
+  // Twice what was pushed: the other worker has the same.
+  void answer(std::size_t push) {
+    Pushed& pushed = pushes_[push];
+    wire::Header header = pushed.header;
+    header.kind = Kind::kAnswer;
+    for (std::byte& value : pushed.payload) value = std::byte(static_cast<int>(value) * 2);
+    const Status fine = pipeline_->on_answer(ShardIndex(0), header, pushed.payload, false);
+    ASSERT_TRUE(fine.is_ok()) << fine.text();
+    turn();
+  }
+  void turn() {
+    do {
+      pipeline_->tick();
+    } while (pipeline_->next_deadline() == 0);
+    for (const auto& output : pipeline_->outputs()) {
+      if (const auto* const end = std::get_if<PipelineOutput::Complete>(&output)) {
+        ended_.push_back({end->handle.value, end->status});
+        staging_.on_ended(end->handle);
+      }
+      EXPECT_EQ(std::get_if<PipelineOutput::Land>(&output), nullptr) << "it has no landing";
+    }
+    pipeline_->clear_outputs();
+  }
+  static std::string text_of(const Order& order) {
+    if (order.kind == Order::Kind::kAwait) return "await";
+    const char* const name = order.kind == Order::Kind::kOut  ? "out "
+                             : order.kind == Order::Kind::kIn ? "in "
+                                                              : "within ";
+    return name + std::to_string(order.part) + "." + std::to_string(order.chunk);
+  }
+  static std::vector<std::byte> values(std::uint64_t count) {
+    std::vector<std::byte> made(count);
+    for (std::size_t i = 0; i < made.size(); ++i) made[i] = std::byte(i % 100);
+    return made;
+  }
+
+  struct Pushed {
+    wire::Header header;
+    std::vector<std::byte> payload;
+  };
+  std::vector<std::byte> pool_;
+  Staging staging_;
+  std::optional<Pipeline> pipeline_;
+  std::vector<Order> under_way_;
+  std::vector<Pushed> pushes_;
+  std::vector<SendToken> lent_;
+  std::vector<std::pair<std::int64_t, Status>> ended_;
+};
+
+TEST_F(StagingTest, copies_out_pushes_and_copies_in_overlap_chunk_by_chunk) {
+  std::vector<std::byte> memory = values(kPartBytes);
+  const std::vector<std::byte> before = memory;
+  submit(memory, memory);
+  EXPECT_THAT(ordered(), ElementsAre("await"));
+  EXPECT_THAT(send(), IsEmpty());
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0", "out 0.1"));
+  EXPECT_THAT(send(), IsEmpty()) << "nothing is there yet";
+  happen();
+  EXPECT_THAT(send(), ElementsAre("0.0", "0.1"));
+  answer(1);
+  EXPECT_THAT(ordered(), IsEmpty()) << "half a chunk";
+  happen();
+  EXPECT_THAT(send(), ElementsAre("0.2", "0.3"));
+  answer(0);
+  EXPECT_THAT(ordered(), ElementsAre("in 0.0"));
+  give_back();
+  answer(2);
+  answer(3);
+  EXPECT_THAT(ordered(), ElementsAre("in 0.1"));
+  happen();
+  EXPECT_THAT(ended_, IsEmpty());
+  happen();
+  ASSERT_EQ(ended_.size(), 1U);
+  EXPECT_TRUE(ended_[0].second.is_ok());
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    ASSERT_EQ(static_cast<int>(memory[i]), 2 * static_cast<int>(before[i])) << i;
+  }
+  EXPECT_TRUE(staging_.slabs().all_is_free());
+  EXPECT_EQ(staging_.counters().out_bytes, kPartBytes);
+  EXPECT_EQ(staging_.counters().in_bytes, kPartBytes);
+}
+
+TEST_F(StagingTest, an_operation_that_fails_ends_when_its_copies_are_over) {
+  std::vector<std::byte> memory = values(kPartBytes);
+  submit(memory, memory);
+  EXPECT_THAT(ordered(), ElementsAre("await"));
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0", "out 0.1"));
+  pipeline_->on_mismatch(key_of("t"), Status(Code::kMismatch, "ranks disagree"));
+  turn();
+  EXPECT_THAT(ended_, IsEmpty()) << "two copies still read it";
+  EXPECT_FALSE(staging_.slabs().all_is_free());
+  happen();
+  EXPECT_THAT(ended_, IsEmpty());
+  happen();
+  ASSERT_EQ(ended_.size(), 1U);
+  EXPECT_TRUE(ended_[0].second.is(Code::kMismatch));
+  EXPECT_TRUE(staging_.slabs().all_is_free());
+  EXPECT_FALSE(staging_.waits_for_device());
+}
+
+TEST_F(StagingTest, an_operation_that_fails_while_it_is_pushed_and_landed_ends_when_both_are_over) {
+  std::vector<std::byte> memory = values(kPartBytes);
+  submit(memory, memory);
+  ordered();
+  happen();
+  ordered();
+  happen();
+  happen();
+  send();
+  answer(0);
+  answer(1);
+  EXPECT_THAT(ordered(), ElementsAre("in 0.0"));
+  pipeline_->fail_all(Status(Code::kCancelled, "the job ends"));
+  turn();
+  EXPECT_THAT(ended_, IsEmpty());
+  happen();
+  EXPECT_THAT(ended_, IsEmpty()) << "frames are at the transport";
+  EXPECT_FALSE(staging_.slabs().all_is_free());
+  give_back();
+  ASSERT_EQ(ended_.size(), 1U);
+  EXPECT_TRUE(staging_.slabs().all_is_free());
+}
+
+TEST_F(StagingTest, one_that_fails_before_its_stream_came_so_far_ends_at_once) {
+  std::vector<std::byte> memory = values(kPartBytes);
+  submit(memory, memory);
+  EXPECT_THAT(ordered(), ElementsAre("await"));
+  pipeline_->fail_all(Status(Code::kCancelled, "the job ends"));
+  turn();
+  EXPECT_EQ(ended_.size(), 1U);
+  happen();
+  EXPECT_FALSE(staging_.waits_for_device());
+  EXPECT_THAT(ordered(), IsEmpty());
+}
+
+TEST_F(StagingTest, who_gets_a_broadcast_copies_nothing_out) {
+  std::vector<std::byte> memory = values(kChunkBytes);
+  submit(memory, memory, 1, "t", Operation::kBroadcast, 1);
+  ordered();
+  happen();
+  EXPECT_THAT(ordered(), IsEmpty());
+  EXPECT_THAT(send(), ElementsAre("0.0", "0.1"));
+  for (Pushed& push : pushes_) {
+    EXPECT_THAT(push.payload, IsEmpty());
+    push.payload.assign(kFrameBytes, std::byte{21});
+  }
+  answer(0);
+  answer(1);
+  give_back();
+  EXPECT_THAT(ordered(), ElementsAre("in 0.0"));
+  happen();
+  EXPECT_EQ(ended_.size(), 1U);
+  EXPECT_EQ(memory, std::vector<std::byte>(kChunkBytes, std::byte{42}));
+}
+
+TEST_F(StagingTest, the_root_of_a_broadcast_copies_its_output_on_the_device) {
+  std::vector<std::byte> input = values(kChunkBytes);
+  std::vector<std::byte> output(kChunkBytes);
+  submit(input, output, 1, "t", Operation::kBroadcast, 0);
+  ordered();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  happen();
+  EXPECT_THAT(send(), ElementsAre("0.0", "0.1"));
+  for (Pushed& push : pushes_) push.payload.clear();
+  answer(0);
+  answer(1);
+  give_back();
+  EXPECT_THAT(ordered(), ElementsAre("within 0.0"));
+  happen();
+  EXPECT_EQ(ended_.size(), 1U);
+}
+
+class SmallPoolTest : public StagingTest {
+ protected:
+  SmallPoolTest() : StagingTest(1) {}
+  void wanted(const std::string& name) {
+    wire::Header header;
+    header.kind = Kind::kWanted;
+    header.epoch = Epoch(3);
+    header.key = key_of(name);
+    pipeline_->on_wanted(ShardIndex(0), header);
+    turn();
+  }
+};
+
+TEST_F(SmallPoolTest, the_next_part_waits_for_the_slab_of_the_one_before) {
+  std::vector<std::byte> a = values(kChunkBytes);
+  std::vector<std::byte> b = values(kChunkBytes);
+  submit(a, a, 1, "a");
+  submit(b, b, 2, "b");
+  EXPECT_THAT(ordered(), ElementsAre("await", "await"));
+  happen();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  happen();
+  send();
+  answer(0);
+  answer(1);
+  give_back();
+  EXPECT_THAT(ordered(), ElementsAre("in 0.0"));
+  happen();
+  EXPECT_EQ(ended_.size(), 1U);
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0")) << "that of b";
+  EXPECT_EQ(staging_.counters().unpinned_parts, 0U);
+}
+
+TEST_F(SmallPoolTest, what_others_wait_for_goes_beyond_the_pool) {
+  std::vector<std::byte> a = values(kChunkBytes);
+  std::vector<std::byte> b = values(kChunkBytes);
+  submit(a, a, 1, "a");
+  submit(b, b, 2, "b");
+  ordered();
+  happen();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  wanted("b");
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  EXPECT_EQ(staging_.counters().unpinned_parts, 1U);
+}
+
+TEST_F(SmallPoolTest, what_was_wanted_before_it_was_ready_goes_beyond_it_too) {
+  std::vector<std::byte> a = values(kChunkBytes);
+  std::vector<std::byte> b = values(kChunkBytes);
+  submit(a, a, 1, "a");
+  submit(b, b, 2, "b");
+  ordered();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  wanted("b");
+  EXPECT_THAT(ordered(), IsEmpty());
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+}
+
+}  // namespace
+}  // namespace byteps
