@@ -5,6 +5,8 @@ accelerate`
     bpslaunch --local --workers 2 -- python examples/torch/accelerate_ddp.py
 """
 
+import argparse
+
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -15,8 +17,11 @@ from torch.utils.data import DataLoader
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
     dist.init_process_group("byteps")  # or byteps.torch.init_process_group(), under any launcher
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=args.device == "cpu")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
@@ -28,7 +33,8 @@ def main():
             optimizer.zero_grad()
             accelerator.backward(F.cross_entropy(model(images), labels))
             optimizer.step()
-    images, labels = tests[accelerator.process_index :: accelerator.num_processes]
+    mine = tests[accelerator.process_index :: accelerator.num_processes]
+    images, labels = (tensor.to(accelerator.device) for tensor in mine)
     with torch.no_grad():
         right = (model(images).argmax(1) == labels).float()
     right = accelerator.gather(right)

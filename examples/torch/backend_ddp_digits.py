@@ -5,6 +5,7 @@
 """
 
 import argparse
+import os
 
 import torch
 import torch.distributed as dist
@@ -24,12 +25,12 @@ def load():
     return TensorDataset(train_x, torch.tensor(train_y)), TensorDataset(test_x, torch.tensor(test_y))
 
 
-def accuracy(model, tests):
+def accuracy(model, tests, device="cpu"):
     """Each rank looks at its share; the counts are summed."""
-    images, labels = tests[dist.get_rank() :: dist.get_world_size()]
+    images, labels = (tensor.to(device) for tensor in tests[dist.get_rank() :: dist.get_world_size()])
     with torch.no_grad():
         right = (model(images).argmax(1) == labels).sum()
-    counts = torch.stack([right, torch.tensor(len(labels))])
+    counts = torch.stack([right, torch.tensor(len(labels), device=device)])
     dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
 
@@ -37,21 +38,25 @@ def accuracy(model, tests):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--epochs", type=int, default=20)
-    epochs = parser.parse_args().epochs
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
     dist.init_process_group("byteps")
+    if args.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # one process for each GPU
     torch.manual_seed(dist.get_rank())  # DDP gives everyone rank 0's parameters
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    model = DistributedDataParallel(model)
+    model = DistributedDataParallel(model.to(args.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     train, tests = load()
     sampler = DistributedSampler(train, seed=1)
-    for epoch in range(epochs):
+    for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         for images, labels in DataLoader(train, batch_size=64 // dist.get_world_size(), sampler=sampler):
+            images, labels = images.to(args.device), labels.to(args.device)
             optimizer.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
-    reached = accuracy(model, tests)
+    reached = accuracy(model, tests, args.device)
     if dist.get_rank() == 0:
         print(f"test accuracy {reached:.3f} with {dist.get_world_size()} ranks on '{dist.get_backend()}'", flush=True)
     dist.destroy_process_group()

@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
 parser.add_argument("--accumulate", type=int, default=1, help="backward passes per step")
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def make_model():
@@ -33,14 +34,17 @@ def make_model():
 def main():
     args = parser.parse_args()
     bps.init()
+    if args.device == "cuda":
+        torch.cuda.set_device(bps.local_rank())  # one process for each GPU
     torch.manual_seed(bps.rank())  # other values on each rank, until the wrapper is made
     torch.set_num_threads(1)
     images, labels = load_digits(return_X_y=True)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     images = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8)[shuffled] / 16
     labels = torch.tensor(labels)[shuffled]
+    images, labels = images.to(args.device), labels.to(args.device)
 
-    model = DistributedDataParallel(make_model())
+    model = DistributedDataParallel(make_model().to(args.device))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for epoch in range(args.epochs):
         order = torch.randperm(1437, generator=torch.Generator().manual_seed(epoch))

@@ -6,6 +6,7 @@ model is saved by torch.distributed.checkpoint, whole, and read back.
 """
 
 import argparse
+import os
 import tempfile
 
 import torch
@@ -18,9 +19,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 
-def make_model(mesh):
+def make_model(mesh, device):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
     return model
@@ -29,15 +30,18 @@ def make_model(mesh):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=400)
-    steps = parser.parse_args().steps
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
     dist.init_process_group("byteps")
+    if args.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # one process for each GPU
     rank, size = dist.get_rank(), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size,))
-    model = make_model(mesh)
+    mesh = init_device_mesh(args.device, (size,))
+    model = make_model(mesh, args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     train, tests = load()
-    images, labels = train[rank::size]
-    for step in range(steps):
+    images, labels = (tensor.to(args.device) for tensor in train[rank::size])
+    for step in range(args.steps):
         chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(step))[: 64 // size]
         optimizer.zero_grad()
         F.cross_entropy(model(images[chosen]), labels[chosen]).backward()
@@ -45,10 +49,10 @@ def main():
     folders = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folders)
     checkpoint.save({"model": model.state_dict()}, checkpoint_id=folders[0])
-    again = {"model": make_model(mesh).state_dict()}
+    again = {"model": make_model(mesh, args.device).state_dict()}
     checkpoint.load(again, checkpoint_id=folders[0])
     model.load_state_dict(again["model"])
-    reached = accuracy(model, tests)
+    reached = accuracy(model, tests, args.device)
     kept = sum(parameter.to_local().numel() for parameter in model.parameters())
     if rank == 0:
         print(f"test accuracy {reached:.3f}; rank 0 of {size} keeps {kept} numbers", flush=True)

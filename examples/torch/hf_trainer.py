@@ -5,6 +5,7 @@ built. `pip install transformers accelerate`
     bpslaunch --local --workers 2 -- python examples/torch/hf_trainer.py
 """
 
+import argparse
 import tempfile
 
 import torch
@@ -31,6 +32,9 @@ def collate(samples):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
     dist.init_process_group("byteps")
     train, tests = load()
     arguments = TrainingArguments(
@@ -38,7 +42,7 @@ def main():
         per_device_train_batch_size=32,
         num_train_epochs=20,
         learning_rate=0.01,
-        use_cpu=True,
+        use_cpu=args.device == "cpu",
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,

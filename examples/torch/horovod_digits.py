@@ -24,6 +24,7 @@ parser.add_argument("--base-lr", type=float, default=0.05)
 parser.add_argument("--fp16-allreduce", action="store_true", help="gradients travel in 16 bits")
 parser.add_argument("--gradient-predivide-factor", type=float, default=1.0)
 parser.add_argument("--batches-per-allreduce", type=int, default=1)
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def make_loaders(batch_size):
@@ -44,11 +45,12 @@ def metric_average(value, name):
     return hvd.allreduce(torch.tensor(value), name=name).item()
 
 
-def evaluate(model, loader):
+def evaluate(model, loader, device):
     model.eval()
     loss, right, count = 0.0, 0, 0
     with torch.no_grad():
         for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
             output = model(images)
             loss += F.cross_entropy(output, labels, reduction="sum").item()
             right += (output.argmax(1) == labels).sum().item()
@@ -59,11 +61,13 @@ def evaluate(model, loader):
 def main():
     args = parser.parse_args()
     hvd.init()
+    if args.device == "cuda":
+        torch.cuda.set_device(hvd.local_rank())  # one process for each GPU
     torch.manual_seed(42 + hvd.rank())
     torch.set_num_threads(1)
     train_loader, test_loader, train_sampler = make_loaders(args.batch_size)
 
-    model = make_model()
+    model = make_model().to(args.device)
     lr = args.base_lr * hvd.size() * args.batches_per_allreduce
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -83,11 +87,12 @@ def main():
         for index, (images, labels) in enumerate(train_loader):
             if index % args.batches_per_allreduce == 0:
                 optimizer.zero_grad()
+            images, labels = images.to(args.device), labels.to(args.device)
             loss = F.cross_entropy(model(images), labels) / args.batches_per_allreduce
             loss.backward()
             if (index + 1) % args.batches_per_allreduce == 0 or index + 1 == len(train_loader):
                 optimizer.step()
-        loss, accuracy = evaluate(model, test_loader)
+        loss, accuracy = evaluate(model, test_loader, args.device)
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1}: test loss {loss:.4f}, accuracy {accuracy:.4f}", flush=True)
 

@@ -21,6 +21,7 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=16, help="of each worker")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--loss-scale", type=float, default=1024.0)
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
 
 CLASSES, IMAGES, PIXELS = 10, 256, 16
 
@@ -52,8 +53,10 @@ def make_images():
 def main():
     args = parser.parse_args()
     bps.init()
+    if args.device == "cuda":
+        torch.cuda.set_device(bps.local_rank())  # one process for each GPU
     torch.manual_seed(bps.rank())
-    model = make_model().half()
+    model = make_model().to(args.device).half()
     imagenet18.broadcast_parameters(model.state_dict(), root_rank=0)
     # BytePS: the optimizer updates copies in 32 bits.
     copies = [parameter.detach().float().requires_grad_() for parameter in model.parameters()]
@@ -65,7 +68,7 @@ def main():
         fp32_params=copies,
         loss_scale=args.loss_scale,
     )
-    images, labels = make_images()
+    images, labels = (tensor.to(args.device) for tensor in make_images())
     mine = slice(bps.rank(), None, bps.size())
     batches = list(zip(images[mine].half().split(args.batch_size), labels[mine].split(args.batch_size)))
     for _ in range(args.epochs):

@@ -37,6 +37,7 @@ parser.add_argument("--batches-per-pushpull", type=int, default=1, help="batches
 parser.add_argument("--fp16-pushpull", action="store_true", help="gradients travel in 16 bits")
 parser.add_argument("--num-workers", type=int, default=0, help="processes of each worker that read data")
 parser.add_argument("--seed", type=int, default=42)
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Block(nn.Module):
@@ -86,6 +87,7 @@ def train(args, epoch, model, optimizer, loader):
     for index, (images, labels) in enumerate(loader):
         for group in optimizer.param_groups:
             group["lr"] = args.base_lr * rate_factor(epoch + index / len(loader), args)
+        images, labels = images.to(args.device), labels.to(args.device)
         loss = F.cross_entropy(model(images), labels) / args.batches_per_pushpull
         loss.backward()
         if (index + 1) % args.batches_per_pushpull == 0 or index + 1 == len(loader):
@@ -93,12 +95,13 @@ def train(args, epoch, model, optimizer, loader):
             optimizer.zero_grad()
 
 
-def evaluate(model, loader):
+def evaluate(model, loader, device):
     """Loss and accuracy over what all workers have."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64)
     with torch.no_grad():
         for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
             output = model(images)
             loss = F.cross_entropy(output, labels, reduction="sum")
             sums += torch.tensor([loss, (output.argmax(1) == labels).sum(), len(labels)])
@@ -111,7 +114,7 @@ def go_on(args, model, optimizer):
     existing = [e for e in range(1, args.epochs + 1) if os.path.exists(args.checkpoint_format.format(epoch=e))]
     begin = bps.broadcast_object(max(existing, default=0), root_rank=0)
     if begin and bps.rank() == 0:
-        saved = torch.load(args.checkpoint_format.format(epoch=begin))
+        saved = torch.load(args.checkpoint_format.format(epoch=begin), map_location=args.device)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     bps.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -122,9 +125,12 @@ def go_on(args, model, optimizer):
 def main():
     args = parser.parse_args()
     bps.init()
+    if args.device == "cuda":
+        torch.cuda.set_device(bps.local_rank())  # one process for each GPU
     torch.manual_seed(args.seed + bps.rank())  # other values on each rank, until the broadcast
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // bps.local_size()))
     *parts, model = load(args)
+    model = model.to(args.device)
     train_loader, tested = (
         DataLoader(
             part,
@@ -144,12 +150,12 @@ def main():
     )
     for epoch in range(begin, args.epochs):
         train(args, epoch, model, optimizer, train_loader)
-        loss, accuracy = evaluate(model, tested)
+        loss, accuracy = evaluate(model, tested, args.device)
         if bps.rank() == 0:
             print(f"epoch {epoch}: validation loss {loss:.4f}, accuracy {accuracy:.4f}", flush=True)
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(saved, args.checkpoint_format.format(epoch=epoch + 1))
-    loss, accuracy = evaluate(model, tested)
+    loss, accuracy = evaluate(model, tested, args.device)
     if bps.rank() == 0:
         print(f"from epoch {begin} to {args.epochs}: loss={loss:.4f} accuracy={accuracy:.4f}", flush=True)
 

@@ -4,6 +4,8 @@
     torchrun --nproc-per-node 2 examples/torch/lightning_ddp.py
 """
 
+import argparse
+
 import lightning
 import torch
 import torch.distributed as dist
@@ -32,9 +34,12 @@ class Digits(lightning.LightningModule):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
     train, tests = load()
     trainer = lightning.Trainer(
-        accelerator="cpu",
+        accelerator="cpu" if args.device == "cpu" else "gpu",
         devices=2,
         max_epochs=20,
         strategy=DDPStrategy(process_group_backend="byteps"),

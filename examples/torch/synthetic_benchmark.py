@@ -31,6 +31,7 @@ parser.add_argument("--num-warmup-batches", type=int, default=2, help="batches t
 parser.add_argument("--num-batches-per-iter", type=int, default=5, help="batches per measurement")
 parser.add_argument("--num-iters", type=int, default=5, help="measurements")
 parser.add_argument("--fp16-pushpull", action="store_true", help="use fp16 compression during push_pull")
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 def make_cnn():
@@ -63,10 +64,13 @@ def make_model(name):
 def main():
     args = parser.parse_args()
     bps.init()
+    if args.device == "cuda":
+        torch.cuda.set_device(bps.local_rank())  # one process for each GPU
     torch.manual_seed(bps.rank())
     torch.set_num_threads(1)
 
     model, image_size = make_model(args.model)
+    model = model.to(args.device)
     optimizer = optim.SGD(model.parameters(), lr=0.01)
     compression = bps.Compression.fp16 if args.fp16_pushpull else bps.Compression.none
     if args.way == "optimizer":
@@ -84,13 +88,16 @@ def main():
     bps.broadcast_optimizer_state(optimizer, root_rank=0)
 
     size = args.image_size or image_size
-    data = torch.randn(args.batch_size, 3, size, size)
-    target = torch.randint(0, 1000, (args.batch_size,))
+    data = torch.randn(args.batch_size, 3, size, size, device=args.device)
+    target = torch.randint(0, 1000, (args.batch_size,), device=args.device)
+    unit = {"cpu": "CPU", "cuda": "GPU"}[args.device]
 
     def benchmark_step():
         optimizer.zero_grad()
         F.cross_entropy(model(data), target).backward()
         optimizer.step()
+        if args.device == "cuda":
+            torch.cuda.synchronize()
 
     def log(line):
         if bps.rank() == 0:
@@ -98,7 +105,7 @@ def main():
 
     log(f"Model: {args.model}")
     log(f"Batch size: {args.batch_size}")
-    log(f"Number of CPUs: {bps.size()}")
+    log(f"Number of {unit}s: {bps.size()}")
     log("Running warmup...")
     timeit.timeit(benchmark_step, number=args.num_warmup_batches)
 
@@ -107,12 +114,12 @@ def main():
     for index in range(args.num_iters):
         seconds = timeit.timeit(benchmark_step, number=args.num_batches_per_iter)
         speeds.append(args.batch_size * args.num_batches_per_iter / seconds)
-        log(f"Iter #{index}: {speeds[-1]:.1f} img/sec per CPU")
+        log(f"Iter #{index}: {speeds[-1]:.1f} img/sec per {unit}")
 
     speeds = torch.tensor(speeds)
     mean, spread = speeds.mean().item(), 1.96 * speeds.std(unbiased=False).item()
-    log(f"Img/sec per CPU: {mean:.1f} +-{spread:.1f}")
-    log(f"Total img/sec on {bps.size()} CPU(s): {bps.size() * mean:.1f} +-{bps.size() * spread:.1f}")
+    log(f"Img/sec per {unit}: {mean:.1f} +-{spread:.1f}")
+    log(f"Total img/sec on {bps.size()} {unit}(s): {bps.size() * mean:.1f} +-{bps.size() * spread:.1f}")
 
 
 if __name__ == "__main__":

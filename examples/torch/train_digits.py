@@ -22,18 +22,18 @@ import byteps.torch as bps
 PROOF_STEPS = 50
 
 
-def load(dtype):
+def load(dtype, device="cpu"):
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images, labels, test_size=0.2, random_state=0, stratify=labels)
     train_x, test_x = (torch.tensor(part, dtype=dtype).reshape(-1, 1, 8, 8) / 16 for part in parts[:2])
-    return train_x, torch.tensor(parts[2]), test_x, torch.tensor(parts[3])
+    return tuple(t.to(device) for t in (train_x, torch.tensor(parts[2]), test_x, torch.tensor(parts[3])))
 
 
-def make_model(seed, dtype):
+def make_model(seed, dtype, device="cpu"):
     torch.manual_seed(seed)
     convolutions = [nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU()]
     head = [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 16, 128), nn.ReLU(), nn.Linear(128, 10)]
-    return nn.Sequential(*convolutions, *head).to(dtype)
+    return nn.Sequential(*convolutions, *head).to(device, dtype)
 
 
 def make_distributed(model, learning_rate):
@@ -57,11 +57,11 @@ def train_steps(model, optimizer, inputs, labels, steps, batch, rank, size):
     return losses
 
 
-def prove(steps=PROOF_STEPS, batch=48):
+def prove(device="cpu", steps=PROOF_STEPS, batch=48):
     """The same training, distributed and in one process: the largest relative difference, and both loss curves."""
-    inputs, labels, _, _ = load(torch.float64)
+    inputs, labels, _, _ = load(torch.float64, device)
     batch = batch // bps.size() * bps.size()  # equal shares, so that the mean of the shares' means is the batch's
-    model = make_model(seed=7, dtype=torch.float64)
+    model = make_model(7, torch.float64, device)
     reference = copy.deepcopy(model)
     losses = train_steps(model, make_distributed(model, 0.05), inputs, labels, steps, batch, bps.rank(), bps.size())
     losses = bps.push_pull(torch.tensor(losses, dtype=torch.float64), name="losses").tolist()
@@ -88,11 +88,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--plot", type=Path, default=Path("build/demo/loss.png"))
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     bps.init()
+    if args.device == "cuda":
+        torch.cuda.set_device(bps.local_rank())  # one process for each GPU
     torch.set_num_threads(1)
-    inputs, labels, test_inputs, test_labels = load(torch.float32)
-    model = make_model(seed=bps.rank(), dtype=torch.float32)  # other values on each rank, until the broadcast
+    inputs, labels, test_inputs, test_labels = load(torch.float32, args.device)
+    model = make_model(bps.rank(), torch.float32, args.device)  # other values on each rank, until the broadcast
     optimizer = make_distributed(model, learning_rate=0.05)
     batch = 32 * bps.size()
     began = time.perf_counter()
@@ -103,7 +106,7 @@ def main():
     samples_per_s = args.epochs * steps * batch / (time.perf_counter() - began)
     with torch.no_grad():
         accuracy = (model(test_inputs).argmax(1) == test_labels).double().mean().item()
-    difference, losses, reference_losses = prove()
+    difference, losses, reference_losses = prove(args.device)
     if bps.rank() == 0:
         plot(args.plot, losses, reference_losses)
         metrics = bps.metrics()

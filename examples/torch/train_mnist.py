@@ -26,6 +26,7 @@ parser.add_argument("--momentum", type=float, default=0.5, metavar="M", help="SG
 parser.add_argument("--seed", type=int, default=42, metavar="S", help="random seed")
 parser.add_argument("--log-interval", type=int, default=10, metavar="N", help="batches between two lines")
 parser.add_argument("--fp16-pushpull", action="store_true", help="use fp16 compression during push_pull")
+parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Net(nn.Module):
@@ -59,6 +60,7 @@ def train(args, epoch, model, optimizer, train_loader, train_sampler):
     # BytePS: set epoch to sampler for shuffling.
     train_sampler.set_epoch(epoch)
     for batch_idx, (data, target) in enumerate(train_loader):
+        data, target = data.to(args.device), target.to(args.device)
         optimizer.zero_grad()
         output = model(data)
         loss = F.nll_loss(output, target)
@@ -76,12 +78,13 @@ def metric_average(value, name):
     return bps.push_pull(torch.tensor(value), name=name).item()
 
 
-def test(model, test_loader, test_sampler):
+def test(args, model, test_loader, test_sampler):
     model.eval()
     test_loss = 0.0
     test_accuracy = 0.0
     with torch.no_grad():
         for data, target in test_loader:
+            data, target = data.to(args.device), target.to(args.device)
             output = model(data)
             test_loss += F.nll_loss(output, target, reduction="sum").item()
             test_accuracy += output.argmax(1).eq(target).float().sum().item()
@@ -102,6 +105,9 @@ def main():
 
     # BytePS: initialize library.
     bps.init()
+    # BytePS: pin a GPU to each process of a machine.
+    if args.device == "cuda":
+        torch.cuda.set_device(bps.local_rank())
     torch.manual_seed(args.seed)
     # BytePS: limit # of CPU threads to be used per worker.
     torch.set_num_threads(1)
@@ -117,7 +123,7 @@ def main():
     )
     test_loader = torch.utils.data.DataLoader(test_dataset, batch_size=args.test_batch_size, sampler=test_sampler)
 
-    model = Net()
+    model = Net().to(args.device)
     # BytePS: scale learning rate by the number of workers.
     optimizer = optim.SGD(model.parameters(), lr=args.lr * bps.size(), momentum=args.momentum)
 
@@ -135,7 +141,7 @@ def main():
 
     for epoch in range(1, args.epochs + 1):
         train(args, epoch, model, optimizer, train_loader, train_sampler)
-        test(model, test_loader, test_sampler)
+        test(args, model, test_loader, test_sampler)
 
 
 if __name__ == "__main__":

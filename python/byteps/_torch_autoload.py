@@ -16,7 +16,7 @@ def load() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
 
 
 def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:

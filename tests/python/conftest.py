@@ -1,12 +1,16 @@
 """Fixtures: `alone` is a job of one in this process; `job1`, `job2`, `job3` are jobs of so many worker processes and
 two servers, made of the same processes for all tests of a run (so one test has one of them), which are started anew
 when a test has broken them. `mxnet_job2` and `mxnet_job` (one of each size) are the same in .venv-mxnet; `tf_job2`,
-`tf_job3` and `tf_job` with workers that have TensorFlow."""
+`tf_job3` and `tf_job` with workers that have TensorFlow. BYTEPS_TEST_DEVICE=cuda: on_cuda.py."""
 
 import os
 
+import on_cuda
 import pytest
 from cluster import MXNET_PYTHON, TENSORFLOW, Clusters, clean_environment
+
+if on_cuda.CHOSEN:
+    on_cuda.prepare()
 
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
     del os.environ[name]
@@ -17,6 +21,20 @@ import torch
 import byteps.torch as bps
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "host(reason): not with tensors on a GPU (on_cuda.py)")
+
+
+def pytest_collection_modifyitems(config, items):
+    out = [item for item in items if on_cuda.is_left_out(item)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+    reason = on_cuda.missing()
+    for item in items if reason else []:
+        item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason}"))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,29 @@ import numpy as np
 from keras_models import as_tensor, distance, keras_and_bps, make_model
 
 
+class _OnGpu:
+    """As torch's CUDA tensors present themselves."""
+
+    class device:
+        type = "cuda"
+
+    dtype = "torch.float32"
+    is_on_host = False
+
+    def __init__(self, value):
+        self._value = np.float32(value)
+
+    def numpy(self):
+        if not self.is_on_host:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy.")
+        return self._value
+
+    def cpu(self):
+        copy = _OnGpu(self._value)
+        copy.is_on_host = True
+        return copy
+
+
 def values():
     keras, bps = keras_and_bps()
     rank = bps.rank()
@@ -30,6 +53,7 @@ def values():
         "bool": bps.push_pull(np.array([rank == 0, False]), "bool", average=False).tolist(),
         "strided": bps.push_pull(np.arange(6.0).reshape(2, 3).T + rank, "strided").tolist(),
         "broadcast": sent.tolist(),
+        "on a GPU": float(bps.push_pull(_OnGpu(rank), "on a GPU", average=False)),
         "complex": bps.broadcast(np.array([1j * rank]), bps.size() - 1).tolist(),
     }
 
@@ -81,22 +105,6 @@ def broadcast_of_much():
 # ---- wrong arguments
 
 
-class _OnDevice:
-    """As torch's CUDA tensors present themselves."""
-
-    class device:
-        type = "cuda"
-
-        def __str__(self):
-            return "cuda:0"
-
-    dtype = "torch.float32"
-    device = device()
-
-    def numpy(self):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy.")
-
-
 def messages_of_errors():
     """By case: the message of the ValueError that it raises."""
     keras, bps = keras_and_bps()
@@ -113,7 +121,6 @@ def messages_of_errors():
         "root": lambda: bps.broadcast(1.0, bps.size()),
         "text": lambda: bps.push_pull("text"),
         "option": lambda: bps.load_model("nowhere.keras", unknown=1),
-        "device": lambda: bps.push_pull(_OnDevice()),
         "compressor": lambda: bps.allreduce(1.0, compression="fp16"),
         "warmup": lambda: bps.callbacks.LearningRateWarmupCallback(warmup_epochs=0),
     }

@@ -263,6 +263,49 @@ def forked_child():
     np.testing.assert_array_equal(program(x), [bps.size()] * 3)
 
 
+class OnGpu:
+    """As an array of JAX on a GPU presents itself."""
+
+    class Device:
+        platform = "gpu"
+
+        def __str__(self):
+            return "cuda:0"
+
+    shape, dtype, ndim = (3,), np.dtype("float32"), 1
+
+    def devices(self):
+        return {self.Device()}
+
+
+def arrays_on_a_gpu():
+    import jax
+    import jax.numpy as jnp
+
+    import byteps.jax as bps
+    from byteps.jax import direct, gather
+    from byteps.jax.exchange import Exchange
+
+    before = bps.metrics().finished_operations
+    what = Exchange(0)
+    for call in (
+        lambda: direct.start(OnGpu(), "gpu", what),
+        lambda: direct.run_all([(np.ones(3), ("cpu", what)), (OnGpu(), ("gpu", what))]),
+        lambda: gather._Memory(OnGpu()),
+    ):
+        with pytest.raises(ValueError, match="the array is on device 'cuda:0'.*JAX_PLATFORMS=cpu"):
+            call()
+    program = jax.jit(lambda x: bps.push_pull(x, False, name="compiled for a GPU")).trace(jnp.ones(3))
+    with pytest.raises(ValueError, match="the program that exchanges 'compiled for a GPU' is on device 'cuda'.*=cpu"):
+        program.lower(lowering_platforms=("cuda",))
+    assert bps.metrics().finished_operations == before
+    program.lower().compile()
+
+
+def test_what_is_on_a_gpu_is_refused_before_anything_travels(job2):
+    job2.run(arrays_on_a_gpu)
+
+
 def test_a_compiled_program_is_refused_in_a_forked_child(job2):
     job2.run(forked_child)
 

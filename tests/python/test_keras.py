@@ -308,6 +308,7 @@ def test_values(job):
             "bool": [True, False],
             "strided": (np.arange(6.0).reshape(2, 3).T + mean).tolist(),
             "broadcast": [7.0, 0.0],
+            "on a GPU": total,
         }
 
 
@@ -346,7 +347,6 @@ def test_wrong_arguments_say_what_to_do(job):
         "root": f"it must be a rank, 0 to {job.size - 1}",
         "text": "expected numbers",
         "option": "unknown option unknown",
-        "device": "KERAS_TORCH_DEVICE=cpu",
         "compressor": "Compression.none",
         "warmup": "at least 1",
     }

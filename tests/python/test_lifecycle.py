@@ -416,6 +416,7 @@ def load_with_forked_workers():
     return total
 
 
+@pytest.mark.host(reason="CUDA forbids a forked child to use a GPU")
 def test_data_loaders_fork_amid_a_job(job2):
     assert job2.run(load_with_forked_workers) == [2 * sum(range(12))] * 2
 
@@ -452,6 +453,7 @@ def forked_child_calls():
     return os.read(reader, 1000).decode()
 
 
+@pytest.mark.host(reason="CUDA forbids a forked child to use a GPU")
 def test_a_forked_child_is_no_member_and_does_no_harm(job2):
     assert job2.run(forked_child_calls) == [" ".join(["InvalidArgumentError"] * 8 + ["ok"] * 3)] * 2
     assert job2.run(lambda: bps.push_pull(torch.ones(1), False, "after.fork").item()) == [2.0, 2.0]

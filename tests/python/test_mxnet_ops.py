@@ -189,6 +189,17 @@ def mismatch():
     assert (array.asnumpy() == 1).all()
 
 
+def on_gpu(array):
+    """The array as one on a GPU presents itself."""
+
+    class OnGpu(mx.nd.NDArray):
+        __slots__ = ()
+        context = property(lambda self: mx.gpu(0))
+
+    array.__class__ = OnGpu
+    return array
+
+
 def refusals():
     for wrong, words in [
         (np.ones(3), "expected an mxnet NDArray, got ndarray"),
@@ -196,6 +207,17 @@ def refusals():
     ]:
         with pytest.raises(ValueError, match=words):
             bps.byteps_push_pull(wrong, name="wrong")
+    before = bps.metrics().finished_operations
+    broadcast = lambda array: bps.broadcast_parameters({"w": array})
+    for call in (bps.byteps_push_pull, bps.allreduce, bps.allgather, broadcast):
+        with pytest.raises(ValueError, match=r"is on device 'gpu\(0\)'.*as_in_context\(mx\.cpu\(\)\)"):
+            call(on_gpu(mx.nd.ones((3,))))
+    deferred = mx.gluon.Parameter("weight", shape=(2, 0), allow_deferred_init=True)
+    deferred.initialize(ctx=mx.gpu(0))
+    for call in (bps.broadcast_parameters, lambda params: bps.DistributedTrainer(params, "sgd")):
+        with pytest.raises(ValueError, match=r"the parameter 'weight' is on device 'gpu\(0\)'.*ctx=mx\.cpu\(\)"):
+            call([("weight", deferred)] if call is bps.broadcast_parameters else [deferred])
+    assert bps.metrics().finished_operations == before
     with pytest.raises(ValueError, match="average of a bool array"):
         bps.byteps_push_pull(mx.nd.array([1], dtype="bool"), name="wrong")
     with pytest.raises(ValueError, match="root_rank is 7"):

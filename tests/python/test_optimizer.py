@@ -190,6 +190,7 @@ def clip_too_early():
     optimizer.step()
 
 
+@pytest.mark.host(reason="it writes to what is under way, for which a played GPU ends the process")
 def test_changing_a_gradient_that_is_under_way_is_an_error(job2):
     job2.run(clip_too_early)
 
@@ -222,6 +223,7 @@ def new_memory(parameter):
     parameter.grad.data = torch.clamp(parameter.grad.data, max=0.5)
 
 
+@pytest.mark.host(reason="it reads what is under way, for which a played GPU ends the process")
 @pytest.mark.parametrize("replace", [new_gradient, new_memory])
 def test_replacing_a_gradient_that_is_under_way_is_an_error(job2, replace):
     job2.run(replaced_too_early, replace)
@@ -608,7 +610,7 @@ def test_a_parameter_on_another_device_is_refused_when_the_optimizer_is_made(alo
         lambda: bps.PartialDistributedOptimizer(sgd, model.named_parameters(), local_layers=model[0]),
         lambda: CrossBarrier(model, sgd),
     ):
-        with pytest.raises(ValueError, match=r"parameter '1\.weight' is on device 'meta'.*CPU-only.*model\.cpu\(\)"):
+        with pytest.raises(ValueError, match=r"parameter '1\.weight' is on device 'meta'.*to_empty\(device='cpu'\)"):
             wrap()
     with pytest.raises(ValueError, match=r"parameter 'push_pull\.noname\.0\.2' is on device 'meta'"):
         bps.DistributedOptimizer(sgd)
@@ -639,6 +641,7 @@ def guards():
         optimizer.step()
 
 
+@pytest.mark.host(reason="it writes to what is under way, for which a played GPU ends the process")
 def test_misuse_is_told_from_use(job2):
     job2.run(guards)
 

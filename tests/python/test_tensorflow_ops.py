@@ -211,6 +211,41 @@ def test_wrong_arguments_are_value_errors_on_the_spot(tf_job2):
         assert "root_rank is 7" in texts[6]
 
 
+class OnGpu:
+    """As an eager tensor on a GPU presents itself."""
+
+    device = "/job:localhost/replica:0/task:0/device:GPU:0"
+    dtype = tf.float32 if "tensorflow" in sys.modules else None
+
+
+def tensors_on_a_gpu():
+    from byteps.tensorflow import exchange, gather, native
+
+    before = bps.metrics().finished_operations
+    for call in (
+        lambda: exchange.exchange([tf.ones([2]), OnGpu()], ["cpu", "gpu"], native.Exchange(0)),
+        lambda: gather._run(lambda *arrays: [], [OnGpu()], "rows", [tf.float32]),
+    ):
+        with pytest.raises(ValueError, match=r"device:GPU:0'.*tf\.device\('/CPU:0'\).*CUDA_VISIBLE_DEVICES=''"):
+            call()
+    variable = type("Variable", (OnGpu,), {"shape": [2], "name": "v:0"})()
+    original, tf.convert_to_tensor = tf.convert_to_tensor, lambda value: value
+    try:
+        with pytest.raises(ValueError, match="device:GPU:0"):
+            bps.broadcast_variables([variable], 0)
+    finally:
+        tf.convert_to_tensor = original
+    assert bps.metrics().finished_operations == before
+    # Here is no GPU, so TensorFlow computes on the CPU what was meant for one.
+    with tf.device("/GPU:0"):
+        result = tf.function(lambda: bps.push_pull(tf.ones([2]), op=bps.Sum, name="meant for a GPU"))()
+    assert result.numpy().tolist() == [bps.size()] * 2
+
+
+def test_a_tensor_on_a_gpu_is_refused_before_anything_travels(tf_job2):
+    tf_job2.run(tensors_on_a_gpu)
+
+
 def check_compression():
     x = tf.constant([1.0 + 2**-9, 3.0]) * (bps.rank() + 1)
     half = bps.push_pull(x, compression=bps.Compression.fp16, op=bps.Sum)

@@ -69,7 +69,7 @@ def test_fully_shard_trains_as_one_process(world2):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
         net = _net()
         for module in (net[0], net[2], net):
             fully_shard(module, mesh=mesh)
@@ -79,7 +79,7 @@ def test_fully_shard_trains_as_one_process(world2):
     world2.run(check, _alone(2))
 
 
-def test_functional_collectives_run_eager_and_compiled(world2):
+def test_functional_collectives_run(world2):
     def check():
         import torch.distributed as dist
         import torch.distributed._functional_collectives as functional
@@ -92,11 +92,22 @@ def test_functional_collectives_run_eager_and_compiled(world2):
         exchanged = functional.all_to_all_single(torch.arange(2.0) + 10 * rank, None, None, group) + 0
         assert exchanged.tolist() == [rank, 10.0 + rank]
 
+    world2.run(check)
+
+
+@pytest.mark.host(reason="what plays the kernels of a GPU sees nothing of what is compiled")
+def test_functional_collectives_run_compiled(world2):
+    def check():
+        import torch.distributed as dist
+        import torch.distributed._functional_collectives as functional
+
+        group = dist.group.WORLD
+
         @torch.compile(backend="aot_eager", fullgraph=True)
         def double_sum(value):
             return functional.all_reduce(value * 2, "sum", group) + 1
 
-        assert double_sum(tensor).tolist() == [7.0] * 4
+        assert double_sum(torch.full((4,), dist.get_rank() + 1.0)).tolist() == [7.0] * 4
 
     world2.run(check)
 
@@ -107,7 +118,7 @@ def test_dtensors_change_their_placement(world2):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
         whole = torch.arange(8.0).view(4, 2)
         rows = distribute_tensor(whole, mesh, [Shard(0)])
         columns = rows.redistribute(mesh, [Shard(1)])

@@ -124,6 +124,7 @@ def _late(timeout_s):
     return seen, tensor.tolist()
 
 
+@pytest.mark.host(reason="it reads what is under way after its timeout, for which a played GPU ends the process")
 def test_a_future_fails_after_the_group_s_timeout_and_names_the_collective(world2):
     (seen, first), (_, second) = world2.run(_late, 0.5)
     assert len(seen) == 2 and first == second == [2.0, 2.0]

@@ -103,6 +103,7 @@ def sparse_adam():
     assert_same(model, reference)
 
 
+@pytest.mark.host(reason="a played GPU changes no sparse tensor in place, as torch does with two gradients")
 def test_a_sparse_gradient_that_travels_dense_reaches_the_optimizer_sparse(job2, alone):
     job2.run(sparse_adam)
     sparse_adam()

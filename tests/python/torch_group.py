@@ -14,6 +14,7 @@ def ensure_group(path):
     if _job is not session.job() or not dist.is_initialized():
         if dist.is_initialized():
             dist.destroy_process_group()
+        dist.distributed_c10d._world.group_count = 0  # which names it; a group that could not be made has counted too
         store = dist.FileStore(path, bps.size())
         dist.init_process_group("byteps", store=store, rank=bps.rank(), world_size=bps.size())
         _job = session.job()

@@ -134,7 +134,7 @@ class _Gradients:
         gradient = _dense(slot) if what.predivide == 1.0 else _dense(slot) / what.predivide
         tensor, context = what.compression.compress(gradient)
         members = members_of(what.process_set)
-        output = torch.empty(tensor.shape, dtype=tensor.dtype)
+        output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         exchange = Exchange(*resolve(what.op), members=members, priority=slot.priority)
         handle = exchanges.start(tensor, output, exchange, scoped(slot.name, members))
         version = 0 if slot.gradient is None else slot.gradient._version
@@ -162,7 +162,7 @@ class _Gradients:
         members = members_of(self._exchange.process_set)
         name = scoped(f"Gradients.{self._exchange.title}.present", members)
         name = session.current().lasting_name(name, len(bits))
-        tensor = torch.tensor(bits, dtype=torch.bool)
+        tensor = torch.tensor(bits, dtype=torch.bool, device="cpu")
         what = Exchange(abi.SUM, members=members, priority=1)
         return pending.synchronize(exchanges.start(tensor, tensor, what, name)).tolist()
 
@@ -183,5 +183,5 @@ def _dense(slot: Slot) -> torch.Tensor:
     gradient = slot.gradient
     if gradient is None:
         value = slot.variable.value
-        return torch.zeros(value.shape, dtype=value.dtype)
+        return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
     return gradient.to_dense() if gradient.layout != torch.strided else gradient

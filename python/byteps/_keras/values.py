@@ -147,17 +147,13 @@ def _rows(array: np.ndarray, operation: int) -> collectives.Rows:
 
 def _array(value: Any) -> np.ndarray:
     """The value as an array that is contiguous and keeps its shape. Of framework tensors and variables too."""
-    device = getattr(getattr(value, "value", value), "device", None)  # of a torch tensor, or in a Keras variable
-    if getattr(device, "type", "cpu") not in ("cpu", "meta"):
-        raise ValueError(
-            f"the tensor is on device '{device}', but this version of BytePS is CPU-only: Keras takes the CPU with "
-            "KERAS_TORCH_DEVICE=cpu"
-        )
     to_numpy = getattr(value, "numpy", None)
     try:
         if callable(to_numpy):
             if getattr(value, "requires_grad", False):
                 value = value.detach()
+            if getattr(getattr(value, "device", None), "type", "cpu") not in ("cpu", "meta"):  # of torch, on a GPU
+                value = value.cpu()
             if str(getattr(value, "dtype", "")) == "torch.bfloat16":  # for which torch knows no dtype of numpy
                 array = np.asarray(value.float().numpy()).astype("bfloat16")
             else:

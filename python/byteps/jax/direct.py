@@ -53,8 +53,24 @@ _running: Set[Running] = set()
 session.on_leave(_running.clear)
 
 
+def check_device(x: Any) -> None:
+    """ValueError: an array of JAX that is not in the CPU's memory."""
+    if not callable(getattr(x, "devices", None)):  # numpy's
+        return
+    elsewhere = [device for device in x.devices() if device.platform != "cpu"]
+    if elsewhere:
+        raise ValueError(NOT_ON_CPU.format(subject="the array", device=elsewhere[0]))
+
+
+NOT_ON_CPU = (
+    "{subject} is on device '{device}', but in this version exchanges of JAX are made from the CPU's memory: set "
+    "JAX_PLATFORMS=cpu before JAX is imported"
+)
+
+
 def start(x: Any, name: str, what: Exchange) -> Running:
     """Submits x, an array of JAX or numpy, once it is computed."""
+    check_device(x)
     kind, width = elements.kind(np.dtype(x.dtype), what.operation)
     running = Running(np.ascontiguousarray(x), aligned(result_shape(x.shape, what), x.dtype))
     # Noted before it is submitted: an exception from a signal handler in between must not free the memory.
@@ -74,6 +90,9 @@ def run_all(pairs: Iterable[Tuple[Any, Named]]) -> List[np.ndarray]:
     results: List[np.ndarray] = []
     running: List[Running] = []
     failure: Optional[Exception] = None
+    pairs = list(pairs)
+    for array, _ in pairs:
+        check_device(array)
     try:
         for array, (name, what) in pairs:
             running.append(start(array, name, what))

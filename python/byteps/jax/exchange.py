@@ -135,6 +135,12 @@ def _lower(context: Any, *arrays: Any, exchanges: Tuple[Named, ...]) -> Any:
     )
 
 
+def _refuse(context: Any, *_: Any, exchanges: Tuple[Named, ...]) -> Any:
+    """When a program is compiled, so before it has started anything for which other ranks would wait."""
+    subject = f"the program that exchanges '{exchanges[0][0]}'"
+    raise ValueError(direct.NOT_ON_CPU.format(subject=subject, device=", ".join(context.module_context.platforms)))
+
+
 class _Uses:
     """How often each name was used in one program (invariant 2)."""
 
@@ -209,6 +215,7 @@ _exchange_p.def_effectful_abstract_eval(_abstract)
 # Newer versions of JAX would lower equal uses in one program only once, and call that twice (invariant 2).
 _newer = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 mlir.register_lowering(_exchange_p, _lower, platform="cpu", **_newer)
+mlir.register_lowering(_exchange_p, _refuse, **_newer)  # all others
 ad.primitive_jvps[_exchange_p] = _derivative
 ad.primitive_transposes[_exchange_p] = _transpose
 batching.primitive_batchers[_exchange_p] = _batch

@@ -195,6 +195,7 @@ class _Memory:
     """An array's rows for a plan, and the memory of its result."""
 
     def __init__(self, array: jax.Array, operation: int = abi.BROADCAST) -> None:
+        direct.check_device(array)
         kind, width = elements.kind(array.dtype, operation)
         self._source = np.ascontiguousarray(array)
         self._result = direct.aligned((0, *array.shape[1:]), array.dtype)

@@ -79,6 +79,8 @@ def _as_array(leaf: Any, path: str) -> Any:
     if _is_key(leaf):
         return jax.random.key_data(leaf)
     if isinstance(leaf, jax.Array):
+        if not isinstance(leaf, jax.core.Tracer):
+            direct.check_device(leaf)
         return leaf
     if isinstance(leaf, (np.ndarray, np.generic, bool, int, float, complex)):
         array = np.asarray(leaf)

@@ -45,6 +45,8 @@ def broadcast_parameters(
     members = members_of(process_set)
     root_rank = check_root(root_rank, members)
     named = _named(params)
+    for name, param in named:
+        check_device(name, param)
     require_agreement([name for name, _ in named], root_rank, "broadcast_parameters: parameters differ", members)
     call = session.current().unique_name(scoped("call", members))
     started: List[List[NDArray]] = []
@@ -54,6 +56,18 @@ def broadcast_parameters(
         )
         started.append(start([param]) if isinstance(param, NDArray) else when_initialized(param, start))
     finish(started, members)
+
+
+def check_device(name: str, param: Union[NDArray, Parameter]) -> None:
+    """ValueError: its values are not in the CPU's memory, or will not be."""
+    if isinstance(param, NDArray):
+        engine.check_context(param.context, f"'{name}'")
+        return
+    try:
+        contexts = param.list_ctx()
+    except RuntimeError:
+        return  # it has no values yet, and nobody has said where
+    engine.check_context(contexts[0], f"the parameter '{name}'")
 
 
 def finish(started: Sequence[List[NDArray]], members: Sequence[int]) -> None:

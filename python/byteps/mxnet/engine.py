@@ -15,13 +15,14 @@ from ctypes import POINTER, Structure, byref, c_int, c_int64, c_void_p, cast
 from typing import List, Optional, Sequence
 
 from mxnet.base import _LIB, MXNetError, NDArrayHandle, check_call
+from mxnet.context import Context
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, bridge, elements, session
 from byteps._core.client import SLICE_NS, Job
 from byteps._core.exchange import PREFIX, Exchange
 
-__all__ = ["address", "drain", "element_kind", "empty", "push", "wait"]
+__all__ = ["address", "check_context", "drain", "element_kind", "empty", "push", "wait"]
 
 # By MXNet's numbers of dtypes (mshadow's TypeFlag).
 _ELEMENT_KINDS = {
@@ -161,15 +162,20 @@ def element_kind(array: NDArray) -> int:
         raise ValueError(f"expected an mxnet NDArray, got {type(array).__name__}")
     if array.stype != "default":
         raise ValueError(f"the array is sparse ({array.stype}): use array.tostype('default') first")
-    if array.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
-        raise ValueError(
-            f"the array is on {array.context}, but this version of BytePS is CPU-only: "
-            "use array.as_in_context(mx.cpu())"
-        )
+    check_context(array.context)
     kind = _ELEMENT_KINDS.get(_dtype(array))
     if kind is None:
         raise ValueError(f"arrays of dtype {array.dtype} are not supported. These are: {_SUPPORTED}")
     return kind
+
+
+def check_context(context: Context, subject: str = "the array") -> None:
+    """ValueError, which begins with `subject`: arrays there are not in the CPU's memory."""
+    if context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
+        raise ValueError(
+            f"{subject} is on device '{context}', but in this version exchanges of MXNet are made from the CPU's "
+            "memory: use array.as_in_context(mx.cpu()), and ctx=mx.cpu() for parameters"
+        )
 
 
 def _dtype(array: NDArray) -> int:

@@ -11,7 +11,7 @@ from mxnet.ndarray import NDArray
 from byteps._core import session
 from byteps._core.agreement import require_agreement
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, scoped
-from byteps.mxnet.broadcast import finish, start_broadcast, when_initialized
+from byteps.mxnet.broadcast import check_device, finish, start_broadcast, when_initialized
 from byteps.mxnet.compression import Compression, Compressor
 from byteps.mxnet.optimizer import DistributedOptimizer, Gradients
 
@@ -78,6 +78,8 @@ class DistributedTrainer(mx.gluon.Trainer):
                 "for example gluon.nn.Embedding(..., sparse_grad=False)"
             )
         if self._gradients.travel:
+            for param in self._params:
+                check_device(param.name, param)
             numbered = [f"parameter {index}" for index in range(len(self._params))]  # their names may differ
             require_agreement(numbered, root_rank, "DistributedTrainer: parameters differ", self._gradients.members)
         self._broadcast_params()

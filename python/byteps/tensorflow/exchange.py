@@ -21,6 +21,7 @@ def exchange(
     for name in names_:
         names.given(name)
     for tensor in tensors:
+        check_device(tensor)
         # What cannot be summed is not broadcast either: strings, resources, ...
         operation = abi.SUM if what.operation == abi.BROADCAST else what.operation
         elements.of_name(tensor.dtype.base_dtype.name, operation, "tensor")
@@ -33,6 +34,20 @@ def exchange(
     if xla.is_compiling():
         return [_compiled(*item, what) for item in zip(tensors, names_, order)]
     return [native.push_pull([tensor], [name], what, [rank])[0] for tensor, name, rank in zip(tensors, names_, order)]
+
+
+def check_device(tensor: tf.Tensor) -> None:
+    """ValueError: it is known to be on a GPU. Where TensorFlow itself says later which device computes something, it
+    puts exchanges on the CPU."""
+    device = str(tensor.device or "")
+    if "GPU:" not in device.upper():
+        return
+    if not tf.executing_eagerly() and not tf.config.list_logical_devices("GPU"):
+        return  # there is none, and TensorFlow takes the CPU
+    raise ValueError(
+        f"the tensor is on device '{device}', but in this version exchanges of TensorFlow are made from the CPU's "
+        "memory: make it within tf.device('/CPU:0'), or set CUDA_VISIBLE_DEVICES='' before TensorFlow is imported"
+    )
 
 
 def _compiled(tensor: tf.Tensor, name: str, priority: int, what: Exchange) -> tf.Tensor:

@@ -17,6 +17,7 @@ from byteps._core.errors import UnsupportedError
 from byteps._core.process_sets import ProcessSet, members_of, scoped
 from byteps.tensorflow import names, xla
 from byteps.tensorflow.compression import Compression
+from byteps.tensorflow.exchange import check_device
 from byteps.tensorflow.reduction import Op, Reduce
 
 _LAST = "byteps_last_blocking_op"
@@ -271,6 +272,8 @@ def _run(
         return function(*contiguous, "byteps." + session.current().unique_name(base))
 
     if tf.executing_eagerly():
+        for tensor in tensors:
+            check_device(tensor)
         return [tf.constant(array, dtype) for array, dtype in zip(call(*[t.numpy() for t in tensors]), dtypes)]
     if xla.is_compiling():
         raise UnsupportedError(

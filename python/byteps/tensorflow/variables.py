@@ -10,6 +10,7 @@ import tensorflow as tf
 from byteps._core import agreement, objects, session
 from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps.tensorflow import names
+from byteps.tensorflow.exchange import check_device
 from byteps.tensorflow.ops import broadcast_all
 
 __all__ = [
@@ -50,10 +51,12 @@ def broadcast_variables(
     is_v1 = not is_eager and not tf.compat.v1.get_default_graph().building_function
     if session.job().is_alone or not variables:
         return tf.group() if is_v1 else None
+    values = [tf.convert_to_tensor(variable) for variable in variables]
     if is_eager:
+        for value in values:
+            check_device(value)
         specs = [f"{_title(each)}: {tf.as_dtype(each.dtype).name}{list(each.shape)}" for each in variables]
         agreement.require_agreement(specs, root_rank, "broadcast_variables: variables differ", members)
-    values = [tf.convert_to_tensor(variable) for variable in variables]
     base = names.automatic("broadcast_variables", scope)
     received = broadcast_all(values, root_rank, [f"{base}.{i}" for i in range(len(values))], True, process_set)
     assigned = [variable.assign(value) for variable, value in zip(variables, received)]

@@ -43,6 +43,7 @@ from byteps.torch.broadcast import (
 )
 from byteps.torch.compression import Compression
 from byteps.torch.ddp_hook import DDPHookState, ddp_comm_hook
+from byteps.torch.devices import cuda_built
 from byteps.torch.gathers import (
     allgather,
     allgather_async,
@@ -100,6 +101,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "byteps_push_pull",
+    "cuda_built",  # in place of the other layers'
     "ddp_comm_hook",
     "declare",
     "get_process_set_ids_and_ranks",
@@ -125,4 +127,4 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
-__all__ += _api.__all__
+__all__ += [name for name in _api.__all__ if name not in __all__]

@@ -22,7 +22,7 @@ from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import ReduceOp
 from byteps.torch import exchange, pending, sparse
 from byteps.torch.compression import Compression, Compressor
-from byteps.torch.tensors import check_all, check_dense_on_cpu, check_no_overlap, check_reduced, prepare
+from byteps.torch.tensors import check_all, check_dense, check_no_overlap, check_reduced, prepare
 
 __all__ = [
     "allreduce",
@@ -52,8 +52,9 @@ def allreduce_async(
     tensor, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
         return sparse.start(tensor, meaning, name, members_of(process_set), is_driven=True)
-    check_dense_on_cpu(tensor)
-    return _start(tensor, torch.empty(tensor.shape, dtype=tensor.dtype), meaning, name, members_of(process_set))
+    check_dense(tensor)
+    output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return _start(tensor, output, meaning, name, members_of(process_set))
 
 
 def allreduce_async_(
@@ -239,7 +240,7 @@ class _Allreduce(torch.autograd.Function):
         *tensors: torch.Tensor,
     ) -> Tuple[torch.Tensor, ...]:
         for tensor in tensors:
-            check_dense_on_cpu(tensor)
+            check_dense(tensor)
         ctx.meanings, ctx.members, ctx.is_named = meanings, members, None not in names
         # Backward runs in an order of autograd's choice, so its names are fixed here.
         current, noname = session.current(), scoped("allreduce.noname", members)
@@ -260,7 +261,7 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def _exchange(ctx: Any, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> Tuple[torch.Tensor, ...]:
         def start(tensor: torch.Tensor, named: Tuple[str, reduction.Reduction]) -> int:
-            output = torch.empty(tensor.shape, dtype=tensor.dtype)
+            output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
             return _start(tensor, output, named[1], named[0], ctx.members, once=not ctx.is_named)
 
         return tuple(pending.synchronize(_start_group(tensors, list(zip(names, ctx.meanings)), start)))

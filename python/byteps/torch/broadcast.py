@@ -7,8 +7,9 @@ of them raise when they differ.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
 import torch
 
@@ -16,7 +17,7 @@ from byteps._core import errors, objects, session
 from byteps._core.agreement import require_agreement
 from byteps._core.exchange import encoded_name
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of
-from byteps.torch import exchange, pending
+from byteps.torch import devices, exchange, pending
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -25,9 +26,11 @@ Parameters = Union[Mapping[str, Any], Iterable[Tuple[str, Any]], Iterable[torch.
 
 def broadcast_parameters(params: Parameters, root_rank: int = 0, prefix: str = "Parameter.") -> None:
     """Gives all ranks the root's values, in place. `params`: model.state_dict(), model.named_parameters(),
-    model.parameters(), or a list of either kind. Buffers of any dtype are welcome; None entries are skipped."""
+    model.parameters(), or a list of either kind. Buffers of any dtype are welcome; None entries are skipped. Each rank
+    may have its tensors on another device."""
     root_rank = check_root(root_rank)
     named = _named_tensors(params)
+    devices.check_all(named)
     require_agreement(
         [f"{name}: {_spec(tensor)}" for name, tensor in named], root_rank, "broadcast_parameters: parameters differ"
     )
@@ -57,6 +60,7 @@ def broadcast_optimizer_state(
         "broadcast_optimizer_state: the optimizers' parameters differ",
     )
     parameters = [p for group in groups for p in group["params"]]
+    devices.check_all((str(index), p) for index, p in enumerate(parameters))
     indices = {id(p): index for index, p in enumerate(parameters)}
     here: Dict[str, Any] = {
         "groups": [{key: value for key, value in group.items() if key != "params"} for group in groups],
@@ -70,8 +74,7 @@ def broadcast_optimizer_state(
     skeleton, tensors = _take_tensors_out(here)
     skeleton = broadcast_object(skeleton, root_rank, "optimizer")
     if not is_root:
-        tensors = []
-        here = _put_tensors_in(skeleton, here, tensors)
+        here, tensors = _filled(skeleton, here, groups)
     _broadcast_all([(str(index), tensor) for index, tensor in enumerate(tensors)], root_rank, f"{prefix}optimizer.")
     if is_root:
         return
@@ -149,9 +152,10 @@ def _spec(tensor: torch.Tensor) -> str:
 class _TensorPlace:
     """Stands for a tensor in a structure that is pickled."""
 
-    def __init__(self, dtype: torch.dtype, shape: Tuple[int, ...]) -> None:
+    def __init__(self, dtype: torch.dtype, shape: Tuple[int, ...], is_on_host: bool) -> None:
         self.dtype = dtype
         self.shape = shape
+        self.is_on_host = is_on_host  # on the root
 
 
 def _take_tensors_out(value: Any) -> Tuple[Any, List[torch.Tensor]]:
@@ -162,28 +166,53 @@ def _take_tensors_out(value: Any) -> Tuple[Any, List[torch.Tensor]]:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         tensors.append(leaf)
-        return _TensorPlace(leaf.dtype, tuple(leaf.shape))
+        return _TensorPlace(leaf.dtype, tuple(leaf.shape), not leaf.is_cuda)
 
     return _copy(value, None, visit), tensors
 
 
-def _put_tensors_in(skeleton: Any, former: Any, tensors: List[torch.Tensor]) -> Any:
-    """A copy with tensors in the places, which are appended to `tensors`: that of `former` where it fits, so that
-    others who hold it see the new values. But one tensor in one place only: two options that share a tensor here (lr
-    and initial_lr) may differ on the root."""
-    taken = set()
+class _Filling:
+    """Copies of what the root has said, with tensors in their places. `tensors`: these, in their order."""
 
-    def visit(leaf: Any, old: Any) -> Any:
-        if not isinstance(leaf, _TensorPlace):
-            return leaf
-        fits = isinstance(old, torch.Tensor) and old.dtype == leaf.dtype and tuple(old.shape) == leaf.shape
-        if not fits or id(old) in taken:
-            old = torch.empty(leaf.shape, dtype=leaf.dtype)
-        taken.add(id(old))
-        tensors.append(old)
-        return old
+    def __init__(self) -> None:
+        self.tensors: List[torch.Tensor] = []
+        self._taken: Set[int] = set()
 
-    return _copy(skeleton, former, visit)
+    def fill(self, skeleton: Any, former: Any, like: Optional[torch.Tensor]) -> Any:
+        """That of `former` where it fits, so that others who hold it see the new values. But one tensor in one place
+        only: two options that share a tensor here (lr and initial_lr) may differ on the root. New ones are where `like`
+        is, a parameter; but a number (a count of steps) that the root has on the host is on the host."""
+
+        def visit(leaf: Any, old: Any) -> Any:
+            if not isinstance(leaf, _TensorPlace):
+                return leaf
+            fits = isinstance(old, torch.Tensor) and old.dtype == leaf.dtype and tuple(old.shape) == leaf.shape
+            if not fits or id(old) in self._taken:
+                is_number = leaf.is_on_host and leaf.shape == () and (like is None or like.dim() > 0)
+                device = "cpu" if is_number or like is None else like.device
+                old = torch.empty(leaf.shape, dtype=leaf.dtype, device=device)
+            self._taken.add(id(old))
+            self.tensors.append(old)
+            return old
+
+        return _copy(skeleton, former, visit)
+
+
+def _filled(skeleton: Any, former: Any, groups: List[Dict[str, Any]]) -> Tuple[Any, List[torch.Tensor]]:
+    """The root's options and state with tensors of this rank in their places, and these in the order of the root's."""
+    filling = _Filling()
+    parameters = [p for group in groups for p in group["params"]]
+    likes = [next(iter(group["params"]), None) for group in groups]
+    options = [
+        filling.fill(given, old, like)
+        for given, old, like in itertools.zip_longest(skeleton["groups"], former["groups"], likes)
+        if given is not None
+    ]
+    state = {}
+    for (kind, key), given in skeleton["state"].items():
+        like = parameters[key] if kind == "parameter" else next(iter(parameters), None)
+        state[(kind, key)] = filling.fill(given, former["state"].get((kind, key)), like)
+    return {"groups": options, "state": state}, filling.tensors
 
 
 def _copy(value: Any, former: Any, visit: Callable[[Any, Any], Any]) -> Any:

@@ -21,6 +21,7 @@ from torch.futures import Future
 from byteps._core import abi, session
 from byteps._core.compression import checked_compression
 from byteps._core.reduction import Reduction
+from byteps.torch import devices
 from byteps.torch.compression import Compression, Compressor
 
 __all__ = ["DDPHookState", "ddp_comm_hook"]
@@ -63,6 +64,7 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     def finish() -> None:
         landings.finish()
         if wire is not buffer:
+            devices.used_here(wire, buffer)
             buffer.copy_(state.compression.decompress(wire, context))
 
     index = bucket.index()

@@ -10,7 +10,7 @@ from byteps._core import abi, errors, session
 from byteps._core.client import Job
 from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import scoped
-from byteps.torch import pending, tensors
+from byteps.torch import devices, pending, tensors
 
 __all__: List[str] = []
 
@@ -43,6 +43,7 @@ class Running(pending.Pending):
             self.ended = True
             raise
         self.ended = True
+        devices.used_here(self.buffer, self.output)
         if self.buffer is not self.output:
             with torch.no_grad():
                 self.output.copy_(self.buffer)
@@ -86,7 +87,7 @@ def note_written(tensor: torch.Tensor) -> None:
 
 def _submit(entry: Running, kind: int, shape: Tuple[int, ...], what: Exchange, name: str) -> int:
     addresses = (entry.source.data_ptr(), entry.buffer.data_ptr())
-    call = what.tensor(name, kind, shape, *addresses, PREFIX)
+    call = what.tensor(name, kind, shape, *addresses, PREFIX, devices.place_of(entry.buffer))
     handle = pending.note(entry)
     try:
         entry.core_handle = entry.job.submit(call)

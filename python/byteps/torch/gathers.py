@@ -22,10 +22,10 @@ from byteps._core.compression import checked_compression
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp
-from byteps.torch import pending, tensors
+from byteps.torch import devices, pending, tensors
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.moving import Landing, Members, Moving, place_in, rows_of, run_all, title_of, wire_name
-from byteps.torch.tensors import check_all, check_dense_on_cpu, prepare
+from byteps.torch.tensors import check_all, check_dense, prepare
 
 __all__ = [
     "allgather",
@@ -65,7 +65,7 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """One handle for all; synchronize() returns the list of results."""
-    several = check_all(tensors, check_dense_on_cpu)
+    several = check_all(tensors, check_dense)
     return pending.group([allgather_async(tensor, name, process_set) for tensor in several])
 
 
@@ -73,7 +73,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> List[torch.Tensor]:
     """allgather() of several, which travel at once. Differentiable."""
-    several = check_all(tensors, check_dense_on_cpu)
+    several = check_all(tensors, check_dense)
     return list(_Allgather.apply(name, members_of(process_set), *several)) if several else []
 
 
@@ -85,9 +85,9 @@ def start_allgather(
     is_driven: bool = False,
 ) -> int:
     """finish(all rows, how many are each member's) makes the result."""
-    rows, source = rows_of(tensor)
-    landing = Landing(source)
-    moving = Moving((source, landing), lambda counts: finish(landing.tensor, counts))
+    rows, source, line = rows_of(tensor)
+    landing = Landing(source, line)
+    moving = Moving((source, landing), lambda counts: finish(landing.take(), counts))
     name = wire_name(title, members)
     make_plan = lambda job: collectives.allgather(job, name, rows, landing.allocate, members, once=True)
     return moving.start(make_plan, is_driven)
@@ -201,10 +201,15 @@ def _start_reducescatter(
         raise ValueError("reducescatter: the tensor has no dimensions, so there are no rows to share; use allreduce")
     kind, shape = tensors.travels_as(tensor, meaning.operation)
     source = tensors.plain(tensor)
-    rows = Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:]))
+    rows = Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:]), devices.place_of(source))
     share = collectives.scattered_counts(shape[0], len(members) or session.size())[place_in(members)]
-    output = torch.empty((share, *tensor.shape[1:]), dtype=tensor.dtype)
-    moving = Moving((source, output), lambda count: output)
+    output = torch.empty((share, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+
+    def finish(_: int) -> torch.Tensor:
+        devices.used_here(output)
+        return output
+
+    moving = Moving((source, output), finish)
     name, what = wire_name(title, members), Exchange(*meaning, members=members, once=True)
     return moving.start(
         lambda job: collectives.reducescatter(job, name, rows, output.data_ptr(), what), is_driven
@@ -268,23 +273,27 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
     """Sends splits[i] rows of `tensor`, which lie in that order, to the i-th rank; the result is the rows that came, in
-    the order of ranks. With splits given it is (the rows, how many came from each rank: a tensor of the same dtype
-    as splits); without, every rank gets as many. Differentiable."""
+    the order of ranks. With splits given it is (the rows, how many came from each rank: a tensor of the same dtype and
+    device as splits); without, every rank gets as many. Differentiable."""
     members = members_of(process_set)
     output, received = _Alltoall.apply(tensor, _checked_splits(tensor, splits, members), name, members)
     if splits is None:
         return output
-    return output, received.to(splits.dtype if isinstance(splits, torch.Tensor) else torch.int32)
+    if isinstance(splits, torch.Tensor):
+        return output, received.to(splits.device, splits.dtype)
+    return output, received
 
 
 def _start_alltoall(
     tensor: torch.Tensor, splits: Sequence[int], title: str, members: Members, is_driven: bool = False
 ) -> int:
-    rows, source = rows_of(tensor)
-    landing = Landing(source)
-    moving = Moving(
-        (source, landing), lambda received: (landing.tensor, torch.tensor(received, dtype=torch.int32))
-    )
+    rows, source, line = rows_of(tensor)
+    landing = Landing(source, line)
+
+    def finish(received: List[int]) -> Tuple[torch.Tensor, torch.Tensor]:
+        return landing.take(), torch.tensor(received, dtype=torch.int32, device="cpu")
+
+    moving = Moving((source, landing), finish)
     name = wire_name(title, members)
     return moving.start(
         lambda job: collectives.alltoall(job, name, rows, splits, landing.allocate, members, once=True), is_driven
@@ -292,7 +301,7 @@ def _start_alltoall(
 
 
 def _checked_splits(tensor: torch.Tensor, splits: Splits, members: Members) -> List[int]:
-    tensors.check_dense_on_cpu(tensor)
+    tensors.check_dense(tensor)
     size = len(members) or session.size()
     if tensor.dim() == 0:
         raise ValueError("alltoall: the tensor has no dimensions, so there are no rows to send")
@@ -300,7 +309,7 @@ def _checked_splits(tensor: torch.Tensor, splits: Splits, members: Members) -> L
         if tensor.shape[0] % size:
             raise ValueError(f"alltoall: {tensor.shape[0]} rows are not as many for each of {size} ranks: give splits")
         return [tensor.shape[0] // size] * size
-    checked = [int(split) for split in splits]
+    checked = [int(split) for split in (splits.tolist() if isinstance(splits, torch.Tensor) else splits)]
     if len(checked) != size or min(checked) < 0 or sum(checked) != tensor.shape[0]:
         raise ValueError(
             f"alltoall: splits {checked} must be {size} numbers of rows, 0 or more, whose sum is {tensor.shape[0]}"

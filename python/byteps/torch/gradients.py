@@ -31,7 +31,7 @@ from byteps._core.compression import checked_compression
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
-from byteps.torch import exchange, pending, sparse
+from byteps.torch import devices, exchange, pending, sparse
 from byteps.torch.compression import Compressor
 
 __all__: List[str] = []
@@ -113,6 +113,7 @@ class Gradients:
         self._compression = checked_compression(compression)
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
+        self._device = devices.OneDevice()
         self._presence: Optional[int] = None  # handle; from begin() to settle()
         self._job: Optional[Job] = None  # in which the next two and the slots' names hold
         self._is_member = False
@@ -123,14 +124,11 @@ class Gradients:
 
     def add(self, parameter: torch.Tensor, name: str) -> Slot:
         """The slot of `parameter`, which is new here. The wire name is Gradient.<title><name>, with a number when that
-        stands for another owner's, or another shape, dtype or compression already. ValueError: its device."""
+        stands for another owner's, or another shape, dtype or compression already. ValueError, UnsupportedError: its
+        device."""
         encoded_name(name)
-        if parameter.device.type != "cpu":
-            raise ValueError(
-                f"the parameter {name!r} is on device '{parameter.device}', but this version of BytePS is CPU-only: "
-                "move the model with model.cpu() before its parameters are given to the optimizer"
-            )
         self._enter_job()
+        self._device.add(name, parameter)
         slot = Slot(parameter, f"Gradient.{self._title}{name}", -len(self.slots))
         self._give_name(slot)
         self.slots.append(slot)
@@ -202,7 +200,7 @@ class Gradients:
         for slot in self.slots:
             if slot.handle is None and slot.parameter.grad is not None and slot.parameter.requires_grad:
                 self.push(slot)
-        present = torch.zeros(len(self.slots), 3, dtype=torch.bool)
+        present = torch.zeros(len(self.slots), 3, dtype=torch.bool, device="cpu")
         for index, slot in enumerate(self.slots):
             if slot.handle is not None:
                 present[index, _AS_DENSE if slot.sparse_dim else _DENSE] = True
@@ -254,8 +252,9 @@ class Gradients:
         grad = parameter.grad if parameter.requires_grad else None
         slot.keep(grad)
         if grad is None:
-            indices = torch.zeros(1, 0, dtype=torch.int64)
-            grad = torch.sparse_coo_tensor(indices, parameter.detach()[:0], parameter.shape, check_invariants=False)
+            where = parameter.device
+            indices, rows = torch.zeros(1, 0, dtype=torch.int64, device=where), parameter.detach()[:0]
+            grad = torch.sparse_coo_tensor(indices, rows, parameter.shape, device=where, check_invariants=False)
         slot.handle = sparse.start(grad, self._meaning, slot.name, self._members)
 
     # ---- taking results

@@ -9,7 +9,7 @@ import torch
 from byteps._core import abi, collectives, driver, session
 from byteps._core.collectives import Rows
 from byteps._core.process_sets import scoped
-from byteps.torch import pending, tensors
+from byteps.torch import devices, pending, tensors
 
 __all__: List[str] = []
 
@@ -52,15 +52,23 @@ class Moving(pending.Pending):
 
 
 class Landing:
-    """Memory for rows like those of `model`, made when their number is known."""
+    """Memory for rows like those of `model`, made when their number is known, which may be in a thread of ours."""
 
-    def __init__(self, model: torch.Tensor) -> None:
+    def __init__(self, model: torch.Tensor, line: devices.Line) -> None:
         self._model = model
-        self.tensor = model
+        self._line = line
+        self._tensor = model
 
     def allocate(self, row_count: int) -> int:
-        self.tensor = torch.empty((row_count, *self._model.shape[1:]), dtype=self._model.dtype)
-        return self.tensor.data_ptr()
+        with self._line.here():
+            shape = (row_count, *self._model.shape[1:])
+            self._tensor = torch.empty(shape, dtype=self._model.dtype, device=self._model.device)
+        return self._tensor.data_ptr()
+
+    def take(self) -> torch.Tensor:
+        """The rows, when the plan is done; for the thread that waits."""
+        devices.used_here(self._tensor)
+        return self._tensor
 
 
 def run_all(items: Sequence[Any], start: Callable[[Any, bool], int]) -> List[Any]:
@@ -69,13 +77,15 @@ def run_all(items: Sequence[Any], start: Callable[[Any, bool], int]) -> List[Any
     return pending.synchronize(pending.group([start(item, driven) for item in items]))
 
 
-def rows_of(tensor: torch.Tensor) -> Tuple[Rows, torch.Tensor]:
-    """The tensor's rows, and the tensor with them, which must live as long as they are used."""
+def rows_of(tensor: torch.Tensor) -> Tuple[Rows, torch.Tensor, devices.Line]:
+    """The tensor's rows; the tensor with them, which must live as long as they are used; and the Line of what a plan
+    with several steps asks for later, in whatever thread."""
     source = tensors.plain(tensor)
     kind, shape = tensors.travels_as(source, abi.BROADCAST)
     if tensor.dim() == 0:
         source, shape = source.reshape(1), (1, *shape)
-    return Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:])), source
+    line = devices.Line(devices.cuda_devices(source))
+    return Rows(kind, source.data_ptr(), shape[0], tuple(shape[1:]), line.place), source, line
 
 
 def title_of(kind: str, name: Optional[str]) -> str:

@@ -34,7 +34,7 @@ from byteps._core.session import (
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.exchange import start
 from byteps.torch.pending import poll, synchronize
-from byteps.torch.tensors import check_dense_on_cpu
+from byteps.torch.tensors import check_dense
 
 __all__ = [
     "barrier",
@@ -64,8 +64,8 @@ def push_pull_async(
 ) -> int:
     """Starts the sum (or average) of `tensor` over all workers; a handle for poll() and synchronize(), which returns
     the result in a new tensor."""
-    check_dense_on_cpu(tensor)
-    output = torch.empty(tensor.shape, dtype=tensor.dtype)
+    check_dense(tensor)
+    output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return start(tensor, output, _what(average, priority), name)
 
 
@@ -119,7 +119,7 @@ class _PushPull(torch.autograd.Function):
         if once:
             name = f"{name}.{ctx.backward_count}"
             ctx.backward_count += 1
-        output = torch.empty(gradient.shape, dtype=gradient.dtype)
+        output = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
         what = _what(ctx.average, ctx.priority, once)
         return synchronize(start(gradient, output, what, name)), None, None, None, None
 

@@ -8,7 +8,7 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.reduction import Reduction
-from byteps.torch import gathers, pending
+from byteps.torch import devices, gathers, pending
 from byteps.torch.tensors import check_meaning
 
 __all__: List[str] = []
@@ -33,12 +33,13 @@ def start(
     """Starts it for a sparse COO tensor; synchronize() returns a new coalesced tensor, equal on all ranks: the values
     of one index are added in the order of ranks. `is_driven`: it goes on by itself, else while somebody waits."""
     check(tensor, meaning)
+    devices.check_device(tensor.device)
     # A rank's own duplicates are added up before anything travels.
     coalesced = tensor.detach().coalesce()
     title = f"sparse.{'noname' if name is None else name}"
     shape = tensor.shape
     # What an index may be, and then the indices.
-    sizes = torch.tensor([shape[: coalesced.sparse_dim()]], dtype=torch.int64)
+    sizes = torch.tensor([shape[: coalesced.sparse_dim()]], dtype=torch.int64, device=tensor.device)
     rows = torch.cat([sizes, coalesced.indices().t()])
     indices = gathers.start_allgather(rows, f"{title}.indices", members, _split, is_driven)
     values = gathers.start_allgather(coalesced.values(), f"{title}.values", members, is_driven=is_driven)
@@ -53,11 +54,13 @@ def start(
             each = ", ".join(f"worker {rank} {tuple(other)}" for rank, other in zip(ranks, all_sizes))
             raise errors.MismatchError(f'sparse tensor "{title}" differs between ranks; its indexed sizes are: {each}')
         scaled = all_values if is_whole else all_values * (scale / divisor)
-        total = torch.sparse_coo_tensor(all_indices.t(), scaled, shape, check_invariants=False).coalesce()
+        # Said, because torch would take its default device otherwise.
+        where = {"device": scaled.device, "check_invariants": False}
+        total = torch.sparse_coo_tensor(all_indices.t(), scaled, shape, **where).coalesce()
         if not is_whole or (scale == 1.0 and divisor == 1):
             return total
         whole = _scaled_towards_zero(total.values(), scale, divisor)
-        return torch.sparse_coo_tensor(total.indices(), whole, shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse_coo_tensor(total.indices(), whole, shape, is_coalesced=True, **where)
 
     return pending.group([indices, values], finish)
 

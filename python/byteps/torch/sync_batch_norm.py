@@ -92,7 +92,7 @@ class _Normalize(torch.autograd.Function):
     ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
         channels = x.shape[1]
         values = x.detach().double()
-        sums = torch.empty(2 * channels + 1, dtype=torch.float64)
+        sums = torch.empty(2 * channels + 1, dtype=torch.float64, device=x.device)
         sums[0] = x.numel() // max(channels, 1)
         sums[1 : channels + 1] = _per_channel(values)
         sums[channels + 1 :] = _per_channel(values * values)

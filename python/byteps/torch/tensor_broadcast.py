@@ -14,7 +14,7 @@ from byteps._core import abi, session
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, scoped
 from byteps.torch import exchange, pending
-from byteps.torch.tensors import check_dense_on_cpu
+from byteps.torch.tensors import check_dense
 
 __all__ = ["broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
 
@@ -23,8 +23,8 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts it; a handle for poll() and synchronize(), which returns the root's values in a new tensor."""
-    check_dense_on_cpu(tensor)
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+    check_dense(tensor)
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     if session.rank() == root_rank:
         copy.copy_(tensor.detach())
     return broadcast_async_(copy, root_rank, name, process_set)
@@ -64,7 +64,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[torch.Tensor, None, None, None]:
         name = _unique(f"{ctx.name or 'noname'}.backward", ctx.members)
-        output = torch.empty(gradient.shape, dtype=gradient.dtype)
+        output = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
         handle = exchange.start(gradient, output, Exchange(abi.AVERAGE, members=ctx.members, once=True), name)
         average = pending.synchronize(handle)
         return average if session.rank() == ctx.root_rank else torch.zeros_like(average), None, None, None

@@ -1,4 +1,4 @@
-"""Tensors as the core sees them: an address, an element kind and a shape.
+"""Tensors as the core sees them: an address, an element kind and a shape. Where they are: devices.py.
 
 A complex tensor is one of real numbers with a last dimension of two. Where bytes are only moved, every dtype will do:
 those that the core does not know are uint8 with a last dimension of their size. The kind says what they stand for.
@@ -13,6 +13,7 @@ from typing import Callable, Iterable, List, Optional, Tuple, Union
 import torch
 
 from byteps._core import elements, reduction
+from byteps.torch import devices
 
 __all__: List[str] = []
 
@@ -25,7 +26,7 @@ def elements_of(dtype: torch.dtype, operation: int) -> Tuple[int, int]:
 
 def travels_as(tensor: torch.Tensor, operation: int) -> Tuple[int, Tuple[int, ...]]:
     """Element kind and shape. ValueError when `operation` is not defined for the tensor; BROADCAST is for all."""
-    check_dense_on_cpu(tensor)
+    check_dense(tensor)
     kind, width = elements_of(tensor.dtype, operation)
     return kind, tensor.shape if width == 1 else (*tensor.shape, width or tensor.element_size())
 
@@ -38,8 +39,8 @@ def check_meaning(dtype: torch.dtype, meaning: reduction.Reduction) -> None:
 
 
 def check_reduced(tensor: torch.Tensor, meaning: reduction.Reduction) -> None:
-    """check_meaning(), and that the tensor is dense and in memory."""
-    check_dense_on_cpu(tensor)
+    """check_meaning() and check_dense()."""
+    check_dense(tensor)
     check_meaning(tensor.dtype, meaning)
 
 
@@ -82,18 +83,15 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_neg().resolve_conj().contiguous()
 
 
-def check_dense_on_cpu(tensor: torch.Tensor) -> None:
+def check_dense(tensor: torch.Tensor) -> None:
+    """ValueError: it is none, or has no memory that the core can read."""
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
     if hasattr(tensor, "to_local"):
         raise ValueError("the tensor is a DTensor, whose parts are on several ranks: use tensor.to_local()")
     if tensor.layout != torch.strided:
         raise ValueError(f"Tensor is required to be dense, not {tensor.layout}; use tensor.to_dense()")
-    if tensor.device.type != "cpu":
-        raise ValueError(
-            f"the tensor is on device '{tensor.device}', but this version of BytePS is CPU-only: "
-            "move it with tensor.cpu() first"
-        )
+    devices.check_device(tensor.device)
 
 
 def check_no_overlap(tensor: torch.Tensor) -> None:
@@ -117,7 +115,7 @@ def _has_overlap(tensor: torch.Tensor) -> bool:
     if any(stride == 0 for stride, _ in dimensions):
         return True
     # Rows may lie within each other's gaps, as as_strided() can make them.
-    offsets = torch.zeros(1, dtype=torch.int64)
+    offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
     for stride, size in dimensions:
-        offsets = (offsets.unsqueeze(1) + torch.arange(size) * stride).flatten()
+        offsets = (offsets.unsqueeze(1) + torch.arange(size, device="cpu") * stride).flatten()
     return offsets.unique().numel() < offsets.numel()

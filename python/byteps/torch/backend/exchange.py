@@ -13,7 +13,7 @@ from byteps._core import abi
 from byteps._core.client import EndQueue, Job
 from byteps._core.exchange import Exchange
 from byteps._core.reduction import Reduction
-from byteps.torch import tensors
+from byteps.torch import devices, tensors
 from byteps.torch.exchange import note_written
 
 
@@ -34,8 +34,8 @@ class Members:
 
 
 class Piece(NamedTuple):
-    """`source` and `target` are contiguous, alike in dtype and element count, and may be one tensor; either may be
-    None on a member that gives or gets nothing."""
+    """`source` and `target` are contiguous, alike in dtype, element count and device, and may be one tensor; either may
+    be None on a member that gives or gets nothing."""
 
     source: Optional[torch.Tensor]
     target: Optional[torch.Tensor]
@@ -84,16 +84,19 @@ def submit(job: Job, piece: Piece, name: str, queue: Optional[EndQueue] = None, 
     shape = piece.shape if width == 1 else (*piece.shape, width or _element_bytes(piece.dtype))
     source = 0 if piece.source is None else piece.source.data_ptr()
     target = 0 if piece.target is None else piece.target.data_ptr()
-    return job.submit(piece.what.tensor(name, kind, shape, source, target), queue, tag)
+    some = piece.target if piece.source is None else piece.source
+    assert some is not None
+    call = piece.what.tensor(name, kind, shape, source, target, place=devices.place_of(some))
+    return job.submit(call, queue, tag)
 
 
 def _element_bytes(dtype: torch.dtype) -> int:
-    return torch.empty((), dtype=dtype).element_size()
+    return torch.empty((), dtype=dtype, device="cpu").element_size()
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or a contiguous copy of its values."""
-    tensors.check_dense_on_cpu(tensor)
+    tensors.check_dense(tensor)
     return tensors.plain(tensor)
 
 
@@ -106,12 +109,12 @@ class Landings:
 
     def place(self, tensor: torch.Tensor, with_values: bool = False) -> torch.Tensor:
         """Contiguous memory for `tensor`; `with_values`: it has the tensor's values now."""
-        tensors.check_dense_on_cpu(tensor)
+        tensors.check_dense(tensor)
         tensors.check_no_overlap(tensor)
         if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             self._outputs.append(tensor)
             return tensor
-        beside = torch.empty(tensor.shape, dtype=tensor.dtype)
+        beside = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if with_values:
             beside.copy_(tensor.detach())
         self._copies.append((beside, tensor))
@@ -121,10 +124,25 @@ class Landings:
         """`beside` will be copied to `tensor` at the end."""
         self._copies.append((beside, tensor))
 
+    def check_one_device(self, what: str, pieces: Sequence[Piece]) -> None:
+        """ValueError, before any of the collective's pieces is submitted, for which others would wait: its tensors, and
+        what will be copied, are on several devices."""
+        first: Optional[torch.Tensor] = None
+        for pair in (*[(piece.source, piece.target) for piece in pieces], *self._copies):
+            for tensor in pair:
+                if tensor is None or tensor is first:
+                    continue
+                first = tensor if first is None else first
+                if tensor.device != first.device:
+                    names = " and ".join(sorted(f"'{each.device}'" for each in (first, tensor)))
+                    text = f"{what}: the tensors are on the devices {names}; those of a collective are on one"
+                    raise ValueError(text)
+
     def finish(self) -> None:
         """After all exchanges have ended well. Harmless when repeated."""
         with torch.no_grad():
             for beside, tensor in self._copies:
+                devices.used_here(beside, tensor)
                 tensor.copy_(beside)
         for tensor in self._outputs:
             note_written(tensor)

@@ -16,8 +16,9 @@ import os
 import queue
 import threading
 from collections import defaultdict
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
+import torch
 from torch.futures import Future
 
 __all__: List[str] = []
@@ -55,13 +56,18 @@ def running() -> Optional[Lineage]:
 
 class _Failure:
     """The value of a future that has failed. What is C++ in torch knows no exceptions of Python. DDP looks for tensors
-    in the value by pickling it; it converts what a hook returns, and asks for its text when it cannot. Both raise."""
+    in the value by pickling it; it converts what a hook returns, and asks for its text when it cannot. Both raise. The
+    future itself looks first, where it has `devices`."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, devices: Sequence[torch.device]) -> None:
         self.error = error
+        self._is_known = not devices
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise self.error
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._is_known:
+            raise self.error
+        self._is_known = True
+        return str, ()
 
     def __str__(self) -> str:
         raise self.error
@@ -73,11 +79,14 @@ def _raise(value: Any) -> None:
 
 
 class WorkFuture(Future):
-    """torch's, with then() such that also callbacks of what it returns know where they come from."""
+    """torch's, with then() such that also callbacks of what it returns know where they come from. `devices`: the GPUs
+    on which its value may have tensors. Callbacks run on streams of their own there, which wait for those that are the
+    current ones when the future is completed, as does the stream of who waits."""
 
-    def __init__(self, lineage: Lineage) -> None:
-        super().__init__()
+    def __init__(self, lineage: Lineage, devices: Sequence[torch.device] = ()) -> None:
+        super().__init__(devices=list(devices))
         self._lineage = lineage
+        self._devices = devices
         self._lock = threading.Lock()
         self.is_complete = False
         super()._set_unwrap_func(_raise)
@@ -88,10 +97,15 @@ class WorkFuture(Future):
             if self.is_complete:
                 return
             self.is_complete = True
-        super().set_result(value if error is None else _Failure(error))
+        if error is None:
+            try:
+                return super().set_result(value)
+            except Exception as failure:  # the value has tensors on other devices
+                error = failure
+        super().set_result(_Failure(error, self._devices))
 
     def then(self, callback: Callable[[Any], Any]) -> "WorkFuture":
-        child = WorkFuture(self._lineage)
+        child = WorkFuture(self._lineage, self._devices)
 
         def run(_: Any) -> None:
             value, error = None, None

@@ -118,7 +118,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
 
     @property
     def _device_types(self) -> List[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")]
 
     def _get_backend(self, device: torch.device) -> "ProcessGroup":
         return self
@@ -198,7 +198,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
     # ---- all together
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
-        token = torch.ones(1, dtype=torch.uint8)
+        token = torch.ones(1, dtype=torch.uint8, device=_barrier_device(opts))
         piece = exchange.reduction(self.members, token, Reduction(abi.SUM))
         return self._launch("barrier", [piece], Landings(), [], opts, timeout)
 
@@ -231,7 +231,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
             answer.wait()
 
     def _monitor(self, what: str, source: int, target: int, number: int) -> Work:
-        token = torch.ones(1, dtype=torch.uint8)
+        token = torch.ones(1, dtype=torch.uint8, device="cpu")
         sends = source == self.members.rank
         piece = exchange.transfer(self.members, source, target, token if sends else None, None if sends else token)
         lineage = Lineage(
@@ -276,6 +276,7 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
         timeout_s: float,
         direct: bool,
     ) -> Work:
+        landings.check_one_device(lineage.title, exchanges)
         if self._is_aborted:
             raise errors.CancelledError(f"{lineage.title}: the group was aborted")
         started = Work(self.members.job, self, lineage, timeout_s, landings.finish, result)
@@ -290,6 +291,12 @@ class ProcessGroup(Collectives, _TorchProcessGroup):
 
 for _name in _OPAQUE:
     setattr(ProcessGroup, _name, _opaque(getattr(ProcessGroup, _name)))
+
+
+def _barrier_device(opts: Any) -> torch.device:
+    """barrier(device_ids=[0]) comes after what that device has been given on its current stream, as NCCL's does."""
+    chosen = getattr(opts, "device_ids", None)
+    return torch.device("cuda", chosen[0]) if chosen else torch.device("cpu")
 
 
 def create(name: str, store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> ProcessGroup:

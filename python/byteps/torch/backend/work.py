@@ -5,6 +5,9 @@ wakes up. Any other names the job's completion queue, which one thread drains: i
 waits. It completes no future, because that runs the future's callbacks (futures.py), which may wait for another
 collective. It also looks for futures that are late.
 
+On a GPU, results are there when the exchanges have ended, for any stream. What is done with them then (copies to where
+they belong) goes along the work's Line (devices.py): wait() lets the caller's stream wait for it, as futures do.
+
 The thread is started by the first such collective and ends with the job. A forked child has no thread and no job: what
 it asks for raises.
 """
@@ -14,14 +17,17 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 from torch.futures import Future
 
 from byteps._core import errors, session
 from byteps._core.client import EndQueue, Job
+from byteps.torch import devices
 from byteps.torch.backend.exchange import Piece, submit
 from byteps.torch.backend.futures import CallbackThreads, Lineage, WorkFuture
 
@@ -43,6 +49,8 @@ class Work(_TorchWork):
         self._timeout_s = timeout_s
         self._finish = finish  # copies results to where they belong; may be repeated
         self._result = result
+        self._devices: List[torch.device] = []  # the GPUs of its tensors
+        self._line: Optional[devices.Line] = None  # None: on the host, or its caller waits at once
         self._handles: List[int] = []  # to wait for in the core; empty when the queue reports the ends
         self._keep: Any = None  # memory that the core reads and writes
         self._turn = threading.RLock()  # held while waiting for the handles
@@ -65,6 +73,8 @@ class Work(_TorchWork):
         self._await(time.monotonic() + (seconds if seconds > 0 else self._timeout_s))
         if self._error is not None:
             raise self._error
+        if self._line is not None:
+            self._line.join()
         return True
 
     def get_future(self) -> Future:
@@ -75,9 +85,9 @@ class Work(_TorchWork):
             self._await_handles(self._deadline_s)
         with self._lock:
             if self._future is None:
-                self._future = WorkFuture(self._lineage)
+                self._future = WorkFuture(self._lineage, self._devices)
                 if self._ended or self._given_up:
-                    self._future.complete(self._result, self._error)
+                    self._complete(self._future, self._error)
             return self._future
 
     def is_completed(self) -> bool:
@@ -131,7 +141,23 @@ class Work(_TorchWork):
                 self._wake.set()
             future = self._future
         if future is not None:
-            callback_threads.run(lambda: future.complete(self._result, self._error))
+            callback_threads.run(lambda: self._complete(future, self._error))
+
+    def _complete(self, future: WorkFuture, error: Optional[BaseException]) -> None:
+        with self._line.here() if self._line is not None else nullcontext():
+            future.complete(self._result, error)
+
+    def go_along(self, pieces: Sequence[Tuple[Piece, str]], direct: bool) -> None:
+        """It begins: what comes later on a GPU comes after what the caller has put there by now. `direct`: the caller
+        itself will do it."""
+        self._keep = pieces
+        if pieces:  # all are on one device
+            some = pieces[0][0].target if pieces[0][0].source is None else pieces[0][0].source
+            self._devices = devices.cuda_devices(some)
+        else:
+            self._devices = devices.cuda_devices(self._result)
+        if self._devices and not direct:
+            self._line = devices.Line(self._devices)
 
     def _await(self, deadline_s: float) -> None:
         if self._handles:
@@ -185,7 +211,8 @@ class Work(_TorchWork):
     def _end(self) -> None:
         if self._error is None:
             try:
-                self._finish()
+                with self._line.here() if self._line is not None else nullcontext():
+                    self._finish()
             except BaseException as error:
                 self._note(error)
         self._keep = None
@@ -195,13 +222,13 @@ class Work(_TorchWork):
             self._wake.set()
         future = self._future
         if future is not None:
-            callback_threads.run(lambda: future.complete(self._result, self._error))
+            callback_threads.run(lambda: self._complete(future, self._error))
 
     def _fail_future_when_late(self, now_s: float) -> None:
         """From the thread of the queue. The work itself may still be waited for."""
         future = self._future
         if future is not None and now_s > self._deadline_s and not future.is_complete:
-            callback_threads.run(lambda: future.complete(self._result, self._timed_out()))
+            callback_threads.run(lambda: self._complete(future, self._timed_out()))
 
 
 def _described(error: BaseException, title: str) -> BaseException:
@@ -308,7 +335,7 @@ def completions(job: Job) -> Completions:
 def start(work: Work, pieces: Sequence[Tuple[Piece, str]], direct: bool = False) -> None:
     """Submits pieces under their names. `direct`: the caller will wait at once, so nothing else is told of the ends.
     When one cannot be submitted, this raises after those before it have ended."""
-    work._keep = pieces
+    work.go_along(pieces, direct)
     ends = None if direct else completions(work._job)
     _under_way.add(work)
     with work._lock:  # the first exchange may end before the last is submitted

@@ -120,7 +120,7 @@ class DistributedDataParallel(torch.nn.Module):
     # ---- buffers
 
     def _broadcast_buffers(self) -> None:
-        """All buffers of one dtype travel as one tensor."""
+        """All buffers of one dtype travel as one tensor, also where a rank has some on its GPU and some not."""
         job = session.job()
         by_dtype: Dict[torch.dtype, List[torch.Tensor]] = {}
         for buffer in self.module.buffers():
@@ -130,7 +130,8 @@ class DistributedDataParallel(torch.nn.Module):
         under_way: List[Tuple[int, List[torch.Tensor]]] = []
         with torch.no_grad():
             for dtype, buffers in by_dtype.items():
-                flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+                device = next((buffer.device for buffer in buffers if buffer.is_cuda), buffers[0].device)
+                flat = torch.cat([buffer.reshape(-1).to(device) for buffer in buffers])
                 name = session.current().lasting_name(f"{self._buffers_name}{dtype}", len(flat))
                 under_way.append((exchange.start_broadcast(flat, 0, name, once=False), buffers))
             for handle, buffers in under_way:

@@ -1,0 +1,394 @@
+"""What tensors on GPUs have beyond those of the CPU: streams, ranks that differ, several devices. On the played GPU
+(on_cuda.py), which ends a process that uses memory out of order, whatever the values happen to be."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from cluster import Cluster
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from torch_group import ensure_group
+
+import byteps.torch as bps
+from byteps.torch.cross_barrier import CrossBarrier
+from byteps.torch.parallel import DistributedDataParallel
+
+@pytest.fixture
+def world2(job2, tmp_path):
+    job2.run(ensure_group, str(tmp_path / "store"))
+    return job2
+
+
+def total(values, size):
+    """The sum over ranks r of values + r."""
+    return values * size + size * (size - 1) // 2
+
+
+def check(tensor, wanted, device="cuda:0"):
+    assert tensor.device == torch.device(device), tensor.device
+    assert torch.equal(tensor.cpu(), wanted.cpu()), (tensor.cpu(), wanted.cpu())
+
+
+VALUES = torch.arange(6.0).reshape(2, 3)
+
+
+# ---- copies
+
+
+def copied_bytes():
+    before = bps.metrics()
+    tensor = torch.full((1000,), bps.rank() + 1.0)
+    check(bps.push_pull(tensor, False, "copied"), torch.full((1000,), 3.0))
+    after = bps.metrics()
+    return after.device_out_bytes - before.device_out_bytes, after.device_in_bytes - before.device_in_bytes
+
+
+def test_what_is_copied_from_and_to_gpus_is_counted(job2):
+    assert job2.run(copied_bytes) == [(4000, 4000)] * 2
+
+
+# ---- streams
+
+
+def on_side_streams():
+    """Made on one stream, awaited on another, and freed while the third still reads it: with what comes back from each
+    function, also in its second round, when memory of the first is used again."""
+    rank, size = bps.rank(), bps.size()
+    made, awaited = torch.cuda.Stream(), torch.cuda.Stream()
+    for turn in range(3):
+        with torch.cuda.stream(made):
+            mine = VALUES.cuda() + rank
+            handles = {
+                "new": bps.push_pull_async(mine, False, "new"),
+                "column": bps.push_pull_async(mine.t(), False, "column"),
+                "in place": bps.push_pull_async_inplace((mine * 1).t(), False, "in place"),
+                "gathered": bps.allgather_async(mine),
+                "gathered columns": bps.allgather_async(mine.t()),
+                "share": bps.reducescatter_async(mine, op=bps.Sum),
+                "exchanged": bps.alltoall_async(mine.repeat(size, 1)),
+                "sent": bps.broadcast_async(mine, 1),
+                "sparse": bps.sparse_allreduce_async(mine.to_sparse(), "sparse", bps.Sum),
+            }
+            later = mine * 2  # on the stream, of which nothing above waits
+            del mine
+        with torch.cuda.stream(awaited):
+            found = {name: bps.synchronize(handle) for name, handle in handles.items()}
+            found["exchanged"] = found["exchanged"][0]
+            found["sparse"] = found["sparse"].to_dense()
+            copies = {name: value * 1 for name, value in found.items()}  # reads each on this stream
+            del found
+        awaited.synchronize()
+        made.synchronize()
+        check(later, (VALUES + rank) * 2)
+        everybody = torch.cat([VALUES + other for other in range(size)])
+        whole = total(VALUES, size)
+        for name, wanted in {
+            "new": whole,
+            "column": whole.t(),
+            "in place": whole.t(),
+            "gathered": everybody,
+            "gathered columns": torch.cat([(VALUES + other).t() for other in range(size)]),
+            "share": whole[rank : rank + 1],
+            "exchanged": everybody,
+            "sent": VALUES + 1,
+            "sparse": whole,
+        }.items():
+            check(copies[name], wanted)
+        del copies, turn
+
+
+def test_a_tensor_is_made_and_used_on_any_stream(job2):
+    job2.run(on_side_streams)
+
+
+def memory_that_others_still_use(operation):
+    """What a call has made or kept is freed while a stream still reads it, and the next call makes as much; and memory
+    of the default stream is freed while that still writes to it."""
+    made, awaited = torch.cuda.Stream(), torch.cuda.Stream()
+    kept = []
+    for turn in range(4):
+        torch.zeros(2, 3).add_(1)  # freed, and perhaps not yet done
+        torch.zeros(4, 3).add_(1)
+        with torch.cuda.stream(made):
+            handle = operation(VALUES.cuda() + bps.rank() + turn)
+        with torch.cuda.stream(awaited):
+            result = bps.synchronize(handle)
+            kept.append((result[0] if isinstance(result, tuple) else result) * 1)
+            del result
+    awaited.synchronize()
+    return [each.cpu() for each in kept]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda tensor: bps.push_pull_async(tensor, False, "sum"),
+        lambda tensor: bps.push_pull_async_inplace(tensor.t(), False, "sum in place"),
+        lambda tensor: bps.allgather_async(tensor),
+        lambda tensor: bps.reducescatter_async(tensor, op=bps.Sum),
+        lambda tensor: bps.alltoall_async(tensor.repeat(2, 1)),
+    ],
+    ids=["push_pull", "in_place", "allgather", "reducescatter", "alltoall"],
+)
+def test_memory_is_not_used_again_before_others_have_done_with_it(job2, operation):
+    first, second = job2.run(memory_that_others_still_use, operation)
+    assert len(first) == len(second) == 4 and not torch.equal(first[0], first[1])
+
+
+def collectives_on_side_streams(in_callbacks):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    made, awaited = torch.cuda.Stream(), torch.cuda.Stream()
+    for _ in range(3):
+        with torch.cuda.stream(made):
+            mine = VALUES.cuda() + rank
+            plain, column = mine.clone(), (mine * 1).t()
+            parts = [torch.empty(3, 2).t() for _ in range(size)]
+            into = torch.empty(2, 3)
+            works = [
+                dist.all_reduce(plain, async_op=True),
+                dist.all_reduce(column, async_op=True),
+                dist.all_gather(parts, mine, async_op=True),
+                dist.all_to_all_single(into, mine, async_op=True),
+            ]
+            later = mine * 2  # on the stream, of which nothing above waits
+        with torch.cuda.stream(awaited):
+            if in_callbacks:
+                doubled = lambda done: [part * 2 for part in tree_leaves(done.value())]
+                futures = [work.get_future().then(doubled) for work in works]
+                found = [part / 2 for future in futures for part in future.wait()]
+            else:
+                for work in works:
+                    work.wait()
+                found = [each * 1 for each in (plain, column, *parts, into)]
+        awaited.synchronize()
+        made.synchronize()
+        check(later, (VALUES + rank) * 2)
+        rows = torch.cat([(VALUES + other)[rank : rank + 1] for other in range(size)])
+        whole = total(VALUES, size)
+        for value, wanted in zip(found, [whole, whole.t(), *[VALUES + other for other in range(size)], rows]):
+            check(value, wanted)
+
+
+@pytest.mark.parametrize("in_callbacks", [False, True], ids=["waits", "callbacks"])
+def test_collectives_of_a_group_are_ordered_by_streams(world2, in_callbacks):
+    world2.run(collectives_on_side_streams, in_callbacks)
+
+
+def training_on_a_side_stream(wrap):
+    """Losses and parameters as on the default stream, where they are as on the CPU (the other suites)."""
+
+    def train(stream):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        model, optimizer = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        stream.wait_stream(torch.cuda.current_stream())  # the model is there
+        with torch.cuda.stream(stream):
+            for step in range(3):
+                optimizer.zero_grad()
+                inputs = torch.ones(4, 3) * torch.arange(4.0).unsqueeze(1) + step + bps.rank()
+                model(inputs).pow(2).mean().backward()
+                optimizer.step()
+            if hasattr(optimizer, "synchronize"):
+                optimizer.synchronize()
+        stream.synchronize()
+        return [value.cpu() for value in model.state_dict().values()]
+
+    plain, other = train(torch.cuda.current_stream()), train(torch.cuda.Stream())
+    assert all(torch.equal(a, b) for a, b in zip(plain, other))
+
+
+def with_optimizer(model, optimizer):
+    return model, bps.DistributedOptimizer(optimizer, model.named_parameters())
+
+
+def in_16_bits(model, optimizer):
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), compression=bps.Compression.bf16)
+    return model, optimizer
+
+
+def with_cross_barrier(model, optimizer):
+    return model, CrossBarrier(model, optimizer, model.named_parameters())
+
+
+def with_model(model, optimizer):
+    return DistributedDataParallel(bps.SyncBatchNorm.convert_sync_batchnorm(model)), optimizer
+
+
+@pytest.mark.parametrize("wrap", [with_optimizer, in_16_bits, with_cross_barrier, with_model])
+def test_a_model_is_trained_on_any_stream(job2, wrap):
+    job2.run(training_on_a_side_stream, wrap)
+
+
+def during_a_capture():
+    """Refused as soon as it is submitted, and the capture goes on."""
+    tensor, column = torch.ones(3), torch.ones(2, 3).t()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    before = bps.metrics().finished_operations
+    with torch.cuda.stream(stream):
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        try:
+            for call in (bps.push_pull_async_inplace, bps.allgather_async):
+                with pytest.raises(ValueError, match="captur"):
+                    call(tensor)
+        finally:
+            try:
+                graph.capture_end()
+            except RuntimeError:
+                pass  # the played GPU makes no graph
+    assert bps.metrics().finished_operations == before
+    check(bps.push_pull(column, False, "after a capture"), torch.full((3, 2), 2.0))
+
+
+def test_a_capture_is_refused_and_goes_on(job2):
+    job2.run(during_a_capture)
+
+
+# ---- ranks that differ
+
+
+def on_different_devices():
+    """Rank 0 has its tensors on the GPU, rank 1 in host memory: nobody has to know."""
+    rank, size = bps.rank(), bps.size()
+    here = "cuda:0" if rank == 0 else "cpu"
+    mine = (VALUES + rank).to(here)
+    check(bps.push_pull(mine, False, "mixed"), total(VALUES, size), here)
+    check(bps.allgather(mine), torch.cat([VALUES, VALUES + 1]), here)
+    check(bps.reducescatter(mine, op=bps.Sum), total(VALUES, size)[rank : rank + 1], here)
+    for root in range(size):
+        check(bps.broadcast(mine, root), VALUES + root, here)
+    sent, counts = bps.alltoall(mine, torch.tensor([1, 1], device=here))
+    check(sent, torch.stack([VALUES[rank], VALUES[rank] + 1]), here)
+    check(counts, torch.ones(2, dtype=torch.int64), here)
+    check(bps.allreduce(mine.to_sparse(), op=bps.Sum).to_dense(), total(VALUES, size), here)
+
+
+def test_some_ranks_may_have_a_tensor_on_a_gpu_and_others_in_host_memory(job2):
+    job2.run(on_different_devices)
+
+
+def trained_on_different_devices(root):
+    here = torch.device("cuda:0" if bps.rank() == 0 else "cpu")
+    torch.manual_seed(bps.rank())
+    model = nn.Linear(3, 2, device=here)
+    plain = torch.optim.Adam(model.parameters(), lr=0.1 * (1 + bps.rank()))
+    if bps.rank() == root:
+        model(torch.ones(1, 3, device=here)).sum().backward()
+        plain.step()
+        plain.zero_grad()
+    bps.broadcast_parameters(model.state_dict(), root)
+    bps.broadcast_optimizer_state(plain, root)
+    for state in plain.state.values():
+        assert state["exp_avg"].device == here and state["step"].device.type == "cpu", state["step"].device
+    optimizer = bps.DistributedOptimizer(plain, model.named_parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3, device=here) * (bps.rank() + 1)).sum().backward()
+        optimizer.step()
+    assert all(parameter.device == here for parameter in model.parameters())
+    state = [value.cpu() for each in optimizer.state.values() for value in each.values()]
+    return [parameter.detach().cpu() for parameter in model.parameters()] + state
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_model_may_be_on_a_gpu_on_some_ranks_only(job2, root):
+    first, second = job2.run(trained_on_different_devices, root)
+    assert len(first) == len(second) == 8
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(first, second))
+
+
+# ---- several devices of a process
+
+
+def on_the_second_device():
+    """Which is not the current one."""
+    assert torch.cuda.current_device() == 0
+    mine = (VALUES + bps.rank()).to("cuda:1")
+    check(bps.push_pull(mine, False, "second"), total(VALUES, 2), "cuda:1")
+    check(bps.allgather(mine.t()), torch.cat([VALUES.t(), VALUES.t() + 1]), "cuda:1")
+    check(bps.broadcast(mine, 1), VALUES + 1, "cuda:1")
+    model = nn.Linear(3, 1, device="cuda:1")
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    bps.broadcast_parameters(model.state_dict())
+    model(mine).sum().backward()
+    optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def test_a_tensor_may_be_on_a_device_that_is_not_the_current_one(job2):
+    first, second = job2.run(on_the_second_device)
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+def model_of_two_devices():
+    split = nn.Sequential(nn.Linear(2, 2, device="cuda:0"), nn.Linear(2, 2, device="cuda:1"))
+    sgd = torch.optim.SGD(split.parameters(), lr=0.1)
+    for wrap in (
+        lambda: bps.DistributedOptimizer(sgd, split.named_parameters()),
+        lambda: CrossBarrier(split, sgd),
+        lambda: DistributedDataParallel(split),
+        lambda: bps.broadcast_parameters(split.state_dict(), 0),
+        lambda: bps.broadcast_optimizer_state(sgd, 0),
+    ):
+        with pytest.raises(ValueError, match=r"is on device 'cuda:1', others are on 'cuda:0'.*model\.to\('cuda:0'\)"):
+            wrap()
+    embedding = nn.Sequential(nn.Linear(2, 2, device="cpu"), nn.Linear(2, 2, device="cuda:0"))
+    bps.broadcast_parameters(embedding.state_dict(), 0)
+    sgd = torch.optim.SGD(embedding.parameters(), lr=0.1)
+    bps.DistributedOptimizer(sgd, embedding.named_parameters())
+
+
+def test_the_model_of_a_process_is_on_one_gpu_and_the_cpu(job2):
+    job2.run(model_of_two_devices)
+
+
+def input_and_output_apart():
+    with pytest.raises(ValueError, match="all_gather .*: the tensors are on the devices 'cpu' and 'cuda:0'"):
+        dist.all_gather([torch.empty(2, device="cpu") for _ in range(2)], torch.ones(2))
+    token = torch.ones(2)
+    dist.barrier(device_ids=[0])  # after what the current stream has been given
+    dist.all_reduce(token)
+    check(token, torch.full((2,), 2.0))
+    group = dist.distributed_c10d._get_default_group()
+    assert group._get_backend(torch.device("cuda")) is group and group._get_backend(torch.device("cpu")) is group
+    objects = [None, None]
+    dist.all_gather_object(objects, {"rank": dist.get_rank()})
+    assert objects == [{"rank": 0}, {"rank": 1}]
+
+
+def test_the_tensors_of_a_collective_are_on_one_device(world2):
+    world2.run(input_and_output_apart)
+
+
+def both_named(path):
+    store = dist.FileStore(path, bps.size())
+    dist.init_process_group("cpu:byteps,cuda:byteps", store=store, rank=bps.rank(), world_size=bps.size())
+    for device in ("cpu", "cuda:0"):
+        tensor = torch.ones(2, device=device)
+        dist.all_reduce(tensor)
+        check(tensor, torch.full((2,), 2.0), device)
+    dist.destroy_process_group()
+
+
+def no_driver():
+    model = nn.Linear(2, 1, device="cuda:0")
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for wrap in (
+        lambda: bps.DistributedOptimizer(sgd, model.named_parameters()),
+        lambda: DistributedDataParallel(model),
+        lambda: bps.broadcast_parameters(model.state_dict()),
+    ):
+        with pytest.raises(bps.BytePSError, match="/nowhere/libcuda.so.1") as info:
+            wrap()
+        assert type(info.value).__name__ == "UnsupportedError"
+
+
+def test_two_kinds_of_devices_may_be_named(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.run(both_named, str(tmp_path / "store"))
+
+
+def test_a_missing_driver_is_told_when_a_model_is_wrapped():
+    with Cluster(2, environ={"BYTEPS_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}) as cluster:
+        cluster.run(no_driver)
