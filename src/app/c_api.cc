@@ -19,6 +19,7 @@
 #include "app/process.h"
 #include "app/relay_unit.h"
 #include "app/timeline_file.h"
+#include "base/check.h"
 #include "base/limits.h"
 #include "base/shape.h"
 #include "byteps/byteps.h"
@@ -288,6 +289,7 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
 }
 
 byteps::Submission submission_of(const byteps_tensor& tensor) {
+  CHECK(tensor.name != nullptr) << "read_tensor() lets none through";
   byteps::Submission submission;
   submission.name = tensor.name;
   submission.input = tensor.input;

@@ -85,8 +85,8 @@ void DeviceLoop::put(Lane lane, const Report& report, std::size_t alone, Start&&
   Status why;
   try {
     Result<Event> event = start();
-    if (event.is_ok()) queue.back().event = std::move(event).value();
     why = event.status();
+    if (why.is_ok()) queue.back().event = std::move(event).value();
   } catch (const std::bad_alloc&) {
     why = {Code::kSystem, "out of memory", {.kind = CauseKind::kNoMemory}};
   }

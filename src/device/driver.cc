@@ -82,7 +82,7 @@ Status status_of(const Driver& driver, abi::Code code, const char* call) {
 Result<std::shared_ptr<const Driver>> load_driver(const std::string& path) {
   void* const library = open(path);
   if (library == nullptr) {
-    const char* const why = ::dlerror();
+    const char* const why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is safe
     return no_driver(std::string(why == nullptr ? kCudaLibrary : why) +
                      "; install NVIDIA's driver, or let the container have it (--gpus all)");
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "net/transport.h"
 
 namespace byteps {
@@ -73,6 +74,7 @@ void Flow::share() {
   const std::uint64_t least = config.credit_bytes > 0 ? config.credit_frames_min * frame : 0;
   const std::vector<std::uint32_t>& weights = work_.tensors.route().weights();
   const std::uint64_t sum = std::accumulate(weights.begin(), weights.end(), std::uint64_t{0});
+  CHECK_GT(sum, 0U) << "there is always a way";
   const std::uint64_t bytes = credit_.bytes();
   for (std::size_t shard = 0; shard < work_.shards.size(); ++shard) {
     const std::uint64_t weight = weights[shard];
