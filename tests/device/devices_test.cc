@@ -350,6 +350,50 @@ TEST_F(DevicesTest, alone_values_are_finished_in_host_memory) {
   EXPECT_EQ(User::look(memory), std::vector<unsigned char>(kBytes, 10));
 }
 
+TEST_F(DevicesTest, a_device_that_fails_for_one_alone_is_reported_as_a_matter_of_all) {
+  const std::uint64_t from = user_->allocate();
+  const std::uint64_t to = user_->allocate();
+  EXPECT_TRUE(devices_->use(0).is_ok());
+  fake_gpu_fail("cuMemcpyDtoDAsync_v2", 1, 1);
+  EXPECT_TRUE(alone(from, to).is(Code::kSystem));
+  const Report failed = report();
+  EXPECT_EQ(failed.operation, kNoOperation);
+  EXPECT_THAT(failed.result.message(), HasSubstr("cuMemcpyDtoDAsync failed"));
+}
+
+// What is posted before the end is ended, whenever the loop looks into its boxes.
+TEST_F(DevicesTest, whatever_was_posted_before_the_end_has_an_end) {
+  const std::uint64_t memory = user_->allocate();
+  std::atomic<int> ended{0};
+  constexpr int kCalls = 50;
+  for (int i = 0; i < kCalls; ++i) {
+    Alone call;
+    call.place = place(memory, memory);
+    call.input = call.output = memory;
+    call.bytes = kBytes;
+    call.ended = [&](const Status&) { ++ended; };
+    EXPECT_TRUE(devices_->post(std::move(call)).is_ok());
+  }
+  end();
+  EXPECT_EQ(ended, kCalls);
+}
+
+// The handle of a thread's default stream is the same in all threads.
+TEST_F(DevicesTest, a_threads_default_stream_is_a_lane_of_its_own) {
+  auto* const own = reinterpret_cast<abi::Stream>(abi::kStreamPerThread);
+  const std::uint64_t memory = user_->allocate();
+  const auto lane_here = [&] {
+    return std::move(devices_->place(0, own, pointer(memory), nullptr)).value().lane;
+  };
+  std::uint64_t there = 0;
+  std::thread other([&] { there = lane_here(); });
+  const std::uint64_t here = lane_here();
+  other.join();
+  EXPECT_NE(here, there);
+  EXPECT_EQ(here, lane_here());
+  EXPECT_EQ(place(memory, memory).lane, place(memory, memory).lane);
+}
+
 // ---- what is refused
 
 TEST_F(DevicesTest, memory_that_is_not_the_devices_is_refused_by_name) {

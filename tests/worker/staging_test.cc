@@ -234,6 +234,17 @@ TEST_F(StagingTest, one_that_fails_before_its_stream_came_so_far_ends_at_once) {
   EXPECT_THAT(ordered(), IsEmpty());
 }
 
+// That its event has not happened is nobody's matter any more.
+TEST_F(StagingTest, one_that_has_failed_is_not_waited_for_however_long_its_stream_takes) {
+  std::vector<std::byte> memory = values(kPartBytes);
+  submit(memory, memory);
+  EXPECT_TRUE(staging_.waits_for_device());
+  pipeline_->on_mismatch(key_of("t"), Status(Code::kMismatch, "ranks disagree"));
+  turn();
+  EXPECT_EQ(ended_.size(), 1U);
+  EXPECT_FALSE(staging_.waits_for_device());
+}
+
 TEST_F(StagingTest, who_gets_a_broadcast_copies_nothing_out) {
   std::vector<std::byte> memory = values(kChunkBytes);
   submit(memory, memory, 1, "t", Operation::kBroadcast, 1);
@@ -306,6 +317,32 @@ TEST_F(SmallPoolTest, the_next_part_waits_for_the_slab_of_the_one_before) {
   EXPECT_EQ(staging_.counters().unpinned_parts, 0U);
 }
 
+// As at the gates, so that all ranks fill their pools with the same.
+TEST_F(SmallPoolTest, slabs_go_by_key_and_not_by_submission) {
+  const bool a_is_first = key_of("a").value < key_of("b").value;
+  const std::string first = a_is_first ? "a" : "b";
+  const std::string second = a_is_first ? "b" : "a";
+  std::vector<std::byte> x = values(kChunkBytes);
+  std::vector<std::byte> y = values(kChunkBytes);
+  std::vector<std::byte> z = values(kChunkBytes);
+  submit(x, x, 1, "taken");
+  submit(y, y, 2, second);
+  submit(z, z, 3, first);
+  ordered();
+  for (int i = 0; i < 3; ++i) happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  happen();
+  send();
+  answer(0);
+  answer(1);
+  give_back();
+  ordered();
+  happen();
+  ordered();
+  ASSERT_EQ(under_way_.size(), 1U);
+  EXPECT_EQ(under_way_[0].operation, 3U);
+}
+
 TEST_F(SmallPoolTest, what_others_wait_for_goes_beyond_the_pool) {
   std::vector<std::byte> a = values(kChunkBytes);
   std::vector<std::byte> b = values(kChunkBytes);
@@ -332,6 +369,21 @@ TEST_F(SmallPoolTest, what_was_wanted_before_it_was_ready_goes_beyond_it_too) {
   EXPECT_THAT(ordered(), IsEmpty());
   happen();
   EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+}
+
+// A pool that holds no part at all.
+class NoPoolTest : public StagingTest {
+ protected:
+  NoPoolTest() : StagingTest(0) {}
+};
+
+TEST_F(NoPoolTest, parts_that_no_pool_would_hold_pass_one_after_the_other) {
+  std::vector<std::byte> memory = values(3 * kPartBytes);
+  submit(memory, memory);
+  ordered();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0", "out 0.1")) << "of one part";
+  EXPECT_EQ(staging_.counters().unpinned_parts, 1U);
 }
 
 }  // namespace
