@@ -48,8 +48,10 @@ def test_sums_and_broadcasts_are_right_and_nothing_is_used_early_or_kept(tmp_pat
         assert [worker.code for worker in job.workers] == [0, 0, 0], job.story("not well")
 
 
-def test_a_pool_smaller_than_what_is_under_way_is_slower_and_right(tmp_path):
-    with job_of(tmp_path, environ={"BYTEPS_PINNED_MB": "1"}) as job:
+# Parts have about 4 MB: a pool for two of them, and one that holds none.
+@pytest.mark.parametrize("pinned_mb", [8, 1])
+def test_a_pool_smaller_than_what_is_under_way_is_slower_and_right(tmp_path, pinned_mb):
+    with job_of(tmp_path, environ={"BYTEPS_PINNED_MB": str(pinned_mb)}) as job:
         start(job, ("6", str(9 * MIB), "2"))
         job.join()
         assert [worker.code for worker in job.workers] == [0, 0], job.story("not well")
