@@ -45,6 +45,8 @@ class User {
   ~User() {
     {
       const Inside inside(*this);
+      // Events that were recorded and given up may still be under way: a context ends after its work.
+      EXPECT_EQ(cuCtxSynchronize(), 0U);
       for (const std::uint64_t each : memory_) EXPECT_EQ(cuMemFree_v2(each), 0U);
       EXPECT_EQ(cuStreamDestroy_v2(stream_), 0U);
     }
