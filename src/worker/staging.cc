@@ -73,7 +73,8 @@ void Staging::Load::answered(const wire::Header& header, std::span<const std::by
   const std::uint32_t first = chunk * part.frames_per_chunk;
   const std::uint32_t frames = std::min(part.frames_per_chunk, part.frame_count - first);
   const bool is_first = PLANTED(landed_at_first_answer) && part.answered[chunk] == 0;
-  if (++part.answered[chunk] == frames || is_first) staging_.land(*this, header.part.value, chunk);
+  if (++part.answered[chunk] != frames && !is_first) return;
+  staging_.order(*this, header.part.value, chunk, Order::Kind::kIn);
 }
 
 // ---- calls
@@ -194,7 +195,6 @@ bool Staging::lend_slab(Part& part) {
     unpinned_bytes_ += part.bytes;
     ++counters_.unpinned_parts;
   }
-  part.has_slab = true;
   return true;
 }
 
@@ -286,11 +286,6 @@ void Staging::copied_in(Load& load, const device::Report& report) {
 
 // ---- copy_in
 
-// All of the chunk's answers are in the slab.
-void Staging::land(Load& load, std::uint32_t part, std::uint32_t chunk) {
-  order(load, part, chunk, Order::Kind::kIn);
-}
-
 void Staging::CopyIn::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
   Load& load = staging_.load_of(tensor);
   Part& part = load.parts[ref.part];
@@ -335,8 +330,7 @@ void Staging::release_if_over(Part& part) {
   const bool is_over = part.where == Part::Where::kOver || part.is_abandoned;
   const bool is_in_use = (part.copying > 0 && !PLANTED(slab_back_while_copied)) ||
                          (part.lent > 0 && !PLANTED(slab_back_while_lent));
-  if (!is_over || !part.has_slab || is_in_use) return;
-  part.has_slab = false;
+  if (!is_over || part.slab.empty() || is_in_use) return;
   if (part.unpinned == nullptr) {
     slabs_.give_back(part.slab);
   } else {
@@ -354,7 +348,7 @@ void Staging::give_up() {
         news_.given_back.insert(news_.given_back.end(), part.copying, part.tensor);
       }
       part.copying = 0;
-      part.has_slab = false;  // a late copy may still come: it is lent to nobody else
+      part.slab = {};  // a late copy may still come: it is lent to nobody else
       (void)part.unpinned.release();
     }
   }

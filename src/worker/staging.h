@@ -94,10 +94,9 @@ class Staging {
     std::uint32_t copying = 0;  // chunks under way
     std::uint32_t lent = 0;     // to transports
     std::uint32_t landed = 0;   // chunks on the device again
-    bool has_slab = false;
-    bool is_wanted = false;  // others wait for it
+    bool is_wanted = false;     // others wait for it
     bool is_abandoned = false;
-    std::span<std::byte> slab;
+    std::span<std::byte> slab;              // empty: it has none
     std::unique_ptr<std::byte[]> unpinned;  // instead of one of the pool's
     std::vector<std::uint32_t> answered;    // frames of each chunk
     std::uint32_t chunk_count() const {
@@ -189,7 +188,6 @@ class Staging {
   void order(Load& load, std::uint32_t part, std::uint32_t chunk, device::Order::Kind kind);
   void copied_out(Load& load, const device::Report& report);
   void copied_in(Load& load, const device::Report& report);
-  void land(Load& load, std::uint32_t part, std::uint32_t chunk);
   void leave_if_landed(Load& load, std::uint32_t part);
   std::uint32_t abandon(Load& load, std::uint32_t part);
   void release_if_over(Part& part);
