@@ -72,8 +72,9 @@ def test_training_equals_one_process_with_any_number_of_workers(job):
 
 def wait_for_own_parameters_only():
     """Rank 1 holds back the gradient of the last layer, until both ranks have seen the first layer's forward pass."""
-    from byteps.torch import exchange, pending
+    from byteps.torch import pending
     from byteps.torch.cross_barrier import CrossBarrier
+    from byteps.torch.exchange import Repeated
 
     torch.manual_seed(1)
     model = nn.Sequential()
@@ -82,10 +83,10 @@ def wait_for_own_parameters_only():
     plain = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer = CrossBarrier(model, plain, model.named_parameters())
     held, before = [], copy.deepcopy(model.state_dict())
-    start, synchronize = exchange.start, pending.synchronize
+    start, synchronize = Repeated.start, pending.synchronize
     if bps.rank() == 1:
-        exchange.start = lambda *a, **k: held.append((a, k)) or -1 if "last.weight" in a[3] else start(*a, **k)
-        pending.synchronize = lambda handle: synchronize(start(*held[0][0], **held[0][1]) if handle == -1 else handle)
+        Repeated.start = lambda *of: held.append(of) or -1 if "last.weight" in of[0].name else start(*of)
+        pending.synchronize = lambda handle: synchronize(start(*held[0]) if handle == -1 else handle)
     seen = []
 
     def after_first(*_):
@@ -101,7 +102,7 @@ def wait_for_own_parameters_only():
         model.first.register_forward_hook(after_first)
         model(torch.ones(1, 2))
     finally:
-        exchange.start, pending.synchronize = start, synchronize
+        Repeated.start, pending.synchronize = start, synchronize
     assert seen and not torch.equal(model.last.weight, before["last.weight"])
     return model.last.weight.detach()
 

@@ -484,11 +484,11 @@ def test_models_that_differ_between_ranks_give_an_error_that_names_the_parameter
 
 
 def priorities():
-    from byteps.torch import exchange
+    from byteps.torch.exchange import Repeated
 
     seen = []
-    original = exchange.start
-    exchange.start = lambda one, into, what, name: seen.append((name, what.priority)) or original(one, into, what, name)
+    original = Repeated.start
+    Repeated.start = lambda self, tensor: seen.append((self.name, self.what.priority)) or original(self, tensor)
     try:
         model = make_model()
         optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
@@ -496,7 +496,7 @@ def priorities():
         nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
     finally:
-        exchange.start = original
+        Repeated.start = original
     return {name: priority for name, priority in seen if name.startswith("Gradient.")}
 
 

@@ -260,6 +260,13 @@ class Job:
         signal handler (KeyboardInterrupt) does not: wait again. False: `timeout_s` is over, or `is_given_up`, which is
         asked between two slices, says so; the handle stays valid. A caller that would wait in pieces gives that
         instead: in pieces it counts as one that goes on by itself."""
+        error = abi.Error()
+        with self._lock:  # most have ended when somebody asks, and what follows costs more than this
+            code = self._wait(self._live_pointer(), handle, 0, byref(error))
+        if code == abi.OK:
+            return True
+        if code != abi.AGAIN:
+            raise errors.from_code(code, error.text())
         return self._in_slices(
             lambda pointer, slice_ns, error: self._wait(pointer, handle, slice_ns, error), timeout_s, is_given_up
         )

@@ -63,7 +63,29 @@ def start(tensor: torch.Tensor, output: torch.Tensor, what: Exchange, name: Opti
     buffer = source if output is tensor else output
     if name is None:
         name, what = current.unique_name(scoped("push_pull.noname", what.members)), what._replace(once=True)
-    return _submit(Running(current.job, source, buffer, output), kind, shape, what, name)
+    return _submit(Running(current.job, source, buffer, output), what.tensor(name, kind, shape, prefix=PREFIX))
+
+
+class Repeated:
+    """Exchanges in place under one lasting name, as of a gradient in each step: as long as the tensors are alike, what
+    the core is told is made once, but for their addresses. One is under way at a time."""
+
+    def __init__(self, what: Exchange, name: str) -> None:
+        self.what = what
+        self.name = name
+        self._alike: Optional[tuple] = None
+        self._call = abi.Tensor()
+
+    def start(self, tensor: torch.Tensor) -> int:
+        """start() of `tensor` for itself."""
+        alike = (type(tensor), tensor.dtype, tensor.shape, tensor.layout, tensor.device)
+        if alike != self._alike:
+            kind, shape = tensors.travels_as(tensor, self.what.operation)
+            self._call = self.what.tensor(self.name, kind, shape, prefix=PREFIX)
+            self._alike = alike
+        tensors.check_no_overlap(tensor)
+        source = tensors.plain(tensor)
+        return _submit(Running(session.current().job, source, source, tensor), self._call)
 
 
 def start_broadcast(
@@ -76,7 +98,7 @@ def start_broadcast(
     kind, shape = tensors.travels_as(tensor, what.operation)
     tensors.check_no_overlap(tensor)
     buffer = tensors.plain(tensor)
-    return _submit(Running(current.job, buffer, buffer, tensor), kind, shape, what, name)
+    return _submit(Running(current.job, buffer, buffer, tensor), what.tensor(name, kind, shape, prefix=PREFIX))
 
 
 def note_written(tensor: torch.Tensor) -> None:
@@ -85,9 +107,11 @@ def note_written(tensor: torch.Tensor) -> None:
         _increment_version(tensor)
 
 
-def _submit(entry: Running, kind: int, shape: Tuple[int, ...], what: Exchange, name: str) -> int:
-    addresses = (entry.source.data_ptr(), entry.buffer.data_ptr())
-    call = what.tensor(name, kind, shape, *addresses, PREFIX, devices.place_of(entry.buffer))
+def _submit(entry: Running, call: abi.Tensor) -> int:
+    """`call` says all but where the memory is."""
+    call.input, call.output = entry.source.data_ptr(), entry.buffer.data_ptr()
+    if entry.buffer.is_cuda:
+        call.memory, call.device, call.stream = devices.place_of(entry.buffer)
     handle = pending.note(entry)
     try:
         entry.core_handle = entry.job.submit(call)

@@ -32,7 +32,7 @@ from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import devices, exchange, pending, sparse
-from byteps.torch.compression import Compressor
+from byteps.torch.compression import Compressor, NoneCompressor
 
 __all__: List[str] = []
 
@@ -45,6 +45,7 @@ class Slot:
 
     __slots__ = (
         "context",
+        "exchange",
         "grad",
         "grad_address",
         "grad_version",
@@ -67,6 +68,7 @@ class Slot:
         self.priority = priority
         self.hook: Any = None  # the owner's
         self.passes_left = 1  # the owner's
+        self.exchange: Any = None  # an exchange.Repeated, of the dense gradient, in the present job
         # While an exchange is under way:
         self.handle: Optional[int] = None
         self.context: Any = None
@@ -163,6 +165,8 @@ class Gradients:
             spec = (self._owner, slot.parameter.dtype, tuple(slot.parameter.shape), self._compression, self._meaning)
             slot.name = session.current().lasting_name(name, spec)
             slot.number += slot.name[len(name) :]
+        what = Exchange(*self._meaning, members=self._members, priority=slot.priority)
+        slot.exchange = exchange.Repeated(what, slot.name)
 
     def _abandon(self) -> None:
         for slot in self.slots:
@@ -200,12 +204,13 @@ class Gradients:
         for slot in self.slots:
             if slot.handle is None and slot.parameter.grad is not None and slot.parameter.requires_grad:
                 self.push(slot)
-        present = torch.zeros(len(self.slots), 3, dtype=torch.bool, device="cpu")
-        for index, slot in enumerate(self.slots):
+        rows = [[False] * 3 for _ in self.slots]  # to set elements of a tensor would take longer than all else here
+        for row, slot in zip(rows, self.slots):
             if slot.handle is not None:
-                present[index, _AS_DENSE if slot.sparse_dim else _DENSE] = True
+                row[_AS_DENSE if slot.sparse_dim else _DENSE] = True
             elif slot.parameter.grad is not None and slot.parameter.requires_grad:
-                present[index, _SPARSE] = True
+                row[_SPARSE] = True
+        present = torch.tensor(rows, dtype=torch.bool, device="cpu").view(-1, 3)
         name = scoped(f"Gradients.{self._title}present", self._members)
         name = session.current().lasting_name(name, (self._owner, len(self.slots)))
         # Before all gradients: it is tiny, and all of them are needed anyway.
@@ -241,10 +246,10 @@ class Gradients:
         return any(slot.handle is None for slot in self.slots)
 
     def _start(self, slot: Slot, grad: torch.Tensor) -> None:
-        with torch.no_grad():
-            tensor, slot.context = self._compression.compress(grad)
-        what = Exchange(*self._meaning, members=self._members, priority=slot.priority)
-        slot.handle = exchange.start(tensor, tensor, what, slot.name)
+        if self._compression is not NoneCompressor:
+            with torch.no_grad():
+                grad, slot.context = self._compression.compress(grad)
+        slot.handle = slot.exchange.start(grad)
 
     def _push_sparse(self, slot: Slot) -> None:
         """The gradient's rows, or none when this rank has no gradient."""
@@ -285,6 +290,8 @@ class Gradients:
 
     def _take(self, slot: Slot, result: torch.Tensor) -> None:
         parameter = slot.parameter
+        if result is parameter.grad and self._compression is NoneCompressor:
+            return
         if result.layout != torch.strided:
             if parameter.grad is not None or slot.grad is None and parameter.requires_grad:
                 parameter.grad = result
