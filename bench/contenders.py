@@ -87,6 +87,8 @@ class BytePS(Group):
         if scenario.program == "train":
             layers = "-".join(map(str, scenarios.MLP))
             return [sys.executable, BENCH / "train_worker.py", "byteps", *place, scenario.operations, layers]
+        if scenario.program == "step":
+            return [sys.executable, BENCH / "step_worker.py", "byteps", *place, scenario.operations, scenario.model]
         if scenario.name.startswith("with-"):
             python = MXNET_PYTHON if scenario.program == "mxnet" else sys.executable
             return [python, BENCH / "framework_worker.py", scenario.program, *place, scenario.operations]
@@ -114,6 +116,8 @@ class Gloo(Group):
             if scenario.program == "train":
                 layers = "-".join(map(str, scenarios.MLP))
                 command = [BENCH / "train_worker.py", "gloo", *place, scenario.operations, layers]
+            elif scenario.program == "step":
+                command = [BENCH / "step_worker.py", "gloo", *place, scenario.operations, scenario.model]
             elif scenario.name.startswith("with-"):
                 command = [BENCH / "framework_worker.py", "gloo", *place, scenario.operations]
             else:

@@ -105,8 +105,22 @@ def checks(result):
             ratio = ours[f"{side}_cpu_s"] / floor[f"{side}_cpu_s"]
             yield f"{side}'s CPU / bare sockets", ratio, target, ratio <= target
     yield from _host_checks(result)
+    if "byteps ddp" in figures:
+        yield from _step_checks(result)
     if "idle_share" in result:
         yield "busiest process in rest, % of a core", 100 * result["idle_share"], 0.5, result["idle_share"] <= 0.005
+
+
+def _step_checks(result):
+    """checks() of training steps that sleep."""
+    figures = result["figures"]
+    for label, target in (("byteps", 0.95), ("byteps crossed", 0.93), ("byteps ddp", 0.95)):
+        ratio = figures[label]["ratio"]
+        yield f"ideal / time, {label}", ratio, target, ratio >= target
+    if result["bench"] == "step-uniform-n4" and "gloo" in figures:
+        for label, target in (("byteps", 1.4), ("byteps crossed", 1.7)):
+            ratio = figures["gloo"]["median_s"] / figures[label]["median_s"]
+            yield f"gloo / {label}", ratio, target, ratio >= target
 
 
 def cpu_s(one):

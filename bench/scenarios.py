@@ -7,6 +7,7 @@ import pathlib
 
 import limits
 import models
+import steps
 from netlab import bits_per_second
 
 MIB = 1 << 20
@@ -35,8 +36,8 @@ class Scenario:
     slow_servers: tuple = ()  # (server on a machine of its own, its rate)
     size: int = 64 * MIB  # bytes of all tensors together
     tensors: int = 1
-    model: str = ""  # a list of models.py instead of equal tensors
-    program: str = "push_pull"  # or train, sockets, a kind of framework_worker.py: what the workers are
+    model: str = ""  # a list of models.py instead of equal tensors; program step: of steps.py
+    program: str = "push_pull"  # or train, step, sockets, a kind of framework_worker.py: what the workers are
     operations: int = 1  # one after the other, in a round
     worker_options: tuple = ()
     last_worker_options: tuple = ()
@@ -80,8 +81,19 @@ class Scenario:
     def ring_limit(self):
         return limits.ring(self.workers, self.size, self.byte_rate()) if self.limit() else None
 
+    def limit_of(self, word, rival):
+        """That of a figure: what its workers are told, and whether they are a rival's, on their machines alone."""
+        limit = self.ring_limit() if rival else self.limit()
+        if self.program != "step" or word == "compute":
+            return limit if self.program != "step" else steps.FORWARD_S + steps.BACKWARD_S
+        layers = steps.MODELS[self.model]()
+        sent = steps.buckets(layers) if rival or word == "go ddp" else None
+        return steps.ideal(layers, self.size / limit, word == "go crossed", sent)
+
     def memory_bytes(self):
         """About what all groups of the scenario hold at once."""
+        if self.program == "step":  # four models of ours and two of gloo's, each with its gradients
+            return 12 * self.workers * self.size
         ours = (1 + len(self.variants)) * (self.workers + 1) * self.size * self.operations
         return ours + len(self.rivals) * self.workers * self.size * self.operations
 
@@ -195,6 +207,24 @@ def _training():
     yield Scenario("mlp-h2l2k2", section, title, 4, 2, **options)
 
 
+def _steps():
+    """Steps of models whose layers sleep instead of computing: what is hidden where computing takes no processor."""
+    section = "Training steps whose computation takes no processor"
+    words = ("go", "go crossed", "go ddp", "compute")
+    for model in steps.MODELS:
+        size = steps.bytes_of(steps.MODELS[model]())
+        for n, rate in ((2, "1gbit"), (4, "1gbit"), (2, "500mbit"), (4, "500mbit")):
+            suffix, speed = {"1gbit": ("", "1 Gbit/s"), "500mbit": ("-500m", "500 Mbit/s")}[rate]
+            title = f"{model}, {size / MIB:.0f} MiB, n=k={n}, {speed}"
+            options = {"program": "step", "model": model, "size": size, "operations": 4, "words": words}
+            yield Scenario(f"step-{model}-n{n}{suffix}", section, title, n, n, rate=rate, **options)
+    for hosts, k in (((2, 2), 2), ((4, 4), 2)):
+        title = f"uniform, 64 MiB, {len(hosts)} hosts of {hosts[0]} ranks, {k} servers"
+        options = {"program": "step", "model": "uniform", "size": steps.SIZE, "operations": 4, "words": words}
+        name = f"step-uniform-h{len(hosts)}l{hosts[0]}"
+        yield Scenario(name, section, title, sum(hosts), k, hosts=hosts, **options)
+
+
 def _frameworks():
     """Each framework's layer beside torch's DDP over gloo and Horovod: a model with much to compute, and many small
     tensors."""
@@ -254,6 +284,7 @@ ALL = [
         _order,
         _models,
         _training,
+        _steps,
         _frameworks,
         _growth,
         _timeline,

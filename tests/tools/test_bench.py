@@ -19,6 +19,7 @@ import limits
 import models
 import report
 import scenarios
+import steps
 from run import summarize
 
 RUN = [sys.executable, str(ROOT / "bench" / "run.py")]
@@ -103,7 +104,7 @@ def test_scenarios_have_names_of_their_own_and_limits_that_can_be_reached():
     for scenario in scenarios.ALL:
         if scenario.limit() is not None:
             assert scenario.limit() >= scenario.size / scenario.byte_rate() * (1 - 1e-9)
-        assert scenario.model in ("", *models.MODELS)
+        assert scenario.model in (steps.MODELS if scenario.program == "step" else ("", *models.MODELS))
         assert sum(scenario.ranks()) == scenario.workers
         assert not scenario.hosts or set(scenario.rivals) <= {"gloo"}  # the others have a host for each rank
 
@@ -117,6 +118,39 @@ def test_workers_on_loopback_stand_for_machines_where_no_host_is_said_to_have_se
 
 def test_the_mlp_has_24_8_million_parameters():
     assert scenarios.MLP_BYTES / 4 == pytest.approx(24.8e6, rel=0.002)
+
+
+@pytest.mark.parametrize("model", steps.MODELS)
+def test_a_step_is_at_least_its_computation_and_its_bytes(model):
+    layers = steps.MODELS[model]()
+    size = steps.bytes_of(layers)
+    assert sum(share for _, share in layers) == pytest.approx(1)
+    assert sum(bytes_ for _, bytes_ in steps.buckets(layers)) == size
+    for crossed in (False, True):
+        assert steps.ideal(layers, 1e15, crossed) == pytest.approx(steps.FORWARD_S + steps.BACKWARD_S)
+        assert steps.ideal(layers, GIGABIT / 4, crossed) >= size / (GIGABIT / 4)
+    assert steps.ideal(layers, GIGABIT, crossed=True) <= steps.ideal(layers, GIGABIT)
+    assert steps.ideal(layers, GIGABIT) <= steps.ideal(layers, GIGABIT, sent=steps.buckets(layers)) + 1e-9
+
+
+def test_the_line_is_busy_from_the_first_gradient_to_the_last_where_layers_are_equal():
+    first_s = steps.FORWARD_S + steps.BACKWARD_S / 16
+    assert steps.ideal(steps.uniform(), GIGABIT) == pytest.approx(first_s + steps.SIZE / GIGABIT)
+
+
+def test_what_is_late_and_needed_first_is_not_hidden():
+    layers = [((1 << 20,), 0.5), ((1 << 20,), 0.5)]  # 4 MiB each, in 0.1 s each
+    rate = (4 << 20) / 0.1
+    assert steps.ideal(layers, rate) == pytest.approx(0.6 + 0.1)
+    assert steps.ideal(layers, rate, crossed=True) == pytest.approx(0.6 + 0.1)  # of the first layer
+    assert steps.ideal(layers, rate / 2) == pytest.approx(0.6 + 0.2)
+    assert steps.ideal(layers, rate, sent=[(0, 8 << 20)]) == pytest.approx(0.6 + 0.2)
+
+
+def test_the_time_of_resnet50s_layers_is_by_its_4_1_billion_multiplications():
+    work = sum(math.prod(shape) * steps._positions(name) for name, shape in models.resnet50() if len(shape) > 1)
+    assert work == pytest.approx(4.09e9, rel=0.002)
+    assert steps.bytes_of(steps.resnet50()) == 4 * models.parameter_count("resnet50")
 
 
 def test_drops_are_added_and_times_are_per_operation():

@@ -1,0 +1,132 @@
+"""Training steps whose computation takes time and no processor, as on a GPU: the models, and what a step ideally takes.
+
+A model is a list of layers, first to last: (elements of each of its parameters, its share of the time of a pass).
+Ideal is one line that carries what is ready, the first layer's gradient first, and costs nothing else (the scheduling
+of Peng et al., "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import models
+
+FORWARD_S, BACKWARD_S = 0.2, 0.4
+SIZE = 64 << 20  # bytes of gradients; ResNet-50 has its own
+ELEMENT_BYTES = 4
+
+
+def _of_shares(shares, size=SIZE):
+    """[(share of the bytes, share of the time)] -> layers of one parameter."""
+    return [((max(1, int(share * size / ELEMENT_BYTES)),), time) for share, time in shares]
+
+
+def uniform():
+    return _of_shares([(1 / 16, 1 / 16)] * 16)
+
+
+def embedding():
+    """A quarter of the bytes is in front, and its gradient comes last."""
+    return _of_shares([(0.25, 0.01)] + [(0.75 / 24, 0.99 / 24)] * 24)
+
+
+def vgg():
+    """VGG-16: 13 convolutions compute, the 3 dense layers behind them have nine tenths of the parameters (millions)."""
+    convolutions = [0.0018, 0.037, 0.074, 0.148, 0.295, 0.59, 0.59, 1.18, 2.36, 2.36, 2.36, 2.36, 2.36]
+    dense = [102.8, 16.8, 4.1]
+    total = sum(convolutions) + sum(dense)
+    return _of_shares([(each / total, 0.97 / 13) for each in convolutions] + [(each / total, 0.01) for each in dense])
+
+
+def resnet50():
+    """A layer is a convolution with the norm behind it; its time is by multiplications, of images of 224 x 224."""
+    found = []
+    for name, shape in models.resnet50():
+        if name.endswith("norm.weight") or len(shape) == 1:  # a norm, or a bias
+            found[-1][0].append(math.prod(shape))
+        else:
+            found.append(([math.prod(shape)], math.prod(shape) * _positions(name)))
+    whole = sum(work for _, work in found)  # 4.1 G, as is known of it
+    return [(tuple(elements), work / whole) for elements, work in found]
+
+
+def _positions(name):
+    """Of the image that a convolution of ResNet-50 makes."""
+    if name.startswith("conv1"):
+        return 112**2
+    if name.startswith("fc"):
+        return 1
+    layer, block, what = name.split(".")[:3]
+    side = 112 >> int(layer.removeprefix("layer"))
+    is_before_stride = block == "0" and what == "conv1" and layer != "layer1"
+    return (2 * side if is_before_stride else side) ** 2
+
+
+MODELS = {"uniform": uniform, "embedding": embedding, "vgg": vgg, "resnet50": resnet50}
+
+
+def bytes_of(layers):
+    return ELEMENT_BYTES * sum(sum(elements) for elements, _ in layers)
+
+
+def buckets(layers, cap=models.DDP_BUCKET):
+    """Of torch's DistributedDataParallel: [(layer whose gradient completes it, bytes)], in the order of the backward
+    pass."""
+    found, held, room = [], 0, models.DDP_FIRST_BUCKET
+    for index in reversed(range(len(layers))):
+        for elements in reversed(layers[index][0]):
+            held += ELEMENT_BYTES * elements
+            if held >= room:
+                found.append((index, held))
+                held, room = 0, cap
+    return found + ([(0, held)] if held else [])
+
+
+def ideal(layers, rate, crossed=False, sent=None):
+    """Seconds of a step. `rate`: bytes per second of gradients. `crossed`: a layer's forward waits for its own gradient
+    only, not for all. `sent`: [(layer after whose backward it goes, bytes)]; without it each layer goes by itself."""
+    if sent is None:
+        sent = [(index, bytes_of(layers[index : index + 1])) for index in range(len(layers))]
+    by_layer = {}
+    for index, size in sent:
+        by_layer[index] = by_layer.get(index, 0) + size
+    steps, ends = 12, []
+    there = {index: 0.0 for index in by_layer}  # when the sum of the step before is there
+    now = line_free = 0.0
+    for _ in range(steps):
+        if not crossed:
+            now = max([now, *there.values()])
+        for index, (_, time) in enumerate(layers):
+            now = max(now, there.get(index, 0.0)) + FORWARD_S * time
+        ready = []
+        for index in reversed(range(len(layers))):
+            now += BACKWARD_S * layers[index][1]
+            if index in by_layer:
+                ready.append((now, index))
+        there = _carried(ready, by_layer, rate, line_free)
+        line_free = max(there.values())
+        ends.append(now if crossed else max(now, line_free))
+    return (ends[-1] - ends[-5]) / 4
+
+
+def _carried(ready, sizes, rate, line_free):
+    """When each is there, on a line that is free from `line_free` on: the first layer first, whatever is on its way."""
+    there, waiting, upcoming = {}, [], sorted(ready)
+    now = max(line_free, upcoming[0][0])
+    while upcoming or waiting:
+        while upcoming and upcoming[0][0] <= now + 1e-12:
+            _, index = upcoming.pop(0)
+            heapq.heappush(waiting, (index, sizes[index] / rate))
+        if not waiting:
+            now = upcoming[0][0]
+            continue
+        index, need = heapq.heappop(waiting)
+        until = upcoming[0][0] if upcoming else math.inf
+        if now + need <= until:
+            now += need
+            there[index] = now
+        else:
+            heapq.heappush(waiting, (index, need - (until - now)))
+            now = until
+    return there
