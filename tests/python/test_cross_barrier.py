@@ -123,6 +123,18 @@ class Reader(nn.Module):
         return x @ self.child.weight
 
 
+class Listing(nn.Module):
+    """Its weights are in lists, which are never called: nobody but this module can wait for them."""
+
+    def __init__(self):
+        super().__init__()
+        weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
+        self.lists = nn.ModuleList([nn.ParameterList(weights[:1]), nn.ParameterDict({"two": weights[1]})])
+
+    def forward(self, x):
+        return x * self.lists[0][0] * self.lists[1]["two"]
+
+
 def unusual_models():
     from byteps.torch.cross_barrier import CrossBarrier
 
@@ -137,6 +149,15 @@ def unusual_models():
     with torch.no_grad():
         attention.eval()(x, x, x)
     assert not optimizer._pending
+
+    listing = Listing()
+    optimizer = CrossBarrier(listing, torch.optim.SGD(listing.parameters(), lr=0.25))
+    for _ in range(2):
+        listing(torch.ones(2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.synchronize()
+    assert all(weight.tolist() == [0.5625, 0.5625] for weight in listing.parameters())
 
     reader = Reader()
     optimizer = CrossBarrier(reader, torch.optim.SGD(reader.parameters(), lr=0.1))

@@ -253,7 +253,18 @@ class _LoneOptimizer:
 def _read_by(module: torch.nn.Module) -> Iterable[torch.nn.Parameter]:
     """The parameters that the module's own forward may read. One that has parameters of its own may read those of its
     children too, without calling them (torch.nn.MultiheadAttention does)."""
-    return module.parameters(recurse=next(module.parameters(recurse=False), None) is not None)
+    if next(module.parameters(recurse=False), None) is not None:
+        return module.parameters()
+    return _listed(module)
+
+
+def _listed(module: torch.nn.Module) -> Iterable[torch.nn.Parameter]:
+    """Those in lists and dictionaries of the module, which have no forward."""
+    for child in module.children():
+        if isinstance(child, (torch.nn.ParameterList, torch.nn.ParameterDict)):
+            yield from child.parameters()
+        elif isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            yield from _listed(child)
 
 
 def _copied_options(groups: List[Dict[str, Any]], former: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
