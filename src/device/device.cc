@@ -13,9 +13,9 @@ Event::~Event() {
 // The device's context is the calling thread's for as long as this lives; then it is again what it was. Likewise the
 // thread's calls are no part of what another thread captures: while one does, in the mode that frameworks take, some
 // calls of all other threads fail, and spoil the capture.
-class Device::Current {
+class CudaDevice::Current {
  public:
-  explicit Current(const Device& device)
+  explicit Current(const CudaDevice& device)
       : driver_(*device.driver_), pushed_(driver_.context_push(device.context_)) {
     exchange_mode();
   }
@@ -41,14 +41,15 @@ class Device::Current {
   const abi::Code pushed_;
 };
 
-Result<std::unique_ptr<Device>> Device::open(std::shared_ptr<const Driver> driver, int ordinal) {
-  std::unique_ptr<Device> device(new Device(std::move(driver), ordinal));
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(std::shared_ptr<const Driver> driver,
+                                                     int ordinal) {
+  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(driver), ordinal));
   Status begun = device->begin();
   if (!begun.is_ok()) return begun;
   return device;
 }
 
-Status Device::begin() {
+Status CudaDevice::begin() {
   int count = 0;
   const Driver& d = *driver_;
   abi::Code code = d.device_get_count(&count);
@@ -82,7 +83,7 @@ Status Device::begin() {
 }
 
 // At the end of a process the driver may be gone: then nothing is left to give back.
-Device::~Device() {
+CudaDevice::~CudaDevice() {
   if (context_ == nullptr) return;
   {
     const Current current(*this);
@@ -98,7 +99,7 @@ Device::~Device() {
   if (!PLANTED(context_leaked)) (void)driver_->primary_context_release(number_);
 }
 
-Status Device::failed(abi::Code code, const char* call) const {
+Status CudaDevice::failed(abi::Code code, const char* call) const {
   const Status why = status_of(*driver_, code, call);
   // The process ends: that is nobody's failure.
   const Code kind = code == abi::kDeinitialized ? Code::kCancelled : why.code();
@@ -108,7 +109,7 @@ Status Device::failed(abi::Code code, const char* call) const {
 
 // ---- memory
 
-Status Device::check_memory(const void* address, const char* what) const {
+Status CudaDevice::check_memory(const void* address, const char* what) const {
   const auto place = reinterpret_cast<std::uintptr_t>(address);
   abi::MemoryType type = abi::kMemoryHost;
   int owner = -1;
@@ -128,14 +129,14 @@ Status Device::check_memory(const void* address, const char* what) const {
                                       std::to_string(ordinal_)};
 }
 
-Status Device::pin(void* address, std::size_t bytes) {
+Status CudaDevice::pin(void* address, std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
   const abi::Code code = driver_->host_register(address, bytes, abi::kHostRegisterPortable);
   return code == abi::kSuccess ? Status::ok() : failed(code, "cuMemHostRegister");
 }
 
-void Device::unpin(void* address) {
+void CudaDevice::unpin(void* address) {
   const Current current(*this);
   if (current.pushed() == abi::kSuccess && !PLANTED(pool_stays_pinned)) {
     (void)driver_->host_unregister(address);
@@ -144,7 +145,7 @@ void Device::unpin(void* address) {
 
 // ---- events
 
-Result<abi::Event> Device::take_event() {
+Result<abi::Event> CudaDevice::take_event() {
   {
     const std::lock_guard lock(mutex_);
     if (!events_.empty()) {
@@ -159,13 +160,13 @@ Result<abi::Event> Device::take_event() {
   return event;
 }
 
-void Device::give_back(abi::Event event) {
+void CudaDevice::give_back(abi::Event event) {
   const std::lock_guard lock(mutex_);
   events_.push_back(event);
 }
 
 // The context is current.
-Result<Event> Device::recorded(abi::Stream stream) {
+Result<Event> CudaDevice::recorded(abi::Stream stream) {
   const Result<abi::Event> taken = take_event();
   if (!taken.is_ok()) return taken.status();
   Event event(*this, taken.value());
@@ -175,7 +176,7 @@ Result<Event> Device::recorded(abi::Stream stream) {
   return event;
 }
 
-Result<Event> Device::record(abi::Stream stream) {
+Result<Event> CudaDevice::record(abi::Stream stream) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
   abi::CaptureStatus capture = abi::kCaptureNone;
@@ -189,12 +190,12 @@ Result<Event> Device::record(abi::Stream stream) {
   return recorded(PLANTED(call_on_own_stream) ? out_ : stream);
 }
 
-void Device::keep_out_of_captures() {
+void CudaDevice::keep_out_of_captures() {
   abi::CaptureMode mode = abi::kCaptureRelaxed;
   if (!PLANTED(capture_of_others_spoiled)) (void)driver_->thread_exchange_capture_mode(&mode);
 }
 
-Result<bool> Device::has_happened(const Event& event) {
+Result<bool> CudaDevice::has_happened(const Event& event) {
   const abi::Code code = driver_->event_query(event.get());
   if (code == abi::kNotReady) return false;
   if (code != abi::kSuccess) return failed(code, "cuEventQuery");
@@ -203,7 +204,7 @@ Result<bool> Device::has_happened(const Event& event) {
 
 // ---- copies
 
-Result<Event> Device::copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) {
+Result<Event> CudaDevice::copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
   const abi::Code code = driver_->copy_to_host(to, from, bytes, out_);
@@ -211,7 +212,7 @@ Result<Event> Device::copy_out(std::byte* to, abi::DeviceAddress from, std::size
   return recorded(PLANTED(copy_out_event_elsewhere) ? in_ : out_);
 }
 
-Result<Event> Device::copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes) {
+Result<Event> CudaDevice::copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
   const abi::Code code = driver_->copy_to_device(to, from, bytes, in_);
@@ -219,8 +220,8 @@ Result<Event> Device::copy_in(abi::DeviceAddress to, const std::byte* from, std:
   return recorded(PLANTED(copy_in_event_elsewhere) ? out_ : in_);
 }
 
-Result<Event> Device::copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
-                                  std::size_t bytes) {
+Result<Event> CudaDevice::copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
+                                      std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
   const abi::Code code = driver_->copy_on_device(to, from, bytes, in_);

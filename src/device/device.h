@@ -1,5 +1,5 @@
-// Device: one GPU as this process uses it: its primary context (the one that frameworks work in), two streams of its
-// own, one for copies in each direction, and events.
+// Device: one GPU as this process uses it. CUDA's has its primary context (the one that frameworks work in), two streams
+// of its own, one for copies in each direction, and events.
 //
 // No call waits for the device. What is under way is known by an Event, which the owner asks about: a copy is over, or
 // somebody's stream has come so far, when has_happened() says so, and not before. Whoever has heard it may use the
@@ -44,14 +44,38 @@ class Event {
   abi::Event event_ = nullptr;
 };
 
-// Thread-safe.
+// What the thread that speaks with devices asks of one (device_loop.h). Thread-safe.
 class Device {
  public:
-  // kUnsupported: there is no such device. Otherwise what its driver says.
-  static Result<std::unique_ptr<Device>> open(std::shared_ptr<const Driver> driver, int ordinal);
-  ~Device();
+  Device() = default;
+  virtual ~Device() = default;
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
+
+  // Each begins a copy and gives its event. Host memory that is not pinned makes it wait for the copy.
+  virtual Result<Event> copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) = 0;
+  virtual Result<Event> copy_in(abi::DeviceAddress to, const std::byte* from,
+                                std::size_t bytes) = 0;
+  virtual Result<Event> copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
+                                    std::size_t bytes) = 0;
+
+  // kCancelled, here and above: the process ends, and the driver with it.
+  virtual Result<bool> has_happened(const Event& event) = 0;
+
+  // For a thread that calls has_happened(): its calls are no part of what other threads capture.
+  virtual void keep_out_of_captures() = 0;
+
+  // For ~Event().
+  virtual void give_back(abi::Event event) = 0;
+};
+
+// One that CUDA's driver has.
+class CudaDevice final : public Device {
+ public:
+  // kUnsupported: there is no such device. Otherwise what its driver says.
+  static Result<std::unique_ptr<CudaDevice>> open(std::shared_ptr<const Driver> driver,
+                                                  int ordinal);
+  ~CudaDevice() override;
 
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }  // the driver's
@@ -65,28 +89,22 @@ class Device {
   // All work that has been put on the stream so far. kInvalidArgument: a graph is captured from it.
   Result<Event> record(abi::Stream stream);
 
-  // Each begins a copy and gives its event. Host memory that is not pinned makes it wait for the copy.
-  Result<Event> copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes);
-  Result<Event> copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes);
-  Result<Event> copy_within(abi::DeviceAddress to, abi::DeviceAddress from, std::size_t bytes);
-
-  // kCancelled, here and above: the process ends, and the driver with it.
-  Result<bool> has_happened(const Event& event);
-
-  // For a thread that calls has_happened(): its calls are no part of what other threads capture.
-  void keep_out_of_captures();
+  Result<Event> copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) override;
+  Result<Event> copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes) override;
+  Result<Event> copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
+                            std::size_t bytes) override;
+  Result<bool> has_happened(const Event& event) override;
+  void keep_out_of_captures() override;
+  void give_back(abi::Event event) override;
 
   // Pinned memory is copied without waiting, by all devices.
   Status pin(void* address, std::size_t bytes);
   void unpin(void* address);
 
-  // For ~Event().
-  void give_back(abi::Event event);
-
  private:
   class Current;  // makes the context the thread's
 
-  Device(std::shared_ptr<const Driver> driver, int ordinal)
+  CudaDevice(std::shared_ptr<const Driver> driver, int ordinal)
       : driver_(std::move(driver)), ordinal_(ordinal) {}
   Status begin();
   Status failed(abi::Code code, const char* call) const;

@@ -45,7 +45,7 @@ Devices::Devices(const DeviceConfig& config, const Log& log, Clock& clock, Waite
       reports_(kMailboxCapacity, worker),
       loop_(orders_, alone_, has_worker_ ? &reports_ : nullptr) {}
 
-Result<Device*> Devices::use(int ordinal) {
+Result<CudaDevice*> Devices::use(int ordinal) {
   const std::lock_guard lock(mutex_);
   if (const auto known = devices_.find(ordinal); known != devices_.end()) {
     return known->second.get();
@@ -55,9 +55,9 @@ Result<Device*> Devices::use(int ordinal) {
     if (!loaded.is_ok()) return loaded.status();
     driver_ = std::move(loaded).value();
   }
-  auto opened = Device::open(driver_, ordinal);
+  auto opened = CudaDevice::open(driver_, ordinal);
   if (!opened.is_ok()) return opened.status();
-  Device& device = *opened.value();
+  CudaDevice& device = *opened.value();
   devices_.emplace(ordinal, std::move(opened).value());
   LOG(log_, kInfo) << "uses CUDA device " << ordinal << " (" << device.name() << " at "
                    << device.bus_id() << ")";
@@ -72,7 +72,7 @@ Result<Device*> Devices::use(int ordinal) {
   return &device;
 }
 
-Status Devices::pin(Device& device) {
+Status Devices::pin(CudaDevice& device) {
   const std::span<std::byte> pool = pool_.span();
   if (pool.empty()) return {Code::kSystem, "there is no address space"};
   Status pinned = device.pin(pool.data(), pool.size());
@@ -84,9 +84,9 @@ Status Devices::pin(Device& device) {
 
 Result<Place> Devices::place(int ordinal, abi::Stream stream, const void* input,
                              const void* output) {
-  const Result<Device*> used = use(ordinal);
+  const Result<CudaDevice*> used = use(ordinal);
   if (!used.is_ok()) return used.status();
-  Device& device = *used.value();
+  CudaDevice& device = *used.value();
   if (input != nullptr) {
     if (Status fine = device.check_memory(input, "input"); !fine.is_ok()) return fine;
   }

@@ -41,30 +41,45 @@ class Pages {
   std::span<std::byte> span_;
 };
 
-class Devices {
- public:
-  // What a Worker has of it.
-  struct Port {
-    Mailbox<Order>* orders = nullptr;    // null: this worker has no devices
-    Mailbox<Report>* reports = nullptr;  // wakes the worker
-    std::span<std::byte> pool;           // pinned, if that was possible, when the first order comes
-    const std::atomic<std::size_t>* alone = nullptr;  // alone_count()
-  };
+// What a Worker has of its process's devices.
+struct Port {
+  Mailbox<Order>* orders = nullptr;    // null: this worker has none
+  Mailbox<Report>* reports = nullptr;  // wakes the worker
+  std::span<std::byte> pool;           // pinned, if that was possible, when the first order comes
+  const std::atomic<std::size_t>* alone = nullptr;  // posted to nobody else, and not ended
+  // Copies are of whole frames, of about so many bytes together: each costs some microseconds of the driver's.
+  std::size_t chunk_bytes = 1 << 20;
+};
 
+// What a WorkerDoor has of them. Any thread.
+class Places {
+ public:
+  virtual ~Places() = default;
+
+  // Where a tensor is whose call says: this device, this stream, these addresses (null: there is none, or none that is
+  // looked at). An event is recorded on the stream.
+  virtual Result<Place> place(int ordinal, abi::Stream stream, const void* input,
+                              const void* output) = 0;
+  virtual Status post(Alone&& alone) = 0;
+};
+
+class Devices final : public Places {
+ public:
   // `worker` (may be null: a job of one) is woken by reports. All references outlive it.
   Devices(const DeviceConfig& config, const Log& log, Clock& clock, Waiter* worker);
   Devices(const Devices&) = delete;
   Devices& operator=(const Devices&) = delete;
 
-  Port port() { return {&orders_, &reports_, pool_.span(), &alone_count_}; }
+  Port port() {
+    return {.orders = &orders_, .reports = &reports_, .pool = pool_.span(), .alone = &alone_count_};
+  }
 
   // The device, ready. kUnsupported: there is none, or no driver. Any thread, as the next two; the first call may
   // take a second, for a context and for pinned memory.
-  Result<Device*> use(int ordinal);
-  // Where a tensor is whose call says: this device, this stream, these addresses (null: there is none, or none that is
-  // looked at). An event is recorded on the stream.
-  Result<Place> place(int ordinal, abi::Stream stream, const void* input, const void* output);
-  Status post(Alone&& alone);
+  Result<CudaDevice*> use(int ordinal);
+  Result<Place> place(int ordinal, abi::Stream stream, const void* input,
+                      const void* output) override;
+  Status post(Alone&& alone) override;
   // What was posted and has not ended: who waits for it waits for nobody else.
   std::size_t alone_count() const { return alone_count_.load(std::memory_order_acquire); }
 
@@ -72,7 +87,7 @@ class Devices {
   bool close_within(TimeNs at_most_ns);
 
  private:
-  Status pin(Device& device);
+  Status pin(CudaDevice& device);
 
   const DeviceConfig config_;
   const Log& log_;
@@ -82,10 +97,10 @@ class Devices {
 
   std::mutex mutex_;  // guards what follows, up to the mailboxes
   std::shared_ptr<const Driver> driver_;
-  std::map<int, std::unique_ptr<Device>> devices_;
+  std::map<int, std::unique_ptr<CudaDevice>> devices_;
   // Gives the pool back before its device goes.
   struct Unpin {
-    Device* device = nullptr;
+    CudaDevice* device = nullptr;
     std::byte* address = nullptr;
     ~Unpin() {
       if (device != nullptr) device->unpin(address);

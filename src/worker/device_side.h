@@ -19,7 +19,7 @@ namespace byteps {
 class DeviceSide {
  public:
   // The mailboxes outlive it. `port` may be empty: then it does nothing.
-  explicit DeviceSide(device::Devices::Port port) : port_(port), staging_(port.pool) {}
+  explicit DeviceSide(device::Port port) : port_(port), staging_(port.pool, port.chunk_bytes) {}
 
   // `ends`, with the rows of tensors on devices next to the network's.
   RoadEnds with_rows(RoadEnds ends);
@@ -53,7 +53,7 @@ class DeviceSide {
   }
 
  private:
-  const device::Devices::Port port_;
+  const device::Port port_;
   Staging staging_;
   std::uint64_t waits_counted_ = 0;
   TimeNs give_up_ns_ = kNever;

@@ -30,7 +30,7 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
 
 }  // namespace
 
-WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter, device::Devices* devices)
+WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter, device::Places* devices)
     : job_of_one_(config.job.scheduler_host.empty()),
       devices_(devices),
       handles_(config.spin_ns),

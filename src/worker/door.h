@@ -89,7 +89,7 @@ class WorkerDoor {
  public:
   // `waiter` is what the Worker's Runner sleeps on; null for a job of one, and where turns need no
   // wake-up. `devices`: null where tensors are in host memory only; it outlives the door.
-  WorkerDoor(const Config& config, Waiter* waiter, device::Devices* devices = nullptr);
+  WorkerDoor(const Config& config, Waiter* waiter, device::Places* devices = nullptr);
   WorkerDoor(const WorkerDoor&) = delete;
   WorkerDoor& operator=(const WorkerDoor&) = delete;
 
@@ -152,7 +152,7 @@ class WorkerDoor {
   // constant
   const bool job_of_one_;
   const KernelSet kernels_ = best_kernels();
-  device::Devices* const devices_;
+  device::Places* const devices_;
 
   // shared: thread-safe by themselves
   Handles handles_;

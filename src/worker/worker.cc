@@ -42,7 +42,7 @@ void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header&
 }  // namespace
 
 Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
-               std::string host, RoadEnds road_ends, RelayPort relay, device::Devices::Port devices)
+               std::string host, RoadEnds road_ends, RelayPort relay, device::Port devices)
     : config_(config),
       transport_(transport),
       door_(door.loop_side()),

@@ -52,7 +52,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   // `relay`: beside it; its mailboxes outlive both. So do those of `devices`.
   Worker(const Config& config, Transport& transport, WorkerDoor& door, const Log& log,
          std::string host = {}, RoadEnds road_ends = {}, RelayPort relay = {},
-         device::Devices::Port devices = {});
+         device::Port devices = {});
   ~Worker() override;
 
   std::size_t turn(TimeNs now) override;
