@@ -66,7 +66,7 @@ void Staging::Load::on_given_back(std::uint32_t index) {
 
 void Staging::Load::answered(const wire::Header& header, std::span<const std::byte> payload) {
   Part& part = parts[header.part.value];
-  if (!gets) return;
+  if (!gets || part.bytes == 0) return;
   const auto frame = static_cast<std::uint32_t>(header.offset_bytes / part.frame_bytes);
   std::memcpy(part.slab.data() + header.offset_bytes, payload.data(), payload.size());
   const std::uint32_t chunk = frame / part.frames_per_chunk;
@@ -131,18 +131,14 @@ void Staging::CopyOut::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
   Load& load = staging_.load_of(tensor);
   Part& part = load.enter(ref, tensor);
   part.where = Part::Where::kCopyOut;
-  part.is_wanted = tensor.parts[ref.part].wanted_rounds > tensor.round.value;
+  if (tensor.parts[ref.part].wanted_rounds > tensor.round.value) staging_.want(load, ref.part);
   if (!load.is_ready && !PLANTED(call_unready)) return;
   staging_.wait_for_slab(load, ref);
   staging_.allot();
 }
 
 void Staging::CopyOut::want(PartRef ref, Tensor& tensor) {
-  Load& load = staging_.load_of(tensor);
-  const bool was_waiting = staging_.waiting_.erase(staging_.turn_of(load, ref.part)) > 0;
-  load.parts[ref.part].is_wanted = true;
-  if (!was_waiting) return;
-  staging_.wait_for_slab(load, ref);
+  staging_.want(staging_.load_of(tensor), ref.part);
   staging_.allot();
 }
 
@@ -168,6 +164,18 @@ Staging::Turn Staging::turn_of(const Load& load, std::uint32_t part) const {
 
 void Staging::wait_for_slab(Load& load, PartRef part) {
   waiting_.emplace(turn_of(load, part.part), Waiting{&load, part});
+}
+
+// Others wait for this part. With it goes the tensor's first: if ranks disagree about the tensor, some may have no other
+// part, and its shard alone hears of it and tells those who come there.
+void Staging::want(Load& load, std::uint32_t index) {
+  for (const std::uint32_t each : {0U, index}) {
+    auto waiting = waiting_.extract(turn_of(load, each));
+    load.parts[each].is_wanted = true;
+    if (waiting.empty()) continue;
+    waiting.key() = turn_of(load, each);
+    waiting_.insert(std::move(waiting));
+  }
 }
 
 // As far as there is memory. What others wait for finds some in any case.
@@ -200,7 +208,7 @@ bool Staging::lend_slab(Part& part) {
 
 void Staging::begin_part(Load& load, PartRef ref) {
   Part& part = load.parts[ref.part];
-  if (load.gives) {
+  if (load.gives && part.bytes > 0) {
     for (std::uint32_t chunk = 0; chunk < part.chunk_count(); ++chunk) {
       order(load, ref.part, chunk, Order::Kind::kOut);
     }

@@ -9,8 +9,9 @@
 // So for each part there is one slab, a piece of the pinned pool (device/slabs.h), from which its frames are pushed and
 // in which their answers are collected: an answered frame is not pushed any more. Slabs go to parts whose input is
 // ready, in the order of the gates. Memory is bounded by the pool, or by one part that is larger. Only parts that
-// others wait for go beyond it, in memory that is not pinned: their copies are slow, but a rank must never wait for one
-// which waits for it. There are never more of them than others have pushed and not been answered.
+// others wait for, and the first part of such a tensor, go beyond it, in memory that is not pinned: their copies are
+// slow, but a rank must never wait for one which waits for it. There are never more of them than others have pushed and
+// not been answered, and first parts.
 //
 // To the pipeline an operation on a device is a Cargo, and these two stages are for cargo only: tensors in host memory
 // pass them by.
@@ -45,11 +46,8 @@ struct StagingCounters {
 
 class Staging {
  public:
-  // Copies are of whole frames, of about so many bytes together: each costs some microseconds of the driver's.
-  static constexpr std::size_t kChunkBytes = 1 << 20;
-
-  // The pool outlives it.
-  explicit Staging(std::span<std::byte> pool, std::size_t chunk_bytes = kChunkBytes)
+  // The pool outlives it. `chunk_bytes`: device::Port's.
+  Staging(std::span<std::byte> pool, std::size_t chunk_bytes)
       : chunk_bytes_(chunk_bytes), slabs_(pool) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -182,6 +180,7 @@ class Staging {
   Load& load_of(const Tensor& tensor) const { return static_cast<Load&>(*tensor.cargo); }
   Turn turn_of(const Load& load, std::uint32_t part) const;
   void wait_for_slab(Load& load, PartRef part);
+  void want(Load& load, std::uint32_t part);
   void allot();
   bool lend_slab(Part& part);
   void begin_part(Load& load, PartRef ref);

@@ -25,19 +25,21 @@ constexpr std::uint64_t kFrameBytes = 64;
 constexpr std::uint64_t kPartBytes = 4 * kFrameBytes;
 constexpr std::uint64_t kChunkBytes = 2 * kFrameBytes;
 
-// Worker 0 of two, and one shard, whose answers the test makes.
+// Worker 0 of two, and one shard or some, whose answers the test makes.
 class StagingTest : public testing::Test {
  protected:
-  explicit StagingTest(std::size_t pool_pages = 16)
-      : pool_(pool_pages * device::kSlabAlignment), staging_(pool_, kChunkBytes) {
-    PipelineConfig config{.self = WorkerRank(0),
-                          .epoch = Epoch(3),
-                          .placement = Placement(kPartBytes, kFrameBytes, {1})};
+  explicit StagingTest(std::size_t pool_pages = 16, const std::vector<std::uint32_t>& weights = {1})
+      : pool_(pool_pages * device::kSlabAlignment),
+        staging_(pool_, kChunkBytes),
+        placement_(kPartBytes, kFrameBytes, weights) {
+    PipelineConfig config{.self = WorkerRank(0), .epoch = Epoch(3), .placement = placement_};
     config.credit_bytes = 1 << 20;
     config.road_ends = staging_.road_ends();
     staging_.begin(config.self, true);
     pipeline_.emplace(config);
-    pipeline_->on_shard_up(ShardIndex(0));
+    for (std::uint32_t i = 0; i < placement_.shard_count(); ++i) {
+      pipeline_->on_shard_up(ShardIndex(i));
+    }
   }
 
   // The input is `values`, the output beside it unless it is in place.
@@ -77,21 +79,24 @@ class StagingTest : public testing::Test {
     staging_.on_report({order.kind, order.operation, order.part, order.chunk, result});
     turn();
   }
-  // What goes to the shard now: frames as "part.frame".
+  // What goes to the shards now: frames as "part.frame".
   std::vector<std::string> send() {
     std::vector<std::string> sent;
+    for (std::uint32_t i = 0; i < placement_.shard_count(); ++i) send_to(ShardIndex(i), sent);
+    return sent;
+  }
+  void send_to(ShardIndex shard, std::vector<std::string>& sent) {
     Outgoing message;
-    while (pipeline_->front(ShardIndex(0), message)) {
+    while (pipeline_->front(shard, message)) {
       const wire::Header header = wire::decode_header(message.header).value();
       if (header.kind == Kind::kPush) {
         sent.push_back(std::to_string(header.part.value) + "." +
                        std::to_string(header.offset_bytes / kFrameBytes));
-        pushes_.push_back({header, {message.payload.begin(), message.payload.end()}});
+        pushes_.push_back({shard, header, {message.payload.begin(), message.payload.end()}});
       }
       if (message.token != 0) lent_.push_back(message.token);
       pipeline_->pop();
     }
-    return sent;
   }
   void give_back() {
     for (const SendToken token : std::exchange(lent_, {})) pipeline_->on_sent(token);
@@ -103,7 +108,7 @@ class StagingTest : public testing::Test {
     wire::Header header = pushed.header;
     header.kind = Kind::kAnswer;
     for (std::byte& value : pushed.payload) value = std::byte(static_cast<int>(value) * 2);
-    const Status fine = pipeline_->on_answer(ShardIndex(0), header, pushed.payload, false);
+    const Status fine = pipeline_->on_answer(pushed.shard, header, pushed.payload, false);
     ASSERT_TRUE(fine.is_ok()) << fine.text();
     turn();
   }
@@ -134,11 +139,13 @@ class StagingTest : public testing::Test {
   }
 
   struct Pushed {
+    ShardIndex shard;
     wire::Header header;
     std::vector<std::byte> payload;
   };
   std::vector<std::byte> pool_;
   Staging staging_;
+  const Placement placement_;
   std::optional<Pipeline> pipeline_;
   std::vector<Order> under_way_;
   std::vector<Pushed> pushes_;
@@ -286,11 +293,12 @@ TEST_F(StagingTest, the_root_of_a_broadcast_copies_its_output_on_the_device) {
 class SmallPoolTest : public StagingTest {
  protected:
   SmallPoolTest() : StagingTest(1) {}
-  void wanted(const std::string& name) {
+  void wanted(const std::string& name, std::uint32_t part = 0) {
     wire::Header header;
     header.kind = Kind::kWanted;
     header.epoch = Epoch(3);
     header.key = key_of(name);
+    header.part = PartIndex(part);
     pipeline_->on_wanted(ShardIndex(0), header);
     turn();
   }
@@ -369,6 +377,59 @@ TEST_F(SmallPoolTest, what_was_wanted_before_it_was_ready_goes_beyond_it_too) {
   EXPECT_THAT(ordered(), IsEmpty());
   happen();
   EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+}
+
+// Ranks may disagree about a tensor, of which one has a single part: the shard of the first part alone hears of it.
+TEST_F(SmallPoolTest, with_a_part_that_others_wait_for_goes_the_first_of_its_tensor) {
+  std::vector<std::byte> a = values(kChunkBytes);
+  std::vector<std::byte> b = values(3 * kPartBytes);
+  submit(a, a, 1, "a");
+  submit(b, b, 2, "b");
+  ordered();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0"));
+  happen();
+  EXPECT_THAT(ordered(), IsEmpty());
+  wanted("b", 2);
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0", "out 0.1", "out 2.0", "out 2.1"));
+}
+
+// Shards with unequal shares: at the end of a tensor some have nothing of it.
+class UnequalSharesTest : public StagingTest {
+ protected:
+  UnequalSharesTest() : StagingTest(16, {1, 16}) {}
+  // How long a tensor is that has an empty part.
+  std::uint64_t bytes_with_empty_part() const {
+    for (std::uint64_t bytes = kFrameBytes; bytes < 64 * kPartBytes; bytes += kFrameBytes) {
+      for (std::uint64_t part = 0; part < placement_.part_count(bytes); ++part) {
+        if (placement_.part(key_of("t"), bytes, part).bytes == 0) return bytes;
+      }
+    }
+    return 0;
+  }
+};
+
+TEST_F(UnequalSharesTest, an_empty_part_of_a_tensor_is_not_copied) {
+  ASSERT_GT(bytes_with_empty_part(), 0U);
+  const std::vector<std::byte> begun = values(bytes_with_empty_part());
+  std::vector<std::byte> memory = begun;
+  submit(memory, memory);
+  for (std::size_t answered = 0; ended_.empty();) {
+    ordered();
+    if (!under_way_.empty()) {
+      EXPECT_TRUE(under_way_.front().kind == Order::Kind::kAwait || under_way_.front().bytes > 0);
+      happen();
+      continue;
+    }
+    send();
+    give_back();
+    ASSERT_LT(answered, pushes_.size()) << "nothing more happens";
+    answer(answered++);
+  }
+  EXPECT_TRUE(ended_[0].second.is_ok());
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    ASSERT_EQ(static_cast<int>(memory[i]), 2 * static_cast<int>(begun[i])) << i;
+  }
 }
 
 // A pool that holds no part at all.
