@@ -27,9 +27,11 @@ constexpr const char* kHelp =
   --servers N      always so many servers (1 to 16; default: 1 to 3, by seed)
   --hosts KIND     apart: each worker has a host of its own; shared: one host has 2 to 4 workers, others 1 to 4; seed:
                    shared in one world of four (the default)
+  --gpus KIND      none: all tensors are in host memory; some: rank 0 has a GPU, and most others; seed: some in one
+                   world of four (the default)
   --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
-                   former-job, and one of kill, long-pause, long-partition, stuck-thread (of several of these one by
-                   seed); none: no faults. Default: by seed
+                   former-job, slow-gpu, and one of kill, long-pause, long-partition, stuck-thread, broken-gpu (of
+                   several of these one by seed); none: no faults. Default: by seed
   --events N       how many of the last events a failure tells (default 60)
   --until-failure  stops at the first seed that fails
   --verbose        a line for each seed
@@ -57,6 +59,8 @@ struct Arguments {
   bool until_failure = false;
   std::string hosts_text;
   std::optional<sim::Hosts> hosts;  // none: as PlanOptions has it
+  std::string gpus_text;
+  std::optional<sim::Gpus> gpus;  // likewise
   std::string faults_text;
   std::optional<sim::Faults> faults;  // none: by seed
   bool help = false;
@@ -84,6 +88,13 @@ std::optional<sim::Hosts> parse_hosts(std::string_view text) {
   if (text == "apart") return sim::Hosts::kApart;
   if (text == "seed") return sim::Hosts::kBySeed;
   if (text == "shared") return sim::Hosts::kShared;
+  return std::nullopt;
+}
+
+std::optional<sim::Gpus> parse_gpus(std::string_view text) {
+  if (text == "none") return sim::Gpus::kNone;
+  if (text == "seed") return sim::Gpus::kBySeed;
+  if (text == "some") return sim::Gpus::kSome;
   return std::nullopt;
 }
 
@@ -116,6 +127,11 @@ std::optional<Arguments> parse(int argc, char** argv) {
       arguments.hosts = parse_hosts(argv[i]);
       known = arguments.hosts.has_value();
     }
+    if (word == "--gpus" && i + 1 < argc) {
+      arguments.gpus_text = argv[++i];
+      arguments.gpus = parse_gpus(argv[i]);
+      known = arguments.gpus.has_value();
+    }
     arguments.help |= word == "--help" || word == "-h";
     for (const auto& number : numbers) {
       if (word != number.name || i + 1 == argc) continue;
@@ -143,6 +159,7 @@ std::string replay_command(const Arguments& arguments, std::uint64_t seed) {
   if (arguments.workers > 0) command += " --workers " + std::to_string(arguments.workers);
   if (arguments.servers > 0) command += " --servers " + std::to_string(arguments.servers);
   if (arguments.hosts) command += " --hosts " + arguments.hosts_text;
+  if (arguments.gpus) command += " --gpus " + arguments.gpus_text;
   if (arguments.faults) command += " --faults " + arguments.faults_text;
   return command;
 }
@@ -156,6 +173,7 @@ sim::WorldOptions world_options(const Arguments& arguments, std::uint64_t seed) 
   };
   options.plan.faults = arguments.faults;
   if (arguments.hosts) options.plan.hosts = *arguments.hosts;
+  if (arguments.gpus) options.plan.gpus = *arguments.gpus;
   options.plan.worker_count = chosen(arguments.workers);
   options.plan.server_count = chosen(arguments.servers);
   return options;

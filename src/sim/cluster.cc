@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/limits.h"
 
 namespace byteps::sim {
 namespace {
@@ -220,8 +221,8 @@ ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uin
 }
 
 std::vector<Thread> ServerProcess::threads() {
-  std::vector<Thread> all = {{seat, transport}};
-  for (const auto& unit : shards) all.push_back({unit->seat, unit->transport});
+  std::vector<Thread> all = {{seat, &transport}};
+  for (const auto& unit : shards) all.push_back({unit->seat, &unit->transport});
   return all;
 }
 
@@ -238,19 +239,71 @@ bool ServerProcess::is_finished() {
 
 WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,
                              std::string host_text, HostIndex host,
-                             std::function<void()> after_turn)
+                             std::function<void()> after_turn, const SimDeviceOptions* gpu)
     : seat(cluster, name),
       transport(cluster.network(), transport_options(name, host, Role::kWorker, config, seat)),
-      door(config, &seat),
+      device(gpu == nullptr ? nullptr
+                            : std::make_unique<DeviceUnit>(cluster, name, *gpu, seat, after_turn)),
+      door(config, &seat, device.get()),
       log(cluster.log_for(name)),
       relay(config.job.sums.locally
                 ? std::make_unique<RelayUnit>(cluster, config, name + " relay", host, seat,
                                               door.relay_counters(), after_turn)
                 : nullptr),
       worker(config, transport, door, log, std::move(host_text), cluster.road_ends(),
-             relay ? relay->port() : RelayPort()),
-      cluster_(cluster) {
+             relay ? relay->port() : RelayPort(), device ? device->port() : device::Port()),
+      cluster_(cluster),
+      failure_ns_(config.timeout.failure_ns) {
   seat.sit(worker, std::move(after_turn));
+}
+
+WorkerProcess::DeviceUnit::DeviceUnit(SimCluster& cluster, const std::string& name,
+                                      const SimDeviceOptions& options, Waiter& worker,
+                                      std::function<void()> after_turn)
+    : seat(cluster, name + " device"),
+      chunk_bytes(options.chunk_bytes),
+      pool(options.pool_bytes),
+      gpu("the GPU of " + name, options, [&cluster] { return cluster.now(); }),
+      orders(kMailboxCapacity, &seat),
+      alone(kOperationsMax, &seat),
+      reports(kMailboxCapacity, &worker),
+      loop(orders, alone, &reports) {
+  seat.sit(loop, std::move(after_turn));
+}
+
+Result<device::Place> WorkerProcess::DeviceUnit::place(int /*ordinal*/, device::abi::Stream stream,
+                                                       const void* /*input*/,
+                                                       const void* /*output*/) {
+  device::Place place;
+  place.device = &gpu;
+  place.lane = reinterpret_cast<std::uintptr_t>(stream);
+  place.ready = gpu.record(place.lane);
+  return place;
+}
+
+Status WorkerProcess::DeviceUnit::post(device::Alone&& call) {
+  ++alone_count;
+  call.ended = [this, ended = std::move(call.ended)](Status result) {
+    ended(std::move(result));
+    --alone_count;
+  };
+  Status posted = alone.post(std::move(call));
+  if (!posted.is_ok()) --alone_count;
+  return posted;
+}
+
+device::Port WorkerProcess::DeviceUnit::port() {
+  return {.orders = &orders,
+          .reports = &reports,
+          .pool = pool.span(),
+          .alone = &alone_count,
+          .chunk_bytes = chunk_bytes};
+}
+
+void WorkerProcess::DeviceUnit::close() {
+  if (std::exchange(is_closed, true)) return;
+  loop.close();
+  seat.wake();
 }
 
 WorkerProcess::RelayUnit::RelayUnit(SimCluster& cluster, const Config& config,
@@ -268,19 +321,33 @@ WorkerProcess::RelayUnit::RelayUnit(SimCluster& cluster, const Config& config,
 }
 
 std::vector<Thread> WorkerProcess::threads() {
-  std::vector<Thread> all = {{seat, transport}};
-  if (relay) all.push_back({relay->seat, relay->transport});
+  std::vector<Thread> all = {{seat, &transport}};
+  if (relay) all.push_back({relay->seat, &relay->transport});
+  if (device) all.push_back({device->seat, nullptr});
   return all;
 }
 
 bool WorkerProcess::is_finished() {
   if (!worker.finished()) return false;
-  if (!relay || relay->loop.finished()) return true;
   if (worker_ended_ns_ == kNever) {
     worker_ended_ns_ = cluster_.now();
-    cluster_.at(worker_ended_ns_ + worker.relay_patience_ns(), [] {});  // to be looked at then
+    // To be looked at then.
+    if (relay && !relay->loop.finished()) {
+      cluster_.at(worker_ended_ns_ + worker.relay_patience_ns(), [] {});
+    }
+    if (device) cluster_.at(worker_ended_ns_ + failure_ns_, [] {});
   }
-  return cluster_.now() >= worker_ended_ns_ + worker.relay_patience_ns();
+  const bool is_relay_over = !relay || relay->loop.finished() ||
+                             cluster_.now() >= worker_ended_ns_ + worker.relay_patience_ns();
+  return is_device_finished() && is_relay_over;
+}
+
+// Its user waits for what it does alone before he leaves.
+bool WorkerProcess::is_device_finished() {
+  if (!device || device->loop.finished()) return true;
+  const bool is_late = cluster_.now() >= worker_ended_ns_ + failure_ns_;
+  if (device->alone_count == 0 || is_late) device->close();
+  return is_late;
 }
 
 std::size_t WorkerProcess::lent_payloads() {
@@ -292,8 +359,9 @@ std::size_t WorkerProcess::lent_payloads() {
 std::string WorkerProcess::claim_on(std::span<const std::byte> memory) {
   std::string claim;
   for (const Thread& thread : threads()) {
-    if (claim.empty()) claim = thread.transport.claim_on(memory);
+    if (claim.empty() && thread.transport != nullptr) claim = thread.transport->claim_on(memory);
   }
+  if (claim.empty() && device) claim = device->gpu.claim_on(memory);
   return claim;
 }
 

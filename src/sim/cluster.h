@@ -5,6 +5,7 @@
 // nothing.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,12 +19,15 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "device/device_loop.h"
+#include "device/devices.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
 #include "relay/relay_loop.h"
 #include "scheduler/scheduler.h"
 #include "server/server_member.h"
 #include "server/shard.h"
+#include "sim/device.h"
 #include "sim/network.h"
 #include "sim/sim_transport.h"
 #include "sim/trace.h"
@@ -141,14 +145,14 @@ class SimCluster {
 // A thread of a process, for whoever does something to it: its actor's place, and its transport.
 struct Thread {
   SimCluster::Seat& seat;
-  SimTransport& transport;
+  SimTransport* transport;  // null: it has none
 };
 
 struct SchedulerProcess {
   SchedulerProcess(SimCluster& cluster, const Config& config, HostIndex host);
   ~SchedulerProcess() { transport.die(); }
   static Endpoint endpoint() { return {"scheduler", 9000}; }
-  std::vector<Thread> threads() { return {{seat, transport}}; }
+  std::vector<Thread> threads() { return {{seat, &transport}}; }
 
   SimCluster::Seat seat;
   SimTransport transport;
@@ -187,17 +191,20 @@ struct ServerProcess {
 };
 
 struct WorkerProcess {
-  // `name` must differ from those of all other processes; `host_text` is what the worker says of itself.
+  // `name` must differ from those of all other processes; `host_text` is what the worker says of itself. `gpu`: null
+  // where it has none.
   WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,
-                std::string host_text, HostIndex host, std::function<void()> after_turn = {});
+                std::string host_text, HostIndex host, std::function<void()> after_turn = {},
+                const SimDeviceOptions* gpu = nullptr);
   ~WorkerProcess() { transport.die(); }
   // Its worker's first.
   std::vector<Thread> threads();
   // Whether it can leave the job behind, as byteps_leave() does: when all its threads have ended, or, once its worker
-  // has, without a relay that does not end in time.
+  // has, without a relay or a GPU that does not end in time.
   bool is_finished();
   // Of all its transports (SimTransport), but that of a relay which it leaves behind.
   std::size_t lent_payloads();
+  // Also of its GPU.
   std::string claim_on(std::span<const std::byte> memory);
 
   struct RelayUnit {
@@ -212,15 +219,40 @@ struct WorkerProcess {
     Mailbox<RelayNotice> notices;
     RelayLoop loop;
   };
+  // Its GPU, and the thread that speaks with it: what device::Devices has in production.
+  struct DeviceUnit final : device::Places {
+    DeviceUnit(SimCluster& cluster, const std::string& name, const SimDeviceOptions& options,
+               Waiter& worker, std::function<void()> after_turn);
+    Result<device::Place> place(int ordinal, device::abi::Stream stream, const void* input,
+                                const void* output) override;
+    Status post(device::Alone&& alone) override;
+    device::Port port();
+    void close();
+
+    SimCluster::Seat seat;
+    const std::size_t chunk_bytes;
+    const device::Pages pool;
+    SimDevice gpu;
+    std::atomic<std::size_t> alone_count{0};
+    Mailbox<device::Order> orders;
+    Mailbox<device::Alone> alone;
+    Mailbox<device::Report> reports;
+    device::DeviceLoop loop;
+    bool is_closed = false;
+  };
   SimCluster::Seat seat;
   SimTransport transport;
+  std::unique_ptr<DeviceUnit> device;  // null: it has none
   WorkerDoor door;
   Log log;
   std::unique_ptr<RelayUnit> relay;  // null: this worker's settings want none
   Worker worker;
 
  private:
+  bool is_device_finished();
+
   SimCluster& cluster_;
+  const TimeNs failure_ns_;
   TimeNs worker_ended_ns_ = kNever;
 };
 

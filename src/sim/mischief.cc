@@ -8,13 +8,16 @@
 namespace byteps::sim {
 namespace {
 
+constexpr std::uint64_t kSlowDeviceBytesPerSecond = 5'000'000;
 constexpr std::uint64_t kUnlimitedBytesPerSecond = 1'250'000'000;  // what "no limit" counts as
 
 }  // namespace
 
 std::vector<std::uint32_t> Living::numbers() const {
   std::vector<std::uint32_t> all;
-  for (const Thread& thread : threads) all.push_back(thread.transport.number());
+  for (const Thread& thread : threads) {
+    if (thread.transport != nullptr) all.push_back(thread.transport->number());
+  }
   return all;
 }
 
@@ -72,7 +75,7 @@ void Mischief::do_something() {
   const Faults& kinds = plan_.faults.kinds;
   std::vector<Fault> choices;
   if (kinds.has(Fault::kCut)) choices.assign(6, Fault::kCut);
-  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow}) {
+  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kSlowDevice}) {
     if (kinds.has(fault)) choices.push_back(fault);
   }
   if (choices.empty()) return;
@@ -83,6 +86,8 @@ void Mischief::do_something() {
       return prng_.chance(0.5) ? pause() : pause_one_actor();
     case Fault::kSlow:
       return slow_down();
+    case Fault::kSlowDevice:
+      return slow_device();
     default: {
       const std::vector<Pair> pairs = cluster_.network().connected_pairs();
       if (!pairs.empty()) disturb(pairs[prng_.below(pairs.size())]);
@@ -163,7 +168,10 @@ void Mischief::pause_one_actor() {
   const Living& process = living[prng_.below(living.size())];
   const Thread& thread = process.threads[prng_.below(process.threads.size())];
   const TimeNs lasts = length(plan_.faults.length_max_ns) / 2;
-  if (!take_quiet(std::vector{thread.transport.number()}, lasts)) return;
+  // Nobody hears anything of a thread without a transport.
+  if (thread.transport != nullptr && !take_quiet(std::vector{thread.transport->number()}, lasts)) {
+    return;
+  }
   note(Fault::kPause);
   paused_until_ns_ = std::max(paused_until_ns_, cluster_.now() + lasts);
   thread.seat.pause(cluster_.now() + lasts);
@@ -172,7 +180,9 @@ void Mischief::pause_one_actor() {
 void Mischief::pause_until(const Living& process, TimeNs until) {
   for (const Thread& thread : process.threads) {
     thread.seat.pause(until);
-    cluster_.network().freeze(thread.transport.number(), until);
+    if (thread.transport != nullptr) {
+      cluster_.network().freeze(thread.transport->number(), until);
+    }
   }
   if (process.stand_still) process.stand_still(until);
 }
@@ -234,6 +244,30 @@ void Mischief::slow_down() {
   cluster_.at(until, [this, host, usual] { cluster_.network().slow_down(host, usual); });
 }
 
+std::vector<Living> Mischief::living_with_devices() const {
+  std::vector<Living> living = census_();
+  std::erase_if(living, [](const Living& each) { return each.gpu == nullptr; });
+  return living;
+}
+
+// A GPU is busy with something else: it does nothing, or its copies are slow. A job waits for it as for one who
+// computes, however long that takes.
+void Mischief::slow_device() {
+  const std::vector<Living> living = living_with_devices();
+  if (living.empty()) return;
+  const Living& process = living[prng_.below(living.size())];
+  const TimeNs until = cluster_.now() + length(2 * failure_ns());
+  note(Fault::kSlowDevice);
+  paused_until_ns_ = std::max(paused_until_ns_, until);
+  if (prng_.chance(0.5)) return process.gpu->stand_still(until);
+  process.gpu->slow_down(kSlowDeviceBytesPerSecond);
+  cluster_.at(until, [this, who = process.who] {
+    for (const Living& each : living_with_devices()) {
+      if (each.who == who) each.gpu->speed_up();
+    }
+  });
+}
+
 // Between two faults of the same two there is time for a sign of life, or they would rightly give each other up.
 bool Mischief::take_quiet(Pair pair, TimeNs lasts) {
   for (const auto& key :
@@ -263,13 +297,14 @@ bool Mischief::take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs last
 
 void Mischief::do_deadly() {
   std::vector<Fault> choices;
-  for (const Fault fault :
-       {Fault::kKill, Fault::kLongPause, Fault::kLongPartition, Fault::kStuckThread}) {
+  for (const Fault fault : {Fault::kKill, Fault::kLongPause, Fault::kLongPartition,
+                            Fault::kStuckThread, Fault::kBrokenDevice}) {
     if (plan_.faults.kinds.has(fault)) choices.push_back(fault);
   }
   const Fault fault = choices[prng_.below(choices.size())];
   if (fault == Fault::kLongPartition) return cut_off();
   if (fault == Fault::kStuckThread) return stick();
+  if (fault == Fault::kBrokenDevice) return break_device();
   const std::vector<Living> living = census_();
   if (living.empty()) return;
   const Living& victim = living[prng_.below(living.size())];
@@ -328,7 +363,23 @@ void Mischief::stick() {
   lose(std::move(loss), 0);
   const Thread& thread = victim.threads[summer.thread];
   thread.seat.pause(kNever);
-  cluster_.network().freeze(thread.transport.number(), kNever);
+  cluster_.network().freeze(thread.transport->number(), kNever);
+}
+
+// One of the next calls of a GPU's driver fails, and all after it. If there is none, nobody notices.
+void Mischief::break_device() {
+  const std::vector<Living> living = living_with_devices();
+  if (living.empty()) return;
+  const Living& victim = living[prng_.below(living.size())];
+  const std::uint64_t call = 1 + prng_.below(prng_.chance(0.5) ? 5 : 50);
+  victim.gpu->fail_at(call, [this, gpu = victim.gpu->name()] {
+    note(Fault::kBrokenDevice);
+    Loss loss;
+    loss.what = gpu + " failed";
+    loss.who = {gpu};
+    loss.is_sure = true;
+    lose(std::move(loss), 0);
+  });
 }
 
 bool Mischief::depend(Role a, Role b) {

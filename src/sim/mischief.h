@@ -35,6 +35,7 @@ struct Living {
     std::string name;
   };
   std::vector<Summer> summers;
+  SimDevice* gpu = nullptr;  // null: it has none
   std::function<void()> die;
   std::function<void(TimeNs until)> stand_still;  // beside its seats
 
@@ -76,6 +77,7 @@ class Mischief {
   void pause_one_actor();
   void partition();
   void slow_down();
+  void slow_device();
   bool take_quiet(Pair pair, TimeNs lasts);
   bool take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts);
 
@@ -84,6 +86,7 @@ class Mischief {
   void kill(const Living& victim);
   void stop(const Living& victim);
   void stick();
+  void break_device();
   void cut_off();
   void lose(Loss loss, TimeNs lasts);
 
@@ -91,6 +94,7 @@ class Mischief {
   // Whether these two cannot do without each other.
   static bool depend(Role a, Role b);
   void pause_until(const Living& process, TimeNs until);
+  std::vector<Living> living_with_devices() const;
   TimeNs up_to(TimeNs most) {
     return static_cast<TimeNs>(prng_.below(static_cast<std::uint64_t>(most) + 1));
   }

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "device/slabs.h"
 #include "net/wire.h"
 
 namespace byteps::sim {
@@ -21,6 +22,20 @@ std::uint64_t count_on(const WorldPlan& plan, HostIndex host) {
       std::count(plan.worker_hosts.begin(), plan.worker_hosts.end(), host));
 }
 
+// Slabs are whole pages, and parts seldom more than one: so pools of no part, of one, of some and of all.
+SimDeviceOptions any_gpu(Prng& prng) {
+  SimDeviceOptions gpu;
+  const std::array<std::size_t, 5> pages = {0, 1, 2, 5, 500};
+  const std::array<std::size_t, 4> chunks = {1, 200, 1000, 1 << 20};
+  const std::array<std::uint64_t, 3> rates = {50'000'000, 1'000'000'000, 0};
+  const std::array<TimeNs, 3> latencies = {0, 10 * kMicrosecond, 200 * kMicrosecond};
+  gpu.pool_bytes = pages[prng.below(pages.size())] * device::kSlabAlignment;
+  gpu.chunk_bytes = chunks[prng.below(chunks.size())];
+  gpu.bytes_per_second = rates[prng.below(rates.size())];
+  gpu.latency_ns = latencies[prng.below(latencies.size())];
+  return gpu;
+}
+
 class Planner {
  public:
   // What was added later is drawn from a generator of its own, so that earlier seeds stay what they are.
@@ -28,7 +43,8 @@ class Planner {
       : options_(options),
         prng_(prng),
         later_prng_(stable_mix(prng.next())),
-        hosts_prng_(stable_mix(prng.next())) {}
+        hosts_prng_(stable_mix(prng.next())),
+        gpus_prng_(stable_mix(prng.next())) {}
 
   WorldPlan plan() {
     worker_count_ = options_.worker_count.value_or(1 + below(5));
@@ -55,6 +71,7 @@ class Planner {
     }
     if (!options_.faults && later_prng_.chance(0.1)) plan_.faults.kinds.add(Fault::kFormerJob);
     choose_slowness();
+    choose_gpus();
     set_limit();
     return std::move(plan_);
   }
@@ -542,13 +559,48 @@ class Planner {
     for (StepPlan& step : worker.steps) step.gap_ns = chance(0.5) ? 0 : up_to(gap_ns);
   }
 
+  // ---- GPUs
+
+  void choose_gpus() {
+    Prng& prng = gpus_prng_;
+    const bool lot = prng.chance(0.25);
+    if (options_.gpus == Gpus::kNone || (options_.gpus == Gpus::kBySeed && !lot)) return;
+    for (std::uint32_t rank = 0; rank < worker_count_; ++rank) {
+      if (rank > 0 && prng.chance(0.3)) continue;
+      const SimDeviceOptions gpu = any_gpu(prng);
+      for (GenerationPlan& generation : plan_.generations) {
+        generation.workers[rank].gpu = gpu;
+        put_on_gpu(generation.workers[rank]);
+      }
+    }
+    Faults& kinds = plan_.faults.kinds;
+    if (options_.faults || kinds.empty()) return;
+    if (prng.chance(0.4)) kinds.add(Fault::kSlowDevice);
+    if (prng.chance(0.2) && !kinds.has_deadly()) kinds.add(Fault::kBrokenDevice);
+  }
+
+  // Most of its tensors, on a few streams. Some of the kernels take long.
+  void put_on_gpu(WorkerPlan& worker) {
+    Prng& prng = gpus_prng_;
+    const double late = prng.chance(0.3) ? 0.05 : 0;
+    const std::uint64_t failure_ns = static_cast<std::uint64_t>(plan_.config.timeout.failure_ns);
+    for (StepPlan& step : worker.steps) {
+      if (step.kind != StepPlan::Kind::kSubmit || prng.chance(0.2)) continue;
+      step.on_device = true;
+      step.stream = 1 + prng.below(3);
+      if (prng.chance(0.3)) continue;
+      const std::uint64_t most = prng.chance(late) ? 2 * failure_ns : 2 * kMillisecond;
+      step.kernel_ns = static_cast<TimeNs>(prng.below(most));
+    }
+  }
+
   void set_limit() {
     TimeNs steps_ns = 0;
     std::uint64_t bytes = 0;
     for (const GenerationPlan& generation : plan_.generations) {
       for (const WorkerPlan& worker : generation.workers) {
         for (const StepPlan& step : worker.steps) {
-          steps_ns += step.gap_ns;
+          steps_ns += step.gap_ns + step.kernel_ns;
           if (step.kind != StepPlan::Kind::kSubmit) continue;
           bytes += generation.tensors[step.tensor].facts.bytes() + 16 * 1024;
         }
@@ -564,6 +616,7 @@ class Planner {
   Prng prng_;
   Prng later_prng_;
   Prng hosts_prng_;
+  Prng gpus_prng_;
   WorldPlan plan_;
   std::uint32_t worker_count_ = 0;
   std::uint32_t server_count_ = 0;
@@ -574,8 +627,9 @@ class Planner {
 
 const char* name(Fault fault) {
   static constexpr const char* kNames[kFaultCount] = {
-      "cut",     "repeat",     "partition", "pause",      "slow",           "corrupt",
-      "look-up", "former-job", "kill",      "long-pause", "long-partition", "stuck-thread"};
+      "cut",        "repeat",         "partition",    "pause",     "slow",
+      "corrupt",    "look-up",        "former-job",   "slow-gpu",  "kill",
+      "long-pause", "long-partition", "stuck-thread", "broken-gpu"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 
@@ -598,6 +652,12 @@ std::string describe(const WorldPlan& plan) {
   if (hosts.size() < plan.worker_hosts.size()) {
     text << " on hosts of";
     for (const HostIndex host : hosts) text << ' ' << count_on(plan, host);
+  }
+  for (std::uint32_t rank = 0; rank < plan.config.job.worker_count; ++rank) {
+    const auto& gpu = plan.generations[0].workers[rank].gpu;
+    if (!gpu) continue;
+    text << ", rank " << rank << " with a GPU and " << gpu->pool_bytes / device::kSlabAlignment
+         << " pages";
   }
   text << ", shards per server";
   for (const std::uint32_t count : plan.shard_counts) text << ' ' << count;

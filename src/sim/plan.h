@@ -49,12 +49,17 @@ struct StepPlan {
   std::uint32_t round = 0;
   bool in_place = true;
   TimeNs gap_ns = 0;
+  // The tensor is on the rank's device: the input is there when this kernel of this stream has ended.
+  bool on_device = false;
+  std::uint64_t stream = 0;
+  TimeNs kernel_ns = 0;
 };
 
 struct WorkerPlan {
   TimeNs start_ns = 0;  // after the end of its earlier life, or the beginning of the world
   TimeNs leave_gap_ns = 0;
   FlowConfig flow;
+  std::optional<SimDeviceOptions> gpu;  // the same in all generations
   std::vector<StepPlan> steps;
 };
 
@@ -70,21 +75,23 @@ struct GenerationPlan {
 
 // Kinds of faults. A world has some of them.
 enum class Fault : std::uint8_t {
-  kCut,        // connections end with their tail lost, are held up, or cannot be made for a while
-  kRepeat,     // pushes and answers that are given out twice
-  kPartition,  // hosts cannot reach each other, one way or both, for less than the failure timeout
-  kPause,      // a process stands still for less than the failure timeout
-  kSlow,       // a host's line, or a process, is slow for a while or for ever
-  kCorrupt,    // messages arrive with changed bytes
-  kLookUp,     // look-ups of host names take long, some longer than the failure timeout
-  kFormerJob,  // workers that an earlier job with the same key, ports and names has left behind
+  kCut,         // connections end with their tail lost, are held up, or cannot be made for a while
+  kRepeat,      // pushes and answers that are given out twice
+  kPartition,   // hosts cannot reach each other, one way or both, for less than the failure timeout
+  kPause,       // a process stands still for less than the failure timeout
+  kSlow,        // a host's line, or a process, is slow for a while or for ever
+  kCorrupt,     // messages arrive with changed bytes
+  kLookUp,      // look-ups of host names take long, some longer than the failure timeout
+  kFormerJob,   // workers that an earlier job with the same key, ports and names has left behind
+  kSlowDevice,  // a GPU does nothing for a while, or copies slowly
   // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
   kKill,           // a process dies
   kLongPause,      // a process stands still for longer
   kLongPartition,  // hosts cannot reach each other for longer, or for ever
   kStuckThread,    // one thread of a server, or a relay, stands still for ever; its process goes on
+  kBrokenDevice,   // a GPU fails
 };
-inline constexpr std::size_t kFaultCount = 12;
+inline constexpr std::size_t kFaultCount = 14;
 const char* name(Fault fault);
 constexpr bool is_deadly(Fault fault) {
   return fault >= Fault::kKill;
@@ -99,7 +106,7 @@ class Faults {
   bool empty() const { return bits_ == 0; }
   bool has_deadly() const {
     return has(Fault::kKill) || has(Fault::kLongPause) || has(Fault::kLongPartition) ||
-           has(Fault::kStuckThread);
+           has(Fault::kStuckThread) || has(Fault::kBrokenDevice);
   }
 
  private:
@@ -153,11 +160,15 @@ struct WorldPlan {
 // tensors are large halves, and what ranks disagree about.
 enum class Hosts : std::uint8_t { kApart, kBySeed, kShared };
 
+// Whether some workers have GPUs. By seed that is one world in four, and nothing else follows from it.
+enum class Gpus : std::uint8_t { kNone, kBySeed, kSome };
+
 struct PlanOptions {
   std::optional<std::uint32_t> worker_count;  // none: 1 to 5
   std::optional<std::uint32_t> server_count;  // none: 1 to 3
   std::optional<Faults> faults;               // each world has these; none: by seed
   Hosts hosts = Hosts::kBySeed;               // kShared: in all worlds of two workers or more
+  Gpus gpus = Gpus::kBySeed;
 };
 
 WorldPlan make_plan(const PlanOptions& options, Prng prng);

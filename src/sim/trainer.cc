@@ -60,16 +60,20 @@ void Trainer::begin_life() {
   process_ = std::make_unique<WorkerProcess>(
       cluster_, config, "worker " + rank_text + " life " + std::to_string(generation_),
       "worker-" + rank_text + ":" + std::to_string(lives_), ledger_.plan().worker_host(rank_),
-      [this] { after_turn(); });
+      [this] { after_turn(); }, own_plan().gpu ? &*own_plan().gpu : nullptr);
   step_ = 0;
   waits_ = false;
   failed_ = false;
+  job_end_ns_ = kNever;
   barriers_ = 0;
   idle_memory_.clear();
   state_ = State::kJoining;
 }
 
 void Trainer::after_turn() {
+  const Status state = process_->door.membership().state();
+  const bool has_ended = !state.is_ok() && !state.is(Code::kAgain);
+  if (has_ended && job_end_ns_ == kNever) job_end_ns_ = cluster_.now();
   look_for_ends();
   switch (state_) {
     case State::kJoining: {
@@ -166,6 +170,10 @@ void Trainer::end_life() {
     fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
   }
   if (!state.is(Code::kCancelled)) failed_ = true;
+  // A GPU that stands still is left to itself, with what nobody else takes part in.
+  if (process_->device && !process_->device->loop.finished()) {
+    std::erase_if(operations_, [](const Pending& each) { return each.is_alone; });
+  }
   if (!operations_.empty()) {
     fail(Invariant::kOneEnd, "is finished, but " + describe(operations_[0]) + " has not ended");
   }
@@ -214,9 +222,11 @@ void Trainer::submit(const StepPlan& step) {
     operation.input = step.in_place && facts.gets(rank_)
                           ? operation.output
                           : memory_for(step.tensor, false, facts.bytes());
-    const std::vector<std::byte> values =
-        contribution(facts, step.round, rank_, ledger_.worker_count());
-    std::copy(values.begin(), values.end(), operation.input->span().begin());
+    if (!step.on_device) {
+      const std::vector<std::byte> values =
+          contribution(facts, step.round, rank_, ledger_.worker_count());
+      std::copy(values.begin(), values.end(), operation.input->span().begin());
+    }
   }
   Submission submission;
   submission.name = facts.name;
@@ -232,6 +242,8 @@ void Trainer::submit(const StepPlan& step) {
   submission.member_count = static_cast<std::uint32_t>(facts.members.size());
   submission.priority = tensor.priority;
   submission.once = tensor.once;
+  operation.step = &step;
+  if (step.on_device) launch(step, operation, submission);
   const Result<HandleId> handle = process_->door.submit(submission);
   if (!handle.is_ok()) {
     if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
@@ -244,6 +256,41 @@ void Trainer::submit(const StepPlan& step) {
   trace_.note(cluster_.now(), Trace::What::kSubmit, rank_, step.tensor, step.round);
   if (trace_.keeps_text()) {
     trace_.say(cluster_.now(), process_->seat.name() + " submits " + describe(operation));
+  }
+}
+
+// The tensor is on a device: the kernel before it in its stream makes the input. Until that has happened nothing may be
+// written to the output either: another kernel may read there.
+void Trainer::launch(const StepPlan& step, Pending& operation, Submission& submission) {
+  const TensorFacts& facts = plan().tensors[step.tensor].facts_of(rank_);
+  for (GuardedMemory* const memory : {operation.input, operation.output}) {
+    if (memory != nullptr) memory->scribble(++scribbles_);
+  }
+  operation.is_alone = facts.members.size() == 1;
+  operation.kernel = process_->device->gpu.launch(
+      step.stream, step.kernel_ns,
+      [this, facts, round = step.round, input = operation.input, output = operation.output] {
+        for (GuardedMemory* const memory : {input, output}) {
+          if (memory == nullptr) continue;
+          if (!memory->is_whole()) {
+            fail(Invariant::kMemoryIsFree,
+                 facts.name + " was written to before its stream had come so far");
+          }
+          memory->use();
+        }
+        if (input == nullptr) return;
+        const std::vector<std::byte> values =
+            contribution(facts, round, rank_, ledger_.worker_count());
+        std::copy(values.begin(), values.end(), input->span().begin());
+      });
+  submission.device = {
+      .ordinal = 0,
+      .stream = reinterpret_cast<device::abi::Stream>(static_cast<std::uintptr_t>(step.stream))};
+  if (operation.input != nullptr) {
+    submission.input = SimDevice::far(operation.input->span().data());
+  }
+  if (operation.output != nullptr) {
+    submission.output = SimDevice::far(operation.output->span().data());
   }
 }
 
@@ -342,8 +389,19 @@ void Trainer::ended(Pending& operation, const Status& status) {
   if (!as_it_must && (status.is_ok() || !ledger_.has_lost())) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }
-  if (!as_it_must && !status.is_ok()) ledger_.check_cause(process_->seat.name(), status);
+  // A device does what nobody else takes part in until its process leaves the job.
+  const bool is_left = operation.is_alone && status.is(Code::kCancelled);
+  if (!as_it_must && !status.is_ok() && !is_left) {
+    ledger_.check_cause(process_->seat.name(), status);
+  }
   if (!odd && status.is_ok()) check_result(operation);
+  free_all(operation);
+}
+
+void Trainer::free_all(const Pending& operation) {
+  if (operation.kernel != 0) {
+    process_->device->gpu.cancel(operation.step->stream, operation.kernel);
+  }
   if (operation.output != nullptr) {
     free_memory(*operation.output, describe(operation));
     idle_memory_[{operation.tensor, true}] = operation.output;
@@ -377,6 +435,11 @@ void Trainer::check_result(Pending& operation) {
 
 void Trainer::free_memory(GuardedMemory& memory, const std::string& what) {
   const std::string claim = process_->claim_on(memory.span());
+  // A GPU that stands still is left to itself so long after the job has ended, with the memory that it works on.
+  const bool is_left = job_end_ns_ != kNever && process_->device &&
+                       cluster_.now() >= job_end_ns_ + ledger_.plan().config.timeout.failure_ns &&
+                       !process_->device->gpu.claim_on(memory.span()).empty();
+  if (is_left) return memory.use();
   if (!claim.empty()) fail(Invariant::kMemoryIsFree, what + " has ended, but " + claim);
   if (!memory.is_whole()) fail(Invariant::kMemoryIsFree, what + ": bytes beside it were written");
   memory.scribble(++scribbles_);
@@ -388,6 +451,7 @@ void Trainer::look() {
 
 void Trainer::check_time() {
   for (const Pending& operation : operations_) {
+    if (operation.is_alone) continue;  // it waits for nobody
     const TimeNs begun_ns = std::max(operation.begun_ns, paused_until_ns_);
     if (cluster_.now() < ledger_.handle_end_ns(begun_ns)) continue;
     fail(Invariant::kTimelyEnd,

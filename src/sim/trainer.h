@@ -91,6 +91,9 @@ class Trainer {
     std::uint32_t round = 0;
     GuardedMemory* input = nullptr;   // the output, when in place; null when it gives none
     GuardedMemory* output = nullptr;  // null when it gets none
+    const StepPlan* step = nullptr;   // of a tensor
+    std::uint64_t kernel = 0;         // on a device: what makes its input
+    bool is_alone = false;            // on a device, and nobody else takes part
   };
 
   const GenerationPlan& plan() const { return ledger_.plan().generations[generation_]; }
@@ -102,12 +105,14 @@ class Trainer {
   void next_step();
   void begin_step(std::uint32_t life);
   void submit(const StepPlan& step);
+  void launch(const StepPlan& step, Pending& operation, Submission& submission);
   void begin_barrier();
   void finish_inputs();
   GuardedMemory* memory_for(std::uint32_t tensor, bool output, std::size_t bytes);
   void look_for_ends();
   void ended(Pending& operation, const Status& status);
   void check_result(Pending& operation);
+  void free_all(const Pending& operation);
   void free_memory(GuardedMemory& memory, const std::string& what);
   void end_life();
   void job_failed(const Status& why);
@@ -127,8 +132,9 @@ class Trainer {
   std::unique_ptr<WorkerProcess> process_;
   std::size_t step_ = 0;
   TimeNs paused_until_ns_ = 0;
-  bool waits_ = false;   // for all handles
-  bool failed_ = false;  // this life's job
+  bool waits_ = false;          // for all handles
+  bool failed_ = false;         // this life's job
+  TimeNs job_end_ns_ = kNever;  // when it had ended for this process
   std::uint32_t barriers_ = 0;
   std::vector<Pending> operations_;  // not ended
   std::map<std::pair<std::uint32_t, bool>, GuardedMemory*>

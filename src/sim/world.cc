@@ -214,6 +214,7 @@ class World {
     each.host = plan_.worker_host(rank);
     each.is_needed = trainer.is_needed();
     each.threads = trainer.process()->threads();
+    if (trainer.process()->device) each.gpu = &trainer.process()->device->gpu;
     const auto& relay = trainer.process()->relay;
     if (relay && relay->loop.relay() != nullptr)
       each.summers.push_back({1, "the relay of " + each.who});

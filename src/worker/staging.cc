@@ -166,10 +166,11 @@ void Staging::wait_for_slab(Load& load, PartRef part) {
   waiting_.emplace(turn_of(load, part.part), Waiting{&load, part});
 }
 
-// Others wait for this part. With it goes the tensor's first: if ranks disagree about the tensor, some may have no other
-// part, and its shard alone hears of it and tells those who come there.
+// Others wait for this part. With it goes the tensor's first: if ranks disagree about the tensor, some may have no
+// other part, and its shard alone hears of it and tells those who come there.
 void Staging::want(Load& load, std::uint32_t index) {
-  for (const std::uint32_t each : {0U, index}) {
+  const std::uint32_t first = PLANTED(wanted_without_first) ? index : 0;
+  for (const std::uint32_t each : {first, index}) {
     auto waiting = waiting_.extract(turn_of(load, each));
     load.parts[each].is_wanted = true;
     if (waiting.empty()) continue;
@@ -322,6 +323,7 @@ void Staging::leave_if_landed(Load& load, std::uint32_t index) {
 
 // Copies cannot be called back: the operation ends when they are over.
 std::uint32_t Staging::abandon(Load& load, std::uint32_t index) {
+  if (index >= load.parts.size()) return 0;  // it has not come so far
   Part& part = load.parts[index];
   part.is_abandoned = true;
   waiting_.erase(turn_of(load, index));

@@ -47,19 +47,28 @@ TEST(World, all_invariants_hold_for_200_seeds) {
 TEST(World,
      all_invariants_hold_for_100_seeds_when_parts_are_kept_before_they_are_pushed_and_after) {
   std::size_t passed = 0;
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  const auto run = [&](WorldOptions options) {
     std::vector<std::unique_ptr<DelayStage>> stages;
-    WorldOptions options = of_seed(seed);
     options.road_ends = [&] {
       RoadEnds ends;
       for (auto* const rows : {&ends.before_push, &ends.after_pull}) {
-        stages.push_back(std::make_unique<DelayStage>(seed * 100 + stages.size(), kMillisecond));
+        stages.push_back(
+            std::make_unique<DelayStage>(options.seed * 100 + stages.size(), kMillisecond));
         rows->push_back({"delay", "its time", stages.back().get()});
       }
       return ends;
     };
     expect_well(options);
     for (const auto& stage : stages) passed += stage->passed();
+  };
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    WorldOptions options = of_seed(seed);
+    options.plan.gpus = Gpus::kNone;
+    run(options);
+    // A job that a GPU ends may be over before such a stage gives back what it has.
+    options.plan.gpus = Gpus::kSome;
+    options.plan.faults.emplace().add(Fault::kCut);
+    run(options);
   }
   EXPECT_GT(passed, 1000U);
 }
@@ -72,9 +81,15 @@ TEST(World, seeds_that_failed_once_hold_now) {
     std::istringstream words(line);
     std::uint64_t seed = 0;
     if (line.starts_with('#') || !(words >> seed)) continue;
-    for (const Hosts hosts : {Hosts::kApart, Hosts::kBySeed}) {
+    const struct {
+      Hosts hosts;
+      Gpus gpus;
+    } kinds[] = {
+        {Hosts::kApart, Gpus::kNone}, {Hosts::kBySeed, Gpus::kNone}, {Hosts::kBySeed, Gpus::kSome}};
+    for (const auto& [hosts, gpus] : kinds) {
       WorldOptions options = of_seed(seed);
       options.plan.hosts = hosts;
+      options.plan.gpus = gpus;
       expect_well(options);
     }
     ++count;
@@ -231,6 +246,64 @@ TEST(World, all_invariants_hold_for_100_seeds_when_workers_share_hosts) {
     WorldOptions options = of_seed(seed);
     options.plan.hosts = Hosts::kShared;
     expect_well(options);
+  }
+}
+
+// ---- workers with GPUs
+
+WorldPlan plan_of(std::uint64_t seed, Gpus gpus) {
+  PlanOptions options;
+  options.gpus = gpus;
+  return make_plan(options, Prng(seed));
+}
+
+std::size_t count_gpus(const WorldPlan& plan) {
+  const std::vector<WorkerPlan>& workers = plan.generations[0].workers;
+  return static_cast<std::size_t>(std::count_if(
+      workers.begin(), workers.end(), [](const WorkerPlan& each) { return each.gpu.has_value(); }));
+}
+
+TEST(World, by_seed_workers_of_one_world_in_four_have_gpus_and_nothing_else_changes) {
+  std::uint32_t with_gpus = 0;
+  std::uint32_t mixed = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    const WorldPlan without = plan_of(seed, Gpus::kNone);
+    const WorldPlan by_seed = plan_of(seed, Gpus::kBySeed);
+    const WorldPlan some = plan_of(seed, Gpus::kSome);
+    ASSERT_EQ(count_gpus(without), 0U);
+    ASSERT_GT(count_gpus(some), 0U);
+    with_gpus += count_gpus(by_seed) > 0 ? 1 : 0;
+    mixed += count_gpus(some) < some.config.job.worker_count ? 1 : 0;
+    ASSERT_EQ(some.config.job.incarnation, without.config.job.incarnation) << "seed " << seed;
+    ASSERT_EQ(some.worker_hosts, without.worker_hosts) << "seed " << seed;
+    ASSERT_EQ(some.faults.until_ns, without.faults.until_ns) << "seed " << seed;
+    const TensorPlan& tensor = without.generations.back().tensors.back();
+    ASSERT_EQ(some.generations.back().tensors.back().facts.value_seed, tensor.facts.value_seed);
+  }
+  EXPECT_NEAR(with_gpus, 100, 25);
+  EXPECT_GT(mixed, 100U);
+}
+
+TEST(World, all_invariants_hold_for_200_seeds_when_workers_have_gpus) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    WorldOptions options = of_seed(seed);
+    options.plan.gpus = Gpus::kSome;
+    options.plan.hosts = seed % 2 == 0 ? Hosts::kShared : Hosts::kBySeed;
+    expect_well(options);
+  }
+}
+
+TEST(World, a_gpu_that_stands_still_or_is_slow_is_borne_and_one_that_fails_ends_the_job_by_name) {
+  for (const Fault fault : {Fault::kSlowDevice, Fault::kBrokenDevice}) {
+    std::uint32_t happened = 0;
+    for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+      WorldOptions options = of_seed(seed);
+      options.plan.gpus = Gpus::kSome;
+      options.plan.faults.emplace().add(fault);
+      expect_well(options);
+      happened += run_world(options).happened.has(fault) ? 1 : 0;
+    }
+    EXPECT_GT(happened, 30U) << name(fault);
   }
 }
 
