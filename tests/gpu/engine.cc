@@ -83,6 +83,7 @@ void Engine::reset() {
   random_.seed(settings_.seed);
   host_ = Clock();
   next_actor_ = kHost + 1;
+  communicators_ = 0;
   is_initialised_ = false;
   ++generation_;
 }
@@ -272,6 +273,8 @@ std::size_t Engine::check_leaks() {
   report(number(events_), "events that were not destroyed");
   report(number(blocks_), "blocks of device memory that were not freed");
   report(number(pinned_), "registrations of host memory that were not undone");
+  report(static_cast<std::size_t>(communicators_),
+         "communicators that were neither destroyed nor aborted");
   return count;
 }
 

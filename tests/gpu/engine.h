@@ -214,6 +214,8 @@ struct Kernel {
   std::vector<const void*> reads, writes;
   std::vector<std::size_t> read_bytes, write_bytes;
   std::function<void(const std::vector<char*>& reads, const std::vector<char*>& writes)> compute;
+  std::vector<Dependency> after;
+  bool is_held = false;  // it ends with end_kernel(), which may be called as soon as `compute` runs
 };
 
 class FAKE_GPU_API Engine {
@@ -283,7 +285,7 @@ class FAKE_GPU_API Engine {
 
   Code copy(const Copy&, const StreamRef&, Lock&);
   Code fill(const char* what, void* to, int byte, std::size_t bytes, const StreamRef&);
-  Code launch(Kernel kernel, const StreamRef&);
+  Code launch(Kernel kernel, const StreamRef&, std::shared_ptr<Work>* work = nullptr);
   // A kernel that the calling thread computes: returns when it is its turn, and the stream waits for the end.
   Code begin_kernel(Kernel kernel, const StreamRef&, Lock&, std::shared_ptr<Work>* work);
   void end_kernel(const StreamRef&, Work&);
@@ -294,6 +296,9 @@ class FAKE_GPU_API Engine {
   unsigned exchange_capture_mode(unsigned mode);
   // Of calls that may not be made while a stream captures. An error, and captures are invalid.
   Code prohibit_in_capture();
+
+  // Communicators of NCCL that there are (fake_nccl.cc).
+  void count_communicator(int change) { communicators_ += change; }
 
   // Reports each thing that a caller of the driver has not given back. How many there were.
   std::size_t check_leaks();
@@ -362,6 +367,7 @@ class FAKE_GPU_API Engine {
   std::map<char*, std::shared_ptr<Block>> blocks_;
   std::map<char*, std::shared_ptr<Pinned>> pinned_;
   std::set<std::string> names_;
+  int communicators_ = 0;
   std::vector<StreamRef> busy_;  // with something in their queues
   std::thread thread_;
   bool is_running_ = false;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -576,6 +577,33 @@ cudaError_t refuse_kernel(const void* function) {
   });
 }
 
+// The one that nobody else can compute: torch's process group of NCCL fills the number that its barrier sums, below
+// any mode of Python's. Its arguments: how many, FillFunctor<float>{value}, where to.
+constexpr std::string_view kFill =
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfE";
+
+cudaError_t fill(void** arguments, cudaStream_t stream) {
+  const auto count = static_cast<std::size_t>(*static_cast<int*>(arguments[0]));
+  const float value = *static_cast<float*>(arguments[1]);
+  void* const to = *static_cast<void**>(arguments[2]);
+  return on_stream("cudaLaunchKernel", stream, [&](Engine& engine, const StreamRef& on, Lock&) {
+    fake_gpu::Kernel kernel;
+    kernel.what = "a fill of floats";
+    kernel.writes = {to};
+    kernel.write_bytes = {count * sizeof value};
+    kernel.compute = [count, value](const auto&, const std::vector<char*>& writes) {
+      const std::vector<float> values(count, value);
+      std::memcpy(writes[0], values.data(), count * sizeof value);
+    };
+    return engine.launch(std::move(kernel), on);
+  });
+}
+
+cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
+  if (std::string_view(name_of_kernel(function)).starts_with(kFill)) return fill(arguments, stream);
+  return refuse_kernel(function);
+}
+
 std::uint32_t not_supported() {
   return fake_gpu::kNotSupported;
 }
@@ -584,9 +612,9 @@ std::uint32_t not_supported() {
 
 extern "C" {
 
-API cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void**, std::size_t,
-                                 cudaStream_t) {
-  return refuse_kernel(function);
+API cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, std::size_t,
+                                 cudaStream_t stream) {
+  return launch(function, arguments, stream);
 }
 API cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3, dim3, void**, std::size_t,
                                             cudaStream_t) {
@@ -595,9 +623,9 @@ API cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3, dim3, vo
 API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* function, void**) {
   return refuse_kernel(function);
 }
-API cudaError_t __cudaLaunchKernel(cudaKernel_t function, dim3, dim3, void**, std::size_t,
-                                   cudaStream_t) {
-  return refuse_kernel(function);
+API cudaError_t __cudaLaunchKernel(cudaKernel_t function, dim3, dim3, void** arguments, std::size_t,
+                                   cudaStream_t stream) {
+  return launch(function, arguments, stream);
 }
 API cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));

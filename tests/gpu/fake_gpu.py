@@ -6,8 +6,8 @@ start on them.
     fake_gpu.environment(...)               the variables for a process of your own
 
 `python tests/gpu/fake_gpu.py command...` runs a command so. The libraries are kept in build/gpu, by a hash of all that
-they are made of. libcudart has a stub for each function that torch wants and the fake has not; it answers "not
-supported" (801).
+they are made of. libcudart and libnccl have a stub for each function that torch wants and the fake has not; it answers
+"not supported" (801), and "invalid usage" (5).
 """
 
 import fcntl
@@ -25,8 +25,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FLAGS = [*"-std=c++20 -O1 -g1 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wl,-z,defs".split(), f"-I{ROOT}"]
+NCCL = ["fake_nccl", "nccl_comm", "nccl_hub", "nccl_wire"]
 DRIVER = ["codes", "engine", "faults", "fake_driver", "fake_gpu", "memory", "order", "runner", "streams"]
-WANTED = re.compile(r" U ((?:__)?(?:cuda[A-Z]\w*|cu[A-Z][a-z]\w*))(?:@(\S+))?$")
+WANTED = re.compile(r" U ((?:__)?(?:cuda[A-Z]\w*|cu[A-Z][a-z]\w*|nccl[A-Z]\w*))(?:@(\S+))?$")
 # Of CUDA's other libraries, which are there.
 OF_OTHERS = re.compile(r"cu(?:blas|dnn|fft|rand|solver|sparse|pti|File|Blas)")
 
@@ -88,14 +89,30 @@ def include_folder():
     return found[-1].parent if found else None
 
 
+@cache
+def nccl_header():
+    """NCCL's header among torch's wheels, or None: torch may have NCCL in itself, or none."""
+    return next(iter(sorted((torch_folder().parent / "nvidia").glob("*/include/nccl.h"))), None)
+
+
+def nccl_version():
+    """NCCL_VERSION_CODE of the header."""
+    return re.search(r"#define NCCL_VERSION_CODE (\d+)", nccl_header().read_text())[1]
+
+
+def has_nccl():
+    """Does torch open libnccl.so.2?"""
+    return nccl_header() is not None and "ncclAllReduce" in wanted()
+
+
 def build():
-    """The folder with libcuda.so.1 and libcudart.so.NN."""
+    """The folder with libcuda.so.1 and libcudart.so.NN, and libnccl.so.2 where torch wants that."""
     digest = hashlib.sha256()
-    sources = [HERE / f"{name}.cc" for name in (*DRIVER, "fake_cudart")]
+    sources = [HERE / f"{name}.cc" for name in (*DRIVER, *NCCL, "fake_cudart")]
     for source in [*sources, *sorted(HERE.glob("*.h")), Path(__file__)]:
         digest.update(source.name.encode() + source.read_bytes())
     torch_is = [(path, path.stat().st_size, path.stat().st_mtime) for path in torch_libraries()]
-    digest.update(repr([FLAGS, include_folder(), torch_is]).encode())
+    digest.update(repr([FLAGS, include_folder(), nccl_header(), torch_is]).encode())
     builds = ROOT / "build" / "gpu"
     folder = builds / digest.hexdigest()[:16]
     builds.mkdir(parents=True, exist_ok=True)
@@ -124,12 +141,22 @@ def compile_into(folder):
     run("-shared", *(objects / f"{name}.o" for name in DRIVER), "-o", driver, "-Wl,-soname,libcuda.so.1")
     run("-isystem", include_folder(), "-c", HERE / "fake_cudart.cc", "-o", objects / "cudart.o")
     there = defined(objects / "cudart.o") | defined(driver)
-    (folder / "stubs.cc").write_text(stubs(sorted(symbol for symbol in wanted() if symbol not in there)))
+    lacking = sorted(symbol for symbol in wanted() if symbol not in there)
+    (folder / "stubs.cc").write_text(stubs(symbol for symbol in lacking if not symbol.startswith("nccl")))
     run("-c", folder / "stubs.cc", "-o", objects / "stubs.o")
     versions = folder / "versions"
     versions.write_text(f"{cudart_name()} {{ global: cuda*; __cuda*; cu*; local: *; }};\n")
     run("-shared", objects / "cudart.o", objects / "stubs.o", driver, "-o", folder / cudart_name(),
         f"-Wl,-soname,{cudart_name()}", f"-Wl,--version-script,{versions}")  # fmt: skip
+    if has_nccl():
+        for name in NCCL:
+            run(f"-DFAKE_NCCL_VERSION={nccl_version()}", "-c", HERE / f"{name}.cc", "-o", objects / f"{name}.o")
+        there = defined(objects / "fake_nccl.o")
+        lacking = [symbol for symbol in lacking if symbol.startswith("nccl") and symbol not in there]
+        (folder / "nccl_stubs.cc").write_text(stubs(lacking, NCCL_NOT_SUPPORTED))
+        run("-c", folder / "nccl_stubs.cc", "-o", objects / "nccl_stubs.o")
+        run("-shared", *(objects / f"{name}.o" for name in (*NCCL, "nccl_stubs")), driver, "-o",
+            folder / "libnccl.so.2", "-Wl,-soname,libnccl.so.2")  # fmt: skip
     shutil.rmtree(objects)
 
 
@@ -141,20 +168,22 @@ def defined(library):
 STUB = """
 __attribute__((visibility("default"))) int %s() {
   if (std::getenv("FAKE_GPU_TRACE")) std::fprintf(stderr, "fake gpu: %s is not supported\\n");
-  return 801;
+  return %d;
 }
 """
+NOT_SUPPORTED, NCCL_NOT_SUPPORTED = 801, 5  # cudaErrorNotSupported, ncclInvalidUsage
 
 
-def stubs(symbols):
+def stubs(symbols, result=NOT_SUPPORTED):
     head = "// What torch wants of CUDA and the fake has not.\n#include <cstdio>\n#include <cstdlib>\n"
-    return head + 'extern "C" {' + "".join(STUB % (symbol, symbol) for symbol in symbols) + "}\n"
+    return head + 'extern "C" {' + "".join(STUB % (symbol, symbol, result) for symbol in symbols) + "}\n"
 
 
 def environment(**settings):
     """os.environ with what makes torch, and who opens libcuda.so.1, run on the fake; and with FAKE_GPU_* and others."""
     folder = build()
-    preload = f"{folder / cudart_name()}:{folder / 'libcuda.so.1'}"
+    libraries = [cudart_name(), "libcuda.so.1", *(["libnccl.so.2"] if has_nccl() else [])]
+    preload = ":".join(str(folder / library) for library in libraries)
     paths = {
         "LD_PRELOAD": ":".join(filter(None, [preload, os.environ.get("LD_PRELOAD")])),
         "LD_LIBRARY_PATH": ":".join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")])),

@@ -432,8 +432,10 @@ bool Engine::load_kernel(Kernel& kernel, const Stream& stream, Work* work) {
   return true;
 }
 
-Code Engine::launch(Kernel kernel, const StreamRef& stream) {
+Code Engine::launch(Kernel kernel, const StreamRef& stream, std::shared_ptr<Work>* launched) {
   auto work = std::make_shared<Work>();
+  work->after = kernel.after;
+  work->is_held = kernel.is_held;
   if (!load_kernel(kernel, *stream, work.get())) return kInvalidValue;
   bool is_captured = false;
   if (const Code code = captured(*stream, &is_captured); code != kSuccess) return code;
@@ -446,6 +448,7 @@ Code Engine::launch(Kernel kernel, const StreamRef& stream) {
       compute(reads, writes);
     };
   }
+  if (launched != nullptr) *launched = work;
   return submit(stream, std::move(work));
 }
 

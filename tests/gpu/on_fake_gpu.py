@@ -11,7 +11,7 @@ bytes; when its turn has come, it is computed in device memory itself by torch's
 ended when the call returns, but nothing else knows: to the fake, the host has not waited.
 
 What would launch a kernel all the same ends the process (the fake refuses cudaLaunchKernel): nothing is left out
-silently. Not for torch.compile, CUDA graphs, operations that only GPUs have (cuDNN's and NCCL's, fused LSTM cells), nor
+silently. Not for torch.compile, CUDA graphs, operations that only GPUs have (cuDNN's, fused LSTM cells), nor
 for threads of C++ that know no mode.
 """
 
@@ -202,7 +202,8 @@ class OnFakeGpu(TorchDispatchMode):
         if schema.name == "aten::clone" and args[0].layout == torch.strided:
             return self._clone(*args, **kwargs)
         is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
-        if schema.name in NATIVE or is_view:
+        # What calls a process group is no kernel: NCCL's are the library's own.
+        if schema.name in NATIVE or is_view or func.namespace == "c10d":
             return func(*args, **kwargs)
         device = on_device[0].device if on_device else torch.device(target)
         if device.index is None:

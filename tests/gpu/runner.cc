@@ -108,7 +108,8 @@ bool Engine::advance(const StreamRef& stream, TimeNs now, TimeNs* next, Lock& lo
     complete(stream, now);
     return true;
   }
-  if (!work->is_held) *next = std::min(*next, work->is_done ? work->end_ns : work->effect_ns);
+  if (!work->is_done) *next = std::min(*next, work->effect_ns);
+  if (work->is_done && !work->is_held) *next = std::min(*next, work->end_ns);
   return progressed;
 }
 

@@ -1,6 +1,7 @@
 """What tensors on GPUs have beyond those of the CPU: streams, ranks that differ, several devices. On the played GPU
 (on_cuda.py), which ends a process that uses memory out of order, whatever the values happen to be."""
 
+import on_cuda
 import pytest
 import torch
 import torch.distributed as dist
@@ -392,3 +393,120 @@ def test_two_kinds_of_devices_may_be_named(tmp_path):
 def test_a_missing_driver_is_told_when_a_model_is_wrapped():
     with Cluster(2, environ={"BYTEPS_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}) as cluster:
         cluster.run(no_driver)
+
+
+# ---- beside the user's own NCCL: a group of torch's between the same ranks
+
+
+needs_nccl = pytest.mark.skipif(
+    not dist.is_nccl_available() or (on_cuda.IS_REAL and torch.cuda.device_count() < 2),
+    reason="no NCCL in this torch, or no two GPUs for it",
+)
+
+
+@pytest.fixture
+def nccl2(tmp_path):
+    with Cluster(2) as cluster:
+        cluster.run(begin_nccl, str(tmp_path / "store"))
+        yield cluster
+        if not cluster.broken:
+            cluster.run(dist.destroy_process_group)
+
+
+def begin_nccl(path):
+    torch.cuda.set_device(bps.rank())
+    dist.init_process_group("nccl", store=dist.FileStore(path, 2), rank=bps.rank(), world_size=2)
+
+
+def by_turns(ours_first):
+    """Both are under way at once, on the current stream and another, and each reads what the other one has left."""
+    device, rank = torch.device("cuda", bps.rank()), bps.rank()
+    side = torch.cuda.Stream()
+    for turn in range(4):
+        mine, other = (torch.full((1000,), float(turn + rank), device=device) for _ in range(2))
+        side.wait_stream(torch.cuda.current_stream())
+
+        def submit_ours():
+            return bps.push_pull_async(mine, average=False, name="mine")
+
+        def submit_nccl():
+            with torch.cuda.stream(side):
+                return dist.all_reduce(other, async_op=True)
+
+        if ours_first:
+            handle, work = submit_ours(), submit_nccl()
+        else:
+            work, handle = submit_nccl(), submit_ours()
+        sum_of_ours = bps.synchronize(handle)
+        work.wait()
+        torch.cuda.current_stream().wait_stream(side)
+        wanted = torch.full((1000,), 2.0 * turn + 1)
+        check(sum_of_ours, wanted, device)
+        check(other, wanted, device)
+        dist.all_reduce(sum_of_ours)
+        check(bps.push_pull(sum_of_ours, average=True, name="both"), 2 * wanted, device)
+
+
+@needs_nccl
+def test_sums_of_nccl_and_ours_are_right_side_by_side_in_both_orders(nccl2):
+    nccl2.run(by_turns, True)
+    nccl2.run(by_turns, False)
+
+
+def train(wrapped, device):
+    """Two models in one loop, each step of one between those of the other."""
+    models, optimizers = [], []
+    for wrap in wrapped:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).to(device)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.125)
+        model, optimizer = wrap(model, sgd)
+        models.append(model)
+        optimizers.append(optimizer)
+    for step in range(3):
+        torch.manual_seed(10 * step + bps.rank())
+        x = torch.randn(4, 6, device="cpu").to(device)
+        losses = [model(x).square().mean() for model in models]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        for loss in losses:
+            loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return [[parameter.detach().cpu() for parameter in model.parameters()] for model in models]
+
+
+def ours(model, sgd):
+    return model, bps.DistributedOptimizer(sgd, model.named_parameters())
+
+
+def nccls(model, sgd):
+    return nn.parallel.DistributedDataParallel(model), sgd
+
+
+def training_beside_ddp(first, second):
+    return train((first, second), torch.device("cuda", bps.rank()))
+
+
+@needs_nccl
+def test_a_model_of_ours_and_one_of_ddp_over_nccl_are_trained_in_one_loop(nccl2):
+    for wraps in ((ours, nccls), (nccls, ours)):
+        results = nccl2.run(training_beside_ddp, *wraps)
+        flat = [[tensor for model in rank for tensor in model] for rank in results]
+        assert all(torch.equal(a, b) for a, b in zip(*flat))  # ranks
+        one, other = results[0]
+        assert all(torch.equal(a, b) for a, b in zip(one, other))  # who sums
+
+
+def without_a_wait():
+    mine = torch.ones(1000, device=torch.device("cuda", bps.rank()))
+    work = dist.all_reduce(mine, async_op=True)
+    bps.push_pull(mine, average=False, name="unordered")
+    work.wait()
+
+
+@needs_nccl
+@pytest.mark.skipif(on_cuda.IS_REAL, reason="a real GPU does not tell")
+def test_what_nccl_still_writes_must_be_awaited_before_we_read_it(nccl2):
+    with pytest.raises(AssertionError, match="(?s)VIOLATION: work is ordered .*not ordered after ncclAllReduce"):
+        nccl2.run(without_a_wait)
