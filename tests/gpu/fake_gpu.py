@@ -106,9 +106,9 @@ def has_nccl():
 
 
 def build():
-    """The folder with libcuda.so.1 and libcudart.so.NN, and libnccl.so.2 where torch wants that."""
+    """The folder with libcuda.so.1, libcudart.so.NN, libnvidia-ml.so.1, and libnccl.so.2 where torch wants that."""
     digest = hashlib.sha256()
-    sources = [HERE / f"{name}.cc" for name in (*DRIVER, *NCCL, "fake_cudart")]
+    sources = [HERE / f"{name}.cc" for name in (*DRIVER, *NCCL, "fake_cudart", "fake_nvml")]
     for source in [*sources, *sorted(HERE.glob("*.h")), Path(__file__)]:
         digest.update(source.name.encode() + source.read_bytes())
     torch_is = [(path, path.stat().st_size, path.stat().st_mtime) for path in torch_libraries()]
@@ -148,6 +148,7 @@ def compile_into(folder):
     versions.write_text(f"{cudart_name()} {{ global: cuda*; __cuda*; cu*; local: *; }};\n")
     run("-shared", objects / "cudart.o", objects / "stubs.o", driver, "-o", folder / cudart_name(),
         f"-Wl,-soname,{cudart_name()}", f"-Wl,--version-script,{versions}")  # fmt: skip
+    run("-shared", HERE / "fake_nvml.cc", "-o", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1")
     if has_nccl():
         for name in NCCL:
             run(f"-DFAKE_NCCL_VERSION={nccl_version()}", "-c", HERE / f"{name}.cc", "-o", objects / f"{name}.o")
