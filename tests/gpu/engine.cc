@@ -84,6 +84,8 @@ void Engine::reset() {
   host_ = Clock();
   next_actor_ = kHost + 1;
   communicators_ = 0;
+  locals_.clear();
+  foreign_.clear();
   is_initialised_ = false;
   ++generation_;
 }

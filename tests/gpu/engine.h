@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tests/gpu/faults.h"
+#include "tests/gpu/ipc.h"
 #include "tests/gpu/order.h"
 #include "tests/gpu/strand.h"
 
@@ -92,7 +93,8 @@ struct Device {
 
 // Memory of a device, mapped twice: where it is given out the CPU may not touch it.
 struct Block {
-  Block(Device* device, std::size_t bytes);
+  // -1: a file of its own; otherwise that of another process, which it owns from now on.
+  Block(Device* device, std::size_t bytes, int file = -1);
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -104,6 +106,12 @@ struct Block {
   char* alias = nullptr;           // the same bytes, for the engines
   bool by_driver = false;
   History history;
+  // Of ipc.h:
+  const bool is_imported;
+  int file = -1;
+  SharedBlock* shared = nullptr;  // null: not shared yet
+  std::pair<int, int> exporter;   // of what is imported: process and its file
+  unsigned opened = 0;            // times
 };
 
 // Host memory that is locked to its pages.
@@ -148,6 +156,13 @@ struct Event {
   bool by_driver = false;
   bool is_timed = false;
   std::shared_ptr<Recording> recording;  // null: never recorded
+  // Of ipc.h:
+  std::shared_ptr<SharedEvent> shared;  // null: of this process alone
+  int file = -1;                        // of what was made here
+  Event() = default;
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 };
 
 // Work of a stream up to a number must have been done.
@@ -168,6 +183,8 @@ struct Work {
   std::function<void()> callback;  // the user's, as the host sees it
   std::vector<Range> ranges;
   std::shared_ptr<Recording> recording;
+  std::function<bool()> may_start;  // of what another process does: asked again and again
+  std::function<void()> at_end;
   bool hangs = false;
   bool is_held = false;  // until end_kernel()
   char tag = 0;          // of tsan.h: released when it was submitted
@@ -265,13 +282,20 @@ class FAKE_GPU_API Engine {
   Code stream_wait(const StreamRef&, Event&);
   Code host_function(const StreamRef&, const char* what, std::function<void()> function);
 
-  Code event_create(Event** event, bool is_timed, bool by_driver);
+  Code event_create(Event** event, bool is_timed, bool by_driver, bool is_interprocess);
   Code event_destroy(void* handle);
   Event* event(const void* handle, const char* what);  // null: it is none (a violation)
   Code event_record(Event&, const StreamRef&);
   Code event_query(Event&);
   Code event_synchronize(Event&, Lock&);
   Code event_elapsed(Event& from, Event& to, float* ms);
+
+  // ipc.cc
+  Code ipc_memory_handle(const void* address, IpcHandle* handle);
+  Code ipc_open_memory(const IpcHandle& handle, void** address);
+  Code ipc_close_memory(void* address, Lock&);
+  Code ipc_event_handle(Event&, IpcHandle* handle);
+  Code ipc_open_event(const IpcHandle& handle, Event** event, bool by_driver);
 
   Code allocate(void** address, std::size_t bytes, bool by_driver);
   Code free(void* address, bool by_driver, Lock&);
@@ -334,6 +358,17 @@ class FAKE_GPU_API Engine {
   const Work* user_of(const Range&, bool writes_only) const;
   void drain(const Range&, Lock&);
   Code prohibit_legacy(const Stream&);
+  SharedTick shared_tick(ActorId actor, Tick tick) const;
+  ActorId local_actor(const SharedTick& of);
+  void check_openers(const Block&) const;
+  void touch_shared(const Range&, const Use&, const Clock&);
+  void note_shared(SharedBlock&, std::size_t begin, std::size_t end, const Use&, bool is_write);
+  void publish();
+  Code make_shared_event(Event&);
+  std::function<void()> note_record(const Event&, const Clock&);
+  std::function<bool()> captured_by(const Event&, Clock* clock);
+  Code shared_event_query(const Event&);
+  Code shared_event_synchronize(const Event&, Lock&);
   void invalidate_captures();
 
   // runner.cc
@@ -368,6 +403,8 @@ class FAKE_GPU_API Engine {
   std::map<char*, std::shared_ptr<Pinned>> pinned_;
   std::set<std::string> names_;
   int communicators_ = 0;
+  std::map<std::pair<int, ActorId>, ActorId> locals_;  // actors of other processes
+  std::map<ActorId, std::pair<int, ActorId>> foreign_;
   std::vector<StreamRef> busy_;  // with something in their queues
   std::thread thread_;
   bool is_running_ = false;

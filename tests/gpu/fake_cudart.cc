@@ -116,6 +116,14 @@ cudaError_t copy(const char* name, void* to, const void* from, std::size_t bytes
   });
 }
 
+template <typename Theirs>
+fake_gpu::IpcHandle handle_in(const Theirs& handle) {
+  static_assert(sizeof handle == sizeof(fake_gpu::IpcHandle));
+  fake_gpu::IpcHandle ours;
+  std::memcpy(&ours, &handle, sizeof ours);
+  return ours;
+}
+
 }  // namespace
 
 extern "C" {
@@ -384,7 +392,9 @@ API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureS
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return call("cudaEventCreateWithFlags", [&](Engine& engine, Lock&) {
     fake_gpu::Event* made = nullptr;
-    const Code code = engine.event_create(&made, (flags & cudaEventDisableTiming) == 0, false);
+    const bool is_timed = (flags & cudaEventDisableTiming) == 0;
+    const Code code =
+        engine.event_create(&made, is_timed, false, (flags & cudaEventInterprocess) != 0);
     *event = reinterpret_cast<cudaEvent_t>(made);
     return code;
   });
@@ -443,6 +453,38 @@ API cudaError_t cudaMalloc(void** address, std::size_t bytes) {
 API cudaError_t cudaFree(void* address) {
   return call("cudaFree",
               [&](Engine& engine, Lock& lock) { return engine.free(address, false, lock); });
+}
+
+API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
+  return call("cudaIpcGetMemHandle", [&](Engine& engine, Lock&) {
+    return engine.ipc_memory_handle(address, reinterpret_cast<fake_gpu::IpcHandle*>(handle));
+  });
+}
+
+API cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned) {
+  return call("cudaIpcOpenMemHandle", [&](Engine& engine, Lock&) {
+    return engine.ipc_open_memory(handle_in(handle), address);
+  });
+}
+
+API cudaError_t cudaIpcCloseMemHandle(void* address) {
+  return call("cudaIpcCloseMemHandle",
+              [&](Engine& engine, Lock& lock) { return engine.ipc_close_memory(address, lock); });
+}
+
+API cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  return on_event("cudaIpcGetEventHandle", event, [&](Engine& engine, fake_gpu::Event& of, Lock&) {
+    return engine.ipc_event_handle(of, reinterpret_cast<fake_gpu::IpcHandle*>(handle));
+  });
+}
+
+API cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  return call("cudaIpcOpenEventHandle", [&](Engine& engine, Lock&) {
+    fake_gpu::Event* opened = nullptr;
+    const Code code = engine.ipc_open_event(handle_in(handle), &opened, false);
+    *event = reinterpret_cast<cudaEvent_t>(opened);
+    return code;
+  });
 }
 
 API cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {

@@ -15,6 +15,8 @@ constexpr int kVersion = 13000;
 constexpr unsigned kNonBlocking = 1;
 constexpr unsigned kEventFlags = 1 | 2 | 4;  // blocking sync, disable timing, interprocess
 constexpr unsigned kDisableTiming = 2;
+constexpr unsigned kInterprocess = 4;
+constexpr unsigned kLazyPeerAccess = 1;
 constexpr unsigned kHostRegisterFlags = 1 | 2 | 4 | 8;
 
 template <typename Body>
@@ -286,7 +288,9 @@ std::uint32_t cuEventCreate(void** event, unsigned flags) {
   return call("cuEventCreate", Needs::kContext, [&](Engine& engine, Lock&) -> Code {
     if (event == nullptr || (flags & ~kEventFlags) != 0) return kInvalidValue;
     Event* made = nullptr;
-    const Code code = engine.event_create(&made, (flags & kDisableTiming) == 0, true);
+    const bool is_interprocess = (flags & kInterprocess) != 0;
+    const Code code =
+        engine.event_create(&made, (flags & kDisableTiming) == 0, true, is_interprocess);
     *event = made;
     return code;
   });
@@ -377,6 +381,46 @@ std::uint32_t cuMemsetD8Async(std::uint64_t to, unsigned char byte, std::size_t 
                               void* stream) {
   return on_stream("cuMemsetD8Async", stream, [&](Engine& engine, const StreamRef& on, Lock&) {
     return engine.fill("cuMemsetD8Async", pointer(to), byte, bytes, on);
+  });
+}
+
+// ---- other processes
+
+std::uint32_t cuIpcGetMemHandle(IpcHandle* handle, std::uint64_t address) {
+  return call("cuIpcGetMemHandle", Needs::kContext, [&](Engine& engine, Lock&) {
+    return engine.ipc_memory_handle(pointer(address), handle);
+  });
+}
+
+std::uint32_t cuIpcOpenMemHandle_v2(std::uint64_t* address, IpcHandle handle, unsigned flags) {
+  return call("cuIpcOpenMemHandle", Needs::kContext, [&](Engine& engine, Lock&) -> Code {
+    if (flags != kLazyPeerAccess) return kInvalidValue;
+    void* opened = nullptr;
+    const Code code = engine.ipc_open_memory(handle, &opened);
+    *address = reinterpret_cast<std::uint64_t>(opened);
+    return code;
+  });
+}
+
+std::uint32_t cuIpcCloseMemHandle(std::uint64_t address) {
+  return call("cuIpcCloseMemHandle", Needs::kContext, [&](Engine& engine, Lock& lock) {
+    return engine.ipc_close_memory(pointer(address), lock);
+  });
+}
+
+std::uint32_t cuIpcGetEventHandle(IpcHandle* handle, void* event) {
+  return call("cuIpcGetEventHandle", Needs::kContext, [&](Engine& engine, Lock&) -> Code {
+    Event* const found = engine.event(event, "cuIpcGetEventHandle");
+    return found == nullptr ? Code{kInvalidHandle} : engine.ipc_event_handle(*found, handle);
+  });
+}
+
+std::uint32_t cuIpcOpenEventHandle(void** event, IpcHandle handle) {
+  return call("cuIpcOpenEventHandle", Needs::kContext, [&](Engine& engine, Lock&) {
+    Event* opened = nullptr;
+    const Code code = engine.ipc_open_event(handle, &opened, true);
+    *event = opened;
+    return code;
   });
 }
 

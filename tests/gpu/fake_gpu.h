@@ -97,5 +97,14 @@ FAKE_GPU_EXPORT std::uint32_t cuMemcpyHtoD_v2(std::uint64_t to, const void* from
                                               std::size_t bytes);
 FAKE_GPU_EXPORT std::uint32_t cuMemsetD8Async(std::uint64_t to, unsigned char byte,
                                               std::size_t bytes, void* stream);
+namespace fake_gpu {
+struct IpcHandle;  // 64 bytes (ipc.h)
+}
+FAKE_GPU_EXPORT std::uint32_t cuIpcGetMemHandle(fake_gpu::IpcHandle* handle, std::uint64_t address);
+FAKE_GPU_EXPORT std::uint32_t cuIpcOpenMemHandle_v2(std::uint64_t* address,
+                                                    fake_gpu::IpcHandle handle, unsigned flags);
+FAKE_GPU_EXPORT std::uint32_t cuIpcCloseMemHandle(std::uint64_t address);
+FAKE_GPU_EXPORT std::uint32_t cuIpcGetEventHandle(fake_gpu::IpcHandle* handle, void* event);
+FAKE_GPU_EXPORT std::uint32_t cuIpcOpenEventHandle(void** event, fake_gpu::IpcHandle handle);
 FAKE_GPU_EXPORT std::uint32_t cuPointerGetAttribute(void* value, unsigned attribute,
                                                     std::uint64_t address);

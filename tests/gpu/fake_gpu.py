@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FLAGS = [*"-std=c++20 -O1 -g1 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wl,-z,defs".split(), f"-I{ROOT}"]
 NCCL = ["fake_nccl", "nccl_comm", "nccl_hub", "nccl_wire"]
-DRIVER = ["codes", "engine", "faults", "fake_driver", "fake_gpu", "memory", "order", "runner", "streams"]
+DRIVER = ["codes", "engine", "faults", "fake_driver", "fake_gpu", "ipc", "memory", "order", "runner", "streams"]
 WANTED = re.compile(r" U ((?:__)?(?:cuda[A-Z]\w*|cu[A-Z][a-z]\w*|nccl[A-Z]\w*))(?:@(\S+))?$")
 # Of CUDA's other libraries, which are there.
 OF_OTHERS = re.compile(r"cu(?:blas|dnn|fft|rand|solver|sparse|pti|File|Blas)")

@@ -77,20 +77,21 @@ bool is_mapped(const void* begin, std::size_t bytes) {
 
 // ---- blocks of device memory
 
-Block::Block(Device* device_of_it, std::size_t size)
-    : device(device_of_it), bytes(size), mapped_bytes(whole_pages(size)) {
-  const int file = memfd_create("fake-gpu", MFD_CLOEXEC);
+Block::Block(Device* device_of_it, std::size_t size, int file_of_it)
+    : device(device_of_it),
+      bytes(size),
+      mapped_bytes(whole_pages(size)),
+      is_imported(file_of_it >= 0),
+      file(is_imported ? file_of_it : shared_file(mapped_bytes)) {
   if (file < 0) return;
-  if (ftruncate(file, static_cast<off_t>(mapped_bytes)) == 0) {
-    void* const given = mmap(nullptr, mapped_bytes, PROT_NONE, MAP_SHARED, file, 0);
-    void* const own = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (given != MAP_FAILED) address = static_cast<char*>(given);
-    if (own != MAP_FAILED) alias = static_cast<char*>(own);
-  }
-  close(file);
+  void* const given = mmap(nullptr, mapped_bytes, PROT_NONE, MAP_SHARED, file, 0);
+  if (given != MAP_FAILED) address = static_cast<char*>(given);
+  alias = static_cast<char*>(map_shared(file, 0, mapped_bytes));
 }
 
 Block::~Block() {
+  if (shared != nullptr) munmap(shared, whole_pages(sizeof(SharedBlock)));
+  if (file >= 0) close(file);
   if (address != nullptr) munmap(address, mapped_bytes);
   if (alias != nullptr) munmap(alias, mapped_bytes);
 }
@@ -118,6 +119,12 @@ Code Engine::free(void* address, bool by_driver, Lock& lock) {
     return kInvalidValue;
   }
   const auto block = entry->second;
+  if (block->is_imported) {
+    violation("device memory is used while it is there", "free of %p, which is another process's",
+              address);
+    return kInvalidValue;
+  }
+  check_openers(*block);
   const Range whole{block, nullptr, block->alias, 0, block->bytes, true};
   if (by_driver) {
     touch_by_host(address, block->bytes, true, "the free of memory");
@@ -211,6 +218,8 @@ void Engine::touch(Stream& stream, const Work& work) {
     const auto conflict = range.is_written ? history.write(range.offset, end, use, stream.clock)
                                            : history.read(range.offset, end, use, stream.clock);
     if (conflict) report(work.what, stream.actor, range, *conflict);
+    if (range.block != nullptr && range.block->shared != nullptr)
+      touch_shared(range, use, stream.clock);
   }
 }
 

@@ -18,6 +18,11 @@ void Clock::advance(ActorId actor) {
   ++ticks_[actor];
 }
 
+void Clock::raise(ActorId actor, Tick tick) {
+  if (actor >= ticks_.size()) ticks_.resize(actor + 1);
+  ticks_[actor] = std::max(ticks_[actor], tick);
+}
+
 void Clock::join(const Clock& other) {
   if (other.ticks_.size() > ticks_.size()) ticks_.resize(other.ticks_.size());
   for (std::size_t i = 0; i < other.ticks_.size(); ++i) {

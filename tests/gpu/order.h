@@ -27,6 +27,8 @@ class Clock {
   Tick at(ActorId actor) const { return actor < ticks_.size() ? ticks_[actor] : 0; }
   void advance(ActorId actor);
   void join(const Clock& other);
+  void raise(ActorId actor, Tick tick);
+  ActorId size() const { return static_cast<ActorId>(ticks_.size()); }
 
  private:
   std::vector<Tick> ticks_;
@@ -50,6 +52,15 @@ class History {
   // What `use` is not ordered after, if anything; the use is noted in any case. [begin, end) counts from the block.
   std::optional<Conflict> read(std::size_t begin, std::size_t end, Use use, const Clock& clock);
   std::optional<Conflict> write(std::size_t begin, std::size_t end, Use use, const Clock& clock);
+
+  // Calls function(begin, end, use, is_write) with what is noted.
+  template <typename Function>
+  void for_each(const Function& function) const {
+    for (const auto& [begin, segment] : segments_) {
+      if (segment.writer.tick > 0) function(begin, segment.end, segment.writer, true);
+      for (const Use& use : segment.reads) function(begin, segment.end, use, false);
+    }
+  }
 
  private:
   struct Segment {

@@ -96,7 +96,11 @@ bool Engine::advance(const StreamRef& stream, TimeNs now, TimeNs* next, Lock& lo
   const std::shared_ptr<Work> work = stream->queue.front();
   bool progressed = false;
   if (!work->is_started) {
-    if (!start(stream, *work, now)) return false;
+    if (!start(stream, *work, now)) {
+      constexpr TimeNs kAskAgainNs = 100'000;
+      if (work->may_start) *next = std::min(*next, now + kAskAgainNs);
+      return false;
+    }
     progressed = true;  // who computes a kernel waits for that
   }
   if (!work->is_done && now >= work->effect_ns) {
@@ -117,6 +121,7 @@ bool Engine::advance(const StreamRef& stream, TimeNs now, TimeNs* next, Lock& lo
 bool Engine::start(const StreamRef& stream, Work& work, TimeNs now) {
   const auto is_done = [](const Dependency& one) { return one.stream->done >= one.number; };
   if (!std::all_of(work.after.begin(), work.after.end(), is_done) || work.hangs) return false;
+  if (work.may_start && !work.may_start()) return false;
   if (work.lane != nullptr) {
     if (!work.is_queued) work.lane->queue.push_back(&work);
     work.is_queued = true;
@@ -162,6 +167,7 @@ void Engine::complete(const StreamRef& stream, TimeNs now) {
   if (work->lane != nullptr) work->lane->queue.pop_front();
   const Strand::Turn turn(stream->strand);
   tsan_acquire(&work->tag);  // of who has computed a kernel
+  if (work->at_end) work->at_end();
   if (work->recording == nullptr) return;
   work->recording->done_ns = now;
   tsan_release(&work->recording->tag);

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <utility>
 
+#include <unistd.h>
+
 #include "tests/gpu/engine.h"
 #include "tests/gpu/thread_state.h"
 
@@ -66,6 +68,7 @@ StreamRef Engine::stream(const void* handle, const char* what) {
 // The host knows now that everything on the stream so far is done.
 void Engine::learn(Stream& stream) {
   host_.join(stream.clock);
+  publish();
   tsan_acquire(stream.strand.tag().get());
 }
 
@@ -90,6 +93,7 @@ Code Engine::stream_synchronize(const StreamRef& stream, Lock& lock) {
   const Code code = wait_until(stream, stream->submitted, lock);
   if (code != kSuccess) return code;
   host_.join(clock);
+  publish();
   tsan_acquire(stream->strand.tag().get());
   return kSuccess;
 }
@@ -127,6 +131,7 @@ Code Engine::context_synchronize(Lock& lock) {
     tsan_acquire(stream->strand.tag().get());
   }
   host_.join(clock);
+  publish();
   return kSuccess;
 }
 
@@ -186,11 +191,19 @@ void Engine::enter(Stream& stream, Work& work) {
 
 // ---- events
 
-Code Engine::event_create(Event** event, bool is_timed, bool by_driver) {
+Event::~Event() {
+  if (file >= 0) ::close(file);
+}
+
+Code Engine::event_create(Event** event, bool is_timed, bool by_driver, bool is_interprocess) {
+  if (is_interprocess && is_timed) return kInvalidValue;
   auto made = std::make_unique<Event>();
   made->context = current();
   made->is_timed = is_timed;
   made->by_driver = by_driver;
+  if (is_interprocess) {
+    if (const Code code = make_shared_event(*made); code != kSuccess) return code;
+  }
   *event = made.get();
   events_.emplace(*event, std::move(made));
   return kSuccess;
@@ -225,7 +238,9 @@ Code Engine::event_record(Event& event, const StreamRef& stream) {
   auto work = std::make_shared<Work>();
   work->what = "an event";
   work->recording = recording;
+  Work& record = *work;
   const Code submitted = submit(stream, std::move(work));
+  if (event.shared != nullptr) record.at_end = note_record(event, stream->clock);
   recording->stream = stream;
   recording->number = stream->submitted;
   recording->clock = stream->clock;
@@ -235,6 +250,7 @@ Code Engine::event_record(Event& event, const StreamRef& stream) {
 Code Engine::event_query(Event& event) {
   if (event.context->lost != kSuccess) return event.context->lost;
   if (const Code code = prohibit_in_capture(); code != kSuccess) return code;
+  if (event.shared != nullptr) return shared_event_query(event);
   const auto recording = event.recording;
   if (recording == nullptr) return kSuccess;
   if (recording->capture != nullptr) {
@@ -243,17 +259,23 @@ Code Engine::event_query(Event& event) {
   }
   if (recording->stream->done < recording->number) return kNotReady;
   host_.join(recording->clock);
+  publish();
   tsan_acquire(&recording->tag);
   return kSuccess;
 }
 
 Code Engine::event_synchronize(Event& event, Lock& lock) {
+  if (event.shared != nullptr) {
+    const Code code = prohibit_in_capture();
+    return code != kSuccess ? code : shared_event_synchronize(event, lock);
+  }
   const auto recording = event.recording;
   if (recording == nullptr || recording->capture != nullptr) return event_query(event);
   if (const Code code = prohibit_in_capture(); code != kSuccess) return code;
   const Code code = wait_until(recording->stream, recording->number, lock);
   if (code != kSuccess) return code;
   host_.join(recording->clock);
+  publish();
   tsan_acquire(&recording->tag);
   return kSuccess;
 }
@@ -272,6 +294,15 @@ Code Engine::event_elapsed(Event& from, Event& to, float* ms) {
 
 Code Engine::stream_wait(const StreamRef& stream, Event& event) {
   const auto recording = event.recording;
+  if (event.shared != nullptr && (recording == nullptr || recording->capture == nullptr)) {
+    bool is_captured = false;
+    if (const Code code = captured(*stream, &is_captured); code != kSuccess) return code;
+    if (is_captured) return kCaptureIsolation;
+    auto work = std::make_shared<Work>();
+    work->what = "a wait for another process's event";
+    work->may_start = captured_by(event, &stream->clock);
+    return submit(stream, std::move(work));
+  }
   if (recording == nullptr) return kSuccess;  // nothing is captured: no wait
   if (recording->capture != nullptr) {
     if (stream->capture == nullptr && recording->capture->origin != nullptr) {

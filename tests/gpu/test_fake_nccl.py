@@ -167,3 +167,33 @@ def test_a_result_that_is_not_awaited_is_found(place):
     """)  # fmt: skip
     assert ended[0][0] == VIOLATED, ended[0][2]
     assert re.search("VIOLATION: work is ordered .*aten::add_ of .* is not ordered after ncclAllReduce", ended[0][2])
+
+
+def test_tensors_are_shared_between_processes(place):
+    ended = ranks(place, """
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        torch.cuda.set_device(0)
+        given = [None]
+        if rank == 0:
+            theirs = torch.arange(1000.0, device="cuda")
+            theirs.mul_(3)
+            given = [reduce_tensor(theirs)]
+        dist.broadcast_object_list(given, 0, device="cpu")
+        if rank == 1:
+            rebuild, arguments = given[0]
+            mine = rebuild(*arguments)
+            assert mine.device.type == "cuda" and torch.equal(mine.cpu(), 3 * torch.arange(1000.0))
+            mine.add_(1)
+            torch.cuda.synchronize()
+        dist.monitored_barrier(dist.new_group(backend="gloo"))
+        if rank == 0:
+            assert torch.equal(theirs.cpu(), 3 * torch.arange(1000.0) + 1)
+        else:
+            del mine
+            torch.cuda.synchronize()
+        dist.monitored_barrier(dist.new_group(backend="gloo"))
+        dist.destroy_process_group()
+    """)  # fmt: skip
+    for code, _, err in ended:
+        assert code == 0 and "VIOLATION" not in err, err
