@@ -5,10 +5,11 @@
 // but what begins with cu.
 #pragma once
 
+#ifndef FAKE_GPU_EXPORT  // cuda_abi_test.cc includes this file within a namespace
 #include <cstddef>
 #include <cstdint>
-
 #define FAKE_GPU_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
 
 // Everything as at the beginning of the process, with the environment read again. No other thread may be in a call,
 // and nothing that was made before may be used afterwards.

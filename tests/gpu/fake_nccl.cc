@@ -17,6 +17,7 @@
 
 #include "tests/gpu/engine.h"
 #include "tests/gpu/nccl_comm.h"
+#include "tests/gpu/tsan.h"
 
 namespace {
 
@@ -54,9 +55,9 @@ struct Registry {
   std::mutex mutex;
   std::map<const void*, CommRef> all;
 };
+Registry* const the_registry = new Registry;  // never destroyed: threads may outlive main
 Registry& registry() {
-  static auto* const one = new Registry;  // never destroyed: threads may outlive main
-  return *one;
+  return *the_registry;
 }
 
 NcclComm* handle_of(const CommRef& comm) {
@@ -65,6 +66,7 @@ NcclComm* handle_of(const CommRef& comm) {
 
 CommRef found(NcclComm* handle, const char* what) {
   if (handle == nullptr) return nullptr;
+  const fake_gpu::Unseen unseen;
   Registry& r = registry();
   const std::lock_guard guard(r.mutex);
   const auto entry = r.all.find(handle);
@@ -76,6 +78,7 @@ CommRef found(NcclComm* handle, const char* what) {
 }
 
 void forget(NcclComm* handle) {
+  const fake_gpu::Unseen unseen;
   {
     const std::lock_guard guard(registry().mutex);
     registry().all.erase(handle);
@@ -126,6 +129,7 @@ NcclResult end_group() {
 
 template <typename Body>
 NcclResult in_group(const Body& body) {
+  const fake_gpu::Unseen unseen;
   ++group.depth;
   const NcclResult result = body();
   if (result != kNcclSuccess && group.first_error == kNcclSuccess) group.first_error = result;

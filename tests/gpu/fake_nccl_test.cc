@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -96,6 +97,15 @@ class FakeNccl : public testing::Test {
       body(mine);
       EXPECT_EQ(aborts ? ncclCommAbort(mine.comm) : ncclCommDestroy(mine.comm), kNcclSuccess);
     });
+  }
+  // What the state becomes that is not `before`.
+  static NcclResult state_after(NcclComm* comm, NcclResult before) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    NcclResult state = before;
+    while (state == before && std::chrono::steady_clock::now() < until) {
+      EXPECT_EQ(ncclCommGetAsyncError(comm, &state), kNcclSuccess);
+    }
+    return state;
   }
   static void expect_violation(const std::string& text) {
     EXPECT_EQ(fake_gpu_violations(), 1U);
@@ -303,9 +313,7 @@ TEST_F(FakeNccl, ranks_that_issue_different_collectives_are_found) {
         EXPECT_EQ(ncclAllReduce(mine.get(), mine.get(), count, kNcclFloat32, kNcclSum, me.comm,
                                 me.stream),
                   kNcclSuccess);
-        NcclResult error = kNcclSuccess;
-        while (error == kNcclSuccess) ncclCommGetAsyncError(me.comm, &error);
-        EXPECT_EQ(error, kNcclRemoteError);
+        EXPECT_EQ(state_after(me.comm, kNcclSuccess), kNcclRemoteError);
       },
       true);
   expect_violation("ncclAllReduce(count 999");
@@ -331,8 +339,7 @@ TEST_F(FakeNccl, a_collective_that_not_all_ranks_issue_is_found) {
         if (me.number == 1) return std::this_thread::sleep_for(std::chrono::seconds(3));
         const Floats mine(kCount, 1);
         ncclAllReduce(mine.get(), mine.get(), kCount, kNcclFloat32, kNcclSum, me.comm, me.stream);
-        NcclResult error = kNcclSuccess;
-        while (error == kNcclSuccess) ncclCommGetAsyncError(me.comm, &error);
+        EXPECT_EQ(state_after(me.comm, kNcclSuccess), kNcclRemoteError);
       },
       true);
   expect_violation("rank 0 has waited 1 s in ncclAllReduce");
@@ -358,17 +365,12 @@ TEST_F(FakeNccl, a_communicator_that_does_not_block_tells_when_it_is_ready) {
     config.blocking = 0;
     NcclComm* comm = nullptr;
     EXPECT_EQ(ncclCommInitRankConfig(&comm, kRanks, id_, rank, &config), kNcclInProgress);
-    const auto wait = [&] {
-      NcclResult state = kNcclInProgress;
-      while (state == kNcclInProgress) EXPECT_EQ(ncclCommGetAsyncError(comm, &state), kNcclSuccess);
-      return state;
-    };
-    EXPECT_EQ(wait(), kNcclSuccess);
+    EXPECT_EQ(state_after(comm, kNcclInProgress), kNcclSuccess);
     const Floats mine(kCount, 1);
     EXPECT_EQ(ncclAllReduce(mine.get(), mine.get(), kCount, kNcclFloat32, kNcclSum, comm, nullptr),
               kNcclSuccess);
     EXPECT_EQ(ncclCommFinalize(comm), kNcclInProgress);
-    EXPECT_EQ(wait(), kNcclSuccess);
+    EXPECT_EQ(state_after(comm, kNcclInProgress), kNcclSuccess);
     EXPECT_EQ(mine.read(nullptr)[0], 2);  // what was issued has ended
     EXPECT_EQ(ncclCommDestroy(comm), kNcclSuccess);
   });
@@ -376,14 +378,14 @@ TEST_F(FakeNccl, a_communicator_that_does_not_block_tells_when_it_is_ready) {
 }
 
 TEST_F(FakeNccl, an_abort_ends_what_runs_and_the_others_are_told) {
+  std::promise<void> issued;
   on_ranks(
-      [](Rank me) {
+      [&](Rank me) {
         const Floats mine(kCount, 1);
-        if (me.number == 1) return;  // and aborts
+        if (me.number == 1) return issued.get_future().wait();  // and aborts
         ncclAllReduce(mine.get(), mine.get(), kCount, kNcclFloat32, kNcclSum, me.comm, me.stream);
-        NcclResult error = kNcclSuccess;
-        while (error == kNcclSuccess) ncclCommGetAsyncError(me.comm, &error);
-        EXPECT_EQ(error, kNcclRemoteError);
+        issued.set_value();
+        EXPECT_EQ(state_after(me.comm, kNcclSuccess), kNcclRemoteError);
         EXPECT_EQ(std::string(ncclGetLastError(me.comm)), "rank 1 is gone");
         EXPECT_EQ(cuStreamQuery(me.stream), kNotReady);  // until it is aborted here, too
         EXPECT_EQ(

@@ -17,6 +17,7 @@
 //   FAKE_GPU_COUNTS        file, written at exit: "symbol calls" for each symbol, and "total calls" for the driver's;
 //                          %p in its name is the process
 //   FAKE_GPU_LEAKS         1: at exit, what the driver's callers have not given back is a violation
+//   FAKE_NCCL_WAIT_S       how long a rank of NCCL waits for others (60 s); then it is a violation
 //   FAKE_GPU_TRACE         1: says which functions are called that the fake has not
 //   CUDA_VISIBLE_DEVICES   as CUDA has it, by numbers
 //

@@ -33,6 +33,7 @@ std::int64_t now_s() {
 // ---- called by threads of the user
 
 void Communicator::start() {
+  const fake_gpu::Unseen unseen;
   news_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   sigset_t all;
   sigset_t before;
@@ -43,22 +44,26 @@ void Communicator::start() {
 }
 
 NcclResult Communicator::state() {
+  const fake_gpu::Unseen unseen;
   const std::lock_guard guard(mutex_);
   return state_;
 }
 
 std::string Communicator::error() {
+  const fake_gpu::Unseen unseen;
   const std::lock_guard guard(mutex_);
   return error_;
 }
 
 NcclResult Communicator::wait() {
+  const fake_gpu::Unseen unseen;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return state_ != kNcclInProgress; });
   return state_;
 }
 
 void Communicator::finalize() {
+  const fake_gpu::Unseen unseen;
   const std::lock_guard guard(mutex_);
   if (state_ != kNcclSuccess || finalizes_) return;
   finalizes_ = true;
@@ -67,6 +72,7 @@ void Communicator::finalize() {
 }
 
 void Communicator::abort() {
+  const fake_gpu::Unseen unseen;
   {
     const std::lock_guard guard(mutex_);
     aborts_ = true;
@@ -76,6 +82,7 @@ void Communicator::abort() {
 }
 
 void Communicator::join() {
+  const fake_gpu::Unseen unseen;
   if (!thread_.joinable()) return;
   thread_.join();
   ::close(news_);

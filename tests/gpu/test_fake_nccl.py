@@ -1,7 +1,6 @@
-"""torch.distributed's own backend "nccl" on fake GPUs: two processes with a device each. What it gives is what gloo gives
-on the CPU, and what would hang or be wrong on real ones is found. Beside byteps: tests/python/test_cuda.py."""
+"""torch.distributed's own backend "nccl" on fake GPUs: two processes with a device each. What it gives is what gloo
+gives on the CPU, and what would hang or be wrong on real ones is found. Beside byteps: tests/python/test_cuda.py."""
 
-import os
 import re
 import sys
 import textwrap

@@ -14,6 +14,7 @@ import byteps.torch as bps
 from byteps.torch.cross_barrier import CrossBarrier
 from byteps.torch.parallel import DistributedDataParallel
 
+
 @pytest.fixture
 def world2(job2, tmp_path):
     job2.run(ensure_group, str(tmp_path / "store"))
