@@ -127,7 +127,10 @@ std::string describe_devices(const std::string& path) {
     (void)driver.device_get_pci_bus_id(bus_id.data(), last(bus_id), device);
     text += std::string(ordinal > 0 ? "," : "") + " " + name.data() + " (" + bus_id.data() + ")";
   }
-  return text;
+  int version = 0;  // 1000 * major + 10 * minor
+  if (driver.driver_get_version(&version) != abi::kSuccess) return text;
+  return text + "; the driver is for CUDA " + std::to_string(version / 1000) + "." +
+         std::to_string(version % 1000 / 10);
 }
 
 }  // namespace byteps::device

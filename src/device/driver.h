@@ -55,7 +55,8 @@ inline constexpr const char* kCudaLibrary = "libcuda.so.1";
 // was looked for.
 Result<std::shared_ptr<const Driver>> load_driver(const std::string& path);
 
-// The devices that a process sees, for people: "2: NVIDIA H100 (0000:17:00.0), ...", or "none: " and why.
+// The devices that a process sees, for people, in one line: "2: NVIDIA H100 (0000:17:00.0), ...; the driver is for
+// CUDA 13.0", or "none: " and why.
 std::string describe_devices(const std::string& path);
 
 // What a call came to: kOk, or an error that names the call and what the driver calls it.

@@ -24,6 +24,7 @@ namespace byteps::device {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 using Kind = Order::Kind;
 
 constexpr std::size_t kPool = 1 << 20;
@@ -484,6 +485,14 @@ TEST(Driver, no_device_is_said) {
   fake_gpu_fail("cuInit", 1, 100);
   EXPECT_THAT(load_driver(FAKE_CUDA_LIBRARY).status().message(),
               HasSubstr("no CUDA driver: cuInit"));
+}
+
+TEST(Driver, the_devices_of_a_process_are_told_with_the_drivers_version) {
+  fake_gpu_reset();
+  EXPECT_EQ(describe_devices(FAKE_CUDA_LIBRARY),
+            "2: Fake GPU (0000:01:00.0), Fake GPU (0000:02:00.0); the driver is for CUDA 13.0");
+  EXPECT_THAT(describe_devices("/nowhere/libcuda.so.1"),
+              StartsWith("none: no CUDA driver: /nowhere/libcuda.so.1"));
 }
 
 // ---- what fails

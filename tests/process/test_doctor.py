@@ -11,7 +11,7 @@ import pytest
 from byteps.tools import doctor_checks, doctor_findings
 from byteps.tools.doctor_findings import OK, PROBLEM, WARNING, JobSize
 from evil import Listener, crowd, drip, parrot, plug
-from place import free_port
+from place import BUILD, free_port
 
 PYTHON = sys.executable
 TWO_HOSTS = "127.0.0.1 workers=1 servers=1\n127.0.0.2 workers=1 servers=1\n"
@@ -66,6 +66,33 @@ def test_this_machine_is_looked_at_without_any_settings(place):
     assert checks >= {*expected, "TCP"}
     assert the(findings, "variables")["level"] == OK
     assert place.left() == []
+
+
+def devices_line(environ):
+    """What byteps_server --check says of GPUs, in one of its lines."""
+    done = subprocess.run([BUILD / "bin/byteps_server", "--check"], env=environ, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["byteps", "protocol", "kernels", "devices"], done.stdout
+    return lines[3]
+
+
+def test_without_a_driver_one_line_says_what_was_looked_for(place):
+    environ = {"BYTEPS_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}
+    why = "no CUDA driver: /nowhere/libcuda.so.1: cannot open shared object file: No such file or directory; install "
+    assert devices_line(environ).startswith(f"devices none: {why}")
+    code, findings = doctor(place, environ=environ)
+    told = the(findings, "GPUs")
+    assert code == 0 and told["level"] == OK
+    assert told["text"].startswith(f"tensors of the CPU only: {why}") and "\n" not in told["text"]
+
+
+def test_gpus_are_told_with_the_drivers_version(place):
+    environ = {"BYTEPS_CUDA_LIBRARY": str(BUILD / "lib/fake_gpu/libcuda.so.1"), "FAKE_GPU_COUNT": "1"}
+    told = "1: Fake GPU (0000:01:00.0); the driver is for CUDA 13.0"
+    assert devices_line(environ) == f"devices {told}"
+    code, findings = doctor(place, environ=environ)
+    assert code == 0 and the(findings, "GPUs")["text"] == told
 
 
 def test_for_people_it_is_a_table_with_the_worst_last(place):

@@ -2,10 +2,14 @@
 here are pretended. What is on CUDA devices is exchanged in the other suites, once more, where BYTEPS_TEST_DEVICE=cuda.
 """
 
+import os
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from cluster import Cluster, RemoteError
 
 import byteps.torch as bps
 from byteps._core import abi
@@ -70,6 +74,49 @@ def without_a_driver():
 
 def test_a_missing_driver_is_told_when_a_model_is_wrapped(job2):
     assert all("CUDA" in text or "libcuda" in text for text in job2.run(without_a_driver))
+
+
+# ---- nothing of a driver before the first tensor on a device
+
+# Says so when it is loaded, which is all that it can do.
+TRAP = """
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) {
+  FILE* const trace = fopen(TRACE, "a");
+  fprintf(trace, "%d\\n", (int)getpid());
+  fclose(trace);
+}
+"""
+
+
+def all_on_the_cpu():
+    assert bps.push_pull(torch.ones(3), False, "sum").tolist() == [2.0] * 3
+    assert bps.broadcast(torch.full((2,), bps.rank() + 1.0), 1).tolist() == [2.0] * 2
+    model = torch.nn.Linear(2, 1)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return os.getpid(), Path("/proc/self/maps").read_text()
+
+
+def test_a_drivers_library_is_loaded_by_the_first_tensor_on_a_device_and_by_no_other(tmp_path):
+    """Nor by the servers."""
+    trap, trace = tmp_path / "libtrap.so", tmp_path / "trace"
+    (tmp_path / "trap.c").write_text(TRAP)
+    subprocess.run(["gcc", "-shared", "-fPIC", f'-DTRACE="{trace}"', tmp_path / "trap.c", "-o", trap], check=True)
+    with Cluster(2, environ={"BYTEPS_CUDA_LIBRARY": str(trap)}) as cluster:
+        found = cluster.run(all_on_the_cpu)
+        assert not trace.exists(), trace.read_text()
+        for _, maps in found:
+            assert "libbyteps.so" in maps and str(trap) not in maps
+        with pytest.raises(RemoteError, match="no CUDA driver: .*libtrap.so has no cuInit"):
+            cluster.run(use_a_device)
+        assert sorted(map(int, trace.read_text().split())) == sorted(pid for pid, _ in found)
+
+
+def use_a_device():
+    devices.OneDevice().add("weight", on("cuda:0"))
 
 
 def test_a_place_is_told_the_core_and_no_other_rank():

@@ -71,9 +71,9 @@ def settings(host: str, said: Mapping[str, Any]) -> List[Finding]:
         found.append(Finding(host, "CPU kernels", WARNING, "scalar: sums use no vector instructions", fix))
     else:
         found.append(Finding(host, "CPU kernels", OK, kernels))
-    devices = said.get("devices", "none")
-    without = devices.startswith("none")
-    found.append(Finding(host, "GPUs", OK, f"{devices}: tensors of the CPU only" if without else devices))
+    devices = said.get("devices", "none: not told")
+    kind, _, reason = devices.partition(": ")
+    found.append(Finding(host, "GPUs", OK, f"tensors of the CPU only: {reason}" if kind == "none" else devices))
     if "error" in said:
         found.append(Finding(host, "variables", PROBLEM, said["error"]["text"], _fix_of_setting(said["error"])))
     for warning in said["warnings"]:
