@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <dirent.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace byteps {
@@ -34,7 +35,7 @@ bool is_own_or_gone(const char* id) {
 }  // namespace
 
 pid_t kernel_thread() {
-  thread_local const pid_t self = gettid();
+  thread_local const auto self = static_cast<pid_t>(syscall(SYS_gettid));  // gettid(): glibc 2.30
   return self;
 }
 

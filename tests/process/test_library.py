@@ -41,6 +41,30 @@ def test_it_needs_the_c_library_only(file):
     assert needed <= C_LIBRARY
 
 
+# What the compiler's libraries and headers take of a newer glibc where there is one, and libcrypto.
+OF_OTHERS = {
+    *("stat", "fstat", "fstat64", "lstat"),  # inline before
+    *("__libc_single_threaded", "_dl_find_object", "pthread_cond_clockwait"),
+    *("arc4random", "getentropy"),
+}
+OLDEST_GLIBC = (2, 17)  # of the wheel
+
+
+def functions_since(library):
+    """(name, version of glibc) of what it defines; a function that has a newer version as well is there twice."""
+    found = re.findall(r" (\w+)@@?GLIBC_(\d+)\.(\d+)", output("nm", "-D", "--defined-only", library))
+    return [(name, (int(major), int(minor))) for name, major, minor in found]
+
+
+@pytest.mark.parametrize("file", ["lib/libbyteps.so", "bin/byteps_scheduler", "bin/byteps_server"])
+def test_it_calls_nothing_that_the_wheels_glibc_lacks(file):
+    libraries = re.findall(r"(/\S+)", output("ldd", BUILD / file))
+    there = {name for library in libraries for name, since in functions_since(library) if since <= OLDEST_GLIBC}
+    assert "pthread_create" in there
+    called = re.findall(r" U (\w+)@GLIBC_", output("nm", "-D", "--undefined-only", BUILD / file))
+    assert "memcpy" in called and set(called) - there <= OF_OTHERS
+
+
 def test_loading_it_starts_no_thread():
     program = f"import ctypes, os; ctypes.CDLL({str(LIBRARY)!r}); print(len(os.listdir('/proc/self/task')))"
     assert output(shutil.which("python3"), "-c", program).strip() == "1"
