@@ -63,6 +63,10 @@ class EventWriter {
         return backlog(record);
       case Record::Kind::kSpread:
         return spread(record);
+      case Record::Kind::kCopyOut:
+        return copy_out(record);
+      case Record::Kind::kCopyIn:
+        return copy_in(record);
     }
   }
 
@@ -178,6 +182,25 @@ class EventWriter {
   void spread(const Record& record) {
     begin(record, "SPREAD", record.at_ns[Record::kFirstReturned],
           record.at_ns[Record::kLastSpread]);
+    number("bytes", record.bytes);
+    end();
+  }
+
+  void copy_out(const Record& record) {
+    const auto& at = record.at_ns;
+    begin(record, "STREAM", at[Record::kEntered], at[Record::kReady]);
+    end();
+    begin(record, "SLAB", at[Record::kReady], at[Record::kLent]);
+    end();
+    if (at[Record::kFirstOut] == 0) return;
+    begin(record, "COPY_OUT", at[Record::kLent], at[Record::kLastOut]);
+    us("first_chunk", at[Record::kFirstOut]);
+    number("bytes", record.bytes);
+    end();
+  }
+
+  void copy_in(const Record& record) {
+    begin(record, "COPY_IN", record.at_ns[Record::kFirstIn], record.at_ns[Record::kLastIn]);
     number("bytes", record.bytes);
     end();
   }

@@ -36,6 +36,8 @@ struct TimelineRecord {
     kSum,        // shard: one part of it
     kBacklog,    // shard: answers to `worker` waited, because its connection took no more
     kSpread,     // relay before servers: one part of their answer, on its way to the workers here
+    kCopyOut,    // worker: one part of a tensor on a device, until it is in host memory
+    kCopyIn,     // ... and its answer, on its way to the device
   };
   enum At : std::uint8_t {
     // kOperation
@@ -60,6 +62,15 @@ struct TimelineRecord {
     // kSpread
     kFirstReturned = 0,  // the answer to a frame came from its server
     kLastSpread,         // the answers to all frames are given to the workers' connections
+    // kCopyOut
+    kEntered = 0,  // its round begins
+    kReady,        // the call's stream has come so far
+    kLent,         // it has a slab of the pinned pool
+    kFirstOut,     // its first chunk is in host memory; 0: it gives nothing, as the next
+    kLastOut,      // ... and its last
+    // kCopyIn
+    kFirstIn = 0,  // the copy of its first chunk is ordered
+    kLastIn,       // the last chunk is on the device
   };
   TimeNs at_ns[5];
   std::uint64_t key;

@@ -91,9 +91,10 @@ RoadEnds Staging::road_ends() {
                           .only_cargo = true}}};
 }
 
-void Staging::begin(WorkerRank self, bool priority_scheduling) {
+void Staging::begin(WorkerRank self, bool priority_scheduling, TimelineLane* timeline) {
   self_ = self;
   priority_scheduling_ = priority_scheduling;
+  timeline_ = StagingTimeline(timeline);
 }
 
 void Staging::take(PipelineCall& call) {
@@ -132,6 +133,7 @@ void Staging::CopyOut::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
   Part& part = load.enter(ref, tensor);
   part.where = Part::Where::kCopyOut;
   if (tensor.parts[ref.part].wanted_rounds > tensor.round.value) staging_.want(load, ref.part);
+  staging_.timeline_.mark(load.round, part.times.entered_ns);
   if (!load.is_ready && !PLANTED(call_unready)) return;
   staging_.wait_for_slab(load, ref);
   staging_.allot();
@@ -163,6 +165,7 @@ Staging::Turn Staging::turn_of(const Load& load, std::uint32_t part) const {
 }
 
 void Staging::wait_for_slab(Load& load, PartRef part) {
+  timeline_.mark(load.round, load.parts[part.part].times.ready_ns);
   waiting_.emplace(turn_of(load, part.part), Waiting{&load, part});
 }
 
@@ -209,12 +212,14 @@ bool Staging::lend_slab(Part& part) {
 
 void Staging::begin_part(Load& load, PartRef ref) {
   Part& part = load.parts[ref.part];
+  timeline_.mark(load.round, part.times.lent_ns);
   if (load.gives && part.bytes > 0) {
     for (std::uint32_t chunk = 0; chunk < part.chunk_count(); ++chunk) {
       order(load, ref.part, chunk, Order::Kind::kOut);
     }
     return;
   }
+  timeline_.on_out(load.whose(ref.part), part.times);
   part.ready_frames = part.frame_count;
   part.where = Part::Where::kBetween;
   news_.leaving.push_back(ref);
@@ -223,6 +228,7 @@ void Staging::begin_part(Load& load, PartRef ref) {
 void Staging::order(Load& load, std::uint32_t index, std::uint32_t chunk, Order::Kind kind) {
   Part& part = load.parts[index];
   const std::uint64_t begin = part.begin_of(chunk);
+  if (kind != Order::Kind::kOut) timeline_.mark(load.round, part.times.first_in_ns);
   Order copy;
   copy.kind = kind;
   copy.operation = number_of(load.handle);
@@ -271,6 +277,10 @@ void Staging::copied_out(Load& load, const device::Report& report) {
   }
   if (!report.result.is_ok()) return;  // the job fails
   counters_.out_bytes += part.bytes_of(report.chunk);
+  timeline_.mark(load.round, part.times.first_out_ns);
+  if (report.chunk + 1 == part.chunk_count()) {
+    timeline_.on_out(load.whose(report.part), part.times);
+  }
   part.ready_frames = std::min(part.frame_count, (report.chunk + 1) * part.frames_per_chunk);
   if (PLANTED(frames_before_copied)) part.ready_frames = part.frame_count;
   if (std::exchange(part.where, Part::Where::kBetween) == Part::Where::kCopyOut) {
@@ -315,6 +325,7 @@ void Staging::leave_if_landed(Load& load, std::uint32_t index) {
       (lands && part.landed < part.chunk_count() && !PLANTED(ended_before_landed)))
     return;
   part.where = Part::Where::kOver;
+  if (lands) timeline_.on_in(load.whose(index), part.times);
   news_.leaving.push_back({part.tensor, index});
   release_if_over(part);
 }

@@ -33,6 +33,7 @@
 #include "device/slabs.h"
 #include "worker/cargo.h"
 #include "worker/road.h"
+#include "worker/staging_timeline.h"
 #include "worker/tensor_table.h"
 #include "worker/work.h"
 
@@ -54,8 +55,8 @@ class Staging {
 
   // The two rows. They belong to one pipeline.
   RoadEnds road_ends();
-  // Rank and order are known when the job has begun.
-  void begin(WorkerRank self, bool priority_scheduling);
+  // Rank and order are known when the job has begun. `timeline`: null, where none is recorded.
+  void begin(WorkerRank self, bool priority_scheduling, TimelineLane* timeline);
 
   // A call of a tensor on a device: from here on it has a cargo instead of input and output. Its handle will end.
   void take(PipelineCall& call);
@@ -97,6 +98,7 @@ class Staging {
     std::span<std::byte> slab;              // empty: it has none
     std::unique_ptr<std::byte[]> unpinned;  // instead of one of the pool's
     std::vector<std::uint32_t> answered;    // frames of each chunk
+    StagingTimeline::Times times;
     std::uint32_t chunk_count() const {
       return (frame_count + frames_per_chunk - 1) / frames_per_chunk;
     }
@@ -121,6 +123,9 @@ class Staging {
     std::uint32_t abandon(std::uint32_t part) override { return staging_.abandon(*this, part); }
 
     Part& enter(PartRef ref, const Tensor& tensor);
+    StagingTimeline::Whose whose(std::uint32_t part) const {
+      return {.key = key, .round = round, .part = part, .bytes = parts[part].bytes};
+    }
 
     const std::uint64_t submission;  // counts them
     const HandleId handle;
@@ -214,6 +219,7 @@ class Staging {
   TimeNs now_ = 0;  // of the last turn
   StageOutput news_;
   StagingCounters counters_;
+  StagingTimeline timeline_;
 };
 
 }  // namespace byteps

@@ -14,7 +14,8 @@ void WorkerTimeline::on_started(TensorIndex index, const Tensor& tensor, TimeNs 
 }
 
 void WorkerTimeline::on_queued(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
-  if (lane_.recorder() != Recorder::kRelay || !traces(index, tensor)) return;
+  const bool is_at_once = lane_.recorder() != Recorder::kRelay && tensor.cargo == nullptr;
+  if (is_at_once || !traces(index, tensor)) return;
   Times& times = rounds_[index].parts[part];
   if (times.queued_ns == 0) times.queued_ns = look();
 }
@@ -31,14 +32,17 @@ void WorkerTimeline::on_sent(TensorIndex index, const Tensor& tensor, std::uint3
 
 void WorkerTimeline::on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
   if (!traces(index, tensor)) return;
+  const bool all_answered = tensor.parts[part].answered_frames == tensor.parts[part].frame_count;
   Times& times = rounds_[index].parts[part];
-  if (times.first_answer_ns == 0) times.first_answer_ns = look();
+  if (times.first_answer_ns != 0 && !all_answered) return;
+  const TimeNs now = look();
+  if (times.first_answer_ns == 0) times.first_answer_ns = now;
+  if (all_answered) times.last_answer_ns = now;
 }
 
 void WorkerTimeline::on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part) {
   if (!traces(index, tensor)) return;
   const Times& times = rounds_[index].parts[part];
-  const bool one_answer = tensor.parts[part].answered_frames == 1;
   TimelineRecord record{};
   record.kind = TimelineRecord::Kind::kPart;
   record.key = tensor.key.value;
@@ -52,12 +56,13 @@ void WorkerTimeline::on_part_done(TensorIndex index, const Tensor& tensor, std::
   record.at_ns[TimelineRecord::kLastSent] =
       times.last_sent_ns == 0 ? times.first_sent_ns : times.last_sent_ns;
   record.at_ns[TimelineRecord::kFirstAnswer] = times.first_answer_ns;
-  record.at_ns[TimelineRecord::kLastAnswer] = one_answer ? times.first_answer_ns : look();
+  record.at_ns[TimelineRecord::kLastAnswer] = times.last_answer_ns;
   lane_.add(record);
 }
 
 void WorkerTimeline::on_done(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns) {
   if (!traces(index, tensor)) return;
+  if (tensor.cargo != nullptr) look();  // its last part may have been copied since it was answered
   TimelineRecord record{};
   record.kind = TimelineRecord::Kind::kOperation;
   record.key = tensor.key.value;

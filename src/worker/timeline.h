@@ -21,16 +21,16 @@ class WorkerTimeline {
     return lane == nullptr ? nullptr : std::make_unique<WorkerTimeline>(*lane);
   }
 
-  // A round begins: all its parts wait at their gates, or, at a relay, for its workers. It was submitted in this turn,
-  // or before and the round before it has just ended.
+  // A round begins: all its parts wait at their gates, at a relay for its workers, or for their device. It was
+  // submitted in this turn, or before and the round before it has just ended.
   void on_started(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns);
-  // At a relay: the part has a frame to send. It waits at its gate from now on.
+  // At a relay, and of a tensor on a device: the part has a frame to send. It waits at its gate from now on.
   void on_queued(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // The transport took a frame of this part.
   void on_sent(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // A frame of this part was answered.
   void on_answered(TensorIndex index, const Tensor& tensor, std::uint32_t part);
-  // All were.
+  // All were, and what follows is done.
   void on_part_done(TensorIndex index, const Tensor& tensor, std::uint32_t part);
   // The round has ended well, with the part that was done last.
   void on_done(TensorIndex index, const Tensor& tensor, TimeNs submitted_ns);
@@ -41,6 +41,7 @@ class WorkerTimeline {
     TimeNs first_sent_ns = 0;
     TimeNs last_sent_ns = 0;
     TimeNs first_answer_ns = 0;
+    TimeNs last_answer_ns = 0;
   };
   struct Round {
     TimeNs started_ns = 0;

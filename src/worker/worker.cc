@@ -238,8 +238,9 @@ void Worker::take_member_events(TimeNs now) {
 void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   if (state_ == State::kEnding) return;
   if (const Status fine = check_roster(roster); !fine.is_ok()) return fail_job(fine, now);
-  pipeline_ = std::make_unique<Pipeline>(pipeline_config(roster));
-  devices_.staging().begin(WorkerRank(roster.your_rank), config_.flow.priority_scheduling);
+  const PipelineConfig pipeline = pipeline_config(roster);
+  pipeline_ = std::make_unique<Pipeline>(pipeline);
+  devices_.staging().begin(pipeline.self, config_.flow.priority_scheduling, pipeline.timeline);
   facts_.rank = config_.job.rank;
   facts_.epoch = roster.epoch;
   facts_.incarnation = port_.member().incarnation();

@@ -130,6 +130,35 @@ TEST_F(TimelineFileTest, a_worker_that_sums_at_relays_names_them_and_writes_its_
   EXPECT_THAT(relay, HasSubstr(R"(.SPREAD","ts":1000.001,"dur":1000.001)"));
 }
 
+TEST_F(TimelineFileTest, a_worker_says_what_a_part_waited_for_at_its_device) {
+  {
+    TimelineFile file(Role::kWorker, config_, writer_);
+    TimelineRecord record = part();
+    record.bytes = 4096;
+    record.kind = TimelineRecord::Kind::kCopyIn;
+    file.timeline().open_lane().add(record);
+    record.kind = TimelineRecord::Kind::kCopyOut;
+    file.timeline().open_lane().add(record);
+    record.round = 3;
+    record.at_ns[TimelineRecord::kFirstOut] = record.at_ns[TimelineRecord::kLastOut] = 0;
+    file.timeline().open_lane().add(record);
+  }
+  const std::string text = content("0/comm.json");
+  EXPECT_THAT(text, HasSubstr(R"(.COPY_IN","ts":1000.001,"dur":1000.001)"));
+  for (const char* const round : {R"("round":2)", R"("round":3)"}) {
+    EXPECT_THAT(text,
+                HasSubstr(R"(.STREAM","ts":1000.001,"dur":1000.001,"args":{"name":"Comm.key 7",)" +
+                          std::string(round) + "}"));
+    EXPECT_THAT(text,
+                HasSubstr(R"(.SLAB","ts":2000.002,"dur":1000.001,"args":{"name":"Comm.key 7",)" +
+                          std::string(round) + "}"));
+  }
+  const std::string out = R"(.COPY_OUT","ts":3000.003,"dur":2000.002)";
+  EXPECT_THAT(text, HasSubstr(out));
+  EXPECT_EQ(text.find(out), text.rfind("COPY_OUT") - 1) << "who gives nothing copies nothing out";
+  EXPECT_THAT(text, HasSubstr(R"("first_chunk":4000.004,"bytes":4096)"));
+}
+
 TEST_F(TimelineFileTest, a_relay_that_recorded_nothing_has_no_file) {
   {
     TimelineFile file(Role::kWorker, config_, writer_);

@@ -11,6 +11,8 @@ import pytest
 from job import BOUND_S, Job
 from place import BUILD, wait_until
 
+from byteps.tools import trace
+
 FAKE = BUILD / "lib/fake_gpu/libcuda.so.1"
 WORKER = BUILD / "bin/device_worker"
 AT_ONCE = 8
@@ -70,6 +72,45 @@ def test_where_there_is_no_driver_the_first_tensor_says_what_was_looked_for(tmp_
         assert wait_until(lambda: all(worker.code is not None for worker in job.workers), 30), job.story("no end")
         for worker in job.workers:
             assert worker.code == 1 and "no CUDA driver: /nowhere/libcuda.so.1" in worker.err, job.story("")
+
+
+# ---- the timeline
+
+
+def in_order(*times):
+    assert all(later >= earlier - 0.01 for earlier, later in zip(times, times[1:])), times
+
+
+@pytest.mark.parametrize("mode", ["servers", "relays"])
+def test_a_timeline_has_what_each_part_waited_for_at_its_gpu(tmp_path, mode):
+    rounds, tensors = 4, 6
+    environ = {"BYTEPS_TRACE_ON": "1", "BYTEPS_TRACE_START_STEP": "1", "BYTEPS_TRACE_DIR": str(tmp_path / "trace"),
+               "BYTEPS_PINNED_MB": "8"}  # fmt: skip
+    with job_of(tmp_path, mode=mode, environ=environ) as job:
+        start(job, (str(tensors), str(9 * MIB), str(rounds), "2000"))
+        job.join()
+        assert [worker.code for worker in job.workers] == [0, 0], job.story("not well")
+        processes = trace.read([str(tmp_path / "trace")])
+    for worker in processes[:2]:
+        assert len(worker.operations) == (rounds - 1) * tensors
+        for part in worker.parts:
+            at = part.copies
+            in_order(at.entered, at.ready, at.lent, at.first_out, part.queued, part.first_sent, part.last_sent)
+            in_order(at.first_out, at.last_out, part.last_sent)
+            in_order(part.first_answer, part.last_answer, at.last_in)
+            in_order(at.first_in, at.last_in)
+            # Who gets a broadcast gives nothing, and its root has the result, in place in tensor 2.
+            number = int(part.tensor.split()[1])
+            assert (at.last_out > at.lent) == (number % 3 < 2 or worker.rank == 0), part
+            assert (at.last_in > at.first_in) == (number != 2 or worker.rank != 0), part
+        for operation in worker.operations:
+            mine = [part for part in worker.parts if (part.tensor, part.round) == (operation.tensor, operation.round)]
+            assert len(mine) >= 3, mine
+            in_order(operation.submitted, max(part.copies.last_in for part in mine), operation.done)
+    summary = trace.summarize(processes)
+    titles = {**trace.BEFORE, **(trace.STAGES if mode == "servers" else trace.RELAYED), **trace.BEHIND}
+    assert summary.titles == titles
+    assert all(each.total_us > 0 for each in summary.stages if each.stage in {*trace.BEFORE, *trace.BEHIND}), summary
 
 
 # ---- errors of the driver

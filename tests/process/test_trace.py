@@ -332,6 +332,20 @@ def part(tensor, at, wait, pull=100.0, server=0, queued=10.0, round=0, relay=Non
     ]
 
 
+def on_gpu(tensor, at, stream=100.0, slab=100.0, out=100.0, queued=100.0, way=100.0, copy_in=100.0, server=0):
+    """The same of a part of a tensor on a GPU, whose round begins `at` and whose stages follow each other."""
+    lent = at + stream + slab
+    sent = lent + out + queued
+    answered = sent + 20.0 + way
+    return [
+        event(tensor, "STREAM", at, stream),
+        event(tensor, "SLAB", at + stream, slab),
+        event(tensor, "COPY_OUT", lent, out + 5.0, first_chunk=lent + out, bytes=400),
+        *part(tensor, sent, way, pull=10.0, queued=queued, server=server),
+        event(tensor, "COPY_IN", answered - 5.0, copy_in + 5.0, bytes=400),
+    ]
+
+
 class TwoMachines:
     """Ten tensors of one part: ranks 0 and 1 sum at relay 0, ranks 2 and 3 at relay 2, these at one of two servers.
     Each step takes 100 us, but for what a test makes slower: `slow[step, rank]`."""
@@ -523,6 +537,65 @@ def test_parts_that_wait_behind_the_first_one_for_its_credit_do_not_count_twice(
     assert summary.slowest.stage == "server"
     assert total(summary, "queued") < 50.0
     assert total(summary, "server") == pytest.approx(30_000.0, rel=0.02)
+
+
+def test_what_a_part_waits_for_at_its_gpu_is_told_stage_by_stage(tmp_path):
+    waits = {"stream": 7000.0, "slab": 6000.0, "out": 5000.0, "queued": 4000.0, "way": 3000.0, "copy_in": 2000.0}
+    write(tmp_path, "worker", 0, on_gpu("w", 1000.0, **waits))
+    write(tmp_path, "worker", 1, on_gpu("w", 1000.0), pid=2)
+    summary = trace.summarize(trace.read([str(tmp_path)]))
+    assert list(summary.titles) == [*trace.BEFORE, *trace.STAGES, *trace.BEHIND]
+    found = {each.stage: (each.total_us, each.peer) for each in summary.stages}
+    for stage, name in {"stream": "stream", "slab": "slab", "copy_out": "out", "copy_in": "copy_in"}.items():
+        assert found[stage] == (pytest.approx(waits[name] + 100.0), "worker 0"), stage
+    assert found["queued"][0] == pytest.approx(4100.0)
+    assert "Slowest: stream (the GPU's work before it)" in summary.sentence
+    assert "most of it at worker 0" in summary.sentence
+
+
+def test_stages_of_a_gpu_count_while_nothing_is_on_the_way(tmp_path):
+    """The second waits for memory while the first is on the way, then while that is copied back, then alone."""
+    first = on_gpu("a", 0.0, way=10_000.0, copy_in=3000.0)  # on the way from 400 to 10420
+    second = on_gpu("b", 0.0, slab=15_000.0)  # has its memory at 15100
+    write(tmp_path, "worker", 0, first + second)
+    summary = trace.summarize(trace.read([str(tmp_path)]))
+    assert total(summary, "stream") == pytest.approx(100.0)
+    assert total(summary, "copy_in") == pytest.approx(3000.0 + 100.0)
+    assert total(summary, "slab") == pytest.approx(100.0 + 15_100.0 - 13_420.0)
+    assert total(summary, "copy_out") == total(summary, "queued") == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("relay", [None, 0])
+def test_a_part_that_is_on_the_way_while_it_is_copied_waits_for_its_copy(tmp_path, relay):
+    """Its first chunk is sent at 400 and answered at 510, its last comes at 10000, and is answered at 10100."""
+    events = [
+        event("w", "STREAM", 0.0, 100.0),
+        event("w", "SLAB", 100.0, 100.0),
+        event("w", "COPY_OUT", 200.0, 9800.0, first_chunk=300.0, bytes=400),
+        *part("w", 400.0, 100.0, pull=9590.0, queued=100.0, relay=relay, server=0),
+    ]
+    write(tmp_path, "worker", 0, events)
+    summary = trace.summarize(trace.read([str(tmp_path)]))
+    before = 110.0 if relay is None else 0.0  # without a relay's file nothing tells when it had a frame
+    assert total(summary, "copy_out") == pytest.approx(100.0 + 9600.0 - before)
+    assert summary.slowest.stage == "copy_out"
+
+
+def test_a_merged_trace_has_rows_for_copies(tmp_path):
+    write(tmp_path, "worker", 0, on_gpu("w", 500.0) + part("host", 5000.0, 50.0))
+    events = trace.merge(trace.read([str(tmp_path)]))["traceEvents"]
+    rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    slices = {}
+    for each in events:
+        if each["ph"] == "X":
+            slices.setdefault(rows[each["tid"]], []).append((each["name"], each["ts"], each["dur"]))
+    out = [("stream w", 0.0, 100.0), ("slab w", 100.0, 100.0), ("copy out w", 200.0, 105.0)]
+    assert slices["GPU: to the host"] == out
+    assert slices["GPU: back"] == [("copy in w", 515.0, 105.0)]
+    write(tmp_path, "worker", 0, part("host", 5000.0, 50.0))
+    events = trace.merge(trace.read([str(tmp_path)]))["traceEvents"]
+    assert not any("GPU" in str(each) for each in events)
+    assert "stream" not in trace.summarize(trace.read([str(tmp_path)])).titles
 
 
 @pytest.mark.parametrize(

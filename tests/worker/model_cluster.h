@@ -69,7 +69,7 @@ class Cluster {
       }
       if (settings.pool_bytes > 0) {
         devices_.push_back(std::make_unique<PlayedDevice>(settings.pool_bytes, seed + rank));
-        devices_.back()->staging().begin(config.self, settings.priority_scheduling);
+        devices_.back()->staging().begin(config.self, settings.priority_scheduling, nullptr);
         config.road_ends = devices_.back()->staging().road_ends();
       }
       workers_.push_back(std::make_unique<Pipeline>(config));

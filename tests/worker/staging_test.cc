@@ -28,14 +28,16 @@ constexpr std::uint64_t kChunkBytes = 2 * kFrameBytes;
 // Worker 0 of two, and one shard or some, whose answers the test makes.
 class StagingTest : public testing::Test {
  protected:
-  explicit StagingTest(std::size_t pool_pages = 16, const std::vector<std::uint32_t>& weights = {1})
+  explicit StagingTest(std::size_t pool_pages = 16, const std::vector<std::uint32_t>& weights = {1},
+                       TimelineLane* timeline = nullptr)
       : pool_(pool_pages * device::kSlabAlignment),
         staging_(pool_, kChunkBytes),
         placement_(kPartBytes, kFrameBytes, weights) {
     PipelineConfig config{.self = WorkerRank(0), .epoch = Epoch(3), .placement = placement_};
     config.credit_bytes = 1 << 20;
     config.road_ends = staging_.road_ends();
-    staging_.begin(config.self, true);
+    config.timeline = timeline;
+    staging_.begin(config.self, true, timeline);
     pipeline_.emplace(config);
     for (std::uint32_t i = 0; i < placement_.shard_count(); ++i) {
       pipeline_->on_shard_up(ShardIndex(i));
@@ -445,6 +447,140 @@ TEST_F(NoPoolTest, parts_that_no_pool_would_hold_pass_one_after_the_other) {
   happen();
   EXPECT_THAT(ordered(), ElementsAre("out 0.0", "out 0.1")) << "of one part";
   EXPECT_EQ(staging_.counters().unpinned_parts, 1U);
+}
+
+// ---- the timeline
+
+// What a test does takes a millisecond, and each look at the clock a microsecond: so a look has the milliseconds of
+// what it was for.
+struct PlayedTimeline {
+  void pass() { now += kMillisecond; }
+  std::vector<TimelineRecord> records(TimelineRecord::Kind kind) const {
+    std::vector<TimelineRecord> found;
+    for (const TimelineRecord& record : lane.records()) {
+      if (record.kind == kind) found.push_back(record);
+    }
+    return found;
+  }
+  // In milliseconds; -1: not seen.
+  static std::vector<int> times(const TimelineRecord& record, std::size_t count) {
+    std::vector<int> milliseconds;
+    for (std::size_t i = 0; i < count; ++i) {
+      const TimeNs time = record.at_ns[i];
+      milliseconds.push_back(time == 0 ? -1 : static_cast<int>(time / kMillisecond));
+    }
+    return milliseconds;
+  }
+  TimeNs now = 0;
+  Timeline timeline{Round(0), Round(0), [this] { return now += kMicrosecond; }};
+  TimelineLane& lane = timeline.open_lane();
+};
+
+class StagingTimelineTest : protected PlayedTimeline, public StagingTest {
+ protected:
+  explicit StagingTimelineTest(std::size_t pool_pages = 16) : StagingTest(pool_pages, &lane) {}
+  void happen() {
+    pass();
+    StagingTest::happen();
+  }
+  void answer(std::size_t push) {
+    pass();
+    StagingTest::answer(push);
+  }
+};
+
+TEST_F(StagingTimelineTest, a_part_has_the_times_of_its_stream_its_slab_and_its_copies) {
+  std::vector<std::byte> memory = values(kPartBytes);
+  submit(memory, memory);
+  ordered();
+  happen();  // 1: its stream
+  ordered();
+  happen();  // 2: the first chunk is out
+  pass();
+  send();    // 3
+  happen();  // 4: the second
+  send();
+  give_back();
+  for (const std::size_t push : {0U, 1U, 2U, 3U}) answer(push);  // 5 to 8
+  ordered();
+  happen();  // 9
+  happen();  // 10
+  ASSERT_EQ(ended_.size(), 1U);
+  const auto outs = records(TimelineRecord::Kind::kCopyOut);
+  ASSERT_EQ(outs.size(), 1U);
+  EXPECT_THAT(times(outs[0], 5), ElementsAre(0, 1, 1, 2, 4));
+  EXPECT_EQ(outs[0].key, key_of("t").value);
+  EXPECT_EQ(outs[0].bytes, kPartBytes);
+  const auto ins = records(TimelineRecord::Kind::kCopyIn);
+  ASSERT_EQ(ins.size(), 1U);
+  EXPECT_THAT(times(ins[0], 2), ElementsAre(6, 10))
+      << "the first chunk is ordered with its answers";
+  const auto parts = records(TimelineRecord::Kind::kPart);
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_THAT(times(parts[0], 5), ElementsAre(2, 3, 4, 5, 8)) << "at the gate with the first chunk";
+  const auto operations = records(TimelineRecord::Kind::kOperation);
+  ASSERT_EQ(operations.size(), 1U);
+  EXPECT_EQ(times(operations[0], 3)[TimelineRecord::kDone], 10);
+}
+
+TEST_F(StagingTimelineTest, other_rounds_cost_no_look_at_the_clock) {
+  std::vector<std::byte> memory = values(kChunkBytes);
+  for (int round = 0; round < 2; ++round) {
+    now = 0;
+    submit(memory, memory, round + 1);
+    ordered();
+    StagingTest::happen();
+    ordered();
+    StagingTest::happen();
+    send();
+    give_back();
+    StagingTest::answer(0);
+    StagingTest::answer(1);
+    pushes_.clear();
+    ordered();
+    StagingTest::happen();
+    EXPECT_EQ(now == 0, round == 1);
+  }
+  EXPECT_EQ(ended_.size(), 2U);
+  EXPECT_EQ(records(TimelineRecord::Kind::kCopyIn).size(), 1U);
+}
+
+TEST_F(StagingTimelineTest, a_part_that_gives_nothing_has_no_times_of_a_copy_out) {
+  std::vector<std::byte> memory = values(kChunkBytes);
+  submit(memory, memory, 1, "t", Operation::kBroadcast, 1);
+  ordered();
+  happen();
+  const auto outs = records(TimelineRecord::Kind::kCopyOut);
+  ASSERT_EQ(outs.size(), 1U);
+  EXPECT_THAT(times(outs[0], 5), ElementsAre(0, 1, 1, -1, -1));
+}
+
+class SmallPoolTimelineTest : public StagingTimelineTest {
+ protected:
+  SmallPoolTimelineTest() : StagingTimelineTest(1) {}
+};
+
+TEST_F(SmallPoolTimelineTest, the_wait_for_a_slab_is_told_from_that_for_the_stream) {
+  std::vector<std::byte> a = values(kChunkBytes);
+  std::vector<std::byte> b = values(kChunkBytes);
+  submit(a, a, 1, "a");
+  submit(b, b, 2, "b");
+  ordered();
+  happen();  // 1 and 2: their streams
+  happen();
+  ordered();
+  happen();  // 3: that of a is out
+  send();
+  give_back();
+  answer(0);  // 4 and 5
+  answer(1);
+  ordered();
+  happen();  // 6: it is on its device again, and b has its slab
+  ordered();
+  happen();  // 7
+  const auto outs = records(TimelineRecord::Kind::kCopyOut);
+  ASSERT_EQ(outs.size(), 2U);
+  EXPECT_THAT(times(outs[1], 5), ElementsAre(0, 2, 6, 7, 7));
 }
 
 }  // namespace

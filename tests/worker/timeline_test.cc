@@ -43,6 +43,7 @@ class WorkerTimelineTest : public testing::Test {
 };
 
 TEST_F(WorkerTimelineTest, a_part_has_the_times_of_its_first_and_last_frames) {
+  tensor_.parts[1].frame_count = 3;
   start();
   send(1, false);
   send(1, false);  // the clock is not asked
@@ -69,6 +70,7 @@ TEST_F(WorkerTimelineTest, a_part_of_one_frame_looks_at_the_clock_twice) {
 }
 
 TEST_F(WorkerTimelineTest, a_part_that_is_sent_again_keeps_its_first_times) {
+  tensor_.parts[0].frame_count = 2;
   start();
   send(0, false);
   send(0, true);
@@ -94,7 +96,7 @@ TEST_F(WorkerTimelineTest,
     recorder.on_sent(0, tensor_, 0);
     recorder.on_queued(0, tensor_, 0);  // again, after a connection was lost: the first time counts
   }
-  tensor_.parts[0].answered_frames = 1;
+  tensor_.parts[0].answered_frames = 2;
   recorder.on_answered(0, tensor_, 0);
   recorder.on_part_done(0, tensor_, 0);
   constexpr TimeNs kReady = kMillisecond + kMicrosecond;

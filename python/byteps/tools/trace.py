@@ -33,6 +33,19 @@ Place = Tuple[str, int, int]  # of a part: tensor, part, round
 
 
 @dataclass
+class Copies:
+    """What a part of a tensor on a GPU waited for there, at its worker."""
+
+    entered: float  # its round begins
+    ready: float  # the GPU has done what was before it
+    lent: float  # it has memory of the pinned pool
+    first_out: float  # its first chunk is in host memory, as far as it has to be
+    last_out: float
+    first_in: float  # the copy of its answer begins
+    last_in: float
+
+
+@dataclass
 class Part:
     """A part of a tensor in one round at one worker, or at the relay that takes it to a server; times in microseconds
     of the scheduler's clock."""
@@ -48,6 +61,7 @@ class Part:
     last_sent: float
     first_answer: float
     last_answer: float
+    copies: Optional[Copies] = None
 
     @property
     def place(self) -> Place:
@@ -242,7 +256,7 @@ def _take_events(process: Process) -> None:
             first_answer = args["first_answer"] + shift
             process.parts.append(
                 Part(process.rank, tensor, part, number, args.get("server"), args.get("relay"), seen["QUEUED"][0],
-                     first_sent, last_sent, first_answer, seen["PULL"][1])
+                     first_sent, last_sent, first_answer, seen["PULL"][1], _copies(seen, shift))
             )  # fmt: skip
         if "REDUCE" in seen:
             first_came, done, args = seen["REDUCE"]
@@ -260,6 +274,20 @@ def _take_events(process: Process) -> None:
                 Sum(tensor, part, number, first_came, last_came, who["first_worker"], who["last_worker"],
                     who.get("late", 0.0), how["first_frame"] + shift, done, how["busy"], how["bytes"])
             )  # fmt: skip
+
+
+def _copies(seen: Dict[str, Tuple[float, float, Dict[str, Any]]], shift: float) -> Optional[Copies]:
+    if "STREAM" not in seen or "SLAB" not in seen:
+        return None
+    entered, ready, _ = seen["STREAM"]
+    lent = seen["SLAB"][1]
+    first_out = last_out = lent
+    if "COPY_OUT" in seen:
+        _, last_out, args = seen["COPY_OUT"]
+        first_out = args["first_chunk"] + shift
+    answered = seen["PULL"][1]
+    first_in, last_in, _ = seen.get("COPY_IN", (answered, answered, {}))
+    return Copies(entered, ready, lent, first_out, last_out, first_in, last_in)
 
 
 # ---- merging
@@ -318,7 +346,7 @@ class _Output:
 def merge(processes: Sequence[Process]) -> Dict[str, Any]:
     """One trace of all, in Chrome's format: a process row for each worker, relay and server; time begins at the first
     event."""
-    starts = [part.queued for each in processes for part in each.parts]
+    starts = [part.copies.entered if part.copies else part.queued for each in processes for part in each.parts]
     starts += [op.submitted for each in processes for op in each.operations]
     starts += [one.first_came for each in processes for one in each.sums]
     zero = min(starts, default=0.0)
@@ -329,6 +357,7 @@ def merge(processes: Sequence[Process]) -> Dict[str, Any]:
             _merge_operations(output, process, zero)
         else:
             _merge_sums(output, process, zero)
+        _merge_copies(output, process, zero)
         _merge_ways(output, process, zero)
         output.add(
             "spread",
@@ -379,6 +408,20 @@ def _merge_ways(output: _Output, process: Process, zero: float) -> None:
         output.add(f"{peer}: at the gate", queued)
 
 
+def _merge_copies(output: _Output, process: Process, zero: float) -> None:
+    outs, ins = [], []
+    for part in process.parts:
+        if part.copies is None:
+            continue
+        args = {"tensor": part.tensor, "part": part.part, "round": part.round}
+        at = part.copies
+        marks = [("stream", at.entered, at.ready), ("slab", at.ready, at.lent), ("copy out", at.lent, at.last_out)]
+        outs.append([Slice(b - zero, e - zero, f"{stage} {part.tensor}", args) for stage, b, e in marks])
+        ins.append([Slice(at.first_in - zero, at.last_in - zero, f"copy in {part.tensor}", args)])
+    output.add("GPU: to the host", outs)
+    output.add("GPU: back", ins)
+
+
 def _name_order(name: str) -> Tuple[str, int]:
     role, _, rank = name.partition(" ")
     return (role, int(rank) if rank.isdigit() else -1)
@@ -421,6 +464,13 @@ RELAYED = {
     "spread": "spread (to those of the machine)",
 }
 SERVED = ("push", "server", "pull")
+# What those of tensors on GPUs have before and behind them.
+BEFORE = {
+    "stream": "stream (the GPU's work before it)",
+    "slab": "slab (pinned memory)",
+    "copy_out": "copy out (from the GPU)",
+}
+BEHIND = {"copy_in": "copy in (to the GPU)"}
 # Who may have much more of a stage than others, if nobody was waited for.
 NAMED = {
     "queued": ("relay", "worker"),
@@ -428,6 +478,7 @@ NAMED = {
     "server": ("server",),
     "pull": ("server", "relay"),
     "spread": ("relay", "worker"),
+    **dict.fromkeys([*BEFORE, *BEHIND], ("worker",)),
 }
 LAST_SHARE = 0.25  # who was last is named when that was so much of a tensor's time
 TENSORS_MAX = 10  # lines of tensors in text
@@ -498,9 +549,12 @@ class _Records:
 
     @property
     def titles(self) -> Dict[str, str]:
-        if not self.is_relayed:
-            return STAGES
-        return {stage: title for stage, title in RELAYED.items() if self.has_servers or stage not in SERVED}
+        titles = STAGES
+        if self.is_relayed:
+            titles = {stage: title for stage, title in RELAYED.items() if self.has_servers or stage not in SERVED}
+        if any(part.copies for part in self.parts):
+            return {**BEFORE, **titles, **BEHIND}
+        return titles
 
     def ways_to_servers(self) -> List[Part]:
         return list(self.carried.values()) if self.is_relayed else self.parts
@@ -515,20 +569,50 @@ class _Records:
 
 def _pieces(parts: List[Part], records: _Records) -> List[Piece]:
     """What one worker waited for at one server or relay, without overlap: the oldest part on the way counts, because
-    those behind it wait for its credit; the gate counts only while nothing is on the way."""
-    pieces = []
+    those behind it wait for its credit. While nothing is on the way, what is answered and not on its GPU yet counts,
+    for it keeps memory that others wait for; then what the next part waits for before it is sent."""
+    pieces: List[Piece] = []
     covered = float("-inf")
-    for part in sorted(parts, key=lambda each: each.first_sent):
-        if part.first_sent > covered:
-            begin = max(covered, part.queued)
-            if part.first_sent > begin:
-                pieces.append(Piece("queued", begin, part.first_sent, part, server=part.server))
-            covered = part.first_sent
-        for piece in _marks(part, records):
+    copied: Optional[Part] = None  # the last one to be on its GPU again
+
+    def cover(stages: Iterable[Piece]) -> None:
+        nonlocal covered
+        for piece in stages:
             if piece.end > max(piece.begin, covered):
                 pieces.append(piece._replace(begin=max(piece.begin, covered)))
+                covered = piece.end
+
+    for part in sorted(parts, key=lambda each: each.first_sent):
+        cover(_behind(copied, until=part.first_sent))
+        cover(_before(part))
+        covered = max(covered, part.first_sent)
+        cover(_marks(part, records))
         covered = max(covered, part.last_answer)
+        if part.copies and (copied is None or part.copies.last_in > _last_in(copied)):
+            copied = part
+    cover(_behind(copied))
     return pieces
+
+
+def _before(part: Part) -> List[Piece]:
+    """The stages of a part that is not sent yet, one after the other."""
+    at, pieces = part.queued, []
+    if part.copies is not None:
+        copies = part.copies
+        cuts = [("stream", copies.ready), ("slab", copies.lent), ("copy_out", copies.first_out)]
+        at = copies.entered
+        for stage, until in cuts:
+            pieces.append(Piece(stage, at, until, part))
+            at = until
+    return [*pieces, Piece("queued", at, part.first_sent, part, server=part.server)]
+
+
+def _behind(part: Optional[Part], until: float = float("inf")) -> List[Piece]:
+    return [Piece("copy_in", part.last_answer, min(until, _last_in(part)), part)] if part else []
+
+
+def _last_in(part: Part) -> float:
+    return part.copies.last_in if part.copies else part.last_answer
 
 
 def _marks(part: Part, records: _Records) -> List[Piece]:
@@ -553,6 +637,7 @@ def _cuts(part: Part, records: _Records) -> List[Cut]:
     return [
         ("others", min(late_until, part.first_answer), late_worker),
         ("server", part.first_answer, None),
+        *_still_copied(part),
         ("transfer", part.last_answer, None),
     ]
 
@@ -565,7 +650,7 @@ def _cuts_by_relay(part: Part, records: _Records) -> List[Cut]:
     carried = records.carried.get((part.relay, part.place))
     one = records.sums.get(part.place)
     late_until, late_worker = _late(part, reduced, records.sent[(part.relay, part.place)])
-    cuts: List[Cut] = [("reduce", min(late_until, part.first_answer), late_worker)]
+    cuts: List[Cut] = [("reduce", min(late_until, part.first_answer), late_worker), *_still_copied(part)]
     if reduced is not None:
         cuts.append(("reduce", reduced.first_frame, None))
     if carried is not None:
@@ -581,6 +666,11 @@ def _cuts_by_relay(part: Part, records: _Records) -> List[Cut]:
     elif records.has_servers or reduced is None:  # it is not known when it was sent on, or summed
         cuts.append(("server" if records.has_servers else "reduce", part.first_answer, None))
     return [*cuts, ("spread", part.last_answer, None)]
+
+
+def _still_copied(part: Part) -> List[Cut]:
+    """Its first frames are on the way, and the last are not in host memory yet."""
+    return [("copy_out", part.copies.last_out, None)] if part.copies else []
 
 
 def _late(part: Part, one: Optional[Sum], sent: Dict[int, float]) -> Tuple[float, Optional[int]]:
@@ -669,7 +759,8 @@ def _busy_peer(pieces: List[Piece], records: _Records) -> str:
     """Who has much more of a stage than the others, as a server, a relay or a worker."""
     if not pieces or pieces[0].stage in ("others", "reduce"):
         return ""
-    roles = NAMED[pieces[0].stage] if records.is_relayed else ("server", "worker")
+    stage = pieces[0].stage
+    roles = NAMED[stage] if records.is_relayed or stage not in STAGES else ("server", "worker")
     servers = {piece.server for piece in pieces if piece.server is not None}
     servers |= {each.rank for each in records.processes if each.role == "server"}
     relays = {piece.part.relay for piece in pieces if piece.part.relay is not None}
