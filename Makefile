@@ -43,7 +43,7 @@ test-rdma: setup ## RDMA between three hosts of an emulated machine: minutes
 	@$(VENV)/python tools/test rdma
 
 test-gpu:   ## the tests of torch on a real GPU: this Python's own torch and pytest, an installed byteps or this checkout's
-	@BYTEPS_TEST_DEVICE=real $(PYTHON) -m pytest -q -p no:cacheprovider tests/python
+	@BYTEPS_TEST_DEVICE=real $(PYTHON) -m pytest -q -rs -p no:cacheprovider tests/python
 
 test-long: setup ## the tests marked long: valgrind, tensors of GiB, whole trainings; .ci/run leaves them out
 	@$(VENV)/python tools/test long

@@ -24,7 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-FLAGS = [*"-std=c++20 -O1 -g1 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wl,-z,defs".split(), f"-I{ROOT}"]
+FLAGS = "-std=c++20 -O1 -g1 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Wl,-z,defs".split()
 NCCL = ["fake_nccl", "nccl_comm", "nccl_hub", "nccl_wire"]
 DRIVER = ["codes", "engine", "faults", "fake_driver", "fake_gpu", "ipc", "memory", "order", "runner", "streams"]
 WANTED = re.compile(r" U ((?:__)?(?:cuda[A-Z]\w*|cu[A-Z][a-z]\w*|nccl[A-Z]\w*))(?:@(\S+))?$")
@@ -111,8 +111,10 @@ def build():
     sources = [HERE / f"{name}.cc" for name in (*DRIVER, *NCCL, "fake_cudart", "fake_nvml")]
     for source in [*sources, *sorted(HERE.glob("*.h")), Path(__file__)]:
         digest.update(source.name.encode() + source.read_bytes())
-    torch_is = [(path, path.stat().st_size, path.stat().st_mtime) for path in torch_libraries()]
-    digest.update(repr([FLAGS, include_folder(), nccl_header(), torch_is]).encode())
+    # The same for each copy of this folder and each way to this torch.
+    torch_is = [(path.name, path.stat().st_size, path.stat().st_mtime) for path in torch_libraries()]
+    headers = [header and header.relative_to(torch_folder().parent) for header in (include_folder(), nccl_header())]
+    digest.update(repr([FLAGS, headers, torch_is]).encode())
     builds = ROOT / "build" / "gpu"
     folder = builds / digest.hexdigest()[:16]
     builds.mkdir(parents=True, exist_ok=True)
@@ -129,7 +131,7 @@ def build():
 
 def compile_into(folder):
     def run(*command):
-        done = subprocess.run(["g++", *FLAGS, *map(str, command)], capture_output=True, text=True)
+        done = subprocess.run(["g++", *FLAGS, f"-I{ROOT}", *map(str, command)], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr}")
 

@@ -86,8 +86,8 @@ class RemoteError(Exception):
 def clean_environment() -> Dict[str, str]:
     """The same as place.py's for programs with frameworks, whose threads would take each other's cores, and for what
     they import of the tests."""
-    folders = [ROOT / "python", ROOT / "tests/python", ROOT / "tests/jobs"]
-    return {**place.clean_environment(), "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
+    folders = [*place.PYTHON_FOLDERS, str(ROOT / "tests/python"), str(ROOT / "tests/jobs")]
+    return {**place.clean_environment(), "PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
 
 
 def without_servers(function: Callable, *args: Any, **kwargs: Any) -> Any:

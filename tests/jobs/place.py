@@ -16,17 +16,32 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BYTEPS_TEST_BUILD", "build/release")
-LIBRARY = BUILD / "lib/libbyteps.so"
 MEMBER = str(Path(__file__).with_name("member.py"))  # a worker that does as its arguments say
 MARK = "TEST_MARK"
 
 
+def installed():
+    """The folder of a byteps that is installed for this Python, where this checkout is not built; or None."""
+    if (BUILD / "lib/libbyteps.so").is_file():
+        return None
+    found = [Path(entry) / "byteps" for entry in sys.path if Path(entry).resolve() != ROOT / "python"]
+    return next((folder for folder in found if (folder / "lib/libbyteps.so").is_file()), None)
+
+
+# What is tested: the checkout's byteps, or else an installed one.
+INSTALLED = installed()
+LIBRARY = (INSTALLED or BUILD) / "lib/libbyteps.so"
+# For PYTHONPATH: where the tested byteps is. If it is installed, what this Python has there may be its torch's.
+PYTHON_FOLDERS = [str(ROOT / "python")] if INSTALLED is None else [*filter(None, [os.environ.get("PYTHONPATH")])]
+
+
 def clean_environment():
-    """Ours without anything about a job or its devices, for the build and the sources that are tested."""
+    """Ours without anything about a job or its devices, for the byteps that is tested."""
     names = [name for name in os.environ if not name.startswith(("BYTEPS_", "DMLC_", "NVIDIA_"))]
     # One may be gone meanwhile: pytest has a variable for each test, and other threads start jobs.
     environ = {name: value for name in names if (value := os.environ.get(name)) is not None}
-    environ.update(PYTHONPATH=str(ROOT / "python"), BYTEPS_BIN=str(BUILD / "bin"), BYTEPS_LIBRARY=str(LIBRARY))
+    environ.update(BYTEPS_BIN=str(LIBRARY.parents[1] / "bin"), BYTEPS_LIBRARY=str(LIBRARY))
+    environ["PYTHONPATH"] = os.pathsep.join(PYTHON_FOLDERS)
     return environ
 
 
@@ -64,7 +79,7 @@ class Place:
         return process.returncode, out, err
 
     def executable(self, role):
-        return BUILD / f"bin/byteps_{role}"
+        return LIBRARY.parents[1] / f"bin/byteps_{role}"
 
     def living(self):
         """Command lines of the processes that carry our mark, by pid."""

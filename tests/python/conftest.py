@@ -3,14 +3,28 @@ two servers, made of the same processes for all tests of a run (so one test has 
 when a test has broken them. `mxnet_job2` and `mxnet_job` (one of each size) are the same in .venv-mxnet; `tf_job2`,
 `tf_job3` and `tf_job` with workers that have TensorFlow. BYTEPS_TEST_DEVICE=cuda: on_cuda.py."""
 
+import importlib.util
 import os
+import sys
+
+import place
+import pytest
+
+# `make test-gpu` runs with any Python: one line says what it lacks.
+if lacking := [name for name in ("torch", "numpy", "cloudpickle") if importlib.util.find_spec(name) is None]:
+    sys.exit(f"these tests need {', '.join(lacking)}: {sys.executable} -m pip install {' '.join(lacking)}")
+if not place.LIBRARY.is_file():
+    sys.exit(f"byteps is neither built here (make setup) nor installed for {sys.executable}")
+if place.INSTALLED:  # pytest has put the checkout's first
+    sys.path[:] = [entry for entry in sys.path if entry != str(place.ROOT / "python")]
 
 import on_cuda
-import pytest
 from cluster import MXNET_PYTHON, TENSORFLOW, Clusters, clean_environment
 
 if on_cuda.CHOSEN:
     on_cuda.prepare()
+    # Of frameworks that are not here, perhaps, and have nothing on a GPU.
+    collect_ignore_glob = [f"test_{kind}*.py" for kind in ("jax", "keras", "mixed", "mxnet", "tensorflow")]
 
 for name in [name for name in os.environ if name.startswith(("DMLC_", "BYTEPS_")) and name != "BYTEPS_TEST_BUILD"]:
     del os.environ[name]

@@ -8,8 +8,6 @@ import pytest
 import torch
 from counted import pushed_and_pulled
 from place import wait_for
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import byteps.torch as bps
 from byteps.torch import ops, pending
@@ -183,31 +181,6 @@ def unnamed():
 
 def test_unnamed_operations_never_collide(job3):
     job3.run(unnamed)
-
-
-def drawn_batch(batch):
-    rank, size = bps.rank(), bps.size()
-    started = []
-    for index, (shape, dtype_index, average, inplace) in enumerate(batch):
-        dtype = DTYPES[dtype_index]
-        average = average and dtype != torch.bool
-        mine = values(rank, shape, dtype, index)
-        start = bps.push_pull_async_inplace if inplace else bps.push_pull_async
-        started.append((start(mine, average), expected(size, shape, dtype, average, index)))
-    if rank % 2:
-        started.reverse()
-    for handle, wanted in started:
-        check(bps.synchronize(handle), wanted)
-
-
-SHAPE = st.lists(st.integers(0, 9), max_size=4).map(tuple) | st.tuples(st.integers(0, 40_000))
-BATCH = st.lists(st.tuples(SHAPE, st.integers(0, len(DTYPES) - 1), st.booleans(), st.booleans()), max_size=12)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batch=BATCH)
-def test_any_batch_of_tensors_is_summed(job2, batch):
-    job2.run(drawn_batch, batch)
 
 
 def rounds_of_unicode_names():

@@ -478,7 +478,7 @@ struct PlayedTimeline {
 
 class StagingTimelineTest : protected PlayedTimeline, public StagingTest {
  protected:
-  explicit StagingTimelineTest(std::size_t pool_pages = 16) : StagingTest(pool_pages, &lane) {}
+  explicit StagingTimelineTest(std::size_t pool_pages = 16) : StagingTest(pool_pages, {1}, &lane) {}
   void happen() {
     pass();
     StagingTest::happen();
