@@ -5,9 +5,9 @@ start on them.
     fake_gpu.run(script, FAKE_GPU_COUNT=1)  runs Python code on fake GPUs; a subprocess.CompletedProcess
     fake_gpu.environment(...)               the variables for a process of your own
 
-`python tests/gpu/fake_gpu.py command...` runs a command so. The libraries are kept in build/gpu, by a hash of all that
-they are made of. libcudart and libnccl have a stub for each function that torch wants and the fake has not; it answers
-"not supported" (801), and "invalid usage" (5).
+`python tests/gpu/fake_gpu.py command...` runs a command so, whose scripts need not know of it. The libraries are kept
+in build/gpu, by a hash of all that they are made of. libcudart and libnccl have a stub for each function that torch
+wants and the fake has not; it answers "not supported" (801), and "invalid usage" (5).
 """
 
 import fcntl
@@ -182,15 +182,17 @@ def stubs(symbols, result=NOT_SUPPORTED):
     return head + 'extern "C" {' + "".join(STUB % (symbol, symbol, result) for symbol in symbols) + "}\n"
 
 
-def environment(**settings):
-    """os.environ with what makes torch, and who opens libcuda.so.1, run on the fake; and with FAKE_GPU_* and others."""
+def environment(everywhere=False, **settings):
+    """os.environ with what makes torch, and who opens libcuda.so.1, run on the fake; and with FAKE_GPU_* and others.
+    everywhere: OnFakeGpu.everywhere() where a script imports torch."""
     folder = build()
+    scripts = [HERE, ROOT / "python", *([HERE / "everywhere"] if everywhere else [])]
     libraries = [cudart_name(), "libcuda.so.1", *(["libnccl.so.2"] if has_nccl() else [])]
     preload = ":".join(str(folder / library) for library in libraries)
     paths = {
         "LD_PRELOAD": ":".join(filter(None, [preload, os.environ.get("LD_PRELOAD")])),
         "LD_LIBRARY_PATH": ":".join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")])),
-        "PYTHONPATH": ":".join(filter(None, [str(HERE), str(ROOT / "python"), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": ":".join(filter(None, [*map(str, scripts), os.environ.get("PYTHONPATH")])),
         "BYTEPS_CUDA_LIBRARY": str(folder / "libcuda.so.1"),
         "OMP_NUM_THREADS": "1",  # small tensors, and often several processes
     }
@@ -207,4 +209,4 @@ def run(script, *arguments, timeout=100, **settings):
 if __name__ == "__main__":
     if missing():
         sys.exit(f"no fake GPU: {missing()}")
-    os.execvpe(sys.argv[1], sys.argv[1:], environment())
+    os.execvpe(sys.argv[1], sys.argv[1:], environment(everywhere=True))

@@ -16,6 +16,7 @@ for threads of C++ that know no mode.
 """
 
 import ctypes
+import functools
 import threading
 
 import torch
@@ -31,6 +32,7 @@ NATIVE = {
     "aten::resize_as_", "aten::set_", "aten::sparse_dim", "aten::unsafe_chunk", "aten::unsafe_split",
     "aten::unsafe_split_with_sizes",
 }  # fmt: skip
+PLAIN = {"Tensor", "Parameter", "Buffer"}
 RANGES_MAX = 512  # of one tensor whose bytes do not lie together
 
 
@@ -155,6 +157,24 @@ def tensor_text_on_host(tensor, indent):
 torch._tensor_str._tensor_str = tensor_text_on_host
 
 
+def in_threads(context):
+    """Threads that start from now on run within a context() of their own."""
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_within(thread):
+        run = thread.run
+
+        def run_within():
+            with context():
+                run()
+
+        thread.run = run_within
+        start(thread)
+
+    threading.Thread.start = start_within
+
+
 class OnFakeGpu(TorchDispatchMode):
     def __init__(self):
         super().__init__()
@@ -178,17 +198,19 @@ class OnFakeGpu(TorchDispatchMode):
     def everywhere(cls):
         mode = cls()
         mode.__enter__()
-        run = threading.Thread.run
-
-        def run_on_fake_gpu(thread):
-            with cls():
-                run(thread)
-
-        threading.Thread.run = run_on_fake_gpu
+        in_threads(cls)
         return mode
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        own = {each.__name__ for each in types} - PLAIN
+        if own - {"FakeTensor"}:
+            return NotImplemented  # what a DTensor, say, makes of it comes here again
+        if own or "c10d" in func.namespace:
+            return func(*args, **(kwargs or {}))  # nobody computes it, or a process group does
+        with torch._C.DisableTorchFunction():  # a default device is not meant for what is computed here
+            return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func, args, kwargs):
         schema = func._schema
         on_device = on_devices((args, kwargs))
         target = kwargs.get("device")
@@ -259,10 +281,10 @@ class OnFakeGpu(TorchDispatchMode):
         storage = tensor.untyped_storage()
         size = storage.nbytes()
         if size == 0:
-            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
         start = self.fake.alias(storage.data_ptr())
         memory = torch.frombuffer((ctypes.c_char * size).from_address(start), dtype=torch.uint8).untyped_storage()
-        alias = torch.empty(0, dtype=tensor.dtype)
+        alias = torch.empty(0, dtype=tensor.dtype, device="cpu")
         alias.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
         if tensor.is_conj():
             alias = alias.conj()

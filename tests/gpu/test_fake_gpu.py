@@ -261,13 +261,88 @@ def test_threads_that_start_later_compute_too():
     succeeds("""
         import threading, torch
         from on_fake_gpu import OnFakeGpu
+
+        class Own(threading.Thread):
+            def run(self):
+                results.append((torch.ones(3, device="cuda") + 2).sum().item())
+
         OnFakeGpu.everywhere()
         results = []
-        thread = threading.Thread(target=lambda: results.append((torch.ones(3, device="cuda") + 1).sum().item()))
+        called = threading.Thread(target=lambda: results.append((torch.ones(3, device="cuda") + 1).sum().item()))
+        for thread in (called, Own()):
+            thread.start()
+            thread.join()
+        assert results == [6, 9]
+    """)
+
+
+def test_tensors_are_printed_as_those_of_the_cpu():
+    succeeds("""
+        import threading, torch
+        from on_fake_gpu import OnFakeGpu
+
+        def texts(device):
+            x = torch.arange(6.0, device=device).reshape(3, 2).sub(2.5).requires_grad_()
+            tensors = [
+                x, x.t(), x * 2, torch.nn.Parameter(x.detach()), x.sum(), x[:0], x > 0, x.half(), x.to(torch.int64),
+                x.detach() / 0, torch.arange(3000, device=device), torch.eye(3, device=device).to_sparse(),
+                (x * 1j).conj(), torch.zeros((), device=device),
+            ]
+            found = [text for each in tensors for text in (repr(each), str(each), f"{each}")]
+            found += [f"{x[0, 0]:.3f}", str({"weight": x}), str([x])]
+            x.register_hook(lambda grad: found.append(str(grad)))
+            x.sum().backward()
+            return found
+
+        def check():
+            for cpu, cuda in zip(expected, texts("cuda"), strict=True):
+                assert " ".join(cuda.replace("device='cuda:0'", "").replace(",", " ").split()).replace(" )", ")") == (
+                    " ".join(cpu.replace(",", " ").split())), (cpu, cuda)
+            done.append(True)
+
+        expected, done = texts("cpu"), []
+        OnFakeGpu.everywhere()
+        check()
+        with torch.device("cuda"):
+            check()
+        thread = threading.Thread(target=check)
         thread.start()
         thread.join()
-        assert results == [6]
+        torch.set_default_device("cuda")
+        check()
+        torch.set_default_device(None)
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+        check()
+        assert len(done) == 5
     """)
+
+
+def test_tensors_of_tensors_and_process_groups_are_left_to_themselves():
+    succeeds("""
+        import torch, torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+        from on_fake_gpu import OnFakeGpu
+
+        OnFakeGpu.everywhere()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        mesh = init_device_mesh("cuda", (1,))
+        whole = torch.arange(8.0, device="cuda").view(4, 2)
+        rows = distribute_tensor(whole, mesh, [Shard(0)])
+        product = (rows + 1) @ rows.t()
+        assert product.device.type == "cuda" and torch.equal(product.full_tensor(), (whole + 1) @ whole.t())
+        assert torch.equal(rows.redistribute(mesh, [Replicate()]).to_local(), whole)
+        assert "DTensor" in repr(rows)
+        dist.destroy_process_group()
+    """)
+
+
+def test_a_script_needs_not_know_of_the_gpu():
+    code = "import torch; print((torch.ones(3, device='cuda') + 1).sum())"
+    for inner in (code, f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], check=True)"):
+        command = [sys.executable, fake_gpu.__file__, sys.executable, "-c", inner]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert (done.stdout, done.returncode) == ("tensor(6., device='cuda:0')\n", 0), done.stderr
 
 
 def test_a_kernel_that_nobody_computes_is_found():

@@ -107,25 +107,11 @@ class _Gpu:
     def __enter__(self) -> None:
         import torch
 
-        if IS_REAL:
-            self._entered = [torch.device("cuda")]
-            self._entered[0].__enter__()
-            return
-        import on_fake_gpu
+        self._entered: List[Any] = [torch.device("cuda")]
+        if not IS_REAL:
+            import on_fake_gpu
 
-        class Kernels(on_fake_gpu.OnFakeGpu):
-            """They know no default device. What calls a process group is no kernel, nor what a DTensor makes of it."""
-
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                own = {each.__name__ for each in types} - {"Tensor", "Parameter", "Buffer"}
-                if own - {"FakeTensor"}:
-                    return NotImplemented
-                if own or "c10d" in func.namespace:
-                    return func(*args, **(kwargs or {}))
-                with torch._C.DisableTorchFunction():
-                    return super().__torch_dispatch__(func, types, args, kwargs)
-
-        self._entered = [Kernels(), torch.device("cuda")]
+            self._entered.insert(0, on_fake_gpu.OnFakeGpu())
         for each in self._entered:
             each.__enter__()
 
