@@ -182,21 +182,25 @@ def stubs(symbols, result=NOT_SUPPORTED):
     return head + 'extern "C" {' + "".join(STUB % (symbol, symbol, result) for symbol in symbols) + "}\n"
 
 
-def environment(everywhere=False, **settings):
-    """os.environ with what makes torch, and who opens libcuda.so.1, run on the fake; and with FAKE_GPU_* and others.
-    everywhere: OnFakeGpu.everywhere() where a script imports torch."""
+def variables(everywhere=False):
+    """What makes torch, and who opens libcuda.so.1, run on the fake. everywhere: OnFakeGpu.everywhere() where a script
+    imports torch."""
     folder = build()
     scripts = [HERE, ROOT / "python", *([HERE / "everywhere"] if everywhere else [])]
     libraries = [cudart_name(), "libcuda.so.1", *(["libnccl.so.2"] if has_nccl() else [])]
     preload = ":".join(str(folder / library) for library in libraries)
-    paths = {
+    return {
         "LD_PRELOAD": ":".join(filter(None, [preload, os.environ.get("LD_PRELOAD")])),
         "LD_LIBRARY_PATH": ":".join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")])),
         "PYTHONPATH": ":".join(filter(None, [*map(str, scripts), os.environ.get("PYTHONPATH")])),
         "BYTEPS_CUDA_LIBRARY": str(folder / "libcuda.so.1"),
         "OMP_NUM_THREADS": "1",  # small tensors, and often several processes
     }
-    return {**os.environ, **paths, **{name: str(value) for name, value in settings.items()}}
+
+
+def environment(everywhere=False, **settings):
+    """os.environ with these variables, and with FAKE_GPU_* and others."""
+    return {**os.environ, **variables(everywhere), **{name: str(value) for name, value in settings.items()}}
 
 
 def run(script, *arguments, timeout=100, **settings):

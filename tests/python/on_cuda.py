@@ -47,8 +47,7 @@ def environment() -> Dict[str, str]:
     """What makes a process see the played GPU."""
     if IS_REAL:
         return {"BYTEPS_TEST_DEVICE": DEVICE}
-    found = _fake_gpu().environment()
-    return {name: found[name] for name in found if found[name] != os.environ.get(name) and name != "PYTHONPATH"}
+    return {name: value for name, value in _fake_gpu().variables().items() if name != "PYTHONPATH"}
 
 
 class CudaCluster(cluster.Cluster):

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from cluster import Cluster
+from forked import heard_in_child
 from torch import nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset
 from torch_group import ensure_group
 
 import byteps.torch as bps
@@ -511,3 +513,102 @@ def without_a_wait():
 def test_what_nccl_still_writes_must_be_awaited_before_we_read_it(nccl2):
     with pytest.raises(AssertionError, match="(?s)VIOLATION: work is ordered .*not ordered after ncclAllReduce"):
         nccl2.run(without_a_wait)
+
+
+# ---- living with others
+
+
+def scaled_training(device):
+    """Scales, and which steps were done; then the parameters. An overflow on one rank, each in turn."""
+    torch.manual_seed(4)
+    with torch.device("cpu"):
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        inputs = torch.randn(8, 4)
+    model, inputs = model.to(device), inputs.to(device) + bps.rank()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    named = [(f"{device}.{name}", parameter) for name, parameter in model.named_parameters()]
+    optimizer = bps.DistributedOptimizer(optimizer, named)
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**8, growth_interval=2)
+    seen = []
+    for step in range(6):
+        before = model[0].weight.detach().clone()
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss = model(inputs).float().square().mean()
+        if step - 1 == bps.rank():
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        seen.append((scaler.get_scale(), not torch.equal(before, model[0].weight)))
+    return seen, [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def scaled_on_both():
+    (on_cpu, expected), (seen, parameters) = scaled_training("cpu"), scaled_training("cuda")
+    assert seen == on_cpu and all(torch.equal(a, b) for a, b in zip(parameters, expected))
+    return seen, parameters
+
+
+def test_a_grad_scaler_skips_the_steps_of_all_ranks_as_on_the_cpu(job2):
+    (seen, parameters), (others, theirs) = job2.run(scaled_on_both)
+    assert seen == others and all(torch.equal(a, b) for a, b in zip(parameters, theirs))
+    assert [is_done for _, is_done in seen] == [True, False, False, True, True, True]
+    assert [scale for scale, _ in seen] == [256.0, 128.0, 64.0, 64.0, 128.0, 128.0]
+
+
+def calls_of_a_child():
+    tensor = torch.ones(3)
+    pending = bps.push_pull_async(tensor, False, "pending")
+    heard = [
+        heard_in_child(call)
+        for call in (
+            lambda: bps.push_pull(tensor, False, "child"),
+            lambda: bps.allgather(tensor),
+            lambda: bps.synchronize(pending),
+            lambda: bps.broadcast_parameters({"tensor": tensor}),
+        )
+    ]
+    check(bps.synchronize(pending), torch.full((3,), 2.0))
+    check(bps.push_pull(tensor, False, "after"), torch.full((3,), 2.0))
+    return heard
+
+
+def test_a_forked_child_is_told_what_it_is_and_its_parent_goes_on(job2):
+    for heard in job2.run(calls_of_a_child):
+        for text in heard:
+            assert "this process was forked from a member of a job and is none itself" in text, heard
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index), device="cpu")
+
+
+def trained_beside_a_loader(device, workers):
+    torch.manual_seed(4)
+    model = nn.Linear(3, 1, device="cpu").to(device)
+    named = [(f"{device}.{workers}.{name}", parameter) for name, parameter in model.named_parameters()]
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.001), named)
+    with torch.device("cpu"):
+        loader = DataLoader(Rows(), 2, num_workers=workers, multiprocessing_context="fork" if workers else None)
+        for batch in (batch for _ in range(2) for batch in loader):
+            optimizer.zero_grad()
+            model(batch.to(device) + bps.rank()).square().mean().backward()
+            optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def loaders_on_both():
+    expected, parameters = trained_beside_a_loader("cpu", 0), trained_beside_a_loader("cuda", 2)
+    assert all(torch.equal(a, b) for a, b in zip(expected, parameters))
+
+
+def test_data_loaders_fork_while_a_gpu_trains(job2):
+    job2.run(loaders_on_both)

@@ -95,6 +95,12 @@ def job() -> Job:
     return current().job
 
 
+def check_not_forked() -> None:
+    """InvalidArgumentError in a child that was forked from a member of a job."""
+    if _session is not None:
+        _session.job.check_not_forked()
+
+
 def on_leave(hook: Callable[[], None]) -> None:
     """`hook` runs each time after the job has been left: the memory of pending operations is free then."""
     _leave_hooks.append(hook)

@@ -48,6 +48,7 @@ def check_device(device: torch.device, subject: str = "the tensor", remedy: str 
             f"{subject} is on device '{device}' of a torch for ROCm {torch.version.hip}, but AMD GPUs are not "
             f"supported yet: {remedy}"
         )
+    session.check_not_forked()  # before torch says that CUDA cannot be used there, as if another start were all
 
 
 class OneDevice:
