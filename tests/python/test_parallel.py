@@ -10,6 +10,7 @@ from test_optimizer import Branches, assert_same, batches, make_model, my_share
 from torch import nn
 
 import byteps.torch as bps
+from byteps._core import session
 from byteps.torch.parallel import DistributedDataParallel as DDP
 
 
@@ -146,7 +147,7 @@ def test_frozen_layers_are_left_out_until_they_are_thawed(job2):
     assert all(torch.equal(a, b) for a, b in zip(first, second))
 
 
-def misuse(alone=False):
+def misuse():
     with pytest.raises(ValueError, match="torch.nn.Module"):
         DDP(torch.zeros(2))
     with pytest.raises(ValueError, match="one device"):
@@ -154,8 +155,8 @@ def misuse(alone=False):
     model = DDP(nn.Linear(2, 1))
     with pytest.raises(TypeError, match=r"\.module"):
         pickle.dumps(model)
-    if alone:
-        return
+    if session.job().is_alone:
+        return  # nothing is exchanged, and nothing can be left half done
     inner = model.module
     del model
     inner(torch.ones(1, 2)).sum().backward()  # the module is an ordinary one again
@@ -171,7 +172,7 @@ def misuse(alone=False):
 
 
 def test_misuse_of_a_model_is_told(job1, alone):
-    misuse(alone=True)
+    misuse()
     job1.run(misuse)
 
 
