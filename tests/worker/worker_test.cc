@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "device/devices.h"
 #include "loop/runner.h"
 #include "tests/net/scripted_transport.h"
 
@@ -1390,6 +1392,137 @@ TEST_F(WorkerTest, a_turn_that_throws_ends_the_job_with_a_name_and_nobody_waits_
   EXPECT_TRUE(worker_.finished());
   EXPECT_TRUE(result(handle).is(Code::kSystem));
   EXPECT_THAT(door_.membership().state().message(), HasSubstr("out of memory"));
+}
+
+// ---- the door and devices
+
+// What a door has of its process's devices; the test plays them.
+class PlayedPlaces final : public device::Places {
+ public:
+  Result<device::Place> place(int ordinal, device::abi::Stream stream, const void* input,
+                              const void* output) override {
+    asked.push_back({ordinal, stream, input, output});
+    if (!refusal.is_ok()) return refusal;
+    return device::Place{};
+  }
+  Status post(device::Alone&& alone) override {
+    if (!no_room.is_ok()) return no_room;
+    posted.push_back(std::move(alone));
+    return Status::ok();
+  }
+
+  struct Asked {
+    int ordinal;
+    device::abi::Stream stream;
+    const void* input;
+    const void* output;
+  };
+  Status refusal = Status::ok();
+  Status no_room = Status::ok();
+  std::vector<Asked> asked;
+  std::vector<device::Alone> posted;
+};
+
+class DeviceDoorTest : public ::testing::Test {
+ protected:
+  // Of a tensor on device 1; its memory is the test's, which the door does not touch.
+  Submission good() {
+    Submission one;
+    one.name = "w";
+    one.input = values_;
+    one.output = out_;
+    one.element_count = 4;
+    one.device = Submission::OnDevice{.ordinal = 1, .stream = stream_};
+    return one;
+  }
+  PlayedPlaces places_;
+  WorkerDoor door_{Config{}, nullptr, &places_};
+  float values_[4] = {1, 2, 3, 4};
+  float out_[4] = {};
+  int place_ = 0;
+  const device::abi::Stream stream_ = reinterpret_cast<device::abi::Stream>(&place_);
+};
+
+TEST_F(DeviceDoorTest, a_job_of_one_has_the_device_copy_and_ends_when_it_says_so) {
+  const HandleId handle = door_.submit(good()).value();
+  ASSERT_EQ(places_.asked.size(), 1U);
+  EXPECT_EQ(places_.asked[0].ordinal, 1);
+  EXPECT_EQ(places_.asked[0].stream, stream_);
+  EXPECT_EQ(places_.asked[0].input, values_);
+  EXPECT_EQ(places_.asked[0].output, out_);
+  ASSERT_EQ(places_.posted.size(), 1U);
+  device::Alone& alone = places_.posted[0];
+  EXPECT_EQ(alone.input, reinterpret_cast<std::uintptr_t>(values_));
+  EXPECT_EQ(alone.output, reinterpret_cast<std::uintptr_t>(out_));
+  EXPECT_EQ(alone.bytes, sizeof values_);
+  EXPECT_FALSE(alone.finish) << "nothing is done with the values";
+  EXPECT_FALSE(door_.poll(handle).value());
+  alone.ended(Status::ok());
+  EXPECT_TRUE(door_.wait(handle, -1).is_ok());
+  EXPECT_EQ(door_.metrics().finished_bytes, sizeof values_);
+  EXPECT_EQ(door_.metrics().finished_operations, 1U);
+}
+
+TEST_F(DeviceDoorTest, a_scale_is_applied_in_host_memory) {
+  Submission one = good();
+  one.scale = 0.5;
+  const HandleId handle = door_.submit(one).value();
+  ASSERT_TRUE(places_.posted[0].finish);
+  places_.posted[0].finish(std::as_writable_bytes(std::span(values_)));
+  EXPECT_THAT(values_, ::testing::ElementsAre(0.5, 1, 1.5, 2));
+  places_.posted[0].ended(Status::ok());
+  EXPECT_TRUE(door_.wait(handle, -1).is_ok());
+}
+
+TEST_F(DeviceDoorTest, what_a_device_says_comes_with_the_tensors_name) {
+  places_.refusal = {Code::kUnsupported, "no driver"};
+  const Result<HandleId> refused = door_.submit(good());
+  ASSERT_FALSE(refused.is_ok());
+  EXPECT_TRUE(refused.status().is(Code::kUnsupported));
+  EXPECT_EQ(refused.status().message(), "tensor 'w': no driver");
+
+  places_.refusal = Status::ok();
+  const HandleId handle = door_.submit(good()).value();
+  places_.posted[0].ended({Code::kSystem, "the bus is gone"});
+  const Status ended = door_.wait(handle, -1);
+  EXPECT_TRUE(ended.is(Code::kSystem));
+  EXPECT_EQ(ended.message(), "tensor 'w': the bus is gone");
+  EXPECT_EQ(door_.metrics().failed_operations, 1U);
+  EXPECT_EQ(door_.metrics().finished_bytes, 0U);
+}
+
+TEST_F(DeviceDoorTest, a_copy_that_finds_no_room_leaves_no_handle) {
+  places_.no_room = {Code::kAgain, "full"};
+  EXPECT_TRUE(door_.submit(good()).status().is(Code::kAgain));
+  EXPECT_FALSE(door_.poll(HandleId(1)).is_ok());
+}
+
+TEST_F(DeviceDoorTest, a_name_keeps_its_shape_there_too) {
+  EXPECT_TRUE(door_.submit(good()).is_ok());
+  Submission other = good();
+  other.element_count = 2;
+  const HandleId handle = door_.submit(other).value();
+  EXPECT_THAT(door_.wait(handle, -1).message(), HasSubstr("tensor 'w'"));
+  EXPECT_EQ(places_.posted.size(), 1U);
+}
+
+TEST_F(DeviceDoorTest, of_no_elements_no_address_is_looked_at) {
+  Submission one = good();
+  one.element_count = 0;
+  EXPECT_TRUE(door_.submit(one).is_ok());
+  EXPECT_EQ(places_.asked[0].input, nullptr);
+  EXPECT_EQ(places_.asked[0].output, nullptr);
+}
+
+TEST(DoorWithoutDevices, refuses_tensors_on_them) {
+  WorkerDoor door(Config{}, nullptr);
+  float value = 1;
+  Submission one;
+  one.name = "w";
+  one.input = one.output = &value;
+  one.element_count = 1;
+  one.device = Submission::OnDevice{};
+  EXPECT_TRUE(door.submit(one).status().is(Code::kUnsupported));
 }
 
 }  // namespace
