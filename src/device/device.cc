@@ -165,13 +165,18 @@ void CudaDevice::give_back(abi::Event event) {
   events_.push_back(event);
 }
 
-// The context is current.
-Result<Event> CudaDevice::recorded(abi::Stream stream) {
+// The context is current. Before anything is begun that the event is for: what has none is never known to be over.
+Result<Event> CudaDevice::unrecorded() {
   const Result<abi::Event> taken = take_event();
   if (!taken.is_ok()) return taken.status();
-  Event event(*this, taken.value());
-  const abi::Code code = driver_->event_record(event.get(), stream);
-  if (PLANTED(event_reused_early)) give_back(event.get());
+  return Event(*this, taken.value());
+}
+
+// Likewise.
+Result<Event> CudaDevice::recorded(Result<Event> event, abi::Stream stream) {
+  if (!event.is_ok()) return event;
+  const abi::Code code = driver_->event_record(event.value().get(), stream);
+  if (PLANTED(event_reused_early)) give_back(event.value().get());
   if (code != abi::kSuccess) return failed(code, "cuEventRecord");
   return event;
 }
@@ -187,7 +192,7 @@ Result<Event> CudaDevice::record(abi::Stream stream) {
                   "a CUDA graph is captured from its stream, and an exchange with other processes "
                   "cannot be part of one: submit it outside of the capture");
   }
-  return recorded(PLANTED(call_on_own_stream) ? out_ : stream);
+  return recorded(unrecorded(), PLANTED(call_on_own_stream) ? out_ : stream);
 }
 
 void CudaDevice::keep_out_of_captures() {
@@ -207,26 +212,32 @@ Result<bool> CudaDevice::has_happened(const Event& event) {
 Result<Event> CudaDevice::copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
+  Result<Event> event = unrecorded();
+  if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_to_host(to, from, bytes, out_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyDtoHAsync");
-  return recorded(PLANTED(copy_out_event_elsewhere) ? in_ : out_);
+  return recorded(std::move(event), PLANTED(copy_out_event_elsewhere) ? in_ : out_);
 }
 
 Result<Event> CudaDevice::copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
+  Result<Event> event = unrecorded();
+  if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_to_device(to, from, bytes, in_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyHtoDAsync");
-  return recorded(PLANTED(copy_in_event_elsewhere) ? out_ : in_);
+  return recorded(std::move(event), PLANTED(copy_in_event_elsewhere) ? out_ : in_);
 }
 
 Result<Event> CudaDevice::copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
                                       std::size_t bytes) {
   const Current current(*this);
   if (current.pushed() != abi::kSuccess) return failed(current.pushed(), "cuCtxPushCurrent");
+  Result<Event> event = unrecorded();
+  if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_on_device(to, from, bytes, in_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyDtoDAsync");
-  return recorded(in_);
+  return recorded(std::move(event), in_);
 }
 
 }  // namespace byteps::device

@@ -109,7 +109,8 @@ class CudaDevice final : public Device {
   Status begin();
   Status failed(abi::Code code, const char* call) const;
   Result<abi::Event> take_event();
-  Result<Event> recorded(abi::Stream stream);
+  Result<Event> unrecorded();
+  Result<Event> recorded(Result<Event> event, abi::Stream stream);
 
   const std::shared_ptr<const Driver> driver_;
   const int ordinal_;

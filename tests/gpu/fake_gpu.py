@@ -130,8 +130,10 @@ def build():
 
 
 def compile_into(folder):
+    compiler = ["ccache", "g++"] if shutil.which("ccache") else ["g++"]
+
     def run(*command):
-        done = subprocess.run(["g++", *FLAGS, f"-I{ROOT}", *map(str, command)], capture_output=True, text=True)
+        done = subprocess.run([*compiler, *FLAGS, f"-I{ROOT}", *map(str, command)], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr}")
 

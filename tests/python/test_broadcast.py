@@ -246,9 +246,9 @@ def sent_names():
     seen = []
     real = exchange._submit
 
-    def noting(entry, kind, shape, operation, name, *rest):
-        seen.append("byteps." + name)
-        return real(entry, kind, shape, operation, name, *rest)
+    def noting(entry, call):
+        seen.append(call.name.decode())
+        return real(entry, call)
 
     exchange._submit = noting
     try:
