@@ -123,7 +123,7 @@ class Gloo(Group):
             else:
                 sizes = [f"{scenario.size // scenario.tensors}x{scenario.tensors}"]
                 if scenario.model:
-                    sizes = models.ddp_buckets(scenario.model)
+                    sizes = models.bucket_bytes(scenario.model)
                 command = [BENCH / "gloo_worker.py", *place, scenario.operations, *sizes]
             argv = [*pinned(scenario)[1], sys.executable, *command]
             self.workers.append(lab.start(scenario.host_of(rank), argv, {"OMP_NUM_THREADS": 1}))

@@ -94,12 +94,17 @@ def write_list(model, path):
     fresh.replace(path)  # a worker that was started before may be reading it
 
 
-def ddp_buckets(model):
-    """Bytes of the buckets, as DistributedDataParallel fills them: in the order of the backward pass."""
-    buckets, room = [0], DDP_FIRST_BUCKET
-    for _, shape in reversed(MODELS[model]()):
-        if buckets[-1] >= room:
-            buckets.append(0)
-            room = DDP_BUCKET
-        buckets[-1] += 4 * math.prod(shape)
+def ddp_buckets(sizes):
+    """DistributedDataParallel's buckets of gradients that come in this order: [(index of the last one, bytes)]."""
+    buckets, held, room = [], 0, DDP_FIRST_BUCKET
+    for index, size in enumerate(sizes):
+        held += size
+        if held >= room or index == len(sizes) - 1:
+            buckets.append((index, held))
+            held, room = 0, DDP_BUCKET
     return buckets
+
+
+def bucket_bytes(model):
+    """Of the model's buckets."""
+    return [size for _, size in ddp_buckets([4 * math.prod(shape) for _, shape in reversed(MODELS[model]())])]

@@ -48,6 +48,10 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
   (`make setup-horovod`): what it hides is judged by what training alone takes there.
 - **small**: 160 tensors of 4 KiB at once, until all sums are there; the last column says what handing over one of
   them takes, where that is apart from waiting.
+- Training steps whose computation takes no processor: each layer's forward and backward sleep, 0.2 and 0.4 s in all.
+  There **limit** is ideal: one line that carries what is ready, the first layer's gradient first, and costs nothing
+  else ([`bench/steps.py`](../bench/steps.py)), and what torch and the optimizer take alone. **crossed** is the cross
+  barrier, **ddp** torch's DistributedDataParallel over our backend; its ideal and gloo's are of DDP's own buckets.
 - A target is what the project set itself; the last column says whether this run reached it.
 
 Again: `sudo make bench`, or one scenario by `sudo .venv/bin/python bench/run.py --only n4k4`; `--list` names them.

@@ -160,6 +160,8 @@ def summarize(turns, scenario, limit_s):
     for name in ("first_s", "own_first_s", "worker_cpu_s", "server_cpu_s", "busy_share", "push_s", "pull_s", "add_s"):
         if name in turns[0]:
             out[name] = statistics.median(turn[name] for turn in turns)
+    if scenario.warm:  # servers are looked at before and after the whole round
+        out["server_cpu_s"] *= scenario.operations / (scenario.operations + scenario.warm)
     for name in ("drops_out", "drops_in", "retransmissions", "timeouts"):
         if name in turns[0]:
             out[name] = sum(turn[name] for turn in turns)
@@ -169,7 +171,7 @@ def summarize(turns, scenario, limit_s):
 def copies(turns, scenario):
     """How many times its size an operation sends over the card of each host and receives, and each rank pushes: of
     workers' hosts first, then of servers'."""
-    bytes_ = scenario.size * scenario.operations
+    bytes_ = scenario.size * (scenario.operations + scenario.warm)
     out = {}
     if "card_bytes" in turns[0]:
         cards = list(zip(*(turn["card_bytes"] for turn in turns)))[:-1]  # the last is the scheduler's
@@ -274,7 +276,7 @@ def measure(args, scenario):
 
 def add_own_compute(figures):
     """What a framework and its optimizer take by themselves is in no ideal, and nobody hides it."""
-    alone = figures["byteps compute"]
+    alone = next(one for label, one in figures.items() if label.endswith(" compute"))
     more = max(0.0, alone["median_s"] - alone["limit_s"])
     for one in figures.values():
         one["limit_s"] += more

@@ -39,6 +39,7 @@ class Scenario:
     model: str = ""  # a list of models.py instead of equal tensors; program step: of steps.py
     program: str = "push_pull"  # or train, step, sockets, a kind of framework_worker.py: what the workers are
     operations: int = 1  # one after the other, in a round
+    warm: int = 0  # more of them before, whose time does not count
     worker_options: tuple = ()
     last_worker_options: tuple = ()
     env: tuple = ()  # (name, value) for our processes
@@ -84,8 +85,10 @@ class Scenario:
     def limit_of(self, word, rival):
         """That of a figure: what its workers are told, and whether they are a rival's, on their machines alone."""
         limit = self.ring_limit() if rival else self.limit()
-        if self.program != "step" or word == "compute":
-            return limit if self.program != "step" else steps.FORWARD_S + steps.BACKWARD_S
+        if self.program != "step":
+            return limit
+        if word == "compute":
+            return steps.FORWARD_S + steps.BACKWARD_S
         layers = steps.MODELS[self.model]()
         sent = steps.buckets(layers) if rival or word == "go ddp" else None
         return steps.ideal(layers, self.size / limit, word == "go crossed", sent)
@@ -217,10 +220,12 @@ def _steps():
             suffix, speed = {"1gbit": ("", "1 Gbit/s"), "500mbit": ("-500m", "500 Mbit/s")}[rate]
             title = f"{model}, {size / MIB:.0f} MiB, n=k={n}, {speed}"
             options = {"program": "step", "model": model, "size": size, "operations": 4, "words": words}
+            options["warm"] = steps.WARM
             yield Scenario(f"step-{model}-n{n}{suffix}", section, title, n, n, rate=rate, **options)
     for hosts, k in (((2, 2), 2), ((4, 4), 2)):
         title = f"uniform, 64 MiB, {len(hosts)} hosts of {hosts[0]} ranks, {k} servers"
         options = {"program": "step", "model": "uniform", "size": steps.SIZE, "operations": 4, "words": words}
+        options["warm"] = steps.WARM
         name = f"step-uniform-h{len(hosts)}l{hosts[0]}"
         yield Scenario(name, section, title, sum(hosts), k, hosts=hosts, **options)
 

@@ -5,8 +5,8 @@ Usage: step_worker.py byteps|gloo RANK SIZE ADDRESS PORT INTERFACE STEPS MODEL
 
 Each line of its input is a round: "go" trains with the optimizer's hooks (gloo: torch's DistributedDataParallel),
 "go crossed" with the cross barrier, "go ddp" with DistributedDataParallel over the backend byteps, "compute" alone.
-A round is WARM steps that are not counted, then STEPS; with the cross barrier it ends as it began, amid a step. Each
-gradient is 1, so that the weights tell whether all went well. Prints as push_pull_worker.c does.
+A round is steps.WARM steps that are not counted, then STEPS; with the cross barrier it ends as it began, amid a step.
+Each gradient is 1, so that the weights tell whether all went well. Prints as push_pull_worker.c does.
 """
 
 import os
@@ -17,7 +17,6 @@ import steps
 import torch
 from torch import nn
 
-WARM = 2
 RATE = 2.0**-10  # exact, for many steps
 
 
@@ -109,7 +108,7 @@ def main():
     for line in sys.stdin:
         one = trained[line.strip()]
         job.barrier()
-        for _ in range(WARM):
+        for _ in range(steps.WARM):
             one.step()
         cpu, start = time.process_time(), time.monotonic()
         for _ in range(count):

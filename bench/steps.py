@@ -13,6 +13,7 @@ import math
 import models
 
 FORWARD_S, BACKWARD_S = 0.2, 0.4
+WARM = 2  # steps of a round before those that count
 SIZE = 64 << 20  # bytes of gradients; ResNet-50 has its own
 ELEMENT_BYTES = 4
 
@@ -70,17 +71,12 @@ def bytes_of(layers):
     return ELEMENT_BYTES * sum(sum(elements) for elements, _ in layers)
 
 
-def buckets(layers, cap=models.DDP_BUCKET):
+def buckets(layers):
     """Of torch's DistributedDataParallel: [(layer whose gradient completes it, bytes)], in the order of the backward
     pass."""
-    found, held, room = [], 0, models.DDP_FIRST_BUCKET
-    for index in reversed(range(len(layers))):
-        for elements in reversed(layers[index][0]):
-            held += ELEMENT_BYTES * elements
-            if held >= room:
-                found.append((index, held))
-                held, room = 0, cap
-    return found + ([(0, held)] if held else [])
+    parameters = [(index, elements) for index, layer in enumerate(layers) for elements in layer[0]][::-1]
+    filled = models.ddp_buckets([ELEMENT_BYTES * elements for _, elements in parameters])
+    return [(parameters[last][0], size) for last, size in filled]
 
 
 def ideal(layers, rate, crossed=False, sent=None):

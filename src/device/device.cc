@@ -173,10 +173,9 @@ Result<Event> CudaDevice::unrecorded() {
 }
 
 // Likewise.
-Result<Event> CudaDevice::recorded(Result<Event> event, abi::Stream stream) {
-  if (!event.is_ok()) return event;
-  const abi::Code code = driver_->event_record(event.value().get(), stream);
-  if (PLANTED(event_reused_early)) give_back(event.value().get());
+Result<Event> CudaDevice::recorded(Event event, abi::Stream stream) {
+  const abi::Code code = driver_->event_record(event.get(), stream);
+  if (PLANTED(event_reused_early)) give_back(event.get());
   if (code != abi::kSuccess) return failed(code, "cuEventRecord");
   return event;
 }
@@ -192,7 +191,9 @@ Result<Event> CudaDevice::record(abi::Stream stream) {
                   "a CUDA graph is captured from its stream, and an exchange with other processes "
                   "cannot be part of one: submit it outside of the capture");
   }
-  return recorded(unrecorded(), PLANTED(call_on_own_stream) ? out_ : stream);
+  Result<Event> event = unrecorded();
+  if (!event.is_ok()) return event;
+  return recorded(std::move(event).value(), PLANTED(call_on_own_stream) ? out_ : stream);
 }
 
 void CudaDevice::keep_out_of_captures() {
@@ -216,7 +217,7 @@ Result<Event> CudaDevice::copy_out(std::byte* to, abi::DeviceAddress from, std::
   if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_to_host(to, from, bytes, out_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyDtoHAsync");
-  return recorded(std::move(event), PLANTED(copy_out_event_elsewhere) ? in_ : out_);
+  return recorded(std::move(event).value(), PLANTED(copy_out_event_elsewhere) ? in_ : out_);
 }
 
 Result<Event> CudaDevice::copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes) {
@@ -226,7 +227,7 @@ Result<Event> CudaDevice::copy_in(abi::DeviceAddress to, const std::byte* from, 
   if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_to_device(to, from, bytes, in_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyHtoDAsync");
-  return recorded(std::move(event), PLANTED(copy_in_event_elsewhere) ? out_ : in_);
+  return recorded(std::move(event).value(), PLANTED(copy_in_event_elsewhere) ? out_ : in_);
 }
 
 Result<Event> CudaDevice::copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
@@ -237,7 +238,7 @@ Result<Event> CudaDevice::copy_within(abi::DeviceAddress to, abi::DeviceAddress 
   if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_on_device(to, from, bytes, in_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyDtoDAsync");
-  return recorded(std::move(event), in_);
+  return recorded(std::move(event).value(), in_);
 }
 
 }  // namespace byteps::device

@@ -110,7 +110,7 @@ class CudaDevice final : public Device {
   Status failed(abi::Code code, const char* call) const;
   Result<abi::Event> take_event();
   Result<Event> unrecorded();
-  Result<Event> recorded(Result<Event> event, abi::Stream stream);
+  Result<Event> recorded(Event event, abi::Stream stream);
 
   const std::shared_ptr<const Driver> driver_;
   const int ordinal_;

@@ -507,6 +507,25 @@ def test_the_first_layers_travel_first(job2):
         assert [name.rsplit(".", 1)[0] if name.count(".") > 2 else name for name in ordered] == names
 
 
+def repeated_with_others():
+    """What is told of a tensor once is told anew of one that is not like it."""
+    from byteps._core import abi, errors
+    from byteps._core.exchange import Exchange
+    from byteps.torch.exchange import Repeated
+
+    repeated = Repeated(Exchange(abi.SUM), "repeated")
+    whole = torch.arange(12.0).reshape(4, 3)
+    assert torch.equal(bps.synchronize(repeated.start(whole.clone())), 2 * whole)
+    assert torch.equal(bps.synchronize(repeated.start(whole.t().clone().t())), 2 * whole)
+    for other in (whole.double(), whole.half(), whole[:2].clone(), whole.reshape(3, 4).clone()):
+        with pytest.raises(errors.InvalidArgumentError, match="repeated' was float32, shape 4x3"):
+            bps.synchronize(repeated.start(other))
+
+
+def test_what_is_told_of_a_gradient_once_is_not_told_of_another_dtype_or_shape(job2):
+    job2.run(repeated_with_others)
+
+
 # ---- from job to job
 
 

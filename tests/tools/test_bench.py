@@ -51,7 +51,7 @@ def test_vgg16_places_its_layers_as_torchvision_does():
 
 @pytest.mark.parametrize("model", models.MODELS)
 def test_buckets_hold_every_gradient_once_and_start_small(model):
-    buckets = models.ddp_buckets(model)
+    buckets = models.bucket_bytes(model)
     assert sum(buckets) == 4 * models.parameter_count(model)
     assert all(bucket >= models.DDP_BUCKET for bucket in buckets[1:-1])
     assert buckets[0] < models.DDP_BUCKET or len(models.MODELS[model]()) < 40
@@ -164,6 +164,14 @@ def test_drops_are_added_and_times_are_per_operation():
     assert figure["quartiles_s"] == pytest.approx([0.2, 0.4])
     assert figure["ratio"] == pytest.approx(0.5)
     assert figure["drops_out"] == 15
+
+
+def test_what_is_counted_around_a_round_is_of_its_warm_operations_too():
+    scenario = scenarios.Scenario("x", "", "", 2, 2, hosts=(1, 1), size=1000, operations=4, warm=2)
+    turn = {"seconds": 4.0, "server_cpu_s": 6.0, "worker_cpu_s": 4.0, "card_bytes": [[6000, 6000], [0, 0]]}
+    figure = summarize([turn], scenario, 1.0)
+    assert (figure["median_s"], figure["server_cpu_s"], figure["worker_cpu_s"]) == (1.0, 4.0, 4.0)
+    assert figure["cards"] == [[1.0, 1.0]]
 
 
 def test_an_unknown_scenario_is_refused_with_the_names_there_are():

@@ -1053,9 +1053,9 @@ TEST_F(RelayedWorkerTest, one_machine_needs_no_servers) {
 
 // ---- the door alone
 
-class DoorTest : public ::testing::Test {
+// A tensor that may be submitted.
+class Submitted : public ::testing::Test {
  protected:
-  WorkerDoor door_{Config{}, nullptr};
   float values_[4] = {1, 2, 3, 4};
   float out_[4] = {};
   Submission good() {
@@ -1066,6 +1066,11 @@ class DoorTest : public ::testing::Test {
     one.element_count = 4;
     return one;
   }
+};
+
+class DoorTest : public Submitted {
+ protected:
+  WorkerDoor door_{Config{}, nullptr};
   std::string refusal(const Submission& one) {
     const Result<HandleId> handle = door_.submit(one);
     EXPECT_FALSE(handle.is_ok());
@@ -1423,22 +1428,16 @@ class PlayedPlaces final : public device::Places {
   std::vector<device::Alone> posted;
 };
 
-class DeviceDoorTest : public ::testing::Test {
+class DeviceDoorTest : public Submitted {
  protected:
-  // Of a tensor on device 1; its memory is the test's, which the door does not touch.
+  // On device 1. The door does not touch its memory.
   Submission good() {
-    Submission one;
-    one.name = "w";
-    one.input = values_;
-    one.output = out_;
-    one.element_count = 4;
+    Submission one = Submitted::good();
     one.device = Submission::OnDevice{.ordinal = 1, .stream = stream_};
     return one;
   }
   PlayedPlaces places_;
   WorkerDoor door_{Config{}, nullptr, &places_};
-  float values_[4] = {1, 2, 3, 4};
-  float out_[4] = {};
   int place_ = 0;
   const device::abi::Stream stream_ = reinterpret_cast<device::abi::Stream>(&place_);
 };
