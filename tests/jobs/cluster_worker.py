@@ -19,6 +19,7 @@ import cloudpickle
 
 
 def main() -> None:
+    faulthandler.enable()  # a crash says where
     faulthandler.register(signal.SIGUSR1)
     pipe = Connection(int(sys.argv[1]))
     layer = importlib.import_module(sys.argv[2])
