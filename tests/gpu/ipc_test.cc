@@ -81,8 +81,10 @@ class FakeGpuIpc : public testing::Test {
     ASSERT_EQ(cuEventRecord(event_, stream_), kSuccess);
   }
 
-  // The other process does its part.
+  // The other process does its part; that part alone, of whichever shard this test is.
   static pid_t start_other(const std::string& part) {
+    unsetenv("GTEST_TOTAL_SHARDS");
+    unsetenv("GTEST_SHARD_INDEX");
     const std::string filter = "--gtest_filter=FakeGpuIpc.DISABLED_" + part;
     std::array<char*, 4> arguments{const_cast<char*>("ipc_test"), const_cast<char*>(filter.c_str()),
                                    const_cast<char*>("--gtest_also_run_disabled_tests"), nullptr};

@@ -15,9 +15,13 @@ silently. Not for torch.compile, CUDA graphs, operations that only GPUs have (cu
 for threads of C++ that know no mode.
 """
 
+import atexit
+import contextlib
 import ctypes
 import functools
 import threading
+import time
+from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -175,6 +179,29 @@ def in_threads(context):
     threading.Thread.start = start_within
 
 
+def let_autograd_rest():
+    """Returns when torch's autograd threads have slept for 10 ms, or after a second.
+
+    After backward() such a thread still drops the mode that was in force, which takes the GIL. Python ends threads that
+    want it at exit, and torch aborts the process when that happens in a destructor.
+    """
+    def switches():
+        found = []
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it has ended
+                if "autograd" in (task / "comm").read_text():
+                    found += [line for line in (task / "status").read_text().splitlines() if "ctxt_switches" in line]
+        return found
+
+    before = switches()
+    for _ in range(100):
+        time.sleep(0.01)
+        now = switches()
+        if now == before:
+            return
+        before = now
+
+
 class OnFakeGpu(TorchDispatchMode):
     def __init__(self):
         super().__init__()
@@ -199,6 +226,7 @@ class OnFakeGpu(TorchDispatchMode):
         mode = cls()
         mode.__enter__()
         in_threads(cls)
+        atexit.register(let_autograd_rest)
         return mode
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
