@@ -185,6 +185,7 @@ def let_autograd_rest():
     After backward() such a thread still drops the mode that was in force, which takes the GIL. Python ends threads that
     want it at exit, and torch aborts the process when that happens in a destructor.
     """
+
     def switches():
         found = []
         for task in Path("/proc/self/task").iterdir():
