@@ -196,6 +196,25 @@ Result<Event> CudaDevice::record(abi::Stream stream) {
   return recorded(std::move(event).value(), PLANTED(call_on_own_stream) ? out_ : stream);
 }
 
+// Likewise, of a copy that was put on one of our streams.
+Result<Event> CudaDevice::copied(Event event, abi::Stream stream) {
+  Result<Event> known = recorded(std::move(event), stream);
+  if (!known.is_ok()) end_copies();
+  return known;
+}
+
+// An event cannot be had, or not be asked: what the copies read and write must not be used before they have ended. They
+// end soon, since nothing on our streams waits for anything; or at once, where the context has ended: then this fails,
+// again and again.
+void CudaDevice::end_copies() {
+  if (PLANTED(lost_copy_unawaited)) return;
+  const Current current(*this);
+  for (const abi::Stream stream : {out_, in_}) {
+    if (driver_->stream_synchronize(stream) == abi::kSuccess) continue;
+    (void)driver_->stream_synchronize(stream);
+  }
+}
+
 void CudaDevice::keep_out_of_captures() {
   abi::CaptureMode mode = abi::kCaptureRelaxed;
   if (!PLANTED(capture_of_others_spoiled)) (void)driver_->thread_exchange_capture_mode(&mode);
@@ -204,8 +223,9 @@ void CudaDevice::keep_out_of_captures() {
 Result<bool> CudaDevice::has_happened(const Event& event) {
   const abi::Code code = driver_->event_query(event.get());
   if (code == abi::kNotReady) return false;
-  if (code != abi::kSuccess) return failed(code, "cuEventQuery");
-  return true;
+  if (code == abi::kSuccess) return true;
+  end_copies();
+  return failed(code, "cuEventQuery");
 }
 
 // ---- copies
@@ -217,7 +237,7 @@ Result<Event> CudaDevice::copy_out(std::byte* to, abi::DeviceAddress from, std::
   if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_to_host(to, from, bytes, out_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyDtoHAsync");
-  return recorded(std::move(event).value(), PLANTED(copy_out_event_elsewhere) ? in_ : out_);
+  return copied(std::move(event).value(), PLANTED(copy_out_event_elsewhere) ? in_ : out_);
 }
 
 Result<Event> CudaDevice::copy_in(abi::DeviceAddress to, const std::byte* from, std::size_t bytes) {
@@ -227,7 +247,7 @@ Result<Event> CudaDevice::copy_in(abi::DeviceAddress to, const std::byte* from, 
   if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_to_device(to, from, bytes, in_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyHtoDAsync");
-  return recorded(std::move(event).value(), PLANTED(copy_in_event_elsewhere) ? out_ : in_);
+  return copied(std::move(event).value(), PLANTED(copy_in_event_elsewhere) ? out_ : in_);
 }
 
 Result<Event> CudaDevice::copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
@@ -238,7 +258,7 @@ Result<Event> CudaDevice::copy_within(abi::DeviceAddress to, abi::DeviceAddress 
   if (!event.is_ok()) return event;
   const abi::Code code = driver_->copy_on_device(to, from, bytes, in_);
   if (code != abi::kSuccess) return failed(code, "cuMemcpyDtoDAsync");
-  return recorded(std::move(event).value(), in_);
+  return copied(std::move(event).value(), in_);
 }
 
 }  // namespace byteps::device

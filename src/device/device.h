@@ -52,7 +52,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Each begins a copy and gives its event. Host memory that is not pinned makes it wait for the copy.
+  // Each begins a copy and gives its event. Host memory that is not pinned makes it wait for the copy. After an error,
+  // here and of has_happened(), no copy is under way.
   virtual Result<Event> copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) = 0;
   virtual Result<Event> copy_in(abi::DeviceAddress to, const std::byte* from,
                                 std::size_t bytes) = 0;
@@ -111,6 +112,8 @@ class CudaDevice final : public Device {
   Result<abi::Event> take_event();
   Result<Event> unrecorded();
   Result<Event> recorded(Event event, abi::Stream stream);
+  Result<Event> copied(Event event, abi::Stream stream);
+  void end_copies();
 
   const std::shared_ptr<const Driver> driver_;
   const int ordinal_;

@@ -35,6 +35,7 @@ const char* first_missing(void* library, Driver& d) {
   need("cuCtxPopCurrent_v2", d.context_pop);
   need("cuStreamCreateWithPriority", d.stream_create);
   need("cuStreamDestroy_v2", d.stream_destroy);
+  need("cuStreamSynchronize", d.stream_synchronize);
   need("cuThreadExchangeStreamCaptureMode", d.thread_exchange_capture_mode);
   need("cuStreamIsCapturing", d.stream_is_capturing);
   need("cuEventCreate", d.event_create);

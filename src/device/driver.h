@@ -31,6 +31,7 @@ struct Driver {
   abi::Code (*context_pop)(abi::Context*) = nullptr;
   abi::Code (*stream_create)(abi::Stream*, unsigned flags, int priority) = nullptr;
   abi::Code (*stream_destroy)(abi::Stream) = nullptr;
+  abi::Code (*stream_synchronize)(abi::Stream) = nullptr;
   abi::Code (*thread_exchange_capture_mode)(abi::CaptureMode*) = nullptr;
   abi::Code (*stream_is_capturing)(abi::Stream, abi::CaptureStatus*) = nullptr;
   abi::Code (*event_create)(abi::Event*, unsigned flags) = nullptr;

@@ -71,6 +71,7 @@ SAME_FUNCTION(context_push, cuCtxPushCurrent);
 SAME_FUNCTION(context_pop, cuCtxPopCurrent);
 SAME_FUNCTION(stream_create, cuStreamCreateWithPriority);
 SAME_FUNCTION(stream_destroy, cuStreamDestroy);
+SAME_FUNCTION(stream_synchronize, cuStreamSynchronize);
 SAME_FUNCTION(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
 SAME_FUNCTION(stream_is_capturing, cuStreamIsCapturing);
 SAME_FUNCTION(event_create, cuEventCreate);

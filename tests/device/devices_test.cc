@@ -510,6 +510,40 @@ TEST_F(DevicesTest, a_copy_that_fails_is_reported_with_device_call_and_the_drive
               HasSubstr("cuMemcpyDtoHAsync failed: CUDA_ERROR_INVALID_VALUE"));
 }
 
+TEST_F(DevicesTest, a_copy_whose_end_cannot_be_known_has_ended_when_it_is_reported) {
+  constexpr int kCopies = 16;  // others before it, so that it would be late
+  const std::uint64_t earlier = user_->allocate(kPool);
+  const std::uint64_t last = user_->allocate(kPool);
+  user_->fill(earlier, 5, 0, kPool);
+  user_->fill(last, 7, 0, kPool);
+  user_->synchronize();
+  await(place(last, last));
+  report();
+  fake_gpu_fail("cuEventRecord", kCopies, 1);
+  for (int i = 1; i <= kCopies; ++i) {
+    order(Kind::kOut, i < kCopies ? earlier : last, slab(), 0, kPool);
+  }
+  Report failed = report();
+  int fine = 0;
+  for (; failed.result.is_ok(); failed = report()) ++fine;
+  EXPECT_EQ(slab()[kPool - 1], std::byte{7});
+  EXPECT_THAT(failed.result.message(), HasSubstr("cuEventRecord failed"));
+  for (; fine < kCopies - 1; ++fine) EXPECT_TRUE(report().result.is_ok());
+}
+
+TEST_F(DevicesTest, a_copy_that_cannot_be_asked_for_has_ended_when_it_is_reported) {
+  const std::uint64_t memory = user_->allocate(kPool);
+  user_->fill(memory, 7, 0, kPool);
+  user_->synchronize();
+  await(place(memory, memory));
+  report();
+  fake_gpu_fail("cuEventQuery", 1, 1);
+  order(Kind::kOut, memory, slab(), 0, kPool);
+  const Report failed = report();
+  EXPECT_EQ(slab()[kPool - 1], std::byte{7});
+  EXPECT_THAT(failed.result.message(), HasSubstr("cuEventQuery failed"));
+}
+
 TEST_F(DevicesTest, memory_that_cannot_be_pinned_is_used_all_the_same_with_one_warning) {
   fake_gpu_fail("cuMemHostRegister_v2", 1, 2);
   refused_pins_ = 1;

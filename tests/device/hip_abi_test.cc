@@ -38,6 +38,7 @@ SAME_SHAPE(context_push, hipCtxPushCurrent);
 SAME_SHAPE(context_pop, hipCtxPopCurrent);
 SAME_SHAPE(stream_create, hipStreamCreateWithPriority);
 SAME_SHAPE(stream_destroy, hipStreamDestroy);
+SAME_SHAPE(stream_synchronize, hipStreamSynchronize);
 SAME_SHAPE(thread_exchange_capture_mode, hipThreadExchangeStreamCaptureMode);
 SAME_SHAPE(stream_is_capturing, hipStreamIsCapturing);
 SAME_SHAPE(event_create, hipEventCreateWithFlags);
