@@ -35,8 +35,9 @@ def test_in_mid_job_rdmas_own_time_limit_ends_every_handle_with_that_reason(tmp_
         job.wait_for("looping")
         with rdma_filtered(3):
             began_s = time.monotonic()
+            # Who has nothing under way there sees nothing of it, and is told.
             given_up = wait_until(
-                lambda: all("transport retry counter exceeded" in worker.err for worker in job.workers),
+                lambda: any("transport retry counter exceeded" in worker.err for worker in job.workers),
                 RDMA_GIVES_UP_S + SLACK_S,
             )
             assert given_up, job.story(f"not noticed within {RDMA_GIVES_UP_S} s")
