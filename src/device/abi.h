@@ -6,8 +6,8 @@
 // 6.21 (streams) and 6.22 (events). tests/device/abi_test.cc compares the declarations with a header, where there is
 // one.
 //
-// HIP has the same shape: the same functions by other names, the same values of all constants below. Nothing loads it
-// yet.
+// HIP has the same shape: the same functions by other names, the same values of all constants below but
+// those of memory types. Nothing loads it yet.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
 // Device: one GPU as this process uses it. CUDA's has its primary context (the one that frameworks work in), two
 // streams of its own, one for copies in each direction, and events.
 //
-// No call waits for the device. What is under way is known by an Event, which the owner asks about: a copy is over, or
-// somebody's stream has come so far, when has_happened() says so, and not before. Whoever has heard it may use the
-// memory, in any thread and on any stream: the driver makes what an event covers visible to who has asked.
+// No call waits for the device, but copies of memory that is not pinned, and one whose event fails. What is under way
+// is known by an Event, which the owner asks about: a copy is over, or somebody's stream has come so far, when
+// has_happened() says so, and not before. Whoever has heard it may use the memory, in any thread and on any stream: the
+// driver makes what an event covers visible to who has asked.
 #pragma once
 
 #include <cstddef>
