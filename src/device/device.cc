@@ -210,8 +210,9 @@ void CudaDevice::end_copies() {
   if (PLANTED(lost_copy_unawaited)) return;
   const Current current(*this);
   for (const abi::Stream stream : {out_, in_}) {
-    if (driver_->stream_synchronize(stream) == abi::kSuccess) continue;
-    (void)driver_->stream_synchronize(stream);
+    const abi::Code code = driver_->stream_synchronize(stream);
+    if (code != abi::kSuccess)
+      (void)driver_->stream_synchronize(stream);  // if it was that call alone
   }
 }
 

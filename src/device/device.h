@@ -53,15 +53,16 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Each begins a copy and gives its event. Host memory that is not pinned makes it wait for the copy. After an error,
-  // here and of has_happened(), no copy is under way.
+  // Each begins a copy and gives its event. Host memory that is not pinned makes it wait for the copy. After an error
+  // the copy is not under way: it was not begun, or it has ended.
   virtual Result<Event> copy_out(std::byte* to, abi::DeviceAddress from, std::size_t bytes) = 0;
   virtual Result<Event> copy_in(abi::DeviceAddress to, const std::byte* from,
                                 std::size_t bytes) = 0;
   virtual Result<Event> copy_within(abi::DeviceAddress to, abi::DeviceAddress from,
                                     std::size_t bytes) = 0;
 
-  // kCancelled, here and above: the process ends, and the driver with it.
+  // After an error, too, a copy that the event was for has ended. kCancelled, here and above: the process ends, and the
+  // driver with it.
   virtual Result<bool> has_happened(const Event& event) = 0;
 
   // For a thread that calls has_happened(): its calls are no part of what other threads capture.

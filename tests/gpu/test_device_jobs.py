@@ -52,7 +52,7 @@ def test_sums_and_broadcasts_are_right_and_nothing_is_used_early_or_kept(tmp_pat
 
 # Parts have about 4 MB: a pool for two of them, and one that holds none.
 @pytest.mark.parametrize("pinned_mb", [8, 1])
-def test_a_pool_smaller_than_what_is_under_way_is_slower_and_right(tmp_path, pinned_mb):
+def test_a_pool_smaller_than_what_is_under_way_is_right(tmp_path, pinned_mb):
     with job_of(tmp_path, environ={"BYTEPS_PINNED_MB": str(pinned_mb)}) as job:
         start(job, ("6", str(9 * MIB), "2"))
         job.join()

@@ -189,9 +189,11 @@ def test_a_folder_that_was_chosen_and_is_shared_has_each_recording_once(place, s
     arguments = on_hosts(place, sshd.command, "-x", f"BYTEPS_FLIGHT_DIR={chosen}")
     code, out, err = place.run(*arguments, PYTHON, "-c", DIFFER)
     assert code == 1 and f"bps why {chosen}" in err, err
-    workers = [path.name.split("-")[3] for path in chosen.glob("*-worker-*")]
-    # The third ends with the others, perhaps before it has anything to tell.
-    assert len(workers) >= 2 and len(workers) == len(set(workers)), workers
+    gathered = flight.read([chosen])
+    recorded = [each.rank for each in gathered if each.role == "worker"]
+    # Who is ended for the others' sake before it knows that the job has failed leaves none.
+    told = [e.rank for each in gathered for e in each.find("ended") if e.role == "worker" and e.fields.get("told")]
+    assert len(recorded) == len(set(recorded)) >= 2 and {*recorded, *told} == {0, 1, 2}, (recorded, told)
     assert first_cause.explain(chosen).is_found
     assert place.recordings() == []
 

@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ class StepFigures : public testing::Test {
       ranks_.push_back(std::make_unique<Rank>());
       ranks_.back()->process =
           std::make_unique<WorkerProcess>(*cluster_, config, name, name, 100 + rank);
-      ranks_.back()->memory.assign(kBytes, std::byte{1});
+      ranks_.back()->sum.assign(kBytes, std::byte{0});
     }
     EXPECT_TRUE(run_until([this] {
       return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
@@ -161,26 +161,34 @@ class StepFigures : public testing::Test {
   double reached(const Model& model, Barrier barrier) {
     model_ = &model;
     barrier_ = barrier;
-    for (auto& rank : ranks_) rank->sums.resize(model.size());
+    for (auto& rank : ranks_) rank->handles.resize(model.size());
     EXPECT_TRUE(run_until([this] {
       for (auto& rank : ranks_) go_on(*rank);
       return std::all_of(ranks_.begin(), ranks_.end(),
                          [](const auto& rank) { return rank->begun_ns.size() > kWarm + kSteps; });
     }));
+    std::uint64_t bytes = 0;
+    for (const Layer& layer : model) bytes += layer.bytes;
+    for (const auto& rank : ranks_) {
+      const auto wrong = std::find_if(rank->sum.data(), rank->sum.data() + bytes,
+                                      [](std::byte each) { return each != std::byte{kProcesses}; });
+      EXPECT_EQ(wrong, rank->sum.data() + bytes) << "a sum of ones";
+    }
     const std::vector<TimeNs>& begun = ranks_[0]->begun_ns;
     const double step_s = static_cast<double>(begun[kWarm + kSteps] - begun[kWarm]) / kSteps / 1e9;
     const double share = ideal_s(model, barrier) / step_s;
     RecordProperty("of_ideal", std::to_string(share));
+    EXPECT_LE(share, 1) << "nothing is better than ideal";
     return share;
   }
 
  private:
   struct Rank {
-    std::vector<std::byte> memory;
+    std::vector<std::byte> sum;
     std::unique_ptr<WorkerProcess> process;
-    std::vector<std::optional<HandleId>> sums;  // by layer, of the step before
-    std::vector<TimeNs> begun_ns;               // its steps
-    std::size_t layer = 0;                      // whose forward is next
+    std::vector<std::optional<HandleId>> handles;  // by layer, of the step before
+    std::vector<TimeNs> begun_ns;                  // its steps
+    std::size_t layer = 0;                         // whose forward is next
     bool is_computing = false;
   };
 
@@ -192,10 +200,10 @@ class StepFigures : public testing::Test {
   }
 
   bool is_there(Rank& rank, std::size_t layer) {
-    std::optional<HandleId>& sum = rank.sums[layer];
-    if (!sum) return true;
-    if (!rank.process->door.poll(*sum).value()) return false;
-    EXPECT_TRUE(rank.process->door.wait(*std::exchange(sum, std::nullopt), 0).is_ok());
+    std::optional<HandleId>& handle = rank.handles[layer];
+    if (!handle) return true;
+    if (!rank.process->door.poll(*handle).value()) return false;
+    EXPECT_TRUE(rank.process->door.wait(*std::exchange(handle, std::nullopt), 0).is_ok());
     return true;
   }
 
@@ -209,8 +217,9 @@ class StepFigures : public testing::Test {
     if (rank.layer == 0) rank.begun_ns.push_back(cluster_->now());
     rank.is_computing = true;
     after(kForwardS * (*model_)[rank.layer].share, [this, &rank] {
-      rank.is_computing = ++rank.layer == model_->size();
-      rank.is_computing ? go_back(rank) : go_on(rank);
+      if (++rank.layer == model_->size()) return go_back(rank);
+      rank.is_computing = false;
+      go_on(rank);
     });
   }
 
@@ -231,15 +240,17 @@ class StepFigures : public testing::Test {
     const std::string name = "layer." + std::to_string(rank.layer);
     Submission submission;
     submission.name = name;
-    submission.input = submission.output = rank.memory.data() + offset;
+    submission.input = ones_.data() + offset;
+    submission.output = rank.sum.data() + offset;
     submission.element_count = (*model_)[rank.layer].bytes;
     submission.dtype = static_cast<std::uint32_t>(DType::kUint8);
     submission.priority = -static_cast<std::int32_t>(rank.layer);
     const Result<HandleId> submitted = rank.process->door.submit(submission);
     ASSERT_TRUE(submitted.is_ok());
-    rank.sums[rank.layer] = submitted.value();
+    rank.handles[rank.layer] = submitted.value();
   }
 
+  const std::vector<std::byte> ones_ = std::vector<std::byte>(kBytes, std::byte{1});
   Trace trace_;
   const Model* model_ = nullptr;
   Barrier barrier_ = Barrier::kGlobal;
