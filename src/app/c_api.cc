@@ -2,6 +2,7 @@
 // No exception leaves it; a forked child's copy of a job is inert.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -118,6 +119,7 @@ struct byteps_job {
   const std::unique_ptr<byteps::FlightFile> flight;
   const std::unique_ptr<byteps::TimelineFile> timeline;  // null: none is recorded
   const byteps::Log log;
+  std::atomic<bool> log_is_read{true};  // until it was waited for in vain
   byteps::MonotonicClock clock;
   std::unique_ptr<byteps::ProcessTransport> transport;  // null in a job of one
   byteps::device::Devices devices;
@@ -241,9 +243,12 @@ void end(byteps_job* job, bool final) {
   job->writer->settle(byteps::LogWriter::kEndNs);
 }
 
-// For a caller that is told where the last events are: they are there when it hears so, unless the folder is slow.
+// What led to it is in the last events, which the caller is told of, and in the log: both are written when he hears so,
+// and perhaps ends his process at once, unless the folder is slow or nobody reads the log.
 Status with_events(byteps_job& job, Status status) {
-  if (!status.is_ok() && !status.is(Code::kAgain)) job.flight->settle();
+  if (status.is_ok() || status.is(Code::kAgain)) return status;
+  job.flight->settle();
+  if (job.log_is_read) job.log_is_read = job.writer->settle(byteps::LogWriter::kEndNs);
   return status;
 }
 

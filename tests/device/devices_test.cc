@@ -27,7 +27,8 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using Kind = Order::Kind;
 
-constexpr std::size_t kPool = 1 << 20;
+constexpr std::size_t kLong = 1 << 20;
+constexpr std::size_t kPool = 16 * kLong;
 constexpr std::size_t kBytes = 64 << 10;
 constexpr TimeNs kLongNs = 20 * kSecond;
 
@@ -511,20 +512,18 @@ TEST_F(DevicesTest, a_copy_that_fails_is_reported_with_device_call_and_the_drive
 }
 
 TEST_F(DevicesTest, a_copy_whose_end_cannot_be_known_has_ended_when_it_is_reported) {
-  constexpr int kCopies = 16;  // others before it, so that it would be late
-  const std::uint64_t earlier = user_->allocate(kPool);
-  const std::uint64_t last = user_->allocate(kPool);
-  user_->fill(earlier, 5, 0, kPool);
-  user_->fill(last, 7, 0, kPool);
+  constexpr std::size_t kCopies = kPool / kLong;  // others before it, so that it would be late
+  const std::uint64_t memory = user_->allocate(kLong);
+  user_->fill(memory, 7, 0, kLong);
   user_->synchronize();
-  await(place(last, last));
+  await(place(memory, memory));
   report();
   fake_gpu_fail("cuEventRecord", kCopies, 1);
-  for (int i = 1; i <= kCopies; ++i) {
-    order(Kind::kOut, i < kCopies ? earlier : last, slab(), 0, kPool);
+  for (std::size_t i = 0; i < kCopies; ++i) {
+    order(Kind::kOut, memory, slab() + i * kLong, 0, kLong);
   }
   Report failed = report();
-  int fine = 0;
+  std::size_t fine = 0;
   for (; failed.result.is_ok(); failed = report()) ++fine;
   EXPECT_EQ(slab()[kPool - 1], std::byte{7});
   EXPECT_THAT(failed.result.message(), HasSubstr("cuEventRecord failed"));
@@ -532,15 +531,15 @@ TEST_F(DevicesTest, a_copy_whose_end_cannot_be_known_has_ended_when_it_is_report
 }
 
 TEST_F(DevicesTest, a_copy_that_cannot_be_asked_for_has_ended_when_it_is_reported) {
-  const std::uint64_t memory = user_->allocate(kPool);
-  user_->fill(memory, 7, 0, kPool);
+  const std::uint64_t memory = user_->allocate(kLong);
+  user_->fill(memory, 7, 0, kLong);
   user_->synchronize();
   await(place(memory, memory));
   report();
   fake_gpu_fail("cuEventQuery", 1, 1);
-  order(Kind::kOut, memory, slab(), 0, kPool);
+  order(Kind::kOut, memory, slab(), 0, kLong);
   const Report failed = report();
-  EXPECT_EQ(slab()[kPool - 1], std::byte{7});
+  EXPECT_EQ(slab()[kLong - 1], std::byte{7});
   EXPECT_THAT(failed.result.message(), HasSubstr("cuEventQuery failed"));
 }
 
