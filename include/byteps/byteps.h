@@ -101,7 +101,7 @@ typedef enum byteps_operation {
 /* Where a tensor's input and output are, both in the same. Since version 9. */
 typedef enum byteps_memory {
   BYTEPS_HOST_MEMORY = 0,
-  BYTEPS_CUDA_MEMORY = 1 /* of an NVIDIA GPU; the driver, libcuda.so.1, is loaded when the first tensor is there */
+  BYTEPS_CUDA_MEMORY = 1 /* of an NVIDIA GPU; the driver, libcuda.so.1, is loaded at the first use */
 } byteps_memory;
 
 /* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree
