@@ -226,7 +226,7 @@ void Relay::on_wanted(ShardIndex shard, const wire::Header& header) {
   if (header.epoch != config_.epoch) return;
   uplink_->on_wanted(shard, header);
   if (PLANTED(wanted_not_passed_on)) return;
-  shelf_.want(header.key, header.part, header.round, fresh_);
+  shelf_.want(header.key, header.part, header.round, header.offset_bytes, fresh_);
   absorb();
 }
 

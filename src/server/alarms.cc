@@ -8,7 +8,9 @@ namespace byteps {
 void Alarms::watch(PartSum& part, const FrameSum& frame) {
   if (part.is_young) return;
   // An alarm that waits longer belongs to an earlier round, or asked for this one already.
-  const bool asked = part.wanted_count > 0 && part.wanted_round == frame.round;
+  const auto index = static_cast<std::uint32_t>(&frame - part.frames.data());
+  const bool asked =
+      part.wanted.count > 0 && part.wanted.round == frame.round && index < part.wanted.frames;
   const TimeNs due_at_ns = frame.since_ns + wanted_ns_;
   if (part.alarm_due_ns == kNever || (part.alarm_due_ns > due_at_ns && !asked)) {
     make_young(part, due_at_ns);

@@ -17,8 +17,9 @@ void Asking::begin_epoch(std::uint32_t worker_count) {
 namespace {
 
 // To all frames of that round.
-bool has_contributed(const PartSum& part, WorkerRank worker, Round round) {
+bool has_contributed(const PartSum& part, WorkerRank worker, Round round, std::uint64_t end_bytes) {
   for (std::size_t frame = 0; frame < part.frames.size(); ++frame) {
+    if (end_bytes > 0 && frame * part.frame_bytes >= end_bytes) break;
     const std::int32_t ahead = later_by(round, part.frames[frame].round);
     if (ahead > 0 || (ahead == 0 && !has_bit(part.bits_of(frame), worker))) return false;
   }
@@ -27,15 +28,16 @@ bool has_contributed(const PartSum& part, WorkerRank worker, Round round) {
 
 }  // namespace
 
-void Asking::want(Key key, PartIndex part_index, Round round, ShelfOutputs& out) {
+void Asking::want(Key key, PartIndex part_index, Round round, std::uint64_t end_bytes,
+                  ShelfOutputs& out) {
   const TensorSum* const tensor = inventory_.find(key);
   if (part_index.value >= tensor->part_count) return;
   const PartSum* const part = inventory_.find(key, part_index);
   for (std::uint32_t place = 0; place < tensor->contributors->count(); ++place) {
     if (generations_.is_done(*tensor->contributors, place)) continue;
     const WorkerRank each = tensor->contributors->at(place, key, part_index);
-    if (part != nullptr && has_contributed(*part, each, round)) continue;
-    out.emplace_back(ShelfOutput::Wanted{each, key, part_index, round});
+    if (part != nullptr && has_contributed(*part, each, round, end_bytes)) continue;
+    out.emplace_back(ShelfOutput::Wanted{each, key, part_index, round, end_bytes});
   }
 }
 
@@ -65,9 +67,11 @@ void Asking::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
   }
 
   std::fill(missing_.begin(), missing_.end(), 0);
-  for (std::size_t i = 0; i < part.frames.size(); ++i) {
+  std::uint32_t begun_frames = 0;
+  for (std::uint32_t i = 0; i < part.frames.size(); ++i) {
     const FrameSum& frame = part.frames[i];
     if (!frame.is_begun() || frame.round != oldest->round) continue;
+    begun_frames = i + 1;
     if (frame.since_ns + settings_.wanted_ns > now) continue;
     const std::span bits = part.bits_of(i);
     for (std::size_t word = 0; word < bits.size(); ++word) missing_[word] |= ~bits[word];
@@ -76,14 +80,17 @@ void Asking::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
     const WorkerRank each = contributors.at(place, part.tensor->key, part.index);
     if (!has_bit(missing_, each) || generations_.is_done(contributors, place)) continue;
-    out.emplace_back(ShelfOutput::Wanted{each, part.tensor->key, part.index, oldest->round});
+    out.emplace_back(ShelfOutput::Wanted{each, part.tensor->key, part.index, oldest->round,
+                                         begun_frames * part.frame_bytes});
   }
 
   if (oldest->since_ns + settings_.missing_ns <= now) tell_missing(part, *oldest, now, out);
 
-  if (part.wanted_round != oldest->round) part.wanted_count = 0;
-  part.wanted_round = oldest->round;
-  const std::uint32_t doublings = std::min(++part.wanted_count, kWantedDoublings);
+  if (part.wanted.round != oldest->round || begun_frames > part.wanted.frames)
+    part.wanted.count = 0;
+  part.wanted.round = oldest->round;
+  part.wanted.frames = begun_frames;
+  const std::uint32_t doublings = std::min(++part.wanted.count, kWantedDoublings);
   if (PLANTED(wanted_once)) return;
   alarms_.set(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
 }

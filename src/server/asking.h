@@ -30,7 +30,7 @@ class Asking {
   // Asks where that is due.
   void tick(TimeNs now, ShelfOutputs& out);
   // Asks at once who has not contributed to this round of the part, of a known tensor.
-  void want(Key key, PartIndex part, Round round, ShelfOutputs& out);
+  void want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, ShelfOutputs& out);
 
   // At a server: whom the relay of this worker misses in its crew. Not ok: it is malformed.
   Status heed(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,

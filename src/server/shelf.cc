@@ -647,12 +647,12 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
   }
 }
 
-void Shelf::want(Key key, PartIndex part, Round round, ShelfOutputs& out) {
-  if (inventory_.find(key) != nullptr) return asking_.want(key, part, round, out);
+void Shelf::want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, ShelfOutputs& out) {
+  if (inventory_.find(key) != nullptr) return asking_.want(key, part, round, end_bytes, out);
   // Nobody has begun it here: whoever it is for will know.
   const Groups& groups = *facts_.groups;
   for (const WorkerRank each : groups.crew_of(groups.group_of(*facts_.relay), Members())) {
-    out.emplace_back(ShelfOutput::Wanted{each, key, part, round});
+    out.emplace_back(ShelfOutput::Wanted{each, key, part, round, end_bytes});
   }
 }
 

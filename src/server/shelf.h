@@ -143,7 +143,7 @@ class Shelf {
   // What it was declared as; null: nobody has.
   const wire::Declare* declared(Key key) const;
   // Others wait for a part: who has not contributed to it here is asked at once.
-  void want(Key key, PartIndex part, Round round, ShelfOutputs& out);
+  void want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, ShelfOutputs& out);
   // The servers have heard that the worker beside this relay has no more inputs in this generation: nobody waits for it
   // any more. (The next one may have begun here by the word of another.)
   void inputs_are_heard(std::uint32_t generation, ShelfOutputs& out);

@@ -53,6 +53,7 @@ struct ShelfOutput {
     Key key;
     PartIndex part;
     Round round;
+    std::uint64_t end_bytes = 0;  // of the part, from its start; 0: all of it
   };
   // Tell those who have contributed whom they wait for: ascending ranks.
   struct Missing {

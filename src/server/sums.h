@@ -57,8 +57,12 @@ struct PartSum {
   bool is_young = false;           // its alarm is in the list of young ones, between these
   PartSum* elder = nullptr;
   PartSum* younger = nullptr;
-  std::uint32_t wanted_count = 0;  // how often contributions were asked for ...
-  Round wanted_round;              // ... in this round
+  struct Wanted {
+    std::uint32_t count = 0;   // how often contributions were asked for ...
+    Round round;               // ... in this round ...
+    std::uint32_t frames = 0;  // ... to the frames below this
+  };
+  Wanted wanted;
 
   std::unique_ptr<PartTimeline> timeline;  // null: none is recorded
 

@@ -237,6 +237,7 @@ void WorkerLinks::tell(const ShelfOutput::Wanted& wanted) {
   message.header.key = wanted.key;
   message.header.part = wanted.part;
   message.header.round = wanted.round;
+  message.header.offset_bytes = wanted.end_bytes;
   message.header.worker = wanted.worker;
   log_.record({.kind = "wanted",
                .name = place_.noun,

@@ -8,7 +8,9 @@
 // A few milliseconds of the line's rate are enough for the first and small for the second; the rate is what the answers
 // show, so it is right for slow and fast cards, for many servers and few. The rate is the largest of the last kWindows
 // measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit. The
-// horizon is kHorizonNs, unless somebody looks for a better one (credit_tuner.h).
+// horizon is kHorizonNs; in an exchange that is long it is kLongHorizonNs, for there gradients overtake each other, and
+// workers get some milliseconds out of step; a short one is over sooner where the queues are short. Unless somebody
+// looks for a better one (credit_tuner.h).
 //
 // Where the way to a shard is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out:
 // there the connection may have that much, so neither side ever waits for room, and no more lies around than the caches
@@ -27,6 +29,8 @@ namespace byteps {
 class Credit {
  public:
   static constexpr TimeNs kHorizonNs = 2 * kMillisecond;
+  static constexpr TimeNs kLongHorizonNs = 8 * kMillisecond;
+  static constexpr std::uint64_t kLongCredits = 4;  // of the least, since nothing was under way
   static constexpr TimeNs kWindowMinNs = kMillisecond;
   static constexpr std::size_t kWindows = 8;
 
@@ -41,6 +45,7 @@ class Credit {
   // the delay it would take long to rise.
   void set_horizon(TimeNs horizon_ns) {
     horizon_ns_ = horizon_ns;
+    horizon_is_given_ = true;
     rates_.fill(0);
     is_rising_ = true;
     last_rate_ = 0;
@@ -55,6 +60,7 @@ class Credit {
       window_start_ns_ = now;
       return;
     }
+    exchanged_bytes_ += bytes;
     answered_bytes_ += bytes;
     const TimeNs passed_ns = now - window_start_ns_;
     if (passed_ns < kWindowMinNs || answered_bytes_ < bytes_) return;
@@ -67,6 +73,8 @@ class Credit {
   }
   // Nothing is to be sent and all is answered: the time until the next answer is not the line's.
   void on_idle() {
+    if (is_long()) bytes_ = std::clamp(of_horizon(horizon_ns_), least_, bytes_);
+    exchanged_bytes_ = 0;
     window_start_ns_ = kNever;
     answered_bytes_ = 0;
     was_blocked_ = false;
@@ -84,16 +92,21 @@ class Credit {
       bytes_ = std::min(most_, 2 * bytes_);
       return;
     }
-    const std::uint64_t wanted =
-        rate() * static_cast<std::uint64_t>(horizon_ns_ / kMicrosecond) / 1000;
+    const std::uint64_t wanted = of_horizon(is_long() ? kLongHorizonNs : horizon_ns_);
     bytes_ = std::clamp(wanted, least_, std::min(most_, 2 * bytes_));
+  }
+  bool is_long() const { return !horizon_is_given_ && exchanged_bytes_ >= kLongCredits * least_; }
+  std::uint64_t of_horizon(TimeNs horizon_ns) const {
+    return rate() * static_cast<std::uint64_t>(horizon_ns / kMicrosecond) / 1000;
   }
 
   std::uint64_t least_;
   std::uint64_t most_;
   std::uint64_t bytes_;
   TimeNs horizon_ns_ = kHorizonNs;
+  bool horizon_is_given_ = false;
   TimeNs window_start_ns_ = kNever;
+  std::uint64_t exchanged_bytes_ = 0;            // answered since nothing was under way
   std::uint64_t answered_bytes_ = 0;             // since then
   bool was_blocked_ = false;                     // since then
   std::array<std::uint64_t, kWindows> rates_{};  // bytes per millisecond

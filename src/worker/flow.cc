@@ -92,9 +92,9 @@ void Flow::set_capacity(ShardIndex shard, std::uint64_t bytes) {
   if (work_.shards[shard.value].set_capacity(bytes)) share();
 }
 
-void Flow::free(ShardWay& shard, std::uint64_t cost_bytes) {
+void Flow::free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority) {
   end_stall(shard);
-  shard.gate().on_answered(cost_bytes);
+  shard.gate().on_answered(cost_bytes, priority);
   const std::uint64_t before = credit_.bytes();
   credit_.on_answered(cost_bytes, work_.now);
   if (tuner_ && tuner_->on_answered(cost_bytes, credit_.bytes(), work_.now)) {

@@ -1,10 +1,28 @@
 #include "worker/gate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 
 namespace byteps {
+namespace {
+
+// Two's complement, the sign turned round and then all bits: the largest priority is 0.
+std::uint64_t place_of_priority(std::int32_t priority) {
+  return ~static_cast<std::uint32_t>(priority) ^ 0x80000000U;
+}
+
+}  // namespace
+
+std::uint64_t Gate::unanswered_before_front() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [of_priority, unanswered] : unanswered_of_) {
+    if (priority_scheduling_ && of_priority > front_class()) break;
+    bytes += unanswered;
+  }
+  return bytes;
+}
 
 Gate::Ticket Gate::add(const Order& order, bool wanted, std::uint64_t item) {
   Ticket ticket = 0;
@@ -42,7 +60,12 @@ void Gate::remove(Ticket ticket) {
   sink(slots_[last.ticket].position);
 }
 
-void Gate::on_answered(std::uint64_t cost_bytes) {
+void Gate::on_answered(std::uint64_t cost_bytes, std::int32_t priority) {
+  const std::uint64_t of_priority = priority_scheduling_ ? place_of_priority(priority) : 0;
+  if (const auto found = unanswered_of_.find(of_priority); found != unanswered_of_.end()) {
+    found->second -= std::min(found->second, cost_bytes);
+    if (found->second == 0) unanswered_of_.erase(found);
+  }
   CHECK_LE(cost_bytes, unanswered_bytes_) << "answered more than was sent";
   unanswered_bytes_ -= cost_bytes;
 }
@@ -50,8 +73,7 @@ void Gate::on_answered(std::uint64_t cost_bytes) {
 Gate::Place Gate::place_of(const Order& order, bool wanted, Ticket ticket) const {
   Place place{.part = order.part.value, .ticket = ticket};
   if (priority_scheduling_) {
-    // Two's complement, the sign turned round and then all bits: the largest priority is 0.
-    place.urgency = ~static_cast<std::uint32_t>(order.priority) ^ 0x80000000U;
+    place.urgency = place_of_priority(order.priority);
     place.round = order.round.value;
     place.key = order.key.value;
   } else {

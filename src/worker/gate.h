@@ -7,10 +7,14 @@
 // limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or
 // when nothing is unanswered (so one frame always may), when its part is wanted (docs/protocol.md, "who waits for
 // whom"), or when allow() said so.
+//
+// What is under way of smaller priority than the first part does not count for it, up to kOvertakenCredits in all: a
+// gradient that overtakes others must not wait until workers who are some milliseconds late have sent those too.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "base/ids.h"
@@ -26,6 +30,8 @@ class Gate {
     PartIndex part;
     std::uint64_t submission = 0;  // grows with each submission of this worker
   };
+  static constexpr std::uint64_t kOvertakenCredits = 4;
+
   // A part waiting here. Valid until remove().
   using Ticket = std::uint32_t;
   static constexpr Ticket kNoTicket = 0xffffffff;
@@ -48,19 +54,29 @@ class Gate {
   std::uint64_t front_item() const { return slots_[front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
   bool may_pass(std::uint64_t cost_bytes) const {
-    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
-           allowed_frames_ > 0 || heap_.front().is_wanted();
+    if (unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
+        allowed_frames_ > 0 || heap_.front().is_wanted()) {
+      return true;
+    }
+    if (unanswered_bytes_ + cost_bytes > kOvertakenCredits * credit_bytes_) return false;
+    const std::uint64_t before = unanswered_before_front();
+    return before == 0 || before + cost_bytes <= credit_bytes_;
   }
   // So many frames may pass without credit.
   void allow(std::uint32_t frames) { allowed_frames_ = frames; }
 
   void on_sent(std::uint64_t cost_bytes) {
     unanswered_bytes_ += cost_bytes;
+    if (!heap_.empty()) unanswered_of_[front_class()] += cost_bytes;
     if (allowed_frames_ > 0) --allowed_frames_;
   }
-  void on_answered(std::uint64_t cost_bytes);
+  // `priority`: of the part whose frame it was.
+  void on_answered(std::uint64_t cost_bytes, std::int32_t priority = 0);
   // The connection has ended: nothing is on the way any more. What waits here stays.
-  void forget_sent() { unanswered_bytes_ = allowed_frames_ = 0; }
+  void forget_sent() {
+    unanswered_bytes_ = allowed_frames_ = 0;
+    unanswered_of_.clear();
+  }
 
   std::uint64_t unanswered_bytes() const { return unanswered_bytes_; }
   std::uint64_t credit_bytes() const { return credit_bytes_; }
@@ -86,6 +102,9 @@ class Gate {
     std::uint64_t item = 0;
     std::uint32_t position = 0;  // in heap_
   };
+  // Of the first part: its priority, as numbers that grow as priorities fall.
+  std::uint64_t front_class() const { return heap_.front().urgency & (Place::kNotWanted - 1); }
+  std::uint64_t unanswered_before_front() const;
   Place place_of(const Order& order, bool wanted, Ticket ticket) const;
   void put(std::size_t position, const Place& place);
   void rise(std::size_t position);
@@ -95,9 +114,10 @@ class Gate {
   std::uint64_t credit_bytes_;
   std::uint64_t unanswered_bytes_ = 0;
   std::uint32_t allowed_frames_ = 0;
-  std::vector<Slot> slots_;   // by ticket
-  std::vector<Ticket> free_;  // slots without a part
-  std::vector<Place> heap_;   // binary heap, the first in order on top; slots know their position
+  std::map<std::uint64_t, std::uint64_t> unanswered_of_;  // bytes by priority, the largest first
+  std::vector<Slot> slots_;                               // by ticket
+  std::vector<Ticket> free_;                              // slots without a part
+  std::vector<Place> heap_;  // binary heap, the first in order on top; slots know their position
 };
 
 }  // namespace byteps

@@ -22,6 +22,13 @@ PartRef part_of_item(std::uint64_t item) {
   return {static_cast<TensorIndex>(item >> 32), static_cast<std::uint32_t>(item)};
 }
 
+constexpr std::uint64_t kAllOfIt = UINT64_MAX;
+
+// Of the part, from its start.
+std::uint64_t wanted_end_of(const wire::Header& header) {
+  return header.offset_bytes == 0 ? kAllOfIt : header.offset_bytes;
+}
+
 // Not 0, which is no token.
 SendToken token_of(PartRef part) {
   return SendToken{part.part} << 32 | (part.tensor + 1);
@@ -41,7 +48,7 @@ void Push::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
                           .key = tensor.key,
                           .part = PartIndex(ref.part),
                           .submission = op.submission};
-  const bool wanted = part.wanted_rounds > tensor.round.value;
+  const bool wanted = part.is_wanted(tensor.round);
   part.ticket = work_.shard_of(part).gate().add(order, wanted, item_of(ref));
 }
 
@@ -51,7 +58,8 @@ void Push::abandon(PartRef ref, Tensor& tensor) {
   ShardWay& shard = work_.shard_of(part);
   for (std::uint32_t frame = 0; frame < part.next_frame; ++frame) {
     if (tensor.is_answered(ref.part, frame)) continue;
-    flow_.free(shard, credit_cost(TensorTable::frame_bytes(part, frame)));
+    flow_.free(shard, credit_cost(TensorTable::frame_bytes(part, frame)),
+               work_.operations[tensor.active].priority);
   }
   part.next_frame = 0;
   if (part.ticket != Gate::kNoTicket) shard.gate().remove(part.ticket);
@@ -62,7 +70,7 @@ void Push::begin_round(Tensor& tensor) {
   auto found = wanted_early_.lower_bound({tensor.key, PartIndex(0)});
   while (found != wanted_early_.end() && found->first.first == tensor.key) {
     const std::uint32_t part = found->first.second.value;
-    if (part < tensor.parts.size()) tensor.parts[part].wanted_rounds = found->second.value + 1;
+    if (part < tensor.parts.size()) tensor.parts[part].want(found->second.round, found->second.end);
     found = wanted_early_.erase(found);
   }
 }
@@ -89,14 +97,15 @@ bool Push::has_next_frame(const Tensor& tensor, std::uint32_t index) const {
 // queues on the way, and so make more parts late.
 void Push::favour_wanted(const Tensor& tensor, const PartState& part) {
   if (part.ticket == Gate::kNoTicket || part.wanted_rounds <= tensor.round.value) return;
-  work_.shard_of(part).gate().set_wanted(part.ticket, !has_unanswered(part));
+  work_.shard_of(part).gate().set_wanted(part.ticket,
+                                         part.is_wanted(tensor.round) && !has_unanswered(part));
 }
 
 // ---- from the shards
 
 void Push::forget_sent(const Tensor& tensor, PartState& part) {
   if (part.sent_frames <= part.answered_frames) return;
-  part.wanted_rounds = std::max(part.wanted_rounds, tensor.round.value + 1);
+  part.want(tensor.round, part.sent_frames * part.frame_bytes);
   if (part.ticket != Gate::kNoTicket) work_.shard_of(part).gate().want(part.ticket);
 }
 
@@ -106,14 +115,14 @@ void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
   const TensorIndex index = work_.tensors.find(header.key);
   if (index == kNoTensor) {
     if (wanted_early_.size() >= kWantedEarlyMax) wanted_early_.clear();
-    wanted_early_[{header.key, header.part}] = header.round;
+    wanted_early_[{header.key, header.part}] = {header.round, wanted_end_of(header)};
     return;
   }
   Tensor& tensor = work_.tensors[index];
   if (header.part.value >= tensor.parts.size()) return;
   PartState& part = tensor.parts[header.part.value];
   if (part.shard != shard) return;
-  part.wanted_rounds = std::max(part.wanted_rounds, header.round.value + 1);
+  part.want(header.round, wanted_end_of(header));
   favour_wanted(tensor, part);
   if (part.wanted_rounds > tensor.round.value) road_.want({index, header.part.value}, tensor);
 }
@@ -121,7 +130,7 @@ void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
 void Push::want_first_part(TensorIndex index) {
   Tensor& tensor = work_.tensors[index];
   PartState& first = tensor.parts[0];
-  first.wanted_rounds = std::max(first.wanted_rounds, tensor.round.value + 1);
+  first.want(tensor.round, kAllOfIt);
   if (first.ticket != Gate::kNoTicket) work_.shard_of(first).gate().want(first.ticket);
   road_.want({index, 0}, tensor);
 }
@@ -149,8 +158,8 @@ std::vector<wire::NotBegun> Push::not_begun(std::size_t count_max) const {
     rounds.push_back({tensor.key, wanted_rounds - 1});
     if (rounds.size() == count_max) return rounds;
   }
-  for (const auto& [place, round] : wanted_early_) {
-    const wire::NotBegun wanted{place.first, round.value};
+  for (const auto& [place, early] : wanted_early_) {
+    const wire::NotBegun wanted{place.first, early.round.value};
     if (!rounds.empty() && rounds.back() == wanted) continue;  // another part of it
     rounds.push_back(wanted);
     if (rounds.size() == count_max) break;

@@ -89,7 +89,11 @@ class Push final : public Stage {
   Flow& flow_;
   const Inputs& inputs_;
   Road& road_;
-  std::map<std::pair<Key, PartIndex>, Round> wanted_early_;  // of tensors not submitted here yet
+  struct Early {
+    Round round;
+    std::uint64_t end = 0;
+  };
+  std::map<std::pair<Key, PartIndex>, Early> wanted_early_;  // of tensors not submitted here yet
   std::map<SendToken, std::shared_ptr<const Word>> lent_words_;
   SendToken last_word_ = kWordToken;
 

@@ -132,7 +132,7 @@ void Staging::CopyOut::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
   Load& load = staging_.load_of(tensor);
   Part& part = load.enter(ref, tensor);
   part.where = Part::Where::kCopyOut;
-  if (tensor.parts[ref.part].wanted_rounds > tensor.round.value) staging_.want(load, ref.part);
+  if (tensor.parts[ref.part].is_wanted(tensor.round)) staging_.want(load, ref.part);
   staging_.timeline_.mark(load.round, part.times.entered_ns);
   if (!load.is_ready && !PLANTED(call_unready)) return;
   staging_.wait_for_slab(load, ref);

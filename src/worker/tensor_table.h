@@ -55,10 +55,21 @@ struct PartState {
   static constexpr std::uint8_t kOffRoad = 0xff;
   std::uint8_t stage = kOffRoad;    // which row of the road it is in (road.h)
   std::uint16_t way = 0;            // constant: place in Tensor::ways
-  std::uint32_t wanted_rounds = 0;  // rounds below this are wanted by others
+  std::uint32_t wanted_rounds = 0;  // rounds below this are wanted by others ...
+  std::uint64_t wanted_end = 0;  // ... of the last of them the frames that begin before this byte
   // So many Forgets ever were sent to its shard before this round's first frame, on the same connection; 0: not known.
   std::uint64_t forgets_before = 0;
 
+  bool is_wanted(Round round) const {
+    if (wanted_rounds != round.value + 1) return wanted_rounds > round.value;
+    return next_frame * frame_bytes < wanted_end;
+  }
+  // Of the round, up to there.
+  void want(Round round, std::uint64_t end) {
+    if (round.value + 1 < wanted_rounds) return;
+    wanted_end = round.value + 1 == wanted_rounds ? std::max(wanted_end, end) : end;
+    wanted_rounds = round.value + 1;
+  }
   void begin_round() { next_frame = sent_frames = answered_frames = 0; }
 };
 

@@ -404,7 +404,7 @@ TEST(ShelfRelay, what_others_want_is_asked_of_those_who_have_not_contributed) {
   ShelfWorld& relay = *tree.relays[tree.leader(0, x, 0)];
   const auto wanted = [&](Key key, std::uint32_t part) {
     ShelfOutputs outputs;
-    relay.shelf.want(key, PartIndex(part), Round(0), outputs);
+    relay.shelf.want(key, PartIndex(part), Round(0), 0, outputs);
     relay.out.add(std::move(outputs));
     return relay.wanted_workers();
   };

@@ -261,19 +261,19 @@ class StepFigures : public testing::Test {
 };
 
 TEST_F(StepFigures, equal_layers) {
-  EXPECT_GE(reached(uniform(), Barrier::kGlobal), 0.90);
+  EXPECT_GE(reached(uniform(), Barrier::kGlobal), 0.96);
 }
 TEST_F(StepFigures, equal_layers_crossed) {
-  EXPECT_GE(reached(uniform(), Barrier::kCrossed), 0.88);
+  EXPECT_GE(reached(uniform(), Barrier::kCrossed), 0.96);
 }
 TEST_F(StepFigures, large_embedding) {
-  EXPECT_GE(reached(embedding(), Barrier::kGlobal), 0.88);
+  EXPECT_GE(reached(embedding(), Barrier::kGlobal), 0.96);
 }
 TEST_F(StepFigures, large_embedding_crossed) {
-  EXPECT_GE(reached(embedding(), Barrier::kCrossed), 0.93);
+  EXPECT_GE(reached(embedding(), Barrier::kCrossed), 0.96);
 }
 TEST_F(StepFigures, dense_layers_last) {
-  EXPECT_GE(reached(vgg(), Barrier::kGlobal), 0.93);
+  EXPECT_GE(reached(vgg(), Barrier::kGlobal), 0.96);
 }
 TEST_F(StepFigures, dense_layers_last_crossed) {
   EXPECT_GE(reached(vgg(), Barrier::kCrossed), 0.97);

@@ -60,9 +60,13 @@ TEST(Credit, becomes_the_rate_times_the_horizon_whatever_the_rate) {
     Credit credit(kFrame, kMost);
     Line line(bytes_per_ms, 20 * kMicrosecond);
     line.run(credit, 200 * kMillisecond);
-    constexpr double kHorizonMs = static_cast<double>(Credit::kHorizonNs) / kMillisecond;
-    const double expected = static_cast<double>(bytes_per_ms) * kHorizonMs;
-    EXPECT_NEAR(static_cast<double>(credit.bytes()), expected, 0.1 * expected) << bytes_per_ms;
+    const auto expect = [&](TimeNs horizon_ns) {
+      const double expected = static_cast<double>(bytes_per_ms * horizon_ns) / kMillisecond;
+      EXPECT_NEAR(static_cast<double>(credit.bytes()), expected, 0.1 * expected) << bytes_per_ms;
+    };
+    expect(Credit::kLongHorizonNs);
+    credit.on_idle();
+    expect(Credit::kHorizonNs);
   }
 }
 
@@ -100,7 +104,7 @@ TEST(Credit, follows_a_line_that_became_slower) {
   line.run(credit, 100 * kMillisecond);
   line.set_rate(62'500);
   line.run(credit, 300 * kMillisecond);
-  EXPECT_NEAR(static_cast<double>(credit.bytes()), 62'500.0 * Credit::kHorizonNs / kMillisecond,
+  EXPECT_NEAR(static_cast<double>(credit.bytes()), 62'500.0 * Credit::kLongHorizonNs / kMillisecond,
               27'000);
 }
 

@@ -120,5 +120,37 @@ TEST(Gate, a_lost_connection_gives_all_credit_back) {
   EXPECT_EQ(gate.unanswered_bytes(), 0u);
 }
 
+TEST(Gate, what_is_overtaken_does_not_keep_the_first_waiting) {
+  Gate gate(true, 100);
+  const auto add = [&](std::int32_t priority) {
+    return gate.add({.priority = priority, .round = {}, .key = Key(1), .part = {}}, false, 0);
+  };
+  const Gate::Ticket slow = add(-5);
+  gate.on_sent(60);
+  EXPECT_FALSE(gate.may_pass(60)) << "of the same priority";
+  const Gate::Ticket urgent = add(-1);
+  EXPECT_TRUE(gate.may_pass(60));
+  gate.on_sent(60);
+  EXPECT_FALSE(gate.may_pass(60)) << "its own are under way";
+  gate.on_answered(60, -1);
+  EXPECT_TRUE(gate.may_pass(60));
+  gate.remove(urgent);
+  EXPECT_FALSE(gate.may_pass(60));
+  gate.on_answered(60, -5);
+  EXPECT_TRUE(gate.may_pass(60));
+  gate.remove(slow);
+}
+
+TEST(Gate, what_is_overtaken_has_a_limit) {
+  Gate gate(true, 100);
+  for (std::int32_t priority = 0; priority < 4; ++priority) {
+    gate.add({.priority = priority, .round = {}, .key = Key(1), .part = {}}, false, 0);
+    EXPECT_TRUE(gate.may_pass(100)) << priority;
+    gate.on_sent(100);
+  }
+  gate.add({.priority = 9, .round = {}, .key = Key(1), .part = {}}, false, 0);
+  EXPECT_FALSE(gate.may_pass(100));
+}
+
 }  // namespace
 }  // namespace byteps

@@ -201,6 +201,7 @@ class Cluster {
         Message wanted{frame.header, {}};
         wanted.header.kind = wire::Kind::kWanted;
         wanted.header.round = frame.round;
+        wanted.header.offset_bytes = frame.header.offset_bytes + 1;  // up to this frame
         wanted.header.worker = WorkerRank(rank);
         link.to_worker.push_back(wanted);
         asked = true;

@@ -99,10 +99,6 @@ Status TcpTransport::send(PeerId peer, const Outgoing& message) {
     return Status::ok();
   }
   if (!connection->socket.writable) return Status::ok();
-  if (outbox.unsent_bytes() >= options_.write_batch_bytes) {
-    connection->flush(options_.write_batch_bytes, 1);
-    reactor_.activate(connection->turn);
-  }
   if (connection->can_flush()) reactor_.mark_dirty(connection->turn);
   return Status::ok();
 }
