@@ -241,9 +241,8 @@ std::vector<Variable> sum_variables() {
        1 << 20, [](Draft& d, std::uint64_t v) { d.config.device.pinned_bytes = v * kKiB * kKiB; }},
       {"BYTEPS_CUDA_LIBRARY", "worker",
        "the libcuda.so.1 that the process has loaded, else the system's", "file",
-       "The driver of NVIDIA's GPUs. It is loaded when the first tensor on a GPU is submitted, or "
-       "a "
-       "model with one is wrapped.",
+       "The driver of NVIDIA's GPUs. It is loaded when the first tensor on a GPU is submitted, "
+       "or a model with one is wrapped.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.config.device.cuda_library = v; }},
       {"BYTEPS_DETERMINISTIC", "worker, server", "0", "0 or 1",
        "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,

@@ -16,7 +16,7 @@ void Asking::begin_epoch(std::uint32_t worker_count) {
 
 namespace {
 
-// To all frames of that round.
+// To all frames of that round, up to this byte of the part; 0: to its end.
 bool has_contributed(const PartSum& part, WorkerRank worker, Round round, std::uint64_t end_bytes) {
   for (std::size_t frame = 0; frame < part.frames.size(); ++frame) {
     if (end_bytes > 0 && frame * part.frame_bytes >= end_bytes) break;

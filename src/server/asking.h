@@ -29,7 +29,8 @@ class Asking {
   void begin_epoch(std::uint32_t worker_count);
   // Asks where that is due.
   void tick(TimeNs now, ShelfOutputs& out);
-  // Asks at once who has not contributed to this round of the part, of a known tensor.
+  // Asks at once who has not contributed to this round of the part, of a known tensor, up to this byte of the part; 0:
+  // to its end.
   void want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, ShelfOutputs& out);
 
   // At a server: whom the relay of this worker misses in its crew. Not ok: it is malformed.

@@ -142,7 +142,7 @@ class Shelf {
   void out_of_memory(Key key, ShelfOutputs& out);
   // What it was declared as; null: nobody has.
   const wire::Declare* declared(Key key) const;
-  // Others wait for a part: who has not contributed to it here is asked at once.
+  // Others wait for a part, up to this byte of it (0: to its end): who has not contributed here is asked at once.
   void want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, ShelfOutputs& out);
   // The servers have heard that the worker beside this relay has no more inputs in this generation: nobody waits for it
   // any more. (The next one may have begun here by the word of another.)

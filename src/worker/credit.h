@@ -8,9 +8,9 @@
 // A few milliseconds of the line's rate are enough for the first and small for the second; the rate is what the answers
 // show, so it is right for slow and fast cards, for many servers and few. The rate is the largest of the last kWindows
 // measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit. The
-// horizon is kHorizonNs; in an exchange that is long it is kLongHorizonNs, for there gradients overtake each other, and
-// workers get some milliseconds out of step; a short one is over sooner where the queues are short. Unless somebody
-// looks for a better one (credit_tuner.h).
+// horizon is kHorizonNs, and kLongHorizonNs in a long exchange: there gradients overtake each other, and workers get
+// some milliseconds out of step, while a short one is over sooner where the queues are short. If somebody looks for a
+// better horizon (credit_tuner.h), that one holds.
 //
 // Where the way to a shard is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out:
 // there the connection may have that much, so neither side ever waits for room, and no more lies around than the caches
@@ -30,7 +30,8 @@ class Credit {
  public:
   static constexpr TimeNs kHorizonNs = 2 * kMillisecond;
   static constexpr TimeNs kLongHorizonNs = 8 * kMillisecond;
-  static constexpr std::uint64_t kLongCredits = 4;  // of the least, since nothing was under way
+  static constexpr std::uint64_t kLongCredits =
+      4;  // an exchange is long when so many times the least are answered
   static constexpr TimeNs kWindowMinNs = kMillisecond;
   static constexpr std::size_t kWindows = 8;
 

@@ -23,6 +23,9 @@ constexpr std::uint64_t kCreditMost = 4 << 20;
 // To a relay, whatever fits the memory on the way: a part is on its way there until its sum has come from the network.
 constexpr std::uint64_t kLocalCredit = 4 << 20;
 
+// What is overtaken by gradients of greater priority may be under way beside as much as a way may have.
+constexpr std::uint64_t kCreditsWithOvertaken = 4;
+
 // On each way, on average: then some way has as much as ends a doze, before the others run dry.
 constexpr std::uint64_t kMuchUnanswered = 2 * kDozeBytesMost;
 // A thread that looks 250 times a second costs half a percent of a core.
@@ -82,9 +85,14 @@ void Flow::share() {
     const bool has_servers_behind = work_.is_behind_relays() && !config.relays_are_alone;
     const bool is_set = config.credit_bytes > 0 || has_servers_behind;
     const std::uint64_t capacity = is_set ? 0 : work_.shards[shard].capacity_bytes();
-    work_.shards[shard].gate().set_credit(
-        capacity > 0 ? std::clamp(capacity, frame, std::max(frame, kCreditMost))
-                     : std::max(least, share));
+    Gate& gate = work_.shards[shard].gate();
+    if (capacity > 0) {  // more would only wait
+      const std::uint64_t all = std::clamp(capacity, frame, std::max(frame, kCreditMost));
+      gate.set_credit(all, all);
+    } else {
+      const std::uint64_t credit = std::max(least, share);
+      gate.set_credit(credit, kCreditsWithOvertaken * credit);
+    }
   }
 }
 

@@ -26,8 +26,8 @@ class Flow {
 
   // What fits on the way to this shard, Transport::capacity_bytes().
   void set_capacity(ShardIndex shard, std::uint64_t bytes);
-  // A frame that cost so much was answered on this way, or will not be.
-  void free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority = 0);
+  // A frame that cost so much, of a part of this priority, was answered on this way, or will not be.
+  void free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority);
   // A frame had to wait for credit.
   void on_blocked(ShardWay& shard);
   // Nothing is under way.

@@ -6,24 +6,6 @@
 #include "base/check.h"
 
 namespace byteps {
-namespace {
-
-// Two's complement, the sign turned round and then all bits: the largest priority is 0.
-std::uint64_t place_of_priority(std::int32_t priority) {
-  return ~static_cast<std::uint32_t>(priority) ^ 0x80000000U;
-}
-
-}  // namespace
-
-std::uint64_t Gate::unanswered_before_front() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [of_priority, unanswered] : unanswered_of_) {
-    if (priority_scheduling_ && of_priority > front_class()) break;
-    bytes += unanswered;
-  }
-  return bytes;
-}
-
 Gate::Ticket Gate::add(const Order& order, bool wanted, std::uint64_t item) {
   Ticket ticket = 0;
   if (free_.empty()) {
@@ -60,20 +42,49 @@ void Gate::remove(Ticket ticket) {
   sink(slots_[last.ticket].position);
 }
 
+void Gate::on_sent(std::uint64_t cost_bytes, std::int32_t priority) {
+  unanswered_bytes_ += cost_bytes;
+  if (allowed_frames_ > 0) --allowed_frames_;
+  auto level = level_of(priority);
+  if (level == levels_.end()) level = levels_.insert(level, {.begins_at = urgency_of(priority)});
+  level->unanswered_bytes += cost_bytes;
+}
+
 void Gate::on_answered(std::uint64_t cost_bytes, std::int32_t priority) {
-  const std::uint64_t of_priority = priority_scheduling_ ? place_of_priority(priority) : 0;
-  if (const auto found = unanswered_of_.find(of_priority); found != unanswered_of_.end()) {
-    found->second -= std::min(found->second, cost_bytes);
-    if (found->second == 0) unanswered_of_.erase(found);
-  }
-  CHECK_LE(cost_bytes, unanswered_bytes_) << "answered more than was sent";
+  const auto level = level_of(priority);
+  CHECK(level != levels_.end() && cost_bytes <= level->unanswered_bytes)
+      << "answered more than was sent";
   unanswered_bytes_ -= cost_bytes;
+  level->unanswered_bytes -= cost_bytes;
+  if (level->unanswered_bytes == 0) levels_.erase(level);
+}
+
+std::deque<Gate::Level>::iterator Gate::level_of(std::int32_t priority) {
+  const std::uint64_t urgency = urgency_of(priority);
+  return std::partition_point(levels_.begin(), levels_.end(),
+                              [&](const Level& level) { return level.begins_at > urgency; });
+}
+
+bool Gate::may_overtake(std::uint64_t cost_bytes) const {
+  if (unanswered_bytes_ + cost_bytes > most_bytes_) return false;
+  const std::uint64_t urgency = heap_.front().urgency & ~Place::kNotWanted;
+  std::uint64_t counted_bytes = unanswered_bytes_;
+  for (const Level& level : levels_) {
+    if (level.begins_at <= urgency) break;
+    counted_bytes -= level.unanswered_bytes;
+  }
+  return counted_bytes == 0 || counted_bytes + cost_bytes <= credit_bytes_;
+}
+
+// Without priority scheduling nothing overtakes. Two's complement, the sign turned round and then all bits: the largest
+// priority is 0.
+std::uint64_t Gate::urgency_of(std::int32_t priority) const {
+  return priority_scheduling_ ? ~static_cast<std::uint32_t>(priority) ^ 0x80000000U : 0;
 }
 
 Gate::Place Gate::place_of(const Order& order, bool wanted, Ticket ticket) const {
-  Place place{.part = order.part.value, .ticket = ticket};
+  Place place{.urgency = urgency_of(order.priority), .part = order.part.value, .ticket = ticket};
   if (priority_scheduling_) {
-    place.urgency = place_of_priority(order.priority);
     place.round = order.round.value;
     place.key = order.key.value;
   } else {

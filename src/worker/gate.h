@@ -8,13 +8,13 @@
 // when nothing is unanswered (so one frame always may), when its part is wanted (docs/protocol.md, "who waits for
 // whom"), or when allow() said so.
 //
-// What is under way of smaller priority than the first part does not count for it, up to kOvertakenCredits in all: a
-// gradient that overtakes others must not wait until workers who are some milliseconds late have sent those too.
+// What the first part overtakes, frames of smaller priority that were sent before, does not count for it, up to a limit
+// for all: a gradient must not wait until workers who are some milliseconds late have sent those too.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <vector>
 
 #include "base/ids.h"
@@ -30,8 +30,6 @@ class Gate {
     PartIndex part;
     std::uint64_t submission = 0;  // grows with each submission of this worker
   };
-  static constexpr std::uint64_t kOvertakenCredits = 4;
-
   // A part waiting here. Valid until remove().
   using Ticket = std::uint32_t;
   static constexpr Ticket kNoTicket = 0xffffffff;
@@ -39,7 +37,11 @@ class Gate {
   Gate(bool priority_scheduling, std::uint64_t credit_bytes)
       : priority_scheduling_(priority_scheduling), credit_bytes_(credit_bytes) {}
 
-  void set_credit(std::uint64_t bytes) { credit_bytes_ = bytes; }
+  // `most_bytes`: with what is overtaken. Until it is set nothing overtakes.
+  void set_credit(std::uint64_t bytes, std::uint64_t most_bytes) {
+    credit_bytes_ = bytes;
+    most_bytes_ = most_bytes;
+  }
 
   // `item` is the caller's word, returned by front_item(). O(log n), as set_wanted() and remove().
   Ticket add(const Order& order, bool wanted, std::uint64_t item);
@@ -54,28 +56,19 @@ class Gate {
   std::uint64_t front_item() const { return slots_[front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
   bool may_pass(std::uint64_t cost_bytes) const {
-    if (unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
-        allowed_frames_ > 0 || heap_.front().is_wanted()) {
-      return true;
-    }
-    if (unanswered_bytes_ + cost_bytes > kOvertakenCredits * credit_bytes_) return false;
-    const std::uint64_t before = unanswered_before_front();
-    return before == 0 || before + cost_bytes <= credit_bytes_;
+    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
+           allowed_frames_ > 0 || heap_.front().is_wanted() || may_overtake(cost_bytes);
   }
   // So many frames may pass without credit.
   void allow(std::uint32_t frames) { allowed_frames_ = frames; }
 
-  void on_sent(std::uint64_t cost_bytes) {
-    unanswered_bytes_ += cost_bytes;
-    if (!heap_.empty()) unanswered_of_[front_class()] += cost_bytes;
-    if (allowed_frames_ > 0) --allowed_frames_;
-  }
-  // `priority`: of the part whose frame it was.
-  void on_answered(std::uint64_t cost_bytes, std::int32_t priority = 0);
+  // A frame of a part of this priority.
+  void on_sent(std::uint64_t cost_bytes, std::int32_t priority);
+  void on_answered(std::uint64_t cost_bytes, std::int32_t priority);
   // The connection has ended: nothing is on the way any more. What waits here stays.
   void forget_sent() {
     unanswered_bytes_ = allowed_frames_ = 0;
-    unanswered_of_.clear();
+    levels_.clear();
   }
 
   std::uint64_t unanswered_bytes() const { return unanswered_bytes_; }
@@ -102,9 +95,16 @@ class Gate {
     std::uint64_t item = 0;
     std::uint32_t position = 0;  // in heap_
   };
-  // Of the first part: its priority, as numbers that grow as priorities fall.
-  std::uint64_t front_class() const { return heap_.front().urgency & (Place::kNotWanted - 1); }
-  std::uint64_t unanswered_before_front() const;
+  // Unanswered frames since one overtook all that were under way; its urgency, as in Place. A frame belongs to the last
+  // level that begins before it in order: no level can begin in between while that one has unanswered bytes. So frames
+  // that are sent in order are of one level, however many priorities they have.
+  struct Level {
+    std::uint64_t begins_at = 0;
+    std::uint64_t unanswered_bytes = 0;
+  };
+  std::deque<Level>::iterator level_of(std::int32_t priority);
+  std::uint64_t urgency_of(std::int32_t priority) const;
+  bool may_overtake(std::uint64_t cost_bytes) const;
   Place place_of(const Order& order, bool wanted, Ticket ticket) const;
   void put(std::size_t position, const Place& place);
   void rise(std::size_t position);
@@ -112,12 +112,13 @@ class Gate {
 
   const bool priority_scheduling_;
   std::uint64_t credit_bytes_;
+  std::uint64_t most_bytes_ = 0;
   std::uint64_t unanswered_bytes_ = 0;
   std::uint32_t allowed_frames_ = 0;
-  std::map<std::uint64_t, std::uint64_t> unanswered_of_;  // bytes by priority, the largest first
-  std::vector<Slot> slots_;                               // by ticket
-  std::vector<Ticket> free_;                              // slots without a part
-  std::vector<Place> heap_;  // binary heap, the first in order on top; slots know their position
+  std::deque<Level> levels_;  // the latest, and most urgent, last
+  std::vector<Slot> slots_;   // by ticket
+  std::vector<Ticket> free_;  // slots without a part
+  std::vector<Place> heap_;   // binary heap, the first in order on top; slots know their position
 };
 
 }  // namespace byteps

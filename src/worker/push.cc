@@ -290,7 +290,7 @@ void Push::lend(Tensor& tensor) {
 Push::Sent Push::pop_frame(ShardWay& shard) {
   Tensor& tensor = work_.tensors[staged_part_.tensor];
   PartState& part = tensor.parts[staged_part_.part];
-  shard.gate().on_sent(credit_cost(staged_bytes_));
+  shard.gate().on_sent(credit_cost(staged_bytes_), work_.operations[tensor.active].priority);
   work_.counters.pushed_bytes += staged_payload_bytes_;
   lend(tensor);
   if (part.sent_frames == 0) part.forgets_before = shard.forgets_so_far();

@@ -1091,6 +1091,21 @@ TEST(Shelf, asks_those_who_miss_once_a_frame_is_incomplete_for_wanted_ns) {
   EXPECT_EQ(out.wanted[0].key, key_of("x"));
   EXPECT_EQ(out.wanted[0].part, PartIndex(1));
   EXPECT_EQ(out.wanted[0].round, Round(0));
+  EXPECT_EQ(out.wanted[0].end_bytes, 128U) << "as far as the part is begun";
+}
+
+TEST(Shelf, asks_for_frames_begun_after_it_has_asked_without_the_longer_wait_of_a_repeat) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("x", kF32, 600));
+  world.push(1, "x", 0, filled(64, 0), {1, 0});
+  world.tick(5 * kMillisecond);
+  ASSERT_EQ(world.take().wanted.at(0).end_bytes, 64U);
+  EXPECT_EQ(world.shelf.next_deadline(), 15 * kMillisecond) << "a repeat";
+  world.now = 6 * kMillisecond;
+  world.push(1, "x", 0, filled(64, 0), {1, 64});
+  EXPECT_EQ(world.shelf.next_deadline(), 11 * kMillisecond);
+  world.tick(11 * kMillisecond);
+  EXPECT_EQ(world.take().wanted.at(0).end_bytes, 128U);
 }
 
 TEST(Shelf, looks_only_at_parts_that_are_incomplete_still_in_the_order_in_which_they_were_begun) {

@@ -32,7 +32,7 @@ class FlowTest : public testing::Test {
   int pass(std::size_t shard = 0) {
     int count = 0;
     for (; way(shard).gate().may_pass(kCost) && count < 10'000; ++count) {
-      way(shard).gate().on_sent(kCost);
+      way(shard).gate().on_sent(kCost, 0);
     }
     flow_.on_blocked(way(shard));
     return count;
@@ -72,7 +72,7 @@ TEST_F(FlowTest, an_answer_is_credit_again_and_the_next_stall_begins_with_one_fr
   EXPECT_EQ(pass_later(), 1);
   EXPECT_EQ(pass_later(), 2);
   at(work_.now + kStalledNs);  // four may pass
-  for (int i = 0; i < 4; ++i) flow_.free(way(), kCost);
+  for (int i = 0; i < 4; ++i) flow_.free(way(), kCost, 0);
   EXPECT_EQ(pass(), 1) << "credit, and no more";
   EXPECT_EQ(pass_later(), 1);
 }
@@ -118,17 +118,17 @@ class FlowOfSlowNetworkTest : public testing::Test {
     for (int i = 0; i < count; ++i) {
       flow_.on_blocked(way());
       work_.now += static_cast<TimeNs>(kMiB * 1000 / bytes_per_ms) * kMicrosecond;
-      way().gate().on_sent(kMiB);
-      flow_.free(way(), kMiB);
+      way().gate().on_sent(kMiB, 0);
+      flow_.free(way(), kMiB, 0);
     }
   }
   TimeNs patience_with(std::uint64_t unanswered_bytes) {
     work_.now += kSecond;
     flow_.tick();  // no earlier deadline is left
-    way(1).gate().on_sent(unanswered_bytes);
+    way(1).gate().on_sent(unanswered_bytes, 0);
     flow_.on_blocked(way());
     const TimeNs patience = flow_.next_deadline() - work_.now;
-    flow_.free(way(1), unanswered_bytes);
+    flow_.free(way(1), unanswered_bytes, 0);
     return patience;
   }
   ShardWay& way(std::size_t shard = 0) { return work_.shards[shard]; }
@@ -205,19 +205,19 @@ TEST_F(FlowOfWorkerTest, a_frame_that_is_larger_than_a_ring_may_have_goes_alone)
 
 TEST_F(FlowOfWorkerTest, who_waits_for_much_is_patient) {
   EXPECT_EQ(flow_.patience(), 0);
-  way(0).gate().on_sent((1 << 20) - 1);
+  way(0).gate().on_sent((1 << 20) - 1, 0);
   EXPECT_EQ(flow_.patience(), 0) << "some way might run dry";
-  way(1).gate().on_sent(1);
+  way(1).gate().on_sent(1, 0);
   EXPECT_GT(flow_.patience(), 0);
-  flow_.free(way(1), 1);
+  flow_.free(way(1), 1, 0);
   EXPECT_EQ(flow_.patience(), 0);
 }
 
 TEST_F(FlowTest, a_relay_is_patient_while_each_way_is_in_use_and_more_waits) {
   EXPECT_EQ(flow_.patience(), 0) << "both ways are idle";
-  way(0).gate().on_sent(kCost);
+  way(0).gate().on_sent(kCost, 0);
   EXPECT_EQ(flow_.patience(), 0) << "one is";
-  way(1).gate().on_sent(kCost);
+  way(1).gate().on_sent(kCost, 0);
   EXPECT_GT(flow_.patience(), 0);
   way(0).gate().remove(way(0).gate().front());
   EXPECT_GT(flow_.patience(), 0) << "something waits at the other";
@@ -230,7 +230,7 @@ TEST(Flow, where_servers_sum_nobody_is_patient) {
   config.groups = nullptr;
   Work work(config);
   Flow flow(work);
-  for (ShardWay& way : work.shards) way.gate().on_sent(100 << 20);
+  for (ShardWay& way : work.shards) way.gate().on_sent(100 << 20, 0);
   EXPECT_EQ(flow.patience(), 0);
 }
 

@@ -87,10 +87,10 @@ TEST(Gate, frames_pass_while_they_fit_under_the_credit) {
   Gate gate(true, 100);
   gate.add({}, false, 0);
   EXPECT_TRUE(gate.may_pass(60));
-  gate.on_sent(60);
+  gate.on_sent(60, 0);
   EXPECT_TRUE(gate.may_pass(40));
   EXPECT_FALSE(gate.may_pass(41));
-  gate.on_answered(60);
+  gate.on_answered(60, 0);
   EXPECT_TRUE(gate.may_pass(100));
 }
 
@@ -98,39 +98,40 @@ TEST(Gate, one_frame_always_passes_however_small_the_credit) {
   Gate gate(true, 1);
   gate.add({}, false, 0);
   EXPECT_TRUE(gate.may_pass(1'000'000));
-  gate.on_sent(1'000'000);
+  gate.on_sent(1'000'000, 0);
   EXPECT_FALSE(gate.may_pass(1));
 }
 
 TEST(Gate, wanted_parts_need_no_credit_and_what_they_sent_counts) {
   Gate gate(true, 100);
   const Gate::Ticket ticket = gate.add({}, false, 0);
-  gate.on_sent(100);
+  gate.on_sent(100, 0);
   EXPECT_FALSE(gate.may_pass(50));
   gate.want(ticket);
   EXPECT_TRUE(gate.may_pass(50));
-  gate.on_sent(50);
+  gate.on_sent(50, 0);
   EXPECT_EQ(gate.unanswered_bytes(), 150u);
 }
 
 TEST(Gate, a_lost_connection_gives_all_credit_back) {
   Gate gate(true, 100);
-  gate.on_sent(100);
+  gate.on_sent(100, 0);
   gate.forget_sent();
   EXPECT_EQ(gate.unanswered_bytes(), 0u);
 }
 
 TEST(Gate, what_is_overtaken_does_not_keep_the_first_waiting) {
   Gate gate(true, 100);
+  gate.set_credit(100, 200);
   const auto add = [&](std::int32_t priority) {
     return gate.add({.priority = priority, .round = {}, .key = Key(1), .part = {}}, false, 0);
   };
   const Gate::Ticket slow = add(-5);
-  gate.on_sent(60);
+  gate.on_sent(60, -5);
   EXPECT_FALSE(gate.may_pass(60)) << "of the same priority";
   const Gate::Ticket urgent = add(-1);
   EXPECT_TRUE(gate.may_pass(60));
-  gate.on_sent(60);
+  gate.on_sent(60, -1);
   EXPECT_FALSE(gate.may_pass(60)) << "its own are under way";
   gate.on_answered(60, -1);
   EXPECT_TRUE(gate.may_pass(60));
@@ -143,13 +144,42 @@ TEST(Gate, what_is_overtaken_does_not_keep_the_first_waiting) {
 
 TEST(Gate, what_is_overtaken_has_a_limit) {
   Gate gate(true, 100);
-  for (std::int32_t priority = 0; priority < 4; ++priority) {
+  gate.set_credit(100, 200);
+  for (std::int32_t priority = 0; priority < 2; ++priority) {
     gate.add({.priority = priority, .round = {}, .key = Key(1), .part = {}}, false, 0);
     EXPECT_TRUE(gate.may_pass(100)) << priority;
-    gate.on_sent(100);
+    gate.on_sent(100, priority);
   }
   gate.add({.priority = 9, .round = {}, .key = Key(1), .part = {}}, false, 0);
   EXPECT_FALSE(gate.may_pass(100));
+}
+
+TEST(Gate, what_is_sent_in_order_counts_whatever_its_priority) {
+  Gate gate(true, 100);
+  gate.set_credit(100, 200);
+  for (const std::int32_t priority : {5, 4, 3}) {
+    gate.on_sent(30, priority);
+  }
+  const Gate::Ticket next =
+      gate.add({.priority = 2, .round = {}, .key = Key(1), .part = {}}, false, 0);
+  EXPECT_FALSE(gate.may_pass(30));
+  gate.on_answered(30, 4);
+  EXPECT_TRUE(gate.may_pass(30));
+  gate.on_sent(30, 2);
+  gate.remove(next);
+  gate.add({.priority = 9, .round = {}, .key = Key(1), .part = {}}, false, 0);
+  EXPECT_TRUE(gate.may_pass(30)) << "it overtakes all";
+  gate.on_sent(30, 9);
+  for (const std::int32_t priority : {5, 2, 9, 3}) gate.on_answered(30, priority);
+  EXPECT_EQ(gate.unanswered_bytes(), 0u);
+}
+
+TEST(Gate, nothing_overtakes_without_priority_scheduling) {
+  Gate gate(false, 100);
+  gate.set_credit(100, 200);
+  gate.on_sent(60, -5);
+  gate.add({.priority = 9, .round = {}, .key = Key(1), .part = {}}, false, 0);
+  EXPECT_FALSE(gate.may_pass(60));
 }
 
 }  // namespace

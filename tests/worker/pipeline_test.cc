@@ -381,6 +381,8 @@ TEST_F(PipelineTest,
   while (cluster.take_frame(1, 0)) {
   }
   EXPECT_EQ(pushed(), y_bytes + 64) << "it is on its way, not answered";
+  cluster.run_until_quiet();
+  EXPECT_EQ(pushed(), y_bytes + 64) << "the others have begun no more of it";
   cluster.run_to_the_end();
   EXPECT_TRUE(result(cluster, 1, 2).is_ok()) << "each is wanted, once another has sent it";
 }
