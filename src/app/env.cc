@@ -239,10 +239,9 @@ std::vector<Variable> sum_variables() {
       {"BYTEPS_PINNED_MB", "worker", "64", "MiB, 1 to 1048576",
        "Pinned host memory that tensors on GPUs pass through on their way (docs/gpu.md).", 1,
        1 << 20, [](Draft& d, std::uint64_t v) { d.config.device.pinned_bytes = v * kKiB * kKiB; }},
-      {"BYTEPS_CUDA_LIBRARY", "worker",
-       "the libcuda.so.1 that the process has loaded, else the system's", "file",
+      {"BYTEPS_CUDA_LIBRARY", "worker", "libcuda.so.1, where the system has it", "file",
        "The driver of NVIDIA's GPUs. It is loaded when the first tensor on a GPU is submitted, "
-       "or a model with one is wrapped.",
+       "or a model with one is wrapped. Unset: one that the process has loaded already goes first.",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.config.device.cuda_library = v; }},
       {"BYTEPS_DETERMINISTIC", "worker, server", "0", "0 or 1",
        "1: sum in order of rank rather than of arrival, so that a run repeats bit for bit.", 0, 1,
