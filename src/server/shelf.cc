@@ -368,24 +368,28 @@ Round next_round_of(const TensorSum& tensor, Round first) {
 
 // The next generation, because one worker says that nobody has more in this one. Who has contributed here to what is
 // incomplete, and has not said so itself, may wait for it still: on a new connection it pushes that again, which shows
-// that the word was untrue. If its operation has ended, there is nothing to push again.
+// that the word was untrue. If its operation has ended, there is nothing to push again. Nor does a tensor that is
+// dropped now, since somebody has forgotten it, count as declared by those who are to push it yet.
 void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out) {
   if (facts_.keeps_links) {  // what they have said of it is on its way
     return restart_tensors(generations_.begin_by_word_of(generation, by), out);
   }
-  std::vector<std::uint64_t> contributed(bit_words_of(facts_.worker_count), 0);
+  std::vector<std::uint64_t> to_renew(bit_words_of(facts_.worker_count), 0);
+  const auto renew_all_of = [&](std::span<const std::uint64_t> bits) {
+    for (std::size_t word = 0; word < bits.size(); ++word) to_renew[word] |= bits[word];
+  };
   for (const auto& [key, tensor] : inventory_.tensors()) {
+    if (has_any_bit(tensor->forgotten)) renew_all_of(tensor->declared_here);
     for (const auto& [index, part] : tensor->parts) {
       for (std::size_t frame = 0; frame < part->frames.size(); ++frame) {
         if (part->frames[frame].contributed == 0) continue;
-        const std::span bits = part->bits_of(frame);
-        for (std::size_t word = 0; word < bits.size(); ++word) contributed[word] |= bits[word];
+        renew_all_of(part->bits_of(frame));
       }
     }
   }
   const Groups& groups = *facts_.groups;
   for (WorkerRank worker(0); worker.value < facts_.worker_count; ++worker.value) {
-    if (worker == by || !has_bit(contributed, worker)) continue;
+    if (worker == by || !has_bit(to_renew, worker)) continue;
     const Crew crew = groups.crew_of(groups.group_of(worker), Members());
     const bool has_more = std::any_of(
         crew.begin(), crew.end(), [&](WorkerRank each) { return !generations_.has_no_more(each); });

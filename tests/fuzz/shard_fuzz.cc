@@ -3,9 +3,10 @@
 // The input is a script (fuzz/script.h). Two honest workers sum three tensors: they declare, push, repeat, lose
 // their connections and come back, as the protocol says. The others are strangers (of another role, rank or
 // epoch); in a job of three they may also be worker 2, who says whatever the script wants. Beside the sanitizers:
-//  - the shard ends no connection of an honest worker;
+//  - the shard ends no connection of an honest worker, unless worker 2 has said that nobody has more inputs: then
+//    others are to say again, on a new one, what they wait for (Shelf::begin_by_word_of);
 //  - an answer to an honest worker is the exact sum; in a job of three, that plus some contribution of worker 2 to
-//    the same frame; and the same for both;
+//    the same frame, which it need not make once it has said that it has no more; and the same for both;
 //  - in a job of two everything honest ends, whatever the strangers do; in a job of three unless worker 2 has
 //    spoiled the tensor, or withholds its part;
 //  - memory is taken for what came, never for a length that was announced;
@@ -208,9 +209,9 @@ class ShardTarget {
   Message strange_message() {
     static constexpr wire::Kind kKinds[] = {
         wire::Kind::kPush,   wire::Kind::kPush,   wire::Kind::kDeclare, wire::Kind::kDeclare,
-        wire::Kind::kForget, wire::Kind::kAnswer, wire::Kind::kJoin};
+        wire::Kind::kForget, wire::Kind::kInputs, wire::Kind::kAnswer,  wire::Kind::kJoin};
     wire::Header header;
-    header.kind = kKinds[script_.below(7)];
+    header.kind = kKinds[script_.below(std::size(kKinds))];
     header.epoch = script_.below(8) == 0 ? Epoch(script_.number32()) : epoch_;
     header.worker = WorkerRank(script_.below(8) == 0 ? script_.number32() : kEvil);
     wire::Declare declare = kKnown[script_.below(kTensors + 1)].declare;
@@ -255,6 +256,9 @@ class ShardTarget {
       header.landing = script_.number();
       message.payload.assign(script_.flag() ? kFrameBytes : script_.byte(),
                              std::byte{script_.byte()});
+    } else if (header.kind == wire::Kind::kInputs) {
+      header.round = Round(script_.below(4));
+      header.flags = script_.flag() ? wire::kNoMore : std::uint8_t{0};
     }
     const wire::HeaderBytes bytes = wire::encode(header);
     message.header.assign(bytes.begin(), bytes.end());
@@ -298,6 +302,8 @@ class ShardTarget {
   void note_evil(const Message& message) {
     const auto header = wire::decode_header(message.header);
     if (!header.is_ok()) return;
+    if (worker_count_ == 3 && header.value().kind == wire::Kind::kInputs)
+      evil_spoke_of_inputs_ = true;
     for (std::uint32_t number = 0; number < kTensors; ++number) {
       if (header.value().key != kKnown[number].key) continue;
       evil_[{number, header.value().part.value, header.value().offset_bytes}].insert(
@@ -383,6 +389,8 @@ class ShardTarget {
       CHECK(is_sum_with(nothing, sum, place, round)) << describe(place, round);
       return;
     }
+    if (evil_spoke_of_inputs_ && is_sum_with(std::vector<std::byte>(sum.size()), sum, place, round))
+      return;
     for (const std::vector<std::byte>& third : evil_[place]) {
       if (third.size() == sum.size() && is_sum_with(third, sum, place, round)) return;
     }
@@ -442,8 +450,13 @@ class ShardTarget {
     }
     read_what_was_sent();
     for (Honest& worker : honest_) {
-      CHECK(!worker.peer || transport_.peers.contains(*worker.peer))
-          << "the shard ended the connection of honest worker " << worker.rank;
+      if (!worker.peer || transport_.peers.contains(*worker.peer)) continue;
+      const auto closed = transport_.closed.find(*worker.peer);
+      CHECK(evil_spoke_of_inputs_ && closed != transport_.closed.end() &&
+            closed->second.message().ends_with("say again what you wait for"))
+          << "the shard ended the connection of honest worker " << worker.rank
+          << (closed == transport_.closed.end() ? "" : ": " + closed->second.message());
+      connect(worker);
     }
     // Accumulator (fp16: twice the bytes), sum, and what waits to be sent; in powers of two.
     CHECK_LE(shard_.lent_bytes(), 16 * received_bytes_ + 65536);
@@ -452,17 +465,20 @@ class ShardTarget {
   void read_what_was_sent() {
     for (; !transport_.sent.empty(); transport_.sent.pop_front()) {
       const ScriptedTransport::Sent& sent = transport_.sent.front();
-      CHECK(sent.header.kind == wire::Kind::kAnswer || sent.header.kind == wire::Kind::kWanted ||
-            sent.header.kind == wire::Kind::kMismatch || sent.header.kind == wire::Kind::kMissing)
-          << "shards do not send kind " << static_cast<int>(sent.header.kind);
+      const wire::Kind kind = sent.header.kind;
+      CHECK(kind == wire::Kind::kAnswer || kind == wire::Kind::kWanted ||
+            kind == wire::Kind::kMismatch || kind == wire::Kind::kMissing ||
+            (kind == wire::Kind::kInputsDone && evil_spoke_of_inputs_))
+          << "shards do not send kind " << static_cast<int>(kind);
       for (Honest& worker : honest_) {
         if (!worker.peer || *worker.peer != sent.peer) continue;
-        if (sent.header.kind == wire::Kind::kAnswer) take_answer(worker, sent);
-        if (sent.header.kind == wire::Kind::kMissing) {
+        CHECK(kind != wire::Kind::kInputsDone) << "honest worker " << worker.rank << " has more";
+        if (kind == wire::Kind::kAnswer) take_answer(worker, sent);
+        if (kind == wire::Kind::kMissing) {
           const auto missing = wire::decode_missing(sent.payload);
           CHECK(missing.is_ok() && !missing.value().ranks.is_all());
         }
-        if (sent.header.kind == wire::Kind::kMismatch) {
+        if (kind == wire::Kind::kMismatch) {
           const auto text = wire::decode_text(sent.payload);
           CHECK(text.is_ok() && text.value().code != 0);
           CHECK_EQ(worker_count_, 3U) << text.value().text;
@@ -485,6 +501,7 @@ class ShardTarget {
       worker.rank = rank;
     }
     evil_.clear();
+    evil_spoke_of_inputs_ = false;
     sums_.clear();
     turn();
     CHECK_EQ(applied_, epoch_);
@@ -546,6 +563,7 @@ class ShardTarget {
   std::array<Honest, 2> honest_;
   std::vector<PeerId> strangers_;
   std::map<Place, std::set<std::vector<std::byte>>> evil_;
+  bool evil_spoke_of_inputs_ = false;  // in this epoch
   std::map<FrameOfRound, std::vector<std::byte>> sums_;
   std::size_t received_bytes_ = 0;
 };

@@ -315,6 +315,26 @@ TEST(Shelf,
   }
 }
 
+// What somebody has forgotten is dropped then. A push of it by who declared it here would break the protocol.
+TEST(
+    Shelf,
+    who_has_declared_what_is_dropped_when_another_says_that_all_inputs_have_ended_is_to_declare_it_again) {
+  ShelfWorld world(3);
+  for (const std::uint32_t worker : {0U, 2U}) world.declare(worker, kX);
+  world.forget(2, "x");
+  world.take();
+  world.no_more_inputs(2, 1);
+  Told out = world.take();
+  ASSERT_EQ(out.renewed.size(), 1U) << "worker 1 has not declared it";
+  EXPECT_EQ(out.renewed[0].worker, WorkerRank(0));
+  world.reconnect(0);
+  world.declare(0, kX);
+  world.push(0, "x", first_round(1).value, floats({1, 1}));
+  out = world.take();
+  ASSERT_EQ(out.violations.size(), 1U) << "worker 2 has said that nobody has more in generation 1";
+  EXPECT_EQ(out.violations[0].worker, WorkerRank(2));
+}
+
 TEST(Shelf,
      who_has_said_that_it_has_no_more_inputs_is_not_asked_again_when_the_next_generation_begins) {
   ShelfWorld world(3);
