@@ -177,6 +177,10 @@ typedef struct byteps_metrics {
    * others. */
   uint64_t device_out_bytes;
   uint64_t device_in_bytes;
+  /* Since version 9. Frames (pieces of tensors) sent to servers and to relays of this machine, repeats included, and
+   * how often these have asked this worker or its relay for some that others were waiting for. */
+  uint64_t pushed_frames;
+  uint64_t wanted_messages;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);

@@ -600,6 +600,8 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
     metrics->device_out_bytes = now.device_out_bytes;
     metrics->device_in_bytes = now.device_in_bytes;
+    metrics->pushed_frames = now.pushed_frames;
+    metrics->wanted_messages = now.wanted_messages;
     return Status::ok();
   });
 }

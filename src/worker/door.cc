@@ -231,7 +231,9 @@ WorkerMetrics WorkerDoor::metrics() const {
           .local_pulled_bytes = read(local.pulled_bytes),
           .local_shared_bytes = read(local.shared_bytes),
           .device_out_bytes = read(counters_.device_out_bytes),
-          .device_in_bytes = read(counters_.device_in_bytes)};
+          .device_in_bytes = read(counters_.device_in_bytes),
+          .pushed_frames = read(servers.pushed_frames) + read(local.pushed_frames),
+          .wanted_messages = read(servers.wanted_messages) + read(local.wanted_messages)};
 }
 
 }  // namespace byteps

@@ -62,6 +62,10 @@ struct WorkerMetrics {
   // Copied from and to devices.
   std::uint64_t device_out_bytes = 0;
   std::uint64_t device_in_bytes = 0;
+  // Frames pushed to servers and to relays of this machine, repeats included, and how often these have asked for some
+  // that others waited for (Wanted).
+  std::uint64_t pushed_frames = 0;
+  std::uint64_t wanted_messages = 0;
 };
 
 // Counted by one thread each, read by any.

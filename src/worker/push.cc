@@ -110,6 +110,7 @@ void Push::forget_sent(const Tensor& tensor, PartState& part) {
 }
 
 void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
+  ++work_.counters.wanted_messages;
   if (header.epoch != work_.config.epoch || header.round.value == 0xffffffff) return;
   if (later_by(header.round, first_round(inputs_.generation())) < 0) return;  // of ended inputs
   const TensorIndex index = work_.tensors.find(header.key);
@@ -292,6 +293,7 @@ Push::Sent Push::pop_frame(ShardWay& shard) {
   PartState& part = tensor.parts[staged_part_.part];
   shard.gate().on_sent(credit_cost(staged_bytes_), work_.operations[tensor.active].priority);
   work_.counters.pushed_bytes += staged_payload_bytes_;
+  ++work_.counters.pushed_frames;
   lend(tensor);
   if (part.sent_frames == 0) part.forgets_before = shard.forgets_so_far();
   ++part.next_frame;

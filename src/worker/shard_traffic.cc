@@ -98,6 +98,8 @@ void ShardTraffic::publish(TrafficCounters& counters) const {
   const Transport::Ways ways = transport_.outbound_ways();
   publish(counters.pushed_bytes, pipeline_->counters().pushed_bytes);
   publish(counters.pulled_bytes, pipeline_->counters().pulled_bytes);
+  publish(counters.pushed_frames, pipeline_->counters().pushed_frames);
+  publish(counters.wanted_messages, pipeline_->counters().wanted_messages);
   publish(counters.reconnects, connections_.reconnects());
   publish(counters.shared_bytes, ways.shared_bytes);
   publish(counters.rdma_bytes, ways.rdma_bytes);

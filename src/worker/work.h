@@ -105,10 +105,12 @@ using PipelineOutputs =
     Outputs<PipelineOutput::Land, PipelineOutput::Withdraw, PipelineOutput::Complete,
             PipelineOutput::Notice, PipelineOutput::Tuned>;
 
-// Tensor bytes and operations since the beginning.
+// Tensor bytes, frames and operations since the beginning.
 struct PipelineCounters {
   std::uint64_t pushed_bytes = 0;
   std::uint64_t pulled_bytes = 0;
+  std::uint64_t pushed_frames = 0;
+  std::uint64_t wanted_messages = 0;
   std::uint64_t finished_operations = 0;
   std::uint64_t finished_bytes = 0;
   std::uint64_t failed_operations = 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import time
 from typing import List, Optional, Sequence
 
 import pytest
@@ -148,6 +149,16 @@ def to_the_root() -> None:
     assert after[1] - before[1] == 4000, "reduce-scatter: each byte of the own share once"
 
 
+def one_is_late() -> tuple[int, int]:
+    """Frames pushed, and how often they were asked for."""
+    before = metrics()
+    if job().rank == SIZE - 1:
+        time.sleep(0.5)  # the others ask for its contribution after a few milliseconds
+    assert exchange("waited.for", abi.FLOAT32, [1.0] * 1000, abi.SUM) == [float(SIZE)] * 1000
+    after = metrics()
+    return after.pushed_frames - before.pushed_frames, after.wanted_messages - before.wanted_messages
+
+
 def disagreeing_members() -> str:
     members = [[0, 1], [1, 2], [0, 2]][job().rank]
     with pytest.raises(errors.MismatchError) as failure:
@@ -155,7 +166,7 @@ def disagreeing_members() -> str:
     return str(failure.value)
 
 
-def uneven_inputs(time: int = 0) -> int:
+def uneven_inputs(turn: int = 0) -> int:
     rank = job().rank
     for step in range([2, 5, 3][rank]):
         mine = [rank + 1.0] * 3000
@@ -165,7 +176,7 @@ def uneven_inputs(time: int = 0) -> int:
         assert exchange("uneven.mean", abi.FLOAT32, mine, abi.AVERAGE, scale=3) == [total] * 3000, "divided by all"
         if step > 0:  # rank 0 may not know the name when it has no more
             most = [max(active) + 1.0] * 3000
-            assert exchange(f"uneven.{time}.{step}", abi.FLOAT32, mine, abi.MAX, once=True) == most
+            assert exchange(f"uneven.{turn}.{step}", abi.FLOAT32, mine, abi.MAX, once=True) == most
     last = job().finish_inputs()
     assert exchange("uneven", abi.FLOAT32, [1.0], abi.SUM, members=[rank]) == [1.0]
     assert exchange("uneven.mean", abi.FLOAT32, [1.0] * 3000, abi.AVERAGE, scale=3) == [3.0] * 3000
@@ -176,8 +187,11 @@ def test_every_operation_of_every_dtype_through_two_servers() -> None:
     with Cluster(SIZE, 2, layer="test_operations", init=False) as cluster:
         for function in (operations_of_all_dtypes, extremes, scales, subsets, to_the_root):
             cluster.run(function)
-        for time in range(2):
-            assert cluster.run(uneven_inputs, time) == [1, 1, 1], "rank 1 had the most"
+        counted = cluster.run(one_is_late)
+        assert all(pushed >= 1 for pushed, _ in counted), counted
+        assert counted[-1][1] >= 1, f"the last rank was asked for its contribution: {counted}"
+        for turn in range(2):
+            assert cluster.run(uneven_inputs, turn) == [1, 1, 1], "rank 1 had the most"
         for text in cluster.run(disagreeing_members):
             assert text.count(", of workers ") == 2, "what both had"
         cluster.run(leave)

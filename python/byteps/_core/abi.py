@@ -105,6 +105,8 @@ class Metrics(Structure):
         ("local_shared_bytes", c_uint64),
         ("device_out_bytes", c_uint64),
         ("device_in_bytes", c_uint64),
+        ("pushed_frames", c_uint64),
+        ("wanted_messages", c_uint64),
     ]
 
 

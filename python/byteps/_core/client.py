@@ -60,7 +60,8 @@ class Metrics(NamedTuple):
     first, by its relay. Of both, shared_bytes went through memory shared with servers of this host, rdma_bytes by RDMA,
     and the rest over TCP. local_pushed_bytes and local_pulled_bytes were exchanged with the relays of this machine; of
     both, local_shared_bytes went through shared memory. device_out_bytes were copied from GPUs to the host, and
-    device_in_bytes to them."""
+    device_in_bytes to them. pushed_frames counts the frames, pieces of tensors, that were sent to servers and relays,
+    and wanted_messages how often these asked for frames that others were waiting for."""
 
     pushed_bytes: int
     pulled_bytes: int
@@ -75,6 +76,8 @@ class Metrics(NamedTuple):
     local_shared_bytes: int
     device_out_bytes: int
     device_in_bytes: int
+    pushed_frames: int
+    wanted_messages: int
 
 
 def _is_over() -> bool:
