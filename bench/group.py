@@ -52,7 +52,7 @@ class Group:
         after = [process.cpu_seconds() for process in self.others]
         starts, ends, firsts, cpu, *more = zip(*lines)
         return {
-            **dict(zip(("pushed_bytes",), more)),
+            **dict(zip(("pushed_bytes", "pushed_frames", "wanted_messages"), more)),
             "seconds": max(ends) - min(starts),
             "from_last_start_s": max(ends) - max(starts),
             "first_s": max(firsts) - min(starts),

@@ -10,10 +10,10 @@
  *
  * Says "ready" when it has joined. Each line it reads is one round ("go fifo": the tensor pushed first has the
  * highest priority); for it, it prints
- *     START END FIRST CPU PUSHED
+ *     START END FIRST CPU PUSHED FRAMES WANTED
  * seconds of CLOCK_MONOTONIC (which network namespaces share): when it began, when all sums were there, when the first
- * layer's was; the CPU seconds it used in between, and the bytes it pushed. Every sum is checked. Leaves at the end of
- * its input. */
+ * layer's was; the CPU seconds it used in between; the bytes and the frames it pushed, and how often it was asked for
+ * some because others waited. Every sum is checked. Leaves at the end of its input. */
 #include <byteps/byteps.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,10 +165,10 @@ static double operate(byteps_job* job, tensors* all, float* values, const option
   return first;
 }
 
-static uint64_t pushed_bytes(const byteps_job* job) {
+static byteps_metrics metrics_of(const byteps_job* job) {
   byteps_metrics metrics = {.struct_bytes = sizeof metrics};
   byteps_get_metrics(job, &metrics);
-  return metrics.pushed_bytes;
+  return metrics;
 }
 
 static void run_round(byteps_job* job, tensors* all, float* values, const options* how) {
@@ -181,7 +181,7 @@ static void run_round(byteps_job* job, tensors* all, float* values, const option
     const struct timespec late = {how->late_ms / 1000, how->late_ms % 1000 * 1000000L};
     nanosleep(&late, NULL);
   }
-  const uint64_t pushed = pushed_bytes(job);
+  const byteps_metrics before = metrics_of(job);
   const double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
   const double start = seconds(CLOCK_MONOTONIC);
   double first = 0;
@@ -195,8 +195,11 @@ static void run_round(byteps_job* job, tensors* all, float* values, const option
   for (size_t i = 0; i < count; ++i) {
     if (values[i] != size * (size + 1) / 2) fail("a wrong sum");
   }
-  printf("%.9f %.9f %.9f %.9f %llu\n", start, end, first, used,
-         (unsigned long long)(pushed_bytes(job) - pushed));
+  const byteps_metrics after = metrics_of(job);
+  printf("%.9f %.9f %.9f %.9f %llu %llu %llu\n", start, end, first, used,
+         (unsigned long long)(after.pushed_bytes - before.pushed_bytes),
+         (unsigned long long)(after.pushed_frames - before.pushed_frames),
+         (unsigned long long)(after.wanted_messages - before.wanted_messages));
   fflush(stdout);
 }
 

@@ -85,6 +85,11 @@ def checks(result):
         if "byteps crossed" in figures:
             ratio = figures["gloo"]["median_s"] / figures["byteps crossed"]["median_s"]
             yield "gloo / ours with cross barrier", ratio, result["gloo_target"], ratio >= result["gloo_target"]
+    if result.get("wanted_target"):
+        share, target = ours.get("wanted_share", 0.0), result["wanted_target"]
+        yield "Wanted / frames", share, target, share <= target
+        drops = ours["drops_out"] + ours["drops_in"]
+        yield "drops", drops, 0, drops == 0
     if result.get("time_target_s"):
         time_s, target_s = ours["median_s"], result["time_target_s"]
         yield "ms", 1e3 * time_s, 1e3 * target_s, time_s <= target_s

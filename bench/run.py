@@ -165,6 +165,8 @@ def summarize(turns, scenario, limit_s):
     for name in ("drops_out", "drops_in", "retransmissions", "timeouts"):
         if name in turns[0]:
             out[name] = sum(turn[name] for turn in turns)
+    if sum(map(sum, (turn.get("pushed_frames", ()) for turn in turns))):
+        out["wanted_share"] = statistics.median(sum(t["wanted_messages"]) / sum(t["pushed_frames"]) for t in turns)
     return {**out, **copies(turns, scenario)} if scenario.hosts else out
 
 
@@ -258,7 +260,7 @@ def measure(args, scenario):
     told += ("hosts", "flat_target", "cpu_target", "card_target") if scenario.hosts else ()
     return {
         "bench": scenario.name,
-        **{name: getattr(scenario, name) for name in (*told, "gloo_target", "time_target_s")},
+        **{name: getattr(scenario, name) for name in (*told, "gloo_target", "time_target_s", "wanted_target")},
         "time": int(time.time()),
         "commit": commit(),
         "load": round(load, 2),
@@ -305,6 +307,8 @@ def describe(label, one, ours):
     if "drops_out" in one:
         text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
     text += f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
+    if one.get("wanted_share", 0) >= 0.0005:
+        text += f"  wanted {one['wanted_share']:.3f} a frame"
     return text + (f"  most over a card {report.busiest_card(one):.2f} M" if "cards" in one else "")
 
 

@@ -55,6 +55,7 @@ class Scenario:
     cpu_target: float | None = None  # CPU seconds of all our processes / the same with every rank for itself
     card_target: float | None = None  # most bytes over a host's card, in one direction / size
     time_target_s: float | None = None
+    wanted_target: float | None = None  # most Wanted for a frame; and no drops then
     quick: bool = False
 
     def byte_rate(self):
@@ -186,6 +187,16 @@ def _order():
     yield Scenario("order", section, title, 4, 4, target=0.94, **options)
 
 
+def _slow():
+    section = "Slow lines"
+    slow = {"rate": "100mbit", "size": 16 * MIB, "target": 0.96, "wanted_target": 0.05}
+    for n in (4, 8):
+        yield Scenario(f"n{n}k{n}-100m", section, f"16 MiB, n=k={n}, 100 Mbit/s", n, n, **slow)
+        title = f"64 tensors of 256 KiB, n=k={n}, 100 Mbit/s, each rank begins with another"
+        options = {"tensors": 64, "worker_options": ("--stagger", "--priorities", "0")}
+        yield Scenario(f"order-n{n}-100m", section, title, n, n, **options, **slow)
+
+
 def _models():
     section = "Gradients of real models"
     for model, title, n in [
@@ -287,6 +298,7 @@ ALL = [
         _hosts,
         _small,
         _order,
+        _slow,
         _models,
         _training,
         _steps,
