@@ -183,7 +183,7 @@ std::vector<Variable> flow_variables() {
       {"BYTEPS_FRAME_BYTES", "worker", "0", "bytes, 0 to 4 MiB; rounded up to a multiple of 64",
        "A part travels, is summed and answered in frames of this size. Rank 0's value is used by "
        "all. 0: 61440 for up to 12 shards of all servers together, 30720 for up to 24, 15360 for "
-       "more.",
+       "more; no more than goes over the cards in 1.25 ms (BYTEPS_NIC_MBPS), or 15360.",
        0, kPayloadBytesMax,
        [](Draft& d, std::uint64_t v) { d.config.flow.frame_bytes = (v + 63) / 64 * 64; }},
       {"BYTEPS_CREDIT_BYTES", "worker", "0", "bytes, from 0 (0: finds it by itself)",

@@ -25,11 +25,15 @@ std::uint64_t lightest_count_of(const std::vector<std::uint32_t>& weights) {
 
 }  // namespace
 
-std::uint64_t Placement::usual_frame_bytes(const std::vector<std::uint32_t>& weights) {
+std::uint64_t Placement::usual_frame_bytes(const std::vector<std::uint32_t>& weights,
+                                           std::uint32_t line_mbps) {
   constexpr std::uint64_t kMost = 60 << 10;
+  constexpr std::uint64_t kMostUs = 1250;
   const std::uint64_t count = lightest_count_of(weights);
-  if (count <= 12) return kMost;
-  return count <= 24 ? kMost / 2 : kMost / 4;
+  std::uint64_t bytes = count <= 12 ? kMost : count <= 24 ? kMost / 2 : kMost / 4;
+  const std::uint64_t line_bytes = kMostUs * line_mbps / 8;  // Mbit/s are bits per us
+  while (line_mbps > 0 && bytes > kMost / 4 && bytes > line_bytes) bytes /= 2;
+  return bytes;
 }
 
 std::uint64_t Placement::lightest_count() const {

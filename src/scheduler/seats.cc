@@ -130,6 +130,22 @@ Cast Seats::cast() const {
   return cast;
 }
 
+namespace {
+
+// That of the fastest card of workers or of servers, whichever are slower; 0: not known. (One slow card among fast ones
+// does not make all frames short: they cost processor time.)
+std::uint32_t line_mbps_of(const wire::Roster& roster) {
+  std::uint32_t workers = 0;
+  std::uint32_t servers = 0;
+  for (const auto& member : roster.members) {
+    std::uint32_t& fastest = member.role == Role::kWorker ? workers : servers;
+    fastest = std::max(fastest, member.rate_mbps);
+  }
+  return workers == 0 || servers == 0 ? std::max(workers, servers) : std::min(workers, servers);
+}
+
+}  // namespace
+
 wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
   wire::Roster roster;
   roster.epoch = epoch;
@@ -151,7 +167,8 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
   roster.frame_bytes = first.join.frame_bytes;
   if (roster.frame_bytes == 0) {
     const std::vector<std::uint32_t> weights = shard_weights_of(roster);
-    roster.frame_bytes = Placement::usual_frame_bytes(weights.empty() ? std::vector{1U} : weights);
+    roster.frame_bytes = Placement::usual_frame_bytes(weights.empty() ? std::vector{1U} : weights,
+                                                      line_mbps_of(roster));
   }
   roster.partition_bytes = partition_bytes_of(roster, roster.partition_bytes, roster.frame_bytes);
   return roster;

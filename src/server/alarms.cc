@@ -11,7 +11,7 @@ void Alarms::watch(PartSum& part, const FrameSum& frame) {
   const auto index = static_cast<std::uint32_t>(&frame - part.frames.data());
   const bool asked =
       part.wanted.count > 0 && part.wanted.round == frame.round && index < part.wanted.frames;
-  const TimeNs due_at_ns = frame.since_ns + wanted_ns_;
+  const TimeNs due_at_ns = frame.since_ns + lateness_.age_ns();
   if (part.alarm_due_ns == kNever || (part.alarm_due_ns > due_at_ns && !asked)) {
     make_young(part, due_at_ns);
   }
@@ -19,7 +19,7 @@ void Alarms::watch(PartSum& part, const FrameSum& frame) {
 
 void Alarms::make_young(PartSum& part, TimeNs due_at_ns) {
   if (young_last_ != nullptr && young_last_->alarm_due_ns > due_at_ns) {
-    return set(part, due_at_ns);  // time went back
+    return set(part, due_at_ns);
   }
   part.alarm_due_ns = due_at_ns;
   part.alarm_number = ++count_;

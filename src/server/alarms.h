@@ -1,10 +1,11 @@
 // Alarms: when to look at a part whose frames are not finished.
 //
-// A part gets an alarm wanted_ns after a frame of it was begun. All those wait equally long, so they stand in a list in
-// the order they were set; when all frames of the part are finished, it leaves the list. Otherwise, when it rings, the
+// A part gets an alarm when a frame of it that was begun becomes late (lateness.h). As a rule all those wait equally
+// long, so they stand in a list in the order they were set (one that would be due before the last of it, because what
+// is late has changed, stands with the others below); when all frames of the part are finished, it leaves the list. Otherwise, when it rings, the
 // oldest incomplete frame may be younger, and the alarm is set again, or contributions are asked for, and it is set for
 // later: these stand in a heap, and stay there when the part needs them no more. So a part whose frames are finished in
-// time costs a few pointers, and one with many frames on their way an entry of a small heap per wanted_ns.
+// time costs a few pointers, and one with many frames on their way an entry of a small heap for each time that it rings.
 //
 // No part has two (I6 in shelf.h).
 #pragma once
@@ -15,13 +16,16 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "server/lateness.h"
 #include "server/sums.h"
 
 namespace byteps {
 
 class Alarms {
  public:
-  explicit Alarms(TimeNs wanted_ns) : wanted_ns_(wanted_ns) {}
+  explicit Alarms(TimeNs wanted_ns) : lateness_(wanted_ns) {}
+
+  Lateness& lateness() { return lateness_; }
 
   // A frame was begun and is not finished.
   void watch(PartSum& part, const FrameSum& frame);
@@ -57,7 +61,7 @@ class Alarms {
   void make_young(PartSum& part, TimeNs due_at_ns);
   void take_from_young(PartSum& part);
 
-  const TimeNs wanted_ns_;
+  Lateness lateness_;
   PartSum* young_first_ = nullptr;  // earliest first
   PartSum* young_last_ = nullptr;
   std::vector<Alarm> heap_;

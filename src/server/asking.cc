@@ -62,9 +62,8 @@ void Asking::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
     if (oldest == nullptr || frame.since_ns < oldest->since_ns) oldest = &frame;
   }
   if (oldest == nullptr) return;
-  if (oldest->since_ns + settings_.wanted_ns > now) {
-    return alarms_.set(part, oldest->since_ns + settings_.wanted_ns);
-  }
+  const TimeNs late_ns = alarms_.lateness().age_ns();
+  if (oldest->since_ns + late_ns > now) return alarms_.set(part, oldest->since_ns + late_ns);
 
   std::fill(missing_.begin(), missing_.end(), 0);
   std::uint32_t begun_frames = 0;
@@ -72,7 +71,7 @@ void Asking::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
     const FrameSum& frame = part.frames[i];
     if (!frame.is_begun() || frame.round != oldest->round) continue;
     begun_frames = i + 1;
-    if (frame.since_ns + settings_.wanted_ns > now) continue;
+    if (frame.since_ns + late_ns > now) continue;
     const std::span bits = part.bits_of(i);
     for (std::size_t word = 0; word < bits.size(); ++word) missing_[word] |= ~bits[word];
   }
@@ -92,7 +91,8 @@ void Asking::ring(PartSum& part, TimeNs now, ShelfOutputs& out) {
   part.wanted.frames = begun_frames;
   const std::uint32_t doublings = std::min(++part.wanted.count, kWantedDoublings);
   if (PLANTED(wanted_once)) return;
-  alarms_.set(part, now + std::max<TimeNs>(1, settings_.wanted_ns << doublings));
+  const TimeNs pause_ns = std::min(late_ns << doublings, settings_.wanted_ns << kWantedDoublings);
+  alarms_.set(part, now + std::max<TimeNs>(1, pause_ns));
 }
 
 // One word for all parts of a tensor: which frame it names does not matter to those who read it. missing_ is as ring()

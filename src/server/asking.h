@@ -37,7 +37,8 @@ class Asking {
   Status heed(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
               const Groups& groups);
 
-  // Wanted repeats at wanted_ns, 2 wanted_ns, 4 wanted_ns, ... and from then on every wanted_ns << this.
+  // Wanted repeats after once, twice, four times the age at which a frame is late (lateness.h), ... and from then on
+  // every wanted_ns << this.
   static constexpr std::uint32_t kWantedDoublings = 8;
 
  private:

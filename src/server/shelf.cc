@@ -97,6 +97,11 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     }
     CHECK_EQ(facts_.groups->worker_count(), facts.worker_count);
     asking_.begin_epoch(facts.worker_count);
+    const Groups& groups = *facts_.groups;
+    const std::size_t contributors =
+        facts_.relay ? groups.crew_of(groups.group_of(*facts_.relay), Members()).size()
+                     : groups.count();
+    alarms_.lateness().begin_epoch(contributors * facts_.placement->frame_bytes());
     generations_.begin_epoch(facts.worker_count);
     return Status::ok();
   }
@@ -543,6 +548,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
   const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
+  alarms_.lateness().on_contribution(payload.size(), now);
   if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);

@@ -106,6 +106,18 @@ TEST(Placement, a_usual_frame_with_its_head_fits_a_packet_of_64_kib_and_shrinks_
             Placement::usual_frame_bytes(equal(22)));
 }
 
+TEST(Placement, a_usual_frame_takes_a_slow_line_1250_us_at_most_and_has_15_kib_at_least) {
+  const std::vector<std::uint32_t> four(4, 1);
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 0), 60U << 10) << "not known";
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 1000), 60U << 10);
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 400), 60U << 10);
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 390), 30U << 10);
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 200), 30U << 10);
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 100), 15U << 10);
+  EXPECT_EQ(Placement::usual_frame_bytes(four, 1), 15U << 10);
+  EXPECT_EQ(Placement::usual_frame_bytes(std::vector<std::uint32_t>(99, 1), 1), 15U << 10);
+}
+
 TEST(Placement, a_tensor_of_few_frames_has_shorter_ones) {
   const Placement placement(4'096'000, 60 << 10, {1, 1, 1, 1});
   const auto frame_bytes = [&](std::uint64_t bytes) {

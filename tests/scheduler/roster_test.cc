@@ -106,6 +106,26 @@ TEST(Roster, finds_the_frame_size_by_the_number_of_shards_when_rank_0_does_not_s
   }
 }
 
+TEST(Roster, has_short_frames_where_all_cards_of_workers_or_of_servers_are_slow) {
+  const auto frame_bytes = [](std::uint32_t one, std::uint32_t other, std::uint32_t servers) {
+    Table table;
+    for (const std::uint32_t rank : {0U, 1U}) {
+      wire::Join join = worker_join(rank, "alpha:" + std::to_string(10 + rank));
+      join.frame_bytes = 0;
+      join.rate_mbps = rank == 0 ? one : other;
+      table.join(join);
+    }
+    wire::Join server = server_join("gamma:12", 4000);
+    server.rate_mbps = servers;
+    return table.roster_to(table.join(server)).frame_bytes;
+  };
+  EXPECT_EQ(frame_bytes(0, 0, 0), 60U << 10);
+  EXPECT_EQ(frame_bytes(100, 100, 0), 15U << 10);
+  EXPECT_EQ(frame_bytes(100, 100, 10000), 15U << 10);
+  EXPECT_EQ(frame_bytes(10000, 10000, 100), 15U << 10);
+  EXPECT_EQ(frame_bytes(100, 10000, 10000), 60U << 10) << "one among fast ones";
+}
+
 TEST(Roster, believes_workers_rather_than_its_own_settings_about_the_size_of_the_job) {
   Table table(small_job(7, 7));
   table.join(worker_join(0, "alpha:10", 1, 1));
