@@ -31,11 +31,11 @@ class Placement {
             std::vector<std::uint32_t> weights);
   static constexpr std::uint32_t kWeightMax = 1 << 16;
 
-  // The size of frames where nobody asks for another one. A frame and its head fit the 64 KiB that the kernel sends as
-  // one packet: a frame of 64 KiB goes as two, and two of 32 KiB cost three quarters more processor time. With
-  // many shards, and with unequal ones, frames are smaller, because a worker has two of them under way to the lightest
-  // and more to the others (worker/credit.h), and all its bytes under way have to fit the queues of the network. So they
-  // are on slow lines, where a frame takes 1.25 ms at the most or has 15 KiB. Rates: 0 is unknown.
+  // The size of frames where nobody asks for another one. A frame and its head fit the 64 KiB that the kernel sends
+  // as one packet: a frame of 64 KiB goes as two, and two of 32 KiB cost three quarters more processor time. With
+  // many shards, and with unequal ones, frames are smaller, because a worker has two of them under way to the
+  // lightest and more to the others (worker/credit.h), and all its bytes under way have to fit the queues of the
+  // network. So they are on slow lines, where a frame takes 1.25 ms at the most or has 15 KiB. Rates: 0 is unknown.
   static std::uint64_t usual_frame_bytes(const std::vector<std::uint32_t>& weights,
                                          std::uint32_t line_mbps = 0);
 

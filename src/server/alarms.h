@@ -2,10 +2,11 @@
 //
 // A part gets an alarm when a frame of it that was begun becomes late (lateness.h). As a rule all those wait equally
 // long, so they stand in a list in the order they were set (one that would be due before the last of it, because what
-// is late has changed, stands with the others below); when all frames of the part are finished, it leaves the list. Otherwise, when it rings, the
-// oldest incomplete frame may be younger, and the alarm is set again, or contributions are asked for, and it is set for
-// later: these stand in a heap, and stay there when the part needs them no more. So a part whose frames are finished in
-// time costs a few pointers, and one with many frames on their way an entry of a small heap for each time that it rings.
+// is late has changed, stands with the others below); when all frames of the part are finished, it leaves the list.
+// Otherwise, when it rings, the oldest incomplete frame may be younger, and the alarm is set again, or contributions
+// are asked for, and it is set for later: these stand in a heap, and stay there when the part needs them no more. So
+// a part whose frames are finished in time costs a few pointers, and one with many frames on their way an entry of a
+// small heap for each time that it rings.
 //
 // No part has two (I6 in shelf.h).
 #pragma once

@@ -1,8 +1,8 @@
 // Lateness: from which age on an incomplete frame is late, so that the missing contributions are asked for (Wanted).
 //
-// At least wanted_ns. Where the line is slow the contributions to one frame come one after the other, and none of them is
-// late: to ask for it would only put more bytes into queues that are full. So it is as long as kRounds frames of all
-// contributors take at the rate at which contributions come when they come fast, which is the largest of the last
+// At least wanted_ns. Where the line is slow the contributions to one frame come one after the other, and none of them
+// is late: to ask for it would only put more bytes into queues that are full. So it is as long as kRounds frames of
+// all contributors take at the rate at which contributions come when they come fast, which is the largest of the last
 // samples: pauses between exchanges, and workers that wait for each other, make some samples smaller, not all. Before
 // there are so many it is wanted_ns.
 #pragma once
