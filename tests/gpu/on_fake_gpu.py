@@ -203,6 +203,9 @@ def let_autograd_rest():
         before = now
 
 
+atexit.register(let_autograd_rest)
+
+
 class OnFakeGpu(TorchDispatchMode):
     def __init__(self):
         super().__init__()
@@ -227,7 +230,6 @@ class OnFakeGpu(TorchDispatchMode):
         mode = cls()
         mode.__enter__()
         in_threads(cls)
-        atexit.register(let_autograd_rest)
         return mode
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
