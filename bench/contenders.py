@@ -4,6 +4,7 @@ All groups of a scenario live at the same time and take turns (ours, gloo, ours,
 machine does meets them alike. Who has no turn waits for a line of input and uses nothing.
 """
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -89,6 +90,8 @@ class BytePS(Group):
             return [sys.executable, BENCH / "train_worker.py", "byteps", *place, scenario.operations, layers]
         if scenario.program == "step":
             return [sys.executable, BENCH / "step_worker.py", "byteps", *place, scenario.operations, scenario.model]
+        if scenario.program == "python":
+            return [sys.executable, BENCH / "python_worker.py", scenario.operations, scenario.size]
         if scenario.name.startswith("with-"):
             python = MXNET_PYTHON if scenario.program == "mxnet" else sys.executable
             return [python, BENCH / "framework_worker.py", scenario.program, *place, scenario.operations]
@@ -100,6 +103,16 @@ class BytePS(Group):
         last = scenario.last_worker_options if rank == scenario.workers - 1 else ()
         command = [self._worker_build / "bin" / "push_pull_worker", *what, "--operations", scenario.operations]
         return [*command, *scenario.worker_options, *last]
+
+
+class Client(BytePS):
+    """Ours without Python."""
+
+    def __init__(self, build, port):
+        super().__init__("client", build, build, {}, port)
+
+    def _worker_command(self, scenario, rank):
+        return super()._worker_command(dataclasses.replace(scenario, program="push_pull"), rank)
 
 
 class Gloo(Group):
@@ -312,6 +325,8 @@ def rivals(scenario, build, port):
     for name in scenario.rivals:
         if name == "gloo":
             found.append(Gloo(port))
+        elif name == "client":
+            found.append(Client(build, port))
         elif name == "copies":
             found.append(Copies(build))
         elif name == "sockets":

@@ -168,6 +168,11 @@ def _small():
         title = f"4 KiB, n=k={n}"
         options = {"size": 4096, "operations": 200, "rivals": ("gloo", "mpi"), "variants": spin}
         yield Scenario(f"4k-n{n}", section, title, n, n, **options, **more)
+    python = {"program": "python", "rivals": ("client", "gloo")}
+    small = {"size": 4096, "operations": 200, "time_target_s": 0.3e-3}
+    yield Scenario("4k-n4-python", section, "4 KiB, n=k=4, through Python", 4, 4, **small, **python)
+    large = {"size": MIB, "operations": 20, "target": 0.85}
+    yield Scenario("1m-n4-python", section, "1 MiB, n=k=4, through Python", 4, 4, **large, **python)
     one_core = (("BYTEPS_SERVER_ENGINE_THREAD", "1"),)
     title = "10,000 tensors of 4 KiB, 2 workers, one server core, loopback"
     many = {"rate": None, "size": 10_000 * 4096, "tensors": 10_000, "env": (*one_core, *FLAT)}

@@ -94,6 +94,8 @@ def place_of(tensor: torch.Tensor) -> Place:
 
 def cuda_devices(value: Any) -> List[torch.device]:
     """Those of the tensors in a tensor, or in lists of lists of them."""
+    if isinstance(value, torch.Tensor):
+        return [value.device] if value.is_cuda else []
     found: Dict[torch.device, None] = {}
 
     def visit(each: Any) -> None:

@@ -31,7 +31,8 @@ class Running(pending.Pending):
         self.buffer = buffer
         self.output = output
         # Who writes to tensor.data, or resizes it, meanwhile: the core still works on this memory.
-        self._memory = (source.untyped_storage(), buffer.untyped_storage())
+        self._memory = source.untyped_storage()
+        self._memory_of_buffer = self._memory if buffer is source else buffer.untyped_storage()
 
     def poll(self) -> bool:
         return self.job.poll(self.core_handle)
@@ -57,9 +58,7 @@ def start(tensor: torch.Tensor, output: torch.Tensor, what: Exchange, name: Opti
     scoped() to the members; without one the exchange is numbered."""
     current = session.current()
     kind, shape = tensors.travels_as(tensor, what.operation)
-    if output is tensor:
-        tensors.check_no_overlap(tensor)
-    source = tensors.plain(tensor)
+    source = tensors.plain_to_land(tensor) if output is tensor else tensors.plain(tensor)
     buffer = source if output is tensor else output
     if name is None:
         name, what = current.unique_name(scoped("push_pull.noname", what.members)), what._replace(once=True)
@@ -83,9 +82,8 @@ class Repeated:
             kind, shape = tensors.travels_as(tensor, self.what.operation)
             self._call = self.what.tensor(self.name, kind, shape, prefix=PREFIX)
             self._alike = alike
-        tensors.check_no_overlap(tensor)
-        source = tensors.plain(tensor)
-        return _submit(Running(session.current().job, source, source, tensor), self._call)
+        source = tensors.plain_to_land(tensor)
+        return _submit(Running(session.job(), source, source, tensor), self._call)
 
 
 def start_broadcast(
@@ -96,8 +94,7 @@ def start_broadcast(
     current = session.current()
     what = Exchange(abi.BROADCAST, root=root, members=members, once=once)
     kind, shape = tensors.travels_as(tensor, what.operation)
-    tensors.check_no_overlap(tensor)
-    buffer = tensors.plain(tensor)
+    buffer = tensors.plain_to_land(tensor)
     return _submit(Running(current.job, buffer, buffer, tensor), what.tensor(name, kind, shape, prefix=PREFIX))
 
 
@@ -109,9 +106,11 @@ def note_written(tensor: torch.Tensor) -> None:
 
 def _submit(entry: Running, call: abi.Tensor) -> int:
     """`call` says all but where the memory is."""
-    call.input, call.output = entry.source.data_ptr(), entry.buffer.data_ptr()
-    if entry.buffer.is_cuda:
-        call.memory, call.device, call.stream = devices.place_of(entry.buffer)
+    buffer = entry.buffer
+    call.output = buffer.data_ptr()
+    call.input = call.output if entry.source is buffer else entry.source.data_ptr()
+    if buffer.is_cuda:
+        call.memory, call.device, call.stream = devices.place_of(buffer)
     handle = pending.note(entry)
     try:
         entry.core_handle = entry.job.submit(call)

@@ -119,6 +119,7 @@ class Gradients:
         self._presence: Optional[int] = None  # handle; from begin() to settle()
         self._job: Optional[Job] = None  # in which the next two and the slots' names hold
         self._is_member = False
+        self._travel = False
         self._members: Tuple[int, ...] = ()
         self.when_abandoned: Callable[[], None] = lambda: None  # the owner's; runs after the job was left
         self._enter_job()
@@ -143,8 +144,9 @@ class Gradients:
     @property
     def travel(self) -> bool:
         """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
-        self._enter_job()
-        return self._is_member and not session.job().is_alone
+        if self._job is not session.job():
+            self._enter_job()
+        return self._travel
 
     # ---- from job to job
 
@@ -156,6 +158,7 @@ class Gradients:
         self._members = members_of(self._process_set) if self._is_member else ()
         for slot in self.slots:
             self._give_name(slot)
+        self._travel = self._is_member and not job.is_alone
         self._job = job
 
     def _give_name(self, slot: Slot) -> None:

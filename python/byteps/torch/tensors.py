@@ -17,6 +17,8 @@ from byteps.torch import devices
 
 __all__: List[str] = []
 
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
 
 @functools.cache
 def elements_of(dtype: torch.dtype, operation: int) -> Tuple[int, int]:
@@ -76,15 +78,28 @@ def prepare(
     return product.to(tensor.dtype), reduction.resolve(op, average, 1.0, postscale_factor)
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie in memory one after another as they are."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or a copy whose elements lie in memory one after another as they are."""
-    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
-        return tensor
-    return tensor.detach().resolve_neg().resolve_conj().contiguous()
+    return tensor if is_plain(tensor) else tensor.detach().resolve_neg().resolve_conj().contiguous()
+
+
+def plain_to_land(tensor: torch.Tensor) -> torch.Tensor:
+    """plain() of a tensor in which a result lands. ValueError: check_no_overlap()."""
+    if not is_plain(tensor):
+        check_no_overlap(tensor)
+    return plain(tensor)
 
 
 def check_dense(tensor: torch.Tensor) -> None:
     """ValueError: it is none, or has no memory that the core can read."""
+    # By far the most are these, and each question costs.
+    if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided and tensor.is_cpu:
+        return
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"expected a torch.Tensor, got {type(tensor).__name__}")
     if hasattr(tensor, "to_local"):

@@ -7,6 +7,7 @@ reduce_scatter of n x B: n B out, B in; all_to_all, gather, scatter, send: each 
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -33,7 +34,18 @@ _LOGICAL = {"BOR": abi.MAX, "BAND": abi.MIN}  # of bool
 def reduction_of(options: Any, dtype: torch.dtype) -> Reduction:
     """What torch's ReduceOp means, or ValueError with the remedy."""
     op = getattr(options, "reduceOp", options)
-    kind = getattr(op, "op", op)
+    name, operation = _operation_of(getattr(op, "op", op), dtype)
+    if name != "PREMUL_SUM":
+        return Reduction(operation, 0.0)
+    factor = op.__getstate__()[1]
+    if isinstance(factor, torch.Tensor):
+        raise ValueError("ReduceOp.PREMUL_SUM takes a number here: multiply by the tensor before the collective")
+    return Reduction(operation, float(factor))
+
+
+@functools.cache
+def _operation_of(kind: Any, dtype: torch.dtype) -> Tuple[str, int]:
+    """Name and abi's number of torch's operation; to look at it takes longer than all else here."""
     name = str(kind).rsplit(".", 1)[-1].upper()
     if name in _LOGICAL:
         if dtype != torch.bool:
@@ -41,20 +53,14 @@ def reduction_of(options: Any, dtype: torch.dtype) -> Reduction:
                 f"ReduceOp.{name} of {dtype} is not supported by the backend 'byteps', only of torch.bool: "
                 "gather the tensors and combine them, or use a group of the backend 'gloo' for this one"
             )
-        return Reduction(_LOGICAL[name], 0.0)
+        return name, _LOGICAL[name]
     if name not in _NAMES:
         raise ValueError(
             f"ReduceOp.{name} is not supported by the backend 'byteps': it has SUM, AVG, MIN, MAX, PRODUCT, "
             "and BAND and BOR of bool"
         )
-    operation = _NAMES[name]
-    elements_of(dtype, operation)  # says why when it is not defined
-    if name == "PREMUL_SUM":
-        factor = op.__getstate__()[1]
-        if isinstance(factor, torch.Tensor):
-            raise ValueError("ReduceOp.PREMUL_SUM takes a number here: multiply by the tensor before the collective")
-        return Reduction(operation, float(factor))
-    return Reduction(operation, 0.0)
+    elements_of(dtype, _NAMES[name])  # says why when it is not defined
+    return name, _NAMES[name]
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -110,10 +110,10 @@ class Landings:
     def place(self, tensor: torch.Tensor, with_values: bool = False) -> torch.Tensor:
         """Contiguous memory for `tensor`; `with_values`: it has the tensor's values now."""
         tensors.check_dense(tensor)
-        tensors.check_no_overlap(tensor)
-        if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        if tensors.is_plain(tensor):
             self._outputs.append(tensor)
             return tensor
+        tensors.check_no_overlap(tensor)
         beside = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         if with_values:
             beside.copy_(tensor.detach())
@@ -127,6 +127,8 @@ class Landings:
     def check_one_device(self, what: str, pieces: Sequence[Piece]) -> None:
         """ValueError, before any of the collective's pieces is submitted, for which others would wait: its tensors, and
         what will be copied, are on several devices."""
+        if len(pieces) == 1 and pieces[0].source is pieces[0].target and not self._copies:
+            return
         first: Optional[torch.Tensor] = None
         for pair in (*[(piece.source, piece.target) for piece in pieces], *self._copies):
             for tensor in pair:
