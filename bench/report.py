@@ -12,6 +12,7 @@ import time
 
 import kernels
 import scenarios
+from burners import Burners
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "build" / "bench"
@@ -116,6 +117,7 @@ def checks(result):
     yield from _host_checks(result)
     if "byteps ddp" in figures:
         yield from _step_checks(result)
+    yield from _busy_checks(result)
     if "idle_share" in result:
         yield "busiest process in rest, % of a core", 100 * result["idle_share"], 0.5, result["idle_share"] <= 0.005
 
@@ -130,6 +132,19 @@ def _step_checks(result):
         for label, target in (("byteps", 1.4), ("byteps crossed", 1.7)):
             ratio = figures["gloo"]["median_s"] / figures[label]["median_s"]
             yield f"gloo / {label}", ratio, target, ratio >= target
+
+
+def _busy_checks(result):
+    """checks() where something else computes: what it does to ours and to gloo."""
+
+    def gain(busy):
+        ours, theirs = (result["figures"].get(Burners.label(who, busy)) for who in ("byteps", "gloo"))
+        return theirs["median_s"] / ours["median_s"] if ours and theirs else None
+
+    for busy in (1, 2):
+        if gain(busy) is not None:
+            ratio = gain(busy) / gain(0)
+            yield f"{Burners.label('gloo / ours', busy)}, / the same without", ratio, 0.95, ratio >= 0.95
 
 
 def cpu_s(one):

@@ -15,6 +15,7 @@ retransmissions what TCP sent again, in all the repeats together: a burst that i
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ import kernels
 import netlab
 import report
 import scenarios
+from burners import Burners
 from group import ContenderError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -136,12 +138,14 @@ def take_turns(lab, groups, scenario, repeats):
     """Repeats of each group, interleaved, after one that warms up. By label: the list of turns."""
     turns = {}
     timeout_s = 60 + 40 * scenario.operations * (scenario.limit() or scenario.size / 1e7)
+    burners = Burners(lab, max(scenario.busy))
     for repeat in range(repeats + 1):
-        for group in groups:
+        for group, busy in itertools.product(groups, scenario.busy):
             for word, label in group.words(scenario):
-                turn = one_turn(lab, group, word, timeout_s, with_cards=bool(scenario.hosts))
+                with burners.burning(busy):
+                    turn = one_turn(lab, group, word, timeout_s, with_cards=bool(scenario.hosts))
                 if repeat > 0:
-                    turns.setdefault(label, []).append(turn)
+                    turns.setdefault(burners.label(label, busy), []).append(turn)
     return turns
 
 
@@ -250,7 +254,8 @@ def measure(args, scenario):
     turns, others, unable = run_groups(args, scenario, groups)
     figures = {}
     for group in groups:
-        for word, label in group.words(scenario):
+        for (word, name), busy in itertools.product(group.words(scenario), scenario.busy):
+            label = Burners.label(name, busy)
             if label in turns:
                 limit = scenario.limit_of(word, group.rival and group.label != "sockets")
                 figures[label] = summarize(turns[label], scenario, limit)
@@ -340,7 +345,7 @@ def expected_s(args, scenario):
     groups = len(args.build) + len(args.variant) + len(scenario.variants)
     groups += 0 if args.no_rivals else len(scenario.rivals)
     one = (scenario.limit() or scenario.size * scenario.workers / 1e9) * scenario.operations * 1.4 + 0.3
-    return 4 + 1.5 * scenario.workers + (args.repeats + 1) * groups * len(scenario.words) * one
+    return 4 + 1.5 * scenario.workers + (args.repeats + 1) * groups * len(scenario.words) * len(scenario.busy) * one
 
 
 def no_room(scenario):

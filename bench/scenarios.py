@@ -45,6 +45,7 @@ class Scenario:
     env: tuple = ()  # (name, value) for our processes
     variants: tuple = ()  # (label, ((name, value), ...)): more groups of ours
     words: tuple = ("go",)  # what a turn is told; each gives a figure of its own
+    busy: tuple = (0,)  # each turn with something else that computes on so many cores
     cores: tuple = ()  # loopback: (servers' core, workers' core)
     rivals: tuple = ("gloo",)
     from_last_start: bool = False  # time counts from the last worker's start
@@ -116,6 +117,12 @@ def _large():
         suffix = {"1gbit": "", "500mbit": "-500m", "2gbit": "-2g"}[rate]
         speed = {"1gbit": "1 Gbit/s", "500mbit": "500 Mbit/s", "2gbit": "2 Gbit/s"}[rate]
         yield Scenario(f"n{n}k{n}{suffix}", section, f"n=k={n}, {speed}", n, n, rate=rate, **more)
+
+
+def _busy():
+    section = "Where something else computes"
+    title = "64 MiB in one tensor, n=k=4, 1 Gbit/s"
+    yield Scenario("busy", section, title, 4, 4, busy=(0, 1, 2))
 
 
 def _split():
@@ -300,6 +307,7 @@ ALL = [
     scenario
     for family in (
         _large,
+        _busy,
         _split,
         _hosts,
         _small,

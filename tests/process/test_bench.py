@@ -1,6 +1,7 @@
 """What bench/ makes of its options and of what it has measured."""
 
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ import netlab
 import report
 import run
 import scenarios
+from burners import Burners
 from group import ContenderError, Group
 
 WITH_TORCH = next(scenario for scenario in scenarios.ALL if scenario.name == "with-torch")
@@ -163,6 +165,35 @@ def test_what_a_build_is_unable_to_is_left_out_with_the_reason_and_anything_else
     unable.optional = False
     with pytest.raises(ContenderError):
         run.start_all(None, None, [able, unable])
+
+
+def test_burners_burn_in_their_turn_only():
+    with netlab.Loopback() as lab:
+        burners = Burners(lab, 1)
+        time.sleep(0.3)
+        before = lab.processes[0].cpu_seconds()
+        time.sleep(0.3)
+        assert lab.processes[0].cpu_seconds() == before
+        with burners.burning(1):
+            time.sleep(1.0)
+        used = lab.processes[0].cpu_seconds() - before
+        assert used > 0.1
+        stopped = lab.processes[0].cpu_seconds()
+        with burners.burning(0):
+            time.sleep(0.3)
+        assert lab.processes[0].cpu_seconds() - stopped < 0.1
+
+
+def test_what_busy_cores_cost_us_is_told_beside_what_they_cost_gloo():
+    def took(seconds):
+        return {"median_s": seconds}
+
+    figures = {"byteps": took(1), "byteps, 1 core busy": took(2), "byteps, 2 cores busy": took(4)}
+    figures |= {"gloo": took(1.5), "gloo, 1 core busy": took(2.7), "gloo, 2 cores busy": took(6)}
+    checks = list(report._busy_checks({"figures": figures}))
+    assert [(round(value, 2), reached) for _, value, _, reached in checks] == [(0.9, False), (1.0, True)]
+    assert checks[0][0] == "gloo / ours, 1 core busy, / the same without"
+    assert not list(report._busy_checks({"figures": {"byteps": took(1), "gloo": took(2)}}))
 
 
 def test_bytes_of_cards_and_ranks_are_counted_in_sizes_of_an_operation():
