@@ -262,3 +262,30 @@ def test_a_library_that_does_not_load_is_told(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(kernels, "SIZES", {"64 KiB": 64 << 10})
     assert kernels.run(tmp_path, tmp_path, "0" * 7, record=False, quick=True) == 1
     assert "kernels_worker.py" in capfd.readouterr().err
+
+
+def test_one_process_joins_several_jobs_and_a_row_is_told_for_each_number_of_loops():
+    if not (BUILD / "bin" / "byteps_server").exists():
+        pytest.skip(f"no byteps_server in {BUILD}")
+    small = ["--share", "0", "--loops", "3", "--bytes", str(3 << 20), "--tensors", "5", "--repeats", "2"]
+    command = [sys.executable, str(ROOT / "bench" / "wide.py"), *small, "--operations", "2", "--build", str(BUILD)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split("|") for line in done.stdout.splitlines() if "not held" in line]
+    assert [int(row[1]) for row in rows] == [1, 2, 3]
+    assert all(float(row[3].split()[0]) > 0 and float(row[4]) > 0 for row in rows)
+
+
+def test_loops_are_held_to_their_share():
+    if os.geteuid() != 0 or not os.access("/sys/fs/cgroup/cpu/tasks", os.W_OK):
+        pytest.skip("needs root, and cgroup v1's controller cpu")
+    small = ["--share", "0.1", "--loops", "2", "--bytes", str(32 << 20), "--repeats", "2", "--operations", "2"]
+    command = [sys.executable, str(ROOT / "bench" / "wide.py"), *small, "--build", str(BUILD)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
+    assert [(int(row[1]), float(row[2])) for row in rows] == [(1, 0.1), (2, 0.1), (1, 0.2)]
+    for row in rows:
+        cores = float(row[3].split()[0]) * 1e6 / (1 << 30) * float(row[4])
+        assert cores < 1.5 * int(row[1]) * float(row[2])
+    assert not list(Path("/sys/fs/cgroup/cpu").glob("byteps-wide-*"))
