@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 
+#include "loop/short_slices.h"
 #include "loop/signal_mask.h"
 
 namespace byteps {
@@ -86,6 +87,7 @@ Runner::Runner(std::string thread_name, Actor& actor, Waiter& waiter, Clock& clo
     : waiter_(waiter),
       thread_([this, name = std::move(thread_name), &actor, &waiter, &clock, spin_ns] {
         block_outside_signals();
+        ask_for_short_slices();
         pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
         run_actor(actor, waiter, clock, stop_, spin_ns);
         const std::lock_guard lock(mutex_);

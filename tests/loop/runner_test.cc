@@ -10,8 +10,11 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "loop/mailbox.h"
 
@@ -225,6 +228,34 @@ TEST_F(RunnerTest, an_actor_that_cannot_even_be_told_is_told_again) {
   const std::atomic<bool> stop{false};
   run_actor(actor, waiter_, clock_, stop);
   EXPECT_EQ(turns, 3);
+}
+
+// Nanoseconds that the kernel lets the calling thread run before another has its turn; 0: it does not tell.
+std::uint64_t slice_ns() {
+  struct {  // sched_getattr(2)
+    std::uint32_t size, policy;
+    std::uint64_t flags;
+    std::int32_t nice;
+    std::uint32_t priority;
+    std::uint64_t runtime_ns, deadline_ns, period_ns;
+  } found = {};
+  const long code = syscall(SYS_sched_getattr, 0, &found, sizeof found, 0);
+  return code == 0 && found.policy == SCHED_OTHER ? found.runtime_ns : 0;
+}
+
+TEST_F(RunnerTest, its_thread_has_short_slices_and_the_one_that_started_it_its_usual_ones) {
+  const std::uint64_t usual_ns = slice_ns();
+  if (usual_ns <= 100'000)
+    GTEST_SKIP() << "this kernel tells no slices, or threads have short ones here";
+  std::uint64_t of_loop_ns = 0;
+  TestActor actor([&](TimeNs) -> std::size_t {
+    of_loop_ns = slice_ns();
+    return actor.done = true, 1;
+  });
+  Runner runner("test", actor, waiter_, clock_);
+  runner.join();
+  EXPECT_EQ(of_loop_ns, 100'000U);
+  EXPECT_EQ(slice_ns(), usual_ns);
 }
 
 TEST_F(RunnerTest, joining_within_a_time_says_when_that_was_not_enough) {
