@@ -46,7 +46,6 @@ void Carriage::on_depart(Lines::LineId line, ConnectionId id, int side) {
   Connection* connection = medium_.connections.find(id);
   if (connection != nullptr) {
     Direction& way = connection->way[side];
-    way.at_line = false;
     way.next_depart = std::max(way.next_depart, way.first);
     // It may have been lost while it was served, and a wall may have risen.
     const bool held = medium_.now() < medium_.held_until(*connection, side);
@@ -91,7 +90,6 @@ void Carriage::on_arrive(Lines::LineId line, ConnectionId id, int side) {
   lines_.end_receive(line);
   Connection* connection = medium_.connections.find(id);
   if (connection != nullptr) {
-    connection->way[side].at_far_line = false;
     arrive(*connection, side);
     lines_.offer_far(*connection, side);
     medium_.connections.retire(id);

@@ -34,8 +34,8 @@ struct Direction {
   TimeNs depart_not_before_ns = 0;
   TimeNs arrive_not_before_ns = 0;
   TimeNs resume_at_ns = 0;        // a kResume is scheduled for then
-  bool at_line = false;           // waits for its sender's line, or is served there
-  bool at_far_line = false;       // ... its receiver's
+  std::size_t at_line = 0;        // places at its sender's line, with the one that is served
+  std::size_t at_far_line = 0;    // ... its receiver's
   std::deque<TimeNs> reached_ns;  // of messages that wait for the receiver's line: since when
   std::size_t charged_bytes = 0;  // of its window
   Lending lending = Lending::kCopyAtSend;

@@ -33,11 +33,17 @@ void Lines::slow_down(HostIndex host, std::uint64_t bytes_per_second) {
   line(host).bytes_per_second = bytes_per_second;
 }
 
+Direction* Lines::end_turn(Queue& queue) {
+  queue.is_busy = false;
+  Connection* const connection = medium_.connections.find(queue.served.connection);
+  return connection == nullptr ? nullptr : &connection->way[queue.served.side];
+}
+
 // ---- sending
 
 void Lines::offer(Connection& connection, int side) {
   Direction& way = connection.way[side];
-  if (way.at_line || !way.seek_departure()) return;
+  if (way.at_line >= medium_.options.at_sender || !way.seek_departure()) return;
   const TimeNs not_before = medium_.held_until(connection, side);
   if (medium_.now() < not_before) {
     if (not_before != kNever && not_before > way.resume_at_ns) {
@@ -46,10 +52,16 @@ void Lines::offer(Connection& connection, int side) {
     }
     return;
   }
-  way.at_line = true;
   const LineId id = line_of(connection, side);
-  line(id).send.waiting.push_back({connection.id, side});
+  const std::size_t most =
+      std::min<std::uint64_t>(medium_.options.at_sender, way.count_from(way.next_depart));
+  for (; way.at_line < most; ++way.at_line) line(id).send.waiting.push_back({connection.id, side});
   serve_send(id);
+}
+
+void Lines::end_send(LineId id) {
+  Direction* const way = end_turn(line(id).send);
+  if (way != nullptr) --way->at_line;
 }
 
 void Lines::serve_send(LineId id) {
@@ -61,11 +73,12 @@ void Lines::serve_send(LineId id) {
     if (connection == nullptr) continue;
     Direction& way = connection->way[lane.side];
     if (!way.seek_departure()) {
-      way.at_line = false;
+      --way.at_line;
       continue;
     }
     const TimeNs takes = own.takes_ns(way.flight(way.next_depart).bytes());
     own.send.is_busy = true;
+    own.send.served = lane;
     medium_.agenda.schedule(medium_.now() + takes, Happening::kDepart, lane.connection, lane.side,
                             id);
   }
@@ -75,10 +88,11 @@ void Lines::serve_send(LineId id) {
 
 void Lines::offer_far(Connection& connection, int side) {
   Direction& way = connection.way[side];
-  if (way.at_far_line || way.reached_ns.empty()) return;
   const LineId id = line_of(connection, 1 - side);
-  way.at_far_line = true;
-  line(id).receive.waiting.push_back({connection.id, side});
+  const std::size_t most = std::min(medium_.options.at_receiver, way.reached_ns.size());
+  for (; way.at_far_line < most; ++way.at_far_line) {
+    line(id).receive.waiting.push_back({connection.id, side});
+  }
   serve_receive(id);
 }
 
@@ -96,6 +110,7 @@ void Lines::serve_receive(LineId id) {
     const TimeNs takes = own.takes_ns(number == way.end() ? 0 : way.flight(number).bytes());
     const TimeNs begun = std::max(own.receive.free_ns, way.reached_ns.front() - takes);
     own.receive.is_busy = true;
+    own.receive.served = lane;
     medium_.agenda.schedule(std::max(medium_.now(), begun + takes), Happening::kArrive,
                             lane.connection, lane.side, id);
   }
@@ -103,7 +118,8 @@ void Lines::serve_receive(LineId id) {
 
 void Lines::end_receive(LineId id) {
   Queue& queue = line(id).receive;
-  queue.is_busy = false;
+  Direction* const way = end_turn(queue);
+  if (way != nullptr) --way->at_far_line;
   queue.free_ns = medium_.now();
 }
 

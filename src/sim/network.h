@@ -1,8 +1,8 @@
 // SimNetwork: the wires between SimTransports, with a time of its own and faults under a seed, as whoever plays the
 // world sees it.
 //
-//   line      each host sends and receives at bytes_per_second; what it cannot send yet queues, and its connections
-//             take turns message by message. What stays on a host goes through memory instead (lines.h)
+//   line      each host sends and receives at bytes_per_second; what it cannot send yet queues, first in, first out,
+//             or its connections take turns. What stays on a host goes through memory instead (lines.h)
 //   flight    delay_ns and up to jitter_ns more; a connection keeps its order, two connections do not (carriage.h)
 //   lending   when the payload is read out of the lender's memory, and when kSent comes: a connection chooses one of
 //             Lending by chance, because a real transport may do either, and a caller must not care (payloads.h)

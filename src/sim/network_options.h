@@ -43,7 +43,11 @@ struct NetworkChances {
 
 struct SimNetworkOptions {
   std::uint64_t bytes_per_second = 1'250'000'000;  // of each host and direction; 0: no limit
-  TimeNs delay_ns = 20 * kMicrosecond;             // one way
+  // Of one connection and direction so many messages stand in the queue of a card at a time, at its sender and at its
+  // receiver; at least 1.
+  std::size_t at_sender = 2;
+  std::size_t at_receiver = 64;
+  TimeNs delay_ns = 20 * kMicrosecond;  // one way
   TimeNs jitter_ns = 10 * kMicrosecond;
   // What stays on a host: each transport sends and receives there at this rate, and a message flies for so long and up
   // to as much again. Nothing of it is damaged or repeated.

@@ -36,6 +36,16 @@ SimDeviceOptions any_gpu(Prng& prng) {
   return gpu;
 }
 
+// Lines are first in, first out, or take turns: always the latter where they may become slow, for a heartbeat has to
+// come in time there (choose_slowness).
+void choose_queues(WorldPlan& plan, Prng& prng) {
+  SimNetworkOptions& network = plan.cluster.network;
+  network.at_sender = network.at_receiver = 1;
+  if (prng.chance(0.5) || plan.faults.kinds.has(Fault::kSlow)) return;
+  network.at_sender = 1 + prng.below(4);
+  network.at_receiver = 64;
+}
+
 class Planner {
  public:
   // What was added later is drawn from a generator of its own, so that earlier seeds stay what they are.
@@ -71,6 +81,7 @@ class Planner {
     }
     if (!options_.faults && later_prng_.chance(0.1)) plan_.faults.kinds.add(Fault::kFormerJob);
     choose_slowness();
+    choose_queues(plan_, later_prng_);
     choose_gpus();
     set_limit();
     return std::move(plan_);

@@ -331,8 +331,9 @@ TEST(SimNetwork, a_process_that_stands_still_lets_nobody_in_until_it_goes_on) {
   EXPECT_EQ(Pair::count(pair.at_client, Event::Kind::kUp), 1U);
 }
 
-TEST(SimNetwork, connections_of_a_slow_host_take_turns) {
+TEST(SimNetwork, connections_of_a_slow_host_take_turns_when_told_so) {
   SimNetworkOptions options = steady();
+  options.at_sender = 1;
   options.window_bytes = 4 << 20;
   Pair pair(options);
   const PeerId bulk = pair.connect();
@@ -492,6 +493,48 @@ TEST(SimNetwork, transports_of_a_host_share_its_card_towards_other_hosts) {
     receiving.run(5 * kSecond);
     EXPECT_NEAR(std::max(sending.last_s(2), sending.last_s(3)), is_shared ? 2 : 1, 0.01);
     EXPECT_NEAR(std::max(receiving.last_s(0), receiving.last_s(1)), is_shared ? 2 : 1, 0.01);
+  }
+}
+
+// One connection has 20 messages of 0.1 s to send, then another one a word.
+TEST(SimNetwork, a_card_sends_first_what_came_first_and_so_much_of_each_connection_at_a_time) {
+  const struct {
+    std::size_t at_sender;
+    double waits_s;
+  } cases[] = {{1, 0.2}, {2, 0.2}, {8, 0.8}, {64, 2}};
+  for (const auto& each : cases) {
+    SimNetworkOptions options = slow_cards();
+    options.at_sender = each.at_sender;
+    Site site(options, {1, 2, 3});
+    site.send(0, 1, 20, 100'000);
+    site.send(0, 2, 1, 1);
+    site.run(5 * kSecond);
+    ASSERT_EQ(site.received(2), 1U);
+    EXPECT_NEAR(site.last_s(2), each.waits_s, 0.11) << each.at_sender;
+    ASSERT_EQ(site.received(1), 20U);
+    EXPECT_NEAR(site.last_s(1), 2, 0.01);
+  }
+}
+
+// Two hosts send a third more than its card takes, then a fourth sends it a word.
+TEST(SimNetwork, a_card_receives_first_what_reached_it_first_and_so_much_of_each_connection) {
+  const struct {
+    std::size_t at_receiver;
+    double waits_s;
+  } cases[] = {{1, 0.2}, {64, 1}};
+  for (const auto& each : cases) {
+    SimNetworkOptions options = slow_cards();
+    options.at_receiver = each.at_receiver;
+    Site site(options, {1, 2, 3, 3, 4});
+    site.send(0, 2, 20, 100'000);
+    site.send(1, 2, 20, 100'000);
+    site.run(kSecond);
+    site.send(4, 3, 1, 1);
+    site.run(5 * kSecond);
+    ASSERT_EQ(site.received(3), 1U);
+    EXPECT_NEAR(site.last_s(3), 1 + each.waits_s, 0.11) << each.at_receiver;
+    ASSERT_EQ(site.received(2), 40U);
+    EXPECT_NEAR(site.last_s(2), 4, 0.11);
   }
 }
 
