@@ -3,12 +3,15 @@
 A model is a list of layers, first to last: (elements of each of its parameters, its share of the time of a pass).
 Ideal is one line that carries what is ready, the first layer's gradient first, and costs nothing else (the scheduling
 of Peng et al., "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019).
+
+The simulator trains the same models (tests/sim/step_figures_test.cc): `python bench/steps.py` writes them for it.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from pathlib import Path
 
 import models
 
@@ -126,3 +129,28 @@ def _carried(ready, sizes, rate, line_free):
             heapq.heappush(waiting, (index, need - (until - now)))
             now = until
     return there
+
+
+SIMULATED = Path(__file__).resolve().parent.parent / "tests/sim/step_models.inc"
+SIMULATED_RATES = (125_000_000, 62_500_000)  # bytes per second, of 1 Gbit/s and of 500 Mbit/s
+
+
+def as_cpp():
+    """The models, with what a step of each ideally takes on each rate, for the simulator's figures."""
+    lines = ["// Written by bench/steps.py."]
+    for name, made in MODELS.items():
+        layers = made()
+        lines += ["", f"StepModel {name}() {{", "  return {{"]
+        for elements, time in layers:
+            sizes = ", ".join(str(ELEMENT_BYTES * count) for count in elements)
+            lines.append(f"    {{{{{sizes}}}, {time!r}}},")
+        lines.append("  }, {")
+        for rate in SIMULATED_RATES:
+            seconds = [ideal(layers, rate, crossed) for crossed in (False, True)]
+            lines.append(f"    {{{rate}, {seconds[0]:.6f}, {seconds[1]:.6f}}},")
+        lines += ["  }};", "}"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    SIMULATED.write_text(as_cpp(), encoding="ascii")

@@ -153,6 +153,10 @@ def test_the_time_of_resnet50s_layers_is_by_its_4_1_billion_multiplications():
     assert steps.bytes_of(steps.resnet50()) == 4 * models.parameter_count("resnet50")
 
 
+def test_the_simulator_trains_the_models_of_the_benchmark():
+    assert steps.SIMULATED.read_text(encoding="ascii") == steps.as_cpp(), "python bench/steps.py writes it"
+
+
 def test_drops_are_added_and_times_are_per_operation():
     scenario = scenarios.Scenario("x", "", "", 2, 2, operations=10)
     turns = [
