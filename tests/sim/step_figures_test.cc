@@ -24,6 +24,12 @@ constexpr double kForwardS = 0.2;
 constexpr double kBackwardS = 0.4;
 constexpr int kWarm = 3;
 constexpr int kSteps = 6;  // counted
+// Sanitizers look at the code, which is the same at any rate.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kAllRates = false;
+#else
+constexpr bool kAllRates = true;
+#endif
 
 struct StepModel {
   struct Layer {
@@ -223,11 +229,11 @@ TEST_P(StepFigures, a_step_is_near_the_ideal) {
   EXPECT_GE(reached(), GetParam().least);
 }
 
-// At 500 Mbit/s two frames of a worker on each connection are as much as there is time for between a push and its
-// answer: four workers' frames, each of 1 ms, one after the other to the server and back again. So a line stands idle
-// whenever a gradient overtakes another.
+// At 500 Mbit/s a frame takes 1 ms, and those of four workers come to a server one after the other. There a worker has
+// what takes 10 ms (credit.h), in place of the two frames on each connection that take 8. With three frames all would
+// be above 0.969, but in the laboratory those of eight workers overflow queues of 10 ms.
 double least_of(std::uint32_t processes, std::size_t rate) {
-  return processes == 4 && rate == 1 ? 0.92 : 0.98;
+  return processes == 4 && rate == 1 ? 0.945 : 0.98;
 }
 
 std::vector<Case> cases() {
@@ -242,6 +248,7 @@ std::vector<Case> cases() {
     for (const Barrier barrier : {Barrier::kGlobal, Barrier::kCrossed}) {
       for (const std::uint32_t processes : {4U, 2U}) {
         for (const std::size_t rate : {0U, 1U}) {
+          if (!kAllRates && (rate == 1 || processes == 2)) continue;
           const double least = least_of(processes, rate);
           all.push_back({name, model, processes, rate, barrier, 0, least});
         }

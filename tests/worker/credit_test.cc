@@ -2,6 +2,7 @@
 #include "worker/credit.h"
 
 #include <deque>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -84,6 +85,23 @@ TEST(Credit, stays_within_its_bounds) {
   Credit slow(kLeast, kMost);
   Line(1'000, kMillisecond).run(slow, 3000 * kMillisecond);
   EXPECT_EQ(slow.bytes(), kLeast);
+}
+
+TEST(
+    Credit,
+    is_three_frames_in_a_long_exchange_where_two_are_the_horizon_and_no_more_than_the_longest_one) {
+  for (const auto& [bytes_per_ms, expected] :
+       {std::pair(11'000, kLeast * 3 / 2), std::pair(8'000, 80'000UL)}) {
+    Credit credit(kLeast, kMost);
+    Line line(static_cast<std::uint64_t>(bytes_per_ms), 20 * kMicrosecond);
+    line.run(credit, static_cast<TimeNs>(kLeast * (Credit::kLongCredits - 1)) / bytes_per_ms *
+                         kMillisecond);
+    EXPECT_EQ(credit.bytes(), kLeast) << "not long yet";
+    line.run(credit, 100 * kMillisecond);
+    EXPECT_NEAR(static_cast<double>(credit.bytes()), static_cast<double>(expected), 0.05 * kLeast);
+    credit.on_idle();
+    EXPECT_EQ(credit.bytes(), kLeast);
+  }
 }
 
 TEST(Credit, a_late_worker_does_not_shrink_it) {
