@@ -5,6 +5,7 @@ machine does meets them alike. Who has no turn waits for a line of input and use
 """
 
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -35,12 +36,13 @@ def free_port():
 
 
 class BytePS(Group):
-    """Scheduler, servers and workers of one build."""
+    """Scheduler, servers and workers of one build. framework: of workers of program step, instead of torch."""
 
     rival = False
 
-    def __init__(self, label, build, worker_build, env, port):
+    def __init__(self, label, build, worker_build, env, port, framework=""):
         super().__init__(label)
+        self.kind = framework or "byteps"
         self._build, self._worker_build, self._env, self._port = build, worker_build, env, port
         self.optional = env.get("DMLC_NUM_SERVER") == "0"
 
@@ -89,7 +91,8 @@ class BytePS(Group):
             layers = "-".join(map(str, scenarios.MLP))
             return [sys.executable, BENCH / "train_worker.py", "byteps", *place, scenario.operations, layers]
         if scenario.program == "step":
-            return [sys.executable, BENCH / "step_worker.py", "byteps", *place, scenario.operations, scenario.model]
+            python = MXNET_PYTHON if self.kind == "mxnet" else sys.executable
+            return [python, BENCH / "step_worker.py", self.kind, *place, scenario.operations, scenario.model]
         if scenario.program == "python":
             return [sys.executable, BENCH / "python_worker.py", scenario.operations, scenario.size]
         if scenario.name.startswith("with-"):
@@ -117,6 +120,8 @@ class Client(BytePS):
 
 class Gloo(Group):
     """torch.distributed over gloo, on the workers' machines alone."""
+
+    rounds = (*Group.rounds, "go clipped", "go scaled", "go accumulated", "go unused", "go fsdp")
 
     def __init__(self, port):
         super().__init__("gloo")
@@ -156,8 +161,11 @@ class Horovod(Group):
         port = self._port or free_port()
         for rank in range(scenario.workers):
             place = [rank, scenario.workers, lab.address(0), port, lab.interface()]
-            command = [HOROVOD_PYTHON, BENCH / "framework_worker.py", "horovod", *place, scenario.operations]
-            argv = [*pinned(scenario)[1], *NAMED, *command]  # it looks up its host's name
+            command = ["framework_worker.py", "horovod", *place, scenario.operations]
+            if scenario.program == "step":
+                command = ["step_worker.py", "horovod", *place, scenario.operations, scenario.model]
+            # Named, because it looks up its host's name.
+            argv = [*pinned(scenario)[1], *NAMED, HOROVOD_PYTHON, BENCH / command[0], *command[1:]]
             self.workers.append(lab.start(rank, argv, {"OMP_NUM_THREADS": 1}))
 
 
@@ -317,6 +325,12 @@ def why_no_horovod():
     """Empty where it is installed."""
     has = HOROVOD_PYTHON.exists() and any(HOROVOD_PYTHON.parent.parent.glob("lib/python3*/site-packages/horovod"))
     return "" if has else "Horovod is left out: it is not in .venv-horovod (make setup-horovod)"
+
+
+def why_no_framework(name):
+    """Empty where it is installed."""
+    has = MXNET_PYTHON.exists() if name == "mxnet" else importlib.util.find_spec(name)
+    return "" if has else f"{name} is left out: it is not installed (make setup)"
 
 
 def rivals(scenario, build, port):

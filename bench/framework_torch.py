@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 import time
 
+import horovod_place
 from framework_model import SMALL_COUNT, SMALL_ELEMENTS, first_weights
 
 
@@ -128,56 +127,13 @@ class TorchDdp(Torch):
 
 
 class Horovod(Torch):
-    """Horovod's DistributedOptimizer over its gloo. What horovodrun would start and tell comes from here: the server
-    where ranks find each other is rank 0's, each rank is a host of its own."""
+    """Horovod's DistributedOptimizer over its gloo."""
 
     def __init__(self, place):
-        rank, size, address, port, interface = place
-        if rank == "0":
-            self.serve(address, int(port), int(size))
-        os.environ.update(
-            HOROVOD_HOSTNAME=self.host(rank),
-            HOROVOD_RANK=rank,
-            HOROVOD_SIZE=size,
-            HOROVOD_LOCAL_RANK="0",
-            HOROVOD_LOCAL_SIZE="1",
-            HOROVOD_CROSS_RANK=rank,
-            HOROVOD_CROSS_SIZE=size,
-            HOROVOD_CONTROLLER="gloo",
-            HOROVOD_CPU_OPERATIONS="gloo",
-            HOROVOD_GLOO_RENDEZVOUS_ADDR=address,
-            HOROVOD_GLOO_RENDEZVOUS_PORT=port,
-            HOROVOD_GLOO_IFACE=interface,
-        )
-        import horovod.torch as hvd
+        hvd = horovod_place.joined(place)
         import torch
 
-        self.await_server(address, int(port))
         self.prepare(torch, hvd)
-
-    @staticmethod
-    def host(rank):
-        return f"host{rank}"
-
-    def serve(self, address, port, size):
-        from horovod.runner.common.util.hosts import SlotInfo
-        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-        server = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
-        server.init([SlotInfo(self.host(rank), rank, 0, rank, size, 1, size) for rank in range(size)])
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    @staticmethod
-    def await_server(address, port):
-        until = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection((address, port)).close()
-                return
-            except ConnectionRefusedError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
 
     def start(self, prefix, tensors):
         return [

@@ -19,7 +19,7 @@ class Group:
     optional = False  # whether a build may be unable to do this
 
     def __init__(self, label):
-        self.label = label
+        self.label = self.kind = label  # one kind, whatever its build and its settings, has one limit
         self.workers, self.others = [], []
         self._resting_bytes = {}
 

@@ -51,8 +51,13 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
   them takes, where that is apart from waiting.
 - Training steps whose computation takes no processor: each layer's forward and backward sleep, 0.2 and 0.4 s in all.
   There **limit** is ideal: one line that carries what is ready, the first layer's gradient first, and costs nothing
-  else ([`bench/steps.py`](../bench/steps.py)), and what torch and the optimizer take alone. **crossed** is the cross
-  barrier, **ddp** torch's DistributedDataParallel over our backend; its ideal and gloo's are of DDP's own buckets.
+  else ([`bench/steps.py`](../bench/steps.py)), and what the framework and its optimizer take alone (**compute**). **x
+  ours** is the time / that of torch's hooks (**byteps**), and behind the CPU's seconds stands which share of all cores
+  they are. **crossed** is the cross barrier, **ddp** torch's DistributedDataParallel over our backend; its ideal and
+  gloo's are of DDP's own buckets. **clipped**, **scaled** (a GradScaler), **accumulated** (two passes a step) and
+  **unused** (each step leaves out a layer) are with torch's hooks. **fsdp** is torch's FSDP2; its limit is what a card
+  must receive. **tensorflow**, **keras** (on tensorflow), **jax** and **mxnet** train the same model: the layers sleep
+  within the framework's own graph.
 - A target is what the project set itself; the last column says whether this run reached it.
 
 Again: `sudo make bench`, or one scenario by `sudo .venv/bin/python bench/run.py --only n4k4`; `--list` names them.
@@ -115,23 +120,69 @@ def checks(result):
             ratio = ours[f"{side}_cpu_s"] / floor[f"{side}_cpu_s"]
             yield f"{side}'s CPU / bare sockets", ratio, target, ratio <= target
     yield from _host_checks(result)
-    if "byteps ddp" in figures:
+    if is_step(result):
         yield from _step_checks(result)
     yield from _busy_checks(result)
     if "idle_share" in result:
         yield "busiest process in rest, % of a core", 100 * result["idle_share"], 0.5, result["idle_share"] <= 0.005
 
 
+# Of training steps that sleep: ideal / time that is asked for.
+STEP_TARGETS = {"byteps crossed": 0.93}
+STEP_TARGETS.update(dict.fromkeys((f"byteps {how}".strip() for how in scenarios.HOWS), 0.95))
+
+
+def is_step(result):
+    """Whether it is of training steps that sleep."""
+    return result["bench"].startswith("step-")
+
+
 def _step_checks(result):
     """checks() of training steps that sleep."""
     figures = result["figures"]
-    for label, target in (("byteps", 0.95), ("byteps crossed", 0.93), ("byteps ddp", 0.95)):
-        ratio = figures[label]["ratio"]
-        yield f"ideal / time, {label}", ratio, target, ratio >= target
+    for label, target in STEP_TARGETS.items():
+        if label in figures:
+            ratio = figures[label]["ratio"]
+            yield f"ideal / time, {label}", ratio, target, ratio >= target
     if result["bench"] == "step-uniform-n4" and "gloo" in figures:
         for label, target in (("byteps", 1.4), ("byteps crossed", 1.7)):
             ratio = figures["gloo"]["median_s"] / figures[label]["median_s"]
             yield f"gloo / {label}", ratio, target, ratio >= target
+    for framework in scenarios.STEP_FRAMEWORKS:
+        if f"byteps {framework}" in figures:
+            ratio = figures[f"byteps {framework}"]["median_s"] / figures["byteps"]["median_s"]
+            yield f"{framework} / torch's hooks", ratio, 1.05, ratio <= 1.05
+
+
+def of_rivals(result):
+    """Of training steps that sleep: the times of rivals, each / ours of the same step, or of the like."""
+    figures = result["figures"]
+    for rival in ("gloo", "horovod"):
+        ratios = []
+        for label in (*STEP_TARGETS, "byteps fsdp"):
+            how = label.removeprefix("byteps")
+            theirs = figures.get(rival if how in (" crossed", " ddp") else rival + how)
+            if label in figures and theirs is not None:
+                ratios.append(f"{label} {theirs['median_s'] / figures[label]['median_s']:.2f}")
+        if ratios:
+            yield f"{rival} / ours: {', '.join(ratios)}"
+
+
+def label_alone(label, alone):
+    """Of the labels of computing alone, the one that says what a figure's own computing takes: of the same kind of step
+    and the same group, or else of the first group."""
+
+    def fitness(one):
+        group, how = one.split(" compute")
+        is_group = f"{label} ".startswith(f"{group} ")
+        return label == one, label.endswith(how), len(how), is_group, len(group) if is_group else 0
+
+    return max(alone, key=fitness)
+
+
+def cores_share(result, one):
+    """What all processes of a group have used, of all cores of the machine."""
+    return cpu_s(one) / (result["cores"] * one["median_s"] * result["operations"])
 
 
 def _busy_checks(result):
@@ -218,6 +269,7 @@ def verdicts(result):
     if submitting["byteps"] is not None:
         costs = [f"{who} {us:.1f}" for who, us in submitting.items() if us is not None]
         lines.append(f"submitting a small tensor, us: {', '.join(costs)}")
+    lines += of_rivals(result) if is_step(result) else ()
     if result["bench"].startswith(("10k", "grow-t")):
         rate = result["tensors"] / next(iter(result["figures"].values()))["median_s"]
         lines.append(f"{rate:,.0f} tensors/s")
@@ -238,7 +290,8 @@ def _row(result, label, one, ours):
         f"{one['ratio']:.3f}" if one["ratio"] else "",
         "" if one is ours else f"{one['median_s'] / ours['median_s']:.2f}",
         f"{one['drops_out']}+{one['drops_in']} / {one['retransmissions']}" if "drops_out" in one else "",
-        f"{one['server_cpu_s']:.2f} / {one['worker_cpu_s']:.2f}",
+        f"{one['server_cpu_s']:.2f} / {one['worker_cpu_s']:.2f}"
+        + (f", {cores_share(result, one):.0%}" if is_step(result) else ""),
         f"{result['load']:.1f}, {result['commit']}" if one is ours else "",
         "; ".join(verdicts(result)) if one is ours else "",
     ]

@@ -103,6 +103,17 @@ def our_groups(args, scenario, port):
     return groups
 
 
+def framework_groups(args, scenario, port):
+    """More groups of ours, whose workers train with other frameworks; and a line for each that is not here."""
+    why = {name: contenders.why_no_framework(name) for name in scenario.frameworks}
+    here = [name for name in why if not why[name]]
+    groups = [
+        contenders.BytePS(f"byteps {name}", args.build[0], args.build[0], args.env, port and port + place, name)
+        for place, name in enumerate(here)
+    ]
+    return groups, [line for line in why.values() if line]
+
+
 def make_lab(args, scenario):
     if scenario.rate is None:
         return netlab.Loopback(args.nice)
@@ -247,18 +258,19 @@ def run_groups(args, scenario, groups):
 def measure(args, scenario):
     load = os.getloadavg()[0]
     port = FIRST_PORT if scenario.rate is not None else 0
-    groups, refused = our_groups(args, scenario, port), []
+    groups = our_groups(args, scenario, port)
+    found, refused = framework_groups(args, scenario, port and port + len(groups))
+    groups += found
     if not args.no_rivals:
-        found, refused = contenders.rivals(scenario, args.build[0], port and port + 50)
-        groups += found
+        found, more = contenders.rivals(scenario, args.build[0], port and port + 50)
+        groups, refused = groups + found, refused + more
     turns, others, unable = run_groups(args, scenario, groups)
     figures = {}
     for group in groups:
         for (word, name), busy in itertools.product(group.words(scenario), scenario.busy):
             label = Burners.label(name, busy)
             if label in turns:
-                limit = scenario.limit_of(word, group.rival and group.label != "sockets")
-                figures[label] = summarize(turns[label], scenario, limit)
+                figures[label] = summarize(turns[label], scenario, scenario.limit_of(word, group.kind))
     if scenario.program == "step":
         add_own_compute(figures)
     told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
@@ -283,10 +295,11 @@ def measure(args, scenario):
 
 def add_own_compute(figures):
     """What a framework and its optimizer take by themselves is in no ideal, and nobody hides it."""
-    alone = next(one for label, one in figures.items() if label.endswith(" compute"))
-    more = max(0.0, alone["median_s"] - alone["limit_s"])
-    for one in figures.values():
-        one["limit_s"] += more
+    alone = {label: one for label, one in figures.items() if "compute" in label.split()}
+    own = {label: max(0.0, one["median_s"] - one["limit_s"]) for label, one in alone.items()}
+    for label, one in figures.items():
+        own_s = own[report.label_alone(label, own)]
+        one["limit_s"] += own_s
         one["ratio"] = one["limit_s"] / one["median_s"]
 
 
@@ -298,7 +311,7 @@ def commit():
     return git("describe", "--always") + ("-dirty" if git("diff", "--name-only", "HEAD", "--", history) else "")
 
 
-def describe(label, one, ours):
+def describe(result, label, one, ours):
     """The rest of a figure's line."""
     low, high = one["quartiles_s"]
     text = f"{report.milliseconds(one['median_s']):>7s} ms ({report.milliseconds(low)} to {report.milliseconds(high)})"
@@ -312,6 +325,7 @@ def describe(label, one, ours):
     if "drops_out" in one:
         text += f"  drops {one['drops_out']}+{one['drops_in']}, again {one['retransmissions']}"
     text += f"  CPU s {one['server_cpu_s']:.2f}+{one['worker_cpu_s']:.2f}"
+    text += f", {report.cores_share(result, one):.0%} of the cores" if report.is_step(result) else ""
     if one.get("wanted_share", 0) >= 0.0005:
         text += f"  wanted {one['wanted_share']:.3f} a frame"
     return text + (f"  most over a card {report.busiest_card(one):.2f} M" if "cards" in one else "")
@@ -325,7 +339,7 @@ def show(result):
         print(f"  {line}")
     width = max(len(label) for label in figures)
     for label, one in figures.items():
-        print(f"  {label:{width}s} {describe(label, one, ours)}")
+        print(f"  {label:{width}s} {describe(result, label, one, ours)}")
     for line in report.verdicts(result):
         print(f"  {line}")
     sys.stdout.flush()
@@ -342,7 +356,7 @@ def save(result, folder, record):
 
 def expected_s(args, scenario):
     """About how long a scenario takes: starting everything, then the turns."""
-    groups = len(args.build) + len(args.variant) + len(scenario.variants)
+    groups = len(args.build) + len(args.variant) + len(scenario.variants) + len(scenario.frameworks)
     groups += 0 if args.no_rivals else len(scenario.rivals)
     one = (scenario.limit() or scenario.size * scenario.workers / 1e9) * scenario.operations * 1.4 + 0.3
     return 4 + 1.5 * scenario.workers + (args.repeats + 1) * groups * len(scenario.words) * len(scenario.busy) * one
@@ -391,8 +405,8 @@ def main():
     args = arguments()
     if args.list:
         for scenario in scenarios.ALL:
-            print(f"{scenario.name:12s} {scenario.title}{'   (quick)' if scenario.quick else ''}")
-        print(f"{'kernels':12s} the summation kernels beside plain loops and torch's add_   (quick)")
+            print(f"{scenario.name:22s} {scenario.title}{'   (quick)' if scenario.quick else ''}")
+        print(f"{'kernels':22s} the summation kernels beside plain loops and torch's add_   (quick)")
         return 0
     chosen = selected(args)
     for build in args.build:

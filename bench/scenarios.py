@@ -15,6 +15,7 @@ LATENCY_BYTES = 64 << 10  # below, a card's rate says nothing about the time
 FLAT = (("BYTEPS_LOCAL_REDUCE", "0"),)  # every rank for itself, also where loopback stands for several machines
 FLAT_TOO = (("flat", FLAT),)
 TCP_TOO = (("tcp", (("BYTEPS_ENABLE_IPC", "0"),)),)  # the same without shared memory
+RINGS = ("gloo", "horovod", "mpi", "mpi ring")  # rivals whose limit is a ring's
 BEST_RIVALS = ("gloo", "mpi", "mpi-ring")
 TRACES = pathlib.Path(__file__).resolve().parent.parent / "build" / "bench" / "traces"
 MLP = (64, 3500, 3500, 3500, 10)
@@ -48,6 +49,7 @@ class Scenario:
     busy: tuple = (0,)  # each turn with something else that computes on so many cores
     cores: tuple = ()  # loopback: (servers' core, workers' core)
     rivals: tuple = ("gloo",)
+    frameworks: tuple = ()  # program step: more groups of ours, whose workers train with these instead of torch
     from_last_start: bool = False  # time counts from the last worker's start
     idle_s: float = 0.0  # how long to watch all processes of ours do nothing, at the end
     target: float | None = None  # limit / time that issue 5 asks for
@@ -84,21 +86,27 @@ class Scenario:
     def ring_limit(self):
         return limits.ring(self.workers, self.size, self.byte_rate()) if self.limit() else None
 
-    def limit_of(self, word, rival):
-        """That of a figure: what its workers are told, and whether they are a rival's, on their machines alone."""
-        limit = self.ring_limit() if rival else self.limit()
+    def limit_of(self, word, kind):
+        """That of a figure: what its workers are told, and the kind of their group. Rivals have their hosts alone."""
+        limit = self.ring_limit() if kind in RINGS else self.limit()
         if self.program != "step":
             return limit
-        if word == "compute":
-            return steps.FORWARD_S + steps.BACKWARD_S
-        layers = steps.MODELS[self.model]()
-        sent = steps.buckets(layers) if rival or word == "go ddp" else None
-        return steps.ideal(layers, self.size / limit, word == "go crossed", sent)
+        layers, passes = steps.MODELS[self.model](), steps.PASSES if "accumulated" in word else 1
+        if "unused" in word:
+            layers = layers[1:]  # one of equal ones
+        if word.startswith("compute"):
+            return passes * sum(steps.FORWARD_S * share + steps.BACKWARD_S * share for _, share in layers)
+        if word == "go fsdp":
+            return steps.sharded(layers, self.byte_rate(), self.workers)
+        sent = steps.buckets(layers) if kind == "gloo" or word == "go ddp" else None
+        is_crossed = word == "go crossed" or kind == "mxnet"  # whose engine waits for nothing
+        return steps.ideal(layers, self.size / limit, is_crossed, sent, passes)
 
     def memory_bytes(self):
         """About what all groups of the scenario hold at once."""
-        if self.program == "step":  # four models of ours and two of gloo's, each with its gradients
-            return 12 * self.workers * self.size
+        if self.program == "step":  # weights and gradients of each model; what the frameworks are themselves
+            models_ = 2 * len(self.words) + 4 * len(self.rivals) + 6 * len(self.frameworks)
+            return self.workers * (models_ * self.size + len(self.frameworks) * 300 * MIB)
         ours = (1 + len(self.variants)) * (self.workers + 1) * self.size * self.operations
         return ours + len(self.rivals) * self.workers * self.size * self.operations
 
@@ -234,24 +242,41 @@ def _training():
     yield Scenario("mlp-h2l2k2", section, title, 4, 2, **options)
 
 
+STEPS = "Training steps whose computation takes no processor"
+HOWS = ("", "ddp", "clipped", "scaled", "accumulated", "unused")  # of step_worker.py's words, the hooks' own first
+STEP_FRAMEWORKS = ("tensorflow", "keras", "jax", "mxnet")
+
+
+def _step(name, title, workers, servers, model="uniform", **more):
+    """Of a model whose layers sleep instead of computing: what is hidden where computing takes no processor."""
+    size = steps.bytes_of(steps.MODELS[model]())
+    title = f"{model}, {size / MIB:.0f} MiB, {title}"
+    options = {"program": "step", "model": model, "size": size, "operations": 4, "warm": steps.WARM, **more}
+    return Scenario(f"step-{name}", STEPS, title, workers, servers, **options)
+
+
 def _steps():
-    """Steps of models whose layers sleep instead of computing: what is hidden where computing takes no processor."""
-    section = "Training steps whose computation takes no processor"
     words = ("go", "go crossed", "go ddp", "compute")
     for model in steps.MODELS:
-        size = steps.bytes_of(steps.MODELS[model]())
         for n, rate in ((2, "1gbit"), (4, "1gbit"), (2, "500mbit"), (4, "500mbit")):
             suffix, speed = {"1gbit": ("", "1 Gbit/s"), "500mbit": ("-500m", "500 Mbit/s")}[rate]
-            title = f"{model}, {size / MIB:.0f} MiB, n=k={n}, {speed}"
-            options = {"program": "step", "model": model, "size": size, "operations": 4, "words": words}
-            options["warm"] = steps.WARM
-            yield Scenario(f"step-{model}-n{n}{suffix}", section, title, n, n, rate=rate, **options)
+            options = {"model": model, "rate": rate, "words": words, "rivals": ("gloo", "horovod")}
+            yield _step(f"{model}-n{n}{suffix}", f"n=k={n}, {speed}", n, n, **options)
     for hosts, k in (((2, 2), 2), ((4, 4), 2)):
-        title = f"uniform, 64 MiB, {len(hosts)} hosts of {hosts[0]} ranks, {k} servers"
-        options = {"program": "step", "model": "uniform", "size": steps.SIZE, "operations": 4, "words": words}
-        options["warm"] = steps.WARM
-        name = f"step-uniform-h{len(hosts)}l{hosts[0]}"
-        yield Scenario(name, section, title, sum(hosts), k, hosts=hosts, **options)
+        title = f"{len(hosts)} hosts of {hosts[0]} ranks, {k} servers"
+        yield _step(f"uniform-h{len(hosts)}l{hosts[0]}", title, sum(hosts), k, hosts=hosts, words=words)
+
+
+def _steps_of_users():
+    """What else is done with an optimizer, and other frameworks; each beside torch's hooks."""
+    title = "n=k=4, 1 Gbit/s, "
+    words = ("go", "compute", *(f"{word} {how}" for how in HOWS[2:] for word in ("go", "compute")))
+    yield _step("torch-n4", title + "what is done with gradients", 4, 4, words=words)
+    yield _step("fsdp-n4", title + "torch's FSDP2", 4, 4, words=("go", "go fsdp", "compute"))
+    for framework in STEP_FRAMEWORKS:
+        for n in (2, 4):
+            options = {"words": ("go", "compute"), "rivals": (), "frameworks": (framework,)}
+            yield _step(f"{framework}-n{n}", f"n=k={n}, 1 Gbit/s, {framework}", n, n, **options)
 
 
 def _frameworks():
@@ -316,6 +341,7 @@ ALL = [
         _models,
         _training,
         _steps,
+        _steps_of_users,
         _frameworks,
         _growth,
         _timeline,

@@ -19,6 +19,8 @@ FORWARD_S, BACKWARD_S = 0.2, 0.4
 WARM = 2  # steps of a round before those that count
 SIZE = 64 << 20  # bytes of gradients; ResNet-50 has its own
 ELEMENT_BYTES = 4
+LEARNING_RATE = 2.0**-10  # exact, for many steps
+PASSES = 2  # of a step that accumulates gradients
 
 
 def _of_shares(shares, size=SIZE):
@@ -82,9 +84,10 @@ def buckets(layers):
     return [(parameters[last][0], size) for last, size in filled]
 
 
-def ideal(layers, rate, crossed=False, sent=None):
+def ideal(layers, rate, crossed=False, sent=None, passes=1):
     """Seconds of a step. `rate`: bytes per second of gradients. `crossed`: a layer's forward waits for its own gradient
-    only, not for all. `sent`: [(layer after whose backward it goes, bytes)]; without it each layer goes by itself."""
+    only, not for all. `sent`: [(layer after whose backward it goes, bytes)]; without it each layer goes by itself.
+    `passes`: forward and backward of a step; gradients travel in the last one."""
     if sent is None:
         sent = [(index, bytes_of(layers[index : index + 1])) for index in range(len(layers))]
     by_layer = {}
@@ -98,6 +101,7 @@ def ideal(layers, rate, crossed=False, sent=None):
             now = max([now, *there.values()])
         for index, (_, time) in enumerate(layers):
             now = max(now, there.get(index, 0.0)) + FORWARD_S * time
+        now += (passes - 1) * (FORWARD_S + BACKWARD_S)
         ready = []
         for index in reversed(range(len(layers))):
             now += BACKWARD_S * layers[index][1]
@@ -107,6 +111,23 @@ def ideal(layers, rate, crossed=False, sent=None):
         line_free = max(there.values())
         ends.append(now if crossed else max(now, line_free))
     return (ends[-1] - ends[-5]) / 4
+
+
+def sharded(layers, rate, members):
+    """At least so many seconds has a step of FSDP2, which keeps a member's share of the weights on each rank. `rate`:
+    bytes per second of a card. What a card receives: for the forward pass what the others have of the weights, again
+    for the backward pass, and the member's share of the sums. All may come while layers compute, but for the weights of
+    the first layer, which come before, and the sums of its gradients, which come after."""
+    others, share = (members - 1) / members, 1 / members
+    first = bytes_of(layers[:1])
+    computing = FORWARD_S + BACKWARD_S + first * (others + share) / rate
+    return max(computing, bytes_of(layers) * (2 * others + share) / rate)
+
+
+def check(name, some, is_right, wanted):
+    """AssertionError when weights are not what they should be."""
+    if not is_right:
+        raise AssertionError(f"{name} is {some}..., and should be {wanted}")
 
 
 def _carried(ready, sizes, rate, line_free):

@@ -1,5 +1,7 @@
 """What bench/ makes of its options and of what it has measured."""
 
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ import run
 import scenarios
 from burners import Burners
 from group import ContenderError, Group
+from place import BUILD
 
 WITH_TORCH = next(scenario for scenario in scenarios.ALL if scenario.name == "with-torch")
 
@@ -203,6 +206,150 @@ def test_bytes_of_cards_and_ranks_are_counted_in_sizes_of_an_operation():
         for more in (1, 3, 2)
     ]
     assert run.copies(turns, scenario) == {"cards": [[2.0, 1.1], [2.0, 2.0]], "pushed": [1.0, 0.5]}
+
+
+STEP = next(scenario for scenario in scenarios.ALL if scenario.name == "step-vgg-n4")
+STEP_JAX = next(scenario for scenario in scenarios.ALL if scenario.name == "step-jax-n2")
+
+
+def test_horovod_is_a_rival_of_training_steps_also_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(contenders, "HOROVOD_PYTHON", tmp_path / "bin/python")
+    found, refused = contenders.rivals(STEP, ROOT / "build/release", 0)
+    assert [group.label for group in found] == ["gloo"] and "make setup-horovod" in refused[0]
+    group = started(contenders.Horovod(9150), STEP)
+    assert group.words(STEP) == [("go", "horovod"), ("compute", "horovod compute")]
+    command = group.workers[3].argv
+    assert command[command.index(tmp_path / "bin/python") + 1 :] == [
+        ROOT / "bench/step_worker.py", "horovod", 3, 4, "127.0.0.1", 9150, "lo", 4, "vgg",
+    ]  # fmt: skip
+
+
+def test_a_framework_is_one_more_group_of_ours_beside_torch(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    monkeypatch.setattr(contenders, "why_no_framework", lambda name: "")
+    (group,), refused = run.framework_groups(run.arguments(), STEP_JAX, 0)
+    assert (group.label, group.kind, refused) == ("byteps jax", "jax", [])
+    assert group.words(STEP_JAX) == [("go", "byteps jax"), ("compute", "byteps jax compute")]
+    workers = started(group, STEP_JAX).workers
+    assert [one.argv[2] for one in workers] == ["jax", "jax"]
+    assert [one.argv[2] for one in started(ours(), STEP_JAX).workers] == ["byteps", "byteps"]
+
+
+def test_mxnet_has_an_interpreter_of_its_own_and_who_has_none_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(contenders, "MXNET_PYTHON", tmp_path / "python")
+    assert contenders.why_no_framework("mxnet") == "mxnet is left out: it is not installed (make setup)"
+    assert contenders.why_no_framework("no_such_framework").startswith("no_such_framework is left out")
+    (tmp_path / "python").touch()
+    assert contenders.why_no_framework("mxnet") == ""
+    build = ROOT / "build/release"
+    scenario = next(scenario for scenario in scenarios.ALL if scenario.name == "step-mxnet-n2")
+    group = started(contenders.BytePS("byteps mxnet", build, build, {}, 9100, "mxnet"), scenario)
+    command = [tmp_path / "python", ROOT / "bench/step_worker.py", "mxnet"]
+    assert [one.argv[:3] for one in group.workers] == [command, command]
+
+
+@pytest.mark.parametrize(
+    "label, alone",
+    [
+        ("byteps", "byteps compute"),
+        ("byteps crossed", "byteps compute"),
+        ("byteps clipped", "byteps compute clipped"),
+        ("byteps compute clipped", "byteps compute clipped"),
+        ("byteps jax", "byteps jax compute"),
+        ("byteps flat crossed", "byteps flat compute"),
+        ("gloo", "byteps compute"),
+        ("gloo clipped", "byteps compute clipped"),
+        ("horovod", "horovod compute"),
+    ],
+)
+def test_a_step_is_judged_by_what_its_own_computing_takes(label, alone):
+    labels = ["byteps compute", "byteps compute clipped", "byteps jax compute", "byteps flat compute"]
+    assert report.label_alone(label, [*labels, "horovod compute"]) == alone
+
+
+def test_what_computing_takes_by_itself_is_in_the_limit():
+    seconds = {"byteps": (1.0, 0.8), "byteps compute": (0.7, 0.6), "horovod": (1.5, 1.1), "horovod compute": (0.5, 0.6)}
+    figures = {label: {"median_s": median, "limit_s": limit} for label, (median, limit) in seconds.items()}
+    run.add_own_compute(figures)
+    assert figures["byteps"]["limit_s"] == pytest.approx(0.9)
+    assert figures["byteps"]["ratio"] == pytest.approx(0.9)
+    assert figures["horovod"]["limit_s"] == pytest.approx(1.1)  # it is never less
+
+
+def of_steps(name, **seconds):
+    """A result whose limit is 0.8 s for all."""
+    figures = {
+        label.replace("_", " "): {
+            "median_s": each, "quartiles_s": [each] * 2, "limit_s": 0.8, "ratio": 0.8 / each, "first_s": each,
+            "server_cpu_s": 0.4, "worker_cpu_s": 1.2,
+        }
+        for label, each in seconds.items()
+    }  # fmt: skip
+    told = {"bench": name, "title": "uniform", "section": "s", "cores": 2, "operations": 4, "load": 0.0, "commit": "x"}
+    return {**told, "size": 64 << 20, "figures": figures}
+
+
+def test_each_kind_of_step_is_judged_by_its_ideal_and_a_framework_by_torchs_hooks():
+    result = of_steps("step-jax-n4", byteps=0.8, byteps_crossed=0.9, byteps_clipped=0.81, byteps_jax=0.85)
+    checks = {what: (value, reached) for what, value, _, reached in report.checks(result)}
+    assert checks["ideal / time, byteps"] == (pytest.approx(1.0), True)
+    assert checks["ideal / time, byteps crossed"] == (pytest.approx(0.8 / 0.9), False)
+    assert checks["ideal / time, byteps clipped"] == (pytest.approx(0.8 / 0.81), True)
+    assert checks["jax / torch's hooks"] == (pytest.approx(1.0625), False)
+    assert len(checks) == 4
+
+
+def test_a_row_of_steps_says_how_rivals_compare_and_which_share_of_the_cores_is_used():
+    result = of_steps("step-x", byteps=1.0, byteps_crossed=0.8, byteps_fsdp=2.0, gloo=1.2, gloo_fsdp=3.0, horovod=1.3)
+    lines = report.verdicts(result)
+    assert "gloo / ours: byteps crossed 1.50, byteps 1.20, byteps fsdp 1.50" in lines
+    assert "horovod / ours: byteps crossed 1.62, byteps 1.30" in lines
+    row = report._row(result, "byteps", result["figures"]["byteps"], result["figures"]["byteps"])
+    assert "| 0.40 / 1.20, 20% |" in row
+    assert "CPU s 0.40+1.20, 20% of the cores" in run.describe(
+        result, "byteps", result["figures"]["byteps"], result["figures"]["byteps"]
+    )
+
+
+# A model of three small layers that hardly sleep, in a job of one.
+SMALL = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import steps, step_worker
+steps.FORWARD_S = steps.BACKWARD_S = 0.01
+steps.MODELS["small"] = lambda: [((4, 12), 0.25), ((16,), 0.25), ((32,), 0.5)]
+step_worker.main()
+"""
+
+
+def small_steps(kind, *words, python=sys.executable):
+    command = [python, "-c", SMALL, ROOT / "bench", kind, "0", "1", "-", "-", "-", "2", "small"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "BYTEPS_LIBRARY": str(BUILD / "lib/libbyteps.so")}
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(contenders.free_port()))
+    done = subprocess.run(
+        list(map(str, command)), input="\n".join(words), capture_output=True, text=True, env=env, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    ready, *rounds = done.stdout.splitlines()
+    assert ready == "ready" and len(rounds) == len(words)
+    for start, end, _, cpu in (map(float, line.split()) for line in rounds):
+        assert end - start >= 2 * 0.02 * 2 / 3 and cpu > 0  # a layer may be left out
+    return done
+
+
+def test_each_kind_of_step_with_torch_knows_its_weights():
+    done = [f"go {how}".strip() for how in (*scenarios.HOWS, "crossed", "fsdp")]
+    alone = [f"compute {how}".strip() for how in scenarios.HOWS if how != "ddp"]
+    small_steps("byteps", *done, *alone, *done)
+
+
+@pytest.mark.long(reason="imports of the frameworks; they train in other tests")
+@pytest.mark.parametrize("framework", scenarios.STEP_FRAMEWORKS)
+def test_each_framework_knows_its_weights(framework):
+    if contenders.why_no_framework(framework):
+        pytest.skip(contenders.why_no_framework(framework))
+    python = contenders.MXNET_PYTHON if framework == "mxnet" else sys.executable
+    small_steps(framework, "go", "compute", "go", python=python)
 
 
 def of_hosts():

@@ -147,6 +147,44 @@ def test_what_is_late_and_needed_first_is_not_hidden():
     assert steps.ideal(layers, rate, sent=[(0, 8 << 20)]) == pytest.approx(0.6 + 0.2)
 
 
+def test_a_step_of_two_passes_takes_one_more_that_sends_nothing():
+    layers, whole_s = steps.uniform(), steps.FORWARD_S + steps.BACKWARD_S
+    assert steps.ideal(layers, GIGABIT, passes=2) == pytest.approx(steps.ideal(layers, GIGABIT) + whole_s)
+    assert steps.ideal(layers, GIGABIT / 4, crossed=True, passes=2) >= steps.SIZE / (GIGABIT / 4)
+    assert steps.ideal(layers, 1e15, crossed=True, passes=2) == pytest.approx(2 * whole_s)
+
+
+def test_a_rank_of_fsdp2_receives_what_others_have_twice_and_its_share_of_the_sums():
+    layers = steps.uniform()
+    assert steps.sharded(layers, GIGABIT, 4) == pytest.approx((2 * 3 / 4 + 1 / 4) * 0.5613, abs=0.0006)
+    assert steps.sharded(layers, 1e15, 4) == pytest.approx(steps.FORWARD_S + steps.BACKWARD_S)
+
+
+@pytest.mark.parametrize(
+    "name, word, kind, seconds",
+    [
+        ("step-uniform-n4", "go", "byteps", 0.225 + 0.5613),
+        ("step-uniform-n4", "compute", "byteps", 0.6),
+        ("step-uniform-n4", "go", "horovod", 0.225 + 0.842),  # each gradient for itself, in a ring
+        ("step-uniform-n4", "go", "gloo", 0.4 + 0.842 * 15 / 16),  # the line waits for the second bucket
+        ("step-uniform-n4", "go crossed", "byteps", steps.ideal(steps.uniform(), GIGABIT, crossed=True)),
+        ("step-mxnet-n4", "go", "mxnet", steps.ideal(steps.uniform(), GIGABIT, crossed=True)),
+        ("step-jax-n4", "go", "jax", 0.225 + 0.5613),
+        ("step-torch-n4", "go clipped", "byteps", 0.225 + 0.5613),
+        ("step-torch-n4", "go accumulated", "byteps", 0.6 + 0.225 + 0.5613),
+        ("step-torch-n4", "compute accumulated", "byteps", 1.2),
+        ("step-torch-n4", "go unused", "byteps", 0.2 * 15 / 16 + 0.025 + 0.5613 * 15 / 16),
+        ("step-torch-n4", "compute unused", "byteps", 0.6 * 15 / 16),
+        ("step-fsdp-n4", "go fsdp", "gloo", (2 * 3 / 4 + 1 / 4) * 0.5613),
+        ("n4k4", "go", "sockets", 0.5613),
+        ("n4k4", "go", "mpi ring", 0.842),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_figure_is_of_what_its_workers_do(name, word, kind, seconds):
+    scenario = next(scenario for scenario in scenarios.ALL if scenario.name == name)
+    assert scenario.limit_of(word, kind) == pytest.approx(seconds, abs=0.0012)
+
+
 def test_the_time_of_resnet50s_layers_is_by_its_4_1_billion_multiplications():
     work = sum(math.prod(shape) * steps._positions(name) for name, shape in models.resnet50() if len(shape) > 1)
     assert work == pytest.approx(4.09e9, rel=0.002)
