@@ -99,12 +99,11 @@ class Trained:
 
     def check(self):
         """After the round: also waits for what crosses steps."""
-        for index, layer in enumerate(self.model):
-            wanted = -steps.LEARNING_RATE * self.gradient * self.uses(index)
-            for name, weight in layer.state_dict().items():
-                weight = weight.to_local() if hasattr(weight, "to_local") else weight
-                is_right = (weight - wanted).abs().max() <= self.tolerance * abs(wanted)
-                steps.check(f"{index}.{name}", weight[:3], bool(is_right), wanted)
+        for name, weight in self.model.state_dict().items():
+            wanted = -steps.LEARNING_RATE * self.gradient * self.uses(int(name.split(".")[0]))
+            weight = weight.to_local() if hasattr(weight, "to_local") else weight
+            is_right = (weight - wanted).abs().max() <= self.tolerance * abs(wanted)
+            steps.check(name, weight[:3], bool(is_right), wanted)
 
 
 class Clipped(Trained):

@@ -302,8 +302,8 @@ def test_each_kind_of_step_is_judged_by_its_ideal_and_a_framework_by_torchs_hook
 def test_a_row_of_steps_says_how_rivals_compare_and_which_share_of_the_cores_is_used():
     result = of_steps("step-x", byteps=1.0, byteps_crossed=0.8, byteps_fsdp=2.0, gloo=1.2, gloo_fsdp=3.0, horovod=1.3)
     lines = report.verdicts(result)
-    assert "gloo / ours: byteps crossed 1.50, byteps 1.20, byteps fsdp 1.50" in lines
-    assert "horovod / ours: byteps crossed 1.62, byteps 1.30" in lines
+    assert "gloo / ours: byteps 1.20, byteps crossed 1.50, byteps fsdp 1.50" in lines
+    assert "horovod / ours: byteps 1.30, byteps crossed 1.62" in lines
     row = report._row(result, "byteps", result["figures"]["byteps"], result["figures"]["byteps"])
     assert "| 0.40 / 1.20, 20% |" in row
     assert "CPU s 0.40+1.20, 20% of the cores" in run.describe(
