@@ -44,7 +44,6 @@ class Lateness {
     const double age_ns = kRounds * static_cast<double>(round_bytes_) / rate;
     age_ns_ =
         std::clamp(static_cast<TimeNs>(std::min(age_ns, 1e18)), least_ns_, kMostTimes * least_ns_);
-    begin_sample(now);
   }
 
   TimeNs age_ns() const { return age_ns_; }

@@ -9,11 +9,11 @@
 // show, so it is right for slow and fast cards, for many servers and few. The rate is the largest of the last kWindows
 // measurements: waiting for a late worker says nothing about the line. Each measurement at most doubles the credit. The
 // horizon is kHorizonNs, and kLongHorizonNs in a long exchange: there gradients overtake each other, and workers get
-// some milliseconds out of step, while a short one is over sooner where the queues are short. On a
-// slow line that is no more than the least, two frames on each connection, of which each has to be answered while the
-// other one is sent; where frames overtake each other it is not, so there a long exchange has three, or what takes
-// kLongestHorizonNs if that is less: more would overflow queues of 10 ms where workers are many. If somebody looks for
-// a better horizon (credit_tuner.h), that one holds.
+// some milliseconds out of step, while a short one is over sooner where the queues are short. On a slow line that is no
+// more than the least, two frames on each connection, of which each has to be answered while the other one is sent;
+// where frames overtake each other it is not, so there a long exchange has three, or what takes kLongestHorizonNs if
+// that is less: more would overflow queues of 10 ms where workers are many. If somebody looks for a better horizon
+// (credit_tuner.h), that one holds.
 //
 // Where the way to a shard is memory of a known size (a ring, net/shm), nothing is lost and nothing is to be found out:
 // there the connection may have that much, so neither side ever waits for room, and no more lies around than the caches

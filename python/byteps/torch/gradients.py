@@ -117,7 +117,7 @@ class Gradients:
         self._by_parameter: Dict[int, Slot] = {}
         self._device = devices.OneDevice()
         self._presence: Optional[int] = None  # handle; from begin() to settle()
-        self._job: Optional[Job] = None  # in which the next two and the slots' names hold
+        self._job: Optional[Job] = None  # in which the next three and the slots' names hold
         self._is_member = False
         self._travel = False
         self._members: Tuple[int, ...] = ()
@@ -144,8 +144,7 @@ class Gradients:
     @property
     def travel(self) -> bool:
         """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
-        if self._job is not session.job():
-            self._enter_job()
+        self._enter_job()
         return self._travel
 
     # ---- from job to job

@@ -90,8 +90,9 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def plain_to_land(tensor: torch.Tensor) -> torch.Tensor:
     """plain() of a tensor in which a result lands. ValueError: check_no_overlap()."""
-    if not is_plain(tensor):
-        check_no_overlap(tensor)
+    if is_plain(tensor):
+        return tensor
+    check_no_overlap(tensor)
     return plain(tensor)
 
 
