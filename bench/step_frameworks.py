@@ -53,7 +53,7 @@ class JaxTrained(Trained):
             update = jax.tree_util.tree_map(lambda w, g: w - steps.LEARNING_RATE * g, weights, exchange(gradients))
             return update, value
 
-        self.jitted = jax.jit(step)
+        self.jitted = jax.jit(step, donate_argnums=0)  # weights in place, as torch has them
 
     def layer(self, elements, share):
         jax, jnp = self.jax, self.jax.numpy

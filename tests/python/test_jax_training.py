@@ -1,5 +1,6 @@
 """Training with byteps.jax: the optimizer, the examples, overlap, failures."""
 
+import functools
 import re
 import time
 
@@ -102,6 +103,39 @@ def test_two_equal_models_in_turn_are_kept_apart(job2):
 
 def test_two_equal_models_are_kept_apart(job2):
     job2.run(two_models_in_one_step)
+
+
+def gradients_in_their_own_memory():
+    """The buffers of a compiled step, as XLA has planned them."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    import byteps.jax as bps
+
+    params = [jnp.ones((64, 64)) for _ in range(6)]
+    optimizer = bps.distributed(optax.adam(1e-3), name="in.place")
+
+    def loss(params, x):
+        for weight in params:
+            x = jnp.tanh(x @ weight)
+        return x.sum()
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params, state, x):
+        updates, state = optimizer.update(jax.grad(loss)(params, x), state, params)
+        return optax.apply_updates(params, updates), state
+
+    text = step.lower(params, optimizer.init(params), jnp.ones((8, 64))).compile().as_text()
+    return [line for line in text.splitlines() if 'custom_call_target="byteps_exchange"' in line]
+
+
+def test_gradients_travel_in_their_own_memory(job2):
+    for calls in job2.run(gradients_in_their_own_memory):
+        assert len(calls) == 6
+        for call in calls:
+            assert "output_to_operand_aliasing={{}: (0, {})}" in call
+            assert "custom-call(%copy" not in call
 
 
 def test_digits_are_learned_as_in_a_single_process():

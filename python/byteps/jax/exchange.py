@@ -2,7 +2,7 @@
 
 On concrete arrays they run at once (direct.py). In jit they become one custom call, whose handler (src/bridge/jax.cc)
 submits the tensor and gives XLA a future: everything that does not need the result goes on, and any number are under
-way. XLA gives the input's and the output's own memory, so nothing is copied.
+way. XLA gives the input's and the output's own memory, so nothing is copied here.
 
 Invariants
  1. An exchange is never dropped, also when nobody uses its result: a rank that dropped it would leave the others
@@ -13,6 +13,9 @@ Invariants
  3. Sum, average and broadcast are linear: the derivative of each is an exchange of the same kind, and its
     transpose too. Their names are made from the exchange's own.
  4. All operations are by element, so a batch (vmap) is exchanged as one larger tensor.
+ 5. A sum is in place: had its result memory of its own, XLA would give that of the operand, which is still travelling,
+    to a later gradient, and that would wait. Gathers and what has a root are not in place: the copies that XLA adds
+    for it are not the same on all ranks, and could let ranks wait for each other.
 """
 
 from __future__ import annotations
@@ -119,6 +122,13 @@ def _side_effect() -> Any:
 
 
 _call = jax.ffi.ffi_lowering(TARGET, has_side_effect=True)
+_call_in_place = jax.ffi.ffi_lowering(TARGET, has_side_effect=True, operand_output_aliases={0: 0})
+
+
+def _is_in_place(exchanges: Sequence[Named]) -> bool:
+    """Invariant 5."""
+    (_, what), *others = exchanges
+    return not others and what.operation in (abi.SUM, abi.AVERAGE) and not what.root_only
 
 
 def _lower(context: Any, *arrays: Any, exchanges: Tuple[Named, ...]) -> Any:
@@ -126,7 +136,8 @@ def _lower(context: Any, *arrays: Any, exchanges: Tuple[Named, ...]) -> Any:
     kinds = [elements.kind(aval.dtype, what.operation) for aval, (_, what) in zip(context.avals_in, exchanges)]
     # A program may run again, so it uses no name only once.
     packed = [what._replace(once=False).packed(kind) for (kind, _), (_, what) in zip(kinds, exchanges)]
-    return _call(
+    call = _call_in_place if _is_in_place(exchanges) else _call
+    return call(
         context,
         *arrays,
         names="\0".join("byteps." + _name_in_program(context.module_context, name) for name, _ in exchanges),
