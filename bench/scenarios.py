@@ -270,7 +270,7 @@ def _steps():
 def _steps_of_users():
     """What else is done with an optimizer, and other frameworks; each beside torch's hooks."""
     title = "n=k=4, 1 Gbit/s, "
-    words = ("go", "compute", *(f"{word} {how}" for how in HOWS[2:] for word in ("go", "compute")))
+    words = ("go", "go ddp4", "compute", *(f"{word} {how}" for how in HOWS[2:] for word in ("go", "compute")))
     yield _step("torch-n4", title + "what is done with gradients", 4, 4, words=words)
     yield _step("fsdp-n4", title + "torch's FSDP2", 4, 4, words=("go", "go fsdp", "compute"))
     for framework in STEP_FRAMEWORKS:

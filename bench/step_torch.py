@@ -168,6 +168,11 @@ class Sharded(Trained):
         super().__init__(layers, wrap=shard)
 
 
+def of_small_buckets(model):
+    """DistributedDataParallel with a bucket for each layer of 4 MiB."""
+    return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=4)
+
+
 KINDS_OF_STEP = {"": Trained, " clipped": Clipped, " scaled": Scaled, " accumulated": Accumulated, " unused": Unused}
 
 
@@ -198,6 +203,7 @@ class Byteps:
             **{f"go{how}": functools.partial(kind, layers, distributed) for how, kind in KINDS_OF_STEP.items()},
             "go crossed": lambda: Trained(layers, crossed),
             "go ddp": lambda: Trained(layers, wrap=nn.parallel.DistributedDataParallel),
+            "go ddp4": lambda: Trained(layers, wrap=of_small_buckets),
             "go fsdp": lambda: Sharded(layers),
         }
 
