@@ -116,7 +116,7 @@ def checks(result):
         yield "traced / not traced", ratio, 1.02, ratio <= 1.02
     if "sockets" in figures:
         floor = figures["sockets"]
-        for side, target in (("server", 1.25), ("worker", 1.15)):
+        for side, target in (("server", 1.25), ("worker", 1.25)):
             ratio = ours[f"{side}_cpu_s"] / floor[f"{side}_cpu_s"]
             yield f"{side}'s CPU / bare sockets", ratio, target, ratio <= target
     yield from _host_checks(result)
