@@ -111,8 +111,8 @@ class BytePS(Group):
 class Client(BytePS):
     """Ours without Python."""
 
-    def __init__(self, build, port):
-        super().__init__("client", build, build, {}, port)
+    def __init__(self, build, env, port):
+        super().__init__("client", build, build, env, port)
 
     def _worker_command(self, scenario, rank):
         return super()._worker_command(dataclasses.replace(scenario, program="push_pull"), rank)
@@ -121,7 +121,7 @@ class Client(BytePS):
 class Gloo(Group):
     """torch.distributed over gloo, on the workers' machines alone."""
 
-    rounds = (*Group.rounds, "go clipped", "go scaled", "go accumulated", "go unused", "go fsdp")
+    rounds = (*Group.rounds, "go clipped", "go scaled", "go accumulated", "go unused", "go ddp4", "go fsdp")
 
     def __init__(self, port):
         super().__init__("gloo")
@@ -333,14 +333,14 @@ def why_no_framework(name):
     return "" if has else f"{name} is left out: it is not installed (make setup)"
 
 
-def rivals(scenario, build, port):
-    """The rivals of a scenario that can run here, and a line for each that cannot."""
+def rivals(scenario, build, port, env=None):
+    """The rivals of a scenario that can run here, and a line for each that cannot. `env`: of those that are ours."""
     found, refused = [], []
     for name in scenario.rivals:
         if name == "gloo":
             found.append(Gloo(port))
         elif name == "client":
-            found.append(Client(build, port))
+            found.append(Client(build, env or {}, port))
         elif name == "copies":
             found.append(Copies(build))
         elif name == "sockets":

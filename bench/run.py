@@ -30,6 +30,7 @@ import kernels
 import netlab
 import report
 import scenarios
+import steps
 from burners import Burners
 from group import ContenderError
 
@@ -262,17 +263,18 @@ def measure(args, scenario):
     found, refused = framework_groups(args, scenario, port and port + len(groups))
     groups += found
     if not args.no_rivals:
-        found, more = contenders.rivals(scenario, args.build[0], port and port + 50)
+        found, more = contenders.rivals(scenario, args.build[0], port and port + 50, args.env)
         groups, refused = groups + found, refused + more
     turns, others, unable = run_groups(args, scenario, groups)
-    figures = {}
+    figures, meanings = {}, {}
     for group in groups:
         for (word, name), busy in itertools.product(group.words(scenario), scenario.busy):
             label = Burners.label(name, busy)
             if label in turns:
+                meanings[label] = word, group.kind
                 figures[label] = summarize(turns[label], scenario, scenario.limit_of(word, group.kind))
     if scenario.program == "step":
-        add_own_compute(figures)
+        add_own_compute(figures, meanings, scenario)
     told = ("title", "section", "workers", "extra", "colocated", "rate", "size", "tensors", "operations", "target")
     told += ("hosts", "flat_target", "cpu_target", "card_target") if scenario.hosts else ()
     return {
@@ -284,7 +286,7 @@ def measure(args, scenario):
         "cores": os.cpu_count(),
         "congestion_control": args.congestion_control if port else None,
         "repeats": args.repeats,
-        "env": args.env,
+        "env": {**dict(scenario.env), **args.env},
         "refused": refused + unable,
         "limit_s": scenario.limit(),
         "ring_limit_s": scenario.ring_limit(),
@@ -293,13 +295,16 @@ def measure(args, scenario):
     }
 
 
-def add_own_compute(figures):
-    """What a framework and its optimizer take by themselves is in no ideal, and nobody hides it."""
-    alone = {label: one for label, one in figures.items() if "compute" in label.split()}
-    own = {label: max(0.0, one["median_s"] - one["limit_s"]) for label, one in alone.items()}
+def add_own_compute(figures, meanings, scenario):
+    """What a framework and its optimizer take by themselves, as it was measured, is part of each ideal. `meanings`: the
+    word and the kind of each label."""
+    alone = {
+        label: steps.Alone(one["median_s"], report.update_s(label, one) or 0.0)
+        for label, one in figures.items()
+        if "compute" in label.split()
+    }
     for label, one in figures.items():
-        own_s = own[report.label_alone(label, own)]
-        one["limit_s"] += own_s
+        one["limit_s"] = scenario.limit_of(*meanings[label], alone[report.label_alone(label, alone)])
         one["ratio"] = one["limit_s"] / one["median_s"]
 
 
@@ -319,7 +324,10 @@ def describe(result, label, one, ours):
         text += f"  limit {report.milliseconds(one['limit_s'])}, ratio {one['ratio']:.3f}"
     if one is not ours:
         text += f"  {one['median_s'] / ours['median_s']:.2f} x ours"
-    if one["first_s"] < 0.9 * one["median_s"]:
+    update_s = report.update_s(label, one)
+    if update_s is not None:
+        text += f"  update {report.milliseconds(update_s)}"
+    elif one["first_s"] < 0.9 * one["median_s"]:
         what = "submitted in" if label.endswith("small") else "first layer"
         text += f"  {what} {report.milliseconds(one['first_s'])}"
     if "drops_out" in one:

@@ -86,21 +86,22 @@ class Scenario:
     def ring_limit(self):
         return limits.ring(self.workers, self.size, self.byte_rate()) if self.limit() else None
 
-    def limit_of(self, word, kind):
-        """That of a figure: what its workers are told, and the kind of their group. Rivals have their hosts alone."""
+    def limit_of(self, word, kind, alone=steps.Alone(0.0)):
+        """That of a figure: what its workers are told, and the kind of their group. Rivals have their hosts alone.
+        `alone`: of a training step, what it takes by itself."""
         limit = self.ring_limit() if kind in RINGS else self.limit()
         if self.program != "step":
             return limit
         layers, passes = steps.MODELS[self.model](), steps.PASSES if "accumulated" in word else 1
-        if "unused" in word:
-            layers = layers[1:]  # one of equal ones
+        sent = steps.buckets(layers) if word == "go ddp" or (kind == "gloo" and word != "go ddp4") else None
+        if "unused" in word:  # one of equal ones; a bucket goes whole
+            layers = [(layers[0][0], 0.0), *layers[1:]] if sent else layers[1:]
         if word.startswith("compute"):
-            return passes * sum(steps.FORWARD_S * share + steps.BACKWARD_S * share for _, share in layers)
+            return max(alone.step_s, passes * (steps.FORWARD_S + steps.BACKWARD_S) * sum(share for _, share in layers))
         if word == "go fsdp":
-            return steps.sharded(layers, self.byte_rate(), self.workers)
-        sent = steps.buckets(layers) if kind == "gloo" or word == "go ddp" else None
+            return steps.sharded(layers, self.byte_rate(), self.workers, kind not in RINGS, alone)
         is_crossed = word == "go crossed" or kind == "mxnet"  # whose engine waits for nothing
-        return steps.ideal(layers, self.size / limit, is_crossed, sent, passes)
+        return steps.ideal(layers, self.size / limit, is_crossed, sent, passes, alone)
 
     def memory_bytes(self):
         """About what all groups of the scenario hold at once."""
@@ -212,8 +213,8 @@ def _slow():
     told = {"env": (("BYTEPS_NIC_MBPS", "100"),)}  # the cards here say 10 Gbit/s, whatever shapes them
     slow = {"rate": "100mbit", "size": 16 * MIB, "target": 0.96, "wanted_target": 0.05, **told}
     for n in (4, 8):
-        yield Scenario(f"n{n}k{n}-100m", section, f"16 MiB, n=k={n}, 100 Mbit/s", n, n, **slow)
-        title = f"64 tensors of 256 KiB, n=k={n}, 100 Mbit/s, each rank begins with another"
+        yield Scenario(f"n{n}k{n}-100m", section, f"16 MiB, n=k={n}, 100 Mbit/s, told", n, n, **slow)
+        title = f"64 tensors of 256 KiB, n=k={n}, 100 Mbit/s, told, each rank begins with another"
         options = {"tensors": 64, "worker_options": ("--stagger", "--priorities", "0")}
         yield Scenario(f"order-n{n}-100m", section, title, n, n, **options, **slow)
 

@@ -22,9 +22,12 @@ def naps(seconds):
 
 
 class Trained:
-    """Has step(), and arrays() of the weights, by name."""
+    """Has step(), and arrays() of the weights, by name. `own`, which all take: this rank's gradients."""
 
     done = 0
+
+    def take_update_s(self):
+        """Not known apart."""
 
     def check(self):
         wanted = -steps.LEARNING_RATE * self.done
@@ -35,12 +38,12 @@ class Trained:
 class JaxTrained(Trained):
     """One jitted step."""
 
-    def __init__(self, layers, exchange):
+    def __init__(self, layers, exchange, own=1.0):
         import jax
         import jax.numpy as jnp
 
         self.jax = jax
-        called = [self.layer(elements, share) for elements, share in layers]
+        called = [self.layer(elements, share, own) for elements, share in layers]
         self.weights = [[jnp.zeros(count) for count in elements] for elements, _ in layers]
 
         def loss(weights, value):
@@ -55,7 +58,7 @@ class JaxTrained(Trained):
 
         self.jitted = jax.jit(step, donate_argnums=0)  # weights in place, as torch has them
 
-    def layer(self, elements, share):
+    def layer(self, elements, share, own):
         jax, jnp = self.jax, self.jax.numpy
         number = jax.ShapeDtypeStruct((), np.float32)
         forward_nap, backward_nap = naps(steps.FORWARD_S * share), naps(steps.BACKWARD_S * share)
@@ -70,7 +73,7 @@ class JaxTrained(Trained):
 
         def backward(value, gradient):
             gradient = jax.pure_callback(backward_nap, number, gradient, value)
-            return gradient, [jnp.full(count, gradient) for count in elements]
+            return gradient, [jnp.full(count, own * gradient) for count in elements]
 
         apply.defvjp(forward, backward)
         return apply
@@ -89,13 +92,14 @@ class Jax:
 
         bps.init()
         self.barrier, self.close = bps.barrier, bps.shutdown
+        own = steps.weight_of(bps.rank(), bps.size())
         self.makers = {
-            "go": lambda: JaxTrained(layers, lambda gradients: bps.push_pull_tree(gradients, name="gradients")),
+            "go": lambda: JaxTrained(layers, lambda gradients: bps.push_pull_tree(gradients, name="gradients"), own),
             "compute": lambda: JaxTrained(layers, lambda gradients: gradients),
         }
 
 
-def tensorflow_layer(tf, elements, share):
+def tensorflow_layer(tf, elements, share, own):
     """A function of a value and the layer's weights. Its operations have no state: TensorFlow runs those that have some
     in the order of the program, and exchanges with them."""
     forward_nap, backward_nap = naps(steps.FORWARD_S * share), naps(steps.BACKWARD_S * share)
@@ -111,7 +115,7 @@ def tensorflow_layer(tf, elements, share):
 
         def gradients(gradient):
             gradient = called(backward_nap, gradient, result)
-            return gradient, *(tf.fill([count], tf.reshape(gradient, [])) for count in elements)
+            return gradient, *(tf.fill([count], own * tf.reshape(gradient, [])) for count in elements)
 
         return result, gradients
 
@@ -121,10 +125,10 @@ def tensorflow_layer(tf, elements, share):
 class TensorFlowTrained(Trained):
     """One tf.function."""
 
-    def __init__(self, layers, distribute):
+    def __init__(self, layers, distribute, own=1.0):
         import tensorflow as tf
 
-        called = [tensorflow_layer(tf, *layer) for layer in layers]
+        called = [tensorflow_layer(tf, *layer, own) for layer in layers]
         self.weights = [[tf.Variable(tf.zeros(count)) for count in elements] for elements, _ in layers]
         flat = [weight for layer in self.weights for weight in layer]
 
@@ -154,8 +158,9 @@ class TensorFlow:
         tf.config.threading.set_intra_op_parallelism_threads(1)
         bps.init()
         self.barrier, self.close = bps.barrier, bps.shutdown
+        own = steps.weight_of(bps.rank(), bps.size())
         self.makers = {
-            "go": lambda: TensorFlowTrained(layers, bps.DistributedGradientTape),
+            "go": lambda: TensorFlowTrained(layers, bps.DistributedGradientTape, own),
             "compute": lambda: TensorFlowTrained(layers, lambda tape: tape),
         }
 
@@ -163,14 +168,14 @@ class TensorFlow:
 class KerasTrained(Trained):
     """train_on_batch(), on the backend tensorflow."""
 
-    def __init__(self, layers, distribute):
+    def __init__(self, layers, distribute, own=1.0):
         import keras
         import tensorflow as tf
 
         class Sleeping(keras.layers.Layer):
             def __init__(self, elements, share):
                 super().__init__()
-                self.elements, self.apply = elements, tensorflow_layer(tf, elements, share)
+                self.elements, self.apply = elements, tensorflow_layer(tf, elements, share, own)
 
             def build(self, _):
                 self.kept = [self.add_weight(shape=(count,), initializer="zeros") for count in self.elements]
@@ -202,8 +207,9 @@ class Keras:
         tf.config.threading.set_intra_op_parallelism_threads(1)
         bps.init()
         self.barrier, self.close = bps.barrier, bps.shutdown
+        own = steps.weight_of(bps.rank(), bps.size())
         self.makers = {
-            "go": lambda: KerasTrained(layers, bps.DistributedOptimizer),
+            "go": lambda: KerasTrained(layers, bps.DistributedOptimizer, own),
             "compute": lambda: KerasTrained(layers, lambda optimizer: optimizer),
         }
 
@@ -213,9 +219,9 @@ def mxnet_block(mx):
     """The class of a layer of MXNet: an operator of its own within the engine."""
 
     class Sleep(mx.operator.CustomOp):
-        def __init__(self, forward_s, backward_s):
+        def __init__(self, forward_s, backward_s, own):
             super().__init__()
-            self.forward_s, self.backward_s = forward_s, backward_s
+            self.forward_s, self.backward_s, self.own = forward_s, backward_s, own
 
         def forward(self, is_train, req, in_data, out_data, aux):
             time.sleep(self.forward_s)
@@ -225,13 +231,13 @@ def mxnet_block(mx):
             time.sleep(self.backward_s)
             self.assign(in_grad[0], req[0], out_grad[0])
             for gradient in in_grad[1:]:
-                mx.nd.broadcast_to(out_grad[0], shape=gradient.shape, out=gradient)
+                mx.nd.broadcast_to(self.own * out_grad[0], shape=gradient.shape, out=gradient)
 
     @mx.operator.register("sleep")
     class Sleeps(mx.operator.CustomOpProp):
-        def __init__(self, forward_s, backward_s, count):  # all of them text
+        def __init__(self, forward_s, backward_s, own, count):  # all of them text
             super().__init__()
-            self.seconds, self.count = (float(forward_s), float(backward_s)), int(count)
+            self.told, self.count = (float(forward_s), float(backward_s), float(own)), int(count)
 
         def list_arguments(self):
             return ["value", *(f"weight{index}" for index in range(self.count))]
@@ -240,12 +246,12 @@ def mxnet_block(mx):
             return shapes, [shapes[0]], []
 
         def create_operator(self, _context, _shapes, _dtypes):
-            return Sleep(*self.seconds)
+            return Sleep(*self.told)
 
     class Sleeping(mx.gluon.Block):
-        def __init__(self, elements, share):
+        def __init__(self, elements, share, own):
             super().__init__()
-            self.options = {"forward_s": steps.FORWARD_S * share, "backward_s": steps.BACKWARD_S * share}
+            self.options = {"forward_s": steps.FORWARD_S * share, "backward_s": steps.BACKWARD_S * share, "own": own}
             self.kept = [
                 self.params.get(f"weight{index}", shape=(count,), init="zeros") for index, count in enumerate(elements)
             ]
@@ -260,13 +266,13 @@ def mxnet_block(mx):
 class MxNetTrained(Trained):
     """A gluon net. trainer(parameters, optimizer, its options)."""
 
-    def __init__(self, layers, trainer):
+    def __init__(self, layers, trainer, own=1.0):
         import mxnet as mx
 
         self.autograd = mx.autograd
         self.net = mx.gluon.nn.Sequential()
         for layer in layers:
-            self.net.add(mxnet_block(mx)(*layer))
+            self.net.add(mxnet_block(mx)(*layer, own))
         self.net.initialize()
         self.trainer = trainer(self.net.collect_params(), "sgd", {"learning_rate": steps.LEARNING_RATE})
         self.value = mx.nd.zeros(1)
@@ -292,8 +298,9 @@ class MxNet:
 
         bps.init()
         self.barrier, self.close = bps.barrier, bps.shutdown
+        own = steps.weight_of(bps.rank(), bps.size())
         self.makers = {
-            "go": lambda: MxNetTrained(layers, bps.DistributedTrainer),
+            "go": lambda: MxNetTrained(layers, bps.DistributedTrainer, own),
             "compute": lambda: MxNetTrained(layers, functools.partial(mx.gluon.Trainer, kvstore=None)),
         }
 

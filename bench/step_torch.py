@@ -14,21 +14,23 @@ from torch import nn
 
 
 class Sleep(torch.autograd.Function):
-    """Each gradient is the one that comes in, 1 but for a GradScaler's."""
+    """Each gradient is the one that comes in, 1 but for a GradScaler's, times `own`."""
 
     @staticmethod
-    def forward(ctx, value, forward_s, backward_s, *weights):
+    def forward(ctx, value, forward_s, backward_s, own, *weights):
         time.sleep(forward_s)
-        ctx.backward_s, ctx.counts = backward_s, [weight.numel() for weight in weights]
+        ctx.backward_s, ctx.own, ctx.counts = backward_s, own, [weight.numel() for weight in weights]
         return value.clone()
 
     @staticmethod
     def backward(ctx, gradient):
         time.sleep(ctx.backward_s)
-        return (gradient, None, None, *(torch.full((count,), gradient.item()) for count in ctx.counts))
+        return (gradient, None, None, None, *(torch.full((count,), ctx.own * gradient.item()) for count in ctx.counts))
 
 
 class Layer(nn.Module):
+    own = 1.0  # of this rank's gradients
+
     def __init__(self, elements, share):
         super().__init__()
         for index, count in enumerate(elements):
@@ -36,7 +38,7 @@ class Layer(nn.Module):
         self.seconds = (steps.FORWARD_S * share, steps.BACKWARD_S * share)
 
     def forward(self, value):
-        return Sleep.apply(value, *self.seconds, *self.parameters())
+        return Sleep.apply(value, *self.seconds, self.own, *self.parameters())
 
 
 class Model(nn.Sequential):
@@ -50,19 +52,23 @@ class Model(nn.Sequential):
 
 class Trained:
     """A model and its optimizer. wrap makes of the model what is called; distribute(model, optimizer, passes of a step)
-    makes of an optimizer one of all ranks."""
+    makes of an optimizer one of all ranks. place: rank and size, as text; none trains alone."""
 
     passes = 1  # of a step
     gradient = 1.0  # what the optimizer sees, of each weight
     tolerance = 0.0  # of a weight, as a share of it
 
-    def __init__(self, layers, distribute=lambda model, optimizer, passes: optimizer, wrap=lambda model: model):
+    def __init__(
+        self, layers, distribute=lambda model, optimizer, passes: optimizer, wrap=lambda model: model, place=(0, 1)
+    ):
         self.model = Model(*(Layer(*layer) for layer in layers))
+        for layer in self.model:
+            layer.own = steps.weight_of(int(place[0]), int(place[1]))
         self.wrapped = wrap(self.model)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=steps.LEARNING_RATE, foreach=False)
         self.optimizer = distribute(self.model, optimizer, self.passes)
         self.value = torch.zeros(1, requires_grad=True)
-        self.done = 0
+        self.done, self.updating_s = 0, 0.0
 
     def step(self):
         self.optimizer.zero_grad()
@@ -70,8 +76,15 @@ class Trained:
             for _ in range(self.passes - 1):
                 self.backward(self.loss())
         self.backward(self.loss())
+        start = time.monotonic()
         self.update()
+        self.updating_s += time.monotonic() - start
         self.done += 1
+
+    def take_update_s(self):
+        """What updates took since it was last asked for."""
+        taken, self.updating_s = self.updating_s, 0.0
+        return taken
 
     def loss(self):
         return self.wrapped(self.value).sum()
@@ -154,7 +167,7 @@ class Unused(Trained):
 class Sharded(Trained):
     """FSDP2: each layer's weights, and its optimizer's state, are divided among the ranks."""
 
-    def __init__(self, layers):
+    def __init__(self, layers, place):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -165,7 +178,7 @@ class Sharded(Trained):
                 fully_shard(layer, mesh=mesh)
             return model
 
-        super().__init__(layers, wrap=shard)
+        super().__init__(layers, wrap=shard, place=place)
 
 
 def of_small_buckets(model):
@@ -200,11 +213,14 @@ class Byteps:
 
         self.makers = {
             **alone(layers),
-            **{f"go{how}": functools.partial(kind, layers, distributed) for how, kind in KINDS_OF_STEP.items()},
-            "go crossed": lambda: Trained(layers, crossed),
-            "go ddp": lambda: Trained(layers, wrap=nn.parallel.DistributedDataParallel),
-            "go ddp4": lambda: Trained(layers, wrap=of_small_buckets),
-            "go fsdp": lambda: Sharded(layers),
+            **{
+                f"go{how}": functools.partial(kind, layers, distributed, place=place)
+                for how, kind in KINDS_OF_STEP.items()
+            },
+            "go crossed": lambda: Trained(layers, crossed, place=place),
+            "go ddp": lambda: Trained(layers, wrap=nn.parallel.DistributedDataParallel, place=place),
+            "go ddp4": lambda: Trained(layers, wrap=of_small_buckets, place=place),
+            "go fsdp": lambda: Sharded(layers, place),
         }
 
 
@@ -217,10 +233,12 @@ class Gloo:
 
         def wrapped(kind):
             find = {"find_unused_parameters": kind is Unused}
-            return kind(layers, wrap=lambda model: nn.parallel.DistributedDataParallel(model, **find))
+            wrap = functools.partial(nn.parallel.DistributedDataParallel, **find)
+            return kind(layers, wrap=wrap, place=place)
 
         self.makers = {f"go{how}": functools.partial(wrapped, kind) for how, kind in KINDS_OF_STEP.items()}
-        self.makers["go fsdp"] = lambda: Sharded(layers)
+        self.makers["go ddp4"] = lambda: Trained(layers, wrap=of_small_buckets, place=place)
+        self.makers["go fsdp"] = lambda: Sharded(layers, place)
 
 
 class Horovod:
@@ -236,7 +254,7 @@ class Horovod:
             named = model.named_parameters()
             return hvd.DistributedOptimizer(optimizer, named_parameters=named, backward_passes_per_step=passes)
 
-        self.makers = {**alone(layers), "go": lambda: Trained(layers, distributed)}
+        self.makers = {**alone(layers), "go": lambda: Trained(layers, distributed, place=place)}
 
 
 KINDS = {"byteps": Byteps, "gloo": Gloo, "horovod": Horovod}

@@ -7,7 +7,8 @@ KIND: byteps, gloo, horovod (step_torch.py), or another framework over BytePS (s
 Each line of its input is a round, and says what trains: "go" with the optimizer's hooks (gloo: torch's
 DistributedDataParallel), "compute" alone, "go crossed" and others as the KIND has them. What trains is made when it is
 first asked for. A round is steps.WARM steps that are not counted, then STEPS; where steps overlap it ends as it began,
-amid a step. Each gradient is known, so that the weights tell whether all went well. Prints as push_pull_worker.c does.
+amid a step. Each rank's gradient is known, and so is their average, which the weights show. Prints as
+push_pull_worker.c does; instead of the first layer's end, where it is known, what one step's update takes.
 """
 
 import sys
@@ -41,7 +42,10 @@ def main():
             one.step()
         end, cpu = time.monotonic(), time.process_time() - cpu
         one.check()
-        print(f"{start:.9f} {end:.9f} {end:.9f} {cpu:.9f}", flush=True)
+        update_s = one.take_update_s()
+        is_known = word.startswith("compute") and update_s is not None
+        first = start + update_s / (steps.WARM + count) if is_known else end
+        print(f"{start:.9f} {end:.9f} {first:.9f} {cpu:.9f}", flush=True)
     job.close()
 
 

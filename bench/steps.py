@@ -9,6 +9,7 @@ The simulator trains the same models (tests/sim/step_figures_test.cc): `python b
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 from pathlib import Path
@@ -84,10 +85,28 @@ def buckets(layers):
     return [(parameters[last][0], size) for last, size in filled]
 
 
-def ideal(layers, rate, crossed=False, sent=None, passes=1):
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """What a step takes by itself, with all that the framework adds to its layers' sleep."""
+
+    step_s: float
+    update_s: float = 0.0  # of it, the optimizer's behind the backward pass; the rest comes where gradients are made
+
+    def slower(self, layers, passes):
+        """[(forward, backward, update)] of each layer, seconds. What is added goes by the bytes of gradients."""
+        slept = passes * (FORWARD_S + BACKWARD_S) * sum(time for _, time in layers)
+        added = max(0.0, self.step_s - self.update_s - slept) / passes
+        shares = [bytes_of([layer]) / bytes_of(layers) for layer in layers]
+        return [
+            (FORWARD_S * time, BACKWARD_S * time + added * share, self.update_s * share)
+            for (_, time), share in zip(layers, shares)
+        ]
+
+
+def ideal(layers, rate, crossed=False, sent=None, passes=1, alone=Alone(0.0)):
     """Seconds of a step. `rate`: bytes per second of gradients. `crossed`: a layer's forward waits for its own gradient
-    only, not for all. `sent`: [(layer after whose backward it goes, bytes)]; without it each layer goes by itself.
-    `passes`: forward and backward of a step; gradients travel in the last one."""
+    only, and for its own update, not for all. `sent`: [(layer after whose backward it goes, bytes)]; without it each
+    layer goes by itself. `passes`: forward and backward of a step; gradients travel in the last one."""
     if sent is None:
         sent = [(index, bytes_of(layers[index : index + 1])) for index in range(len(layers))]
     by_layer = {}
@@ -95,33 +114,42 @@ def ideal(layers, rate, crossed=False, sent=None, passes=1):
         by_layer[index] = by_layer.get(index, 0) + size
     steps, ends = 12, []
     there = {index: 0.0 for index in by_layer}  # when the sum of the step before is there
+    times = alone.slower(layers, passes)
+    pass_s, update_s = sum(f + b for f, b, _ in times), sum(update for _, _, update in times)
     now = line_free = 0.0
     for _ in range(steps):
-        if not crossed:
-            now = max([now, *there.values()])
-        for index, (_, time) in enumerate(layers):
-            now = max(now, there.get(index, 0.0)) + FORWARD_S * time
-        now += (passes - 1) * (FORWARD_S + BACKWARD_S)
+        for index, (forward_s, _, layers_update_s) in enumerate(times):
+            now = max(now, there.get(index, 0.0)) + forward_s + (layers_update_s if crossed else 0.0)
+        now += (passes - 1) * pass_s
         ready = []
         for index in reversed(range(len(layers))):
-            now += BACKWARD_S * layers[index][1]
+            now += times[index][1]
             if index in by_layer:
                 ready.append((now, index))
         there = _carried(ready, by_layer, rate, line_free)
         line_free = max(there.values())
-        ends.append(now if crossed else max(now, line_free))
+        if not crossed:
+            now = max(now, line_free) + update_s
+        ends.append(now)
     return (ends[-1] - ends[-5]) / 4
 
 
-def sharded(layers, rate, members):
+def sharded(layers, rate, members, servers=True, alone=Alone(0.0)):
     """At least so many seconds has a step of FSDP2, which keeps a member's share of the weights on each rank. `rate`:
     bytes per second of a card. What a card receives: for the forward pass what the others have of the weights, again
-    for the backward pass, and the member's share of the sums. All may come while layers compute, but for the weights of
-    the first layer, which come before, and the sums of its gradients, which come after."""
+    for the backward pass, and the member's share of the sums; without `servers`, which sum, what each of the others has
+    of that share. All may come while layers compute, but for the weights of the first layer, which come before, and the
+    sums of its gradients, which come after."""
     others, share = (members - 1) / members, 1 / members
-    first = bytes_of(layers[:1])
-    computing = FORWARD_S + BACKWARD_S + first * (others + share) / rate
-    return max(computing, bytes_of(layers) * (2 * others + share) / rate)
+    sums = share if servers else others
+    computing = max(FORWARD_S + BACKWARD_S, alone.step_s - alone.update_s) + alone.update_s * share
+    first = bytes_of(layers[:1]) * (others + sums) / rate
+    return max(computing + first, bytes_of(layers) * (2 * others + sums) / rate)
+
+
+def weight_of(rank, size):
+    """By what a rank's gradients differ from those of one that trains alone: 1 on average."""
+    return 1.0 + rank - (size - 1) / 2
 
 
 def check(name, some, is_right, wanted):

@@ -160,6 +160,18 @@ def test_a_rank_of_fsdp2_receives_what_others_have_twice_and_its_share_of_the_su
     assert steps.sharded(layers, 1e15, 4) == pytest.approx(steps.FORWARD_S + steps.BACKWARD_S)
 
 
+def test_what_a_framework_adds_is_hidden_where_it_can_be():
+    layers, line_s = steps.uniform(), steps.SIZE / GIGABIT
+    alone = steps.Alone(step_s=0.66, update_s=0.02)  # 40 ms are added where gradients are made
+    first_s = steps.FORWARD_S + (steps.BACKWARD_S + 0.04) / 16
+    assert steps.ideal(layers, GIGABIT, alone=alone) == pytest.approx(first_s + line_s + 0.02)
+    assert steps.ideal(layers, 1e15, alone=alone) == pytest.approx(0.66)
+    assert steps.ideal(layers, 1e15, crossed=True, alone=alone) == pytest.approx(0.66)
+    assert steps.ideal(layers, GIGABIT / 2, crossed=True, alone=alone) == pytest.approx(2 * line_s, rel=0.001)
+    assert steps.ideal(layers, 1e15, passes=2, alone=steps.Alone(1.3, 0.02)) == pytest.approx(1.3)
+    assert steps.sharded(layers, 1e15, 4, alone=alone) == pytest.approx(0.645)  # a fourth of the update
+
+
 @pytest.mark.parametrize(
     "name, word, kind, seconds",
     [
@@ -174,8 +186,12 @@ def test_a_rank_of_fsdp2_receives_what_others_have_twice_and_its_share_of_the_su
         ("step-torch-n4", "go accumulated", "byteps", 0.6 + 0.225 + 0.5613),
         ("step-torch-n4", "compute accumulated", "byteps", 1.2),
         ("step-torch-n4", "go unused", "byteps", 0.2 * 15 / 16 + 0.025 + 0.5613 * 15 / 16),
+        ("step-torch-n4", "go unused", "gloo", 0.2 * 15 / 16 + 0.2 + 0.842 * 15 / 16),  # its buckets go whole
+        ("step-torch-n4", "go ddp4", "byteps", 0.225 + 0.5613),  # a bucket for each layer
+        ("step-torch-n4", "go ddp4", "gloo", 0.225 + 0.842),
         ("step-torch-n4", "compute unused", "byteps", 0.6 * 15 / 16),
-        ("step-fsdp-n4", "go fsdp", "gloo", (2 * 3 / 4 + 1 / 4) * 0.5613),
+        ("step-fsdp-n4", "go fsdp", "byteps", (2 * 3 / 4 + 1 / 4) * 0.5613),
+        ("step-fsdp-n4", "go fsdp", "gloo", 3 * 3 / 4 * 0.5613),  # nobody sums for it
         ("n4k4", "go", "sockets", 0.5613),
         ("n4k4", "go", "mpi ring", 0.842),
     ],

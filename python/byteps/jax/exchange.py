@@ -1,8 +1,8 @@
 """Exchanges with the servers, as a primitive of JAX.
 
 On concrete arrays they run at once (direct.py). In jit they become one custom call, whose handler (src/bridge/jax.cc)
-submits the tensor and gives XLA a future: everything that does not need the result goes on, and any number are under
-way. XLA gives the input's and the output's own memory, so nothing is copied here.
+submits the tensor and gives XLA a future: everything that does not need the result, or its memory, goes on. XLA
+gives the input's and the output's own memory, so nothing is copied here.
 
 Invariants
  1. An exchange is never dropped, also when nobody uses its result: a rank that dropped it would leave the others
