@@ -2,7 +2,8 @@
 """A picture of training steps, from timelines of the laboratory: one row per layer, one panel per folder.
 
     sudo .venv/bin/python bench/run.py --only step-vgg-n4 --no-rivals --repeats 1 --no-record \\
-      --env BYTEPS_TRACE_ON=1 --env BYTEPS_TRACE_DIR=/tmp/new --env BYTEPS_TRACE_START_STEP=3 --env BYTEPS_TRACE_END_STEP=6
+      --env BYTEPS_TRACE_ON=1 --env BYTEPS_TRACE_DIR=/tmp/new \\
+      --env BYTEPS_TRACE_START_STEP=3 --env BYTEPS_TRACE_END_STEP=6
     .venv/bin/python bench/draw_step.py before=/tmp/old after=/tmp/new -o docs/pictures/step.svg
 
 The bench runs several kinds of training in turn, which name their tensors alike; a suffix tells them apart in the

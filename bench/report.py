@@ -54,7 +54,8 @@ scenario to [`bench/history.jsonl`](../bench/history.jsonl).
   There **limit** is ideal: one line that carries what is ready, the first layer's gradient first, and costs nothing
   else ([`bench/steps.py`](../bench/steps.py)), with what the framework takes by itself (**compute**): what it adds to
   the layers' sleep comes where gradients are made, the optimizer's **update** behind them. **x ours** is the time
-  / that of torch's hooks (**byteps**), and behind the CPU's seconds stands which share of all cores they are. **crossed** is the cross barrier, **ddp** torch's DistributedDataParallel over our backend; its ideal and
+  / that of torch's hooks (**byteps**), and behind the CPU's seconds stands which share of all cores they are.
+  **crossed** is the cross barrier, **ddp** torch's DistributedDataParallel over our backend; its ideal and
   gloo's are of DDP's own buckets. **ddp4** has a bucket for each layer (`bucket_cap_mb=4`). **clipped**, **scaled** (a
   GradScaler), **accumulated** (two passes a step) and **unused** (each step leaves out a layer) are with torch's hooks.
   **fsdp** is torch's FSDP2; its limit is what a card must receive. **tensorflow**, **keras** (on tensorflow), **jax**

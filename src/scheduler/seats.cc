@@ -132,16 +132,19 @@ Cast Seats::cast() const {
 
 namespace {
 
-// That of the fastest card of workers or of servers, whichever are slower; 0: not known. (One slow card among fast ones
-// does not make all frames short: they cost processor time.)
+// That of the fastest card of workers or of servers, whichever are slower; 0: not known, or none is used. (One slow
+// card among fast ones, or among unknown ones, does not make all frames short: they cost processor time.)
 std::uint32_t line_mbps_of(const wire::Roster& roster) {
+  if (roster.summing == wire::Summing::kAlone) return 0;
+  constexpr std::uint32_t kUnknown = ~0U;
   std::uint32_t workers = 0;
   std::uint32_t servers = 0;
   for (const auto& member : roster.members) {
     std::uint32_t& fastest = member.role == Role::kWorker ? workers : servers;
-    fastest = std::max(fastest, member.rate_mbps);
+    fastest = std::max(fastest, member.rate_mbps == 0 ? kUnknown : member.rate_mbps);
   }
-  return workers == 0 || servers == 0 ? std::max(workers, servers) : std::min(workers, servers);
+  const std::uint32_t slower = std::min(workers, servers);
+  return slower == kUnknown ? 0 : slower;
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ class Asking {
   Status heed(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
               const Groups& groups);
 
-  // Wanted repeats after once, twice, four times the age at which a frame is late (lateness.h), ... and from then on
-  // every wanted_ns << this.
+  // Wanted repeats after twice, four times, ... the age at which a frame is late (lateness.h), and after
+  // `wanted_ns << this` at the latest.
   static constexpr std::uint32_t kWantedDoublings = 8;
 
  private:

@@ -3,8 +3,9 @@
 // At least wanted_ns. Where the line is slow the contributions to one frame come one after the other, and none of them
 // is late: to ask for it would only put more bytes into queues that are full. So it is as long as kRounds frames of
 // all contributors take at the rate at which contributions come when they come fast, which is the largest of the last
-// samples: pauses between exchanges, and workers that wait for each other, make some samples smaller, not all. Before
-// there are so many it is wanted_ns.
+// samples: pauses between exchanges, and workers that wait for each other, make some samples smaller, not all. (Where
+// small tensors come one at a time all are small, and the next frame that is late is asked for later, until samples are
+// of full ones.) Before there are so many it is wanted_ns.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +33,7 @@ class Lateness {
     age_ns_ = least_ns_;
   }
 
+  // `bytes`: of the frame; a contribution without payload counts as well.
   void on_contribution(std::size_t bytes, TimeNs now) {
     if (began_ns_ == kNever || now < began_ns_) return begin_sample(now);
     bytes_ += bytes;

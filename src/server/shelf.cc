@@ -548,7 +548,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
   const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
-  alarms_.lateness().on_contribution(payload.size(), now);
+  alarms_.lateness().on_contribution(part.frame_length(frame_index), now);
   if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);

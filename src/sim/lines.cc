@@ -44,19 +44,24 @@ Direction* Lines::end_turn(Queue& queue) {
 void Lines::offer(Connection& connection, int side) {
   Direction& way = connection.way[side];
   if (way.at_line >= medium_.options.at_sender || !way.seek_departure()) return;
-  const TimeNs not_before = medium_.held_until(connection, side);
-  if (medium_.now() < not_before) {
-    if (not_before != kNever && not_before > way.resume_at_ns) {
-      way.resume_at_ns = not_before;
-      medium_.agenda.schedule(not_before, Happening::kResume, connection.id, side);
-    }
-    return;
-  }
+  if (is_held(connection, side)) return;
   const LineId id = line_of(connection, side);
   const std::size_t most =
       std::min<std::uint64_t>(medium_.options.at_sender, way.count_from(way.next_depart));
   for (; way.at_line < most; ++way.at_line) line(id).send.waiting.push_back({connection.id, side});
   serve_send(id);
+}
+
+// It is offered again when it is not.
+bool Lines::is_held(Connection& connection, int side) {
+  Direction& way = connection.way[side];
+  const TimeNs not_before = medium_.held_until(connection, side);
+  if (medium_.now() >= not_before) return false;
+  if (not_before != kNever && not_before > way.resume_at_ns) {
+    way.resume_at_ns = not_before;
+    medium_.agenda.schedule(not_before, Happening::kResume, connection.id, side);
+  }
+  return true;
 }
 
 void Lines::end_send(LineId id) {
@@ -72,7 +77,7 @@ void Lines::serve_send(LineId id) {
     Connection* connection = medium_.connections.find(lane.connection);
     if (connection == nullptr) continue;
     Direction& way = connection->way[lane.side];
-    if (!way.seek_departure()) {
+    if (!way.seek_departure() || is_held(*connection, lane.side)) {
       --way.at_line;
       continue;
     }

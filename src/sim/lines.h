@@ -35,6 +35,7 @@ class Lines {
   // The sender's line has served a lane, and serves the next one after serve_send().
   void end_send(LineId id);
   void serve_send(LineId id);
+  bool is_held(Connection& connection, int side);
 
   // Likewise at the receiver's line, if something of it has reached that. Each turn ends with kArrive.
   void offer_far(Connection& connection, int side);

@@ -46,6 +46,27 @@ void choose_queues(WorldPlan& plan, Prng& prng) {
   network.at_receiver = 64;
 }
 
+// Some tensors are waited for before others are submitted, by those who wait at all: whoever submits has all of a round
+// on its way by then that others wait for, behind what these do not wait for.
+void choose_early(GenerationPlan& generation, Prng& prng) {
+  for (TensorPlan& tensor : generation.tensors) tensor.is_early = prng.chance(0.5);
+  for (WorkerPlan& worker : generation.workers) {
+    std::vector<StepPlan> steps;
+    std::size_t behind = 0;  // where the wait belongs; 0: this round has nothing early
+    for (const StepPlan& step : worker.steps) {
+      steps.push_back(step);
+      if (step.kind == StepPlan::Kind::kSubmit && generation.tensors[step.tensor].is_early) {
+        behind = steps.size();
+      }
+      if (step.kind != StepPlan::Kind::kWait || behind == 0) continue;
+      steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(behind),
+                   {.kind = StepPlan::Kind::kWaitEarly});
+      behind = 0;
+    }
+    worker.steps = std::move(steps);
+  }
+}
+
 class Planner {
  public:
   // What was added later is drawn from a generator of its own, so that earlier seeds stay what they are.
@@ -83,6 +104,9 @@ class Planner {
     choose_slowness();
     choose_queues(plan_, later_prng_);
     choose_gpus();
+    for (GenerationPlan& generation : plan_.generations) {
+      if (!generation.uneven && later_prng_.chance(0.2)) choose_early(generation, later_prng_);
+    }
     set_limit();
     return std::move(plan_);
   }

@@ -21,6 +21,7 @@ struct TensorPlan {
   std::uint32_t rounds = 1;
   std::int32_t priority = 0;
   bool once = false;
+  bool is_early = false;  // training loops wait for it before they submit all others
   // How many of the rounds each rank submits, when not all the same: some have no more inputs earlier. Empty: all.
   std::vector<std::uint32_t> rounds_of;
   // This rank believes something else about the tensor, so everybody must hear of a mismatch.
@@ -39,10 +40,11 @@ struct TensorPlan {
 // What a worker does next, after `gap_ns`.
 struct StepPlan {
   enum class Kind : std::uint8_t {
-    kSubmit,   // round `round` of tensor `tensor`
-    kBarrier,  // begins its next barrier
-    kWait,     // until all that was begun has ended
-    kFinish,   // has no more inputs; until all have none
+    kSubmit,     // round `round` of tensor `tensor`
+    kBarrier,    // begins its next barrier
+    kWait,       // until all that was begun has ended
+    kWaitEarly,  // the same of tensors that are early
+    kFinish,     // has no more inputs; until all have none
   };
   Kind kind = Kind::kSubmit;
   std::uint32_t tensor = 0;

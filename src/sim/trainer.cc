@@ -10,6 +10,17 @@ namespace {
 
 constexpr std::byte kGuard{0x77};
 
+// Whether a round of a tensor on which the ranks disagree may end so.
+bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const GenerationPlan& plan,
+                   bool local_reduce) {
+  // Where relays sum first, whoever would have to hear what it is here may have left.
+  const bool is_gone = local_reduce && status.is_because_of(CauseKind::kLeft);
+  // Those whom the odd rank takes for members may have no more inputs: they are not waited for.
+  const bool is_alone =
+      plan.uneven && status.is_ok() && tensor.odd_facts.members != tensor.facts.members;
+  return status.is(Code::kMismatch) || is_gone || is_alone;
+}
+
 }  // namespace
 
 // ---- memory
@@ -62,7 +73,7 @@ void Trainer::begin_life() {
       "worker-" + rank_text + ":" + std::to_string(lives_), ledger_.plan().worker_host(rank_),
       [this] { after_turn(); }, own_plan().gpu ? &*own_plan().gpu : nullptr);
   step_ = 0;
-  waits_ = false;
+  waits_ = nullptr;
   failed_ = false;
   job_end_ns_ = kNever;
   barriers_ = 0;
@@ -101,11 +112,19 @@ void Trainer::after_turn() {
 void Trainer::go_on() {
   const Status state = process_->door.membership().state();
   if (!state.is_ok()) return job_failed(state);
-  if (waits_ && operations_.empty()) {
-    waits_ = false;
+  if (waits_ && !is_awaited(waits_->kind)) {
+    waits_ = nullptr;
     next_step();
   }
   if (step_ == own_plan().steps.size() && operations_.empty()) state_ = State::kReady;
+}
+
+// Something of what this wait is for has not ended.
+bool Trainer::is_awaited(StepPlan::Kind wait) const {
+  if (wait != StepPlan::Kind::kWaitEarly) return !operations_.empty();
+  return std::any_of(operations_.begin(), operations_.end(), [this](const Pending& each) {
+    return each.step != nullptr && plan().tensors[each.tensor].is_early;
+  });
 }
 
 // The gap before the next step begins.
@@ -130,10 +149,11 @@ void Trainer::begin_step(std::uint32_t life) {
       break;
     case StepPlan::Kind::kFinish:
       finish_inputs();
-      waits_ = true;  // for it as well: nothing may be submitted meanwhile
+      waits_ = &due;  // for it as well: nothing may be submitted meanwhile
       return go_on();
     case StepPlan::Kind::kWait:
-      waits_ = true;
+    case StepPlan::Kind::kWaitEarly:
+      waits_ = &due;
       return go_on();
   }
   next_step();
@@ -382,10 +402,10 @@ void Trainer::ended(Pending& operation, const Status& status) {
     }
     return;
   }
-  const bool odd = plan().tensors[operation.tensor].odd_rank.has_value();
-  // Where relays sum first, whoever would have to hear what it is here may have left.
-  const bool is_gone = odd && ledger_.plan().local_reduce && status.is_because_of(CauseKind::kLeft);
-  const bool as_it_must = odd ? status.is(Code::kMismatch) || is_gone : status.is_ok();
+  const TensorPlan& tensor = plan().tensors[operation.tensor];
+  const bool odd = tensor.odd_rank.has_value();
+  const bool as_it_must =
+      odd ? is_end_of_odd(tensor, status, plan(), ledger_.plan().local_reduce) : status.is_ok();
   if (!as_it_must && (status.is_ok() || !ledger_.has_lost())) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }

@@ -102,6 +102,7 @@ class Trainer {
   void begin_life();
   void after_turn();
   void go_on();
+  bool is_awaited(StepPlan::Kind wait) const;
   void next_step();
   void begin_step(std::uint32_t life);
   void submit(const StepPlan& step);
@@ -132,9 +133,9 @@ class Trainer {
   std::unique_ptr<WorkerProcess> process_;
   std::size_t step_ = 0;
   TimeNs paused_until_ns_ = 0;
-  bool waits_ = false;          // for all handles
-  bool failed_ = false;         // this life's job
-  TimeNs job_end_ns_ = kNever;  // when it had ended for this process
+  const StepPlan* waits_ = nullptr;  // what for; null: it does not wait
+  bool failed_ = false;              // this life's job
+  TimeNs job_end_ns_ = kNever;       // when it had ended for this process
   std::uint32_t barriers_ = 0;
   std::vector<Pending> operations_;  // not ended
   std::map<std::pair<std::uint32_t, bool>, GuardedMemory*>

@@ -23,11 +23,17 @@ constexpr std::uint64_t kCreditMost = 4 << 20;
 // To a relay, whatever fits the memory on the way: a part is on its way there until its sum has come from the network.
 constexpr std::uint64_t kLocalCredit = 4 << 20;
 
-// What is overtaken by gradients of greater priority may be under way beside as much as a way may have.
+// Where the worker finds its credit by itself so much may be under way, with what is overtaken by gradients of greater
+// priority.
 constexpr std::uint64_t kCreditsWithOvertaken = 4;
 
 // On each way, on average: then some way has as much as ends a doze, before the others run dry.
 constexpr std::uint64_t kMuchUnanswered = 2 * kDozeBytesMost;
+// What passes at once on a way that stalls: of a relay, and of a worker. What a worker sends so is in front of what it
+// computes next.
+constexpr std::uint32_t kStalledFramesMost = 1 << 10;
+constexpr std::uint32_t kOwnStalledFramesMost = 8;
+
 // A thread that looks 250 times a second costs half a percent of a core.
 constexpr TimeNs kPatienceNs = 4 * kMillisecond;
 
@@ -91,7 +97,7 @@ void Flow::share() {
       gate.set_credit(all, all);
     } else {
       const std::uint64_t credit = std::max(least, share);
-      gate.set_credit(credit, kCreditsWithOvertaken * credit);
+      gate.set_credit(credit, is_set ? credit : kCreditsWithOvertaken * credit);
     }
   }
 }
@@ -115,7 +121,7 @@ void Flow::free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority
 }
 
 void Flow::on_blocked(ShardWay& shard) {
-  if (work_.config.is_relay && shard.stall().allows_ns == kNever) {
+  if (shard.stall().allows_ns == kNever) {
     shard.stall().allows_ns = work_.now + patience_with_way();
     next_stall_ns_ = std::min(next_stall_ns_, shard.stall().allows_ns);
   }
@@ -135,7 +141,9 @@ TimeNs Flow::patience_with_way() const {
 }
 
 void Flow::on_idle() {
+  const std::uint64_t before = credit_.bytes();
   credit_.on_idle();
+  if (credit_.bytes() != before) share();
   if (tuner_) tuner_->on_idle();
 }
 
@@ -162,7 +170,8 @@ void Flow::end_stall(ShardWay& shard) {
 
 void Flow::tick() {
   if (work_.now < next_stall_ns_) return;
-  constexpr std::uint32_t kFramesMost = 1 << 10;
+  const std::uint32_t frames_most =
+      work_.config.is_relay ? kStalledFramesMost : kOwnStalledFramesMost;
   next_stall_ns_ = kNever;
   for (ShardWay& shard : work_.shards) {
     ShardWay::Stall& stall = shard.stall();
@@ -171,14 +180,16 @@ void Flow::tick() {
       continue;
     }
     shard.gate().allow(stall.frames);
-    stall.frames = std::min(2 * stall.frames, kFramesMost);
+    stall.frames = std::min(2 * stall.frames, frames_most);
     stall.allows_ns = kNever;  // until the next frame has to wait
   }
 }
 
 void Flow::on_shard_down(ShardWay& shard) {
   end_stall(shard);
+  const std::uint64_t before = credit_.bytes();
   credit_.on_idle();
+  if (credit_.bytes() != before) share();
   if (tuner_) tuner_->on_shard_down();
 }
 

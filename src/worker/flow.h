@@ -1,11 +1,12 @@
 // Flow: how much may be on the way to each shard. The worker's credit (credit.h, and credit_tuner.h if it is asked for)
 // is shared among the gates.
 //
-// A relay has contributions of several, and what some of them wait for may stand behind what waits for others. Nobody
-// else asks for it: who would has contributed it. So while no answer comes on a way, more and more frames pass there
-// without credit (docs/protocol.md, "who waits for whom"). On a slow network with many relays and shards answers take
-// longer than that anywhere: what is under way takes its time at the rate of late. Frames that passed then would fill
-// the queues, and be lost.
+// What somebody waits for may stand behind what waits for others: at a relay, which has contributions of several, and
+// at a worker, whose credit may be used up by tensors that others submit only when they have a later one. Nobody else
+// asks for it: who would has contributed it, or has not begun it either. So while no answer comes on a way, more and
+// more frames pass there without credit (docs/protocol.md, "who waits for whom"). On a slow network with many relays
+// and shards answers take longer than that anywhere: what is under way takes its time at the rate of late. Frames that
+// passed then would fill the queues, and be lost.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ class Flow {
   // of it. A relay has none with more to send while each way has something under way, and more waits for credit.
   TimeNs patience() const;
 
-  // At a relay, as above.
+  // As above.
   void tick();
   TimeNs next_deadline() const { return next_stall_ns_; }
 

@@ -8,8 +8,9 @@
 // when nothing is unanswered (so one frame always may), when its part is wanted (docs/protocol.md, "who waits for
 // whom"), or when allow() said so.
 //
-// What the first part overtakes, frames of smaller priority that were sent before, does not count for it, up to a limit
-// for all: a gradient must not wait until workers who are some milliseconds late have sent those too.
+// What is more urgent than all that is under way overtakes it: those frames do not count for it, nor for what is sent
+// after it, up to a limit for all. A gradient must not wait until workers who are some milliseconds late have sent
+// those too.
 #pragma once
 
 #include <cstddef>

@@ -116,7 +116,9 @@ void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
   const TensorIndex index = work_.tensors.find(header.key);
   if (index == kNoTensor) {
     if (wanted_early_.size() >= kWantedEarlyMax) wanted_early_.clear();
-    wanted_early_[{header.key, header.part}] = {header.round, wanted_end_of(header)};
+    Early& early = wanted_early_[{header.key, header.part}];
+    const std::uint64_t end = wanted_end_of(header);
+    early = {header.round, early.round == header.round ? std::max(early.end, end) : end};
     return;
   }
   Tensor& tensor = work_.tensors[index];

@@ -146,6 +146,7 @@ void Staging::CopyOut::want(PartRef ref, Tensor& tensor) {
 
 void Staging::CopyOut::tick(TimeNs now, StageOutput& out) {
   staging_.now_ = now;
+  if (now >= staging_.stall_ends_ns_) staging_.end_stall();
   if (!staging_.has_news()) return;
   out.add(staging_.news_);
   staging_.news_.clear();
@@ -188,10 +189,25 @@ void Staging::allot() {
     const auto first = waiting_.begin();
     const auto [load, ref] = first->second;
     Part& part = load->parts[ref.part];
-    if (!lend_slab(part)) return;
+    if (!lend_slab(part)) break;
     waiting_.erase(first);
     begin_part(*load, ref);
   }
+  if (waiting_.empty() || is_ending_) {
+    stall_ends_ns_ = kNever;
+  } else if (stall_ends_ns_ == kNever) {
+    stall_ends_ns_ = now_ + stall_ns_;
+  }
+}
+
+// The first in order goes as if others waited for it.
+void Staging::end_stall() {
+  stall_ends_ns_ = kNever;
+  if (waiting_.empty() || is_ending_) return;
+  const auto [load, ref] = waiting_.begin()->second;
+  stall_ns_ = std::min(2 * stall_ns_, kStallMostNs);
+  want(*load, ref.part);
+  allot();
 }
 
 bool Staging::lend_slab(Part& part) {
@@ -359,6 +375,8 @@ void Staging::release_if_over(Part& part) {
     unpinned_bytes_ -= part.bytes;
   }
   part.slab = {};
+  stall_ends_ns_ = kNever;
+  stall_ns_ = kStallFirstNs;
   allot();
 }
 

@@ -11,7 +11,8 @@
 // ready, in the order of the gates. Memory is bounded by the pool, or by one part that is larger. Only parts that
 // others wait for, and the first part of such a tensor, go beyond it, in memory that is not pinned: their copies are
 // slow, but a rank must never wait for one which waits for it. There are never more of them than others have pushed and
-// not been answered, and first parts.
+// not been answered, and first parts. And while no slab comes back one part after the other, ever more rarely: the pool
+// may be full of tensors that others submit only when they have one that waits here, and has been begun nowhere.
 //
 // To the pipeline an operation on a device is a Cargo, and these two stages are for cargo only: tensors in host memory
 // pass them by.
@@ -77,6 +78,10 @@ class Staging {
 
   const StagingCounters& counters() const { return counters_; }
   const device::Slabs& slabs() const { return slabs_; }
+
+  // So long no slab comes back before a part goes without one; twice as long before the next, up to the most.
+  static constexpr TimeNs kStallFirstNs = 50 * kMillisecond;
+  static constexpr TimeNs kStallMostNs = kSecond;
 
  private:
   // A part of an operation.
@@ -152,7 +157,9 @@ class Staging {
     void abandon(PartRef /*part*/, Tensor& /*tensor*/) override {}  // Load's
     void want(PartRef part, Tensor& tensor) override;
     void tick(TimeNs now, StageOutput& out) override;
-    TimeNs next_deadline() const override { return staging_.has_news() ? staging_.now_ : kNever; }
+    TimeNs next_deadline() const override {
+      return staging_.has_news() ? staging_.now_ : staging_.stall_ends_ns_;
+    }
 
    private:
     Staging& staging_;
@@ -187,6 +194,7 @@ class Staging {
   void wait_for_slab(Load& load, PartRef part);
   void want(Load& load, std::uint32_t part);
   void allot();
+  void end_stall();
   bool lend_slab(Part& part);
   void begin_part(Load& load, PartRef ref);
   void order(Load& load, std::uint32_t part, std::uint32_t chunk, device::Order::Kind kind);
@@ -217,6 +225,9 @@ class Staging {
   std::uint64_t unpinned_bytes_ = 0;  // beyond the pool, now
   bool is_ending_ = false;
   TimeNs now_ = 0;  // of the last turn
+  // While a part waits for a slab and none comes back: when it goes without, and how long that was.
+  TimeNs stall_ends_ns_ = kNever;
+  TimeNs stall_ns_ = kStallFirstNs;
   StageOutput news_;
   StagingCounters counters_;
   StagingTimeline timeline_;

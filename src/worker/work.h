@@ -67,7 +67,7 @@ struct PipelineConfig {
   std::shared_ptr<const Groups> groups = nullptr;
   bool is_relay = false;
   bool relays_are_alone = false;         // there are no servers behind them
-  TimeNs stalled_ns = 5 * kMillisecond;  // a relay's way without answers for so long: see flow.h
+  TimeNs stalled_ns = 5 * kMillisecond;  // a way without answers for so long: see flow.h
   ShardIndex inputs_way{};               // the way whose other end says when all inputs have ended
 };
 

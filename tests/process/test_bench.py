@@ -278,7 +278,7 @@ def test_what_computing_takes_by_itself_is_in_the_limit():
     run.add_own_compute(figures, meanings, scenario)
     assert figures["byteps"]["limit_s"] == pytest.approx(0.2 + 0.44 / 16 + 0.5613 + 0.02, abs=0.001)
     assert figures["byteps"]["ratio"] == pytest.approx(figures["byteps"]["limit_s"])
-    assert figures["byteps crossed"]["limit_s"] == pytest.approx(0.66, abs=0.03)
+    assert 0.66 <= figures["byteps crossed"]["limit_s"] < 0.7  # the update of a layer waits for its sum
     assert figures["byteps compute"]["ratio"] == pytest.approx(1.0)
     assert figures["horovod compute"]["limit_s"] == pytest.approx(0.6)  # it is never less
 
@@ -288,7 +288,8 @@ def test_results_of_two_builds_of_a_framework_are_told_without_a_judgement_by_ho
 
 
 def test_a_framework_that_waits_for_nothing_is_judged_by_its_own_ideal():
-    checks = {what: reached for what, _, _, reached in report.checks(of_steps("step-mxnet-n4", byteps=1, byteps_mxnet=1))}
+    result = of_steps("step-mxnet-n4", byteps=1, byteps_mxnet=1)
+    checks = {what: reached for what, _, _, reached in report.checks(result)}
     assert checks == {
         "ideal / time, byteps": False,
         "mxnet / torch's hooks": True,

@@ -243,6 +243,7 @@ class Cluster {
       header.key = wanted.key;
       header.part = wanted.part;
       header.round = wanted.round;
+      header.offset_bytes = wanted.end_bytes;
       link(wanted.worker.value, shard).down.push_back({header, {}});
     }
     for (const ShelfOutput::Spoiled& spoiled : told.spoiled) {

@@ -331,6 +331,25 @@ TEST_F(ShardTest, a_worker_that_asks_without_end_and_never_reads_is_cut_off) {
   EXPECT_THAT(log_, ElementsAre(HasSubstr("does not read")));
 }
 
+TEST_F(ShardTest, where_contributions_come_slowly_what_is_missing_is_late_later) {
+  const auto peers = begin_with_x(3);
+  const TimeNs usual_ns = TimeoutConfig().wanted_ns;
+  TimeNs now = 0;
+  for (std::uint32_t round = 0; round < 20; ++round) {
+    for (std::uint32_t worker = 0; worker < 3; ++worker) {
+      push(peers[worker], worker, "x", round, filled(64, 0));
+      turn(now += 2 * usual_ns);
+    }
+  }
+  push(peers[1], 1, "x", 20, filled(64, 0));
+  turn(now);
+  transport_.take_sent();
+  turn(now + 2 * usual_ns);
+  EXPECT_THAT(transport_.take_sent(), SizeIs(0));
+  turn(now + 2 * 3 * 2 * usual_ns);
+  EXPECT_THAT(transport_.take_sent(), SizeIs(2)) << "two rounds of contributions";
+}
+
 TEST_F(ShardTest, asks_for_what_is_missing_when_it_is_time) {
   const auto peers = begin_with_x(3);
   push(peers[1], 1, "x", 0, filled(64, 0));
@@ -345,6 +364,7 @@ TEST_F(ShardTest, asks_for_what_is_missing_when_it_is_time) {
   EXPECT_EQ(sent[0].header.key, key_of("x"));
   EXPECT_EQ(sent[0].header.epoch, Epoch(1));
   EXPECT_EQ(sent[0].header.worker, WorkerRank(0));
+  EXPECT_EQ(sent[0].header.offset_bytes, 64U) << "what worker 1 has begun";
   EXPECT_EQ(sent[1].peer, peers[2]);
 }
 

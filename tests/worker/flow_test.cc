@@ -159,11 +159,54 @@ TEST_F(FlowOfSlowNetworkTest, a_rate_below_a_megabyte_a_second_is_known_too) {
   EXPECT_EQ(patience_with(10'000), kStalledNs + 2 * 20 * kMillisecond);
 }
 
-TEST_F(FlowOfWorkerTest, a_worker_waits_for_answers_or_until_others_want_its_parts) {
-  pass();
-  EXPECT_EQ(flow_.next_deadline(), kNever);
-  at(kSecond);
-  EXPECT_EQ(pass(), 0);
+TEST_F(FlowOfWorkerTest, while_no_answer_comes_at_a_worker_some_frames_pass_without_credit) {
+  EXPECT_EQ(pass(), 1) << "its credit";
+  for (const int expected : {1, 2, 4, 8, 8, 8}) EXPECT_EQ(pass_later(), expected);
+}
+
+// A worker that sends to servers.
+PipelineConfig config_of_servers(std::uint64_t credit_bytes) {
+  PipelineConfig config = config_of(false);
+  config.groups = nullptr;
+  config.credit_bytes = credit_bytes;
+  return config;
+}
+
+bool may_overtake(ShardWay& way) {
+  way.gate().on_sent(way.gate().credit_bytes(), 0);
+  Gate::Order urgent;
+  urgent.priority = 1;
+  way.gate().add(urgent, false, 0);
+  return way.gate().may_pass(credit_cost(64));
+}
+
+TEST(FlowToServers, more_than_a_credit_is_under_way_only_where_the_worker_finds_the_credit_itself) {
+  Work own(config_of_servers(0));
+  const Flow flow(own);
+  EXPECT_TRUE(may_overtake(own.shards[0]));
+  Work set(config_of_servers(1 << 20));
+  const Flow of_set(set);
+  EXPECT_FALSE(may_overtake(set.shards[0])) << "who sets it means it";
+  Work ring(config_of_servers(0));
+  Flow of_ring(ring);
+  of_ring.set_capacity(ShardIndex(0), 1 << 20);
+  EXPECT_FALSE(may_overtake(ring.shards[0])) << "more would only wait";
+}
+
+TEST(FlowToServers, after_a_long_exchange_the_gates_have_the_credit_of_a_short_one) {
+  Work work(config_of_servers(0));
+  Flow flow(work);
+  Gate& gate = work.shards[0].gate();
+  const std::uint64_t least = gate.credit_bytes();
+  for (int i = 0; i < 200; ++i) {  // 64 MB/s: 2 ms of it are 128,000 bytes
+    flow.on_blocked(work.shards[0]);
+    work.now += kMillisecond;
+    gate.on_sent(64'000, 0);
+    flow.free(work.shards[0], 64'000, 0);
+  }
+  EXPECT_EQ(gate.credit_bytes(), 8 * 64'000 / 2) << "one of two ways";
+  flow.on_idle();
+  EXPECT_EQ(gate.credit_bytes(), std::max<std::uint64_t>(least, 2 * 64'000 / 2));
 }
 
 TEST_F(FlowOfWorkerTest, to_a_relay_as_much_may_be_on_the_way_as_memory_holds) {

@@ -264,14 +264,21 @@ class Cluster {
     }
     return any;
   }
-  // The same with Wanted whenever nothing else moves: what a real cluster reaches in the end. Ends too when asking does
-  // not bring new frames any more (a deadlock, which the caller sees in what is pending).
+  // The same with Wanted, and with time for ways that stall, whenever nothing else moves: what a real cluster reaches
+  // in the end. Ends too when asking does not bring new frames any more (a deadlock, which the caller sees in what is
+  // pending).
   void run_to_the_end() {
     for (int idle = 0; idle < 3; ++idle) {
       const std::uint64_t taken_before = taken_frames;
       run_until_quiet();
       for (std::uint32_t shard = 0; shard < settings_.shards; ++shard) {
         if (want(shard)) ++wanted_rounds;
+      }
+      now_ += 50 * kMillisecond;
+      for (std::uint32_t rank = 0; rank < settings_.workers; ++rank) {
+        workers_[rank]->begin_turn(now_);
+        workers_[rank]->tick();
+        apply(rank);
       }
       if (taken_frames != taken_before) idle = -1;
     }

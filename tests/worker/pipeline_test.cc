@@ -387,6 +387,30 @@ TEST_F(PipelineTest,
   EXPECT_TRUE(result(cluster, 1, 2).is_ok()) << "each is wanted, once another has sent it";
 }
 
+// Worker 0 has sent half of x when it submits v, which goes first. Worker 1 submits v when x is over, as worker 0 does
+// y. What both have of x is summed, and nobody asks for what neither has begun.
+TEST_F(PipelineTest, what_stands_behind_tensors_that_others_submit_later_is_not_left_half_way) {
+  Cluster cluster({.workers = 2,
+                   .shards = 1,
+                   .partition_bytes = 6400,
+                   .credit_bytes = 1,
+                   .credit_frames_min = 4},
+                  1);
+  cluster.all_up();
+  Numbers x0(64), v0(64), y1(64), x1(64);  // eight frames each
+  submit(cluster, 0, call(1, "x", x0, x0));
+  cluster.run_until_quiet();  // four of them are sent
+  PipelineCall first = call(2, "v", v0, v0);
+  first.priority = 1;
+  submit(cluster, 0, std::move(first));
+  submit(cluster, 1, call(1, "y", y1, y1));
+  cluster.run_until_quiet();
+  submit(cluster, 1, call(2, "x", x1, x1));
+  cluster.run_to_the_end();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 1, 2).is_ok());
+}
+
 TEST_F(PipelineTest, wanted_before_submitted_counts_when_it_is_submitted) {
   Cluster cluster({.workers = 2, .shards = 1, .credit_bytes = 1, .credit_frames_min = 1}, 1);
   cluster.all_up();

@@ -4,8 +4,8 @@
 // poll().
 //
 // Sending. A message's frame head is copied into a slot of the connection's Outbox, its payload is not:
-// sendmsg(2) gathers many frames straight from lent memory. Messages wait for the next poll(), or for
-// write_batch_bytes of them. kSent comes when the last byte is the kernel's.
+// sendmsg(2) gathers many frames straight from lent memory. Messages wait for the next poll().
+// kSent comes when the last byte is the kernel's.
 //
 // Receiving. Two ways, chosen per connection by what comes (net/frame/inbox.h). Payloads without a landing
 // are read in large batches into staging memory and given out as views of it. Larger payloads with a
