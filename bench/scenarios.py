@@ -86,7 +86,7 @@ class Scenario:
     def ring_limit(self):
         return limits.ring(self.workers, self.size, self.byte_rate()) if self.limit() else None
 
-    def limit_of(self, word, kind, alone=steps.Alone(0.0)):
+    def limit_of(self, word, kind, alone=steps.NOT_MEASURED):
         """That of a figure: what its workers are told, and the kind of their group. Rivals have their hosts alone.
         `alone`: of a training step, what it takes by itself."""
         limit = self.ring_limit() if kind in RINGS else self.limit()

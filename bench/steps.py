@@ -103,7 +103,10 @@ class Alone:
         ]
 
 
-def ideal(layers, rate, crossed=False, sent=None, passes=1, alone=Alone(0.0)):
+NOT_MEASURED = Alone(0.0)
+
+
+def ideal(layers, rate, crossed=False, sent=None, passes=1, alone=NOT_MEASURED):
     """Seconds of a step. `rate`: bytes per second of gradients. `crossed`: a layer's forward waits for its own gradient
     only, and for its own update, not for all. `sent`: [(layer after whose backward it goes, bytes)]; without it each
     layer goes by itself. `passes`: forward and backward of a step; gradients travel in the last one."""
@@ -134,7 +137,7 @@ def ideal(layers, rate, crossed=False, sent=None, passes=1, alone=Alone(0.0)):
     return (ends[-1] - ends[-5]) / 4
 
 
-def sharded(layers, rate, members, servers=True, alone=Alone(0.0)):
+def sharded(layers, rate, members, servers=True, alone=NOT_MEASURED):
     """At least so many seconds has a step of FSDP2, which keeps a member's share of the weights on each rank. `rate`:
     bytes per second of a card. What a card receives: for the forward pass what the others have of the weights, again
     for the backward pass, and the member's share of the sums; without `servers`, which sum, what each of the others has

@@ -46,6 +46,9 @@ class Flow {
  private:
   void share();
   TimeNs patience_with_way() const;
+  bool has_credit(ShardWay& shard) const;
+  bool is_stalled(ShardWay& shard) const;
+  void begin_stall(ShardWay& shard);
   void end_stall(ShardWay& shard);
 
   Work& work_;

@@ -57,11 +57,16 @@ class Gate {
   std::uint64_t front_item() const { return slots_[front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
   bool may_pass(std::uint64_t cost_bytes) const {
-    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_ ||
-           allowed_frames_ > 0 || heap_.front().is_wanted() || may_overtake(cost_bytes);
+    return has_credit(cost_bytes) || allowed_frames_ > 0 || heap_.front().is_wanted() ||
+           may_overtake(cost_bytes);
+  }
+  // Whether credit would do for a frame.
+  bool has_credit(std::uint64_t cost_bytes) const {
+    return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_;
   }
   // So many frames may pass without credit.
   void allow(std::uint32_t frames) { allowed_frames_ = frames; }
+  void allow_one_more() { ++allowed_frames_; }
 
   // A frame of a part of this priority.
   void on_sent(std::uint64_t cost_bytes, std::int32_t priority);

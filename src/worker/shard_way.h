@@ -44,6 +44,8 @@ class ShardWay {
 
   // While parts wait here for credit, and no answer comes: when so many frames may pass without it (flow.h).
   struct Stall {
+    Gate::Ticket ticket =
+        Gate::kNoTicket;  // the part that is first and waits; while it does not go on
     TimeNs allows_ns = kNever;
     std::uint32_t frames = 1;
   };

@@ -65,7 +65,10 @@ class Staging {
 
   void on_report(const device::Report& report);
   // The job ends: nothing more is begun.
-  void end() { is_ending_ = true; }
+  void end() {
+    is_ending_ = true;
+    stall_ends_ns_ = kNever;
+  }
   // Nobody will report any more: what is under way counts as over, and the memory as taken for ever.
   void give_up();
 

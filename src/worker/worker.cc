@@ -522,6 +522,10 @@ void Worker::try_finish() {
   end_all();
   if (!port_.done() || !port_.closed() || !shards_.connections().none_is_left()) return;
   if (devices_.staging().is_copying()) return;
+  // Lent to a stage, which gives it back when its time has come.
+  if (pipeline_ && pipeline_->pending_operations() > 0 && pipeline_->next_deadline() != kNever) {
+    return;
+  }
   if (pipeline_) apply_outputs();
   CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";
   door_.commands.close(scratch_.commands);

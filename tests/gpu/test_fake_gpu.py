@@ -394,7 +394,7 @@ out = torch.zeros(n).pin_memory()
 here, side = torch.cuda.current_stream(), torch.cuda.Stream()
 memory = torch.empty(n, device="cuda")
 """
-SLOW = dict(FAKE_GPU_OUT_MBPS=200, FAKE_GPU_IN_MBPS=200)  # 4 MiB: 21 ms
+SLOW = dict(FAKE_GPU_OUT_MBPS=20, FAKE_GPU_IN_MBPS=20)  # 4 MiB: 210 ms
 
 
 def test_copies_that_wait_for_each_other_are_right():

@@ -195,6 +195,28 @@ def test_changing_a_gradient_that_is_under_way_is_an_error(job2):
     job2.run(clip_too_early)
 
 
+def gradients_of_one_buffer(by_backward):
+    parameters = [nn.Parameter(torch.zeros(count)) for count in (4, 6)]
+    named = [(f"flat.{by_backward}.{index}", parameter) for index, parameter in enumerate(parameters)]
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named)
+    flat = torch.zeros(10)
+    parameters[0].grad, parameters[1].grad = flat[:4], flat[4:]
+    for step in range(1, 3):
+        flat.zero_()
+        if by_backward:
+            (sum(parameter.sum() for parameter in parameters) * bps.rank()).backward()
+        else:
+            flat.fill_(bps.rank())
+        optimizer.step()
+        for parameter in parameters:
+            assert torch.equal(parameter, torch.full_like(parameter, -step * (bps.size() - 1) / 2))
+
+
+@pytest.mark.parametrize("by_backward", [False, True])
+def test_gradients_may_be_views_of_one_buffer(job2, by_backward):
+    job2.run(gradients_of_one_buffer, by_backward)
+
+
 def replaced_too_early(replace):
     model = nn.Linear(4, 1)
     optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())

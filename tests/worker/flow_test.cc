@@ -161,7 +161,40 @@ TEST_F(FlowOfSlowNetworkTest, a_rate_below_a_megabyte_a_second_is_known_too) {
 
 TEST_F(FlowOfWorkerTest, while_no_answer_comes_at_a_worker_some_frames_pass_without_credit) {
   EXPECT_EQ(pass(), 1) << "its credit";
-  for (const int expected : {1, 2, 4, 8, 8, 8}) EXPECT_EQ(pass_later(), expected);
+  at(250 * kMillisecond - 1);
+  EXPECT_EQ(pass(), 0) << "it is patient";
+  at(250 * kMillisecond);
+  EXPECT_EQ(pass(), 1);
+  for (const int expected : {2, 4, 8, 8, 8}) EXPECT_EQ(pass_later(), expected);
+  flow_.free(way(), kCost, 0);
+  EXPECT_EQ(pass(), 1) << "in place of what is answered, at once";
+}
+
+TEST_F(FlowOfWorkerTest, tensors_that_go_on_meanwhile_do_not_end_a_stall) {
+  EXPECT_EQ(pass(), 1);
+  Gate::Order urgent;
+  urgent.priority = 1;
+  for (TimeNs now = 0; now < 250 * kMillisecond; now += 10 * kMillisecond) {
+    at(now);
+    const Gate::Ticket ticket = way().gate().add(urgent, true, 1);  // others want it
+    way().gate().on_sent(kCost, 1);
+    way().gate().remove(ticket);
+    flow_.free(way(), kCost, 1);
+    EXPECT_EQ(pass(), 0) << now;
+  }
+  at(250 * kMillisecond);
+  EXPECT_EQ(pass(), 1);
+}
+
+TEST_F(FlowOfWorkerTest, whoever_was_first_when_the_way_stalled_is_first_or_it_is_no_stall) {
+  EXPECT_EQ(pass(), 1);
+  Gate::Order urgent;
+  urgent.priority = 1;
+  way().gate().add(urgent, false, 1);
+  at(250 * kMillisecond);
+  EXPECT_EQ(pass(), 0);
+  at(500 * kMillisecond);
+  EXPECT_EQ(pass(), 1);
 }
 
 // A worker that sends to servers.
@@ -198,6 +231,7 @@ TEST(FlowToServers, after_a_long_exchange_the_gates_have_the_credit_of_a_short_o
   Flow flow(work);
   Gate& gate = work.shards[0].gate();
   const std::uint64_t least = gate.credit_bytes();
+  gate.add({}, false, 0);
   for (int i = 0; i < 200; ++i) {  // 64 MB/s: 2 ms of it are 128,000 bytes
     flow.on_blocked(work.shards[0]);
     work.now += kMillisecond;

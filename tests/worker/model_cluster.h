@@ -274,7 +274,7 @@ class Cluster {
       for (std::uint32_t shard = 0; shard < settings_.shards; ++shard) {
         if (want(shard)) ++wanted_rounds;
       }
-      now_ += 50 * kMillisecond;
+      now_ += 300 * kMillisecond;
       for (std::uint32_t rank = 0; rank < settings_.workers; ++rank) {
         workers_[rank]->begin_turn(now_);
         workers_[rank]->tick();

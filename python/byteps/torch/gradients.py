@@ -38,6 +38,7 @@ __all__: List[str] = []
 
 # What a rank has for a parameter: a dense gradient, a sparse one that travels so, a sparse one that travels dense.
 _DENSE, _SPARSE, _AS_DENSE = 0, 1, 2
+_UNCOUNTED = -1  # a version that no tensor has
 
 
 class Slot:
@@ -81,7 +82,9 @@ class Slot:
         """Notes parameter.grad as it is pushed."""
         self.grad = grad
         if grad is not None:
-            self.grad_version, self.grad_address = grad._version, _address(grad)
+            # Views of one buffer count writes together, ours of each other's averages too.
+            self.grad_version = _UNCOUNTED if grad._is_view() else grad._version
+            self.grad_address = _address(grad)
 
     @property
     def is_changed(self) -> bool:
@@ -90,7 +93,8 @@ class Slot:
             return False
         now = self.parameter.grad
         is_replaced = now is not None and now is not self.grad
-        return is_replaced or self.grad._version != self.grad_version or _address(self.grad) != self.grad_address
+        is_written = self.grad_version not in (_UNCOUNTED, self.grad._version)
+        return is_replaced or is_written or _address(self.grad) != self.grad_address
 
 
 class Gradients:
