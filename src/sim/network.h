@@ -74,6 +74,8 @@ class SimNetwork {
   void slow_down(HostIndex host, std::uint64_t bytes_per_second);
   // The process of this transport stands still until then: its listener answers nobody.
   void freeze(std::uint32_t number, TimeNs until);
+  // From now on so many of the messages between hosts are corrupted.
+  void corrupt(double chance) { wires_.medium.options.chances.corrupt = chance; }
   // From now on nothing happens by chance but delays: no repeats, no lost tails, no partial landings, no corruption.
   void end_chances();
 

@@ -100,12 +100,7 @@ class Planner {
     for (std::byte& byte : plan_.config.job.incarnation) {
       byte = static_cast<std::byte>(later_prng_.below(256));
     }
-    if (!options_.faults && later_prng_.chance(0.1)) {
-      plan_.faults.kinds.add(Fault::kFormerJob);
-      // It would have to bear that from its beginning, and can fail of it before any other has begun.
-      plan_.faults.kinds.remove(Fault::kCorrupt);
-      plan_.cluster.network.chances.corrupt = 0;
-    }
+    if (!options_.faults && later_prng_.chance(0.1)) plan_.faults.kinds.add(Fault::kFormerJob);
     choose_slowness();
     choose_queues(plan_, later_prng_);
     choose_gpus();

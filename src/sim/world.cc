@@ -68,10 +68,13 @@ class World {
 
   // The world begins when the job that was there before has died, but for some of its workers.
   void live_through_former_job() {
+    // It would have to bear corrupted messages from its beginning, and could fail of them before it has left anybody.
+    cluster_->network().corrupt(0);
     bool is_over = false;
     former_.emplace(*cluster_, plan_, Prng(stable_mix(options_seed_)), [&] { is_over = true; });
     const bool begun = cluster_->run_until([&] { return is_over; }, plan_.limit_ns);
     if (!begun) ledger_.fail(Invariant::kProgress, "the former job did not begin");
+    cluster_->network().corrupt(plan_.cluster.network.chances.corrupt);
     plan_.limit_ns += cluster_->now();
     if (plan_.faults.until_ns > 0) plan_.faults.until_ns += cluster_->now();
     if (plan_.faults.deadly_turn > 0) plan_.faults.deadly_turn += cluster_->turns();

@@ -112,10 +112,10 @@ void Flow::set_capacity(ShardIndex shard, std::uint64_t bytes) {
 
 void Flow::free(ShardWay& shard, std::uint64_t cost_bytes, std::int32_t priority) {
   shard.gate().on_answered(cost_bytes, priority);
-  if (has_credit(shard)) {
+  if (work_.config.is_relay || has_credit(shard)) {
     end_stall(shard);
-  } else if (shard.stall().frames > 1 && is_stalled(shard)) {
-    shard.gate().allow_one_more();  // in place of what is answered
+  } else if (shard.stall().has_allowed()) {
+    shard.stall().allows_ns = kNever;  // the next frame goes in place of this one
   }
   const std::uint64_t before = credit_.bytes();
   credit_.on_answered(cost_bytes, work_.now);
@@ -145,10 +145,15 @@ TimeNs Flow::patience_with_way() const {
   return std::min(least + 2 * usual, 10 * least);
 }
 
-void Flow::on_idle() {
+// What a long one needs the next one does not begin with.
+void Flow::end_exchange() {
   const std::uint64_t before = credit_.bytes();
   credit_.on_idle();
   if (credit_.bytes() != before) share();
+}
+
+void Flow::on_idle() {
+  end_exchange();
   if (tuner_) tuner_->on_idle();
 }
 
@@ -168,14 +173,12 @@ TimeNs Flow::patience() const {
   return is_busy ? kPatienceNs : 0;
 }
 
-bool Flow::has_credit(ShardWay& shard) const {
-  return shard.gate().has_credit(credit_cost(work_.config.placement.frame_bytes()));
+std::uint64_t Flow::frame_cost() const {
+  return credit_cost(work_.config.placement.frame_bytes());
 }
 
-// The part that waits first is the one that did when the way stalled, and answers of others have made no room for it.
-bool Flow::is_stalled(ShardWay& shard) const {
-  const Gate& gate = shard.gate();
-  return !gate.empty() && gate.front() == shard.stall().ticket && !has_credit(shard);
+bool Flow::has_credit(ShardWay& shard) const {
+  return shard.gate().has_credit(frame_cost());
 }
 
 // What those faults do is made good by a worker's stalls; the simulator is to find it without them.
@@ -185,14 +188,14 @@ void Flow::begin_stall(ShardWay& shard) {
   if (is_planted && !work_.config.is_relay) return;
   ShardWay::Stall& stall = shard.stall();
   stall.ticket = shard.gate().front();
-  const bool is_patient = !work_.config.is_relay && stall.frames == 1;
+  const bool is_patient = !work_.config.is_relay && !stall.has_allowed();
   stall.allows_ns = work_.now + (is_patient ? kOwnStallNs : patience_with_way());
   next_stall_ns_ = std::min(next_stall_ns_, stall.allows_ns);
 }
 
 void Flow::end_stall(ShardWay& shard) {
   shard.stall() = {};
-  shard.gate().allow(0);
+  shard.gate().allow_up_to(0);
 }
 
 void Flow::tick() {
@@ -206,13 +209,13 @@ void Flow::tick() {
       next_stall_ns_ = std::min(next_stall_ns_, stall.allows_ns);
       continue;
     }
-    if (stall.ticket == Gate::kNoTicket) continue;
-    if (!is_stalled(shard)) {  // others were first meanwhile, and now another part may wait
-      stall = {};
-      if (!shard.gate().empty()) begin_stall(shard);
+    Gate& gate = shard.gate();
+    if (!work_.config.is_relay && (gate.empty() || gate.front() != stall.ticket)) {
+      end_stall(shard);  // that part has gone on, or what is more urgent came
+      if (!gate.empty()) begin_stall(shard);
       continue;
     }
-    shard.gate().allow(stall.frames);
+    gate.allow_up_to(gate.unanswered_bytes() + stall.frames * frame_cost());
     stall.frames = std::min(2 * stall.frames, frames_most);
     stall.allows_ns = kNever;  // until the next frame has to wait
   }
@@ -220,9 +223,7 @@ void Flow::tick() {
 
 void Flow::on_shard_down(ShardWay& shard) {
   end_stall(shard);
-  const std::uint64_t before = credit_.bytes();
-  credit_.on_idle();
-  if (credit_.bytes() != before) share();
+  end_exchange();
   if (tuner_) tuner_->on_shard_down();
 }
 

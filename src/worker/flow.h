@@ -3,10 +3,11 @@
 //
 // What somebody waits for may stand behind what waits for others: at a relay, which has contributions of several, and
 // at a worker, whose credit may be used up by tensors that others submit only when they have a later one. Nobody else
-// asks for it: who would has contributed it, or has not begun it either. So while no answer comes on a way, more and
-// more frames pass there without credit (docs/protocol.md, "who waits for whom"). On a slow network with many relays
-// and shards answers take longer than that anywhere: what is under way takes its time at the rate of late. Frames that
-// passed then would fill the queues, and be lost.
+// asks for it: who would has contributed it, or has not begun it either. So where no answer comes on a relay's way, or
+// a worker's has no credit for the part that is first there, more and more frames may be under way in spite of credit
+// (docs/protocol.md, "who waits for whom"). On a slow network with many relays and shards answers take longer than
+// that anywhere: what is under way takes its time at the rate of late. Frames that passed then would fill the queues,
+// and be lost.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +47,9 @@ class Flow {
  private:
   void share();
   TimeNs patience_with_way() const;
+  void end_exchange();
+  std::uint64_t frame_cost() const;
   bool has_credit(ShardWay& shard) const;
-  bool is_stalled(ShardWay& shard) const;
   void begin_stall(ShardWay& shard);
   void end_stall(ShardWay& shard);
 

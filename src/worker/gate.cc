@@ -44,7 +44,6 @@ void Gate::remove(Ticket ticket) {
 
 void Gate::on_sent(std::uint64_t cost_bytes, std::int32_t priority) {
   unanswered_bytes_ += cost_bytes;
-  if (allowed_frames_ > 0) --allowed_frames_;
   auto level = level_of(priority);
   if (level == levels_.end()) level = levels_.insert(level, {.begins_at = urgency_of(priority)});
   level->unanswered_bytes += cost_bytes;

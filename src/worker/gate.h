@@ -6,7 +6,7 @@
 // scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered; its
 // limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or
 // when nothing is unanswered (so one frame always may), when its part is wanted (docs/protocol.md, "who waits for
-// whom"), or when allow() said so.
+// whom"), or when there is room below what allow_up_to() said.
 //
 // What is more urgent than all that is under way overtakes it: those frames do not count for it, nor for what is sent
 // after it, up to a limit for all. A gradient must not wait until workers who are some milliseconds late have sent
@@ -57,23 +57,22 @@ class Gate {
   std::uint64_t front_item() const { return slots_[front()].item; }
   // Whether a frame of the first part that costs so much may pass now.
   bool may_pass(std::uint64_t cost_bytes) const {
-    return has_credit(cost_bytes) || allowed_frames_ > 0 || heap_.front().is_wanted() ||
-           may_overtake(cost_bytes);
+    return has_credit(cost_bytes) || unanswered_bytes_ + cost_bytes <= allowed_bytes_ ||
+           heap_.front().is_wanted() || may_overtake(cost_bytes);
   }
   // Whether credit would do for a frame.
   bool has_credit(std::uint64_t cost_bytes) const {
     return unanswered_bytes_ == 0 || unanswered_bytes_ + cost_bytes <= credit_bytes_;
   }
-  // So many frames may pass without credit.
-  void allow(std::uint32_t frames) { allowed_frames_ = frames; }
-  void allow_one_more() { ++allowed_frames_; }
+  // So much may be unanswered in spite of credit.
+  void allow_up_to(std::uint64_t bytes) { allowed_bytes_ = bytes; }
 
   // A frame of a part of this priority.
   void on_sent(std::uint64_t cost_bytes, std::int32_t priority);
   void on_answered(std::uint64_t cost_bytes, std::int32_t priority);
   // The connection has ended: nothing is on the way any more. What waits here stays.
   void forget_sent() {
-    unanswered_bytes_ = allowed_frames_ = 0;
+    unanswered_bytes_ = allowed_bytes_ = 0;
     levels_.clear();
   }
 
@@ -120,7 +119,7 @@ class Gate {
   std::uint64_t credit_bytes_;
   std::uint64_t most_bytes_ = 0;
   std::uint64_t unanswered_bytes_ = 0;
-  std::uint32_t allowed_frames_ = 0;
+  std::uint64_t allowed_bytes_ = 0;
   std::deque<Level> levels_;  // the latest, and most urgent, last
   std::vector<Slot> slots_;   // by ticket
   std::vector<Ticket> free_;  // slots without a part

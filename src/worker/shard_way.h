@@ -42,12 +42,12 @@ class ShardWay {
   void up();
   void down();
 
-  // While parts wait here for credit, and no answer comes: when so many frames may pass without it (flow.h).
+  // While parts wait here for credit: when so many frames more may be under way without it (flow.h).
   struct Stall {
-    Gate::Ticket ticket =
-        Gate::kNoTicket;  // the part that is first and waits; while it does not go on
+    Gate::Ticket ticket = Gate::kNoTicket;  // the part that was first when the way stalled
     TimeNs allows_ns = kNever;
     std::uint32_t frames = 1;
+    bool has_allowed() const { return frames > 1; }
   };
   Stall& stall() { return stall_; }
 

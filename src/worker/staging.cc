@@ -203,8 +203,8 @@ void Staging::allot() {
 // The first in order goes as if others waited for it.
 void Staging::end_stall() {
   stall_ends_ns_ = kNever;
-  if (waiting_.empty() || is_ending_ || PLANTED(wanted_without_first))
-    return;  // it would make that good
+  if (waiting_.empty() || is_ending_) return;
+  if (PLANTED(wanted_without_first)) return;  // which this would make good
   const auto [load, ref] = waiting_.begin()->second;
   stall_ns_ = std::min(2 * stall_ns_, kStallMostNs);
   want(*load, ref.part);

@@ -105,8 +105,8 @@ def test_two_equal_models_are_kept_apart(job2):
     job2.run(two_models_in_one_step)
 
 
-def gradients_in_their_own_memory():
-    """The buffers of a compiled step, as XLA has planned them."""
+def exchanges_of_a_step():
+    """Those of a compiled step, as XLA prints them."""
     import jax
     import jax.numpy as jnp
     import optax
@@ -130,8 +130,8 @@ def gradients_in_their_own_memory():
     return [line for line in text.splitlines() if 'custom_call_target="byteps_exchange"' in line]
 
 
-def test_gradients_travel_in_their_own_memory(job2):
-    for calls in job2.run(gradients_in_their_own_memory):
+def test_sums_of_gradients_are_in_place_and_need_no_copy(job2):
+    for calls in job2.run(exchanges_of_a_step):
         assert len(calls) == 6
         for call in calls:
             assert "output_to_operand_aliasing={{}: (0, {})}" in call

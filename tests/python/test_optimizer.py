@@ -195,6 +195,22 @@ def test_changing_a_gradient_that_is_under_way_is_an_error(job2):
     job2.run(clip_too_early)
 
 
+def changed_view():
+    """A gradient that is a view, alone of its buffer."""
+    parameter = nn.Parameter(torch.zeros(4))
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), [("view.alone", parameter)])
+    parameter.grad = torch.zeros(10)[:4]
+    parameter.sum().backward()
+    parameter.grad.mul_(2)
+    with pytest.raises(RuntimeError, match="view.alone: the gradient was changed or replaced between backward"):
+        optimizer.step()
+
+
+@pytest.mark.host(reason="it writes to what is under way, for which a played GPU ends the process")
+def test_a_view_that_is_changed_is_an_error_as_other_gradients_are(job2):
+    job2.run(changed_view)
+
+
 def gradients_of_one_buffer(by_backward):
     parameters = [nn.Parameter(torch.zeros(count)) for count in (4, 6)]
     named = [(f"flat.{by_backward}.{index}", parameter) for index, parameter in enumerate(parameters)]

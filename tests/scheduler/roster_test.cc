@@ -124,6 +124,8 @@ TEST(Roster, has_short_frames_where_all_cards_of_workers_or_of_servers_are_slow)
   EXPECT_EQ(frame_bytes(100, 100, 10000), 15U << 10);
   EXPECT_EQ(frame_bytes(10000, 10000, 100), 15U << 10);
   EXPECT_EQ(frame_bytes(100, 10000, 10000), 60U << 10) << "one among fast ones";
+  EXPECT_EQ(frame_bytes(100, 0, 10000), 60U << 10) << "one among unknown ones";
+  EXPECT_EQ(frame_bytes(100, 0, 100), 15U << 10) << "all of servers";
 }
 
 TEST(Roster, believes_workers_rather_than_its_own_settings_about_the_size_of_the_job) {

@@ -342,12 +342,13 @@ TEST_F(ShardTest, where_contributions_come_slowly_what_is_missing_is_late_later)
     }
   }
   push(peers[1], 1, "x", 20, filled(64, 0));
-  turn(now);
+  turn(now += 2 * usual_ns);
   transport_.take_sent();
-  turn(now + 2 * usual_ns);
+  const TimeNs late_ns = 2 * 3 * 2 * usual_ns;
+  turn(now + late_ns - 1);
   EXPECT_THAT(transport_.take_sent(), SizeIs(0));
-  turn(now + 2 * 3 * 2 * usual_ns);
-  EXPECT_THAT(transport_.take_sent(), SizeIs(2)) << "two rounds of contributions";
+  turn(now + late_ns);
+  EXPECT_THAT(transport_.take_sent(), SizeIs(2)) << "after two rounds of contributions";
 }
 
 TEST_F(ShardTest, asks_for_what_is_missing_when_it_is_time) {

@@ -367,6 +367,28 @@ TEST_F(SmallPoolTest, what_others_wait_for_goes_beyond_the_pool) {
   EXPECT_EQ(staging_.counters().unpinned_parts, 1U);
 }
 
+// Others may submit what has the slab only when they have what waits for it.
+TEST_F(SmallPoolTest, where_no_slab_comes_back_one_part_after_the_other_goes_without) {
+  std::vector<std::byte> memory = values(5 * kPartBytes);
+  submit(memory, memory);
+  ordered();
+  happen();
+  EXPECT_THAT(ordered(), ElementsAre("out 0.0", "out 0.1"));
+  const auto ordered_at = [&](TimeNs now) {
+    pipeline_->begin_turn(now);
+    return ordered();
+  };
+  const TimeNs first_ns = Staging::kStallFirstNs;
+  EXPECT_THAT(ordered_at(first_ns - 1), IsEmpty());
+  EXPECT_THAT(ordered_at(first_ns), ElementsAre("out 1.0", "out 1.1"));
+  EXPECT_EQ(staging_.counters().unpinned_parts, 1U);
+  EXPECT_THAT(ordered_at(3 * first_ns - 1), IsEmpty()) << "twice as long";
+  EXPECT_THAT(ordered_at(3 * first_ns), ElementsAre("out 2.0", "out 2.1"));
+  EXPECT_EQ(pipeline_->next_deadline(), 7 * first_ns);
+  staging_.end();
+  EXPECT_THAT(ordered_at(7 * first_ns), IsEmpty()) << "nothing more is begun";
+}
+
 TEST_F(SmallPoolTest, what_was_wanted_before_it_was_ready_goes_beyond_it_too) {
   std::vector<std::byte> a = values(kChunkBytes);
   std::vector<std::byte> b = values(kChunkBytes);

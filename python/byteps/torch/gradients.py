@@ -38,7 +38,6 @@ __all__: List[str] = []
 
 # What a rank has for a parameter: a dense gradient, a sparse one that travels so, a sparse one that travels dense.
 _DENSE, _SPARSE, _AS_DENSE = 0, 1, 2
-_UNCOUNTED = -1  # a version that no tensor has
 
 
 class Slot:
@@ -82,19 +81,23 @@ class Slot:
         """Notes parameter.grad as it is pushed."""
         self.grad = grad
         if grad is not None:
-            # Views of one buffer count writes together, ours of each other's averages too.
-            self.grad_version = _UNCOUNTED if grad._is_view() else grad._version
-            self.grad_address = _address(grad)
+            self.grad_version, self.grad_address = grad._version, _address(grad)
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether somebody else has written to what was pushed, or put another gradient in its place."""
+    def is_changed(self, slots: List[Slot]) -> bool:
+        """Whether somebody else has written to what was pushed, or put another gradient in its place. Of gradients that
+        are views of one buffer, in these slots, only the latter is known: they count writes together, autograd's and
+        ours to the others too."""
         if self.grad is None:
             return False
         now = self.parameter.grad
-        is_replaced = now is not None and now is not self.grad
-        is_written = self.grad_version not in (_UNCOUNTED, self.grad._version)
-        return is_replaced or is_written or _address(self.grad) != self.grad_address
+        if (now is not None and now is not self.grad) or _address(self.grad) != self.grad_address:
+            return True
+        return self.grad._version != self.grad_version and not self._shares_buffer(slots)
+
+    def _shares_buffer(self, slots: List[Slot]) -> bool:
+        buffer = self.grad._base if self.grad is not None else None
+        others = (slot.parameter.grad for slot in slots if slot is not self)
+        return buffer is not None and any(other is not None and other._base is buffer for other in others)
 
 
 class Gradients:
@@ -280,7 +283,7 @@ class Gradients:
         if handle is None:
             return None
         failure: Optional[Exception] = None
-        changed = slot.is_changed
+        changed = slot.is_changed(self.slots)
         try:
             result = pending.synchronize(handle)
         except (errors.BytePSError, ValueError) as error:  # the latter when another thread leaves the job
