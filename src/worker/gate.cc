@@ -22,10 +22,14 @@ Gate::Ticket Gate::add(const Order& order, bool wanted, std::uint64_t item) {
   return ticket;
 }
 
-void Gate::set_wanted(Ticket ticket, bool wanted) {
+void Gate::set_wanted(Ticket ticket, bool wanted) { set(ticket, Place::kNotWanted, !wanted); }
+
+void Gate::set_alone(Ticket ticket, bool is_alone) { set(ticket, Place::kAlone, is_alone); }
+
+void Gate::set(Ticket ticket, std::uint64_t bit, bool is_set) {
   Place& place = heap_[slots_[ticket].position];
-  if (place.is_wanted() == wanted) return;
-  place.urgency ^= Place::kNotWanted;
+  if (((place.urgency & bit) != 0) == is_set) return;
+  place.urgency ^= bit;
   rise(slots_[ticket].position);
   sink(slots_[ticket].position);
 }
@@ -66,7 +70,7 @@ std::deque<Gate::Level>::iterator Gate::level_of(std::int32_t priority) {
 
 bool Gate::may_overtake(std::uint64_t cost_bytes) const {
   if (unanswered_bytes_ + cost_bytes > most_bytes_) return false;
-  const std::uint64_t urgency = heap_.front().urgency & ~Place::kNotWanted;
+  const std::uint64_t urgency = heap_.front().urgency & (Place::kAlone - 1);
   std::uint64_t counted_bytes = unanswered_bytes_;
   for (const Level& level : levels_) {
     if (level.begins_at <= urgency) break;

@@ -1,8 +1,8 @@
 // Gate: in front of each shard's connection wait the parts that are ready to be sent. The first in
 // order may pass, frame by frame, while credit lasts.
 //
-// Order: wanted parts first (other workers wait for them); then the larger priority, the earlier
-// round, the smaller key, the smaller part: all workers derive the same order. Without priority
+// Order: wanted parts first (other workers wait for them); then those that all workers have begun; then the larger
+// priority, the earlier round, the smaller key, the smaller part: all workers derive the same order. Without priority
 // scheduling: in order of submission. Credit: bytes sent on this connection and not yet answered; its
 // limit is the connection's share of the worker's credit (credit.h). A frame passes when it fits under the limit, or
 // when nothing is unanswered (so one frame always may), when its part is wanted (docs/protocol.md, "who waits for
@@ -48,6 +48,8 @@ class Gate {
   Ticket add(const Order& order, bool wanted, std::uint64_t item);
   void want(Ticket ticket) { set_wanted(ticket, true); }
   void set_wanted(Ticket ticket, bool wanted);
+  // Some worker may not have begun it: others go first.
+  void set_alone(Ticket ticket, bool is_alone);
   void remove(Ticket ticket);
 
   bool empty() const { return heap_.empty(); }
@@ -82,8 +84,9 @@ class Gate {
  private:
   // The order as numbers, smaller ones first, beside the ticket: comparing looks nowhere else.
   struct Place {
-    static constexpr std::uint64_t kNotWanted = std::uint64_t{1} << 32;
-    std::uint64_t urgency = 0;  // not wanted; then the priority, backwards
+    static constexpr std::uint64_t kAlone = std::uint64_t{1} << 32;
+    static constexpr std::uint64_t kNotWanted = std::uint64_t{1} << 33;
+    std::uint64_t urgency = 0;  // not wanted; then alone; then the priority, backwards
     std::uint64_t key = 0;      // without priority scheduling the submission
     std::uint32_t round = 0;
     std::uint32_t part = 0;
@@ -107,6 +110,7 @@ class Gate {
     std::uint64_t begins_at = 0;
     std::uint64_t unanswered_bytes = 0;
   };
+  void set(Ticket ticket, std::uint64_t bit, bool is_set);
   std::deque<Level>::iterator level_of(std::int32_t priority);
   std::uint64_t urgency_of(std::int32_t priority) const;
   bool may_overtake(std::uint64_t cost_bytes) const;

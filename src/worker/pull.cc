@@ -146,7 +146,7 @@ void Pull::count(PartRef ref, const Named& named, Taken& taken) {
   } else {
     taken.was_unsent = push_.advance(tensor, ref.part);  // sent on an earlier connection only
   }
-  push_.favour_wanted(tensor, part);
+  push_.place(tensor, part);
   taken.part = ref;
   taken.is_complete = part.answered_frames == part.frame_count;
 }

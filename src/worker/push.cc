@@ -14,6 +14,15 @@ bool has_unanswered(const PartState& part) {
   return part.next_frame > part.answered_frames;
 }
 
+// One frame of a large part goes ahead, and the others wait for its answer behind the parts of which some frame is
+// answered: those all workers have begun. Where workers are some milliseconds apart, who is ahead would else fill its
+// credit with what nobody else has yet, and who is behind with what the first has left for that. Small parts go at once.
+constexpr std::uint32_t kFewFrames = 8;
+
+bool is_alone(const PartState& part) {
+  return part.frame_count > kFewFrames && part.next_frame > 0 && part.answered_frames == 0;
+}
+
 std::uint64_t item_of(PartRef part) {
   return std::uint64_t{part.tensor} << 32 | part.part;
 }
@@ -50,6 +59,7 @@ void Push::enter(PartRef ref, Tensor& tensor, TimeNs /*now*/) {
                           .submission = op.submission};
   const bool wanted = part.is_wanted(tensor.round);
   part.ticket = work_.shard_of(part).gate().add(order, wanted, item_of(ref));
+  work_.shard_of(part).gate().set_alone(part.ticket, is_alone(part));
 }
 
 // Nothing more of it is sent, and what is unanswered no longer counts.
@@ -95,10 +105,12 @@ bool Push::has_next_frame(const Tensor& tensor, std::uint32_t index) const {
 
 // The first frame that the shard misses is either on its way or the next to go. All of them at once would fill the
 // queues on the way, and so make more parts late.
-void Push::favour_wanted(const Tensor& tensor, const PartState& part) {
-  if (part.ticket == Gate::kNoTicket || part.wanted_rounds <= tensor.round.value) return;
-  work_.shard_of(part).gate().set_wanted(part.ticket,
-                                         part.is_wanted(tensor.round) && !has_unanswered(part));
+void Push::place(const Tensor& tensor, const PartState& part) {
+  if (part.ticket == Gate::kNoTicket) return;
+  Gate& gate = work_.shard_of(part).gate();
+  gate.set_alone(part.ticket, is_alone(part));
+  if (part.wanted_rounds <= tensor.round.value) return;
+  gate.set_wanted(part.ticket, part.is_wanted(tensor.round) && !has_unanswered(part));
 }
 
 // ---- from the shards
@@ -126,7 +138,7 @@ void Push::on_wanted(ShardIndex shard, const wire::Header& header) {
   PartState& part = tensor.parts[header.part.value];
   if (part.shard != shard) return;
   part.want(header.round, wanted_end_of(header));
-  favour_wanted(tensor, part);
+  place(tensor, part);
   if (part.wanted_rounds > tensor.round.value) road_.want({index, header.part.value}, tensor);
 }
 
@@ -301,7 +313,7 @@ Push::Sent Push::pop_frame(ShardWay& shard) {
   ++part.next_frame;
   part.sent_frames = std::max(part.sent_frames, part.next_frame);
   const bool leaves = advance(tensor, staged_part_.part);
-  favour_wanted(tensor, part);
+  place(tensor, part);
   if (work_.timeline) work_.timeline->on_sent(staged_part_.tensor, tensor, staged_part_.part);
   return {staged_part_, leaves};
 }

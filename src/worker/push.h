@@ -37,8 +37,8 @@ class Push final : public Stage {
   // Steps over frames that are answered already. True: nothing is left to send, and the part has left the gate. (It
   // also does where the next frame is not ready; then it enters again when that is.)
   bool advance(Tensor& tensor, std::uint32_t part);
-  // What is sent of this part and not answered on the connection, it is time to send on.
-  void favour_wanted(const Tensor& tensor, const PartState& part);
+  // After a frame of this part is sent or answered: its place at the gate.
+  void place(const Tensor& tensor, const PartState& part);
 
   // ---- from the shards
   // Their connection has ended: what this part had sent and was not answered has to be sent again, first and without

@@ -230,10 +230,10 @@ TEST_P(StepFigures, a_step_is_near_the_ideal) {
 }
 
 // At 500 Mbit/s a frame takes 1 ms, and those of four workers come to a server one after the other. There a worker has
-// what takes 10 ms (credit.h), in place of the two frames on each connection that take 8. With three frames all would
-// be above 0.969, but in the laboratory those of eight workers overflow queues of 10 ms.
+// what takes 10 ms (credit.h), in place of the two frames on each connection that take 8. More frames would be nearer, but
+// in the laboratory those of eight workers overflow queues of 10 ms.
 double least_of(std::uint32_t processes, std::size_t rate) {
-  return processes == 4 && rate == 1 ? 0.945 : 0.98;
+  return processes == 4 && rate == 1 ? 0.955 : 0.974;
 }
 
 std::vector<Case> cases() {
@@ -255,10 +255,9 @@ std::vector<Case> cases() {
       }
     }
   }
-  // Gradients are there some milliseconds apart. Who is ahead has its credit full of the newer layer's frames and waits
-  // for who is behind, and that one has its own full of the older layer's; so lines stand idle.
-  all.push_back({"equal_layers", uniform, 4, 0, Barrier::kGlobal, 0.08, 0.91});
-  all.push_back({"equal_layers", uniform, 4, 0, Barrier::kCrossed, 0.08, 0.95});
+  // Gradients are there some milliseconds apart, as on real machines.
+  all.push_back({"equal_layers", uniform, 4, 0, Barrier::kGlobal, 0.08, 0.975});
+  all.push_back({"equal_layers", uniform, 4, 0, Barrier::kCrossed, 0.08, 0.965});
   return all;
 }
 

@@ -15,6 +15,7 @@ namespace {
 struct Waiting {
   Gate::Order order;
   bool wanted = false;
+  bool is_alone = false;
   std::uint64_t item = 0;
   Gate::Ticket ticket = Gate::kNoTicket;
 };
@@ -22,6 +23,7 @@ struct Waiting {
 // The order as gate.h says it, word by word.
 bool goes_before(const Waiting& a, const Waiting& b, bool by_priority) {
   if (a.wanted != b.wanted) return a.wanted;
+  if (a.is_alone != b.is_alone) return b.is_alone;
   if (by_priority) {
     if (a.order.priority != b.order.priority) return a.order.priority > b.order.priority;
     if (a.order.round != b.order.round) return a.order.round < b.order.round;
@@ -54,8 +56,12 @@ void compare_with_sorting(bool by_priority, std::uint64_t seed) {
       model.push_back(part);
     } else if (dice < 7) {
       Waiting& part = model[prng.below(model.size())];
-      part.wanted = true;
-      gate.want(part.ticket);
+      part.is_alone = prng.below(2) == 0;
+      gate.set_alone(part.ticket, part.is_alone);
+      if (prng.below(4) != 0) {
+        part.wanted = true;
+        gate.want(part.ticket);
+      }
     } else {
       // Usually the first leaves, sometimes any.
       const bool any = dice == 9;
@@ -75,7 +81,7 @@ void compare_with_sorting(bool by_priority, std::uint64_t seed) {
   }
 }
 
-TEST(Gate, order_is_wanted_then_priority_then_round_then_key_then_part) {
+TEST(Gate, order_is_wanted_then_begun_by_all_then_priority_then_round_then_key_then_part) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) compare_with_sorting(true, seed);
 }
 

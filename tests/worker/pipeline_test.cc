@@ -271,6 +271,59 @@ TEST_F(PipelineTest, higher_priority_overtakes_between_frames) {
   EXPECT_EQ(order, (std::vector<Key>{key_of("low"), key_of("high"), key_of("low")}));
 }
 
+// Worker 0 has an urgent tensor that worker 1 has not yet: one frame of it goes, then what both have begun; and when
+// worker 1 has sent that frame too, the urgent tensor goes first.
+TEST_F(PipelineTest, of_an_urgent_tensor_one_frame_goes_until_all_have_begun_it) {
+  Cluster cluster({.workers = 2, .shards = 1, .partition_bytes = 6400}, 1);
+  cluster.all_up();
+  Numbers low0(256), low1(256), high0(80), high1(80);  // eight numbers a frame
+  const auto send = [&](std::uint32_t rank, int count) {
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(cluster.take_frame(rank, 0));
+    while (cluster.transmit(rank, 0)) {
+    }
+  };
+  const auto arrive = [&] {
+    for (const std::uint32_t rank : {0U, 1U}) {
+      while (cluster.deliver_to_shard(rank, 0)) {
+      }
+    }
+    for (const std::uint32_t rank : {0U, 1U}) {
+      while (cluster.deliver_to_worker(rank, 0)) {
+      }
+    }
+  };
+  const auto submit_urgent = [&](std::uint32_t rank, Numbers& numbers) {
+    PipelineCall urgent = call(2, "high", numbers, numbers);
+    urgent.priority = 1;
+    submit(cluster, rank, std::move(urgent));
+  };
+  submit(cluster, 0, call(1, "low", low0, low0));
+  submit(cluster, 1, call(1, "low", low1, low1));
+  send(0, 2);  // Declare, and a frame
+  send(1, 2);
+  arrive();
+  submit_urgent(0, high0);
+  send(0, 5);
+  const auto keys = [&] {
+    std::vector<Key> order;
+    for (const model::Message& message : cluster.to_shard(0, 0)) {
+      if (message.header.kind == wire::Kind::kPush) order.push_back(message.header.key);
+    }
+    return order;
+  };
+  const Key high = key_of("high");
+  const Key low = key_of("low");
+  EXPECT_EQ(keys(), (std::vector<Key>{high, low, low, low}));
+  submit_urgent(1, high1);
+  send(1, 2);
+  arrive();
+  send(0, 3);
+  EXPECT_EQ(keys(), (std::vector<Key>{high, high, high}));
+  cluster.run_until_quiet();
+  EXPECT_TRUE(result(cluster, 0, 1).is_ok());
+  EXPECT_TRUE(result(cluster, 1, 2).is_ok());
+}
+
 // A pipeline of one worker and shards of these weights.
 Pipeline of_weights(std::vector<std::uint32_t> weights, std::uint64_t credit_bytes) {
   PipelineConfig config{.self = WorkerRank(0),
