@@ -16,7 +16,8 @@ bool has_unanswered(const PartState& part) {
 
 // One frame of a large part goes ahead, and the others wait for its answer behind the parts of which some frame is
 // answered: those all workers have begun. Where workers are some milliseconds apart, who is ahead would else fill its
-// credit with what nobody else has yet, and who is behind with what the first has left for that. Small parts go at once.
+// credit with what nobody else has yet, and who is behind with what the first has left for that. Small parts go at
+// once.
 constexpr std::uint32_t kFewFrames = 8;
 
 bool is_alone(const PartState& part) {

@@ -230,8 +230,8 @@ TEST_P(StepFigures, a_step_is_near_the_ideal) {
 }
 
 // At 500 Mbit/s a frame takes 1 ms, and those of four workers come to a server one after the other. There a worker has
-// what takes 10 ms (credit.h), in place of the two frames on each connection that take 8. More frames would be nearer, but
-// in the laboratory those of eight workers overflow queues of 10 ms.
+// what takes 10 ms (credit.h), in place of the two frames on each connection that take 8. More frames would be nearer,
+// but in the laboratory those of eight workers overflow queues of 10 ms.
 double least_of(std::uint32_t processes, std::size_t rate) {
   return processes == 4 && rate == 1 ? 0.955 : 0.974;
 }
