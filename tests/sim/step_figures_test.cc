@@ -233,8 +233,12 @@ TEST_P(StepFigures, a_step_is_near_the_ideal) {
 // what takes 10 ms (credit.h), in place of the two frames on each connection that take 8. More frames would be nearer,
 // but in the laboratory those of eight workers overflow queues of 10 ms.
 double least_of(std::uint32_t processes, std::size_t rate) {
-  return processes == 4 && rate == 1 ? 0.955 : 0.974;
+  return processes == 4 && rate == 1 ? 0.955 : 0.98;
 }
+
+// Where a forward waits for its own gradient, it waits a little longer for one that is large: one frame of it goes
+// ahead (worker/push.cc).
+constexpr double kLeastOfLargeCrossed = 0.974;
 
 std::vector<Case> cases() {
   const std::pair<const char*, StepModel (*)()> models[] = {
@@ -249,7 +253,8 @@ std::vector<Case> cases() {
       for (const std::uint32_t processes : {4U, 2U}) {
         for (const std::size_t rate : {0U, 1U}) {
           if (!kAllRates && (rate == 1 || processes == 2)) continue;
-          const double least = least_of(processes, rate);
+          const bool is_large = model == uniform && barrier == Barrier::kCrossed && rate == 0;
+          const double least = is_large ? kLeastOfLargeCrossed : least_of(processes, rate);
           all.push_back({name, model, processes, rate, barrier, 0, least});
         }
       }
