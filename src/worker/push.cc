@@ -18,7 +18,7 @@ bool has_unanswered(const PartState& part) {
 // answered: those all workers have begun. Where workers are some milliseconds apart, who is ahead would else fill its
 // credit with what nobody else has yet, and who is behind with what the first has left for that. Small parts go at
 // once.
-constexpr std::uint32_t kFewFrames = 8;
+constexpr std::uint32_t kFewFrames = 4;
 
 bool is_alone(const PartState& part) {
   return part.frame_count > kFewFrames && part.next_frame > 0 && part.answered_frames == 0;
