@@ -110,10 +110,10 @@ Status check_descriptors(std::size_t needed, std::uint64_t may_open, const std::
 // ---- sums: bytes
 
 // The largest message: a roster at all limits has to be one payload. A member has at most 96 bytes of numbers, an
-// address 16.
+// address 16, a slot 48.
 inline constexpr std::size_t kRosterBytesMax =
     (std::size_t{kWorkersMax} + kServersMax) * (kHostTextBytesMax + 96) +
-    std::size_t{kShardsMax} * (kHostNameBytesMax + 16);
+    std::size_t{kShardsMax} * (kHostNameBytesMax + 16 + 48);
 static_assert(kRosterBytesMax <= kPayloadBytesMax);
 static_assert(kListMax >= kWorkersMax + kServersMax && kListMax >= kShardsMax);
 // What a worker and a shard say to each other, but for tensors, is decoded from memory of the receiver's own.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/phrases.h"
+#include "base/placement.h"
 #include "base/planted.h"
 #include "net/wire_text.h"
 
@@ -22,6 +24,24 @@ void tell(std::string text, MemberOutputs& out, LogLevel level = LogLevel::kWarn
   out.emplace_back(MemberOutput::Notice{std::move(text), level});
 }
 
+// `first`: place of the first server among the members.
+Status check_slots(const wire::Roster& roster, std::size_t first) {
+  const std::size_t server_count = roster.members.size() - first;
+  if (roster.slots.empty() != (server_count == 0))
+    return fault("a roster of servers without shards");
+  if (roster.slots.size() > kShardsMax) return fault("a roster with too many shards");
+  for (const wire::Slot& slot : roster.slots) {
+    if (slot.server >= server_count ||
+        slot.shard >= roster.members[first + slot.server].endpoints.size()) {
+      return fault("a roster with a shard of nobody");
+    }
+    if (slot.weight == 0 || slot.weight > Placement::kWeightMax) {
+      return fault("a roster with a shard of impossible weight");
+    }
+  }
+  return Status::ok();
+}
+
 // What the rest of the program relies on: members in order, places to connect to, sizes that can be divided by.
 Status check_roster(const wire::Roster& roster, Role role, std::uint32_t wanted_rank) {
   if (roster.epoch == Epoch(0)) return fault("a roster of epoch 0");
@@ -35,6 +55,7 @@ Status check_roster(const wire::Roster& roster, Role role, std::uint32_t wanted_
     if (!worker && member.endpoints.empty()) return fault("a roster with a server without address");
     ++(worker ? worker_count : server_count);
   }
+  if (const Status fine = check_slots(roster, worker_count); !fine.is_ok()) return fine;
   if (roster.your_rank >= (role == Role::kWorker ? worker_count : server_count)) {
     return fault("a roster without this process");
   }

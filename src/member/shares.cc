@@ -113,7 +113,7 @@ std::vector<std::int64_t> shares_of(const std::vector<MachineLoad>& machines) {
   return shares;
 }
 
-std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
+std::vector<wire::Slot> slots_of(const wire::Roster& roster) {
   const Groups groups = groups_of(roster);
   // Members that do not say where they are have machines of their own.
   std::map<std::uint64_t, std::size_t> known;
@@ -154,7 +154,7 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
                                    Placement::kWeightMax);
   };
 
-  std::vector<ShardPlace> places;
+  std::vector<wire::Slot> slots;
   bool any = true;
   for (std::uint32_t shard = 0; std::exchange(any, false); ++shard) {
     for (std::size_t i = 0; i < roster.members.size(); ++i) {
@@ -162,14 +162,26 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
       if (member.role != Role::kServer || shard >= member.endpoints.size()) continue;
       any = true;
       const auto weight = static_cast<std::uint32_t>(weight_of(machine_of[i]));
-      if (weight == 0) continue;
-      places.push_back({.relay = std::nullopt,
-                        .server = ServerRank(member.rank),
-                        .shard_of_server = shard,
-                        .endpoint = member.endpoints[shard],
-                        .host = member.host,
-                        .weight = weight});
+      if (weight > 0) slots.push_back({member.rank, shard, weight});
     }
+  }
+  return slots;
+}
+
+std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
+  std::vector<const wire::RosterMember*> servers;
+  for (const wire::RosterMember& member : roster.members) {
+    if (member.role == Role::kServer) servers.push_back(&member);
+  }
+  std::vector<ShardPlace> places;
+  for (const wire::Slot& slot : roster.slots) {
+    const wire::RosterMember& server = *servers[slot.server];
+    places.push_back({.relay = std::nullopt,
+                      .server = ServerRank(slot.server),
+                      .shard_of_server = slot.shard,
+                      .endpoint = server.endpoints[slot.shard],
+                      .host = server.host,
+                      .weight = slot.weight});
   }
   return places;
 }

@@ -43,8 +43,11 @@ struct ShardPlace {
   std::uint32_t weight = 1;  // see base/placement.h
 };
 
-// The shards of a roster in global order: shard 0 of every server, then shard 1 of every server, ... Servers may have
-// different numbers of shards. A server whose share is nothing has no shard here.
+// The slots of an epoch that begins with these members: shard 0 of every server, then shard 1 of every server, ...
+// Servers may have different numbers of shards. A server whose share is nothing has no slot. The scheduler decides them
+// once; everybody else goes by what the roster says.
+std::vector<wire::Slot> slots_of(const wire::Roster& roster);
+// Who serves the slots of a roster that a Member has checked.
 std::vector<ShardPlace> shards_of(const wire::Roster& roster);
 std::vector<std::uint32_t> weights_of(const std::vector<ShardPlace>& places);
 

@@ -378,6 +378,12 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(9, m.relay_port);
 }
 template <typename Visitor>
+void fields(Visitor& v, Slot& m) {
+  v.field(1, m.server);
+  v.field(2, m.shard);
+  v.field(3, m.weight);
+}
+template <typename Visitor>
 void fields(Visitor& v, Roster& m) {
   v.field(1, m.epoch);
   // 2 was your_rank, which is in the header since version 3.
@@ -385,6 +391,7 @@ void fields(Visitor& v, Roster& m) {
   v.field(4, m.frame_bytes);
   v.list(5, m.members);
   v.field(6, m.summing);
+  v.list(7, m.slots);
 }
 template <typename Visitor>
 void fields(Visitor& v, Heartbeat& m) {

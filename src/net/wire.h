@@ -181,6 +181,15 @@ enum class Summing : std::uint8_t {
   kAlone = 2,    // their relays, for there is one machine; no server is used
 };
 
+// A shard's place in an epoch: element i of Roster::slots is ShardIndex(i). It stays as long as the epoch does, with
+// its weight (base/placement.h) and so with its parts; the process that serves it may change.
+struct Slot {
+  std::uint32_t server = 0;  // rank of the server
+  std::uint32_t shard = 0;   // of its endpoints
+  std::uint32_t weight = 1;
+  bool operator==(const Slot&) const = default;
+};
+
 // Who is here. Sent to every member when the job is complete, and again at each change, with a
 // larger epoch.
 struct Roster {
@@ -191,6 +200,7 @@ struct Roster {
   std::uint64_t frame_bytes = 0;
   Summing summing = Summing::kServers;
   std::vector<RosterMember> members;  // workers by rank, then servers by rank
+  std::vector<Slot> slots;            // at most kShardsMax
   bool operator==(const Roster&) const = default;
 };
 

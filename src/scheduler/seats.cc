@@ -166,6 +166,7 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
   const Seat& first = at(*roles.workers[0]);
   local_reduce_ = first.join.local_reduce;
   roster.summing = summing_of(roster, first.join.local_reduce, first.join.needs_servers);
+  roster.slots = slots_of(roster);
   roster.partition_bytes = first.join.partition_bytes;
   roster.frame_bytes = first.join.frame_bytes;
   if (roster.frame_bytes == 0) {

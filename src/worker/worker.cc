@@ -320,8 +320,7 @@ Status Worker::check_roster(const wire::Roster& roster) const {
                                         " bytes are too large; at most " +
                                         std::to_string(kPayloadBytesMax) + " are allowed"};
   }
-  std::size_t shards = 0;
-  for (const wire::RosterMember& member : roster.members) shards += member.endpoints.size();
+  std::size_t shards = roster.slots.size();
   std::string what = "connections to " + std::to_string(shards) + " shards of the servers";
   if (roster.summing == wire::Summing::kServers) {
     return check_descriptors(descriptors_of_worker(shards), config_.job.descriptors, what);

@@ -87,6 +87,7 @@ inline wire::Roster roster_of(std::uint32_t worker_count, std::uint32_t server_c
   for (std::uint32_t rank = 0; rank < server_count; ++rank) {
     roster.members.push_back(
         {Role::kServer, rank, "s" + std::to_string(rank), {endpoint_of(rank)}});
+    roster.slots.push_back({.server = rank, .shard = 0, .weight = 256});
   }
   return roster;
 }
@@ -95,7 +96,7 @@ inline wire::Roster strange_roster_of(Script& script) {
   wire::Roster roster =
       roster_of(script.below(4), script.below(4), script.below(3), Epoch(script.number32()));
   for (std::uint32_t change = script.below(3); change > 0; --change) {
-    switch (script.below(5)) {
+    switch (script.below(6)) {
       case 0:
         roster.partition_bytes = script.number();
         break;
@@ -110,6 +111,9 @@ inline wire::Roster strange_roster_of(Script& script) {
         break;
       case 4:
         if (!roster.members.empty()) roster.members[0].rank = script.number32();
+        break;
+      case 5:
+        roster.slots.push_back({script.below(4), script.below(2), script.number32()});
         break;
     }
   }

@@ -127,7 +127,7 @@ def job_id(key: bytes) -> bytes:
 
 
 def hello(
-    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 5, incarnation: bytes = bytes(16)
+    role: int, rank: int = NO_RANK, epoch: int = 0, key: bytes = b"", version: int = 6, incarnation: bytes = bytes(16)
 ) -> bytes:
     """The fields of a Hello; the connection puts the nonce before them."""
     return (
@@ -322,13 +322,8 @@ class Member:
         self.epoch, self.incarnation = roster[1], answering[6]
         self.frame_bytes = roster[4]
         places = [list_of(member[4]) for member in list_of(roster[5]) if member[1] == SERVER]
-        # Shards go across servers first (src/member/shares.h).
-        self.places = [
-            (place[index][1].decode(), place[index][2])
-            for index in range(max(map(len, places)))
-            for place in places
-            if index < len(place)
-        ]
+        served = [places[slot[1]][slot[2]] for slot in list_of(roster[7])]
+        self.places = [(place[1].decode(), place[2]) for place in served]
         self.beat()
 
     def beat(self) -> None:

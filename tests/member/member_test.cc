@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/base/only.h"
@@ -70,6 +71,7 @@ class Desk {
     roster.members = {{Role::kWorker, 0, "alpha:10", {}},
                       {Role::kWorker, 1, "beta:11", {}},
                       {Role::kServer, 0, "gamma:12", {{"10.0.0.2", 4000}}}};
+    roster.slots = {{.server = 0, .shard = 0, .weight = 256}};
     return roster;
   }
   void down(const char* why = "connection reset by peer") {
@@ -502,11 +504,30 @@ TEST(Member, nonsense_from_the_scheduler_ends_the_connection_and_not_the_process
   no_frame.frame_bytes = 0;
   wire::Roster no_address = Desk::roster(1, 1);
   no_address.members[2].endpoints.clear();
+  no_address.slots.clear();
+  wire::Roster no_slot = Desk::roster(1, 1);
+  no_slot.slots.clear();
+  wire::Roster strange_server = Desk::roster(1, 1);
+  strange_server.slots[0].server = 1;
+  wire::Roster strange_shard = Desk::roster(1, 1);
+  strange_shard.slots[0].shard = 1;
+  wire::Roster no_weight = Desk::roster(1, 1);
+  no_weight.slots[0].weight = 0;
+  wire::Roster too_heavy = Desk::roster(1, 1);
+  too_heavy.slots[0].weight = (1 << 16) + 1;
+  wire::Roster too_many = Desk::roster(1, 1);
+  too_many.slots.resize(kShardsMax + 1, too_many.slots[0]);
   const std::vector<std::pair<std::vector<std::byte>, std::uint32_t>> rosters = {
       {std::vector<std::byte>(5, std::byte{0xff}), 1},
       {wire::encode(gap), 1},
       {wire::encode(no_frame), 1},
       {wire::encode(no_address), 1},
+      {wire::encode(no_slot), 1},
+      {wire::encode(strange_server), 1},
+      {wire::encode(strange_shard), 1},
+      {wire::encode(no_weight), 1},
+      {wire::encode(too_heavy), 1},
+      {wire::encode(too_many), 1},
       {wire::encode(Desk::roster(1, 7)), 7},
       {wire::encode(Desk::roster(1, 0)), 0},  // another's rank
       {wire::encode(Desk::roster(0, 1)), 1},

@@ -103,8 +103,14 @@ wire::Roster roster_of(const std::vector<std::uint32_t>& shards_of_server) {
   return roster;
 }
 
+// Of an epoch that begins with these members.
+std::vector<ShardPlace> shards_at_first(wire::Roster roster) {
+  roster.slots = slots_of(roster);
+  return shards_of(roster);
+}
+
 TEST(Shards, are_numbered_across_servers_first) {
-  const std::vector<ShardPlace> places = shards_of(roster_of({2, 1, 3}));
+  const std::vector<ShardPlace> places = shards_at_first(roster_of({2, 1, 3}));
   std::vector<std::pair<std::uint32_t, std::uint32_t>> order;
   for (const ShardPlace& place : places) {
     order.push_back({place.server.value, place.shard_of_server});
@@ -117,7 +123,7 @@ TEST(Shards, are_numbered_across_servers_first) {
 }
 
 TEST(Shards, of_servers_that_do_not_say_where_they_are_weigh_alike) {
-  for (const ShardPlace& place : shards_of(roster_of({1, 1, 1, 1, 1})))
+  for (const ShardPlace& place : shards_at_first(roster_of({1, 1, 1, 1, 1})))
     EXPECT_EQ(place.weight, 256u);
 }
 
@@ -125,7 +131,7 @@ TEST(Shards, of_one_machine_divide_its_share) {
   wire::Roster roster = roster_of({1, 1, 2});
   roster.members.push_back({.role = Role::kWorker, .rank = 1, .host = "v", .endpoints = {}});
   roster.members[1].machine = roster.members[2].machine = 5;  // two servers, one card
-  const std::vector<ShardPlace> places = shards_of(roster);
+  const std::vector<ShardPlace> places = shards_at_first(roster);
   ASSERT_EQ(places.size(), 4u);
   for (const ShardPlace& place : places) EXPECT_EQ(place.weight, 256u);
 }
@@ -146,7 +152,7 @@ wire::Roster roster_of_cards(std::uint64_t second_card) {
 }
 
 TEST(Shards, of_a_machine_with_two_cards_weigh_twice_those_of_one_with_one) {
-  const std::vector<ShardPlace> places = shards_of(roster_of_cards(11));
+  const std::vector<ShardPlace> places = shards_at_first(roster_of_cards(11));
   ASSERT_EQ(places.size(), 4u);
   EXPECT_NEAR(static_cast<double>(places[0].weight) / places[2].weight, 2, 0.02);
   EXPECT_EQ(places[0].weight, places[1].weight);
@@ -155,7 +161,7 @@ TEST(Shards, of_a_machine_with_two_cards_weigh_twice_those_of_one_with_one) {
 
 TEST(Shards, of_a_server_that_does_not_name_its_card_add_no_rate) {
   for (const std::uint64_t second_card : {std::uint64_t{10}, std::uint64_t{0}}) {
-    for (const ShardPlace& place : shards_of(roster_of_cards(second_card))) {
+    for (const ShardPlace& place : shards_at_first(roster_of_cards(second_card))) {
       EXPECT_EQ(place.weight, 256u) << second_card;
     }
   }
@@ -174,10 +180,23 @@ TEST(Shards, of_a_server_whose_share_is_nothing_are_left_out) {
                               .endpoints = {{"10.0.0.1", static_cast<std::uint16_t>(9000 + i)}},
                               .machine = i + 1});
   }
-  const std::vector<ShardPlace> places = shards_of(roster);
+  const std::vector<ShardPlace> places = shards_at_first(roster);
   ASSERT_EQ(places.size(), 2u);
   EXPECT_EQ(places[0].server, ServerRank(2));
   EXPECT_EQ(places[1].server, ServerRank(3));
+}
+
+TEST(Shards, keep_their_weights_whoever_serves_them) {
+  wire::Roster roster = roster_of({1, 2});
+  roster.slots = {{.server = 1, .shard = 1, .weight = 300}, {.server = 1, .shard = 0, .weight = 7}};
+  roster.members[1].machine = roster.members[2].machine = 5;
+  roster.members[2].host = "another";
+  const std::vector<ShardPlace> places = shards_of(roster);
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(places[0].endpoint.text(), "10.0.0.1:9001");
+  EXPECT_EQ(places[0].host, "another");
+  EXPECT_EQ(places[0].shard_of_server, 1u);
+  EXPECT_EQ(weights_of(places), (std::vector<std::uint32_t>{300, 7}));
 }
 
 // Four workers and a server on one machine, one and a server on another.
@@ -203,11 +222,11 @@ wire::Roster roster_of_uneven_machines(wire::Summing summing) {
 
 TEST(Shards, of_machines_that_sum_first_weigh_as_if_each_had_one_worker) {
   const std::vector<ShardPlace> relays =
-      shards_of(roster_of_uneven_machines(wire::Summing::kRelays));
+      shards_at_first(roster_of_uneven_machines(wire::Summing::kRelays));
   ASSERT_EQ(relays.size(), 2u);
   EXPECT_EQ(relays[0].weight, relays[1].weight);
   const std::vector<ShardPlace> servers =
-      shards_of(roster_of_uneven_machines(wire::Summing::kServers));
+      shards_at_first(roster_of_uneven_machines(wire::Summing::kServers));
   ASSERT_EQ(servers.size(), 1u) << "otherwise the bytes stay with most of the workers";
   EXPECT_EQ(servers[0].server, ServerRank(0));
 }

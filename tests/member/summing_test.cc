@@ -35,6 +35,7 @@ wire::Roster roster_of(const std::vector<std::uint64_t>& machines, std::uint32_t
                               .endpoints = {{"10.0.0.1", static_cast<std::uint16_t>(9000 + rank)}},
                               .machine = 100 + rank});
   }
+  roster.slots = slots_of(roster);
   return roster;
 }
 

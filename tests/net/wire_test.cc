@@ -74,6 +74,7 @@ Roster sample_roster() {
   roster.summing = Summing::kAlone;
   roster.members = {{Role::kWorker, 0, "a:1", {}, 7, 8, 9, 10, 11},
                     {Role::kServer, 0, "b:2", {{"::1", 80}, {"::1", 81}}}};
+  roster.slots = {{0, 0, 256}, {0, 1, 255}};
   return roster;
 }
 

@@ -57,6 +57,7 @@ class RelayLoopTest : public testing::Test {
     }
     roster.members.push_back(
         {.role = Role::kServer, .rank = 0, .host = "s:1", .endpoints = {kServer}});
+    roster.slots.push_back({.server = 0, .shard = 0, .weight = 256});
     return roster;
   }
   void turn(TimeNs after = kMillisecond) {

@@ -13,6 +13,7 @@ namespace byteps {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Phase = RosterKeeper::Phase;
@@ -38,6 +39,7 @@ TEST(Roster, is_the_same_for_all_whatever_the_order_of_joining) {
       ASSERT_EQ(roster.members.size(), 3U);
       EXPECT_EQ(roster.members[1].host, "beta:11");
       EXPECT_EQ(roster.members[2].endpoints[0].port, 4000);
+      EXPECT_THAT(roster.slots, ElementsAre(wire::Slot{.server = 0, .shard = 0, .weight = 256}));
     }
   } while (std::next_permutation(order.begin(), order.end()));
 }

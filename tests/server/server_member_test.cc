@@ -59,6 +59,7 @@ class ServerMemberTest : public testing::Test {
       roster.members.push_back({Role::kWorker, rank, "w", {}});
     }
     roster.members.push_back({Role::kServer, 0, "s", {{"10.0.0.2", 1000}}});
+    roster.slots = {{.server = 0, .shard = 0, .weight = 256}};
     say(wire::Kind::kRoster, wire::encode(roster), epoch);
   }
   void applied(std::uint32_t shard, std::uint32_t epoch) {

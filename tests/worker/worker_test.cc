@@ -57,6 +57,7 @@ wire::Roster roster_of_two() {
                               .rank = rank,
                               .host = "machine" + std::to_string(rank) + ":17",
                               .endpoints = {kShards[rank]}});
+    roster.slots.push_back({.server = rank, .shard = 0, .weight = 256});
   }
   return roster;
 }
@@ -806,6 +807,7 @@ TEST_F(WorkerTest, a_job_without_servers_is_refused) {
   reach_scheduler();
   wire::Roster roster = roster_of_two();
   roster.members.resize(2);
+  roster.slots.clear();
   say(Kind::kRoster, wire::encode(roster));
   turn();
   EXPECT_TRUE(door_.membership().state().is(Code::kInvalidArgument));
@@ -845,7 +847,9 @@ class RelayedWorkerTest : public WorkerTest {
       roster.members[rank].machine = 5;
       roster.members[rank].relay_port = place(rank).port;
     }
-    if (summing == wire::Summing::kAlone) roster.members.resize(2);
+    if (summing != wire::Summing::kAlone) return roster;
+    roster.members.resize(2);
+    roster.slots.clear();
     return roster;
   }
   void get_roster(wire::Summing summing) {
