@@ -67,8 +67,6 @@ class Crowd final : public Transport {
     pending_.push_back(std::move(pending));
     return Status::ok();
   }
-  void land(PeerId, LandingTag, std::span<std::byte>) override {}
-  void withdraw(PeerId, LandingTag) override {}
   std::size_t poll(TimeNs, std::span<Event> events) override {
     shown_.clear();
     while (shown_.size() < events.size() && !pending_.empty()) {

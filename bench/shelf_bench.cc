@@ -47,7 +47,7 @@ wire::Header push_header(Key key) {
   header.kind = wire::Kind::kPush;
   header.epoch = Epoch(1);
   header.key = key;
-  header.landing = 1;
+  header.tag = 1;
   return header;
 }
 

@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kShardsMax =
 
 inline constexpr std::size_t kHeaderBytesMax = 256;
 inline constexpr std::size_t kPayloadBytesMax = std::size_t{4} << 20;
-// A payload of at most these bytes lies in memory of the receiver's own, see Event::payload in net/transport.h.
+// Through shared memory no payload is longer, but for tensor bytes (Outgoing::bulk); it is copied, then looked at.
 inline constexpr std::size_t kPrivateBytesMax = std::size_t{13} << 10;
 inline constexpr std::size_t kTextBytesMax = 4096;  // of a text or name in a message
 inline constexpr std::size_t kDetailBytesMax =

@@ -37,7 +37,7 @@ bool MemberPort::handle(const Event& event, TimeNs now) {
       break;
     case Event::Kind::kReceived: {
       if (!current) break;
-      const Result<wire::Header> header = wire::decode_header(event.header);
+      const Result<wire::Header> header = wire::header_of(event);
       if (header.is_ok()) {
         member_.on_message(header.value(), event.payload, now, out_);
       } else {
@@ -107,7 +107,7 @@ void MemberPort::record(const Event& event, TimeNs now) {
                               .at_ns = now});
     case Event::Kind::kReceived: {
       flight_->heard(kRole, FlightEvent::kNone, now);
-      const Result<wire::Header> header = wire::decode_header(event.header);
+      const Result<wire::Header> header = wire::header_of(event);
       if (header.is_ok()) record("received", header.value(), event.payload, now);
       return;
     }

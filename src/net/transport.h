@@ -9,8 +9,7 @@
 //     a connection's kSent events come before its kDown.
 //  T5 kUp comes first, kDown last, each at most once per PeerId; a PeerId is never used again. A connect()
 //     that fails ends in kDown without kUp. close() by the owner also ends in kDown.
-//  T6 Between land() and withdraw() (or kDown) the transport may write anywhere into the landing; after
-//     withdraw() returns, never again, even if a payload for it was half received.
+//  T6 A payload is given out when all of it is here, and its checksum, where there is one, is right.
 //  T7 Nothing received can make the process fail: bytes that break the format end that connection only.
 //  T8 A connection whose other machine cannot be reached ends, also while nothing is sent, after a time that the
 //     transport's options set (half the failure timeout). That the other process stands still is not seen here,
@@ -36,9 +35,6 @@ namespace byteps {
 
 // Tells payloads lent by send() apart. Chosen by the sender, returned by kSent.
 using SendToken = std::uint64_t;
-// Names a landing at its owner. The owner tells the peer, the peer puts it into what it sends.
-using LandingTag = std::uint64_t;
-inline constexpr LandingTag kNoLanding = 0;
 
 struct Outgoing {
   std::span<const std::byte> header;   // copied by send(); at most kHeaderBytesMax
@@ -46,8 +42,8 @@ struct Outgoing {
   // Where several get the same payload: a place for its CRC32C, which send() uses if it is there, and fills if it has
   // to compute it. Then the payload must not change until kSent. Transports whose frames have none do not look at it.
   std::optional<std::uint32_t>* payload_crc = nullptr;
-  LandingTag landing = kNoLanding;   // where the receiver wants the payload, if it still does
-  std::uint64_t landing_offset = 0;  // bytes from the start of that landing
+  // The payload is tensor bytes, which the receiver copies or adds and does not look at: see Event::is_shared.
+  bool bulk = false;
   SendToken token = 0;  // kSent is given for every accepted message, also without payload
 };
 
@@ -55,13 +51,12 @@ struct Event {
   enum class Kind : std::uint8_t { kUp, kDown, kReceived, kSent };
   Kind kind = Kind::kUp;
   PeerId peer;
-  // kReceived: valid until the next call of poll(), close() or land()/withdraw(). When `landed`, payload is
-  // the span of the landing that was written; otherwise a view: of the transport's own memory, or, when it is longer
-  // than kPrivateBytesMax, perhaps of memory that the peer can write to as well. Then the peer can change it at any
-  // time, so nothing may be decided by it: sums of it may be wrong, and that is all.
+  // kReceived: valid until the next call of poll() or close().
   std::span<const std::byte> header;
   std::span<const std::byte> payload;
-  bool landed = false;
+  // The payload, which was sent as bulk, is in memory that the peer can write to as well, and can change at any time.
+  // So nothing may be decided by it: sums of it may be wrong, and that is all.
+  bool is_shared = false;
   // kSent: the payload is the sender's again. It says nothing about whether the peer received it.
   SendToken token = 0;
   // kUp: what the other side said of itself.
@@ -106,11 +101,6 @@ class Transport {
   // Where payloads that are sent often, or to many, had best come from: memory that this transport sends without a
   // copy. Null: any is as good.
   virtual std::shared_ptr<BufferSource> payload_source() { return nullptr; }
-
-  // Promises `destination` for payloads from `peer` that name `tag` (never kNoLanding). Payloads that would leave
-  // it, or name an unknown tag, arrive as a view instead. The same tag may be promised to several peers.
-  virtual void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) = 0;
-  virtual void withdraw(PeerId peer, LandingTag tag) = 0;
 
   // Moves bytes and fills `events` from the front; returns how many. Never blocks. Views of the previous call end.
   virtual std::size_t poll(TimeNs now, std::span<Event> events) = 0;

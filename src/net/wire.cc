@@ -487,8 +487,7 @@ Result<Message> decode_fields(std::span<const std::byte> bytes) {
   return message;
 }
 
-// What a worker and a shard say to each other. A longer payload could lie in memory that the other side can still
-// change (Event::payload in net/transport.h), and what is decoded must stay as it was checked.
+// What a worker and a shard say to each other. A longer payload does not come through shared memory.
 template <typename Message>
 Result<Message> decode_private(std::span<const std::byte> bytes) {
   static_assert(kPrivateBytesMax > kTextBytesMax + kDetailBytesMax + 2 * kHostTextBytesMax +
@@ -518,7 +517,7 @@ HeaderBytes encode(const Header& header) {
   put(out, 24, header.offset_bytes);
   put(out, 32, header.worker.value);
   put(out, 36, header.priority);
-  put(out, 40, header.landing);
+  put(out, 40, header.tag);
   return out;
 }
 
@@ -538,8 +537,16 @@ Result<Header> decode_header(std::span<const std::byte> bytes) {
   header.offset_bytes = get<std::uint64_t>(bytes, 24);
   header.worker = WorkerRank(get<std::uint32_t>(bytes, 32));
   header.priority = get<std::int32_t>(bytes, 36);
-  header.landing = get<std::uint64_t>(bytes, 40);
+  header.tag = get<std::uint64_t>(bytes, 40);
   return header;
+}
+
+Result<Header> header_of(const Event& received) {
+  Result<Header> header = decode_header(received.header);
+  if (!header.is_ok() || !received.is_shared) return header;
+  const Kind kind = header.value().kind;
+  if (kind == Kind::kPush || kind == Kind::kAnswer) return header;
+  return malformed("words in memory that their sender can still change");
 }
 
 std::optional<Glimpse> glimpse(std::span<const std::byte> bytes) {

@@ -14,7 +14,7 @@
 //   24  u64  offset of the frame in its part, bytes
 //   32  u32  rank of the worker it is about
 //   36  i32  priority of a push
-//   40  u64  landing: push: where the pusher wants the answer; answer: repeated from the push
+//   40  u64  tag: push: what its sender calls the operation; answer: repeated from the push
 //
 // Rules: every length is checked against a limit before it is used; fields with an unknown tag are
 // skipped; a known tag with a wrong type, or any tag of this version twice, makes the message
@@ -94,17 +94,19 @@ struct Header {
   std::uint64_t offset_bytes = 0;
   WorkerRank worker;
   std::int32_t priority = 0;  // of a push: a relay takes it on with the same
-  LandingTag landing = kNoLanding;
+  std::uint64_t tag = 0;      // 0: none
   bool operator==(const Header&) const = default;
 };
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 HeaderBytes encode(const Header& header);
 Result<Header> decode_header(std::span<const std::byte> bytes);
+// Of what was received. Malformed as well: a payload that is to be decoded, in memory that its sender can still change.
+Result<Header> header_of(const Event& received);
 // What an encoded header is about, to look ahead: nothing of it has been checked. Empty: it is no push or answer.
 struct Glimpse {
   Key key;
   PartIndex part;
-  LandingTag landing = kNoLanding;
+  std::uint64_t tag = 0;
 };
 std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 

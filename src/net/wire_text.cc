@@ -94,8 +94,7 @@ std::string header_text(const wire::Header& header) {
   text << message_name(header.kind) << ", " << header.epoch;
   if (header.kind <= wire::Kind::kInputsDone) {  // of a tensor
     text << ", key " << std::hex << (header.key.value >> 48) << std::dec << ", " << header.part
-         << ", " << header.round << ", offset " << header.offset_bytes << ", landing "
-         << header.landing;
+         << ", " << header.round << ", offset " << header.offset_bytes << ", tag " << header.tag;
   }
   return text.str();
 }

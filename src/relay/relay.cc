@@ -212,7 +212,7 @@ void Relay::drop_unsubmitted(Key key) {
 
 Status Relay::on_answer(ShardIndex shard, const wire::Header& header,
                         std::span<const std::byte> payload) {
-  const Status fine = uplink_->on_answer(shard, header, payload, false);
+  const Status fine = uplink_->on_answer(shard, header, payload);
   absorb();
   settle();
   return fine;

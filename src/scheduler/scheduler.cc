@@ -69,7 +69,7 @@ void Scheduler::handle(const Event& event, TimeNs now) {
     case Event::Kind::kSent:
       return outbox_.on_sent(event.peer, event.token);
     case Event::Kind::kReceived: {
-      const Result<wire::Header> header = wire::decode_header(event.header);
+      const Result<wire::Header> header = wire::header_of(event);
       if (!header.is_ok()) return keeper_.on_malformed(event.peer, header.status(), out_);
       return keeper_.step(event.peer, header.value(), event.payload, now, out_);
     }
@@ -141,7 +141,7 @@ void Scheduler::record(const Event& event, TimeNs now) const {
                           .at_ns = now});
     }
     case Event::Kind::kReceived: {
-      const Result<wire::Header> header = wire::decode_header(event.header);
+      const Result<wire::Header> header = wire::header_of(event);
       if (!header.is_ok() || header.value().kind == wire::Kind::kHeartbeat) return;
       const std::string text =
           keeper_.seats().who(event.peer) + ": " + message_text(header.value(), event.payload);

@@ -29,7 +29,7 @@ std::size_t record_bytes_of(std::uint64_t frame_count, const TensorSum& tensor,
   if (tensor.in_order) {
     frame_bytes += sizeof(std::uint32_t) + tensor.contributors->count() * sizeof(BufferRef);
   }
-  return sizeof(PartSum) + facts.worker_count * sizeof(LandingTag) + frame_count * frame_bytes;
+  return sizeof(PartSum) + facts.worker_count * sizeof(std::uint64_t) + frame_count * frame_bytes;
 }
 
 // A crew's sum of float16 has its headroom; whoever finishes the sum of all takes it back.
@@ -166,7 +166,6 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   auto part = std::make_unique<PartSum>();
   part->tensor = &tensor;
   part->index = index;
-  part->offset = place.offset;
   part->bytes = place.bytes;
   part->frame_bytes = place.frame_bytes;
   const std::size_t frame_count = Placement::frame_count(place);
@@ -175,7 +174,7 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   part->frames.resize(frame_count);
   for (FrameSum& frame : part->frames) frame.round = first;
   part->bits.assign(frame_count * bit_words_of(facts.worker_count), 0);
-  part->landings.assign(facts.worker_count, kNoLanding);
+  part->tags.assign(facts.worker_count, 0);
   if (tensor.in_order) {
     part->added.assign(frame_count, 0);
     part->held.resize(frame_count * tensor.contributors->count());

@@ -442,10 +442,10 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     if (auto untrue = generations_.contradict(from)) {
       violation(untrue->by, std::move(untrue->text), out);
     }
-    part->landings[from.value] = header.landing;
+    part->tags[from.value] = header.tag;
     part->frames[frame_index].priority = header.priority;
     contribute(*part, frame_index, from, payload, now, out);
-  } else if (ahead > 0 || (ahead == -1 && facts_.keeps_links)) {  // I12
+  } else if (ahead > 0 || (ahead == -1 && facts_.keeps_links)) {  // I11
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
          << ", " << header.round << ", while " << part->frames[frame_index].round
@@ -456,8 +456,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
       const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
       part->tensor->kernels.finish(sum, sum, part->tensor->finishing);
     }
-    const LandingTag landing = PLANTED(repeat_lands_again) ? header.landing : kNoLanding;  // I9
-    answer(*part, frame_index, from, landing, out);
+    answer(*part, frame_index, from, header.tag, out);
   } else {  // earlier still: all have that sum
     look_for_contradiction(from, header, out);
   }
@@ -474,7 +473,7 @@ void Shelf::expect(Key key, PartIndex part_index, int distance) const {
   } else if (distance == kFarthest - 2) {
     __builtin_prefetch(part.frames.data());
     __builtin_prefetch(part.bits.data());
-    __builtin_prefetch(part.landings.data());
+    __builtin_prefetch(part.tags.data());
     __builtin_prefetch(part.tensor);
   } else {
     __builtin_prefetch(part.tensor->declared_here.data());
@@ -598,9 +597,9 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     const auto place = static_cast<std::uint32_t>((first + i) % count);
     if (generations_.is_done(*tensor.contributors, place)) continue;
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
-    answer(part, frame_index, to, part.landings[to.value], out);
+    answer(part, frame_index, to, part.tags[to.value], out);
   }
-  if (facts_.keeps_links) frame.finished = {};  // I12
+  if (facts_.keeps_links) frame.finished = {};  // I11
   if (!part.timeline) return;
   const Round round(frame.round.value - 1);
   if (facts_.relay) {
@@ -678,8 +677,8 @@ bool is_sent_to(const TensorSum& tensor, WorkerRank to) {
 }  // namespace
 
 // The finished sum of one frame to one worker.
-void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to,
-                   LandingTag landing, ShelfOutputs& out) const {
+void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, std::uint64_t tag,
+                   ShelfOutputs& out) const {
   const FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;
   auto& answer =
@@ -691,8 +690,7 @@ void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to
   answer.header.round = Round(frame.round.value - 1);
   answer.header.offset_bytes = frame_index * part.frame_bytes;
   answer.header.worker = to;
-  answer.header.landing = landing;
-  answer.landing_offset = part.offset + answer.header.offset_bytes;
+  answer.header.tag = tag;
   if (!is_sent_to(tensor, to)) {
     answer.header.flags = wire::kNoPayload;
   } else {

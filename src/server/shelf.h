@@ -25,14 +25,11 @@
 //      order.
 //   I8 In deterministic mode floats are added in order of rank (of groups: of the lowest in each); a
 //      contribution that comes before its turn is held back.
-//   I10 A contributor that has no more inputs is not waited for: a frame is finished when all others have contributed.
+//   I9 A contributor that has no more inputs is not waited for: a frame is finished when all others have contributed.
 //      It has no bit set, for all its rounds are finished.
-//   I11 At a relay with servers a complete frame keeps its bits, and its round goes on, until it is answered.
-//   I12 At any relay a frame at rest costs nothing, whatever I3 says: who contributes has lost no answer, for memory
+//   I10 At a relay with servers a complete frame keeps its bits, and its round goes on, until it is answered.
+//   I11 At any relay a frame at rest costs nothing, whatever I3 says: who contributes has lost no answer, for memory
 //      that processes share loses none. So a repeat breaks the protocol there.
-//   I9 At most one answer to a worker's contribution names its landing: the one with which the frame was finished. A
-//      repeated answer goes without, for it may be damaged on the way, and the place it would be written to before
-//      anybody notices may hold the sum already.
 #pragma once
 
 #include <cstddef>
@@ -201,7 +198,7 @@ class Shelf {
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
-  void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, LandingTag landing,
+  void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, std::uint64_t tag,
               ShelfOutputs& out) const;
 
   const ShelfSettings settings_;

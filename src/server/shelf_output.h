@@ -21,9 +21,8 @@ struct ShelfOutput {
   // Send one frame of a result to header.worker. The buffer is lent as long as this ref (or a copy)
   // lives.
   struct Answer {
-    wire::Header header;  // kind, epoch, key, part, round, offset, worker, its landing tag
-    std::uint64_t landing_offset = 0;  // offset of the frame in the whole tensor, bytes
-    BufferRef buffer;                  // empty when there is no payload
+    wire::Header header;  // kind, flags, epoch, key, part, round, offset, worker, tag
+    BufferRef buffer;     // empty when there is no payload
     std::size_t payload_bytes = 0;
     std::span<const std::byte> payload() const {
       return buffer ? std::span<const std::byte>(buffer.span()).first(payload_bytes)

@@ -38,13 +38,12 @@ struct TensorSum;
 struct PartSum {
   TensorSum* tensor = nullptr;
   PartIndex index;
-  std::uint64_t offset = 0;  // in the tensor
   std::uint64_t bytes = 0;
   std::uint64_t frame_bytes = 0;  // of all frames but the last
   std::size_t record_bytes = 0;   // of this record
   std::vector<FrameSum> frames;
   std::vector<std::uint64_t> bits;   // a bit per worker, for each frame
-  std::vector<LandingTag> landings;  // by worker: of its operation in the round being summed
+  std::vector<std::uint64_t> tags;   // by worker: of its operation in the round being summed
   std::size_t incomplete_count = 0;  // frames with a bit set
 
   // Deterministic sums of floats only.

@@ -165,7 +165,7 @@ WorkerLinks::News WorkerLinks::received(const Event& event) {
   const Peers::Peer* const connection = peers_.find(event.peer);
   if (connection == nullptr || !connection->served) return {};
   const WorkerRank worker = connection->worker;
-  const Result<wire::Header> header = wire::decode_header(event.header);
+  const Result<wire::Header> header = wire::header_of(event);
   if (!header.is_ok()) {
     tell(ShelfOutput::Violation{worker, header.status().message()});
     return {};
@@ -224,8 +224,7 @@ void WorkerLinks::close_ended() {
 void WorkerLinks::tell(ShelfOutput::Answer& answer, Sum& last) {
   const std::span<const std::byte> payload = answer.payload();
   if (payload.data() != last.data) last = {payload.data(), std::nullopt};
-  Message message{answer.header, answer.landing_offset, std::move(answer.buffer),
-                  answer.payload_bytes, last.crc};
+  Message message{answer.header, std::move(answer.buffer), answer.payload_bytes, last.crc};
   post(answer.header.worker, message);
   last.crc = message.payload_crc;
 }
@@ -350,9 +349,8 @@ bool WorkerLinks::send(Link& link, Message& message) {
   if (message.buffer) {
     outgoing.payload =
         std::span<const std::byte>(message.buffer.span()).first(message.payload_bytes);
-    outgoing.landing = message.header.landing;
     outgoing.payload_crc = &message.payload_crc;
-    outgoing.landing_offset = message.landing_offset;
+    outgoing.bulk = message.header.kind == wire::Kind::kAnswer;
     outgoing.token = lent_.next_token();
   }
   const Status sent = transport_.send(link.peer, outgoing);

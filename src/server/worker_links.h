@@ -109,7 +109,6 @@ class WorkerLinks {
  private:
   struct Message {
     wire::Header header;
-    std::uint64_t landing_offset = 0;
     BufferRef buffer;  // empty without payload
     std::size_t payload_bytes = 0;
     std::optional<std::uint32_t> payload_crc = std::nullopt;

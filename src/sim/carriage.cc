@@ -24,9 +24,8 @@ Status Carriage::send(ConnectionId id, int side, const Outgoing& message) {
   Flight* flight = medium_.flights.take();
   flight->header.assign(message.header.begin(), message.header.end());
   flight->payload = message.payload;
-  flight->landing = message.landing;
-  flight->landing_offset = message.landing_offset;
   flight->token = message.token;
+  flight->is_shared = message.bulk && !message.payload.empty() && connection->is_within_host();
   if (medium_.options.check_lent_memory) flight->lent_hash = hash_of(message.payload);
   if (medium_.probes.on_send) medium_.probes.on_send(message.header, message.payload);
   if (way.lending == Lending::kCopyAtSend) payloads_.read(*connection, side, *flight);
@@ -116,9 +115,6 @@ void Carriage::arrive(Connection& connection, int side) {
     return payloads_.give_back(connection, side, flight);
   }
   if (corrupts(connection, side, flight)) return;
-  if (medium_.prng.chance(medium_.options.chances.partial_landing)) {
-    payloads_.write_landing(connection, side, flight, false);
-  }
   Ready ready;
   ready.kind = Event::Kind::kReceived;
   ready.flight = &flight;
@@ -136,7 +132,6 @@ bool Carriage::corrupts(Connection& connection, int side, Flight& flight) {
   ++medium_.counts.corrupted_messages;
   medium_.note(Trace::What::kCorrupt, "gets a corrupted message of", connection, 1 - side,
                flight.header);
-  payloads_.write_landing(connection, side, flight, true);
   if (PLANTED(checksum_unchecked) && !flight.payload.empty()) {
     payloads_.read(connection, side, flight);
     flight.copy[medium_.prng.below(flight.copy.size())] ^= std::byte{1};

@@ -16,11 +16,6 @@ void Endings::tell(Connection& connection, int side, const Status& why) {
     if (number >= out.lost_from && number >= out.next_depart) flight.gone = true;
     payloads_.give_back(connection, side, flight);
   }
-  Direction& in = connection.way[1 - side];
-  const bool half = in.next_arrive < in.next_depart && in.next_arrive >= in.first;
-  if (half && medium_.prng.chance(medium_.options.chances.partial_landing)) {
-    payloads_.write_landing(connection, 1 - side, in.flight(in.next_arrive), false);
-  }
   if (side == 0 && end.state == EndState::kConnecting && !connection.is_naming) {
     end.owner->names().failed(connection.to.host);
   }

@@ -15,15 +15,14 @@ struct Flight {
   std::vector<std::byte> header;
   std::vector<std::byte> copy;         // the payload once it was read
   std::span<const std::byte> payload;  // the lender's memory, or `copy`
-  LandingTag landing = kNoLanding;
-  std::uint64_t landing_offset = 0;
   SendToken token = 0;
   std::uint64_t lent_hash = 0;
-  bool fin = false;   // the end of the connection, behind all messages
-  bool read = false;  // `payload` is `copy`
-  bool done = false;  // its payload is not needed any more
-  bool sent = false;  // ... and kSent was queued, or there is nobody to tell
-  bool gone = false;  // given out, lost or dropped
+  bool is_shared = false;  // as Event::is_shared: it is bulk, and stays on a host
+  bool fin = false;        // the end of the connection, behind all messages
+  bool read = false;       // `payload` is `copy`
+  bool done = false;       // its payload is not needed any more
+  bool sent = false;       // ... and kSent was queued, or there is nobody to tell
+  bool gone = false;       // given out, lost or dropped
 
   std::size_t bytes() const { return header.size() + payload.size(); }
 };

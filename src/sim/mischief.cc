@@ -1,7 +1,9 @@
 #include "sim/mischief.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "net/wire.h"
 
@@ -308,7 +310,8 @@ void Mischief::do_deadly() {
   const std::vector<Living> living = census_();
   if (living.empty()) return;
   const Living& victim = living[prng_.below(living.size())];
-  fault == Fault::kKill ? kill(victim) : stop(victim);
+  if (fault != Fault::kKill) return stop(victim);
+  prng_.chance(0.5) ? kill(victim) : kill_in_turn(victim);
 }
 
 void Mischief::kill(const Living& victim) {
@@ -319,6 +322,27 @@ void Mischief::kill(const Living& victim) {
   loss.is_sure = victim.is_needed;
   lose(std::move(loss), 0);
   victim.die();
+}
+
+// Between two messages that one of its threads sends in one turn: some have got what others have not. It dies all the
+// same when that thread does not send so many soon.
+void Mischief::kill_in_turn(const Living& victim) {
+  std::vector<SimTransport*> transports;
+  for (const Thread& thread : victim.threads) {
+    if (thread.transport != nullptr) transports.push_back(thread.transport);
+  }
+  const auto die = [this, who = victim.who, is_due = std::make_shared<bool>(true)] {
+    if (!std::exchange(*is_due, false)) return;
+    for (const Living& each : census_()) {
+      if (each.who == who) return kill(each);
+    }
+  };
+  const std::size_t count = 1 + prng_.below(prng_.chance(0.5) ? 4 : 40);
+  transports[prng_.below(transports.size())]->let_leave(count, [this, die, transports] {
+    for (SimTransport* const each : transports) each->let_leave(0, nullptr);
+    cluster_.at(cluster_.now(), die);
+  });
+  cluster_.at(cluster_.now() + failure_ns() / 6, die);
 }
 
 // It stands still for so long that it is lost, or perhaps. Then it goes on and finds out, or dies.

@@ -84,6 +84,7 @@ class Mischief {
   // What it need not.
   void do_deadly();
   void kill(const Living& victim);
+  void kill_in_turn(const Living& victim);
   void stop(const Living& victim);
   void stick();
   void break_device();

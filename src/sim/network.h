@@ -6,8 +6,6 @@
 //   flight    delay_ns and up to jitter_ns more; a connection keeps its order, two connections do not (carriage.h)
 //   lending   when the payload is read out of the lender's memory, and when kSent comes: a connection chooses one of
 //             Lending by chance, because a real transport may do either, and a caller must not care (payloads.h)
-//   landing   a prefix of a payload may be written into its landing before the message is whole, also when the rest
-//             never comes
 //
 // Faults are asked for here (cut, block, hold, put_up, slow_down, freeze) or happen by chance (SimNetworkOptions). One
 // thread, no clock: whoever owns the network moves its time with advance(). Equal calls under an equal seed give equal
@@ -76,7 +74,7 @@ class SimNetwork {
   void freeze(std::uint32_t number, TimeNs until);
   // From now on so many of the messages between hosts are corrupted.
   void corrupt(double chance) { wires_.medium.options.chances.corrupt = chance; }
-  // From now on nothing happens by chance but delays: no repeats, no lost tails, no partial landings, no corruption.
+  // From now on nothing happens by chance but delays: no repeats, no lost tails, no corruption.
   void end_chances();
 
   // ---- what was seen

@@ -25,8 +25,6 @@ enum class Lending : std::uint8_t {
 
 // What happens by chance, beside delays: how likely, from 0 to 1, and how much of it.
 struct NetworkChances {
-  // A payload is half in its landing before it is given out.
-  double partial_landing = 0;
   // close() loses what was accepted and has not departed.
   double lost_tail_at_close = 0;
   // A message is given out twice, contrary to T1, so much later at most, if its protocol bears it.
@@ -36,8 +34,8 @@ struct NetworkChances {
   // The look-up of a host's name is late, by so much at most; otherwise it takes no time.
   double late_look_up = 0;
   TimeNs look_up_late_max_ns = 0;
-  // A message arrives with changed bytes, which its receiver's checksum shows: that connection ends there, the message
-  // is not given out, and its landing may have been written.
+  // A message arrives with changed bytes, which its receiver's checksum shows: that connection ends there, and the
+  // message is not given out.
   double corrupt = 0;
 };
 
@@ -70,8 +68,10 @@ struct SimNetworkOptions {
   std::function<std::string(std::span<const std::byte> header)>
       describe;  // a message in words, for the trace; empty: leave it out
   // To see that a broken network is found: may change a payload just before it is given out; false: the message is not
-  // given out at all.
-  using Tamper = std::function<bool(const Event& event, std::span<std::byte> payload)>;
+  // given out at all. `lent` is the sender's memory of it, where the network still has that: it may be written to as
+  // well, and later, when it is the sender's again.
+  using Tamper = std::function<bool(const Event& event, std::span<std::byte> payload,
+                                    std::span<std::byte> lent)>;
   Tamper tamper;
 };
 
@@ -85,8 +85,7 @@ struct NetworkProbes {
                      std::span<const std::byte> header)>
       on_arrival;
   // Each payload that a receiver gets, for tests that look at offsets.
-  std::function<void(std::span<const std::byte> header, std::span<const std::byte> payload,
-                     bool landed)>
+  std::function<void(std::span<const std::byte> header, std::span<const std::byte> payload)>
       on_receive;
   // Each connection that reaches a listener that lets it in.
   std::function<void(const Hello& hello, std::uint32_t from_number, std::uint32_t to_number)>

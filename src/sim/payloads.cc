@@ -1,8 +1,5 @@
 #include "sim/payloads.h"
 
-#include <cstring>
-#include <optional>
-#include <span>
 #include <utility>
 
 #include "sim/station.h"
@@ -34,19 +31,6 @@ void Payloads::give_back(Connection& connection, int side, Flight& flight) {
     ready.charged_bytes = next.payload.size() + kMessageBytes;
     end.owner->queue(end.peer, std::move(ready));
   }
-}
-
-// A landing may be written before the message is whole, and before its checksum is known.
-void Payloads::write_landing(const Connection& connection, int side, const Flight& flight,
-                             bool garbage) {
-  const End& end = connection.ends[1 - side];
-  if (end.owner == nullptr || flight.payload.empty() || (flight.sent && !flight.read)) return;
-  const std::optional<std::span<std::byte>> landing = end.owner->landing_of(end.peer, flight);
-  if (!landing) return;
-  const std::size_t bytes = 1 + medium_.prng.below(flight.payload.size());
-  std::memcpy(landing->data(), flight.payload.data(), bytes);
-  if (!garbage) return;
-  (*landing)[medium_.prng.below(bytes)] ^= static_cast<std::byte>(1 + medium_.prng.below(255));
 }
 
 }  // namespace byteps::sim

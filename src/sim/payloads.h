@@ -1,5 +1,5 @@
-// Payloads: when the bytes of a message are read out of its lender's memory (Lending), when the lender hears that they
-// are its own again, and what is written of them into a landing before the message is whole.
+// Payloads: when the bytes of a message are read out of its lender's memory (Lending), and when the lender hears that
+// they are its own again.
 #pragma once
 
 #include <string>
@@ -20,8 +20,6 @@ class Payloads {
   void read(const Connection& connection, int side, Flight& flight);
   // It is not needed any more: the lender hears so, in the order sent.
   void give_back(Connection& connection, int side, Flight& flight);
-  // A part of it is written into its landing, if there is one; `garbage`: with an error in it.
-  void write_landing(const Connection& connection, int side, const Flight& flight, bool garbage);
 
   // Sentences about payloads that their owner changed while they were lent.
   const std::vector<std::string>& breaches() const { return breaches_; }

@@ -251,7 +251,6 @@ class Planner {
   void choose_chances(NetworkChances& chances) {
     const Faults& kinds = plan_.faults.kinds;
     if (kinds.has(Fault::kCut)) {
-      chances.partial_landing = chance(0.5) ? 0.3 : 0;
       chances.lost_tail_at_close = chance(0.5) ? 0.5 : 0;
     }
     if (kinds.has(Fault::kRepeat)) {

@@ -15,8 +15,6 @@ void Repeats::maybe_repeat(const Connection& connection, int side, const Flight&
   repeat->header = flight.header;
   repeat->copy.assign(flight.payload.begin(), flight.payload.end());
   repeat->payload = repeat->copy;
-  repeat->landing = flight.landing;
-  repeat->landing_offset = flight.landing_offset;
   repeat->read = repeat->done = repeat->sent = repeat->gone = true;
   const std::uint64_t number = ++medium_.counts.repeated_messages;
   scheduled_.emplace(number, repeat);

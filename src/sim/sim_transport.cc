@@ -1,8 +1,6 @@
 #include "sim/sim_transport.h"
 
 #include <algorithm>
-#include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +9,12 @@ namespace byteps::sim {
 namespace {
 
 constexpr std::byte kPoison{0xdb};
+
+// The lender's memory, for a network that is broken on purpose; empty when the payload was read out of it before.
+std::span<std::byte> lent_memory(const Flight& flight) {
+  if (flight.read) return {};
+  return {const_cast<std::byte*>(flight.payload.data()), flight.payload.size()};
+}
 
 }  // namespace
 
@@ -29,6 +33,11 @@ void SimTransport::die() {
   wires_.endings.leave(station_);
 }
 
+void SimTransport::let_leave(std::size_t count, std::function<void()> then) {
+  leaving_ = count;
+  then_ = std::move(then);
+}
+
 Result<PeerId> SimTransport::connect(const Endpoint& to, const Hello& self) {
   return wires_.handshakes.connect(station_, to, self);
 }
@@ -42,21 +51,12 @@ Status SimTransport::send(PeerId id, const Outgoing& message) {
   Station::Peer* peer = station_.find(id);
   // Up for the owner is what the owner has heard of.
   if (peer == nullptr || !peer->up) return {Code::kDisconnected, "not connected"};
+  if (leaving_ == 0) return {Code::kAgain, "its process dies"};
   Status sent = wires_.carriage.send(peer->connection, peer->side, message);
-  if (sent.is_ok()) peer->lent.push_back({message.token, message.payload});
+  if (!sent.is_ok()) return sent;
+  peer->lent.push_back({message.token, message.payload});
+  if (leaving_ != SIZE_MAX && --leaving_ == 0) std::exchange(then_, nullptr)();
   return sent;
-}
-
-void SimTransport::land(PeerId id, LandingTag tag, std::span<std::byte> destination) {
-  end_views();
-  Station::Peer* peer = station_.find(id);
-  if (peer != nullptr) peer->landings[tag] = destination;
-}
-
-void SimTransport::withdraw(PeerId id, LandingTag tag) {
-  end_views();
-  Station::Peer* peer = station_.find(id);
-  if (peer != nullptr) peer->landings.erase(tag);
 }
 
 void SimTransport::close(PeerId id, Status reason) {
@@ -101,7 +101,7 @@ bool SimTransport::give_out(PeerId id, Ready& ready, Event& event) {
       event.hello = ready.hello;
       break;
     case Event::Kind::kReceived: {
-      const bool given = give_received(id, ready, event);
+      const bool given = give_received(*ready.flight, event);
       wires_.carriage.given_out(peer.connection, peer.side, ready);
       return given;
     }
@@ -121,34 +121,20 @@ bool SimTransport::give_out(PeerId id, Ready& ready, Event& event) {
   return true;
 }
 
-bool SimTransport::give_received(PeerId id, const Ready& ready, Event& event) {
-  const Flight& flight = *ready.flight;
+bool SimTransport::give_received(const Flight& flight, Event& event) {
   if (views_.size() < views_used_ + 2) views_.resize(views_used_ + 2);
   std::vector<std::byte>& header = views_[views_used_++];
   header.assign(flight.header.begin(), flight.header.end());
   event.header = header;
-  const std::optional<std::span<std::byte>> landing = station_.landing_of(id, flight);
-  event.landed = landing.has_value();
-  if (landing) {
-    if (!flight.payload.empty()) {
-      std::memcpy(landing->data(), flight.payload.data(), flight.payload.size());
-    }
-    event.payload = *landing;
-  } else {
-    std::vector<std::byte>& view = views_[views_used_++];
-    view.assign(flight.payload.begin(), flight.payload.end());
-    event.payload = view;
-  }
+  std::vector<std::byte>& payload = views_[views_used_++];
+  payload.assign(flight.payload.begin(), flight.payload.end());
+  event.payload = payload;
+  event.is_shared = flight.is_shared;
   const Medium& medium = wires_.medium;
-  const bool given = !medium.options.tamper || tamper(event);
-  if (medium.probes.on_receive) medium.probes.on_receive(event.header, event.payload, event.landed);
+  const bool given =
+      !medium.options.tamper || medium.options.tamper(event, payload, lent_memory(flight));
+  if (medium.probes.on_receive) medium.probes.on_receive(event.header, event.payload);
   return given;
-}
-
-bool SimTransport::tamper(const Event& event) {
-  // Landing or view: this transport has just written it.
-  std::byte* const first = const_cast<std::byte*>(event.payload.data());
-  return wires_.medium.options.tamper(event, {first, event.payload.size()});
 }
 
 }  // namespace byteps::sim

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,12 +26,13 @@ class SimTransport final : public Transport {
   // The process dies: lent payloads are the lender's again, the peers find out as if the connections had been closed.
   // No other function may be called any more. Whoever lent memory calls it before that memory goes.
   void die();
+  // Death inside a turn: so many messages more leave, and with the last of them `then` is called, once; those after it
+  // do not. The process is to die before its next turn.
+  void let_leave(std::size_t count, std::function<void()> then);
 
   Result<PeerId> connect(const Endpoint& to, const Hello& self) override;
   bool is_naming(PeerId peer) const override;
   Status send(PeerId peer, const Outgoing& message) override;
-  void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
-  void withdraw(PeerId peer, LandingTag tag) override;
   std::size_t poll(TimeNs now, std::span<Event> events) override;
   TimeNs next_deadline() const override { return kNever; }  // the network wakes
   void set_self(const Hello& self) override { station_.set_self(self); }
@@ -42,7 +44,7 @@ class SimTransport final : public Transport {
   std::uint32_t number() const { return station_.number(); }
   const std::string& name() const { return station_.name(); }
 
-  // Why this memory is not its owner's alone: a payload of it is lent, or it is promised as a landing; empty if it is.
+  // Why this memory is not its owner's alone: a payload of it is lent; empty if it is.
   std::string claim_on(std::span<const std::byte> memory) const {
     return station_.claim_on(memory);
   }
@@ -51,13 +53,15 @@ class SimTransport final : public Transport {
  private:
   // False: there is no event after all.
   bool give_out(PeerId id, Ready& ready, Event& event);
-  bool give_received(PeerId id, const Ready& ready, Event& event);
-  bool tamper(const Event& event);
+  bool give_received(const Flight& flight, Event& event);
   void end_views();
 
   Wires& wires_;
   Station station_;
   bool is_dead_ = false;
+  // Of let_leave().
+  std::size_t leaving_ = SIZE_MAX;
+  std::function<void()> then_;
   std::vector<std::vector<std::byte>> views_;  // headers and payloads given out by the last poll
   std::size_t views_used_ = 0;
 };

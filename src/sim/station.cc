@@ -77,23 +77,10 @@ std::vector<Ready> Station::drop_received(PeerId id) {
 
 // ---- memory
 
-std::optional<std::span<std::byte>> Station::landing_of(PeerId id, const Flight& flight) const {
-  const Peer& peer = peers_.at(id);
-  const auto found = peer.landings.find(flight.landing);
-  if (flight.landing == kNoLanding || found == peer.landings.end()) return std::nullopt;
-  const std::size_t landing_bytes = found->second.size();
-  if (flight.landing_offset > landing_bytes) return std::nullopt;
-  if (flight.payload.size() > landing_bytes - flight.landing_offset) return std::nullopt;
-  return found->second.subspan(flight.landing_offset, flight.payload.size());
-}
-
 std::string Station::claim_on(std::span<const std::byte> memory) const {
   for (const auto& [id, peer] : peers_) {
     for (const Lent& lent : peer.lent) {
       if (overlap(lent.payload, memory)) return "a payload of it is lent by " + options_.name;
-    }
-    for (const auto& [tag, landing] : peer.landings) {
-      if (overlap(landing, memory)) return "it is still a landing of " + options_.name;
     }
   }
   return {};

@@ -1,5 +1,5 @@
 // Station: a transport as the network sees it: where it is, what it knows of names, and for each of its peers what
-// waits to be given out, where payloads land, and what it has lent. The network writes, SimTransport reads.
+// waits to be given out, and what it has lent. The network writes, SimTransport reads.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,6 @@ class Station {
     ConnectionId connection = 0;
     int side = 0;
     std::deque<Ready> ready;
-    std::map<LandingTag, std::span<std::byte>> landings;
     std::deque<Lent> lent;  // accepted, kSent not given out
     bool up = false;        // kUp was given out
   };
@@ -89,9 +88,7 @@ class Station {
   // The owner closes: it hears no more of this peer but the end. Returns what it would have received.
   std::vector<Ready> drop_received(PeerId id);
 
-  // Where the payload goes; nothing when there is no landing for it.
-  std::optional<std::span<std::byte>> landing_of(PeerId id, const Flight& flight) const;
-  // Why this memory is not its owner's alone: a payload of it is lent, or it is promised as a landing; empty if it is.
+  // Why this memory is not its owner's alone: a payload of it is lent; empty if it is.
   std::string claim_on(std::span<const std::byte> memory) const;
   std::size_t lent_payloads() const;
 

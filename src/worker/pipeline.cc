@@ -100,7 +100,6 @@ void Pipeline::start(TensorIndex index) {
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
   push_.begin_round(tensor);
-  pull_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     tensor.parts[part].begin_round();
     if (tensor.cargo != nullptr && !tensor.cargo->leads(part)) {
@@ -132,7 +131,6 @@ void Pipeline::end_early(TensorIndex index, const Status& status) {
     for (std::uint32_t part = 0; tensor.cargo != nullptr && part < tensor.parts.size(); ++part) {
       tensor.lent_count += tensor.cargo->abandon(part);
     }
-    pull_.end_round(tensor);
     work_.operations[tensor.active].state = OpState::kEnding;
   }
   while (tensor.line_first != kNoOp) {
@@ -158,7 +156,6 @@ void Pipeline::settle(TensorIndex index) {
 void Pipeline::finish_well(TensorIndex index) {
   Tensor& tensor = work_.tensors[index];
   const Op& op = work_.operations[tensor.active];
-  pull_.end_round(tensor);
   // A broadcast's root is sent nothing: it has the result.
   const bool has_it = !op.output.empty() && !work_.is_sent_to(tensor.spec);
   if (has_it && op.input.data() != op.output.data()) {
@@ -194,7 +191,6 @@ void Pipeline::on_shard_up(ShardIndex index) {
   ShardWay& shard = work_.shards[index.value];
   CHECK(!shard.is_up()) << index << " is up already";
   shard.up();
-  pull_.on_shard_up(index);
 }
 
 void Pipeline::on_shard_down(ShardIndex index) {
@@ -233,11 +229,8 @@ void Pipeline::send_again(PartRef ref) {
 // ---- messages from shards
 
 Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
-                           std::span<const std::byte> payload, bool landed) {
-  const Pull::Taken taken = pull_.take(shard, header, payload, landed);
-  if (taken.spoiled != kNoTensor) {
-    end_early(taken.spoiled, taken.broken.in_words(taken.broken.message() + " by the shard"));
-  }
+                           std::span<const std::byte> payload) {
+  const Pull::Taken taken = pull_.take(shard, header, payload);
   if (taken.part.tensor == kNoTensor) return taken.broken;
   patience_.on_answer();
   if (taken.was_unsent) leave_stage(taken.part);

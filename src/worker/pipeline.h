@@ -3,17 +3,13 @@
 //
 // An operation's life:
 //   submit -> [waits in its tensor's line] -> its parts wait at the gates of their shards (gate.h)
-//          -> frames pass, are answered, land in the output -> all answered and nothing lent -> kComplete
+//          -> frames pass, are answered, into the output -> all answered and nothing lent -> kComplete
 // It ends early when its declaration meets another one (mismatch), a worker it needs has left, or the job ends. Also
-// then its memory is given back only when no payload of it is at a transport and its landing is withdrawn.
+// then its memory is given back only when no payload of it is at a transport.
 //
 // How the shell uses it: it calls the on_...() functions, submit() and tick(), then takes the outputs() in their order;
 // then, for each shard whose transport accepts, front() and pop() until front() says no, one frame per shard in turn so
 // that the frames of different servers interleave.
-//
-// Results land in place: input and output may be the same memory. Resending a frame whose answer has half
-// overwritten it is harmless (docs/protocol.md, "why repeats are harmless"). The landing of an operation is its
-// whole output.
 #pragma once
 
 #include <cstddef>
@@ -56,11 +52,10 @@ class Pipeline {
   void on_shard_up(ShardIndex shard);
   void on_shard_down(ShardIndex shard);
 
-  // An answer came. `landed`: payload is the part of the landing that was written, otherwise it is
-  // copied from there. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks
+  // An answer came; its payload is copied. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks
   // the protocol, end its connection.
-  Status on_answer(ShardIndex shard, const wire::Header& header, std::span<const std::byte> payload,
-                   bool landed);
+  Status on_answer(ShardIndex shard, const wire::Header& header,
+                   std::span<const std::byte> payload);
   // Brings what on_answer() needs for an answer that will follow soon nearer to the CPU. Calls with distance
   // kFarthest, kFarthest - 1, ... 1 do it: each looks where the one before has pointed.
   static constexpr int kFarthest = Pull::kFarthest;

@@ -1,6 +1,5 @@
 #include "worker/pull.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -18,48 +17,12 @@ void fetch(const Record& record) {
 
 }  // namespace
 
-// ---- landings
-
-void Pull::begin_round(const Tensor& tensor) {
-  if (!work_.needs_landing(tensor)) return;
-  for (const TensorWay& way : tensor.ways) {
-    if (work_.shards[way.shard.value].is_up()) land_on(way.shard, tensor);
-  }
-}
-
-void Pull::land_on(ShardIndex shard, const Tensor& tensor) {
-  const Op& op = work_.operations[tensor.active];
-  work_.outputs.emplace_back(PipelineOutput::Land{shard, op.tag, op.output});
-}
-
-// From the connections that are up; at the others it has ended with them.
-void Pull::end_round(const Tensor& tensor) {
-  if (!work_.needs_landing(tensor)) return;
-  for (std::size_t way = PLANTED(landing_kept) ? 1 : 0; way < tensor.ways.size(); ++way) {
-    const ShardIndex shard = tensor.ways[way].shard;
-    if (!work_.shards[shard.value].is_up()) continue;
-    work_.outputs.emplace_back(
-        PipelineOutput::Withdraw{shard, work_.operations[tensor.active].tag});
-  }
-}
-
-void Pull::on_shard_up(ShardIndex shard) {
-  const Operations& operations = work_.operations;
-  for (OpIndex op = operations.oldest(); op != kNoOp; op = operations[op].newer) {
-    if (operations[op].state != OpState::kActive) continue;
-    const Tensor& tensor = work_.tensors[operations[op].tensor];
-    const bool uses_it = std::any_of(tensor.ways.begin(), tensor.ways.end(),
-                                     [shard](const TensorWay& way) { return way.shard == shard; });
-    if (uses_it && work_.needs_landing(tensor)) land_on(shard, tensor);
-  }
-}
-
 // ---- answers
 
-// By the landing, if it is that of an operation which is under way; a repeated answer names none.
+// By the tag, if it is that of an operation which is under way.
 TensorIndex Pull::tensor_of(const wire::Header& answer) const {
-  const OpIndex place = work_.operations.place_of(answer.landing);
-  if (place != kNoOp && work_.operations[place].tag == answer.landing) {
+  const OpIndex place = work_.operations.place_of(answer.tag);
+  if (place != kNoOp && work_.operations[place].tag == answer.tag) {
     const TensorIndex index = work_.operations[place].tensor;
     if (work_.tensors[index].key == answer.key) return index;
   }
@@ -67,11 +30,11 @@ TensorIndex Pull::tensor_of(const wire::Header& answer) const {
 }
 
 void Pull::expect(const wire::Glimpse& answer, int distance) const {
-  const OpIndex place = work_.operations.place_of(answer.landing);
+  const OpIndex place = work_.operations.place_of(answer.tag);
   if (place == kNoOp) return;
   const Op& op = work_.operations[place];
   if (distance == kFarthest) return fetch(op);
-  if (op.tag != answer.landing) return;
+  if (op.tag != answer.tag) return;
   const Tensor& tensor = work_.tensors[op.tensor];
   if (distance == kFarthest - 1) return fetch(tensor);
   __builtin_prefetch(tensor.parts.data());
@@ -99,7 +62,7 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
 }
 
 Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
-                       std::span<const std::byte> payload, bool landed) {
+                       std::span<const std::byte> payload) {
   Taken taken;
   if (header.epoch != work_.config.epoch) return taken;
   const TensorIndex index = tensor_of(header);
@@ -111,13 +74,9 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
 
   const Named named = ahead > 0 ? Named{"is of a round that was not pushed"}
                                 : look_at(tensor, shard, header, payload.size());
-  const bool is_misplaced =
-      named.what == nullptr && landed && !payload.empty() && payload.data() != named.place;
-  if (named.what != nullptr || is_misplaced) {
-    // Misplaced: it was written over other bytes of the tensor, which may have been right.
-    const char* const what = is_misplaced ? "was placed over another part of it" : named.what;
-    taken.broken = {Code::kDisconnected, "an answer for tensor '" + tensor.name + "' " + what};
-    if (is_misplaced) taken.spoiled = index;
+  if (named.what != nullptr) {
+    taken.broken = {Code::kDisconnected,
+                    "an answer for tensor '" + tensor.name + "' " + named.what};
     return taken;
   }
   const PartRef part{index, header.part.value};
@@ -125,7 +84,7 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
 
   if (tensor.cargo != nullptr) {
     tensor.cargo->answered(header, payload);
-  } else if (!landed && !payload.empty()) {
+  } else if (!payload.empty()) {
     std::memcpy(named.place, payload.data(), payload.size());
   }
   work_.counters.pulled_bytes += payload.size();

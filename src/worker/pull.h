@@ -1,8 +1,8 @@
-// Pull: the stage in which a part waits for its answers, and the landings in which these are written. The landing of an
-// operation is its whole output, promised to each shard that has parts of it.
+// Pull: the stage in which a part waits for its answers, and is given what they bring.
 //
-// Results land in place: input and output may be the same memory. Resending a frame whose answer has half overwritten
-// it is harmless (docs/protocol.md, "why repeats are harmless").
+// Input and output may be the same memory: a frame's sum is written over its contribution, whole, and only when it is
+// here and has been checked. So of each frame a worker has either the contribution or the sum (docs/protocol.md, "why
+// repeats are harmless").
 #pragma once
 
 #include <cstddef>
@@ -27,23 +27,16 @@ class Pull final : public Stage {
   void enter(PartRef /*part*/, Tensor& /*tensor*/, TimeNs /*now*/) override {}
   void abandon(PartRef part, Tensor& tensor) override { push_.abandon(part, tensor); }
 
-  // ---- landings. Promises are made to the connections that are up; those that come up later get theirs then.
-  void begin_round(const Tensor& tensor);
-  void end_round(const Tensor& tensor);
-  void on_shard_up(ShardIndex shard);
-
   // ---- from the shards
   struct Taken {
-    Status broken;                    // not ok: the peer breaks the protocol, end its connection
-    TensorIndex spoiled = kNoTensor;  // and has written over this tensor
-    PartRef part;                     // kNoTensor: the answer changed nothing
+    Status broken;  // not ok: the peer breaks the protocol, end its connection
+    PartRef part;   // kNoTensor: the answer changed nothing
     bool was_unsent =
         false;  // it had left nothing to push on this connection: it leaves that stage
     bool is_complete = false;  // all of it is answered: it leaves this one
   };
   // An answer, as Pipeline::on_answer().
-  Taken take(ShardIndex shard, const wire::Header& header, std::span<const std::byte> payload,
-             bool landed);
+  Taken take(ShardIndex shard, const wire::Header& header, std::span<const std::byte> payload);
   // Brings what take() needs for an answer that will follow soon nearer to the CPU, as Pipeline::expect().
   static constexpr int kFarthest = 3;
   void expect(const wire::Glimpse& answer, int distance) const;
@@ -60,7 +53,6 @@ class Pull final : public Stage {
   Named look_at(const Tensor& tensor, ShardIndex shard, const wire::Header& header,
                 std::size_t payload_bytes) const;
   void count(PartRef part, const Named& named, Taken& taken);
-  void land_on(ShardIndex shard, const Tensor& tensor);
 
   Work& work_;
   Flow& flow_;

@@ -257,7 +257,7 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
   header.part = PartIndex(staged_part_.part);
   header.round = tensor.round;
   header.offset_bytes = frame * part.frame_bytes;
-  header.landing = work_.needs_landing(tensor) ? op.tag : kNoLanding;
+  header.tag = op.tag;
   header.priority = op.priority;
   if (!work_.gives(tensor.spec)) {
     header.flags = wire::kNoPayload;
@@ -266,6 +266,7 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
   } else {
     message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
   }
+  message.bulk = true;
   staged_ = Staged::kPush;
   staged_payload_bytes_ = message.payload.size();
 }

@@ -41,7 +41,7 @@ bool ShardTraffic::handle(const Event& event, TimeNs now, bool is_ending) {
 
 void ShardTraffic::receive(ShardIndex shard, const Event& event, TimeNs now) {
   if (!connections_.is_in_use(shard)) return;
-  const Result<wire::Header> header = wire::decode_header(event.header);
+  const Result<wire::Header> header = wire::header_of(event);
   const Status fine =
       header.is_ok() ? owner_.on_message(shard, header.value(), event) : header.status();
   if (fine.is_ok()) {

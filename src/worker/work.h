@@ -76,17 +76,6 @@ PipelineConfig with_flow(PipelineConfig pipeline, const FlowConfig& flow);
 
 // What the pipeline's shell has to do, by kind.
 struct PipelineOutput {
-  // Promise this memory for `tag` to this shard's connection.
-  struct Land {
-    ShardIndex shard;
-    LandingTag tag = kNoLanding;
-    std::span<std::byte> landing;
-  };
-  // Take the promise back.
-  struct Withdraw {
-    ShardIndex shard;
-    LandingTag tag = kNoLanding;
-  };
   // The handle ends with `status`; its memory is the caller's again.
   struct Complete {
     HandleId handle;
@@ -102,8 +91,7 @@ struct PipelineOutput {
   };
 };
 using PipelineOutputs =
-    Outputs<PipelineOutput::Land, PipelineOutput::Withdraw, PipelineOutput::Complete,
-            PipelineOutput::Notice, PipelineOutput::Tuned>;
+    Outputs<PipelineOutput::Complete, PipelineOutput::Notice, PipelineOutput::Tuned>;
 
 // Tensor bytes, frames and operations since the beginning.
 struct PipelineCounters {
@@ -140,10 +128,6 @@ struct Work {
   }
   bool is_sent_to(const Spec& spec) const {
     return !spec.has_root() || speaks_for(spec.root) == spec.root_only;
-  }
-  // Whether answers to the active operation are written into its output.
-  bool needs_landing(const Tensor& tensor) const {
-    return tensor.spec.total_bytes > 0 && is_sent_to(tensor.spec) && tensor.cargo == nullptr;
   }
   // Whoever was told of it is to forget it.
   void forget(const Tensor& tensor) {

@@ -143,7 +143,6 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
 }
 
 std::size_t Worker::take_events(TimeNs now) {
-  // Outputs are applied after all events: landing and withdrawing would end the views they carry.
   const std::size_t count = transport_.poll(now, scratch_.events);
   for (std::size_t i = 0; i < count; ++i) {
     look_ahead(i, count);
@@ -177,7 +176,7 @@ void Worker::try_work() {
 Status Worker::on_message(ShardIndex shard, const wire::Header& header, const Event& event) {
   switch (header.kind) {
     case wire::Kind::kAnswer:
-      return pipeline_->on_answer(shard, header, event.payload, event.landed);
+      return pipeline_->on_answer(shard, header, event.payload);
     case wire::Kind::kWanted:
       record_wanted(log_, *pipeline_, header);
       pipeline_->on_wanted(shard, header);
@@ -339,14 +338,6 @@ Status Worker::check_roster(const wire::Roster& roster) const {
 void Worker::apply_outputs() {
   scratch_.completions.clear();  // of a turn that failed: its outputs are all there still
   const Overloads does{
-      [this](const PipelineOutput::Land& land) {
-        if (const auto peer = shards_.connections().peer_of(land.shard))
-          transport_.land(*peer, land.tag, land.landing);
-      },
-      [this](const PipelineOutput::Withdraw& withdraw) {
-        if (const auto peer = shards_.connections().peer_of(withdraw.shard))
-          transport_.withdraw(*peer, withdraw.tag);
-      },
       [this](const PipelineOutput::Complete& end) { note_end(end); },
       [this](const PipelineOutput::Notice& notice) { LOG(log_, kWarning) << notice.text; },
       [this](const PipelineOutput::Tuned& tuned) {
@@ -356,7 +347,7 @@ void Worker::apply_outputs() {
   pipeline_->clear_outputs();
   if (scratch_.completions.empty()) return;
   publish_counters();  // who hears of an end finds it counted
-  // Together, when all landings are withdrawn: who waits for one after the other wakes up once.
+  // Together: who waits for one after the other wakes up once.
   door_.handles.complete(scratch_.completions);
   scratch_.completions.clear();
 }
@@ -503,8 +494,7 @@ void Worker::end_all() {
     door_.handles.complete(barriers_.begin()->second, ended_);
     barriers_.erase(barriers_.begin());
   }
-  if (pipeline_)
-    apply_outputs();  // landings are withdrawn first: close() may leave a late answer under way
+  if (pipeline_) apply_outputs();
   shards_.connections().close_all(ended_);
   relay_.end(ended_);
   all_ended_ = true;

@@ -40,8 +40,7 @@ struct Seen {
   Hello hello;
   Bytes header;
   Bytes payload;
-  const std::byte* payload_at;
-  bool landed;
+  bool is_shared;
   SendToken token;
   Status why;
 };
@@ -75,7 +74,7 @@ class Cluster {
     for (std::size_t i = 0; i < count; ++i) {
       const Event& e = events_[i];
       seen_[node].push_back({e.kind, e.peer, e.hello, bytes_of(e.header), bytes_of(e.payload),
-                             e.payload.data(), e.landed, e.token, e.why});
+                             e.is_shared, e.token, e.why});
     }
     return count;
   }

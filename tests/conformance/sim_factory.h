@@ -1,5 +1,4 @@
-// The simulated network for the conformance suite: lines with a rate, delays, all ways of lending, and
-// payloads that are half in their landing before they are whole.
+// The simulated network for the conformance suite: lines with a rate, delays, and all ways of lending.
 #pragma once
 
 #include <algorithm>
@@ -46,7 +45,6 @@ class SimWorld final : public World {
  private:
   static sim::SimNetworkOptions options() {
     sim::SimNetworkOptions options;
-    options.chances.partial_landing = 0.5;
     options.mix_peers = true;
     options.check_lent_memory = true;
     return options;

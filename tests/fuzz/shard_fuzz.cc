@@ -253,7 +253,7 @@ class ShardTarget {
       header.round = Round(script_.number32());
       header.offset_bytes = script_.flag() ? script_.below(4) * kFrameBytes : script_.number();
       header.flags = script_.below(8) == 0 ? script_.byte() : std::uint8_t{0};
-      header.landing = script_.number();
+      header.tag = script_.number();
       message.payload.assign(script_.flag() ? kFrameBytes : script_.byte(),
                              std::byte{script_.byte()});
     } else if (header.kind == wire::Kind::kInputs) {
@@ -350,7 +350,7 @@ class ShardTarget {
     header.part = PartIndex(place.part);
     header.round = Round(round.round);
     header.offset_bytes = place.offset_bytes;
-    header.landing = 1000 * worker.rank + number + 1;
+    header.tag = 1000 * worker.rank + number + 1;
     round.pushed.insert(place);
     say(worker, header, contribution(worker.rank, place, round.round));
   }
@@ -369,9 +369,7 @@ class ShardTarget {
     CHECK_LE(header.round.value, round.round) << "an answer of a round that was not pushed";
     if (header.round.value < round.round) return;  // a repeat
     const Place place{number, header.part.value, header.offset_bytes};
-    // A repeated answer has none.
-    CHECK(header.landing == kNoLanding || header.landing == 1000 * worker.rank + number + 1);
-    CHECK_EQ(sent.landing_offset, place.part * kPartitionBytes + place.offset_bytes);
+    CHECK_EQ(header.tag, std::uint64_t{1000} * worker.rank + number + 1);
     check_sum(place, header.round.value, sent.payload);
     round.answered.insert(place);
     if (round.answered.size() < kKnown[number].frames.size()) return;

@@ -1,19 +1,14 @@
 // The bytes of two connections, received in any pieces, into the code that makes events of them
-// (net/frame/inbox.h), while landings come and go. The two share their staging memory, as those of a transport do.
+// (net/frame/inbox.h). The two share their staging memory, as those of a transport do.
 //
 // The input is a script (fuzz/script.h). Beside the sanitizers:
 //  - the messages come in order, each once, whole, and as they were sent, until bytes that are no frame;
-//  - a message is missing only if its landing was withdrawn between its first byte and its event;
 //  - what a poll gave out is still right at its end, whatever came after it on either connection;
-//  - nothing is written outside of the places that messages name in a landing, and nothing into a landing after
-//    it was withdrawn: its memory is freed then;
 //  - memory is taken for what came, never for a length that was announced.
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
-#include <map>
-#include <memory>
 #include <vector>
 
 #include "base/check.h"
@@ -26,23 +21,11 @@ namespace byteps::fuzz {
 namespace {
 
 constexpr std::size_t kBatchBytes = 4096;
-constexpr std::byte kUntouched{0xcc};
-constexpr std::uint32_t kTags = 3;
 
 struct Message {
   std::vector<std::byte> header;
   std::vector<std::byte> payload;
-  LandingTag landing = kNoLanding;
-  std::uint64_t landing_offset = 0;
-  std::size_t begin = 0;  // of its frame in the stream
-  std::size_t end = 0;
-  bool may_be_missing = false;
-};
-
-struct Landing {
-  std::unique_ptr<std::byte[]> memory;
-  std::size_t bytes = 0;
-  std::vector<bool> named;  // by byte: some message may have been written there
+  bool is_bulk = false;
 };
 
 class Stream {
@@ -56,16 +39,8 @@ class Stream {
     const auto first = static_cast<std::uint8_t>(37 * ++message_count_);  // neighbours differ
     message.header = pattern(script.flag() ? 48 : script.below(kHeaderBytesMax), first);
     message.payload = pattern(payload_bytes(script), first);
-    message.landing = script.below(kTags + 1);
-    message.landing_offset = script.flag() ? script.below(64) : script.number();
-    // What may be replaced in its landing is told apart by its header.
-    if (message.landing != kNoLanding && !message.payload.empty() && message.header.size() < 4) {
-      message.header = pattern(4, first);
-    }
-    message.begin = bytes_.size();
+    message.is_bulk = script.flag();
     append(encode_frame(message));
-    message.end = bytes_.size();
-    name_place(message);
     if (!broken_) expected_.push_back(std::move(message));
   }
   // The other side says why it ends the connection. What follows is never read.
@@ -88,41 +63,11 @@ class Stream {
     frame::Prefix prefix;
     prefix.payload_bytes = script.flag() ? script.number32() : std::uint32_t{4} << 20;
     prefix.header_bytes = static_cast<std::uint16_t>(script.number());
-    prefix.landing = script.below(kTags + 1);
+    prefix.is_bulk = script.flag();
     std::vector<std::byte> frame(frame::kPrefixBytes);
     frame::encode(prefix, std::span<std::byte, frame::kPrefixBytes>(frame.data(), frame.size()));
     append(frame);
-    broken_ = true;
-    // Whatever comes now may be its payload.
-    for (auto& [tag, landing] : landings_) landing.named.assign(landing.bytes, true);
-  }
-
-  // ---- the owner
-
-  void land(Script& script) {
-    const LandingTag tag = 1 + script.below(kTags);
-    if (landings_.contains(tag)) withdraw(tag);
-    Landing landing;
-    static constexpr std::size_t kUnits[] = {1, 16, 64};  // the last: some are received in place
-    landing.bytes = kUnits[script.below(3)] * script.byte();
-    landing.memory.reset(new std::byte[landing.bytes]);
-    std::fill_n(landing.memory.get(), landing.bytes, kUntouched);
-    landing.named.assign(landing.bytes, broken_);
-    inbox_.land(tag, {landing.memory.get(), landing.bytes});
-    landings_[tag] = std::move(landing);
-    for (const Message& message : expected_) name_place(message);
-  }
-  void withdraw(LandingTag tag) {
-    const auto found = landings_.find(tag);
-    if (found == landings_.end()) return;
-    check_landings();
-    inbox_.withdraw(tag);
-    for (Message& message : expected_) {
-      // Some of it is here, or all, but it has not been given out.
-      message.may_be_missing |=
-          message.landing == tag && message.begin < fed_ && !message.payload.empty();
-    }
-    landings_.erase(found);  // freed
+    broken_ = true;  // whatever comes now may be its payload
   }
 
   // ---- the transport
@@ -153,10 +98,6 @@ class Stream {
   }
   // One event of a poll that is still valid.
   void check(const Event& event) {
-    if (event.landed) check_inside(event.payload);
-    while (!expected_.empty() && expected_.front().may_be_missing && !is_front(event)) {
-      expected_.pop_front();
-    }
     if (expected_.empty()) {
       CHECK(broken_) << "a message that nobody sent";
       return;
@@ -164,20 +105,11 @@ class Stream {
     CHECK(is_front(event)) << "not the message that was sent";
     expected_.pop_front();
   }
-  void check_landings() const {
-    for (const auto& [tag, landing] : landings_) {
-      for (std::size_t i = 0; i < landing.bytes; ++i) {
-        CHECK(landing.named[i] || landing.memory[i] == kUntouched) << "written beside its place";
-      }
-    }
-  }
   bool is_dry() const { return fed_ == bytes_.size(); }
   void check_end() const {
-    check_landings();
     if (broken_) return;
     CHECK(!ended_);
-    for (const Message& message : expected_)
-      CHECK(message.may_be_missing) << "a message is missing";
+    CHECK(expected_.empty()) << "a message is missing";
   }
   void clear(frame::Staging& staging) { inbox_.clear(staging); }
   std::size_t sent_bytes() const { return bytes_.size(); }
@@ -186,19 +118,8 @@ class Stream {
  private:
   bool is_front(const Event& event) const {
     const Message& message = expected_.front();
-    if (!std::equal(event.header.begin(), event.header.end(), message.header.begin(),
-                    message.header.end()) ||
-        event.payload.size() != message.payload.size()) {
-      return false;
-    }
-    // What landed may have been replaced by what came after it.
-    const bool replaced =
-        event.landed &&
-        (broken_ || std::any_of(expected_.begin() + 1, expected_.end(), [&](const Message& later) {
-           return later.landing == message.landing && later.begin < fed_;
-         }));
-    return replaced ||
-           std::equal(event.payload.begin(), event.payload.end(), message.payload.begin());
+    return !event.is_shared && std::ranges::equal(event.header, message.header) &&
+           std::ranges::equal(event.payload, message.payload);
   }
   static std::vector<std::byte> pattern(std::size_t count, std::uint8_t first) {
     std::vector<std::byte> bytes(count);
@@ -221,8 +142,7 @@ class Stream {
     frame::Prefix prefix;
     prefix.payload_bytes = static_cast<std::uint32_t>(message.payload.size());
     prefix.header_bytes = static_cast<std::uint16_t>(message.header.size());
-    prefix.landing = message.landing;
-    prefix.landing_offset = message.landing_offset;
+    prefix.is_bulk = message.is_bulk;
     prefix.header_crc = crc32c(0, message.header);
     std::vector<std::byte> frame(frame::kPrefixBytes);
     frame::encode(prefix, std::span<std::byte, frame::kPrefixBytes>(frame.data(), frame.size()));
@@ -237,15 +157,6 @@ class Stream {
   void append(const std::vector<std::byte>& more) {
     bytes_.insert(bytes_.end(), more.begin(), more.end());
   }
-  void name_place(const Message& message) {
-    const auto found = landings_.find(message.landing);
-    if (found == landings_.end()) return;
-    Landing& landing = found->second;
-    if (message.landing_offset > landing.bytes) return;
-    if (message.payload.size() > landing.bytes - message.landing_offset) return;
-    std::fill_n(landing.named.begin() + static_cast<std::ptrdiff_t>(message.landing_offset),
-                message.payload.size(), true);
-  }
   std::size_t fill(const frame::Inbox::Places& places, std::size_t bytes_max) {
     std::size_t count = 0;
     for (int i = 0; i < places.count; ++i) {
@@ -258,22 +169,12 @@ class Stream {
     }
     return count;
   }
-  void check_inside(std::span<const std::byte> payload) const {
-    const bool inside = std::any_of(landings_.begin(), landings_.end(), [&](const auto& each) {
-      const std::byte* memory = each.second.memory.get();
-      return payload.data() >= memory &&
-             payload.data() + payload.size() <= memory + each.second.bytes;
-    });
-    CHECK(inside) << "landed outside of all landings";
-  }
-
   const PeerId peer_;
   frame::Inbox inbox_;
   std::vector<std::byte> bytes_;
   std::size_t fed_ = 0;
   std::deque<Message> expected_;
   std::uint32_t message_count_ = 0;
-  std::map<LandingTag, Landing> landings_;
   bool broken_ = false;
   bool ended_ = false;
 };
@@ -296,7 +197,7 @@ class Target {
  private:
   void act() {
     Stream& stream = streams_[script_.below(2)];
-    switch (script_.below(10)) {
+    switch (script_.below(8)) {
       case 0:
       case 1:
       case 2:
@@ -315,14 +216,10 @@ class Target {
             return;
         }
       case 5:
-        return stream.land(script_);
-      case 6:
-        return stream.withdraw(1 + script_.below(kTags));
-      case 7:
         return poll(1 + script_.byte(), 1 + script_.below(4), 1 + script_.below(8));
-      case 8:
+      case 6:
         return poll(std::size_t{64} * (1 + script_.byte()), 1 + script_.below(4), 8);
-      case 9:
+      case 7:
         return poll(kBatchBytes, 4, 8);
     }
   }

@@ -2,8 +2,7 @@
 //
 // The input is a script (fuzz/script.h). Beside the sanitizers:
 //  - the memory of a submission is freed in the moment its handle ends, so whatever touches it later is found:
-//    a landing that was not withdrawn, a payload that is still lent;
-//  - landings lie within the output of a submission that is under way;
+//    an answer that comes late, a payload that is still lent;
 //  - an operation that ended well has exactly the bytes that the shards answered;
 //  - each turn comes to rest, and the worker always knows when it wants to be called next;
 //  - after leave(), or a failure, every handle ends within the failure timeout, the worker finishes, and takes
@@ -32,7 +31,7 @@ class WorkerTarget {
         config_(config()),
         door_(config_, nullptr),
         worker_(config_, transport_, door_, black_box_.log(), "machine:42") {
-    transport_.answers_land_on_pushes = true;
+    transport_.answers_overwrite_pushes = true;
   }
 
   void run() {
@@ -60,7 +59,7 @@ class WorkerTarget {
   }
 
   void act() {
-    switch (script_.below(18)) {
+    switch (script_.below(17)) {
       case 0:
       case 1:
         return submit();
@@ -92,26 +91,21 @@ class WorkerTarget {
         if (PeerId peer; pick(peer)) transport_.end(peer, reason());
         return turn();
       case 12:
-        if (PeerId peer; pick(peer)) {
-          transport_.scribble(peer, script_.byte(), std::byte{script_.byte()});
-        }
-        return;
-      case 13:
         transport_.window = 1 + script_.below(8);
         transport_.events_per_poll = 1 + script_.below(8);
         transport_.deliver_after_close = script_.flag();
         transport_.refuse_attempts = script_.below(8) == 0;
         return;
-      case 14:
+      case 13:
         transport_.give_back_all();
         return turn();
-      case 15:
+      case 14:
         return pass();
-      case 16:
+      case 15:
         for (int i = 0; i < 4; ++i) answer(0);
         transport_.give_back_all();
         return turn();
-      case 17:
+      case 16:
         if (script_.below(8) == 0) door_.leave(script_.flag());
         return turn();
     }
@@ -229,25 +223,20 @@ class WorkerTarget {
     say_answer(push->peer, header, payload);
   }
   void say_answer(PeerId peer, const wire::Header& header, const std::vector<std::byte>& payload) {
-    const std::uint64_t place = header.part.value * std::uint64_t{256} + header.offset_bytes;
-    transport_.say(peer, header, payload, header.landing, place);
+    transport_.say(peer, header, payload, script_.flag());
   }
+  // By what this worker has declared.
   std::size_t frame_bytes_of(const wire::Header& header) {
-    const auto peer_landings = transport_.peers.find(last_push_peer_);
-    if (peer_landings == transport_.peers.end()) return 64;
-    const auto landing = peer_landings->second.landings.find(header.landing);
-    if (landing == peer_landings->second.landings.end()) return 64;
+    const auto known = declared_bytes_.find(header.key);
+    if (known == declared_bytes_.end()) return 64;
     const std::uint64_t start = header.part.value * std::uint64_t{256} + header.offset_bytes;
-    return start < landing->second.size()
-               ? std::min<std::size_t>(64, landing->second.size() - start)
-               : 0;
+    return start < known->second ? std::min<std::size_t>(64, known->second - start) : 0;
   }
   std::optional<ScriptedTransport::Sent> take_push(std::uint32_t index) {
     if (pushes_.empty()) return std::nullopt;
     const auto chosen = pushes_.begin() + index % static_cast<std::ptrdiff_t>(pushes_.size());
     ScriptedTransport::Sent push = std::move(*chosen);
     pushes_.erase(chosen);
-    last_push_peer_ = push.peer;
     return push;
   }
   void answer_wrongly() {
@@ -256,7 +245,6 @@ class WorkerTarget {
     wire::Header header = push->header;
     header.kind = wire::Kind::kAnswer;
     std::vector<std::byte> payload = push->payload;
-    std::uint64_t place = header.part.value * std::uint64_t{256} + header.offset_bytes;
     PeerId peer = push->peer;
     for (std::uint32_t change = 1 + script_.below(2); change > 0; --change) {
       switch (script_.below(9)) {
@@ -279,7 +267,7 @@ class WorkerTarget {
           script_.mutate(payload);
           break;
         case 6:
-          place = script_.number();
+          header.tag = script_.number();
           break;
         case 7:
           header.key = key_of("t" + std::to_string(script_.below(5)));
@@ -289,8 +277,8 @@ class WorkerTarget {
           break;
       }
     }
-    transport_.say(peer, header, payload, header.landing, place);
-    if (script_.flag()) transport_.say(peer, header, payload, header.landing, place);
+    say_answer(peer, header, payload);
+    if (script_.flag()) say_answer(peer, header, payload);
     pushes_.push_back(*push);  // it may still be answered well
     turn();
   }
@@ -311,7 +299,7 @@ class WorkerTarget {
     const wire::HeaderBytes bytes = wire::encode(header);
     message.header.assign(bytes.begin(), bytes.end());
     if (script_.below(4) == 0) spoil(script_, message);
-    transport_.say(peer, message.header, message.payload, script_.number(), script_.number());
+    transport_.say(peer, message.header, message.payload, script_.flag());
     turn();
   }
 
@@ -321,7 +309,6 @@ class WorkerTarget {
     int rounds = 0;
     do {
       CHECK_LT(++rounds, 4000) << "the worker does not come to rest";
-      check_landings();
     } while (worker_.turn(now_) > 0 || !transport_.quiet() || must_turn());
     CHECK(worker_.finished() || worker_.next_deadline() != kNever) << "nobody will wake the worker";
     for (; !transport_.sent.empty(); transport_.sent.pop_front())
@@ -337,9 +324,12 @@ class WorkerTarget {
         CHECK_LE(sent.payload.size(), kPayloadBytesMax);
         pushes_.push_back(std::move(sent));
         break;
-      case wire::Kind::kDeclare:
-        CHECK(wire::decode_declare(sent.payload).is_ok());
+      case wire::Kind::kDeclare: {
+        const auto declare = wire::decode_declare(sent.payload);
+        CHECK(declare.is_ok());
+        declared_bytes_[sent.header.key] = declare.value().total_bytes;
         break;
+      }
       case wire::Kind::kJoin:
         CHECK(wire::decode_join(sent.payload).is_ok());
         break;
@@ -358,18 +348,6 @@ class WorkerTarget {
         break;
       default:
         CHECK(false) << "workers do not send kind " << static_cast<int>(sent.header.kind);
-    }
-  }
-  void check_landings() const {
-    for (const auto& [peer, state] : transport_.peers) {
-      for (const auto& [tag, span] : state.landings) {
-        bool inside = false;
-        for (const auto& [handle, memory] : submitted_) {
-          inside = inside || (span.data() >= memory.output.get() &&
-                              span.data() + span.size() <= memory.output.get() + memory.bytes);
-        }
-        CHECK(inside) << "a landing outside of what was submitted";
-      }
     }
   }
   void free_what_ended() {
@@ -426,8 +404,8 @@ class WorkerTarget {
   Worker worker_;
   TimeNs now_ = 1000 * kSecond;
   std::map<HandleId, Submitted> submitted_;
-  std::deque<ScriptedTransport::Sent> pushes_;  // not yet answered
-  PeerId last_push_peer_;
+  std::deque<ScriptedTransport::Sent> pushes_;   // not yet answered
+  std::map<Key, std::uint64_t> declared_bytes_;  // by this worker
 };
 
 }  // namespace

@@ -22,7 +22,6 @@ PUSH, ANSWER, DECLARE, WANTED, FORGET, MISMATCH, MISSING = range(1, 8)
 JOIN, ROSTER, HEARTBEAT, LEAVE, BARRIER, BARRIER_DONE, FAIL, WAITING, STALLED = range(16, 25)
 SCHEDULER, SERVER, WORKER = range(3)
 NO_RANK = 0xFFFFFFFF
-NO_LANDING = 0
 FLOAT32, FLOAT64, FLOAT16, UINT8, INT32, INT8, INT64, BFLOAT16, BOOL = range(9)
 SUM, AVERAGE, BROADCAST = range(3)
 
@@ -30,7 +29,7 @@ HEADER_BYTES = 48
 RECORD_HEAD = struct.Struct("<4sHH")
 MAGIC = b"BPS1"
 HELLO, REFUSAL, PROOF = 1, 2, 3
-PREFIX = struct.Struct("<IHHQQI")  # and behind it the checksum of these
+PREFIX = struct.Struct("<IHHI")  # and behind it the checksum of these
 CHECKSUM = struct.Struct("<I")
 NONCE_BYTES = 32
 CONNECTING_LABEL = b"byteps proof of the connecting side"
@@ -54,9 +53,9 @@ def key_of(name: str) -> int:
 
 def header(
     kind: int, flags: int = 0, epoch: int = 0, key: int = 0, part: int = 0, round: int = 0, offset: int = 0,
-    worker: int = 0, landing: int = NO_LANDING,
+    worker: int = 0, tag: int = 0,
 ) -> bytes:  # fmt: skip
-    return struct.pack("<BBHIQIIQIIQ", kind, flags, 0, epoch, key, part, round, offset, worker, 0, landing)
+    return struct.pack("<BBHIQIIQIIQ", kind, flags, 0, epoch, key, part, round, offset, worker, 0, tag)
 
 
 def number(tag: int, value: int) -> bytes:
@@ -170,17 +169,15 @@ def crc32c(content: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def prefix(
-    payload_bytes: int, head_bytes: int, head: bytes = b"", landing: int = NO_LANDING, landing_offset: int = 0
-) -> bytes:
+def prefix(payload_bytes: int, head_bytes: int, head: bytes = b"") -> bytes:
     """The start of a frame with good checksums, whatever it promises."""
-    start = PREFIX.pack(payload_bytes, head_bytes, 0, landing, landing_offset, crc32c(head))
+    start = PREFIX.pack(payload_bytes, head_bytes, 0, crc32c(head))
     return start + CHECKSUM.pack(crc32c(start)) + head
 
 
-def frame(head: bytes, payload: bytes = b"", landing: int = NO_LANDING, landing_offset: int = 0) -> bytes:
+def frame(head: bytes, payload: bytes = b"") -> bytes:
     end = CHECKSUM.pack(crc32c(payload)) if payload else b""
-    return prefix(len(payload), len(head), head, landing, landing_offset) + payload + end
+    return prefix(len(payload), len(head), head) + payload + end
 
 
 class Message(NamedTuple):
@@ -192,7 +189,7 @@ class Message(NamedTuple):
     round: int
     offset: int
     worker: int
-    landing: int
+    tag: int
     payload: bytes
 
     def head(self) -> bytes:
@@ -242,14 +239,14 @@ class Connection:
         """The next message. ConnectionError: the connection has ended. TimeoutError: there is none."""
         start = self._exactly(PREFIX.size)
         self._check(start)
-        payload_bytes, head_bytes, _, _, _, head_crc = PREFIX.unpack(start)
+        payload_bytes, head_bytes, _, head_crc = PREFIX.unpack(start)
         head = self._exactly(head_bytes)
         assert head_crc == crc32c(head), "a header with another checksum"
-        kind, flags, _, epoch, key, part, round_, offset, worker, _, landing = struct.unpack("<BBHIQIIQIIQ", head)
+        kind, flags, _, epoch, key, part, round_, offset, worker, _, tag = struct.unpack("<BBHIQIIQIIQ", head)
         payload = self._exactly(payload_bytes)
         if payload:
             self._check(payload)
-        return Message(kind, flags, epoch, key, part, round_, offset, worker, landing, payload)
+        return Message(kind, flags, epoch, key, part, round_, offset, worker, tag, payload)
 
     def receive_kind(self, *kinds: int) -> Message:
         while True:
@@ -360,7 +357,7 @@ class Member:
         round_ = self.rounds.get(name, 0)
         with self.connect(self.shard_of(name)) as shard:
             shard.send(self.header(DECLARE, key=key_of(name)), declare(name, FLOAT32, 4 * len(values)))
-            shard.send(self.header(PUSH, key=key_of(name), round=round_, landing=5), floats(values))
+            shard.send(self.header(PUSH, key=key_of(name), round=round_, tag=5), floats(values))
             while True:
                 answer = shard.receive_kind(ANSWER)
                 if (answer.key, answer.round) == (key_of(name), round_):

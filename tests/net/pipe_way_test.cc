@@ -35,7 +35,7 @@ class Pair {
     const Bytes payload = numbered(bytes, ++sent_);
     const std::size_t before = server.count(Event::Kind::kReceived);
     return client.transport()
-               .send(out, {.header = {}, .payload = payload, .token = sent_})
+               .send(out, {.header = {}, .payload = payload, .bulk = true, .token = sent_})
                .is_ok() &&
            until([&] { return server.count(Event::Kind::kReceived) == before + 1; }) &&
            server.seen().back().payload == payload;
@@ -84,7 +84,7 @@ TEST(PipeWay, what_was_sent_before_a_close_arrives) {
   const Bytes payload = numbered(50'000, 1);
   for (std::size_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(pair.client.transport()
-                    .send(pair.out, {.header = {}, .payload = payload, .token = i})
+                    .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = i})
                     .is_ok());
   }
   pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});

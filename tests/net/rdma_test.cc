@@ -72,7 +72,9 @@ class Pair {
   bool passes(std::size_t bytes) {
     const Bytes payload = numbered(bytes, ++sent_);
     const std::size_t before = server.count(Event::Kind::kReceived);
-    if (!client.transport().send(out, {.header = {}, .payload = payload, .token = sent_}).is_ok())
+    if (!client.transport()
+             .send(out, {.header = {}, .payload = payload, .bulk = true, .token = sent_})
+             .is_ok())
       return false;
     return until([&] { return server.count(Event::Kind::kReceived) == before + 1; }) &&
            server.seen().back().payload == payload;
@@ -116,7 +118,7 @@ TEST(Rdma, many_small_messages_share_a_write) {
   const Bytes payload = numbered(100, 1);
   for (std::size_t i = 0; i < 200; ++i) {
     ASSERT_TRUE(pair.client.transport()
-                    .send(pair.out, {.header = {}, .payload = payload, .token = i})
+                    .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = i})
                     .is_ok());
   }
   ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kReceived) == 200; }));
@@ -136,7 +138,7 @@ TEST(Rdma, a_receive_queue_never_runs_dry_however_slowly_the_other_side_reads) {
     // Each by itself: a turn between two sends makes a write of each.
     for (int i = 0; i < 10 && sent < 2000; ++i) {
       if (!pair.client.transport()
-               .send(pair.out, {.header = {}, .payload = payload, .token = sent})
+               .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = sent})
                .is_ok())
         break;
       ++sent;
@@ -192,7 +194,8 @@ TEST(RdmaLending, a_payload_of_registered_memory_is_not_copied_and_is_lent_until
   fake_fabric().delivers = false;
   ASSERT_TRUE(
       pair.client.transport()
-          .send(pair.out, {.header = {}, .payload = buffer.span().first(60'000), .token = 7})
+          .send(pair.out,
+                {.header = {}, .payload = buffer.span().first(60'000), .bulk = true, .token = 7})
           .is_ok());
   pair.settle();
   EXPECT_EQ(pair.client.count(Event::Kind::kSent), 0U);
@@ -222,7 +225,10 @@ TEST(RdmaLending, all_sizes_arrive_whole_and_in_order_lent_and_copied_in_turn) {
       }
       const auto payload = std::span<const std::byte>(buffers[sent].span()).first(sizes[sent]);
       if (!pair.client.transport()
-               .send(pair.out, {.header = numbered(sent % 200), .payload = payload, .token = sent})
+               .send(pair.out, {.header = numbered(sent % 200),
+                                .payload = payload,
+                                .bulk = true,
+                                .token = sent})
                .is_ok())
         break;
       ++sent;
@@ -251,7 +257,8 @@ TEST(RdmaLending, at_the_end_what_is_lent_comes_back_when_the_device_reads_no_mo
   for (std::size_t i = 0; i < 3; ++i) {
     ASSERT_TRUE(
         pair.client.transport()
-            .send(pair.out, {.header = {}, .payload = buffer.span().first(60'000), .token = i})
+            .send(pair.out,
+                  {.header = {}, .payload = buffer.span().first(60'000), .bulk = true, .token = i})
             .is_ok());
   }
   pair.client.poll();
@@ -271,7 +278,8 @@ TEST(RdmaLending, where_it_cannot_be_registered_it_is_copied_and_the_log_says_so
   fake_fabric().delivers = false;
   ASSERT_TRUE(
       pair.client.transport()
-          .send(pair.out, {.header = {}, .payload = buffer.span().first(60'000), .token = 7})
+          .send(pair.out,
+                {.header = {}, .payload = buffer.span().first(60'000), .bulk = true, .token = 7})
           .is_ok());
   pair.settle();
   EXPECT_EQ(pair.client.count(Event::Kind::kSent), 1U);
@@ -514,7 +522,7 @@ TEST(Rdma, a_peer_whose_device_does_not_answer_ends_the_connection_with_its_name
   fake_fabric().delivers = false;
   const Bytes payload = numbered(1000, 1);
   ASSERT_TRUE(pair.client.transport()
-                  .send(pair.out, {.header = {}, .payload = payload, .token = 1})
+                  .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = 1})
                   .is_ok());
   pair.settle();
   EXPECT_EQ(pair.client.count(Event::Kind::kDown), 0U);
@@ -562,7 +570,7 @@ TEST(Rdma, what_was_sent_before_a_close_arrives) {
   const Bytes payload = numbered(100'000, 1);
   for (std::size_t i = 0; i < 5; ++i) {
     ASSERT_TRUE(pair.client.transport()
-                    .send(pair.out, {.header = {}, .payload = payload, .token = i})
+                    .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = i})
                     .is_ok());
   }
   pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});

@@ -1,9 +1,7 @@
 // A Transport whose other side is a script: a test, a fuzz target, or a Switchboard (switchboard.h), which connects
 // several of them. It keeps T1 to T7 of net/transport.h towards its owner, as badly for the owner as they allow, and
 // holds the owner to its side of them:
-//  - each view is memory of its own, of the exact size, spoilt and freed by the next poll(), close(), land() or
-//    withdraw();
-//  - a landing is written when its message is given out, and in between by scribble(); never after withdraw();
+//  - each view is memory of its own, of the exact size, spoilt and freed by the next poll() or close();
 //  - lent payloads are read when they come back, so that one that was freed or changed too early is found.
 // tests/conformance holds it to the contract as it does all the others.
 #pragma once
@@ -38,8 +36,7 @@ class ScriptedTransport : public Transport {
     wire::Header header;           // unless `forgiving`, it can be read
     std::vector<std::byte> bytes;  // the same as it was sent
     std::vector<std::byte> payload;
-    LandingTag landing = kNoLanding;
-    std::uint64_t landing_offset = 0;
+    bool bulk = false;
   };
   struct Lent {
     SendToken token = 0;
@@ -51,7 +48,6 @@ class ScriptedTransport : public Transport {
     bool is_up = false;       // the owner may not know it yet
     bool is_closing = false;  // by the owner, while `closes_late`
     std::deque<Lent> lent;
-    std::map<LandingTag, std::span<std::byte>> landings;
   };
 
   explicit ScriptedTransport(std::size_t window_messages = SIZE_MAX) : window(window_messages) {}
@@ -78,7 +74,7 @@ class ScriptedTransport : public Transport {
   bool refuse_attempts = false;  // connect() finds no descriptor
   bool is_slow_to_name = false;  // attempts wait for a name server
   int no_memory = 0;             // so many polls throw
-  bool answers_land_on_pushes = false;  // so that what is lent may change
+  bool answers_overwrite_pushes = false;  // so that what is lent may change
   bool forgiving =
       false;  // of what the contract allows and no owner of ours does: words to strangers, odd headers
 
@@ -101,27 +97,18 @@ class ScriptedTransport : public Transport {
     if (peers.contains(peer)) up(peer, answers.at(peers.at(peer).to.text()));
   }
   void say(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload = {},
-           LandingTag landing = kNoLanding, std::uint64_t landing_offset = 0) {
+           bool is_shared = false) {
     if (!peers.contains(peer) || !peers.at(peer).is_up) return;
     add(Event::Kind::kReceived, peer);
     Pending& pending = pending_.back();
     const auto head = header.first(std::min(header.size(), kHeaderBytesMax));
     pending.header.assign(head.begin(), head.end());
     pending.payload.assign(payload.begin(), payload.end());
-    pending.landing = landing;
-    pending.landing_offset = landing_offset;
+    pending.event.is_shared = is_shared;
   }
   void say(PeerId peer, const wire::Header& header, std::span<const std::byte> payload = {},
-           LandingTag landing = kNoLanding, std::uint64_t landing_offset = 0) {
-    say(peer, std::span<const std::byte>(wire::encode(header)), payload, landing, landing_offset);
-  }
-  // Half of a payload comes and its message never does.
-  void scribble(PeerId peer, std::size_t landing_index, std::byte value) {
-    if (!peers.contains(peer) || peers.at(peer).landings.empty()) return;
-    auto& landings = peers.at(peer).landings;
-    const auto chosen =
-        std::next(landings.begin(), static_cast<std::ptrdiff_t>(landing_index % landings.size()));
-    std::fill(chosen->second.begin(), chosen->second.end(), value);
+           bool is_shared = false) {
+    say(peer, std::span<const std::byte>(wire::encode(header)), payload, is_shared);
   }
   void end(PeerId peer, Status why = {Code::kDisconnected, "gone"}) {
     const auto found = peers.find(peer);
@@ -158,11 +145,6 @@ class ScriptedTransport : public Transport {
   }
   // Payloads that the owner does not know to be its own again.
   std::size_t lent_count() const { return sent_count - returned_count_; }
-  std::size_t landing_count() const {
-    std::size_t count = 0;
-    for (const auto& [peer, state] : peers) count += state.landings.size();
-    return count;
-  }
   bool quiet() const { return pending_.empty(); }
 
   // ---- Transport
@@ -196,27 +178,11 @@ class ScriptedTransport : public Transport {
                     header.is_ok() ? header.value() : wire::Header{},
                     {message.header.begin(), message.header.end()},
                     {message.payload.begin(), message.payload.end()},
-                    message.landing,
-                    message.landing_offset});
+                    message.bulk});
     ++sent_count;
     found->second.lent.push_back({message.token, message.payload, crc});
     if (gives_back_at_once) give_back(peer, found->second, 1);
     return Status::ok();
-  }
-  void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override {
-    spoil_views();
-    CHECK_NE(tag, kNoLanding);
-    CHECK(forgiving || knows_up(peer)) << "a landing for nobody";
-    const auto found = peers.find(peer);
-    if (found == peers.end()) return;  // down, and the owner will hear of it
-    CHECK(found->second.landings.emplace(tag, destination).second) << "landed twice";
-  }
-  void withdraw(PeerId peer, LandingTag tag) override {
-    spoil_views();
-    const auto found = peers.find(peer);
-    if (found == peers.end()) return;  // down, and the owner will hear of it
-    const std::size_t count = found->second.landings.erase(tag);
-    CHECK(forgiving || count == 1) << "withdrawn without a landing";
   }
   std::size_t poll(TimeNs /*now*/, std::span<Event> events) override {
     spoil_views();
@@ -265,8 +231,6 @@ class ScriptedTransport : public Transport {
     Event event;
     std::vector<std::byte> header;
     std::vector<std::byte> payload;
-    LandingTag landing = kNoLanding;
-    std::uint64_t landing_offset = 0;
   };
   // What the owner knows of a peer, from connect() or kUp to kDown.
   struct Known {
@@ -297,17 +261,6 @@ class ScriptedTransport : public Transport {
     if (event.kind == Event::Kind::kSent) ++returned_count_;
     event.header = pending.header;
     event.payload = pending.payload;
-    const auto found = peers.find(event.peer);
-    if (found == peers.end()) return;
-    const auto landing = found->second.landings.find(pending.landing);
-    if (landing == found->second.landings.end()) return;
-    const std::span<std::byte> whole = landing->second;
-    if (pending.landing_offset > whole.size()) return;
-    if (pending.payload.size() > whole.size() - pending.landing_offset) return;
-    const auto place = whole.subspan(pending.landing_offset, pending.payload.size());
-    std::ranges::copy(pending.payload, place.begin());
-    event.payload = place;
-    event.landed = true;
   }
   void spoil_views() {
     for (Pending& pending : shown_) {
@@ -322,7 +275,7 @@ class ScriptedTransport : public Transport {
       const Lent lent = state.lent.front();
       state.lent.pop_front();
       const bool is_the_same = crc32c(0, lent.payload) == lent.crc;
-      CHECK(is_the_same || answers_land_on_pushes) << "changed while it was lent";
+      CHECK(is_the_same || answers_overwrite_pushes) << "changed while it was lent";
       add(Event::Kind::kSent, peer).token = lent.token;
     }
   }

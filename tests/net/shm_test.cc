@@ -66,11 +66,11 @@ class Pair {
     }
   }
   // A message from the client arrives whole; which way it takes is told by ways().
-  bool passes(std::size_t bytes, LandingTag landing = kNoLanding) {
+  bool passes(std::size_t bytes, bool bulk = true) {
     const Bytes payload = numbered(bytes, ++sent_);
     const std::size_t before = server.count(Event::Kind::kReceived);
     if (!client.transport()
-             .send(out, {.header = {}, .payload = payload, .landing = landing, .token = sent_})
+             .send(out, {.header = {}, .payload = payload, .bulk = bulk, .token = sent_})
              .is_ok()) {
       return false;
     }
@@ -120,6 +120,22 @@ TEST(SharedMemory, what_the_way_holds_is_told_from_when_it_is_used_until_its_end
   EXPECT_EQ(over_tcp.client.transport().capacity_bytes(over_tcp.out), 0U);
 }
 
+TEST(SharedMemory, tensor_bytes_are_given_out_where_they_lie_and_words_are_copied) {
+  Pair pair;
+  pair.settle();
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, kPrivateBytesMax}) {
+    ASSERT_TRUE(pair.passes(bytes, true));
+    EXPECT_TRUE(pair.server.seen().back().is_shared) << bytes;
+    ASSERT_TRUE(pair.passes(bytes, false));
+    EXPECT_FALSE(pair.server.seen().back().is_shared) << bytes;
+  }
+  ASSERT_TRUE(pair.passes(2 * kPrivateBytesMax, true));
+  EXPECT_TRUE(pair.server.seen().back().is_shared);
+  ASSERT_TRUE(pair.passes(0, true));
+  EXPECT_FALSE(pair.server.seen().back().is_shared) << "there is nothing to change";
+  EXPECT_EQ(pair.server.transport().ways().shared_bytes, 2 * (1 + 4096) + 4 * kPrivateBytesMax);
+}
+
 TEST(SharedMemory, messages_before_and_behind_the_switch_keep_their_order) {
   Pair pair;
   std::vector<Bytes> payloads;
@@ -128,7 +144,7 @@ TEST(SharedMemory, messages_before_and_behind_the_switch_keep_their_order) {
   ASSERT_TRUE(pair.until([&] {
     if (sent < payloads.size() &&
         pair.client.transport()
-            .send(pair.out, {.header = {}, .payload = payloads[sent], .token = sent})
+            .send(pair.out, {.header = {}, .payload = payloads[sent], .bulk = true, .token = sent})
             .is_ok()) {
       ++sent;
     }
@@ -180,7 +196,7 @@ TEST(SharedMemory, a_doze_ends_with_patience_and_with_a_small_message) {
   });
   const Bytes payload = numbered(100, 1);
   ASSERT_TRUE(pair.client.transport()
-                  .send(pair.out, {.header = {}, .payload = payload, .token = 99})
+                  .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = 99})
                   .is_ok());
   pair.client.poll();
   dozing.join();
@@ -671,12 +687,25 @@ TEST(HostileSharer, broken_positions_end_the_connection_of_reader_and_writer) {
       segment.ring(0).control->read.store(std::uint64_t{1} << 40);
       const Bytes payload(kRingBytes);
       (void)server.transport().send(server.seen().at(0).peer,
-                                    {.header = {}, .payload = payload, .token = 1});
+                                    {.header = {}, .payload = payload, .bulk = true, .token = 1});
     }
     EXPECT_TRUE(client.ends_badly()) << breaks_reader;
     EXPECT_NE(server.log().find("makes no sense"), std::string::npos) << server.log();
     EXPECT_EQ(server.count(Event::Kind::kSent), breaks_reader ? 0U : 1U);
   }
+}
+
+TEST(HostileSharer, words_that_are_too_long_to_be_copied_end_the_connection) {
+  TurnedTcp server(sharing(loopback_options()));
+  HostileClient client(server);
+  client.share();
+  shm::RingWriter writer(client.meeting->segment.ring(1));
+  const Bytes head = prefix_of(kPrivateBytesMax + 1, 0);
+  std::ranges::copy(head, writer.place());
+  writer.publish(64);  // what follows is not waited for
+  EXPECT_TRUE(client.ends_badly());
+  EXPECT_EQ(server.count(Event::Kind::kReceived), 0U);
+  EXPECT_NE(server.log().find("makes no sense"), std::string::npos) << server.log();
 }
 
 TEST(HostileSharer, half_a_frame_is_waited_for_without_spinning) {
@@ -705,19 +734,18 @@ TEST(HostileSharer, whatever_is_written_into_the_memory_the_worst_is_the_end_of_
     HostileClient client(server);
     client.share();
     const PeerId peer = server.seen().at(0).peer;
-    Bytes landing(100'000);
-    server.transport().land(peer, 1, landing);
+    const Bytes payload(100'000);
     const shm::RingMemory ring = client.meeting->segment.ring(1);
-    // Good frames, small and large, with and without landing; then bits over all of it, positions included.
+    // Good frames, small and large, of words and of tensor bytes; then bits over all of it, positions included.
     shm::RingWriter writer(ring);
     for (int i = 0; i < 8; ++i) {
       const std::size_t bytes = prng.chance(0.3) ? prng.below(90'000) : prng.below(9'000);
-      const Bytes head = prefix_of(static_cast<std::uint32_t>(bytes), 0);
-      const Bytes whole = frame_of({}, numbered(bytes), prng.below(3), prng.below(2'000));
+      const Bytes head = prefix_of(static_cast<std::uint32_t>(bytes), 0, prng.chance(0.7));
+      const Bytes tensor = numbered(bytes);
       const std::size_t filled = 64 + (bytes + 63) / 64 * 64;
       if (!writer.has_room(filled)) break;
-      std::memcpy(writer.place(), whole.data(), head.size());
-      std::memcpy(writer.place() + 64, whole.data() + head.size(), bytes);
+      std::ranges::copy(head, writer.place());
+      std::ranges::copy(tensor, writer.place() + 64);
       for (std::uint64_t flips = prng.below(4); flips > 0; --flips) {
         const std::size_t at = prng.chance(0.7) ? prng.below(64) : prng.below(filled);
         writer.place()[at] ^= static_cast<std::byte>(1U << prng.below(8));
@@ -727,7 +755,8 @@ TEST(HostileSharer, whatever_is_written_into_the_memory_the_worst_is_the_end_of_
     }
     if (prng.chance(0.5)) ring.control->written.store(prng.next() >> prng.below(64));
     if (prng.chance(0.3)) client.meeting->segment.ring(0).control->read.store(prng.next());
-    (void)server.transport().send(peer, {.header = {}, .payload = landing, .token = 1});
+    (void)server.transport().send(peer,
+                                  {.header = {}, .payload = payload, .bulk = true, .token = 1});
     server.settle();
     downs += server.count(Event::Kind::kDown) == 1 ? 1 : 0;
     // The process lives, and serves others.
@@ -749,9 +778,10 @@ TEST(SharedMemory, what_lay_there_when_the_other_side_ended_is_still_received) {
   pair.settle();
   const Bytes payload = numbered(30'000);
   for (SendToken token = 1; token <= 5; ++token) {
-    ASSERT_TRUE(pair.client.transport()
-                    .send(pair.out, {.header = {}, .payload = payload, .token = token})
-                    .is_ok());
+    ASSERT_TRUE(
+        pair.client.transport()
+            .send(pair.out, {.header = {}, .payload = payload, .bulk = true, .token = token})
+            .is_ok());
   }
   pair.client.transport().close(pair.out, {Code::kCancelled, "leaving"});
   ASSERT_TRUE(pair.until([&] { return pair.server.count(Event::Kind::kDown) == 1; }));
@@ -767,7 +797,7 @@ TEST(SharedMemory, a_writer_that_waits_for_room_gets_everything_back_when_the_re
   const Bytes payload(100'000);
   std::size_t accepted = 0;
   while (server.transport()
-             .send(peer, {.header = {}, .payload = payload, .token = accepted})
+             .send(peer, {.header = {}, .payload = payload, .bulk = true, .token = accepted})
              .is_ok()) {
     ++accepted;
   }

@@ -194,8 +194,7 @@ inline void Switchboard::arrive(Delivery& delivery) {
       here->lines[line.peers[1]] = {&line, 1};
       return;
     case Event::Kind::kReceived:
-      return here->say(line.peers[side], message.bytes, message.payload, message.landing,
-                       message.landing_offset);
+      return here->say(line.peers[side], message.bytes, message.payload, message.bulk);
     case Event::Kind::kSent:
       return here->give_back(line.peers[side], 1);
     case Event::Kind::kDown:

@@ -26,10 +26,8 @@ class TcpCorruption : public testing::Test {
     return socket;
   }
   // Sends `bytes` on a connection of their own, and waits for its end. Its last event.
-  const TurnedTcp::Seen& end_of(std::span<const std::byte> bytes, LandingTag tag,
-                                std::span<std::byte> memory) {
+  const TurnedTcp::Seen& end_of(std::span<const std::byte> bytes) {
     const auto socket = make_up();
-    server_.transport().land(peer_, tag, memory);
     const std::size_t downs = server_.count(Event::Kind::kDown);
     EXPECT_TRUE(socket->write(bytes));
     EXPECT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) > downs; }));
@@ -40,61 +38,33 @@ class TcpCorruption : public testing::Test {
 };
 
 TEST_F(TcpCorruption, any_bit_of_a_frame_ends_the_connection_and_the_frame_is_not_reported) {
-  const Bytes good = numbered_frame(40, 9, 5, 8);
-  Bytes memory(64, std::byte{0x5a});
+  const Bytes good = numbered_frame(40, 9);
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     Bytes bytes = good;
     bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     append(bytes, good);  // what follows does not help
-    const auto& end = end_of(bytes, 5, memory);
+    const auto& end = end_of(bytes);
     ASSERT_TRUE(end.why.is(Code::kDisconnected));
     ASSERT_NE(end.why.message().find("corrupted on the way (CRC32C differs)"), std::string::npos)
         << "bit " << bit << ": " << end.why.message();
     ASSERT_NE(end.why.message().find("127.0.0.1:"), std::string::npos);
     ASSERT_EQ(server_.count(Event::Kind::kReceived), 0U) << "bit " << bit;
-    ASSERT_EQ(memory, Bytes(64, std::byte{0x5a})) << "whole in staging: nothing is written";
   }
   EXPECT_EQ(server_.log().find("corrupted"), server_.log().rfind("corrupted")) << "one line";
 }
 
-TEST_F(TcpCorruption, in_a_large_payload_it_is_found_whether_it_lands_or_not) {
+TEST_F(TcpCorruption, in_a_large_payload_it_is_found) {
   Prng prng(6);
-  Bytes memory(600'000);
   for (int i = 0; i < 40; ++i) {
     const std::size_t payload_bytes = 100'000 + prng.below(500'000);
-    Bytes bytes = numbered_frame(payload_bytes, 48, i % 2 == 0 ? 5 : 6);
+    Bytes bytes = numbered_frame(payload_bytes, 48);
     const std::size_t at =
         frame::kPrefixBytes + 48 + prng.below(payload_bytes + frame::kTrailerBytes);
     bytes[at] ^= static_cast<std::byte>(1 << prng.below(8));
-    const auto& end = end_of(bytes, 5, memory);
+    const auto& end = end_of(bytes);
     ASSERT_NE(end.why.message().find("CRC32C differs"), std::string::npos);
     ASSERT_EQ(server_.count(Event::Kind::kReceived), 0U);
   }
-}
-
-TEST_F(TcpCorruption, a_wrong_tag_or_offset_never_writes_to_another_landing) {
-  Bytes memory(100'000, std::byte{0x5a});
-  for (const std::size_t at : {8U, 16U, 17U, 18U}) {
-    Bytes bytes = numbered_frame(50'000, 0, 4, 0);
-    bytes[at] ^= std::byte{1};  // tag 4 becomes 5; offset 0 another one
-    (void)end_of(bytes, at == 8 ? 5 : 4, memory);
-    ASSERT_EQ(memory, Bytes(100'000, std::byte{0x5a}));
-  }
-}
-
-TEST_F(TcpCorruption, of_a_payload_that_is_thrown_away_does_not_matter) {
-  const auto socket = make_up();
-  Bytes memory(100'000);
-  server_.transport().land(peer_, 5, memory);
-  Bytes bytes = numbered_frame(100'000, 0, 5);
-  bytes[90'000] ^= std::byte{1};
-  append(bytes, numbered_frame(3, 2));
-  ASSERT_TRUE(socket->write(std::span(bytes).first(30'000)));
-  ASSERT_TRUE(server_.until([&] { return memory[20'000] == numbered(20'001)[20'000]; }));
-  server_.transport().withdraw(peer_, 5);
-  ASSERT_TRUE(socket->write(std::span(bytes).subspan(30'000)));
-  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
-  EXPECT_EQ(server_.seen().back().payload, numbered(3, 2));
 }
 
 TEST_F(TcpCorruption, the_other_side_is_told_and_passes_it_on_in_its_own_error) {

@@ -100,16 +100,25 @@ TEST_F(TcpHostile, who_says_nothing_is_dropped_after_5_seconds_and_not_before) {
   EXPECT_EQ(server_.transport().next_deadline(), kNever);
 }
 
+// That of a frame with a header and a payload.
+Bytes prefix_of_kind(std::uint8_t kind) {
+  Bytes bytes = prefix_of(1, 1);
+  bytes[6] = std::byte{kind};
+  constexpr std::size_t kCrcAt = frame::kPrefixBytes - sizeof(std::uint32_t);
+  const std::uint32_t crc = crc32c(0, std::span(bytes).first(kCrcAt));
+  std::memcpy(bytes.data() + kCrcAt, &crc, sizeof crc);
+  return bytes;
+}
+
 TEST_F(TcpHostile, a_prefix_beyond_the_limits_ends_the_connection_with_what_was_wrong) {
   const std::vector<Bytes> prefixes = {
-      prefix_of(static_cast<std::uint32_t>(kPayloadBytesMax) + 1, 0), prefix_of(0xffffffff, 0),
-      prefix_of(0, static_cast<std::uint16_t>(kHeaderBytesMax) + 1), prefix_of(0, 0xffff), [] {
-        Bytes bytes = prefix_of(1, 1);
-        bytes[6] = std::byte{2};  // neither a message nor a farewell
-        const std::uint32_t crc = crc32c(0, std::span(bytes).first(28));
-        std::memcpy(bytes.data() + 28, &crc, sizeof crc);
-        return bytes;
-      }()};
+      prefix_of(static_cast<std::uint32_t>(kPayloadBytesMax) + 1, 0),
+      prefix_of(0xffffffff, 0),
+      prefix_of(0, static_cast<std::uint16_t>(kHeaderBytesMax) + 1),
+      prefix_of(0, 0xffff),
+      prefix_of_kind(2),  // an aside with a payload
+      prefix_of_kind(4),
+      prefix_of_kind(0xff)};
   for (const Bytes& prefix : prefixes) {
     const auto socket = make_up();
     const PeerId peer = server_.seen().back().peer;

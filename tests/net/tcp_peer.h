@@ -51,7 +51,7 @@ class TurnedTcp {
     Hello hello;
     Bytes header;
     Bytes payload;
-    bool landed;
+    bool is_shared;
     SendToken token;
     Status why;
   };
@@ -79,7 +79,7 @@ class TurnedTcp {
                        e.hello,
                        {e.header.begin(), e.header.end()},
                        {e.payload.begin(), e.payload.end()},
-                       e.landed,
+                       e.is_shared,
                        e.token,
                        e.why});
     }
@@ -204,21 +204,19 @@ inline Bytes numbered(std::size_t bytes, std::size_t first = 0) {
 }
 
 // The start of a frame that says so much of itself, with a good checksum.
-inline Bytes prefix_of(std::uint32_t payload_bytes, std::uint16_t header_bytes) {
+inline Bytes prefix_of(std::uint32_t payload_bytes, std::uint16_t header_bytes,
+                       bool is_bulk = false) {
   Bytes out(frame::kPrefixBytes);
-  frame::encode({.payload_bytes = payload_bytes, .header_bytes = header_bytes},
+  frame::encode({.payload_bytes = payload_bytes, .header_bytes = header_bytes, .is_bulk = is_bulk},
                 std::span(out).first<frame::kPrefixBytes>());
   return out;
 }
 
 // A whole frame.
-inline Bytes frame_of(const Bytes& header, const Bytes& payload, LandingTag landing = kNoLanding,
-                      std::uint64_t offset = 0) {
+inline Bytes frame_of(const Bytes& header, const Bytes& payload) {
   Bytes out(frame::kPrefixBytes);
   frame::encode({.payload_bytes = static_cast<std::uint32_t>(payload.size()),
                  .header_bytes = static_cast<std::uint16_t>(header.size()),
-                 .landing = landing,
-                 .landing_offset = offset,
                  .header_crc = crc32c(0, header)},
                 std::span(out).first<frame::kPrefixBytes>());
   append(out, header);
@@ -229,10 +227,8 @@ inline Bytes frame_of(const Bytes& header, const Bytes& payload, LandingTag land
 
 // One whose header and payload are numbered from `first` in a row.
 inline Bytes numbered_frame(std::size_t payload_bytes, std::size_t header_bytes,
-                            LandingTag landing = kNoLanding, std::uint64_t offset = 0,
                             std::size_t first = 0) {
-  return frame_of(numbered(header_bytes, first), numbered(payload_bytes, first + header_bytes),
-                  landing, offset);
+  return frame_of(numbered(header_bytes, first), numbered(payload_bytes, first + header_bytes));
 }
 
 }  // namespace byteps

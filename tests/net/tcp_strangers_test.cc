@@ -154,7 +154,7 @@ TEST(TcpHandshake, frames_right_behind_the_proof_are_received) {
   BareSocket socket(server.address());
   Bytes bytes = proof_for(socket, server, keyed_hello(Role::kWorker, 1), kKey);
   for (std::size_t i = 0; i < 5; ++i) {
-    append(bytes, numbered_frame(100, 8, kNoLanding, 0, i));
+    append(bytes, numbered_frame(100, 8, i));
   }
   ASSERT_TRUE(socket.write(bytes));
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kReceived) == 5; }));

@@ -38,11 +38,9 @@ TEST_F(TcpReceiving, messages_byte_by_byte_are_the_same_messages) {
   BareSocket socket(server.address());
   ASSERT_TRUE(shake_hands(socket, server, hello_of(Role::kWorker, 3)));
   ASSERT_TRUE(server.until([&] { return server.count(Event::Kind::kUp) == 1; }));
-  Bytes memory(100);
-  server.transport().land(server.seen()[0].peer, 9, memory);
   Bytes bytes = numbered_frame(10, 4);
   append(bytes, numbered_frame(0, 0));
-  append(bytes, numbered_frame(20, 0, 9, 50, 100));
+  append(bytes, numbered_frame(20, 0, 100));
   append(bytes, numbered_frame(5, 256));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     ASSERT_TRUE(socket.write(std::span(bytes).subspan(i, 1)));
@@ -53,34 +51,25 @@ TEST_F(TcpReceiving, messages_byte_by_byte_are_the_same_messages) {
   EXPECT_EQ(server.seen()[1].header, numbered(4));
   EXPECT_EQ(server.seen()[1].payload, numbered(10, 4));
   EXPECT_TRUE(server.seen()[2].payload.empty());
-  EXPECT_TRUE(server.seen()[3].landed);
-  EXPECT_TRUE(std::equal(memory.begin() + 50, memory.begin() + 70, numbered(20, 100).begin()));
+  EXPECT_EQ(server.seen()[3].payload, numbered(20, 100));
   EXPECT_EQ(server.seen()[4].header, numbered(256));
   EXPECT_EQ(server.seen()[4].payload, numbered(5, 256));
 }
 
-TEST_F(TcpReceiving, random_cuts_of_a_long_stream_give_the_same_messages_landed_and_not) {
+TEST_F(TcpReceiving, random_cuts_of_a_long_stream_give_the_same_messages) {
   Prng prng(1);
-  Bytes memory(64 << 20);
-  server_.transport().land(peer_, 9, memory);
   struct Expected {
     Bytes header;
     Bytes payload;
-    bool landed;
-    std::size_t offset;
   };
   std::deque<Expected> expected;
   Bytes stream;
-  std::size_t offset = 0;
   for (int i = 0; i < 300; ++i) {
     const std::size_t sizes[] = {prng.below(50), prng.below(5000), 32768, prng.below(400'000)};
-    // Phases of large landed payloads, so that both styles of receiving and the changes between them occur.
-    const bool landed = i / 50 % 2 == 1 || prng.chance(0.3);
     const std::size_t payload_bytes = i / 50 % 2 == 1 ? 32768 : sizes[prng.below(4)];
     Expected next{numbered(prng.below(257), prng.below(1000)),
-                  numbered(payload_bytes, prng.below(1000)), landed, offset};
-    append(stream, frame_of(next.header, next.payload, landed ? 9 : 8, offset));
-    if (landed) offset += payload_bytes;
+                  numbered(payload_bytes, prng.below(1000))};
+    append(stream, frame_of(next.header, next.payload));
     expected.push_back(std::move(next));
   }
   for (std::span<const std::byte> rest = stream; !rest.empty();) {
@@ -94,52 +83,17 @@ TEST_F(TcpReceiving, random_cuts_of_a_long_stream_give_the_same_messages_landed_
     const auto& seen = server_.seen()[1 + i];
     ASSERT_TRUE(seen.header == expected[i].header) << i;
     ASSERT_TRUE(seen.payload == expected[i].payload) << i;
-    ASSERT_EQ(seen.landed, expected[i].landed);
-    if (seen.landed) {
-      ASSERT_TRUE(std::equal(seen.payload.begin(), seen.payload.end(),
-                             memory.begin() + static_cast<std::ptrdiff_t>(expected[i].offset)));
-    }
+    ASSERT_FALSE(seen.is_shared);
   }
 }
 
-TEST_F(TcpReceiving, a_payload_half_here_when_its_landing_is_withdrawn_is_thrown_away) {
-  Bytes memory(100'000, std::byte{0x5a});
-  server_.transport().land(peer_, 9, memory);
-  const Bytes payload = numbered(100'000);
-  const Bytes message = numbered_frame(100'000, 0, 9);
-  const std::size_t part = frame::kPrefixBytes + 40'000;
-  ASSERT_TRUE(socket_->write(std::span(message).first(part)));
-  ASSERT_TRUE(server_.until([&] { return memory[39'999] == payload[39'999]; }));
-  server_.transport().withdraw(peer_, 9);
-  const Bytes half = memory;
-  EXPECT_EQ(memory[40'000], std::byte{0x5a});
-  Bytes rest;
-  append(rest, std::span(message).subspan(part));
-  append(rest, numbered_frame(3, 0));
-  ASSERT_TRUE(socket_->write(rest));
-  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
-  EXPECT_EQ(server_.seen().back().payload, numbered(3));
-  EXPECT_TRUE(memory == half);
-}
-
-TEST_F(TcpReceiving,
-       a_landing_promised_anew_while_half_received_is_not_written_by_the_old_payload) {
-  Bytes first(50'000, std::byte{0x5a});
-  Bytes second(50'000, std::byte{0x5b});
-  server_.transport().land(peer_, 9, first);
-  const Bytes message = numbered_frame(50'000, 0, 9);
-  const std::size_t part = frame::kPrefixBytes + 10'000;
-  ASSERT_TRUE(socket_->write(std::span(message).first(part)));
-  ASSERT_TRUE(server_.until([&] { return first[9'999] == numbered(10'000)[9'999]; }));
-  server_.transport().land(peer_, 9, second);
-  const Bytes half = first;
-  ASSERT_TRUE(socket_->write(std::span(message).subspan(part)));
-  ASSERT_TRUE(socket_->write(numbered_frame(4, 0, 9, 8)));
-  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kReceived) == 1; }));
-  EXPECT_TRUE(server_.seen().back().landed);
-  EXPECT_TRUE(first == half);
-  EXPECT_TRUE(std::equal(second.begin() + 8, second.begin() + 12, numbered(4).begin()));
-  EXPECT_EQ(second[12], std::byte{0x5b});
+TEST_F(TcpReceiving, a_payload_that_is_half_here_when_its_sender_dies_is_not_given_out) {
+  const Bytes message = numbered_frame(100'000, 0);
+  ASSERT_TRUE(socket_->write(std::span(message).first(message.size() - 1)));
+  server_.settle();
+  socket_->close();
+  ASSERT_TRUE(server_.until([&] { return server_.count(Event::Kind::kDown) == 1; }));
+  EXPECT_EQ(server_.count(Event::Kind::kReceived), 0U);
 }
 
 TEST_F(TcpReceiving, one_busy_peer_does_not_keep_others_waiting) {

@@ -34,7 +34,7 @@ Header sample_header() {
   header.round = Round(0x31323334);
   header.offset_bytes = 0x4142434445464748;
   header.worker = WorkerRank(0x51525354);
-  header.landing = 0x6162636465666768;
+  header.tag = 0x6162636465666768;
   return header;
 }
 
@@ -417,6 +417,26 @@ TEST(Wire, a_header_of_another_length_or_kind_is_malformed) {
     bad[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(decode_header(bad).is_ok()) << kind;
   }
+}
+
+TEST(Wire, words_in_memory_that_their_sender_can_change_are_malformed_and_tensor_bytes_are_not) {
+  const auto is_read = [](Kind kind, bool is_shared) {
+    Header header = sample_header();
+    header.kind = kind;
+    const HeaderBytes bytes = encode(header);
+    Event event;
+    event.kind = Event::Kind::kReceived;
+    event.header = bytes;
+    event.is_shared = is_shared;
+    return header_of(event).is_ok();
+  };
+  for (const Kind kind : {Kind::kPush, Kind::kAnswer}) EXPECT_TRUE(is_read(kind, true));
+  for (const Kind kind : {Kind::kDeclare, Kind::kMismatch, Kind::kMissing, Kind::kWanted}) {
+    EXPECT_FALSE(is_read(kind, true));
+    EXPECT_TRUE(is_read(kind, false));
+  }
+  Event event;
+  EXPECT_FALSE(header_of(event).is_ok()) << "no header at all";
 }
 
 }  // namespace

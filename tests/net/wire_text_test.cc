@@ -59,7 +59,7 @@ TEST(WireText, every_kind_has_a_name_and_one_of_a_tensor_its_facts) {
   header.epoch = Epoch(2);
   header.key = Key(0x1a2b'0000'0000'0000);
   header.round = Round(7);
-  EXPECT_EQ(header_text(header), "Push, epoch 2, key 1a2b, part 0, round 7, offset 0, landing 0");
+  EXPECT_EQ(header_text(header), "Push, epoch 2, key 1a2b, part 0, round 7, offset 0, tag 0");
   header.kind = wire::Kind::kBarrier;
   EXPECT_EQ(header_text(header), "Barrier, epoch 2");
 }

@@ -71,7 +71,7 @@ struct One {
     wire::Header header = about(worker, wire::Kind::kPush);
     header.round = byteps::Round(round);
     header.part = PartIndex(part);
-    header.landing = 1;
+    header.tag = 1;
     relay->step(WorkerRank(worker), header, filled(64, 0), now);
   }
   void both(std::uint32_t round = 0, std::uint32_t part = 0) {

@@ -185,7 +185,7 @@ class Cluster {
     header.part = PartIndex(part_number);
     header.round = byteps::Round(round.number);
     header.offset_bytes = offset;
-    header.landing = 1;
+    header.tag = 1;
     Bytes payload;
     if (tensor.gives(WorkerRank(rank))) {
       const Bytes all = input(t, round.number, rank);
@@ -297,8 +297,12 @@ class Cluster {
     if (tensors_[t].is_sent_to(WorkerRank(rank))) {
       round.result.resize(tensors_[t].total_bytes);
       const Bytes payload = bytes_of(answer.payload());
+      const std::uint64_t at =
+          placement_->part(answer.header.key, tensors_[t].total_bytes, answer.header.part.value)
+              .offset +
+          answer.header.offset_bytes;
       std::copy(payload.begin(), payload.end(),
-                round.result.begin() + static_cast<std::ptrdiff_t>(answer.landing_offset));
+                round.result.begin() + static_cast<std::ptrdiff_t>(at));
     }
     std::size_t frames = 0;
     for (std::uint64_t part = 0; part < placement_->part_count(tensors_[t].total_bytes); ++part) {

@@ -66,7 +66,7 @@ class ShardTest : public testing::Test {
     header.kind = wire::Kind::kPush;
     header.round = Round(round);
     header.offset_bytes = offset;
-    header.landing = 100 + worker;
+    header.tag = 100 + worker;
     transport_.say(peer, header, payload);
   }
   // Epoch 1 with workers that are connected and have declared "x", four float32 frames.
@@ -142,8 +142,8 @@ TEST_F(ShardTest, sums_a_frame_and_answers_all_from_one_buffer) {
   for (std::uint32_t worker = 0; worker < 2; ++worker) {
     EXPECT_EQ(sent[worker].peer, peers[worker]);
     EXPECT_EQ(sent[worker].header.kind, wire::Kind::kAnswer);
-    EXPECT_EQ(sent[worker].landing, 100 + worker);
-    EXPECT_EQ(sent[worker].landing_offset, 128U);
+    EXPECT_EQ(sent[worker].header.tag, 100 + worker);
+    EXPECT_TRUE(sent[worker].bulk);
     EXPECT_EQ(sent[worker].payload, elements(DType::kFloat32, std::vector<double>(16, 3)));
   }
 }

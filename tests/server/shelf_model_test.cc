@@ -38,8 +38,6 @@ struct Worker {
   std::vector<WorkerTensor> tensors;
   std::set<std::size_t> declared;              // on this connection
   std::deque<ShelfOutput::Answer> on_the_way;  // lost when the connection ends
-  // Answers that named a landing: round, tensor, frame.
-  std::set<std::tuple<std::uint32_t, std::size_t, FrameId>> landed;
 };
 
 class Chaos {
@@ -293,9 +291,9 @@ class Chaos {
       if (garbage) payload = filled(payload.size(), 0x55);
     }
     world_.push(rank, tensor.name, round, payload, {frame.part, frame.offset},
-                without ? wire::kNoPayload : 0, landing(t, round, rank));
+                without ? wire::kNoPayload : 0, tag(t, round, rank));
   }
-  static LandingTag landing(std::size_t t, std::uint32_t round, std::uint32_t rank) {
+  static std::uint64_t tag(std::size_t t, std::uint32_t round, std::uint32_t rank) {
     return 1 + t + 1000 * round + 1'000'000 * std::uint64_t{rank};
   }
 
@@ -322,13 +320,8 @@ class Chaos {
     while (key_of(tensors_[t].name) != answer.header.key) ++t;
     WorkerTensor& tensor = worker.tensors[t];
     const FrameId frame{answer.header.part.value, answer.header.offset_bytes};
-    if (answer.header.landing != kNoLanding) {
-      ASSERT_EQ(answer.header.landing, landing(t, answer.header.round.value, rank));
-      const auto once = std::tuple(answer.header.round.value, t, frame);
-      ASSERT_TRUE(worker.landed.insert(once).second) << "a second answer is to land";
-    }
+    ASSERT_EQ(answer.header.tag, tag(t, answer.header.round.value, rank));
     if (answer.header.round.value != tensor.round) return;  // that operation is over
-    ASSERT_EQ(answer.landing_offset, frame.part * kPartitionBytes + frame.offset);
     const wire::Declare& declared = tensors_[t];
     const bool is_root = has_root(rank, t);
     const bool without =
@@ -337,7 +330,8 @@ class Chaos {
     ASSERT_EQ(answer.payload().size(), without ? 0 : frame_length(t, frame));
     if (tensor.result.empty()) tensor.result.resize(tensors_[t].total_bytes);
     std::copy(answer.payload().begin(), answer.payload().end(),
-              tensor.result.begin() + static_cast<std::ptrdiff_t>(answer.landing_offset));
+              tensor.result.begin() +
+                  static_cast<std::ptrdiff_t>(frame.part * kPartitionBytes + frame.offset));
     tensor.answered.insert(frame);
     if (tensor.answered.size() < tensor.led.size()) return;
     const Bytes right = without ? Bytes() : expected(t, tensor.round);

@@ -104,7 +104,7 @@ struct Tree {
         result.resize(tensor.total_bytes);
         const Bytes payload = bytes_of(answer.payload());
         std::copy(payload.begin(), payload.end(),
-                  result.begin() + static_cast<std::ptrdiff_t>(answer.landing_offset));
+                  result.begin() + place_of(answer, *relay->facts.placement, tensor));
       }
     }
     return results;
@@ -493,7 +493,7 @@ TEST(ShelfRelay,
       result.resize(tensor.total_bytes);
       const Bytes payload = bytes_of(answer.payload());
       std::copy(payload.begin(), payload.end(),
-                result.begin() + static_cast<std::ptrdiff_t>(answer.landing_offset));
+                result.begin() + place_of(answer, *flat.facts.placement, tensor));
     }
     ASSERT_EQ(results, expected) << "world " << world << ": " << tensor.text();
   }

@@ -38,7 +38,7 @@ TEST(Shelf, sends_the_sum_to_all_workers_when_the_last_contribution_is_in) {
     EXPECT_EQ(answer.header.key, key_of("x"));
     EXPECT_EQ(answer.header.round, Round(0));
     EXPECT_EQ(answer.header.worker, WorkerRank(worker));
-    EXPECT_EQ(answer.header.landing, 20U + worker);
+    EXPECT_EQ(answer.header.tag, 20U + worker);
     EXPECT_EQ(answer.header.flags, 0);
     EXPECT_EQ(bytes_of(answer.payload()), floats({7, 70}));
   }
@@ -70,7 +70,6 @@ TEST(Shelf, answers_a_frame_before_the_rest_of_its_part_is_there) {
   ASSERT_EQ(out.answers.size(), 2U);
   EXPECT_EQ(out.answers[0].header.part, PartIndex(1));
   EXPECT_EQ(out.answers[0].header.offset_bytes, 128U);
-  EXPECT_EQ(out.answers[0].landing_offset, 256U + 128U);
 }
 
 TEST(Shelf, takes_the_short_last_frame_of_the_short_last_part) {
@@ -449,11 +448,10 @@ TEST(Shelf, a_repeat_of_the_round_being_summed_is_ignored) {
   const Told out = world.take();
   ASSERT_EQ(out.answers.size(), 2U);
   EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 3}));
-  EXPECT_EQ(out.answers[0].header.landing, 6U) << "the landing of the repeat counts";
+  EXPECT_EQ(out.answers[0].header.tag, 6U) << "the tag of the repeat counts";
 }
 
-// A transport may write a landing before it knows that the bytes are damaged. Then the sum may be there already.
-TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_without_a_landing) {
+TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again) {
   ShelfWorld world(2);
   world.declare_all(kX);
   world.push(0, "x", 0, floats({1, 1}));
@@ -465,7 +463,7 @@ TEST(Shelf, a_repeat_of_the_finished_round_is_answered_again_without_a_landing) 
   ASSERT_EQ(out.answers.size(), 1U);
   EXPECT_EQ(out.answers[0].header.worker, WorkerRank(0));
   EXPECT_EQ(out.answers[0].header.round, Round(0));
-  EXPECT_EQ(out.answers[0].header.landing, kNoLanding);
+  EXPECT_EQ(out.answers[0].header.tag, 77U);
   EXPECT_EQ(bytes_of(out.answers[0].payload()), floats({3, 3}));
 }
 
@@ -1441,7 +1439,7 @@ TEST_F(HostileShelf, random_messages_never_crash_it) {
     header.part = PartIndex(static_cast<std::uint32_t>(prng.below(3)));
     header.round = Round(static_cast<std::uint32_t>(prng.below(4)));
     header.offset_bytes = prng.chance(0.8) ? prng.below(6) * 64 : prng.next();
-    header.landing = prng.next();
+    header.tag = prng.next();
     Bytes payload = filled(prng.chance(0.5) ? 64 : prng.below(70), 1);
     world_.now = i * kMicrosecond;
     world_.step(header.worker.value, header, payload);

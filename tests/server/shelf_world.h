@@ -128,6 +128,14 @@ struct Told {
   }
 };
 
+// Where an answer belongs in its tensor, from the start of that.
+inline std::ptrdiff_t place_of(const ShelfOutput::Answer& answer, const Placement& placement,
+                               const wire::Declare& tensor) {
+  const Placement::Part part =
+      placement.part(answer.header.key, tensor.total_bytes, answer.header.part.value);
+  return static_cast<std::ptrdiff_t>(part.offset + answer.header.offset_bytes);
+}
+
 struct ShelfWorld {
   // `machines`: of the workers, by rank; empty: each has its own.
   explicit ShelfWorld(std::uint32_t worker_count, std::uint64_t partition_bytes = 256,
@@ -152,15 +160,14 @@ struct ShelfWorld {
     for (std::uint32_t worker = 0; worker < facts.worker_count; ++worker) declare(worker, declared);
   }
   void push(std::uint32_t worker, const std::string& name, std::uint32_t round,
-            const Bytes& payload, Place place = {}, std::uint8_t flags = 0,
-            LandingTag landing = 1) {
+            const Bytes& payload, Place place = {}, std::uint8_t flags = 0, std::uint64_t tag = 1) {
     wire::Header header = about(worker, name);
     header.kind = wire::Kind::kPush;
     header.flags = flags;
     header.part = PartIndex(place.part);
     header.round = Round(round);
     header.offset_bytes = place.offset;
-    header.landing = landing;
+    header.tag = tag;
     step(worker, header, payload);
   }
   void forget(std::uint32_t worker, const std::string& name) {

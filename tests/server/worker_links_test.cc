@@ -104,6 +104,29 @@ TEST_F(WorkerLinksTest, what_a_worker_says_comes_out_and_what_nobody_can_read_en
   EXPECT_TRUE(transport_.closed.contains(four));
 }
 
+TEST_F(WorkerLinksTest,
+       words_that_their_sender_can_still_change_end_its_connection_and_tensor_bytes_do_not) {
+  begin();
+  const PeerId one = transport_.arrive(hello(1));
+  const PeerId four = transport_.arrive(hello(4));
+  turn();
+  const std::vector<std::byte> payload(64);
+  wire::Header header;
+  header.epoch = Epoch(1);
+  header.kind = wire::Kind::kPush;
+  header.worker = WorkerRank(1);
+  transport_.say(one, header, payload, true);
+  header.kind = wire::Kind::kDeclare;
+  header.worker = WorkerRank(4);
+  transport_.say(four, header, payload, true);
+  const auto news = turn();
+  ASSERT_THAT(news, SizeIs(1));
+  EXPECT_EQ(news[0].kind, Kind::kMessage);
+  EXPECT_EQ(news[0].header.kind, wire::Kind::kPush);
+  EXPECT_FALSE(transport_.closed.contains(one));
+  EXPECT_TRUE(transport_.closed.contains(four));
+}
+
 TEST_F(WorkerLinksTest, what_is_not_for_workers_is_given_to_the_owner) {
   begin();
   const PeerId four = transport_.arrive(hello(4));

@@ -99,7 +99,7 @@ class UplinkTest : public testing::Test {
     wire::Header header = pushes_[push];
     header.kind = Kind::kAnswer;
     const std::vector<std::byte> sum(kFrameBytes);
-    ASSERT_TRUE(uplink_.on_answer(ShardIndex(0), header, sum, false).is_ok());
+    ASSERT_TRUE(uplink_.on_answer(ShardIndex(0), header, sum).is_ok());
   }
   void answer_all() {
     for (std::size_t i = 0; i < pushes_.size(); ++i) answer(i);

@@ -88,8 +88,7 @@ class Cluster {
   // Called for each ended handle, when its memory is the caller's again.
   std::function<void(std::uint32_t rank, HandleId handle, const Status& status)> on_complete;
 
-  // Answers arrive as a view in so many of a hundred cases, and are sent twice in so many.
-  int view_percent = 0;
+  // Of a hundred answers so many are sent twice.
   int repeat_percent = 0;
 
   void up(std::uint32_t rank, std::uint32_t shard) {
@@ -108,7 +107,7 @@ class Cluster {
     }
   }
 
-  // The connection ends: what is under way is lost, an answer may have landed by half, lent payloads come back.
+  // The connection ends: what is under way is lost, lent payloads come back.
   void down(std::uint32_t rank, std::uint32_t shard) {
     Link& link = link_of(rank, shard);
     ASSERT_TRUE(link.up);
@@ -117,13 +116,7 @@ class Cluster {
     apply(rank);
     link.up = false;
     link.to_shard.clear();
-    if (!link.to_worker.empty()) {
-      const Message& half = link.to_worker.front();
-      const std::span<std::byte> place = landing_of(link, half);
-      if (!place.empty()) std::memcpy(place.data(), half.payload.data(), half.payload.size() / 2);
-    }
     link.to_worker.clear();
-    link.landings.clear();
     link.declared.clear();
     workers_[rank]->on_shard_down(ShardIndex(shard));
     apply(rank);
@@ -138,6 +131,7 @@ class Cluster {
     EXPECT_TRUE(header.is_ok());
     Link& link = link_of(rank, shard);
     EXPECT_TRUE(link.up) << "a message for a connection that is down";
+    EXPECT_EQ(message.bulk, header.value().kind == wire::Kind::kPush);
     link.sending.push_back({header.value(), message.payload, message.token});
     workers_[rank]->pop();
     ++taken_frames;
@@ -168,11 +162,7 @@ class Cluster {
     Pipeline& pipeline = *workers_[rank];
     switch (message.header.kind) {
       case wire::Kind::kAnswer: {
-        const std::span<std::byte> place = landing_of(link, message);
-        const bool landed = !place.empty() && !hits(view_percent);
-        if (landed) std::memcpy(place.data(), message.payload.data(), place.size());
-        const Status fine = pipeline.on_answer(ShardIndex(shard), message.header,
-                                               landed ? place : std::span(message.payload), landed);
+        const Status fine = pipeline.on_answer(ShardIndex(shard), message.header, message.payload);
         EXPECT_TRUE(fine.is_ok()) << fine.text();
         break;
       }
@@ -316,14 +306,6 @@ class Cluster {
   void apply(std::uint32_t rank) {
     Pipeline& pipeline = *workers_[rank];
     const Overloads does{
-        [&](const PipelineOutput::Land& land) {
-          Link& link = link_of(rank, land.shard.value);
-          EXPECT_TRUE(link.up);
-          EXPECT_TRUE(link.landings.emplace(land.tag, land.landing).second) << "landed twice";
-        },
-        [&](const PipelineOutput::Withdraw& withdraw) {
-          EXPECT_EQ(link_of(rank, withdraw.shard.value).landings.erase(withdraw.tag), 1u);
-        },
         [&](const PipelineOutput::Complete& end) {
           EXPECT_TRUE(results_[rank].emplace(end.handle.value, end.status).second)
               << end.handle << " ended twice";
@@ -337,11 +319,6 @@ class Cluster {
   }
 
   bool is_up(std::uint32_t rank, std::uint32_t shard) { return link_of(rank, shard).up; }
-  std::size_t landing_count() const {
-    std::size_t count = 0;
-    for (const Link& link : links_) count += link.landings.size();
-    return count;
-  }
   std::size_t lent_count() const {
     std::size_t count = 0;
     for (const Link& link : links_) count += link.sending.size();
@@ -366,14 +343,13 @@ class Cluster {
     std::deque<Sending> sending;
     std::deque<Message> to_shard;
     std::deque<Message> to_worker;
-    std::map<LandingTag, std::span<std::byte>> landings;
     std::set<Key> declared;
   };
   struct Frame {
     wire::Header header;  // key, part, offset
     Round round;
     std::set<std::uint32_t> contributed;
-    std::map<std::uint32_t, LandingTag> tags;
+    std::map<std::uint32_t, std::uint64_t> tags;
     Bytes sum;
     Bytes last;
   };
@@ -393,24 +369,6 @@ class Cluster {
     const SendToken token = link.sending.front().token;
     link.sending.pop_front();
     workers_[rank]->on_sent(token);
-  }
-
-  std::span<std::byte> landing_of(Link& link, const Message& answer) {
-    const auto found = link.landings.find(answer.header.landing);
-    if (answer.header.kind != wire::Kind::kAnswer || found == link.landings.end()) return {};
-    const std::uint64_t offset = part_of(answer.header).offset + answer.header.offset_bytes;
-    EXPECT_LE(offset + answer.payload.size(), found->second.size());
-    return found->second.subspan(offset, answer.payload.size());
-  }
-
-  Placement::Part part_of(const wire::Header& header) {
-    for (const Shard& shard : shards_) {
-      const auto found = shard.declared.find(header.key);
-      if (found == shard.declared.end()) continue;
-      const std::uint64_t bytes = found->second.first.total_bytes;
-      return placement_.part(header.key, bytes, header.part.value);
-    }
-    return {};
   }
 
   void send_mismatch(std::uint32_t rank, std::uint32_t shard, Key key, const std::string& text) {
@@ -478,11 +436,11 @@ class Cluster {
     Frame& frame = shard.frames[{header.key, header.part, header.offset_bytes}];
     frame.header = header;
     if (header.round.value + 1 == frame.round.value) {  // the answer was lost
-      return answer(rank, index, frame, header.round, header.landing, declared);
+      return answer(rank, index, frame, header.round, header.tag, declared);
     }
     if (header.round < frame.round) return;
     ASSERT_EQ(header.round, frame.round) << "a push of a round too far ahead";
-    frame.tags[rank] = header.landing;
+    frame.tags[rank] = header.tag;
     if (!frame.contributed.insert(rank).second) return;
     frame.sum.resize(bytes);
     add(frame.sum, message.payload);
@@ -510,7 +468,7 @@ class Cluster {
   }
 
   void answer(std::uint32_t rank, std::uint32_t index, const Frame& frame, Round round,
-              LandingTag tag, const wire::Declare& declared) {
+              std::uint64_t tag, const wire::Declare& declared) {
     Link& link = link_of(rank, index);
     if (!link.up) return;
     Message message{frame.header, frame.last};
@@ -518,7 +476,7 @@ class Cluster {
     message.header.flags = 0;
     message.header.round = round;
     message.header.worker = WorkerRank(rank);
-    message.header.landing = tag;
+    message.header.tag = tag;
     const bool is_root = declared.root == WorkerRank(rank);
     if (declared.root_only ? !is_root : is_root && declared.operation == Operation::kBroadcast) {
       message.header.flags = wire::kNoPayload;

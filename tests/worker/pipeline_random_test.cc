@@ -1,8 +1,8 @@
 // Pipelines in the dull cluster under random steps. Each worker submits its tensors in an order of its own; steps
-// happen in any order; connections end at random points; answers come as views or twice; credit may be as small as
-// one frame. Then everything is let run, and must hold:
+// happen in any order; connections end at random points; answers come twice; credit may be as small as one frame. Then
+// everything is let run, and must hold:
 //   each handle has ended exactly once and well, each result is the exact sum of its round (or the root's bytes), no
-//   payload is lent, no landing is left, all credit is back.
+//   payload is lent, all credit is back.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -20,7 +20,6 @@ using Numbers = std::vector<std::uint64_t>;
 
 struct Variant {
   Cluster::Settings cluster;
-  int view_percent = 0;
   int repeat_percent = 0;
   int lost_connections = 0;
 };
@@ -29,7 +28,6 @@ class World {
  public:
   World(const Variant& variant, std::uint64_t seed)
       : variant_(variant), prng_(seed), cluster_(variant.cluster, seed + 1) {
-    cluster_.view_percent = variant.view_percent;
     cluster_.repeat_percent = variant.repeat_percent;
     const std::size_t tensor_count = 1 + prng_.below(12);
     for (std::size_t t = 0; t < tensor_count; ++t) {
@@ -85,7 +83,6 @@ class World {
       }
     }
     EXPECT_EQ(cluster_.delayed_parts() > 0, variant_.cluster.delay_ns > 0);
-    EXPECT_EQ(cluster_.landing_count(), 0u);
     EXPECT_EQ(cluster_.lent_count(), 0u);
     if (variant_.cluster.pool_bytes > 0) check_devices();
   }
@@ -254,9 +251,8 @@ TEST(PipelineRandom, sums_are_exact_when_connections_end_at_random_points) {
   run_seeds({.cluster = {.workers = 3, .shards = 2}, .lost_connections = 40}, 40);
 }
 
-TEST(PipelineRandom, sums_are_exact_when_answers_come_as_views_or_twice_and_connections_end) {
+TEST(PipelineRandom, sums_are_exact_when_answers_come_twice_and_connections_end) {
   run_seeds({.cluster = {.workers = 2, .shards = 3, .credit_bytes = 1, .credit_frames_min = 2},
-             .view_percent = 30,
              .repeat_percent = 30,
              .lost_connections = 40},
             40);
@@ -264,10 +260,9 @@ TEST(PipelineRandom, sums_are_exact_when_answers_come_as_views_or_twice_and_conn
 
 // Other stages before and after the network's: a row each, in which parts overtake each other.
 TEST(PipelineRandom, sums_are_exact_when_parts_are_kept_before_they_are_pushed_and_after) {
-  run_seeds({.cluster = {.workers = 3, .shards = 2, .delay_ns = kMillisecond},
-             .view_percent = 30,
-             .lost_connections = 40},
-            40);
+  run_seeds(
+      {.cluster = {.workers = 3, .shards = 2, .delay_ns = kMillisecond}, .lost_connections = 40},
+      40);
 }
 
 // How many parts found no pinned memory.
@@ -293,7 +288,6 @@ TEST(PipelineRandom, sums_are_exact_for_tensors_on_devices_and_in_host_memory) {
 
 TEST(PipelineRandom, tensors_on_devices_survive_lost_connections_and_repeated_answers) {
   run_device_seeds({.cluster = {.workers = 3, .shards = 2, .pool_bytes = 1 << 20},
-                    .view_percent = 30,
                     .repeat_percent = 30,
                     .lost_connections = 40},
                    40);

@@ -5,13 +5,6 @@
 #include <utility>
 
 namespace byteps {
-namespace {
-
-bool is_inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
-  return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
-}
-
-}  // namespace
 
 Result<PeerId> FaultyTransport::connect(const Endpoint& to, const Hello& self) {
   Result<PeerId> peer = inner_->connect(to, self);
@@ -30,32 +23,6 @@ Status FaultyTransport::send(PeerId peer, const Outgoing& message) {
   Status status = inner_->send(peer, message);
   if (status.is_ok()) ++found->second.accepted;
   return status;
-}
-
-void FaultyTransport::land(PeerId peer, LandingTag tag, std::span<std::byte> destination) {
-  withdraw(peer, tag);
-  const auto found = peers_.find(peer);
-  if (found != peers_.end()) found->second.landings[tag] = destination;
-  inner_->land(peer, tag, destination);
-}
-
-// Delayed messages that lie in the landing are moved out of it: from now on it is the owner's.
-void FaultyTransport::withdraw(PeerId peer, LandingTag tag) {
-  inner_->withdraw(peer, tag);
-  const auto found = peers_.find(peer);
-  if (found == peers_.end()) return;
-  const auto landing = found->second.landings.find(tag);
-  if (landing == found->second.landings.end()) return;
-  for (Kept& kept : found->second.kept) {
-    if (kept.event.landed && is_inside(kept.event.payload, landing->second)) make_view(kept);
-  }
-  found->second.landings.erase(landing);
-}
-
-void FaultyTransport::make_view(Kept& kept) {
-  kept.payload.assign(kept.event.payload.begin(), kept.event.payload.end());
-  kept.event.payload = kept.payload;
-  kept.event.landed = false;
 }
 
 void FaultyTransport::close(PeerId peer, Status reason) {
@@ -126,20 +93,20 @@ void FaultyTransport::keep_inner_events(TimeNs now, std::size_t events_max) {
   for (std::size_t i = 0; i < count; ++i) {
     const Event& event = inner_events_[i];
     Peer& peer = peers_[event.peer];
-    keep(event, peer, false);
-    if (event.kind == Event::Kind::kReceived && prng_.chance(faults_.duplicate)) {
-      keep(event, peer, true);
-    }
+    keep(event, peer);
+    if (event.kind == Event::Kind::kReceived && prng_.chance(faults_.duplicate)) keep(event, peer);
   }
 }
 
-void FaultyTransport::keep(const Event& event, Peer& peer, bool as_copy) {
+void FaultyTransport::keep(const Event& event, Peer& peer) {
   Kept& kept = peer.kept.emplace_back();
   ++kept_count_;
   kept.event = event;
   kept.header.assign(event.header.begin(), event.header.end());
   kept.event.header = kept.header;
-  if (!event.landed || as_copy) make_view(kept);
+  kept.payload.assign(event.payload.begin(), event.payload.end());
+  kept.event.payload = kept.payload;
+  kept.event.is_shared = false;
   kept.due_poll = poll_count_;
   if (prng_.chance(faults_.delay)) kept.due_poll += 1 + prng_.below(faults_.delay_polls_max);
 }

@@ -26,8 +26,7 @@ struct Faults {
   std::uint32_t delay_polls_max = 8;
   // Per poll: one of the connections that are up is closed; received messages that were delayed are lost.
   double close = 0;
-  // Breaks T1 on purpose: a received message comes once more, as a view. For testing that repeats do no
-  // harm.
+  // Breaks T1 on purpose: a received message comes once more. For testing that repeats do no harm.
   double duplicate = 0;
 };
 
@@ -43,8 +42,6 @@ class FaultyTransport final : public Transport {
   Ways ways() const override { return inner_->ways(); }
   Ways outbound_ways() const override { return inner_->outbound_ways(); }
   std::shared_ptr<BufferSource> payload_source() override { return inner_->payload_source(); }
-  void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
-  void withdraw(PeerId peer, LandingTag tag) override;
   std::size_t poll(TimeNs now, std::span<Event> events) override;
   // At once while events are delayed, so that they come out though no input comes.
   TimeNs next_deadline() const override;
@@ -66,16 +63,14 @@ class FaultyTransport final : public Transport {
   };
   struct Peer {
     std::deque<Kept> kept;
-    std::map<LandingTag, std::span<std::byte>> landings;
     std::uint64_t accepted = 0;  // sends without kSent given
     bool is_up = false;          // and not closed
   };
 
   void keep_inner_events(TimeNs now, std::size_t events_max);
-  void keep(const Event& event, Peer& peer, bool as_copy);
+  void keep(const Event& event, Peer& peer);
   void close_one();
   void end(PeerId id, Peer& peer, Status reason);
-  static void make_view(Kept& kept);
 
   const std::unique_ptr<Transport> inner_;
   Faults faults_;

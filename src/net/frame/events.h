@@ -24,7 +24,7 @@ class EventSpan {
     event.peer = peer;
     event.header = {};
     event.payload = {};
-    event.landed = false;
+    event.is_shared = false;
     event.token = 0;
     return event;
   }

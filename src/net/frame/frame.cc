@@ -15,10 +15,11 @@ static_assert(std::endian::native == std::endian::little,
               "frames are copied as they are in memory");
 
 constexpr std::size_t kRefusalHeadBytes = 4;
-constexpr std::size_t kPrefixCrcAt = 28;
+constexpr std::size_t kPrefixCrcAt = 12;
 constexpr std::uint16_t kMessage = 0;
 constexpr std::uint16_t kFarewell = 1;
 constexpr std::uint16_t kAside = 2;
+constexpr std::uint16_t kBulk = 3;
 
 template <typename Number>
 void put(std::byte* at, Number number) {
@@ -29,6 +30,12 @@ Number get(const std::byte* at) {
   Number number;
   std::memcpy(&number, at, sizeof number);
   return number;
+}
+
+std::uint16_t kind_of(const Prefix& prefix) {
+  if (prefix.is_farewell) return kFarewell;
+  if (prefix.is_aside) return kAside;
+  return prefix.is_bulk ? kBulk : kMessage;
 }
 
 // A stranger's text, fit for a log.
@@ -78,10 +85,8 @@ Status decode_refusal(std::span<const std::byte> body) {
 void encode(const Prefix& prefix, std::span<std::byte, kPrefixBytes> out) {
   put(out.data(), prefix.payload_bytes);
   put(out.data() + 4, prefix.header_bytes);
-  put(out.data() + 6, prefix.is_farewell ? kFarewell : prefix.is_aside ? kAside : kMessage);
-  put(out.data() + 8, prefix.landing);
-  put(out.data() + 16, prefix.landing_offset);
-  put(out.data() + 24, prefix.header_crc);
+  put(out.data() + 6, kind_of(prefix));
+  put(out.data() + 8, prefix.header_crc);
   put(out.data() + kPrefixCrcAt, crc32c(0, out.first<kPrefixCrcAt>()));
 }
 
@@ -94,11 +99,10 @@ Status decode(std::span<const std::byte, kPrefixBytes> bytes, Prefix& prefix) {
   const auto kind = get<std::uint16_t>(bytes.data() + 6);
   prefix.is_farewell = kind == kFarewell;
   prefix.is_aside = kind == kAside;
-  prefix.landing = get<std::uint64_t>(bytes.data() + 8);
-  prefix.landing_offset = get<std::uint64_t>(bytes.data() + 16);
-  prefix.header_crc = get<std::uint32_t>(bytes.data() + 24);
+  prefix.is_bulk = kind == kBulk;
+  prefix.header_crc = get<std::uint32_t>(bytes.data() + 8);
   if (prefix.payload_bytes <= kPayloadBytesMax && prefix.header_bytes <= kHeaderBytesMax &&
-      kind <= kAside && (kind != kAside || prefix.payload_bytes == 0)) [[likely]] {
+      kind <= kBulk && (kind != kAside || prefix.payload_bytes == 0)) [[likely]] {
     return Status::ok();
   }
   return {Code::kDisconnected, "it sent bytes that are no frame (payload of " +

@@ -5,19 +5,18 @@
 //    0  u32  payload bytes, at most kPayloadBytesMax
 //    4  u16  header bytes, at most kHeaderBytesMax
 //    6  u16  0 a message; 1 a farewell: why the sender ends the connection, the payload is that of a refusal;
-//            2 an aside: what the transports say to each other (net/way/aside.h), in the header; no payload
-//    8  u64  landing tag, kNoLanding if there is none
-//   16  u64  landing offset, bytes
-//   24  u32  CRC32C of the header
-//   28  u32  CRC32C of the 28 bytes before
-//   32  header
+//            2 an aside: what the transports say to each other (net/way/aside.h), in the header; no payload;
+//            3 a message with tensor bytes (Outgoing::bulk)
+//    8  u32  CRC32C of the header
+//   12  u32  CRC32C of the 12 bytes before
+//   16  header
 //       payload
 //       u32  CRC32C of the payload, if there is one
 //
 // The checksums (kernels/crc32c.h) are for bytes that change on the way, in a network card or a memory
 // module, which TCP's own sum of 16 bits often does not notice. Each is looked at before anything that it
-// covers is acted on, but for a payload with a landing: that may be written before. So a wrong length or
-// tag does nothing, a stream cannot lose its way between frames, and a wrong payload is never reported.
+// covers is acted on. So a wrong length does nothing, a stream cannot lose its way between frames, and a
+// wrong payload is never reported.
 // The connection ends, with a farewell, and its owner repeats what may be lost, as for any other end.
 #pragma once
 
@@ -36,7 +35,7 @@ namespace byteps::frame {
 inline constexpr std::size_t kRefusalTextBytesMax = 512;
 inline constexpr std::size_t kRefusalBodyBytesMax =
     2 * sizeof(std::uint16_t) + kRefusalTextBytesMax;
-inline constexpr std::size_t kPrefixBytes = 32;
+inline constexpr std::size_t kPrefixBytes = 16;
 inline constexpr std::size_t kTrailerBytes = 4;
 inline constexpr std::size_t kFrameHeadBytesMax = kPrefixBytes + kHeaderBytesMax;
 
@@ -54,8 +53,7 @@ struct Prefix {
   std::uint16_t header_bytes = 0;
   bool is_farewell = false;
   bool is_aside = false;
-  LandingTag landing = kNoLanding;
-  std::uint64_t landing_offset = 0;
+  bool is_bulk = false;
   std::uint32_t header_crc = 0;
 
   std::size_t head_bytes() const { return kPrefixBytes + header_bytes; }

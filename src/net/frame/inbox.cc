@@ -20,45 +20,11 @@ Status not_expected() {
 
 }  // namespace
 
-// ---- landings
-
-void Inbox::land(LandingTag tag, std::span<std::byte> destination) {
-  CHECK_NE(tag, kNoLanding);
-  withdraw(tag);
-  landings_.insert(tag, destination);
-}
-
-void Inbox::withdraw(LandingTag tag) {
-  landings_.erase(tag);
-  if (body_ == Body::kLanding && prefix_.landing == tag) body_ = Body::kDiscard;
-}
-
-bool Inbox::find_landing(const Prefix& prefix, std::span<std::byte>& span) const {
-  if (prefix.landing == kNoLanding || prefix.is_farewell || prefix.is_aside) return false;
-  const std::span<std::byte>* const found = landings_.find(prefix.landing);
-  if (found == nullptr) return false;
-  const std::size_t landing_bytes = found->size();
-  if (prefix.landing_offset > landing_bytes) return false;
-  if (prefix.payload_bytes > landing_bytes - prefix.landing_offset) return false;
-  span = found->subspan(prefix.landing_offset, prefix.payload_bytes);
-  return true;
-}
-
-void Inbox::note_payload(std::size_t landed_bytes) {
-  usual_landed_bytes_ = (7 * usual_landed_bytes_ + landed_bytes) / 8;
-}
-
 // ---- receiving
 
-std::size_t Inbox::room_wanted(const Staging& staging) const {
-  return expects_large_landed() ? kHeadRoomBytes : staging.batch_bytes() / 4;
-}
-
-// Where the next bytes of the payload under way go. Empty for one that is thrown away: it passes through
-// staging.
+// Where the next bytes of the payload under way go.
 std::span<std::byte> Inbox::body_room(Staging& staging) {
-  if (body_ == Body::kLanding) return body_landing_.subspan(body_have_bytes_);
-  if (body_ != Body::kOwnBuffer || body_have_bytes_ == prefix_.payload_bytes) return {};
+  if (!has_body() || body_have_bytes_ == prefix_.payload_bytes) return {};
   std::size_t room_bytes = body_buffer_.span().size() - kHeaderBytesMax;
   if (body_have_bytes_ == room_bytes) {
     room_bytes = std::min<std::size_t>(prefix_.payload_bytes, 2 * room_bytes);
@@ -83,11 +49,7 @@ Inbox::Places Inbox::places(Staging& staging, std::size_t bytes_max) {
   body = body.first(std::min(body.size(), bytes_max));
   add(body);
   places.body_bytes = body.size();
-  const bool whole = body_ == Body::kNone || body_ == Body::kDiscard ||
-                     body_have_bytes_ + body.size() == prefix_.payload_bytes;
-  if (!whole) return places;
-  const std::span<std::byte> room = staging.room();
-  add(room.first(expects_large_landed() ? std::min(room.size(), kHeadRoomBytes) : room.size()));
+  if (!has_body() || body_have_bytes_ + body.size() == prefix_.payload_bytes) add(staging.room());
   return places;
 }
 
@@ -113,7 +75,7 @@ std::span<const std::byte> Inbox::take_staged(std::size_t bytes) {
 Status Inbox::parse(PeerId peer, Staging& staging, EventSpan& out) {
   Status status;
   while (status.is_ok() && !out.full() && aside_.empty()) {
-    if (body_ != Body::kNone) {
+    if (has_body()) {
       if (!continue_body(staging)) break;
       status = finish_body(peer, staging, out);
       continue;
@@ -170,12 +132,8 @@ bool Inbox::collect_head(std::size_t bytes) {
 
 Status Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
                             EventSpan& out) {
-  std::span<std::byte> landing;
-  const bool lands = find_landing(prefix_, landing);
-  note_payload(lands ? prefix_.payload_bytes : 0);
   if (staged_.size() < prefix_.payload_bytes + prefix_.trailer_bytes()) {
-    body_ = lands ? Body::kLanding : Body::kOwnBuffer;
-    start_body(header, landing, staging);
+    start_body(header, staging);
     return Status::ok();
   }
   const std::span<const std::byte> payload = take_staged(prefix_.payload_bytes);
@@ -183,20 +141,13 @@ Status Inbox::start_payload(PeerId peer, std::span<const std::byte> header, Stag
     const auto trailer = take_staged(kTrailerBytes).first<kTrailerBytes>();
     if (crc32c(0, payload) != decode_trailer(trailer)) return corrupted();
   }
-  if (lands) copy(payload, landing.data());
-  return emit(peer, out, header, lands ? landing : payload, lands);
+  return emit(peer, out, header, payload);
 }
 
-void Inbox::start_body(std::span<const std::byte> header, std::span<std::byte> landing,
-                       Staging& staging) {
+void Inbox::start_body(std::span<const std::byte> header, Staging& staging) {
   body_have_bytes_ = 0;
   body_crc_ = 0;
   trailer_have_bytes_ = 0;
-  body_landing_ = landing;
-  if (body_ == Body::kLanding) {
-    copy(header, head_.data());
-    return;
-  }
   const std::size_t room_bytes =
       std::min<std::size_t>(prefix_.payload_bytes, std::max(staging.batch_bytes(), staged_.size()));
   body_buffer_ = staging.take(kHeaderBytesMax + room_bytes);
@@ -206,11 +157,6 @@ void Inbox::start_body(std::span<const std::byte> header, std::span<std::byte> l
 // Moves what staging has of the payload under way to its place.
 bool Inbox::continue_body(Staging& staging) {
   while (!staged_.empty() && body_have_bytes_ < prefix_.payload_bytes) {
-    const std::size_t rest = prefix_.payload_bytes - body_have_bytes_;
-    if (body_ == Body::kDiscard) {
-      body_have_bytes_ += take_staged(std::min(staged_.size(), rest)).size();
-      continue;
-    }
     const std::span<std::byte> room = body_room(staging);
     const auto piece = take_staged(std::min(staged_.size(), room.size()));
     copy(piece, room.data());
@@ -225,24 +171,17 @@ bool Inbox::continue_body(Staging& staging) {
 }
 
 Status Inbox::finish_body(PeerId peer, Staging& staging, EventSpan& out) {
-  const Body body = std::exchange(body_, Body::kNone);
-  const std::span<const std::byte> bytes =
-      body_buffer_ ? body_buffer_.span() : std::span<std::byte>();
-  if (body != Body::kDiscard && body_crc_ != decode_trailer(trailer_)) return corrupted();
-  body_have_bytes_ = 0;
-  if (body == Body::kLanding) {
-    const auto header = std::span<const std::byte>(head_).first(prefix_.header_bytes);
-    return emit(peer, out, staging.keep(header), std::exchange(body_landing_, {}), true);
-  }
-  if (body == Body::kDiscard) return Status::ok();
+  const std::span<const std::byte> bytes = body_buffer_.span();
   staging.hold(std::exchange(body_buffer_, {}));
+  if (body_crc_ != decode_trailer(trailer_)) return corrupted();
+  body_have_bytes_ = 0;
   return emit(peer, out, bytes.first(prefix_.header_bytes),
-              bytes.subspan(kHeaderBytesMax, prefix_.payload_bytes), false);
+              bytes.subspan(kHeaderBytesMax, prefix_.payload_bytes));
 }
 
 // A whole frame is here.
 Status Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
-                   std::span<const std::byte> payload, bool landed) {
+                   std::span<const std::byte> payload) {
   if (prefix_.is_farewell) {
     heard_farewell_ = true;
     return decode_farewell(payload);
@@ -255,16 +194,12 @@ Status Inbox::emit(PeerId peer, EventSpan& out, std::span<const std::byte> heade
   Event& event = out.add(Event::Kind::kReceived, peer);
   event.header = header;
   event.payload = payload;
-  event.landed = landed;
   return Status::ok();
 }
 
 void Inbox::clear(Staging& staging) {
-  landings_.clear();
   staged_ = {};
   leave_staged(staging);
-  body_ = Body::kNone;
-  body_landing_ = {};
   body_buffer_ = {};
 }
 

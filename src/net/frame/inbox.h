@@ -1,23 +1,13 @@
 // Inbox: turns the bytes that one connection brings into events, with as few copies as the frames allow.
 //
 // Bytes come by readv(2) into up to two places at once: the rest of the payload that is half here, and then
-// the staging buffer, where whatever follows is parsed:
-//
-//   a payload that is whole in staging
-//     without landing   its event is a view of staging
-//     with landing      it is copied there
-//   a payload that is cut off at the end of staging
-//     without landing   moves to a buffer of its own, and the rest is received there
-//     with landing      the rest is received into the landing itself
-//     landing withdrawn meanwhile: the rest is read and thrown away, and no event comes
-//
-// How much staging is offered decides between the two styles. If large landed payloads are usual here, only
-// room for the next frame's head: so each payload but its first bytes goes from the kernel to its landing.
-// Otherwise all that is left of the batch: many frames with one call.
+// the staging buffer, where whatever follows is parsed. A payload that is whole in staging is given out as a view of
+// it. One that is cut off at the end of staging moves to a buffer of its own, the rest is received there, and it is
+// given out as a view of that.
 //
 // Hostile input: a prefix is checked before anything is done with it; a payload's own buffer grows as bytes
-// come. Checksums (net/frame/frame.h) are looked at before an event is made, and before staging is copied to a
-// landing; that of a payload under way is computed as its pieces come, while they are in the cache.
+// come. Checksums (net/frame/frame.h) are looked at before an event is made; that of a payload under way is
+// computed as its pieces come, while they are in the cache.
 #pragma once
 
 #include <array>
@@ -29,7 +19,6 @@
 #include <sys/uio.h>
 
 #include "base/buffer.h"
-#include "base/flat_map.h"
 #include "base/status.h"
 #include "net/frame/events.h"
 #include "net/frame/frame.h"
@@ -40,13 +29,10 @@ namespace byteps::frame {
 
 class Inbox {
  public:
-  void land(LandingTag tag, std::span<std::byte> destination);
-  void withdraw(LandingTag tag);
-
   // True when bytes are here that await parse(); then nothing more is received.
   bool has_backlog() const { return !staged_.empty(); }
   // Staging room below which receiving would be a waste; try again in the next poll.
-  std::size_t room_wanted(const Staging& staging) const;
+  static std::size_t room_wanted(const Staging& staging) { return staging.batch_bytes() / 4; }
 
   // Where to receive the next bytes: at most bytes_max, at least one. No backlog may be there.
   struct Places {
@@ -65,8 +51,6 @@ class Inbox {
   std::vector<std::byte> take_aside() { return std::exchange(aside_, {}); }
   // No message may come this way any more.
   void end_messages() { messages_ended_ = true; }
-  // The span of a landing that the payload belongs in; false when there is none for it.
-  bool find_landing(const Prefix& prefix, std::span<std::byte>& span) const;
 
   // parse() failed because the other side said why it ends the connection.
   bool heard_farewell() const { return heard_farewell_; }
@@ -74,31 +58,22 @@ class Inbox {
   void clear(Staging& staging);
 
  private:
-  // Where the rest of the payload goes whose head was read.
-  enum class Body { kNone, kLanding, kOwnBuffer, kDiscard };
-
-  bool expects_large_landed() const { return usual_landed_bytes_ >= kLargeBytes; }
+  // A payload is under way whose head was read.
+  bool has_body() const { return static_cast<bool>(body_buffer_); }
   std::span<std::byte> body_room(Staging& staging);
   bool read_head(Status& status, std::span<const std::byte>& header, Staging& staging);
   bool header_is_sound(Status& status, std::span<const std::byte> header) const;
   bool collect_head(std::size_t bytes);
   Status start_payload(PeerId peer, std::span<const std::byte> header, Staging& staging,
                        EventSpan& out);
-  void start_body(std::span<const std::byte> header, std::span<std::byte> landing,
-                  Staging& staging);
+  void start_body(std::span<const std::byte> header, Staging& staging);
   // True when all of it is here.
   bool continue_body(Staging& staging);
   Status finish_body(PeerId peer, Staging& staging, EventSpan& out);
-  void note_payload(std::size_t landed_bytes);
   Status emit(PeerId peer, EventSpan& out, std::span<const std::byte> header,
-              std::span<const std::byte> payload, bool landed);
+              std::span<const std::byte> payload);
   std::span<const std::byte> take_staged(std::size_t bytes);
   void leave_staged(Staging& staging);
-
-  static constexpr std::size_t kLargeBytes = 8 << 10;
-  static constexpr std::size_t kHeadRoomBytes = 512;  // one head, or some small frames
-
-  FlatMap<LandingTag, std::span<std::byte>, NumberHome> landings_;
 
   // Received and not yet parsed; in the current staging buffer unless staged_owner_ holds an older one.
   std::span<const std::byte> staged_;
@@ -108,19 +83,16 @@ class Inbox {
   std::array<std::byte, kFrameHeadBytesMax> head_;
   std::size_t head_have_bytes_ = 0;
   Prefix prefix_;
-  // ... and, once the head is complete, its payload.
-  Body body_ = Body::kNone;
+  // ... and, once the head is complete, its payload: behind kHeaderBytesMax for its header. Empty: none is under way.
+  BufferRef body_buffer_;
   std::size_t body_have_bytes_ = 0;
-  std::uint32_t body_crc_ = 0;  // of what is here; not kept up for a payload that is thrown away
+  std::uint32_t body_crc_ = 0;  // of what is here
   std::array<std::byte, kTrailerBytes> trailer_;
   std::size_t trailer_have_bytes_ = 0;
-  std::span<std::byte> body_landing_;
-  BufferRef body_buffer_;  // the header, kHeaderBytesMax for it, then the payload
 
   std::vector<std::byte> aside_;
   bool messages_ended_ = false;
   bool heard_farewell_ = false;
-  std::size_t usual_landed_bytes_ = 0;  // a moving average over frames; views count as 0
 };
 
 }  // namespace byteps::frame

@@ -39,8 +39,7 @@ void Outbox::push(const Outgoing& message, bool is_aside) {
   const Prefix prefix{.payload_bytes = static_cast<std::uint32_t>(message.payload.size()),
                       .header_bytes = static_cast<std::uint16_t>(message.header.size()),
                       .is_aside = is_aside,
-                      .landing = message.landing,
-                      .landing_offset = message.landing_offset,
+                      .is_bulk = message.bulk,
                       .header_crc = crc32c(0, message.header)};
   encode(prefix, std::span(slot.head).first<kPrefixBytes>());
   std::copy(message.header.begin(), message.header.end(), slot.head.begin() + kPrefixBytes);

@@ -9,7 +9,7 @@
 // A slot holds the frame's head (prefix and header, copied); the payload stays with its lender.
 //
 // A payload's checksum is of what was sent. Its memory may change between two calls of gather() (an answer may
-// land where a repeated push is read from), but not between gather(), sendmsg(2) and advance(), which follow
+// be written where a repeated push is read from), but not between gather(), sendmsg(2) and advance(), which follow
 // each other on one thread. Unless its lender keeps it (Outgoing::payload_crc), gather() computes it when the
 // end of the payload is among what it gives out, and advance() keeps that of what the kernel took when it
 // stopped inside a payload.

@@ -3,10 +3,9 @@
 // Each side has a ring in registered memory that the other one writes into. What it sends it first puts into a ring of
 // its own (outgoing.h); the immediate data of a write (window.h) says how far the other side's ring is filled. So:
 //
-//   outbox → own ring (memcpy) → device → the other side's ring (incoming.h) → view, or landing (memcpy)
+//   outbox → own ring (memcpy) → device → the other side's ring (incoming.h) → view
 //
-// No landing is ever written by the other side's device, so nothing needs to be taken back from it when a landing is
-// withdrawn (docs/design/0008-rdma.md).
+// The other side's device writes into that ring only (docs/design/0008-rdma.md).
 #pragma once
 
 #include <cstddef>

@@ -29,8 +29,7 @@ void Intake::receive(Connection& connection, frame::EventSpan& out) {
 
 bool Intake::receive_link(Connection& connection, frame::EventSpan& out) {
   way::Link& link = *connection.link;
-  const Status status =
-      link.receive(connection.peer, connection.inbox, batch_bytes_, staging_, out);
+  const Status status = link.receive(connection.peer, batch_bytes_, staging_, out);
   if (!status.is_ok()) {
     closer_.end_malformed(connection, status);
     return false;

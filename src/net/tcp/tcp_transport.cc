@@ -103,20 +103,6 @@ Status TcpTransport::send(PeerId peer, const Outgoing& message) {
   return Status::ok();
 }
 
-void TcpTransport::land(PeerId peer, LandingTag tag, std::span<std::byte> destination) {
-  Connection* const connection = connections_.find(peer);
-  if (connection == nullptr || connection->state == State::kEnded) return;
-  connection->inbox.land(tag, destination);
-  if (connection->link) connection->link->withdraw(tag);
-}
-
-void TcpTransport::withdraw(PeerId peer, LandingTag tag) {
-  Connection* const connection = connections_.find(peer);
-  if (connection == nullptr) return;
-  connection->inbox.withdraw(tag);
-  if (connection->link) connection->link->withdraw(tag);
-}
-
 void TcpTransport::close(PeerId peer, Status reason) {
   Connection* const connection = connections_.find(peer);
   if (connection == nullptr || connection->state == State::kEnded) return;

@@ -7,17 +7,15 @@
 // sendmsg(2) gathers many frames straight from lent memory. Messages wait for the next poll().
 // kSent comes when the last byte is the kernel's.
 //
-// Receiving. Two ways, chosen per connection by what comes (net/frame/inbox.h). Payloads without a landing
-// are read in large batches into staging memory and given out as views of it. Larger payloads with a
-// landing are received directly into the landing, one system call for each.
+// Receiving. What comes is read in large batches into staging memory, and payloads are given out as views of it
+// (net/frame/inbox.h).
 //
 // Links. Where both ends of a connection have another way than the socket, such as memory that they share, its messages
 // go by that (net/way/way.h), and the socket stays for what it knows best: who is there, and until when. Which ways
 // there are is for the application to say.
 //
-// A poll() does bounded work: about read_batch_bytes of views, read_batch_bytes of landed payload per
-// connection, and as many events as the span holds. Connections take turns. What is left makes wait()
-// return at once.
+// A poll() does bounded work: about read_batch_bytes per connection and in all, and as many events as the span
+// holds. Connections take turns. What is left makes wait() return at once.
 //
 // Who does what: Reactor sleeps and knows whose turn it is; Listener accepts, Dialler connects, and Greeter has the two
 // sides prove who they are; Linker looks after links, Intake makes events of what comes, Closer ends connections. Here
@@ -64,7 +62,7 @@ class TcpTransport final : public ProcessTransport, private Waiter {
   static Result<std::unique_ptr<TcpTransport>> create(TcpOptions options,
                                                       std::vector<std::unique_ptr<way::Way>> ways,
                                                       Log log);
-  // Closes everything; lent payloads are the lender's again, landings are no longer written. No events.
+  // Closes everything; lent payloads are the lender's again. No events.
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
@@ -85,8 +83,6 @@ class TcpTransport final : public ProcessTransport, private Waiter {
   Ways outbound_ways() const override { return linker_.moved_outbound(); }
   // That of a way which sends from it without a copy.
   std::shared_ptr<BufferSource> payload_source() override { return linker_.payload_source(); }
-  void land(PeerId peer, LandingTag tag, std::span<std::byte> destination) override;
-  void withdraw(PeerId peer, LandingTag tag) override;
   std::size_t poll(TimeNs now, std::span<Event> events) override;
   TimeNs next_deadline() const override;
   void close(PeerId peer, Status reason) override;

@@ -2,10 +2,10 @@
 
 namespace byteps::way {
 
-Status Link::receive(PeerId peer, const frame::Inbox& inbox, std::size_t bytes_max,
-                     frame::Staging& staging, frame::EventSpan& out) {
+Status Link::receive(PeerId peer, std::size_t bytes_max, frame::Staging& staging,
+                     frame::EventSpan& out) {
   Status status;
-  if (reads_) status = reader_.receive(peer, inbox, bytes_max, staging, out, in_);
+  if (reads_) status = reader_.receive(peer, bytes_max, staging, out, in_);
   reader_.release(in_);
   return status.is_ok() && is_broken() ? damaged() : status;
 }

@@ -5,7 +5,7 @@
 // connection (net/frame/frame.h) without the checksum of its payload; its payload and its end are filled up to 64
 // bytes, so that payloads are aligned:
 //
-//   prefix 32, header, fill to 64 | payload, fill to 64
+//   prefix 16, header, fill to 64 | payload, fill to 64
 //
 // A frame of at most half a ring is written and read as a whole. The payload of a larger one passes in pieces.
 //
@@ -18,7 +18,6 @@
 
 #include "base/status.h"
 #include "net/frame/events.h"
-#include "net/frame/inbox.h"
 #include "net/frame/outbox.h"
 #include "net/frame/staging.h"
 #include "net/transport.h"
@@ -63,11 +62,9 @@ class Link {
   bool reads() const { return reads_; }
   // receive() may have something to do.
   bool has_input() const { return reads_ && (reader_.is_paused() || in_.has_moved()); }
-  // Makes events out of at most about bytes_max bytes, with landings of `inbox`. An error: end the connection.
-  Status receive(PeerId peer, const frame::Inbox& inbox, std::size_t bytes_max,
-                 frame::Staging& staging, frame::EventSpan& out);
-  // The landing ends: the rest of a payload that is half there is thrown away.
-  void withdraw(LandingTag tag) { reader_.withdraw(tag); }
+  // Makes events out of at most about bytes_max bytes. An error: end the connection.
+  Status receive(PeerId peer, std::size_t bytes_max, frame::Staging& staging,
+                 frame::EventSpan& out);
 
   // Why the link is of no use any more, if it is. What the other side wrote wrongly is only told by receive().
   virtual Status failure() const { return Status::ok(); }
