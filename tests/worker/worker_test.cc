@@ -131,6 +131,19 @@ class WorkerTest : public ::testing::Test {
     return handle.value();
   }
   // Answers every push so far with the bytes it brought.
+  // Of a tensor that was pushed; says by which shard.
+  PeerId say_mismatch_of_w(bool is_shared) {
+    const PeerId peer = transport_.take(Kind::kPush)->peer;
+    wire::Header header;
+    header.kind = Kind::kMismatch;
+    header.epoch = Epoch(1);
+    header.key = key_of("w");
+    const auto text = wire::encode(wire::Text{.text = "tensor 'w': rank 1 has float64",
+                                              .code = static_cast<std::uint32_t>(Code::kMismatch)});
+    transport_.say(peer, header, text, is_shared);
+    turn();
+    return peer;
+  }
   void answer_all() {
     while (const auto push = transport_.take(Kind::kPush)) {
       wire::Header answer = push->header;
@@ -744,16 +757,8 @@ TEST_F(WorkerTest, a_mismatch_in_memory_that_the_shard_can_still_change_is_not_r
   join();
   std::vector<float> values(4);
   const HandleId handle = submit("w", values);
-  const auto push = transport_.take(Kind::kPush);
-  wire::Header header;
-  header.kind = Kind::kMismatch;
-  header.epoch = Epoch(1);
-  header.key = key_of("w");
-  const auto text = wire::encode(wire::Text{.text = "tensor 'w': rank 1 has float64",
-                                            .code = static_cast<std::uint32_t>(Code::kMismatch)});
-  transport_.say(push->peer, header, text, true);
-  turn();
-  EXPECT_TRUE(transport_.closed.contains(push->peer));
+  const PeerId peer = say_mismatch_of_w(true);
+  EXPECT_TRUE(transport_.closed.contains(peer));
   EXPECT_TRUE(result(handle).is(Code::kAgain));
 }
 
@@ -761,15 +766,7 @@ TEST_F(WorkerTest, a_mismatch_ends_the_operation_with_the_shards_text) {
   join();
   std::vector<float> values(4);
   const HandleId handle = submit("w", values);
-  const auto push = transport_.take(Kind::kPush);
-  wire::Header header;
-  header.kind = Kind::kMismatch;
-  header.epoch = Epoch(1);
-  header.key = key_of("w");
-  transport_.say(push->peer, header,
-                 wire::encode(wire::Text{.text = "tensor 'w': rank 1 has float64",
-                                         .code = static_cast<std::uint32_t>(Code::kMismatch)}));
-  turn();
+  say_mismatch_of_w(false);
   const Status status = result(handle);
   EXPECT_TRUE(status.is(Code::kMismatch));
   EXPECT_EQ(status.message(), "tensor 'w': rank 1 has float64");
