@@ -92,7 +92,7 @@ class Scenario:
         limit = self.ring_limit() if kind in RINGS else self.limit()
         if self.program != "step":
             return limit
-        layers, passes = steps.MODELS[self.model](), steps.PASSES if "accumulated" in word else 1
+        layers, passes = steps.model(self.model), steps.PASSES if "accumulated" in word else 1
         sent = steps.buckets(layers) if word == "go ddp" or (kind == "gloo" and word != "go ddp4") else None
         if "unused" in word:  # one of equal ones; a bucket goes whole
             layers = [(layers[0][0], 0.0), *layers[1:]] if sent else layers[1:]
@@ -250,7 +250,7 @@ STEP_FRAMEWORKS = ("tensorflow", "keras", "jax", "mxnet")
 
 def _step(name, title, workers, servers, model="uniform", **more):
     """Of a model whose layers sleep instead of computing: what is hidden where computing takes no processor."""
-    size = steps.bytes_of(steps.MODELS[model]())
+    size = steps.bytes_of(steps.model(model))
     title = f"{model}, {size / MIB:.0f} MiB, {title}"
     options = {"program": "step", "model": model, "size": size, "operations": 4, "warm": steps.WARM, **more}
     return Scenario(f"step-{name}", STEPS, title, workers, servers, **options)
@@ -263,6 +263,9 @@ def _steps():
             suffix, speed = {"1gbit": ("", "1 Gbit/s"), "500mbit": ("-500m", "500 Mbit/s")}[rate]
             options = {"model": model, "rate": rate, "words": words, "rivals": ("gloo", "horovod")}
             yield _step(f"{model}-n{n}{suffix}", f"n=k={n}, {speed}", n, n, **options)
+    for model in ("vgg", "resnet50"):
+        options = {"model": steps.slower(model), "rate": "250mbit", "words": words, "rivals": ()}
+        yield _step(f"{model}-n4-slower", "n=k=4, 250 Mbit/s", 4, 4, **options)
     for hosts, k in (((2, 2), 2), ((4, 4), 2)):
         title = f"{len(hosts)} hosts of {hosts[0]} ranks, {k} servers"
         yield _step(f"uniform-h{len(hosts)}l{hosts[0]}", title, sum(hosts), k, hosts=hosts, words=words)

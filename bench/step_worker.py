@@ -28,7 +28,7 @@ def job_of(kind, layers, place):
 
 def main():
     kind, place, count, model = sys.argv[1], sys.argv[2:7], int(sys.argv[7]), sys.argv[8]
-    job = job_of(kind, steps.MODELS[model](), place)
+    job = job_of(kind, steps.model(model), place)
     made = {}
     print("ready", flush=True)
     for line in sys.stdin:
