@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import contenders
 import netlab
+import reasons
 import report
 import run
 import scenarios
@@ -412,3 +413,17 @@ def test_the_report_says_what_crossed_each_card():
     assert len({row.count("|") for row in rows}) == 1
     assert rows[2] == "| two hosts, byteps | 1.01 / 1.00; 1.00 / 1.00 | 1.00 / 1.02 | 0.25 to 0.26 | 0.40 |"
     assert "| two hosts, gloo | 1.75 / 1.75; 1.75 / 1.75 |  |" in rows[4]
+
+
+def test_a_target_that_is_missed_has_one_in_its_place_and_a_reason():
+    """In what docs/performance.md is generated from."""
+    said = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    assert "NOT reached" not in said
+    names = {scenario.name for scenario in scenarios.ALL} | {"grow"}
+    assert {bench for bench, _ in reasons.INSTEAD} <= names
+    result = {**of_hosts(), "bench": "n4c-k3", "target": 0.96}
+    result["figures"]["byteps"]["ratio"] = 0.92
+    assert "limit / time: 0.92, target 0.96: missed, 0.91 in its place" in report.verdicts(result)
+    assert any(reasons.OWN_ANSWERS in line for line in report._whys([result]))
+    result["figures"]["byteps"]["ratio"] = 0.9
+    assert "limit / time: 0.9, target 0.96: missed, 0.91 in its place: NOT reached" in report.verdicts(result)
