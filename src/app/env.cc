@@ -344,6 +344,15 @@ std::vector<Variable> safety_variables() {
        [](Draft& d, std::uint64_t v) {
          d.config.timeout.stall_ns = static_cast<TimeNs>(v) * kSecond;
        }},
+      {"BYTEPS_RECOVERY", "scheduler, launcher", "0", "0 or 1",
+       "1: a server that is lost gets a successor, and no step is lost (docs/recovery.md): a spare "
+       "one, or one that is started in its place, as bpslaunch does. 0: the job ends.",
+       0, 1, [](Draft& d, std::uint64_t v) { d.config.recovers = v == 1; }},
+      {"BYTEPS_RECOVERY_TIMEOUT_S", "scheduler, worker", "60", "seconds, 1 to 604800",
+       "So long a job waits for the successor of a server that is lost; then it ends.", 1, 604'800,
+       [](Draft& d, std::uint64_t v) {
+         d.config.timeout.recovery_ns = static_cast<TimeNs>(v) * kSecond;
+       }},
       {"BYTEPS_ROLL_CALL", "worker, server", "1", "0 or 1",
        "0: a member does not repeat what the scheduler says about who is missing; bpslaunch sets "
        "it, because it shows what the scheduler itself says.",
@@ -407,6 +416,9 @@ std::vector<Variable> launcher_variables() {
        0, 1, kNotHere},
       {"BYTEPS_VISIBLE_CPU_CORES", "launcher", "none", "for example 0-3:4-7",
        "Cores per local rank, separated by colons."},
+      {"BYTEPS_ATTEMPT", "set by bpslaunch", "none", "from 2",
+       "In a process that was started again (docs/recovery.md): the how manieth start this is.", 1,
+       1 << 30, kNotHere},
       {"BYTEPS_ENABLE_GDB", "launcher", "0", "0 or 1",
        "Run each process under gdb and print a backtrace when it crashes.", 0, 1, kNotHere},
       {"BYTEPS_TELEMETRY_ON", "worker", "1", "0 or 1",

@@ -37,7 +37,8 @@ Settings come from the environment (docs/env.md):
 Example:
   DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000 DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 byteps_server
 
-Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use.
+Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use; 4
+it was lost for a while, and another server has its place.
 )";
 
 constexpr std::size_t kNoticesMax = 4096;
@@ -104,6 +105,10 @@ void run_member(ServerMember& member, Waiter& waiter, Clock& clock, const std::a
     run_actor(member, waiter, clock, never);
   }
   if (member.outcome().is_ok()) return;
+  if (member.outcome().is_because_of(CauseKind::kReplaced)) {
+    LOG(log, kWarning) << member.outcome().message();
+    return;
+  }
   if (signals.received() == 0) LOG(log, kError) << member.outcome().message();
   say_events(log, member.outcome());
 }
@@ -165,6 +170,7 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
   run_member(member, waiter, clock, stop, signals, log);
   join_or_end(runners, config, flight, writer, log);
   if (signals.received() != 0) return 128 + signals.received();
+  if (member.outcome().is_because_of(CauseKind::kReplaced)) return kExitReplaced;
   return member.outcome().is_ok() ? kExitOk : kExitJobFailed;
 }
 

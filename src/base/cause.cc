@@ -19,6 +19,7 @@ constexpr std::array kNames = {
     "setting_missing", "setting_invalid",
     "job_key",         "cannot_listen",
     "raised",          "interrupted",
+    "replaced",
 };
 static_assert(kNames.size() == static_cast<std::size_t>(kCauseKindLast) + 1);
 

@@ -50,8 +50,10 @@ enum class CauseKind : std::uint8_t {
   // The program on a rank.
   kRaised = 24,       // ended with an exception
   kInterrupted = 25,  // Ctrl-C
+  // What became of a server that was lost for a while.
+  kReplaced = 26,  // another one has its place
 };
-inline constexpr auto kCauseKindLast = CauseKind::kInterrupted;
+inline constexpr auto kCauseKindLast = CauseKind::kReplaced;
 
 // "gone", "no_descriptors".
 const char* name(CauseKind kind);

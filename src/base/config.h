@@ -54,6 +54,8 @@ struct TimeoutConfig {
   TimeNs start_ns =
       600 *
       kSecond;  // joining gives up after this, naming who is missing (members a failure_ns later than the scheduler)
+  TimeNs recovery_ns =
+      60 * kSecond;     // so long a server that is lost may have no successor before the job ends
   TimeNs stall_ns = 0;  // a worker at which nothing moves for so long ends the job; 0: none does
   TimeNs first_notice_ns = 5 * kSecond;   // start-up says who is missing after this ...
   TimeNs notice_every_ns = 10 * kSecond;  // ... and again after this
@@ -151,6 +153,7 @@ struct Config {
   bool tells_roll_call = true;
   std::uint64_t memory_bytes_max = UINT64_MAX;        // servers: of sums, all shards together
   std::uint64_t relay_memory_bytes_max = UINT64_MAX;  // workers: of sums at the relay
+  bool recovers = false;          // the scheduler's: a server that is lost gets a successor
   TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps
   std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per two cores
   bool deterministic = false;     // sum in order of rank, so that a run repeats bit for bit

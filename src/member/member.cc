@@ -38,6 +38,7 @@ Status check_slots(const wire::Roster& roster, std::size_t first) {
     if (slot.weight == 0 || slot.weight > Placement::kWeightMax) {
       return fault("a roster with a shard of impossible weight");
     }
+    if (slot.since > roster.revision) return fault("a roster with a shard of the future");
   }
   return Status::ok();
 }
@@ -273,11 +274,17 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   roster.your_rank = header.worker.value;
   const Status fine = check_roster(roster, join_.role, join_.wanted_rank);
   if (!fine.is_ok()) return on_malformed(fine, now, out);
+  const bool is_amended = roster.epoch == job_.roster_epoch && roster.revision > job_.revision;
+  if (is_amended) job_.revision = roster.revision;
+  if (is_amended && stage_ == Stage::kRunning) {
+    return void(out.emplace_back(MemberOutput::Amended{std::move(roster)}));
+  }
   if (roster.epoch <= job_.roster_epoch) {
     // A repeat after a lost connection: what it asks for is a word about the epoch we are in.
     return send_heartbeat(now, out);
   }
   job_.roster_epoch = roster.epoch;
+  job_.revision = roster.revision;
   job_.incarnation = job_.answering;
   job_.rank = roster.your_rank;
   left_.clear();

@@ -9,6 +9,7 @@
 // A life: the first tick() starts it. It connects, sends Join, and again after each lost
 // connection; then
 //   kRoster          the job is complete (a server hears this once per generation of workers)
+//   kAmended ...     a server that was lost has a successor
 //   kBarrierDone ... kWorkerLeft ... kNotice
 // and ends with exactly one of
 //   kLeft            worker: leave() was acknowledged, or failure_ns passed; server: the job is
@@ -53,6 +54,9 @@ struct MemberOutput {
   struct Began {  // an epoch, larger than any before
     wire::Roster roster;
   };
+  struct Amended {  // the epoch's roster has another revision, larger than any before
+    wire::Roster roster;
+  };
   struct BarrierDone {
     std::uint64_t barrier = 0;  // the number that barrier() returned
     Status why;                 // Ok, or why this barrier can never end
@@ -72,12 +76,12 @@ struct MemberOutput {
 };
 using MemberOutputs =
     Outputs<MemberOutput::Connect, MemberOutput::Send, MemberOutput::Close, MemberOutput::Began,
-            MemberOutput::BarrierDone, MemberOutput::WorkerLeft, MemberOutput::Notice,
-            MemberOutput::Left, MemberOutput::Failed>;
-// Those for the owner.
-using MemberEvents =
-    Outputs<MemberOutput::Began, MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
+            MemberOutput::Amended, MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
             MemberOutput::Notice, MemberOutput::Left, MemberOutput::Failed>;
+// Those for the owner.
+using MemberEvents = Outputs<MemberOutput::Began, MemberOutput::Amended, MemberOutput::BarrierDone,
+                             MemberOutput::WorkerLeft, MemberOutput::Notice, MemberOutput::Left,
+                             MemberOutput::Failed>;
 
 // What a member says of itself, from its settings. `host` is "host:pid", for messages to people; it
 // also tells a member that lost its connection from another process with its rank. Servers list one
@@ -157,10 +161,11 @@ class Member {
   };
   // What is known of the job.
   struct Job {
-    Incarnation answering{};    // of who is at the other end of the connection
-    Incarnation incarnation{};  // since the first roster
-    Epoch roster_epoch;         // of the newest roster
-    Epoch epoch;                // applied
+    Incarnation answering{};     // of who is at the other end of the connection
+    Incarnation incarnation{};   // since the first roster
+    Epoch roster_epoch;          // of the newest roster ...
+    std::uint32_t revision = 0;  // ... and its revision
+    Epoch epoch;                 // applied
     std::uint32_t rank = kNoRank;
   };
   // kLeaving, kFailing

@@ -166,6 +166,10 @@ void MemberPort::carry_out(TimeNs now) {
         if (timeline_ != nullptr) timeline_->set_rank(epoch.roster.your_rank);
         happened_.emplace_back(std::move(epoch));
       },
+      [&](MemberOutput::Amended& amended) {
+        if (flight_ != nullptr) record_roster(amended.roster);
+        happened_.emplace_back(std::move(amended));
+      },
       [&](MemberOutput::WorkerLeft& gone) {
         if (flight_ != nullptr) {
           flight_->record({.kind = "left", .role = name(Role::kWorker), .rank = gone.worker.value});

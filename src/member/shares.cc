@@ -181,7 +181,8 @@ std::vector<ShardPlace> shards_of(const wire::Roster& roster) {
                       .shard_of_server = slot.shard,
                       .endpoint = server.endpoints[slot.shard],
                       .host = server.host,
-                      .weight = slot.weight});
+                      .weight = slot.weight,
+                      .since = slot.since});
   }
   return places;
 }

@@ -41,6 +41,7 @@ struct ShardPlace {
   Endpoint endpoint;
   std::string host;          // of the server, for messages to people
   std::uint32_t weight = 1;  // see base/placement.h
+  std::uint32_t since = 0;   // wire::Slot
 };
 
 // The slots of an epoch that begins with these members: shard 0 of every server, then shard 1 of every server, ...

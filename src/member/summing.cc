@@ -73,7 +73,8 @@ std::vector<ShardPlace> relays_of(const wire::Roster& roster, const Groups& grou
                       .shard_of_server = 0,
                       .endpoint = {"127.0.0.1", member.relay_port},
                       .host = member.host,
-                      .weight = 1});
+                      .weight = 1,
+                      .since = 0});
   }
   return places;
 }

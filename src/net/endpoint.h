@@ -21,7 +21,7 @@ struct Endpoint {
 // Who a connection comes from; each side says it first. A Hello of another version or job is refused. Whether
 // role, rank, epoch and incarnation are those that were looked for is for the owner to say.
 struct Hello {
-  static constexpr std::uint16_t kProtocolVersion = 6;
+  static constexpr std::uint16_t kProtocolVersion = 7;
 
   std::uint16_t version = kProtocolVersion;
   Role role = Role::kWorker;
@@ -31,6 +31,9 @@ struct Hello {
   // In which life of the job: a scheduler's own, for others that of the scheduler that gave them their epoch. Key, rank
   // and epoch are the same again in a job that is started anew; this is not.
   Incarnation incarnation{};
+  // Between a worker and a shard: the revision of the epoch's roster since which this process serves the shard's slot.
+  // Who was there before is at the same place, perhaps, and says another one.
+  std::uint32_t since = 0;
   // A scheduler's failure timeout, milliseconds: it counts for the whole job. 0: does not say.
   std::uint32_t failure_ms = 0;
   std::string text() const;  // "server 2", "worker" when it has no rank

@@ -382,6 +382,7 @@ void fields(Visitor& v, Slot& m) {
   v.field(1, m.server);
   v.field(2, m.shard);
   v.field(3, m.weight);
+  v.field(4, m.since);
 }
 template <typename Visitor>
 void fields(Visitor& v, Roster& m) {
@@ -392,6 +393,8 @@ void fields(Visitor& v, Roster& m) {
   v.list(5, m.members);
   v.field(6, m.summing);
   v.list(7, m.slots);
+  v.field(8, m.revision);
+  v.field(9, m.recovers);
 }
 template <typename Visitor>
 void fields(Visitor& v, Heartbeat& m) {
@@ -432,6 +435,7 @@ void fields(Visitor& v, Hello& m) {
   v.array(5, m.job_id);
   v.array(6, m.incarnation);
   v.field(7, m.failure_ms);
+  v.field(8, m.since);
 }
 
 // A list is one bytes field: u32 length and content, again and again.
@@ -499,7 +503,7 @@ Result<Message> decode_private(std::span<const std::byte> bytes) {
 
 bool known(std::uint8_t kind) {
   return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
-          kind <= static_cast<std::uint8_t>(Kind::kInputsDone)) ||
+          kind <= static_cast<std::uint8_t>(Kind::kSettled)) ||
          (kind >= static_cast<std::uint8_t>(Kind::kJoin) &&
           kind <= static_cast<std::uint8_t>(Kind::kStalled));
 }

@@ -62,6 +62,14 @@ enum class Kind : std::uint8_t {
   kInputsDone =
       9,  // shard to workers: nobody has more; `round` is the next generation, `worker` who said so last. Or to the
           // `worker` that has no more in generation `round`: it was heard
+  // the same, after a shard took another's place (docs/design/0013-recovery.md)
+  kHave =
+      10,  // worker to shard, before its first push on a connection: of which frames of a part it has the sums. With
+           // kAll: it has said so of all
+  kGive =
+      11,  // shard to worker: the sum of that round of that frame is wanted; answered by a push with kSum
+  kAgain = 12,    // shard to worker: nobody has the sum of that round of that frame, push it again
+  kSettled = 13,  // shard to workers: all have forgotten the key
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,
@@ -78,8 +86,19 @@ enum class Kind : std::uint8_t {
 // Broadcast: a non-root's push, the root's answer. Where the root alone gets the result: all other answers.
 inline constexpr std::uint8_t kNoPayload = 1;
 
-// Flag of an Inputs.
+// Flag of a push: its payload is no contribution, but the finished sum of that round. It is not answered.
+inline constexpr std::uint8_t kSum = 2;
+
+// Flags of a Have. Of the frames that its bitmap (the payload: a bit each, the first in the lowest bit of the first
+// byte) does not name the worker has the sum of the round before `round`.
+inline constexpr std::uint8_t kHasFormer = 1;
+inline constexpr std::uint8_t kAll = 2;  // it is the last, and about nothing
+
+// Flags of an Inputs.
 inline constexpr std::uint8_t kNoMore = 1;
+// To a shard that took another one's place, before what the worker has: it will say kNoMore behind that, and others may
+// be further.
+inline constexpr std::uint8_t kEnding = 2;
 
 // Flag of a BarrierDone.
 inline constexpr std::uint8_t kNeverDone = 2;  // the worker in the header has left: it cannot end
@@ -189,11 +208,12 @@ struct Slot {
   std::uint32_t server = 0;  // rank of the server
   std::uint32_t shard = 0;   // of its endpoints
   std::uint32_t weight = 1;
+  std::uint32_t since = 0;  // the revision in which the process that serves it came
   bool operator==(const Slot&) const = default;
 };
 
 // Who is here. Sent to every member when the job is complete, and again at each change, with a
-// larger epoch.
+// larger epoch or revision.
 struct Roster {
   Epoch epoch;
   std::uint32_t your_rank =
@@ -203,6 +223,9 @@ struct Roster {
   Summing summing = Summing::kServers;
   std::vector<RosterMember> members;  // workers by rank, then servers by rank
   std::vector<Slot> slots;            // at most kShardsMax
+  // Counts the changes of who serves a slot within the epoch, from 0; all else stays.
+  std::uint32_t revision = 0;
+  bool recovers = false;  // a server that is lost gets a successor: workers keep sums for it
   bool operator==(const Roster&) const = default;
 };
 

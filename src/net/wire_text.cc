@@ -67,6 +67,14 @@ const char* message_name(wire::Kind kind) {
       return "Inputs";
     case wire::Kind::kInputsDone:
       return "InputsDone";
+    case wire::Kind::kHave:
+      return "Have";
+    case wire::Kind::kGive:
+      return "Give";
+    case wire::Kind::kAgain:
+      return "Again";
+    case wire::Kind::kSettled:
+      return "Settled";
     case wire::Kind::kJoin:
       return "Join";
     case wire::Kind::kRoster:
@@ -92,7 +100,7 @@ const char* message_name(wire::Kind kind) {
 std::string header_text(const wire::Header& header) {
   std::ostringstream text;
   text << message_name(header.kind) << ", " << header.epoch;
-  if (header.kind <= wire::Kind::kInputsDone) {  // of a tensor
+  if (header.kind <= wire::Kind::kSettled) {  // of a tensor
     text << ", key " << std::hex << (header.key.value >> 48) << std::dec << ", " << header.part
          << ", " << header.round << ", offset " << header.offset_bytes << ", tag " << header.tag;
   }

@@ -187,6 +187,7 @@ void RelayLoop::handle(const Event& event) {
   const WorkerLinks::News news = links_.handle(event);
   switch (news.kind) {
     case WorkerLinks::News::Kind::kNothing:
+    case WorkerLinks::News::Kind::kDown:
       return;
     case WorkerLinks::News::Kind::kUp:
       relay_->connect(news.worker);

@@ -19,6 +19,13 @@ bool contains(const std::vector<std::uint64_t>& numbers, std::uint64_t number) {
   return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
 }
 
+// Whether it is where this member is. A server that may be replaced can be another process, with other shards.
+bool is_in_place(const Seat& seat, const wire::Join& join, bool recovers) {
+  if (!seat.worker() && recovers) return shares_endpoint(seat.join, join);
+  if (seat.join.host != join.host) return false;
+  return seat.worker() ? seat.rank == join.wanted_rank : seat.join.endpoints == join.endpoints;
+}
+
 bool divides_by_64(std::uint64_t bytes) {
   return bytes > 0 && bytes % 64 == 0;
 }
@@ -79,10 +86,11 @@ Joining::Known Joining::recognise(const wire::Join& join, const Incarnation& inc
   std::optional<Arrival> seated;   // in the roster
   std::optional<Arrival> waiting;  // not
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (seat.join.role != join.role || seat.join.host != join.host) continue;
-    if (seat.worker() ? seat.rank != join.wanted_rank : seat.join.endpoints != join.endpoints)
-      continue;
+    if (seat.join.role != join.role || !is_in_place(seat, join, situation.recovers)) continue;
     (seat.in_roster ? seated : waiting) = arrival;
+    if (join.life == 0 || seat.join.life != join.life) continue;
+    (seat.in_roster ? waiting : seated).reset();
+    break;  // its very self: another one was where it is, and may have a place still
   }
   const bool is_ours = incarnation == job_.incarnation;
   const bool knows_job = incarnation != Incarnation{};
@@ -105,6 +113,8 @@ Joining::Known Joining::recognise(const wire::Join& join, const Incarnation& inc
   if (!seated) return known;
   const Seat& seat = seats_.at(*seated);
   const bool begun_anew = situation.in_epoch && !seat.left && seat.applied == situation.epoch;
+  const bool is_other = seat.join.host != join.host || seat.join.endpoints != join.endpoints;
+  if (!seat.worker() && situation.recovers && (begun_anew || is_other)) return known;  // its heir
   if (!seat.left && (!begun_anew || !seat.worker())) {
     known.is_new = false;
     known.same = seated;
@@ -129,12 +139,25 @@ Joining::Known Joining::recognise_in_epoch(const wire::Join& join, Epoch epoch, 
   if (is_ours && (worker ? epoch == current : epoch <= current)) {
     known.same = seated || worker ? seated : waiting;
   }
+  // Another server was where it is, and has a place still.
+  const bool is_other = known.same && !worker && join.life != 0 &&
+                        seats_.at(*known.same).join.life != 0 &&
+                        seats_.at(*known.same).join.life != join.life;
+  if (is_other) known.same.reset();
   if (known.same) return known;
   known.refusal = {Code::kDisconnected,
                    member_text(join, join.wanted_rank) + " comes from epoch " +
                        std::to_string(epoch.value) +
                        ", which this scheduler does not know or which is over: the scheduler was "
                        "started anew, or the job went on without it"};
+  // Whose place another one took while it was away.
+  if (!worker && is_ours && epoch == current) {
+    known.refusal = {
+        Code::kDisconnected,
+        member_text(join, join.wanted_rank) +
+            " was away for too long: another server has its place, and the job goes on",
+        {.kind = CauseKind::kReplaced}};
+  }
   return known;
 }
 

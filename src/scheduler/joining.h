@@ -33,6 +33,7 @@ class Joining {
   struct Situation {
     Epoch epoch;
     bool in_epoch = false;  // it is being confirmed, or runs
+    bool recovers = false;  // in it a server that is lost gets a successor
   };
   struct Known {
     std::optional<Arrival> same;   // the same member, back again

@@ -21,7 +21,8 @@ Status nonsense(std::string what) {
 
 }  // namespace
 
-RosterKeeper::RosterKeeper(const Config& config) : job_(config.job), timeout_(config.timeout) {}
+RosterKeeper::RosterKeeper(const Config& config)
+    : job_(config.job), timeout_(config.timeout), recovers_(config.recovers) {}
 
 // ---- from the network ----
 
@@ -119,8 +120,9 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
 Joining::Known RosterKeeper::recognise(const wire::Join& join, const Incarnation& incarnation,
                                        Epoch epoch, TimeNs now, Outputs& out) {
   const bool in_epoch = phase_ == Phase::kConfirming || phase_ == Phase::kRunning;
-  Joining::Known known =
-      joining_.recognise(join, incarnation, epoch, {.epoch = epoch_, .in_epoch = in_epoch}, now);
+  Joining::Known known = joining_.recognise(
+      join, incarnation, epoch,
+      {.epoch = epoch_, .in_epoch = in_epoch, .recovers = succession_.recovers()}, now);
   if (known.begun) mark_left(seats_.at(*known.begun), false, now, out);
   if (known.is_new) joining_.check_new(join, phase_ == Phase::kGathering, known);
   return known;
@@ -142,7 +144,10 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   Joining::note_life(seat, life);
   Speaker::news(is_new ? "here" : "back", seat, is_new ? " is here" : " is back", out);
   if (phase_ == Phase::kGathering) return try_complete(now, out);
-  if (!seat.in_roster) return;
+  if (!seat.in_roster) {
+    if (succession_.recovers()) succession_.fill(now, out);
+    return;
+  }
   catch_up(seat, out);
   note_epoch(&seat, epoch, out);
 }
@@ -160,7 +165,7 @@ void RosterKeeper::turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out)
 // What a member of the roster may have missed while it had no connection.
 void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
   if (!seat.peer || seat.left || (seat.worker() && phase_ != Phase::kRunning)) return;
-  speaker_.send(*seat.peer, wire::Kind::kRoster, WorkerRank(seat.rank), roster_, out);
+  succession_.catch_up(seat, out);
   if (seat.worker()) departures_.tell_all_to(*seat.peer, out);
 }
 
@@ -193,11 +198,14 @@ void RosterKeeper::note_epoch(Seat* seat, Epoch epoch, Outputs& out) {
     if (!seat->in_roster || (epoch != epoch_ && !PLANTED(epoch_not_fenced))) return;
     seat->applied = epoch_;
   }
-  if (phase_ != Phase::kConfirming) return;
+  const bool is_new_to_all = phase_ == Phase::kRunning && succession_.is_pending();
+  if (phase_ != Phase::kConfirming && !is_new_to_all) return;
   for (const auto& [arrival, other] : seats_.all()) {
     if (PLANTED(roster_unconfirmed)) break;
     if (other.in_roster && !other.worker() && other.applied != epoch_) return;
   }
+  succession_.release(out);
+  if (phase_ == Phase::kRunning) return;
   phase_ = Phase::kRunning;
   for (const auto& [arrival, other] : seats_.all()) {
     if (other.plays()) catch_up(other, out);
@@ -290,6 +298,7 @@ void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::by
 
 void RosterKeeper::gather(TimeNs now) {
   phase_ = Phase::kGathering;
+  succession_.end_epoch();
   gathering_.begin(now);
 }
 
@@ -306,7 +315,9 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   stalls_.begin_epoch();
   barriers_.begin_epoch(static_cast<std::uint32_t>(roles.workers.size()));
   departures_.begin_epoch();
-  const wire::Roster roster = seats_.take(roles, epoch_);
+  wire::Roster roster = seats_.take(roles, epoch_);
+  // Where relays stand between, the loss of a server is not survived yet.
+  roster.recovers = recovers_ && roster.summing == wire::Summing::kServers;
   const std::size_t servers = roles.servers.size();
   if (servers == 0 && roster.summing != wire::Summing::kAlone) {
     return fail_job(
@@ -319,12 +330,12 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   for (const std::string& text : summing_texts(roster, servers, seats_.local_reduce())) {
     Speaker::notice(LogLevel::kWarning, text, out);
   }
-  roster_ = wire::encode(roster);
-  if (roster_.size() > kPayloadBytesMax) {
-    return fail_job({Code::kUnsupported, "the job is too large: its roster has " +
-                                             std::to_string(roster_.size()) + " bytes, at most " +
-                                             std::to_string(kPayloadBytesMax) + " fit a message"},
-                    now, out);
+  if (!succession_.begin_epoch(roster)) {
+    return fail_job(
+        {Code::kUnsupported, "the job is too large: its roster has " +
+                                 std::to_string(succession_.roster_bytes()) + " bytes, at most " +
+                                 std::to_string(kPayloadBytesMax) + " fit a message"},
+        now, out);
   }
   Speaker::notice(LogLevel::kInfo,
                   "complete: epoch " + std::to_string(epoch_.value) + " with " +
@@ -416,6 +427,7 @@ void RosterKeeper::tick(TimeNs now, Outputs& out) {
 
 void RosterKeeper::watch(TimeNs now, Outputs& out) {
   beat(now, out);
+  if (succession_.recovers()) succession_.fill(now, out);
   watch_silence(now, out);
   watch_start(now, out);
   if (phase_ == Phase::kRunning || phase_ == Phase::kConfirming) vigil_.tell_queue(now, out);
@@ -436,10 +448,15 @@ void RosterKeeper::beat(TimeNs now, Outputs& out) {
 }
 
 void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
-  for (const Arrival arrival : vigil_.silent(now)) {
+  for (const Arrival arrival : vigil_.silent(now, succession_.recovers())) {
     Seat& seat = seats_.at(arrival);
     const std::string text = vigil_.text_of(seat, now);
-    if (seat.in_roster && phase_ != Phase::kGathering) {
+    const bool is_in_epoch = seat.in_roster && phase_ != Phase::kGathering;
+    if (is_in_epoch && succession_.recovers() &&
+        succession_.replace(arrival, "is lost: " + text, now, out)) {
+      continue;
+    }
+    if (is_in_epoch) {
       fail_job(
           {Code::kDisconnected,
            text + " and the job cannot go on without it; look at its log, or whether its machine "
@@ -491,9 +508,10 @@ TimeNs RosterKeeper::next_deadline() const {
   if (ended()) return kNever;
   TimeNs next = vigil_.strangers_deadline();
   if (phase_ == Phase::kEnding) return std::min(next, ending_.end_ns());
-  next = std::min({next, next_heartbeat_ns_, vigil_.members_deadline()});
+  next = std::min({next, next_heartbeat_ns_, vigil_.members_deadline(succession_.recovers())});
   if (phase_ != Phase::kGathering) next = std::min(next, vigil_.queue_deadline());
   if (gathering_.is_idle()) return std::min(next, gathering_.idle_until_ns());
+  if (succession_.recovers()) next = std::min(next, succession_.deadline());
   if (phase_ == Phase::kRunning) return std::min(next, stalls_.deadline());
   return std::min({next, gathering_.next_notice_ns(), gathering_.give_up_ns()});
 }

@@ -45,6 +45,7 @@
 #include "scheduler/sayings.h"
 #include "scheduler/seats.h"
 #include "scheduler/stalls.h"
+#include "scheduler/succession.h"
 #include "scheduler/vigil.h"
 
 namespace byteps {
@@ -130,6 +131,7 @@ class RosterKeeper {
   // Constant after construction.
   const JobConfig job_;
   const TimeoutConfig timeout_;
+  const bool recovers_;  // servers that are lost get successors
 
   Phase phase_ = Phase::kGathering;
   Epoch epoch_;
@@ -140,9 +142,9 @@ class RosterKeeper {
   Departures departures_{seats_, speaker_};
   Vigil vigil_{timeout_, seats_, speaker_};
   Stalls stalls_{timeout_, seats_, barriers_};
+  Succession succession_{timeout_, seats_, speaker_};
   Gathering gathering_{timeout_};
   Ending ending_{timeout_, seats_, speaker_};
-  SharedBytes roster_;  // of this epoch, encoded once, for all members
 
   bool started_ = false;
   TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next

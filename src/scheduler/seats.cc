@@ -19,6 +19,17 @@ std::string member_text(const wire::Join& join, std::uint32_t rank) {
   return text + ")";
 }
 
+bool shares_endpoint(const wire::Join& a, const wire::Join& b) {
+  return std::find_first_of(a.endpoints.begin(), a.endpoints.end(), b.endpoints.begin(),
+                            b.endpoints.end()) != a.endpoints.end();
+}
+
+wire::RosterMember member_of(const Seat& seat) {
+  const wire::Join& join = seat.join;
+  return {join.role, seat.rank,      join.host,          join.endpoints, join.machine,
+          join.card, join.rate_mbps, join.machine_index, join.relay_port};
+}
+
 std::string Seat::text() const {
   return member_text(join, rank);
 }
@@ -158,9 +169,7 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
       Seat& seat = at(*(*side)[rank]);
       seat.in_roster = true;
       seat.rank = rank;
-      roster.members.push_back({seat.join.role, rank, seat.join.host, seat.join.endpoints,
-                                seat.join.machine, seat.join.card, seat.join.rate_mbps,
-                                seat.join.machine_index, seat.join.relay_port});
+      roster.members.push_back(member_of(seat));
     }
   }
   const Seat& first = at(*roles.workers[0]);

@@ -64,6 +64,12 @@ struct Cast {
   bool complete() const;
 };
 
+// As a roster has it.
+wire::RosterMember member_of(const Seat& seat);
+
+// Both name one address: at most one of them can be there.
+bool shares_endpoint(const wire::Join& a, const wire::Join& b);
+
 // "worker 1 (host:pid)", "server 0 (host:pid at 10.0.0.2:4000)".
 std::string member_text(const wire::Join& join, std::uint32_t rank);
 

@@ -27,14 +27,16 @@ void Vigil::drop_strangers(TimeNs now, KeeperOutputs& out) const {
 }
 
 // Who is connected may have stood still for the failure timeout since its last heartbeat.
-TimeNs Vigil::patience_ns(const Seat& seat) const {
+TimeNs Vigil::patience_ns(const Seat& seat, bool recovers) const {
+  const bool is_replaceable = recovers && seat.in_roster && !seat.worker();
+  if (is_replaceable && !seat.peer) return timeout_.recovery_ns;
   return seat.peer ? timeout_.silence_ns() : timeout_.failure_ns;
 }
 
-std::vector<Arrival> Vigil::silent(TimeNs now) const {
+std::vector<Arrival> Vigil::silent(TimeNs now, bool recovers) const {
   std::vector<Arrival> gone;
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (!seat.left && now >= seat.heard_ns + patience_ns(seat)) gone.push_back(arrival);
+    if (!seat.left && now >= seat.heard_ns + patience_ns(seat, recovers)) gone.push_back(arrival);
   }
   return gone;
 }
@@ -63,10 +65,10 @@ TimeNs Vigil::strangers_deadline() const {
   return next;
 }
 
-TimeNs Vigil::members_deadline() const {
+TimeNs Vigil::members_deadline(bool recovers) const {
   TimeNs next = kNever;
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (!seat.left) next = std::min(next, seat.heard_ns + patience_ns(seat));
+    if (!seat.left) next = std::min(next, seat.heard_ns + patience_ns(seat, recovers));
   }
   return next;
 }

@@ -22,7 +22,8 @@ class Vigil {
   // Closes connections that do not join.
   void drop_strangers(TimeNs now, KeeperOutputs& out) const;
   // Who has said nothing for too long, or has been gone; and what there is to say about it.
-  std::vector<Arrival> silent(TimeNs now) const;
+  // `recovers`: those of the roster's servers that are gone may get a successor, and are waited for longer.
+  std::vector<Arrival> silent(TimeNs now, bool recovers) const;
   std::string text_of(const Seat& seat, TimeNs now) const;
   static Cause cause_of(const Seat& seat, TimeNs now);
   // Workers that came while an epoch runs are told whose leaving they wait for, again and again.
@@ -30,10 +31,10 @@ class Vigil {
   TimeNs queue_deadline() const;
   // When to look again: at strangers alone, or at members too.
   TimeNs strangers_deadline() const;
-  TimeNs members_deadline() const;
+  TimeNs members_deadline(bool recovers) const;
 
  private:
-  TimeNs patience_ns(const Seat& seat) const;
+  TimeNs patience_ns(const Seat& seat, bool recovers) const;
 
   const TimeoutConfig& timeout_;
   Seats& seats_;

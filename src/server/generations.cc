@@ -14,6 +14,7 @@ void Generations::begin_epoch(std::uint32_t worker_count) {
   number_ = 0;
   announced_by_.reset();
   begun_by_.reset();
+  longest_.reset();
   heard_in_.assign(worker_count, 0);
 }
 
@@ -30,6 +31,12 @@ std::optional<std::int32_t> Generations::hear(WorkerRank from, std::uint32_t gen
   return ahead;
 }
 
+void Generations::note_rounds(WorkerRank from, std::uint64_t rounds) {
+  if (longest_ && rounds < longest_rounds_) return;
+  longest_ = from;
+  longest_rounds_ = rounds;
+}
+
 bool Generations::finish(WorkerRank from) {
   set_bit(no_more_, from);
   return ++no_more_count_ == heard_in_.size();
@@ -40,6 +47,7 @@ Round Generations::begin(std::uint32_t generation, WorkerRank last) {
   if (announced_by_ && heard_in_[announced_by_->value] <= generation) announced_by_.reset();
   begun_by_.reset();
   last_ = last;
+  longest_.reset();
   no_more_count_ = 0;
   std::fill(no_more_.begin(), no_more_.end(), 0);
   return former_first;

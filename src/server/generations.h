@@ -34,6 +34,10 @@ class Generations {
   std::optional<std::int32_t> hear(WorkerRank from, std::uint32_t generation, bool has_no_more);
   // It has no more in the generation of now. True: that was the last.
   bool finish(WorkerRank from);
+  // Of a shard that took another one's place, where it is said again in any order: it has begun so many rounds.
+  void note_rounds(WorkerRank from, std::uint64_t rounds);
+  // Of these, who has begun most; the last of several.
+  std::optional<WorkerRank> longest() const { return longest_; }
   // The next one begins, of which `last` is the last of the one before. Returns the first round of that.
   Round begin(std::uint32_t generation, WorkerRank last);
   // The same by the word of one worker, before all have said so: there is something of it. See begun_by().
@@ -64,6 +68,8 @@ class Generations {
   std::optional<WorkerRank> begun_by_;      // by whose word alone this one began
   std::vector<std::uint32_t> heard_in_;     // by worker: the one it is in at least, by its own word
   WorkerRank last_;
+  std::optional<WorkerRank> longest_;
+  std::uint64_t longest_rounds_ = 0;
   std::uint32_t no_more_count_ = 0;
   std::vector<std::uint64_t> no_more_;  // a bit per worker
 };

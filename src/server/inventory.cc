@@ -29,6 +29,9 @@ std::size_t record_bytes_of(std::uint64_t frame_count, const TensorSum& tensor,
   if (tensor.in_order) {
     frame_bytes += sizeof(std::uint32_t) + tensor.contributors->count() * sizeof(BufferRef);
   }
+  if (facts.takes_over) {
+    frame_bytes += sizeof(Takeover) + 2 * bit_words_of(facts.worker_count) * sizeof(std::uint64_t);
+  }
   return sizeof(PartSum) + facts.worker_count * sizeof(std::uint64_t) + frame_count * frame_bytes;
 }
 
@@ -172,7 +175,10 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   part->record_bytes = record_bytes_of(frame_count, tensor, facts);
   refuse_beyond_limit(part->record_bytes);
   part->frames.resize(frame_count);
-  for (FrameSum& frame : part->frames) frame.round = first;
+  for (FrameSum& frame : part->frames) {
+    frame.round = first;
+    if (facts.takes_over) frame.takeover = std::make_unique<Takeover>(facts.worker_count);
+  }
   part->bits.assign(frame_count * bit_words_of(facts.worker_count), 0);
   part->tags.assign(facts.worker_count, 0);
   if (tensor.in_order) {

@@ -16,6 +16,14 @@ namespace {
 constexpr std::size_t kEventBatch = 64;
 constexpr TimeNs kCommandRetryNs = kMillisecond;
 
+// The revision since which this server serves the slot of one of its shards; 0: from the beginning, or it has none.
+std::uint32_t since_of(const wire::Roster& roster, std::uint32_t shard) {
+  const auto slot = std::find_if(roster.slots.begin(), roster.slots.end(), [&](const auto& each) {
+    return each.server == roster.your_rank && each.shard == shard;
+  });
+  return slot == roster.slots.end() ? 0 : slot->since;
+}
+
 }  // namespace
 
 ServerMember::ServerMember(const Config& config, Transport& transport, std::string host,
@@ -71,6 +79,7 @@ bool ServerMember::finished() const {
 
 void ServerMember::handle(const MemberEvents::value_type& event) {
   std::visit(Overloads{[this](const MemberOutput::Began& epoch) { begin_epoch(epoch.roster); },
+                       [](const MemberOutput::Amended&) {},  // of other servers
                        [this](const MemberOutput::Notice& notice) {
                          log_.write(notice.level, notice.text);
                        },
@@ -106,9 +115,14 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   if (!has_descriptors(command.facts.worker_count)) return;
   command.facts.placement = std::make_shared<const Placement>(placement_of(roster));
   command.facts.groups = std::make_shared<const Groups>(groups_of(roster));
-  epoch_ = roster.epoch;
+  served_ = {roster.epoch, roster.your_rank};
   applied_.assign(shards_.size(), false);
-  for (auto& commands : to_post_) commands.push_back(command);
+  command.facts.recovers = roster.recovers;
+  for (std::uint32_t shard = 0; shard < to_post_.size(); ++shard) {
+    command.since = since_of(roster, shard);
+    command.facts.takes_over = command.since > 0;
+    to_post_[shard].push_back(command);
+  }
   for (SignOfLife& sign : signs_) sign.ask(now_);  // it is answered, too
   next_round_ns_ = now_ + timeout_.heartbeat_ns();
   LOG(log_, kInfo) << roster.epoch << ": server " << roster.your_rank << ", "
@@ -150,11 +164,11 @@ void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
   signs_[notice.shard.value].came();  // whatever it says
   if (notice.kind == ShardNotice::Kind::kAlive) return;
   if (notice.kind == ShardNotice::Kind::kFailed) return port_.fail(notice.why, now);
-  if (notice.epoch != epoch_) return;  // of an epoch that is over
+  if (notice.epoch != served_.epoch) return;  // of an epoch that is over
   applied_[notice.shard.value] = true;
   if (std::find(applied_.begin(), applied_.end(), false) == applied_.end() ||
       PLANTED(epoch_applied_by_one_shard)) {
-    port_.applied(epoch_, now);
+    port_.applied(served_.epoch, now);
   }
 }
 
@@ -162,7 +176,9 @@ void ServerMember::end(Status outcome) {
   ended_ = true;
   outcome_ = std::move(outcome);
   // Now, because whoever started this process may not wait until it ends by itself.
-  if (!outcome_.is_ok() && log_.flight() != nullptr) log_.flight()->leave_behind("job", outcome_);
+  // (Of who was replaced, the job goes on.)
+  const bool is_over = !outcome_.is_ok() && !outcome_.is_because_of(CauseKind::kReplaced);
+  if (is_over && log_.flight() != nullptr) log_.flight()->leave_behind("job", outcome_);
   for (auto& commands : to_post_) commands.push_back(ShardCommand{});  // kStop
 }
 

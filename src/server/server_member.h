@@ -44,6 +44,7 @@ class ServerMember final : public Actor {
   void failed(const Status& why) override { port_.fail(why, now_); }
   // Ok when the job ended well, otherwise why not. Meaningful after finished().
   const Status& outcome() const { return outcome_; }
+  std::uint32_t rank() const { return served_.rank; }  // kNoRank: none yet
 
   // Ends this server, and with it the job (a signal came): the scheduler hears why. Any thread;
   // wake the actor afterwards.
@@ -72,9 +73,14 @@ class ServerMember final : public Actor {
   std::vector<Event> events_;
   std::vector<ShardNotice> drained_;
   std::vector<std::vector<ShardCommand>> to_post_;  // by shard: not yet taken by its inbox
-  Epoch epoch_;                                     // handed to the shards
-  std::vector<bool> applied_;                       // by shard, of epoch_
-  std::vector<SignOfLife> signs_;                   // by shard
+  // Handed to the shards.
+  struct Served {
+    Epoch epoch;
+    std::uint32_t rank = kNoRank;  // in it
+  };
+  Served served_;
+  std::vector<bool> applied_;      // by shard, of that
+  std::vector<SignOfLife> signs_;  // by shard
   TimeNs next_round_ns_ = kNever;  // when all are asked again; from the first epoch on
   TimeNs planned_ns_ = kNever;     // when turn() wanted to be called next
   bool ended_ = false;

@@ -127,6 +127,7 @@ void Shard::begin_epoch(const ShardCommand& command) {
   const ShelfEpoch& facts = command.facts;
   links_.end_all({Code::kDisconnected, "a new epoch began"});
   self_.epoch = {};
+  self_.since = 0;
   out_.clear();
   const Status begun = shelf_.begin_epoch(facts);
   if (!begun.is_ok()) {
@@ -137,6 +138,7 @@ void Shard::begin_epoch(const ShardCommand& command) {
   self_.rank = command.server_rank;
   self_.incarnation = command.incarnation;
   self_.epoch = facts.epoch;
+  self_.since = command.since;
   links_.begin({.self = self_, .worker_count = facts.worker_count, .crew = {}});
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
                     << " workers";
@@ -166,6 +168,9 @@ void Shard::handle(const Event& event, TimeNs now) {
       return;
     case WorkerLinks::News::Kind::kUp:
       shelf_.connect(news.worker, out_);
+      break;
+    case WorkerLinks::News::Kind::kDown:
+      shelf_.disconnect(news.worker, out_);
       break;
     case WorkerLinks::News::Kind::kMessage:
       shelf_.step(news.worker, news.header, event.payload, now, out_);

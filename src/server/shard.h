@@ -37,6 +37,7 @@ struct ShardCommand {
   std::uint32_t server_rank = 0;  // kBeginEpoch: who this server is in it
   Incarnation incarnation{};      // kBeginEpoch: of the job
   TimeNs failure_ns = 0;          // kBeginEpoch: its failure timeout; 0: as this process was told
+  std::uint32_t since = 0;        // kBeginEpoch: wire::Slot
 };
 
 // What a shard tells the ServerMember.

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "net/wire_text.h"
+#include "server/answering.h"
 #include "server/declaration.h"
 #include "server/worker_bits.h"
 
@@ -20,14 +21,18 @@ void violation(WorkerRank from, std::string text, ShelfOutputs& out) {
 }
 
 // By all who have declared it, of each crew one at least; a crew that has no more inputs need not say it. (Of a crew,
-// those who lead no part here declare nothing.)
-bool is_forgotten(const TensorSum& tensor, const Generations& generations) {
+// those who lead no part here declare nothing. Nor does, at a shard that took another one's place, who had
+// heard there that all have forgotten it.)
+bool is_forgotten(const TensorSum& tensor, const Generations& generations,
+                  const Inheritance& inheritance) {
+  if (!has_any_bit(tensor.forgotten)) return false;
   const Contributors& contributors = *tensor.contributors;
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
     if (generations.is_done(contributors, place)) continue;
     bool any = false;
     for (const WorkerRank rank : contributors.crew(place)) {
-      const bool has_forgotten = has_bit(tensor.forgotten, rank);
+      const bool has_forgotten =
+          has_bit(tensor.forgotten, rank) || inheritance.knows_forgotten(tensor, rank);
       if (has_bit(tensor.declared_ever, rank) && !has_forgotten) return false;
       any = any || has_forgotten;
     }
@@ -103,6 +108,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
                      : groups.count();
     alarms_.lateness().begin_epoch(contributors * facts_.placement->frame_bytes());
     generations_.begin_epoch(facts.worker_count);
+    inheritance_.begin_epoch(facts.worker_count);
     return Status::ok();
   }
   return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
@@ -110,6 +116,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
 
 void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
   CHECK_LT(worker.value, facts_.worker_count);
+  if (facts_.takes_over) inheritance_.connect(worker, out);
   for (const auto& [key, tensor] : inventory_.tensors()) {
     clear_bit(tensor->declared_here, worker);
     if (tensor->spoiled.code != Code::kOk) {
@@ -148,8 +155,11 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
       return forget(from, header.key, out);
     case wire::Kind::kInputs:
       return inputs(from, header, out);
+    case wire::Kind::kHave:
+      if (!facts_.recovers) break;
+      return have(from, header, payload, out);
     case wire::Kind::kMismatch:
-      if (!has_relays) break;
+      if (!has_relays && !facts_.takes_over) break;
       return mismatch(from, header, payload, out);
     case wire::Kind::kMissing:
       if (!has_relays) break;
@@ -209,7 +219,7 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
   } else if (tensor.declared != declared) {
     spoil(tensor, Code::kMismatch,
           difference_text(tensor.declared_by, tensor.declared, *who, declared), out);
-  } else if (has_bit(tensor.forgotten, from)) {
+  } else if (has_bit(tensor.forgotten, from) && !facts_.takes_over) {
     std::ostringstream text;
     text << "tensor " << quoted_name(declared.name) << ": " << from
          << " uses again a name that it said it would use once, and others still use it";
@@ -251,14 +261,18 @@ const wire::Declare* Shelf::declared(Key key) const {
 
 void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
-  if (tensor == nullptr) return;  // all have forgotten it: a repeat
+  if (tensor == nullptr) {  // all have forgotten it: a repeat
+    if (facts_.recovers) out.emplace_back(ShelfOutput::Settled{from, key});
+    return;
+  }
   if (!tensor->declared.members.has(from)) return;
   set_bit(tensor->forgotten, from);
-  if (is_forgotten(*tensor, generations_)) drop(*tensor, out);
+  if (is_forgotten(*tensor, generations_, inheritance_)) drop(*tensor, out);
 }
 
 void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
   if (facts_.relay) out.emplace_back(ShelfOutput::Forgotten{tensor.key});
+  if (facts_.recovers) out.emplace_back(ShelfOutput::Settled{std::nullopt, tensor.key});
   inventory_.drop(tensor);
 }
 
@@ -279,6 +293,13 @@ void Shelf::mismatch(WorkerRank from, const wire::Header& header,
 void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
   const std::uint32_t generation = header.round.value;
   const bool no_more = (header.flags & wire::kNoMore) != 0;
+  if (facts_.takes_over && later_by(Round(generation), Round(generations_.number())) > 0) {
+    // Who is in a later one has heard from the shard that was here before that nobody has more.
+    const WorkerRank last(PLANTED(last_forgotten) ? from.value
+                                                  : static_cast<std::uint32_t>(header.tag) - 1);
+    restart_tensors(generations_.begin(generation, last), out);
+    out.emplace_back(ShelfOutput::InputsDone{std::nullopt, generation, last});
+  }
   const std::optional<std::int32_t> ahead = generations_.hear(from, generation, no_more);
   if (!ahead) {
     std::ostringstream text;
@@ -286,7 +307,9 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
          << " is summed";
     return violation(from, text.str(), out);
   }
+  if ((header.flags & wire::kEnding) != 0) inheritance_.note_ending(from);
   if (!no_more) return;
+  if (facts_.takes_over) inheritance_.note_ending(from);
   const auto say = [&](std::optional<WorkerRank> to, WorkerRank last) {
     out.emplace_back(ShelfOutput::InputsDone{to, generations_.number(), last});
   };
@@ -296,12 +319,14 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
   // Nobody here may end an operation without it before the servers can.
   if (facts_.relay == from) out.emplace_back(ShelfOutput::InputsEnd{});
   if (facts_.relay == from && !PLANTED(inputs_end_before_heard)) return;
+  if (facts_.takes_over) generations_.note_rounds(from, header.offset_bytes);
   end_inputs_of(from, out);
 }
 
 void Shelf::end_inputs_of(WorkerRank from, ShelfOutputs& out) {
   if (generations_.finish(from) && !facts_.relay) {
-    restart_tensors(generations_.begin(generations_.number() + 1, from), out);
+    const WorkerRank last = generations_.longest().value_or(from);
+    restart_tensors(generations_.begin(generations_.number() + 1, last), out);
     out.emplace_back(
         ShelfOutput::InputsDone{std::nullopt, generations_.number(), generations_.last()});
     return;
@@ -340,7 +365,7 @@ void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
       if (tensor.spoiled.code != Code::kOk) return;
     }
   }
-  if (has_any_bit(tensor.forgotten) && is_forgotten(tensor, generations_)) drop(tensor, out);
+  if (is_forgotten(tensor, generations_, inheritance_)) drop(tensor, out);
 }
 
 // Sums are lost already, by another's word. Nobody must wait for them.
@@ -409,6 +434,7 @@ void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutpu
 
 // A generation of inputs begins: all operations have ended everywhere. What somebody has forgotten is not used again.
 void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
+  inheritance_.begin_generation();
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
     TensorSum& tensor = *(at++)->second;
     tensor.next_round = next_round_of(tensor, former_first);
@@ -416,6 +442,33 @@ void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
     inventory_.drop_parts(tensor);
     if (has_any_bit(tensor.forgotten)) drop(tensor, out);
   }
+}
+
+// ---- of a shard that took another one's place
+
+void Shelf::disconnect(WorkerRank worker, ShelfOutputs& out) {
+  if (facts_.takes_over) inheritance_.disconnect(worker, out);
+}
+
+// What sums it has of a part; or that it has said so of all. Where those of an earlier generation of inputs are meant,
+// nobody lacks them.
+void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+                 ShelfOutputs& out) {
+  if (!facts_.takes_over) return;
+  if ((header.flags & wire::kAll) != 0) {
+    inheritance_.note_all_is_told(from);
+    for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
+      TensorSum& tensor = *(at++)->second;
+      if (is_forgotten(tensor, generations_, inheritance_)) drop(tensor, out);
+    }
+    return;
+  }
+  if (later_by(header.round, generations_.first_round()) < 0) return;
+  PartSum* const known = inventory_.find(header.key, header.part);
+  PartSum* const part = known != nullptr ? known : open_part(from, header, out);
+  if (part == nullptr) return;
+  const char* const flaw = inheritance_.have(*part, from, header, payload, out);
+  if (flaw != nullptr) violation(from, std::string("a word about sums that it has: ") + flaw, out);
 }
 
 // ---- frames
@@ -437,6 +490,13 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   }
 
   const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / part->frame_bytes);
+  if ((header.flags & wire::kSum) != 0) {
+    return inheritance_.take_sum(*part, frame_index, from, header.round, payload, out);
+  }
+  if (part->frames[frame_index].takeover &&
+      !inheritance_.admits(*part, frame_index, from, header, out)) {
+    return;
+  }
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
   if (ahead == 0) {
     if (auto untrue = generations_.contradict(from)) {
@@ -456,7 +516,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
       const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
       part->tensor->kernels.finish(sum, sum, part->tensor->finishing);
     }
-    answer(*part, frame_index, from, header.tag, out);
+    append_answer(facts_.epoch, *part, frame_index, from, header.tag, out);
   } else {  // earlier still: all have that sum
     look_for_contradiction(from, header, out);
   }
@@ -531,9 +591,11 @@ const char* Shelf::flaw_of_push(const PartSum& part, WorkerRank from, const wire
   if (tensor.contributors->speaker_of(from, tensor.key, part.index) != from) {
     return "another worker of its machine leads this part";
   }
-  const bool without =
-      tensor.is_broadcast && !tensor.contributors->speaks_for(from, tensor.declared.root);
-  if (header.flags != (without ? wire::kNoPayload : 0)) return "the flags are wrong";
+  const bool is_sum = facts_.takes_over && (header.flags & wire::kSum) != 0;
+  const bool without = !is_sum && tensor.is_broadcast &&
+                       !tensor.contributors->speaks_for(from, tensor.declared.root);
+  if (header.flags != (is_sum ? wire::kSum : without ? wire::kNoPayload : 0))
+    return "the flags are wrong";
   const std::size_t expected_bytes =
       without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
   if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
@@ -589,6 +651,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
   const std::span bits = part.bits_of(frame_index);
   std::fill(bits.begin(), bits.end(), 0);
   frame.contributed = 0;
+  frame.takeover.reset();
   ++frame.round.value;
   // Each frame's answers begin with another worker, or the last one would be last with all of them.
   const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
@@ -597,7 +660,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     const auto place = static_cast<std::uint32_t>((first + i) % count);
     if (generations_.is_done(*tensor.contributors, place)) continue;
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
-    answer(part, frame_index, to, part.tags[to.value], out);
+    append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], out);
   }
   if (facts_.keeps_links) frame.finished = {};  // I11
   if (!part.timeline) return;
@@ -662,40 +725,6 @@ void Shelf::want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, 
   const Groups& groups = *facts_.groups;
   for (const WorkerRank each : groups.crew_of(groups.group_of(*facts_.relay), Members())) {
     out.emplace_back(ShelfOutput::Wanted{each, key, part, round, end_bytes});
-  }
-}
-
-namespace {
-
-// Whether this contributor's answers have a payload: who brings a broadcast has it already, and a root that alone gets
-// the result is of one machine.
-bool is_sent_to(const TensorSum& tensor, WorkerRank to) {
-  if (!tensor.declared.has_root()) return true;
-  return tensor.contributors->speaks_for(to, tensor.declared.root) == tensor.declared.root_only;
-}
-
-}  // namespace
-
-// The finished sum of one frame to one worker.
-void Shelf::answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, std::uint64_t tag,
-                   ShelfOutputs& out) const {
-  const FrameSum& frame = part.frames[frame_index];
-  const TensorSum& tensor = *part.tensor;
-  auto& answer =
-      std::get<ShelfOutput::Answer>(out.emplace_back(std::in_place_type<ShelfOutput::Answer>));
-  answer.header.kind = wire::Kind::kAnswer;
-  answer.header.epoch = facts_.epoch;
-  answer.header.key = tensor.key;
-  answer.header.part = part.index;
-  answer.header.round = Round(frame.round.value - 1);
-  answer.header.offset_bytes = frame_index * part.frame_bytes;
-  answer.header.worker = to;
-  answer.header.tag = tag;
-  if (!is_sent_to(tensor, to)) {
-    answer.header.flags = wire::kNoPayload;
-  } else {
-    answer.buffer = frame.finished;
-    answer.payload_bytes = part.frame_length(frame_index);
   }
 }
 

@@ -56,6 +56,7 @@
 #include "server/alarms.h"
 #include "server/asking.h"
 #include "server/generations.h"
+#include "server/inheritance.h"
 #include "server/inventory.h"
 #include "server/shelf_output.h"
 #include "server/summing.h"
@@ -103,6 +104,10 @@ struct ShelfEpoch {
   std::optional<WorkerRank> relay = std::nullopt;
   // Workers' connections lose nothing and are never made anew: there is no Renew.
   bool keeps_links = false;
+  // A server that is lost gets a successor: workers keep sums, and hear when all have one of a name that they gave up.
+  bool recovers = false;
+  // This is such a successor: of each frame it learns from the workers where it is (takeover.h).
+  bool takes_over = false;
 };
 
 class Shelf {
@@ -124,6 +129,8 @@ class Shelf {
   // What it contributed through an earlier connection counts; the end of a connection is no event
   // here.
   void connect(WorkerRank worker, ShelfOutputs& out);
+  // Of a shard that took another one's place: what this worker was asked for is asked of another.
+  void disconnect(WorkerRank worker, ShelfOutputs& out);
   // One message (kDeclare, kPush, kForget, kInputs; from a relay also kMismatch, kMissing) of a connected worker.
   // `payload` is only read during the call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -159,8 +166,7 @@ class Shelf {
   void expect(Key key, PartIndex part, int distance) const;
 
   // For metrics and tests.
-  std::size_t tensor_count() const { return inventory_.tensors().size(); }
-  std::size_t incomplete_frame_count() const { return inventory_.incomplete_frame_count(); }
+  const Inventory& inventory() const { return inventory_; }
 
  private:
   void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -187,6 +193,10 @@ class Shelf {
   void restart_tensors(Round former_first, ShelfOutputs& out);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
 
+  // ---- of a shard that took another one's place
+  void have(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
+            ShelfOutputs& out);
+
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
@@ -198,8 +208,6 @@ class Shelf {
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
-  void answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to, std::uint64_t tag,
-              ShelfOutputs& out) const;
 
   const ShelfSettings settings_;
   ShelfEpoch facts_;  // worker_count 0: serves nothing
@@ -207,6 +215,7 @@ class Shelf {
   Inventory inventory_;
   Summing summing_;
   Generations generations_;  // of inputs
+  Inheritance inheritance_{facts_, inventory_};
   Asking asking_{settings_, inventory_, alarms_, generations_};
 };
 

@@ -83,6 +83,21 @@ struct ShelfOutput {
     WorkerRank worker;
     std::string text;
   };
+  // Of a shard that has taken another one's place: this worker is asked for the sum of a round of a frame (kGive), or
+  // to push it again (kAgain).
+  struct Ask {
+    wire::Kind kind = wire::Kind::kGive;
+    WorkerRank worker;
+    Key key;
+    PartIndex part;
+    Round round;
+    std::uint64_t offset_bytes = 0;
+  };
+  // All have forgotten the key: tell this worker, or all that are connected.
+  struct Settled {
+    std::optional<WorkerRank> worker;  // empty: all
+    Key key;
+  };
   // This worker broke the protocol: end its connection with one log line.
   struct Violation {
     WorkerRank worker;
@@ -93,9 +108,10 @@ struct ShelfOutput {
     Status why;
   };
 };
-using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted,
-                             ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
-                             ShelfOutput::InputsEnd, ShelfOutput::Forgotten, ShelfOutput::Renew,
-                             ShelfOutput::Violation, ShelfOutput::Failure>;
+using ShelfOutputs =
+    Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted, ShelfOutput::Missing,
+            ShelfOutput::Spoiled, ShelfOutput::InputsDone, ShelfOutput::InputsEnd,
+            ShelfOutput::Forgotten, ShelfOutput::Renew, ShelfOutput::Ask, ShelfOutput::Settled,
+            ShelfOutput::Violation, ShelfOutput::Failure>;
 
 }  // namespace byteps

@@ -64,6 +64,13 @@ void Summing::add_held(PartSum& part, std::uint32_t frame) {
   }
 }
 
+void Summing::drop(PartSum& part, std::uint32_t frame) {
+  part.frames[frame].accumulator = {};
+  if (!part.tensor->in_order) return;
+  part.added[frame] = 0;
+  for (BufferRef& each : held_of(part, frame)) each = {};
+}
+
 void Summing::finish(PartSum& part, std::uint32_t frame_index) {
   FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;

@@ -20,6 +20,8 @@ class Summing {
   void add(PartSum& part, std::uint32_t frame, WorkerRank from, std::span<const std::byte> payload);
   // Adds what waits for the turn of contributors that have no more inputs.
   void add_held(PartSum& part, std::uint32_t frame);
+  // What has been added of the round is not wanted.
+  static void drop(PartSum& part, std::uint32_t frame);
   // All that is to be added has been: the sum is finished, and the one of the round before goes back (I3, I4).
   void finish(PartSum& part, std::uint32_t frame);
 

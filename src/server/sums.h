@@ -18,6 +18,7 @@
 #include "net/wire.h"
 #include "server/contributors.h"
 #include "server/part_timeline.h"
+#include "server/takeover.h"
 
 namespace byteps {
 
@@ -29,6 +30,8 @@ struct FrameSum {
   std::uint32_t contributed = 0;  // number of bits set
   bool is_forwarded = false;      // at a relay: complete, and not answered
   std::int32_t priority = 0;      // of the last contribution
+  std::unique_ptr<Takeover>
+      takeover{};  // of a successor, until its first sum is finished; null: none
   // Whether it waits for contributions.
   bool is_begun() const { return contributed > 0 && !is_forwarded; }
 };

@@ -33,6 +33,7 @@ class Takeover {
   struct Scene {
     Bits contributed;  // to round()
     Bits connected;
+    Bits done{};  // have no more inputs, so that others may be further; empty: nobody
   };
 
   explicit Takeover(std::uint32_t worker_count);
@@ -64,6 +65,7 @@ class Takeover {
   std::string text() const;
 
  private:
+  bool may_skip(const Scene& scene) const;
   bool move_on(WorkerRank from, Round to, const Scene& scene, Doing& doing);
   void ask(const Scene& scene, Doing& doing);
 

@@ -79,7 +79,8 @@ void WorkerLinks::stop(const Status& why) {
 }
 
 bool WorkerLinks::is_of_epoch(const Hello& hello) const {
-  return hello.epoch == service_.self.epoch && hello.incarnation == service_.self.incarnation;
+  return hello.epoch == service_.self.epoch && hello.incarnation == service_.self.incarnation &&
+         hello.since == service_.self.since;
 }
 
 // ---- what is there
@@ -106,8 +107,7 @@ WorkerLinks::News WorkerLinks::handle(const Event& event) {
       sent(event);
       break;
     case Event::Kind::kDown:
-      down(event);
-      break;
+      return down(event);
   }
   return {};
 }
@@ -146,6 +146,10 @@ Status WorkerLinks::refusal(const Hello& hello) const {
   } else if (hello.epoch != service_.self.epoch) {
     why << "it is of " << hello.epoch << ", this " << place_.noun << " serves "
         << service_.self.epoch;
+  } else if (hello.since != service_.self.since) {
+    // It has not heard of this successor, or looks for the one of this one.
+    why << "it looks for who serves this slot since revision " << hello.since << ", this "
+        << place_.noun << " does since " << service_.self.since;
   } else if (hello.rank >= service_.worker_count) {
     why << "worker " << hello.rank << " of a job with " << service_.worker_count;
   } else if (!serves(WorkerRank(hello.rank))) {
@@ -184,17 +188,20 @@ void WorkerLinks::sent(const Event& event) {
   if (link.backlog_since_ns != 0 && link.queue.empty()) record_backlog(link, connection->worker);
 }
 
-void WorkerLinks::down(const Event& event) {
+WorkerLinks::News WorkerLinks::down(const Event& event) {
   const Peers::Peer* const peer = peers_.find(event.peer);
-  if (peer == nullptr) return;
+  if (peer == nullptr) return {};
+  News news;
   if (peer->served) {
     Link& link = links_[peer->worker.value];
     link.up = false;
     link.queue.clear();
     record_link("down", peer->worker, event.why.message());
     note_absence();
+    news = {.kind = News::Kind::kDown, .worker = peer->worker, .header = {}};
   }
   peers_.remove(event.peer);
+  return news;
 }
 
 // Stops serving the connection of this worker, if it has one. Its kDown still comes.
@@ -251,6 +258,31 @@ void WorkerLinks::tell(const ShelfOutput::Wanted& wanted) {
 
 void WorkerLinks::tell(const ShelfOutput::Renew& renew) {
   end(renew.worker, {Code::kDisconnected, renew.text});
+}
+
+void WorkerLinks::tell(const ShelfOutput::Ask& asked) {
+  Message message;
+  message.header.kind = asked.kind;
+  message.header.epoch = service_.self.epoch;
+  message.header.key = asked.key;
+  message.header.part = asked.part;
+  message.header.round = asked.round;
+  message.header.offset_bytes = asked.offset_bytes;
+  message.header.worker = asked.worker;
+  post(asked.worker, message);
+}
+
+void WorkerLinks::tell(const ShelfOutput::Settled& settled) {
+  Message message;
+  message.header.kind = wire::Kind::kSettled;
+  message.header.epoch = service_.self.epoch;
+  message.header.key = settled.key;
+  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
+    if (settled.worker && *settled.worker != worker) continue;
+    Message copy = message;
+    copy.header.worker = worker;
+    post(worker, copy);
+  }
 }
 
 void WorkerLinks::tell(const ShelfOutput::Violation& violation) {

@@ -59,6 +59,7 @@ class WorkerLinks {
       kNothing,
       kUp,       // `worker` has a new connection
       kMessage,  // of `worker`, with this header and the event's payload
+      kDown,     // the connection of `worker` has ended
     };
     Kind kind = Kind::kNothing;
     WorkerRank worker;
@@ -148,7 +149,7 @@ class WorkerLinks {
   News up(const Event& event);
   News received(const Event& event);
   void sent(const Event& event);
-  void down(const Event& event);
+  News down(const Event& event);
   Status refusal(const Hello& hello) const;
   bool serves(WorkerRank worker) const;
   void end(WorkerRank worker, const Status& why);
@@ -161,6 +162,8 @@ class WorkerLinks {
   void tell(const ShelfOutput::Spoiled& spoiled);
   void tell(const ShelfOutput::InputsDone& done);
   void tell(const ShelfOutput::Renew& renew);
+  void tell(const ShelfOutput::Ask& asked);
+  void tell(const ShelfOutput::Settled& settled);
   void tell(const ShelfOutput::Violation& violation);
   Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);
   void post(WorkerRank worker, Message& message);  // takes it, but for its checksum

@@ -198,7 +198,7 @@ ServerProcess::ShardUnit::ShardUnit(SimCluster& cluster, const Config& config,
 }
 
 ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number,
-                             HostIndex host, std::uint32_t shard_count)
+                             HostIndex host, std::uint32_t shard_count, std::uint32_t place)
     : seat(cluster, "server " + std::to_string(number)),
       transport(cluster.network(),
                 transport_options(seat.name(), host, Role::kServer, config, seat)),
@@ -209,14 +209,14 @@ ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uin
   std::vector<Endpoint> endpoints;
   std::vector<Mailbox<ShardCommand>*> inboxes;
   for (std::uint32_t i = 0; i < shard_count; ++i) {
-    endpoints.push_back({host_name, static_cast<std::uint16_t>(kShardPort + i)});
+    endpoints.push_back({host_name, static_cast<std::uint16_t>(kShardPort + 16 * place + i)});
     shards.push_back(std::make_unique<ShardUnit>(cluster, config,
                                                  seat.name() + " shard " + std::to_string(i),
                                                  ShardIndex(i), host, endpoints.back(), notices));
     inboxes.push_back(&shards.back()->inbox);
   }
-  member.emplace(config, transport, host_name + ":1", endpoints, inboxes, notices,
-                 cluster.log_for(seat.name()));
+  member.emplace(config, transport, host_name + ":" + std::to_string(1 + place), endpoints, inboxes,
+                 notices, cluster.log_for(seat.name()));
   seat.sit(*member);
 }
 

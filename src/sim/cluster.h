@@ -160,8 +160,9 @@ struct SchedulerProcess {
 };
 
 struct ServerProcess {
+  // `place`: which ports and which name on its host.
   ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number, HostIndex host,
-                std::uint32_t shard_count);
+                std::uint32_t shard_count, std::uint32_t place = 0);
   ~ServerProcess() { transport.die(); }
   // Its member's, then its shards' in order.
   std::vector<Thread> threads();

@@ -21,6 +21,8 @@ const char* name(Invariant invariant) {
   switch (invariant) {
     case Invariant::kNone:
       return "none";
+    case Invariant::kSameBits:
+      return "all ranks are given the same bits";
     case Invariant::kExactResult:
       return "each result is exact";
     case Invariant::kOneEnd:
@@ -65,14 +67,27 @@ TimeNs Ledger::handle_end_ns(TimeNs begun_ns) const {
   return std::max(loss_->watched_ns, begun_ns) + 2 * plan_.config.timeout.failure_ns;
 }
 
-const std::vector<std::byte>& Ledger::expected(std::uint32_t generation, std::uint32_t tensor,
-                                               std::uint32_t round) {
-  const auto [found, is_new] = results_.try_emplace({generation, tensor, round});
-  if (is_new) {
-    found->second =
-        expected_result(plan_.generations[generation].tensors[tensor].facts, round, worker_count());
+void Ledger::check_result(const std::string& whose, const Sum& sum,
+                          const std::optional<std::span<const std::byte>>& result) {
+  if (!result) return;
+  const TensorFacts& facts = plan_.generations[sum.generation].tensors[sum.tensor].facts;
+  if (facts.is_inexact && !may_be_result(facts, sum.round, worker_count(), *result)) {
+    return fail(Invariant::kExactResult, whose + " is wrong");
   }
-  return found->second;
+  const auto [found, is_new] = results_.try_emplace(sum);
+  if (is_new && facts.is_inexact) {
+    found->second.assign(result->begin(), result->end());
+  } else if (is_new) {
+    found->second = expected_result(facts, sum.round, worker_count());
+  }
+  const std::vector<std::byte>& right = found->second;
+  if (std::equal(result->begin(), result->end(), right.begin(), right.end())) return;
+  const auto wrong = std::mismatch(result->begin(), result->end(), right.begin()).first;
+  fail(facts.is_inexact ? Invariant::kSameBits : Invariant::kExactResult,
+       whose +
+           (facts.is_inexact ? " is another sum than others have, from byte "
+                             : " is wrong from byte ") +
+           std::to_string(wrong - result->begin()) + " of " + std::to_string(result->size()));
 }
 
 }  // namespace byteps::sim

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +19,7 @@ namespace byteps::sim {
 // What must hold (docs/simulator.md).
 enum class Invariant : std::uint8_t {
   kNone,
+  kSameBits,       // all ranks are given the same bits
   kExactResult,    // each result is the exact sum, average or root's bytes of its round
   kOneEnd,         // every handle ends exactly once, and as it must
   kMemoryIsFree,   // after its handle has ended nobody has a claim on memory, or writes there
@@ -72,9 +73,16 @@ class Ledger {
   const WorldPlan& plan() const { return plan_; }
   std::uint32_t worker_count() const { return plan_.config.job.worker_count; }
 
-  // The bytes of a round's result, computed once.
-  const std::vector<std::byte>& expected(std::uint32_t generation, std::uint32_t tensor,
-                                         std::uint32_t round);
+  // A rank was given this for a round of a tensor; none: its operation has ended, and it gets nothing. `whose`: for
+  // people.
+  struct Sum {
+    std::uint32_t generation = 0;
+    std::uint32_t tensor = 0;
+    std::uint32_t round = 0;
+    auto operator<=>(const Sum&) const = default;
+  };
+  void check_result(const std::string& whose, const Sum& sum,
+                    const std::optional<std::span<const std::byte>>& result);
 
   // A worker begins barrier `number` of its generation; returns how many have.
   std::uint32_t begin_barrier(std::uint32_t generation, std::uint32_t number) {
@@ -102,8 +110,7 @@ class Ledger {
   Invariant invariant_ = Invariant::kNone;
   std::string text_;
   std::optional<Loss> loss_;
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::vector<std::byte>>
-      results_;
+  std::map<Sum, std::vector<std::byte>> results_;  // that must be, or that the first was given
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> barriers_;
   std::map<std::uint32_t, Finished> finished_;  // by generation
 };

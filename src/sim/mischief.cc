@@ -77,7 +77,8 @@ void Mischief::do_something() {
   const Faults& kinds = plan_.faults.kinds;
   std::vector<Fault> choices;
   if (kinds.has(Fault::kCut)) choices.assign(6, Fault::kCut);
-  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kSlowDevice}) {
+  for (const Fault fault :
+       {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kLostServer, Fault::kSlowDevice}) {
     if (kinds.has(fault)) choices.push_back(fault);
   }
   if (choices.empty()) return;
@@ -88,6 +89,8 @@ void Mischief::do_something() {
       return prng_.chance(0.5) ? pause() : pause_one_actor();
     case Fault::kSlow:
       return slow_down();
+    case Fault::kLostServer:
+      return lose_server();
     case Fault::kSlowDevice:
       return slow_device();
     default: {
@@ -270,6 +273,21 @@ void Mischief::slow_device() {
   });
 }
 
+// A server dies, mostly between two messages of a turn. Nobody may notice but by waiting.
+void Mischief::lose_server() {
+  std::vector<Living> living = census_();
+  std::erase_if(living, [](const Living& each) { return !each.start_anew; });
+  if (living.empty() || !all_work_) return;
+  const auto end = [this](const Living& victim) {
+    if (!all_work_ || ended_) return;
+    note(Fault::kLostServer);
+    if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " dies");
+    victim.start_anew(up_to(plan_.restart_max_ns));
+  };
+  const Living& victim = living[prng_.below(living.size())];
+  prng_.chance(0.2) ? end(victim) : kill_in_turn(victim, end);
+}
+
 // Between two faults of the same two there is time for a sign of life, or they would rightly give each other up.
 bool Mischief::take_quiet(Pair pair, TimeNs lasts) {
   for (const auto& key :
@@ -311,7 +329,8 @@ void Mischief::do_deadly() {
   if (living.empty()) return;
   const Living& victim = living[prng_.below(living.size())];
   if (fault != Fault::kKill) return stop(victim);
-  prng_.chance(0.5) ? kill(victim) : kill_in_turn(victim);
+  prng_.chance(0.5) ? kill(victim)
+                    : kill_in_turn(victim, [this](const Living& each) { kill(each); });
 }
 
 void Mischief::kill(const Living& victim) {
@@ -326,12 +345,13 @@ void Mischief::kill(const Living& victim) {
 
 // Between two messages that one of its threads sends in one turn: some have got what others have not. It dies all the
 // same when that thread does not send so many soon.
-void Mischief::kill_in_turn(const Living& victim) {
+void Mischief::kill_in_turn(const Living& victim, std::function<void(const Living&)> kill) {
   std::vector<SimTransport*> transports;
   for (const Thread& thread : victim.threads) {
     if (thread.transport != nullptr) transports.push_back(thread.transport);
   }
-  const auto die = [this, who = victim.who, is_due = std::make_shared<bool>(true)] {
+  const auto die = [this, who = victim.who, kill = std::move(kill),
+                    is_due = std::make_shared<bool>(true)] {
     if (!std::exchange(*is_due, false)) return;
     for (const Living& each : census_()) {
       if (each.who == who) return kill(each);

@@ -37,6 +37,8 @@ struct Living {
   std::vector<Summer> summers;
   SimDevice* gpu = nullptr;  // null: it has none
   std::function<void()> die;
+  std::function<void(TimeNs after)>
+      start_anew;  // it dies, and its like begins so long after; null: it does not
   std::function<void(TimeNs until)> stand_still;  // beside its seats
 
   // Of its transports.
@@ -78,13 +80,14 @@ class Mischief {
   void partition();
   void slow_down();
   void slow_device();
+  void lose_server();
   bool take_quiet(Pair pair, TimeNs lasts);
   bool take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts);
 
   // What it need not.
   void do_deadly();
   void kill(const Living& victim);
-  void kill_in_turn(const Living& victim);
+  void kill_in_turn(const Living& victim, std::function<void(const Living&)> kill);
   void stop(const Living& victim);
   void stick();
   void break_device();

@@ -67,6 +67,37 @@ void choose_early(GenerationPlan& generation, Prng& prng) {
   }
 }
 
+// Floats that another order of the same contributions would sum to other bits. (What a root alone is given is lost with
+// its server.)
+void suit_losses(TensorFacts& facts, Prng& prng) {
+  facts.root_only = false;
+  const bool is_sum = facts.operation == Operation::kSum || facts.operation == Operation::kAverage;
+  if (!is_sum || facts.unit != 1 || prng.chance(0.4)) return;
+  facts.element_count = facts.bytes() / element_bytes(DType::kFloat32);
+  facts.dtype = DType::kFloat32;
+  facts.is_inexact = true;
+}
+
+// Servers are lost, but not where relays sum first, nor where a loss may end the job.
+void choose_losses(WorldPlan& plan, Prng& prng) {
+  Faults& kinds = plan.faults.kinds;
+  const std::set<HostIndex> hosts(plan.worker_hosts.begin(), plan.worker_hosts.end());
+  const bool has_relays = plan.local_reduce && hosts.size() < plan.worker_hosts.size();
+  if (has_relays || kinds.has_deadly()) kinds.remove(Fault::kLostServer);
+  if (!kinds.has(Fault::kLostServer)) return;
+  const TimeNs failure_ns = plan.config.timeout.failure_ns;
+  plan.config.recovers = true;
+  plan.config.timeout.recovery_ns = 40 * failure_ns;
+  plan.restart_max_ns = failure_ns / (prng.chance(0.5) ? 1 : 50);
+  // Often enough that the next is lost before all know of the successor.
+  if (prng.chance(0.5)) plan.faults.gap_ns = std::min(plan.faults.gap_ns, failure_ns / 20);
+  for (GenerationPlan& generation : plan.generations) {
+    for (TensorPlan& tensor : generation.tensors) {
+      if (!tensor.odd_rank) suit_losses(tensor.facts, prng);
+    }
+  }
+}
+
 class Planner {
  public:
   // What was added later is drawn from a generator of its own, so that earlier seeds stay what they are.
@@ -75,7 +106,8 @@ class Planner {
         prng_(prng),
         later_prng_(stable_mix(prng.next())),
         hosts_prng_(stable_mix(prng.next())),
-        gpus_prng_(stable_mix(prng.next())) {}
+        gpus_prng_(stable_mix(prng.next())),
+        losses_prng_(stable_mix(prng.next())) {}
 
   WorldPlan plan() {
     worker_count_ = options_.worker_count.value_or(1 + below(5));
@@ -107,6 +139,10 @@ class Planner {
     for (GenerationPlan& generation : plan_.generations) {
       if (!generation.uneven && later_prng_.chance(0.2)) choose_early(generation, later_prng_);
     }
+    if (!options_.faults && losses_prng_.chance(0.3) && !plan_.faults.kinds.empty()) {
+      plan_.faults.kinds.add(Fault::kLostServer);
+    }
+    choose_losses(plan_, losses_prng_);
     set_limit();
     return std::move(plan_);
   }
@@ -651,6 +687,7 @@ class Planner {
   Prng later_prng_;
   Prng hosts_prng_;
   Prng gpus_prng_;
+  Prng losses_prng_;
   WorldPlan plan_;
   std::uint32_t worker_count_ = 0;
   std::uint32_t server_count_ = 0;
@@ -661,9 +698,9 @@ class Planner {
 
 const char* name(Fault fault) {
   static constexpr const char* kNames[kFaultCount] = {
-      "cut",        "repeat",         "partition",    "pause",     "slow",
-      "corrupt",    "look-up",        "former-job",   "slow-gpu",  "kill",
-      "long-pause", "long-partition", "stuck-thread", "broken-gpu"};
+      "cut",     "repeat",     "partition",      "pause",        "slow",
+      "corrupt", "look-up",    "former-job",     "lost-server",  "slow-gpu",
+      "kill",    "long-pause", "long-partition", "stuck-thread", "broken-gpu"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

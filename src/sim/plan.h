@@ -85,6 +85,7 @@ enum class Fault : std::uint8_t {
   kCorrupt,     // messages arrive with changed bytes
   kLookUp,      // look-ups of host names take long, some longer than the failure timeout
   kFormerJob,   // workers that an earlier job with the same key, ports and names has left behind
+  kLostServer,  // a server dies, and is started anew
   kSlowDevice,  // a GPU does nothing for a while, or copies slowly
   // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
   kKill,           // a process dies
@@ -93,7 +94,7 @@ enum class Fault : std::uint8_t {
   kStuckThread,    // one thread of a server, or a relay, stands still for ever; its process goes on
   kBrokenDevice,   // a GPU fails
 };
-inline constexpr std::size_t kFaultCount = 14;
+inline constexpr std::size_t kFaultCount = 15;
 const char* name(Fault fault);
 constexpr bool is_deadly(Fault fault) {
   return fault >= Fault::kKill;
@@ -146,6 +147,7 @@ struct WorldPlan {
   std::vector<GenerationPlan> generations;
   ClusterOptions cluster;
   FaultPlan faults;
+  TimeNs restart_max_ns = 0;  // so long after its death at most a lost server is started anew
   bool check_memory = false;  // before leaving, servers are compared with what they must hold
   TimeNs limit_ns = 0;        // everything is finished long before
 

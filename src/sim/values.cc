@@ -154,6 +154,18 @@ void encode(DType dtype, double number, std::byte* to) {
 
 }  // namespace
 
+namespace {
+
+// Of widely different magnitudes, so that sums are rounded.
+float inexact_at(const TensorFacts& tensor, std::uint32_t round, std::uint32_t rank,
+                 std::uint64_t element) {
+  const std::uint64_t bits = bits_at(tensor, round, rank, element);
+  const double fraction = static_cast<double>(bits >> 12) / static_cast<double>(1ULL << 52);
+  return static_cast<float>(std::ldexp(2 * fraction - 1, static_cast<int>(bits % 16)));
+}
+
+}  // namespace
+
 bool TensorFacts::has_member(std::uint32_t rank) const {
   return members.empty() || std::binary_search(members.begin(), members.end(), rank);
 }
@@ -168,6 +180,10 @@ std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t rou
     return bytes;
   }
   const std::size_t step = element_bytes(tensor.dtype);
+  for (std::uint64_t i = 0; tensor.is_inexact && i < tensor.element_count; ++i) {
+    put(inexact_at(tensor, round, rank, i), bytes.data() + i * step);
+  }
+  if (tensor.is_inexact) return bytes;
   const auto after = std::lower_bound(tensor.members.begin(), tensor.members.end(), rank);
   const auto place =
       tensor.members.empty() ? rank : static_cast<std::uint32_t>(after - tensor.members.begin());
@@ -206,6 +222,31 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
     encode(tensor.dtype, result, bytes.data() + i * step);
   }
   return bytes;
+}
+
+bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t worker_count,
+                   std::span<const std::byte> result) {
+  const std::uint32_t count = member_count(tensor, worker_count);
+  for (std::uint64_t i = 0; i < tensor.element_count; ++i) {
+    double sum = 0;
+    double magnitude = 0;
+    for (std::uint32_t place = 0; place < count; ++place) {
+      const std::uint32_t rank = tensor.members.empty() ? place : tensor.members[place];
+      if (!tensor.rounds_of.empty() && round < tensor.uneven_rounds &&
+          round >= tensor.rounds_of[rank]) {
+        continue;
+      }
+      const double value = inexact_at(tensor, round, rank, i);
+      sum += value;
+      magnitude += std::abs(value);
+    }
+    const double factor =
+        tensor.scale / (tensor.operation == Operation::kAverage ? static_cast<double>(count) : 1.0);
+    float given = 0;
+    std::memcpy(&given, result.data() + i * sizeof given, sizeof given);
+    if (!(std::abs(given - sum * factor) <= 1e-5 * magnitude * std::abs(factor))) return false;
+  }
+  return true;
 }
 
 }  // namespace byteps::sim

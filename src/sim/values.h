@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ struct TensorFacts {
   // By rank: how many rounds it has inputs for. Empty: all. Later ones than `uneven_rounds` have all again.
   std::vector<std::uint32_t> rounds_of;
   std::uint32_t uneven_rounds = 0;
-  std::int64_t unit = 1;  // of sums and averages: values are multiples of this power of two
+  bool is_inexact = false;  // float32: sums depend on the order of additions
+  std::int64_t unit = 1;    // of sums and averages: values are multiples of this power of two
   std::uint64_t element_count = 0;
   std::uint64_t value_seed = 0;
 
@@ -46,5 +48,9 @@ std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t rou
 // The bytes that those who get any must get.
 std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t round,
                                        std::uint32_t worker_count);
+
+// Of inexact values, whose sum depends on the order: whether this may be it.
+bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t worker_count,
+                   std::span<const std::byte> result);
 
 }  // namespace byteps::sim

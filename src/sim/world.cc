@@ -86,18 +86,40 @@ class World {
     });
     servers_.resize(plan_.shard_counts.size());
     server_ends_.resize(servers_.size());
+    server_lives_.resize(servers_.size());
     for (std::uint32_t i = 0; i < servers_.size(); ++i) {
-      cluster_->at(cluster_->now() + plan_.server_start_ns[i], [this, i] {
-        Config config = plan_.config;
-        config.job.life = 1 + i;
-        servers_[i] =
-            std::make_unique<ServerProcess>(*cluster_, config, i, 1 + i, plan_.shard_counts[i]);
-      });
+      cluster_->at(cluster_->now() + plan_.server_start_ns[i], [this, i] { start_server(i, {}); });
     }
     for (std::uint32_t rank = 0; rank < ledger_.worker_count(); ++rank) {
       trainers_.push_back(std::make_unique<Trainer>(*cluster_, ledger_, trace_, rank));
       trainers_.back()->start();
     }
+  }
+
+  // What a server's like begins with that is started in its place.
+  struct Anew {
+    bool elsewhere = false;        // at other ports, and under another name
+    std::uint32_t rank = kNoRank;  // that it says to be
+    std::uint32_t shards = 0;
+  };
+  void start_server(std::uint32_t number, const Anew& anew) {
+    Config config = plan_.config;
+    config.job.life = 1 + number + 100 * server_lives_[number].count++;
+    config.job.wanted_server_rank = anew.rank;
+    if (anew.elsewhere) ++server_lives_[number].places;
+    const std::uint32_t shards = std::max(plan_.shard_counts[number], anew.shards);
+    servers_[number] = std::make_unique<ServerProcess>(*cluster_, config, number, 1 + number,
+                                                       shards, server_lives_[number].places);
+  }
+
+  void start_server_anew(std::uint32_t number, TimeNs after) {
+    Anew anew;
+    anew.elsewhere = fault_prng_.chance(0.5);
+    if (fault_prng_.chance(0.7)) anew.rank = servers_[number]->member->rank();
+    // Whosever place it takes.
+    anew.shards = *std::max_element(plan_.shard_counts.begin(), plan_.shard_counts.end());
+    servers_[number].reset();
+    cluster_->at(cluster_->now() + after, [this, number, anew] { start_server(number, anew); });
   }
 
   bool is_over() const {
@@ -116,6 +138,11 @@ class World {
     }
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       if (!servers_[i] || !servers_[i]->is_finished()) continue;
+      // Another one has its place: it is started again, to take the next.
+      if (servers_[i]->member->outcome().is_because_of(CauseKind::kReplaced)) {
+        start_server_anew(static_cast<std::uint32_t>(i), 0);
+        continue;
+      }
       server_ends_[i] = servers_[i]->member->outcome();
       servers_[i].reset();
     }
@@ -146,7 +173,8 @@ class World {
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
   void release_trainers() {
     const auto ready = [](const auto& trainer) { return trainer->is_ready_to_leave(); };
-    if (!plan_.check_memory || ledger_.has_lost()) {
+    const bool is_together = plan_.check_memory || plan_.config.recovers;
+    if (!is_together || ledger_.has_lost()) {
       for (auto& trainer : trainers_) {
         if (ready(trainer)) trainer->release();
       }
@@ -159,7 +187,7 @@ class World {
                  [this] {
                    is_settling_ = false;
                    if (ledger_.has_lost()) return;
-                   check_server_memory();
+                   if (plan_.check_memory) check_server_memory();
                    for (auto& trainer : trainers_) {
                      if (trainer->is_ready_to_leave()) trainer->release();
                    }
@@ -205,6 +233,9 @@ class World {
       servers_[number].reset();
       server_ends_[number] = Status::ok();
     };
+    if (plan_.config.recovers) {
+      each.start_anew = [this, number](TimeNs after) { start_server_anew(number, after); };
+    }
     return each;
   }
 
@@ -230,9 +261,10 @@ class World {
 
   // A worker is told of an epoch when all shards serve it.
   void check_fence(const Hello& hello, std::uint32_t listener) {
-    for (const auto& server : servers_) {
-      if (!server) continue;
-      for (const auto& unit : server->shards) {
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      if (!servers_[i] || server_lives_[i].count > 1)
+        continue;  // who was there before may be meant
+      for (const auto& unit : servers_[i]->shards) {
         if (unit->transport.number() != listener || unit->shard.epoch() >= hello.epoch) continue;
         ledger_.fail(Invariant::kFenced,
                      "worker " + std::to_string(hello.rank) + " works in epoch " +
@@ -265,9 +297,10 @@ class World {
     std::size_t held_bytes = 0;
     std::size_t incomplete_frames = 0;
     for (const auto& server : servers_) {
+      if (!server) continue;  // to be started anew
       for (const auto& unit : server->shards) {
         held_bytes += unit->shard.lent_bytes();
-        incomplete_frames += unit->shard.shelf().incomplete_frame_count();
+        incomplete_frames += unit->shard.shelf().inventory().incomplete_frame_count();
       }
     }
     if (held_bytes > owned_bytes || incomplete_frames > 0) {
@@ -317,7 +350,7 @@ class World {
     for (const auto& server : servers_) {
       if (!server) continue;
       for (const auto& unit : server->shards) {
-        const std::size_t frames = unit->shard.shelf().incomplete_frame_count();
+        const std::size_t frames = unit->shard.shelf().inventory().incomplete_frame_count();
         if (frames > 0) {
           text += "\n  " + unit->transport.name() + " has " + std::to_string(frames) +
                   " incomplete frames";
@@ -359,6 +392,11 @@ class World {
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::optional<Status> scheduler_end_;  // once it has exited; likewise the servers'
   std::vector<std::optional<Status>> server_ends_;
+  struct Lives {
+    std::uint32_t count = 0;   // that have begun
+    std::uint32_t places = 0;  // where they were before
+  };
+  std::vector<Lives> server_lives_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::optional<FormerJob> former_;
   std::optional<Mischief> mischief_;

@@ -33,6 +33,22 @@ void ShardConnections::begin(const Job& job, std::vector<ShardPlace> places, Tim
   }
 }
 
+void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
+  for (std::size_t at = 0; at < std::min(links_.size(), places.size()); ++at) {
+    Link& link = links_[at];
+    if (places[at].since <= link.place.since) continue;
+    const ShardIndex shard(static_cast<std::uint32_t>(at));
+    const std::string before = describe(shard);
+    link.place = std::move(places[at]);
+    if (link.peer && !link.closing) end(shard, {Code::kDisconnected, "its place is another's now"});
+    link.moved = true;
+    link.lost_since_ns = now;
+    link.next_attempt_ns = now;
+    link.attempt_count = 0;
+    LOG(log_, kWarning) << before << " was lost; " << describe(shard) << " has taken its place";
+  }
+}
+
 // ---- events of the transport
 
 std::optional<ShardIndex> ShardConnections::shard_of(PeerId peer) const {
@@ -50,6 +66,11 @@ Status ShardConnections::check(const Link& link, const Hello& theirs) const {
     return {Code::kMismatch, "a " + theirs.text() +
                                  " of another job, or of another life of this one, answers there: "
                                  "its scheduler is another"};
+  }
+  if (theirs.since != link.place.since) {
+    return {Code::kDisconnected, "it serves this slot since revision " +
+                                     std::to_string(theirs.since) + ", the roster says " +
+                                     std::to_string(link.place.since)};
   }
   if (theirs.epoch != job_.epoch) {
     return {Code::kDisconnected, "it is of epoch " + std::to_string(theirs.epoch.value) +
@@ -69,6 +90,7 @@ bool ShardConnections::on_up(ShardIndex shard, const Hello& theirs, TimeNs now) 
   link.up = true;
   link.was_up = true;
   link.full = false;
+  link.moved = false;
   link.up_since_ns = now;
   record("up", shard, {}, now);
   return true;
@@ -93,7 +115,8 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
   link.closing = false;
   link.peer.reset();
   link.last_down = why;
-  link.next_attempt_ns = now + pause_after(link);
+  // The successor is there, for it has been made known.
+  link.next_attempt_ns = link.moved && link.attempt_count == 0 ? now : now + pause_after(link);
   return was_up;
 }
 
@@ -130,8 +153,10 @@ void ShardConnections::excuse(TimeNs pause_ns, TimeNs now) {
 TimeNs ShardConnections::give_up_time(const Link& link) const {
   if (link.lost_since_ns == kNever) return kNever;
   const TimeNs named_ns = std::min(link.naming_ns, link.lost_since_ns + Transport::kLookUpNs);
-  // Of a relay the scheduler knows before whether its worker has left or is lost.
-  const TimeNs patience_ns = link.place.relay ? 2 * job_.failure_ns : job_.failure_ns;
+  // Of a relay the scheduler knows before whether its worker has left or is lost; and of a server that may get a
+  // successor, whether there is one.
+  TimeNs patience_ns = link.place.relay ? 2 * job_.failure_ns : job_.failure_ns;
+  if (job_.recovers) patience_ns = config_.timeout.recovery_ns + 2 * job_.failure_ns;
   return std::max(std::max(link.lost_since_ns, named_ns) + patience_ns, excused_until_ns_);
 }
 
@@ -193,6 +218,7 @@ void ShardConnections::connect(ShardIndex shard, TimeNs now) {
   self.role = Role::kWorker;
   self.rank = config_.job.rank;
   self.epoch = job_.epoch;
+  self.since = link.place.since;
   self.job_id = config_.job.job_id;
   self.incarnation = job_.incarnation;
   const Result<PeerId> attempt = transport_.connect(link.place.endpoint, self);

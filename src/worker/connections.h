@@ -34,9 +34,15 @@ class ShardConnections {
     Epoch epoch;
     Incarnation incarnation{};
     TimeNs failure_ns = 0;  // the job's failure timeout
+    bool recovers =
+        false;  // the scheduler finds a successor for a server that is lost, or ends the job
   };
   void begin(const Job& job, std::vector<ShardPlace> places, TimeNs now);
   std::size_t count() const { return links_.size(); }
+  // Who serves the shards has changed: connections to those that are replaced end, and their successors are reached.
+  void amend(std::vector<ShardPlace> places, TimeNs now);
+  // Whether its shard has taken another one's place.
+  bool is_successor(ShardIndex shard) const { return links_[shard.value].place.since > 0; }
 
   // ---- events of the transport
   std::optional<ShardIndex> shard_of(PeerId peer) const;  // nullopt: none of ours
@@ -89,7 +95,8 @@ class ShardConnections {
     bool up = false;
     bool closing = false;  // is to be closed, or was; kDown has not come
     bool close_called = false;
-    bool full = false;  // the transport said kAgain; until the next kSent
+    bool full = false;   // the transport said kAgain; until the next kSent
+    bool moved = false;  // `place` is a successor's, and there was no connection with that yet
     bool was_up = false;
     bool was_used = false;    // something was sent
     TimeNs left_ns = kNever;  // its relay's worker has left

@@ -16,6 +16,11 @@ void Inputs::finish(HandleId handle) {
   first_has_heard_ = false;
 }
 
+std::uint64_t Inputs::rounds() const {
+  const Tensor* const most = work_.tensors.most_rounds();
+  return most == nullptr ? 0 : round_in_generation(most->round.value);
+}
+
 // The next generation's rounds begin at a number of their own. A tensor that has come so far already would be summed
 // with what is over.
 Status Inputs::check_rounds() const {

@@ -47,6 +47,8 @@ class Inputs {
         handle_.has_value() && has_ended && (shard == work_.config.inputs_way || first_has_heard_);
     return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
   }
+  // How many rounds of a tensor at most this worker has begun in this generation.
+  std::uint64_t rounds() const;
   // The flags of the message that says it.
   static std::uint8_t flags_of(std::uint64_t word) { return word % 2 == 1 ? wire::kNoMore : 0; }
 

@@ -167,6 +167,7 @@ void Pipeline::finish_well(TensorIndex index) {
   ++tensor.round.value;
   if (once) {
     work_.forget(tensor);
+    kept_.retire(tensor);
     work_.tensors.give_up(index);
   } else if (tensor.line_first != kNoOp) {
     tensor.active = tensor.line_first;
@@ -187,10 +188,11 @@ void Pipeline::end_op(OpIndex index, const Status& status) {
 
 // ---- connections
 
-void Pipeline::on_shard_up(ShardIndex index) {
+void Pipeline::on_shard_up(ShardIndex index, bool is_successor) {
   ShardWay& shard = work_.shards[index.value];
   CHECK(!shard.is_up()) << index << " is up already";
   shard.up();
+  kept_.on_up(index, is_successor);
 }
 
 void Pipeline::on_shard_down(ShardIndex index) {
@@ -238,9 +240,28 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
   return Status::ok();
 }
 
+void Pipeline::on_recovery(ShardIndex shard, const wire::Header& header) {
+  if (header.kind == wire::Kind::kSettled) return kept_.on_settled(shard, header.key);
+  if (header.kind == wire::Kind::kGive) return kept_.on_give(shard, header);
+  // Who had the sum of one of its frames is lost.
+  const TensorIndex index = work_.tensors.find(header.key);
+  if (index == kNoTensor || header.part.value >= work_.tensors[index].parts.size()) return;
+  Tensor& tensor = work_.tensors[index];
+  const PartState& part = tensor.parts[header.part.value];
+  if (part.shard != shard || !work_.is_active(tensor) || header.round != tensor.round) return;
+  const bool is_pushed = road_.is_at(part, push_) || road_.is_at(part, pull_);
+  if (!is_pushed || part.answered_frames == part.frame_count) return;
+  const PartRef ref{index, header.part.value};
+  push_.abandon(ref, tensor);
+  send_again(ref);
+}
+
 void Pipeline::on_mismatch(Key key, const Status& why) {
   const TensorIndex index = work_.tensors.find(key);
-  if (index != kNoTensor) return end_early(index, why);
+  if (index != kNoTensor) {
+    kept_.note_spoiled(key);
+    return end_early(index, why);
+  }
   // Who comes to a shard later is told then. A relay may have left with its worker.
   if (work_.is_behind_relays() && early_mismatches_.size() < kEarlyMismatchesMax) {
     early_mismatches_.try_emplace(key, why);

@@ -27,6 +27,7 @@
 #include "net/wire.h"
 #include "worker/flow.h"
 #include "worker/inputs.h"
+#include "worker/kept_sums.h"
 #include "worker/patience.h"
 #include "worker/pull.h"
 #include "worker/push.h"
@@ -49,7 +50,8 @@ class Pipeline {
 
   // A shard's connection is up (again), or gone. Before up nothing is sent to it. At down, all its payloads must
   // have come back already (T4); what it had not answered is sent again at the next up.
-  void on_shard_up(ShardIndex shard);
+  // `is_successor`: it has taken another shard's place, and is told first what that knew.
+  void on_shard_up(ShardIndex shard, bool is_successor = false);
   void on_shard_down(ShardIndex shard);
 
   // An answer came; its payload is copied. Repeats and answers to earlier rounds are ignored. Not ok: the peer breaks
@@ -62,6 +64,8 @@ class Pipeline {
   void expect(const wire::Glimpse& answer, int distance) const { pull_.expect(answer, distance); }
   // Others wait for this part: it goes first and without credit, as soon as it is submitted.
   void on_wanted(ShardIndex shard, const wire::Header& header) { push_.on_wanted(shard, header); }
+  // What a successor asks (kGive, kAgain), or that all have forgotten a key (kSettled).
+  void on_recovery(ShardIndex shard, const wire::Header& header);
   // The shard cannot sum the tensor (ranks disagree about it, say): its operations, also later ones, end with this.
   void on_mismatch(Key key, const Status& why);
   // Whose contributions to this part are late, as its shard sees it.
@@ -93,7 +97,6 @@ class Pipeline {
 
   // What this worker waits for, where nothing moves.
   Standstill& standstill() { return standstill_; }
-  const Standstill& standstill() const { return standstill_; }
 
   // The message that may go to this shard now: a Declare, a Push or a Forget; false when none may.
   // Its header is valid until the next call of any function. When the transport has accepted it,
@@ -128,8 +131,9 @@ class Pipeline {
   Work work_;
   Flow flow_{work_};
   Inputs inputs_{work_};
-  Push push_{work_, flow_, inputs_, road_};
-  Pull pull_{work_, flow_, push_};
+  KeptSums kept_{work_};
+  Push push_{work_, flow_, inputs_, kept_, road_};
+  Pull pull_{work_, flow_, push_, kept_};
   Road road_;
   Patience patience_{work_, push_, inputs_};
   Standstill standstill_{work_, push_, inputs_, patience_, road_};

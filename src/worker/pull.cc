@@ -82,6 +82,7 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   const PartRef part{index, header.part.value};
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
+  kept_.keep(tensor, part.part, named.frame, payload);
   if (tensor.cargo != nullptr) {
     tensor.cargo->answered(header, payload);
   } else if (!payload.empty()) {

@@ -21,7 +21,8 @@ namespace byteps {
 
 class Pull final : public Stage {
  public:
-  Pull(Work& work, Flow& flow, Push& push) : work_(work), flow_(flow), push_(push) {}
+  Pull(Work& work, Flow& flow, Push& push, KeptSums& kept)
+      : work_(work), flow_(flow), push_(push), kept_(kept) {}
 
   // ---- the stage
   void enter(PartRef /*part*/, Tensor& /*tensor*/, TimeNs /*now*/) override {}
@@ -57,6 +58,7 @@ class Pull final : public Stage {
   Work& work_;
   Flow& flow_;
   Push& push_;
+  KeptSums& kept_;
 };
 
 }  // namespace byteps

@@ -201,13 +201,16 @@ bool Push::front(ShardIndex index, Outgoing& message) {
 
 bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& message) {
   const ShardWay& shard = work_.shards[index.value];
+  if (kept_.is_telling(index)) {
+    if (stage_inputs(index, true, header)) return true;
+    if (const std::shared_ptr<const Word> kept = kept_.next(index)) {
+      stage_word(*kept, header, message);
+      staged_ = Staged::kKept;
+      return true;
+    }
+  }
   if (const std::shared_ptr<const Word> said = shard.next_word()) {
-    header.kind = said->kind;
-    header.key = said->key;
-    header.part = said->part;
-    header.round = said->round;
-    message.payload = said->payload;
-    message.token = ++last_word_;
+    stage_word(*said, header, message);
     staged_ = Staged::kWord;
     return true;
   }
@@ -217,11 +220,36 @@ bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& messa
     staged_ = Staged::kForget;
     return true;
   }
+  return stage_inputs(index, false, header);
+}
+
+void Push::stage_word(const Word& word, wire::Header& header, Outgoing& message) {
+  header.kind = word.kind;
+  header.flags = word.flags;
+  header.key = word.key;
+  header.part = word.part;
+  header.round = word.round;
+  header.offset_bytes = word.offset_bytes;
+  message.payload = word.payload;
+  message.bulk = word.kind == wire::Kind::kPush;
+  message.token = ++last_word_;
+}
+
+// `before_sums`: which generation the worker is in. That it has no more inputs counts behind what sums it has.
+bool Push::stage_inputs(ShardIndex index, bool before_sums, wire::Header& header) {
   const std::uint64_t word = inputs_.word_for(index);
-  if (word == shard.inputs_told()) return false;
+  const std::uint64_t told = work_.shards[index.value].inputs_told();
+  if (before_sums ? word == 0 || told != 0 : word == told) return false;
   header.kind = wire::Kind::kInputs;
   header.round = Round(inputs_.generation());
   header.flags = Inputs::flags_of(word);
+  staged_inputs_ = word;
+  if (before_sums) {
+    staged_inputs_ = kInputsBefore;
+    if (header.flags != 0) header.flags = wire::kEnding;
+  }
+  header.offset_bytes = inputs_.rounds();
+  if (inputs_.generation() > 0) header.tag = std::uint64_t{inputs_.last().value} + 1;
   staged_ = Staged::kInputs;
   return true;
 }
@@ -281,11 +309,15 @@ Push::Sent Push::pop() {
       lent_words_.emplace(last_word_, shard.next_word());
       shard.word_is_said();
       break;
+    case Staged::kKept:
+      lent_words_.emplace(last_word_, kept_.next(staged_shard_));
+      kept_.said(staged_shard_);
+      break;
     case Staged::kForget:
       shard.forget_is_said();
       break;
     case Staged::kInputs:
-      shard.inputs_are_told(inputs_.word_for(staged_shard_));
+      shard.inputs_are_told(staged_inputs_);
       break;
     case Staged::kDeclare: {
       Tensor& tensor = work_.tensors[staged_part_.tensor];

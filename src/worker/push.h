@@ -17,6 +17,7 @@
 #include "net/wire.h"
 #include "worker/flow.h"
 #include "worker/inputs.h"
+#include "worker/kept_sums.h"
 #include "worker/road.h"
 #include "worker/work.h"
 
@@ -25,8 +26,8 @@ namespace byteps {
 class Push final : public Stage {
  public:
   // All outlive it. The road, which it stands in, is not used before it is made.
-  Push(Work& work, Flow& flow, const Inputs& inputs, Road& road)
-      : work_(work), flow_(flow), inputs_(inputs), road_(road) {}
+  Push(Work& work, Flow& flow, const Inputs& inputs, KeptSums& kept, Road& road)
+      : work_(work), flow_(flow), inputs_(inputs), kept_(kept), road_(road) {}
 
   // ---- the stage
   void enter(PartRef part, Tensor& tensor, TimeNs now) override;
@@ -67,10 +68,12 @@ class Push final : public Stage {
   Sent pop();
 
  private:
-  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kWord, kForget, kInputs };
+  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kWord, kKept, kForget, kInputs };
 
   bool has_next_frame(const Tensor& tensor, std::uint32_t part) const;
   bool stage_control(ShardIndex shard, wire::Header& header, Outgoing& message);
+  void stage_word(const Word& word, wire::Header& header, Outgoing& message);
+  bool stage_inputs(ShardIndex shard, bool before_sums, wire::Header& header);
   bool stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message);
   void stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
                    Outgoing& message);
@@ -80,6 +83,8 @@ class Push final : public Stage {
     return tensor.ways[tensor.parts[staged_part_.part].way].declared_on;
   }
 
+  // Told of the inputs before sums: what no word is.
+  static constexpr std::uint64_t kInputsBefore = UINT64_MAX;
   // The tokens of words begin here; those of parts are below it, and those of the shell's own messages have the top
   // bit (member/outbox.h).
   static constexpr SendToken kWordToken = SendToken{1} << 62;
@@ -88,6 +93,7 @@ class Push final : public Stage {
   Work& work_;
   Flow& flow_;
   const Inputs& inputs_;
+  KeptSums& kept_;
   Road& road_;
   struct Early {
     Round round;
@@ -101,6 +107,7 @@ class Push final : public Stage {
   Staged staged_ = Staged::kNothing;
   ShardIndex staged_shard_;
   PartRef staged_part_;
+  std::uint64_t staged_inputs_ = 0;         // what is told of them
   std::uint64_t staged_bytes_ = 0;          // what the frame covers of the tensor
   std::uint64_t staged_payload_bytes_ = 0;  // what of it is sent
   wire::HeaderBytes staged_header_{};

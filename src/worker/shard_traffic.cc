@@ -23,7 +23,9 @@ bool ShardTraffic::handle(const Event& event, TimeNs now, bool is_ending) {
   if (!shard) return false;
   switch (event.kind) {
     case Event::Kind::kUp:
-      if (connections_.on_up(*shard, event.hello, now)) pipeline_->on_shard_up(*shard);
+      if (connections_.on_up(*shard, event.hello, now)) {
+        pipeline_->on_shard_up(*shard, connections_.is_successor(*shard));
+      }
       break;
     case Event::Kind::kDown:
       if (connections_.on_down(*shard, event.why, now, is_ending)) pipeline_->on_shard_down(*shard);

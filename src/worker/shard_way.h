@@ -18,9 +18,11 @@ namespace byteps {
 // Something to say to the other end, beside frames.
 struct Word {
   wire::Kind kind{};
+  std::uint8_t flags = 0;
   Key key{};
   PartIndex part{};
   Round round{};
+  std::uint64_t offset_bytes = 0;
   std::vector<std::byte> payload{};
   bool lasts = false;  // is said again on each connection; otherwise once
 };

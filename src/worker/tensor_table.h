@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -97,9 +98,10 @@ struct Tensor {
   // those that wait (linked through the Pipeline's operations)
   OpIndex line_first = kNoOp;
   OpIndex line_last = kNoOp;
-  TensorIndex follower = kNoTensor;  // who was submitted next, the last time
-  bool once = false;                 // the active or a waiting operation is the name's last
-  Status failed;                     // not ok: every further operation ends with it
+  TensorIndex follower = kNoTensor;   // who was submitted next, the last time
+  bool once = false;                  // the active or a waiting operation is the name's last
+  Status failed;                      // not ok: every further operation ends with it
+  std::unique_ptr<std::byte[]> kept;  // its sum (kept_sums.h); null: none
 
   // constant
   std::optional<ShardIndex> meeting;  // a further way that its declaration goes (Route::meeting)

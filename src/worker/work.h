@@ -68,6 +68,7 @@ struct PipelineConfig {
   bool is_relay = false;
   bool relays_are_alone = false;         // there are no servers behind them
   TimeNs stalled_ns = 5 * kMillisecond;  // a way without answers for so long: see flow.h
+  bool keeps_sums = false;               // for the successor of a shard that is lost (kept_sums.h)
   ShardIndex inputs_way{};               // the way whose other end says when all inputs have ended
 };
 

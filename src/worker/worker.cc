@@ -187,6 +187,11 @@ Status Worker::on_message(ShardIndex shard, const wire::Header& header, const Ev
       pipeline_->on_inputs_done(shard, header);
       door_.membership.inputs_ended(pipeline_->inputs().last());
       return Status::ok();
+    case wire::Kind::kGive:
+    case wire::Kind::kAgain:
+    case wire::Kind::kSettled:
+      pipeline_->on_recovery(shard, header);
+      return Status::ok();
     case wire::Kind::kMissing: {
       const Result<wire::Missing> missing = wire::decode_missing(event.payload);
       if (missing.is_ok()) pipeline_->on_missing(shard, header, missing.value().ranks);
@@ -215,6 +220,7 @@ Status Worker::on_mismatch(ShardIndex shard, const wire::Header& header,
 void Worker::take_member_events(TimeNs now) {
   const Overloads does{
       [&](const MemberOutput::Began& epoch) { on_roster(epoch.roster, now); },
+      [&](const MemberOutput::Amended& amended) { on_amended(amended.roster, now); },
       [&](const MemberOutput::BarrierDone& ended) {
         const auto found = barriers_.find(ended.barrier);
         if (found == barriers_.end()) return;
@@ -253,9 +259,21 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
     places = relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank));
     relay_.begin(roster, facts_.incarnation, timeout(), now);
   }
-  const ShardConnections::Job job{
-      .epoch = roster.epoch, .incarnation = facts_.incarnation, .failure_ns = timeout().failure_ns};
+  const ShardConnections::Job job{.epoch = roster.epoch,
+                                  .incarnation = facts_.incarnation,
+                                  .failure_ns = timeout().failure_ns,
+                                  .recovers = roster.recovers};
   shards_.begin(*pipeline_, job, std::move(places), now);
+}
+
+// Who serves a slot has changed; its parts stay there.
+void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
+  if (state_ == State::kEnding || roster.summing != wire::Summing::kServers) return;
+  if (roster.slots.size() != shards_.connections().count()) {
+    return fail_job({Code::kDisconnected, "the roster of an epoch has other shards than before"},
+                    now);
+  }
+  shards_.connections().amend(shards_of(roster), now);
 }
 
 PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
@@ -268,6 +286,7 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
   pipeline.road_ends = road_ends_;
+  pipeline.keeps_sums = roster.recovers;
   if (roster.summing != wire::Summing::kServers) {
     const auto groups = std::make_shared<const Groups>(groups_of(roster));
     pipeline.groups = groups;

@@ -74,7 +74,9 @@ Roster sample_roster() {
   roster.summing = Summing::kAlone;
   roster.members = {{Role::kWorker, 0, "a:1", {}, 7, 8, 9, 10, 11},
                     {Role::kServer, 0, "b:2", {{"::1", 80}, {"::1", 81}}}};
-  roster.slots = {{0, 0, 256}, {0, 1, 255}};
+  roster.slots = {{0, 0, 256}, {0, 1, 255, 3}};
+  roster.revision = 3;
+  roster.recovers = true;
   return roster;
 }
 
@@ -412,7 +414,7 @@ TEST(Wire, random_changes_of_bytes_never_do_more_than_change_or_refuse_the_messa
 TEST(Wire, a_header_of_another_length_or_kind_is_malformed) {
   const HeaderBytes good = encode(sample_header());
   EXPECT_FALSE(decode_header(std::span(good).first(47)).is_ok());
-  for (const int kind : {0, 10, 15, 25, 255}) {
+  for (const int kind : {0, 14, 15, 25, 255}) {
     HeaderBytes bad = good;
     bad[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(decode_header(bad).is_ok()) << kind;

@@ -418,7 +418,7 @@ TEST(RelayAlone, asks_for_what_is_late_and_forgets_what_all_have_forgotten) {
   one.forget(0);
   one.forget(1);
   EXPECT_TRUE(one.told().empty());
-  EXPECT_EQ(one.relay->shelf().tensor_count(), 0U);
+  EXPECT_EQ(one.relay->shelf().inventory().tensors().size(), 0U);
 }
 
 }  // namespace

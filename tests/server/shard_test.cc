@@ -239,7 +239,8 @@ TEST_F(ShardTest, the_newest_connection_of_a_rank_ends_the_older_one) {
   push(peers[0], 0, "x", 0, filled(64, 0), 64);  // still in the air on the old one
   turn();
   EXPECT_TRUE(transport_.closed.contains(peers[0]));
-  EXPECT_EQ(shard_.shelf().incomplete_frame_count(), 1U) << "the old one is not heard any more";
+  EXPECT_EQ(shard_.shelf().inventory().incomplete_frame_count(), 1U)
+      << "the old one is not heard any more";
   push(peers[1], 1, "x", 0, filled(64, 0));
   turn();
   const auto sent = transport_.take_sent();
@@ -426,12 +427,12 @@ TEST_F(ShardTest, after_stop_nothing_is_due_to_those_who_were_waited_for) {
   const auto peers = begin_with_x(2);
   push(peers[0], 0, "x", 0, filled(64, 0));
   turn();
-  ASSERT_EQ(shard_.shelf().incomplete_frame_count(), 1U);
+  ASSERT_EQ(shard_.shelf().inventory().incomplete_frame_count(), 1U);
   transport_.take_sent();
   ASSERT_TRUE(inbox_.post({ShardCommand::Kind::kStop, {}}).is_ok());
   turn(kSecond);  // the frame is overdue, and the worker that misses in it gone
   EXPECT_THAT(transport_.take_sent(), SizeIs(0));
-  EXPECT_EQ(shard_.shelf().incomplete_frame_count(), 0U);
+  EXPECT_EQ(shard_.shelf().inventory().incomplete_frame_count(), 0U);
   EXPECT_EQ(shard_.next_deadline(), kNever);
   EXPECT_TRUE(shard_.finished());
 }
@@ -456,7 +457,7 @@ TEST_F(ShardTest, sums_that_nobody_can_want_any_more_are_not_kept) {
   EXPECT_EQ(shard_.lent_bytes(), 64U) << "a network may be away";
   turn(left_ns + patience_ns);
   EXPECT_EQ(shard_.lent_bytes(), 0U);
-  EXPECT_EQ(shard_.shelf().tensor_count(), 0U);
+  EXPECT_EQ(shard_.shelf().inventory().tensors().size(), 0U);
   const PeerId late = transport_.arrive(hello(0));
   turn(left_ns + patience_ns);
   EXPECT_TRUE(transport_.closed.contains(late)) << "it would not get what it waits for";

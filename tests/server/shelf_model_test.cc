@@ -76,7 +76,7 @@ class Chaos {
     }
     ASSERT_TRUE(done()) << "not finished";
     for (Worker& worker : workers_) worker.on_the_way.clear();
-    EXPECT_EQ(world_.shelf.incomplete_frame_count(), 0U);
+    EXPECT_EQ(world_.shelf.inventory().incomplete_frame_count(), 0U);
     EXPECT_EQ(world_.pool.lent_bytes(), owned_bytes()) << "each frame at rest costs its bytes once";
     world_.tick(world_.now + 100 * kSecond);
     EXPECT_TRUE(world_.out.empty());

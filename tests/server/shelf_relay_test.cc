@@ -158,7 +158,7 @@ TEST(ShelfRelay, rounds_follow_each_other_and_a_tensor_at_rest_has_no_memory_at_
   }
   for (const auto& relay : tree.relays) {
     EXPECT_EQ(relay->pool.lent_bytes(), 0U);
-    EXPECT_EQ(relay->shelf.incomplete_frame_count(), 0U);
+    EXPECT_EQ(relay->shelf.inventory().incomplete_frame_count(), 0U);
     EXPECT_EQ(relay->shelf.next_deadline(), kNever);
   }
 }
@@ -254,7 +254,7 @@ TEST(ShelfRelay, whatever_a_worker_of_another_machine_says_breaks_the_protocol) 
   relay.push(2, "x", 0, floats({1}));
   ASSERT_EQ(relay.out.violations.size(), 2U);
   EXPECT_THAT(relay.out.violations[0].text, HasSubstr("the relay of another machine"));
-  EXPECT_EQ(relay.shelf.tensor_count(), 0U);
+  EXPECT_EQ(relay.shelf.inventory().tensors().size(), 0U);
 }
 
 // Rank `who` of the machine of this relay, which says it to the server, has declared that.
@@ -288,7 +288,7 @@ TEST(ShelfRelay, who_declares_for_a_worker_of_another_machine_or_for_none_breaks
     declare_for(tree, 1, who, declaration("x", kF32, 4));
     ASSERT_EQ(tree.server.out.violations.size(), 1U);
     EXPECT_THAT(tree.server.out.violations[0].text, HasSubstr("of another machine"));
-    EXPECT_EQ(tree.server.shelf.tensor_count(), 0U);
+    EXPECT_EQ(tree.server.shelf.inventory().tensors().size(), 0U);
   }
 }
 
@@ -350,7 +350,7 @@ TEST(ShelfRelay, a_name_that_all_here_have_forgotten_is_to_be_forgotten_by_the_s
   EXPECT_THAT(relay.out.forgotten, IsEmpty());
   relay.forget(1, "x");
   EXPECT_THAT(relay.out.forgotten, testing::ElementsAre(key_of("x")));
-  EXPECT_EQ(relay.shelf.tensor_count(), 0U);
+  EXPECT_EQ(relay.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(ShelfRelay, who_repeats_what_was_answered_breaks_the_protocol) {

@@ -140,9 +140,9 @@ TEST(Shelf, a_sum_of_some_is_finished_by_them_divided_by_their_count_and_goes_to
   }
   for (const std::uint32_t worker : {1U, 4U}) world.forget(worker, "x");
   world.forget(5, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 1U) << "no member's word";
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 1U) << "no member's word";
   world.forget(66, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(Shelf, only_members_are_asked_and_told_who_is_missing) {
@@ -420,7 +420,7 @@ TEST(Shelf, a_name_used_once_is_forgotten_without_those_who_have_no_more_inputs)
   world.push(1, "x", 0, floats({1, 1}));
   EXPECT_EQ(world.take().answers.size(), 1U);
   world.forget(1, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(Shelf, a_scale_is_applied_once_with_the_division) {
@@ -489,7 +489,7 @@ TEST(Shelf, a_push_of_a_round_that_cannot_have_begun_breaks_the_protocol) {
   ASSERT_EQ(world.out.violations.size(), 1U);
   EXPECT_EQ(world.out.violations[0].worker, WorkerRank(0));
   EXPECT_THAT(world.out.violations[0].text, HasSubstr("\"x\""));
-  EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().incomplete_frame_count(), 0U);
 }
 
 TEST(Shelf, a_contribution_survives_the_end_of_its_connection) {
@@ -531,7 +531,7 @@ TEST(Shelf, a_tensor_at_rest_costs_its_bytes_once) {
           }
         }
       }
-      EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+      EXPECT_EQ(world.shelf.inventory().incomplete_frame_count(), 0U);
       world.out.clear();
       EXPECT_EQ(world.pool.lent_bytes(), 1024U);
     }
@@ -575,7 +575,7 @@ TEST(Shelf, a_tensor_without_memory_is_refused_by_name_and_the_shelf_lives) {
               HasSubstr("\"big\" (float32, shape 4096, 16384 bytes, sum)"));
   EXPECT_THAT(world.out.spoiled[0].text, HasSubstr("4096 more bytes beside"));
   EXPECT_EQ(world.pool.lent_bytes(), 0U);
-  EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().incomplete_frame_count(), 0U);
   world.take();
   world.push(0, "big", 0, filled(4096, 0));  // on its way when the worker was told
   EXPECT_TRUE(world.out.empty());
@@ -617,12 +617,13 @@ TEST(Shelf, declarations_count_with_all_that_they_take_and_reach_a_limit_before_
     world.declare(0, declared);
   }
   ASSERT_EQ(world.out.failures.size(), 1U);
-  EXPECT_LE(world.shelf.tensor_count() * ranks.size() * sizeof(std::uint32_t), 1'000'000U);
+  EXPECT_LE(world.shelf.inventory().tensors().size() * ranks.size() * sizeof(std::uint32_t),
+            1'000'000U);
   EXPECT_THAT(world.out.failures[0].why.message(), HasSubstr(std::to_string(count - 1)));
   EXPECT_THAT(world.out.failures[0].why.message(),
               HasSubstr("a quarter is for this (BYTEPS_SERVER_MEMORY_MB allows each of its shards "
                         "4000000 bytes)"));
-  EXPECT_GT(world.shelf.tensor_count(), 10U);
+  EXPECT_GT(world.shelf.inventory().tensors().size(), 10U);
 }
 
 TEST(Shelf, what_tensors_take_that_are_forgotten_is_free_for_others) {
@@ -635,7 +636,7 @@ TEST(Shelf, what_tensors_take_that_are_forgotten_is_free_for_others) {
     for (const std::uint32_t worker : {0, 1}) world.forget(worker, name);
   }
   EXPECT_THAT(world.out.failures, IsEmpty());
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(Shelf, the_end_of_an_epoch_gives_back_all_memory_to_the_machine) {
@@ -657,7 +658,7 @@ TEST(Shelf, too_many_tensors_fail_the_job) {
   for (const char* name : {"a", "b", "c"}) world.declare(0, declaration(name, kF32, 4));
   ASSERT_EQ(world.out.failures.size(), 1U);
   EXPECT_THAT(world.out.failures[0].why.message(), HasSubstr("\"c\""));
-  EXPECT_EQ(world.shelf.tensor_count(), 2U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 2U);
 }
 
 // ---- broadcast
@@ -756,11 +757,11 @@ TEST(Shelf, a_forgotten_key_begins_anew_when_all_have_forgotten_it) {
   world.take();
   world.forget(0, "x");
   world.forget(0, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 1U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 1U);
   world.push(1, "x", 0, floats({1, 1}));  // worker 1 has lost its answer
   EXPECT_EQ(world.take().answers.size(), 1U);
   world.forget(1, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
   EXPECT_EQ(world.pool.lent_bytes(), 0U);
   world.forget(1, "x");  // a repeat
   world.declare_all(declaration("x", DType::kInt32, 4));
@@ -883,7 +884,7 @@ TEST(ShelfGroups, who_does_not_lead_a_part_breaks_the_protocol_by_pushing_it) {
   ASSERT_EQ(out.violations.size(), 1U);
   EXPECT_EQ(out.violations[0].worker.value, world.other(0, "x"));
   EXPECT_THAT(out.violations[0].text, HasSubstr("another worker of its machine leads this part"));
-  EXPECT_EQ(world.shelf.incomplete_frame_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().incomplete_frame_count(), 0U);
 }
 
 TEST(ShelfGroups, a_broadcast_is_brought_from_the_roots_machine_by_its_leader) {
@@ -1046,9 +1047,9 @@ TEST(ShelfGroups,
     }
   }
   for (const std::uint32_t worker : {0U, 1U, 2U, 3U}) world.forget(worker, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 1U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 1U);
   world.forget(4, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(Shelf, who_declares_a_name_with_other_members_does_not_keep_it) {
@@ -1062,7 +1063,7 @@ TEST(Shelf, who_declares_a_name_with_other_members_does_not_keep_it) {
   ASSERT_EQ(world.take().spoiled.size(), 1U);
   world.forget(0, "x");
   world.forget(1, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(ShelfGroups, who_leads_no_part_here_need_not_forget) {
@@ -1072,9 +1073,9 @@ TEST(ShelfGroups, who_leads_no_part_here_need_not_forget) {
   }
   world.forget(world.leader(0, "x"), "x");
   world.forget(4, "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 1U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 1U);
   world.forget(world.leader(1, "x"), "x");
-  EXPECT_EQ(world.shelf.tensor_count(), 0U);
+  EXPECT_EQ(world.shelf.inventory().tensors().size(), 0U);
 }
 
 TEST(ShelfGroups, a_root_that_means_nothing_is_not_looked_at) {
@@ -1298,7 +1299,7 @@ class HostileShelf : public testing::Test {
     header_ = world_.about(0, declared.name);
     header_.kind = wire::Kind::kDeclare;
     expect_violation(wire::encode(declared), what);
-    EXPECT_EQ(world_.shelf.tensor_count(), 2U) << what;
+    EXPECT_EQ(world_.shelf.inventory().tensors().size(), 2U) << what;
   }
   ShelfWorld world_;
   wire::Header header_;

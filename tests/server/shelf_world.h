@@ -102,13 +102,17 @@ struct Told {
   std::vector<ShelfOutput::Renew> renewed;
   std::vector<ShelfOutput::Violation> violations;
   std::vector<ShelfOutput::Failure> failures;
+  std::vector<ShelfOutput::Ask> given;  // of kGive
+  std::vector<ShelfOutput::Ask> again;  // of kAgain
+  std::vector<ShelfOutput::Settled> settled;
   std::vector<Key> forgotten;
   int inputs_ends = 0;
 
   bool empty() const {
     return answers.empty() && forwards.empty() && wanted.empty() && missing.empty() &&
            spoiled.empty() && inputs_done.empty() && renewed.empty() && violations.empty() &&
-           failures.empty() && forgotten.empty() && inputs_ends == 0;
+           failures.empty() && forgotten.empty() && given.empty() && again.empty() &&
+           settled.empty() && inputs_ends == 0;
   }
   void clear() { *this = {}; }
   void add(ShelfOutputs&& outputs) {
@@ -121,6 +125,10 @@ struct Told {
         [this](ShelfOutput::InputsDone& it) { inputs_done.push_back(it); },
         [this](ShelfOutput::Renew& it) { renewed.push_back(std::move(it)); },
         [this](ShelfOutput::Violation& it) { violations.push_back(std::move(it)); },
+        [this](ShelfOutput::Ask& it) {
+          (it.kind == wire::Kind::kGive ? given : again).push_back(it);
+        },
+        [this](ShelfOutput::Settled& it) { settled.push_back(it); },
         [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
         [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },
         [this](ShelfOutput::Failure& it) { failures.push_back(std::move(it)); }};
@@ -198,6 +206,23 @@ struct ShelfWorld {
     header.round = Round(generation);
     header.flags = flags;
     step(worker, header, {});
+  }
+  // Of a shard that took another one's place: the worker has sums of the frames in the bitmap of this round, and
+  // perhaps of the others of the one before.
+  void have(std::uint32_t worker, const std::string& name, std::uint32_t round, const Bytes& bitmap,
+            std::uint8_t flags = 0, std::uint32_t part = 0) {
+    wire::Header header = about(worker, name);
+    header.kind = wire::Kind::kHave;
+    header.flags = flags;
+    header.part = PartIndex(part);
+    header.round = Round(round);
+    step(worker, header, bitmap);
+  }
+  void told_all(std::uint32_t worker) { have(worker, "", 0, {}, wire::kAll); }
+  void disconnect(std::uint32_t worker) {
+    ShelfOutputs outputs;
+    shelf.disconnect(WorkerRank(worker), outputs);
+    out.add(std::move(outputs));
   }
   void reconnect(std::uint32_t worker) {
     ShelfOutputs outputs;

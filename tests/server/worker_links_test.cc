@@ -184,5 +184,26 @@ TEST_F(WorkerLinksTest, after_stop_nobody_is_served_any_more) {
   EXPECT_TRUE(links_.empty());
 }
 
+TEST_F(WorkerLinksTest, who_looks_for_another_than_this_successor_is_refused) {
+  begin();
+  Hello other = hello(1);
+  other.since = 2;
+  const PeerId stranger = transport_.arrive(other);
+  EXPECT_THAT(turn(), SizeIs(0));
+  EXPECT_EQ(transport_.closed.at(stranger).message(),
+            "it looks for who serves this slot since revision 2, this relay does since 0");
+}
+
+TEST_F(WorkerLinksTest, the_end_of_a_connection_is_news_once) {
+  begin();
+  const PeerId one = transport_.arrive(hello(1));
+  turn();
+  transport_.end(one);
+  const auto news = turn();
+  ASSERT_THAT(news, SizeIs(1));
+  EXPECT_EQ(news[0].kind, Kind::kDown);
+  EXPECT_EQ(news[0].worker, WorkerRank(1));
+}
+
 }  // namespace
 }  // namespace byteps

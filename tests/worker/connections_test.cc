@@ -213,5 +213,45 @@ TEST_F(ConnectionsTest, who_answers_at_a_relays_place_must_be_that_worker) {
   EXPECT_FALSE(connections_.is_in_use(ShardIndex(0)));
 }
 
+TEST_F(ConnectionsTest, the_successor_of_a_server_is_reached_when_the_old_connection_has_ended) {
+  all_up();
+  ShardPlace heir = places_[2];
+  heir.endpoint = {"10.0.0.5", 9001};
+  heir.since = 1;
+  heir.host = "gamma:8";
+  Hello hello = transport_.answers[places_[2].endpoint.text()];
+  hello.since = 1;
+  transport_.answers[heir.endpoint.text()] = hello;
+  const PeerId before = peer(2);
+  std::vector<ShardPlace> amended = places_;
+  amended[2] = heir;
+  connections_.amend(amended, now_);
+  EXPECT_FALSE(connections_.is_in_use(ShardIndex(2))) << "nothing counts that it says now";
+  turn();
+  EXPECT_TRUE(transport_.closed.contains(before));
+  places_[2] = heir;
+  turn();
+  ASSERT_EQ(attempts(2), 1U);
+  EXPECT_EQ(transport_.attempts.back().hello.since, 1U);
+  up(2);
+  EXPECT_TRUE(connections_.is_in_use(ShardIndex(2)));
+  EXPECT_TRUE(connections_.is_successor(ShardIndex(2)));
+  EXPECT_FALSE(connections_.is_successor(ShardIndex(1)));
+  connections_.amend(places_, now_);
+  EXPECT_TRUE(connections_.is_in_use(ShardIndex(2))) << "nothing has changed";
+}
+
+TEST_F(ConnectionsTest, who_serves_a_slot_since_another_revision_is_not_who_is_looked_for) {
+  transport_.answers[places_[2].endpoint.text()].since = 2;
+  begin();
+  turn();
+  const PeerId stranger = peer(2);
+  up(2);
+  EXPECT_FALSE(connections_.is_in_use(ShardIndex(2)));
+  turn();
+  EXPECT_EQ(transport_.closed.at(stranger).message(),
+            "it serves this slot since revision 2, the roster says 0");
+}
+
 }  // namespace
 }  // namespace byteps

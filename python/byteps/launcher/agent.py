@@ -63,6 +63,7 @@ class Agent:
         self._heard_s = time.monotonic()
         self._is_ended = False
         self._paused = False
+        self._processes: List[plan.Process] = []  # by number
 
     def run(self) -> None:
         for descriptor in (0, 1):
@@ -118,6 +119,8 @@ class Agent:
     def _obey(self, message: Dict[str, Any]) -> None:
         if "start" in message:
             self._start_all(message["start"])
+        elif "again" in message:
+            self._start_again(message["again"], message["attempt"])
         elif "signal" in message:
             chosen = set(message["to"])
             sessions.send(message["signal"], [r.child.pid for r in self._runners if r.number in chosen])
@@ -192,11 +195,23 @@ class Agent:
             return self._refuse(len(processes), EXIT_NOT_EXECUTABLE, str(error))
         except plan.CannotStart as error:
             return self._refuse(len(processes), EXIT_NOT_FOUND, str(error))
+        self._processes = processes
         for number, process in enumerate(processes):
             try:
                 self._start(number, process)
             except OSError as error:
                 return self._refuse(number, EXIT_NOT_EXECUTABLE, f"cannot start {process.command[0]}: {error}")
+
+    def _start_again(self, former: int, attempt: int) -> None:
+        """What was ended by a signal, under the next number."""
+        process = self._processes[former]
+        process = plan.Process(**{**process.__dict__, "environ": dict(process.environ, BYTEPS_ATTEMPT=str(attempt))})
+        number = len(self._processes)
+        self._processes.append(process)
+        try:
+            self._start(number, process)
+        except OSError as error:
+            self._refuse(number, EXIT_NOT_EXECUTABLE, f"cannot start {process.command[0]}: {error}")
 
     def _refuse(self, number: int, code: int, text: str) -> None:
         self._say_json(Kind.CANNOT_START, number, {"code": code, "text": text})

@@ -2,7 +2,8 @@
 
 One loop waits for output, for signals and for the next deadline; there are no threads. How it ends:
 - all workers ended with 0: servers and scheduler end by themselves within `grace_s`, or are told to. Result 0.
-- a process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
+- a server was killed, and the job survives that (BYTEPS_RECOVERY): it is started again (restarts.py).
+- another process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
 - SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
 In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
 A host whose link is lost counts as the failure of all that ran there; its agent ends them.
@@ -31,6 +32,7 @@ from byteps.launcher.keeper import Keeper
 from byteps.launcher.link import SSH_FAILED, Link
 from byteps.launcher.outlet import Outlet
 from byteps.launcher.plan import Plan, Process
+from byteps.launcher.restarts import Restarts
 from byteps.launcher.screen import Cutter, Label, Piece, Screen
 
 SETTLE_S = 0.5  # a server that says "the job failed" waits so long for a worker that says why
@@ -41,6 +43,7 @@ LAST_OUTPUT_BYTES_MAX = 4 << 20  # the same once a failed job is being ended, wh
 KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kill is gone
 LINK_TICK_S = 1.0
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
+REPLACED = 4  # of a server that was lost for a while: another one has its place
 
 
 WORKERS = frozenset(["worker"])
@@ -65,6 +68,7 @@ class Member:
 
     def __init__(self, process: Process, index: int, has_prefix: bool):
         self.process = process
+        self.index = index  # of its color
         self.label = Label(process.title if has_prefix or not self.is_worker else "", index)
         self.child: "Optional[subprocess.Popen[bytes]]" = None  # here
         self.streams: List[Tuple[int, int, Cutter]] = []  # pipe, our descriptor, cutter; open ones
@@ -76,7 +80,10 @@ class Member:
         self.last_lines: Deque[bytes] = deque(maxlen=LAST_LINES)
         self.signal_number = 0  # that ended it
         self.exit_code: Optional[int] = None  # 128 + n for signal n; None while it runs
+        self.started_s = time.monotonic()
         self.ended_s = 0.0
+        self.is_replaced = False  # another was started in its place
+        self.is_given_up = False  # it is not started again
         self.session_lives = True  # it or something it started
 
     def end(self, code: int, trouble: str = "", kind: str = "") -> None:
@@ -96,6 +103,12 @@ class Member:
     @property
     def is_worker(self) -> bool:
         return self.process.role == "worker"
+
+    @property
+    def is_lost(self) -> bool:
+        """It has not ended by its own fault, and its like may go on."""
+        is_behind = self.process.role == "server" and self.exit_code == REPLACED
+        return not self.is_given_up and (self.end_kind == "killed" or is_behind)
 
     @property
     def is_running(self) -> bool:
@@ -122,6 +135,8 @@ class Crew:
         self._services_are_muted = False
         self._is_paused = False  # the output of processes is not read
         self._left_out = 0  # lines that nobody read in time
+        self._has_prefix = has_prefix
+        self._restarts = Restarts()
         self._signal_in, self._signal_out = socket.socketpair()
 
     def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Order] = ()) -> int:
@@ -140,6 +155,7 @@ class Crew:
             while any(member.session_lives for member in self._members):
                 self._wait()
                 self._collect(keeper)
+                self._restart(keeper)
                 self._decide(time.monotonic())
             if self._result is None:
                 self._result = 0
@@ -191,6 +207,33 @@ class Crew:
             os.set_blocking(file.fileno(), False)
             member.streams.append((file.fileno(), own, Cutter()))
             self._selector.register(file.fileno(), selectors.EVENT_READ, member)
+
+    def _restart(self, keeper: Keeper) -> None:
+        """Starts again what was killed and is to be there."""
+        for member in list(self._members):
+            process = member.process
+            is_lost = member.is_lost and not member.is_replaced
+            if not is_lost or self._result is not None or not Restarts.are_wanted(process.role, process.environ):
+                continue
+            name = (process.role, process.rank)
+            attempt = self._restarts.attempt(name, member.started_s, member.ended_s)
+            if attempt == 0:
+                self._say(f"{member.title} is not started again: {self._restarts.why_not(name)}")
+                member.is_given_up = True  # as any other failure
+                continue
+            how = "was ended by" if member.signal_number else "was replaced and ended with"
+            self._say(f"{member.title} (pid {member.pid}) {how} {_how(member)}: it is started again")
+            member.is_replaced = True
+            again = Process(**{**process.__dict__, "environ": dict(process.environ, BYTEPS_ATTEMPT=str(attempt))})
+            fresh = Member(again, member.index, self._has_prefix)
+            self._members.append(fresh)
+            if process.link is None:
+                self._start(fresh, keeper)
+            else:
+                there = self._remote[process.link]
+                fresh.number = len(there)
+                there.append(fresh)
+                process.link.send({"again": member.number, "attempt": attempt})
 
     # ---- watching
 
@@ -392,7 +435,7 @@ class Crew:
 
     def _failed(self, now: float) -> Optional[Member]:
         """Whom to blame: the first to fail, but a worker rather than a server that ended because the job failed."""
-        failed = [m for m in self._members if m.exit_code]
+        failed = [m for m in self._members if m.exit_code and not m.is_replaced]
         if not any(m.is_running for m in self._members if m.is_worker) and not any(m.is_worker for m in failed):
             return None  # all workers ended well: what servers say no longer matters
         own_fault = [m for m in failed if m.is_worker or m.exit_code != JOB_FAILED]
@@ -447,6 +490,8 @@ class Crew:
                 event["host"] = member.process.link.hello.get("host", "")
             if self._result != 0 and member.ended_s > self._decided_s:
                 event["told"] = 1
+            if member.is_replaced:
+                event["replaced"] = 1
             events.append(event)
         return events
 

@@ -17,7 +17,7 @@ KINDS = (
     "no_memory", "tensor_differs", "stalled", "stall_timeout", "incomplete",
     "sizes_differ", "turned_away", "refused", "keys_differ", "versions_differ",
     "setting_missing", "setting_invalid", "job_key", "cannot_listen", "raised",
-    "interrupted",
+    "interrupted", "replaced",
 )  # fmt: skip
 RANKS_MAX = 4096
 

@@ -454,7 +454,7 @@ def left(recording: Recording, recordings: List[Recording]) -> Optional[Suspect]
 
 
 def from_event(_: Recording, __: List[Recording]) -> Optional[Suspect]:
-    """An event of the recording says it, with its time: see raised()."""
+    """An event of the recording says it, with its time: see raised(). Or it ended nothing: a server was replaced."""
     return None
 
 
@@ -501,6 +501,7 @@ RULES: Dict[str, Rule] = {
     "cannot_listen": cannot_start,
     "raised": from_event,
     "interrupted": from_event,
+    "replaced": from_event,
 }
 
 

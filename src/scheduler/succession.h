@@ -1,0 +1,68 @@
+// Succession: the roster of the running epoch, and who takes the place of a server that is lost
+// (docs/design/0013-recovery.md). Its slots, weights and rank go on; each change makes another revision.
+//
+// A revision goes to the successor first. All others hear of it when each server of the roster has confirmed that it
+// serves, so that whoever knows a revision finds nobody that does not. Who was replaced is told nothing any more: one
+// that heard of later losses could finish rounds with workers that have not heard of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/config.h"
+#include "base/time.h"
+#include "member/shared_bytes.h"
+#include "net/wire.h"
+#include "scheduler/outputs.h"
+#include "scheduler/seats.h"
+
+namespace byteps {
+
+class Succession {
+ public:
+  // All outlive it.
+  Succession(const TimeoutConfig& timeout, Seats& seats, const Speaker& speaker)
+      : timeout_(timeout), seats_(seats), speaker_(speaker) {}
+
+  // The epoch begins with this roster; whether it fits a message.
+  bool begin_epoch(wire::Roster roster);
+  std::size_t roster_bytes() const { return newest_.size(); }
+
+  // The servers of the epoch are not needed any more.
+  void end_epoch() { roster_.recovers = false; }
+  // Whether one of them that is lost may get a successor now.
+  bool recovers() const { return roster_.recovers; }
+  // There is a revision that not everybody may know.
+  bool is_pending() const { return !newest_.is_same(released_); }
+
+  // For a member that has, or has again, a connection: what it may have missed.
+  void catch_up(const Seat& seat, KeeperOutputs& out) const;
+  // All servers of the roster have confirmed the newest revision: everybody may know it.
+  void release(KeeperOutputs& out);
+
+  // Gives each server that is lost a successor, if there is one: the process that was started in its place at once,
+  // any spare server when it has been gone for a third of the failure timeout.
+  void fill(TimeNs now, KeeperOutputs& out);
+  // The same for one that says nothing, whether connected or not. False: there is nobody to take its place.
+  bool replace(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
+  TimeNs deadline() const;
+
+ private:
+  bool is_lost(const Seat& seat) const;
+  TimeNs spare_due_ns(const Seat& seat) const { return seat.heard_ns + timeout_.failure_ns / 3; }
+  std::uint32_t shards_needed(std::uint32_t rank) const;
+  bool fits(const Seat& heir, const Seat& lost) const;
+  bool is_in_place_of(const Seat& heir, const Seat& lost) const;
+  std::optional<Arrival> heir_of(const Seat& lost, bool any) const;
+  void hand_over(Arrival lost, Arrival heir, const std::string& why, TimeNs now,
+                 KeeperOutputs& out);
+
+  const TimeoutConfig& timeout_;
+  Seats& seats_;
+  const Speaker& speaker_;
+  wire::Roster roster_;
+  SharedBytes newest_;    // encoded
+  SharedBytes released_;  // the newest that everybody may know
+};
+
+}  // namespace byteps

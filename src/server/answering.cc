@@ -1,0 +1,39 @@
+#include "server/answering.h"
+
+#include <utility>
+
+namespace byteps {
+namespace {
+
+// Whether this contributor's answers have a payload: who brings a broadcast has it already, and a root that alone gets
+// the result is of one machine.
+bool is_sent_to(const TensorSum& tensor, WorkerRank to) {
+  if (!tensor.declared.has_root()) return true;
+  return tensor.contributors->speaks_for(to, tensor.declared.root) == tensor.declared.root_only;
+}
+
+}  // namespace
+
+void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, WorkerRank to,
+                   std::uint64_t tag, ShelfOutputs& out) {
+  const FrameSum& frame = part.frames[frame_index];
+  const TensorSum& tensor = *part.tensor;
+  auto& answer =
+      std::get<ShelfOutput::Answer>(out.emplace_back(std::in_place_type<ShelfOutput::Answer>));
+  answer.header.kind = wire::Kind::kAnswer;
+  answer.header.epoch = epoch;
+  answer.header.key = tensor.key;
+  answer.header.part = part.index;
+  answer.header.round = Round(frame.round.value - 1);
+  answer.header.offset_bytes = frame_index * part.frame_bytes;
+  answer.header.worker = to;
+  answer.header.tag = tag;
+  if (!is_sent_to(tensor, to)) {
+    answer.header.flags = wire::kNoPayload;
+  } else {
+    answer.buffer = frame.finished;
+    answer.payload_bytes = part.frame_length(frame_index);
+  }
+}
+
+}  // namespace byteps

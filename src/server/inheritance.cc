@@ -1,0 +1,153 @@
+#include "server/inheritance.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "server/answering.h"
+#include "server/declaration.h"
+#include "server/shelf.h"
+#include "server/summing.h"
+#include "server/worker_bits.h"
+
+namespace byteps {
+namespace {
+
+// Of a frame in the payload of a Have.
+bool is_named(std::span<const std::byte> bitmap, std::uint32_t frame) {
+  if (frame / 8 >= bitmap.size()) return false;
+  return (bitmap[frame / 8] >> (frame % 8) & std::byte{1}) != std::byte{0};
+}
+
+}  // namespace
+
+void Inheritance::begin_epoch(std::uint32_t worker_count) {
+  for (auto* const bits : {&connected_, &told_, &ending_}) {
+    bits->assign(bit_words_of(worker_count), 0);
+  }
+}
+
+void Inheritance::begin_generation() {
+  std::fill(ending_.begin(), ending_.end(), 0);
+}
+
+// ---- connections
+
+void Inheritance::connect(WorkerRank worker, ShelfOutputs& out) {
+  disconnect(worker, out);
+  set_bit(connected_, worker);
+}
+
+void Inheritance::disconnect(WorkerRank worker, ShelfOutputs& out) {
+  if (!has_bit(connected_, worker)) return;
+  clear_bit(connected_, worker);
+  for (const auto& [key, tensor] : inventory_.tensors()) {
+    for (const auto& [index, part] : tensor->parts) {
+      for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+        Takeover* const takeover = part->frames[frame].takeover.get();
+        if (takeover == nullptr) continue;
+        carry_out(takeover->on_down(worker, scene_of(*part, frame)), *part, frame, worker, out);
+      }
+    }
+  }
+}
+
+// ---- what workers say
+
+bool Inheritance::admits(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+                         const wire::Header& header, ShelfOutputs& out) {
+  part.tags[from.value] = header.tag;
+  const Takeover::Doing doing =
+      part.frames[frame_index].takeover->on_push(from, header.round, scene_of(part, frame_index));
+  return carry_out(doing, part, frame_index, from, out) && doing.adds;
+}
+
+const char* Inheritance::have(PartSum& part, WorkerRank from, const wire::Header& header,
+                              std::span<const std::byte> payload, ShelfOutputs& out) {
+  if (!has_bit(part.tensor->declared_here, from)) return "it was not declared on this connection";
+  if (payload.size() > (part.frames.size() + 7) / 8) return "the part has fewer frames";
+  const bool has_former =
+      (header.flags & wire::kHasFormer) != 0 && round_in_generation(header.round.value) > 0;
+  for (std::uint32_t frame = 0; frame < part.frames.size(); ++frame) {
+    Takeover* const takeover = part.frames[frame].takeover.get();
+    const bool has_it = is_named(payload, frame);
+    if (takeover == nullptr || (!has_it && !has_former)) continue;  // null: all have that sum
+    const Round round(header.round.value - (has_it ? 0 : 1));
+    const Takeover::Doing doing = takeover->on_have(from, round, scene_of(part, frame));
+    if (!carry_out(doing, part, frame, from, out)) return nullptr;  // it was said
+  }
+  return nullptr;
+}
+
+void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, WorkerRank from, Round round,
+                           std::span<const std::byte> payload, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  if (!frame.takeover) return;  // all have it
+  const Takeover::Doing doing = frame.takeover->on_sum(from, round);
+  if (doing.keeps && !payload.empty()) {
+    frame.finished = inventory_.take(payload.size());
+    std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
+  }
+  carry_out(doing, part, frame_index, from, out);
+}
+
+void Inheritance::note_all_is_told(WorkerRank from) {
+  set_bit(told_, from);
+}
+
+bool Inheritance::knows_forgotten(const TensorSum& tensor, WorkerRank worker) const {
+  return has_bit(told_, worker) && !has_bit(tensor.declared_ever, worker);
+}
+
+void Inheritance::note_ending(WorkerRank from) {
+  set_bit(ending_, from);
+}
+
+// ---- what is done
+
+Takeover::Scene Inheritance::scene_of(const PartSum& part, std::uint32_t frame_index) const {
+  Takeover::Scene scene{.contributed = part.bits_of(frame_index), .connected = connected_};
+  if (has_any_bit(ending_)) scene.done = ending_;
+  return scene;
+}
+
+// False: it breaks the protocol.
+bool Inheritance::carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
+                            WorkerRank from, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  if (doing.is_wrong) {
+    out.emplace_back(ShelfOutput::Violation{from, "tensor " +
+                                                      quoted_name(part.tensor->declared.name) +
+                                                      ": it is rounds further than the others"});
+    return false;
+  }
+  if (doing.drops) drop_contributions(part, frame_index);
+  frame.round = frame.takeover->round().value_or(frame.round);
+  for (const WorkerRank to : doing.answered) {
+    append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], out);
+  }
+  const auto ask = [&](wire::Kind kind, WorkerRank whom, Round round) {
+    out.emplace_back(ShelfOutput::Ask{.kind = kind,
+                                      .worker = whom,
+                                      .key = part.tensor->key,
+                                      .part = part.index,
+                                      .round = round,
+                                      .offset_bytes = frame_index * part.frame_bytes});
+  };
+  if (doing.giver) ask(wire::Kind::kGive, *doing.giver, Round(frame.round.value - 1));
+  for (const WorkerRank whom : doing.again) ask(wire::Kind::kAgain, whom, frame.round);
+  return true;
+}
+
+void Inheritance::drop_contributions(PartSum& part, std::uint32_t frame_index) {
+  FrameSum& frame = part.frames[frame_index];
+  frame.finished = {};
+  if (frame.contributed == 0) return;
+  Summing::drop(part, frame_index);
+  const std::span bits = part.bits_of(frame_index);
+  std::fill(bits.begin(), bits.end(), 0);
+  frame.contributed = 0;
+  inventory_.end_frame(part);
+}
+
+}  // namespace byteps

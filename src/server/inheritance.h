@@ -1,0 +1,64 @@
+// Inheritance: what a shard that took another one's place learns of each frame from the workers, and has them do until
+// all frames are where the one before has left them (takeover.h has the rule). It does to frames what the rule says;
+// who may push what, and when a frame is finished, is the shelf's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "net/wire.h"
+#include "server/inventory.h"
+#include "server/shelf_output.h"
+#include "server/takeover.h"
+
+namespace byteps {
+
+struct ShelfEpoch;
+
+class Inheritance {
+ public:
+  // Both outlive it. `facts`: of the epoch that the shelf serves.
+  Inheritance(const ShelfEpoch& facts, Inventory& inventory)
+      : facts_(facts), inventory_(inventory) {}
+
+  void begin_epoch(std::uint32_t worker_count);
+  // All are in a later generation of inputs.
+  void begin_generation();
+
+  // A worker is connected anew; its connection has ended: what it was asked for is asked of another.
+  void connect(WorkerRank worker, ShelfOutputs& out);
+  void disconnect(WorkerRank worker, ShelfOutputs& out);
+
+  // A push of a frame that has a takeover; whether it is to be added.
+  bool admits(PartSum& part, std::uint32_t frame_index, WorkerRank from, const wire::Header& header,
+              ShelfOutputs& out);
+  // A worker says of which frames of a part it has sums. An empty text, or what is wrong with it.
+  const char* have(PartSum& part, WorkerRank from, const wire::Header& header,
+                   std::span<const std::byte> payload, ShelfOutputs& out);
+  // It brings the finished sum of a round of a frame.
+  void take_sum(PartSum& part, std::uint32_t frame_index, WorkerRank from, Round round,
+                std::span<const std::byte> payload, ShelfOutputs& out);
+
+  // It has said all that it has; and what it has not declared then, it knows to be forgotten by all.
+  void note_all_is_told(WorkerRank from);
+  bool knows_forgotten(const TensorSum& tensor, WorkerRank worker) const;
+  // It has, or will say that it has, no more inputs: others may be further.
+  void note_ending(WorkerRank from);
+
+ private:
+  Takeover::Scene scene_of(const PartSum& part, std::uint32_t frame_index) const;
+  bool carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
+                 WorkerRank from, ShelfOutputs& out);
+  void drop_contributions(PartSum& part, std::uint32_t frame_index);
+
+  const ShelfEpoch& facts_;
+  Inventory& inventory_;
+  // A bit per worker.
+  std::vector<std::uint64_t> connected_;
+  std::vector<std::uint64_t> told_;
+  std::vector<std::uint64_t> ending_;
+};
+
+}  // namespace byteps

@@ -1,0 +1,129 @@
+"""A server is lost while real training goes on: nobody's step is lost, and all have the weights of a run without it."""
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+from place import wait_for
+
+STEPS = 150
+WORKER = os.path.join(os.path.dirname(__file__), "../jobs/digits_hash.py")
+RECOVERING = {"BYTEPS_RECOVERY": "1", "BYTEPS_LOCAL_REDUCE": "0"}
+STALL_S = 2.0  # the longest step with a loss; the median is some milliseconds
+
+
+class Training:
+    """bpslaunch with training workers, whose output is read while they train."""
+
+    def __init__(self, place, workers=2, servers=2, environ=(), steps=STEPS):
+        self.place, self.workers = place, workers
+        self.log = place.folder / f"training-{len(place.started)}.txt"
+        environ = {**RECOVERING, **dict(environ)}
+        sizes = ["--local", "--workers", str(workers), "--servers", str(servers)]
+        with open(self.log, "w") as log:
+            self.launcher = place.launch(
+                *sizes, "--", sys.executable, WORKER, str(steps), environ=environ, stdout=log, stderr=log
+            )
+
+    def text(self):
+        return self.log.read_text()
+
+    def steps_of(self, rank):
+        return [float(when) for when in re.findall(rf"\[worker {rank}\] step \d+ at (\S+)", self.text())]
+
+    def wait_for_step(self, step):
+        wait_for(f"step {step}", lambda: len(self.steps_of(0)) > step or self.is_over(), 60)
+
+    def is_over(self):
+        return self.launcher.poll() is not None
+
+    def servers(self):
+        return sorted(pid for pid, command in self.place.living().items() if "byteps_server" in command)
+
+    def end(self, timeout_s=90):
+        assert self.launcher.wait(timeout_s) == 0, self.text()
+        hashes = re.findall(r"weights (\S+)", self.text())
+        assert len(hashes) == self.workers and len(set(hashes)) == 1, self.text()
+        assert [what for what in self.place.left() if "torchinductor" not in what] == []
+        return hashes[0]
+
+    def longest_step_s(self):
+        longest = 0.0
+        for rank in range(self.workers):
+            ends = self.steps_of(rank)
+            longest = max([longest] + [later - one for one, later in zip(ends, ends[1:])])
+        return longest
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(240)
+def test_weights_are_those_of_a_run_in_which_no_server_was_killed(place):
+    calm = Training(place).end()
+    training = Training(place)
+    for step in (20, 50, 80, 110, 130):
+        training.wait_for_step(step)
+        kill(training.servers()[step // 10 % 2])
+        training.wait_for_step(step + 3)
+    assert training.end() == calm
+    assert training.text().count("it is started again") == 5
+    assert training.text().count("takes its place") == 5
+    assert "Error" not in training.text() and "Traceback" not in training.text(), training.text()
+    assert training.longest_step_s() < STALL_S
+
+
+@pytest.mark.timeout(120)
+def test_floats_that_are_added_in_another_order_stay_the_same_on_all_ranks(place):
+    """Four workers whose sums depend on the order of arrival: a sum that one has used is not made anew."""
+    training = Training(place, workers=4, servers=1)
+    for step in (30, 60, 90):
+        training.wait_for_step(step)
+        kill(training.servers()[0])
+        training.wait_for_step(step + 3)
+    training.end()  # compares them
+
+
+@pytest.mark.timeout(120)
+def test_of_a_server_that_stands_still_a_spare_one_takes_the_place_and_who_wakes_up_counts_nowhere(place):
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "1000", "BYTEPS_LOG_LEVEL": "INFO"}
+    training = Training(place, environ=environ, steps=400)
+    training.wait_for_step(10)
+    asleep = training.servers()[0]
+    scheduler = next(pid for pid, command in place.living().items() if "byteps_scheduler" in command)
+    with open(f"/proc/{scheduler}/environ", "rb") as file:
+        its = dict(entry.split("=", 1) for entry in file.read().decode().split("\0") if "=" in entry)
+    spare = place.start([place.executable("server")], {**its, "DMLC_ROLE": "server"})
+    wait_for("the spare server", lambda: f":{spare.pid} at" in training.text())
+    os.kill(asleep, signal.SIGSTOP)
+    wait_for("a successor", lambda: "takes its place" in training.text(), 20)
+    os.kill(asleep, signal.SIGCONT)
+    training.end()
+    assert "another server has its place, and the job goes on" in training.text()
+    spare.communicate(timeout=20)
+
+
+@pytest.mark.timeout(60)
+def test_without_the_setting_the_loss_of_a_server_ends_the_job_with_its_name(place):
+    training = Training(place, environ={"BYTEPS_RECOVERY": "0", "BYTEPS_FAILURE_TIMEOUT_MS": "1000"})
+    training.wait_for_step(10)
+    kill(training.servers()[0])
+    assert training.launcher.wait(30) != 0
+    assert re.search(r"server \d .*failed with signal SIGKILL", training.text()), training.text()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_cannot_live_is_given_up_with_the_reason(place):
+    training = Training(place, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "1000"})
+    training.wait_for_step(10)
+    for deaths in range(1, 7):  # the first of them is not so soon after its start
+        kill(training.servers()[-1])
+        wait_for("its end", lambda: training.text().count("it is started again") == deaths or training.is_over())
+        wait_for("its like", lambda: len(training.servers()) == 2 or training.is_over())
+        if training.is_over():
+            break
+    assert training.launcher.wait(30) != 0
+    assert "is not started again: it died 3 times in a row within 1 s of its start" in training.text()

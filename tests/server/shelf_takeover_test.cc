@@ -1,0 +1,187 @@
+// A shelf of a shard that took another one's place: of each frame it learns from the workers where it is.
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/shelf_world.h"
+
+namespace byteps {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr std::uint8_t kFormer = wire::kHasFormer;
+
+ShelfEpoch successor(std::uint32_t workers) {
+  return {.epoch = Epoch(7),
+          .worker_count = workers,
+          .placement = placed(256, 64),
+          .recovers = true,
+          .takes_over = true};
+}
+
+Bytes bits(int value) {
+  return Bytes{static_cast<std::byte>(value)};
+}
+
+class ShelfTakeoverTest : public testing::Test {
+ protected:
+  explicit ShelfTakeoverTest(std::uint32_t workers = 2) : world_(successor(workers), {}) {
+    world_.declare_all(declaration("t", DType::kFloat32, 16));
+  }
+  // What each answer brings to whom.
+  std::vector<std::pair<std::uint32_t, Bytes>> answered() {
+    std::vector<std::pair<std::uint32_t, Bytes>> found;
+    for (const auto& answer : world_.out.answers) {
+      found.emplace_back(answer.header.worker.value, bytes_of(answer.payload()));
+    }
+    return found;
+  }
+  ShelfWorld world_;
+};
+
+const Bytes kOne = floats({1, 2, 3, 4});
+const Bytes kTwo = floats({10, 20, 30, 40});
+const Bytes kSum = floats({11, 22, 33, 44});
+
+TEST_F(ShelfTakeoverTest, goes_on_in_the_round_that_is_pushed_whatever_that_is) {
+  world_.push(0, "t", 41, kOne);
+  world_.push(1, "t", 41, kTwo);
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, kSum), std::pair(1U, kSum)));
+  world_.out.clear();
+  world_.push(1, "t", 42, kTwo);
+  world_.push(0, "t", 42, kTwo);
+  EXPECT_THAT(world_.out.answers, SizeIs(2)) << "the takeover is over";
+  EXPECT_THAT(world_.out.violations, IsEmpty());
+}
+
+TEST_F(ShelfTakeoverTest, who_lacks_a_sum_that_another_has_gets_that_one) {
+  world_.push(0, "t", 5, kOne);  // has no answer to it
+  world_.have(1, "t", 6, {}, kFormer);
+  ASSERT_THAT(world_.out.given, SizeIs(1));
+  EXPECT_EQ(world_.out.given[0].worker, WorkerRank(1));
+  EXPECT_EQ(world_.out.given[0].round, Round(5));
+  EXPECT_THAT(world_.out.answers, IsEmpty());
+  const Bytes used = floats({7, 7, 7, 7});  // whatever it is: worker 1 has used it
+  world_.push(1, "t", 5, used, {}, wire::kSum);
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, used)));
+  world_.out.clear();
+  world_.push(1, "t", 6, kOne);
+  world_.push(0, "t", 6, kTwo);
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, kSum), std::pair(1U, kSum)));
+}
+
+TEST_F(ShelfTakeoverTest, a_sum_of_which_nobody_has_said_that_he_has_it_is_made_of_contributions) {
+  world_.have(0, "t", 5, {}, kFormer);
+  world_.have(1, "t", 5, {}, kFormer);
+  world_.push(0, "t", 5, kOne);
+  world_.push(1, "t", 5, kTwo);
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, kSum), std::pair(1U, kSum)));
+}
+
+TEST_F(ShelfTakeoverTest, of_the_frames_of_a_part_each_is_where_it_is) {
+  world_.declare_all(declaration("wide", DType::kFloat32, 192));  // three frames
+  world_.have(0, "wide", 3, bits(0b010), kFormer);                // the second is answered
+  world_.have(1, "wide", 3, {}, kFormer);
+  const Bytes payload = filled(64, 0);
+  for (const std::uint64_t offset : {0U, 64U, 128U}) {
+    world_.push(1, "wide", 3, payload, {.part = 0, .offset = offset});
+  }
+  ASSERT_THAT(world_.out.given, SizeIs(1));
+  EXPECT_EQ(world_.out.given[0].offset_bytes, 64U);
+  world_.push(0, "wide", 3, payload, {.part = 0, .offset = 0});
+  world_.push(0, "wide", 3, payload, {.part = 0, .offset = 128});
+  EXPECT_THAT(world_.out.answers, SizeIs(4));
+}
+
+TEST_F(ShelfTakeoverTest, who_was_asked_and_is_gone_is_asked_again_when_it_is_back) {
+  world_.push(0, "t", 5, kOne);
+  world_.have(1, "t", 6, {}, kFormer);
+  world_.disconnect(1);
+  world_.reconnect(1);
+  world_.declare(1, declaration("t", DType::kFloat32, 16));
+  world_.have(1, "t", 6, {}, kFormer);
+  EXPECT_THAT(world_.out.given, SizeIs(2));
+}
+
+TEST_F(ShelfTakeoverTest, more_than_one_round_apart_breaks_the_protocol) {
+  world_.push(0, "t", 5, kOne);
+  world_.push(1, "t", 7, kOne);
+  EXPECT_THAT(world_.out.violations, SizeIs(1));
+}
+
+TEST_F(ShelfTakeoverTest, who_has_no_more_inputs_may_have_stopped_many_rounds_ago) {
+  world_.no_more_inputs(1);
+  world_.have(1, "t", 3, {}, kFormer);
+  world_.push(0, "t", 9, kOne);
+  EXPECT_THAT(world_.out.violations, IsEmpty());
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, kOne)));
+}
+
+TEST_F(ShelfTakeoverTest,
+       a_bitmap_that_is_too_long_or_of_what_is_not_declared_breaks_the_protocol) {
+  world_.have(0, "t", 5, Bytes(2), kFormer);
+  EXPECT_THAT(world_.out.violations, SizeIs(1));
+  world_.reconnect(1);
+  world_.have(1, "t", 5, {}, kFormer);
+  EXPECT_THAT(world_.out.violations, SizeIs(2));
+}
+
+TEST_F(ShelfTakeoverTest, a_name_that_is_used_once_is_settled_when_all_have_said_what_they_have) {
+  world_.have(0, "t", 1, {}, kFormer);
+  world_.forget(0, "t");
+  world_.told_all(0);
+  EXPECT_THAT(world_.out.settled, IsEmpty()) << "worker 1 may lack it";
+  world_.forget(1, "t");
+  ASSERT_THAT(world_.out.settled, SizeIs(1));
+  EXPECT_EQ(world_.out.settled[0].key, key_of("t"));
+  EXPECT_FALSE(world_.out.settled[0].worker);
+}
+
+TEST(ShelfTakeover, who_does_not_name_what_others_have_forgotten_knows_that_it_is_settled) {
+  ShelfWorld world(successor(2), {});
+  world.declare(0, declaration("t", DType::kFloat32, 16));
+  world.have(0, "t", 1, {}, kFormer);
+  world.forget(0, "t");
+  world.told_all(0);
+  EXPECT_THAT(world.out.settled, IsEmpty());
+  world.told_all(1);
+  EXPECT_THAT(world.out.settled, SizeIs(1));
+}
+
+TEST(ShelfTakeover, the_generation_of_inputs_is_that_of_who_is_furthest_and_the_others_hear_of_it) {
+  ShelfWorld world(successor(2), {});
+  world.no_more_inputs(1);
+  world.out.clear();
+  wire::Header header = world.about(0, "");
+  header.kind = wire::Kind::kInputs;
+  header.round = Round(1);
+  header.tag = 1 + 1;  // worker 1 was last
+  world.step(0, header, {});
+  ASSERT_THAT(world.out.inputs_done, SizeIs(1));
+  EXPECT_FALSE(world.out.inputs_done[0].worker);
+  EXPECT_EQ(world.out.inputs_done[0].generation, 1U);
+  EXPECT_EQ(world.out.inputs_done[0].last, WorkerRank(1));
+}
+
+TEST(ShelfTakeover, a_spoiled_tensor_is_told_again_by_who_has_heard_of_it) {
+  ShelfWorld world(successor(2), {});
+  world.say_mismatch(0, "t", "they differ");
+  world.declare(1, declaration("t", DType::kFloat32, 16));
+  EXPECT_THAT(world.out.spoiled, SizeIs(2)) << "all that were connected, and who declares it";
+}
+
+TEST(ShelfTakeover, a_shard_that_took_no_place_knows_no_sums_of_others) {
+  ShelfWorld world(2);
+  world.declare_all(declaration("t", DType::kFloat32, 16));
+  world.have(0, "t", 5, {}, kFormer);
+  world.push(0, "t", 0, kOne, {}, wire::kSum);
+  EXPECT_THAT(world.out.violations, SizeIs(2));
+}
+
+}  // namespace
+}  // namespace byteps
