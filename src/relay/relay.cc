@@ -118,11 +118,11 @@ bool Relay::absorb(ShelfOutput::Missing& missing) {
   return false;
 }
 
-bool Relay::absorb(ShelfOutput::InputsEnd& /*end*/) {
+bool Relay::absorb(ShelfOutput::InputsEnd& end) {
   if (inputs_handle_) return true;  // a repeat
   inputs_handle_ = ++last_handle_;
   inputs_were_heard_ = false;
-  uplink_->finish_inputs(HandleId(*inputs_handle_));
+  uplink_->finish_inputs(HandleId(*inputs_handle_), PLANTED(rounds_of_relay_said) ? 0 : end.rounds);
   return true;
 }
 

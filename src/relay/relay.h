@@ -56,7 +56,9 @@ class Relay final : private Batch::Listener {
             TimeNs now);
 
   // ---- the servers. Not where it is alone.
-  void on_shard_up(ShardIndex shard) { uplink_->on_shard_up(shard); }
+  void on_shard_up(ShardIndex shard, bool is_successor = false) {
+    uplink_->on_shard_up(shard, is_successor);
+  }
   void on_shard_down(ShardIndex shard) { uplink_->on_shard_down(shard); }
   Status on_answer(ShardIndex shard, const wire::Header& header,
                    std::span<const std::byte> payload);
@@ -65,7 +67,7 @@ class Relay final : private Batch::Listener {
   void on_mismatch(Key key, const Status& why);
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
   void on_sent(SendToken token);
-  // For front(), pop(), flow() and questions.
+  // For front(), pop(), flow(), on_recovery() and questions.
   Pipeline& uplink() { return *uplink_; }
   bool is_alone() const { return !uplink_.has_value(); }
 

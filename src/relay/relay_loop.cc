@@ -103,6 +103,9 @@ std::size_t RelayLoop::take_commands() {
       case RelayCommand::Kind::kBegin:
         begin(command);
         break;
+      case RelayCommand::Kind::kAmend:
+        amend(command.roster);
+        break;
       case RelayCommand::Kind::kEnd:
         end(command.why);
         break;
@@ -132,10 +135,22 @@ void RelayLoop::begin(const RelayCommand& command) {
   service.crew = groups.crew_of(groups.group_of(self), Members());
   links_.begin(std::move(service));
   if (relay_->is_alone()) return;
-  shards_.begin(
-      relay_->uplink(),
-      {.epoch = roster.epoch, .incarnation = command.incarnation, .failure_ns = command.failure_ns},
-      shards_of(roster), now_);
+  shards_.begin(relay_->uplink(),
+                {.epoch = roster.epoch,
+                 .incarnation = command.incarnation,
+                 .failure_ns = command.failure_ns,
+                 .recovers = roster.recovers},
+                shards_of(roster), now_);
+}
+
+// Who serves a slot has changed; its parts stay there.
+void RelayLoop::amend(const wire::Roster& roster) {
+  if (state_ != State::kServing || relay_->is_alone()) return;
+  if (roster.slots.size() != shards_.connections().count()) {
+    return notify(RelayNotice::Kind::kFailed,
+                  {Code::kDisconnected, "the roster of an epoch has other shards than before"});
+  }
+  shards_.connections().amend(shards_of(roster), now_);
 }
 
 RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
@@ -152,6 +167,7 @@ RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
   relay.shelf.memory_bytes_max = config_.relay_memory_bytes_max;
   relay.shelf.words = words_of(roster);
   relay.shelf.timeline = timeline_;
+  relay.uplink.keeps_sums = roster.recovers && !relay.is_alone && !PLANTED(relay_keeps_nothing);
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;
   relay.uplink.notice_every_ns = config_.timeout.notice_every_ns;
@@ -211,6 +227,11 @@ Status RelayLoop::on_message(ShardIndex shard, const wire::Header& header, const
       return on_mismatch(shard, header, event.payload);
     case wire::Kind::kInputsDone:
       relay_->on_inputs_done(shard, header);
+      return Status::ok();
+    case wire::Kind::kGive:
+    case wire::Kind::kAgain:
+    case wire::Kind::kSettled:
+      relay_->uplink().on_recovery(shard, header);
       return Status::ok();
     case wire::Kind::kMissing: {
       const Result<wire::Missing> missing = wire::decode_missing(event.payload);

@@ -64,6 +64,7 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
 
   std::size_t take_commands();
   void begin(const RelayCommand& command);
+  void amend(const wire::Roster& roster);
   RelayConfig relay_config(const wire::Roster& roster);
   void take_events(std::size_t count);
   void handle(const Event& event);

@@ -316,8 +316,7 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   barriers_.begin_epoch(static_cast<std::uint32_t>(roles.workers.size()));
   departures_.begin_epoch();
   wire::Roster roster = seats_.take(roles, epoch_);
-  // Where relays stand between, the loss of a server is not survived yet.
-  roster.recovers = recovers_ && roster.summing == wire::Summing::kServers;
+  roster.recovers = recovers_;
   const std::size_t servers = roles.servers.size();
   if (servers == 0 && roster.summing != wire::Summing::kAlone) {
     return fail_job(

@@ -65,6 +65,9 @@ bool Inheritance::admits(PartSum& part, std::uint32_t frame_index, WorkerRank fr
 const char* Inheritance::have(PartSum& part, WorkerRank from, const wire::Header& header,
                               std::span<const std::byte> payload, ShelfOutputs& out) {
   if (!has_bit(part.tensor->declared_here, from)) return "it was not declared on this connection";
+  if (part.tensor->contributors->speaker_of(from, part.tensor->key, part.index) != from) {
+    return "another worker of its machine leads this part";
+  }
   if (payload.size() > (part.frames.size() + 7) / 8) return "the part has fewer frames";
   const bool has_former =
       (header.flags & wire::kHasFormer) != 0 && round_in_generation(header.round.value) > 0;

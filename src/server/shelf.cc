@@ -22,7 +22,7 @@ void violation(WorkerRank from, std::string text, ShelfOutputs& out) {
 
 // By all who have declared it, of each crew one at least; a crew that has no more inputs need not say it. (Of a crew,
 // those who lead no part here declare nothing. Nor does, at a shard that took another one's place, who had
-// heard there that all have forgotten it.)
+// heard there that all have forgotten it: if a whole crew says nothing of it, that was so.)
 bool is_forgotten(const TensorSum& tensor, const Generations& generations,
                   const Inheritance& inheritance) {
   if (!has_any_bit(tensor.forgotten)) return false;
@@ -30,13 +30,16 @@ bool is_forgotten(const TensorSum& tensor, const Generations& generations,
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
     if (generations.is_done(contributors, place)) continue;
     bool any = false;
+    bool all_know = true;
     for (const WorkerRank rank : contributors.crew(place)) {
-      const bool has_forgotten =
-          has_bit(tensor.forgotten, rank) || inheritance.knows_forgotten(tensor, rank);
+      const bool has_forgotten = has_bit(tensor.forgotten, rank);
       if (has_bit(tensor.declared_ever, rank) && !has_forgotten) return false;
       any = any || has_forgotten;
+      const bool knows = inheritance.knows_forgotten(tensor, rank);
+      all_know = all_know && knows;
+      any = any || (knows && PLANTED(crew_forgets_by_one));
     }
-    if (!any) return false;
+    if (!any && !all_know) return false;
   }
   return true;
 }
@@ -317,7 +320,7 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
   if (*ahead < 0) return say(from, generations_.last());  // it has not heard that all are done
   if (generations_.has_no_more(from)) return say(from, from);
   // Nobody here may end an operation without it before the servers can.
-  if (facts_.relay == from) out.emplace_back(ShelfOutput::InputsEnd{});
+  if (facts_.relay == from) out.emplace_back(ShelfOutput::InputsEnd{header.offset_bytes});
   if (facts_.relay == from && !PLANTED(inputs_end_before_heard)) return;
   if (facts_.takes_over) generations_.note_rounds(from, header.offset_bytes);
   end_inputs_of(from, out);
@@ -493,7 +496,8 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   if ((header.flags & wire::kSum) != 0) {
     return inheritance_.take_sum(*part, frame_index, from, header.round, payload, out);
   }
-  if (part->frames[frame_index].takeover &&
+  const bool is_of_ended_inputs = later_by(header.round, generations_.first_round()) < 0;
+  if (part->frames[frame_index].takeover && !is_of_ended_inputs &&
       !inheritance_.admits(*part, frame_index, from, header, out)) {
     return;
   }

@@ -30,7 +30,9 @@ struct ShelfOutput {
     }
   };
   // At a relay: the worker beside it has no more inputs, which is to be said to the servers; then inputs_are_heard().
-  struct InputsEnd {};
+  struct InputsEnd {
+    std::uint64_t rounds = 0;  // that it has begun at most of a tensor
+  };
   // At a relay: this name is not used again by any of its workers, nor is it known here any more.
   struct Forgotten {
     Key key;

@@ -78,12 +78,10 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
   facts.is_inexact = true;
 }
 
-// Servers are lost, but not where relays sum first, nor where a loss may end the job.
+// Servers are lost, but not where a loss may end the job.
 void choose_losses(WorldPlan& plan, Prng& prng) {
   Faults& kinds = plan.faults.kinds;
-  const std::set<HostIndex> hosts(plan.worker_hosts.begin(), plan.worker_hosts.end());
-  const bool has_relays = plan.local_reduce && hosts.size() < plan.worker_hosts.size();
-  if (has_relays || kinds.has_deadly()) kinds.remove(Fault::kLostServer);
+  if (kinds.has_deadly()) kinds.remove(Fault::kLostServer);
   if (!kinds.has(Fault::kLostServer)) return;
   const TimeNs failure_ns = plan.config.timeout.failure_ns;
   plan.config.recovers = true;

@@ -5,7 +5,7 @@
 
 namespace byteps {
 
-void Inputs::finish(HandleId handle) {
+void Inputs::finish(HandleId handle, std::optional<std::uint64_t> rounds) {
   if (handle_) {
     return work_.complete(
         handle, {Code::kInvalidArgument,
@@ -13,10 +13,12 @@ void Inputs::finish(HandleId handle) {
   }
   if (const Status fine = check_rounds(); !fine.is_ok()) return work_.complete(handle, fine);
   handle_ = handle;
+  told_rounds_ = rounds;
   first_has_heard_ = false;
 }
 
 std::uint64_t Inputs::rounds() const {
+  if (handle_ && told_rounds_) return *told_rounds_;
   const Tensor* const most = work_.tensors.most_rounds();
   return most == nullptr ? 0 : round_in_generation(most->round.value);
 }

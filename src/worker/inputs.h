@@ -18,8 +18,9 @@ class Inputs {
   explicit Inputs(Work& work) : work_(work) {}
 
   // This worker has no more. The handle ends when all have none, or with end(); kInvalidArgument at once: it has said
-  // so already; kUnsupported: a tensor has gone too far in this generation.
-  void finish(HandleId handle);
+  // so already; kUnsupported: a tensor has gone too far in this generation. `rounds`: what rounds() is then, where this
+  // is not the worker's own pipeline.
+  void finish(HandleId handle, std::optional<std::uint64_t> rounds = {});
   // A shard says that nobody has more, or that it has heard that this worker has none. True: the next generation has
   // begun, and the handle has ended.
   bool on_done(ShardIndex shard, const wire::Header& header);
@@ -57,9 +58,10 @@ class Inputs {
 
   Work& work_;
   std::uint32_t generation_ = 0;
-  std::optional<HandleId> handle_;    // this worker has no more
-  bool first_has_heard_ = false;      // inputs_way, of that, while there is such a handle
-  std::optional<wire::Header> done_;  // settle()
+  std::optional<HandleId> handle_;            // this worker has no more
+  std::optional<std::uint64_t> told_rounds_;  // rounds(), while there is such a handle at a relay
+  bool first_has_heard_ = false;              // inputs_way, of that, while there is such a handle
+  std::optional<wire::Header> done_;          // settle()
   WorkerRank last_;
 };
 

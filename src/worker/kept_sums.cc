@@ -196,6 +196,7 @@ std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
   if (tensor.active != kNoOp && !telling.is_declared) return declare_of(tensor);
   for (; telling.part < tensor.parts.size(); ++telling.part) {
     if (tensor.parts[telling.part].shard != shard) continue;
+    if (!work_.leads(tensor, telling.part) && !PLANTED(unled_part_claimed)) continue;
     std::optional<Word> have = have_of(tensor, telling.part);
     if (!have) continue;
     return telling.is_declared ? std::move(have) : declare_of(tensor);

@@ -290,9 +290,9 @@ void Pipeline::pop() {
 
 // ---- the end, of inputs and of all
 
-void Pipeline::finish_inputs(HandleId handle) {
+void Pipeline::finish_inputs(HandleId handle, std::optional<std::uint64_t> rounds) {
   if (!job_failed_.is_ok()) return work_.complete(handle, job_failed_);
-  inputs_.finish(handle);
+  inputs_.finish(handle, rounds);
   if (inputs_.is_finishing()) patience_.on_finishing();
 }
 

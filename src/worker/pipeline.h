@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,7 +82,8 @@ class Pipeline {
   // This worker has no more inputs: when what is pending has ended, all shards are told. The handle ends when all
   // workers have said so (on_inputs_done), with an error when one has left without, or the job ends. Until then nothing
   // may be submitted. kInvalidArgument at once: it has said so already.
-  void finish_inputs(HandleId handle);
+  // `rounds`: at a relay, how many rounds of a tensor at most the worker beside it has begun.
+  void finish_inputs(HandleId handle, std::optional<std::uint64_t> rounds = {});
   // A shard says that nobody has more, or that it has heard that this worker has none.
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
   // The job ends: all operations, also later ones, end with this status.
@@ -137,7 +139,7 @@ class Pipeline {
   Road road_;
   Patience patience_{work_, push_, inputs_};
   Standstill standstill_{work_, push_, inputs_, patience_, road_};
-  Uplink uplink_{work_, push_, inputs_, road_};
+  Uplink uplink_{work_, push_, kept_, inputs_, road_};
   static constexpr std::size_t kEarlyMismatchesMax = 4096;
   std::map<Key, Status> early_mismatches_;  // of tensors not submitted here yet
   Status job_failed_;

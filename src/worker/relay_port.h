@@ -15,6 +15,7 @@ namespace byteps {
 struct RelayCommand {
   enum class Kind : std::uint8_t {
     kBegin,  // serve those of this machine, as the roster says
+    kAmend,  // another process serves a shard, as the roster says
     kEnd,    // the job is over here because of `why`: sends what waits to be sent, and ends
     kPing,   // answered by kAlive: the relay's thread comes round
   };

@@ -22,6 +22,10 @@ void RelayWatch::begin(const wire::Roster& roster, const Incarnation& incarnatio
         .failure_ns = timeout.failure_ns});
 }
 
+void RelayWatch::amend(const wire::Roster& roster) {
+  post({.kind = RelayCommand::Kind::kAmend, .roster = roster});
+}
+
 void RelayWatch::end(const Status& why) {
   if (!exists()) return;
   next_question_ns_ = kNever;

@@ -25,6 +25,8 @@ class RelayWatch {
   // This worker's tensors go to relays, its own among them.
   void begin(const wire::Roster& roster, const Incarnation& incarnation,
              const TimeoutConfig& timeout, TimeNs now);
+  // Another process serves a shard.
+  void amend(const wire::Roster& roster);
   bool has_begun() const { return has_begun_; }
   bool is_ready() const { return is_ready_; }
   // Takes what it has said, and asks for a sign of life. Not ok, once for each reason: the job cannot go on. `late_ns`:

@@ -16,6 +16,7 @@ void Uplink::forget(Key key) {
     tensor.once = work_.operations[tensor.active].once = true;
   } else if (tensor.lent_count == 0) {
     work_.forget(tensor);
+    kept_.retire(tensor);
     work_.tensors.give_up(index);
   }
 }

@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "net/wire.h"
 #include "worker/inputs.h"
+#include "worker/kept_sums.h"
 #include "worker/push.h"
 #include "worker/road.h"
 #include "worker/work.h"
@@ -17,8 +18,8 @@ namespace byteps {
 class Uplink {
  public:
   // All outlive it.
-  Uplink(Work& work, Push& push, const Inputs& inputs, const Road& road)
-      : work_(work), push_(push), inputs_(inputs), road_(road) {}
+  Uplink(Work& work, Push& push, KeptSums& kept, const Inputs& inputs, const Road& road)
+      : work_(work), push_(push), kept_(kept), inputs_(inputs), road_(road) {}
 
   // Otherwise it is a worker's.
   bool is_relay() const { return work_.config.is_relay; }
@@ -41,6 +42,7 @@ class Uplink {
  private:
   Work& work_;
   Push& push_;
+  KeptSums& kept_;
   const Inputs& inputs_;
   const Road& road_;
 };

@@ -29,6 +29,13 @@ Work::Work(const PipelineConfig& pipeline_config)
   }
 }
 
+bool Work::leads(const Tensor& tensor, std::uint32_t part) const {
+  if (!config.is_relay) return true;
+  const Crew crew =
+      config.groups->crew_of(config.groups->group_of(config.self), tensor.spec.members);
+  return leader_of(crew, tensor.key, part, config.placement.shard_count()) == config.self;
+}
+
 void Work::complete(HandleId handle, const Spec& spec, const Status& status) {
   if (status.is_ok()) {
     ++counters.finished_operations;

@@ -145,6 +145,8 @@ struct Work {
     return rank == config.self || (config.is_relay && config.groups->group_of(rank) ==
                                                           config.groups->group_of(config.self));
   }
+  // Whether it pushes this part: a relay does where it leads.
+  bool leads(const Tensor& tensor, std::uint32_t part) const;
   // Whether its ways lead to relays.
   bool is_behind_relays() const { return config.groups && !config.is_relay; }
 };

@@ -29,6 +29,11 @@ wire::Join join_of(const Config& config, std::string host, const RelayPort& rela
   return join;
 }
 
+// Not only through relays.
+bool reaches_servers(const wire::Roster& roster) {
+  return roster.summing == wire::Summing::kServers;
+}
+
 void record_wanted(const Log& log, const Pipeline& pipeline, const wire::Header& header) {
   if (log.flight() == nullptr) return;
   const TensorIndex tensor = pipeline.tensors().find(header.key);
@@ -255,20 +260,21 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   }
   state_ = State::kConnecting;
   std::vector<ShardPlace> places = shards_of(roster);
-  if (roster.summing != wire::Summing::kServers) {
+  if (!reaches_servers(roster)) {
     places = relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank));
     relay_.begin(roster, facts_.incarnation, timeout(), now);
   }
   const ShardConnections::Job job{.epoch = roster.epoch,
                                   .incarnation = facts_.incarnation,
                                   .failure_ns = timeout().failure_ns,
-                                  .recovers = roster.recovers};
+                                  .recovers = reaches_servers(roster) && roster.recovers};
   shards_.begin(*pipeline_, job, std::move(places), now);
 }
 
 // Who serves a slot has changed; its parts stay there.
 void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
-  if (state_ == State::kEnding || roster.summing != wire::Summing::kServers) return;
+  if (state_ == State::kEnding) return;
+  if (!reaches_servers(roster)) return relay_.amend(roster);
   if (roster.slots.size() != shards_.connections().count()) {
     return fail_job({Code::kDisconnected, "the roster of an epoch has other shards than before"},
                     now);
@@ -286,8 +292,8 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
   pipeline.road_ends = road_ends_;
-  pipeline.keeps_sums = roster.recovers;
-  if (roster.summing != wire::Summing::kServers) {
+  pipeline.keeps_sums = reaches_servers(roster) && roster.recovers;
+  if (!reaches_servers(roster)) {
     const auto groups = std::make_shared<const Groups>(groups_of(roster));
     pipeline.groups = groups;
     pipeline.autotune = false;  // that is the relays'
@@ -325,7 +331,7 @@ Status Worker::check_roster(const wire::Roster& roster) const {
   const auto is_server = [](const wire::RosterMember& member) {
     return member.role == Role::kServer;
   };
-  if (roster.summing != wire::Summing::kServers && !relay_.exists()) {
+  if (!reaches_servers(roster) && !relay_.exists()) {
     return {Code::kUnsupported, "a roster that wants a relay of a worker without one"};
   }
   if (roster.summing != wire::Summing::kAlone &&

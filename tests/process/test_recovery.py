@@ -6,6 +6,7 @@ import signal
 import sys
 
 import pytest
+from job import Job
 from place import wait_for
 
 STEPS = 150
@@ -46,7 +47,7 @@ class Training:
         assert self.launcher.wait(timeout_s) == 0, self.text()
         hashes = re.findall(r"weights (\S+)", self.text())
         assert len(hashes) == self.workers and len(set(hashes)) == 1, self.text()
-        assert [what for what in self.place.left() if "torchinductor" not in what] == []
+        assert nothing_is_left(self.place)
         return hashes[0]
 
     def longest_step_s(self):
@@ -55,6 +56,10 @@ class Training:
             ends = self.steps_of(rank)
             longest = max([longest] + [later - one for one, later in zip(ends, ends[1:])])
         return longest
+
+
+def nothing_is_left(place):
+    return [what for what in place.left() if "torchinductor" not in what] == []
 
 
 def kill(pid):
@@ -74,6 +79,38 @@ def test_weights_are_those_of_a_run_in_which_no_server_was_killed(place):
     assert training.text().count("takes its place") == 5
     assert "Error" not in training.text() and "Traceback" not in training.text(), training.text()
     assert training.longest_step_s() < STALL_S
+
+
+def train_on_machines(folder, kills=()):
+    """Two machines of two workers, which sum first: the hash of the weights. `kills`: at which steps a server dies."""
+    environ = {"BYTEPS_RECOVERY": "1"}
+    with Job(folder, servers=2, hosts=(2, 2), environ=environ) as job:
+        job.start_services()
+        for rank in range(job.size):
+            job.start_program(rank, [sys.executable, WORKER, str(STEPS)])
+        first, serving = job.workers[0], list(job.servers)
+        for number, step in enumerate(kills):
+            has_come = lambda step=step: f"step {step} at" in first.out_path.read_text() or first.code is not None
+            wait_for(f"step {step}", has_come, 60)
+            rank = number % 2
+            serving[rank].kill()
+            serving[rank] = job.start_server({"DMLC_RANK": str(rank)})
+            wait_for("its successor", lambda: job.scheduler.err.count("takes its place") > number, 20)
+        job.join(timeout_s=90)
+        assert all(worker.code == 0 for worker in job.workers), job.story("a worker failed")
+        assert job.scheduler.err.count("takes its place") == len(kills)
+        assert "relays of 2 machines with 2 workers each, then 2 servers" in job.scheduler.err
+        hashes = {worker.out_path.read_text().split("weights ")[1].strip() for worker in job.workers}
+        assert len(hashes) == 1, job.story("ranks have different weights")
+        assert nothing_is_left(job.place)
+        return hashes.pop()
+
+
+@pytest.mark.timeout(240)
+def test_where_the_workers_of_a_machine_sum_first_the_weights_are_the_same_too(tmp_path):
+    """Sums of two, and of two of those, have the same bits in any order."""
+    calm = train_on_machines(tmp_path / "calm")
+    assert train_on_machines(tmp_path / "losses", kills=(20, 50, 80, 110)) == calm
 
 
 @pytest.mark.timeout(120)

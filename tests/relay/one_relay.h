@@ -2,6 +2,7 @@
 // is on a machine of its own, unless all are here and no server is used.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ struct One {
   struct Settings {
     std::uint32_t shards = 1;
     bool is_alone = false;
+    bool keeps_sums = false;
   };
 
   One() : One(Settings{}) {}
@@ -35,6 +37,7 @@ struct One {
     std::vector<std::uint64_t> machines = {1, 1};
     if (!settings.is_alone) machines.push_back(2);
     config.uplink.credit_bytes = 1 << 20;  // enough
+    config.uplink.keeps_sums = settings.keeps_sums;
     config.uplink.groups = std::make_shared<const Groups>(machines);
     relay = std::make_unique<Relay>(config, pool);
     relay->connect(WorkerRank(0));
@@ -67,10 +70,12 @@ struct One {
   void declare(std::uint32_t worker) {
     relay->step(WorkerRank(worker), about(worker, wire::Kind::kDeclare), wire::encode(x), now);
   }
-  void push(std::uint32_t worker, std::uint32_t round = 0, std::uint32_t part = 0) {
+  void push(std::uint32_t worker, std::uint32_t round = 0, std::uint32_t part = 0,
+            std::uint64_t offset_bytes = 0) {
     wire::Header header = about(worker, wire::Kind::kPush);
     header.round = byteps::Round(round);
     header.part = PartIndex(part);
+    header.offset_bytes = offset_bytes;
     header.tag = 1;
     relay->step(WorkerRank(worker), header, filled(64, 0), now);
   }
@@ -78,14 +83,27 @@ struct One {
     push(0, round, part);
     push(1, round, part);
   }
+  // All frames of the first part, from both; and the servers answer.
+  void sum_first_part(std::uint32_t round = 0) {
+    for (std::uint64_t offset = 0; offset < std::min(kPartitionBytes, x.total_bytes);
+         offset += kFrameBytes) {
+      for (const std::uint32_t worker : {0U, 1U}) push(worker, round, 0, offset);
+    }
+    for (const wire::Header& sent : send()) {
+      if (sent.kind == wire::Kind::kPush) answer(sent);
+    }
+    give_back();
+  }
   void forget(std::uint32_t worker) {
     relay->step(WorkerRank(worker), about(worker, wire::Kind::kForget), {}, now);
   }
-  void inputs(std::uint32_t worker, std::uint32_t generation, bool no_more) {
+  void inputs(std::uint32_t worker, std::uint32_t generation, bool no_more,
+              std::uint64_t rounds = 0) {
     wire::Header header = about(worker, wire::Kind::kInputs);
     header.key = Key();
     header.round = byteps::Round(generation);
     header.flags = no_more ? wire::kNoMore : 0;
+    header.offset_bytes = rounds;
     relay->step(WorkerRank(worker), header, {}, now);
   }
   Told told() {
@@ -123,6 +141,11 @@ struct One {
     give_back();
     relay->on_shard_down(ShardIndex(shard));
     relay->on_shard_up(ShardIndex(shard));
+  }
+  void replace(std::uint32_t shard = 0) {
+    give_back();
+    relay->on_shard_down(ShardIndex(shard));
+    relay->on_shard_up(ShardIndex(shard), true);
   }
   void answer(const wire::Header& push) {
     wire::Header header = push;

@@ -421,5 +421,75 @@ TEST(RelayAlone, asks_for_what_is_late_and_forgets_what_all_have_forgotten) {
   EXPECT_EQ(one.relay->shelf().inventory().tensors().size(), 0U);
 }
 
+// ---- successors of servers that are lost
+
+TEST(RelaySuccessors, hear_which_sums_a_relay_has_and_are_given_them) {
+  One one({.keeps_sums = true});
+  one.x.total_bytes = 2 * kFrameBytes;
+  one.declare(0);
+  one.declare(1);
+  one.both();
+  one.answer(one.send().back());
+  one.replace();
+  const std::vector<wire::Header> sent = one.send();
+  ASSERT_THAT(sent, SizeIs(3));
+  EXPECT_EQ(sent[0].kind, Kind::kDeclare);
+  EXPECT_EQ(sent[1].kind, Kind::kHave);
+  EXPECT_EQ(one.payloads[1], Bytes{std::byte{1}}) << "the first frame";
+  EXPECT_EQ(sent[2].kind, Kind::kHave);
+  EXPECT_EQ(sent[2].flags, wire::kAll);
+
+  wire::Header give = one.about(0, Kind::kGive);
+  one.relay->uplink().on_recovery(ShardIndex(0), give);
+  const std::vector<wire::Header> given = one.send();
+  ASSERT_THAT(given, SizeIs(1));
+  EXPECT_EQ(given[0].kind, Kind::kPush);
+  EXPECT_EQ(given[0].flags, wire::kSum);
+  EXPECT_EQ(one.payloads[0], filled(64, 0));
+}
+
+TEST(RelaySuccessors, hear_nothing_of_parts_that_another_leads) {
+  One one({.keeps_sums = true});
+  one.x.total_bytes = 2 * kPartitionBytes;
+  one.declare(0);
+  one.declare(1);
+  one.sum_first_part();
+  one.replace();
+  std::vector<PartIndex> parts;
+  for (const wire::Header& sent : one.send()) {
+    if (sent.kind == Kind::kHave && sent.flags == wire::kHasFormer) parts.push_back(sent.part);
+  }
+  EXPECT_THAT(parts, ElementsAre(PartIndex(0)));
+}
+
+TEST(RelaySuccessors, are_told_of_names_that_are_used_once) {
+  One one({.keeps_sums = true});
+  one.declare(0);
+  one.declare(1);
+  one.sum_first_part();
+  one.forget(0);
+  one.forget(1);
+  EXPECT_THAT(one.kinds_sent(), ElementsAre(Kind::kForget));
+  one.replace();
+  EXPECT_THAT(one.kinds_sent(),
+              ElementsAre(Kind::kDeclare, Kind::kHave, Kind::kForget, Kind::kHave, Kind::kForget))
+      << "what it has, that this is all, and what is said until it is heard";
+  wire::Header settled = one.about(0, Kind::kSettled);
+  one.relay->uplink().on_recovery(ShardIndex(0), settled);
+  one.replace();
+  EXPECT_THAT(one.kinds_sent(), ElementsAre(Kind::kHave, Kind::kForget)) << "nothing is kept of it";
+}
+
+TEST(RelaySuccessors, hear_how_many_rounds_the_worker_beside_it_has_begun) {
+  One one({.keeps_sums = true});
+  one.declare(0);
+  one.inputs(0, 0, true, 5);
+  std::vector<std::uint64_t> rounds;
+  for (const wire::Header& sent : one.send()) {
+    if (sent.kind == Kind::kInputs) rounds.push_back(sent.offset_bytes);
+  }
+  EXPECT_THAT(rounds, ElementsAre(5, 5)) << "before sums, and behind them";
+}
+
 }  // namespace
 }  // namespace byteps

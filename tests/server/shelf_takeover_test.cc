@@ -153,6 +153,58 @@ TEST(ShelfTakeover, who_does_not_name_what_others_have_forgotten_knows_that_it_i
   EXPECT_THAT(world.out.settled, SizeIs(1));
 }
 
+// Workers 0 and 1 are on one machine, whose relays speak for it; worker 2 is on another.
+class ShelfTakeoverOfMachines : public testing::Test {
+ protected:
+  static ShelfEpoch machines() {
+    ShelfEpoch epoch = successor(3);
+    epoch.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 2});
+    return epoch;
+  }
+  // Its only part is led by worker 0.
+  static std::string name() {
+    std::string name = "t";
+    while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(name), 0, 1) != WorkerRank(0)) {
+      name += "t";
+    }
+    return name;
+  }
+  ShelfWorld world_{machines(), {}};
+};
+
+TEST_F(ShelfTakeoverOfMachines, a_machine_that_says_nothing_of_a_name_has_told_all_of_its_relays) {
+  world_.declare(2, declaration(name(), DType::kFloat32, 16));
+  world_.have(2, name(), 1, {}, kFormer);
+  world_.forget(2, name());
+  world_.told_all(2);
+  world_.told_all(1);
+  EXPECT_THAT(world_.out.settled, IsEmpty()) << "worker 0 leads it, and may lack it";
+  world_.told_all(0);
+  EXPECT_THAT(world_.out.settled, SizeIs(1));
+}
+
+TEST_F(ShelfTakeoverOfMachines, who_does_not_lead_a_part_has_no_sum_of_it) {
+  world_.declare(1, declaration(name(), DType::kFloat32, 16));
+  world_.have(1, name(), 5, {}, kFormer);
+  EXPECT_THAT(world_.out.violations, SizeIs(1));
+}
+
+TEST(ShelfTakeover, a_repeat_of_what_was_before_the_generation_of_inputs_counts_nowhere) {
+  ShelfWorld world(successor(1), {});
+  world.declare(0, declaration("t", DType::kFloat32, 16));
+  wire::Header inputs = world.about(0, "");
+  inputs.kind = wire::Kind::kInputs;
+  inputs.round = Round(1);
+  inputs.tag = 1;
+  world.step(0, inputs, {});
+  world.out.clear();
+  world.push(0, "t", 1, kOne);
+  EXPECT_THAT(world.out.answers, IsEmpty());
+  world.push(0, "t", first_round(1).value, kOne);
+  EXPECT_THAT(world.out.answers, SizeIs(1));
+  EXPECT_THAT(world.out.violations, IsEmpty());
+}
+
 TEST(ShelfTakeover, the_generation_of_inputs_is_that_of_who_is_furthest_and_the_others_hear_of_it) {
   ShelfWorld world(successor(2), {});
   world.no_more_inputs(1);
