@@ -94,7 +94,13 @@ void Patience::give_up_inputs(std::vector<Verdict>& verdicts) {
   const Departed& gone = departed_.front();
   const TimeNs departed_ns = work_.config.departed_ns;
   if (work_.operations.count() > 0) return wake(work_.now + departed_ns);
-  if (!is_due(std::max(gone.since_ns, answered_ns_) + departed_ns)) return;
+  // Who has left may have heard that all have none, where this worker cannot: that is the connection's affair.
+  const ShardIndex way = work_.config.inputs_way;
+  if (!work_.shards[way.value].is_up() && whose_relay(way) == nullptr) {
+    unheard_ns_ = work_.now;
+    return wake(work_.now + departed_ns / 8);
+  }
+  if (!is_due(std::max({gone.since_ns, answered_ns_, unheard_ns_}) + departed_ns)) return;
   verdicts.push_back(
       {kNoTensor, Status(Code::kDisconnected,
                          "this rank has no more inputs and waits until all have none, but worker " +

@@ -67,6 +67,7 @@ class Patience {
   std::vector<Departed> departed_;  // in the order they left
   bool answers_came_ = false;       // since the last tick
   TimeNs answered_ns_ = 0;          // when the last of them came, while one has left
+  TimeNs unheard_ns_ = 0;           // when the end of all inputs could not be heard last
   TimeNs next_notice_ns_ = kNever;
   TimeNs next_departed_ns_ = kNever;
 };

@@ -549,6 +549,24 @@ TEST_F(PipelineTest,
   EXPECT_THAT(failed.message(), HasSubstr("worker 1 has left the job"));
 }
 
+TEST_F(PipelineTest, who_has_left_is_not_missed_while_the_end_of_inputs_cannot_be_heard) {
+  Cluster cluster({.workers = 2, .shards = 1}, 1);
+  cluster.all_up();
+  Pipeline& worker = cluster.worker(0);
+  constexpr TimeNs patience_ns = 3 * kSecond;  // PipelineConfig::departed_ns
+  worker.finish_inputs(HandleId(1));
+  worker.on_shard_down(ShardIndex(0));
+  leave(worker, WorkerRank(1), 0);
+  pass(worker, patience_ns);
+  worker.on_shard_up(ShardIndex(0));
+  pass(worker, 2 * patience_ns - 1);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kAgain)) << "the shard may say it yet";
+  pass(worker, 2 * patience_ns);
+  cluster.apply(0);
+  EXPECT_TRUE(result(cluster, 0, 1).is(Code::kDisconnected));
+}
+
 TEST_F(PipelineTest, inputs_that_have_had_more_rounds_than_a_generation_may_do_not_end) {
   Cluster cluster({.workers = 1, .shards = 1, .finishing_rounds_max = 3}, 1);
   cluster.all_up();
