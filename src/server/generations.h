@@ -59,6 +59,13 @@ class Generations {
   // it has no more. Sums are lost already.
   std::optional<Untrue> contradict_late(WorkerRank from, Round round) const;
 
+  // Whether a shard that took another one's place begins this generation because a worker says to be in it: any later
+  // one while it knows of none, and then what a worker may be ahead.
+  bool may_take_up(std::uint32_t generation) const {
+    const std::int32_t ahead = later_by(Round(generation), Round(number_));
+    return ahead > 0 && (number_ == 0 || ahead <= kAheadMax);
+  }
+
  private:
   // A worker that was cut off from this shard may be so many generations ahead when it is back.
   static constexpr std::int32_t kAheadMax = 8;

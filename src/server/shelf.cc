@@ -296,8 +296,11 @@ void Shelf::mismatch(WorkerRank from, const wire::Header& header,
 void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
   const std::uint32_t generation = header.round.value;
   const bool no_more = (header.flags & wire::kNoMore) != 0;
-  if (facts_.takes_over && later_by(Round(generation), Round(generations_.number())) > 0) {
+  if (facts_.takes_over && generations_.may_take_up(generation)) {
     // Who is in a later one has heard from the shard that was here before that nobody has more.
+    if (header.tag == 0 || header.tag > facts_.worker_count) {
+      return violation(from, "inputs whose last worker is none of the job", out);
+    }
     const WorkerRank last(PLANTED(last_forgotten) ? from.value
                                                   : static_cast<std::uint32_t>(header.tag) - 1);
     restart_tensors(generations_.begin(generation, last), out);

@@ -277,12 +277,7 @@ void WorkerLinks::tell(const ShelfOutput::Settled& settled) {
   message.header.kind = wire::Kind::kSettled;
   message.header.epoch = service_.self.epoch;
   message.header.key = settled.key;
-  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
-    if (settled.worker && *settled.worker != worker) continue;
-    Message copy = message;
-    copy.header.worker = worker;
-    post(worker, copy);
-  }
+  post_to(settled.worker, message);
 }
 
 void WorkerLinks::tell(const ShelfOutput::Violation& violation) {
@@ -334,12 +329,7 @@ void WorkerLinks::tell(const ShelfOutput::Spoiled& spoiled) {
   const wire::Text text{spoiled.text, static_cast<std::uint32_t>(spoiled.code), std::move(cause)};
   const Message message = message_of(wire::Kind::kMismatch, spoiled.key, wire::encode(text));
   if (!spoiled.worker) warn(Misdeed::kSpoiledTensor, spoiled.text);
-  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
-    if (spoiled.worker && *spoiled.worker != worker) continue;
-    Message copy = message;
-    copy.header.worker = worker;
-    post(worker, copy);
-  }
+  post_to(spoiled.worker, message);
 }
 
 void WorkerLinks::tell(const ShelfOutput::InputsDone& done) {
@@ -351,6 +341,16 @@ void WorkerLinks::tell(const ShelfOutput::InputsDone& done) {
   for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
     if (done.worker && *done.worker != worker) continue;
     Message copy = message;
+    post(worker, copy);
+  }
+}
+
+// Or to all, in the name of whom it is for.
+void WorkerLinks::post_to(std::optional<WorkerRank> one, const Message& message) {
+  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
+    if (one && *one != worker) continue;
+    Message copy = message;
+    copy.header.worker = worker;
     post(worker, copy);
   }
 }

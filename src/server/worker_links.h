@@ -166,6 +166,7 @@ class WorkerLinks {
   void tell(const ShelfOutput::Settled& settled);
   void tell(const ShelfOutput::Violation& violation);
   Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);
+  void post_to(std::optional<WorkerRank> one, const Message& message);
   void post(WorkerRank worker, Message& message);  // takes it, but for its checksum
   bool send(Link& link, Message& message);         // false: no room, the message is as it was
 

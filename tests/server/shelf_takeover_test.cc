@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/prng.h"
 #include "tests/server/shelf_world.h"
 
 namespace byteps {
@@ -218,6 +219,65 @@ TEST(ShelfTakeover, the_generation_of_inputs_is_that_of_who_is_furthest_and_the_
   EXPECT_FALSE(world.out.inputs_done[0].worker);
   EXPECT_EQ(world.out.inputs_done[0].generation, 1U);
   EXPECT_EQ(world.out.inputs_done[0].last, WorkerRank(1));
+}
+
+TEST(ShelfTakeover, who_was_last_in_the_generation_before_is_somebody) {
+  for (const std::uint64_t tag : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{1} << 40}) {
+    ShelfWorld world(successor(2), {});
+    wire::Header header = world.about(0, "");
+    header.kind = wire::Kind::kInputs;
+    header.round = Round(1);
+    header.tag = tag;
+    world.step(0, header, {});
+    EXPECT_THAT(world.out.violations, SizeIs(1)) << tag;
+    EXPECT_THAT(world.out.inputs_done, IsEmpty()) << tag;
+  }
+}
+
+TEST(ShelfTakeover, once_the_generation_of_inputs_is_known_nobody_is_many_further) {
+  ShelfWorld world(successor(2), {});
+  wire::Header header = world.about(0, "");
+  header.kind = wire::Kind::kInputs;
+  header.tag = 1;
+  header.round = Round(1000);
+  world.step(0, header, {});
+  EXPECT_THAT(world.out.violations, IsEmpty());
+  header.round = Round(3000);
+  world.step(0, header, {});
+  EXPECT_THAT(world.out.violations, SizeIs(1));
+}
+
+// A worker that says anything, while two others push.
+TEST(ShelfTakeover, any_words_in_any_order_are_borne) {
+  constexpr wire::Kind kKinds[] = {wire::Kind::kPush,   wire::Kind::kPush,    wire::Kind::kDeclare,
+                                   wire::Kind::kHave,   wire::Kind::kHave,    wire::Kind::kForget,
+                                   wire::Kind::kInputs, wire::Kind::kMismatch};
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Prng prng(seed);
+    ShelfWorld world(successor(3), {});
+    const auto declared = declaration("t", DType::kFloat32, 512);
+    for (int step = 0; step < 300; ++step) {
+      const auto from = static_cast<std::uint32_t>(prng.below(3));
+      if (prng.chance(0.05)) world.reconnect(from);
+      wire::Header header = world.about(from, "t");
+      const bool is_honest = from != 2;
+      header.kind = is_honest ? kKinds[prng.below(3)] : kKinds[prng.below(std::size(kKinds))];
+      header.round = Round(static_cast<std::uint32_t>(prng.below(is_honest ? 2 : 5)));
+      header.part = PartIndex(static_cast<std::uint32_t>(prng.below(is_honest ? 2 : 3)));
+      header.offset_bytes = prng.below(is_honest ? 4 : 6) * 64;
+      Bytes payload(64);
+      if (!is_honest) {
+        header.flags = static_cast<std::uint8_t>(prng.below(4));
+        header.tag = prng.below(6);
+        payload.resize(prng.below(3) * 32);
+        if (header.kind == wire::Kind::kHave) payload.resize(prng.below(2));
+        for (std::byte& byte : payload) byte = static_cast<std::byte>(prng.below(16));
+      }
+      if (header.kind == wire::Kind::kDeclare) payload = wire::encode(declared);
+      world.step(from, header, payload);
+      for (const auto& done : world.out.inputs_done) EXPECT_LT(done.last.value, 3U) << seed;
+    }
+  }
 }
 
 TEST(ShelfTakeover, a_spoiled_tensor_is_told_again_by_who_has_heard_of_it) {

@@ -204,8 +204,7 @@ class Agent:
 
     def _start_again(self, former: int, attempt: int) -> None:
         """What was ended by a signal, under the next number."""
-        process = self._processes[former]
-        process = plan.Process(**{**process.__dict__, "environ": dict(process.environ, BYTEPS_ATTEMPT=str(attempt))})
+        process = self._processes[former].again(attempt)
         number = len(self._processes)
         self._processes.append(process)
         try:

@@ -224,8 +224,7 @@ class Crew:
             how = "was ended by" if member.signal_number else "was replaced and ended with"
             self._say(f"{member.title} (pid {member.pid}) {how} {_how(member)}: it is started again")
             member.is_replaced = True
-            again = Process(**{**process.__dict__, "environ": dict(process.environ, BYTEPS_ATTEMPT=str(attempt))})
-            fresh = Member(again, member.index, self._has_prefix)
+            fresh = Member(process.again(attempt), member.index, self._has_prefix)
             self._members.append(fresh)
             if process.link is None:
                 self._start(fresh, keeper)

@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Tuple, Union
 
@@ -54,6 +54,10 @@ class Process:
     def title(self) -> str:
         """As people see it: "worker 0"."""
         return self.role if self.rank is None else f"{self.role} {self.rank}"
+
+    def again(self, attempt: int) -> "Process":
+        """The same, which knows that it is started for the how manieth time."""
+        return replace(self, environ={**self.environ, "BYTEPS_ATTEMPT": str(attempt)})
 
 
 Held = Union[socket.socket, JobKey]
