@@ -522,6 +522,7 @@ HeaderBytes encode(const Header& header) {
   put(out, 32, header.worker.value);
   put(out, 36, header.priority);
   put(out, 40, header.tag);
+  put(out, 44, header.count);
   return out;
 }
 
@@ -541,7 +542,8 @@ Result<Header> decode_header(std::span<const std::byte> bytes) {
   header.offset_bytes = get<std::uint64_t>(bytes, 24);
   header.worker = WorkerRank(get<std::uint32_t>(bytes, 32));
   header.priority = get<std::int32_t>(bytes, 36);
-  header.tag = get<std::uint64_t>(bytes, 40);
+  header.tag = get<std::uint32_t>(bytes, 40);
+  header.count = get<std::uint32_t>(bytes, 44);
   return header;
 }
 
@@ -558,7 +560,7 @@ std::optional<Glimpse> glimpse(std::span<const std::byte> bytes) {
   const auto kind = static_cast<Kind>(get<std::uint8_t>(bytes, 0));
   if (kind != Kind::kPush && kind != Kind::kAnswer) return std::nullopt;
   return Glimpse{Key(get<std::uint64_t>(bytes, 8)), PartIndex(get<std::uint32_t>(bytes, 16)),
-                 get<std::uint64_t>(bytes, 40)};
+                 get<std::uint32_t>(bytes, 40)};
 }
 
 std::vector<std::byte> encode(const Declare& message) {

@@ -14,7 +14,9 @@
 //   24  u64  offset of the frame in its part, bytes
 //   32  u32  rank of the worker it is about
 //   36  i32  priority of a push
-//   40  u64  tag: push: what its sender calls the operation; answer: repeated from the push
+//   40  u32  tag: push: what its sender calls the operation; answer: repeated from the push
+//   44  u32  count: push and Ack: how many answers came on this connection; answer and Settled: of how many of them
+//           all have the sums
 //
 // Rules: every length is checked against a limit before it is used; fields with an unknown tag are
 // skipped; a known tag with a wrong type, or any tag of this version twice, makes the message
@@ -68,8 +70,11 @@ enum class Kind : std::uint8_t {
            // kAll: it has said so of all
   kGive =
       11,  // shard to worker: the sum of that round of that frame is wanted; answered by a push with kSum
-  kAgain = 12,    // shard to worker: nobody has the sum of that round of that frame, push it again
-  kSettled = 13,  // shard to workers: all have forgotten the key
+  kAgain = 12,  // shard to worker: nobody has the sum of that round of that frame, push it again
+  kForgotten = 13,  // shard to workers: all have forgotten the key
+  // where a lost server gets a successor (KeptSums, Settling)
+  kAck = 14,      // worker to shard: `count`, where no push says it soon
+  kSettled = 15,  // shard to worker: the same, of answers
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,
@@ -113,7 +118,8 @@ struct Header {
   std::uint64_t offset_bytes = 0;
   WorkerRank worker;
   std::int32_t priority = 0;  // of a push: a relay takes it on with the same
-  std::uint64_t tag = 0;      // 0: none
+  std::uint32_t tag = 0;      // 0: none
+  std::uint32_t count = 0;    // modulo 2^32
   bool operator==(const Header&) const = default;
 };
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
@@ -125,7 +131,7 @@ Result<Header> header_of(const Event& received);
 struct Glimpse {
   Key key;
   PartIndex part;
-  std::uint64_t tag = 0;
+  std::uint32_t tag = 0;
 };
 std::optional<Glimpse> glimpse(std::span<const std::byte> bytes);
 

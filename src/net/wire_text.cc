@@ -73,6 +73,10 @@ const char* message_name(wire::Kind kind) {
       return "Give";
     case wire::Kind::kAgain:
       return "Again";
+    case wire::Kind::kForgotten:
+      return "Forgotten";
+    case wire::Kind::kAck:
+      return "Ack";
     case wire::Kind::kSettled:
       return "Settled";
     case wire::Kind::kJoin:

@@ -56,10 +56,6 @@ class Relay final : private Batch::Listener {
             TimeNs now);
 
   // ---- the servers. Not where it is alone.
-  void on_shard_up(ShardIndex shard, bool is_successor = false) {
-    uplink_->on_shard_up(shard, is_successor);
-  }
-  void on_shard_down(ShardIndex shard) { uplink_->on_shard_down(shard); }
   Status on_answer(ShardIndex shard, const wire::Header& header,
                    std::span<const std::byte> payload);
   void on_wanted(ShardIndex shard, const wire::Header& header);
@@ -67,8 +63,9 @@ class Relay final : private Batch::Listener {
   void on_mismatch(Key key, const Status& why);
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
   void on_sent(SendToken token);
-  // For front(), pop(), flow(), on_recovery() and questions.
+  // For connections, front(), pop(), flow(), on_recovery() and questions.
   Pipeline& uplink() { return *uplink_; }
+  const Pipeline& uplink() const { return *uplink_; }
   bool is_alone() const { return !uplink_.has_value(); }
 
   // ---- both

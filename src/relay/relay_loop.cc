@@ -230,6 +230,7 @@ Status RelayLoop::on_message(ShardIndex shard, const wire::Header& header, const
       return Status::ok();
     case wire::Kind::kGive:
     case wire::Kind::kAgain:
+    case wire::Kind::kForgotten:
     case wire::Kind::kSettled:
       relay_->uplink().on_recovery(shard, header);
       return Status::ok();

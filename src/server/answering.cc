@@ -15,7 +15,7 @@ bool is_sent_to(const TensorSum& tensor, WorkerRank to) {
 }  // namespace
 
 void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, WorkerRank to,
-                   std::uint64_t tag, ShelfOutputs& out) {
+                   std::uint32_t tag, Settling& settling, ShelfOutputs& out) {
   const FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;
   auto& answer =
@@ -28,6 +28,7 @@ void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, 
   answer.header.offset_bytes = frame_index * part.frame_bytes;
   answer.header.worker = to;
   answer.header.tag = tag;
+  answer.header.count = settling.answer(frame, to);
   if (!is_sent_to(tensor, to)) {
     answer.header.flags = wire::kNoPayload;
   } else {

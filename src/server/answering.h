@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/ids.h"
+#include "server/settling.h"
 #include "server/shelf_output.h"
 #include "server/sums.h"
 
@@ -11,6 +12,6 @@ namespace byteps {
 
 // The sum that a frame has finished last, to one worker. `tag`: of its push.
 void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, WorkerRank to,
-                   std::uint64_t tag, ShelfOutputs& out);
+                   std::uint32_t tag, Settling& settling, ShelfOutputs& out);
 
 }  // namespace byteps

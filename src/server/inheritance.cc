@@ -74,10 +74,14 @@ const char* Inheritance::have(PartSum& part, WorkerRank from, const wire::Header
   for (std::uint32_t frame = 0; frame < part.frames.size(); ++frame) {
     Takeover* const takeover = part.frames[frame].takeover.get();
     const bool has_it = is_named(payload, frame);
-    if (takeover == nullptr || (!has_it && !has_former)) continue;  // null: all have that sum
+    if (!has_it && !has_former) continue;
     const Round round(header.round.value - (has_it ? 0 : 1));
-    const Takeover::Doing doing = takeover->on_have(from, round, scene_of(part, frame));
-    if (!carry_out(doing, part, frame, from, out)) return nullptr;  // it was said
+    if (takeover != nullptr) {  // null: its round is known
+      const Takeover::Doing doing = takeover->on_have(from, round, scene_of(part, frame));
+      if (!carry_out(doing, part, frame, from, out)) return nullptr;  // it was said
+    }
+    if (later_by(part.frames[frame].round, round) == 1)
+      settling_.note_has(part.frames[frame], from);
   }
   return nullptr;
 }
@@ -90,6 +94,12 @@ void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, WorkerRank 
   if (doing.keeps && !payload.empty()) {
     frame.finished = inventory_.take(payload.size());
     std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
+  }
+  if (doing.keeps) {
+    settling_.begin(part, frame_index, generations_);
+    for (WorkerRank each(0); each.value < facts_.worker_count; ++each.value) {
+      if (frame.takeover->has_sum(each)) settling_.note_has(frame, each);
+    }
   }
   carry_out(doing, part, frame_index, from, out);
 }
@@ -127,7 +137,7 @@ bool Inheritance::carry_out(const Takeover::Doing& doing, PartSum& part, std::ui
   if (doing.drops) drop_contributions(part, frame_index);
   frame.round = frame.takeover->round().value_or(frame.round);
   for (const WorkerRank to : doing.answered) {
-    append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], out);
+    append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], settling_, out);
   }
   const auto ask = [&](wire::Kind kind, WorkerRank whom, Round round) {
     out.emplace_back(ShelfOutput::Ask{.kind = kind,
@@ -144,6 +154,7 @@ bool Inheritance::carry_out(const Takeover::Doing& doing, PartSum& part, std::ui
 
 void Inheritance::drop_contributions(PartSum& part, std::uint32_t frame_index) {
   FrameSum& frame = part.frames[frame_index];
+  settling_.end(frame);
   frame.finished = {};
   if (frame.contributed == 0) return;
   Summing::drop(part, frame_index);

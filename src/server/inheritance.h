@@ -9,7 +9,9 @@
 
 #include "base/ids.h"
 #include "net/wire.h"
+#include "server/generations.h"
 #include "server/inventory.h"
+#include "server/settling.h"
 #include "server/shelf_output.h"
 #include "server/takeover.h"
 
@@ -19,9 +21,10 @@ struct ShelfEpoch;
 
 class Inheritance {
  public:
-  // Both outlive it. `facts`: of the epoch that the shelf serves.
-  Inheritance(const ShelfEpoch& facts, Inventory& inventory)
-      : facts_(facts), inventory_(inventory) {}
+  // All outlive it. `facts`: of the epoch that the shelf serves.
+  Inheritance(const ShelfEpoch& facts, Inventory& inventory, Settling& settling,
+              const Generations& generations)
+      : facts_(facts), inventory_(inventory), settling_(settling), generations_(generations) {}
 
   void begin_epoch(std::uint32_t worker_count);
   // All are in a later generation of inputs.
@@ -55,6 +58,8 @@ class Inheritance {
 
   const ShelfEpoch& facts_;
   Inventory& inventory_;
+  Settling& settling_;
+  const Generations& generations_;
   // A bit per worker.
   std::vector<std::uint64_t> connected_;
   std::vector<std::uint64_t> told_;

@@ -29,10 +29,11 @@ std::size_t record_bytes_of(std::uint64_t frame_count, const TensorSum& tensor,
   if (tensor.in_order) {
     frame_bytes += sizeof(std::uint32_t) + tensor.contributors->count() * sizeof(BufferRef);
   }
+  if (facts.recovers) frame_bytes += Settling::bytes_of_frame(facts.worker_count);
   if (facts.takes_over) {
     frame_bytes += sizeof(Takeover) + 2 * bit_words_of(facts.worker_count) * sizeof(std::uint64_t);
   }
-  return sizeof(PartSum) + facts.worker_count * sizeof(std::uint64_t) + frame_count * frame_bytes;
+  return sizeof(PartSum) + facts.worker_count * sizeof(std::uint32_t) + frame_count * frame_bytes;
 }
 
 // A crew's sum of float16 has its headroom; whoever finishes the sum of all takes it back.
@@ -57,8 +58,9 @@ Finishing finishing_of(const Spec& spec, const ShelfEpoch& facts) {
 
 }  // namespace
 
-Inventory::Inventory(const ShelfSettings& settings, BufferPool& pool, Alarms& alarms)
-    : settings_(settings), pool_(pool), alarms_(alarms) {}
+Inventory::Inventory(const ShelfSettings& settings, BufferPool& pool, Alarms& alarms,
+                     Settling& settling)
+    : settings_(settings), pool_(pool), alarms_(alarms), settling_(settling) {}
 
 // Frames of the next epoch may have another size, so buffers that lie idle would do so for ever.
 void Inventory::clear() {
@@ -142,6 +144,7 @@ std::shared_ptr<const Contributors> Inventory::contributors_of(const Members& me
 void Inventory::drop_parts(TensorSum& tensor) {
   for (const auto& [index, part] : tensor.parts) {
     alarms_.rest(*part);
+    for (FrameSum& frame : part->frames) settling_.end(frame);
     incomplete_frame_count_ -= part->incomplete_count;
     record_bytes_ -= part->record_bytes;
     parts_.erase({tensor.key, index});  // not there when make_part() ran out of memory

@@ -14,6 +14,7 @@
 #include "base/timeline.h"
 #include "net/wire.h"
 #include "server/alarms.h"
+#include "server/settling.h"
 #include "server/sums.h"
 
 namespace byteps {
@@ -23,8 +24,8 @@ struct ShelfEpoch;
 
 class Inventory {
  public:
-  // All outlive it. `alarms`: those of its parts, which it takes back when a part is dropped.
-  Inventory(const ShelfSettings& settings, BufferPool& pool, Alarms& alarms);
+  // All outlive it. `alarms`, `settling`: those of its parts, which it takes back when a part is dropped.
+  Inventory(const ShelfSettings& settings, BufferPool& pool, Alarms& alarms, Settling& settling);
 
   // Forgets everything, and gives back its memory.
   void clear();
@@ -50,6 +51,8 @@ class Inventory {
   std::size_t incomplete_frame_count() const { return incomplete_frame_count_; }
   void begin_frame(PartSum& part);
   void end_frame(PartSum& part);
+
+  const Settling& settling() const { return settling_; }
 
   // ---- memory
   // bad_alloc when there is none, or the limit is reached.
@@ -77,6 +80,7 @@ class Inventory {
   const ShelfSettings& settings_;
   BufferPool& pool_;
   Alarms& alarms_;
+  Settling& settling_;
   Tensors tensors_;
   std::shared_ptr<const Contributors> all_;      // of tensors of all workers
   std::shared_ptr<const Groups> apart_;          // at a relay

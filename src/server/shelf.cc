@@ -78,7 +78,7 @@ std::optional<WorkerRank> declarer(const ShelfEpoch& facts, WorkerRank from, Par
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
     : settings_(settings),
       alarms_(settings.wanted_ns),
-      inventory_(settings_, pool, alarms_),
+      inventory_(settings_, pool, alarms_, settling_),
       summing_(inventory_) {}
 
 void Shelf::end_epoch() {
@@ -112,6 +112,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     alarms_.lateness().begin_epoch(contributors * facts_.placement->frame_bytes());
     generations_.begin_epoch(facts.worker_count);
     inheritance_.begin_epoch(facts.worker_count);
+    settling_.begin_epoch(facts.recovers ? facts.worker_count : 0);
     return Status::ok();
   }
   return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
@@ -120,6 +121,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
 void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
   CHECK_LT(worker.value, facts_.worker_count);
   if (facts_.takes_over) inheritance_.connect(worker, out);
+  settling_.connect(worker);
   for (const auto& [key, tensor] : inventory_.tensors()) {
     clear_bit(tensor->declared_here, worker);
     if (tensor->spoiled.code != Code::kOk) {
@@ -149,8 +151,14 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
   if (ahead > 0) return violation(from, "a message of an epoch that has not begun", out);
   if (ahead < 0) return;  // late, of a job that is over
   const bool has_relays = !facts_.relay && facts_.groups->most_ranks() > 1;  // who comes is one
+  const auto is_acked = [&] {  // false: that breaks the protocol
+    const char* const flaw = settling_.ack(from, header.count);
+    if (flaw != nullptr) violation(from, flaw, out);
+    return flaw == nullptr;
+  };
   switch (header.kind) {
     case wire::Kind::kPush:
+      if (!is_acked()) return;
       return push(from, header, payload, now, out);
     case wire::Kind::kDeclare:
       return declare(from, header, payload, out);
@@ -161,6 +169,10 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
     case wire::Kind::kHave:
       if (!facts_.recovers) break;
       return have(from, header, payload, out);
+    case wire::Kind::kAck:
+      if (!facts_.recovers) break;
+      is_acked();
+      return;
     case wire::Kind::kMismatch:
       if (!has_relays && !facts_.takes_over) break;
       return mismatch(from, header, payload, out);
@@ -265,7 +277,7 @@ const wire::Declare* Shelf::declared(Key key) const {
 void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
   if (tensor == nullptr) {  // all have forgotten it: a repeat
-    if (facts_.recovers) out.emplace_back(ShelfOutput::Settled{from, key});
+    if (facts_.recovers) out.emplace_back(ShelfOutput::ForgottenByAll{from, key});
     return;
   }
   if (!tensor->declared.members.has(from)) return;
@@ -275,7 +287,7 @@ void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
 
 void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
   if (facts_.relay) out.emplace_back(ShelfOutput::Forgotten{tensor.key});
-  if (facts_.recovers) out.emplace_back(ShelfOutput::Settled{std::nullopt, tensor.key});
+  if (facts_.recovers) out.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, tensor.key});
   inventory_.drop(tensor);
 }
 
@@ -460,8 +472,8 @@ void Shelf::disconnect(WorkerRank worker, ShelfOutputs& out) {
 // nobody lacks them.
 void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  ShelfOutputs& out) {
-  if (!facts_.takes_over) return;
   if ((header.flags & wire::kAll) != 0) {
+    if (!facts_.takes_over) return;
     inheritance_.note_all_is_told(from);
     for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
       TensorSum& tensor = *(at++)->second;
@@ -471,6 +483,7 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
   }
   if (later_by(header.round, generations_.first_round()) < 0) return;
   PartSum* const known = inventory_.find(header.key, header.part);
+  if (known == nullptr && !facts_.takes_over) return;  // nothing of it was summed here
   PartSum* const part = known != nullptr ? known : open_part(from, header, out);
   if (part == nullptr) return;
   const char* const flaw = inheritance_.have(*part, from, header, payload, out);
@@ -505,6 +518,8 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     return;
   }
   const std::int32_t ahead = later_by(header.round, part->frames[frame_index].round);
+  const bool has_gone =  // the sum of the round before, which this worker has: I11, I3
+      facts_.keeps_links || settling_.is_settled(part->frames[frame_index]);
   if (ahead == 0) {
     if (auto untrue = generations_.contradict(from)) {
       violation(untrue->by, std::move(untrue->text), out);
@@ -512,7 +527,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     part->tags[from.value] = header.tag;
     part->frames[frame_index].priority = header.priority;
     contribute(*part, frame_index, from, payload, now, out);
-  } else if (ahead > 0 || (ahead == -1 && facts_.keeps_links)) {  // I11
+  } else if (ahead > 0 || (ahead == -1 && has_gone)) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
          << ", " << header.round << ", while " << part->frames[frame_index].round
@@ -523,10 +538,15 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
       const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
       part->tensor->kernels.finish(sum, sum, part->tensor->finishing);
     }
-    append_answer(facts_.epoch, *part, frame_index, from, header.tag, out);
+    append_answer(facts_.epoch, *part, frame_index, from, header.tag, settling_, out);
   } else {  // earlier still: all have that sum
     look_for_contradiction(from, header, out);
   }
+}
+
+void Shelf::tick(TimeNs now, ShelfOutputs& out) {
+  asking_.tick(now, out);
+  settling_.tick(now, out);
 }
 
 void Shelf::expect(Key key, PartIndex part_index, int distance) const {
@@ -617,6 +637,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
   alarms_.lateness().on_contribution(part.frame_length(frame_index), now);
+  settling_.note_has(frame, from);  // I4
   if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);
@@ -660,6 +681,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
   frame.contributed = 0;
   frame.takeover.reset();
   ++frame.round.value;
+  settling_.begin(part, frame_index, generations_);
   // Each frame's answers begin with another worker, or the last one would be last with all of them.
   const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
   const std::uint32_t count = tensor.contributors->count();
@@ -667,7 +689,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     const auto place = static_cast<std::uint32_t>((first + i) % count);
     if (generations_.is_done(*tensor.contributors, place)) continue;
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
-    append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], out);
+    append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], settling_, out);
   }
   if (facts_.keeps_links) frame.finished = {};  // I11
   if (!part.timeline) return;

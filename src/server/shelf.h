@@ -14,7 +14,8 @@
 //      has an accumulator only after the root's push.) With the n-th bit the frame is finished in
 //      the same step: r grows by one and all bits are clear.
 //   I3 f has a finished sum exactly when r > 0, and it is that of round r-1. The one of round r-2
-//      went back when round r-1 was finished. So a frame at rest costs its own bytes once.
+//      went back when round r-1 was finished. So a frame at rest costs its own bytes once. Where workers say what they
+//      have (settling.h) it goes back when all have it: a frame at rest costs nothing.
 //   I4 A push of round r says that its worker has the whole sum of round r-1; a push of round r-1
 //      only that it may have lost the answer.
 //   I5 Memory is taken for what came, never for a length that was announced: a declaration costs
@@ -32,6 +33,7 @@
 //      that processes share loses none. So a repeat breaks the protocol there.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -58,6 +60,7 @@
 #include "server/generations.h"
 #include "server/inheritance.h"
 #include "server/inventory.h"
+#include "server/settling.h"
 #include "server/shelf_output.h"
 #include "server/summing.h"
 #include "server/sums.h"
@@ -131,7 +134,8 @@ class Shelf {
   void connect(WorkerRank worker, ShelfOutputs& out);
   // Of a shard that took another one's place: what this worker was asked for is asked of another.
   void disconnect(WorkerRank worker, ShelfOutputs& out);
-  // One message (kDeclare, kPush, kForget, kInputs; from a relay also kMismatch, kMissing) of a connected worker.
+  // One message (kDeclare, kPush, kForget, kInputs, kHave, kAck; from a relay also kMismatch, kMissing) of a connected
+  // worker.
   // `payload` is only read during the call. Appends to out.
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
@@ -155,10 +159,13 @@ class Shelf {
   void begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs& out);
 
   // ---- time
-  // Asks for contributions that are missing for too long. Cheap when there is nothing to ask.
-  void tick(TimeNs now, ShelfOutputs& out) { asking_.tick(now, out); }
+  // Asks for contributions that are missing for too long, and says what is settled. Cheap when there is
+  // nothing to say.
+  void tick(TimeNs now, ShelfOutputs& out);
   // When tick() wants to be called; kNever if nothing is incomplete.
-  TimeNs next_deadline() const { return alarms_.next_deadline(); }
+  TimeNs next_deadline() const {
+    return std::min(alarms_.next_deadline(), settling_.next_deadline());
+  }
 
   // Brings the record of a part that will be pushed soon nearer to the CPU. Calls with distance
   // kFarthest, kFarthest - 1, ... 1 do it: each looks where the one before has pointed.
@@ -193,7 +200,7 @@ class Shelf {
   void restart_tensors(Round former_first, ShelfOutputs& out);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
 
-  // ---- of a shard that took another one's place
+  // ---- what workers have
   void have(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             ShelfOutputs& out);
 
@@ -212,10 +219,11 @@ class Shelf {
   const ShelfSettings settings_;
   ShelfEpoch facts_;  // worker_count 0: serves nothing
   Alarms alarms_;
+  Settling settling_;
   Inventory inventory_;
   Summing summing_;
   Generations generations_;  // of inputs
-  Inheritance inheritance_{facts_, inventory_};
+  Inheritance inheritance_{facts_, inventory_, settling_, generations_};
   Asking asking_{settings_, inventory_, alarms_, generations_};
 };
 

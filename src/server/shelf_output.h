@@ -96,9 +96,14 @@ struct ShelfOutput {
     std::uint64_t offset_bytes = 0;
   };
   // All have forgotten the key: tell this worker, or all that are connected.
-  struct Settled {
+  struct ForgottenByAll {
     std::optional<WorkerRank> worker;  // empty: all
     Key key;
+  };
+  // Tell this worker of how many of its answers all have the sums.
+  struct Settled {
+    WorkerRank worker;
+    std::uint32_t count = 0;
   };
   // This worker broke the protocol: end its connection with one log line.
   struct Violation {
@@ -110,10 +115,10 @@ struct ShelfOutput {
     Status why;
   };
 };
-using ShelfOutputs =
-    Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted, ShelfOutput::Missing,
-            ShelfOutput::Spoiled, ShelfOutput::InputsDone, ShelfOutput::InputsEnd,
-            ShelfOutput::Forgotten, ShelfOutput::Renew, ShelfOutput::Ask, ShelfOutput::Settled,
-            ShelfOutput::Violation, ShelfOutput::Failure>;
+using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted,
+                             ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
+                             ShelfOutput::InputsEnd, ShelfOutput::Forgotten, ShelfOutput::Renew,
+                             ShelfOutput::Ask, ShelfOutput::ForgottenByAll, ShelfOutput::Settled,
+                             ShelfOutput::Violation, ShelfOutput::Failure>;
 
 }  // namespace byteps

@@ -31,7 +31,8 @@ struct FrameSum {
   bool is_forwarded = false;      // at a relay: complete, and not answered
   std::int32_t priority = 0;      // of the last contribution
   std::unique_ptr<Takeover>
-      takeover{};  // of a successor, until its first sum is finished; null: none
+      takeover{};              // of a successor, until its first sum is finished; null: none
+  std::uint32_t settling = 0;  // what Settling knows of `finished`; 0: nothing, or that all have it
   // Whether it waits for contributions.
   bool is_begun() const { return contributed > 0 && !is_forwarded; }
 };
@@ -46,7 +47,7 @@ struct PartSum {
   std::size_t record_bytes = 0;   // of this record
   std::vector<FrameSum> frames;
   std::vector<std::uint64_t> bits;   // a bit per worker, for each frame
-  std::vector<std::uint64_t> tags;   // by worker: of its operation in the round being summed
+  std::vector<std::uint32_t> tags;   // by worker: of its operation in the round being summed
   std::size_t incomplete_count = 0;  // frames with a bit set
 
   // Deterministic sums of floats only.

@@ -101,6 +101,10 @@ Takeover::Doing Takeover::on_lost(WorkerRank worker, const Scene& scene) {
   return doing;
 }
 
+bool Takeover::has_sum(WorkerRank worker) const {
+  return has_bit(has_, worker);
+}
+
 std::string Takeover::text() const {
   std::string text = round_ ? std::to_string(round_->value) : "?";
   text += has_sum_ ? '+' : '-';

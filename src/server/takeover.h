@@ -61,6 +61,8 @@ class Takeover {
 
   // Being summed; nullopt while nobody has said anything.
   std::optional<Round> round() const { return round_; }
+  // Whether this member has said that it has the sum of the round before.
+  bool has_sum(WorkerRank worker) const;
   // All of it, to tell two states apart.
   std::string text() const;
 

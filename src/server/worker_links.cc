@@ -19,6 +19,11 @@ CauseKind kind_of(Code code) {
                                  : CauseKind::kOther;
 }
 
+// An empty one has all.
+bool is_of_crew(const Crew& crew, WorkerRank worker) {
+  return crew.empty() || std::binary_search(crew.begin(), crew.end(), worker);
+}
+
 }  // namespace
 
 // ---- the queue of a link
@@ -114,7 +119,7 @@ WorkerLinks::News WorkerLinks::handle(const Event& event) {
 
 WorkerLinks::News WorkerLinks::up(const Event& event) {
   peers_.add(event.peer, WorkerRank(event.hello.rank));
-  const Status refused = refusal(event.hello);
+  const Status refused = refusal(event);
   if (!refused.is_ok()) {
     LOG(log_, kDebug) << "a connection was refused: " << refused.message();
     ended_.emplace_back(event.peer, refused);
@@ -132,7 +137,8 @@ WorkerLinks::News WorkerLinks::up(const Event& event) {
 }
 
 // Ok: this connection is served.
-Status WorkerLinks::refusal(const Hello& hello) const {
+Status WorkerLinks::refusal(const Event& up) const {
+  const Hello& hello = up.hello;
   std::ostringstream why;
   if (!stopped_.is_ok()) {
     why << stopped_.message();
@@ -152,17 +158,15 @@ Status WorkerLinks::refusal(const Hello& hello) const {
         << place_.noun << " does since " << service_.self.since;
   } else if (hello.rank >= service_.worker_count) {
     why << "worker " << hello.rank << " of a job with " << service_.worker_count;
-  } else if (!serves(WorkerRank(hello.rank))) {
+  } else if (!is_of_crew(service_.crew, WorkerRank(hello.rank))) {
     why << "a " << place_.noun << " serves the workers of its machine, not worker " << hello.rank;
+  } else if (const Link& link = links_[hello.rank]; link.up && up.peer < link.peer) {
+    // Between connections there is no order (T2), but their numbers have one: this was an earlier attempt.
+    why << "this worker has a newer connection";
   } else {
     return Status::ok();
   }
   return {Code::kDisconnected, why.str()};
-}
-
-bool WorkerLinks::serves(WorkerRank worker) const {
-  const Crew& crew = service_.crew;
-  return crew.empty() || std::binary_search(crew.begin(), crew.end(), worker);
 }
 
 WorkerLinks::News WorkerLinks::received(const Event& event) {
@@ -272,12 +276,21 @@ void WorkerLinks::tell(const ShelfOutput::Ask& asked) {
   post(asked.worker, message);
 }
 
+void WorkerLinks::tell(const ShelfOutput::ForgottenByAll& forgotten) {
+  Message message;
+  message.header.kind = wire::Kind::kForgotten;
+  message.header.epoch = service_.self.epoch;
+  message.header.key = forgotten.key;
+  post_to(forgotten.worker, message);
+}
+
 void WorkerLinks::tell(const ShelfOutput::Settled& settled) {
   Message message;
   message.header.kind = wire::Kind::kSettled;
   message.header.epoch = service_.self.epoch;
-  message.header.key = settled.key;
-  post_to(settled.worker, message);
+  message.header.worker = settled.worker;
+  message.header.count = settled.count;
+  post(settled.worker, message);
 }
 
 void WorkerLinks::tell(const ShelfOutput::Violation& violation) {

@@ -150,8 +150,7 @@ class WorkerLinks {
   News received(const Event& event);
   void sent(const Event& event);
   News down(const Event& event);
-  Status refusal(const Hello& hello) const;
-  bool serves(WorkerRank worker) const;
+  Status refusal(const Event& up) const;
   void end(WorkerRank worker, const Status& why);
   void note_absence();
 
@@ -163,6 +162,7 @@ class WorkerLinks {
   void tell(const ShelfOutput::InputsDone& done);
   void tell(const ShelfOutput::Renew& renew);
   void tell(const ShelfOutput::Ask& asked);
+  void tell(const ShelfOutput::ForgottenByAll& forgotten);
   void tell(const ShelfOutput::Settled& settled);
   void tell(const ShelfOutput::Violation& violation);
   Message message_of(wire::Kind kind, Key key, std::span<const std::byte> payload);

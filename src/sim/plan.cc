@@ -82,7 +82,13 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
 void choose_losses(WorldPlan& plan, Prng& prng) {
   Faults& kinds = plan.faults.kinds;
   if (kinds.has_deadly()) kinds.remove(Fault::kLostServer);
-  if (!kinds.has(Fault::kLostServer)) return;
+  // Where servers may be lost, answers are counted: each comes once on its connection, as transports promise (T1).
+  if (!kinds.has(Fault::kLostServer)) {
+    plan.config.recovers = !kinds.has_deadly() && !kinds.has(Fault::kRepeat) && prng.chance(0.5);
+    return;
+  }
+  kinds.remove(Fault::kRepeat);
+  plan.cluster.network.chances.repeat = 0;
   const TimeNs failure_ns = plan.config.timeout.failure_ns;
   plan.config.recovers = true;
   plan.config.timeout.recovery_ns = 40 * failure_ns;

@@ -274,7 +274,9 @@ class World {
     }
   }
 
-  // At rest the servers together hold one sum of each frame of the tensors that will be used again.
+  // At rest the servers together hold one sum of each frame of the tensors that will be used again; where lost ones get
+  // successors, nothing, for all know that all have it. Nor do workers keep any then, but what they had of a
+  // connection that has ended.
   void check_server_memory() {
     const GenerationPlan& generation = plan_.generations[trainers_[0]->generation()];
     const Pipeline* pipeline = trainers_[0]->process()->worker.pipeline();
@@ -283,7 +285,7 @@ class World {
     for (const TensorPlan& tensor : generation.tensors) {
       // A shard that saw only declarations that agree keeps what it has of such a tensor until the epoch ends.
       if (tensor.odd_rank) return;
-      if (tensor.once) continue;
+      if (tensor.once || plan_.config.recovers) continue;
       const std::uint64_t bytes = tensor.facts.bytes();
       const Key key = key_of(tensor.facts.name);
       for (std::uint64_t part = 0; part < placement.part_count(bytes); ++part) {
@@ -303,12 +305,33 @@ class World {
         incomplete_frames += unit->shard.shelf().inventory().incomplete_frame_count();
       }
     }
+    for (std::size_t rank = 0; rank < trainers_.size(); ++rank) {
+      const std::size_t kept_bytes = kept_bytes_of(*trainers_[rank]->process());
+      if (kept_bytes == 0 || may_have_reconnected()) continue;
+      ledger_.fail(Invariant::kServerMemory, "worker " + std::to_string(rank) + " keeps " +
+                                                 std::to_string(kept_bytes) +
+                                                 " bytes of sums, which all have");
+    }
     if (held_bytes > owned_bytes || incomplete_frames > 0) {
       ledger_.fail(Invariant::kServerMemory, "the servers hold " + std::to_string(held_bytes) +
                                                  " bytes and own " + std::to_string(owned_bytes) +
                                                  "; " + std::to_string(incomplete_frames) +
                                                  " frames are incomplete");
     }
+  }
+
+  static std::size_t kept_bytes_of(const WorkerProcess& process) {
+    std::size_t bytes = process.worker.pipeline()->counters().kept_bytes;
+    const Relay* const relay = process.relay ? process.relay->loop.relay() : nullptr;
+    if (relay != nullptr && !relay->is_alone()) bytes += relay->uplink().counters().kept_bytes;
+    return bytes;
+  }
+
+  bool may_have_reconnected() const {
+    const Faults& happened = mischief_->happened();
+    return happened.has(Fault::kCut) || happened.has(Fault::kPartition) ||
+           happened.has(Fault::kLostServer) || happened.has(Fault::kFormerJob) ||
+           cluster_->network().counts().corrupted_messages > 0;
   }
 
   void check_end() {

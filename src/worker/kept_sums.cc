@@ -16,6 +16,11 @@ bool goes_to(const Tensor& tensor, ShardIndex shard) {
                      [&](const TensorWay& way) { return way.shard == shard; });
 }
 
+// Counts go on beyond 2^32.
+std::int32_t further_by(std::uint32_t count, std::uint32_t than) {
+  return static_cast<std::int32_t>(count - than);
+}
+
 Word declare_of(const Tensor& tensor) {
   return {.kind = wire::Kind::kDeclare, .key = tensor.key, .payload = tensor.declaration};
 }
@@ -24,32 +29,77 @@ Word declare_of(const Tensor& tensor) {
 
 // ---- what is kept
 
-bool KeptSums::has_members(const Spec& spec) const {
-  return spec.members.is_all() || spec.members.some().size() > 1;
+void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t frame,
+                    std::span<const std::byte> sum) {
+  Tensor& tensor = work_.tensors[index];
+  if (!work_.config.keeps_sums || PLANTED(sum_not_kept)) return;
+  if (tensor.kept.empty()) {
+    tensor.kept.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
+  }
+  const PartState& part = tensor.parts[part_index];
+  const std::size_t place = tensor.place_of(part_index, frame);
+  KeptFrame& kept = tensor.kept[place];
+  kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kOperation};
+  const bool brings_it = sum.empty() && work_.gives(tensor.spec);  // a broadcast
+  if (!has_result(tensor.spec)) {
+    kept.where = KeptFrame::Where::kRoot;
+  } else if (tensor.cargo != nullptr) {
+    copy(kept, brings_it ? tensor.cargo->frame(part_index, frame) : sum);
+  } else if (PLANTED(give_contribution) && work_.gives(tensor.spec)) {
+    copy(kept, work_.operations[tensor.active].input.subspan(
+                   part.offset + frame * part.frame_bytes, TensorTable::frame_bytes(part, frame)));
+  }
+  Answers& answers = answers_[part.shard.value];
+  if (further_by(answers.settled, answers.came) >= 0) {  // it has been given to this worker before
+    kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kGone};
+    return;
+  }
+  if (answers.open.size() >= answers.sweep_at) sweep(answers);
+  answers.open.push_back({.number = answers.came,
+                          .tensor = index,
+                          .place = static_cast<std::uint32_t>(place),
+                          .round = tensor.round,
+                          .key = tensor.key});
 }
 
-void KeptSums::keep(Tensor& tensor, std::uint32_t index, std::uint32_t frame,
-                    std::span<const std::byte> sum) {
-  if (!work_.config.keeps_sums || !has_members(tensor.spec) || PLANTED(sum_not_kept)) return;
-  const PartState& part = tensor.parts[index];
-  const std::uint64_t offset = part.offset + frame * part.frame_bytes;
-  if (PLANTED(give_contribution) && tensor.cargo == nullptr && work_.gives(tensor.spec)) sum = {};
-  if (sum.empty() && work_.gives(tensor.spec) && !tensor.spec.root_only) {  // it brings a broadcast
-    sum = tensor.cargo != nullptr ? tensor.cargo->frame(index, frame)
-                                  : work_.operations[tensor.active].input.subspan(
-                                        offset, TensorTable::frame_bytes(part, frame));
+// Its operation's end leaves this worker with the sum.
+bool KeptSums::has_result(const Spec& spec) const {
+  return work_.is_sent_to(spec) || (work_.gives(spec) && !spec.root_only);
+}
+
+void KeptSums::copy(KeptFrame& kept, std::span<const std::byte> sum) {
+  kept.copy = work_.kept.take(sum.size());
+  kept.where = KeptFrame::Where::kCopy;
+  work_.counters.kept_bytes = work_.kept.lent_bytes();
+  if (!sum.empty()) std::memcpy(kept.copy.span().data(), sum.data(), sum.size());
+}
+
+// Of the active operation, which has no cargo: where its sums are.
+std::span<const std::byte> KeptSums::memory_of(const Tensor& tensor) const {
+  const Op& op = work_.operations[tensor.active];
+  return work_.is_sent_to(tensor.spec) ? std::span<const std::byte>(op.output) : op.input;
+}
+
+void KeptSums::release(Tensor& tensor) {
+  if (tensor.cargo != nullptr || tensor.kept.empty()) return;
+  const std::span<const std::byte> memory = memory_of(tensor);
+  for (std::uint32_t index = 0; index < tensor.parts.size(); ++index) {
+    const PartState& part = tensor.parts[index];
+    for (std::uint32_t frame = 0; frame < part.frame_count; ++frame) {
+      KeptFrame& kept = tensor.kept[tensor.place_of(index, frame)];
+      if (kept.where != KeptFrame::Where::kOperation) continue;
+      if (PLANTED(released_uncopied)) {
+        kept.where = KeptFrame::Where::kGone;
+        continue;
+      }
+      copy(kept, memory.subspan(part.offset + frame * part.frame_bytes,
+                                TensorTable::frame_bytes(part, frame)));
+    }
   }
-  const bool is_empty = TensorTable::frame_bytes(part, frame) == 0;
-  if (sum.empty() && !is_empty) return;
-  if (!tensor.kept) {
-    tensor.kept = std::make_unique_for_overwrite<std::byte[]>(tensor.spec.total_bytes);
-  }
-  if (is_empty) return;
-  std::memcpy(tensor.kept.get() + offset, sum.data(), sum.size());
 }
 
 void KeptSums::retire(Tensor& tensor) {
-  if (!work_.config.keeps_sums || !has_members(tensor.spec)) return;
+  if (!work_.config.keeps_sums) return;
   Tensor& retired = retired_[tensor.key];
   retired = Tensor{};
   retired.key = tensor.key;
@@ -63,12 +113,70 @@ void KeptSums::retire(Tensor& tensor) {
   retired.kept = std::move(tensor.kept);
 }
 
-void KeptSums::on_settled(ShardIndex shard, Key key) {
+void KeptSums::on_forgotten(ShardIndex shard, Key key) {
   const auto found = retired_.find(key);
   if (found == retired_.end()) return;
   std::vector<TensorWay>& ways = found->second.ways;
   std::erase_if(ways, [&](const TensorWay& way) { return way.shard == shard; });
   if (ways.empty()) retired_.erase(found);
+}
+
+// ---- what is settled
+
+void KeptSums::begin_answer(ShardIndex shard, std::uint32_t settled) {
+  if (!work_.config.keeps_sums) return;
+  Answers& answers = answers_[shard.value];
+  on_settled(shard, settled);
+  if (answers.came++ == answers.said) answers.due_ns = work_.now + kSilenceNs;
+}
+
+void KeptSums::on_settled(ShardIndex shard, std::uint32_t count) {
+  Answers& answers = answers_[shard.value];
+  if (further_by(count, answers.settled) <= 0) return;
+  answers.settled = count;
+  while (!answers.open.empty() && further_by(count, answers.open.front().number) >= 0) {
+    KeptFrame* const kept = frame_of(answers.open.front());
+    answers.open.pop_front();
+    if (kept == nullptr) continue;
+    kept->copy = {};
+    kept->where = KeptFrame::Where::kGone;
+  }
+  if (work_.kept.idle_bytes() > kIdleBytesMax) work_.kept.trim();
+  work_.counters.kept_bytes = work_.kept.lent_bytes();
+}
+
+// Null: its sum is not kept any more.
+KeptFrame* KeptSums::frame_of(const Open& answer) {
+  std::vector<KeptFrame>* kept = nullptr;
+  if (work_.tensors[answer.tensor].key == answer.key) {
+    kept = &work_.tensors[answer.tensor].kept;
+  } else if (const auto found = retired_.find(answer.key); found != retired_.end()) {
+    kept = &found->second.kept;
+  }
+  if (kept == nullptr || answer.place >= kept->size()) return nullptr;
+  KeptFrame& frame = (*kept)[answer.place];
+  return frame.round == answer.round ? &frame : nullptr;
+}
+
+// Behind one that stays open there may be any number of which nothing is kept.
+void KeptSums::sweep(Answers& answers) {
+  std::erase_if(answers.open, [&](const Open& each) { return frame_of(each) == nullptr; });
+  answers.sweep_at = kSweepLeast + 2 * answers.open.size();
+}
+
+void KeptSums::came_is_said(ShardIndex shard) {
+  Answers& answers = answers_[shard.value];
+  answers.said = answers.came;
+  answers.due_ns = kNever;
+}
+
+// What is overdue goes as soon as its connection can take it.
+TimeNs KeptSums::next_deadline() const {
+  TimeNs next = kNever;
+  for (const Answers& each : answers_) {
+    if (each.due_ns > work_.now) next = std::min(next, each.due_ns);
+  }
+  return next;
 }
 
 // ---- what it has
@@ -80,13 +188,33 @@ bool KeptSums::is_answered(const Tensor& tensor, std::uint32_t part, std::uint32
 
 // In a generation of inputs that has begun, nobody lacks anything of the one before.
 bool KeptSums::has_former(const Tensor& tensor) const {
-  return tensor.kept != nullptr && round_in_generation(tensor.round.value) > 0;
+  return !tensor.kept.empty() && has_result(tensor.spec) &&
+         round_in_generation(tensor.round.value) > 0;
 }
 
-bool KeptSums::has_sum(const Tensor& tensor, std::uint32_t part, std::uint32_t frame,
-                       Round round) const {
-  if (is_answered(tensor, part, frame)) return tensor.kept != nullptr && round == tensor.round;
-  return has_former(tensor) && later_by(tensor.round, round) == 1;
+// None: it has not, or nobody lacks it.
+std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
+                                                           std::uint32_t index, std::uint32_t frame,
+                                                           Round round) const {
+  const std::size_t place = tensor.place_of(index, frame);
+  if (place >= tensor.kept.size() || tensor.kept[place].round != round) return std::nullopt;
+  const PartState& part = tensor.parts[index];
+  const std::uint64_t bytes = TensorTable::frame_bytes(part, frame);
+  const KeptFrame& kept = tensor.kept[place];
+  if (kept.where == KeptFrame::Where::kCopy) {
+    return std::span<const std::byte>(kept.copy.span()).first(bytes);
+  }
+  if (kept.where != KeptFrame::Where::kOperation || !work_.is_active(tensor)) return std::nullopt;
+  return memory_of(tensor).subspan(part.offset + frame * part.frame_bytes, bytes);
+}
+
+// Whether somebody may lack a sum of this part that it has.
+bool KeptSums::is_open(const Tensor& tensor, std::uint32_t index) const {
+  if (tensor.kept.empty()) return false;
+  const auto* const first = &tensor.kept[tensor.place_of(index, 0)];
+  return std::any_of(first, first + tensor.parts[index].frame_count, [](const KeptFrame& each) {
+    return each.where != KeptFrame::Where::kNowhere && each.where != KeptFrame::Where::kGone;
+  });
 }
 
 const Tensor* KeptSums::find(Key key) const {
@@ -103,7 +231,8 @@ void KeptSums::on_up(ShardIndex shard, bool is_successor) {
   Telling& telling = tellings_[shard.value];
   telling = Telling{};
   telling.is_successor = is_successor;
-  telling.stage = is_successor ? Telling::Stage::kTensors : Telling::Stage::kRetired;
+  telling.stage = Telling::Stage::kTensors;
+  answers_[shard.value] = Answers{};
   if (PLANTED(have_not_said)) telling.stage = Telling::Stage::kNothing;
 }
 
@@ -170,15 +299,18 @@ void KeptSums::said(ShardIndex shard) {
   telling.is_declared = false;
 }
 
-// Of one part: of which frames there are sums. None: there is nothing to say.
-std::optional<Word> KeptSums::have_of(const Tensor& tensor, std::uint32_t index) const {
+// Of one part: of which frames there are sums. None: there is nothing to say. A shard that is the same is told of what
+// is answered, though only the root has the sum.
+std::optional<Word> KeptSums::have_of(const Tensor& tensor, std::uint32_t index,
+                                      bool is_successor) const {
+  if (is_successor && !has_result(tensor.spec)) return std::nullopt;
   const PartState& part = tensor.parts[index];
   Word word{.kind = wire::Kind::kHave,
-            .flags = has_former(tensor) ? wire::kHasFormer : std::uint8_t{0},
+            .flags = has_former(tensor) || !is_successor ? wire::kHasFormer : std::uint8_t{0},
             .key = tensor.key,
             .part = PartIndex(index),
             .round = tensor.round};
-  if (tensor.kept != nullptr && work_.is_active(tensor) && part.answered_frames > 0) {
+  if (!tensor.kept.empty() && work_.is_active(tensor) && part.answered_frames > 0) {
     word.payload.resize((part.frame_count + 7) / 8);
     for (std::uint32_t frame = 0; frame < part.frame_count; ++frame) {
       if (!tensor.is_answered(index, frame)) continue;
@@ -189,15 +321,18 @@ std::optional<Word> KeptSums::have_of(const Tensor& tensor, std::uint32_t index)
   return word;
 }
 
-// The next of its parts at this shard. What is under way is declared in any case: who does not name what others have
-// forgotten knows that it is settled.
+// The next of its parts at this shard. A successor is told of all, of what is under way the declaration in any case:
+// who does not name what others have forgotten knows that it is settled.
 std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
                                       Telling& telling) const {
-  if (tensor.active != kNoOp && !telling.is_declared) return declare_of(tensor);
+  if (telling.is_successor && tensor.active != kNoOp && !telling.is_declared) {
+    return declare_of(tensor);
+  }
   for (; telling.part < tensor.parts.size(); ++telling.part) {
     if (tensor.parts[telling.part].shard != shard) continue;
     if (!work_.leads(tensor, telling.part) && !PLANTED(unled_part_claimed)) continue;
-    std::optional<Word> have = have_of(tensor, telling.part);
+    if (!telling.is_successor && !is_open(tensor, telling.part)) continue;
+    std::optional<Word> have = have_of(tensor, telling.part, telling.is_successor);
     if (!have) continue;
     return telling.is_declared ? std::move(have) : declare_of(tensor);
   }
@@ -208,7 +343,7 @@ std::optional<Word> KeptSums::next_of_tensors(ShardIndex shard, Telling& telling
   for (; telling.tensor < work_.tensors.slot_count(); ++telling.tensor) {
     const Tensor& tensor = work_.tensors[telling.tensor];
     if (!tensor.name.empty() && goes_to(tensor, shard)) {
-      if (spoiled_.contains(tensor.key) && !PLANTED(spoiled_not_retold)) {
+      if (telling.is_successor && spoiled_.contains(tensor.key) && !PLANTED(spoiled_not_retold)) {
         return Word{.kind = wire::Kind::kMismatch,
                     .key = tensor.key,
                     .payload = wire::encode(text_of(tensor.failed))};
@@ -258,9 +393,9 @@ std::optional<Word> KeptSums::next_gift(Telling& telling) const {
           .kind = wire::Kind::kMismatch, .key = wanted.key, .payload = wire::encode(text_of(why))};
       return word;
     }
-    if (!has_sum(*tensor, wanted.part.value, frame, wanted.round)) continue;
-    const std::byte* const sum = tensor->kept.get() + part.offset + wanted.offset_bytes;
-    word.payload.assign(sum, sum + TensorTable::frame_bytes(part, frame));
+    const auto sum = sum_of(*tensor, wanted.part.value, frame, wanted.round);
+    if (!sum) continue;
+    word.payload.assign(sum->begin(), sum->end());
     return word;
   }
   return std::nullopt;

@@ -2,8 +2,13 @@
 // something else; so they are kept here, for the successor of a shard that is lost (docs/design/0013-recovery.md).
 //
 // Of a frame the sum of the round under way is kept once it is there, before that the one of the round before: nobody
-// ends a round before all have the sum of the one before. Of a name that is used once the sum is kept until its shards
-// say that all have it. A tensor of one member is kept nowhere.
+// ends a round before all have the sum of the one before. It is in the operation's memory until that ends, and copied
+// then, or at once where it passes through (Cargo).
+//
+// It goes when it is settled: all have it. Answers are counted on each connection; a shard is told how many have come,
+// and says of how many of them the sums are settled (server/settling.h). What was open when a connection ended is told
+// on the next one, and kept until the tensor's next round. Of a name that is used once the record is kept until its
+// shards say that all have forgotten it.
 //
 // A successor is told of all that is kept there before anything is pushed: Declare and Have for each part, of tensors
 // that cannot be summed why, of names that were given up Declare, Have and Forget; last, that this is all.
@@ -19,6 +24,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/time.h"
 #include "net/wire.h"
 #include "worker/work.h"
 
@@ -26,18 +32,25 @@ namespace byteps {
 
 class KeptSums {
  public:
-  explicit KeptSums(Work& work) : work_(work), tellings_(work.shards.size()) {}
+  explicit KeptSums(Work& work)
+      : work_(work), tellings_(work.shards.size()), answers_(work.shards.size()) {}
 
+  // An answer has come, which says of how many before it the sums are settled. Then keep(), if it is news.
+  void begin_answer(ShardIndex shard, std::uint32_t settled);
   // This frame of the active operation is answered. `sum`: with this; empty: what it pushed is the result, or the
   // result is not for this worker.
-  void keep(Tensor& tensor, std::uint32_t part, std::uint32_t frame,
+  void keep(TensorIndex index, std::uint32_t part, std::uint32_t frame,
             std::span<const std::byte> sum);
+  // The active operation ends well: its memory is given back.
+  void release(Tensor& tensor);
+  // Of so many of its answers all have the sums.
+  void on_settled(ShardIndex shard, std::uint32_t count);
   // Shards cannot sum it.
   void note_spoiled(Key key) { spoiled_.insert(key); }
   // The name is given up; its record may go.
   void retire(Tensor& tensor);
   // All have forgotten the key there.
-  void on_settled(ShardIndex shard, Key key);
+  void on_forgotten(ShardIndex shard, Key key);
 
   // A shard has a new connection; whether it took another one's place.
   void on_up(ShardIndex shard, bool is_successor);
@@ -49,6 +62,13 @@ class KeptSums {
   // The next word for this shard; null: none. Then said(), when it is.
   std::shared_ptr<const Word> next(ShardIndex shard);
   void said(ShardIndex shard);
+
+  // How many answers came on this connection: to be said in each push, or where it is due alone; then it is said.
+  std::uint32_t came(ShardIndex shard) const { return answers_[shard.value].came; }
+  bool owes_ack(ShardIndex shard) const { return work_.now >= answers_[shard.value].due_ns; }
+  void came_is_said(ShardIndex shard);
+  TimeNs next_deadline() const;
+  static constexpr TimeNs kSilenceNs = kMillisecond;
 
   std::size_t retired_count() const { return retired_.size(); }
 
@@ -67,12 +87,38 @@ class KeptSums {
     bool is_telling() const { return stage != Stage::kNothing || !gifts.empty(); }
   };
 
-  bool has_members(const Spec& spec) const;
+  // An answer that is not settled.
+  struct Open {
+    std::uint32_t number = 0;
+    TensorIndex tensor = kNoTensor;
+    std::uint32_t place = 0;  // of the frame in the tensor (TensorTable, invariant 4)
+    Round round;
+    Key key;
+  };
+  // From one shard, on its connection.
+  struct Answers {
+    std::uint32_t came = 0;
+    std::uint32_t said = 0;
+    std::uint32_t settled = 0;
+    TimeNs due_ns = kNever;  // when it is to be said how many came
+    std::deque<Open> open{};
+    std::size_t sweep_at = kSweepLeast;
+  };
+  static constexpr std::size_t kSweepLeast = 1024;
+  static constexpr std::size_t kIdleBytesMax = std::size_t{4} << 20;
+
+  bool has_result(const Spec& spec) const;
+  KeptFrame* frame_of(const Open& answer);
+  void sweep(Answers& answers);
+  std::span<const std::byte> memory_of(const Tensor& tensor) const;
+  void copy(KeptFrame& kept, std::span<const std::byte> sum);
+  bool is_open(const Tensor& tensor, std::uint32_t part) const;
   bool is_answered(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const;
   bool has_former(const Tensor& tensor) const;
-  bool has_sum(const Tensor& tensor, std::uint32_t part, std::uint32_t frame, Round round) const;
+  std::optional<std::span<const std::byte>> sum_of(const Tensor& tensor, std::uint32_t part,
+                                                   std::uint32_t frame, Round round) const;
   const Tensor* find(Key key) const;
-  std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part) const;
+  std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part, bool is_successor) const;
   std::optional<Word> next_of(const Tensor& tensor, ShardIndex shard, Telling& telling) const;
   std::optional<Word> next_of_tensors(ShardIndex shard, Telling& telling);
   std::optional<Word> next_of_retired(ShardIndex shard, Telling& telling);
@@ -81,6 +127,7 @@ class KeptSums {
 
   Work& work_;
   std::vector<Telling> tellings_;  // by shard
+  std::vector<Answers> answers_;   // by shard
   std::map<Key, Tensor> retired_;  // names that were given up, and some may lack the sum of
   std::set<Key> spoiled_;
 };

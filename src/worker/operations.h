@@ -1,5 +1,5 @@
 // Operations: the push_pulls that a worker has begun and that have not ended, in order of their submission. Each has a
-// place, whose number is its name here and part of its tag.
+// place, whose number is its name here and in its tag.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,6 @@ struct Op {
   Cargo* cargo = nullptr;        // instead of both
   std::uint64_t submission = 0;  // counts them
   TimeNs submitted_ns = 0;
-  std::uint64_t tag = 0;      // what pushes of it say and answers repeat; 0: it has not begun
   std::vector<Lack> lacks;    // what shards said last of it, the newest last
   OpIndex line_next = kNoOp;  // in its tensor's line
   OpIndex older = kNoOp;      // among all, by time of submission
@@ -60,26 +59,20 @@ class Operations {
   OpIndex oldest() const { return oldest_; }  // then its `newer`, and so on; kNoOp: none
   std::vector<HandleId> handles() const;      // of all, in order of submission
 
-  // For the operation that is in this place. None is given twice.
-  std::uint64_t new_tag(OpIndex index) { return ++tag_count_ << kPlaceBits | index; }
-  // The place in the tag's name; kNoOp when there is none. Who is there now may be another: its tag says.
-  OpIndex place_of(std::uint64_t tag) const {
-    const std::uint64_t place = tag & ((std::uint64_t{1} << kPlaceBits) - 1);
-    return tag == 0 || place >= places_.size() ? kNoOp : static_cast<OpIndex>(place);
+  // What pushes of the operation in this place say and answers repeat, so that these need no search: a hint.
+  static std::uint32_t tag_of(OpIndex index) { return index + 1; }
+  // Where that operation is, or was; kNoOp: nowhere. Who is there now may be another.
+  OpIndex place_of(std::uint32_t tag) const {
+    return tag == 0 || tag > places_.size() ? kNoOp : tag - 1;
   }
 
  private:
-  // The low bits of a tag, so that the answers that repeat it need no search; the others count up.
-  static constexpr int kPlaceBits = 24;
-  static_assert(kOperationsMax <= std::size_t{1} << kPlaceBits);
-
   std::vector<Op> places_;
   std::vector<OpIndex> free_;
   OpIndex oldest_ = kNoOp;
   OpIndex newest_ = kNoOp;
   std::size_t count_ = 0;
   std::uint64_t submission_count_ = 0;
-  std::uint64_t tag_count_ = 0;
 };
 
 }  // namespace byteps

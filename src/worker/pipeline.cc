@@ -95,7 +95,6 @@ void Pipeline::start(TensorIndex index) {
   Tensor& tensor = work_.tensors[index];
   Op& op = work_.operations[tensor.active];
   op.state = OpState::kActive;
-  op.tag = work_.operations.new_tag(tensor.active);
   tensor.cargo = op.cargo;
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
@@ -163,6 +162,7 @@ void Pipeline::finish_well(TensorIndex index) {
   }
   if (work_.timeline) work_.timeline->on_done(index, tensor, op.submitted_ns);
   const bool once = op.once;
+  kept_.release(tensor);
   end_op(std::exchange(tensor.active, kNoOp), Status::ok());
   ++tensor.round.value;
   if (once) {
@@ -232,6 +232,7 @@ void Pipeline::send_again(PartRef ref) {
 
 Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
                            std::span<const std::byte> payload) {
+  kept_.begin_answer(shard, header.count);
   const Pull::Taken taken = pull_.take(shard, header, payload);
   if (taken.part.tensor == kNoTensor) return taken.broken;
   patience_.on_answer();
@@ -241,7 +242,8 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
 }
 
 void Pipeline::on_recovery(ShardIndex shard, const wire::Header& header) {
-  if (header.kind == wire::Kind::kSettled) return kept_.on_settled(shard, header.key);
+  if (header.kind == wire::Kind::kForgotten) return kept_.on_forgotten(shard, header.key);
+  if (header.kind == wire::Kind::kSettled) return kept_.on_settled(shard, header.count);
   if (header.kind == wire::Kind::kGive) return kept_.on_give(shard, header);
   // Who had the sum of one of its frames is lost.
   const TensorIndex index = work_.tensors.find(header.key);
@@ -337,7 +339,8 @@ void Pipeline::lose_patience() {
 }
 
 TimeNs Pipeline::next_deadline() const {
-  return std::min({patience_.next_deadline(), road_.next_deadline(), flow_.next_deadline()});
+  return std::min({patience_.next_deadline(), road_.next_deadline(), flow_.next_deadline(),
+                   kept_.next_deadline()});
 }
 
 }  // namespace byteps

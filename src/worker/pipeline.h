@@ -65,7 +65,7 @@ class Pipeline {
   void expect(const wire::Glimpse& answer, int distance) const { pull_.expect(answer, distance); }
   // Others wait for this part: it goes first and without credit, as soon as it is submitted.
   void on_wanted(ShardIndex shard, const wire::Header& header) { push_.on_wanted(shard, header); }
-  // What a successor asks (kGive, kAgain), or that all have forgotten a key (kSettled).
+  // What a successor asks (kGive, kAgain), that all have forgotten a key (kForgotten), or have sums (kSettled).
   void on_recovery(ShardIndex shard, const wire::Header& header);
   // The shard cannot sum the tensor (ranks disagree about it, say): its operations, also later ones, end with this.
   void on_mismatch(Key key, const Status& why);

@@ -19,13 +19,11 @@ void fetch(const Record& record) {
 
 // ---- answers
 
-// By the tag, if it is that of an operation which is under way.
+// By the tag, if an operation of that tensor is under way there.
 TensorIndex Pull::tensor_of(const wire::Header& answer) const {
   const OpIndex place = work_.operations.place_of(answer.tag);
-  if (place != kNoOp && work_.operations[place].tag == answer.tag) {
-    const TensorIndex index = work_.operations[place].tensor;
-    if (work_.tensors[index].key == answer.key) return index;
-  }
+  const TensorIndex index = place == kNoOp ? kNoTensor : work_.operations[place].tensor;
+  if (index != kNoTensor && work_.tensors[index].key == answer.key) return index;
   return work_.tensors.find(answer.key);
 }
 
@@ -34,7 +32,7 @@ void Pull::expect(const wire::Glimpse& answer, int distance) const {
   if (place == kNoOp) return;
   const Op& op = work_.operations[place];
   if (distance == kFarthest) return fetch(op);
-  if (op.tag != answer.tag) return;
+  if (op.tensor == kNoTensor) return;
   const Tensor& tensor = work_.tensors[op.tensor];
   if (distance == kFarthest - 1) return fetch(tensor);
   __builtin_prefetch(tensor.parts.data());
@@ -82,7 +80,7 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   const PartRef part{index, header.part.value};
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
-  kept_.keep(tensor, part.part, named.frame, payload);
+  kept_.keep(index, part.part, named.frame, payload);
   if (tensor.cargo != nullptr) {
     tensor.cargo->answered(header, payload);
   } else if (!payload.empty()) {

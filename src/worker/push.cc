@@ -220,7 +220,12 @@ bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& messa
     staged_ = Staged::kForget;
     return true;
   }
-  return stage_inputs(index, false, header);
+  if (stage_inputs(index, false, header)) return true;
+  if (!kept_.owes_ack(index)) return false;
+  header.kind = wire::Kind::kAck;
+  header.count = kept_.came(index);
+  staged_ = Staged::kAck;
+  return true;
 }
 
 void Push::stage_word(const Word& word, wire::Header& header, Outgoing& message) {
@@ -285,7 +290,8 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
   header.part = PartIndex(staged_part_.part);
   header.round = tensor.round;
   header.offset_bytes = frame * part.frame_bytes;
-  header.tag = op.tag;
+  header.tag = Operations::tag_of(tensor.active);
+  header.count = kept_.came(staged_shard_);
   header.priority = op.priority;
   if (!work_.gives(tensor.spec)) {
     header.flags = wire::kNoPayload;
@@ -319,6 +325,9 @@ Push::Sent Push::pop() {
     case Staged::kInputs:
       shard.inputs_are_told(staged_inputs_);
       break;
+    case Staged::kAck:
+      kept_.came_is_said(staged_shard_);
+      break;
     case Staged::kDeclare: {
       Tensor& tensor = work_.tensors[staged_part_.tensor];
       declared_on(tensor) = shard.connection();
@@ -343,6 +352,7 @@ Push::Sent Push::pop_frame(ShardWay& shard) {
   work_.counters.pushed_bytes += staged_payload_bytes_;
   ++work_.counters.pushed_frames;
   lend(tensor);
+  kept_.came_is_said(staged_shard_);
   if (part.sent_frames == 0) part.forgets_before = shard.forgets_so_far();
   ++part.next_frame;
   part.sent_frames = std::max(part.sent_frames, part.next_frame);

@@ -68,7 +68,16 @@ class Push final : public Stage {
   Sent pop();
 
  private:
-  enum class Staged : std::uint8_t { kNothing, kDeclare, kPush, kWord, kKept, kForget, kInputs };
+  enum class Staged : std::uint8_t {
+    kNothing,
+    kDeclare,
+    kPush,
+    kWord,
+    kKept,
+    kForget,
+    kInputs,
+    kAck
+  };
 
   bool has_next_frame(const Tensor& tensor, std::uint32_t part) const;
   bool stage_control(ShardIndex shard, wire::Header& header, Outgoing& message);

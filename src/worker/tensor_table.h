@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/flat_map.h"
 #include "base/ids.h"
 #include "base/spec.h"
@@ -74,6 +75,20 @@ struct PartState {
   void begin_round() { next_frame = sent_frames = answered_frames = 0; }
 };
 
+// What a worker has of the last sum of a frame (kept_sums.h).
+struct KeptFrame {
+  enum class Where : std::uint8_t {
+    kNowhere,    // nothing came yet
+    kOperation,  // in the memory of the active operation
+    kCopy,
+    kRoot,  // it is for the root alone, which may lack it
+    kGone,  // nobody lacks it
+  };
+  BufferRef copy;
+  Round round;  // whose sum it is
+  Where where = Where::kNowhere;
+};
+
 // A way that parts of a tensor go.
 struct TensorWay {
   ShardIndex shard;
@@ -98,10 +113,10 @@ struct Tensor {
   // those that wait (linked through the Pipeline's operations)
   OpIndex line_first = kNoOp;
   OpIndex line_last = kNoOp;
-  TensorIndex follower = kNoTensor;   // who was submitted next, the last time
-  bool once = false;                  // the active or a waiting operation is the name's last
-  Status failed;                      // not ok: every further operation ends with it
-  std::unique_ptr<std::byte[]> kept;  // its sum (kept_sums.h); null: none
+  TensorIndex follower = kNoTensor;  // who was submitted next, the last time
+  bool once = false;                 // the active or a waiting operation is the name's last
+  Status failed;                     // not ok: every further operation ends with it
+  std::vector<KeptFrame> kept;       // of each frame (invariant 4) the sum; empty: none ever came
 
   // constant
   std::optional<ShardIndex> meeting;  // a further way that its declaration goes (Route::meeting)
@@ -110,11 +125,15 @@ struct Tensor {
   std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
 
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
-    const std::uint64_t bit = std::uint64_t{part} * frames_per_part + frame;
+    const std::size_t bit = place_of(part, frame);
     return (answered[bit >> 6] >> (bit & 63) & 1) != 0;
   }
+  // Invariant 4.
+  std::size_t place_of(std::uint32_t part, std::uint32_t frame) const {
+    return std::size_t{part} * frames_per_part + frame;
+  }
   void set_answered(std::uint32_t part, std::uint32_t frame) {
-    const std::uint64_t bit = std::uint64_t{part} * frames_per_part + frame;
+    const std::size_t bit = place_of(part, frame);
     answered[bit >> 6] |= std::uint64_t{1} << (bit & 63);
   }
 };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/buffer.h"
 #include "base/config.h"
 #include "base/groups.h"
 #include "base/ids.h"
@@ -94,7 +95,7 @@ struct PipelineOutput {
 using PipelineOutputs =
     Outputs<PipelineOutput::Complete, PipelineOutput::Notice, PipelineOutput::Tuned>;
 
-// Tensor bytes, frames and operations since the beginning.
+// Tensor bytes, frames and operations, since the beginning where nothing else is said.
 struct PipelineCounters {
   std::uint64_t pushed_bytes = 0;
   std::uint64_t pulled_bytes = 0;
@@ -103,12 +104,14 @@ struct PipelineCounters {
   std::uint64_t finished_operations = 0;
   std::uint64_t finished_bytes = 0;
   std::uint64_t failed_operations = 0;
+  std::uint64_t kept_bytes = 0;  // of copies of sums, now (KeptSums)
 };
 
 struct Work {
   explicit Work(const PipelineConfig& pipeline_config);
 
   const PipelineConfig config;
+  BufferPool kept;  // what KeptSums copies; outlives the tensors, which have the copies
   TensorTable tensors;
   Operations operations;
   std::vector<ShardWay> shards;  // by ShardIndex

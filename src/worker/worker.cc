@@ -194,6 +194,7 @@ Status Worker::on_message(ShardIndex shard, const wire::Header& header, const Ev
       return Status::ok();
     case wire::Kind::kGive:
     case wire::Kind::kAgain:
+    case wire::Kind::kForgotten:
     case wire::Kind::kSettled:
       pipeline_->on_recovery(shard, header);
       return Status::ok();

@@ -253,7 +253,8 @@ class ShardTarget {
       header.round = Round(script_.number32());
       header.offset_bytes = script_.flag() ? script_.below(4) * kFrameBytes : script_.number();
       header.flags = script_.below(8) == 0 ? script_.byte() : std::uint8_t{0};
-      header.tag = script_.number();
+      header.tag = static_cast<std::uint32_t>(script_.number());
+      header.count = static_cast<std::uint32_t>(script_.number());
       message.payload.assign(script_.flag() ? kFrameBytes : script_.byte(),
                              std::byte{script_.byte()});
     } else if (header.kind == wire::Kind::kInputs) {

@@ -267,7 +267,7 @@ class WorkerTarget {
           script_.mutate(payload);
           break;
         case 6:
-          header.tag = script_.number();
+          header.tag = static_cast<std::uint32_t>(script_.number());
           break;
         case 7:
           header.key = key_of("t" + std::to_string(script_.below(5)));

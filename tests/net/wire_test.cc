@@ -34,7 +34,8 @@ Header sample_header() {
   header.round = Round(0x31323334);
   header.offset_bytes = 0x4142434445464748;
   header.worker = WorkerRank(0x51525354);
-  header.tag = 0x6162636465666768;
+  header.tag = 0x65666768;
+  header.count = 0x61626364;
   return header;
 }
 
@@ -414,7 +415,7 @@ TEST(Wire, random_changes_of_bytes_never_do_more_than_change_or_refuse_the_messa
 TEST(Wire, a_header_of_another_length_or_kind_is_malformed) {
   const HeaderBytes good = encode(sample_header());
   EXPECT_FALSE(decode_header(std::span(good).first(47)).is_ok());
-  for (const int kind : {0, 14, 15, 25, 255}) {
+  for (const int kind : {0, 25, 255}) {
     HeaderBytes bad = good;
     bad[0] = static_cast<std::byte>(kind);
     EXPECT_FALSE(decode_header(bad).is_ok()) << kind;

@@ -44,7 +44,7 @@ struct One {
     relay->connect(WorkerRank(1));
     if (settings.is_alone) return;
     for (std::uint32_t shard = 0; shard < settings.shards; ++shard) {
-      relay->on_shard_up(ShardIndex(shard));
+      relay->uplink().on_shard_up(ShardIndex(shard));
     }
   }
   // Whose first part is led by this worker.
@@ -139,13 +139,13 @@ struct One {
   }
   void reconnect(std::uint32_t shard = 0) {
     give_back();
-    relay->on_shard_down(ShardIndex(shard));
-    relay->on_shard_up(ShardIndex(shard));
+    relay->uplink().on_shard_down(ShardIndex(shard));
+    relay->uplink().on_shard_up(ShardIndex(shard));
   }
   void replace(std::uint32_t shard = 0) {
     give_back();
-    relay->on_shard_down(ShardIndex(shard));
-    relay->on_shard_up(ShardIndex(shard), true);
+    relay->uplink().on_shard_down(ShardIndex(shard));
+    relay->uplink().on_shard_up(ShardIndex(shard), true);
   }
   void answer(const wire::Header& push) {
     wire::Header header = push;

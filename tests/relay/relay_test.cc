@@ -56,7 +56,7 @@ class Cluster {
         relays_.back()->connect(WorkerRank(worker));
       }
       for (std::uint32_t shard = 0; shard < shard_count; ++shard) {
-        relays_.back()->on_shard_up(ShardIndex(shard));
+        relays_.back()->uplink().on_shard_up(ShardIndex(shard));
       }
     }
     links_.resize(std::size_t{worker_count_} * shard_count);
@@ -272,9 +272,9 @@ class Cluster {
   void cut(std::uint32_t rank, std::uint32_t shard) {
     drop_payloads();
     link(rank, shard) = {};
-    relays_[rank]->on_shard_down(ShardIndex(shard));
+    relays_[rank]->uplink().on_shard_down(ShardIndex(shard));
     servers_[shard]->reconnect(rank);
-    relays_[rank]->on_shard_up(ShardIndex(shard));
+    relays_[rank]->uplink().on_shard_up(ShardIndex(shard));
   }
 
   // A relay's words reach its workers.

@@ -474,7 +474,7 @@ TEST(RelaySuccessors, are_told_of_names_that_are_used_once) {
   EXPECT_THAT(one.kinds_sent(),
               ElementsAre(Kind::kDeclare, Kind::kHave, Kind::kForget, Kind::kHave, Kind::kForget))
       << "what it has, that this is all, and what is said until it is heard";
-  wire::Header settled = one.about(0, Kind::kSettled);
+  wire::Header settled = one.about(0, Kind::kForgotten);
   one.relay->uplink().on_recovery(ShardIndex(0), settled);
   one.replace();
   EXPECT_THAT(one.kinds_sent(), ElementsAre(Kind::kHave, Kind::kForget)) << "nothing is kept of it";

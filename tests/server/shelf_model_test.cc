@@ -293,8 +293,8 @@ class Chaos {
     world_.push(rank, tensor.name, round, payload, {frame.part, frame.offset},
                 without ? wire::kNoPayload : 0, tag(t, round, rank));
   }
-  static std::uint64_t tag(std::size_t t, std::uint32_t round, std::uint32_t rank) {
-    return 1 + t + 1000 * round + 1'000'000 * std::uint64_t{rank};
+  static std::uint32_t tag(std::size_t t, std::uint32_t round, std::uint32_t rank) {
+    return 1 + static_cast<std::uint32_t>(t) + 1000 * round + 1'000'000 * rank;
   }
 
   // A doubled push of an earlier round that arrives now.

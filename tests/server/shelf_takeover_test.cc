@@ -136,11 +136,11 @@ TEST_F(ShelfTakeoverTest, a_name_that_is_used_once_is_settled_when_all_have_said
   world_.have(0, "t", 1, {}, kFormer);
   world_.forget(0, "t");
   world_.told_all(0);
-  EXPECT_THAT(world_.out.settled, IsEmpty()) << "worker 1 may lack it";
+  EXPECT_THAT(world_.out.forgotten_by_all, IsEmpty()) << "worker 1 may lack it";
   world_.forget(1, "t");
-  ASSERT_THAT(world_.out.settled, SizeIs(1));
-  EXPECT_EQ(world_.out.settled[0].key, key_of("t"));
-  EXPECT_FALSE(world_.out.settled[0].worker);
+  ASSERT_THAT(world_.out.forgotten_by_all, SizeIs(1));
+  EXPECT_EQ(world_.out.forgotten_by_all[0].key, key_of("t"));
+  EXPECT_FALSE(world_.out.forgotten_by_all[0].worker);
 }
 
 TEST(ShelfTakeover, who_does_not_name_what_others_have_forgotten_knows_that_it_is_settled) {
@@ -149,9 +149,9 @@ TEST(ShelfTakeover, who_does_not_name_what_others_have_forgotten_knows_that_it_i
   world.have(0, "t", 1, {}, kFormer);
   world.forget(0, "t");
   world.told_all(0);
-  EXPECT_THAT(world.out.settled, IsEmpty());
+  EXPECT_THAT(world.out.forgotten_by_all, IsEmpty());
   world.told_all(1);
-  EXPECT_THAT(world.out.settled, SizeIs(1));
+  EXPECT_THAT(world.out.forgotten_by_all, SizeIs(1));
 }
 
 // Workers 0 and 1 are on one machine, whose relays speak for it; worker 2 is on another.
@@ -179,9 +179,9 @@ TEST_F(ShelfTakeoverOfMachines, a_machine_that_says_nothing_of_a_name_has_told_a
   world_.forget(2, name());
   world_.told_all(2);
   world_.told_all(1);
-  EXPECT_THAT(world_.out.settled, IsEmpty()) << "worker 0 leads it, and may lack it";
+  EXPECT_THAT(world_.out.forgotten_by_all, IsEmpty()) << "worker 0 leads it, and may lack it";
   world_.told_all(0);
-  EXPECT_THAT(world_.out.settled, SizeIs(1));
+  EXPECT_THAT(world_.out.forgotten_by_all, SizeIs(1));
 }
 
 TEST_F(ShelfTakeoverOfMachines, who_does_not_lead_a_part_has_no_sum_of_it) {
@@ -222,7 +222,7 @@ TEST(ShelfTakeover, the_generation_of_inputs_is_that_of_who_is_furthest_and_the_
 }
 
 TEST(ShelfTakeover, who_was_last_in_the_generation_before_is_somebody) {
-  for (const std::uint64_t tag : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{1} << 40}) {
+  for (const std::uint32_t tag : {0U, 3U, 1U << 31}) {
     ShelfWorld world(successor(2), {});
     wire::Header header = world.about(0, "");
     header.kind = wire::Kind::kInputs;
@@ -268,7 +268,8 @@ TEST(ShelfTakeover, any_words_in_any_order_are_borne) {
       Bytes payload(64);
       if (!is_honest) {
         header.flags = static_cast<std::uint8_t>(prng.below(4));
-        header.tag = prng.below(6);
+        header.tag = static_cast<std::uint32_t>(prng.below(6));
+        header.count = static_cast<std::uint32_t>(prng.below(3));
         payload.resize(prng.below(3) * 32);
         if (header.kind == wire::Kind::kHave) payload.resize(prng.below(2));
         for (std::byte& byte : payload) byte = static_cast<std::byte>(prng.below(16));

@@ -1440,7 +1440,7 @@ TEST_F(HostileShelf, random_messages_never_crash_it) {
     header.part = PartIndex(static_cast<std::uint32_t>(prng.below(3)));
     header.round = Round(static_cast<std::uint32_t>(prng.below(4)));
     header.offset_bytes = prng.chance(0.8) ? prng.below(6) * 64 : prng.next();
-    header.tag = prng.next();
+    header.tag = static_cast<std::uint32_t>(prng.next());
     Bytes payload = filled(prng.chance(0.5) ? 64 : prng.below(70), 1);
     world_.now = i * kMicrosecond;
     world_.step(header.worker.value, header, payload);

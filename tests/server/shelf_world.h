@@ -104,6 +104,7 @@ struct Told {
   std::vector<ShelfOutput::Failure> failures;
   std::vector<ShelfOutput::Ask> given;  // of kGive
   std::vector<ShelfOutput::Ask> again;  // of kAgain
+  std::vector<ShelfOutput::ForgottenByAll> forgotten_by_all;
   std::vector<ShelfOutput::Settled> settled;
   std::vector<Key> forgotten;
   int inputs_ends = 0;
@@ -112,7 +113,7 @@ struct Told {
     return answers.empty() && forwards.empty() && wanted.empty() && missing.empty() &&
            spoiled.empty() && inputs_done.empty() && renewed.empty() && violations.empty() &&
            failures.empty() && forgotten.empty() && given.empty() && again.empty() &&
-           settled.empty() && inputs_ends == 0;
+           settled.empty() && forgotten_by_all.empty() && inputs_ends == 0;
   }
   void clear() { *this = {}; }
   void add(ShelfOutputs&& outputs) {
@@ -128,6 +129,7 @@ struct Told {
         [this](ShelfOutput::Ask& it) {
           (it.kind == wire::Kind::kGive ? given : again).push_back(it);
         },
+        [this](ShelfOutput::ForgottenByAll& it) { forgotten_by_all.push_back(it); },
         [this](ShelfOutput::Settled& it) { settled.push_back(it); },
         [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
         [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },
@@ -168,7 +170,7 @@ struct ShelfWorld {
     for (std::uint32_t worker = 0; worker < facts.worker_count; ++worker) declare(worker, declared);
   }
   void push(std::uint32_t worker, const std::string& name, std::uint32_t round,
-            const Bytes& payload, Place place = {}, std::uint8_t flags = 0, std::uint64_t tag = 1) {
+            const Bytes& payload, Place place = {}, std::uint8_t flags = 0, std::uint32_t tag = 1) {
     wire::Header header = about(worker, name);
     header.kind = wire::Kind::kPush;
     header.flags = flags;

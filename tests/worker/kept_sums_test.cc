@@ -97,6 +97,16 @@ class KeptSumsTest : public testing::Test {
       for (const std::uint64_t offset : {0U, 64U}) answer(name, round, value, part, offset);
     }
   }
+  // Of so many answers on this connection all have the sums.
+  void settle(std::uint32_t count) {
+    wire::Header header = about(Kind::kSettled, "", 0);
+    header.count = count;
+    pipeline_.on_recovery(ShardIndex(0), header);
+  }
+  void reconnect() {
+    pipeline_.on_shard_down(ShardIndex(0));
+    pipeline_.on_shard_up(ShardIndex(0));
+  }
   // The shard is lost, and another takes its place.
   void take_over() {
     pipeline_.on_shard_down(ShardIndex(0));
@@ -175,7 +185,7 @@ TEST_F(KeptSumsTest, of_a_name_that_is_used_once_it_is_kept_until_all_have_it) {
   take_over();
   EXPECT_THAT(kinds(), ElementsAre(Kind::kDeclare, Kind::kHave, Kind::kHave, Kind::kForget,
                                    Kind::kHave, Kind::kForget));
-  pipeline_.on_recovery(ShardIndex(0), about(Kind::kSettled, "t", 0));
+  pipeline_.on_recovery(ShardIndex(0), about(Kind::kForgotten, "t", 0));
   pipeline_.on_recovery(ShardIndex(0), about(Kind::kGive, "t", 0));
   EXPECT_THAT(kinds(), IsEmpty());
 }
@@ -221,13 +231,102 @@ TEST_F(KeptSumsTest, what_nobody_has_is_pushed_again) {
   EXPECT_THAT(send(), IsEmpty()) << "of another round";
 }
 
-TEST_F(KeptSumsTest, a_shard_that_is_the_same_is_told_nothing_of_sums) {
+TEST_F(KeptSumsTest, a_shard_that_is_the_same_is_told_of_sums_that_were_not_settled) {
+  submit("t");
+  submit("u");
+  send();
+  answer_all("t", 0, 10);
+  answer_all("u", 0, 10);
+  settle(6);  // the first part of the second, too
+  reconnect();
+  const std::vector<Message> sent = send();
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(sent[0].header.kind, Kind::kDeclare);
+  EXPECT_EQ(sent[1].header.kind, Kind::kHave);
+  EXPECT_EQ(sent[1].header.key, key_of("u"));
+  EXPECT_EQ(sent[1].header.part, PartIndex(1));
+  EXPECT_EQ(sent[1].header.round, Round(1));
+  EXPECT_EQ(sent[1].header.flags, wire::kHasFormer);
+}
+
+TEST_F(KeptSumsTest, an_operation_that_ends_leaves_copies_of_what_is_not_settled_until_it_is) {
+  submit("t");
+  send();
+  answer("t", 0, 10);
+  answer("t", 0, 10, 0, 64);
+  answer("t", 0, 10, 1, 0);
+  settle(2);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 0U) << "the operation's memory has them";
+  answer("t", 0, 10, 1, 64);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 2U * 64);
+  settle(3);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 64U);
+  settle(4);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 0U);
+  take_over();
+  send();
+  pipeline_.on_recovery(ShardIndex(0), about(Kind::kGive, "t", 0, 1, 64));
+  EXPECT_THAT(send(), IsEmpty()) << "nobody lacks it";
+}
+
+TEST_F(KeptSumsTest, an_answer_says_what_is_settled_as_well) {
   submit("t");
   send();
   answer_all("t", 0, 10);
-  pipeline_.on_shard_down(ShardIndex(0));
-  pipeline_.on_shard_up(ShardIndex(0));
-  EXPECT_THAT(kinds(), IsEmpty());
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 4U * 64);
+  submit("u");
+  send();
+  wire::Header header = about(Kind::kAnswer, "u", 0);
+  header.count = 4;
+  EXPECT_TRUE(pipeline_.on_answer(ShardIndex(0), header, filled(64, 1)).is_ok());
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 0U);
+}
+
+TEST_F(KeptSumsTest, pushes_say_how_many_answers_came_and_an_ack_where_none_does_for_a_while) {
+  submit("t");
+  for (const Message& each : send()) EXPECT_EQ(each.header.count, 0U);
+  answer_all("t", 0, 10);
+  submit("t");
+  for (const Message& each : send()) EXPECT_EQ(each.header.count, 4U);
+  EXPECT_EQ(pipeline_.next_deadline() > KeptSums::kSilenceNs, true) << "all is said";
+  answer("t", 1, 10);
+  EXPECT_THAT(send(), IsEmpty());
+  EXPECT_EQ(pipeline_.next_deadline(), KeptSums::kSilenceNs);
+  pipeline_.begin_turn(KeptSums::kSilenceNs);
+  const std::vector<Message> sent = send();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.kind, Kind::kAck);
+  EXPECT_EQ(sent[0].header.count, 5U);
+  EXPECT_THAT(send(), IsEmpty());
+}
+
+TEST_F(KeptSumsTest, counts_begin_anew_with_a_connection) {
+  submit("t");
+  send();
+  answer("t", 0, 10);
+  settle(1);
+  reconnect();
+  for (const Message& each : send()) EXPECT_EQ(each.header.count, 0U);
+  answer("t", 0, 10, 0, 64);
+  answer("t", 0, 10, 1, 0);
+  answer("t", 0, 10, 1, 64);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 3U * 64);
+  settle(1);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 2U * 64);
+}
+
+TEST_F(KeptSumsTest, what_an_earlier_connection_left_open_is_kept_until_the_next_round) {
+  submit("t");
+  send();
+  answer_all("t", 0, 10);
+  reconnect();
+  send();
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 4U * 64);
+  submit("t");
+  send();
+  answer_all("t", 1, 20);
+  settle(4);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 0U);
 }
 
 class NoKeptSumsTest : public KeptSumsTest {

@@ -349,7 +349,7 @@ class Cluster {
     wire::Header header;  // key, part, offset
     Round round;
     std::set<std::uint32_t> contributed;
-    std::map<std::uint32_t, std::uint64_t> tags;
+    std::map<std::uint32_t, std::uint32_t> tags;
     Bytes sum;
     Bytes last;
   };
@@ -468,7 +468,7 @@ class Cluster {
   }
 
   void answer(std::uint32_t rank, std::uint32_t index, const Frame& frame, Round round,
-              std::uint64_t tag, const wire::Declare& declared) {
+              std::uint32_t tag, const wire::Declare& declared) {
     Link& link = link_of(rank, index);
     if (!link.up) return;
     Message message{frame.header, frame.last};

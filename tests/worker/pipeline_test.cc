@@ -1130,7 +1130,7 @@ TEST_F(PipelineTest, an_answer_belongs_to_its_key_whatever_tag_it_has) {
   cluster.all_up();
   Numbers a(4, 1);
   Numbers b(4, 2);
-  std::vector<std::uint64_t> tags = {0, 1, ~std::uint64_t{0}, std::uint64_t{5} << 24 | 3};
+  std::vector<std::uint32_t> tags = {0, 1, ~std::uint32_t{0}, 1U << 24 | 3};
   for (std::uint32_t round = 0; round < 6; ++round) {
     const std::int64_t handle = 1 + 2 * round;
     submit(cluster, 0, call(handle, "a", a, a));
@@ -1150,7 +1150,7 @@ TEST_F(PipelineTest, an_answer_belongs_to_its_key_whatever_tag_it_has) {
       wire::Header answer = pushes[i];
       answer.kind = wire::Kind::kAnswer;
       const Numbers sum(4, 10 * round + (answer.key == key_of("a") ? 1 : 2));
-      const std::uint64_t own = answer.tag;
+      const std::uint32_t own = answer.tag;
       answer.tag = tags[(round + i) % tags.size()];
       if (round == 5) answer.tag = i == 0 ? pushes[1].tag : own;
       const auto payload = std::as_bytes(std::span(sum));

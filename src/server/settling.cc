@@ -1,0 +1,183 @@
+#include "server/settling.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/planted.h"
+#include "server/worker_bits.h"
+
+namespace byteps {
+namespace {
+
+// Counts go on beyond 2^32.
+std::int32_t further_by(std::uint32_t count, std::uint32_t than) {
+  return static_cast<std::int32_t>(count - than);
+}
+
+}  // namespace
+
+void Settling::begin_epoch(std::uint32_t worker_count) {
+  words_ = bit_words_of(worker_count);
+  records_.clear();
+  lacks_.clear();
+  free_.clear();
+  answers_.clear();
+  answers_.resize(worker_count);
+  due_ns_ = kNever;
+}
+
+std::size_t Settling::bytes_of_frame(std::uint32_t worker_count) {
+  return sizeof(Record) + bit_words_of(worker_count) * sizeof(std::uint64_t) +
+         2 * worker_count * sizeof(Answer);
+}
+
+std::span<std::uint64_t> Settling::lacks_of(Index index) {
+  return std::span(lacks_).subspan(index * words_, words_);
+}
+
+// ---- sums
+
+void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations& generations) {
+  if (!is_on()) return;
+  end(part.frames[frame_index]);
+  Index index = 0;
+  if (free_.empty()) {
+    index = static_cast<Index>(records_.size());
+    records_.emplace_back();
+    lacks_.resize(lacks_.size() + words_, 0);
+  } else {
+    index = free_.back();
+    free_.pop_back();
+  }
+  records_[index] = {.part = &part, .frame = frame_index, .holders = 1};
+  const std::span lacks = lacks_of(index);
+  std::fill(lacks.begin(), lacks.end(), 0);
+  const Contributors& contributors = *part.tensor->contributors;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    if (generations.is_done(contributors, place)) continue;
+    set_bit(lacks, contributors.at(place, part.tensor->key, part.index));
+  }
+  part.frames[frame_index].settling = index + 1;
+}
+
+void Settling::end(FrameSum& frame) {
+  if (frame.settling == 0) return;
+  const Index index = std::exchange(frame.settling, 0) - 1;
+  records_[index].part = nullptr;
+  let_go(index);
+  if (due_ns_ == kNever) due_ns_ = now_ + kSilenceNs;
+}
+
+// All have the sum.
+void Settling::settle(Index index) {
+  Record& record = records_[index];
+  FrameSum& frame = record.part->frames[record.frame];
+  frame.finished = {};
+  end(frame);
+}
+
+void Settling::let_go(Index index) {
+  if (--records_[index].holders == 0) free_.push_back(index);
+}
+
+void Settling::note_has(FrameSum& frame, WorkerRank worker) {
+  if (frame.settling == 0) return;
+  const Index index = frame.settling - 1;
+  const std::span lacks = lacks_of(index);
+  clear_bit(lacks, worker);
+  if (!has_any_bit(lacks) || PLANTED(settled_by_first)) settle(index);
+}
+
+// ---- counts
+
+std::uint32_t Settling::answer(const FrameSum& frame, WorkerRank to) {
+  if (!is_on()) return 0;
+  Answers& answers = answers_[to.value];
+  const std::uint32_t number = ++answers.sent;
+  if (frame.settling != 0) {
+    answers.open.push_back({number, frame.settling - 1});
+    ++records_[frame.settling - 1].holders;
+    if (answers.open.size() >= answers.sweep_at) sweep(answers);
+  }
+  return answers.told = settled_of(answers);
+}
+
+const char* Settling::ack(WorkerRank from, std::uint32_t count) {
+  if (!is_on()) return nullptr;
+  Answers& answers = answers_[from.value];
+  if (further_by(count, answers.acked) < 0) return "it says that fewer answers came than before";
+  if (further_by(count, answers.sent) > 0) return "it says that more answers came than were sent";
+  answers.acked = count;
+  while (answers.acked_open < answers.open.size()) {
+    const Answer next = answers.open[answers.acked_open];
+    if (further_by(count, next.number) < 0) break;
+    ++answers.acked_open;
+    const Record& record = records_[next.record];
+    if (record.part != nullptr) note_has(record.part->frames[record.frame], from);
+  }
+  return nullptr;
+}
+
+void Settling::connect(WorkerRank worker) {
+  if (!is_on()) return;
+  Answers& answers = answers_[worker.value];
+  for (const Answer& each : answers.open) let_go(each.record);
+  answers = Answers{};
+}
+
+// Those before the first that is not settled.
+void Settling::drop_settled(Answers& answers) {
+  while (!answers.open.empty() && records_[answers.open.front().record].part == nullptr) {
+    let_go(answers.open.front().record);
+    answers.open.pop_front();
+    if (answers.acked_open > 0) --answers.acked_open;
+  }
+}
+
+// Of how many answers, without a gap, the sums are settled.
+std::uint32_t Settling::settled_of(Answers& answers) {
+  drop_settled(answers);
+  return answers.open.empty() ? answers.sent : answers.open.front().number - 1;
+}
+
+// N3: those behind one that is not settled, too.
+void Settling::sweep(Answers& answers) {
+  std::deque<Answer> open;
+  std::size_t acked_open = 0;
+  for (std::size_t at = 0; at < answers.open.size(); ++at) {
+    const Answer each = answers.open[at];
+    if (records_[each.record].part == nullptr) {
+      let_go(each.record);
+      continue;
+    }
+    open.push_back(each);
+    if (at < answers.acked_open) ++acked_open;
+  }
+  answers.open = std::move(open);
+  answers.acked_open = acked_open;
+  answers.sweep_at = kIdleMax + 2 * answers.open.size();
+}
+
+std::size_t Settling::answer_count() const {
+  std::size_t count = 0;
+  for (const Answers& each : answers_) count += each.open.size();
+  return count;
+}
+
+// ---- time
+
+void Settling::tick(TimeNs now, ShelfOutputs& out) {
+  now_ = now;
+  if (now < due_ns_) return;
+  due_ns_ = kNever;
+  for (WorkerRank worker(0); worker.value < answers_.size(); ++worker.value) {
+    Answers& answers = answers_[worker.value];
+    const std::uint32_t settled = settled_of(answers);
+    if (settled == answers.told) continue;
+    answers.told = settled;
+    out.emplace_back(ShelfOutput::Settled{worker, settled});
+  }
+}
+
+}  // namespace byteps

@@ -1,0 +1,100 @@
+// Settling: which workers are known to have the sums that they were answered with, where a server that is lost gets a
+// successor. What all have is *settled*: the shard gives its memory back, and the workers theirs.
+//
+// Answers to one worker are counted on its connection, from 1. It says how many have come (in each push, or an Ack),
+// and is told of how many of them the sums are settled (in each answer, or a Settled): of all up to that one. What it
+// has not said of an earlier connection it says by a Have, or by its next push of that frame.
+//
+// Invariants:
+//   N1 A frame whose sum is not settled has a record, with a bit for each worker that may lack it.
+//   N2 A record lives as long as its frame's sum does, or an answer with it counts. Once the frame sums on or is
+//      dropped it is settled: who pushes a round has the sum of the one before.
+//   N3 Per worker there are at most kIdleMax answers more than twice those that are not settled.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "server/generations.h"
+#include "server/shelf_output.h"
+#include "server/sums.h"
+
+namespace byteps {
+
+class Settling {
+ public:
+  // Forgets everything. 0 workers: nothing is counted.
+  void begin_epoch(std::uint32_t worker_count);
+  bool is_on() const { return !answers_.empty(); }
+
+  // The frame has a sum now, and those who contribute to it lack it; who has no more inputs lacks nothing.
+  void begin(PartSum& part, std::uint32_t frame_index, const Generations& generations);
+  // All have its sum, so it is here no longer.
+  bool is_settled(const FrameSum& frame) const {
+    return is_on() && frame.settling == 0 && !frame.takeover;
+  }
+  // It has that sum no longer, or another.
+  void end(FrameSum& frame);
+  // This worker is answered with it. What the answer is to say: of how many before it the sums are settled.
+  std::uint32_t answer(const FrameSum& frame, WorkerRank to);
+  // It has that sum, as is known without its count.
+  void note_has(FrameSum& frame, WorkerRank worker);
+  // It says how many answers came. Empty, or what is wrong with that.
+  const char* ack(WorkerRank from, std::uint32_t count);
+  // It has a new connection: counts begin anew.
+  void connect(WorkerRank worker);
+
+  // Tells workers whom no answer has told for a while.
+  void tick(TimeNs now, ShelfOutputs& out);
+  TimeNs next_deadline() const { return due_ns_; }
+
+  // Answers that are remembered, of all workers; for tests.
+  std::size_t answer_count() const;
+
+  static constexpr TimeNs kSilenceNs = kMillisecond;
+  // Of records and answers, for one frame.
+  static std::size_t bytes_of_frame(std::uint32_t worker_count);
+
+ private:
+  using Index = std::uint32_t;  // of a record
+  struct Record {
+    PartSum* part = nullptr;  // null: it is settled
+    std::uint32_t frame = 0;
+    std::uint32_t holders = 0;  // its frame, and answers
+  };
+  struct Answer {
+    std::uint32_t number = 0;
+    Index record = 0;
+  };
+  struct Answers {  // to one worker, on its connection
+    std::uint32_t sent = 0;
+    std::uint32_t acked = 0;
+    std::uint32_t told = 0;      // of how many it was told that they are settled
+    std::deque<Answer> open{};   // the first is not settled
+    std::size_t acked_open = 0;  // of those: the first so many are acked
+    std::size_t sweep_at = kIdleMax;
+  };
+  static constexpr std::size_t kIdleMax = 1024;
+
+  std::span<std::uint64_t> lacks_of(Index index);
+  void settle(Index index);
+  void let_go(Index index);
+  void drop_settled(Answers& answers);
+  void sweep(Answers& answers);
+  std::uint32_t settled_of(Answers& answers);
+
+  std::size_t words_ = 0;  // of a record's bits
+  std::vector<Record> records_;
+  std::vector<std::uint64_t> lacks_;  // of all records: bits of those that may lack the sum
+  std::vector<Index> free_;
+  std::vector<Answers> answers_;  // by worker
+  TimeNs now_ = 0;                // of the last tick
+  TimeNs due_ns_ = kNever;        // when workers are told
+};
+
+}  // namespace byteps

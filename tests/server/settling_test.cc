@@ -1,0 +1,184 @@
+// Which sums all have, as the workers say it: then they go.
+#include "server/settling.h"
+
+#include <array>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "shelf_world.h"
+
+namespace byteps {
+namespace {
+
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// Three workers, whose tensors have two frames of 64 bytes.
+class SettlingTest : public testing::Test {
+ protected:
+  SettlingTest()
+      : world_(ShelfEpoch{.epoch = Epoch(7),
+                          .worker_count = 3,
+                          .placement = placed(128, 64),
+                          .recovers = true},
+               {}) {
+    world_.declare_all(declaration("t", DType::kUint8, 128));
+  }
+  // All push that round of that frame of "t".
+  void sum(std::uint32_t round, std::uint64_t offset = 0) {
+    for (std::uint32_t worker = 0; worker < 3; ++worker) push(worker, round, offset);
+  }
+  void push(std::uint32_t worker, std::uint32_t round, std::uint64_t offset = 0) {
+    wire::Header header = world_.about(worker, "t");
+    header.kind = wire::Kind::kPush;
+    header.round = Round(round);
+    header.offset_bytes = offset;
+    header.count = acked_[worker];
+    world_.step(worker, header, filled(64, 1));
+  }
+  void ack(std::uint32_t worker, std::uint32_t count) {
+    wire::Header header = world_.about(worker, "");
+    header.kind = wire::Kind::kAck;
+    header.key = Key();
+    header.count = acked_[worker] = count;
+    world_.step(worker, header, {});
+  }
+  std::size_t lent_bytes() { return world_.pool.lent_bytes(); }
+
+  ShelfWorld world_;
+  std::array<std::uint32_t, 3> acked_{};  // what each has said last
+};
+
+TEST_F(SettlingTest, a_sum_goes_when_all_have_said_that_they_have_it) {
+  sum(0);
+  EXPECT_EQ(lent_bytes(), 64U) << "the sum";
+  world_.take();
+  ack(0, 1);
+  ack(1, 1);
+  EXPECT_EQ(lent_bytes(), 64U);
+  ack(2, 1);
+  EXPECT_EQ(lent_bytes(), 0U);
+}
+
+TEST_F(SettlingTest, workers_are_told_of_it_in_the_next_answer_or_after_a_while) {
+  sum(0);
+  for (const ShelfOutput::Answer& each : world_.take().answers) EXPECT_EQ(each.header.count, 0U);
+  for (const std::uint32_t worker : {0U, 1U, 2U}) ack(worker, 1);
+  sum(0, 64);
+  for (const ShelfOutput::Answer& each : world_.take().answers) EXPECT_EQ(each.header.count, 1U);
+  world_.tick(Settling::kSilenceNs);
+  EXPECT_THAT(world_.take().settled, IsEmpty()) << "the answers have said it";
+  for (const std::uint32_t worker : {0U, 1U, 2U}) ack(worker, 2);
+  EXPECT_EQ(world_.shelf.next_deadline(), 2 * Settling::kSilenceNs);
+  world_.tick(2 * Settling::kSilenceNs);
+  const Told out = world_.take();
+  ASSERT_THAT(out.settled, SizeIs(3));
+  for (const ShelfOutput::Settled& each : out.settled) EXPECT_EQ(each.count, 2U);
+}
+
+TEST_F(SettlingTest, what_one_lacks_holds_back_the_count_behind_it_but_not_the_memory) {
+  sum(0);
+  sum(0, 64);
+  world_.take();
+  ack(0, 2);
+  ack(1, 2);
+  world_.reconnect(2);
+  acked_[2] = 0;
+  world_.declare(2, declaration("t", DType::kUint8, 128));
+  world_.have(2, "t", 0, Bytes{std::byte{0b10}});  // the second one
+  EXPECT_EQ(lent_bytes(), 64U);
+  world_.tick(Settling::kSilenceNs);
+  EXPECT_THAT(world_.take().settled, IsEmpty());
+  push(2, 0);
+  ASSERT_THAT(world_.out.answers, SizeIs(1)) << "a repeat";
+  world_.take();
+  ack(2, 1);
+  EXPECT_EQ(lent_bytes(), 0U);
+  world_.tick(2 * Settling::kSilenceNs);
+  const Told out = world_.take();
+  ASSERT_THAT(out.settled, SizeIs(3));
+  EXPECT_EQ(out.settled[0].count, 2U);
+  EXPECT_EQ(out.settled[2].count, 1U) << "of its new connection";
+}
+
+TEST_F(SettlingTest, who_pushes_the_next_round_has_the_sum) {
+  sum(0);
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 1);
+  EXPECT_EQ(lent_bytes(), 2U * 64);
+  push(2, 1);
+  EXPECT_EQ(lent_bytes(), 64U) << "that of round 1, which the world holds";
+}
+
+TEST_F(SettlingTest, a_name_that_all_have_forgotten_is_settled) {
+  sum(0);
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U, 2U}) world_.forget(worker, "t");
+  EXPECT_EQ(lent_bytes(), 0U);
+  world_.take();
+  world_.tick(Settling::kSilenceNs);
+  EXPECT_THAT(world_.take().settled, SizeIs(3));
+}
+
+TEST_F(SettlingTest, who_has_no_more_inputs_is_not_waited_for) {
+  world_.no_more_inputs(2);
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 0);
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U}) ack(worker, 1);
+  EXPECT_EQ(lent_bytes(), 0U);
+}
+
+TEST_F(SettlingTest, counts_that_cannot_be_are_violations) {
+  ack(0, 1);
+  EXPECT_THAT(world_.take().violations, SizeIs(1)) << "more than were sent";
+  sum(0);
+  world_.take();
+  ack(0, 1);
+  ack(0, 0);
+  EXPECT_THAT(world_.take().violations, SizeIs(1)) << "fewer than before";
+  ack(1, 0xffffffff);
+  EXPECT_THAT(world_.take().violations, SizeIs(1));
+}
+
+TEST_F(SettlingTest, a_repeat_by_somebody_who_said_that_it_has_the_sum_is_a_violation) {
+  sum(0);
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U, 2U}) ack(worker, 1);
+  push(1, 0);
+  const Told out = world_.take();
+  EXPECT_THAT(out.answers, IsEmpty());
+  EXPECT_THAT(out.violations, SizeIs(1));
+}
+
+TEST_F(SettlingTest,
+       of_answers_behind_one_that_stays_open_only_those_that_are_open_are_remembered) {
+  sum(0, 64);
+  ack(0, 1);
+  ack(1, 1);  // worker 2 stands still; its tensor is not used for long, another one is
+  wire::Declare other = declaration("of two", DType::kUint8, 64);
+  other.members = Members(std::vector<std::uint32_t>{0, 1});
+  for (const std::uint32_t worker : {0U, 1U}) world_.declare(worker, other);
+  for (std::uint32_t round = 0; round < 5000; ++round) {
+    for (const std::uint32_t worker : {0U, 1U}) {
+      wire::Header header = world_.about(worker, "of two");
+      header.kind = wire::Kind::kPush;
+      header.round = Round(round);
+      header.count = 1 + round;
+      world_.step(worker, header, filled(64, 1));
+    }
+    EXPECT_THAT(world_.take().answers, SizeIs(round == 0 ? 5 : 2));
+  }
+  EXPECT_LT(world_.shelf.inventory().settling().answer_count(), 4U * 1024);
+  world_.tick(Settling::kSilenceNs);
+  EXPECT_THAT(world_.take().settled, IsEmpty());
+  ack(2, 1);
+  ack(0, 5001);
+  ack(1, 5001);
+  world_.tick(2 * Settling::kSilenceNs);
+  EXPECT_THAT(world_.take().settled, SizeIs(3));
+  EXPECT_EQ(lent_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace byteps
