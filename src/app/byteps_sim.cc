@@ -30,8 +30,9 @@ constexpr const char* kHelp =
   --gpus KIND      none: all tensors are in host memory; some: rank 0 has a GPU, and most others; seed: some in one
                    world of four (the default)
   --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
-                   former-job, lost-server, slow-gpu, and one of kill, long-pause, long-partition, stuck-thread,
-                   broken-gpu (of several of these one by seed; then no lost-server); none: no faults. Default: by seed
+                   former-job, lost-server, lost-scheduler, slow-gpu, and one of kill, long-pause,
+                   long-partition, stuck-thread, broken-gpu (of several of these one by seed; then nobody is lost);
+                   none: no faults. Default: by seed
   --events N       how many of the last events a failure tells (default 60)
   --until-failure  stops at the first seed that fails
   --verbose        a line for each seed

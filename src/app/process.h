@@ -23,7 +23,7 @@ inline constexpr int kExitJobFailed = 1;
 inline constexpr int kExitBadSettings = 2;  // the message names the variable
 inline constexpr int kExitPortInUse = 3;    // so that a launcher may choose another one
 inline constexpr int kExitReplaced =
-    4;  // a server that was lost for a while: the job goes on without it
+    4;  // a server that was lost for a while: the job goes on without it; or a scheduler, in whose job a later one was
 
 // For executables: a log whose reader has gone is no reason to end. (In a framework's process signals are the host's.)
 void ignore_broken_pipes();

@@ -28,7 +28,8 @@ Settings come from the environment (docs/env.md):
 Example:
   DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000 DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 byteps_scheduler
 
-Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use.
+Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use;
+4 members have had a later scheduler: start it again, and it goes on (BYTEPS_RECOVERY).
 )";
 
 byteps::Status check_members(const byteps::JobConfig& job) {
@@ -87,6 +88,7 @@ int run() {
     const std::atomic<bool> never{false};
     run_actor(scheduler, listening.waiter(), clock, never);
   }
+  if (scheduler.outcome().is_because_of(CauseKind::kReplaced)) return kExitReplaced;
   if (!scheduler.outcome().is_ok()) say_events(log, scheduler.outcome());
   if (signals.received() != 0) return 128 + signals.received();
   // Why the job failed was logged when it did.

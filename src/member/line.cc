@@ -98,6 +98,14 @@ Cause Line::unreachable_cause(TimeNs now) const {
   return cause;
 }
 
+std::string Line::absence_text(TimeNs now, TimeNs for_ns) const {
+  return scheduler_text() + " is lost since " + duration_text(now - heard_ns_) + " (" +
+         last_down_.message() +
+         "): the job goes on without it, and waits for one that is started anew at this address; "
+         "if none comes within " +
+         duration_text(for_ns) + ", it ends";
+}
+
 Status Line::silence(TimeNs now) const {
   const TimeNs for_ns = now - heard_ns_;
   std::string text = scheduler_text() +

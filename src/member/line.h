@@ -57,6 +57,8 @@ class Line {
   Status deafness() const;
   std::string unreachable_text(TimeNs now) const;
   Cause unreachable_cause(TimeNs now) const;
+  // The job goes on without it, for so long.
+  std::string absence_text(TimeNs now, TimeNs for_ns) const;
   // The job cannot go on without the scheduler.
   Status silence(TimeNs now) const;
 

@@ -5,8 +5,8 @@
 
 #include "base/limits.h"
 #include "base/phrases.h"
-#include "base/placement.h"
 #include "base/planted.h"
+#include "member/roster_check.h"
 #include "net/wire_text.h"
 
 namespace byteps {
@@ -24,49 +24,28 @@ void tell(std::string text, MemberOutputs& out, LogLevel level = LogLevel::kWarn
   out.emplace_back(MemberOutput::Notice{std::move(text), level});
 }
 
-// `first`: place of the first server among the members.
-Status check_slots(const wire::Roster& roster, std::size_t first) {
-  const std::size_t server_count = roster.members.size() - first;
-  if (roster.slots.empty() != (server_count == 0))
-    return fault("a roster of servers without shards");
-  if (roster.slots.size() > kShardsMax) return fault("a roster with too many shards");
-  for (const wire::Slot& slot : roster.slots) {
-    if (slot.server >= server_count ||
-        slot.shard >= roster.members[first + slot.server].endpoints.size()) {
-      return fault("a roster with a shard of nobody");
-    }
-    if (slot.weight == 0 || slot.weight > Placement::kWeightMax) {
-      return fault("a roster with a shard of impossible weight");
-    }
-    if (slot.since > roster.revision) return fault("a roster with a shard of the future");
+// That it gives this process a place, and a worker the one that it has.
+Status check_place(const wire::Roster& roster, Role role, std::uint32_t wanted_rank) {
+  if (roster.your_rank >= count_of(roster, role)) return fault("a roster without this process");
+  if (role == Role::kWorker && roster.your_rank != wanted_rank) {
+    return fault("a roster that gives this worker another rank");
   }
   return Status::ok();
 }
 
-// What the rest of the program relies on: members in order, places to connect to, sizes that can be divided by.
-Status check_roster(const wire::Roster& roster, Role role, std::uint32_t wanted_rank) {
-  if (roster.epoch == Epoch(0)) return fault("a roster of epoch 0");
-  std::uint32_t worker_count = 0;
-  std::uint32_t server_count = 0;
-  for (const wire::RosterMember& member : roster.members) {
-    const bool worker = member.role == Role::kWorker;
-    if (!worker && member.role != Role::kServer) return fault("a roster with a strange role");
-    if (worker && server_count > 0) return fault("a roster with workers after servers");
-    if (member.rank != (worker ? worker_count : server_count)) return fault("a roster with gaps");
-    if (!worker && member.endpoints.empty()) return fault("a roster with a server without address");
-    ++(worker ? worker_count : server_count);
+// One failure timeout counts in a job: who beats every sixth of a longer one would be given up by those with a shorter.
+Status take_timeout(std::uint32_t failure_ms, const Line& line, TimeoutConfig& timeout,
+                    MemberOutputs& out) {
+  if (failure_ms == 0 || failure_ms == timeout.failure_ms()) return Status::ok();
+  if (failure_ms < TimeoutConfig::kFailureMsMin || failure_ms > TimeoutConfig::kFailureMsMax) {
+    return fault(line.scheduler_text() + " has a failure timeout of " + std::to_string(failure_ms) +
+                 " ms");
   }
-  if (const Status fine = check_slots(roster, worker_count); !fine.is_ok()) return fine;
-  if (roster.your_rank >= (role == Role::kWorker ? worker_count : server_count)) {
-    return fault("a roster without this process");
-  }
-  if (role == Role::kWorker && roster.your_rank != wanted_rank) {
-    return fault("a roster that gives this worker another rank");
-  }
-  for (const std::uint64_t bytes : {roster.partition_bytes, roster.frame_bytes}) {
-    if (bytes == 0 || bytes % 64 != 0)
-      return fault("a roster with an impossible size of parts or frames");
-  }
+  tell("BYTEPS_FAILURE_TIMEOUT_MS is " + std::to_string(timeout.failure_ms()) + " here, but " +
+           std::to_string(failure_ms) + " at the " + line.scheduler_text() +
+           ", whose value counts for the whole job",
+       out);
+  timeout.failure_ns = TimeNs{failure_ms} * kMillisecond;
   return Status::ok();
 }
 
@@ -97,6 +76,7 @@ Member::Member(wire::Join join, const Config& config, Timeline* timeline)
     : join_(std::move(join)),
       job_id_(config.job.job_id),
       tells_roll_call_(config.tells_roll_call),
+      recovers_(config.recovers),
       timeline_(timeline),
       timeout_(config.timeout),
       line_({config.job.scheduler_host, config.job.scheduler_port}, timeout_) {
@@ -131,37 +111,31 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutputs& out) {
   if (theirs.role != Role::kScheduler) {
     return drop_connection({Code::kMismatch, "a " + theirs.text() + " answers there"}, now, out);
   }
-  if (job_.roster_epoch != Epoch(0) && theirs.incarnation != job_.incarnation)
-    return meet_another_scheduler(out);
-  if (const Status fine = take_timeout(theirs.failure_ms, out); !fine.is_ok()) {
+  const bool is_another = job_.roster_epoch != Epoch(0) && theirs.incarnation != job_.scheduler;
+  if (is_another && !recovers()) return meet_another_scheduler(out);
+  if (const Status fine = take_timeout(theirs.failure_ms, line_, timeout_, out); !fine.is_ok()) {
     return drop_connection(fine, now, out);
   }
   job_.answering = theirs.incarnation;
   line_.up(now);
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
-  send(wire::Kind::kJoin, wire::encode(join_), out);
-  // What was said on the last connection may be lost with it; the scheduler knows repeats.
-  if (barriers_.is_open() && !PLANTED(barrier_said_once)) send_barrier(out);
+  wire::Join join = join_;
+  if (testimony_.recovers()) {
+    testimony_.note_barriers(barriers_.open_on_wire());
+    join.heard = testimony_.heard();
+  }
+  send(wire::Kind::kJoin, wire::encode(join), out);
+  // What was said on the last connection may be lost with it; the scheduler knows repeats. (To one that was begun anew
+  // it is said when that knows the job, and sends its roster.)
+  if (!is_another && barriers_.is_open() && !PLANTED(barrier_said_once)) send_barrier(out);
   if (stage_ == Stage::kLeaving) {
+    if (is_another) exit_.give_up_ns = std::max(exit_.give_up_ns, now + 2 * timeout_.failure_ns);
     send(wire::Kind::kLeave, wire::encode(wire::Leave{exit_.final}), out);
   }
-  if (stage_ == Stage::kFailing) send_fail(out);
-  if (!stalled_.awaited.empty()) send(wire::Kind::kStalled, wire::encode(stalled_), out);
-}
-
-// One failure timeout counts in a job: who beats every sixth of a longer one would be given up by those with a shorter.
-Status Member::take_timeout(std::uint32_t failure_ms, MemberOutputs& out) {
-  if (failure_ms == 0 || failure_ms == timeout_.failure_ms()) return Status::ok();
-  if (failure_ms < TimeoutConfig::kFailureMsMin || failure_ms > TimeoutConfig::kFailureMsMax) {
-    return fault(scheduler_text() + " has a failure timeout of " + std::to_string(failure_ms) +
-                 " ms");
+  if (stage_ == Stage::kFailing) send(wire::Kind::kFail, wire::encode(text_of(exit_.failing)), out);
+  if (!is_another && !stalled_.awaited.empty()) {
+    send(wire::Kind::kStalled, wire::encode(stalled_), out);
   }
-  tell("BYTEPS_FAILURE_TIMEOUT_MS is " + std::to_string(timeout_.failure_ms()) + " here, but " +
-           std::to_string(failure_ms) + " at the " + scheduler_text() +
-           ", whose value counts for the whole job",
-       out);
-  timeout_.failure_ns = TimeNs{failure_ms} * kMillisecond;
-  return Status::ok();
 }
 
 // At the scheduler's address, with our key, but it does not know our job: our scheduler is gone.
@@ -179,6 +153,9 @@ void Member::meet_another_scheduler(MemberOutputs& out) {
 void Member::on_down(const Status& why, TimeNs now, MemberOutputs& out) {
   if (done()) return;
   next_heartbeat_ns_ = kNever;
+  if (stage_ == Stage::kRunning && recovers() && next_notice_ns_ == kNever) {
+    next_notice_ns_ = now + timeout_.heartbeat_ns();
+  }
   const bool is_refused = line_.down(why, now);
   if (is_refused && stage_ == Stage::kJoining) {
     return finish({why.code(), line_.unreachable_text(now), line_.unreachable_cause(now)}, out);
@@ -222,17 +199,22 @@ void Member::send_barrier(MemberOutputs& out) {
   send(wire::Kind::kBarrier, wire::encode(wire::Barrier{barriers_.open_on_wire()}), out);
 }
 
-void Member::send_fail(MemberOutputs& out) {
-  send(wire::Kind::kFail, wire::encode(text_of(exit_.failing)), out);
-}
-
 // ---- messages ----
 
 void Member::on_message(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                         MemberOutputs& out) {
   if (done() || !line_.is_up()) return;
+  if (header.round.value < testimony_.term() && !PLANTED(lower_term_heard)) {
+    return drop_connection(
+        fault(scheduler_text() + " is of term " + std::to_string(header.round.value) +
+              ", but the job has had one of term " + std::to_string(testimony_.term())),
+        now, out);
+  }
   line_.hear(now);
   switch (header.kind) {
+    case wire::Kind::kRecall:
+      if (!testimony_.recovers()) break;
+      return send(wire::Kind::kRoster, testimony_.roster(), out);
     case wire::Kind::kHeartbeat:
       return on_heartbeat(payload, now, out);
     case wire::Kind::kRoster:
@@ -253,8 +235,9 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
                   is_told_elsewhere ? LogLevel::kDebug : LogLevel::kWarning);
     }
     default:
-      return on_malformed(fault("a message that schedulers do not send"), now, out);
+      break;
   }
+  on_malformed(fault("a message that schedulers do not send"), now, out);
 }
 
 void Member::on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out) {
@@ -272,8 +255,17 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   if (!decoded.is_ok()) return on_malformed(decoded.status(), now, out);
   wire::Roster& roster = decoded.value();
   roster.your_rank = header.worker.value;
-  const Status fine = check_roster(roster, join_.role, join_.wanted_rank);
+  Status fine = check_roster(roster);
+  if (fine.is_ok()) fine = check_place(roster, join_.role, join_.wanted_rank);
   if (!fine.is_ok()) return on_malformed(fine, now, out);
+  if (job_.roster_epoch != Epoch(0) && testimony_.recovers() &&
+      roster.incarnation != job_.incarnation) {
+    return meet_another_scheduler(out);
+  }
+  if (roster.epoch >= job_.roster_epoch) testimony_.take(roster, header.round.value, payload);
+  const bool is_another = job_.answering != job_.scheduler;
+  if (roster.epoch == job_.roster_epoch && is_another) meet_successor(header.round.value, out);
+  if (stage_ == Stage::kRunning) next_notice_ns_ = kNever;
   const bool is_amended = roster.epoch == job_.roster_epoch && roster.revision > job_.revision;
   if (is_amended) job_.revision = roster.revision;
   if (is_amended && stage_ == Stage::kRunning) {
@@ -285,9 +277,9 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   }
   job_.roster_epoch = roster.epoch;
   job_.revision = roster.revision;
-  job_.incarnation = job_.answering;
+  job_.scheduler = job_.answering;
+  job_.incarnation = roster.incarnation == Incarnation{} ? job_.answering : roster.incarnation;
   job_.rank = roster.your_rank;
-  left_.clear();
   stalled_ = {};
   barriers_.begin_epoch();
   next_notice_ns_ = kNever;
@@ -296,6 +288,20 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
     out.emplace_back(MemberOutput::Began{std::move(roster)});
   }
   if (join_.role == Role::kWorker) applied(job_.roster_epoch, now, out);
+}
+
+// A scheduler that was begun anew knows our job again. What it cannot know is said again.
+void Member::meet_successor(std::uint32_t term, MemberOutputs& out) {
+  job_.scheduler = job_.answering;
+  if (stage_ == Stage::kRunning) {
+    tell(scheduler_text() +
+             " was lost, and is back: started anew, it has heard from the members where the job is "
+             "(term " +
+             std::to_string(term) + ")",
+         out);
+  }
+  if (barriers_.is_open()) send_barrier(out);
+  if (!stalled_.awaited.empty()) send(wire::Kind::kStalled, wire::encode(stalled_), out);
 }
 
 void Member::on_barrier_done(const wire::Header& header, std::span<const std::byte> payload,
@@ -323,25 +329,31 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
                       MemberOutputs& out) {
   const Result<wire::Leave> leave = wire::decode_leave(payload);
   if (!leave.is_ok()) return on_malformed(leave.status(), now, out);
+  const Members& who = leave.value().who;
+  if (!who.is_all() && header.epoch == job_.roster_epoch && testimony_.recovers()) {
+    testimony_.note_barriers(leave.value().barriers);
+    for (const std::uint32_t rank : who.some()) {
+      if (join_.role == Role::kServer) testimony_.note_left(rank, leave.value().final);
+    }
+    // Now a scheduler that is begun anew will know it, too.
+    send(wire::Kind::kLeave, {payload.begin(), payload.end()}, out);
+  }
+  const auto note = [&](WorkerRank worker) {
+    const bool is_news = testimony_.note_left(worker.value, leave.value().final);
+    if (is_news) out.emplace_back(MemberOutput::WorkerLeft{worker, leave.value().final});
+  };
+  if (join_.role == Role::kServer && !who.is_all()) return;
   if (join_.role == Role::kServer) {                                 // the job is over
     send(wire::Kind::kLeave, wire::encode(wire::Leave{true}), out);  // it need not stay for us
     return finish(stage_ == Stage::kFailing ? exit_.failing : Status::ok(), out);
   }
-  const Members& who = leave.value().who;
   if (who.is_all() && header.worker == WorkerRank(job_.rank)) {
     if (stage_ == Stage::kLeaving) finish(Status::ok(), out);
     return;
   }
   if (header.epoch != job_.roster_epoch) return;
-  if (who.is_all()) return note_left(header.worker, leave.value().final, out);
-  for (const std::uint32_t rank : who.some()) note_left(WorkerRank(rank), leave.value().final, out);
-}
-
-void Member::note_left(WorkerRank worker, bool final, MemberOutputs& out) {
-  const auto place = std::lower_bound(left_.begin(), left_.end(), worker);
-  if (place != left_.end() && *place == worker) return;
-  left_.insert(place, worker);
-  out.emplace_back(MemberOutput::WorkerLeft{worker, final});
+  if (who.is_all()) return note(header.worker);
+  for (const std::uint32_t rank : who.some()) note(WorkerRank(rank));
 }
 
 void Member::on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out) {
@@ -382,7 +394,8 @@ void Member::leave(bool final, TimeNs now, MemberOutputs& out) {
   stage_ = Stage::kLeaving;
   if (unknown) return finish(Status::ok(), out);
   exit_.final = final;
-  exit_.give_up_ns = now + timeout_.failure_ns;
+  // Where it recovers, others hear of it before it is answered.
+  exit_.give_up_ns = now + (recovers() ? 2 : 1) * timeout_.failure_ns;
   send(wire::Kind::kLeave, wire::encode(wire::Leave{final}), out);
 }
 
@@ -394,7 +407,7 @@ void Member::fail(const Status& why, TimeNs now, MemberOutputs& out) {
   exit_.failing = why;
   if (unknown) return finish(why, out);
   exit_.give_up_ns = now + timeout_.failure_ns;
-  send_fail(out);
+  send(wire::Kind::kFail, wire::encode(text_of(exit_.failing)), out);
 }
 
 void Member::finish(Status why, MemberOutputs& out) {
@@ -425,7 +438,7 @@ void Member::tick(TimeNs now, MemberOutputs& out) {
 }
 
 void Member::look_at_clock(TimeNs now, MemberOutputs& out) {
-  if (now >= exit_.give_up_ns)
+  if (now >= exit_due_ns())
     return finish(stage_ == Stage::kFailing ? exit_.failing : Status::ok(), out);
   if (stage_ == Stage::kJoining) watch_start(now, out);
   if (!done()) watch_silence(now, out);
@@ -458,23 +471,36 @@ void Member::watch_start(TimeNs now, MemberOutputs& out) {
 }
 
 void Member::watch_silence(TimeNs now, MemberOutputs& out) {
-  if (misses_scheduler() && now >= line_.silent_since_ns() + timeout_.silence_ns()) {
-    return finish(line_.silence(now), out);
+  if (now >= give_up_scheduler_ns()) {
+    const Status why = line_.silence(now);
+    return finish(!recovers()
+                      ? why
+                      : why.in_words(why.message() +
+                                     "; the job has waited for one that is started anew at this "
+                                     "address (BYTEPS_RECOVERY_TIMEOUT_S)"),
+                  out);
   }
   if (line_.is_deaf(now)) drop_connection(line_.deafness(), now, out);
+  if (stage_ != Stage::kRunning || line_.is_up() || now < next_notice_ns_) return;
+  next_notice_ns_ = now + timeout_.notice_every_ns;
+  tell(line_.absence_text(now, give_up_scheduler_ns() - now), out);
+}
+
+TimeNs Member::give_up_scheduler_ns() const {
+  const bool misses = stage_ == Stage::kRunning || (stage_ == Stage::kJoining && line_.is_known());
+  if (!misses) return kNever;
+  return line_.silent_since_ns() + (recovers() ? timeout_.recovery_ns : timeout_.silence_ns());
 }
 
 TimeNs Member::next_deadline() const {
   if (!started_) return 0;
   if (done()) return kNever;
-  TimeNs next = std::min({exit_.give_up_ns, next_heartbeat_ns_, line_.next_deadline()});
+  TimeNs next = std::min({exit_due_ns(), next_heartbeat_ns_, line_.next_deadline()});
   if (stage_ == Stage::kJoining) {
     next = std::min({next, next_notice_ns_, give_up_joining_ns()});
   }
-  if (misses_scheduler()) {
-    next = std::min(next, line_.silent_since_ns() + timeout_.silence_ns());
-  }
-  return next;
+  if (stage_ == Stage::kRunning && !line_.is_up()) next = std::min(next, next_notice_ns_);
+  return std::min(next, give_up_scheduler_ns());
 }
 
 }  // namespace byteps

@@ -16,6 +16,9 @@
 //                    over, well
 //   kFailed          the job cannot go on; the status says why, who, and what to do
 // after which it is done() and says nothing more.
+//
+// Where the job recovers it goes on without the scheduler (docs/recovery.md), and tells one that was begun anew what
+// the former ones have said. One that is older than that (of a lower term) it hears no more.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +32,7 @@
 #include "base/outputs.h"
 #include "base/timeline.h"
 #include "member/line.h"
+#include "member/testimony.h"
 #include "net/transport.h"
 #include "net/wire.h"
 
@@ -91,7 +95,8 @@ wire::Join make_join(const Config& config, Role role, std::string host,
 
 class Member {
  public:
-  // Uses config.job (scheduler's address, job id) and config.timeout. With a timeline it asks the scheduler for the
+  // Uses config.job (scheduler's address, job id), config.timeout and, until there is a roster, config.recovers.
+  // With a timeline it asks the scheduler for the
   // time with each heartbeat, and the timeline gets the answers.
   Member(wire::Join join, const Config& config, Timeline* timeline = nullptr);
 
@@ -114,8 +119,8 @@ class Member {
   // Workers: what this one waits for while nothing moves, told to the scheduler when it changes, and
   // again on a new connection. Nothing awaited: it does not stall.
   void stalled(wire::Stalled report, MemberOutputs& out);
-  // Workers: Left follows, at the latest after failure_ns. `final`: this process will not join
-  // again.
+  // Workers: Left follows, at the latest after failure_ns, or recovery_ns while a scheduler is away whose job recovers.
+  // `final`: this process will not join again.
   void leave(bool final, TimeNs now, MemberOutputs& out);
   // Tells everyone that the job cannot go on, because of `why` at this member. Failed(why) follows
   // when the scheduler knows, at the latest after failure_ns.
@@ -162,6 +167,7 @@ class Member {
   // What is known of the job.
   struct Job {
     Incarnation answering{};     // of who is at the other end of the connection
+    Incarnation scheduler{};     // of who sent the newest roster
     Incarnation incarnation{};   // since the first roster
     Epoch roster_epoch;          // of the newest roster ...
     std::uint32_t revision = 0;  // ... and its revision
@@ -173,6 +179,11 @@ class Member {
     bool final = true;
     Status failing;
     TimeNs give_up_ns = kNever;
+    // Who leaves waits for a scheduler that is away until `away_until_ns`.
+    TimeNs due_ns(TimeNs away_until_ns) const {
+      const bool waits = give_up_ns != kNever && failing.is_ok();
+      return waits ? std::max(give_up_ns, away_until_ns) : give_up_ns;
+    }
   };
   // The scheduler's last word about who is missing.
   struct Waiting {
@@ -183,27 +194,31 @@ class Member {
   void send(wire::Kind kind, std::vector<std::byte> payload, MemberOutputs& out);
   void send_heartbeat(TimeNs now, MemberOutputs& out);
   void send_barrier(MemberOutputs& out);
-  void send_fail(MemberOutputs& out);
   void connect(TimeNs now, MemberOutputs& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutputs& out);
   void meet_another_scheduler(MemberOutputs& out);
-  Status take_timeout(std::uint32_t failure_ms, MemberOutputs& out);
+  void meet_successor(std::uint32_t term, MemberOutputs& out);
   void finish(Status why, MemberOutputs& out);
   void on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out);
   void on_roster(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                  MemberOutputs& out);
   void on_leave(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                 MemberOutputs& out);
-  void note_left(WorkerRank worker, bool final, MemberOutputs& out);
   void on_barrier_done(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,
                        MemberOutputs& out);
   void on_fail(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out);
   void look_at_clock(TimeNs now, MemberOutputs& out);
   void watch_start(TimeNs now, MemberOutputs& out);
   void watch_silence(TimeNs now, MemberOutputs& out);
-  // Whether the scheduler's absence for failure_ns is an end. Before it has answered it may not have been started.
-  bool misses_scheduler() const {
-    return stage_ == Stage::kRunning || (stage_ == Stage::kJoining && line_.is_known());
+  // The job goes on without its scheduler for recovery_ns.
+  bool recovers() const {
+    return job_.roster_epoch == Epoch(0) ? recovers_ : testimony_.recovers();
+  }
+  // When the scheduler's absence is an end. Before it has answered it may not have been started.
+  TimeNs give_up_scheduler_ns() const;
+  TimeNs exit_due_ns() const {
+    const bool waits = recovers() && !line_.is_up();
+    return exit_.due_ns(waits ? line_.silent_since_ns() + timeout_.recovery_ns : 0);
   }
   // A scheduler that is there gives up by itself, knows who is missing, and gets the time to say it.
   TimeNs give_up_joining_ns() const {
@@ -214,6 +229,7 @@ class Member {
   const wire::Join join_;
   const std::array<std::byte, 16> job_id_;
   const bool tells_roll_call_;
+  const bool recovers_;  // as this process was told
   Timeline* const timeline_;
 
   TimeoutConfig timeout_;  // with the scheduler's failure timeout, once it has answered
@@ -225,7 +241,7 @@ class Member {
   TimeNs next_heartbeat_ns_ = kNever;
   TimeNs next_notice_ns_ = kNever;
   Job job_;
-  std::vector<WorkerRank> left_;  // workers known to have left this epoch, sorted
+  Testimony testimony_;
   Waiting waiting_;
   Barriers barriers_;
   wire::Stalled stalled_;  // as said last

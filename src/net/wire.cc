@@ -78,6 +78,13 @@ class Writer {
   void members(std::uint8_t tag, Members& value) {
     if (!value.is_all()) bytes(tag, value.bitmap());
   }
+  template <typename Number>
+  void count(std::uint8_t tag, Number& value) {
+    if (value != Number()) field(tag, value);
+  }
+  void incarnation(std::uint8_t tag, Incarnation& value) {
+    if (value != Incarnation{}) array(tag, value);
+  }
   void cause_kind(std::uint8_t tag, CauseKind& value) {
     if (value != CauseKind::kOther) number(tag, static_cast<std::uint64_t>(value));
   }
@@ -181,6 +188,11 @@ class Reader {
     if (!some) return fail("no members", tag);
     value = std::move(*some);
   }
+  template <typename Number>
+  void count(std::uint8_t tag, Number& value) {
+    field(tag, value);
+  }
+  void incarnation(std::uint8_t tag, Incarnation& value) { array(tag, value); }
   void cause_kind(std::uint8_t tag, CauseKind& value) {
     std::uint64_t number = 0;
     if (!number_of(tag, number)) return;
@@ -364,6 +376,12 @@ void fields(Visitor& v, Join& m) {
   v.field(14, m.relay_port);
   v.field(15, m.local_reduce);
   v.field(16, m.needs_servers);
+  v.count(17, m.heard.term);
+  v.count(18, m.heard.epoch);
+  v.count(19, m.heard.revision);
+  v.count(20, m.heard.barriers);
+  v.ranks(21, m.heard.left_for_good, kWorkersMax);
+  v.ranks(22, m.heard.left_for_a_while, kWorkersMax);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {
@@ -376,6 +394,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(7, m.machine_index);
   v.field(8, m.card);
   v.field(9, m.relay_port);
+  v.count(10, m.life);
 }
 template <typename Visitor>
 void fields(Visitor& v, Slot& m) {
@@ -395,6 +414,7 @@ void fields(Visitor& v, Roster& m) {
   v.list(7, m.slots);
   v.field(8, m.revision);
   v.field(9, m.recovers);
+  v.incarnation(10, m.incarnation);
 }
 template <typename Visitor>
 void fields(Visitor& v, Heartbeat& m) {
@@ -405,6 +425,7 @@ template <typename Visitor>
 void fields(Visitor& v, Leave& m) {
   v.field(1, m.final);
   v.members(2, m.who);
+  v.count(3, m.barriers);
 }
 template <typename Visitor>
 void fields(Visitor& v, Barrier& m) {
@@ -505,7 +526,7 @@ bool known(std::uint8_t kind) {
   return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
           kind <= static_cast<std::uint8_t>(Kind::kSettled)) ||
          (kind >= static_cast<std::uint8_t>(Kind::kJoin) &&
-          kind <= static_cast<std::uint8_t>(Kind::kStalled));
+          kind <= static_cast<std::uint8_t>(Kind::kRecall));
 }
 
 }  // namespace

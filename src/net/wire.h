@@ -10,7 +10,7 @@
 //    4  u32  epoch                              2  u32 length, bytes      when type is bytes
 //    8  u64  key
 //   16  u32  part
-//   20  u32  round
+//   20  u32  round; of a scheduler's messages its term, where the job recovers
 //   24  u64  offset of the frame in its part, bytes
 //   32  u32  rank of the worker it is about
 //   36  i32  priority of a push
@@ -85,6 +85,7 @@ enum class Kind : std::uint8_t {
   kFail = 22,         // either way: the job cannot go on; the text says why and who
   kWaiting = 23,      // scheduler to members: who is still missing
   kStalled = 24,      // worker to scheduler: it waits, for what, and what others want of it
+  kRecall = 25,  // scheduler that was begun anew to a member: say your roster; answered by a Roster
 };
 
 // Flags of a push or an answer.
@@ -185,8 +186,23 @@ struct Join {
       0;  // workers: where others of its machine reach its relay, at 127.0.0.1; 0: it has none
   bool local_reduce = false;  // workers: their settings; rank 0's become the job's
   bool needs_servers = false;
+  // For a scheduler that was begun anew: what this member was told by those before it. Zeros and empty: nothing.
+  struct Heard {
+    // The newest roster: rosters are ordered by these, and members hear no scheduler of a lower term any more.
+    std::uint32_t term = 0;
+    Epoch epoch;
+    std::uint32_t revision = 0;
+    // Of that epoch: how many barriers are done, and who has left, for good or for a while.
+    std::uint64_t barriers = 0;
+    std::vector<std::uint32_t> left_for_good;
+    std::vector<std::uint32_t> left_for_a_while;
+    bool operator==(const Heard&) const = default;
+  };
+  Heard heard;
   bool operator==(const Join&) const = default;
 };
+// Terms, epochs and revisions that anybody says to know are at most this.
+inline constexpr std::uint32_t kCountMax = 1U << 31;
 
 struct RosterMember {
   Role role = Role::kWorker;
@@ -198,6 +214,7 @@ struct RosterMember {
   std::uint32_t rate_mbps = 0;
   std::uint32_t machine_index = 0;
   std::uint16_t relay_port = 0;
+  std::uint64_t life = 0;  // where the job recovers
   bool operator==(const RosterMember&) const = default;
 };
 
@@ -231,7 +248,9 @@ struct Roster {
   std::vector<Slot> slots;            // at most kShardsMax
   // Counts the changes of who serves a slot within the epoch, from 0; all else stays.
   std::uint32_t revision = 0;
-  bool recovers = false;  // a server that is lost gets a successor: workers keep sums for it
+  bool recovers =
+      false;  // who is lost gets a successor: workers keep sums, members go on without a scheduler
+  Incarnation incarnation{};  // of the job, where it recovers: that of its first scheduler
   bool operator==(const Roster&) const = default;
 };
 
@@ -243,11 +262,14 @@ struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 
-// A member says it of itself; the scheduler says who has left, several in one message when they left together.
+// A member says it of itself; the scheduler says who has left, several in one message when they left together. Where
+// the job recovers it tells servers before it answers those who leave, and servers say the same back: they know it
+// then.
 struct Leave {
   bool final = true;  // the process ends; false: it may join again (shutdown or suspend, then init
                       // or resume)
   Members who{};      // all: the one in the header alone
+  std::uint64_t barriers = 0;  // to servers: that are done
   bool operator==(const Leave&) const = default;
 };
 

@@ -24,7 +24,10 @@ std::string text_of(const wire::Join& join) {
   text += " (" + printable(join.host, 128) + ") of " + std::to_string(join.worker_count) +
           " workers and " + std::to_string(join.server_count) + " servers";
   if (!join.endpoints.empty()) text += " at " + printable(join.endpoints[0].text(), 128);
-  return text;
+  const wire::Join::Heard& heard = join.heard;
+  if (heard.term == 0) return text;
+  return text + ", heard of term " + std::to_string(heard.term) + ", epoch " +
+         std::to_string(heard.epoch.value) + ", revision " + std::to_string(heard.revision);
 }
 
 std::string text_of(const wire::Stalled& stalled) {
@@ -97,6 +100,8 @@ const char* message_name(wire::Kind kind) {
       return "Waiting";
     case wire::Kind::kStalled:
       return "Stalled";
+    case wire::Kind::kRecall:
+      return "Recall";
   }
   return "unknown";
 }

@@ -5,8 +5,8 @@
 
 namespace byteps {
 
-void Barriers::begin_epoch(std::uint32_t worker_count) {
-  number_ = 0;
+void Barriers::begin_epoch(std::uint32_t worker_count, std::uint64_t done) {
+  number_ = done;
   arrived_.clear();
   size_ = worker_count;
 }

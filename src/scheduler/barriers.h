@@ -18,7 +18,8 @@ class Barriers {
   // Both outlive it.
   Barriers(Seats& seats, const Speaker& speaker) : seats_(seats), speaker_(speaker) {}
 
-  void begin_epoch(std::uint32_t worker_count);
+  // So many are done already.
+  void begin_epoch(std::uint32_t worker_count, std::uint64_t done = 0);
   // A worker of the epoch has come to the barrier of this number. False: that is not its turn.
   bool arrive(const Seat& seat, std::uint64_t number, KeeperOutputs& out);
   // A worker has left: those that wait at the open barrier may wait for ever now.

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/planted.h"
+
 namespace byteps {
 namespace {
 
-SharedBytes departed_message(std::vector<std::uint32_t> ranks, bool final) {
+SharedBytes departed_message(std::vector<std::uint32_t> ranks, bool final,
+                             std::uint64_t barriers = 0) {
   std::sort(ranks.begin(), ranks.end());
-  return wire::encode(wire::Leave{final, Members(ranks)});
+  return wire::encode(wire::Leave{final, Members(ranks), barriers});
 }
 
 }  // namespace
@@ -48,6 +51,83 @@ void Departures::tell_all_to(PeerId peer, KeeperOutputs& out) const {
     speaker_.send(peer, wire::Kind::kLeave, WorkerRank(), departed_message(std::move(ranks), final),
                   out);
   }
+}
+
+// ---- where the job recovers
+
+// Who is away hears of it when it is back; but somebody has to know.
+std::optional<std::vector<Arrival>> Departures::witnesses() const {
+  std::vector<Arrival> servers;
+  std::vector<Arrival> workers;
+  bool has_servers = false;
+  bool any_stays = false;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (!seat.in_roster || seat.left) continue;
+    has_servers |= !seat.worker();
+    any_stays |= seat.worker() && !seat.leaving.final;
+    if (seat.peer) (seat.worker() ? workers : servers).push_back(arrival);
+  }
+  if (has_servers && servers.empty() && any_stays) return std::nullopt;
+  return has_servers ? servers : workers;
+}
+
+void Departures::announce(std::uint64_t barriers, KeeperOutputs& out) {
+  const std::optional<std::vector<Arrival>> who = witnesses();
+  if (!who) return;
+  for (const bool final : {true, false}) {
+    std::vector<std::uint32_t> ranks;
+    for (auto& [arrival, seat] : seats_.all()) {
+      if (seat.leaving.final != final || std::exchange(seat.leaving.is_told, true)) continue;
+      ranks.push_back(seat.rank);
+    }
+    if (ranks.empty()) continue;
+    const SharedBytes message = departed_message(std::move(ranks), final, barriers);
+    for (const Arrival each : *who) {
+      if (PLANTED(departure_untold)) break;
+      speaker_.send(*seats_.at(each).peer, wire::Kind::kLeave, WorkerRank(), message, out);
+    }
+  }
+}
+
+void Departures::announce_all_to(const Seat& witness, std::uint64_t barriers,
+                                 KeeperOutputs& out) const {
+  for (const bool final : {true, false}) {
+    std::vector<std::uint32_t> ranks;
+    for (const auto& [arrival, seat] : seats_.all()) {
+      if (!seat.plays()) continue;
+      if (seat.left ? seat.left_for_good == final : seat.leaving.final == final) {
+        ranks.push_back(seat.rank);
+      }
+    }
+    if (ranks.empty()) continue;
+    speaker_.send(*witness.peer, wire::Kind::kLeave, WorkerRank(),
+                  departed_message(std::move(ranks), final, barriers), out);
+  }
+}
+
+void Departures::note_known(Arrival witness, const std::vector<std::uint32_t>& ranks) {
+  for (auto& [arrival, seat] : seats_.all()) {
+    if (!seat.plays() || !seat.leaving.final) continue;
+    if (std::binary_search(ranks.begin(), ranks.end(), seat.rank)) {
+      seat.leaving.known_to.insert(witness);
+    }
+  }
+}
+
+std::vector<Arrival> Departures::known() const {
+  std::vector<Arrival> leaving;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.leaving.final && seat.leaving.is_told && !seat.left) leaving.push_back(arrival);
+  }
+  if (leaving.empty()) return leaving;
+  const std::optional<std::vector<Arrival>> who = witnesses();
+  std::erase_if(leaving, [&](Arrival self) {
+    return !who || !std::all_of(who->begin(), who->end(), [&](Arrival each) {
+      return each == self || seats_.at(self).leaving.known_to.contains(each) ||
+             PLANTED(departure_untold);
+    });
+  });
+  return leaving;
 }
 
 }  // namespace byteps

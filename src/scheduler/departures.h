@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "scheduler/outputs.h"
@@ -24,7 +25,22 @@ class Departures {
   // Tells one worker of all who have left.
   void tell_all_to(PeerId peer, KeeperOutputs& out) const;
 
+  // ---- where the job recovers: who leaves is answered when all servers know it (without servers, all other workers),
+  // who would tell a scheduler that is begun anew. `barriers`: that are done.
+
+  // Tells them of all who want to leave and have not been told of.
+  void announce(std::uint64_t barriers, KeeperOutputs& out);
+  // One of them that has another connection, of all who have left or want to.
+  void announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out) const;
+  // It knows of these.
+  void note_known(Arrival witness, const std::vector<std::uint32_t>& ranks);
+  // Those that may be answered.
+  std::vector<Arrival> known() const;
+
  private:
+  // nullopt: there are servers, but none is here. (When all leave nobody needs to know it.)
+  std::optional<std::vector<Arrival>> witnesses() const;
+
   Seats& seats_;
   const Speaker& speaker_;
   std::uint32_t count_ = 0;

@@ -2,6 +2,8 @@
 // have heard it, for a while.
 #pragma once
 
+#include <utility>
+
 #include "base/config.h"
 #include "base/status.h"
 #include "base/time.h"
@@ -20,6 +22,11 @@ class Ending {
 
   // The job has ended, well or not: all members are told, and the scheduler stays at most until `until_ns`.
   void begin(Status outcome, TimeNs until_ns, KeeperOutputs& out);
+  // Another scheduler has the job: nobody is told anything, and this one does not stay.
+  void resign(Status why, TimeNs now) {
+    outcome_ = std::move(why);
+    until_ns_ = now;
+  }
   // It stays no longer than this.
   void hurry(TimeNs until_ns) { until_ns_ = std::min(until_ns_, until_ns); }
   // Tells this member; again when it is back on a new connection, for the word may have been lost.

@@ -46,6 +46,11 @@ Status Joining::check(const wire::Join& join) const {
                     std::to_string(kWorkersMax) + " and " + std::to_string(kServersMax) +
                     " are possible");
   }
+  const wire::Join::Heard& heard = join.heard;
+  if (heard.term > wire::kCountMax || heard.epoch.value > wire::kCountMax ||
+      heard.revision > wire::kCountMax) {
+    return nonsense(who + " tells of a roster that cannot be");
+  }
   if (join.role == Role::kServer) {
     if (join.endpoints.size() > kShardsOfServerMax) {
       return nonsense(who + " names " + std::to_string(join.endpoints.size()) +
@@ -113,7 +118,9 @@ Joining::Known Joining::recognise(const wire::Join& join, const Incarnation& inc
   if (!seated) return known;
   const Seat& seat = seats_.at(*seated);
   const bool begun_anew = situation.in_epoch && !seat.left && seat.applied == situation.epoch;
-  const bool is_other = seat.join.host != join.host || seat.join.endpoints != join.endpoints;
+  const bool is_other_life = join.life != 0 && seat.join.life != 0 && join.life != seat.join.life;
+  const bool is_other =
+      seat.join.host != join.host || seat.join.endpoints != join.endpoints || is_other_life;
   if (!seat.worker() && situation.recovers && (begun_anew || is_other)) return known;  // its heir
   if (!seat.left && (!begun_anew || !seat.worker())) {
     known.is_new = false;
@@ -297,6 +304,8 @@ Status Joining::check_sizes(const wire::Join& join) const {
   };
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.worker() || seat.in_roster) continue;
+    const bool is_of_other = (seat.join.heard.term > 0) != (join.heard.term > 0);  // generation
+    if (is_of_other) continue;
     if (!seat.peer && seat.rank == join.wanted_rank) continue;  // it is replaced by this one
     Status agree =
         compare(seat, seat.join.worker_count, join.worker_count, "workers", "DMLC_NUM_WORKER");

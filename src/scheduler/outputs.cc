@@ -9,6 +9,7 @@ void Speaker::send(PeerId peer, wire::Kind kind, WorkerRank worker, SharedBytes 
   KeeperOutput::Send output{.peer = peer, .header = {}, .payload = std::move(payload)};
   output.header.kind = kind;
   output.header.epoch = epoch_;
+  output.header.round = Round(term_);
   output.header.worker = worker;
   out.emplace_back(std::move(output));
 }

@@ -49,8 +49,9 @@ using KeeperOutputs =
 
 class Speaker {
  public:
-  // Both outlive it. `epoch`: of the messages.
-  Speaker(Seats& seats, const Epoch& epoch) : seats_(seats), epoch_(epoch) {}
+  // All outlive it. `epoch`, `term`: of the messages.
+  Speaker(Seats& seats, const Epoch& epoch, const std::uint32_t& term)
+      : seats_(seats), epoch_(epoch), term_(term) {}
 
   void send(PeerId peer, wire::Kind kind, WorkerRank worker, SharedBytes payload,
             KeeperOutputs& out) const;
@@ -65,6 +66,7 @@ class Speaker {
  private:
   Seats& seats_;
   const Epoch& epoch_;
+  const std::uint32_t& term_;
 };
 
 // A status as the payload of Fail or Waiting.

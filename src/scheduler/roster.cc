@@ -8,6 +8,7 @@
 #include "base/phrases.h"
 #include "base/placement.h"
 #include "base/planted.h"
+#include "member/roster_check.h"
 #include "net/wire_text.h"
 #include "scheduler/sayings.h"
 #include "scheduler/stall.h"
@@ -19,10 +20,33 @@ Status nonsense(std::string what) {
   return {Code::kInvalidArgument, std::move(what)};
 }
 
+Scene scene_of(const JobConfig& job, const Seats& seats, Epoch epoch, RosterKeeper::Phase phase) {
+  return {.job = job,
+          .seats = seats,
+          .epoch = epoch,
+          .is_gathering = phase == RosterKeeper::Phase::kGathering,
+          .is_confirming = phase == RosterKeeper::Phase::kConfirming};
+}
+
+void tell_spares(const Seats& seats, const Speaker& speaker, std::size_t servers,
+                 KeeperOutputs& out) {
+  const SharedBytes words = encode_status(
+      {Code::kAgain, "this server is a spare: the job has " + std::to_string(servers) +
+                         " others, as DMLC_NUM_SERVER says, and began without it"});
+  for (const auto& [arrival, seat] : seats.all()) {
+    if (seat.in_roster || seat.worker() || !seat.peer) continue;
+    Speaker::notice(LogLevel::kWarning, seat.text() + " is a spare", out);
+    speaker.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), words, out);
+  }
+}
+
 }  // namespace
 
 RosterKeeper::RosterKeeper(const Config& config)
-    : job_(config.job), timeout_(config.timeout), recovers_(config.recovers) {}
+    : job_(config.job),
+      timeout_(config.timeout),
+      recovers_(config.recovers),
+      term_(config.recovers ? 1 : 0) {}
 
 // ---- from the network ----
 
@@ -83,6 +107,12 @@ void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const
       return on_stalled(peer, seat, header, payload, now, out);
     case wire::Kind::kFail:
       return on_fail(peer, *arrival, payload, now, out);
+    case wire::Kind::kRoster: {
+      const Status fine = recall_.is_on() ? recall_.on_roster(*arrival, payload)
+                                          : nonsense("a roster that nobody asked for");
+      if (!fine.is_ok()) on_malformed(peer, fine, out);
+      return;
+    }
     default:
       return on_malformed(peer, nonsense("a message that members do not send"), out);
   }
@@ -105,10 +135,27 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   const Status fine = joining_.check(join);
   if (!fine.is_ok()) return refuse(peer, fine, now, out);
 
-  const Joining::Known known = recognise(join, hello.incarnation, header.epoch, now, out);
+  if (!hear_of_others(peer, join, now, out)) return;
+
+  const bool in_epoch = phase_ == Phase::kConfirming || phase_ == Phase::kRunning;
+  Joining::Known known =
+      joining_.recognise(join, recall_.is_on() ? Incarnation{} : hello.incarnation,
+                         recall_.is_on() ? Epoch(0) : header.epoch,
+                         {.epoch = epoch_,
+                          .in_epoch = in_epoch,
+                          .recovers = recall_.is_on() || succession_.recovers()},
+                         now);
+  if (known.begun) mark_left(seats_.at(*known.begun), false, now, out);
+  if (known.is_new) joining_.check_new(join, phase_ == Phase::kGathering, known);
   if (!known.closed.is_ok()) return speaker_.close(peer, known.closed, out);
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
-    if (!known.same) return turn_away(peer, header.epoch, now, out);
+    if (!known.same && !outcome().is_ok()) return refuse(peer, outcome(), now, out);
+    if (!known.same && header.epoch == Epoch(0)) {
+      // One of the next job, perhaps, which has the same address: let it try again.
+      return speaker_.close(peer, {Code::kCancelled, "the job has ended"}, out);
+    }
+    // A former member: its Leave is answered, nothing else.
+    if (!known.same) return void(seats_.connection(peer).refused = true);
     joining_.attach(*known.same, peer, now, speaker_, out);
     if (PLANTED(last_word_said_once)) return;
     return ending_.tell(seats_.at(*known.same), out);
@@ -117,15 +164,37 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
   seat(peer, std::move(join), known, header.epoch, now, out);
 }
 
-Joining::Known RosterKeeper::recognise(const wire::Join& join, const Incarnation& incarnation,
-                                       Epoch epoch, TimeNs now, Outputs& out) {
-  const bool in_epoch = phase_ == Phase::kConfirming || phase_ == Phase::kRunning;
-  Joining::Known known = joining_.recognise(
-      join, incarnation, epoch,
-      {.epoch = epoch_, .in_epoch = in_epoch, .recovers = succession_.recovers()}, now);
-  if (known.begun) mark_left(seats_.at(*known.begun), false, now, out);
-  if (known.is_new) joining_.check_new(join, phase_ == Phase::kGathering, known);
-  return known;
+// What it was told by another scheduler of the job: one before this, which has to recall then, or one after. False: it
+// has no business here now.
+bool RosterKeeper::hear_of_others(PeerId peer, const wire::Join& join, TimeNs now, Outputs& out) {
+  const std::uint32_t term = join.heard.term;
+  if (!recovers_ || term == 0) return true;
+  const Incarnation& incarnation = seats_.connection(peer).hello.incarnation;
+  if (phase_ == Phase::kGathering && epoch_ == Epoch(0)) {
+    phase_ = Phase::kRecalling;
+    recall_.begin(incarnation, now);
+    Speaker::notice(LogLevel::kWarning,
+                    "members have a job that runs: this scheduler was started anew, and hears from "
+                    "them where that is",
+                    out);
+  }
+  if (recall_.is_on()) {
+    const bool is_ours = incarnation == recall_.incarnation();
+    if (is_ours) term_ = std::max(term_, term + 1);
+    if (!is_ours) speaker_.close(peer, {Code::kAgain, "members of another job are here"}, out);
+    return is_ours;
+  }
+  if (incarnation != job_.incarnation || term <= term_ || phase_ == Phase::kEnding) return true;
+  const Status why(Code::kDisconnected,
+                   "another scheduler, of term " + std::to_string(term) +
+                       ", has had this job: this one, of term " + std::to_string(term_) +
+                       ", knows it no more, and has to be started anew",
+                   {.kind = CauseKind::kReplaced, .who = {.role = Role::kScheduler}});
+  Speaker::notice(LogLevel::kWarning, why.message(), out);
+  phase_ = Phase::kEnding;
+  ending_.resign(why, now);
+  try_end(now, out);
+  return false;
 }
 
 // It is let in, or is back.
@@ -142,8 +211,13 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
 
   Seat& seat = seats_.at(arrival);
   Joining::note_life(seat, life);
+  if (recall_.is_on()) {
+    if (!is_new) seat.join = std::move(join);
+    seat.applied = epoch;
+  }
   Speaker::news(is_new ? "here" : "back", seat, is_new ? " is here" : " is back", out);
   if (phase_ == Phase::kGathering) return try_complete(now, out);
+  if (recall_.is_on()) return recall_.ask(out);
   if (!seat.in_roster) {
     if (succession_.recovers()) succession_.fill(now, out);
     return;
@@ -152,20 +226,11 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   note_epoch(&seat, epoch, out);
 }
 
-// Someone new, after the end.
-void RosterKeeper::turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out) {
-  if (!outcome().is_ok()) return refuse(peer, outcome(), now, out);
-  if (epoch == Epoch(0)) {
-    // One of the next job, perhaps, which has the same address: let it try again.
-    return speaker_.close(peer, {Code::kCancelled, "the job has ended"}, out);
-  }
-  seats_.connection(peer).refused = true;  // a former member: its Leave is answered, nothing else
-}
-
 // What a member of the roster may have missed while it had no connection.
 void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
   if (!seat.peer || seat.left || (seat.worker() && phase_ != Phase::kRunning)) return;
   succession_.catch_up(seat, out);
+  if (recovers_) return departures_.announce_all_to(seat, barriers_.number(), out);
   if (seat.worker()) departures_.tell_all_to(*seat.peer, out);
 }
 
@@ -217,6 +282,10 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
   const Result<wire::Leave> leave = wire::decode_leave(payload);
   if (!leave.is_ok()) return on_malformed(peer, leave.status(), out);
   const std::optional<Arrival> arrival = seats_.connection(peer).seat;
+  if (!leave.value().who.is_all()) {  // it knows that these leave
+    if (arrival) departures_.note_known(*arrival, leave.value().who.some());
+    return;
+  }
   const bool server_of_running_job = arrival && !seats_.at(*arrival).worker() &&
                                      seats_.at(*arrival).in_roster &&
                                      (phase_ == Phase::kConfirming || phase_ == Phase::kRunning);
@@ -229,6 +298,14 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
   }
   if (arrival && phase_ == Phase::kEnding) {
     seats_.at(*arrival).heard_end = true;
+    return;
+  }
+  const bool is_of_epoch = arrival && seats_.at(*arrival).worker() && !seats_.at(*arrival).left &&
+                           (seats_.at(*arrival).in_roster ||
+                            (recall_.is_on() && seats_.at(*arrival).join.heard.term > 0));
+  if (recovers_ && is_of_epoch && phase_ != Phase::kEnded) {  // answered when others know it
+    seats_.at(*arrival).heard_ns = now;
+    seats_.at(*arrival).leaving.final = leave.value().final;
     return;
   }
   speaker_.send(peer, wire::Kind::kLeave, header.worker, wire::encode(leave.value()), out);
@@ -254,12 +331,29 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
   try_next_generation(now, out);
 }
 
+// Where it recovers: who leaves may go when it is known to who would tell a scheduler begun anew.
+void RosterKeeper::answer_leaving(TimeNs now, Outputs& out) {
+  if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
+  departures_.announce(barriers_.number(), out);
+  for (const Arrival arrival : departures_.known()) {
+    Seat& seat = seats_.at(arrival);
+    const bool final = *seat.leaving.final;
+    if (seat.peer) {
+      speaker_.send(*seat.peer, wire::Kind::kLeave, WorkerRank(seat.rank),
+                    wire::encode(wire::Leave{final}), out);
+    }
+    mark_left(seat, final, now, out);
+    if (!seats_.all().contains(arrival)) return;  // all have left
+  }
+}
+
 void RosterKeeper::on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,
                               std::span<const std::byte> payload, Outputs& out) {
   const Result<wire::Barrier> barrier = wire::decode_barrier(payload);
   if (!barrier.is_ok()) return on_malformed(peer, barrier.status(), out);
   if (!seat.in_roster || seat.left || header.epoch != epoch_) return;  // of another epoch
   const std::uint64_t number = barrier.value().number;
+  if (recovers_ && phase_ == Phase::kConfirming) return;  // said again with the roster
   const bool may_come = seat.worker() && phase_ == Phase::kRunning;
   if (!may_come || !barriers_.arrive(seat, number, out)) {
     on_malformed(peer, nonsense("barrier " + std::to_string(number) + " out of turn"), out);
@@ -288,7 +382,8 @@ void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::by
   if (!cause.who.role) cause.who = cause.told_by;
   if (cause.detail.empty()) cause.detail = said.message();
   const Status why(said.code(), seat.text() + ": " + said.message(), std::move(cause));
-  if (seat.in_roster || phase_ == Phase::kGathering) return fail_job(why, now, out);
+  if (seat.in_roster || phase_ == Phase::kGathering || recall_.is_on())
+    return fail_job(why, now, out);
   // It waits for the next epoch; the running one is none of its business.
   seats_.erase(arrival, now);
   refuse(peer, why, now, out);
@@ -305,11 +400,7 @@ void RosterKeeper::gather(TimeNs now) {
 void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
   const Cast roles = seats_.cast();
   if (!roles.complete()) return;
-  begin_epoch(roles, now, out);
-}
-
-void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
-  epoch_ = Epoch(epoch_.value + 1);
+  epoch_ = Epoch(epoch_.value + 1 + recall_.take_epoch_jump());
   phase_ = Phase::kConfirming;
   gathering_.end();
   stalls_.begin_epoch();
@@ -317,6 +408,8 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
   departures_.begin_epoch();
   wire::Roster roster = seats_.take(roles, epoch_);
   roster.recovers = recovers_;
+  if (recovers_) roster.incarnation = job_.incarnation;
+  for (wire::RosterMember& member : roster.members) member.life = recovers_ ? member.life : 0;
   const std::size_t servers = roles.servers.size();
   if (servers == 0 && roster.summing != wire::Summing::kAlone) {
     return fail_job(
@@ -342,17 +435,12 @@ void RosterKeeper::begin_epoch(const Cast& roles, TimeNs now, Outputs& out) {
                       std::to_string(servers) +
                       " servers; who sums: " + who_sums_text(roster, servers),
                   out);
-  const std::string sizes = other_sizes_text(scene());
+  const std::string sizes = other_sizes_text(scene_of(job_, seats_, epoch_, phase_));
   if (!sizes.empty()) Speaker::notice(LogLevel::kWarning, sizes, out);
-  const SharedBytes spare = encode_status(
-      {Code::kAgain, "this server is a spare: the job has " + std::to_string(servers) +
-                         " others, as DMLC_NUM_SERVER says, and began without it"});
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
-    if (seat.in_roster || seat.worker() || !seat.peer) continue;
-    Speaker::notice(LogLevel::kWarning, seat.text() + " is a spare", out);
-    speaker_.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), spare, out);
   }
+  tell_spares(seats_, speaker_, servers, out);
   if (servers == 0) note_epoch(nullptr, epoch_, out);
 }
 
@@ -372,6 +460,67 @@ void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
   gather(now);
   if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
   try_complete(now, out);
+}
+
+// Begun anew: it goes on with the job, if it has heard enough.
+void RosterKeeper::resume(TimeNs now, Outputs& out) {
+  recall_.ask(out);
+  const Recall::Verdict verdict = recall_.verdict(now);
+  if (verdict == Recall::Verdict::kWait) return;
+  std::vector<Arrival> strangers;
+  if (verdict == Recall::Verdict::kGoOn) {
+    Speaker::notice(LogLevel::kWarning,
+                    "started anew, the scheduler goes on with the job: " + recall_.text() +
+                        ", epoch " + std::to_string(recall_.roster().epoch.value) + ", term " +
+                        std::to_string(term_),
+                    out);
+    strangers = recall_.take_seats();
+  } else {
+    for (const auto& [arrival, seat] : seats_.all()) {
+      if (seat.join.heard.term > 0) strangers.push_back(arrival);
+    }
+  }
+  for (const Arrival arrival : strangers) {
+    const Seat& seat = seats_.at(arrival);
+    const bool is_replaced = verdict == Recall::Verdict::kGoOn && !seat.worker();
+    const Status why(
+        Code::kDisconnected,
+        seat.text() + (is_replaced
+                           ? " was away for too long: another server has its place, and the "
+                             "job goes on"
+                           : " has a job that this scheduler cannot go on with: " + recall_.text() +
+                                 "; start the whole job again"),
+        {.kind = is_replaced ? CauseKind::kReplaced : CauseKind::kStartedAnew,
+         .who = {.role = is_replaced ? Role::kServer : Role::kScheduler}});
+    if (seat.peer) refuse(*seat.peer, why, now, out);
+    seats_.erase(arrival, now);
+  }
+  if (verdict == Recall::Verdict::kGoOn) return take_up(now, out);
+  recall_.end();
+  phase_ = Phase::kGathering;
+  try_complete(now, out);
+}
+
+// The epoch of the roster that was recalled, whose members have their seats, goes on under this scheduler.
+void RosterKeeper::take_up(TimeNs now, Outputs& out) {
+  const wire::Roster& roster = recall_.roster();
+  job_.incarnation = recall_.incarnation();
+  epoch_ = roster.epoch;
+  phase_ = Phase::kConfirming;
+  gathering_.end();
+  stalls_.begin_epoch();
+  barriers_.begin_epoch(count_of(roster, Role::kWorker), recall_.barriers());
+  departures_.begin_epoch();
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.plays() && seat.left) departures_.add(seat, false);
+  }
+  succession_.resume_epoch(roster, recall_.jump());
+  recall_.end();
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
+  }
+  note_epoch(nullptr, epoch_, out);
+  try_next_generation(now, out);
 }
 
 void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
@@ -417,6 +566,8 @@ void RosterKeeper::begin(TimeNs now) {
 void RosterKeeper::tick(TimeNs now, Outputs& out) {
   begin(now);
   if (now > planned_ns_) vigil_.excuse(now - planned_ns_, now);
+  if (recall_.is_on()) resume(now, out);
+  if (recovers_) answer_leaving(now, out);
   departures_.tell(phase_ == Phase::kRunning, out);
   try_end(now, out);
   if (!ended()) vigil_.drop_strangers(now, out);
@@ -489,13 +640,14 @@ void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
   if (now >= gathering_.give_up_ns()) {
     return fail_job({Code::kTimeout,
                      "gave up after " + duration_text(timeout_.start_ns) + ": " + waiting_text(now),
-                     waiting_cause(scene())},
+                     waiting_cause(scene_of(job_, seats_, epoch_, phase_))},
                     now, out);
   }
   if (!gathering_.wants_notice(now)) return;
   const std::string text = waiting_text(now);
   Speaker::notice(LogLevel::kWarning, text, out);
-  const SharedBytes payload = encode_status({Code::kAgain, text, waiting_cause(scene())});
+  const SharedBytes payload =
+      encode_status({Code::kAgain, text, waiting_cause(scene_of(job_, seats_, epoch_, phase_))});
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.peer || seat.left) continue;
     speaker_.send(*seat.peer, wire::Kind::kWaiting, WorkerRank(), payload, out);
@@ -508,6 +660,7 @@ TimeNs RosterKeeper::next_deadline() const {
   TimeNs next = vigil_.strangers_deadline();
   if (phase_ == Phase::kEnding) return std::min(next, ending_.end_ns());
   next = std::min({next, next_heartbeat_ns_, vigil_.members_deadline(succession_.recovers())});
+  if (phase_ == Phase::kRecalling) return std::min(next, recall_.deadline());
   if (phase_ != Phase::kGathering) next = std::min(next, vigil_.queue_deadline());
   if (gathering_.is_idle()) return std::min(next, gathering_.idle_until_ns());
   if (succession_.recovers()) next = std::min(next, succession_.deadline());
@@ -517,16 +670,9 @@ TimeNs RosterKeeper::next_deadline() const {
 
 // ---- for people ----
 
-Scene RosterKeeper::scene() const {
-  return {.job = job_,
-          .seats = seats_,
-          .epoch = epoch_,
-          .is_gathering = phase_ == Phase::kGathering,
-          .is_confirming = phase_ == Phase::kConfirming};
-}
-
 std::string RosterKeeper::waiting_text(TimeNs now) const {
-  return byteps::waiting_text(scene(), gathering_.last_refusal(), now);
+  return byteps::waiting_text(scene_of(job_, seats_, epoch_, phase_), gathering_.last_refusal(),
+                              now);
 }
 
 }  // namespace byteps

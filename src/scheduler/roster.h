@@ -3,6 +3,8 @@
 //
 // The life of a job (docs/protocol.md, Joining):
 //
+//   kRecalling   members know of a job that runs: this scheduler was begun anew, and hears where that is (recall.h);
+//                then kConfirming
 //   kGathering   members join; missing ones are named. Complete: epoch + 1, servers get the Roster
 //   kConfirming  until every server's Heartbeat carries the new epoch; then workers get the Roster
 //   kRunning     until all workers of this roster have left; then kGathering again, or the end
@@ -11,7 +13,7 @@
 //   kEnded
 //
 // Invariants:
-//  1 The epoch grows by one each time the job becomes complete, and never otherwise.
+//  1 The epoch grows each time the job becomes complete, and never otherwise: by one, or after a recall by more.
 //  2 A worker gets the Roster of an epoch only after all servers in it said that they apply it.
 //  3 Within an epoch a rank belongs to one process: a second claimant is refused while the first is here. Once a
 //    worker has left the running epoch, those who come claim ranks of the next.
@@ -42,6 +44,7 @@
 #include "scheduler/gathering.h"
 #include "scheduler/joining.h"
 #include "scheduler/outputs.h"
+#include "scheduler/recall.h"
 #include "scheduler/sayings.h"
 #include "scheduler/seats.h"
 #include "scheduler/stalls.h"
@@ -74,7 +77,14 @@ class RosterKeeper {
   // at any time, so they may go out before what was given out earlier.
   void beat(TimeNs now, KeeperOutputs& out);
 
-  enum class Phase : std::uint8_t { kGathering, kConfirming, kRunning, kEnding, kEnded };
+  enum class Phase : std::uint8_t {
+    kGathering,
+    kRecalling,
+    kConfirming,
+    kRunning,
+    kEnding,
+    kEnded
+  };
   Phase phase() const { return phase_; }
   Epoch epoch() const { return epoch_; }
   bool ended() const { return phase_ == Phase::kEnded; }
@@ -92,11 +102,9 @@ class RosterKeeper {
   // Messages.
   void on_join(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                TimeNs now, Outputs& out);
-  Joining::Known recognise(const wire::Join& join, const Incarnation& incarnation, Epoch epoch,
-                           TimeNs now, Outputs& out);
   void seat(PeerId peer, wire::Join join, const Joining::Known& known, Epoch epoch, TimeNs now,
             Outputs& out);
-  void turn_away(PeerId peer, Epoch epoch, TimeNs now, Outputs& out);
+  bool hear_of_others(PeerId peer, const wire::Join& join, TimeNs now, Outputs& out);
   void refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out);
   void catch_up(const Seat& seat, Outputs& out);
   void on_heartbeat(PeerId peer, Seat& seat, const wire::Header& header,
@@ -105,6 +113,7 @@ class RosterKeeper {
   void on_leave(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                 TimeNs now, Outputs& out);
   void mark_left(Seat& seat, bool final, TimeNs now, Outputs& out);
+  void answer_leaving(TimeNs now, Outputs& out);
   void on_barrier(PeerId peer, const Seat& seat, const wire::Header& header,
                   std::span<const std::byte> payload, Outputs& out);
   void on_stalled(PeerId peer, Seat& seat, const wire::Header& header,
@@ -116,8 +125,9 @@ class RosterKeeper {
   void begin(TimeNs now);
   void gather(TimeNs now);
   void try_complete(TimeNs now, Outputs& out);
-  void begin_epoch(const Cast& cast, TimeNs now, Outputs& out);
   void try_next_generation(TimeNs now, Outputs& out);
+  void resume(TimeNs now, Outputs& out);
+  void take_up(TimeNs now, Outputs& out);
   void fail_job(Status why, TimeNs now, Outputs& out);
   void succeed(const std::string& text, TimeNs now, Outputs& out);
   void try_end(TimeNs now, Outputs& out);
@@ -126,17 +136,18 @@ class RosterKeeper {
   void watch(TimeNs now, Outputs& out);
   void watch_silence(TimeNs now, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
-  Scene scene() const;
 
-  // Constant after construction.
-  const JobConfig job_;
+  // Constant after construction, but that a scheduler that was begun anew has its job's incarnation then.
+  JobConfig job_;
   const TimeoutConfig timeout_;
-  const bool recovers_;  // servers that are lost get successors
+  const bool recovers_;  // servers that are lost get successors, and so does this scheduler
+
+  std::uint32_t term_;  // 0: it does not recover
 
   Phase phase_ = Phase::kGathering;
   Epoch epoch_;
   Seats seats_{job_};
-  Speaker speaker_{seats_, epoch_};
+  Speaker speaker_{seats_, epoch_, term_};
   Joining joining_{job_, timeout_, seats_};
   Barriers barriers_{seats_, speaker_};
   Departures departures_{seats_, speaker_};
@@ -144,6 +155,7 @@ class RosterKeeper {
   Stalls stalls_{timeout_, seats_, barriers_};
   Succession succession_{timeout_, seats_, speaker_};
   Gathering gathering_{timeout_};
+  Recall recall_{timeout_, seats_, speaker_, job_.incarnation};
   Ending ending_{timeout_, seats_, speaker_};
 
   bool started_ = false;

@@ -188,7 +188,7 @@ void Scheduler::record_sent(const KeeperOutput::Send& message) {
 // The job has failed. Now, because whoever started this process may not wait until it ends by itself.
 void Scheduler::leave_behind() {
   left_behind_ = true;
-  if (log_.flight() == nullptr) return;
+  if (log_.flight() == nullptr || keeper_.outcome().is_because_of(CauseKind::kReplaced)) return;
   log_.flight()->set_epoch(keeper_.epoch().value);
   log_.flight()->set_peers(keeper_.seats().flight_peers());
   log_.flight()->leave_behind("job", keeper_.outcome());

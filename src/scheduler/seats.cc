@@ -26,8 +26,23 @@ bool shares_endpoint(const wire::Join& a, const wire::Join& b) {
 
 wire::RosterMember member_of(const Seat& seat) {
   const wire::Join& join = seat.join;
-  return {join.role, seat.rank,      join.host,          join.endpoints, join.machine,
-          join.card, join.rate_mbps, join.machine_index, join.relay_port};
+  return {join.role, seat.rank,      join.host,          join.endpoints,  join.machine,
+          join.card, join.rate_mbps, join.machine_index, join.relay_port, join.life};
+}
+
+wire::Join join_of(const wire::RosterMember& member) {
+  wire::Join join;
+  join.role = member.role;
+  join.wanted_rank = member.rank;
+  join.host = member.host;
+  join.endpoints = member.endpoints;
+  join.machine = member.machine;
+  join.card = member.card;
+  join.rate_mbps = member.rate_mbps;
+  join.machine_index = member.machine_index;
+  join.relay_port = member.relay_port;
+  join.life = member.life;
+  return join;
 }
 
 std::string Seat::text() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,13 @@ struct Seat {
   bool in_roster = false;        // of the current epoch
   bool left = false;             // workers in the roster only
   bool left_for_good = false;
+  // Where the job recovers, workers that want to leave, until all who would tell a scheduler begun anew know it.
+  struct Leaving {
+    std::optional<bool> final;
+    bool is_told = false;
+    std::set<Arrival> known_to;
+  };
+  Leaving leaving;
   bool told_end = false;       // the job is ending: the last word was sent
   bool heard_end = false;      // it acknowledged the last word, or needs none
   std::optional<PeerId> peer;  // none: the connection is lost
@@ -66,6 +74,9 @@ struct Cast {
 
 // As a roster has it.
 wire::RosterMember member_of(const Seat& seat);
+
+// The other way round, as far as that tells.
+wire::Join join_of(const wire::RosterMember& member);
 
 // Both name one address: at most one of them can be there.
 bool shares_endpoint(const wire::Join& a, const wire::Join& b);

@@ -18,6 +18,13 @@ bool Succession::begin_epoch(wire::Roster roster) {
   return newest_.size() <= kPayloadBytesMax;
 }
 
+void Succession::resume_epoch(wire::Roster roster, std::uint32_t jump) {
+  roster_ = std::move(roster);
+  jump_ = jump;
+  newest_ = wire::encode(roster_);
+  released_ = {};
+}
+
 void Succession::catch_up(const Seat& seat, KeeperOutputs& out) const {
   const SharedBytes& known = seat.worker() ? released_ : newest_;
   speaker_.send(*seat.peer, wire::Kind::kRoster, WorkerRank(seat.rank), known, out);
@@ -110,7 +117,8 @@ void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, T
   seat.in_roster = true;
   seat.rank = before.rank;
   seat.applied = {};
-  ++roster_.revision;
+  const std::uint32_t jump = std::exchange(jump_, 0);
+  if (jump == 0 || !PLANTED(revision_reissued)) roster_.revision += 1 + jump;
   for (wire::RosterMember& member : roster_.members) {
     if (member.role != Role::kServer || member.rank != before.rank) continue;
     member = member_of(seat);

@@ -28,6 +28,10 @@ class Succession {
   bool begin_epoch(wire::Roster roster);
   std::size_t roster_bytes() const { return newest_.size(); }
 
+  // It goes on with this one, which a scheduler before this one has made; the next revision is larger by `jump` than it
+  // would be, for that one may have made some that nobody here knows. Not everybody may know it yet.
+  void resume_epoch(wire::Roster roster, std::uint32_t jump);
+
   // The servers of the epoch are not needed any more.
   void end_epoch() { roster_.recovers = false; }
   // Whether one of them that is lost may get a successor now.
@@ -61,6 +65,7 @@ class Succession {
   Seats& seats_;
   const Speaker& speaker_;
   wire::Roster roster_;
+  std::uint32_t jump_ = 0;
   SharedBytes newest_;    // encoded
   SharedBytes released_;  // the newest that everybody may know
 };

@@ -36,7 +36,9 @@ TimeNs Vigil::patience_ns(const Seat& seat, bool recovers) const {
 std::vector<Arrival> Vigil::silent(TimeNs now, bool recovers) const {
   std::vector<Arrival> gone;
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (!seat.left && now >= seat.heard_ns + patience_ns(seat, recovers)) gone.push_back(arrival);
+    const bool is_missed =
+        !seat.left && (!seat.leaving.final || seat.peer);  // who leaves may have gone
+    if (is_missed && now >= seat.heard_ns + patience_ns(seat, recovers)) gone.push_back(arrival);
   }
   return gone;
 }
@@ -68,7 +70,8 @@ TimeNs Vigil::strangers_deadline() const {
 TimeNs Vigil::members_deadline(bool recovers) const {
   TimeNs next = kNever;
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (!seat.left) next = std::min(next, seat.heard_ns + patience_ns(seat, recovers));
+    if (seat.left || (seat.leaving.final && !seat.peer)) continue;
+    next = std::min(next, seat.heard_ns + patience_ns(seat, recovers));
   }
   return next;
 }

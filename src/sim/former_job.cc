@@ -13,6 +13,7 @@ FormerJob::FormerJob(SimCluster& cluster, const WorldPlan& plan, Prng prng,
   // One worker more than the world's job: it submits nothing, so the others' pushes stay without an answer.
   const std::uint32_t worker_count = plan_.config.job.worker_count + 1;
   config_.job.worker_count = worker_count;
+  config_.recovers = false;  // or what is left of it would have our scheduler go on with it
   // Half of them: the new scheduler is elsewhere, and what is left looks for the old one in vain.
   if (prng_.chance(0.5)) config_.job.scheduler_host = "former-scheduler";
   for (std::byte& byte : config_.job.incarnation) byte = static_cast<std::byte>(prng_.below(256));

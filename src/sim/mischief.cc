@@ -77,8 +77,8 @@ void Mischief::do_something() {
   const Faults& kinds = plan_.faults.kinds;
   std::vector<Fault> choices;
   if (kinds.has(Fault::kCut)) choices.assign(6, Fault::kCut);
-  for (const Fault fault :
-       {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kLostServer, Fault::kSlowDevice}) {
+  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kLostServer,
+                            Fault::kSlowDevice, Fault::kLostScheduler}) {
     if (kinds.has(fault)) choices.push_back(fault);
   }
   if (choices.empty()) return;
@@ -90,7 +90,9 @@ void Mischief::do_something() {
     case Fault::kSlow:
       return slow_down();
     case Fault::kLostServer:
-      return lose_server();
+      return lose_one(Fault::kLostServer, Role::kServer);
+    case Fault::kLostScheduler:
+      return lose_one(Fault::kLostScheduler, Role::kScheduler);
     case Fault::kSlowDevice:
       return slow_device();
     default: {
@@ -273,14 +275,16 @@ void Mischief::slow_device() {
   });
 }
 
-// A server dies, mostly between two messages of a turn. Nobody may notice but by waiting.
-void Mischief::lose_server() {
+// One of these dies, mostly between two messages of a turn. Nobody may notice but by waiting. A server while all work;
+// the scheduler at any time.
+void Mischief::lose_one(Fault fault, Role role) {
   std::vector<Living> living = census_();
-  std::erase_if(living, [](const Living& each) { return !each.start_anew; });
-  if (living.empty() || !all_work_) return;
-  const auto end = [this](const Living& victim) {
-    if (!all_work_ || ended_) return;
-    note(Fault::kLostServer);
+  std::erase_if(living, [&](const Living& each) { return !each.start_anew || each.role != role; });
+  const bool is_any_time = role == Role::kScheduler;
+  if (living.empty() || (!all_work_ && !is_any_time)) return;
+  const auto end = [this, fault, is_any_time](const Living& victim) {
+    if ((!all_work_ && !is_any_time) || ended_) return;
+    note(fault);
     if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " dies");
     victim.start_anew(up_to(plan_.restart_max_ns));
   };

@@ -80,7 +80,7 @@ class Mischief {
   void partition();
   void slow_down();
   void slow_device();
-  void lose_server();
+  void lose_one(Fault fault, Role role);
   bool take_quiet(Pair pair, TimeNs lasts);
   bool take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts);
 

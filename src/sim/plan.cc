@@ -78,12 +78,15 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
   facts.is_inexact = true;
 }
 
-// Servers are lost, but not where a loss may end the job.
+// Servers and the scheduler are lost, but not where a loss may end the job.
 void choose_losses(WorldPlan& plan, Prng& prng) {
   Faults& kinds = plan.faults.kinds;
-  if (kinds.has_deadly()) kinds.remove(Fault::kLostServer);
-  // Where servers may be lost, answers are counted: each comes once on its connection, as transports promise (T1).
-  if (!kinds.has(Fault::kLostServer)) {
+  if (kinds.has_deadly()) {
+    kinds.remove(Fault::kLostServer);
+    kinds.remove(Fault::kLostScheduler);
+  }
+  // Where they may be lost, answers are counted: each comes once on its connection, as transports promise (T1).
+  if (!kinds.has(Fault::kLostServer) && !kinds.has(Fault::kLostScheduler)) {
     plan.config.recovers = !kinds.has_deadly() && !kinds.has(Fault::kRepeat) && prng.chance(0.5);
     return;
   }
@@ -145,6 +148,9 @@ class Planner {
     }
     if (!options_.faults && losses_prng_.chance(0.3) && !plan_.faults.kinds.empty()) {
       plan_.faults.kinds.add(Fault::kLostServer);
+    }
+    if (!options_.faults && losses_prng_.chance(0.15) && !plan_.faults.kinds.empty()) {
+      plan_.faults.kinds.add(Fault::kLostScheduler);
     }
     choose_losses(plan_, losses_prng_);
     set_limit();
@@ -702,9 +708,9 @@ class Planner {
 
 const char* name(Fault fault) {
   static constexpr const char* kNames[kFaultCount] = {
-      "cut",     "repeat",     "partition",      "pause",        "slow",
-      "corrupt", "look-up",    "former-job",     "lost-server",  "slow-gpu",
-      "kill",    "long-pause", "long-partition", "stuck-thread", "broken-gpu"};
+      "cut",        "repeat",         "partition",    "pause",     "slow",           "corrupt",
+      "look-up",    "former-job",     "lost-server",  "slow-gpu",  "lost-scheduler", "kill",
+      "long-pause", "long-partition", "stuck-thread", "broken-gpu"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

@@ -87,6 +87,7 @@ enum class Fault : std::uint8_t {
   kFormerJob,   // workers that an earlier job with the same key, ports and names has left behind
   kLostServer,  // a server dies, and is started anew
   kSlowDevice,  // a GPU does nothing for a while, or copies slowly
+  kLostScheduler,  // the scheduler dies, and is started anew
   // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
   kKill,           // a process dies
   kLongPause,      // a process stands still for longer
@@ -94,7 +95,7 @@ enum class Fault : std::uint8_t {
   kStuckThread,    // one thread of a server, or a relay, stands still for ever; its process goes on
   kBrokenDevice,   // a GPU fails
 };
-inline constexpr std::size_t kFaultCount = 15;
+inline constexpr std::size_t kFaultCount = 16;
 const char* name(Fault fault);
 constexpr bool is_deadly(Fault fault) {
   return fault >= Fault::kKill;
@@ -147,7 +148,7 @@ struct WorldPlan {
   std::vector<GenerationPlan> generations;
   ClusterOptions cluster;
   FaultPlan faults;
-  TimeNs restart_max_ns = 0;  // so long after its death at most a lost server is started anew
+  TimeNs restart_max_ns = 0;  // so long after its death at most who is lost is started anew
   bool check_memory = false;  // before leaving, servers are compared with what they must hold
   TimeNs limit_ns = 0;        // everything is finished long before
 

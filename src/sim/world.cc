@@ -81,9 +81,7 @@ class World {
   }
 
   void start_processes() {
-    cluster_->at(cluster_->now() + plan_.scheduler_start_ns, [this] {
-      scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, plan_.config, 0);
-    });
+    cluster_->at(cluster_->now() + plan_.scheduler_start_ns, [this] { start_scheduler(); });
     servers_.resize(plan_.shard_counts.size());
     server_ends_.resize(servers_.size());
     server_lives_.resize(servers_.size());
@@ -94,6 +92,33 @@ class World {
       trainers_.push_back(std::make_unique<Trainer>(*cluster_, ledger_, trace_, rank));
       trainers_.back()->start();
     }
+  }
+
+  void start_scheduler() {
+    Config config = plan_.config;
+    // Its own, as that of every process.
+    if (scheduler_lives_++ > 0) {
+      for (std::byte& byte : config.job.incarnation) {
+        byte = static_cast<std::byte>(fault_prng_.below(256));
+      }
+    }
+    scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, config, 0);
+  }
+
+  // By whoever watches over the job: not when that is over, and then it is ended.
+  void start_scheduler_anew(TimeNs after) {
+    scheduler_.reset();
+    cluster_->at(cluster_->now() + after, [this] {
+      if (!are_all_others_gone()) return start_scheduler();
+      scheduler_end_ = Status::ok();
+    });
+  }
+
+  bool are_all_others_gone() const {
+    return std::all_of(server_ends_.begin(), server_ends_.end(),
+                       [](const auto& end) { return end.has_value(); }) &&
+           std::all_of(trainers_.begin(), trainers_.end(),
+                       [](const auto& trainer) { return trainer->is_done(); });
   }
 
   // What a server's like begins with that is started in its place.
@@ -130,10 +155,18 @@ class World {
                        [](const auto& end) { return end.has_value(); });
   }
 
+  void end_scheduler() {
+    const Status outcome = scheduler_->scheduler.outcome();
+    if (outcome.is_because_of(CauseKind::kReplaced)) return start_scheduler_anew(0);
+    scheduler_end_ = outcome;
+    scheduler_.reset();
+  }
+
   // Processes that are finished exit: their connections end, and nobody listens any more.
   void end_processes() {
-    if (scheduler_ && scheduler_->scheduler.finished()) {
-      scheduler_end_ = scheduler_->scheduler.outcome();
+    if (scheduler_ && scheduler_->scheduler.finished()) end_scheduler();
+    if (scheduler_ && scheduler_lives_ > 1 && are_all_others_gone() && !ledger_.has_lost()) {
+      scheduler_end_ = Status::ok();
       scheduler_.reset();
     }
     for (std::size_t i = 0; i < servers_.size(); ++i) {
@@ -173,7 +206,7 @@ class World {
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
   void release_trainers() {
     const auto ready = [](const auto& trainer) { return trainer->is_ready_to_leave(); };
-    const bool is_together = plan_.check_memory || plan_.config.recovers;
+    const bool is_together = plan_.check_memory || plan_.faults.kinds.has(Fault::kLostServer);
     if (!is_together || ledger_.has_lost()) {
       for (auto& trainer : trainers_) {
         if (ready(trainer)) trainer->release();
@@ -209,6 +242,9 @@ class World {
         scheduler_.reset();
         scheduler_end_ = Status::ok();
       };
+      if (plan_.config.recovers) {
+        each.start_anew = [this](TimeNs after) { start_scheduler_anew(after); };
+      }
     }
     for (std::uint32_t i = 0; i < servers_.size(); ++i) {
       if (servers_[i]) living.push_back(living_server(i));
@@ -413,6 +449,7 @@ class World {
   std::unique_ptr<SimCluster> cluster_;
   std::unique_ptr<SchedulerProcess> scheduler_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
+  std::uint32_t scheduler_lives_ = 0;    // that have begun
   std::optional<Status> scheduler_end_;  // once it has exited; likewise the servers'
   std::vector<std::optional<Status>> server_ends_;
   struct Lives {

@@ -35,7 +35,7 @@ class ShardConnections {
     Incarnation incarnation{};
     TimeNs failure_ns = 0;  // the job's failure timeout
     bool recovers =
-        false;  // the scheduler finds a successor for a server that is lost, or ends the job
+        false;  // who is lost is waited for longer: the scheduler finds a successor, or ends the job
   };
   void begin(const Job& job, std::vector<ShardPlace> places, TimeNs now);
   std::size_t count() const { return links_.size(); }

@@ -268,7 +268,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   const ShardConnections::Job job{.epoch = roster.epoch,
                                   .incarnation = facts_.incarnation,
                                   .failure_ns = timeout().failure_ns,
-                                  .recovers = reaches_servers(roster) && roster.recovers};
+                                  .recovers = roster.recovers};
   shards_.begin(*pipeline_, job, std::move(places), now);
 }
 

@@ -4,6 +4,7 @@ python digits_hash.py STEPS: one line "step N at T", T of CLOCK_MONOTONIC, and a
 """
 
 import hashlib
+import os
 import sys
 import time
 
@@ -16,6 +17,8 @@ BATCH = 32
 
 
 def main() -> None:
+    if os.environ.get("RANK") != "0":  # all others join later
+        time.sleep(float(os.environ.get("LATE_S", "0")))
     bps.init()
     torch.manual_seed(0)
     torch.set_num_threads(1)

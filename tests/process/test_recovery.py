@@ -1,4 +1,5 @@
-"""A server is lost while real training goes on: nobody's step is lost, and all have the weights of a run without it."""
+"""A server or the scheduler is lost while real training goes on: nobody's step is lost, and all have the weights of a
+run without it."""
 
 import os
 import re
@@ -42,6 +43,19 @@ class Training:
 
     def servers(self):
         return sorted(pid for pid, command in self.place.living().items() if "byteps_server" in command)
+
+    def scheduler(self):
+        """Once it is there."""
+        found = lambda: [pid for pid, command in self.place.living().items() if "byteps_scheduler" in command]
+        wait_for("the scheduler", lambda: found() or self.is_over(), 20)
+        return found()[0]
+
+    def lose_scheduler(self):
+        """Kills it, and waits for its like and until that knows the job again."""
+        back = self.text().count("the scheduler goes on with the job")
+        kill(self.scheduler())
+        again = lambda: self.text().count("the scheduler goes on with the job") > back or self.is_over()
+        wait_for("the scheduler's like", again, 20)
 
     def end(self, timeout_s=90):
         assert self.launcher.wait(timeout_s) == 0, self.text()
@@ -164,3 +178,72 @@ def test_a_server_that_cannot_live_is_given_up_with_the_reason(place):
             break
     assert training.launcher.wait(30) != 0
     assert "is not started again: it died 3 times in a row within 1 s of its start" in training.text()
+
+
+# ---- the scheduler
+
+
+@pytest.mark.timeout(240)
+def test_weights_are_those_of_a_run_in_which_the_scheduler_was_not_killed(place):
+    calm = Training(place).end()
+    training = Training(place)
+    for step in (20, 60, 100):
+        training.wait_for_step(step)
+        training.lose_scheduler()
+        training.wait_for_step(step + 3)
+    assert training.end() == calm
+    assert training.text().count("scheduler (pid ") == training.text().count("it is started again") == 3
+    assert len(re.findall(r"4 of 4 members are back, epoch 1, term [234]", training.text())) == 3
+    assert "Error" not in training.text() and "Traceback" not in training.text(), training.text()
+    assert training.longest_step_s() < STALL_S
+
+
+@pytest.mark.timeout(120)
+def test_the_scheduler_may_be_killed_twice_in_a_row_and_together_with_a_server(place):
+    calm = Training(place).end()
+    training = Training(place)
+    training.wait_for_step(20)
+    first = training.scheduler()
+    kill(first)
+    wait_for("its like", lambda: training.scheduler() != first)
+    kill(training.scheduler())
+    training.wait_for_step(60)
+    kill(training.servers()[0])
+    training.lose_scheduler()
+    training.wait_for_step(100)
+    assert training.end() == calm
+    assert training.text().count("takes its place") == 1
+    assert "Error" not in training.text() and "Traceback" not in training.text(), training.text()
+
+
+@pytest.mark.timeout(120)
+def test_the_scheduler_may_be_killed_while_the_last_worker_is_still_to_join(place):
+    calm = Training(place).end()
+    late = {"LATE_S": "3", "BYTEPS_LOG_LEVEL": "INFO"}
+    training = Training(place, environ=late)
+    wait_for("the first worker", lambda: re.search(r"worker 0 \(.*is here", training.text()), 30)
+    kill(training.scheduler())
+    assert training.end() == calm
+    assert training.text().count("it is started again") == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_scheduler_that_stands_still_for_longer_than_the_failure_timeout_costs_no_step(place):
+    training = Training(place, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "1000"}, steps=600)
+    training.wait_for_step(10)
+    asleep = training.scheduler()
+    os.kill(asleep, signal.SIGSTOP)
+    wait_for("a notice", lambda: "the job goes on without it" in training.text(), 20)
+    training.wait_for_step(len(training.steps_of(0)) + 200)
+    os.kill(asleep, signal.SIGCONT)
+    training.end()
+    assert training.longest_step_s() < STALL_S
+
+
+@pytest.mark.timeout(60)
+def test_without_the_setting_the_loss_of_the_scheduler_ends_the_job_with_its_name(place):
+    training = Training(place, environ={"BYTEPS_RECOVERY": "0", "BYTEPS_FAILURE_TIMEOUT_MS": "1000"})
+    training.wait_for_step(10)
+    kill(training.scheduler())
+    assert training.launcher.wait(30) != 0
+    assert re.search(r"scheduler .*failed with signal SIGKILL", training.text()), training.text()

@@ -2,7 +2,7 @@
 
 One loop waits for output, for signals and for the next deadline; there are no threads. How it ends:
 - all workers ended with 0: servers and scheduler end by themselves within `grace_s`, or are told to. Result 0.
-- a server was killed, and the job survives that (BYTEPS_RECOVERY): it is started again (restarts.py).
+- a server or the scheduler was killed, and the job survives that (BYTEPS_RECOVERY): it is started again (restarts.py).
 - another process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
 - SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
 In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
@@ -43,7 +43,7 @@ LAST_OUTPUT_BYTES_MAX = 4 << 20  # the same once a failed job is being ended, wh
 KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kill is gone
 LINK_TICK_S = 1.0
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
-REPLACED = 4  # of a server that was lost for a while: another one has its place
+REPLACED = 4  # of a server or a scheduler that was lost for a while: another one has, or had, its place
 
 
 WORKERS = frozenset(["worker"])
@@ -107,7 +107,7 @@ class Member:
     @property
     def is_lost(self) -> bool:
         """It has not ended by its own fault, and its like may go on."""
-        is_behind = self.process.role == "server" and self.exit_code == REPLACED
+        is_behind = not self.is_worker and self.exit_code == REPLACED
         return not self.is_given_up and (self.end_kind == "killed" or is_behind)
 
     @property
