@@ -512,7 +512,11 @@ void RosterKeeper::take_up(TimeNs now, Outputs& out) {
   barriers_.begin_epoch(count_of(roster, Role::kWorker), recall_.barriers());
   departures_.begin_epoch();
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (seat.plays() && seat.left) departures_.add(seat, false);
+    if (!seat.plays() || !seat.left) continue;
+    departures_.add(seat, false);
+    if (!seat.leaving.final || !seat.peer) continue;  // its answer was lost
+    speaker_.send(*seat.peer, wire::Kind::kLeave, WorkerRank(seat.rank),
+                  wire::encode(wire::Leave{*seat.leaving.final, {}, 0}), out);
   }
   succession_.resume_epoch(roster, recall_.jump());
   recall_.end();
