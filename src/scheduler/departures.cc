@@ -56,23 +56,25 @@ void Departures::tell_all_to(PeerId peer, KeeperOutputs& out) const {
 // ---- where the job recovers
 
 // Who is away hears of it when it is back; but somebody has to know.
-std::optional<std::vector<Arrival>> Departures::witnesses() const {
+std::optional<std::vector<Arrival>> Departures::witnesses(TimeNs gone_ns) const {
   std::vector<Arrival> servers;
   std::vector<Arrival> workers;
   bool has_servers = false;
+  bool any_server = false;
   bool any_stays = false;
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.in_roster || seat.left) continue;
-    has_servers |= !seat.worker();
+    has_servers |= !seat.worker() && (seat.peer || seat.heard_ns > gone_ns);
     any_stays |= seat.worker() && !seat.leaving.final;
+    any_server |= !seat.worker();
     if (seat.peer) (seat.worker() ? workers : servers).push_back(arrival);
   }
-  if (has_servers && servers.empty() && any_stays) return std::nullopt;
-  return has_servers ? servers : workers;
+  if (servers.empty() && (has_servers || (any_server && any_stays))) return std::nullopt;
+  return any_server ? servers : workers;
 }
 
-void Departures::announce(std::uint64_t barriers, KeeperOutputs& out) {
-  const std::optional<std::vector<Arrival>> who = witnesses();
+void Departures::announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs& out) {
+  const std::optional<std::vector<Arrival>> who = witnesses(gone_ns);
   if (!who) return;
   for (const bool final : {true, false}) {
     std::vector<std::uint32_t> ranks;
@@ -114,13 +116,13 @@ void Departures::note_known(Arrival witness, const std::vector<std::uint32_t>& r
   }
 }
 
-std::vector<Arrival> Departures::known() const {
+std::vector<Arrival> Departures::known(TimeNs gone_ns) const {
   std::vector<Arrival> leaving;
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.leaving.final && seat.leaving.is_told && !seat.left) leaving.push_back(arrival);
   }
   if (leaving.empty()) return leaving;
-  const std::optional<std::vector<Arrival>> who = witnesses();
+  const std::optional<std::vector<Arrival>> who = witnesses(gone_ns);
   std::erase_if(leaving, [&](Arrival self) {
     return !who || !std::all_of(who->begin(), who->end(), [&](Arrival each) {
       return each == self || seats_.at(self).leaving.known_to.contains(each) ||

@@ -26,20 +26,22 @@ class Departures {
   void tell_all_to(PeerId peer, KeeperOutputs& out) const;
 
   // ---- where the job recovers: who leaves is answered when all servers know it (without servers, all other workers),
-  // who would tell a scheduler that is begun anew. `barriers`: that are done.
+  // who would tell a scheduler that is begun anew. `barriers`: that are done. `gone_ns`: who was lost before may be gone
+  // for good.
 
   // Tells them of all who want to leave and have not been told of.
-  void announce(std::uint64_t barriers, KeeperOutputs& out);
+  void announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs& out);
   // One of them that has another connection, of all who have left or want to.
   void announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out) const;
   // It knows of these.
   void note_known(Arrival witness, const std::vector<std::uint32_t>& ranks);
   // Those that may be answered.
-  std::vector<Arrival> known() const;
+  std::vector<Arrival> known(TimeNs gone_ns) const;
 
  private:
-  // nullopt: there are servers, but none is here. (When all leave nobody needs to know it.)
-  std::optional<std::vector<Arrival>> witnesses() const;
+  // nullopt: there are servers, but none is here. (When all workers leave, and they are gone for good, nobody needs to
+  // know it.)
+  std::optional<std::vector<Arrival>> witnesses(TimeNs gone_ns) const;
 
   Seats& seats_;
   const Speaker& speaker_;

@@ -202,8 +202,10 @@ std::vector<Arrival> Recall::take_seats() {
     if (member.role != Role::kWorker) continue;
     std::optional<bool> left = has_left(member, back.seats[i]);
     if (!left && !seat.peer && all_leave) left = true;
-    seat.left = left.has_value();
-    seat.left_for_good = left.value_or(false);
+    // Who is here has not been answered: those who have to know it may not.
+    if (left && seat.peer) seat.leaving.final = left;
+    seat.left = left && !seat.peer;
+    seat.left_for_good = seat.left && *left;
   }
   std::vector<Arrival> strangers;
   for (const auto& [arrival, seat] : seats_.all()) {

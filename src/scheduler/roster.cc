@@ -334,8 +334,9 @@ void RosterKeeper::mark_left(Seat& seat, bool final, TimeNs now, Outputs& out) {
 // Where it recovers: who leaves may go when it is known to who would tell a scheduler begun anew.
 void RosterKeeper::answer_leaving(TimeNs now, Outputs& out) {
   if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
-  departures_.announce(barriers_.number(), out);
-  for (const Arrival arrival : departures_.known()) {
+  const TimeNs gone_ns = now - timeout_.failure_ns;
+  departures_.announce(barriers_.number(), gone_ns, out);
+  for (const Arrival arrival : departures_.known(gone_ns)) {
     Seat& seat = seats_.at(arrival);
     const bool final = *seat.leaving.final;
     if (seat.peer) {
@@ -512,11 +513,7 @@ void RosterKeeper::take_up(TimeNs now, Outputs& out) {
   barriers_.begin_epoch(count_of(roster, Role::kWorker), recall_.barriers());
   departures_.begin_epoch();
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (!seat.plays() || !seat.left) continue;
-    departures_.add(seat, false);
-    if (!seat.leaving.final || !seat.peer) continue;  // its answer was lost
-    speaker_.send(*seat.peer, wire::Kind::kLeave, WorkerRank(seat.rank),
-                  wire::encode(wire::Leave{*seat.leaving.final, {}, 0}), out);
+    if (seat.plays() && seat.left) departures_.add(seat, false);
   }
   succession_.resume_epoch(roster, recall_.jump());
   recall_.end();
