@@ -345,10 +345,9 @@ std::vector<Variable> safety_variables() {
          d.config.timeout.stall_ns = static_cast<TimeNs>(v) * kSecond;
        }},
       {"BYTEPS_RECOVERY", "all, launcher", "0", "0 or 1",
-       "1: a server or a scheduler that is lost gets a successor, and no step is lost: a spare "
-       "server, "
-       "or one that is started in its place, as bpslaunch does (docs/recovery.md). 0: the job "
-       "ends.",
+       "1: a server or a scheduler that is lost, or a server that is told to stop, gets a "
+       "successor, and no step is lost: a spare server, one that is started in its place, as "
+       "bpslaunch does, or another server (docs/recovery.md). 0: the job ends.",
        0, 1, [](Draft& d, std::uint64_t v) { d.config.recovers = v == 1; }},
       {"BYTEPS_RECOVERY_TIMEOUT_S", "all", "60", "seconds, 1 to 604800",
        "So long a job waits for the successor of a server or a scheduler that is lost.", 1, 604'800,

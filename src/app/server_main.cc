@@ -2,22 +2,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <memory>
 #include <thread>
-#include <vector>
 
+#include <signal.h>
 #include <unistd.h>
 
 #include "app/flight_file.h"
 #include "app/process.h"
+#include "app/server_host.h"
 #include "app/timeline_file.h"
 #include "loop/clock.h"
 #include "loop/log_writer.h"
-#include "loop/mailbox.h"
 #include "loop/runner.h"
 #include "loop/signal_watch.h"
-#include "server/server_member.h"
-#include "server/shard.h"
 
 namespace byteps {
 namespace {
@@ -37,24 +34,10 @@ Settings come from the environment (docs/env.md):
 Example:
   DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000 DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 byteps_server
 
-Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use; 4
-it was lost for a while, and another server has its place.
+Exit codes: 0 the job ended well, or another server has the place of this one, which was told to stop (SIGTERM); 1 it
+failed (the reason is on standard error); 2 bad settings; 3 port in use; 4 it was lost for a while, and another server
+has its place; 128 + n signal n.
 )";
-
-constexpr std::size_t kNoticesMax = 4096;
-
-// One shard with all that belongs to it, in the order of construction.
-struct ShardUnit {
-  ShardUnit(const Config& config, ShardIndex index, std::unique_ptr<ProcessTransport> listening,
-            Mailbox<ShardNotice>& notices, const Log& log)
-      : transport(std::move(listening)),
-        inbox(kNoticesMax, &transport->waiter()),
-        shard(config, index, *transport, inbox, notices, log) {}
-
-  std::unique_ptr<ProcessTransport> transport;
-  Mailbox<ShardCommand> inbox;
-  Shard shard;
-};
 
 // With the number of shards that this machine is to have.
 Config with_shard_count(Config config) {
@@ -64,53 +47,41 @@ Config with_shard_count(Config config) {
   return config;
 }
 
-Result<std::vector<std::unique_ptr<ProcessTransport>>> listen_for_shards(
-    const TransportMaker& maker, const Config& config, const std::string& host) {
-  std::vector<std::unique_ptr<ProcessTransport>> transports;
-  for (std::uint32_t i = 0; i < config.shard_count; ++i) {
-    const auto port = config.job.listen_port == 0 ? 0U : config.job.listen_port + i;
-    const bool tells_ways = i == 0;  // each worker comes to all shards
-    auto transport =
-        maker.make({{listening_host(host), static_cast<std::uint16_t>(port)}}, tells_ways);
-    if (!transport.is_ok()) return transport.status();
-    transports.push_back(std::move(transport).value());
-  }
-  return transports;
-}
-
-// Waits for the shards' threads, at most so long. One that stands still does so for ever, and with it this process
+// Waits for the process's threads, at most so long. One that stands still does so for ever, and with it this process
 // would stay: then it ends at once, without taking anything apart that the thread may still use.
-void join_or_end(const std::vector<std::unique_ptr<Runner>>& runners, const Config& config,
-                 FlightFile& flight, LogWriter& writer, const Log& log) {
-  bool all_ended = true;
-  for (const auto& runner : runners) {
-    all_ended = runner->join_within(all_ended ? config.timeout.failure_ns : 0) && all_ended;
-  }
-  if (all_ended) return;
+void join_or_end(ServerHost& host, const Config& config, FlightFile& flight, LogWriter& writer,
+                 const Log& log) {
+  if (host.join_within(config.timeout.failure_ns)) return;
   LOG(log, kError) << "a shard stands still: this process ends without it";
   flight.settle();
   writer.settle(LogWriter::kEndNs);
   _exit(kExitJobFailed);
 }
 
-// Turns the member until the job has ended, or a signal has come.
-void run_member(ServerMember& member, Waiter& waiter, Clock& clock, const std::atomic<bool>& stop,
-                const SignalWatch& signals, const Log& log) {
-  run_actor(member, waiter, clock, stop);
+// Turns the members until the job has ended for all, or a signal has come: SIGTERM asks this process to go, SIGINT ends
+// the job.
+void run_host(ServerHost& host, Waiter& waiter, Clock& clock, const std::atomic<bool>& stop,
+              const SignalWatch& signals, const Log& log) {
+  run_actor(host, waiter, clock, stop);
   if (stop.load()) {
-    // A signal: tell the scheduler why, then end as for any other failure of the job.
     record_signal(log, signals.received());
-    member.request_stop();
+    if (signals.received() == SIGTERM) {
+      host.units().request_leave();
+    } else {
+      host.units().request_stop();
+    }
     const std::atomic<bool> never{false};
-    run_actor(member, waiter, clock, never);
+    run_actor(host, waiter, clock, never);
   }
-  if (member.outcome().is_ok()) return;
-  if (member.outcome().is_because_of(CauseKind::kReplaced)) {
-    LOG(log, kWarning) << member.outcome().message();
+  const Status outcome = host.units().outcome();
+  if (outcome.is_ok()) return;
+  if (outcome.is_because_of(CauseKind::kReplaced)) {
+    LOG(log, kWarning) << outcome.message();
     return;
   }
-  if (signals.received() == 0) LOG(log, kError) << member.outcome().message();
-  say_events(log, member.outcome());
+  const bool is_told = signals.received() != 0 && outcome.is_because_of(CauseKind::kToldToStop);
+  if (!is_told) LOG(log, kError) << outcome.message();
+  say_events(log, outcome);
 }
 
 int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& writer,
@@ -142,36 +113,20 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
     LOG(log, kError) << log.left_behind("settings", why).message();
     return kExitBadSettings;
   }
-  auto listening = listen_for_shards(maker, config, host.value());
-  if (!listening.is_ok()) {
-    const Status told = cannot_listen(listening.status(), " (DMLC_PORT)");
+  ServerHost process(maker, config, host.value(), *to_scheduler.value(), clock, log);
+  if (const Status opened = process.open_first(); !opened.is_ok()) {
+    const Status told = cannot_listen(opened, " (DMLC_PORT)");
     LOG(log, kError) << log.left_behind("port", told).message();
     return kExitPortInUse;
   }
-  Mailbox<ShardNotice> notices(kNoticesMax, &waiter);
-  const std::string told = told_host(host.value());
-  std::vector<Endpoint> endpoints;
-  std::vector<std::unique_ptr<ShardUnit>> units;
-  std::vector<Mailbox<ShardCommand>*> inboxes;
-  for (auto& transport : listening.value()) {
-    endpoints.push_back({told, transport->listening().front().port});
-    const ShardIndex index(static_cast<std::uint32_t>(units.size()));
-    units.push_back(std::make_unique<ShardUnit>(config, index, std::move(transport), notices, log));
-    inboxes.push_back(&units.back()->inbox);
+  run_host(process, waiter, clock, stop, signals, log);
+  join_or_end(process, config, flight, writer, log);
+  const Status outcome = process.units().outcome();
+  if (signals.received() != 0) {
+    return process.units().have_left() ? kExitOk : 128 + signals.received();
   }
-  ServerMember member(with_machine(config, host.value()), *to_scheduler.value(), host_and_pid(),
-                      endpoints, inboxes, notices, log);
-
-  std::vector<std::unique_ptr<Runner>> runners;
-  for (auto& unit : units) {
-    runners.push_back(std::make_unique<Runner>("byteps-shard", unit->shard,
-                                               unit->transport->waiter(), clock, config.spin_ns));
-  }
-  run_member(member, waiter, clock, stop, signals, log);
-  join_or_end(runners, config, flight, writer, log);
-  if (signals.received() != 0) return 128 + signals.received();
-  if (member.outcome().is_because_of(CauseKind::kReplaced)) return kExitReplaced;
-  return member.outcome().is_ok() ? kExitOk : kExitJobFailed;
+  if (outcome.is_because_of(CauseKind::kReplaced)) return kExitReplaced;
+  return outcome.is_ok() ? kExitOk : kExitJobFailed;
 }
 
 int run() {

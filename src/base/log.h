@@ -41,6 +41,8 @@ class Log {
     log.level_ = level;
     return log;
   }
+  // The same without recorder and timeline.
+  Log unrecorded() const { return {who_, level_, sink_}; }
   void rename(std::string who) { who_ = std::move(who); }  // by the thread that owns the Actor
 
   // The flight recorder (flight.h); without one, nothing happens.

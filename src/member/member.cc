@@ -49,6 +49,20 @@ Status take_timeout(std::uint32_t failure_ms, const Line& line, TimeoutConfig& t
   return Status::ok();
 }
 
+// What ends a server that was told to leave, and of which the scheduler takes no notice.
+Status unanswered(const Line& line, TimeNs for_ns) {
+  return {Code::kTimeout,
+          line.scheduler_text() + " has not answered for " + duration_text(for_ns) +
+              " (BYTEPS_RECOVERY_TIMEOUT_S) that this server is to leave",
+          {.kind = CauseKind::kSilent, .who = {.role = Role::kScheduler}}};
+}
+
+Status check_adopt(const wire::Adopt& adopt, Role role) {
+  const bool is_possible = role == Role::kServer && adopt.rank < kServersMax && adopt.shards > 0 &&
+                           adopt.shards <= kShardsOfServerMax;
+  return is_possible ? Status::ok() : fault("an impossible place to take");
+}
+
 }  // namespace
 
 wire::Join make_join(const Config& config, Role role, std::string host,
@@ -128,7 +142,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutputs& out) {
   // What was said on the last connection may be lost with it; the scheduler knows repeats. (To one that was begun anew
   // it is said when that knows the job, and sends its roster.)
   if (!is_another && barriers_.is_open() && !PLANTED(barrier_said_once)) send_barrier(out);
-  if (stage_ == Stage::kLeaving) {
+  if (stage_ == Stage::kLeaving || exit_.hands_over) {
     if (is_another) exit_.give_up_ns = std::max(exit_.give_up_ns, now + 2 * timeout_.failure_ns);
     send(wire::Kind::kLeave, wire::encode(wire::Leave{exit_.final}), out);
   }
@@ -226,13 +240,21 @@ void Member::on_message(const wire::Header& header, std::span<const std::byte> p
     case wire::Kind::kFail:
       return on_fail(payload, now, out);
     case wire::Kind::kWaiting: {
-      Result<wire::Text> text = wire::decode_text(payload);
+      const Result<wire::Text> text = wire::decode_text(payload);
       if (!text.is_ok()) return on_malformed(text.status(), now, out);
       waiting_ = {error_of(text.value(), Code::kCancelled), now};
+      if (exit_.hands_over) exit_.give_up_ns = kNever;  // the scheduler knows
       const bool is_told_elsewhere =
           !tells_roll_call_ && waiting_.why.is_because_of(CauseKind::kIncomplete);
       return tell(scheduler_text() + " says: " + waiting_.why.message(), out,
                   is_told_elsewhere ? LogLevel::kDebug : LogLevel::kWarning);
+    }
+    case wire::Kind::kAdopt: {
+      const Result<wire::Adopt> adopt = wire::decode_adopt(payload);
+      const Status fine = adopt.is_ok() ? check_adopt(adopt.value(), join_.role) : adopt.status();
+      if (!fine.is_ok()) return on_malformed(fine, now, out);
+      if (stage_ != Stage::kJoining && stage_ != Stage::kRunning) return;
+      return void(out.emplace_back(MemberOutput::Adopt{adopt.value()}));
     }
     default:
       break;
@@ -283,7 +305,13 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   stalled_ = {};
   barriers_.begin_epoch();
   next_notice_ns_ = kNever;
-  if (stage_ == Stage::kJoining) stage_ = Stage::kRunning;
+  // It got a place after all: the scheduler has heard, or will, that it leaves.
+  if (stage_ == Stage::kLeaving && join_.role == Role::kServer) {
+    exit_ = {.hands_over = true,
+             .failing = unanswered(line_, timeout_.recovery_ns),
+             .give_up_ns = now + timeout_.recovery_ns};
+  }
+  if (stage_ == Stage::kJoining || exit_.hands_over) stage_ = Stage::kRunning;
   if (stage_ == Stage::kRunning) {
     out.emplace_back(MemberOutput::Began{std::move(roster)});
   }
@@ -388,14 +416,20 @@ void Member::stalled(wire::Stalled report, MemberOutputs& out) {
 }
 
 void Member::leave(bool final, TimeNs now, MemberOutputs& out) {
-  if (done() || stage_ == Stage::kLeaving || stage_ == Stage::kFailing) return;
+  if (done() || stage_ == Stage::kLeaving || stage_ == Stage::kFailing || exit_.hands_over) return;
   const bool unknown =
       stage_ == Stage::kJoining && !line_.is_up();  // the scheduler has not heard of us
-  stage_ = Stage::kLeaving;
   if (unknown) return finish(Status::ok(), out);
   exit_.final = final;
-  // Where it recovers, others hear of it before it is answered.
-  exit_.give_up_ns = now + (recovers() ? 2 : 1) * timeout_.failure_ns;
+  if (join_.role == Role::kServer && stage_ == Stage::kRunning) {
+    exit_ = {.hands_over = true,
+             .failing = unanswered(line_, timeout_.recovery_ns),
+             .give_up_ns = now + timeout_.recovery_ns};
+  } else {
+    stage_ = Stage::kLeaving;
+    // Where it recovers, others hear of it before it is answered.
+    exit_.give_up_ns = now + (recovers() ? 2 : 1) * timeout_.failure_ns;
+  }
   send(wire::Kind::kLeave, wire::encode(wire::Leave{final}), out);
 }
 
@@ -438,8 +472,7 @@ void Member::tick(TimeNs now, MemberOutputs& out) {
 }
 
 void Member::look_at_clock(TimeNs now, MemberOutputs& out) {
-  if (now >= exit_due_ns())
-    return finish(stage_ == Stage::kFailing ? exit_.failing : Status::ok(), out);
+  if (now >= exit_due_ns()) return finish(exit_.failing, out);
   if (stage_ == Stage::kJoining) watch_start(now, out);
   if (!done()) watch_silence(now, out);
   if (done()) return;

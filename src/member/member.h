@@ -10,6 +10,7 @@
 // connection; then
 //   kRoster          the job is complete (a server hears this once per generation of workers)
 //   kAmended ...     a server that was lost has a successor
+//   kAdopt ...       a server is asked to serve the slots of another one as well
 //   kBarrierDone ... kWorkerLeft ... kNotice
 // and ends with exactly one of
 //   kLeft            worker: leave() was acknowledged, or failure_ns passed; server: the job is
@@ -61,6 +62,9 @@ struct MemberOutput {
   struct Amended {  // the epoch's roster has another revision, larger than any before
     wire::Roster roster;
   };
+  struct Adopt {  // servers: one more unit is to be opened
+    wire::Adopt adopt;
+  };
   struct BarrierDone {
     std::uint64_t barrier = 0;  // the number that barrier() returned
     Status why;                 // Ok, or why this barrier can never end
@@ -78,14 +82,14 @@ struct MemberOutput {
     Status why;
   };
 };
-using MemberOutputs =
-    Outputs<MemberOutput::Connect, MemberOutput::Send, MemberOutput::Close, MemberOutput::Began,
-            MemberOutput::Amended, MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
-            MemberOutput::Notice, MemberOutput::Left, MemberOutput::Failed>;
+using MemberOutputs = Outputs<MemberOutput::Connect, MemberOutput::Send, MemberOutput::Close,
+                              MemberOutput::Began, MemberOutput::Amended, MemberOutput::Adopt,
+                              MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
+                              MemberOutput::Notice, MemberOutput::Left, MemberOutput::Failed>;
 // Those for the owner.
-using MemberEvents = Outputs<MemberOutput::Began, MemberOutput::Amended, MemberOutput::BarrierDone,
-                             MemberOutput::WorkerLeft, MemberOutput::Notice, MemberOutput::Left,
-                             MemberOutput::Failed>;
+using MemberEvents = Outputs<MemberOutput::Began, MemberOutput::Amended, MemberOutput::Adopt,
+                             MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
+                             MemberOutput::Notice, MemberOutput::Left, MemberOutput::Failed>;
 
 // What a member says of itself, from its settings. `host` is "host:pid", for messages to people; it
 // also tells a member that lost its connection from another process with its rank. Servers list one
@@ -119,8 +123,11 @@ class Member {
   // Workers: what this one waits for while nothing moves, told to the scheduler when it changes, and
   // again on a new connection. Nothing awaited: it does not stall.
   void stalled(wire::Stalled report, MemberOutputs& out);
-  // Workers: Left follows, at the latest after failure_ns, or recovery_ns while a scheduler is away whose job recovers.
+  // Left follows, at the latest after failure_ns, or recovery_ns while a scheduler is away whose job recovers.
   // `final`: this process will not join again.
+  // A server that has a place in the job goes on until another one has it (then Failed follows, because of kReplaced)
+  // or the job is over. Failed also if the scheduler does not answer for recovery_ns. (Where servers get no
+  // successors, it is the end of the job.)
   void leave(bool final, TimeNs now, MemberOutputs& out);
   // Tells everyone that the job cannot go on, because of `why` at this member. Failed(why) follows
   // when the scheduler knows, at the latest after failure_ns.
@@ -174,10 +181,11 @@ class Member {
     Epoch epoch;                 // applied
     std::uint32_t rank = kNoRank;
   };
-  // kLeaving, kFailing
+  // kLeaving, kFailing; kRunning while a server hands over
   struct Exit {
     bool final = true;
-    Status failing;
+    bool hands_over = false;
+    Status failing;  // at give_up_ns
     TimeNs give_up_ns = kNever;
     // Who leaves waits for a scheduler that is away until `away_until_ns`.
     TimeNs due_ns(TimeNs away_until_ns) const {
@@ -220,8 +228,10 @@ class Member {
     const bool waits = recovers() && !line_.is_up();
     return exit_.due_ns(waits ? line_.silent_since_ns() + timeout_.recovery_ns : 0);
   }
-  // A scheduler that is there gives up by itself, knows who is missing, and gets the time to say it.
+  // A scheduler that is there gives up by itself, knows who is missing, and gets the time to say it. A spare server has
+  // no place for as long as all others live.
   TimeNs give_up_joining_ns() const {
+    if (join_.role == Role::kServer && line_.is_up()) return kNever;
     return started_ns_ + timeout_.start_ns + (line_.is_up() ? timeout_.failure_ns : 0);
   }
 

@@ -428,6 +428,11 @@ void fields(Visitor& v, Leave& m) {
   v.count(3, m.barriers);
 }
 template <typename Visitor>
+void fields(Visitor& v, Adopt& m) {
+  v.field(1, m.rank);
+  v.field(2, m.shards);
+}
+template <typename Visitor>
 void fields(Visitor& v, Barrier& m) {
   v.field(1, m.number);
 }
@@ -526,7 +531,7 @@ bool known(std::uint8_t kind) {
   return (kind >= static_cast<std::uint8_t>(Kind::kPush) &&
           kind <= static_cast<std::uint8_t>(Kind::kSettled)) ||
          (kind >= static_cast<std::uint8_t>(Kind::kJoin) &&
-          kind <= static_cast<std::uint8_t>(Kind::kRecall));
+          kind <= static_cast<std::uint8_t>(Kind::kAdopt));
 }
 
 }  // namespace
@@ -605,6 +610,9 @@ std::vector<std::byte> encode(const Heartbeat& message) {
 std::vector<std::byte> encode(const Leave& message) {
   return encode_fields(message);
 }
+std::vector<std::byte> encode(const Adopt& message) {
+  return encode_fields(message);
+}
 std::vector<std::byte> encode(const Barrier& message) {
   return encode_fields(message);
 }
@@ -635,6 +643,9 @@ Result<Heartbeat> decode_heartbeat(std::span<const std::byte> bytes) {
 }
 Result<Leave> decode_leave(std::span<const std::byte> bytes) {
   return decode_fields<Leave>(bytes);
+}
+Result<Adopt> decode_adopt(std::span<const std::byte> bytes) {
+  return decode_fields<Adopt>(bytes);
 }
 Result<Barrier> decode_barrier(std::span<const std::byte> bytes) {
   return decode_fields<Barrier>(bytes);

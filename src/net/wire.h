@@ -86,6 +86,7 @@ enum class Kind : std::uint8_t {
   kWaiting = 23,      // scheduler to members: who is still missing
   kStalled = 24,      // worker to scheduler: it waits, for what, and what others want of it
   kRecall = 25,  // scheduler that was begun anew to a member: say your roster; answered by a Roster
+  kAdopt = 26,        // scheduler to server: serve another one's slots as well
 };
 
 // Flags of a push or an answer.
@@ -273,6 +274,14 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
+// One more unit is to be opened in the server's process: a member with so many shards of its own, which joins and
+// wishes for that rank.
+struct Adopt {
+  std::uint32_t rank = 0;    // of the server that is lost, or leaves
+  std::uint32_t shards = 1;  // at most kShardsOfServerMax
+  bool operator==(const Adopt&) const = default;
+};
+
 struct Barrier {
   std::uint64_t number = 0;  // counts the barriers of an epoch
   bool operator==(const Barrier&) const = default;
@@ -308,6 +317,7 @@ std::vector<std::byte> encode(const Join& message);
 std::vector<std::byte> encode(const Roster& message);
 std::vector<std::byte> encode(const Heartbeat& message);
 std::vector<std::byte> encode(const Leave& message);
+std::vector<std::byte> encode(const Adopt& message);
 std::vector<std::byte> encode(const Barrier& message);
 std::vector<std::byte> encode(const Stalled& message);
 std::vector<std::byte> encode(const Hello& message);
@@ -319,6 +329,7 @@ Result<Join> decode_join(std::span<const std::byte> bytes);
 Result<Roster> decode_roster(std::span<const std::byte> bytes);
 Result<Heartbeat> decode_heartbeat(std::span<const std::byte> bytes);
 Result<Leave> decode_leave(std::span<const std::byte> bytes);
+Result<Adopt> decode_adopt(std::span<const std::byte> bytes);
 Result<Barrier> decode_barrier(std::span<const std::byte> bytes);
 Result<Stalled> decode_stalled(std::span<const std::byte> bytes);
 Result<Hello> decode_hello(std::span<const std::byte> bytes);

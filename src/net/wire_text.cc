@@ -102,6 +102,8 @@ const char* message_name(wire::Kind kind) {
       return "Stalled";
     case wire::Kind::kRecall:
       return "Recall";
+    case wire::Kind::kAdopt:
+      return "Adopt";
   }
   return "unknown";
 }
@@ -163,6 +165,11 @@ std::string payload_text(const wire::Header& header, std::span<const std::byte> 
         return "worker " + std::to_string(who.empty() ? header.worker.value : who[0]) +
                (who.size() > 1 ? " and " + std::to_string(who.size() - 1) + " more" : "") +
                (leave.final ? ", for good" : ", may come back");
+      });
+    case wire::Kind::kAdopt:
+      return say(wire::decode_adopt(payload), [](const wire::Adopt& adopt) {
+        return "the place of server " + std::to_string(adopt.rank) + " with " +
+               std::to_string(adopt.shards) + (adopt.shards == 1 ? " shard" : " shards");
       });
     case wire::Kind::kBarrier:
     case wire::Kind::kBarrierDone:

@@ -289,13 +289,15 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
   const bool server_of_running_job = arrival && !seats_.at(*arrival).worker() &&
                                      seats_.at(*arrival).in_roster &&
                                      (phase_ == Phase::kConfirming || phase_ == Phase::kRunning);
-  if (server_of_running_job) {
+  // Its sums are lost with it, unless another one takes its place.
+  if (server_of_running_job && !succession_.recovers()) {
     const Seat& seat = seats_.at(*arrival);
     return fail_job({Code::kDisconnected,
                      seat.text() + " was stopped while the job ran",
                      {.kind = CauseKind::kLeft, .who = seat.participant()}},
                     now, out);
   }
+  if (server_of_running_job) return succession_.leave(*arrival, now, out);
   if (arrival && phase_ == Phase::kEnding) {
     seats_.at(*arrival).heard_end = true;
     return;
@@ -459,6 +461,7 @@ void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
   for (const Arrival arrival : gone) seats_.erase(arrival, now);
   if (for_good && !seats_.anyone_waits()) return succeed("all workers have left", now, out);
   gather(now);
+  succession_.dismiss(now, out);
   if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
   try_complete(now, out);
 }
@@ -603,8 +606,7 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
     Seat& seat = seats_.at(arrival);
     const std::string text = vigil_.text_of(seat, now);
     const bool is_in_epoch = seat.in_roster && phase_ != Phase::kGathering;
-    if (is_in_epoch && succession_.recovers() &&
-        succession_.replace(arrival, "is lost: " + text, now, out)) {
+    if (is_in_epoch && succession_.recovers() && succession_.replace(arrival, text, now, out)) {
       continue;
     }
     if (is_in_epoch) {

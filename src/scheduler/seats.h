@@ -38,6 +38,7 @@ struct Seat {
     std::set<Arrival> known_to;
   };
   Leaving leaving;
+  bool leaves = false;         // servers: it was told to stop, and serves until another has its place
   bool told_end = false;       // the job is ending: the last word was sent
   bool heard_end = false;      // it acknowledged the last word, or needs none
   std::optional<PeerId> peer;  // none: the connection is lost

@@ -15,6 +15,7 @@ bool Succession::begin_epoch(wire::Roster roster) {
   roster_ = std::move(roster);
   newest_ = wire::encode(roster_);
   released_ = newest_;
+  adoption_.begin_epoch();
   return newest_.size() <= kPayloadBytesMax;
 }
 
@@ -36,13 +37,10 @@ void Succession::release(KeeperOutputs& out) {
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster && seat.peer && !seat.left) catch_up(seat, out);
   }
+  say_farewell(out);
 }
 
 // ---- who is lost, and who takes its place
-
-bool Succession::is_lost(const Seat& seat) const {
-  return seat.in_roster && !seat.worker() && !seat.peer;
-}
 
 std::uint32_t Succession::shards_needed(std::uint32_t rank) const {
   std::uint32_t needed = 1;
@@ -52,8 +50,9 @@ std::uint32_t Succession::shards_needed(std::uint32_t rank) const {
   return needed;
 }
 
-bool Succession::fits(const Seat& heir, const Seat& lost) const {
-  return !heir.in_roster && !heir.worker() && heir.peer.has_value() &&
+// One that has said nothing for a while may be about to be lost itself.
+bool Succession::fits(const Seat& heir, const Seat& lost, TimeNs now) const {
+  return !heir.in_roster && !heir.worker() && Adoption::is_well(heir, timeout_, now) &&
          heir.join.endpoints.size() >= shards_needed(lost.rank);
 }
 
@@ -64,10 +63,10 @@ bool Succession::is_in_place_of(const Seat& heir, const Seat& lost) const {
   return heir.join.wanted_rank == lost.rank || shares_endpoint(heir.join, lost.join);
 }
 
-std::optional<Arrival> Succession::heir_of(const Seat& lost, bool any) const {
+std::optional<Arrival> Succession::heir_of(const Seat& lost, bool any, TimeNs now) const {
   std::optional<Arrival> found;
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (!fits(seat, lost)) continue;
+    if (!fits(seat, lost, now)) continue;
     if (is_in_place_of(seat, lost)) return arrival;
     if (any && !found) found = arrival;
   }
@@ -77,31 +76,47 @@ std::optional<Arrival> Succession::heir_of(const Seat& lost, bool any) const {
 // Who was started in place of one of them takes no other's.
 void Succession::fill(TimeNs now, KeeperOutputs& out) {
   for (const bool any : {false, true}) {
-    std::vector<Arrival> lost;
+    std::vector<Arrival> open;
     for (const auto& [arrival, seat] : seats_.all()) {
-      if (is_lost(seat) && (!any || now >= spare_due_ns(seat))) lost.push_back(arrival);
+      if (is_open(seat) && (!any || now >= due_ns(seat))) open.push_back(arrival);
+      if (seat.in_roster && !seat.worker() && !is_open(seat)) adoption_.settle(seat.rank);
     }
-    for (const Arrival each : lost) {
+    for (const Arrival each : open) {
       const Seat& seat = seats_.at(each);
-      const std::optional<Arrival> heir = heir_of(seat, any);
-      const std::string why = "was lost (" + seat.lost_why.message() + ")";
-      if (heir) hand_over(each, *heir, why, now, out);
+      if (const std::optional<Arrival> heir = heir_of(seat, any, now)) {
+        const std::string lost = "was lost (" + seat.lost_why.message() + ")";
+        hand_over(each, *heir, is_lost(seat) ? lost : "leaves", now, out);
+      } else if (any) {
+        adoption_.call(seat, shards_needed(seat.rank), roster_, now, out);
+      }
     }
   }
 }
 
 bool Succession::replace(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out) {
-  const Seat& seat = seats_.at(lost);
+  Seat& seat = seats_.at(lost);
   if (!seat.in_roster || seat.worker()) return false;
-  const std::optional<Arrival> heir = heir_of(seat, true);
-  if (heir) hand_over(lost, *heir, why, now, out);
-  return heir.has_value();
+  const std::optional<Arrival> heir = heir_of(seat, true, now);
+  if (heir) {
+    hand_over(lost, *heir, "is lost: " + why, now, out);
+    return true;
+  }
+  if (!seat.peer) return false;
+  const PeerId peer = *seat.peer;
+  seats_.connection(peer).seat.reset();
+  seat.peer.reset();
+  seat.heard_ns = now;
+  seat.lost_why = {Code::kDisconnected, why, {.kind = CauseKind::kSilent}};
+  speaker_.close(peer, {Code::kTimeout, why}, out);
+  Speaker::news("lost", seat, " is lost: " + why, out, seat.lost_why);
+  return true;
 }
 
 TimeNs Succession::deadline() const {
   TimeNs next = kNever;
   for (const auto& [arrival, seat] : seats_.all()) {
-    if (is_lost(seat) && heir_of(seat, true)) next = std::min(next, spare_due_ns(seat));
+    if (!is_open(seat)) continue;
+    next = std::min(next, std::max(due_ns(seat), adoption_.due_ns(seat.rank)));
   }
   return next;
 }
@@ -110,10 +125,16 @@ void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, T
                            KeeperOutputs& out) {
   const Seat before = seats_.at(lost);
   seats_.erase(lost, now);
-  if (before.peer) {
+  Seat& seat = seats_.at(heir);
+  if (before.peer && before.leaves) {
+    farewells_[*before.peer] =
+        encode_status({Code::kDisconnected,
+                       member_text(seat.join, before.rank) + " has its place",
+                       {.kind = CauseKind::kReplaced, .who = before.participant()}});
+  } else if (before.peer) {
     speaker_.close(*before.peer, {Code::kDisconnected, "another server has its place now"}, out);
   }
-  Seat& seat = seats_.at(heir);
+  adoption_.settle(before.rank);
   seat.in_roster = true;
   seat.rank = before.rank;
   seat.applied = {};
@@ -125,14 +146,66 @@ void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, T
   }
   for (wire::Slot& slot : roster_.slots) {
     if (slot.server != before.rank) continue;
-    slot.since = roster_.revision;
+    if (!PLANTED(two_hosts_for_a_slot)) slot.since = roster_.revision;
     if (PLANTED(slot_reweighed)) slot.weight = 2 * slot.weight;
   }
   newest_ = wire::encode(roster_);
-  Speaker::news("lost", before, " " + why, out, {Code::kDisconnected, why});
+  Speaker::news(is_lost(before) || !before.leaves ? "lost" : "left", before, " " + why, out,
+                {Code::kDisconnected, why});
   Speaker::notice(LogLevel::kWarning,
                   before.text() + " " + why + "; " + seat.text() + " takes its place", out);
   catch_up(seat, out);
+}
+
+// ---- who leaves
+
+void Succession::leave(Arrival leaver, TimeNs now, KeeperOutputs& out) {
+  Seat& seat = seats_.at(leaver);
+  seat.heard_ns = seat.said_ns = now;
+  if (!std::exchange(seat.leaves, true)) {
+    Speaker::notice(LogLevel::kWarning, seat.text() + " was told to stop, and leaves", out);
+  }
+  const PeerId peer = *seat.peer;
+  if (PLANTED(drained_too_early)) {
+    const wire::Leave go;
+    return speaker_.send(peer, wire::Kind::kLeave, WorkerRank(), wire::encode(go), out);
+  }
+  fill(now, out);
+  if (!seats_.all().contains(leaver)) return;  // it hears when all know
+  const Seat* const asked = adoption_.asked(seat.rank);
+  const std::string answer =
+      asked != nullptr
+          ? asked->text() + " is asked to take the place of " + seat.text() +
+                ", which goes on until then"
+          : seat.text() +
+                " goes on, for nobody can take its place: there is no spare server with " +
+                std::to_string(shards_needed(seat.rank)) +
+                " shards, and no other one to serve its slots as well; start one, or tell it to "
+                "stop once more";
+  Speaker::notice(LogLevel::kInfo, answer, out);
+  speaker_.send(peer, wire::Kind::kWaiting, WorkerRank(), encode_status({Code::kAgain, answer}),
+                out);
+}
+
+void Succession::dismiss(TimeNs now, KeeperOutputs& out) {
+  std::vector<Arrival> leavers;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.leaves) leavers.push_back(arrival);
+  }
+  for (const Arrival each : leavers) {
+    const std::optional<PeerId> peer = seats_.at(each).peer;
+    seats_.erase(each, now);
+    if (!peer) continue;
+    speaker_.send(*peer, wire::Kind::kLeave, WorkerRank(), wire::encode(wire::Leave{true}), out);
+  }
+}
+
+void Succession::say_farewell(KeeperOutputs& out) {
+  for (const auto& [peer, words] : std::exchange(farewells_, {})) {
+    const Connection* const connection = seats_.find(peer);
+    if (connection == nullptr || connection->closed) continue;  // it is told when it is back
+    speaker_.send(peer, wire::Kind::kFail, WorkerRank(), words, out);
+  }
 }
 
 }  // namespace byteps

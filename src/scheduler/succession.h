@@ -1,18 +1,22 @@
-// Succession: the roster of the running epoch, and who takes the place of a server that is lost
+// Succession: the roster of the running epoch, and who takes the place of a server that is lost, or leaves
 // (docs/design/0013-recovery.md). Its slots, weights and rank go on; each change makes another revision.
 //
 // A revision goes to the successor first. All others hear of it when each server of the roster has confirmed that it
 // serves, so that whoever knows a revision finds nobody that does not. Who was replaced is told nothing any more: one
-// that heard of later losses could finish rounds with workers that have not heard of its own.
+// that heard of later losses could finish rounds with workers that have not heard of its own. Who leaves serves until
+// then, and is told last that it may go.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
 #include "base/config.h"
 #include "base/time.h"
 #include "member/shared_bytes.h"
 #include "net/wire.h"
+#include "scheduler/adoption.h"
 #include "scheduler/outputs.h"
 #include "scheduler/seats.h"
 
@@ -45,29 +49,47 @@ class Succession {
   void release(KeeperOutputs& out);
 
   // Gives each server that is lost a successor, if there is one: the process that was started in its place at once,
-  // any spare server when it has been gone for a third of the failure timeout.
+  // any spare server when it has been gone for a sixth of the failure timeout. Where there is none by then, a survivor
+  // is asked to be that. Who leaves has not to be gone.
   void fill(TimeNs now, KeeperOutputs& out);
-  // The same for one that says nothing, whether connected or not. False: there is nobody to take its place.
+  // The same for one that has said nothing for too long: without a successor its connection ends, and it is lost like
+  // others. False: it has been lost for too long.
   bool replace(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
   TimeNs deadline() const;
 
+  // This server of the roster was told to stop: it is to have a successor. It is answered how that is.
+  void leave(Arrival leaver, TimeNs now, KeeperOutputs& out);
+  // The epoch is over: those that leave may go.
+  void dismiss(TimeNs now, KeeperOutputs& out);
+
  private:
-  bool is_lost(const Seat& seat) const;
-  TimeNs spare_due_ns(const Seat& seat) const { return seat.heard_ns + timeout_.failure_ns / 3; }
+  static bool is_lost(const Seat& seat) { return seat.in_roster && !seat.worker() && !seat.peer; }
+  // It is to have a successor.
+  static bool is_open(const Seat& seat) {
+    return is_lost(seat) || (seat.in_roster && !seat.worker() && seat.leaves);
+  }
+  // From when on anybody may be that. (As many attempts to come back take as long.)
+  TimeNs due_ns(const Seat& seat) const {
+    return seat.leaves ? 0 : seat.heard_ns + timeout_.heartbeat_ns();
+  }
   std::uint32_t shards_needed(std::uint32_t rank) const;
-  bool fits(const Seat& heir, const Seat& lost) const;
+  bool fits(const Seat& heir, const Seat& lost, TimeNs now) const;
   bool is_in_place_of(const Seat& heir, const Seat& lost) const;
-  std::optional<Arrival> heir_of(const Seat& lost, bool any) const;
+  std::optional<Arrival> heir_of(const Seat& lost, bool any, TimeNs now) const;
   void hand_over(Arrival lost, Arrival heir, const std::string& why, TimeNs now,
                  KeeperOutputs& out);
+  void say_farewell(KeeperOutputs& out);
 
   const TimeoutConfig& timeout_;
   Seats& seats_;
   const Speaker& speaker_;
+  Adoption adoption_{timeout_, seats_, speaker_};
   wire::Roster roster_;
   std::uint32_t jump_ = 0;
   SharedBytes newest_;    // encoded
   SharedBytes released_;  // the newest that everybody may know
+  // To those that leave and were replaced, who has their places: for when everybody knows.
+  std::map<PeerId, SharedBytes> farewells_;
 };
 
 }  // namespace byteps

@@ -29,10 +29,11 @@ std::uint32_t since_of(const wire::Roster& roster, std::uint32_t shard) {
 ServerMember::ServerMember(const Config& config, Transport& transport, std::string host,
                            std::vector<Endpoint> shard_endpoints,
                            std::vector<Mailbox<ShardCommand>*> shards,
-                           Mailbox<ShardNotice>& notices, Log log)
+                           Mailbox<ShardNotice>& notices, Log log, Mailbox<UnitOrder>* orders)
     : transport_(transport),
       shards_(std::move(shards)),
       notices_(notices),
+      orders_(orders),
       log_(std::move(log)),
       timeout_(config.timeout),
       descriptors_(config.job.descriptors),
@@ -41,7 +42,9 @@ ServerMember::ServerMember(const Config& config, Transport& transport, std::stri
       events_(kEventBatch),
       to_post_(shards_.size()),
       applied_(shards_.size(), false),
-      signs_(shards_.size()) {}
+      signs_(shards_.size()) {
+  stop_.recovers = config.recovers;
+}
 
 std::size_t ServerMember::turn(TimeNs now) {
   now_ = now;
@@ -50,18 +53,22 @@ std::size_t ServerMember::turn(TimeNs now) {
   for (std::size_t i = 0; i < count; ++i) port_.handle(events_[i], now);
   notices_.drain(drained_);
   for (const ShardNotice& notice : drained_) handle(notice, now);
-  if (stop_requested_.load(std::memory_order_acquire) && !stop_seen_) {
-    stop_seen_ = true;
-    port_.fail({Code::kCancelled, "a server was told to stop", {.kind = CauseKind::kToldToStop}},
-               now);
-  }
+  heed_stop(now);
   port_.tick(now);
   const MemberEvents happened = port_.take_events();
   for (const auto& event : happened) handle(event);
   watch_shards(now);
   post_commands();
   planned_ns_ = next_deadline();
+  publish();
   return count + drained_.size() + happened.size();
+}
+
+void ServerMember::publish() {
+  const State state = finished()                ? State::kEnded
+                      : served_.rank != kNoRank ? State::kServes
+                                                : State::kWaits;
+  shared_.state.store(state, std::memory_order_release);
 }
 
 TimeNs ServerMember::next_deadline() const {
@@ -72,9 +79,21 @@ TimeNs ServerMember::next_deadline() const {
 }
 
 bool ServerMember::finished() const {
-  return ended_ && port_.closed() &&
+  return ending_.is_over && port_.closed() &&
          std::all_of(to_post_.begin(), to_post_.end(),
                      [](const auto& commands) { return commands.empty(); });
+}
+
+void ServerMember::heed_stop(TimeNs now) {
+  const int wanted = shared_.stop_requested.load(std::memory_order_acquire);
+  if (wanted <= stop_.heeded) return;
+  stop_.heeded = wanted;
+  if (wanted == kLeave && stop_.recovers) {
+    stop_.leaves = true;
+    return port_.leave(true, now);
+  }
+  port_.fail({Code::kCancelled, "a server was told to stop", {.kind = CauseKind::kToldToStop}},
+             now);
 }
 
 void ServerMember::handle(const MemberEvents::value_type& event) {
@@ -85,6 +104,10 @@ void ServerMember::handle(const MemberEvents::value_type& event) {
                        },
                        [this](const MemberOutput::WorkerLeft& gone) {
                          LOG(log_, kDebug) << gone.worker << " left";
+                       },
+                       [this](const MemberOutput::Adopt& asked) {
+                         if (orders_ == nullptr) return;
+                         (void)orders_->post({asked.adopt, served_.worker_count});
                        },
                        [](const MemberOutput::BarrierDone&) {},
                        [this](const MemberOutput::Left&) { end(Status::ok()); },
@@ -115,7 +138,8 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   if (!has_descriptors(command.facts.worker_count)) return;
   command.facts.placement = std::make_shared<const Placement>(placement_of(roster));
   command.facts.groups = std::make_shared<const Groups>(groups_of(roster));
-  served_ = {roster.epoch, roster.your_rank};
+  served_ = {roster.epoch, roster.your_rank, command.facts.worker_count};
+  stop_.recovers = roster.recovers;
   applied_.assign(shards_.size(), false);
   command.facts.recovers = roster.recovers;
   for (std::uint32_t shard = 0; shard < to_post_.size(); ++shard) {
@@ -132,9 +156,9 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
 // Asks all shards for a sign of life again and again, and fails the job when one owes it for too long.
 void ServerMember::watch_shards(TimeNs now) {
   const TimeNs late_ns = std::max<TimeNs>(0, now - planned_ns_);
-  const bool is_round = now >= next_round_ns_ && !ended_;
+  const bool is_round = now >= next_round_ns_ && !ending_.is_over;
   if (is_round) next_round_ns_ = now + timeout_.heartbeat_ns();
-  if (ended_) next_round_ns_ = kNever;
+  if (ending_.is_over) next_round_ns_ = kNever;
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
     SignOfLife& sign = signs_[shard];
     if (!sign.is_owed()) {
@@ -142,7 +166,7 @@ void ServerMember::watch_shards(TimeNs now) {
       continue;
     }
     const TimeNs for_ns = sign.owed_for_ns(late_ns, now);
-    if (ended_ || for_ns < timeout_.failure_ns || PLANTED(shard_unwatched)) continue;
+    if (ending_.is_over || for_ns < timeout_.failure_ns || PLANTED(shard_unwatched)) continue;
     port_.fail({Code::kTimeout,
                 "shard " + std::to_string(shard) + " stands still for " + duration_text(for_ns) +
                     ": its thread neither sums nor answers",
@@ -173,12 +197,18 @@ void ServerMember::handle(const ShardNotice& notice, TimeNs now) {
 }
 
 void ServerMember::end(Status outcome) {
-  ended_ = true;
-  outcome_ = std::move(outcome);
+  ending_.is_over = true;
+  ending_.outcome = std::move(outcome);
+  if (stop_.leaves && ending_.outcome.is_because_of(CauseKind::kReplaced)) {
+    LOG(log_, kWarning) << "told to stop, and ends: " << ending_.outcome.message();
+    ending_.outcome = Status::ok();
+    stop_.is_replaced = true;
+  }
   // Now, because whoever started this process may not wait until it ends by itself.
   // (Of who was replaced, the job goes on.)
-  const bool is_over = !outcome_.is_ok() && !outcome_.is_because_of(CauseKind::kReplaced);
-  if (is_over && log_.flight() != nullptr) log_.flight()->leave_behind("job", outcome_);
+  const bool is_over =
+      !ending_.outcome.is_ok() && !ending_.outcome.is_because_of(CauseKind::kReplaced);
+  if (is_over && log_.flight() != nullptr) log_.flight()->leave_behind("job", ending_.outcome);
   for (auto& commands : to_post_) commands.push_back(ShardCommand{});  // kStop
 }
 

@@ -13,6 +13,11 @@ constexpr std::uint32_t kIdleTurnsMax = 1000;
 constexpr std::uint32_t kBusyTurnsMax = 200'000;
 constexpr std::size_t kMailboxCapacity = 4096;
 constexpr std::uint16_t kShardPort = 7000;
+// Of what a server opens later.
+constexpr std::size_t kUnitsMax = 32;
+constexpr std::size_t kUnitPort = 20000;
+constexpr std::size_t kPortsPerUnit = 4;
+constexpr std::uint64_t kLivesPerUnit = 1'000'000;
 
 SimTransportOptions transport_options(const std::string& name, HostIndex host, Role role,
                                       const Config& config, Waiter& waiter) {
@@ -197,44 +202,82 @@ ServerProcess::ShardUnit::ShardUnit(SimCluster& cluster, const Config& config,
   seat.sit(shard);
 }
 
-ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number,
-                             HostIndex host, std::uint32_t shard_count, std::uint32_t place)
-    : seat(cluster, "server " + std::to_string(number)),
-      transport(cluster.network(),
-                transport_options(seat.name(), host, Role::kServer, config, seat)),
-      notices(kMailboxCapacity, &seat),
-      cluster_(cluster),
-      patience_ns_(config.timeout.failure_ns) {
-  const std::string host_name = "server-" + std::to_string(number);
+ServerProcess::Unit::Unit(ServerProcess& process, const Config& config, const std::string& name,
+                          std::uint16_t first_port, std::uint32_t shard_count)
+    : seat(process.cluster_, name),
+      transport(process.cluster_.network(),
+                transport_options(name, process.host_, Role::kServer, config, seat)),
+      notices(kMailboxCapacity, &seat) {
+  const std::string host_name = "server-" + std::to_string(process.number_);
   std::vector<Endpoint> endpoints;
   std::vector<Mailbox<ShardCommand>*> inboxes;
   for (std::uint32_t i = 0; i < shard_count; ++i) {
-    endpoints.push_back({host_name, static_cast<std::uint16_t>(kShardPort + 16 * place + i)});
-    shards.push_back(std::make_unique<ShardUnit>(cluster, config,
-                                                 seat.name() + " shard " + std::to_string(i),
-                                                 ShardIndex(i), host, endpoints.back(), notices));
+    endpoints.push_back({host_name, static_cast<std::uint16_t>(first_port + i)});
+    shards.push_back(
+        std::make_unique<ShardUnit>(process.cluster_, config, name + " shard " + std::to_string(i),
+                                    ShardIndex(i), process.host_, endpoints.back(), notices));
     inboxes.push_back(&shards.back()->inbox);
   }
-  member.emplace(config, transport, host_name + ":" + std::to_string(1 + place), endpoints, inboxes,
-                 notices, cluster.log_for(seat.name()));
-  seat.sit(*member);
+  member.emplace(config, transport, host_name + ":" + std::to_string(1 + process.place_), endpoints,
+                 inboxes, notices, process.cluster_.log_for(name), &process.orders);
+  seat.sit(*member, [&process] { process.look(); });
+}
+
+ServerProcess::ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number,
+                             HostIndex host, std::uint32_t shard_count, std::uint32_t place)
+    : orders(kMailboxCapacity, nullptr),
+      cluster_(cluster),
+      config_(config),
+      number_(number),
+      host_(host),
+      place_(place) {
+  open(config_, "server " + std::to_string(number), kShardPort + 16 * place, shard_count);
+}
+
+void ServerProcess::open(const Config& config, const std::string& name, std::size_t first_port,
+                         std::uint32_t shard_count) {
+  units.push_back(std::make_unique<Unit>(*this, config, name,
+                                         static_cast<std::uint16_t>(first_port), shard_count));
+  together.add(*units.back()->member, units.back()->seat);
+}
+
+void ServerProcess::look() {
+  together.look();
+  std::vector<UnitOrder> ordered;
+  orders.drain(ordered);
+  for (const UnitOrder& order : ordered) {
+    if (!together.may_open()) continue;
+    Config config = config_;
+    config.job.life += kLivesPerUnit * units.size();
+    config.job.wanted_server_rank = order.wanted.rank;
+    open(config, units.front()->seat.name() + " unit " + std::to_string(units.size()),
+         kUnitPort + kPortsPerUnit * (kUnitsMax * place_ + units.size()), order.wanted.shards);
+  }
 }
 
 std::vector<Thread> ServerProcess::threads() {
-  std::vector<Thread> all = {{seat, &transport}};
-  for (const auto& unit : shards) all.push_back({unit->seat, &unit->transport});
+  std::vector<Thread> all;
+  for (const auto& unit : units) {
+    all.push_back({unit->seat, &unit->transport});
+    for (const auto& shard : unit->shards) all.push_back({shard->seat, &shard->transport});
+  }
   return all;
 }
 
 bool ServerProcess::is_finished() {
-  if (!member->finished()) return false;
-  if (member_ended_ns_ == kNever) {
-    member_ended_ns_ = cluster_.now();
-    cluster_.at(member_ended_ns_ + patience_ns_, [] {});  // to be looked at then
+  if (!together.all_ended()) return false;
+  together.look();
+  if (ended_ns_ == kNever) {
+    ended_ns_ = cluster_.now();
+    cluster_.at(ended_ns_ + config_.timeout.failure_ns, [] {});  // to be looked at then
   }
-  return cluster_.now() >= member_ended_ns_ + patience_ns_ ||
-         std::all_of(shards.begin(), shards.end(),
-                     [](const auto& unit) { return unit->shard.finished(); });
+  if (cluster_.now() >= ended_ns_ + config_.timeout.failure_ns) return true;
+  for (const auto& unit : units) {
+    for (const auto& shard : unit->shards) {
+      if (!shard->shard.finished()) return false;
+    }
+  }
+  return true;
 }
 
 WorkerProcess::WorkerProcess(SimCluster& cluster, const Config& config, const std::string& name,

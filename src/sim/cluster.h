@@ -26,6 +26,7 @@
 #include "relay/relay_loop.h"
 #include "scheduler/scheduler.h"
 #include "server/server_member.h"
+#include "server/server_units.h"
 #include "server/shard.h"
 #include "sim/device.h"
 #include "sim/network.h"
@@ -159,16 +160,18 @@ struct SchedulerProcess {
   Scheduler scheduler;
 };
 
+// A server as byteps_server has it: a unit from the beginning, and more for what it is asked to adopt.
 struct ServerProcess {
   // `place`: which ports and which name on its host.
   ServerProcess(SimCluster& cluster, const Config& config, std::uint32_t number, HostIndex host,
                 std::uint32_t shard_count, std::uint32_t place = 0);
-  ~ServerProcess() { transport.die(); }
-  // Its member's, then its shards' in order.
+  // Of each unit its member's, then its shards' in order.
   std::vector<Thread> threads();
-  // Whether the process exits, as byteps_server does: when all its threads have ended, or, once its member has, without
-  // those that do not end within the failure timeout.
+  std::uint32_t rank() const { return units.front()->member->rank(); }
+  // Whether the process exits, as byteps_server does: when all its threads have ended, or, once its members have,
+  // without those that do not end within the failure timeout. Then how it ends.
   bool is_finished();
+  const Status& outcome() const { return together.outcome(); }
 
   struct ShardUnit {
     ShardUnit(SimCluster& cluster, const Config& config, const std::string& name, ShardIndex index,
@@ -179,16 +182,32 @@ struct ServerProcess {
     Mailbox<ShardCommand> inbox;
     Shard shard;
   };
-  SimCluster::Seat seat;
-  SimTransport transport;
-  Mailbox<ShardNotice> notices;
-  std::vector<std::unique_ptr<ShardUnit>> shards;
-  std::optional<ServerMember> member;
+  // One member of the job.
+  struct Unit {
+    Unit(ServerProcess& process, const Config& config, const std::string& name,
+         std::uint16_t first_port, std::uint32_t shard_count);
+    ~Unit() { transport.die(); }
+    SimCluster::Seat seat;
+    SimTransport transport;
+    Mailbox<ShardNotice> notices;
+    std::vector<std::unique_ptr<ShardUnit>> shards;
+    std::optional<ServerMember> member;
+  };
+  Mailbox<UnitOrder> orders;
+  std::vector<std::unique_ptr<Unit>> units;
+  ServerUnits together;  // of them
 
  private:
+  void open(const Config& config, const std::string& name, std::size_t first_port,
+            std::uint32_t shard_count);
+  void look();
+
   SimCluster& cluster_;
-  const TimeNs patience_ns_;
-  TimeNs member_ended_ns_ = kNever;
+  const Config config_;
+  const std::uint32_t number_;
+  const HostIndex host_;
+  const std::uint32_t place_;
+  TimeNs ended_ns_ = kNever;
 };
 
 struct WorkerProcess {

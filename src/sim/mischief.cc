@@ -78,7 +78,7 @@ void Mischief::do_something() {
   std::vector<Fault> choices;
   if (kinds.has(Fault::kCut)) choices.assign(6, Fault::kCut);
   for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kLostServer,
-                            Fault::kSlowDevice, Fault::kLostScheduler}) {
+                            Fault::kDrain, Fault::kSlowDevice, Fault::kLostScheduler}) {
     if (kinds.has(fault)) choices.push_back(fault);
   }
   if (choices.empty()) return;
@@ -93,6 +93,8 @@ void Mischief::do_something() {
       return lose_one(Fault::kLostServer, Role::kServer);
     case Fault::kLostScheduler:
       return lose_one(Fault::kLostScheduler, Role::kScheduler);
+    case Fault::kDrain:
+      return drain_server();
     case Fault::kSlowDevice:
       return slow_device();
     default: {
@@ -286,10 +288,22 @@ void Mischief::lose_one(Fault fault, Role role) {
     if ((!all_work_ && !is_any_time) || ended_) return;
     note(fault);
     if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " dies");
-    victim.start_anew(up_to(plan_.restart_max_ns));
+    victim.stay_away && prng_.chance(plan_.stay_away)
+        ? victim.stay_away()
+        : victim.start_anew(up_to(plan_.restart_max_ns));
   };
   const Living& victim = living[prng_.below(living.size())];
   prng_.chance(0.2) ? end(victim) : kill_in_turn(victim, end);
+}
+
+void Mischief::drain_server() {
+  std::vector<Living> living = census_();
+  std::erase_if(living, [](const Living& each) { return !each.leave; });
+  if (living.empty() || !all_work_) return;
+  const Living& victim = living[prng_.below(living.size())];
+  note(Fault::kDrain);
+  if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " is told to stop");
+  victim.leave();
 }
 
 // Between two faults of the same two there is time for a sign of life, or they would rightly give each other up.

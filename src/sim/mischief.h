@@ -38,7 +38,9 @@ struct Living {
   SimDevice* gpu = nullptr;  // null: it has none
   std::function<void()> die;
   std::function<void(TimeNs after)>
-      start_anew;  // it dies, and its like begins so long after; null: it does not
+      start_anew;                   // it dies, and its like begins so long after; null: it does not
+  std::function<void()> stay_away;  // it dies, and its like begins if it must; null likewise
+  std::function<void()> leave;      // it is told to stop; null: that would end the job
   std::function<void(TimeNs until)> stand_still;  // beside its seats
 
   // Of its transports.
@@ -81,6 +83,7 @@ class Mischief {
   void slow_down();
   void slow_device();
   void lose_one(Fault fault, Role role);
+  void drain_server();
   bool take_quiet(Pair pair, TimeNs lasts);
   bool take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts);
 

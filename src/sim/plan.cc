@@ -82,16 +82,20 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
 void choose_losses(WorldPlan& plan, Prng& prng) {
   Faults& kinds = plan.faults.kinds;
   if (kinds.has_deadly()) {
-    kinds.remove(Fault::kLostServer);
-    kinds.remove(Fault::kLostScheduler);
+    for (const Fault fault :
+         {Fault::kLostServer, Fault::kDrain, Fault::kAdopt, Fault::kLostScheduler}) {
+      kinds.remove(fault);
+    }
   }
   // Where they may be lost, answers are counted: each comes once on its connection, as transports promise (T1).
-  if (!kinds.has(Fault::kLostServer) && !kinds.has(Fault::kLostScheduler)) {
+  if (!kinds.has(Fault::kLostServer) && !kinds.has(Fault::kDrain) &&
+      !kinds.has(Fault::kLostScheduler)) {
     plan.config.recovers = !kinds.has_deadly() && !kinds.has(Fault::kRepeat) && prng.chance(0.5);
     return;
   }
   kinds.remove(Fault::kRepeat);
   plan.cluster.network.chances.repeat = 0;
+  if (kinds.has(Fault::kAdopt)) plan.stay_away = 1;
   const TimeNs failure_ns = plan.config.timeout.failure_ns;
   plan.config.recovers = true;
   plan.config.timeout.recovery_ns = 40 * failure_ns;
@@ -148,6 +152,8 @@ class Planner {
     }
     if (!options_.faults && losses_prng_.chance(0.3) && !plan_.faults.kinds.empty()) {
       plan_.faults.kinds.add(Fault::kLostServer);
+      if (losses_prng_.chance(0.4)) plan_.faults.kinds.add(Fault::kDrain);
+      if (losses_prng_.chance(0.4)) plan_.faults.kinds.add(Fault::kAdopt);
     }
     if (!options_.faults && losses_prng_.chance(0.15) && !plan_.faults.kinds.empty()) {
       plan_.faults.kinds.add(Fault::kLostScheduler);
@@ -708,9 +714,9 @@ class Planner {
 
 const char* name(Fault fault) {
   static constexpr const char* kNames[kFaultCount] = {
-      "cut",        "repeat",         "partition",    "pause",     "slow",           "corrupt",
-      "look-up",    "former-job",     "lost-server",  "slow-gpu",  "lost-scheduler", "kill",
-      "long-pause", "long-partition", "stuck-thread", "broken-gpu"};
+      "cut",       "repeat",     "partition",      "pause",          "slow",        "corrupt",
+      "look-up",   "former-job", "lost-server",    "drain",          "adopt",       "slow-gpu",
+      "lost-scheduler", "kill",  "long-pause",     "long-partition", "stuck-thread", "broken-gpu"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

@@ -86,6 +86,8 @@ enum class Fault : std::uint8_t {
   kLookUp,      // look-ups of host names take long, some longer than the failure timeout
   kFormerJob,   // workers that an earlier job with the same key, ports and names has left behind
   kLostServer,  // a server dies, and is started anew
+  kDrain,       // a server is told to stop, and hands over
+  kAdopt,  // servers that are gone are not started anew while others live, which serve their slots as well
   kSlowDevice,  // a GPU does nothing for a while, or copies slowly
   kLostScheduler,  // the scheduler dies, and is started anew
   // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
@@ -95,7 +97,7 @@ enum class Fault : std::uint8_t {
   kStuckThread,    // one thread of a server, or a relay, stands still for ever; its process goes on
   kBrokenDevice,   // a GPU fails
 };
-inline constexpr std::size_t kFaultCount = 16;
+inline constexpr std::size_t kFaultCount = 18;
 const char* name(Fault fault);
 constexpr bool is_deadly(Fault fault) {
   return fault >= Fault::kKill;
@@ -149,6 +151,7 @@ struct WorldPlan {
   ClusterOptions cluster;
   FaultPlan faults;
   TimeNs restart_max_ns = 0;  // so long after its death at most who is lost is started anew
+  double stay_away = 0;       // the chance that a server is not, while others live
   bool check_memory = false;  // before leaving, servers are compared with what they must hold
   TimeNs limit_ns = 0;        // everything is finished long before
 

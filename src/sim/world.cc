@@ -132,6 +132,8 @@ class World {
     config.job.life = 1 + number + 100 * server_lives_[number].count++;
     config.job.wanted_server_rank = anew.rank;
     if (anew.elsewhere) ++server_lives_[number].places;
+    server_lives_[number].is_told = server_lives_[number].is_due = false;
+    comings_.last_start_ns = cluster_->now();
     const std::uint32_t shards = std::max(plan_.shard_counts[number], anew.shards);
     servers_[number] = std::make_unique<ServerProcess>(*cluster_, config, number, 1 + number,
                                                        shards, server_lives_[number].places);
@@ -140,11 +142,24 @@ class World {
   void start_server_anew(std::uint32_t number, TimeNs after) {
     Anew anew;
     anew.elsewhere = fault_prng_.chance(0.5);
-    if (fault_prng_.chance(0.7)) anew.rank = servers_[number]->member->rank();
+    if (fault_prng_.chance(0.7)) anew.rank = servers_[number]->rank();
     // Whosever place it takes.
     anew.shards = *std::max_element(plan_.shard_counts.begin(), plan_.shard_counts.end());
     servers_[number].reset();
+    server_lives_[number].is_due = true;
     cluster_->at(cluster_->now() + after, [this, number, anew] { start_server(number, anew); });
+  }
+
+  // It is gone, and another one serves its slots, if there is one that can.
+  void keep_server_away(std::uint32_t number) {
+    // (Workers that come back want as many servers as ever.)
+    for (std::uint32_t i = 0; i < servers_.size() && comings_.all_work_in_last; ++i) {
+      if (i == number || !servers_[i] || server_lives_[i].is_told) continue;
+      servers_[number].reset();
+      server_ends_[number] = Status::ok();
+      return;
+    }
+    start_server_anew(number, fault_prng_.below(plan_.restart_max_ns + 1));
   }
 
   bool is_over() const {
@@ -164,6 +179,7 @@ class World {
 
   // Processes that are finished exit: their connections end, and nobody listens any more.
   void end_processes() {
+    for (const auto& server : servers_) comings_.have_adopted |= server && server->units.size() > 1;
     if (scheduler_ && scheduler_->scheduler.finished()) end_scheduler();
     if (scheduler_ && scheduler_lives_ > 1 && are_all_others_gone() && !ledger_.has_lost()) {
       scheduler_end_ = Status::ok();
@@ -171,12 +187,19 @@ class World {
     }
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       if (!servers_[i] || !servers_[i]->is_finished()) continue;
+      const auto number = static_cast<std::uint32_t>(i);
       // Another one has its place: it is started again, to take the next.
-      if (servers_[i]->member->outcome().is_because_of(CauseKind::kReplaced)) {
-        start_server_anew(static_cast<std::uint32_t>(i), 0);
+      if (servers_[i]->outcome().is_because_of(CauseKind::kReplaced)) {
+        start_server_anew(number, 0);
         continue;
       }
-      server_ends_[i] = servers_[i]->member->outcome();
+      if (server_lives_[i].is_told && servers_[i]->outcome().is_ok() && !comings_.is_released) {
+        const bool may_stay_away = servers_[i]->together.has_handed_over();
+        may_stay_away&& fault_prng_.chance(plan_.stay_away) ? keep_server_away(number)
+                                                            : start_server_anew(number, 0);
+        continue;
+      }
+      server_ends_[i] = servers_[i]->outcome();
       servers_[i].reset();
     }
   }
@@ -189,7 +212,9 @@ class World {
     if (former_) former_->look();
     const bool all_work = std::all_of(trainers_.begin(), trainers_.end(),
                                       [](const auto& trainer) { return trainer->is_in_job(); });
-    mischief_->look(all_work, trainers_[0]->generation() + 1 == plan_.generations.size());
+    const bool is_last = trainers_[0]->generation() + 1 == plan_.generations.size();
+    comings_.all_work_in_last = all_work && is_last;
+    mischief_->look(all_work, is_last);
     if (!ledger_.has_lost()) return;
     for (auto& trainer : trainers_) trainer->look();
     if (cluster_->now() >= next_check_ns_) check_time();
@@ -216,15 +241,23 @@ class World {
     if (is_settling_ || !std::all_of(trainers_.begin(), trainers_.end(), ready)) return;
     is_settling_ = true;
     const TimeNs faults_end_ns = plan_.faults.until_ns + plan_.faults.length_max_ns;
-    cluster_->at(std::max(cluster_->now(), faults_end_ns) + plan_.config.timeout.failure_ns,
-                 [this] {
-                   is_settling_ = false;
-                   if (ledger_.has_lost()) return;
-                   if (plan_.check_memory) check_server_memory();
-                   for (auto& trainer : trainers_) {
-                     if (trainer->is_ready_to_leave()) trainer->release();
-                   }
-                 });
+    cluster_->at(
+        std::max(cluster_->now(), faults_end_ns) + plan_.config.timeout.failure_ns, [this] {
+          is_settling_ = false;
+          if (ledger_.has_lost() || is_server_coming()) return;
+          comings_.is_released = trainers_[0]->generation() + 1 == plan_.generations.size();
+          if (plan_.check_memory) check_server_memory();
+          for (auto& trainer : trainers_) {
+            if (trainer->is_ready_to_leave()) trainer->release();
+          }
+        });
+  }
+
+  // Who is started when the job is over waits for another one in vain.
+  bool is_server_coming() const {
+    return cluster_->now() < comings_.last_start_ns + plan_.config.timeout.failure_ns ||
+           std::any_of(server_lives_.begin(), server_lives_.end(),
+                       [](const Lives& lives) { return lives.is_due; });
   }
 
   // ---- who lives, for the mischief
@@ -262,7 +295,8 @@ class World {
     each.role = Role::kServer;
     each.host = 1 + number;
     each.threads = servers_[number]->threads();
-    for (std::size_t i = 1; i < each.threads.size(); ++i) {  // the first is the member's
+    const std::size_t shard_count = servers_[number]->units.front()->shards.size();
+    for (std::size_t i = 1; i <= shard_count; ++i) {  // the first is the member's
       each.summers.push_back({i, "shard " + std::to_string(i - 1)});
     }
     each.die = [this, number] {
@@ -271,6 +305,13 @@ class World {
     };
     if (plan_.config.recovers) {
       each.start_anew = [this, number](TimeNs after) { start_server_anew(number, after); };
+      each.stay_away = [this, number] { keep_server_away(number); };
+    }
+    if (plan_.config.recovers && !server_lives_[number].is_told) {
+      each.leave = [this, number] {
+        server_lives_[number].is_told = true;
+        servers_[number]->together.request_leave();
+      };
     }
     return each;
   }
@@ -300,13 +341,20 @@ class World {
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       if (!servers_[i] || server_lives_[i].count > 1)
         continue;  // who was there before may be meant
-      for (const auto& unit : servers_[i]->shards) {
-        if (unit->transport.number() != listener || unit->shard.epoch() >= hello.epoch) continue;
+      for_each_shard(*servers_[i], [&](const ServerProcess::ShardUnit& unit) {
+        if (unit.transport.number() != listener || unit.shard.epoch() >= hello.epoch) return;
         ledger_.fail(Invariant::kFenced,
                      "worker " + std::to_string(hello.rank) + " works in epoch " +
-                         std::to_string(hello.epoch.value) + ", but " + unit->transport.name() +
-                         " serves epoch " + std::to_string(unit->shard.epoch().value));
-      }
+                         std::to_string(hello.epoch.value) + ", but " + unit.transport.name() +
+                         " serves epoch " + std::to_string(unit.shard.epoch().value));
+      });
+    }
+  }
+
+  template <typename Function>
+  static void for_each_shard(const ServerProcess& server, Function function) {
+    for (const auto& unit : server.units) {
+      for (const auto& shard : unit->shards) function(*shard);
     }
   }
 
@@ -336,10 +384,10 @@ class World {
     std::size_t incomplete_frames = 0;
     for (const auto& server : servers_) {
       if (!server) continue;  // to be started anew
-      for (const auto& unit : server->shards) {
-        held_bytes += unit->shard.lent_bytes();
-        incomplete_frames += unit->shard.shelf().inventory().incomplete_frame_count();
-      }
+      for_each_shard(*server, [&](const ServerProcess::ShardUnit& unit) {
+        held_bytes += unit.shard.lent_bytes();
+        incomplete_frames += unit.shard.shelf().inventory().incomplete_frame_count();
+      });
     }
     for (std::size_t rank = 0; rank < trainers_.size(); ++rank) {
       const std::size_t kept_bytes = kept_bytes_of(*trainers_[rank]->process());
@@ -408,13 +456,12 @@ class World {
     }
     for (const auto& server : servers_) {
       if (!server) continue;
-      for (const auto& unit : server->shards) {
-        const std::size_t frames = unit->shard.shelf().inventory().incomplete_frame_count();
-        if (frames > 0) {
-          text += "\n  " + unit->transport.name() + " has " + std::to_string(frames) +
-                  " incomplete frames";
-        }
-      }
+      for_each_shard(*server, [&](const ServerProcess::ShardUnit& unit) {
+        const std::size_t frames = unit.shard.shelf().inventory().incomplete_frame_count();
+        if (frames == 0) return;
+        text += "\n  " + unit.transport.name() + " has " + std::to_string(frames) +
+                " incomplete frames";
+      });
     }
     return text;
   }
@@ -434,6 +481,7 @@ class World {
     if (cluster_->network().counts().corrupted_messages > 0) result.happened.add(Fault::kCorrupt);
     if (cluster_->network().counts().repeated_messages > 0) result.happened.add(Fault::kRepeat);
     if (cluster_->network().counts().late_look_ups > 0) result.happened.add(Fault::kLookUp);
+    if (comings_.have_adopted) result.happened.add(Fault::kAdopt);
     for (const auto& trainer : trainers_) result.reconnects += trainer->reconnects();
     if (ledger_.has_lost()) result.lost = ledger_.loss()->what;
     result.virtual_ns = cluster_->now();
@@ -455,6 +503,8 @@ class World {
   struct Lives {
     std::uint32_t count = 0;   // that have begun
     std::uint32_t places = 0;  // where they were before
+    bool is_told = false;      // the one that lives, to stop
+    bool is_due = false;       // the next is to begin
   };
   std::vector<Lives> server_lives_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
@@ -462,6 +512,14 @@ class World {
   std::optional<Mischief> mischief_;
   TimeNs next_check_ns_ = 0;
   bool is_settling_ = false;
+  // What is to be known of servers that come and go.
+  struct Comings {
+    bool have_adopted = false;      // any
+    bool all_work_in_last = false;  // workers, in their last generation
+    bool is_released = false;       // the workers leave for good
+    TimeNs last_start_ns = 0;
+  };
+  Comings comings_;
 };
 
 }  // namespace

@@ -227,6 +227,7 @@ void Worker::take_member_events(TimeNs now) {
   const Overloads does{
       [&](const MemberOutput::Began& epoch) { on_roster(epoch.roster, now); },
       [&](const MemberOutput::Amended& amended) { on_amended(amended.roster, now); },
+      [](const MemberOutput::Adopt&) {},  // of servers
       [&](const MemberOutput::BarrierDone& ended) {
         const auto found = barriers_.find(ended.barrier);
         if (found == barriers_.end()) return;

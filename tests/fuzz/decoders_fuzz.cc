@@ -258,6 +258,8 @@ void decode(std::uint8_t what, const std::uint8_t* data, std::size_t size) {
       return read_rdma(bytes);
     case 17:
       return round_trip(wire::decode_missing, bytes);
+    case 18:
+      return round_trip(wire::decode_adopt, bytes);
   }
 }
 

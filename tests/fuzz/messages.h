@@ -169,6 +169,8 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
     case wire::Kind::kBarrier:
     case wire::Kind::kBarrierDone:
       return wire::encode(wire::Barrier{script.number()});
+    case wire::Kind::kAdopt:
+      return wire::encode(wire::Adopt{script.below(4), script.below(4)});
     case wire::Kind::kFail:
     case wire::Kind::kWaiting:
     case wire::Kind::kMismatch: {
@@ -208,6 +210,8 @@ inline Message control_of(Script& script) {
   header.epoch = Epoch(script.number32());
   header.worker = WorkerRank(script.number32());
   header.flags = script.below(8) == 0 ? script.byte() : std::uint8_t{0};
+  // Instead of what else would be said, so that it takes nothing more from the script.
+  if (header.flags % 8 == 5) header.kind = wire::Kind::kAdopt;
   Message message;
   message.payload = payload_of(script, header.kind);
   const wire::HeaderBytes bytes = wire::encode(header);

@@ -18,8 +18,10 @@ namespace {
 
 class SchedulerTarget {
  public:
-  explicit SchedulerTarget(Script script)
-      : script_(script), config_(config()), scheduler_(config_, transport_, black_box_.log()) {}
+  SchedulerTarget(Script script, bool recovers)
+      : script_(script),
+        config_(config(recovers)),
+        scheduler_(config_, transport_, black_box_.log()) {}
 
   void run() {
     turn();
@@ -30,8 +32,9 @@ class SchedulerTarget {
  private:
   static constexpr std::size_t kPeersMax = 16;
 
-  static Config config() {
+  static Config config(bool recovers) {
     Config config;
+    config.recovers = recovers;
     config.job.worker_count = 2;
     config.job.server_count = 1;
     config.job.scheduler_host = "10.0.0.9";
@@ -178,6 +181,11 @@ class SchedulerTarget {
           CHECK_GT(roster.value().partition_bytes * roster.value().frame_bytes, 0U);
           break;
         }
+        case wire::Kind::kAdopt: {
+          const auto adopt = wire::decode_adopt(sent.payload);
+          CHECK(adopt.is_ok() && adopt.value().shards > 0) << "nothing to take over";
+          break;
+        }
         case wire::Kind::kLeave:
           CHECK(wire::decode_leave(sent.payload).is_ok());
           break;
@@ -243,6 +251,6 @@ class SchedulerTarget {
 }  // namespace byteps::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  byteps::fuzz::SchedulerTarget(byteps::fuzz::Script(data, size)).run();
+  byteps::fuzz::SchedulerTarget(byteps::fuzz::Script(data, size), size % 2 == 1).run();
   return 0;
 }

@@ -709,5 +709,86 @@ TEST(Member, a_servers_job_is_over_when_the_scheduler_says_leave) {
   EXPECT_TRUE(desk.member().done());
 }
 
+// ---- servers that leave, or are asked to take another one's place
+
+TEST(Member, a_server_that_hands_over_goes_on_until_it_hears_that_another_has_its_place) {
+  RunningDesk desk(server_join("gamma:12", 4000));
+  desk.forget();
+  desk.member().leave(true, desk.now(), desk.out());
+  desk.member().leave(true, desk.now(), desk.out());
+  EXPECT_EQ(desk.sent(Kind::kLeave).size(), 1U);
+  desk.say(Kind::kWaiting, wire::encode(wire::Text{"delta:13 is asked"}));
+  desk.pass(300 * kSecond, true);
+  EXPECT_FALSE(desk.member().done());
+  desk.say(Kind::kFail, wire::encode(wire::Text{"server 0 (delta:13) has its place",
+                                                static_cast<std::uint32_t>(Code::kDisconnected),
+                                                {.kind = CauseKind::kReplaced}}));
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_TRUE(desk.happened<MemberOutput::Failed>()[0].why.is_because_of(CauseKind::kReplaced));
+}
+
+TEST(Member, that_it_hands_over_is_said_again_on_a_new_connection) {
+  RunningDesk desk(server_join("gamma:12", 4000));
+  desk.member().leave(true, desk.now(), desk.out());
+  desk.down();
+  desk.forget();
+  desk.pass(100 * kMillisecond);
+  desk.member().on_up(scheduler_hello(), desk.now(), desk.out());
+  EXPECT_EQ(desk.sent(Kind::kLeave).size(), 1U);
+}
+
+TEST(Member, a_server_whose_scheduler_does_not_answer_that_it_leaves_ends_with_the_reason) {
+  RunningDesk desk(server_join("gamma:12", 4000));
+  desk.member().leave(true, desk.now(), desk.out());
+  desk.pass(61 * kSecond, true);
+  ASSERT_EQ(desk.happened<MemberOutput::Failed>().size(), 1U);
+  EXPECT_THAT(
+      desk.happened<MemberOutput::Failed>()[0].why.message(),
+      AllOf(HasSubstr("has not answered for 60 s"), HasSubstr("BYTEPS_RECOVERY_TIMEOUT_S")));
+}
+
+TEST(Member, a_server_without_a_place_just_leaves_and_one_that_gets_it_then_hands_over) {
+  for (const bool gets_a_place : {false, true}) {
+    Desk desk(server_join("gamma:12", 4000));
+    desk.connect();
+    desk.member().leave(true, desk.now(), desk.out());
+    EXPECT_EQ(desk.sent(Kind::kLeave).size(), 1U);
+    if (gets_a_place) {
+      desk.say_roster(1, 0);
+      EXPECT_EQ(desk.happened<MemberOutput::Began>().size(), 1U);
+      desk.pass(10 * kSecond, true);
+      EXPECT_FALSE(desk.member().done());
+    }
+    desk.say(Kind::kLeave, wire::encode(wire::Leave{true}));
+    EXPECT_EQ(desk.happened<MemberOutput::Left>().size(), 1U);
+  }
+}
+
+TEST(Member, a_spare_server_waits_for_as_long_as_the_scheduler_lives) {
+  Desk desk(server_join("gamma:12", 4000));
+  desk.connect();
+  desk.pass(5000 * kSecond, true);
+  EXPECT_FALSE(desk.member().done());
+}
+
+TEST(Member, a_server_tells_its_owner_of_a_place_to_take_and_closes_at_an_impossible_one) {
+  RunningDesk desk(server_join("gamma:12", 4000));
+  desk.say(Kind::kAdopt, wire::encode(wire::Adopt{.rank = 1, .shards = 2}));
+  ASSERT_EQ(desk.happened<MemberOutput::Adopt>().size(), 1U);
+  EXPECT_EQ(desk.happened<MemberOutput::Adopt>()[0].adopt, (wire::Adopt{.rank = 1, .shards = 2}));
+  for (const wire::Adopt& bad :
+       {wire::Adopt{.rank = 1, .shards = 0}, wire::Adopt{.rank = 1, .shards = 257},
+        wire::Adopt{.rank = 1024, .shards = 1}}) {
+    RunningDesk other(server_join("gamma:12", 4000));
+    other.say(Kind::kAdopt, wire::encode(bad));
+    EXPECT_TRUE(other.happened<MemberOutput::Adopt>().empty());
+    EXPECT_FALSE(other.member().peer().has_value());
+  }
+  RunningDesk worker;
+  worker.say(Kind::kAdopt, wire::encode(wire::Adopt{}));
+  EXPECT_TRUE(worker.happened<MemberOutput::Adopt>().empty());
+  EXPECT_FALSE(worker.member().peer().has_value());
+}
+
 }  // namespace
 }  // namespace byteps

@@ -116,6 +116,7 @@ TEST(Wire, control_messages_have_exactly_these_bytes) {
             "0902020000000106");    // 9: bytes, 2, ranks 0, 9 and 10
   EXPECT_EQ(hex(encode(Leave{false})), "01010000000000000000");
   EXPECT_EQ(hex(encode(Barrier{258})), "01010201000000000000");
+  EXPECT_EQ(hex(encode(Adopt{258, 3})), "0101020100000000000002010300000000000000");
   EXPECT_EQ(hex(encode(Heartbeat{258, 3})), "0101020100000000000002010300000000000000");
 }
 
@@ -126,6 +127,8 @@ TEST(Wire, every_message_comes_out_as_it_went_in) {
   const Text text{"why", 4};
   EXPECT_EQ(decode_text(encode(text)).value(), text);
   EXPECT_EQ(decode_text(encode(sample_text())).value(), sample_text());
+  const Adopt adopt{~0U, 256};
+  EXPECT_EQ(decode_adopt(encode(adopt)).value(), adopt);
   const Barrier barrier{~0ULL};
   EXPECT_EQ(decode_barrier(encode(barrier)).value(), barrier);
   const Heartbeat heartbeat{~0ULL, 1};

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 import pytest
 from job import Job
@@ -118,6 +119,121 @@ def train_on_machines(folder, kills=()):
         assert len(hashes) == 1, job.story("ranks have different weights")
         assert nothing_is_left(job.place)
         return hashes.pop()
+
+
+STEP = re.compile(r"step (\d+) at (\S+)")
+
+
+class Alone:
+    """The same training where nobody starts a server again: its processes are started one by one."""
+
+    def __init__(self, folder, servers=2, steps=STEPS, environ=()):
+        self.job = Job(folder, servers=servers, environ={**RECOVERING, **dict(environ)})
+        self.job.start_services()
+        for rank in range(self.job.size):
+            self.job.start_program(rank, [sys.executable, WORKER, str(steps)])
+
+    def steps_of(self, rank):
+        return [float(when) for _, when in STEP.findall(self.job.workers[rank].out_path.read_text())]
+
+    def wait_for_step(self, step):
+        first = self.job.workers[0]
+        wait_for(f"step {step}", lambda: len(self.steps_of(0)) > step or first.code is not None, 60)
+
+    def next_step_s(self, since_s, timeout_s=20):
+        """How long after that all ranks had ended another step."""
+        ends = lambda rank: [when for when in self.steps_of(rank) if when > since_s + 0.02]
+        wait_for("another step", lambda: all(ends(rank) for rank in range(self.job.size)), timeout_s)
+        return max(ends(rank)[0] for rank in range(self.job.size)) - since_s
+
+    def end(self):
+        job = self.job
+        job.join(timeout_s=90)
+        assert all(worker.code == 0 for worker in job.workers), job.story("a worker failed")
+        said = "".join(worker.err for worker in job.workers)
+        assert "Error" not in said and "Traceback" not in said, said
+        hashes = {worker.out_path.read_text().split("weights ")[1].strip() for worker in job.workers}
+        assert len(hashes) == 1, job.story("ranks have different weights")
+        assert nothing_is_left(job.place)
+        job.close()
+        return hashes.pop()
+
+
+@pytest.mark.timeout(240)
+def test_where_nobody_starts_a_lost_server_again_another_one_serves_its_slots_as_well(tmp_path):
+    calm = Alone(tmp_path / "calm", servers=3).end()
+    training = Alone(tmp_path / "losses", servers=3)
+    stalls = []
+    for rank in (1, 0):  # then all three positions are in one process
+        training.wait_for_step(40 if rank == 1 else 90)
+        began_s = time.monotonic()
+        training.job.servers[rank].kill()
+        stalls.append(training.next_step_s(began_s))
+    assert training.end() == calm
+    assert training.job.servers[2].code == 0
+    assert training.job.scheduler.err.count("takes its place") == 3, training.job.scheduler.err
+    assert max(stalls) < STALL_S, stalls
+
+
+@pytest.mark.timeout(240)
+def test_a_server_that_is_told_to_stop_hands_over_and_ends_well(tmp_path):
+    calm = Alone(tmp_path / "calm").end()
+    training = Alone(tmp_path / "drained")
+    training.wait_for_step(30)
+    began_s = time.monotonic()
+    first, second = training.job.servers
+    first.send(signal.SIGTERM)
+    wait_for("its end", lambda: first.code is not None, 20)
+    drained_s = time.monotonic() - began_s
+    assert first.code == 0, training.job.story("the server was told to stop")
+    assert re.search(r"told to stop, and ends: server \d \(.*\) has its place", first.err), first.err
+    training.next_step_s(time.monotonic())
+    # The other one is alone now: it goes on, until one is there that can take both places.
+    second.send(signal.SIGTERM)
+    wait_for("a word about that", lambda: "nobody can take its place" in second.err, 20)
+    training.next_step_s(time.monotonic())
+    assert second.code is None
+    third = training.job.start_server()
+    wait_for("its end", lambda: second.code is not None, 20)
+    assert second.code == 0, training.job.story("the second server was told to stop")
+    assert training.end() == calm
+    assert third.code == 0
+    assert drained_s < STALL_S
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_is_told_twice_ends_at_once_and_is_lost(tmp_path):
+    training = Alone(tmp_path, servers=1)
+    training.wait_for_step(20)
+    server = training.job.servers[0]
+    server.send(signal.SIGTERM)
+    wait_for("a word about that", lambda: "nobody can take its place" in server.err, 20)
+    server.send(signal.SIGTERM)
+    wait_for("its end", lambda: server.code is not None, 5)
+    assert server.code == 128 + signal.SIGTERM
+    training.job.start_server({"DMLC_RANK": "0"})
+    training.end()
+
+
+@pytest.mark.timeout(120)
+def test_bpslaunch_neither_blames_nor_starts_again_a_server_that_has_handed_over(place):
+    training = Training(place, steps=250)
+    training.wait_for_step(30)
+    os.kill(training.servers()[0], signal.SIGTERM)
+    wait_for("its end", lambda: len(training.servers()) == 1 or training.is_over(), 20)
+    training.end()
+    assert "is started again" not in training.text() and "failed" not in training.text(), training.text()
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupted_job_ends_as_soon_as_ever(place):
+    training = Training(place, steps=4000)
+    training.wait_for_step(20)
+    began_s = time.monotonic()
+    training.launcher.send_signal(signal.SIGINT)
+    assert training.launcher.wait(20) == 128 + signal.SIGINT
+    assert time.monotonic() - began_s < 3
+    assert nothing_is_left(place)
 
 
 @pytest.mark.timeout(240)

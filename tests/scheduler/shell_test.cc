@@ -279,6 +279,7 @@ void Process::handle(const MemberEvents::value_type& event, TimeNs now) {
                 [&](const MemberOutput::WorkerLeft& gone) { EXPECT_NE(gone.worker.value, rank_); },
                 [&](const MemberOutput::Began& epoch) { on_roster(epoch.roster, now); },
                 [](const MemberOutput::Amended&) {},
+                [](const MemberOutput::Adopt&) {},
                 [&](const MemberOutput::BarrierDone& ended) {
                   Generation& generation = this->generation();
                   EXPECT_EQ(ended.barrier, barriers_done_);

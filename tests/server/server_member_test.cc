@@ -26,8 +26,10 @@ class ServerMemberTest : public testing::Test {
         inbox_0_(1, nullptr),
         inbox_1_(1, nullptr),
         notices_(16, nullptr),
+        orders_(1, nullptr),
         member_(config_, transport_, "host:1", {{"10.0.0.2", 1000}, {"10.0.0.2", 1001}},
-                {&inbox_0_, &inbox_1_}, notices_, Log("server", LogLevel::kSilent, nullptr)) {}
+                {&inbox_0_, &inbox_1_}, notices_, Log("server", LogLevel::kSilent, nullptr),
+                &orders_) {}
 
   void TearDown() override { EXPECT_EQ(transport_.vain_closes, 0U); }
 
@@ -50,8 +52,9 @@ class ServerMemberTest : public testing::Test {
     transport_.say(transport_.attempts.back().peer, header, payload);
     turn();
   }
-  void say_roster(std::uint32_t epoch, std::uint32_t worker_count) {
+  void say_roster(std::uint32_t epoch, std::uint32_t worker_count, bool recovers = false) {
     wire::Roster roster;
+    roster.recovers = recovers;
     roster.epoch = Epoch(epoch);
     roster.partition_bytes = 4'096'000;
     roster.frame_bytes = 32768;
@@ -90,6 +93,7 @@ class ServerMemberTest : public testing::Test {
   Mailbox<ShardCommand> inbox_0_;
   Mailbox<ShardCommand> inbox_1_;
   Mailbox<ShardNotice> notices_;
+  Mailbox<UnitOrder> orders_;
   ServerMember member_;
   TimeNs now_ = 0;
 };
@@ -200,6 +204,55 @@ TEST_F(ServerMemberTest, told_to_stop_it_tells_the_scheduler_and_ends_even_witho
   turn();
   EXPECT_TRUE(member_.finished());
   EXPECT_EQ(member_.outcome().code(), Code::kCancelled);
+}
+
+// ---- where a server that is lost gets a successor
+
+TEST_F(ServerMemberTest, told_to_leave_it_serves_until_another_has_its_place_and_ends_well) {
+  connect();
+  say_roster(1, 1, true);
+  commands(inbox_0_);
+  commands(inbox_1_);
+  transport_.take_sent();
+  EXPECT_EQ(member_.state(), ServerMember::State::kServes);
+  member_.request_leave();
+  turn();
+  const auto sent = transport_.take_sent();
+  ASSERT_FALSE(sent.empty());
+  EXPECT_EQ(sent[0].header.kind, wire::Kind::kLeave);
+  EXPECT_THAT(commands(inbox_0_), SizeIs(0)) << "the shards serve";
+  EXPECT_EQ(member_.state(), ServerMember::State::kServes);
+  say(wire::Kind::kFail, wire::encode(wire::Text{"server 0 (other:2) has its place",
+                                                 static_cast<std::uint32_t>(Code::kDisconnected),
+                                                 {.kind = CauseKind::kReplaced}}));
+  EXPECT_EQ(commands(inbox_0_).at(0).kind, ShardCommand::Kind::kStop);
+  EXPECT_EQ(commands(inbox_1_).at(0).kind, ShardCommand::Kind::kStop);
+  EXPECT_EQ(member_.state(), ServerMember::State::kEnded);
+  EXPECT_TRUE(member_.outcome().is_ok());
+  EXPECT_TRUE(member_.has_left());
+  EXPECT_TRUE(member_.has_handed_over());
+}
+
+TEST_F(ServerMemberTest, told_to_leave_where_nobody_gets_a_successor_it_ends_the_job_as_ever) {
+  connect();
+  say_roster(1, 1);
+  transport_.take_sent();
+  member_.request_leave();
+  turn();
+  const auto sent = transport_.take_sent();
+  ASSERT_FALSE(sent.empty());
+  EXPECT_EQ(sent[0].header.kind, wire::Kind::kFail);
+}
+
+TEST_F(ServerMemberTest, a_place_to_take_is_told_to_who_opens_units_with_the_number_of_workers) {
+  connect();
+  say_roster(1, 3, true);
+  say(wire::Kind::kAdopt, wire::encode(wire::Adopt{.rank = 4, .shards = 2}));
+  std::vector<UnitOrder> ordered;
+  orders_.drain(ordered);
+  ASSERT_THAT(ordered, SizeIs(1));
+  EXPECT_EQ(ordered[0].wanted, (wire::Adopt{.rank = 4, .shards = 2}));
+  EXPECT_EQ(ordered[0].worker_count, 3U);
 }
 
 // ---- shards that stand still

@@ -11,7 +11,9 @@ While nobody reads our own output (a pager, Ctrl-S), we go on: with signals, wit
 that we are here. Only the output of the processes is left where it is once OUTPUT_BYTES_MAX wait, so that they wait for
 the reader as they would without us. Once a job is being ended that has failed, everything is read; of that, what is
 above LAST_OUTPUT_BYTES_MAX is not shown.
-The scheduler is told last, because a server that is told to stop takes leave of it. What servers and scheduler say
+The scheduler is told last, because a server that is told to stop takes leave of it. (Where the job survives the loss of
+a server, servers get SIGINT, which means that the job is over; after SIGTERM they would wait until others have their
+places.) What servers and scheduler say
 once the result is decided is not shown: the loss of the others is no news then.
 """
 
@@ -47,6 +49,7 @@ REPLACED = 4  # of a server or a scheduler that was lost for a while: another on
 
 
 WORKERS = frozenset(["worker"])
+SERVERS = frozenset(["server"])
 HELD_BY_SCHEDULER = frozenset(["worker", "server"])
 ALL = frozenset(["worker", "server", "scheduler"])
 
@@ -458,14 +461,12 @@ class Crew:
         self._services_are_muted = True
         now = self._decided_s = time.monotonic()
         late, last = now + self._grace_s, now + 2 * self._grace_s
-        if number is None:
-            self._steps = [Step(late, signal.SIGTERM, HELD_BY_SCHEDULER)]
-        else:
-            self._steps = [
-                Step(now, number, WORKERS),
-                Step(late, signal.SIGTERM, HELD_BY_SCHEDULER, after=WORKERS),
-            ]
+        after = WORKERS if number is not None else frozenset()
+        recovers = any(Restarts.are_wanted(m.process.role, m.process.environ) for m in self._members)
+        self._steps = [Step(now, number, WORKERS)] if number is not None else []
         self._steps += [
+            Step(late, signal.SIGTERM, WORKERS, after=after),
+            Step(late, signal.SIGINT if recovers else signal.SIGTERM, SERVERS, after=after),
             Step(last, signal.SIGTERM, frozenset(["scheduler"]), after=HELD_BY_SCHEDULER),
             Step(last, signal.SIGKILL, ALL),
         ]
