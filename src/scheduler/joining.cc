@@ -342,6 +342,13 @@ void Joining::attach(Arrival arrival, PeerId peer, TimeNs now, const Speaker& sp
   }
 }
 
+void Joining::renew(Seat& seat, const wire::Join& join) {
+  if (seat.worker() || seat.in_roster) return;
+  const std::uint64_t life = seat.join.life;
+  seat.join = join;
+  seat.join.life = life;
+}
+
 void Joining::note_life(Seat& seat, std::uint64_t life) {
   if (life == 0 || life == seat.join.life) return;
   if (seat.join.life != 0) seat.past_lives.push_back(seat.join.life);

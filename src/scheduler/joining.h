@@ -56,6 +56,8 @@ class Joining {
   Arrival admit(wire::Join join, TimeNs now);
   // The member is at the end of this connection now; the one before is closed.
   void attach(Arrival arrival, PeerId peer, TimeNs now, const Speaker& speaker, KeeperOutputs& out);
+  // It is back, perhaps as another process at its address: one that has no place yet is what it says now.
+  static void renew(Seat& seat, const wire::Join& join);
   // The life that this member has now.
   static void note_life(Seat& seat, std::uint64_t life);
   // The epoch of these members is over: what they said may still be on the way.

@@ -203,6 +203,7 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   const bool is_new = !known.same.has_value();
   const std::uint64_t life = join.life;
   const bool is_worker = join.role == Role::kWorker;
+  if (!is_new) Joining::renew(seats_.at(*known.same), join);
   const Arrival arrival = is_new ? joining_.admit(std::move(join), now) : *known.same;
   if (is_new && is_worker && gathering_.is_idle())
     gather(now);  // the next generation begins to come

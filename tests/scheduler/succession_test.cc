@@ -188,6 +188,23 @@ TEST(Succession, a_server_with_fewer_shards_than_are_served_takes_no_place) {
   EXPECT_EQ(table.roster_to(heir).revision, 1U);
 }
 
+TEST(Succession,
+     a_spare_server_that_is_started_again_at_its_address_has_the_shards_that_it_says_now) {
+  RecoveringJob job;
+  wire::Join wide = server_join("delta:13", 4001);
+  wide.endpoints.push_back({"10.0.0.2", 4002});
+  wide.life = 1;
+  job.table.down(job.table.join(wide));
+  wire::Join narrow = server_join("delta:14", 4001);
+  narrow.life = 2;
+  const PeerId spare = job.table.join(narrow);
+  job.table.down(job.server);
+  job.table.pass(kSecond, {job.worker0, job.worker1, spare}, 1);
+  const wire::Roster roster = job.table.roster_to(spare);
+  EXPECT_THAT(roster.members.at(2).endpoints, SizeIs(1));
+  EXPECT_EQ(roster.members.at(2).host, "delta:14");
+}
+
 TEST(Succession, without_the_setting_a_lost_server_ends_the_job_as_ever) {
   RunningJob job;
   job.table.down(job.server);
