@@ -57,3 +57,23 @@ def test_workers_on_machines_of_two_and_of_one_join_twice_and_every_sum_is_right
         start(job, "2", "20", "leave")
         job.join(timeout_s=120)
         check(job, {"worker": [0], "server": [0], "scheduler": [0]})
+
+
+@pytest.mark.timeout(180)
+def test_a_server_serves_a_lost_ones_slots_as_well_and_hands_all_over_when_it_is_told_to_stop(tmp_path):
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "3000", "BYTEPS_RECOVERY": "1"}
+    with Job(tmp_path, workers=2, servers=2, environ=environ) as job:
+        start(job, "1", "300", "leave", "10")
+        at_work = lambda: all("round" in worker.out_path.read_text() for worker in job.workers)
+        assert wait_until(at_work), job.story("no rounds")
+        first, second = job.servers
+        first.kill()
+        assert wait_until(lambda: "takes its place" in job.scheduler.err), job.story("nobody has its place")
+        heirs = [job.start_server() for _ in range(2)]
+        assert wait_until(lambda: all(f":{heir.pid} at" in job.scheduler.err for heir in heirs)), job.story("no heirs")
+        second.send(signal.SIGTERM)
+        assert wait_until(lambda: second.code is not None, 30), job.story("it does not go")
+        job.join(timeout_s=120)
+        codes = {"worker": [0], "server": [0, -signal.SIGKILL], "scheduler": [0]}
+        check(job, codes)
+        assert second.code == 0 and job.scheduler.err.count("takes its place") == 3
