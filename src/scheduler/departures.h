@@ -25,8 +25,8 @@ class Departures {
   // Tells one worker of all who have left.
   void tell_all_to(PeerId peer, KeeperOutputs& out) const;
 
-  // ---- where the job recovers: who leaves is answered when all servers know it (without servers, all other workers),
-  // who would tell a scheduler that is begun anew. `barriers`: that are done. `gone_ns`: who was lost before may be gone
+  // ---- where the job recovers: who leaves is answered when all servers know it, or without servers all other workers,
+  // for they tell a scheduler that is begun anew. `barriers`: that are done. `gone_ns`: who was lost before may be gone
   // for good.
 
   // Tells them of all who want to leave and have not been told of.
