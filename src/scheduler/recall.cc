@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/limits.h"
 #include "base/planted.h"
 #include "member/roster_check.h"
 
@@ -59,7 +60,7 @@ Status Recall::on_roster(Arrival from, std::span<const std::byte> payload) {
   const Heard& said = seats_.at(from).join.heard;
   const bool is_said = roster.epoch == said.epoch && roster.revision == said.revision;
   if (!is_said || !roster.recovers || roster.incarnation != incarnation_ ||
-      count_of(roster, Role::kWorker) == 0) {
+      count_of(roster, Role::kWorker) == 0 || wire::encode(roster).size() > kPayloadBytesMax) {
     return {Code::kInvalidArgument, "another roster than its Join told of"};
   }
   roster_ = std::move(decoded).value();

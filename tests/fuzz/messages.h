@@ -40,7 +40,15 @@ inline wire::Join join_of(Script& script) {
   join.life = 1;
   if (join.role == Role::kServer) join.endpoints = {endpoint_of(who % 4)};
   for (std::uint32_t change = script.below(3); change > 0; --change) {
-    switch (script.below(9)) {
+    switch (script.below(10)) {
+      case 9:  // it was in a job
+        join.heard.term = script.below(4);
+        join.heard.epoch = Epoch(script.below(4));
+        join.heard.revision = script.below(4);
+        join.heard.barriers = script.below(4);
+        if (script.flag()) join.heard.left_for_good = {script.below(3)};
+        if (script.flag()) join.heard.left_for_a_while = {script.below(3)};
+        break;
       case 0:
         join.wanted_rank = script.number32();
         break;
@@ -96,7 +104,13 @@ inline wire::Roster strange_roster_of(Script& script) {
   wire::Roster roster =
       roster_of(script.below(4), script.below(4), script.below(3), Epoch(script.number32()));
   for (std::uint32_t change = script.below(3); change > 0; --change) {
-    switch (script.below(6)) {
+    switch (script.below(8)) {
+      case 6:
+        roster.recovers = true;
+        break;
+      case 7:
+        roster.revision = script.number32();
+        break;
       case 0:
         roster.partition_bytes = script.number();
         break;
@@ -202,12 +216,13 @@ inline std::vector<std::byte> payload_of(Script& script, wire::Kind kind) {
 // What someone may say to or as the scheduler.
 inline Message control_of(Script& script) {
   static constexpr wire::Kind kKinds[] = {
-      wire::Kind::kJoin,  wire::Kind::kRoster,  wire::Kind::kHeartbeat,
-      wire::Kind::kLeave, wire::Kind::kBarrier, wire::Kind::kBarrierDone,
-      wire::Kind::kFail,  wire::Kind::kWaiting, wire::Kind::kStalled};
+      wire::Kind::kJoin,    wire::Kind::kRoster,      wire::Kind::kHeartbeat, wire::Kind::kLeave,
+      wire::Kind::kBarrier, wire::Kind::kBarrierDone, wire::Kind::kFail,      wire::Kind::kWaiting,
+      wire::Kind::kStalled, wire::Kind::kRecall};
   wire::Header header;
-  header.kind = kKinds[script.below(9)];
+  header.kind = kKinds[script.below(10)];
   header.epoch = Epoch(script.number32());
+  header.round = Round(script.below(3));
   header.worker = WorkerRank(script.number32());
   header.flags = script.below(8) == 0 ? script.byte() : std::uint8_t{0};
   // Instead of what else would be said, so that it takes nothing more from the script.

@@ -42,7 +42,7 @@ class SchedulerTarget {
     return config;
   }
   void act() {
-    switch (script_.below(15)) {
+    switch (script_.below(17)) {
       case 0:
         return arrive(static_cast<Role>(script_.below(3)), script_.number32());
       case 1:
@@ -87,6 +87,21 @@ class SchedulerTarget {
               rank_of_[peer]);
         }
         return turn();
+      case 15:  // members of a job that another scheduler had
+        for (std::uint32_t who : {0U, 1U, 6U}) {
+          if (script_.below(4) > 0) join_well(who, 1 + script_.below(3), script_.below(2));
+        }
+        return turn();
+      case 16:  // what they are asked for
+        for (const auto& [peer, state] : transport_.peers) {
+          wire::Roster roster = roster_of(2, 1, 0, Epoch(1));
+          if (script_.below(4) == 0) roster = strange_roster_of(script_);
+          roster.recovers = true;
+          roster.revision = script_.below(2);
+          for (wire::RosterMember& member : roster.members) member.host += ":1";
+          say(peer, wire::Kind::kRoster, wire::encode(roster), Epoch(1), rank_of_[peer]);
+        }
+        return turn();
       case 13:  // the whole job comes, as it should
         for (std::uint32_t who : {0U, 1U, 6U}) join_well(who);
         turn();
@@ -104,7 +119,8 @@ class SchedulerTarget {
     last_peer_ = transport_.arrive(hello);
     rank_of_[last_peer_] = 0;
   }
-  void join_well(std::uint32_t who) {
+  // `term`: of the scheduler that it had; 0: none.
+  void join_well(std::uint32_t who, std::uint32_t term = 0, std::uint32_t revision = 0) {
     wire::Join join;
     join.role = who < 6 ? Role::kWorker : Role::kServer;
     join.host = (who < 6 ? "w" : "s") + std::to_string(who % 6) + ":1";
@@ -114,9 +130,15 @@ class SchedulerTarget {
     join.partition_bytes = join.frame_bytes = 4096;
     join.life = ++life_;
     if (join.role == Role::kServer) join.endpoints = {endpoint_of(0)};
+    const Epoch epoch(term > 0 ? 1 : 0);
+    if (term > 0) {
+      join.heard.term = term;
+      join.heard.epoch = epoch;
+      join.heard.revision = revision;
+    }
     arrive(join.role, join.wanted_rank);
     rank_of_[last_peer_] = who % 6;
-    say(last_peer_, wire::Kind::kJoin, wire::encode(join), Epoch(0), 0);
+    say(last_peer_, wire::Kind::kJoin, wire::encode(join), epoch, 0);
   }
   bool pick(PeerId& peer) {
     if (transport_.peers.empty()) return false;
@@ -200,6 +222,9 @@ class SchedulerTarget {
         }
         case wire::Kind::kHeartbeat:
           CHECK(wire::decode_heartbeat(sent.payload).is_ok());
+          break;
+        case wire::Kind::kRecall:
+          CHECK(sent.payload.empty());
           break;
         default:
           CHECK(false) << "schedulers do not send kind " << static_cast<int>(sent.header.kind);

@@ -136,6 +136,9 @@ class ServerTarget {
           CHECK(text.is_ok() && !text.value().text.empty());
           break;
         }
+        case wire::Kind::kRoster:  // that it was given
+          CHECK(wire::decode_roster(sent.payload).is_ok());
+          break;
         case wire::Kind::kHeartbeat:
         case wire::Kind::kLeave:
           break;

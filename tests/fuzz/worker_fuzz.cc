@@ -341,6 +341,9 @@ class WorkerTarget {
       case wire::Kind::kStalled:
         CHECK(wire::decode_stalled(sent.payload).is_ok());
         break;
+      case wire::Kind::kRoster:  // that it was given
+        CHECK(wire::decode_roster(sent.payload).is_ok());
+        break;
       case wire::Kind::kForget:
       case wire::Kind::kHeartbeat:
       case wire::Kind::kLeave:
@@ -384,7 +387,8 @@ class WorkerTarget {
     door_.leave(true);
     turn();
     CHECK(submitted_.empty()) << submitted_.size() << " handles did not end with leave()";
-    const TimeNs until = now_ + config_.timeout.failure_ns;
+    // Where the job recovers it waits for a scheduler that is away.
+    const TimeNs until = now_ + 2 * config_.timeout.failure_ns + config_.timeout.recovery_ns;
     while (!worker_.finished()) {
       const TimeNs next = worker_.next_deadline();
       CHECK_LE(next, until) << "left, and not finished within the failure timeout";
