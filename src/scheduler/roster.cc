@@ -532,6 +532,7 @@ void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
   if (phase_ == Phase::kEnding || ended()) return;
   Speaker::notice(LogLevel::kError, "the job has failed: " + why.message(), out);
   phase_ = Phase::kEnding;
+  recall_.end();
   // With silence_ns() before it, as when a member stands still, this process too ends within twice the failure timeout.
   ending_.begin(std::move(why), now + timeout_.failure_ns - 2 * timeout_.heartbeat_ns(), out);
   try_end(now, out);

@@ -250,6 +250,16 @@ TEST(Recall, one_of_a_lower_term_than_members_have_had_ends_and_is_to_be_started
   EXPECT_TRUE(job.table.keeper().outcome().is_because_of(CauseKind::kReplaced));
 }
 
+TEST(Recall, a_job_that_is_ended_meanwhile_is_not_taken_up) {
+  BegunAnew job;
+  const PeerId worker0 = job.join(BegunAnew::worker(0));
+  job.answer(worker0, roster_of());
+  job.table.say(worker0, Kind::kFail, wire::encode(wire::Text{"out of memory", 1}), Epoch(4));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
+  job.table.pass(kSecond, {worker0}, 4);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kEnding);
+}
+
 TEST(Recall, without_the_setting_members_of_a_job_are_refused_as_ever) {
   Table table;
   const PeerId worker = table.join(BegunAnew::worker(0), Epoch(4), kJob);
