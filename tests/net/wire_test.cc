@@ -252,6 +252,41 @@ TEST(Wire, who_sums_is_one_of_three) {
 }
 
 // Found by the fuzz target "worker": a roster's address put bytes into a notice that move a terminal's cursor.
+TEST(Wire, what_a_member_was_told_is_in_its_join_and_nothing_where_that_is_nothing) {
+  Join join;
+  join.host = "alpha:10";
+  const std::size_t plain_bytes = encode(join).size();
+  join.heard.term = 2;
+  join.heard.epoch = Epoch(3);
+  join.heard.revision = 4;
+  join.heard.barriers = 5;
+  join.heard.left_for_good = {0, 9};
+  join.heard.left_for_a_while = {2};
+  const std::vector<std::byte> bytes = encode(join);
+  EXPECT_EQ(decode_join(bytes).value(), join);
+  EXPECT_EQ(hex(std::span(bytes).subspan(plain_bytes)),
+            "11010200000000000000"  // term
+            "12010300000000000000"  // epoch
+            "13010400000000000000"  // revision
+            "14010500000000000000"  // barriers
+            "1502020000000102"      // who has left for good: a bit each
+            "16020100000004");      // and for a while
+}
+
+TEST(Wire, who_leaves_and_where_a_job_recovers_have_exactly_these_bytes) {
+  const Leave leave{true, Members(std::vector<std::uint32_t>{1}), 7};
+  EXPECT_EQ(hex(encode(leave)),
+            "01010100000000000000"
+            "02020100000002"
+            "03010700000000000000");
+  EXPECT_EQ(decode_leave(encode(leave)).value(), leave);
+  Roster roster = sample_roster();
+  roster.recovers = true;
+  roster.incarnation[15] = std::byte{3};
+  roster.members[0].life = 77;
+  EXPECT_EQ(decode_roster(encode(roster)).value(), roster);
+}
+
 TEST(Wire, an_address_with_bytes_that_no_address_has_is_malformed) {
   for (const char* host : {"10.0.0.4\n", "\x9f.0.0.1", "\x1b[2J", "my host"}) {
     Roster roster = sample_roster();
