@@ -361,7 +361,8 @@ void Member::on_leave(const wire::Header& header, std::span<const std::byte> pay
   if (!who.is_all() && header.epoch == job_.roster_epoch && testimony_.recovers()) {
     testimony_.note_barriers(leave.value().barriers);
     for (const std::uint32_t rank : who.some()) {
-      if (join_.role == Role::kServer) testimony_.note_left(rank, leave.value().final);
+      if (join_.role != Role::kServer || !testimony_.note_left(rank, leave.value().final)) continue;
+      out.emplace_back(MemberOutput::WorkerLeft{WorkerRank(rank), leave.value().final});
     }
     // Now a scheduler that is begun anew will know it, too.
     send(wire::Kind::kLeave, {payload.begin(), payload.end()}, out);

@@ -114,6 +114,7 @@ std::string header_text(const wire::Header& header) {
   if (header.kind <= wire::Kind::kSettled) {  // of a tensor
     text << ", key " << std::hex << (header.key.value >> 48) << std::dec << ", " << header.part
          << ", " << header.round << ", offset " << header.offset_bytes << ", tag " << header.tag;
+    if (header.count != 0) text << ", count " << header.count;
   }
   return text.str();
 }

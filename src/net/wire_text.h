@@ -13,7 +13,7 @@ namespace byteps {
 // "Push", "Answer", ...; "unknown".
 const char* message_name(wire::Kind kind);
 
-// The header's facts: "Push, epoch 1, key 1a2b, part 0, round 7, offset 0, tag 3"; of a key its first 16 bits.
+// The header's facts: "Push, epoch 1, key 1a2b, part 0, round 7, offset 0, tag 3, count 2"; of a key its first 16 bits.
 std::string header_text(const wire::Header& header);
 
 // What is said of `why`, harmless for terminals and within the limits of a message.

@@ -17,6 +17,16 @@ Relay::Relay(const RelayConfig& config, BufferPool& pool)
   CHECK(begun.is_ok()) << begun.message();
 }
 
+namespace {
+
+// What it was declared as; null: nobody has.
+const wire::Declare* declared_in(const Shelf& shelf, Key key) {
+  const TensorSum* const tensor = shelf.inventory().find(key);
+  return tensor == nullptr ? nullptr : &tensor->declared;
+}
+
+}  // namespace
+
 ShelfEpoch Relay::facts_of(const RelayConfig& config) {
   ShelfEpoch facts;
   facts.epoch = config.uplink.epoch;
@@ -49,7 +59,7 @@ void Relay::step(WorkerRank from, const wire::Header& header, std::span<const st
 }
 
 void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload) {
-  const wire::Declare* const declared = shelf_.declared(key);
+  const wire::Declare* const declared = declared_in(shelf_, key);
   if (declared == nullptr) return;
   const auto mismatch = mismatches_.find(key);
   if (mismatch != mismatches_.end()) return shelf_.give_up(key, mismatch->second, fresh_);
@@ -105,7 +115,7 @@ bool Relay::absorb(ShelfOutput::Spoiled& spoiled) {
 }
 
 bool Relay::absorb(ShelfOutput::Missing& missing) {
-  const wire::Declare* const declared = shelf_.declared(missing.key);
+  const wire::Declare* const declared = declared_in(shelf_, missing.key);
   if (declared == nullptr) return false;
   const Placement::Part place =
       config_.placement.part(missing.key, declared->total_bytes, missing.part.value);
@@ -138,7 +148,7 @@ bool Relay::absorb(ShelfOutput::Forgotten& forgotten) {
 
 void Relay::take(ShelfOutput::Forward& forward) {
   const wire::Header& header = forward.header;
-  const wire::Declare* const declared = shelf_.declared(header.key);
+  const wire::Declare* const declared = declared_in(shelf_, header.key);
   if (declared == nullptr) return;
   Batch& batch = batch_of(header.key, *declared, header.round);
   batch.priority = header.priority;
@@ -179,7 +189,7 @@ Batch& Relay::batch_of(Key key, const wire::Declare& declared, Round round) {
 void Relay::submit(Key key, Batch& batch) {
   const Round next = first_round(uplink_->uplink().inputs_generation() + 1);
   if (later_by(batch.round(), next) >= 0) return;
-  const wire::Declare* const declared = shelf_.declared(key);
+  const wire::Declare* const declared = declared_in(shelf_, key);
   if (declared == nullptr) return;
   // From now on it is declared before it is pushed, on each connection.
   uplink_->uplink().take_back(config_.placement.first_shard(key), wire::Kind::kDeclare, key);
@@ -233,7 +243,7 @@ void Relay::on_wanted(ShardIndex shard, const wire::Header& header) {
 // All here have contributed, and wait for others.
 void Relay::on_missing(const wire::Header& header, const Members& whom) {
   if (header.epoch != config_.epoch) return;
-  const wire::Declare* const declared = shelf_.declared(header.key);
+  const wire::Declare* const declared = declared_in(shelf_, header.key);
   if (declared == nullptr) return;
   const Groups& groups = *config_.groups;
   down_.emplace_back(
@@ -248,7 +258,7 @@ void Relay::on_mismatch(Key key, const Status& why) {
   mismatches_.try_emplace(key, why);
   uplink_->on_mismatch(key, why);
   // Whoever declares it to another relay only may find that one gone.
-  if (shelf_.declared(key) == nullptr) {
+  if (declared_in(shelf_, key) == nullptr) {
     down_.emplace_back(
         ShelfOutput::Spoiled{std::nullopt, key, why.code(), why.message(), why.cause()});
   }
@@ -302,7 +312,7 @@ void Relay::end_batch(HandleId handle, const Status& status) {
   submitted_.erase(found);
   const auto batches = batches_.find(ended.key);
   std::erase_if(batches->second, [&](const auto& batch) { return batch.get() == ended.batch; });
-  if (batches->second.empty() && shelf_.declared(ended.key) == nullptr) batches_.erase(batches);
+  if (batches->second.empty() && declared_in(shelf_, ended.key) == nullptr) batches_.erase(batches);
   if (status.is_ok()) return;
   shelf_.give_up(ended.key, status, fresh_);
   absorb();

@@ -37,4 +37,20 @@ void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, 
   }
 }
 
+void append_answers_of_others(Epoch epoch, const Inventory& inventory,
+                              const Generations& generations, Settling& settling,
+                              ShelfOutputs& out) {
+  for (const Settling::Frame& each : settling.take_answerable()) {
+    const PartSum* const part = inventory.find(each.key, each.part);
+    if (part == nullptr) continue;
+    const TensorSum& tensor = *part->tensor;
+    for (std::uint32_t place = 0; place < tensor.contributors->count(); ++place) {
+      if (generations.is_done(*tensor.contributors, place)) continue;
+      const WorkerRank to = tensor.contributors->at(place, tensor.key, part->index);
+      if (tensor.contributors->speaks_for(to, tensor.declared.root)) continue;
+      append_answer(epoch, *part, each.frame, to, part->tags[to.value], settling, out);
+    }
+  }
+}
+
 }  // namespace byteps

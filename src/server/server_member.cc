@@ -104,6 +104,10 @@ void ServerMember::handle(const MemberEvents::value_type& event) {
                        },
                        [this](const MemberOutput::WorkerLeft& gone) {
                          LOG(log_, kDebug) << gone.worker << " left";
+                         ShardCommand left;
+                         left.kind = ShardCommand::Kind::kWorkerLeft;
+                         left.worker = gone.worker;
+                         for (auto& commands : to_post_) commands.push_back(left);
                        },
                        [this](const MemberOutput::Adopt& asked) {
                          if (orders_ == nullptr) return;

@@ -24,6 +24,8 @@ void Settling::begin_epoch(std::uint32_t worker_count) {
   free_.clear();
   answers_.clear();
   answers_.resize(worker_count);
+  answerable_.clear();
+  left_.assign(words_, 0);
   due_ns_ = kNever;
 }
 
@@ -61,7 +63,23 @@ void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations
   part.frames[frame_index].settling = index + 1;
 }
 
+void Settling::wait_for_root(PartSum& part, std::uint32_t frame_index,
+                             const Generations& generations) {
+  const TensorSum& tensor = *part.tensor;
+  if (!is_on() || !tensor.declared.root_only || PLANTED(root_unawaited)) return;
+  if (has_bit(left_, tensor.declared.root)) return;
+  const std::uint32_t place = tensor.contributors->place_of(
+      tensor.contributors->speaker_of(tensor.declared.root, tensor.key, part.index));
+  part.frames[frame_index].waits_for_root = !generations.is_done(*tensor.contributors, place);
+}
+
+bool Settling::may_answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to) {
+  return !part.frames[frame_index].waits_for_root ||
+         part.tensor->contributors->speaks_for(to, part.tensor->declared.root);
+}
+
 void Settling::end(FrameSum& frame) {
+  frame.waits_for_root = false;
   if (frame.settling == 0) return;
   const Index index = std::exchange(frame.settling, 0) - 1;
   records_[index].part = nullptr;
@@ -84,9 +102,29 @@ void Settling::let_go(Index index) {
 void Settling::note_has(FrameSum& frame, WorkerRank worker) {
   if (frame.settling == 0) return;
   const Index index = frame.settling - 1;
+  const Record& record = records_[index];
+  if (frame.waits_for_root && may_answer(*record.part, record.frame, worker)) root_has(frame);
   const std::span lacks = lacks_of(index);
   clear_bit(lacks, worker);
   if (!has_any_bit(lacks) || PLANTED(settled_by_first)) settle(index);
+}
+
+void Settling::root_has(FrameSum& frame) {
+  const Record& record = records_[frame.settling - 1];
+  frame.waits_for_root = false;
+  answerable_.push_back({record.part->tensor->key, record.part->index, record.frame});
+}
+
+void Settling::note_left(WorkerRank worker, bool is_in_crew) {
+  if (!is_on()) return;
+  set_bit(left_, worker);
+  for (Index index = 0; index < records_.size(); ++index) {
+    if (records_[index].part == nullptr) continue;
+    PartSum& part = *records_[index].part;
+    FrameSum& frame = part.frames[records_[index].frame];
+    if (frame.waits_for_root && part.tensor->declared.root == worker) root_has(frame);
+    if (!is_in_crew && has_bit(lacks_of(index), worker)) note_has(frame, worker);
+  }
 }
 
 // ---- counts

@@ -5,6 +5,9 @@
 // and is told of how many of them the sums are settled (in each answer, or a Settled): of all up to that one. What it
 // has not said of an earlier connection it says by a Have, or by its next push of that frame.
 //
+// Where the root alone gets a sum (Spec::root_only), the others are answered when it has said that it has it: their
+// contributions are in the memory of operations that end with that, and there is no other copy.
+//
 // Invariants:
 //   N1 A frame whose sum is not settled has a record, with a bit for each worker that may lack it.
 //   N2 A record lives as long as its frame's sum does, or an answer with it counts. Once the frame sums on or is
@@ -16,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -38,12 +42,26 @@ class Settling {
   bool is_settled(const FrameSum& frame) const {
     return is_on() && frame.settling == 0 && !frame.takeover;
   }
+  // The others wait until the root has it.
+  void wait_for_root(PartSum& part, std::uint32_t frame_index, const Generations& generations);
+  // Whether this contributor may be answered with it.
+  static bool may_answer(const PartSum& part, std::uint32_t frame_index, WorkerRank to);
+  // Frames whose others may be answered since the last call.
+  struct Frame {
+    Key key;
+    PartIndex part;
+    std::uint32_t frame = 0;
+  };
+  std::vector<Frame> take_answerable() { return std::exchange(answerable_, {}); }
   // It has that sum no longer, or another.
   void end(FrameSum& frame);
   // This worker is answered with it. What the answer is to say: of how many before it the sums are settled.
   std::uint32_t answer(const FrameSum& frame, WorkerRank to);
   // It has that sum, as is known without its count.
   void note_has(FrameSum& frame, WorkerRank worker);
+  // It has left the job: it lacks nothing, nor does a root that is this worker. `is_in_crew`: others may speak through
+  // its relay, which goes on.
+  void note_left(WorkerRank worker, bool is_in_crew);
   // It says how many answers came. Empty, or what is wrong with that.
   const char* ack(WorkerRank from, std::uint32_t count);
   // It has a new connection: counts begin anew.
@@ -84,6 +102,7 @@ class Settling {
   std::span<std::uint64_t> lacks_of(Index index);
   void settle(Index index);
   void let_go(Index index);
+  void root_has(FrameSum& frame);
   void drop_settled(Answers& answers);
   void sweep(Answers& answers);
   std::uint32_t settled_of(Answers& answers);
@@ -93,8 +112,10 @@ class Settling {
   std::vector<std::uint64_t> lacks_;  // of all records: bits of those that may lack the sum
   std::vector<Index> free_;
   std::vector<Answers> answers_;  // by worker
-  TimeNs now_ = 0;                // of the last tick
-  TimeNs due_ns_ = kNever;        // when workers are told
+  std::vector<Frame> answerable_;
+  std::vector<std::uint64_t> left_;  // a bit for each worker that has left
+  TimeNs now_ = 0;                   // of the last tick
+  TimeNs due_ns_ = kNever;           // when workers are told
 };
 
 }  // namespace byteps

@@ -108,6 +108,9 @@ std::size_t Shard::take_commands() {
         links_.stop({Code::kCancelled, "the server ends"});
         forget();
         break;
+      case ShardCommand::Kind::kWorkerLeft:
+        shelf_.leave(command.worker, out_);
+        break;
       case ShardCommand::Kind::kPing:
         notify(ShardNotice::Kind::kAlive, Status::ok());
         break;

@@ -31,6 +31,7 @@ struct ShardCommand {
     kBeginEpoch,  // forget what was before and serve `facts`; answered by kEpochApplied or kFailed
     kStop,        // close all connections and end
     kPing,        // answered by kAlive: this shard's thread comes round
+    kWorkerLeft,  // `worker` has left the job
   };
   Kind kind = Kind::kStop;
   ShelfEpoch facts;               // kBeginEpoch
@@ -38,6 +39,7 @@ struct ShardCommand {
   Incarnation incarnation{};      // kBeginEpoch: of the job
   TimeNs failure_ns = 0;          // kBeginEpoch: its failure timeout; 0: as this process was told
   std::uint32_t since = 0;        // kBeginEpoch: wire::Slot
+  WorkerRank worker{};            // kWorkerLeft
 };
 
 // What a shard tells the ServerMember.

@@ -131,11 +131,18 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
   }
 }
 
+void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
+  if (worker.value >= facts_.worker_count) return;
+  settling_.note_left(worker, facts_.groups->most_ranks() > 1);
+  append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+}
+
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now, ShelfOutputs& out) {
   CHECK_LT(from.value, facts_.worker_count);
   try {
     dispatch(from, header, payload, now, out);
+    append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }
@@ -269,11 +276,6 @@ void Shelf::give_up(Key key, const Status& why, ShelfOutputs& out) {
   }
 }
 
-const wire::Declare* Shelf::declared(Key key) const {
-  const TensorSum* const tensor = inventory_.find(key);
-  return tensor == nullptr ? nullptr : &tensor->declared;
-}
-
 void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
   if (tensor == nullptr) {  // all have forgotten it: a repeat
@@ -282,6 +284,9 @@ void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   }
   if (!tensor->declared.members.has(from)) return;
   set_bit(tensor->forgotten, from);
+  for (const auto& [index, part] : tensor->parts) {  // its operations have ended
+    for (FrameSum& frame : part->frames) settling_.note_has(frame, from);
+  }
   if (is_forgotten(*tensor, generations_, inheritance_)) drop(*tensor, out);
 }
 
@@ -534,6 +539,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
          << " is being summed";
     violation(from, text.str(), out);
   } else if (ahead == -1) {
+    if (!Settling::may_answer(*part, frame_index, from)) return;  // it will be
     if (PLANTED(mean_divided_twice) && part->tensor->kernels.in_place()) {
       const std::span sum = part->frames[frame_index].finished.span().first(payload.size());
       part->tensor->kernels.finish(sum, sum, part->tensor->finishing);
@@ -619,7 +625,8 @@ const char* Shelf::flaw_of_push(const PartSum& part, WorkerRank from, const wire
     return "another worker of its machine leads this part";
   }
   const bool is_sum = facts_.takes_over && (header.flags & wire::kSum) != 0;
-  const bool without = !is_sum && tensor.is_broadcast &&
+  // Who has not got what the root alone gets says by its absence that the root has it.
+  const bool without = (is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
                        !tensor.contributors->speaks_for(from, tensor.declared.root);
   if (header.flags != (is_sum ? wire::kSum : without ? wire::kNoPayload : 0))
     return "the flags are wrong";
@@ -682,6 +689,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
   frame.takeover.reset();
   ++frame.round.value;
   settling_.begin(part, frame_index, generations_);
+  settling_.wait_for_root(part, frame_index, generations_);
   // Each frame's answers begin with another worker, or the last one would be last with all of them.
   const std::uint64_t first = part.index.value + std::uint64_t{frame_index};
   const std::uint32_t count = tensor.contributors->count();
@@ -689,6 +697,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
     const auto place = static_cast<std::uint32_t>((first + i) % count);
     if (generations_.is_done(*tensor.contributors, place)) continue;
     const WorkerRank to = tensor.contributors->at(place, tensor.key, part.index);
+    if (!Settling::may_answer(part, frame_index, to)) continue;
     append_answer(facts_.epoch, part, frame_index, to, part.tags[to.value], settling_, out);
   }
   if (facts_.keeps_links) frame.finished = {};  // I11

@@ -134,6 +134,8 @@ class Shelf {
   void connect(WorkerRank worker, ShelfOutputs& out);
   // Of a shard that took another one's place: what this worker was asked for is asked of another.
   void disconnect(WorkerRank worker, ShelfOutputs& out);
+  // It has left the job: it lacks nothing any more.
+  void leave(WorkerRank worker, ShelfOutputs& out);
   // One message (kDeclare, kPush, kForget, kInputs, kHave, kAck; from a relay also kMismatch, kMissing) of a connected
   // worker.
   // `payload` is only read during the call. Appends to out.
@@ -148,8 +150,6 @@ class Shelf {
   void give_up(Key key, const Status& why, ShelfOutputs& out);
   // There is no memory for what was forwarded of it.
   void out_of_memory(Key key, ShelfOutputs& out);
-  // What it was declared as; null: nobody has.
-  const wire::Declare* declared(Key key) const;
   // Others wait for a part, up to this byte of it (0: to its end): who has not contributed here is asked at once.
   void want(Key key, PartIndex part, Round round, std::uint64_t end_bytes, ShelfOutputs& out);
   // The servers have heard that the worker beside this relay has no more inputs in this generation: nobody waits for it

@@ -31,7 +31,8 @@ struct FrameSum {
   bool is_forwarded = false;      // at a relay: complete, and not answered
   std::int32_t priority = 0;      // of the last contribution
   std::unique_ptr<Takeover>
-      takeover{};              // of a successor, until its first sum is finished; null: none
+      takeover{};               // of a successor, until its first sum is finished; null: none
+  bool waits_for_root = false;  // only the root is answered with `finished` (Settling)
   std::uint32_t settling = 0;  // what Settling knows of `finished`; 0: nothing, or that all have it
   // Whether it waits for contributions.
   bool is_begun() const { return contributed > 0 && !is_forwarded; }

@@ -67,10 +67,8 @@ void choose_early(GenerationPlan& generation, Prng& prng) {
   }
 }
 
-// Floats that another order of the same contributions would sum to other bits. (What a root alone is given is lost with
-// its server.)
+// Floats that another order of the same contributions would sum to other bits.
 void suit_losses(TensorFacts& facts, Prng& prng) {
-  facts.root_only = false;
   const bool is_sum = facts.operation == Operation::kSum || facts.operation == Operation::kAverage;
   if (!is_sum || facts.unit != 1 || prng.chance(0.4)) return;
   facts.element_count = facts.bytes() / element_bytes(DType::kFloat32);
@@ -713,10 +711,24 @@ class Planner {
 }  // namespace
 
 const char* name(Fault fault) {
-  static constexpr const char* kNames[kFaultCount] = {
-      "cut",       "repeat",     "partition",      "pause",          "slow",        "corrupt",
-      "look-up",   "former-job", "lost-server",    "drain",          "adopt",       "slow-gpu",
-      "lost-scheduler", "kill",  "long-pause",     "long-partition", "stuck-thread", "broken-gpu"};
+  static constexpr const char* kNames[kFaultCount] = {"cut",
+                                                      "repeat",
+                                                      "partition",
+                                                      "pause",
+                                                      "slow",
+                                                      "corrupt",
+                                                      "look-up",
+                                                      "former-job",
+                                                      "lost-server",
+                                                      "drain",
+                                                      "adopt",
+                                                      "slow-gpu",
+                                                      "lost-scheduler",
+                                                      "kill",
+                                                      "long-pause",
+                                                      "long-partition",
+                                                      "stuck-thread",
+                                                      "broken-gpu"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

@@ -199,7 +199,11 @@ class World {
                                                             : start_server_anew(number, 0);
         continue;
       }
-      server_ends_[i] = servers_[i]->outcome();
+      // A launcher ends who would still join, or be heard, when the job has ended.
+      const bool is_late = plan_.config.recovers && scheduler_end_ && scheduler_end_->is_ok() &&
+                           std::all_of(trainers_.begin(), trainers_.end(),
+                                       [](const auto& trainer) { return trainer->is_done(); });
+      server_ends_[i] = is_late && !ledger_.has_lost() ? Status::ok() : servers_[i]->outcome();
       servers_[i].reset();
     }
   }

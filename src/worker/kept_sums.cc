@@ -40,11 +40,11 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
   const std::size_t place = tensor.place_of(part_index, frame);
   KeptFrame& kept = tensor.kept[place];
   kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kOperation};
-  const bool brings_it = sum.empty() && work_.gives(tensor.spec);  // a broadcast
-  if (!has_result(tensor.spec)) {
+  const bool is_here = work_.is_sent_to(tensor.spec);
+  if (!is_here && tensor.spec.root_only) {
     kept.where = KeptFrame::Where::kRoot;
   } else if (tensor.cargo != nullptr) {
-    copy(kept, brings_it ? tensor.cargo->frame(part_index, frame) : sum);
+    copy(kept, is_here ? sum : tensor.cargo->frame(part_index, frame));  // it brings a broadcast
   } else if (PLANTED(give_contribution) && work_.gives(tensor.spec)) {
     copy(kept, work_.operations[tensor.active].input.subspan(
                    part.offset + frame * part.frame_bytes, TensorTable::frame_bytes(part, frame)));
@@ -54,17 +54,13 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
     kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kGone};
     return;
   }
+  if (is_here && tensor.spec.root_only) answers.due_ns = work_.now;  // the others wait for its word
   if (answers.open.size() >= answers.sweep_at) sweep(answers);
   answers.open.push_back({.number = answers.came,
                           .tensor = index,
                           .place = static_cast<std::uint32_t>(place),
                           .round = tensor.round,
                           .key = tensor.key});
-}
-
-// Its operation's end leaves this worker with the sum.
-bool KeptSums::has_result(const Spec& spec) const {
-  return work_.is_sent_to(spec) || (work_.gives(spec) && !spec.root_only);
 }
 
 void KeptSums::copy(KeptFrame& kept, std::span<const std::byte> sum) {
@@ -188,11 +184,10 @@ bool KeptSums::is_answered(const Tensor& tensor, std::uint32_t part, std::uint32
 
 // In a generation of inputs that has begun, nobody lacks anything of the one before.
 bool KeptSums::has_former(const Tensor& tensor) const {
-  return !tensor.kept.empty() && has_result(tensor.spec) &&
-         round_in_generation(tensor.round.value) > 0;
+  return !tensor.kept.empty() && round_in_generation(tensor.round.value) > 0;
 }
 
-// None: it has not, or nobody lacks it.
+// None: it has not, or nobody lacks it. Empty: the root has it, which alone gets it.
 std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
                                                            std::uint32_t index, std::uint32_t frame,
                                                            Round round) const {
@@ -204,6 +199,7 @@ std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
   if (kept.where == KeptFrame::Where::kCopy) {
     return std::span<const std::byte>(kept.copy.span()).first(bytes);
   }
+  if (kept.where == KeptFrame::Where::kRoot) return std::span<const std::byte>();
   if (kept.where != KeptFrame::Where::kOperation || !work_.is_active(tensor)) return std::nullopt;
   return memory_of(tensor).subspan(part.offset + frame * part.frame_bytes, bytes);
 }
@@ -299,14 +295,12 @@ void KeptSums::said(ShardIndex shard) {
   telling.is_declared = false;
 }
 
-// Of one part: of which frames there are sums. None: there is nothing to say. A shard that is the same is told of what
-// is answered, though only the root has the sum.
-std::optional<Word> KeptSums::have_of(const Tensor& tensor, std::uint32_t index,
-                                      bool is_successor) const {
-  if (is_successor && !has_result(tensor.spec)) return std::nullopt;
+// Of one part: of which frames it has the sums, or knows that the root has them, which alone gets them. None: there is
+// nothing to say.
+std::optional<Word> KeptSums::have_of(const Tensor& tensor, std::uint32_t index) const {
   const PartState& part = tensor.parts[index];
   Word word{.kind = wire::Kind::kHave,
-            .flags = has_former(tensor) || !is_successor ? wire::kHasFormer : std::uint8_t{0},
+            .flags = has_former(tensor) ? wire::kHasFormer : std::uint8_t{0},
             .key = tensor.key,
             .part = PartIndex(index),
             .round = tensor.round};
@@ -332,7 +326,7 @@ std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
     if (tensor.parts[telling.part].shard != shard) continue;
     if (!work_.leads(tensor, telling.part) && !PLANTED(unled_part_claimed)) continue;
     if (!telling.is_successor && !is_open(tensor, telling.part)) continue;
-    std::optional<Word> have = have_of(tensor, telling.part, telling.is_successor);
+    std::optional<Word> have = have_of(tensor, telling.part);
     if (!have) continue;
     return telling.is_declared ? std::move(have) : declare_of(tensor);
   }
@@ -385,14 +379,6 @@ std::optional<Word> KeptSums::next_gift(Telling& telling) const {
               .part = wanted.part,
               .round = wanted.round,
               .offset_bytes = wanted.offset_bytes};
-    if (tensor->spec.root_only) {
-      const Status why(Code::kDisconnected,
-                       "tensor '" + tensor->name +
-                           "': its sum was lost with a server, and only its root is given it");
-      word = {
-          .kind = wire::Kind::kMismatch, .key = wanted.key, .payload = wire::encode(text_of(why))};
-      return word;
-    }
     const auto sum = sum_of(*tensor, wanted.part.value, frame, wanted.round);
     if (!sum) continue;
     word.payload.assign(sum->begin(), sum->end());

@@ -107,7 +107,6 @@ class KeptSums {
   static constexpr std::size_t kSweepLeast = 1024;
   static constexpr std::size_t kIdleBytesMax = std::size_t{4} << 20;
 
-  bool has_result(const Spec& spec) const;
   KeptFrame* frame_of(const Open& answer);
   void sweep(Answers& answers);
   std::span<const std::byte> memory_of(const Tensor& tensor) const;
@@ -118,7 +117,7 @@ class KeptSums {
   std::optional<std::span<const std::byte>> sum_of(const Tensor& tensor, std::uint32_t part,
                                                    std::uint32_t frame, Round round) const;
   const Tensor* find(Key key) const;
-  std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part, bool is_successor) const;
+  std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part) const;
   std::optional<Word> next_of(const Tensor& tensor, ShardIndex shard, Telling& telling) const;
   std::optional<Word> next_of_tensors(ShardIndex shard, Telling& telling);
   std::optional<Word> next_of_retired(ShardIndex shard, Telling& telling);

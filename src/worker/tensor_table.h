@@ -81,7 +81,7 @@ struct KeptFrame {
     kNowhere,    // nothing came yet
     kOperation,  // in the memory of the active operation
     kCopy,
-    kRoot,  // it is for the root alone, which may lack it
+    kRoot,  // the root has it, which alone gets it; others may not know
     kGone,  // nobody lacks it
   };
   BufferRef copy;

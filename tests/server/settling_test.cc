@@ -11,8 +11,10 @@
 namespace byteps {
 namespace {
 
+using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 // Three workers, whose tensors have two frames of 64 bytes.
 class SettlingTest : public testing::Test {
@@ -119,6 +121,59 @@ TEST_F(SettlingTest, a_name_that_all_have_forgotten_is_settled) {
   world_.take();
   world_.tick(Settling::kSilenceNs);
   EXPECT_THAT(world_.take().settled, SizeIs(3));
+}
+
+// What the root alone gets: it has said so before anybody else's operation ends, and its contribution is gone.
+class RootAloneTest : public SettlingTest {
+ protected:
+  RootAloneTest() {
+    wire::Declare reduced = declaration("r", DType::kUint8, 128, Operation::kSum, 1);
+    reduced.root_only = true;
+    world_.declare_all(reduced);
+    for (std::uint32_t worker = 0; worker < 3; ++worker) {
+      world_.push(worker, "r", 0, filled(64, 1));
+    }
+  }
+  static std::vector<std::uint32_t> receivers(const Told& out) {
+    std::vector<std::uint32_t> workers;
+    for (const ShelfOutput::Answer& each : out.answers) workers.push_back(each.header.worker.value);
+    return workers;
+  }
+};
+
+TEST_F(RootAloneTest, the_others_are_answered_when_the_root_has_it) {
+  EXPECT_THAT(receivers(world_.take()), ElementsAre(1U));
+  world_.push(0, "r", 0, filled(64, 1));
+  EXPECT_THAT(receivers(world_.take()), IsEmpty()) << "a repeat does not change that";
+  ack(1, 1);
+  EXPECT_THAT(receivers(world_.take()), UnorderedElementsAre(0U, 2U));
+  ack(0, 1);
+  ack(2, 1);
+  EXPECT_EQ(lent_bytes(), 0U);
+}
+
+TEST_F(RootAloneTest, also_when_its_word_was_lost_with_its_connection) {
+  world_.take();
+  world_.reconnect(1);
+  wire::Declare reduced = declaration("r", DType::kUint8, 128, Operation::kSum, 1);
+  reduced.root_only = true;
+  world_.declare(1, reduced);
+  world_.have(1, "r", 0, Bytes{std::byte{1}});
+  EXPECT_THAT(receivers(world_.take()), UnorderedElementsAre(0U, 2U));
+}
+
+TEST_F(RootAloneTest, also_when_it_forgets_the_name_or_leaves_the_job) {
+  world_.take();
+  world_.forget(1, "r");
+  EXPECT_THAT(receivers(world_.take()), UnorderedElementsAre(0U, 2U));
+  for (std::uint32_t worker = 0; worker < 3; ++worker) {
+    world_.push(worker, "r", 0, filled(64, 1), {0, 64});
+  }
+  EXPECT_THAT(receivers(world_.take()), ElementsAre(1U));
+  ShelfOutputs outputs;
+  world_.shelf.leave(WorkerRank(1), outputs);
+  world_.out.add(std::move(outputs));
+  EXPECT_THAT(receivers(world_.take()), UnorderedElementsAre(0U, 2U));
 }
 
 TEST_F(SettlingTest, who_has_no_more_inputs_is_not_waited_for) {
