@@ -12,6 +12,7 @@ from job import Job
 from place import wait_for
 
 STEPS = 150
+UNSTALLED_STEPS = 3000  # where training goes on meanwhile: 10 s at least
 WORKER = os.path.join(os.path.dirname(__file__), "../jobs/digits_hash.py")
 RECOVERING = {"BYTEPS_RECOVERY": "1", "BYTEPS_LOCAL_REDUCE": "0"}
 STALL_S = 2.0  # the longest step with a loss; the median is some milliseconds
@@ -305,8 +306,8 @@ def test_a_server_that_cannot_live_is_given_up_with_the_reason(place):
 
 @pytest.mark.timeout(240)
 def test_weights_are_those_of_a_run_in_which_the_scheduler_was_not_killed(place):
-    calm = Training(place).end()
-    training = Training(place)
+    calm = Training(place, steps=UNSTALLED_STEPS).end()
+    training = Training(place, steps=UNSTALLED_STEPS)
     for step in (20, 60, 100):
         training.wait_for_step(step)
         training.lose_scheduler()
@@ -320,8 +321,8 @@ def test_weights_are_those_of_a_run_in_which_the_scheduler_was_not_killed(place)
 
 @pytest.mark.timeout(120)
 def test_the_scheduler_may_be_killed_twice_in_a_row_and_together_with_a_server(place):
-    calm = Training(place).end()
-    training = Training(place)
+    calm = Training(place, steps=UNSTALLED_STEPS).end()
+    training = Training(place, steps=UNSTALLED_STEPS)
     training.wait_for_step(20)
     first = training.scheduler()
     kill(first)
