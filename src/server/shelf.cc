@@ -83,6 +83,7 @@ Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
 
 void Shelf::end_epoch() {
   inventory_.clear();
+  settling_.begin_epoch(0);  // nobody is told anything any more
   facts_ = {};
 }
 

@@ -184,6 +184,16 @@ TEST_F(SettlingTest, who_has_no_more_inputs_is_not_waited_for) {
   EXPECT_EQ(lent_bytes(), 0U);
 }
 
+TEST_F(SettlingTest, when_the_epoch_ends_nobody_is_told_anything_any_more) {
+  sum(0);
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U, 2U}) ack(worker, 1);
+  world_.shelf.end_epoch();
+  EXPECT_EQ(world_.shelf.next_deadline(), kNever);
+  world_.tick(Settling::kSilenceNs);
+  EXPECT_TRUE(world_.take().empty());
+}
+
 TEST_F(SettlingTest, counts_that_cannot_be_are_violations) {
   ack(0, 1);
   EXPECT_THAT(world_.take().violations, SizeIs(1)) << "more than were sent";
