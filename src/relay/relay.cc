@@ -9,14 +9,6 @@
 #include "base/planted.h"
 
 namespace byteps {
-
-Relay::Relay(const RelayConfig& config, BufferPool& pool)
-    : config_(uplink_config(config.uplink)), shelf_(config.shelf, pool) {
-  if (!config.is_alone) uplink_.emplace(config_);
-  const Status begun = shelf_.begin_epoch(facts_of(config));
-  CHECK(begun.is_ok()) << begun.message();
-}
-
 namespace {
 
 // What it was declared as; null: nobody has.
@@ -26,6 +18,13 @@ const wire::Declare* declared_in(const Shelf& shelf, Key key) {
 }
 
 }  // namespace
+
+Relay::Relay(const RelayConfig& config, BufferPool& pool)
+    : config_(uplink_config(config.uplink)), shelf_(config.shelf, pool) {
+  if (!config.is_alone) uplink_.emplace(config_);
+  const Status begun = shelf_.begin_epoch(facts_of(config));
+  CHECK(begun.is_ok()) << begun.message();
+}
 
 ShelfEpoch Relay::facts_of(const RelayConfig& config) {
   ShelfEpoch facts;

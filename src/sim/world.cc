@@ -199,13 +199,20 @@ class World {
                                                             : start_server_anew(number, 0);
         continue;
       }
-      // A launcher ends who would still join, or be heard, when the job has ended.
-      const bool is_late = plan_.config.recovers && scheduler_end_ && scheduler_end_->is_ok() &&
-                           std::all_of(trainers_.begin(), trainers_.end(),
-                                       [](const auto& trainer) { return trainer->is_done(); });
-      server_ends_[i] = is_late && !ledger_.has_lost() ? Status::ok() : servers_[i]->outcome();
+      server_ends_[i] =
+          misses_scheduler_only(servers_[i]->outcome()) ? Status::ok() : servers_[i]->outcome();
       servers_[i].reset();
     }
+  }
+
+  // A launcher has ended who would still join when the job has ended well, or who has not heard of that: nothing else
+  // is wrong than that the scheduler is there no more.
+  bool misses_scheduler_only(const Status& end) const {
+    const bool is_over = plan_.config.recovers && !ledger_.has_lost() && scheduler_end_ &&
+                         scheduler_end_->is_ok() &&
+                         std::all_of(trainers_.begin(), trainers_.end(),
+                                     [](const auto& trainer) { return trainer->is_done(); });
+    return is_over && end.cause().who.role == Role::kScheduler;
   }
 
   void look() {

@@ -85,6 +85,8 @@ class ScriptedTransport : public Transport {
     up(peer, hello);
     return peer;
   }
+  // Somebody begins to connect here: up() follows.
+  PeerId attempt() { return new_peer({}); }
   // An attempt succeeds, unless it has ended.
   void up(PeerId peer, const Hello& hello) {
     const auto found = peers.find(peer);

@@ -151,6 +151,21 @@ TEST_F(WorkerLinksTest, what_is_not_for_workers_is_given_to_the_owner) {
   EXPECT_EQ(sent[0].header.kind, wire::Kind::kWanted);
 }
 
+TEST_F(WorkerLinksTest, an_earlier_attempt_that_is_heard_of_later_does_not_end_the_connection) {
+  begin();
+  const PeerId earlier = transport_.attempt();
+  const PeerId later = transport_.arrive(hello(1));
+  turn();
+  transport_.up(earlier, hello(1));
+  EXPECT_THAT(turn(), SizeIs(0));
+  EXPECT_EQ(transport_.closed.at(earlier).message(), "this worker has a newer connection");
+  EXPECT_FALSE(transport_.closed.contains(later));
+  const PeerId last = transport_.arrive(hello(1));
+  ASSERT_THAT(turn(), SizeIs(1));
+  EXPECT_TRUE(transport_.closed.contains(later));
+  EXPECT_FALSE(transport_.closed.contains(last));
+}
+
 TEST_F(WorkerLinksTest, knows_since_when_all_are_gone) {
   begin();
   EXPECT_EQ(links_.deserted_since_ns(), kNever) << "nobody has come yet";

@@ -57,6 +57,19 @@ class KeptSumsTest : public testing::Test {
     call.output = memory_;
     pipeline_.submit(std::move(call));
   }
+  // The root alone gets the result.
+  void submit_reduced(const std::string& name, std::uint32_t root) {
+    PipelineCall call;
+    call.handle = HandleId(++last_handle_);
+    call.name = name;
+    call.spec = {
+        .dtype = DType::kFloat32, .operation = Operation::kSum, .total_bytes = memory_.size()};
+    call.spec.root = WorkerRank(root);
+    call.spec.root_only = true;
+    call.input = memory_;
+    if (root == 0) call.output = memory_;
+    pipeline_.submit(std::move(call));
+  }
   // All that may go now.
   std::vector<Message> send() {
     std::vector<Message> sent;
@@ -204,6 +217,39 @@ TEST_F(KeptSumsTest, the_root_of_a_broadcast_keeps_what_it_has_brought) {
   const std::vector<Message> sent = send();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].payload, filled(64, 1));
+}
+
+TEST_F(KeptSumsTest, who_does_not_get_what_the_root_alone_gets_knows_that_the_root_has_it) {
+  submit_reduced("t", 1);
+  send();
+  for (const std::uint32_t part : {0U, 1U}) {
+    for (const std::uint64_t offset : {0U, 64U}) {
+      EXPECT_TRUE(pipeline_.on_answer(ShardIndex(0), about(Kind::kAnswer, "t", 0, part, offset), {})
+                      .is_ok());
+    }
+  }
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 0U);
+  take_over();
+  const std::vector<Message> told = send();
+  ASSERT_THAT(told, SizeIs(4)) << "Declare, Have of both parts, and that this was all";
+  EXPECT_EQ(told[1].header.kind, Kind::kHave);
+  EXPECT_EQ(told[1].header.round, Round(1));
+  EXPECT_EQ(told[1].header.flags, wire::kHasFormer);
+  pipeline_.on_recovery(ShardIndex(0), about(Kind::kGive, "t", 0));
+  const std::vector<Message> sent = send();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.flags, wire::kSum);
+  EXPECT_THAT(sent[0].payload, IsEmpty());
+}
+
+TEST_F(KeptSumsTest, the_root_says_at_once_that_it_has_what_it_alone_gets) {
+  submit_reduced("t", 0);
+  send();
+  answer("t", 0, 10);
+  const std::vector<Message> sent = send();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].header.kind, Kind::kAck);
+  EXPECT_EQ(sent[0].header.count, 1U);
 }
 
 TEST_F(KeptSumsTest, what_a_shard_could_not_sum_its_successor_is_told) {
