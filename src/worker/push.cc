@@ -254,7 +254,7 @@ bool Push::stage_inputs(ShardIndex index, bool before_sums, wire::Header& header
     if (header.flags != 0) header.flags = wire::kEnding;
   }
   header.offset_bytes = inputs_.rounds();
-  if (inputs_.generation() > 0) header.tag = std::uint64_t{inputs_.last().value} + 1;
+  if (inputs_.generation() > 0) header.tag = static_cast<std::uint32_t>(inputs_.last().value + 1);
   staged_ = Staged::kInputs;
   return true;
 }
