@@ -1,7 +1,13 @@
 // byteps_scheduler: knows who is in the job. One per job; see docs/launch.md.
 #include <atomic>
 #include <cstdio>
+#include <memory>
+#include <string_view>
+#include <utility>
 
+#include <unistd.h>
+
+#include "app/death_reader.h"
 #include "app/flight_file.h"
 #include "app/process.h"
 #include "base/limits.h"
@@ -28,6 +34,9 @@ Settings come from the environment (docs/env.md):
 Example:
   DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000 DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2 byteps_scheduler
 
+With --deaths-on-stdin it hears on its standard input which workers have ended, a line for each ("worker 3 was ended by
+signal SIGKILL"), as bpslaunch --on-worker-loss continue tells it: then nobody has to wait until their silence shows it.
+
 Exit codes: 0 the job ended well; 1 it failed (the reason is on standard error); 2 bad settings; 3 port in use;
 4 members have had a later scheduler: start it again, and it goes on (BYTEPS_RECOVERY).
 )";
@@ -39,7 +48,20 @@ byteps::Status check_members(const byteps::JobConfig& job) {
           " servers");
 }
 
-int run() {
+constexpr std::string_view kDeathsOnStdin = "--deaths-on-stdin";
+
+std::unique_ptr<byteps::DeathReader> reader_of_deaths(byteps::Scheduler& scheduler,
+                                                      byteps::Waiter& waiter,
+                                                      const byteps::Log& log) {
+  const auto tell = [&scheduler, &waiter](byteps::Death death) {
+    const byteps::Status told = scheduler.worker_ended(death.rank, std::move(death.how));
+    waiter.wake();
+    return told;
+  };
+  return std::make_unique<byteps::DeathReader>(STDIN_FILENO, tell, log);
+}
+
+int run(bool hears_of_deaths) {
   using namespace byteps;
   LogWriter writer;
   FlightFile flight(Role::kScheduler, process_environment());
@@ -80,6 +102,8 @@ int run() {
   LOG(log, kInfo) << "listening at " << listening.listening().front().text();
 
   Scheduler scheduler(config, listening, log);
+  const auto deaths =
+      hears_of_deaths ? reader_of_deaths(scheduler, listening.waiter(), log) : nullptr;
   run_actor(scheduler, listening.waiter(), clock, stop);
   if (stop.load()) {
     // A signal: tell everyone why, then end as for any other failure of the job.
@@ -99,6 +123,7 @@ int run() {
 
 int main(int argc, char** argv) {
   byteps::ignore_broken_pipes();
+  if (argc == 2 && argv[1] == kDeathsOnStdin) return run(true);
   const int code = byteps::handle_arguments(argc, argv, kHelp);
-  return code >= 0 ? code : run();
+  return code >= 0 ? code : run(false);
 }

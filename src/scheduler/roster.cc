@@ -81,6 +81,14 @@ void RosterKeeper::on_malformed(PeerId peer, const Status& why, Outputs& out) {
   speaker_.close(peer, why, out);
 }
 
+void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now,
+                                   Outputs& out) {
+  begin(now);
+  Speaker::notice(LogLevel::kInfo,
+                  "worker " + std::to_string(rank.value) + " " + how + ", says who started it",
+                  out);
+}
+
 void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
                         TimeNs now, Outputs& out) {
   const Connection* const connection = seats_.find(peer);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/limits.h"
 #include "net/wire_text.h"
 
 namespace byteps {
@@ -17,6 +18,8 @@ constexpr int kTurnsWithoutTickMax = 16;
 // together are too much for a turn in which nobody else is heard.
 constexpr std::size_t kSendsPerTurn = 512;
 constexpr std::size_t kSentBytesPerTurn = std::size_t{4} << 20;
+// That nobody has taken yet: each worker once.
+constexpr std::size_t kEndedWorkersMax = kWorkersMax;
 
 }  // namespace
 
@@ -25,7 +28,8 @@ Scheduler::Scheduler(const Config& config, Transport& transport, Log log)
       log_(std::move(log)),
       keeper_(config),
       outbox_(transport),
-      events_(kEventsPerPoll) {}
+      events_(kEventsPerPoll),
+      ended_workers_(kEndedWorkersMax, nullptr) {}
 
 std::size_t Scheduler::turn(TimeNs now) {
   now_ = now;
@@ -41,6 +45,7 @@ std::size_t Scheduler::turn(TimeNs now) {
     work += carry_out(now);
     all_handed_in = count == 0;
   }
+  hear_of_ended_workers(now);
   send_heartbeats(now);
   if (all_handed_in || ++turns_without_tick_ >= kTurnsWithoutTickMax) {
     turns_without_tick_ = 0;
@@ -74,6 +79,12 @@ void Scheduler::handle(const Event& event, TimeNs now) {
       return keeper_.step(event.peer, header.value(), event.payload, now, out_);
     }
   }
+}
+
+void Scheduler::hear_of_ended_workers(TimeNs now) {
+  std::vector<EndedWorker> ended;
+  ended_workers_.drain(ended);
+  for (const EndedWorker& each : ended) keeper_.on_worker_ended(each.rank, each.how, now, out_);
 }
 
 // Before all that waits to be sent.

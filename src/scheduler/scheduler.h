@@ -4,13 +4,16 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
 #include "base/log.h"
 #include "base/quiet_lines.h"
 #include "loop/actor.h"
+#include "loop/mailbox.h"
 #include "member/outbox.h"
 #include "net/transport.h"
 #include "scheduler/roster.h"
@@ -39,7 +42,20 @@ class Scheduler final : public Actor {
   // until it is finished().
   void request_stop() { stop_requested_.store(true, std::memory_order_release); }
 
+  // The process of a worker has ended, as whoever started it saw: `how` follows its name in a sentence ("was ended by
+  // signal SIGKILL"). May be said again, and of a worker that is not here. Any thread; wake the actor afterwards.
+  // kAgain: too much waits; then it is noticed as it is without this.
+  Status worker_ended(std::uint32_t rank, std::string how) {
+    return ended_workers_.post({WorkerRank(rank), std::move(how)});
+  }
+
  private:
+  struct EndedWorker {
+    WorkerRank rank;
+    std::string how;
+  };
+
+  void hear_of_ended_workers(TimeNs now);
   void handle(const Event& event, TimeNs now);
   std::size_t carry_out(TimeNs now);
   void send_heartbeats(TimeNs now);
@@ -71,6 +87,7 @@ class Scheduler final : public Actor {
 
   // Set by any thread, read by the loop.
   std::atomic<bool> stop_requested_{false};
+  Mailbox<EndedWorker> ended_workers_;
 };
 
 }  // namespace byteps
