@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 9
+#define BYTEPS_ABI_VERSION 10
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -207,6 +207,11 @@ BYTEPS_API uint32_t byteps_size(const byteps_job* job);
 BYTEPS_API uint32_t byteps_local_rank(const byteps_job* job);
 BYTEPS_API uint32_t byteps_local_size(const byteps_job* job);
 BYTEPS_API uint32_t byteps_server_count(const byteps_job* job);
+
+/* The lowest rank whose worker was not lost: 0, unless the job goes on without that one (BYTEPS_ON_WORKER_LOSS=continue).
+ * Ask it for what one worker does for all, as to save checkpoints. May change at any time, and ranks hear of a loss at
+ * slightly different times: for a moment two of them, or none, may take themselves for it. Since version 10. */
+BYTEPS_API uint32_t byteps_leader(const byteps_job* job);
 
 /* Which machine each worker is on, by rank: on each of them local ranks begin at 0. A launcher that says local ranks
  * (BYTEPS_LOCAL_RANK, BYTEPS_LOCAL_SIZE) counts machines itself (DMLC_WORKER_ID); where it says none, machines are what

@@ -403,6 +403,9 @@ uint32_t byteps_rank(const byteps_job* job) {
 uint32_t byteps_size(const byteps_job* job) {
   return job == nullptr ? 0 : job->door.membership().size();
 }
+uint32_t byteps_leader(const byteps_job* job) {
+  return job == nullptr ? 0 : job->door.membership().leader();
+}
 uint32_t byteps_local_rank(const byteps_job* job) {
   return job == nullptr ? 0 : job->door.membership().local_rank();
 }

@@ -38,6 +38,7 @@ struct Draft {
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
   std::string local_reduce = "auto";
+  std::string on_worker_loss = "fail";
   std::string engine;
   bool async = false;
   bool shared_memory = true;
@@ -354,6 +355,11 @@ std::vector<Variable> safety_variables() {
        [](Draft& d, std::uint64_t v) {
          d.config.timeout.recovery_ns = static_cast<TimeNs>(v) * kSecond;
        }},
+      {"BYTEPS_ON_WORKER_LOSS", "all, launcher", "fail", "fail or continue",
+       "What becomes of a job that loses a worker. fail: it ends. continue, with "
+       "BYTEPS_RECOVERY=1: it goes on, the "
+       "rank is vacant, and sums and averages are of those that are left (docs/recovery.md).",
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.on_worker_loss = v; }},
       {"BYTEPS_ROLL_CALL", "worker, server", "1", "0 or 1",
        "0: a member does not repeat what the scheduler says about who is missing; bpslaunch sets "
        "it, because it shows what the scheduler itself says.",
@@ -772,6 +778,22 @@ Status take_rdma(Draft& draft) {
   return take_rdma_policy(draft);
 }
 
+Status take_worker_loss(Draft& draft) {
+  const std::string& said = draft.on_worker_loss;
+  if (said != "fail" && said != "continue") {
+    return wrong("BYTEPS_ON_WORKER_LOSS",
+                 "BYTEPS_ON_WORKER_LOSS='" + said + "' is not valid: it takes fail or continue");
+  }
+  draft.config.continues = said == "continue";
+  if (draft.config.continues && !draft.config.recovers) {
+    return wrong("BYTEPS_ON_WORKER_LOSS",
+                 "BYTEPS_ON_WORKER_LOSS=continue needs BYTEPS_RECOVERY=1: without recovery a job "
+                 "ends with any of its "
+                 "processes");
+  }
+  return Status::ok();
+}
+
 Status finish_scheduler_address(Role role, Draft& draft) {
   JobConfig& job = draft.config.job;
   if (job.scheduler_host.empty()) {
@@ -977,6 +999,7 @@ Result<ParsedEnvironment> parse_environment(Role role, const Environment& enviro
   if (!draft.shared_memory) draft.config.flow.shared_ring_bytes = 0;
   draft.config.job.server_count = static_cast<std::uint32_t>(draft.server_count.value_or(0));
   if (Status status = take_rdma(draft); !status.is_ok()) return status;
+  if (Status status = take_worker_loss(draft); !status.is_ok()) return status;
   if (Status status = take_job_key(draft); !status.is_ok()) return status;
   const Status status = role == Role::kWorker ? finish_worker(draft, environment, command)
                                               : finish_server_or_scheduler(role, draft);

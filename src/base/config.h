@@ -153,7 +153,9 @@ struct Config {
   bool tells_roll_call = true;
   std::uint64_t memory_bytes_max = UINT64_MAX;        // servers: of sums, all shards together
   std::uint64_t relay_memory_bytes_max = UINT64_MAX;  // workers: of sums at the relay
-  bool recovers = false;          // the scheduler's: a server that is lost gets a successor
+  bool recovers = false;  // the scheduler's: a server that is lost gets a successor
+  bool continues =
+      false;  // the scheduler's, if it recovers: a job goes on without a worker that is lost
   TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps
   std::uint32_t shard_count = 0;  // servers: event loops; 0 for one per two cores
   bool deterministic = false;     // sum in order of rank, so that a run repeats bit for bit

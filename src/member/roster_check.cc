@@ -43,6 +43,8 @@ Status check_roster(const wire::Roster& roster) {
     if (!worker && member.role != Role::kServer) return fault("a roster with a strange role");
     if (worker && server_count > 0) return fault("a roster with workers after servers");
     if (member.rank != (worker ? worker_count : server_count)) return fault("a roster with gaps");
+    if (member.vacant_since > (worker ? roster.revision : 0))
+      return fault("a roster with a rank that is vacant in the future, or no worker's");
     if (!worker && member.endpoints.empty()) return fault("a roster with a server without address");
     ++(worker ? worker_count : server_count);
   }
@@ -52,6 +54,14 @@ Status check_roster(const wire::Roster& roster) {
       return fault("a roster with an impossible size of parts or frames");
   }
   return Status::ok();
+}
+
+std::vector<WorkerRank> vacant_ranks(const wire::Roster& roster) {
+  std::vector<WorkerRank> ranks;
+  for (const wire::RosterMember& member : roster.members) {
+    if (member.role == Role::kWorker && member.vacant_since > 0) ranks.emplace_back(member.rank);
+  }
+  return ranks;
 }
 
 std::uint32_t count_of(const wire::Roster& roster, Role role) {

@@ -30,8 +30,12 @@ wire::Summing summing_of(const wire::Roster& roster, bool local_reduce, bool nee
   return wire::Summing::kRelays;
 }
 
+bool has_neighbours(const wire::Roster& roster) {
+  return Groups(machines_of_workers(roster)).most_ranks() > 1;
+}
+
 std::optional<WorkerRank> who_has_no_relay(const wire::Roster& roster, bool local_reduce) {
-  if (!local_reduce || Groups(machines_of_workers(roster)).most_ranks() < 2) return std::nullopt;
+  if (!local_reduce || !has_neighbours(roster)) return std::nullopt;
   for (const wire::RosterMember& member : roster.members) {
     if (member.role == Role::kWorker && member.relay_port == 0) return WorkerRank(member.rank);
   }

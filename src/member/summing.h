@@ -17,6 +17,9 @@ namespace byteps {
 // Of a roster whose members are there. `local_reduce`, `needs_servers`: the settings of rank 0.
 wire::Summing summing_of(const wire::Roster& roster, bool local_reduce, bool needs_servers);
 
+// Some workers are on one machine.
+bool has_neighbours(const wire::Roster& roster);
+
 // Because of whom they do not sum machine by machine although rank 0's settings want it; nullopt: nobody.
 std::optional<WorkerRank> who_has_no_relay(const wire::Roster& roster, bool local_reduce);
 

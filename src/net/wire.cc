@@ -395,6 +395,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(8, m.card);
   v.field(9, m.relay_port);
   v.count(10, m.life);
+  v.count(11, m.vacant_since);
 }
 template <typename Visitor>
 void fields(Visitor& v, Slot& m) {

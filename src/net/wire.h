@@ -86,7 +86,7 @@ enum class Kind : std::uint8_t {
   kWaiting = 23,      // scheduler to members: who is still missing
   kStalled = 24,      // worker to scheduler: it waits, for what, and what others want of it
   kRecall = 25,  // scheduler that was begun anew to a member: say your roster; answered by a Roster
-  kAdopt = 26,        // scheduler to server: serve another one's slots as well
+  kAdopt = 26,   // scheduler to server: serve another one's slots as well
 };
 
 // Flags of a push or an answer.
@@ -216,6 +216,8 @@ struct RosterMember {
   std::uint32_t machine_index = 0;
   std::uint16_t relay_port = 0;
   std::uint64_t life = 0;  // where the job recovers
+  // The revision since which the rank of a worker that was lost is vacant, and the job goes on without it; 0: it is not.
+  std::uint32_t vacant_since = 0;
   bool operator==(const RosterMember&) const = default;
 };
 
@@ -247,7 +249,7 @@ struct Roster {
   Summing summing = Summing::kServers;
   std::vector<RosterMember> members;  // workers by rank, then servers by rank
   std::vector<Slot> slots;            // at most kShardsMax
-  // Counts the changes of who serves a slot within the epoch, from 0; all else stays.
+  // Counts the changes within the epoch, from 0: of who serves a slot, and which ranks are vacant; all else stays.
   std::uint32_t revision = 0;
   bool recovers =
       false;  // who is lost gets a successor: workers keep sums, members go on without a scheduler

@@ -26,13 +26,24 @@ bool Barriers::arrive(const Seat& seat, std::uint64_t number, KeeperOutputs& out
     arrived_.insert(kWorkersMax + seat.rank);
   }
   arrived_.insert(seat.rank);
-  if (arrived_.size() < size_) return true;
+  end_if_all_are_here(out);
+  return true;
+}
+
+void Barriers::end_if_all_are_here(KeeperOutputs& out) {
+  if (arrived_.empty() || arrived_.size() < size_) return;
   arrived_.clear();
-  ++number_;
+  const std::uint64_t number = number_++;
   for (const auto& [arrival, other] : seats_.all()) {
     if (other.plays()) answer(other, number, std::nullopt, out);
   }
-  return true;
+}
+
+void Barriers::lose(std::uint32_t rank, KeeperOutputs& out) {
+  if (PLANTED(barrier_counts_vacant)) return;
+  --size_;
+  arrived_.erase(rank);
+  end_if_all_are_here(out);
 }
 
 void Barriers::on_left(KeeperOutputs& out) const {

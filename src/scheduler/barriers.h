@@ -22,6 +22,8 @@ class Barriers {
   void begin_epoch(std::uint32_t worker_count, std::uint64_t done = 0);
   // A worker of the epoch has come to the barrier of this number. False: that is not its turn.
   bool arrive(const Seat& seat, std::uint64_t number, KeeperOutputs& out);
+  // Nobody waits for this worker any more: it is lost, and its rank vacant.
+  void lose(std::uint32_t rank, KeeperOutputs& out);
   // A worker has left: those that wait at the open barrier may wait for ever now.
   void on_left(KeeperOutputs& out) const;
 
@@ -29,6 +31,7 @@ class Barriers {
   const std::set<std::uint32_t>& arrived() const { return arrived_; }  // ranks
 
  private:
+  void end_if_all_are_here(KeeperOutputs& out);
   std::optional<WorkerRank> misses_for_ever() const;
   void answer(const Seat& to, std::uint64_t number, std::optional<WorkerRank> never,
               KeeperOutputs& out) const;

@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/planted.h"
+#include "scheduler/sayings.h"
 
 namespace byteps {
 namespace {
@@ -100,7 +101,7 @@ Joining::Known Joining::recognise(const wire::Join& join, const Incarnation& inc
   const bool is_ours = incarnation == job_.incarnation;
   const bool knows_job = incarnation != Incarnation{};
   if (epoch != Epoch(0) || (knows_job && !is_ours)) {
-    return recognise_in_epoch(join, epoch, is_ours, situation.epoch, waiting, seated);
+    return recognise_in_epoch(join, epoch, is_ours, situation, waiting, seated);
   }
   Known known;
   if (is_late(join, situation.epoch, waiting, seated)) {
@@ -139,8 +140,10 @@ Joining::Known Joining::recognise(const wire::Join& join, const Incarnation& inc
 
 // A worker's Member lives for one epoch; a server's goes from epoch to epoch.
 Joining::Known Joining::recognise_in_epoch(const wire::Join& join, Epoch epoch, bool is_ours,
-                                           Epoch current, std::optional<Arrival> waiting,
+                                           const Situation& situation,
+                                           std::optional<Arrival> waiting,
                                            std::optional<Arrival> seated) const {
+  const Epoch current = situation.epoch;
   Known known;
   const bool worker = join.role == Role::kWorker;
   if (is_ours && (worker ? epoch == current : epoch <= current)) {
@@ -164,6 +167,9 @@ Joining::Known Joining::recognise_in_epoch(const wire::Join& join, Epoch epoch, 
         member_text(join, join.wanted_rank) +
             " was away for too long: another server has its place, and the job goes on",
         {.kind = CauseKind::kReplaced}};
+  }
+  if (worker && is_ours && epoch == current && situation.is_vacant) {
+    known.refusal = went_on_without(member_text(join, join.wanted_rank));
   }
   return known;
 }
@@ -358,12 +364,13 @@ void Joining::note_life(Seat& seat, std::uint64_t life) {
 
 void Joining::remember(const std::vector<Arrival>& gone) {
   former_lives_.clear();
-  for (const Arrival arrival : gone) {
-    const Seat& seat = seats_.at(arrival);
-    std::vector<std::uint64_t>& lives = former_lives_[{seat.join.host, seat.rank}];
-    lives.insert(lives.end(), seat.past_lives.begin(), seat.past_lives.end());
-    lives.push_back(seat.join.life);
-  }
+  for (const Arrival arrival : gone) remember_lost(seats_.at(arrival));
+}
+
+void Joining::remember_lost(const Seat& seat) {
+  std::vector<std::uint64_t>& lives = former_lives_[{seat.join.host, seat.rank}];
+  lives.insert(lives.end(), seat.past_lives.begin(), seat.past_lives.end());
+  lives.push_back(seat.join.life);
 }
 
 }  // namespace byteps

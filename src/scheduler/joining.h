@@ -32,8 +32,9 @@ class Joining {
   // What the scheduler is doing.
   struct Situation {
     Epoch epoch;
-    bool in_epoch = false;  // it is being confirmed, or runs
-    bool recovers = false;  // in it a server that is lost gets a successor
+    bool in_epoch = false;   // it is being confirmed, or runs
+    bool recovers = false;   // in it a server that is lost gets a successor
+    bool is_vacant = false;  // in it the rank of who comes, a worker: it was lost
   };
   struct Known {
     std::optional<Arrival> same;   // the same member, back again
@@ -62,10 +63,13 @@ class Joining {
   static void note_life(Seat& seat, std::uint64_t life);
   // The epoch of these members is over: what they said may still be on the way.
   void remember(const std::vector<Arrival>& gone);
+  // The same of one that is lost while the epoch goes on.
+  void remember_lost(const Seat& seat);
 
  private:
-  Known recognise_in_epoch(const wire::Join& join, Epoch epoch, bool is_ours, Epoch current,
-                           std::optional<Arrival> waiting, std::optional<Arrival> seated) const;
+  Known recognise_in_epoch(const wire::Join& join, Epoch epoch, bool is_ours,
+                           const Situation& situation, std::optional<Arrival> waiting,
+                           std::optional<Arrival> seated) const;
   bool is_late(const wire::Join& join, Epoch epoch, std::optional<Arrival> waiting,
                std::optional<Arrival> seated) const;
   static bool is_rival(Seat& seat, std::uint64_t life, TimeNs now);

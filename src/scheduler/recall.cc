@@ -132,6 +132,9 @@ Recall::Return Recall::who_is_back() const {
   Return back;
   for (const wire::RosterMember& member : roster_->members) {
     std::optional<Arrival>& found = back.seats.emplace_back();
+    if (member.vacant_since > 0) continue;
+    const bool has_ended = member.role == Role::kWorker && ended_.contains(member.rank);
+    if (!has_ended) ++back.expected;
     for (const auto& [arrival, seat] : seats_.all()) {
       if (!is(member, seat)) continue;
       if (!found || seat.peer) found = arrival;
@@ -139,8 +142,8 @@ Recall::Return Recall::who_is_back() const {
     const bool is_here = found && seats_.at(*found).peer;
     const bool is_worker = member.role == Role::kWorker;
     const bool left = is_worker && has_left(member, found);
-    if (is_here || left) ++back.count;
-    if (is_worker && !left && !is_here) back.all_workers = false;
+    if ((is_here || left) && !has_ended) ++back.count;
+    if (is_worker && !left && !is_here && !has_ended) back.all_workers = false;
     if (!is_worker && !is_here && !is_replaced(member)) back.all_servers = false;
   }
   return back;
@@ -157,13 +160,13 @@ Recall::Verdict Recall::verdict(TimeNs now) {
     return is_time || back.all_servers ? Verdict::kGoOn : Verdict::kWait;
   }
   if (!is_late) return Verdict::kWait;
-  return 2 * back.count >= roster_->members.size() ? Verdict::kGoOn : Verdict::kGiveUp;
+  return 2 * back.count >= back.expected ? Verdict::kGoOn : Verdict::kGiveUp;
 }
 
 std::string Recall::text() const {
   if (!roster_) return "nobody has told its roster";
-  return std::to_string(who_is_back().count) + " of " + std::to_string(roster_->members.size()) +
-         " members are back";
+  const Return back = who_is_back();
+  return std::to_string(back.count) + " of " + std::to_string(back.expected) + " members are back";
 }
 
 std::uint64_t Recall::barriers() const {
@@ -172,6 +175,11 @@ std::uint64_t Recall::barriers() const {
     if (seat.join.heard.epoch == roster_->epoch) done = std::max(done, seat.join.heard.barriers);
   }
   return PLANTED(barriers_forgotten) ? 0 : done;
+}
+
+bool Recall::is_vacant(std::uint32_t rank) const {
+  const std::vector<WorkerRank> vacant = vacant_ranks(*roster_);
+  return std::find(vacant.begin(), vacant.end(), WorkerRank(rank)) != vacant.end();
 }
 
 std::vector<Arrival> Recall::take_seats() {
@@ -185,6 +193,7 @@ std::vector<Arrival> Recall::take_seats() {
   std::set<Arrival> taken;
   for (std::size_t i = 0; i < roster_->members.size(); ++i) {
     const wire::RosterMember& member = roster_->members[i];
+    if (member.vacant_since > 0) continue;
     Arrival arrival = 0;
     if (back.seats[i]) arrival = *back.seats[i];
     Seat& seat = back.seats[i] ? seats_.at(arrival) : seats_.add(arrival);

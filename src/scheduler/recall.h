@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -61,6 +62,9 @@ class Recall {
   // has no place in it.
   std::vector<Arrival> take_seats();
   std::uint64_t barriers() const;
+  bool is_vacant(std::uint32_t rank) const;
+  // Nobody waits for the worker of this rank: its process has ended.
+  void note_ended(std::uint32_t rank) { ended_.insert(rank); }
   // By so much the next epoch, and the next revision, are larger than the one that is known: a scheduler before this
   // one may have made some that nobody here knows, and no number means two things.
   std::uint32_t jump() const { return jump_; }
@@ -70,7 +74,8 @@ class Recall {
   // How the seats and the roster fit together.
   struct Return {
     std::vector<std::optional<Arrival>> seats;  // by member of the roster
-    std::size_t count = 0;                      // of them, with those who have left
+    std::size_t expected = 0;                   // of them: those whose ranks are not vacant
+    std::size_t count = 0;                      // those that are back, or have left
     bool all_workers = true;
     bool all_servers = true;  // or somebody was started in place of those who are not
   };
@@ -94,6 +99,7 @@ class Recall {
   std::optional<PeerId> asked_;
   std::optional<wire::Roster> roster_;
   std::uint32_t roster_term_ = 0;  // of who sent it
+  std::set<std::uint32_t> ended_;  // ranks of workers
 };
 
 }  // namespace byteps

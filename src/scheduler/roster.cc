@@ -46,7 +46,8 @@ RosterKeeper::RosterKeeper(const Config& config)
     : job_(config.job),
       timeout_(config.timeout),
       recovers_(config.recovers),
-      term_(config.recovers ? 1 : 0) {}
+      term_(config.recovers ? 1 : 0),
+      losses_(config.recovers && config.continues, timeout_, seats_) {}
 
 // ---- from the network ----
 
@@ -79,14 +80,6 @@ void RosterKeeper::on_malformed(PeerId peer, const Status& why, Outputs& out) {
                   "closing the connection of " + seats_.who(peer) + ": " + why.message(), out,
                   KeeperOutput::Sort::kMalformed);
   speaker_.close(peer, why, out);
-}
-
-void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now,
-                                   Outputs& out) {
-  begin(now);
-  Speaker::notice(LogLevel::kInfo,
-                  "worker " + std::to_string(rank.value) + " " + how + ", says who started it",
-                  out);
 }
 
 void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const std::byte> payload,
@@ -151,11 +144,15 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
                          recall_.is_on() ? Epoch(0) : header.epoch,
                          {.epoch = epoch_,
                           .in_epoch = in_epoch,
-                          .recovers = recall_.is_on() || succession_.recovers()},
+                          .recovers = recall_.is_on() || succession_.recovers(),
+                          .is_vacant = succession_.is_vacant(join.wanted_rank)},
                          now);
   if (known.begun) mark_left(seats_.at(*known.begun), false, now, out);
   if (known.is_new) joining_.check_new(join, phase_ == Phase::kGathering, known);
   if (!known.closed.is_ok()) return speaker_.close(peer, known.closed, out);
+  if (join.role == Role::kWorker && known.refusal.is_because_of(CauseKind::kReplaced)) {
+    return refuse(peer, known.refusal, now, out);
+  }
   if (phase_ == Phase::kEnding) {  // perhaps only now, by what was recognised
     if (!known.same && !outcome().is_ok()) return refuse(peer, outcome(), now, out);
     if (!known.same && header.epoch == Epoch(0)) {
@@ -212,6 +209,7 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   const std::uint64_t life = join.life;
   const bool is_worker = join.role == Role::kWorker;
   if (!is_new) Joining::renew(seats_.at(*known.same), join);
+  if (is_new && is_worker && epoch == Epoch(0)) losses_.note_new(join.wanted_rank);
   const Arrival arrival = is_new ? joining_.admit(std::move(join), now) : *known.same;
   if (is_new && is_worker && gathering_.is_idle())
     gather(now);  // the next generation begins to come
@@ -418,7 +416,7 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
   stalls_.begin_epoch();
   barriers_.begin_epoch(static_cast<std::uint32_t>(roles.workers.size()));
   departures_.begin_epoch();
-  wire::Roster roster = seats_.take(roles, epoch_);
+  wire::Roster roster = seats_.take(roles, epoch_, losses_.are_borne());
   roster.recovers = recovers_;
   if (recovers_) roster.incarnation = job_.incarnation;
   for (wire::RosterMember& member : roster.members) member.life = recovers_ ? member.life : 0;
@@ -431,7 +429,8 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
          "least 1"},
         now, out);
   }
-  for (const std::string& text : summing_texts(roster, servers, seats_.local_reduce())) {
+  for (const std::string& text :
+       summing_texts(roster, servers, seats_.local_reduce(), losses_.are_borne())) {
     Speaker::notice(LogLevel::kWarning, text, out);
   }
   if (!succession_.begin_epoch(roster)) {
@@ -495,16 +494,21 @@ void RosterKeeper::resume(TimeNs now, Outputs& out) {
   }
   for (const Arrival arrival : strangers) {
     const Seat& seat = seats_.at(arrival);
-    const bool is_replaced = verdict == Recall::Verdict::kGoOn && !seat.worker();
-    const Status why(
-        Code::kDisconnected,
-        seat.text() + (is_replaced
-                           ? " was away for too long: another server has its place, and the "
-                             "job goes on"
-                           : " has a job that this scheduler cannot go on with: " + recall_.text() +
-                                 "; start the whole job again"),
-        {.kind = is_replaced ? CauseKind::kReplaced : CauseKind::kStartedAnew,
-         .who = {.role = is_replaced ? Role::kServer : Role::kScheduler}});
+    const bool goes_on = verdict == Recall::Verdict::kGoOn;
+    const bool is_replaced = goes_on && !seat.worker();
+    const bool is_vacant = goes_on && seat.worker() && recall_.is_vacant(seat.rank);
+    const Status why =
+        is_vacant
+            ? went_on_without(seat.text())
+            : Status(Code::kDisconnected,
+                     seat.text() +
+                         (is_replaced
+                              ? " was away for too long: another server has its place, and the "
+                                "job goes on"
+                              : " has a job that this scheduler cannot go on with: " +
+                                    recall_.text() + "; start the whole job again"),
+                     {.kind = is_replaced ? CauseKind::kReplaced : CauseKind::kStartedAnew,
+                      .who = {.role = is_replaced ? Role::kServer : Role::kScheduler}});
     if (seat.peer) refuse(*seat.peer, why, now, out);
     seats_.erase(arrival, now);
   }
@@ -522,7 +526,8 @@ void RosterKeeper::take_up(TimeNs now, Outputs& out) {
   phase_ = Phase::kConfirming;
   gathering_.end();
   stalls_.begin_epoch();
-  barriers_.begin_epoch(count_of(roster, Role::kWorker), recall_.barriers());
+  const auto vacant = static_cast<std::uint32_t>(vacant_ranks(roster).size());
+  barriers_.begin_epoch(count_of(roster, Role::kWorker) - vacant, recall_.barriers());
   departures_.begin_epoch();
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.plays() && seat.left) departures_.add(seat, false);
@@ -533,6 +538,7 @@ void RosterKeeper::take_up(TimeNs now, Outputs& out) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
   }
   note_epoch(nullptr, epoch_, out);
+  heed_ended(now, out);
   try_next_generation(now, out);
 }
 
@@ -571,28 +577,30 @@ void RosterKeeper::stop(const Status& why, TimeNs now, Outputs& out) {
 
 // At the first that it hears of the time.
 void RosterKeeper::begin(TimeNs now) {
-  if (started_) return;
-  started_ = true;
+  if (clock_.started) return;
+  clock_.started = true;
   gather(now);
-  next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
+  clock_.next_heartbeat_ns = now + timeout_.heartbeat_ns();
 }
 
 void RosterKeeper::tick(TimeNs now, Outputs& out) {
   begin(now);
-  if (now > planned_ns_) vigil_.excuse(now - planned_ns_, now);
+  if (now > clock_.planned_ns) vigil_.excuse(now - clock_.planned_ns, now);
   if (recall_.is_on()) resume(now, out);
   if (recovers_) answer_leaving(now, out);
   departures_.tell(phase_ == Phase::kRunning, out);
   try_end(now, out);
   if (!ended()) vigil_.drop_strangers(now, out);
   if (phase_ != Phase::kEnding && !ended()) watch(now, out);
-  planned_ns_ = next_deadline();
+  clock_.planned_ns = next_deadline();
 }
 
 void RosterKeeper::watch(TimeNs now, Outputs& out) {
   beat(now, out);
   if (succession_.recovers()) succession_.fill(now, out);
   watch_silence(now, out);
+  heed_ended(now, out);
+  if (phase_ == Phase::kEnding) return;
   watch_start(now, out);
   if (phase_ == Phase::kRunning || phase_ == Phase::kConfirming) vigil_.tell_queue(now, out);
   if (phase_ != Phase::kRunning) return;
@@ -601,8 +609,8 @@ void RosterKeeper::watch(TimeNs now, Outputs& out) {
 }
 
 void RosterKeeper::beat(TimeNs now, Outputs& out) {
-  if (now < next_heartbeat_ns_ || phase_ == Phase::kEnding || ended()) return;
-  next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
+  if (now < clock_.next_heartbeat_ns || phase_ == Phase::kEnding || ended()) return;
+  clock_.next_heartbeat_ns = now + timeout_.heartbeat_ns();
   if (PLANTED(silence_forgiven)) {
     for (auto& [arrival, seat] : seats_.all()) seat.heard_ns = now;
   }
@@ -612,11 +620,16 @@ void RosterKeeper::beat(TimeNs now, Outputs& out) {
 }
 
 void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
-  for (const Arrival arrival : vigil_.silent(now, succession_.recovers())) {
+  losses_.look(now);
+  for (const Arrival arrival : vigil_.silent(now, patience())) {
     Seat& seat = seats_.at(arrival);
     const std::string text = vigil_.text_of(seat, now);
     const bool is_in_epoch = seat.in_roster && phase_ != Phase::kGathering;
     if (is_in_epoch && succession_.recovers() && succession_.replace(arrival, text, now, out)) {
+      continue;
+    }
+    if (is_in_epoch && go_on_without(arrival, text, now, out)) {
+      if (phase_ == Phase::kEnding || phase_ == Phase::kGathering) return;
       continue;
     }
     if (is_in_epoch) {
@@ -631,15 +644,96 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
     }
     Speaker::notice(LogLevel::kWarning, text, out);
     if (seat.peer) {
-      const PeerId peer = *seat.peer;
-      seats_.connection(peer).seat.reset();
-      seat.peer.reset();
-      speaker_.close(peer, {Code::kTimeout, "silent for " + duration_text(timeout_.silence_ns())},
-                     out);
+      drop(seat, {Code::kTimeout, "silent for " + duration_text(timeout_.silence_ns())}, out);
     }
     seats_.erase(arrival, now);
     if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
   }
+}
+
+// ---- workers that are lost ----
+
+Vigil::Patience RosterKeeper::patience() const {
+  const bool bears = succession_.recovers() && losses_.are_borne();
+  return {.recovers = succession_.recovers(),
+          .worker_ns = bears ? losses_.patience_ns() : timeout_.failure_ns};
+}
+
+void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now,
+                                   Outputs& out) {
+  begin(now);
+  if (!losses_.are_borne() || phase_ == Phase::kEnding || ended()) return;
+  losses_.note_ended(rank, how, now);
+  recall_.note_ended(rank.value);
+  heed_ended(now, out);
+}
+
+// Nobody waits for those whose processes have ended. (A scheduler that was begun anew is told of them before it hears of
+// a job that goes on without them.)
+void RosterKeeper::heed_ended(TimeNs now, Outputs& out) {
+  for (const auto& [rank, end] : losses_.ended()) {
+    if (phase_ != Phase::kGathering || now < end.at_ns + timeout_.failure_ns) continue;
+    return fail_job({Code::kDisconnected,
+                     "worker " + std::to_string(rank) + " " + end.how +
+                         " before the job was complete, which cannot begin without it",
+                     {.kind = CauseKind::kGone, .who = {.role = Role::kWorker, .rank = rank}}},
+                    now, out);
+  }
+  if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
+  for (const Arrival arrival : losses_.ended_seats()) {
+    const Seat& seat = seats_.at(arrival);
+    const std::string text = seat.text() + " " + losses_.ended().at(seat.rank).how;
+    if (go_on_without(arrival, text, now, out)) {
+      if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
+      continue;
+    }
+    const Cause cause{.kind = CauseKind::kGone, .who = seat.participant()};
+    return fail_job({Code::kDisconnected, text + ", and the job cannot go on without it", cause},
+                    now, out);
+  }
+}
+
+// A worker of the running epoch is lost. False: that ends the job.
+bool RosterKeeper::go_on_without(Arrival lost, const std::string& why, TimeNs now, Outputs& out) {
+  Seat& seat = seats_.at(lost);
+  if (!seat.worker() || !losses_.are_borne() || !succession_.recovers()) return false;
+  const std::uint32_t rank = seat.rank;
+  const bool is_known = losses_.ended().contains(rank);
+  if (losses_.is_cut_off() && !is_known) {
+    if (!seat.peer) return false;
+    drop(seat, {Code::kDisconnected, why, {.kind = CauseKind::kSilent}}, out);
+    seat.heard_ns = now;
+    return true;
+  }
+  if (losses_.is_last(seat)) return false;
+  Speaker::news("lost", seat, " is lost: " + why, out, {Code::kDisconnected, why});
+  if (seat.peer) drop(seat, went_on_without(seat.text()), out);
+  joining_.remember_lost(seat);
+  seats_.erase(lost, now);
+  succession_.vacate(rank, out);
+  barriers_.lose(rank, out);
+  stalls_.on_left(now);
+  const auto left = std::count_if(seats_.all().begin(), seats_.all().end(), [](const auto& entry) {
+    return entry.second.plays() && !entry.second.left;
+  });
+  Speaker::notice(LogLevel::kWarning,
+                  why + "; the job goes on without it: its rank is vacant, and averages are of " +
+                      (left == 1 ? "the one worker that is"
+                                 : "the " + std::to_string(left) + " workers that are") +
+                      " left",
+                  out);
+  note_epoch(nullptr, epoch_, out);
+  try_next_generation(now, out);
+  return true;
+}
+
+// Its connection ends.
+void RosterKeeper::drop(Seat& seat, const Status& why, Outputs& out) {
+  const PeerId peer = *seat.peer;
+  seats_.connection(peer).seat.reset();
+  seat.peer.reset();
+  seat.lost_why = why;
+  speaker_.close(peer, why, out);
 }
 
 void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
@@ -668,11 +762,11 @@ void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
 }
 
 TimeNs RosterKeeper::next_deadline() const {
-  if (!started_) return 0;
+  if (!clock_.started) return 0;
   if (ended()) return kNever;
   TimeNs next = vigil_.strangers_deadline();
   if (phase_ == Phase::kEnding) return std::min(next, ending_.end_ns());
-  next = std::min({next, next_heartbeat_ns_, vigil_.members_deadline(succession_.recovers())});
+  next = std::min({next, clock_.next_heartbeat_ns, vigil_.members_deadline(patience())});
   if (phase_ == Phase::kRecalling) return std::min(next, recall_.deadline());
   if (phase_ != Phase::kGathering) next = std::min(next, vigil_.queue_deadline());
   if (gathering_.is_idle()) return std::min(next, gathering_.idle_until_ns());

@@ -43,6 +43,7 @@
 #include "scheduler/ending.h"
 #include "scheduler/gathering.h"
 #include "scheduler/joining.h"
+#include "scheduler/losses.h"
 #include "scheduler/outputs.h"
 #include "scheduler/recall.h"
 #include "scheduler/sayings.h"
@@ -95,6 +96,8 @@ class RosterKeeper {
 
   // For the flight recorder.
   const Seats& seats() const { return seats_; }
+  // Of workers that the running epoch goes on without.
+  bool is_vacant(std::uint32_t rank) const { return succession_.is_vacant(rank); }
 
   // The sentence for people about who is missing and who is here. Also what is sent as Waiting.
   std::string waiting_text(TimeNs now) const;
@@ -138,6 +141,10 @@ class RosterKeeper {
   // Ticks.
   void watch(TimeNs now, Outputs& out);
   void watch_silence(TimeNs now, Outputs& out);
+  Vigil::Patience patience() const;
+  void heed_ended(TimeNs now, Outputs& out);
+  bool go_on_without(Arrival lost, const std::string& why, TimeNs now, Outputs& out);
+  void drop(Seat& seat, const Status& why, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
 
   // Constant after construction, but that a scheduler that was begun anew has its job's incarnation then.
@@ -160,10 +167,14 @@ class RosterKeeper {
   Gathering gathering_{timeout_};
   Recall recall_{timeout_, seats_, speaker_, job_.incarnation};
   Ending ending_{timeout_, seats_, speaker_};
+  Losses losses_;
 
-  bool started_ = false;
-  TimeNs planned_ns_ = kNever;  // when tick() wanted to be called next
-  TimeNs next_heartbeat_ns_ = kNever;
+  struct Clock {
+    bool started = false;
+    TimeNs planned_ns = kNever;  // when tick() wanted to be called next
+    TimeNs next_heartbeat_ns = kNever;
+  };
+  Clock clock_;
 };
 
 }  // namespace byteps

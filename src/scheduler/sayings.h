@@ -27,14 +27,17 @@ struct Scene {
 std::string waiting_text(const Scene& scene, const std::string& last_refusal, TimeNs now);
 // The same as facts.
 Cause waiting_cause(const Scene& scene);
+// To a worker that is back after its rank was given up.
+Status went_on_without(const std::string& worker);
 // Whose leaving somebody waits for who came while an epoch runs.
 std::string running_text(const Seats& seats, TimeNs now);
 // That processes were started for other sizes than the workers say; empty: they were not, or it does not matter now.
 std::string other_sizes_text(const Scene& scene);
 // Who sums: "2 servers", or "relays of 2 machines with 4 workers each, then 2 servers".
 std::string who_sums_text(const wire::Roster& roster, std::size_t servers);
-// What users may not expect of who sums. `local_reduce`: as rank 0 wants.
+// What users may not expect of who sums. `local_reduce`: as rank 0 wants. `continues`: the job goes on without a worker
+// that is lost.
 std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t servers,
-                                       bool local_reduce);
+                                       bool local_reduce, bool continues);
 
 }  // namespace byteps

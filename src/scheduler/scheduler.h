@@ -37,6 +37,8 @@ class Scheduler final : public Actor {
   // How the job ended: Ok when all workers left, otherwise why it failed. Ok while it still runs.
   Status outcome() const { return keeper_.outcome(); }
   Epoch epoch() const { return keeper_.epoch(); }
+  // For the simulator.
+  bool is_vacant(std::uint32_t rank) const { return keeper_.is_vacant(rank); }
 
   // Ends the job (a signal came): everyone hears why. Any thread; wake the actor afterwards, and go on turning it
   // until it is finished().

@@ -175,7 +175,7 @@ std::uint32_t line_mbps_of(const wire::Roster& roster) {
 
 }  // namespace
 
-wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
+wire::Roster Seats::take(const Cast& roles, Epoch epoch, bool continues) {
   wire::Roster roster;
   roster.epoch = epoch;
   for (auto& [arrival, seat] : seats_) seat.in_roster = false;
@@ -189,7 +189,8 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch) {
   }
   const Seat& first = at(*roles.workers[0]);
   local_reduce_ = first.join.local_reduce;
-  roster.summing = summing_of(roster, first.join.local_reduce, first.join.needs_servers);
+  const bool local_reduce = first.join.local_reduce && !continues;
+  roster.summing = summing_of(roster, local_reduce, first.join.needs_servers);
   roster.slots = slots_of(roster);
   roster.partition_bytes = first.join.partition_bytes;
   roster.frame_bytes = first.join.frame_bytes;

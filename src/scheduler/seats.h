@@ -38,9 +38,9 @@ struct Seat {
     std::set<Arrival> known_to;
   };
   Leaving leaving;
-  bool leaves = false;         // servers: it was told to stop, and serves until another has its place
-  bool told_end = false;       // the job is ending: the last word was sent
-  bool heard_end = false;      // it acknowledged the last word, or needs none
+  bool leaves = false;     // servers: it was told to stop, and serves until another has its place
+  bool told_end = false;   // the job is ending: the last word was sent
+  bool heard_end = false;  // it acknowledged the last word, or needs none
   std::optional<PeerId> peer;  // none: the connection is lost
   TimeNs since_ns = 0;
   TimeNs heard_ns = 0;        // last sign of life, or when the connection was lost
@@ -113,8 +113,9 @@ class Seats {
   std::uint32_t expected_workers() const;
   std::uint32_t expected_servers() const;
   Cast cast() const;
-  // All take the places of this complete cast: the roster of the epoch that begins.
-  wire::Roster take(const Cast& cast, Epoch epoch);
+  // All take the places of this complete cast: the roster of the epoch that begins. `continues`: it goes on without a
+  // worker that is lost, so none sums for others.
+  wire::Roster take(const Cast& cast, Epoch epoch, bool continues);
   // Of rank 0 of the roster that was taken last.
   bool local_reduce() const { return local_reduce_; }
 

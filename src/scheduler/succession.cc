@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "base/planted.h"
+#include "member/roster_check.h"
 
 namespace byteps {
 
@@ -138,8 +139,7 @@ void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, T
   seat.in_roster = true;
   seat.rank = before.rank;
   seat.applied = {};
-  const std::uint32_t jump = std::exchange(jump_, 0);
-  if (jump == 0 || !PLANTED(revision_reissued)) roster_.revision += 1 + jump;
+  revise();
   for (wire::RosterMember& member : roster_.members) {
     if (member.role != Role::kServer || member.rank != before.rank) continue;
     member = member_of(seat);
@@ -155,6 +155,35 @@ void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, T
   Speaker::notice(LogLevel::kWarning,
                   before.text() + " " + why + "; " + seat.text() + " takes its place", out);
   catch_up(seat, out);
+}
+
+// The next revision begins.
+void Succession::revise() {
+  const std::uint32_t jump = std::exchange(jump_, 0);
+  if (jump == 0 || !PLANTED(revision_reissued)) roster_.revision += 1 + jump;
+}
+
+// ---- workers
+
+void Succession::vacate(std::uint32_t rank, KeeperOutputs& out) {
+  revise();
+  for (wire::RosterMember& member : roster_.members) {
+    if (member.role == Role::kWorker && member.rank == rank) member.vacant_since = roster_.revision;
+  }
+  newest_ = wire::encode(roster_);
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.in_roster && !seat.worker() && seat.peer) catch_up(seat, out);
+  }
+}
+
+bool Succession::is_vacant(std::uint32_t rank) const {
+  return std::any_of(roster_.members.begin(), roster_.members.end(), [&](const auto& member) {
+    return member.role == Role::kWorker && member.rank == rank && member.vacant_since > 0;
+  });
+}
+
+std::uint32_t Succession::vacant_count() const {
+  return static_cast<std::uint32_t>(vacant_ranks(roster_).size());
 }
 
 // ---- who leaves

@@ -57,6 +57,12 @@ class Succession {
   bool replace(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
   TimeNs deadline() const;
 
+  // This worker of the roster is lost for good, and its rank vacant from the next revision on. Servers hear it at once,
+  // workers when all servers have confirmed what came before it.
+  void vacate(std::uint32_t rank, KeeperOutputs& out);
+  bool is_vacant(std::uint32_t rank) const;
+  std::uint32_t vacant_count() const;
+
   // This server of the roster was told to stop: it is to have a successor. It is answered how that is.
   void leave(Arrival leaver, TimeNs now, KeeperOutputs& out);
   // The epoch is over: those that leave may go.
@@ -76,6 +82,7 @@ class Succession {
   bool fits(const Seat& heir, const Seat& lost, TimeNs now) const;
   bool is_in_place_of(const Seat& heir, const Seat& lost) const;
   std::optional<Arrival> heir_of(const Seat& lost, bool any, TimeNs now) const;
+  void revise();
   void hand_over(Arrival lost, Arrival heir, const std::string& why, TimeNs now,
                  KeeperOutputs& out);
   void say_farewell(KeeperOutputs& out);

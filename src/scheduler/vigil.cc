@@ -27,18 +27,19 @@ void Vigil::drop_strangers(TimeNs now, KeeperOutputs& out) const {
 }
 
 // Who is connected may have stood still for the failure timeout since its last heartbeat.
-TimeNs Vigil::patience_ns(const Seat& seat, bool recovers) const {
-  const bool is_replaceable = recovers && seat.in_roster && !seat.worker();
-  if (is_replaceable && !seat.peer) return timeout_.recovery_ns;
-  return seat.peer ? timeout_.silence_ns() : timeout_.failure_ns;
+TimeNs Vigil::patience_ns(const Seat& seat, const Patience& patience) const {
+  if (seat.peer) return timeout_.silence_ns();
+  if (!seat.in_roster) return timeout_.failure_ns;
+  if (seat.worker()) return patience.worker_ns;
+  return patience.recovers ? timeout_.recovery_ns : timeout_.failure_ns;
 }
 
-std::vector<Arrival> Vigil::silent(TimeNs now, bool recovers) const {
+std::vector<Arrival> Vigil::silent(TimeNs now, const Patience& patience) const {
   std::vector<Arrival> gone;
   for (const auto& [arrival, seat] : seats_.all()) {
     const bool is_missed =
         !seat.left && (!seat.leaving.final || seat.peer);  // who leaves may have gone
-    if (is_missed && now >= seat.heard_ns + patience_ns(seat, recovers)) gone.push_back(arrival);
+    if (is_missed && now >= seat.heard_ns + patience_ns(seat, patience)) gone.push_back(arrival);
   }
   return gone;
 }
@@ -67,11 +68,11 @@ TimeNs Vigil::strangers_deadline() const {
   return next;
 }
 
-TimeNs Vigil::members_deadline(bool recovers) const {
+TimeNs Vigil::members_deadline(const Patience& patience) const {
   TimeNs next = kNever;
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.left || (seat.leaving.final && !seat.peer)) continue;
-    next = std::min(next, seat.heard_ns + patience_ns(seat, recovers));
+    next = std::min(next, seat.heard_ns + patience_ns(seat, patience));
   }
   return next;
 }

@@ -11,6 +11,9 @@ namespace byteps {
 void Generations::begin_epoch(std::uint32_t worker_count) {
   no_more_.assign(bit_words_of(worker_count), 0);
   no_more_count_ = 0;
+  lost_.assign(bit_words_of(worker_count), 0);
+  lost_count_ = 0;
+  finished_.clear();
   number_ = 0;
   announced_by_.reset();
   begun_by_.reset();
@@ -38,8 +41,32 @@ void Generations::note_rounds(WorkerRank from, std::uint64_t rounds) {
 }
 
 bool Generations::finish(WorkerRank from) {
+  finished_.push_back(from);
   set_bit(no_more_, from);
   return ++no_more_count_ == heard_in_.size();
+}
+
+bool Generations::lose(WorkerRank worker) {
+  if (is_lost(worker)) return false;
+  set_bit(lost_, worker);
+  ++lost_count_;
+  std::erase(finished_, worker);
+  if (longest_ == worker) longest_.reset();
+  if (announced_by_ == worker) {
+    announced_by_.reset();
+    for (WorkerRank each(0); each.value < heard_in_.size(); ++each.value) {
+      if (!is_lost(each) && later_by(Round(heard_in_[each.value]), Round(number_)) > 0)
+        announced_by_ = each;
+    }
+  }
+  if (has_no_more(worker)) return false;
+  set_bit(no_more_, worker);
+  return ++no_more_count_ == heard_in_.size();
+}
+
+WorkerRank Generations::last_of_all() const {
+  if (longest_) return *longest_;
+  return finished_.empty() ? WorkerRank() : finished_.back();
 }
 
 Round Generations::begin(std::uint32_t generation, WorkerRank last) {
@@ -48,8 +75,9 @@ Round Generations::begin(std::uint32_t generation, WorkerRank last) {
   begun_by_.reset();
   last_ = last;
   longest_.reset();
-  no_more_count_ = 0;
-  std::fill(no_more_.begin(), no_more_.end(), 0);
+  finished_.clear();
+  no_more_count_ = lost_count_;
+  no_more_ = lost_;
   return former_first;
 }
 

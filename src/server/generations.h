@@ -1,5 +1,6 @@
 // Generations: which worker has said that it has no more inputs, and when all have (docs/protocol.md, the end of
-// inputs). Then the next generation begins: rounds of the former one are over.
+// inputs). Then the next generation begins: rounds of the former one are over. A worker that is lost, whose rank is
+// vacant from then on, has no more inputs in any generation.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "base/ids.h"
 #include "server/contributors.h"
+#include "server/worker_bits.h"
 
 namespace byteps {
 
@@ -20,8 +22,11 @@ class Generations {
   std::uint32_t number() const { return number_; }
   Round first_round() const { return byteps::first_round(number_); }
   WorkerRank last() const { return last_; }  // who had inputs longest in the generation before
-  // Who has no more, and how many those are.
+  // Who has no more, and how many those are; the lost among them.
   bool has_no_more(WorkerRank worker) const;
+  bool is_lost(WorkerRank worker) const { return lost_count_ > 0 && has_bit(lost_, worker); }
+  std::span<const std::uint64_t> lost() const { return lost_; }  // a bit per worker
+  std::uint32_t lost_count() const { return lost_count_; }
   std::span<const std::uint64_t> no_more() const { return no_more_; }
   std::uint32_t no_more_count() const { return no_more_count_; }
   // Whether nobody contributes at this place any more: all for whom that would be have no more.
@@ -29,15 +34,26 @@ class Generations {
     return no_more_count_ > 0 && contributors.are_all_at(place, no_more_);
   }
 
+  // Whether nobody contributes in any generation: all for whom that would be are lost.
+  bool are_all_lost(const Contributors& contributors) const {
+    if (lost_count_ == 0) return false;
+    for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+      if (!contributors.are_all_at(place, lost_)) return false;
+    }
+    return true;
+  }
+
   // A worker says that it is in this generation, and whether it has no more inputs in it. How far that is ahead of
   // ours; nullopt: too far to be true.
   std::optional<std::int32_t> hear(WorkerRank from, std::uint32_t generation, bool has_no_more);
   // It has no more in the generation of now. True: that was the last.
   bool finish(WorkerRank from);
+  // It is lost, for good. True: all others have no more, so the generation is over.
+  bool lose(WorkerRank worker);
+  // Who had inputs longest in the generation that is over, of those that are not lost.
+  WorkerRank last_of_all() const;
   // Of a shard that took another one's place, where it is said again in any order: it has begun so many rounds.
   void note_rounds(WorkerRank from, std::uint64_t rounds);
-  // Of these, who has begun most; the last of several.
-  std::optional<WorkerRank> longest() const { return longest_; }
   // The next one begins, of which `last` is the last of the one before. Returns the first round of that.
   Round begin(std::uint32_t generation, WorkerRank last);
   // The same by the word of one worker, before all have said so: there is something of it. See begun_by().
@@ -77,8 +93,11 @@ class Generations {
   WorkerRank last_;
   std::optional<WorkerRank> longest_;
   std::uint64_t longest_rounds_ = 0;
+  std::vector<WorkerRank> finished_;  // in the generation of now, in that order
   std::uint32_t no_more_count_ = 0;
   std::vector<std::uint64_t> no_more_;  // a bit per worker
+  std::uint32_t lost_count_ = 0;
+  std::vector<std::uint64_t> lost_;  // a bit per worker: those are in no_more_, too
 };
 
 }  // namespace byteps

@@ -41,12 +41,22 @@ void Inheritance::connect(WorkerRank worker, ShelfOutputs& out) {
 void Inheritance::disconnect(WorkerRank worker, ShelfOutputs& out) {
   if (!has_bit(connected_, worker)) return;
   clear_bit(connected_, worker);
+  for_all(&Takeover::on_down, worker, out);
+}
+
+void Inheritance::lose(WorkerRank worker, ShelfOutputs& out) {
+  clear_bit(connected_, worker);
+  for_all(&Takeover::on_lost, worker, out);
+}
+
+// Of each frame whose takeover is not over.
+void Inheritance::for_all(Change change, WorkerRank worker, ShelfOutputs& out) {
   for (const auto& [key, tensor] : inventory_.tensors()) {
     for (const auto& [index, part] : tensor->parts) {
       for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
         Takeover* const takeover = part->frames[frame].takeover.get();
         if (takeover == nullptr) continue;
-        carry_out(takeover->on_down(worker, scene_of(*part, frame)), *part, frame, worker, out);
+        carry_out((takeover->*change)(worker, scene_of(*part, frame)), *part, frame, worker, out);
       }
     }
   }

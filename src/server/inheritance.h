@@ -33,6 +33,8 @@ class Inheritance {
   // A worker is connected anew; its connection has ended: what it was asked for is asked of another.
   void connect(WorkerRank worker, ShelfOutputs& out);
   void disconnect(WorkerRank worker, ShelfOutputs& out);
+  // It is lost, and never comes back: what it had is gone with it.
+  void lose(WorkerRank worker, ShelfOutputs& out);
 
   // A push of a frame that has a takeover; whether it is to be added.
   bool admits(PartSum& part, std::uint32_t frame_index, WorkerRank from, const wire::Header& header,
@@ -51,6 +53,8 @@ class Inheritance {
   void note_ending(WorkerRank from);
 
  private:
+  using Change = Takeover::Doing (Takeover::*)(WorkerRank, const Takeover::Scene&);
+  void for_all(Change change, WorkerRank worker, ShelfOutputs& out);
   Takeover::Scene scene_of(const PartSum& part, std::uint32_t frame_index) const;
   bool carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
                  WorkerRank from, ShelfOutputs& out);

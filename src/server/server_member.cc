@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/phrases.h"
 #include "base/planted.h"
+#include "member/roster_check.h"
 #include "member/summing.h"
 
 namespace byteps {
@@ -97,26 +98,26 @@ void ServerMember::heed_stop(TimeNs now) {
 }
 
 void ServerMember::handle(const MemberEvents::value_type& event) {
-  std::visit(Overloads{[this](const MemberOutput::Began& epoch) { begin_epoch(epoch.roster); },
-                       [](const MemberOutput::Amended&) {},  // of other servers
-                       [this](const MemberOutput::Notice& notice) {
-                         log_.write(notice.level, notice.text);
-                       },
-                       [this](const MemberOutput::WorkerLeft& gone) {
-                         LOG(log_, kDebug) << gone.worker << " left";
-                         ShardCommand left;
-                         left.kind = ShardCommand::Kind::kWorkerLeft;
-                         left.worker = gone.worker;
-                         for (auto& commands : to_post_) commands.push_back(left);
-                       },
-                       [this](const MemberOutput::Adopt& asked) {
-                         if (orders_ == nullptr) return;
-                         (void)orders_->post({asked.adopt, served_.worker_count});
-                       },
-                       [](const MemberOutput::BarrierDone&) {},
-                       [this](const MemberOutput::Left&) { end(Status::ok()); },
-                       [this](const MemberOutput::Failed& failed) { end(failed.why); }},
-             event);
+  std::visit(
+      Overloads{
+          [this](const MemberOutput::Began& epoch) { begin_epoch(epoch.roster); },
+          [this](const MemberOutput::Amended& amended) { lose_workers(amended.roster); },
+          [this](const MemberOutput::Notice& notice) { log_.write(notice.level, notice.text); },
+          [this](const MemberOutput::WorkerLeft& gone) {
+            LOG(log_, kDebug) << gone.worker << " left";
+            ShardCommand left;
+            left.kind = ShardCommand::Kind::kWorkerLeft;
+            left.worker = gone.worker;
+            for (auto& commands : to_post_) commands.push_back(left);
+          },
+          [this](const MemberOutput::Adopt& asked) {
+            if (orders_ == nullptr) return;
+            (void)orders_->post({asked.adopt, served_.worker_count});
+          },
+          [](const MemberOutput::BarrierDone&) {},
+          [this](const MemberOutput::Left&) { end(Status::ok()); },
+          [this](const MemberOutput::Failed& failed) { end(failed.why); }},
+      event);
 }
 
 // Fails the job when this server cannot serve so many workers: they would be refused one by one.
@@ -146,6 +147,7 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   stop_.recovers = roster.recovers;
   applied_.assign(shards_.size(), false);
   command.facts.recovers = roster.recovers;
+  if (!PLANTED(vacancy_untold_to_heirs)) command.facts.lost = vacant_ranks(roster);
   for (std::uint32_t shard = 0; shard < to_post_.size(); ++shard) {
     command.since = since_of(roster, shard);
     command.facts.takes_over = command.since > 0;
@@ -155,6 +157,16 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   next_round_ns_ = now_ + timeout_.heartbeat_ns();
   LOG(log_, kInfo) << roster.epoch << ": server " << roster.your_rank << ", "
                    << command.facts.worker_count << " workers";
+}
+
+// The other changes of a roster are of other servers.
+void ServerMember::lose_workers(const wire::Roster& roster) {
+  for (const WorkerRank worker : vacant_ranks(roster)) {
+    ShardCommand lost;
+    lost.kind = ShardCommand::Kind::kWorkerLost;
+    lost.worker = worker;
+    for (auto& commands : to_post_) commands.push_back(lost);
+  }
 }
 
 // Asks all shards for a sign of life again and again, and fails the job when one owes it for too long.

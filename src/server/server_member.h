@@ -81,6 +81,7 @@ class ServerMember final : public Actor {
   void handle(const MemberEvents::value_type& event);
   bool has_descriptors(std::size_t worker_count);
   void begin_epoch(const wire::Roster& roster);
+  void lose_workers(const wire::Roster& roster);
   void handle(const ShardNotice& notice, TimeNs now);
   void heed_stop(TimeNs now);
   void publish();

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/outputs.h"
 #include "net/wire.h"
+#include "server/declaration.h"
 
 namespace byteps {
 namespace {
@@ -111,6 +112,10 @@ std::size_t Shard::take_commands() {
       case ShardCommand::Kind::kWorkerLeft:
         shelf_.leave(command.worker, out_);
         break;
+      case ShardCommand::Kind::kWorkerLost:
+        links_.lose(command.worker);
+        shelf_.lose(command.worker, out_);
+        break;
       case ShardCommand::Kind::kPing:
         notify(ShardNotice::Kind::kAlive, Status::ok());
         break;
@@ -143,6 +148,7 @@ void Shard::begin_epoch(const ShardCommand& command) {
   self_.epoch = facts.epoch;
   self_.since = command.since;
   links_.begin({.self = self_, .worker_count = facts.worker_count, .crew = {}});
+  for (const WorkerRank worker : facts.lost) links_.lose(worker);
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
                     << " workers";
   notify(ShardNotice::Kind::kEpochApplied, Status::ok());
@@ -185,7 +191,13 @@ void Shard::handle(const Event& event, TimeNs now) {
 // What is in out_; returns how much that was.
 std::size_t Shard::deliver() {
   return links_.deliver(
-      out_, Overloads{[this](ShelfOutput::Failure& failure) {
+      out_, Overloads{[this](ShelfOutput::Absence& absence) {
+                        LOG(log_, kDebug)
+                            << "tensor " << quoted_name(absence.name) << ", " << absence.part
+                            << ", offset " << absence.offset_bytes << ": without " << absence.worker
+                            << " since " << absence.since;
+                      },
+                      [this](ShelfOutput::Failure& failure) {
                         LOG(log_, kError) << failure.why.message();
                         notify(ShardNotice::Kind::kFailed, std::move(failure.why));
                       },

@@ -32,6 +32,7 @@ struct ShardCommand {
     kStop,        // close all connections and end
     kPing,        // answered by kAlive: this shard's thread comes round
     kWorkerLeft,  // `worker` has left the job
+    kWorkerLost,  // `worker` is lost, and its rank vacant: it is served no more
   };
   Kind kind = Kind::kStop;
   ShelfEpoch facts;               // kBeginEpoch
@@ -39,7 +40,7 @@ struct ShardCommand {
   Incarnation incarnation{};      // kBeginEpoch: of the job
   TimeNs failure_ns = 0;          // kBeginEpoch: its failure timeout; 0: as this process was told
   std::uint32_t since = 0;        // kBeginEpoch: wire::Slot
-  WorkerRank worker{};            // kWorkerLeft
+  WorkerRank worker{};            // kWorkerLeft, kWorkerLost
 };
 
 // What a shard tells the ServerMember.

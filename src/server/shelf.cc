@@ -114,6 +114,10 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     generations_.begin_epoch(facts.worker_count);
     inheritance_.begin_epoch(facts.worker_count);
     settling_.begin_epoch(facts.recovers ? facts.worker_count : 0);
+    for (const WorkerRank worker : facts.lost) {
+      generations_.lose(worker);
+      settling_.note_left(worker, false);
+    }
     return Status::ok();
   }
   return {Code::kInvalidArgument, "the roster cannot be served: " + wrong.str()};
@@ -136,6 +140,37 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
   settling_.note_left(worker, facts_.groups->most_ranks() > 1);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+}
+
+void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
+  if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
+  append_absence(worker, out);
+  if (facts_.takes_over && !PLANTED(giver_lost)) inheritance_.lose(worker, out);
+  settling_.note_left(worker, facts_.groups->most_ranks() > 1);
+  if (generations_.lose(worker)) {
+    end_generation(out);
+  } else if (!PLANTED(vacancy_awaited)) {
+    finish_without(worker, out);
+  }
+  append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+}
+
+// For the log: the first round of each frame that this worker is not in.
+void Shelf::append_absence(WorkerRank worker, ShelfOutputs& out) const {
+  for (const auto& [key, tensor] : inventory_.tensors()) {
+    if (!tensor->declared.members.has(worker)) continue;
+    for (const auto& [index, part] : tensor->parts) {
+      for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+        const bool is_in = has_bit(part->bits_of(frame), worker);
+        out.emplace_back(ShelfOutput::Absence{
+            .worker = worker,
+            .name = tensor->declared.name,
+            .part = index,
+            .offset_bytes = frame * part->frame_bytes,
+            .since = Round(part->frames[frame].round.value + (is_in ? 1 : 0))});
+      }
+    }
+  }
 }
 
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -348,17 +383,23 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
 }
 
 void Shelf::end_inputs_of(WorkerRank from, ShelfOutputs& out) {
-  if (generations_.finish(from) && !facts_.relay) {
-    const WorkerRank last = generations_.longest().value_or(from);
-    restart_tensors(generations_.begin(generations_.number() + 1, last), out);
-    out.emplace_back(
-        ShelfOutput::InputsDone{std::nullopt, generations_.number(), generations_.last()});
-    return;
-  }
+  if (generations_.finish(from) && !facts_.relay) return end_generation(out);
   out.emplace_back(ShelfOutput::InputsDone{from, generations_.number(), from});
+  finish_without(from, out);
+}
+
+// Nobody has more in the generation of now.
+void Shelf::end_generation(ShelfOutputs& out) {
+  restart_tensors(generations_.begin(generations_.number() + 1, generations_.last_of_all()), out);
+  out.emplace_back(
+      ShelfOutput::InputsDone{std::nullopt, generations_.number(), generations_.last()});
+}
+
+// This worker is awaited no more.
+void Shelf::finish_without(WorkerRank worker, ShelfOutputs& out) {
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
     TensorSum& tensor = *(at++)->second;
-    if (tensor.declared.members.has(from) || facts_.groups->most_ranks() > 1) {
+    if (tensor.declared.members.has(worker) || facts_.groups->most_ranks() > 1) {
       finish_without(tensor, out);
     }
   }
@@ -378,6 +419,7 @@ void Shelf::begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs
 
 // One contributor less is awaited: what waited for it alone is finished.
 void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
+  if (generations_.are_all_lost(*tensor.contributors)) return drop(tensor, out);
   for (const auto& [index, part] : tensor.parts) {
     for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
       if (!part->frames[frame].is_begun() || !is_complete(*part, frame, generations_)) continue;
@@ -666,7 +708,18 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
 void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   const TensorSum& tensor = *part.tensor;
   if (generations_.no_more_count() > 0) {
-    if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root)) {
+    if (has_lost_root(part, frame_index)) {
+      std::ostringstream text;
+      text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
+           << ": its root, " << tensor.declared.root
+           << ", was lost, and its rank is vacant; leader() names one that is not";
+      part.tensor->spoiled.cause = {
+          .kind = CauseKind::kGone,
+          .who = {.role = Role::kWorker, .rank = tensor.declared.root.value}};
+      return spoil(*part.tensor, Code::kDisconnected, text.str(), out);
+    }
+    if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root) &&
+        !generations_.is_lost(tensor.declared.root)) {
       std::ostringstream text;
       text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
            << ": " << tensor.declared.root << " has said that it has no more inputs";
@@ -675,9 +728,28 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) 
     summing_.add_held(part, frame_index);
   }
   if (facts_.relay) return forward(part, frame_index, out);
-  summing_.finish(part, frame_index);
+  summing_.finish(part, frame_index, count_lost_without(part, frame_index));
   inventory_.end_frame(part);
   end_round(part, frame_index, out);
+}
+
+// Its root is lost, and has not contributed to this.
+bool Shelf::has_lost_root(const PartSum& part, std::uint32_t frame_index) const {
+  const wire::Declare& declared = part.tensor->declared;
+  return declared.has_root() && generations_.is_lost(declared.root) &&
+         !has_bit(part.bits_of(frame_index), declared.root);
+}
+
+// Members that are lost and not in this sum.
+std::uint32_t Shelf::count_lost_without(const PartSum& part, std::uint32_t frame_index) const {
+  if (generations_.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
+  const std::span bits = part.bits_of(frame_index);
+  std::uint32_t count = 0;
+  for (WorkerRank each(0); each.value < facts_.worker_count; ++each.value) {
+    const bool is_lost = generations_.is_lost(each) && part.tensor->declared.members.has(each);
+    if (is_lost && !has_bit(bits, each)) ++count;
+  }
+  return count;
 }
 
 // The next round of a frame begins: all are answered.
@@ -718,7 +790,7 @@ void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out)
   const TensorSum& tensor = *part.tensor;
   const bool is_without =
       tensor.is_broadcast && !has_bit(part.bits_of(frame_index), tensor.declared.root);
-  if (!is_without) summing_.finish(part, frame_index);
+  if (!is_without) summing_.finish(part, frame_index, 0);
   inventory_.end_frame(part);
   frame.is_forwarded = true;
   auto& forward =

@@ -27,7 +27,7 @@
 //   I8 In deterministic mode floats are added in order of rank (of groups: of the lowest in each); a
 //      contribution that comes before its turn is held back.
 //   I9 A contributor that has no more inputs is not waited for: a frame is finished when all others have contributed.
-//      It has no bit set, for all its rounds are finished.
+//      It has no bit set, for all its rounds are finished; unless it is lost, for then what it contributed counts.
 //   I10 At a relay with servers a complete frame keeps its bits, and its round goes on, until it is answered.
 //   I11 At any relay a frame at rest costs nothing, whatever I3 says: who contributes has lost no answer, for memory
 //      that processes share loses none. So a repeat breaks the protocol there.
@@ -111,6 +111,8 @@ struct ShelfEpoch {
   bool recovers = false;
   // This is such a successor: of each frame it learns from the workers where it is (takeover.h).
   bool takes_over = false;
+  // Workers that are lost already, whose ranks are vacant.
+  std::vector<WorkerRank> lost{};
 };
 
 class Shelf {
@@ -136,6 +138,9 @@ class Shelf {
   void disconnect(WorkerRank worker, ShelfOutputs& out);
   // It has left the job: it lacks nothing any more.
   void leave(WorkerRank worker, ShelfOutputs& out);
+  // It is lost for good, and its rank vacant. What it has contributed counts: frames in which it is are finished with it,
+  // all others without, and averages are of those that are in. Nothing of it may be handed in any more.
+  void lose(WorkerRank worker, ShelfOutputs& out);
   // One message (kDeclare, kPush, kForget, kInputs, kHave, kAck; from a relay also kMismatch, kMissing) of a connected
   // worker.
   // `payload` is only read during the call. Appends to out.
@@ -195,7 +200,10 @@ class Shelf {
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
   void end_inputs_of(WorkerRank from, ShelfOutputs& out);
+  void append_absence(WorkerRank worker, ShelfOutputs& out) const;
+  void finish_without(WorkerRank worker, ShelfOutputs& out);
   void finish_without(TensorSum& tensor, ShelfOutputs& out);
+  void end_generation(ShelfOutputs& out);
   void begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out);
   void restart_tensors(Round former_first, ShelfOutputs& out);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
@@ -213,6 +221,8 @@ class Shelf {
   void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
+  bool has_lost_root(const PartSum& part, std::uint32_t frame_index) const;
+  std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index) const;
   void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
 

@@ -105,6 +105,14 @@ struct ShelfOutput {
     WorkerRank worker;
     std::uint32_t count = 0;
   };
+  // Sums of this frame are without this worker, which is lost, from this round on.
+  struct Absence {
+    WorkerRank worker;
+    std::string name;  // of the tensor
+    PartIndex part;
+    std::uint64_t offset_bytes = 0;
+    Round since;
+  };
   // This worker broke the protocol: end its connection with one log line.
   struct Violation {
     WorkerRank worker;
@@ -119,6 +127,6 @@ using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOut
                              ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
                              ShelfOutput::InputsEnd, ShelfOutput::Forgotten, ShelfOutput::Renew,
                              ShelfOutput::Ask, ShelfOutput::ForgottenByAll, ShelfOutput::Settled,
-                             ShelfOutput::Violation, ShelfOutput::Failure>;
+                             ShelfOutput::Absence, ShelfOutput::Violation, ShelfOutput::Failure>;
 
 }  // namespace byteps

@@ -71,21 +71,22 @@ void Summing::drop(PartSum& part, std::uint32_t frame) {
   for (BufferRef& each : held_of(part, frame)) each = {};
 }
 
-void Summing::finish(PartSum& part, std::uint32_t frame_index) {
+void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t lost) {
   FrameSum& frame = part.frames[frame_index];
   const TensorSum& tensor = *part.tensor;
   const std::size_t length = part.frame_length(frame_index);
+  Finishing finishing = tensor.finishing;
+  if (finishing.divisor > 1) finishing.divisor -= lost;
   frame.finished = {};  // I3, I4
   if (tensor.in_order) part.added[frame_index] = 0;
   if (length == 0) return;
   if (tensor.is_broadcast || tensor.kernels.in_place()) {
     const std::span sum = frame.accumulator.span().first(length);
-    if (!tensor.finishing.changes_nothing()) tensor.kernels.finish(sum, sum, tensor.finishing);
+    if (!finishing.changes_nothing()) tensor.kernels.finish(sum, sum, finishing);
     frame.finished = std::move(frame.accumulator);
   } else {
     frame.finished = inventory_.take(length);
-    tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(),
-                          tensor.finishing);
+    tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(), finishing);
     frame.accumulator = {};
   }
 }

@@ -22,8 +22,9 @@ class Summing {
   void add_held(PartSum& part, std::uint32_t frame);
   // What has been added of the round is not wanted.
   static void drop(PartSum& part, std::uint32_t frame);
-  // All that is to be added has been: the sum is finished, and the one of the round before goes back (I3, I4).
-  void finish(PartSum& part, std::uint32_t frame);
+  // All that is to be added has been: the sum is finished, and the one of the round before goes back (I3, I4). So many
+  // members are lost, and not in it: an average is of the others.
+  void finish(PartSum& part, std::uint32_t frame, std::uint32_t lost);
 
  private:
   void add_now(PartSum& part, FrameSum& frame, std::span<const std::byte> payload);

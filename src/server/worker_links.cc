@@ -83,6 +83,12 @@ void WorkerLinks::stop(const Status& why) {
   stopped_ = why;
 }
 
+void WorkerLinks::lose(WorkerRank worker) {
+  if (worker.value >= links_.size()) return;
+  end(worker, {Code::kDisconnected, "it was away for too long, and the job goes on without it"});
+  links_[worker.value].lost = !PLANTED(old_worker_counted);
+}
+
 bool WorkerLinks::is_of_epoch(const Hello& hello) const {
   return hello.epoch == service_.self.epoch && hello.incarnation == service_.self.incarnation &&
          hello.since == service_.self.since;
@@ -160,6 +166,8 @@ Status WorkerLinks::refusal(const Event& up) const {
     why << "worker " << hello.rank << " of a job with " << service_.worker_count;
   } else if (!is_of_crew(service_.crew, WorkerRank(hello.rank))) {
     why << "a " << place_.noun << " serves the workers of its machine, not worker " << hello.rank;
+  } else if (links_[hello.rank].lost) {
+    why << "worker " << hello.rank << " was away for too long, and the job goes on without it";
   } else if (const Link& link = links_[hello.rank]; link.up && up.peer < link.peer) {
     // Between connections there is no order (T2), but their numbers have one: this was an earlier attempt.
     why << "this worker has a newer connection";

@@ -81,6 +81,8 @@ class WorkerLinks {
   void end_all(const Status& why);
   // The same for good. Who comes later is refused with these words.
   void stop(const Status& why);
+  // This worker is lost for good: its connection ends, and no other one of it is served in this epoch.
+  void lose(WorkerRank worker);
   // Whether a connection with this Hello is of the epoch that is served, or was last. If not, the owner may hear of its
   // epoch first: a worker may be faster.
   bool is_of_epoch(const Hello& hello) const;
@@ -136,6 +138,7 @@ class WorkerLinks {
   struct Link {
     PeerId peer;
     bool up = false;
+    bool lost = false;  // for good
     Queue queue;
     TimeNs backlog_since_ns = 0;  // for the timeline: the queue is not empty since; 0: not recorded
   };
@@ -207,6 +210,7 @@ std::size_t WorkerLinks::deliver(ShelfOutputs& outputs, const Own& own) {
                        [&own](ShelfOutput::InputsEnd& end) { own(end); },
                        [&own](ShelfOutput::Forgotten& forgotten) { own(forgotten); },
                        [&own](ShelfOutput::Failure& failure) { own(failure); },
+                       [&own](ShelfOutput::Absence& absence) { own(absence); },
                        [this](const auto& told) { this->tell(told); }};
   for (auto& output : outputs) std::visit(does, output);
   outputs.clear();

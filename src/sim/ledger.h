@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -73,6 +74,11 @@ class Ledger {
   const WorldPlan& plan() const { return plan_; }
   std::uint32_t worker_count() const { return plan_.config.job.worker_count; }
 
+  // From now on sums may be without this worker: it died, or the scheduler has given it up.
+  void lose_worker(std::uint32_t rank) { lost_.insert(rank); }
+  bool is_lost(std::uint32_t rank) const { return lost_.contains(rank); }
+  std::uint32_t lost_count() const { return static_cast<std::uint32_t>(lost_.size()); }
+
   // A rank was given this for a round of a tensor; none: its operation has ended, and it gets nothing. `whose`: for
   // people.
   struct Sum {
@@ -81,7 +87,7 @@ class Ledger {
     std::uint32_t round = 0;
     auto operator<=>(const Sum&) const = default;
   };
-  void check_result(const std::string& whose, const Sum& sum,
+  void check_result(std::uint32_t rank, const std::string& whose, const Sum& sum,
                     const std::optional<std::span<const std::byte>>& result);
 
   // A worker begins barrier `number` of its generation; returns how many have.
@@ -93,24 +99,37 @@ class Ledger {
   }
 
   // A worker of this generation has no more inputs.
-  void finish_inputs(std::uint32_t generation) { ++finished_[generation].count; }
-  // Whether all have, and all were told of the same last one.
+  void finish_inputs(std::uint32_t generation, std::uint32_t rank) {
+    finished_[generation].ranks.insert(rank);
+  }
+  // Whether all have that are not lost, and all were told of the same last one.
   bool all_finished(std::uint32_t generation, std::uint32_t last) {
     Finished& finished = finished_[generation];
     if (!finished.last) finished.last = last;
-    return finished.count == worker_count() && finished.last == last;
+    for (std::uint32_t rank = 0; rank < worker_count(); ++rank) {
+      if (!finished.ranks.contains(rank) && !is_lost(rank)) return false;
+    }
+    return finished.last == last;
   }
 
  private:
   struct Finished {
-    std::uint32_t count = 0;
+    std::set<std::uint32_t> ranks;
     std::optional<std::uint32_t> last;
   };
+  bool may_be_without_lost(const TensorFacts& facts, std::uint32_t round,
+                           std::span<const std::byte> result) const;
+
   const WorldPlan& plan_;
   Invariant invariant_ = Invariant::kNone;
   std::string text_;
   std::optional<Loss> loss_;
-  std::map<Sum, std::vector<std::byte>> results_;  // that must be, or that the first was given
+  std::set<std::uint32_t> lost_;  // ranks
+  struct Result {
+    std::vector<std::byte> bytes;      // that must be, or that the first was given
+    std::set<std::uint32_t> given_to;  // ranks
+  };
+  std::map<Sum, Result> results_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> barriers_;
   std::map<std::uint32_t, Finished> finished_;  // by generation
 };

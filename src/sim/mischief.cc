@@ -77,8 +77,9 @@ void Mischief::do_something() {
   const Faults& kinds = plan_.faults.kinds;
   std::vector<Fault> choices;
   if (kinds.has(Fault::kCut)) choices.assign(6, Fault::kCut);
-  for (const Fault fault : {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kLostServer,
-                            Fault::kDrain, Fault::kSlowDevice, Fault::kLostScheduler}) {
+  for (const Fault fault :
+       {Fault::kPartition, Fault::kPause, Fault::kSlow, Fault::kLostServer, Fault::kDrain,
+        Fault::kSlowDevice, Fault::kLostScheduler, Fault::kLostWorker}) {
     if (kinds.has(fault)) choices.push_back(fault);
   }
   if (choices.empty()) return;
@@ -93,6 +94,8 @@ void Mischief::do_something() {
       return lose_one(Fault::kLostServer, Role::kServer);
     case Fault::kLostScheduler:
       return lose_one(Fault::kLostScheduler, Role::kScheduler);
+    case Fault::kLostWorker:
+      return lose_worker();
     case Fault::kDrain:
       return drain_server();
     case Fault::kSlowDevice:
@@ -288,12 +291,45 @@ void Mischief::lose_one(Fault fault, Role role) {
     if ((!all_work_ && !is_any_time) || ended_) return;
     note(fault);
     if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " dies");
-    victim.stay_away && prng_.chance(plan_.stay_away)
+    victim.stay_away&& prng_.chance(plan_.stay_away)
         ? victim.stay_away()
         : victim.start_anew(up_to(plan_.restart_max_ns));
   };
   const Living& victim = living[prng_.below(living.size())];
   prng_.chance(0.2) ? end(victim) : kill_in_turn(victim, end);
+}
+
+// Workers that the job can go on without: not the last one.
+std::vector<Living> Mischief::losable() const {
+  std::vector<Living> living = census_();
+  std::erase_if(living, [](const Living& each) { return !each.lose || !each.is_needed; });
+  if (living.size() < 2 || !all_work_ || !in_last_ || ended_) living.clear();
+  return living;
+}
+
+// A worker dies, or stands still until nobody counts on it any more. (When more than half of all are away at once, and
+// nobody has seen them end, the scheduler takes itself for cut off.)
+void Mischief::lose_worker() {
+  const std::vector<Living> living = losable();
+  if (living.empty()) return;
+  const Living& victim = living[prng_.below(living.size())];
+  // A scheduler that is begun anew needs half of all that have not been seen to end.
+  const bool are_all_told = plan_.faults.kinds.has(Fault::kLostScheduler);
+  const bool stands_still = prng_.chance(0.25) && !are_all_told;
+  const bool is_told = !stands_still && (are_all_told || prng_.chance(0.5));
+  if (!is_told && cluster_.now() < next_untold_ns_) return;
+  if (!is_told) next_untold_ns_ = cluster_.now() + 2 * failure_ns();
+  note(Fault::kLostWorker);
+  ledger_.lose_worker(victim.rank);  // now: what it sends last may be lost, and it will be
+  if (stands_still) {
+    const TimeNs lasts = between(failure_ns() * 13 / 10, 6 * failure_ns());
+    if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " stands still");
+    return pause_until(victim, cluster_.now() + lasts);
+  }
+  kill_in_turn(victim, [this, lose = victim.lose, is_told](const Living& each) {
+    if (trace_.keeps_text()) trace_.say(cluster_.now(), each.who + " dies");
+    lose(is_told);
+  });
 }
 
 void Mischief::drain_server() {

@@ -40,7 +40,11 @@ struct Living {
   std::function<void(TimeNs after)>
       start_anew;                   // it dies, and its like begins so long after; null: it does not
   std::function<void()> stay_away;  // it dies, and its like begins if it must; null likewise
-  std::function<void()> leave;      // it is told to stop; null: that would end the job
+  // It dies, and the job goes on without it; `is_told`: the scheduler hears of its end from whoever has started it.
+  // Null: it cannot, or is lost already.
+  std::function<void(bool is_told)> lose;
+  std::uint32_t rank = 0;       // of a worker
+  std::function<void()> leave;  // it is told to stop; null: that would end the job
   std::function<void(TimeNs until)> stand_still;  // beside its seats
 
   // Of its transports.
@@ -83,6 +87,8 @@ class Mischief {
   void slow_down();
   void slow_device();
   void lose_one(Fault fault, Role role);
+  void lose_worker();
+  std::vector<Living> losable() const;
   void drain_server();
   bool take_quiet(Pair pair, TimeNs lasts);
   bool take_quiet(const std::vector<std::uint32_t>& numbers, TimeNs lasts);
@@ -124,6 +130,8 @@ class Mischief {
   bool all_work_ = false;
   bool in_last_ = false;
   std::map<std::pair<std::uint32_t, std::uint32_t>, TimeNs> disturbed_until_;
+  TimeNs next_untold_ns_ =
+      0;  // then the scheduler has given up all that were lost, and may be left by another
   TimeNs paused_until_ns_ = 0;  // the pauses that the job must bear
   std::uint64_t count_ = 0;
   Faults happened_;

@@ -76,18 +76,28 @@ void suit_losses(TensorFacts& facts, Prng& prng) {
   facts.is_inexact = true;
 }
 
+// Who is lost is in some sums and not in others, so that these are not what all together would have.
+void suit_vacancies(TensorPlan& tensor) {
+  tensor.odd_rank.reset();
+  if (tensor.facts.unit != 1) tensor.facts.scale = 1;
+  tensor.facts.unit = 1;
+  const bool divides = tensor.facts.operation == Operation::kAverage;
+  if (divides && tensor.facts.dtype != DType::kFloat32) tensor.facts.operation = Operation::kSum;
+  if (divides && tensor.facts.dtype == DType::kFloat32) tensor.facts.is_inexact = true;
+}
+
 // Servers and the scheduler are lost, but not where a loss may end the job.
 void choose_losses(WorldPlan& plan, Prng& prng) {
   Faults& kinds = plan.faults.kinds;
   if (kinds.has_deadly()) {
-    for (const Fault fault :
-         {Fault::kLostServer, Fault::kDrain, Fault::kAdopt, Fault::kLostScheduler}) {
+    for (const Fault fault : {Fault::kLostServer, Fault::kDrain, Fault::kAdopt,
+                              Fault::kLostScheduler, Fault::kLostWorker}) {
       kinds.remove(fault);
     }
   }
   // Where they may be lost, answers are counted: each comes once on its connection, as transports promise (T1).
   if (!kinds.has(Fault::kLostServer) && !kinds.has(Fault::kDrain) &&
-      !kinds.has(Fault::kLostScheduler)) {
+      !kinds.has(Fault::kLostScheduler) && !kinds.has(Fault::kLostWorker)) {
     plan.config.recovers = !kinds.has_deadly() && !kinds.has(Fault::kRepeat) && prng.chance(0.5);
     return;
   }
@@ -103,8 +113,10 @@ void choose_losses(WorldPlan& plan, Prng& prng) {
   for (GenerationPlan& generation : plan.generations) {
     for (TensorPlan& tensor : generation.tensors) {
       if (!tensor.odd_rank) suit_losses(tensor.facts, prng);
+      if (kinds.has(Fault::kLostWorker)) suit_vacancies(tensor);
     }
   }
+  plan.config.continues = kinds.has(Fault::kLostWorker);
 }
 
 class Planner {
@@ -155,6 +167,9 @@ class Planner {
     }
     if (!options_.faults && losses_prng_.chance(0.15) && !plan_.faults.kinds.empty()) {
       plan_.faults.kinds.add(Fault::kLostScheduler);
+    }
+    if (!options_.faults && losses_prng_.chance(0.15) && !plan_.faults.kinds.empty()) {
+      plan_.faults.kinds.add(Fault::kLostWorker);
     }
     choose_losses(plan_, losses_prng_);
     set_limit();
@@ -692,6 +707,8 @@ class Planner {
     }
     plan_.limit_ns =
         60 * kSecond + steps_ns + plan_.faults.until_ns + 20 * plan_.config.timeout.failure_ns;
+    // Who was given up while it stood still looks for the scheduler when the job is over.
+    if (plan_.config.continues) plan_.limit_ns += 2 * plan_.config.timeout.recovery_ns;
     const std::uint64_t slow = plan_.faults.slow_line_bytes_per_second;
     if (slow > 0) plan_.limit_ns += static_cast<TimeNs>(8 * bytes / slow + 1) * kSecond;
   }
@@ -711,24 +728,11 @@ class Planner {
 }  // namespace
 
 const char* name(Fault fault) {
-  static constexpr const char* kNames[kFaultCount] = {"cut",
-                                                      "repeat",
-                                                      "partition",
-                                                      "pause",
-                                                      "slow",
-                                                      "corrupt",
-                                                      "look-up",
-                                                      "former-job",
-                                                      "lost-server",
-                                                      "drain",
-                                                      "adopt",
-                                                      "slow-gpu",
-                                                      "lost-scheduler",
-                                                      "kill",
-                                                      "long-pause",
-                                                      "long-partition",
-                                                      "stuck-thread",
-                                                      "broken-gpu"};
+  static constexpr const char* kNames[kFaultCount] = {
+      "cut",        "repeat",         "partition",      "pause",       "slow",
+      "corrupt",    "look-up",        "former-job",     "lost-server", "drain",
+      "adopt",      "slow-gpu",       "lost-scheduler", "lost-worker", "kill",
+      "long-pause", "long-partition", "stuck-thread",   "broken-gpu"};
   return kNames[static_cast<std::size_t>(fault)];
 }
 

@@ -88,8 +88,9 @@ enum class Fault : std::uint8_t {
   kLostServer,  // a server dies, and is started anew
   kDrain,       // a server is told to stop, and hands over
   kAdopt,  // servers that are gone are not started anew while others live, which serve their slots as well
-  kSlowDevice,  // a GPU does nothing for a while, or copies slowly
+  kSlowDevice,     // a GPU does nothing for a while, or copies slowly
   kLostScheduler,  // the scheduler dies, and is started anew
+  kLostWorker,     // a worker dies, or stands still for too long, and the job goes on without it
   // One of these happens once. The job may end then, and must end well enough (docs/simulator.md).
   kKill,           // a process dies
   kLongPause,      // a process stands still for longer
@@ -97,7 +98,7 @@ enum class Fault : std::uint8_t {
   kStuckThread,    // one thread of a server, or a relay, stands still for ever; its process goes on
   kBrokenDevice,   // a GPU fails
 };
-inline constexpr std::size_t kFaultCount = 18;
+inline constexpr std::size_t kFaultCount = 19;
 const char* name(Fault fault);
 constexpr bool is_deadly(Fault fault) {
   return fault >= Fault::kKill;

@@ -171,7 +171,7 @@ void Trainer::release() {
 
 // Without a lost process the job never fails; with one, everything that waits ends with an error.
 void Trainer::job_failed(const Status& why) {
-  if (!ledger_.has_lost()) return fail(Invariant::kGoodEnd, "the job failed: " + why.text());
+  if (!may_fail()) return fail(Invariant::kGoodEnd, "the job failed: " + why.text());
   ledger_.check_cause(process_->seat.name(), why, state_ == State::kJoining);
   failed_ = true;
   state_ = State::kLeaving;
@@ -186,7 +186,7 @@ void Trainer::die() {
 
 void Trainer::end_life() {
   const Status state = process_->door.membership().state();
-  if (!state.is(Code::kCancelled) && !ledger_.has_lost()) {
+  if (!state.is(Code::kCancelled) && !may_fail()) {
     fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
   }
   if (!state.is(Code::kCancelled)) failed_ = true;
@@ -266,7 +266,7 @@ void Trainer::submit(const StepPlan& step) {
   if (step.on_device) launch(step, operation, submission);
   const Result<HandleId> handle = process_->door.submit(submission);
   if (!handle.is_ok()) {
-    if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    if (may_fail()) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd,
                 "could not submit " + facts.name + ": " + handle.status().text());
   }
@@ -317,7 +317,7 @@ void Trainer::launch(const StepPlan& step, Pending& operation, Submission& submi
 void Trainer::begin_barrier() {
   const Result<HandleId> handle = process_->door.begin_barrier();
   if (!handle.is_ok()) {
-    if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    if (may_fail()) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd, "could not begin a barrier: " + handle.status().text());
   }
   Pending operation;
@@ -332,14 +332,14 @@ void Trainer::begin_barrier() {
 void Trainer::finish_inputs() {
   const Result<HandleId> handle = process_->door.finish_inputs();
   if (!handle.is_ok()) {
-    if (ledger_.has_lost()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    if (may_fail()) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd, "could not finish its inputs: " + handle.status().text());
   }
   Pending operation;
   operation.handle = handle.value();
   operation.begun_ns = cluster_.now();
   operation.is_finish = true;
-  ledger_.finish_inputs(generation_);
+  ledger_.finish_inputs(generation_, rank_);
   operations_.push_back(operation);
 }
 
@@ -371,17 +371,18 @@ void Trainer::ended(Pending& operation, const Status& status) {
     fail(Invariant::kOneEnd, describe(operation) + " is still known after its end");
   }
   if (operation.is_barrier) {
-    if (!status.is_ok() && ledger_.has_lost()) {
+    if (!status.is_ok() && may_fail()) {
       return ledger_.check_cause(process_->seat.name(), status);
     }
     if (!status.is_ok()) fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
-    if (ledger_.begun_barriers(generation_, operation.barrier) != ledger_.worker_count()) {
+    if (ledger_.begun_barriers(generation_, operation.barrier) + ledger_.lost_count() <
+        ledger_.worker_count()) {
       fail(Invariant::kOneEnd, describe(operation) + " ended before all had begun it");
     }
     return;
   }
   if (operation.is_finish) {
-    if (!status.is_ok() && ledger_.has_lost()) {
+    if (!status.is_ok() && may_fail()) {
       return ledger_.check_cause(process_->seat.name(), status);
     }
     if (!status.is_ok())
@@ -392,7 +393,8 @@ void Trainer::ended(Pending& operation, const Status& status) {
                                    "have heard of another last one than " + std::to_string(last));
     }
     for (const TensorPlan& tensor : plan().tensors) {
-      if (ledger_.has_lost() || !tensor.facts.has_member(last)) continue;
+      if (ledger_.has_lost() || ledger_.lost_count() > 0 || !tensor.facts.has_member(last))
+        continue;
       for (std::uint32_t rank = 0; rank < ledger_.worker_count(); ++rank) {
         if (!tensor.facts.has_member(rank) || tensor.rounds_at(rank) <= tensor.rounds_at(last))
           continue;
@@ -406,12 +408,14 @@ void Trainer::ended(Pending& operation, const Status& status) {
   const bool odd = tensor.odd_rank.has_value();
   const bool as_it_must =
       odd ? is_end_of_odd(tensor, status, plan(), ledger_.plan().local_reduce) : status.is_ok();
-  if (!as_it_must && (status.is_ok() || !ledger_.has_lost())) {
+  const bool has_lost_root = tensor.facts.has_root() && ledger_.is_lost(tensor.facts.root) &&
+                             status.is_because_of(CauseKind::kGone);
+  if (!as_it_must && !has_lost_root && (status.is_ok() || !may_fail())) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }
   // A device does what nobody else takes part in until its process leaves the job.
   const bool is_left = operation.is_alone && status.is(Code::kCancelled);
-  if (!as_it_must && !status.is_ok() && !is_left) {
+  if (!as_it_must && !has_lost_root && !status.is_ok() && !is_left) {
     ledger_.check_cause(process_->seat.name(), status);
   }
   if (!odd && status.is_ok()) check_result(operation);
@@ -436,7 +440,7 @@ void Trainer::check_result(Pending& operation) {
   const TensorFacts& facts = plan().tensors[operation.tensor].facts;
   std::optional<std::span<const std::byte>> result;
   if (operation.output != nullptr) result = operation.output->span();
-  ledger_.check_result(process_->seat.name() + ": " + describe(operation),
+  ledger_.check_result(rank_, process_->seat.name() + ": " + describe(operation),
                        {generation_, operation.tensor, operation.round}, result);
   if (operation.input == nullptr || operation.input == operation.output) return;
   const std::vector<std::byte> given =

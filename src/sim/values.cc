@@ -196,7 +196,7 @@ std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t rou
 }
 
 std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t round,
-                                       std::uint32_t worker_count) {
+                                       std::uint32_t worker_count, const Absent& absent) {
   if (tensor.operation == Operation::kBroadcast) {
     return contribution(tensor, round, tensor.root, worker_count);
   }
@@ -212,6 +212,7 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
           round >= tensor.rounds_of[rank]) {
         continue;
       }
+      if (absent.contains(rank)) continue;
       const std::int64_t value = value_at(tensor, round, place, count, i);
       some = some ? joined(tensor, *some, value) : value;
     }
@@ -225,15 +226,22 @@ std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t 
 }
 
 bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t worker_count,
-                   std::span<const std::byte> result) {
+                   std::span<const std::byte> result, const Absent& absent, std::uint64_t first,
+                   std::uint64_t end) {
   const std::uint32_t count = member_count(tensor, worker_count);
-  for (std::uint64_t i = 0; i < tensor.element_count; ++i) {
+  for (std::uint64_t i = first; i < std::min(end, tensor.element_count); ++i) {
     double sum = 0;
     double magnitude = 0;
+    std::uint32_t lost = 0;
     for (std::uint32_t place = 0; place < count; ++place) {
       const std::uint32_t rank = tensor.members.empty() ? place : tensor.members[place];
       if (!tensor.rounds_of.empty() && round < tensor.uneven_rounds &&
           round >= tensor.rounds_of[rank]) {
+        lost += absent.contains(rank) ? 1 : 0;
+        continue;
+      }
+      if (absent.contains(rank)) {
+        ++lost;
         continue;
       }
       const double value = inexact_at(tensor, round, rank, i);
@@ -241,7 +249,8 @@ bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t
       magnitude += std::abs(value);
     }
     const double factor =
-        tensor.scale / (tensor.operation == Operation::kAverage ? static_cast<double>(count) : 1.0);
+        tensor.scale /
+        (tensor.operation == Operation::kAverage ? static_cast<double>(count - lost) : 1.0);
     float given = 0;
     std::memcpy(&given, result.data() + i * sizeof given, sizeof given);
     if (!(std::abs(given - sum * factor) <= 1e-5 * magnitude * std::abs(factor))) return false;

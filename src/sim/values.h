@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,12 +46,16 @@ struct TensorFacts {
 std::vector<std::byte> contribution(const TensorFacts& tensor, std::uint32_t round,
                                     std::uint32_t rank, std::uint32_t worker_count);
 
+// Ranks that are not in a sum although they are members: they were lost before.
+using Absent = std::set<std::uint32_t>;
+
 // The bytes that those who get any must get.
 std::vector<std::byte> expected_result(const TensorFacts& tensor, std::uint32_t round,
-                                       std::uint32_t worker_count);
+                                       std::uint32_t worker_count, const Absent& absent = {});
 
-// Of inexact values, whose sum depends on the order: whether this may be it.
+// Of inexact values, whose sum depends on the order: whether this may be it, in these elements of it.
 bool may_be_result(const TensorFacts& tensor, std::uint32_t round, std::uint32_t worker_count,
-                   std::span<const std::byte> result);
+                   std::span<const std::byte> result, const Absent& absent = {},
+                   std::uint64_t first = 0, std::uint64_t end = UINT64_MAX);
 
 }  // namespace byteps::sim

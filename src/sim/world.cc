@@ -103,6 +103,7 @@ class World {
       }
     }
     scheduler_ = std::make_unique<SchedulerProcess>(*cluster_, config, 0);
+    for (const std::uint32_t rank : ended_workers_) tell_end_of_worker(rank);
   }
 
   // By whoever watches over the job: not when that is over, and then it is ended.
@@ -112,6 +113,40 @@ class World {
       if (!are_all_others_gone()) return start_scheduler();
       scheduler_end_ = Status::ok();
     });
+  }
+
+  // Whoever has started it has seen that.
+  void tell_end_of_worker(std::uint32_t rank) {
+    if (scheduler_) (void)scheduler_->scheduler.worker_ended(rank, "was ended by signal SIGKILL");
+  }
+
+  // The job goes on without a worker.
+  void lose_worker(std::uint32_t rank, bool is_told) {
+    trainers_[rank]->die();
+    if (!is_told) return;
+    cluster_->at(cluster_->now() + fault_prng_.below(plan_.config.timeout.failure_ns / 20 + 1),
+                 [this, rank] {
+                   ended_workers_.push_back(rank);
+                   tell_end_of_worker(rank);
+                 });
+  }
+
+  // What the scheduler has given up. Without a fault that could have cut it off nobody is that lives.
+  void look_for_vacancies() {
+    if (!scheduler_ || !plan_.config.continues) return;
+    const Faults& kinds = plan_.faults.kinds;
+    bool may_be_wrong = false;
+    for (const Fault fault : {Fault::kCut, Fault::kPartition, Fault::kPause, Fault::kSlow,
+                              Fault::kCorrupt, Fault::kLookUp, Fault::kFormerJob}) {
+      may_be_wrong = may_be_wrong || kinds.has(fault);
+    }
+    for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
+      if (ledger_.is_lost(rank) || !scheduler_->scheduler.is_vacant(rank)) continue;
+      if (!may_be_wrong)
+        ledger_.fail(Invariant::kGoodEnd,
+                     "worker " + std::to_string(rank) + " lives, and was given up");
+      ledger_.lose_worker(rank);
+    }
   }
 
   bool are_all_others_gone() const {
@@ -218,16 +253,21 @@ class World {
   void look() {
     const std::vector<std::string> breaches = cluster_->breaches();
     if (!breaches.empty()) ledger_.fail(Invariant::kContract, breaches.front());
+    look_for_vacancies();
     release_trainers();
     end_processes();
     if (former_) former_->look();
-    const bool all_work = std::all_of(trainers_.begin(), trainers_.end(),
-                                      [](const auto& trainer) { return trainer->is_in_job(); });
-    const bool is_last = trainers_[0]->generation() + 1 == plan_.generations.size();
+    bool all_work = true;
+    for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
+      all_work = all_work && (trainers_[rank]->is_in_job() || ledger_.is_lost(rank));
+    }
+    const bool is_last = leader().generation() + 1 == plan_.generations.size();
     comings_.all_work_in_last = all_work && is_last;
     mischief_->look(all_work, is_last);
+    if (ledger_.has_lost() || ledger_.lost_count() > 0) {
+      for (auto& trainer : trainers_) trainer->look();
+    }
     if (!ledger_.has_lost()) return;
-    for (auto& trainer : trainers_) trainer->look();
     if (cluster_->now() >= next_check_ns_) check_time();
   }
 
@@ -249,19 +289,22 @@ class World {
       }
       return;
     }
-    if (is_settling_ || !std::all_of(trainers_.begin(), trainers_.end(), ready)) return;
+    for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
+      if (!ready(trainers_[rank]) && !ledger_.is_lost(rank)) return;
+    }
+    if (is_settling_) return;
     is_settling_ = true;
     const TimeNs faults_end_ns = plan_.faults.until_ns + plan_.faults.length_max_ns;
-    cluster_->at(
-        std::max(cluster_->now(), faults_end_ns) + plan_.config.timeout.failure_ns, [this] {
-          is_settling_ = false;
-          if (ledger_.has_lost() || is_server_coming()) return;
-          comings_.is_released = trainers_[0]->generation() + 1 == plan_.generations.size();
-          if (plan_.check_memory) check_server_memory();
-          for (auto& trainer : trainers_) {
-            if (trainer->is_ready_to_leave()) trainer->release();
-          }
-        });
+    cluster_->at(std::max(cluster_->now(), faults_end_ns) + plan_.config.timeout.failure_ns,
+                 [this] {
+                   is_settling_ = false;
+                   if (ledger_.has_lost() || is_server_coming()) return;
+                   comings_.is_released = leader().generation() + 1 == plan_.generations.size();
+                   if (plan_.check_memory) check_server_memory();
+                   for (auto& trainer : trainers_) {
+                     if (trainer->is_ready_to_leave()) trainer->release();
+                   }
+                 });
   }
 
   // Who is started when the job is over waits for another one in vain.
@@ -269,6 +312,13 @@ class World {
     return cluster_->now() < comings_.last_start_ns + plan_.config.timeout.failure_ns ||
            std::any_of(server_lives_.begin(), server_lives_.end(),
                        [](const Lives& lives) { return lives.is_due; });
+  }
+
+  // The first that is not lost.
+  Trainer& leader() {
+    std::uint32_t rank = 0;
+    while (rank + 1 < trainers_.size() && ledger_.is_lost(rank)) ++rank;
+    return *trainers_[rank];
   }
 
   // ---- who lives, for the mischief
@@ -341,6 +391,9 @@ class World {
     if (relay && relay->loop.relay() != nullptr)
       each.summers.push_back({1, "the relay of " + each.who});
     each.die = [&trainer] { trainer.die(); };
+    each.rank = rank;
+    if (plan_.config.continues && !ledger_.is_lost(rank))
+      each.lose = [this, rank](bool is_told) { lose_worker(rank, is_told); };
     each.stand_still = [&trainer](TimeNs until) { trainer.stand_still(until); };
     return each;
   }
@@ -373,8 +426,8 @@ class World {
   // successors, nothing, for all know that all have it. Nor do workers keep any then, but what they had of a
   // connection that has ended.
   void check_server_memory() {
-    const GenerationPlan& generation = plan_.generations[trainers_[0]->generation()];
-    const Pipeline* pipeline = trainers_[0]->process()->worker.pipeline();
+    const GenerationPlan& generation = plan_.generations[leader().generation()];
+    const Pipeline* pipeline = leader().process()->worker.pipeline();
     const Placement& placement = pipeline->tensors().placement();
     std::size_t owned_bytes = 64 * generation.tensors.size();  // an empty frame may cost a little
     for (const TensorPlan& tensor : generation.tensors) {
@@ -401,6 +454,7 @@ class World {
       });
     }
     for (std::size_t rank = 0; rank < trainers_.size(); ++rank) {
+      if (ledger_.is_lost(static_cast<std::uint32_t>(rank))) continue;
       const std::size_t kept_bytes = kept_bytes_of(*trainers_[rank]->process());
       if (kept_bytes == 0 || may_have_reconnected()) continue;
       ledger_.fail(Invariant::kServerMemory, "worker " + std::to_string(rank) + " keeps " +
@@ -521,6 +575,7 @@ class World {
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::optional<FormerJob> former_;
   std::optional<Mischief> mischief_;
+  std::vector<std::uint32_t> ended_workers_;  // ranks, as whoever started them tells the scheduler
   TimeNs next_check_ns_ = 0;
   bool is_settling_ = false;
   // What is to be known of servers that come and go.

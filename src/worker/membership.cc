@@ -68,6 +68,15 @@ void Membership::joined(Facts facts) {
   state_changed_.notify_all();
 }
 
+void Membership::lost(const std::vector<WorkerRank>& vacant) {
+  std::uint32_t leader = 0;
+  for (const WorkerRank rank : vacant) {
+    if (rank.value == leader) ++leader;
+  }
+  leader_.store(leader, std::memory_order_release);
+  lost_workers_.store(static_cast<std::uint32_t>(vacant.size()), std::memory_order_release);
+}
+
 void Membership::ended(const Status& why) {
   CHECK(!why.is_ok() && !why.is(Code::kAgain)) << why.text();
   {

@@ -37,6 +37,9 @@ class Membership {
   Incarnation incarnation() const;  // of the job; zeros before it has joined, and in a job of one
   // Which machine each worker is on, by rank; empty before it has joined.
   std::vector<std::uint32_t> machines() const;
+  // The lowest rank that is not vacant, and how many are: workers that were lost, without which the job goes on.
+  std::uint32_t leader() const { return leader_.load(std::memory_order_acquire); }
+  std::uint32_t lost_workers() const { return lost_workers_.load(std::memory_order_acquire); }
   // Who said last that it has no more inputs; for those that have waited for the end of all inputs.
   std::uint32_t last_with_inputs() const {
     return last_with_inputs_.load(std::memory_order_acquire);
@@ -51,7 +54,8 @@ class Membership {
     Incarnation incarnation{};
   };
   void joined(Facts facts);
-  void ended(const Status& why);  // the first reason stays
+  void ended(const Status& why);                     // the first reason stays
+  void lost(const std::vector<WorkerRank>& vacant);  // all of them, in order of rank
   void inputs_ended(WorkerRank last) {
     last_with_inputs_.store(last.value, std::memory_order_release);
   }
@@ -64,6 +68,8 @@ class Membership {
   std::atomic<std::uint32_t> server_count_;
   std::atomic<std::uint32_t> epoch_{0};
   std::atomic<std::uint32_t> last_with_inputs_{0};
+  std::atomic<std::uint32_t> leader_{0};
+  std::atomic<std::uint32_t> lost_workers_{0};
 
   mutable std::mutex mutex_;  // guards what follows
   mutable std::condition_variable state_changed_;

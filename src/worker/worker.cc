@@ -58,6 +58,7 @@ Worker::Worker(const Config& config, Transport& transport, WorkerDoor& door, con
             log.flight(), log.timeline()),
       relay_(relay, config.timeout),
       shards_(config_, transport, log, *this),
+      vacancies_(door_.membership, log),
       stall_watch_(config.timeout.stall_ns),
       scratch_{.commands = {}, .events = std::vector<Event>(kEventsPerTurn), .completions = {}} {
   CHECK(!config.job.scheduler_host.empty()) << "a job of one needs no Worker";
@@ -81,6 +82,7 @@ std::size_t Worker::turn(TimeNs now) {
   take_member_events(now);
   const Status reached = shards_.connections().keep(now, state_ == State::kEnding);
   if (!reached.is_ok()) fail_job(reached, now);
+  vacancies_.tick(now);
   if (pipeline_) {
     watch_stall(now);
     pipeline_->tick();
@@ -99,7 +101,7 @@ std::size_t Worker::turn(TimeNs now) {
 TimeNs Worker::next_deadline() const {
   TimeNs next = std::min({transport_.next_deadline(), port_.next_deadline(),
                           shards_.connections().next_deadline(), relay_.next_deadline(),
-                          devices_.next_deadline()});
+                          devices_.next_deadline(), vacancies_.next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
@@ -260,6 +262,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   for (const wire::RosterMember& member : roster.members) {
     if (member.role == Role::kServer) ++facts_.server_count;
   }
+  vacancies_.note(roster, now);
   state_ = State::kConnecting;
   std::vector<ShardPlace> places = shards_of(roster);
   if (!reaches_servers(roster)) {
@@ -276,6 +279,7 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
 // Who serves a slot has changed; its parts stay there.
 void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
   if (state_ == State::kEnding) return;
+  vacancies_.note(roster, now);
   if (!reaches_servers(roster)) return relay_.amend(roster);
   if (roster.slots.size() != shards_.connections().count()) {
     return fail_job({Code::kDisconnected, "the roster of an epoch has other shards than before"},

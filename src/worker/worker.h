@@ -39,6 +39,7 @@
 #include "worker/relay_watch.h"
 #include "worker/shard_traffic.h"
 #include "worker/stall_watch.h"
+#include "worker/vacancies.h"
 
 namespace byteps {
 
@@ -134,6 +135,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   MemberPort port_;
   RelayWatch relay_;
   ShardTraffic shards_;
+  Vacancies vacancies_;
   std::unique_ptr<Pipeline> pipeline_;          // from the roster on
   Membership::Facts facts_;                     // from the roster, told when all shards are reached
   std::map<std::uint64_t, HandleId> barriers_;  // begun, by number

@@ -106,6 +106,7 @@ struct Told {
   std::vector<ShelfOutput::Ask> again;  // of kAgain
   std::vector<ShelfOutput::ForgottenByAll> forgotten_by_all;
   std::vector<ShelfOutput::Settled> settled;
+  std::vector<ShelfOutput::Absence> absences;
   std::vector<Key> forgotten;
   int inputs_ends = 0;
 
@@ -131,6 +132,7 @@ struct Told {
         },
         [this](ShelfOutput::ForgottenByAll& it) { forgotten_by_all.push_back(it); },
         [this](ShelfOutput::Settled& it) { settled.push_back(it); },
+        [this](ShelfOutput::Absence& it) { absences.push_back(std::move(it)); },
         [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
         [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },
         [this](ShelfOutput::Failure& it) { failures.push_back(std::move(it)); }};
@@ -229,6 +231,11 @@ struct ShelfWorld {
   void reconnect(std::uint32_t worker) {
     ShelfOutputs outputs;
     shelf.connect(WorkerRank(worker), outputs);
+    out.add(std::move(outputs));
+  }
+  void lose(std::uint32_t worker) {
+    ShelfOutputs outputs;
+    shelf.lose(WorkerRank(worker), outputs);
     out.add(std::move(outputs));
   }
   void tick(TimeNs at) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 # byteps_code
 OK = 0
@@ -124,6 +124,7 @@ _PROTOTYPES = {
     "byteps_leave": (c_int, [_JOB, c_int, _ERROR]),
     "byteps_rank": (c_uint32, [_JOB]),
     "byteps_size": (c_uint32, [_JOB]),
+    "byteps_leader": (c_uint32, [_JOB]),
     "byteps_local_rank": (c_uint32, [_JOB]),
     "byteps_local_size": (c_uint32, [_JOB]),
     "byteps_server_count": (c_uint32, [_JOB]),

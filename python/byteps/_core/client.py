@@ -325,6 +325,11 @@ class Job:
         with self._lock:
             call(self._live_pointer())
 
+    def leader(self) -> int:
+        """The lowest rank whose worker was not lost."""
+        with self._lock:
+            return int(self._library.nonblocking.byteps_leader(self._live_pointer()))
+
     def metrics(self) -> Metrics:
         raw = abi.Metrics(abi.METRICS_BYTES)
         with self._lock:

@@ -212,6 +212,13 @@ def rank() -> int:
     return job().rank
 
 
+def leader() -> int:
+    """The lowest rank whose worker was not lost: 0, unless the job goes on without that one
+    (BYTEPS_ON_WORKER_LOSS=continue, docs/recovery.md). To be asked for what one worker does for all, as to save a
+    checkpoint: `if bps.rank() == bps.leader()`. Ranks hear of a loss at slightly different times."""
+    return job().leader()
+
+
 def local_size() -> int:
     """The number of workers on this machine: as the launcher counts machines, or where it says no local ranks, as the
     kernel does."""

@@ -1,0 +1,41 @@
+#include "worker/vacancies.h"
+
+#include <string>
+#include <vector>
+
+#include "member/roster_check.h"
+
+namespace byteps {
+
+void Vacancies::note(const wire::Roster& roster, TimeNs now) {
+  const std::vector<WorkerRank> vacant = vacant_ranks(roster);
+  if (vacant.empty()) return;
+  own_rank_ = roster.your_rank;
+  membership_.lost(vacant);
+  const bool is_leader = membership_.leader() == own_rank_;  // one says it for all
+  const std::size_t left = count_of(roster, Role::kWorker) - vacant.size();
+  for (const WorkerRank rank : vacant) {
+    if (!known_.insert(rank).second) continue;
+    const std::string who =
+        "worker " + std::to_string(rank.value) + " (" + roster.members[rank.value].host + ")";
+    log_.write(
+        is_leader ? LogLevel::kWarning : LogLevel::kInfo,
+        who + " was lost, and the job goes on without it: averages are of the " +
+            (left == 1 ? "one worker" : std::to_string(left) + " workers") +
+            " left; a sum that a script divides by size() itself is too small by what is missing");
+  }
+  if (vacant.front() == WorkerRank(0) && next_warning_ns_ == kNever) next_warning_ns_ = now;
+}
+
+void Vacancies::tick(TimeNs now) {
+  if (now < next_warning_ns_) return;
+  next_warning_ns_ = now + kWarningEveryNs;
+  if (membership_.leader() != own_rank_) return;
+  log_.write(
+      LogLevel::kWarning,
+      "rank 0 is vacant, for its worker was lost: what a script leaves to rank 0, as to save "
+      "checkpoints, nobody does; let it ask leader(), which is " +
+          std::to_string(own_rank_) + " now");
+}
+
+}  // namespace byteps

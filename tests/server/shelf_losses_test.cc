@@ -1,0 +1,174 @@
+// A worker is lost, and the job goes on without it: sums are of those that are left, and of what it had contributed.
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/shelf_world.h"
+
+namespace byteps {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+ShelfEpoch recovering(std::uint32_t workers) {
+  return {
+      .epoch = Epoch(7), .worker_count = workers, .placement = placed(256, 64), .recovers = true};
+}
+
+const Bytes kOne = floats({1, 2});
+const Bytes kTwo = floats({10, 20});
+const Bytes kFour = floats({100, 200});
+
+class ShelfLossesTest : public testing::Test {
+ protected:
+  ShelfLossesTest() : world_(recovering(3), {}) {}
+  // What each answer brings to whom.
+  std::vector<std::pair<std::uint32_t, Bytes>> answered() {
+    std::vector<std::pair<std::uint32_t, Bytes>> found;
+    for (const auto& answer : world_.out.answers) {
+      found.emplace_back(answer.header.worker.value, bytes_of(answer.payload()));
+    }
+    std::sort(found.begin(), found.end());
+    world_.out.answers.clear();
+    return found;
+  }
+  ShelfWorld world_;
+};
+
+TEST_F(ShelfLossesTest, what_waited_for_the_lost_one_alone_is_finished_without_it) {
+  world_.declare_all(declaration("t", DType::kFloat32, 8));
+  world_.push(0, "t", 0, kOne);
+  world_.push(1, "t", 0, kTwo);
+  EXPECT_THAT(answered(), IsEmpty());
+  world_.lose(2);
+  const Bytes sum = floats({11, 22});
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, sum), std::pair(1U, sum)));
+  world_.push(0, "t", 1, kTwo);
+  world_.push(1, "t", 1, kTwo);
+  EXPECT_THAT(answered(), SizeIs(2)) << "nor do later rounds wait for it";
+}
+
+TEST_F(ShelfLossesTest, what_the_lost_one_has_contributed_counts) {
+  world_.declare_all(declaration("t", DType::kFloat32, 8));
+  world_.push(2, "t", 0, kFour);
+  world_.push(0, "t", 0, kOne);
+  world_.lose(2);
+  EXPECT_THAT(answered(), IsEmpty()) << "worker 1 is awaited still";
+  world_.push(1, "t", 0, kTwo);
+  const Bytes sum = floats({111, 222});
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, sum), std::pair(1U, sum)));
+}
+
+TEST_F(ShelfLossesTest, an_average_is_of_those_that_are_in_it) {
+  world_.declare_all(declaration("t", DType::kFloat32, 8, Operation::kAverage));
+  world_.push(2, "t", 0, floats({6, 9}));
+  world_.push(0, "t", 0, floats({0, 0}));
+  world_.lose(2);
+  world_.push(1, "t", 0, floats({0, 0}));
+  const Bytes third = floats({2, 3});
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, third), std::pair(1U, third)));
+  world_.push(0, "t", 1, floats({6, 8}));
+  world_.push(1, "t", 1, floats({0, 0}));
+  const Bytes half = floats({3, 4});
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, half), std::pair(1U, half)));
+}
+
+TEST_F(ShelfLossesTest, each_frame_says_from_which_round_on_it_is_without_the_lost_one) {
+  world_.declare_all(declaration("t", DType::kFloat32, 128));  // two frames
+  world_.push(2, "t", 0, filled(64, 0));
+  world_.push(0, "t", 0, filled(64, 0), {.part = 0, .offset = 64});
+  world_.out.clear();
+  world_.lose(2);
+  ASSERT_THAT(world_.out.absences, SizeIs(2));
+  EXPECT_EQ(world_.out.absences[0].name, "t");
+  EXPECT_EQ(world_.out.absences[0].worker, WorkerRank(2));
+  EXPECT_EQ(world_.out.absences[0].since, Round(1)) << "it is in the round that is summed";
+  EXPECT_EQ(world_.out.absences[1].offset_bytes, 64U);
+  EXPECT_EQ(world_.out.absences[1].since, Round(0));
+  world_.out.clear();
+  world_.lose(2);
+  EXPECT_TRUE(world_.out.empty()) << "once";
+  EXPECT_THAT(world_.out.absences, IsEmpty());
+}
+
+TEST_F(ShelfLossesTest, a_broadcast_whose_root_is_lost_ends_with_its_name) {
+  world_.declare_all(declaration("b", DType::kFloat32, 8, Operation::kBroadcast, 2));
+  world_.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world_.push(1, "b", 0, {}, {}, wire::kNoPayload);
+  world_.lose(2);
+  ASSERT_THAT(world_.out.spoiled, SizeIs(1));
+  EXPECT_THAT(world_.out.spoiled[0].text, HasSubstr("its root, worker 2, was lost"));
+  EXPECT_THAT(world_.out.spoiled[0].text, HasSubstr("leader()"));
+  EXPECT_EQ(world_.out.spoiled[0].cause.kind, CauseKind::kGone);
+}
+
+TEST_F(ShelfLossesTest, a_broadcast_that_its_root_has_begun_goes_on) {
+  world_.declare_all(declaration("b", DType::kFloat32, 8, Operation::kBroadcast, 2));
+  world_.push(2, "b", 0, kFour);
+  world_.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world_.lose(2);
+  world_.push(1, "b", 0, {}, {}, wire::kNoPayload);
+  EXPECT_THAT(answered(), ElementsAre(std::pair(0U, kFour), std::pair(1U, kFour)));
+  EXPECT_THAT(world_.out.spoiled, IsEmpty());
+}
+
+TEST_F(ShelfLossesTest, the_end_of_inputs_does_not_wait_for_it_in_any_generation) {
+  world_.no_more_inputs(0);
+  world_.no_more_inputs(1);
+  world_.out.clear();
+  world_.lose(2);
+  ASSERT_THAT(world_.out.inputs_done, SizeIs(1));
+  EXPECT_EQ(world_.out.inputs_done[0].generation, 1U);
+  EXPECT_EQ(world_.out.inputs_done[0].last, WorkerRank(1));
+  world_.out.clear();
+  world_.no_more_inputs(0, 1);
+  world_.no_more_inputs(1, 1);
+  EXPECT_EQ(world_.out.inputs_done.back().generation, 2U);
+}
+
+TEST_F(ShelfLossesTest, a_name_that_all_others_have_forgotten_is_forgotten) {
+  world_.declare_all(declaration("once", DType::kFloat32, 8));
+  world_.push(0, "once", 0, kOne);
+  world_.push(1, "once", 0, kTwo);
+  world_.lose(2);
+  world_.forget(0, "once");
+  world_.forget(1, "once");
+  EXPECT_THAT(world_.out.forgotten_by_all, SizeIs(1));
+}
+
+TEST_F(ShelfLossesTest, a_successor_knows_who_was_lost_before_it_came) {
+  ShelfEpoch facts = recovering(3);
+  facts.takes_over = true;
+  facts.lost = {WorkerRank(2)};
+  ShelfWorld heir(facts, {});
+  heir.declare(0, declaration("t", DType::kFloat32, 8));
+  heir.declare(1, declaration("t", DType::kFloat32, 8));
+  heir.push(0, "t", 4, kOne);
+  heir.push(1, "t", 4, kTwo);
+  EXPECT_THAT(heir.out.answers, SizeIs(2));
+}
+
+TEST_F(ShelfLossesTest, a_sum_that_the_lost_one_alone_had_is_made_anew_without_it) {
+  ShelfEpoch facts = recovering(3);
+  facts.takes_over = true;
+  ShelfWorld heir(facts, {});
+  heir.declare_all(declaration("t", DType::kFloat32, 8));
+  heir.have(2, "t", 5, {}, wire::kHasFormer);
+  heir.push(0, "t", 4, kOne);
+  heir.push(1, "t", 4, kTwo);
+  ASSERT_THAT(heir.out.given, SizeIs(1)) << "worker 2 is asked for it";
+  heir.lose(2);
+  EXPECT_THAT(heir.out.again, SizeIs(2));
+  heir.push(0, "t", 4, kOne);
+  heir.push(1, "t", 4, kTwo);
+  ASSERT_THAT(heir.out.answers, SizeIs(2));
+  EXPECT_EQ(bytes_of(heir.out.answers[0].payload()), floats({11, 22}));
+}
+
+}  // namespace
+}  // namespace byteps
