@@ -181,6 +181,12 @@ typedef struct byteps_metrics {
    * how often these have asked this worker or its relay for some that others were waiting for. */
   uint64_t pushed_frames;
   uint64_t wanted_messages;
+  /* Since version 10. Losses that the job has survived since byteps_join, where it recovers (docs/recovery.md): servers
+   * whose place another has taken (lost, or told to stop), schedulers whose like was started anew and has the job, as
+   * this worker has heard of them; and how many ranks of workers are vacant now. */
+  uint64_t lost_servers;
+  uint64_t lost_schedulers;
+  uint64_t lost_workers;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);

@@ -583,6 +583,7 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     constexpr std::size_t kBytesOfVersion1 = offsetof(byteps_metrics, shared_bytes);
     constexpr std::size_t kBytesOfVersion5 = offsetof(byteps_metrics, local_pushed_bytes);
     constexpr std::size_t kBytesOfVersion8 = offsetof(byteps_metrics, device_out_bytes);
+    constexpr std::size_t kBytesOfVersion9 = offsetof(byteps_metrics, lost_servers);
     if (metrics == nullptr || metrics->struct_bytes < kBytesOfVersion1) {
       return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
     }
@@ -600,11 +601,15 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     metrics->local_pushed_bytes = now.local_pushed_bytes;
     metrics->local_pulled_bytes = now.local_pulled_bytes;
     metrics->local_shared_bytes = now.local_shared_bytes;
-    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    if (metrics->struct_bytes < kBytesOfVersion9) return Status::ok();
     metrics->device_out_bytes = now.device_out_bytes;
     metrics->device_in_bytes = now.device_in_bytes;
     metrics->pushed_frames = now.pushed_frames;
     metrics->wanted_messages = now.wanted_messages;
+    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    metrics->lost_servers = now.lost_servers;
+    metrics->lost_schedulers = now.lost_schedulers;
+    metrics->lost_workers = now.lost_workers;
     return Status::ok();
   });
 }

@@ -39,6 +39,17 @@ void append_us(std::string& out, TimeNs ns) {
   out += static_cast<char>('0' + rest % 10);
 }
 
+// An instant, not a stretch of time as all others.
+void append_mark(std::string& out, const TimelineMark& mark) {
+  out += R"({"ph":"i","s":"p","cat":"Comm","pid":"Comm","tid":"job","name":"Comm.MARK","ts":)";
+  append_us(out, mark.at_ns);
+  out += R"(,"args":{"name":)";
+  json::append_text(out, mark.name);
+  out += R"(,"text":)";
+  json::append_text(out, mark.text);
+  out += "}}";
+}
+
 // One recorder's records as events.
 class EventWriter {
  public:
@@ -50,6 +61,13 @@ class EventWriter {
   ~EventWriter() { file_.append(out_); }
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;
+
+  void add(const std::vector<TimelineMark>& marks) {
+    for (const TimelineMark& mark : marks) {
+      out_ += std::exchange(comma_, ",\n");
+      append_mark(out_, mark);
+    }
+  }
 
   void add(const Record& record) {
     switch (record.kind) {
@@ -338,6 +356,7 @@ Status TimelineFile::write_to(const std::string& path, const Timeline::Facts& fa
     for (const TimelineLane* lane : lanes_of(facts, recorder)) {
       for (const Record& record : lane->records()) events.add(record);
     }
+    if (recorder == Recorder::kProcess) events.add(facts.marks);
   }
   file.append("],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":" + other_data(facts, recorder) +
               "}\n");

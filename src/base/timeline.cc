@@ -1,5 +1,6 @@
 #include "base/timeline.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +28,14 @@ void Timeline::set_name(Key key, std::string_view name) {
   if (names_.size() < kNamesMax) names_.try_emplace(key, name);
 }
 
+void Timeline::mark(TimelineMark mark) {
+  const std::lock_guard lock(mutex_);
+  const bool is_known = std::any_of(marks_.begin(), marks_.end(), [&](const TimelineMark& each) {
+    return each.name == mark.name && each.number == mark.number;
+  });
+  if (!is_known && marks_.size() < kMarksMax) marks_.push_back(std::move(mark));
+}
+
 void Timeline::set_rank(std::uint32_t rank) {
   const std::lock_guard lock(mutex_);
   rank_ = rank;
@@ -49,7 +58,7 @@ void Timeline::clock_sample(TimeNs asked_ns, TimeNs theirs_ns, TimeNs answered_n
 
 std::size_t Timeline::record_count() const {
   const std::lock_guard lock(mutex_);
-  std::size_t count = 0;
+  std::size_t count = marks_.size();
   for (const auto& lane : lanes_) count += lane->records().size();
   return count;
 }
@@ -61,6 +70,7 @@ Timeline::Facts Timeline::facts() const {
   facts.server_of_shard = server_of_shard_;
   facts.relay_of_way = relay_of_way_;
   facts.names = names_;
+  facts.marks = marks_;
   facts.offset = offset_.best();
   for (const auto& lane : lanes_) facts.lanes.push_back(lane.get());
   return facts;

@@ -92,6 +92,15 @@ enum class Recorder : std::uint8_t {
   kRelay,    // the relay's in a worker's process
 };
 
+// Something that happened to the job, not to a part: a loss that it has survived. Equal ones but for their time, as
+// several Actors of a process may hear of it, are one.
+struct TimelineMark {
+  std::string name;  // short: "server 1 replaced"
+  std::string text;
+  std::uint64_t number = 0;  // of what is named so, which one
+  TimeNs at_ns = 0;
+};
+
 // The records of one Actor.
 class TimelineLane {
  public:
@@ -133,6 +142,7 @@ class Timeline {
   using Clock = std::function<TimeNs()>;
   static constexpr std::size_t kRecordsMax = std::size_t{1} << 19;  // of a lane: 46 MB
   static constexpr std::size_t kNamesMax = std::size_t{1} << 17;
+  static constexpr std::size_t kMarksMax = 1024;  // further ones are dropped
 
   // Rounds `first` to `last` of each tensor, both included, are recorded.
   Timeline(Round first, Round last, Clock clock, std::size_t records_max = kRecordsMax);
@@ -147,6 +157,7 @@ class Timeline {
   // Any thread. The lane lives as long as the timeline.
   TimelineLane& open_lane(Recorder recorder = Recorder::kProcess);
   void set_name(Key key, std::string_view name);
+  void mark(TimelineMark mark);  // in whatever round
   // From the roster; the last word counts. The others only at workers, to name to whom they send: to servers or, where
   // machines sum first, to the relays of these ranks, and the relay in the process to the servers.
   void set_rank(std::uint32_t rank);
@@ -155,7 +166,7 @@ class Timeline {
   void clock_sample(TimeNs asked_ns, TimeNs theirs_ns, TimeNs answered_ns);
 
   // For the writer.
-  std::size_t record_count() const;
+  std::size_t record_count() const;  // marks as well
   struct Facts {
     std::optional<std::uint32_t> rank;
     std::vector<std::uint32_t> server_of_shard;
@@ -163,6 +174,7 @@ class Timeline {
     std::map<Key, std::string> names;
     std::optional<ClockOffset::Estimate> offset;  // to the scheduler's clock
     std::vector<const TimelineLane*> lanes;
+    std::vector<TimelineMark> marks;
   };
   Facts facts() const;
 
@@ -177,6 +189,7 @@ class Timeline {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<TimelineLane>> lanes_;
   std::map<Key, std::string> names_;
+  std::vector<TimelineMark> marks_;
   std::optional<std::uint32_t> rank_;
   std::vector<std::uint32_t> server_of_shard_;
   std::vector<std::uint32_t> relay_of_way_;

@@ -49,6 +49,10 @@ Status take_timeout(std::uint32_t failure_ms, const Line& line, TimeoutConfig& t
   return Status::ok();
 }
 
+std::string reason_text(const Status& why) {
+  return why.is_ok() ? "" : " (" + why.message() + ")";
+}
+
 // What ends a server that was told to leave, and of which the scheduler takes no notice.
 Status unanswered(const Line& line, TimeNs for_ns) {
   return {Code::kTimeout,
@@ -129,6 +133,9 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutputs& out) {
   if (is_another && !recovers()) return meet_another_scheduler(out);
   if (const Status fine = take_timeout(theirs.failure_ms, line_, timeout_, out); !fine.is_ok()) {
     return drop_connection(fine, now, out);
+  }
+  if (is_another && job_.answering == job_.scheduler) {
+    job_.scheduler_heard_ns = line_.silent_since_ns();
   }
   job_.answering = theirs.incarnation;
   line_.up(now);
@@ -286,7 +293,7 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   }
   if (roster.epoch >= job_.roster_epoch) testimony_.take(roster, header.round.value, payload);
   const bool is_another = job_.answering != job_.scheduler;
-  if (roster.epoch == job_.roster_epoch && is_another) meet_successor(header.round.value, out);
+  if (roster.epoch == job_.roster_epoch && is_another) meet_successor(header.round.value, now, out);
   if (stage_ == Stage::kRunning) next_notice_ns_ = kNever;
   const bool is_amended = roster.epoch == job_.roster_epoch && roster.revision > job_.revision;
   if (is_amended) job_.revision = roster.revision;
@@ -319,8 +326,14 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
 }
 
 // A scheduler that was begun anew knows our job again. What it cannot know is said again.
-void Member::meet_successor(std::uint32_t term, MemberOutputs& out) {
+void Member::meet_successor(std::uint32_t term, TimeNs now, MemberOutputs& out) {
   job_.scheduler = job_.answering;
+  out.emplace_back(MemberOutput::Succeeded{.term = term,
+                                           .text = scheduler_text() + " was lost" +
+                                                   reason_text(line_.last_down()) +
+                                                   "; started anew, it had the job again " +
+                                                   duration_text(now - job_.scheduler_heard_ns) +
+                                                   " later (term " + std::to_string(term) + ")"});
   if (stage_ == Stage::kRunning) {
     tell(scheduler_text() +
              " was lost, and is back: started anew, it has heard from the members where the job is "

@@ -69,6 +69,10 @@ struct MemberOutput {
     std::uint64_t barrier = 0;  // the number that barrier() returned
     Status why;                 // Ok, or why this barrier can never end
   };
+  struct Succeeded {  // a scheduler that was begun anew has the job
+    std::uint32_t term = 0;
+    std::string text;  // what happened, for people
+  };
   struct WorkerLeft {  // once per worker and epoch
     WorkerRank worker;
     bool final = false;  // it will not come back
@@ -82,10 +86,11 @@ struct MemberOutput {
     Status why;
   };
 };
-using MemberOutputs = Outputs<MemberOutput::Connect, MemberOutput::Send, MemberOutput::Close,
-                              MemberOutput::Began, MemberOutput::Amended, MemberOutput::Adopt,
-                              MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
-                              MemberOutput::Notice, MemberOutput::Left, MemberOutput::Failed>;
+using MemberOutputs =
+    Outputs<MemberOutput::Connect, MemberOutput::Send, MemberOutput::Close, MemberOutput::Began,
+            MemberOutput::Amended, MemberOutput::Adopt, MemberOutput::BarrierDone,
+            MemberOutput::Succeeded, MemberOutput::WorkerLeft, MemberOutput::Notice,
+            MemberOutput::Left, MemberOutput::Failed>;
 // Those for the owner.
 using MemberEvents = Outputs<MemberOutput::Began, MemberOutput::Amended, MemberOutput::Adopt,
                              MemberOutput::BarrierDone, MemberOutput::WorkerLeft,
@@ -173,12 +178,13 @@ class Member {
   };
   // What is known of the job.
   struct Job {
-    Incarnation answering{};     // of who is at the other end of the connection
-    Incarnation scheduler{};     // of who sent the newest roster
-    Incarnation incarnation{};   // since the first roster
-    Epoch roster_epoch;          // of the newest roster ...
-    std::uint32_t revision = 0;  // ... and its revision
-    Epoch epoch;                 // applied
+    Incarnation answering{};        // of who is at the other end of the connection
+    Incarnation scheduler{};        // of who sent the newest roster
+    TimeNs scheduler_heard_ns = 0;  // that one for the last time, when another answers
+    Incarnation incarnation{};      // since the first roster
+    Epoch roster_epoch;             // of the newest roster ...
+    std::uint32_t revision = 0;     // ... and its revision
+    Epoch epoch;                    // applied
     std::uint32_t rank = kNoRank;
   };
   // kLeaving, kFailing; kRunning while a server hands over
@@ -205,7 +211,7 @@ class Member {
   void connect(TimeNs now, MemberOutputs& out);
   void drop_connection(const Status& reason, TimeNs now, MemberOutputs& out);
   void meet_another_scheduler(MemberOutputs& out);
-  void meet_successor(std::uint32_t term, MemberOutputs& out);
+  void meet_successor(std::uint32_t term, TimeNs now, MemberOutputs& out);
   void finish(Status why, MemberOutputs& out);
   void on_heartbeat(std::span<const std::byte> payload, TimeNs now, MemberOutputs& out);
   void on_roster(const wire::Header& header, std::span<const std::byte> payload, TimeNs now,

@@ -141,6 +141,23 @@ void MemberPort::record_roster(const wire::Roster& roster) const {
   flight_->set_peers(std::move(peers));
 }
 
+void MemberPort::note_successor(MemberOutput::Succeeded& successor, TimeNs now) {
+  ++lost_schedulers_;
+  if (flight_ != nullptr) {
+    flight_->record({.kind = "replaced",
+                     .role = name(Role::kScheduler),
+                     .epoch = member_.epoch().value,
+                     .number = successor.term,
+                     .text = successor.text,
+                     .at_ns = now});
+  }
+  if (timeline_ == nullptr) return;
+  timeline_->mark({.name = "scheduler replaced",
+                   .text = std::move(successor.text),
+                   .number = successor.term,
+                   .at_ns = now});
+}
+
 MemberEvents MemberPort::take_events() {
   return std::exchange(happened_, {});
 }
@@ -170,6 +187,7 @@ void MemberPort::carry_out(TimeNs now) {
         if (flight_ != nullptr) record_roster(amended.roster);
         happened_.emplace_back(std::move(amended));
       },
+      [&](MemberOutput::Succeeded& successor) { note_successor(successor, now); },
       [&](MemberOutput::WorkerLeft& gone) {
         if (flight_ != nullptr) {
           flight_->record({.kind = "left", .role = name(Role::kWorker), .rank = gone.worker.value});

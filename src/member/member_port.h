@@ -45,6 +45,8 @@ class MemberPort {
   // No connection with the scheduler is left and every lent payload is back.
   bool closed() const { return own_peers_.empty() && outbox_.empty(); }
   const Member& member() const { return member_; }
+  // How often a scheduler that was begun anew has taken the job up.
+  std::uint64_t lost_schedulers() const { return lost_schedulers_; }
 
  private:
   void carry_out(TimeNs now);
@@ -53,6 +55,7 @@ class MemberPort {
               TimeNs now) const;
 
   void record_roster(const wire::Roster& roster) const;
+  void note_successor(MemberOutput::Succeeded& successor, TimeNs now);
 
   Transport& transport_;
   FlightRecorder* const flight_;
@@ -61,6 +64,7 @@ class MemberPort {
   TimeNs due_ns_ = kNever;  // when tick() wanted to be called again
   Member member_;
   Outbox outbox_;
+  std::uint64_t lost_schedulers_ = 0;
   MemberOutputs out_;              // to be carried out by the next tick()
   bool is_asked_ = false;          // since tick() began
   MemberEvents happened_;          // for the owner

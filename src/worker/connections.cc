@@ -1,6 +1,7 @@
 #include "worker/connections.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/phrases.h"
@@ -34,6 +35,7 @@ void ShardConnections::begin(const Job& job, std::vector<ShardPlace> places, Tim
 }
 
 void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
+  note_replaced(places, now);
   for (std::size_t at = 0; at < std::min(links_.size(), places.size()); ++at) {
     Link& link = links_[at];
     if (places[at].since <= link.place.since) continue;
@@ -47,6 +49,49 @@ void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
     link.attempt_count = 0;
     LOG(log_, kWarning) << before << " was lost; " << describe(shard) << " has taken its place";
   }
+}
+
+// Each server once, by the one of its connections that was lost first.
+void ShardConnections::note_replaced(const std::vector<ShardPlace>& places, TimeNs now) {
+  const auto lost_ns = [](const Link& link) { return link.up ? kNever : link.lost_since_ns; };
+  std::map<ServerRank, std::size_t> replaced;
+  for (std::size_t at = 0; at < std::min(links_.size(), places.size()); ++at) {
+    const Link& link = links_[at];
+    if (places[at].since <= link.place.since) continue;
+    const auto [first, is_new] = replaced.try_emplace(link.place.server, at);
+    if (!is_new && lost_ns(link) < lost_ns(links_[first->second])) first->second = at;
+  }
+  lost_servers_ += replaced.size();
+  for (const auto& [server, at] : replaced) record_replaced(links_[at], places[at], now);
+}
+
+void ShardConnections::record_replaced(const Link& lost, const ShardPlace& heir, TimeNs now) const {
+  const Participant owner = owner_of(lost);
+  const std::string rank = "server " + std::to_string(owner.rank);
+  const std::string before = rank + " (" + owner.host + ")";
+  const std::string after = rank + " (" + printable(heir.host, 128) + ")";
+  std::string text = after + " took the place of " + before + ", whose connection was still open";
+  const char* cause = nullptr;
+  if (!lost.up && lost.lost_since_ns != kNever) {
+    const Status& why = lost.last_down;
+    cause = FlightEvent::cause_of_down(why);
+    if (cause == nullptr) cause = name(CauseKind::kGone);
+    const std::string reason = why.is_ok() ? "" : " (" + why.message() + ")";
+    text = before + " was lost" + reason + "; " + after + " took its place " +
+           duration_text(now - lost.lost_since_ns) + " later";
+  }
+  log_.record({.kind = "replaced",
+               .role = name(*owner.role),
+               .rank = owner.rank,
+               .cause = cause,
+               .epoch = job_.epoch.value,
+               .number = heir.since,
+               .host = owner.host,
+               .text = text,
+               .at_ns = now});
+  if (log_.timeline() == nullptr) return;
+  log_.timeline()->mark(
+      {.name = rank + " replaced", .text = text, .number = heir.since, .at_ns = now});
 }
 
 // ---- events of the transport

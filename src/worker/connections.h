@@ -86,6 +86,8 @@ class ShardConnections {
   std::string describe(ShardIndex shard) const;  // "server 1 (host:pid) at 10.0.0.2:9001, shard 0"
   Participant owner_of(ShardIndex shard) const { return owner_of(links_[shard.value]); }
   std::uint64_t reconnects() const { return reconnects_; }
+  // Whose places others have taken, each once for all of its shards.
+  std::uint64_t lost_servers() const { return lost_servers_; }
 
  private:
   // The connection to one shard.
@@ -117,6 +119,8 @@ class ShardConnections {
   void end_left(Link& link, TimeNs now);
   Status unreachable(ShardIndex shard, TimeNs now) const;
   void tell_missing(TimeNs now);
+  void note_replaced(const std::vector<ShardPlace>& places, TimeNs now);
+  void record_replaced(const Link& lost, const ShardPlace& heir, TimeNs now) const;
   void record(const char* kind, ShardIndex shard, const Status& why, TimeNs now) const;
 
   const Config& config_;
@@ -126,6 +130,7 @@ class ShardConnections {
   std::vector<Link> links_;  // by ShardIndex
   std::unordered_map<PeerId, ShardIndex> shard_of_;
   std::uint64_t reconnects_ = 0;
+  std::uint64_t lost_servers_ = 0;
   TimeNs excused_until_ns_ = 0;     // no shard is given up before
   TimeNs next_notice_ns_ = kNever;  // when to say which shards have not been reached yet
   TimeNs deadline_ns_ = kNever;

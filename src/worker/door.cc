@@ -233,7 +233,10 @@ WorkerMetrics WorkerDoor::metrics() const {
           .device_out_bytes = read(counters_.device_out_bytes),
           .device_in_bytes = read(counters_.device_in_bytes),
           .pushed_frames = read(servers.pushed_frames) + read(local.pushed_frames),
-          .wanted_messages = read(servers.wanted_messages) + read(local.wanted_messages)};
+          .wanted_messages = read(servers.wanted_messages) + read(local.wanted_messages),
+          .lost_servers = read(servers.lost_servers),
+          .lost_schedulers = read(counters_.lost_schedulers),
+          .lost_workers = read(counters_.lost_workers)};
 }
 
 }  // namespace byteps

@@ -66,6 +66,10 @@ struct WorkerMetrics {
   // that others waited for (Wanted).
   std::uint64_t pushed_frames = 0;
   std::uint64_t wanted_messages = 0;
+  // Losses that the job has survived: servers and schedulers that have successors, and ranks that are vacant now.
+  std::uint64_t lost_servers = 0;
+  std::uint64_t lost_schedulers = 0;
+  std::uint64_t lost_workers = 0;
 };
 
 // Counted by one thread each, read by any.
@@ -78,6 +82,8 @@ struct WorkerCounters {
   std::atomic<std::uint64_t> failed_operations{0};
   std::atomic<std::uint64_t> device_out_bytes{0};
   std::atomic<std::uint64_t> device_in_bytes{0};
+  std::atomic<std::uint64_t> lost_schedulers{0};  // that have successors
+  std::atomic<std::uint64_t> lost_workers{0};     // ranks that are vacant
 };
 
 // What callers ask of the loop.

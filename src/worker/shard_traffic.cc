@@ -105,6 +105,7 @@ void ShardTraffic::publish(TrafficCounters& counters) const {
   publish(counters.reconnects, connections_.reconnects());
   publish(counters.shared_bytes, ways.shared_bytes);
   publish(counters.rdma_bytes, ways.rdma_bytes);
+  publish(counters.lost_servers, connections_.lost_servers());
 }
 
 bool ShardTraffic::send_next(ShardIndex shard) {

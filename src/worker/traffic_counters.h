@@ -15,6 +15,7 @@ struct TrafficCounters {
   std::atomic<std::uint64_t> reconnects{0};       // connections that were lost and made again
   std::atomic<std::uint64_t> shared_bytes{0};  // of those pushed and pulled: through shared memory
   std::atomic<std::uint64_t> rdma_bytes{0};    // by RDMA
+  std::atomic<std::uint64_t> lost_servers{0};  // whose place another has taken
 };
 
 }  // namespace byteps

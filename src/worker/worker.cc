@@ -427,6 +427,7 @@ void Worker::publish_counters() {
   publish(door_.counters.failed_operations, now.failed_operations);
   publish(door_.counters.device_out_bytes, devices_.staging().counters().out_bytes);
   publish(door_.counters.device_in_bytes, devices_.staging().counters().in_bytes);
+  publish(door_.counters.lost_schedulers, port_.lost_schedulers());
 }
 
 // ---- stalls

@@ -159,6 +159,21 @@ TEST_F(TimelineFileTest, a_worker_says_what_a_part_waited_for_at_its_device) {
   EXPECT_THAT(text, HasSubstr(R"("first_chunk":4000.004,"bytes":4096)"));
 }
 
+TEST_F(TimelineFileTest, a_mark_is_an_instant_in_the_file_of_the_process) {
+  {
+    TimelineFile file(Role::kWorker, config_, writer_);
+    file.timeline().open_lane().add(part());
+    file.timeline().open_lane(Recorder::kRelay).add(part());
+    file.timeline().mark(
+        {.name = "server 1 replaced", .text = "a \"b\"", .number = 1, .at_ns = 1'234'567});
+  }
+  EXPECT_THAT(content("0/comm.json"),
+              HasSubstr(R"({"ph":"i","s":"p","cat":"Comm","pid":"Comm","tid":"job",)"
+                        R"("name":"Comm.MARK","ts":1234.567,)"
+                        R"("args":{"name":"server 1 replaced","text":"a \"b\""}})"));
+  EXPECT_THAT(content("relay-0/comm.json"), Not(HasSubstr("Comm.MARK")));
+}
+
 TEST_F(TimelineFileTest, a_relay_that_recorded_nothing_has_no_file) {
   {
     TimelineFile file(Role::kWorker, config_, writer_);

@@ -90,6 +90,21 @@ TEST(Timeline, a_full_lane_keeps_what_it_has_and_counts_the_rest) {
   EXPECT_EQ(timeline.facts().lanes.size(), 2U);
 }
 
+TEST(Timeline, has_marks_of_what_happened_to_the_job_each_once_and_not_too_many) {
+  Timeline timeline(Round(0), Round(9), [] { return TimeNs{0}; });
+  timeline.mark({.name = "server 1 replaced", .text = "first", .number = 3, .at_ns = 5});
+  timeline.mark({.name = "server 1 replaced", .text = "again", .number = 3, .at_ns = 6});
+  timeline.mark({.name = "server 1 replaced", .text = "another", .number = 4, .at_ns = 7});
+  EXPECT_EQ(timeline.record_count(), 2U);
+  ASSERT_EQ(timeline.facts().marks.size(), 2U);
+  EXPECT_EQ(timeline.facts().marks[0].text, "first");
+  EXPECT_EQ(timeline.facts().marks[1].text, "another");
+  for (std::size_t i = 0; i < 2 * Timeline::kMarksMax; ++i) {
+    timeline.mark({.name = "x", .text = {}, .number = i});
+  }
+  EXPECT_EQ(timeline.facts().marks.size(), Timeline::kMarksMax);
+}
+
 TEST(Timeline, knows_whose_the_records_of_a_lane_are_and_whom_they_name) {
   Timeline timeline(Round(0), Round(9), [] { return TimeNs{0}; });
   EXPECT_EQ(timeline.open_lane().recorder(), Recorder::kProcess);

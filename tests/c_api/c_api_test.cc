@@ -274,6 +274,15 @@ TEST_F(JobOfOne, a_caller_that_knows_fewer_metrics_gets_those) {
   ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
   EXPECT_EQ(metrics.rdma_bytes, 0U);
   EXPECT_EQ(metrics.local_shared_bytes, 78U) << "it was not touched";
+  metrics.struct_bytes = offsetof(byteps_metrics, lost_servers);
+  metrics.wanted_messages = 79;
+  metrics.lost_workers = 80;
+  ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
+  EXPECT_EQ(metrics.wanted_messages, 0U);
+  EXPECT_EQ(metrics.lost_workers, 80U) << "it was not touched";
+  metrics.struct_bytes = sizeof metrics;
+  ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
+  EXPECT_EQ(metrics.lost_workers, 0U);
 }
 
 TEST_F(JobOfOne, a_barrier_of_one_is_passed) {

@@ -185,6 +185,27 @@ TEST_F(MemberOfTerms, a_revision_of_the_next_scheduler_counts_and_is_told_to_the
   EXPECT_EQ(heard().revision, 1500U);
 }
 
+TEST_F(MemberOfTerms, that_a_scheduler_has_a_successor_is_told_once_and_when_that_knows_the_job) {
+  down();
+  meet(kSecond_);
+  EXPECT_THAT(only<MemberOutput::Succeeded>(out_), IsEmpty());
+  now_ += 3 * kSecond;
+  say(Kind::kRoster, wire::encode(roster_of(1, 0)), 2);
+  say(Kind::kRoster, wire::encode(roster_of(1, 0)), 2);
+  const auto told = only<MemberOutput::Succeeded>(out_);
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_EQ(told[0].term, 2U);
+  EXPECT_EQ(told[0].text,
+            "scheduler at 10.0.0.9:9000 was lost (connection refused); started anew, it had the "
+            "job again 3 s later (term 2)")
+      << "less what was a pause of its own";
+  forget();
+  down();
+  meet(kSecond_);
+  say(Kind::kRoster, wire::encode(roster_of(1, 0)), 2);
+  EXPECT_THAT(only<MemberOutput::Succeeded>(out_), IsEmpty()) << "it was there all the time";
+}
+
 TEST_F(MemberOfTerms, who_leaves_waits_for_the_scheduler_that_is_away_and_then_goes_well) {
   is_refused_ = true;
   down();

@@ -78,6 +78,25 @@ class ConnectionsTest : public testing::Test {
     transport_.up(peer(place));
     turn();
   }
+  // What a server's shards become when another one takes its place in this revision.
+  std::vector<ShardPlace> amended(std::uint32_t server, const std::string& host,
+                                  std::uint32_t revision) const {
+    std::vector<ShardPlace> places = places_;
+    for (ShardPlace& place : places) {
+      if (place.relay || place.server.value != server) continue;
+      place.host = host;
+      place.endpoint.port = static_cast<std::uint16_t>(place.endpoint.port + 100);
+      place.since = revision;
+    }
+    return places;
+  }
+  std::vector<FlightRecorder::Entry> replaced() const {
+    std::vector<FlightRecorder::Entry> found;
+    for (FlightRecorder::Entry& entry : flight_.entries()) {
+      if (std::string_view(entry.event.kind) == "replaced") found.push_back(std::move(entry));
+    }
+    return found;
+  }
   void all_up() {
     begin();
     turn();
@@ -91,8 +110,10 @@ class ConnectionsTest : public testing::Test {
   const Config config_;
   ScriptedTransport transport_;
   std::vector<std::string> lines_;
+  FlightRecorder flight_{100, [] { return TimeNs{0}; }, {}};
+  Timeline timeline_{Round(0), Round(9), [] { return TimeNs{0}; }};
   Log log_{"worker 0", LogLevel::kInfo,
-           [this](std::string_view line) { lines_.emplace_back(line); }};
+           [this](std::string_view line) { lines_.emplace_back(line); }, &flight_, &timeline_};
   ShardConnections connections_;
   std::vector<ShardPlace> places_;
   TimeNs now_ = kSecond;
@@ -239,6 +260,53 @@ TEST_F(ConnectionsTest, the_successor_of_a_server_is_reached_when_the_old_connec
   EXPECT_FALSE(connections_.is_successor(ShardIndex(1)));
   connections_.amend(places_, now_);
   EXPECT_TRUE(connections_.is_in_use(ShardIndex(2))) << "nothing has changed";
+}
+
+TEST_F(ConnectionsTest, a_server_that_is_replaced_is_counted_and_told_once_for_all_of_its_shards) {
+  for (const std::uint32_t server : {4U, 7U}) {
+    ShardPlace shard = places_[2];
+    shard.server = ServerRank(server);
+    shard.shard_of_server = 0;
+    shard.endpoint = {"10.0.0.4", static_cast<std::uint16_t>(9100 + server)};
+    add(std::move(shard), Role::kServer, server);
+  }
+  all_up();
+  transport_.end(peer(3), {Code::kDisconnected, "reset by peer"});
+  turn();
+  now_ += 500 * kMillisecond;
+  places_ = amended(4, "gamma:8", 1);
+  connections_.amend(places_, now_);
+  EXPECT_EQ(connections_.lost_servers(), 1U);
+  ASSERT_THAT(replaced(), SizeIs(1));
+  const FlightRecorder::Entry told = replaced()[0];
+  EXPECT_EQ(told.text,
+            "server 4 (beta:7) was lost (reset by peer); server 4 (gamma:8) took its place 500 ms "
+            "later");
+  EXPECT_STREQ(told.event.role, "server");
+  EXPECT_EQ(told.event.rank, 4U);
+  EXPECT_EQ(told.host, "beta:7");
+  EXPECT_STREQ(told.event.cause, "gone");
+  EXPECT_EQ(told.event.epoch, 1U);
+  EXPECT_EQ(told.event.number, 1U);
+  EXPECT_EQ(told.event.at_ns, now_);
+  const std::vector<TimelineMark> marks = timeline_.facts().marks;
+  ASSERT_THAT(marks, SizeIs(1));
+  EXPECT_EQ(marks[0].name, "server 4 replaced");
+  EXPECT_EQ(marks[0].text, told.text);
+  EXPECT_EQ(marks[0].at_ns, now_);
+  connections_.amend(places_, now_);
+  EXPECT_EQ(connections_.lost_servers(), 1U) << "nothing has changed";
+}
+
+TEST_F(ConnectionsTest, a_server_that_was_there_until_another_took_its_place_was_not_seen_to_end) {
+  all_up();
+  connections_.amend(amended(4, "gamma:8", 3), now_);
+  EXPECT_EQ(connections_.lost_servers(), 1U);
+  ASSERT_THAT(replaced(), SizeIs(1));
+  EXPECT_EQ(replaced()[0].text,
+            "server 4 (gamma:8) took the place of server 4 (beta:7), whose connection was still "
+            "open");
+  EXPECT_EQ(replaced()[0].event.cause, nullptr);
 }
 
 TEST_F(ConnectionsTest, who_serves_a_slot_since_another_revision_is_not_who_is_looked_for) {

@@ -339,6 +339,42 @@ TEST_F(WorkerTest, a_lost_shard_is_reached_again_and_gets_what_it_has_not_answer
   EXPECT_EQ(door_.metrics().pushed_bytes, 320u) << "repeats count";
 }
 
+TEST_F(WorkerTest, the_losses_that_a_job_has_survived_are_counted) {
+  wire::Roster roster = roster_of_two();
+  roster.recovers = true;
+  roster.incarnation = kJob;
+  const auto say_roster = [&](std::uint32_t term) {
+    wire::Header header;
+    header.kind = Kind::kRoster;
+    header.epoch = Epoch(1);
+    header.round = Round(term);
+    transport_.say(scheduler(), header, wire::encode(roster));
+    turn();
+  };
+  reach_scheduler();
+  say_roster(1);
+  for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
+  turn();
+  EXPECT_EQ(door_.metrics().lost_servers, 0U);
+  roster.revision = 1;
+  roster.slots[1].since = 1;
+  roster.members[3].host = "machine9:4";
+  roster.members[3].endpoints = {{"10.0.0.3", 7000}};
+  say_roster(1);
+  EXPECT_EQ(door_.metrics().lost_servers, 1U);
+  EXPECT_EQ(door_.metrics().lost_schedulers, 0U);
+  transport_.end(scheduler(), Status(Code::kDisconnected, "reset by peer"));
+  transport_.answers[kScheduler.text()].incarnation = {std::byte{10}};
+  pass(200 * kMillisecond);
+  transport_.up(scheduler());
+  turn();
+  EXPECT_EQ(door_.metrics().lost_schedulers, 0U) << "it does not know the job yet";
+  say_roster(2);
+  EXPECT_EQ(door_.metrics().lost_schedulers, 1U);
+  EXPECT_EQ(door_.metrics().lost_servers, 1U);
+  EXPECT_EQ(door_.metrics().lost_workers, 0U);
+}
+
 TEST_F(WorkerTest,
        attempts_in_vain_come_at_ever_longer_and_unequal_times_but_some_of_them_in_time) {
   join();

@@ -107,6 +107,9 @@ class Metrics(Structure):
         ("device_in_bytes", c_uint64),
         ("pushed_frames", c_uint64),
         ("wanted_messages", c_uint64),
+        ("lost_servers", c_uint64),
+        ("lost_schedulers", c_uint64),
+        ("lost_workers", c_uint64),
     ]
 
 
