@@ -375,12 +375,20 @@ std::vector<Variable> safety_variables() {
        "1: a job without a key may use the network; whoever reaches its ports may join and read. "
        "0: without a key only loopback is used.",
        0, 1, [](Draft& d, std::uint64_t v) { d.insecure = v == 1; }},
+  };
+}
+
+std::vector<Variable> message_variables() {
+  return {
       {"BYTEPS_FLIGHT_DIR", "all", "byteps-<uid>/flight in TMPDIR or /tmp", "folder",
        "Where a process that ends badly leaves its last events, for bps why. The default folder "
        "keeps the newest 64 files.",
        0, 0, nullptr, [](Draft&, const std::string&) {}},
       {"BYTEPS_FLIGHT_EVENTS", "all", "10000", "events, 0 to 1000000 (0: none, and no file)",
        "How many of its last events a process keeps.", 0, 1'000'000, [](Draft&, std::uint64_t) {}},
+      {"BYTEPS_FLIGHT_ALWAYS", "all", "0", "0 or 1",
+       "1: a process that ends well leaves its last events, too: what the job has survived.", 0, 1,
+       [](Draft&, std::uint64_t) {}},
       {"BYTEPS_LOG_LEVEL", "all", "WARNING", "TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
        "What is written to standard error.", 0, 0, nullptr, nullptr},
   };
@@ -556,7 +564,7 @@ std::vector<Section> sections() {
   return {{"The job and its roles", joined(role_variables(), rank_variables())},
           {"How data moves", joined(flow_variables(), sum_variables())},
           {"RDMA", joined(rdma_variables(), rdma_depth_variables())},
-          {"Failure, safety, messages", safety_variables()},
+          {"Failure, safety, messages", joined(safety_variables(), message_variables())},
           {"Timeline", trace_variables()},
           {"Launcher and Python", launcher_variables()},
           {"BytePS's variables that other means replace", replaced_variables()},

@@ -246,6 +246,7 @@ struct FlightFile::State {
   const Role role;
   const Environment environment;
   const bool chosen;  // the folder, by BYTEPS_FLIGHT_DIR
+  const bool always;  // BYTEPS_FLIGHT_ALWAYS
   const std::string folder;
   MonotonicClock clock;
   const TimeNs wall_zero_ns;  // the time of day at the clock's zero, when the process began
@@ -269,6 +270,7 @@ FlightFile::State::State(Role own_role, Environment variables)
     : role(own_role),
       environment(std::move(variables)),
       chosen(!value_of(environment, "BYTEPS_FLIGHT_DIR").empty()),
+      always(value_of(environment, "BYTEPS_FLIGHT_ALWAYS") == "1"),
       folder(chosen ? value_of(environment, "BYTEPS_FLIGHT_DIR") : default_flight_folder()),
       wall_zero_ns(wall_clock_now() - clock.now()),
       recorder(
@@ -287,6 +289,7 @@ FlightFile::FlightFile(Role role, Environment environment)
 }
 
 FlightFile::~FlightFile() {
+  if (state_->always && state_->path.empty()) recorder().leave_behind("well", Status::ok());
   settle();
 }
 

@@ -1,4 +1,5 @@
-// FlightFile: a process's flight recorder, and the file it leaves when it ends badly. `bps why` reads such files;
+// FlightFile: a process's flight recorder, and the file it leaves when it ends badly, or however it ends where
+// BYTEPS_FLIGHT_ALWAYS is 1. `bps why` reads such files;
 // docs/flight.md is their reference.
 //
 // JSON lines. The first: who this is, when, its settings (never a key), how it ended and why, whom it knew. Then one
@@ -26,10 +27,10 @@ class FlightFile {
   // So long the end of a process waits for its file: the folder may be on a file system that does not answer.
   static constexpr TimeNs kEndNs = 2 * kSecond;
 
-  // Looks at BYTEPS_FLIGHT_DIR and BYTEPS_FLIGHT_EVENTS only; whether they are well-formed, parse_environment() says.
+  // Looks at variables that begin with BYTEPS_FLIGHT only; whether they are well-formed, parse_environment() says.
   // Looks at the folder, too, which may block: not on a loop.
   FlightFile(Role role, Environment environment);
-  ~FlightFile();  // settle(), at most kEndNs
+  ~FlightFile();  // leaves it, if it is always to be left; settle(), at most kEndNs
   FlightFile(const FlightFile&) = delete;
   FlightFile& operator=(const FlightFile&) = delete;
 

@@ -93,7 +93,8 @@ void FlightRecorder::note_late(TimeNs due_ns, TimeNs now) {
 
 std::string FlightRecorder::leave_behind(const char* how, const Status& why) {
   if (event_count_ == 0 || !writer_) return {};
-  FlightEvent end = FlightEvent::of_end("end", why);
+  FlightEvent end{.kind = "end"};
+  if (!why.is_ok()) end = FlightEvent::of_end("end", why);
   end.name = how;
   record(end);
   {

@@ -94,7 +94,8 @@ class FlightRecorder {
   static constexpr TimeNs kLateNs = 500 * kMillisecond;
   void note_late(TimeNs due_ns, TimeNs now);
 
-  // Something ended badly: `how` is "settings", "port", "network", "operation", "raised" or "job". Writes
+  // Something ended badly: `how` is "settings", "port", "network", "operation", "raised" or "job". Or nothing did, and
+  // the file was asked for: "well", and Ok. Writes
   // the file, or writes it anew, and returns its path; "" when it could not. One caller at a time.
   std::string leave_behind(const char* how, const Status& why);
   // The same for a person: `why` with the path of the file in its message. Does not write again for another failure

@@ -138,6 +138,29 @@ TEST_F(FlightFileTest, has_the_cause_in_fields) {
                               R"("cause":"damaged","text":"reset"})"));
 }
 
+TEST_F(FlightFileTest, is_left_when_all_has_gone_well_only_where_it_was_asked_for) {
+  { FlightFile flight(Role::kServer, variables_); }
+  EXPECT_FALSE(fs::exists(variables_["BYTEPS_FLIGHT_DIR"]));
+  variables_["BYTEPS_FLIGHT_ALWAYS"] = "1";
+  { FlightFile flight(Role::kServer, variables_); }
+  std::vector<fs::path> files;
+  for (const auto& file : fs::directory_iterator(folder_ / "flight")) files.push_back(file.path());
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_THAT(content(files[0].string()), HasSubstr(R"("how":"well","code":"Ok",)"));
+  EXPECT_THAT(content(files[0].string()), HasSubstr(R"("kind":"end","name":"well"})"));
+}
+
+TEST_F(FlightFileTest, why_it_ended_badly_stays_where_it_is_always_left) {
+  variables_["BYTEPS_FLIGHT_ALWAYS"] = "1";
+  std::string path;
+  {
+    FlightFile flight(Role::kServer, variables_);
+    path = flight.recorder().leave_behind("job", {Code::kTimeout, "too late"});
+  }
+  EXPECT_THAT(content(path), HasSubstr(R"("how":"job")"));
+  EXPECT_THAT(content(path), Not(HasSubstr("well")));
+}
+
 TEST_F(FlightFileTest, never_has_a_key) {
   variables_["BYTEPS_JOB_KEY"] = "sixteen secret bytes";
   variables_["BYTEPS_JOB_KEY_FILE"] = "/etc/job.key";
