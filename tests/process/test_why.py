@@ -15,6 +15,7 @@ from job import Job
 from place import MEMBER, ROOT, free_port, wait_for
 
 from byteps.recordings import causes, first_cause, flight, form_1, suspects
+from byteps.tools import why
 
 ZERO_S = 1_700_000_000  # the time of day at the clock's zero
 S = 10**9
@@ -326,6 +327,83 @@ def test_a_reason_of_a_later_version_is_told_as_it_is(scene):
     scene.add("server", 0, 2, "job", {"kind": "invented later"}, text="something new")
     verdict = scene.why()
     assert (verdict.kind, verdict.cause) == ("other", "something new")
+
+
+# ---- what was survived
+
+
+def replaced(at_s, text, epoch=1, cause="gone", **who):
+    fields = {"role": "server", "rank": 0, "host": "there:9", "number": 1, "epoch": epoch, "text": text, **who}
+    return (at_s, "replaced", {**fields, "cause": cause} if cause else fields)
+
+
+def of_scheduler(at_s, term):
+    return (at_s, "replaced", {"role": "scheduler", "number": term, "epoch": 1, "text": f"scheduler, term {term}"})
+
+
+def lines_of(verdict):
+    return [line.split("  ", 1)[1] for line in verdict.survived]
+
+
+def test_losses_that_were_survived_are_told_in_order_and_once_for_all_that_tell_of_them(scene):
+    scene.add("worker", 0, 5, "well", events=[of_scheduler(4, 2), replaced(2.2, "late"), of_scheduler(6, 3)])
+    scene.add("worker", 1, 6, "well", events=[replaced(2.1, "first"), replaced(5, "again", number=2)])
+    scene.add("server", 1, 7, "well", events=[of_scheduler(4.1, 2)])
+    verdict = scene.why()
+    assert not verdict.is_found and "the job ended well" in verdict.cause
+    assert lines_of(verdict) == ["first", "scheduler, term 2", "again", "scheduler, term 3"]
+    report = why.report(verdict, scene.recordings)
+    assert report.startswith("Survived:\n  ") and report.index("again") < report.index("the job ended well")
+
+
+def test_who_has_seen_a_server_end_tells_more_than_who_had_a_connection_still(scene):
+    scene.add("worker", 0, 5, "well", events=[replaced(2, "it was open", cause=None)])
+    scene.add("worker", 1, 6, "well", events=[replaced(2.1, "it was lost")])
+    assert lines_of(scene.why()) == ["it was lost"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("left", "open: it was told to stop"), ("lost", "open: it is silent"), ("here", "open")]
+)
+def test_the_scheduler_knows_why_a_server_was_replaced_whose_connections_were_open(scene, kind, words):
+    scene.add("worker", 0, 5, "well", events=[replaced(2, "open", cause=None)])
+    scene.add("scheduler", None, 1, "well", events=[(1.9, kind, {**SERVER_0, "text": "it is silent"})])
+    assert lines_of(scene.why()) == [words]
+
+
+def test_a_server_that_was_replaced_is_no_cause_of_a_later_end(scene):
+    ended = {"role": "server", "rank": 0, "number": 9, "code": 137, "signal": 9, "cause": "killed", "host": "there"}
+    scene.add(
+        "scheduler", None, 1, "job", GONE, [scene.ran(), (3, "lost", {**SERVER_0, "text": "reset"})], "it is gone"
+    )
+    scene.add("launcher", None, 99, events=[(3, "ended", dict(ended, text="signal SIGKILL"))])
+    assert scene.why().role == "server"
+    scene.add("worker", 0, 5, "job", GONE, [replaced(3.5, "server 0 was lost")], "it is gone")
+    verdict = scene.why()
+    assert (verdict.kind, verdict.role, verdict.rank) == ("gone", "worker", 1)
+    assert lines_of(verdict) == ["server 0 was lost"]
+    assert not any("server 0" in line for line in verdict.timeline)
+
+
+def test_its_successor_is_a_cause_when_it_has_none(scene):
+    events = [scene.ran(), (7, "lost", {**SERVER_0, "host": "there:10", "text": "reset"})]
+    scene.add("scheduler", None, 1, "job", {**GONE, **SERVER_0, "host": "there:10"}, events)
+    scene.add("worker", 0, 5, "job", {**GONE, **SERVER_0, "host": "there:10"}, [replaced(3.5, "server 0 was lost")])
+    verdict = scene.why()
+    assert (verdict.role, verdict.rank, verdict.host) == ("server", 0, "there:10")
+    assert len(verdict.survived) == 1
+
+
+def test_a_scheduler_that_is_lost_once_more_is_the_cause_and_the_first_time_is_none(scene):
+    def killed(at_s, pid):
+        return (at_s, "ended", {"role": "scheduler", "number": pid, "code": 137, "signal": 9, "text": "SIGKILL"})
+
+    away = {"kind": "unreachable", "role": "scheduler", "for_ns": 2 * S, "detail": "connection refused"}
+    scene.add("launcher", None, 99, events=[killed(3, 20), killed(8, 21)])
+    scene.add("worker", 0, 5, "job", away, [of_scheduler(4, 2)])
+    verdict = scene.why()
+    assert verdict.role == "scheduler" and verdict.when == pytest.approx(ZERO_S + 8)
+    assert lines_of(verdict) == ["scheduler, term 2"]
 
 
 def test_an_empty_folder_has_no_cause(tmp_path):

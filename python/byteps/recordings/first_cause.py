@@ -7,7 +7,8 @@ by what follows from what, in this order:
 2. an accusation falls when the accused says itself what happened to it: a scheduler is unreachable because its port was
    taken, a worker is missing because its settings were wrong
 3. what stood in the way of the start falls when the job was complete later
-4. the earliest of the others is the cause. Processes of one machine share a clock; between machines the time of day
+4. what the job has survived is no cause (survived.py)
+5. the earliest of the others is the cause. Processes of one machine share a clock; between machines the time of day
    decides, and only where two suspects have nothing to do with each other
 
 explain(folder) -> Verdict is for programs. docs/flight.md is the manual.
@@ -22,11 +23,14 @@ from typing import Any, Dict, List, Optional
 from byteps.recordings import flight
 from byteps.recordings.causes import OTHER
 from byteps.recordings.flight import Event, Recording, title
+from byteps.recordings.survived import Loss, find_losses
 from byteps.recordings.suspects import Evidence, Suspect, find_suspects, said
 
 TIMELINE_EVENTS = 20
+ENDED_WELL = "well"  # how: the recording was asked for (BYTEPS_FLIGHT_ALWAYS)
 # Not news in a timeline; of members the log and the messages say it too.
-QUIET = ("submit", "done", "barrier", "wanted", "missing", "declare", "start", "here", "lost", "back", "left")
+QUIET = ("submit", "done", "barrier", "wanted", "missing", "declare", "start",
+         "here", "lost", "back", "left", "replaced")  # fmt: skip
 
 
 @dataclass
@@ -42,6 +46,7 @@ class Verdict:
     evidence: List[str] = field(default_factory=list)  # "file: what it says"
     remedy: str = ""
     timeline: List[str] = field(default_factory=list)
+    survived: List[str] = field(default_factory=list)  # losses after which the job went on, oldest first
     is_found: bool = True
     is_known_to_launcher: bool = False  # it says no more than what bpslaunch saw itself
 
@@ -55,11 +60,15 @@ def analyse(recordings: List[Recording], timeline_events: int = TIMELINE_EVENTS)
     """The same for what one job left. Pure."""
     if not recordings:
         return Verdict("there is no recording here: no process has left its last events", is_found=False)
-    suspects = list(find_suspects(recordings))
+    losses = find_losses(recordings)
+    survived = [f"{clock(each.when)}  {each.text}" for each in losses]
+    suspects = [each for each in find_suspects(recordings) if not is_survived(each, losses)]
     suspect = choose(suspects, began_at(recordings))
+    if suspect is None and all(each.how == ENDED_WELL for each in recordings):
+        return Verdict("the job ended well, as far as its recordings say", survived=survived, is_found=False)
     if suspect is None:
         names = ", ".join(each.title for each in recordings)
-        verdict = Verdict(f"nothing in the recordings of {names} says how it began", is_found=False)
+        verdict = Verdict(f"nothing in the recordings of {names} says how it began", survived=survived, is_found=False)
         verdict.evidence = [shown([said(each)]) for each in recordings if each.text]
         return verdict
     return Verdict(
@@ -72,6 +81,7 @@ def analyse(recordings: List[Recording], timeline_events: int = TIMELINE_EVENTS)
         with_others(suspect, suspects),
         suspect.remedy,
         timeline(recordings, suspect.when, timeline_events),
+        survived,
         is_known_to_launcher=suspect.is_seen_by_launcher,
     )
 
@@ -81,6 +91,10 @@ def began_at(recordings: List[Recording]) -> Optional[float]:
     rosters = [event.when for each in recordings for event in each.find("received", "Roster")]
     rosters += [event.when for each in recordings for event in each.find("sent", "Roster")]
     return max(rosters, default=None)
+
+
+def is_survived(suspect: Suspect, losses: List[Loss]) -> bool:
+    return any(each.excuses(suspect.role, suspect.host, suspect.when) for each in losses)
 
 
 def choose(suspects: List[Suspect], began: Optional[float]) -> Optional[Suspect]:
@@ -142,15 +156,18 @@ def _is_noise(event: Event) -> bool:
     return event.kind == "log" and event.name == "DEBUG"
 
 
+def clock(when: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(when)) + f".{int(when % 1 * 1000):03d}"
+
+
 def line(event: Event) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(event.when)) + f".{int(event.when % 1 * 1000):03d}"
     who = title(event.recording.role, event.recording.rank)
     what = event.kind if event.kind not in ("log",) else ""
     about = title(event.role, event.rank) if event.role and not event.cause else ""  # of a cause the text says more
     parts = [what, event.name if event.kind != "log" else "", about]
     told = " ".join(part for part in parts if part)
     text = event.text if len(event.text) <= 160 else event.text[:157] + "..."
-    return f"{clock}  {who:12} {told}{': ' if told and text else ''}{text}"
+    return f"{clock(event.when)}  {who:12} {told}{': ' if told and text else ''}{text}"
 
 
 def summary(verdict: Verdict) -> List[str]:

@@ -64,7 +64,7 @@ def find_suspects(recordings: List[Recording]) -> Iterator[Suspect]:
 
 def judge(recording: Recording, recordings: List[Recording]) -> Optional[Suspect]:
     """What comes of the cause in a recording's first line."""
-    if not recording.how:
+    if recording.how in ("", "well"):
         return None
     rule = cannot_start if recording.how in ("settings", "port", "network") else RULES.get(recording.cause.kind, other)
     if recording.cause.kind == "no_descriptors":

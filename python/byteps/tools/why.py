@@ -16,7 +16,8 @@ from byteps.recordings.flight import Recording, title
 
 
 def report(verdict: Verdict, recordings: List[Recording]) -> str:
-    lines = summary(verdict)
+    lines = ["Survived:"] + [f"  {each}" for each in verdict.survived] + [""] if verdict.survived else []
+    lines += summary(verdict)
     if verdict.evidence:
         lines += ["", "Evidence:"] + [f"  {each}" for each in verdict.evidence]
     if verdict.timeline:
