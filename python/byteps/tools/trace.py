@@ -119,6 +119,15 @@ class Backlog:
 
 
 @dataclass
+class Mark:
+    """Something that happened to the job then: a loss that it has survived."""
+
+    at: float
+    name: str
+    text: str
+
+
+@dataclass
 class Process:
     path: str
     role: str
@@ -136,6 +145,7 @@ class Process:
     sums: List[Sum] = field(default_factory=list)
     spreads: List[Spread] = field(default_factory=list)
     backlogs: List[Backlog] = field(default_factory=list)
+    marks: List[Mark] = field(default_factory=list)
     _events: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -237,6 +247,9 @@ def _take_events(process: Process) -> None:
     for event in process._events:
         args = event.get("args", {})
         begin = event["ts"] + shift
+        if event["name"] == PREFIX + "MARK" and event["ph"] == "i":
+            process.marks.append(Mark(begin, args["name"], args["text"]))
+            continue
         end = begin + event["dur"]
         if event["name"] == PREFIX + "BACKLOG" and event["pid"] == "Comm":
             process.backlogs.append(Backlog(args["worker"], begin, end))
@@ -313,6 +326,13 @@ class _Output:
     def _about(self, name: str, tid: int, args: Dict[str, Any]) -> None:
         self.events.append({"ph": "M", "name": name, "pid": self.pid, "tid": tid, "args": args})
 
+    def _track(self, title: str) -> int:
+        tid = self._next_tid
+        self._next_tid += 1
+        self._about("thread_name", tid, {"name": title})
+        self._about("thread_sort_index", tid, {"sort_index": tid})
+        return tid
+
     def add(self, title: str, groups: Iterable[Sequence[Slice]]) -> None:
         """Each group stays on one track: its slices follow each other. As many tracks as groups overlap."""
         groups = sorted((each for each in groups if each), key=lambda each: each[0].begin)
@@ -330,10 +350,7 @@ class _Output:
             tracks[track] += group
             heapq.heappush(busy, (group[-1].end, track))
         for slices in tracks:
-            tid = self._next_tid
-            self._next_tid += 1
-            self._about("thread_name", tid, {"name": title})
-            self._about("thread_sort_index", tid, {"sort_index": tid})
+            tid = self._track(title)
             for each in slices:
                 self.events.append(
                     {
@@ -343,16 +360,31 @@ class _Output:
                 )  # fmt: skip
 
 
+    def add_marks(self, title: str, marks: Sequence[Slice]) -> None:
+        """Instants, on a track of their own."""
+        if not marks:
+            return
+        tid = self._track(title)
+        self.events += [
+            {"ph": "i", "s": "p", "cat": "Comm", "name": each.name, "pid": self.pid, "tid": tid,
+             "ts": round(each.begin, 3), "args": each.args}
+            for each in marks
+        ]  # fmt: skip
+
+
 def merge(processes: Sequence[Process]) -> Dict[str, Any]:
     """One trace of all, in Chrome's format: a process row for each worker, relay and server; time begins at the first
     event."""
     starts = [part.copies.entered if part.copies else part.queued for each in processes for part in each.parts]
     starts += [op.submitted for each in processes for op in each.operations]
     starts += [one.first_came for each in processes for one in each.sums]
-    zero = min(starts, default=0.0)
+    ends = [end for each in processes for end in _ends(each)]
+    zero, last = min(starts, default=0.0), max(ends, default=0.0)
     events: List[Dict[str, Any]] = []
     for pid, process in enumerate(processes, start=1):
         output = _Output(pid, process)
+        marks = [each for each in process.marks if zero <= each.at <= last]  # others would stretch the picture
+        output.add_marks("job", [Slice(m.at - zero, m.at - zero, m.name, {"text": m.text}) for m in marks])
         if process.role == "worker":
             _merge_operations(output, process, zero)
         else:
@@ -370,6 +402,11 @@ def merge(processes: Sequence[Process]) -> Dict[str, Any]:
         for each in processes
     }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clocks": clocks}}
+
+
+def _ends(process: Process) -> List[float]:
+    sums = [one.done for one in process.sums]
+    return [part.last_answer for part in process.parts] + [op.done for op in process.operations] + sums
 
 
 def _merge_operations(output: _Output, process: Process, zero: float) -> None:
