@@ -44,6 +44,14 @@ void FlightRecorder::record(const FlightEvent& event) {
   slot.event.host = slot.event.detail = slot.event.text = {};
   if (event.at_ns == kNever) slot.event.at_ns = clock_();
   const std::lock_guard lock(mutex_);
+  ++recorded_count_;
+  if (event.stays && staying_.size() < kStayingMax) {
+    staying_.push_back({.event = slot.event,
+                        .host = std::string(event.host.substr(0, slot.host_bytes)),
+                        .detail = std::string(event.detail.substr(0, slot.detail_bytes)),
+                        .text = std::string(event.text.substr(0, slot.text_bytes))});
+    return;
+  }
   if (slot.texts_bytes() > 0) {
     slot.texts_begin = text_end_;
     char* to = text_.get() + text_end_ % text_ring_bytes();
@@ -55,9 +63,9 @@ void FlightRecorder::record(const FlightEvent& event) {
   if (slots_.size() < event_count_) {
     slots_.push_back(slot);
   } else {
-    slots_[recorded_count_ % event_count_] = slot;
+    slots_[next_slot_] = slot;
+    next_slot_ = (next_slot_ + 1) % event_count_;
   }
-  ++recorded_count_;
 }
 
 void FlightRecorder::set_rank(std::uint32_t rank) {
@@ -144,10 +152,14 @@ std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
   entries.reserve(slots_.size());
-  const bool is_ring = !slots_.empty() && slots_.size() == event_count_;
-  const std::size_t oldest = is_ring ? recorded_count_ % event_count_ : 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    entries.push_back(entry(slots_[(oldest + i) % slots_.size()]));
+    entries.push_back(entry(slots_[(next_slot_ + i) % slots_.size()]));
+  }
+  for (const Entry& each : staying_) {
+    const auto later = std::find_if(entries.begin(), entries.end(), [&](const Entry& one) {
+      return one.event.at_ns > each.event.at_ns;
+    });
+    entries.insert(later, each);
   }
   return entries;
 }

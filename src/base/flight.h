@@ -7,6 +7,7 @@
 //   F1 The memory is taken once: event_count events, and kTextBytesPerEvent of text for each. An event
 //      outlives its texts when later ones were long.
 //   F2 Any thread may record; an event costs a lock and a copy, no allocation, no system call.
+//      Only one that stays, however many come after it, is allocated. Of those there are few.
 //   F3 leave_behind() hands everything to the writer. Its first reason stays the recorder's outcome: what
 //      follows is a consequence.
 #pragma once
@@ -47,6 +48,7 @@ struct FlightEvent {
   std::string_view detail = {};  // of the cause
   std::string_view text = {};
   TimeNs at_ns = kNever;  // kNever: the clock is asked
+  bool stays = false;     // the first kStayingMax do not make room for later ones
 
   // The cause of the end of a connection, where it is known.
   static const char* cause_of_down(const Status& why) {
@@ -71,6 +73,7 @@ class FlightRecorder {
   static constexpr std::size_t kTextBytesMax = 2048;
   static constexpr std::size_t kHostBytesMax = 128;
   static constexpr std::size_t kDetailBytesMax = 256;
+  static constexpr std::size_t kStayingMax = 256;
 
   using Clock = std::function<TimeNs()>;
   // Writes all there is and returns the file's path; "" when it could not.
@@ -147,8 +150,10 @@ class FlightRecorder {
   std::mutex writing_mutex_;  // guards the next two, and the writer
   std::string path_;
   const char* written_for_ = "";
-  mutable std::mutex mutex_;  // guards what follows
-  std::vector<Slot> slots_;   // a ring once it is full
+  mutable std::mutex mutex_;   // guards what follows
+  std::vector<Slot> slots_;    // a ring once it is full
+  std::size_t next_slot_ = 0;  // then the oldest
+  std::vector<Entry> staying_;
   std::uint64_t recorded_count_ = 0;
   std::unique_ptr<char[]>
       text_;  // a ring with kTextsBytesMax to spare: an event's texts are in one piece

@@ -149,7 +149,8 @@ void MemberPort::note_successor(MemberOutput::Succeeded& successor, TimeNs now) 
                      .epoch = member_.epoch().value,
                      .number = successor.term,
                      .text = successor.text,
-                     .at_ns = now});
+                     .at_ns = now,
+                     .stays = true});
   }
   if (timeline_ == nullptr) return;
   timeline_->mark({.name = "scheduler replaced",

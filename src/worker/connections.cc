@@ -88,7 +88,8 @@ void ShardConnections::record_replaced(const Link& lost, const ShardPlace& heir,
                .number = heir.since,
                .host = owner.host,
                .text = text,
-               .at_ns = now});
+               .at_ns = now,
+               .stays = true});
   if (log_.timeline() == nullptr) return;
   log_.timeline()->mark(
       {.name = rank + " replaced", .text = text, .number = heir.since, .at_ns = now});

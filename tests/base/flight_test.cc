@@ -43,6 +43,24 @@ TEST(FlightRecorder, keeps_the_last_events_oldest_first) {
   EXPECT_EQ(desk.recorder.facts().recorded_count, 5U);
 }
 
+TEST(FlightRecorder, an_event_that_stays_is_there_however_many_come_after_it) {
+  Desk desk(2);
+  const auto record = [&](const char* text, TimeNs at_ns, bool stays) {
+    desk.recorder.record({.host = "there:7", .text = text, .at_ns = at_ns, .stays = stays});
+  };
+  record("a", 1, false);
+  record("loss", 2, true);
+  for (int i = 0; i < 10; ++i) record("b", 3 + i, false);
+  record("another", 12, true);
+  record("c", 13, false);
+  EXPECT_THAT(desk.texts(), testing::ElementsAre("loss", "b", "another", "c"));
+  EXPECT_EQ(desk.recorder.entries()[0].host, "there:7");
+  EXPECT_EQ(desk.recorder.facts().recorded_count, 14U);
+  for (std::size_t i = 0; i < 2 * FlightRecorder::kStayingMax; ++i) record("more", 20, true);
+  EXPECT_EQ(desk.texts().size(), FlightRecorder::kStayingMax + 2) << "there is a limit";
+  EXPECT_EQ(desk.texts()[0], "loss");
+}
+
 TEST(FlightRecorder, asks_its_clock_unless_the_event_has_a_time) {
   Desk desk(2);
   desk.recorder.record({.kind = "one"});
