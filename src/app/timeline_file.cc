@@ -45,6 +45,8 @@ void append_mark(std::string& out, const TimelineMark& mark) {
   append_us(out, mark.at_ns);
   out += R"(,"args":{"name":)";
   json::append_text(out, mark.name);
+  out += R"(,"number":)";
+  append_number(out, mark.number);
   out += R"(,"text":)";
   json::append_text(out, mark.text);
   out += "}}";

@@ -170,7 +170,7 @@ TEST_F(TimelineFileTest, a_mark_is_an_instant_in_the_file_of_the_process) {
   EXPECT_THAT(content("0/comm.json"),
               HasSubstr(R"({"ph":"i","s":"p","cat":"Comm","pid":"Comm","tid":"job",)"
                         R"("name":"Comm.MARK","ts":1234.567,)"
-                        R"("args":{"name":"server 1 replaced","text":"a \"b\""}})"));
+                        R"("args":{"name":"server 1 replaced","number":1,"text":"a \"b\""}})"));
   EXPECT_THAT(content("relay-0/comm.json"), Not(HasSubstr("Comm.MARK")));
 }
 

@@ -93,6 +93,8 @@ def test_a_job_that_has_lost_a_server_and_the_scheduler_counts_them_and_says_so(
         for each in workers:
             assert [mark.name for mark in each.marks] == ["server 0 replaced", "scheduler replaced"]
             assert re.fullmatch(server, each.marks[0].text) and re.fullmatch(scheduler, each.marks[1].text)
+        top = trace.text_of(trace.summarize(processes), processes)
+        assert re.search(rf"\nMeanwhile: {server}\.\nMeanwhile: {scheduler}\.(\n|$)", top), top
         merged = tmp_path / "merged.json"
         assert trace.main(["merge", str(tmp_path / "trace"), "-o", str(merged)], io.StringIO()) == 0
         instants = [each for each in json.loads(merged.read_text())["traceEvents"] if each["ph"] == "i"]

@@ -124,6 +124,7 @@ class Mark:
 
     at: float
     name: str
+    number: int  # of those of this name, which one: the same in all processes
     text: str
 
 
@@ -145,7 +146,7 @@ class Process:
     sums: List[Sum] = field(default_factory=list)
     spreads: List[Spread] = field(default_factory=list)
     backlogs: List[Backlog] = field(default_factory=list)
-    marks: List[Mark] = field(default_factory=list)
+    marks: List[Mark] = field(default_factory=list)  # in order of time
     _events: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -248,7 +249,7 @@ def _take_events(process: Process) -> None:
         args = event.get("args", {})
         begin = event["ts"] + shift
         if event["name"] == PREFIX + "MARK" and event["ph"] == "i":
-            process.marks.append(Mark(begin, args["name"], args["text"]))
+            process.marks.append(Mark(begin, args["name"], args["number"], args["text"]))
             continue
         end = begin + event["dur"]
         if event["name"] == PREFIX + "BACKLOG" and event["pid"] == "Comm":
@@ -892,7 +893,7 @@ def text_of(summary: Summary, processes: Sequence[Process]) -> str:
             f"{summary.titles[each.stage]:34} {_ms(each.total_us):>11} {each.share:>6.0%}  {each.peer or '-':14} "
             f"{each.tensor or '-'}"
         )
-    lines += ["", *_tensor_lines(summary), "", summary.sentence]
+    lines += ["", *_tensor_lines(summary), "", summary.sentence, *_mark_lines(processes)]
     if records.has_servers and not counts["server"]:
         lines.append("(No server's timeline is here: copy theirs too, to tell late workers from slow servers better.)")
     if records.is_relayed and not counts["relay"]:
@@ -902,6 +903,19 @@ def text_of(summary: Summary, processes: Sequence[Process]) -> str:
     if dropped:
         lines.append(f"({dropped} records are missing, because a timeline was full: trace fewer steps.)")
     return "\n".join(lines)
+
+
+def _mark_lines(processes: Sequence[Process]) -> List[str]:
+    """What the job survived while it was recorded, each once for all processes that tell of it."""
+    operations = [op for each in processes for op in each.operations]
+    if not operations:
+        return []
+    first, last = min(op.submitted for op in operations), max(op.done for op in operations)
+    told: Dict[Tuple[str, int], Mark] = {}
+    for mark in sorted((mark for each in processes for mark in each.marks), key=lambda mark: mark.at):
+        if first <= mark.at <= last:
+            told.setdefault((mark.name, mark.number), mark)
+    return [f"Meanwhile: {mark.text}." for mark in told.values()]
 
 
 def _tensor_lines(summary: Summary) -> List[str]:
