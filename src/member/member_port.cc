@@ -1,9 +1,11 @@
 #include "member/member_port.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/phrases.h"
+#include "member/roster_check.h"
 #include "net/wire_text.h"
 
 namespace byteps {
@@ -11,6 +13,7 @@ namespace byteps {
 MemberPort::MemberPort(wire::Join join, const Config& config, Transport& transport,
                        FlightRecorder* flight, Timeline* timeline)
     : transport_(transport),
+      role_(join.role),
       flight_(flight),
       timeline_(timeline),
       member_(std::move(join), config, timeline),
@@ -128,7 +131,33 @@ void MemberPort::record(const char* kind, const wire::Header& header,
                    .at_ns = now});
 }
 
-void MemberPort::record_roster(const wire::Roster& roster) const {
+// Workers know more of it, by their connections (worker/connections.h); but who ends a job often ends them first.
+void MemberPort::record_replaced(const wire::Roster& roster, TimeNs now) const {
+  if (role_ != Role::kServer || roster.members.size() != roster_.members.size()) return;
+  const std::size_t first = count_of(roster, Role::kWorker);
+  std::set<std::uint32_t> told;
+  for (std::size_t at = 0; at < std::min(roster.slots.size(), roster_.slots.size()); ++at) {
+    const wire::Slot& slot = roster.slots[at];
+    if (slot.since <= roster_.slots[at].since || !told.insert(slot.server).second) continue;
+    const std::string before = printable(roster_.members[first + slot.server].host, 128);
+    const std::string after = printable(roster.members[first + slot.server].host, 128);
+    const std::string rank = "server " + std::to_string(slot.server);
+    const std::string text =
+        rank + " (" + after + ") took the place of " + rank + " (" + before + ")";
+    flight_->record({.kind = "replaced",
+                     .role = name(Role::kServer),
+                     .rank = slot.server,
+                     .epoch = roster.epoch.value,
+                     .number = slot.since,
+                     .host = before,
+                     .text = text,
+                     .at_ns = now,
+                     .stays = true});
+  }
+}
+
+void MemberPort::record_roster(const wire::Roster& roster) {
+  if (role_ == Role::kServer) roster_ = roster;
   std::vector<FlightPeer> peers;
   for (const wire::RosterMember& member : roster.members) {
     FlightPeer& peer = peers.emplace_back();
@@ -185,6 +214,7 @@ void MemberPort::carry_out(TimeNs now) {
         happened_.emplace_back(std::move(epoch));
       },
       [&](MemberOutput::Amended& amended) {
+        if (flight_ != nullptr) record_replaced(amended.roster, now);
         if (flight_ != nullptr) record_roster(amended.roster);
         happened_.emplace_back(std::move(amended));
       },

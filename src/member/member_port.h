@@ -54,12 +54,15 @@ class MemberPort {
   void record(const char* kind, const wire::Header& header, std::span<const std::byte> payload,
               TimeNs now) const;
 
-  void record_roster(const wire::Roster& roster) const;
+  void record_roster(const wire::Roster& roster);
+  void record_replaced(const wire::Roster& roster, TimeNs now) const;
   void note_successor(MemberOutput::Succeeded& successor, TimeNs now);
 
   Transport& transport_;
+  const Role role_;
   FlightRecorder* const flight_;
   Timeline* const timeline_;
+  wire::Roster roster_;     // the newest, at servers and with a recorder
   std::string last_down_;   // recorded, and no connection since
   TimeNs due_ns_ = kNever;  // when tick() wanted to be called again
   Member member_;

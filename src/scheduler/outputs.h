@@ -39,9 +39,9 @@ struct KeeperOutput {
   };
   // What became of a member, for the flight recorder.
   struct News {
-    const char* kind;  // "here", "lost", "back" or "left"
+    const char* kind;  // "here", "lost", "back", "left" or "replaced"
     Participant who;
-    Status why;  // "lost"
+    Status why;  // "lost", "replaced"
   };
 };
 using KeeperOutputs =

@@ -174,7 +174,8 @@ void Scheduler::record(const KeeperOutput::News& news, TimeNs now) const {
                .cause = FlightEvent::cause_of_down(news.why),
                .host = news.who.host,
                .text = news.why.message(),
-               .at_ns = now});
+               .at_ns = now,
+               .stays = std::string_view(news.kind) == "replaced"});
 }
 
 // What is in a roster is read once, however many members it goes to.

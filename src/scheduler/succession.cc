@@ -152,8 +152,10 @@ void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, T
   newest_ = wire::encode(roster_);
   Speaker::news(is_lost(before) || !before.leaves ? "lost" : "left", before, " " + why, out,
                 {Code::kDisconnected, why});
-  Speaker::notice(LogLevel::kWarning,
-                  before.text() + " " + why + "; " + seat.text() + " takes its place", out);
+  const std::string text = before.text() + " " + why + "; " + seat.text() + " takes its place";
+  Speaker::notice(LogLevel::kWarning, text, out);
+  out.emplace_back(
+      KeeperOutput::News{"replaced", before.participant(), {Code::kDisconnected, text}});
   catch_up(seat, out);
 }
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from job import SUMMING, Job
@@ -130,3 +131,40 @@ def test_a_server_that_was_told_to_stop_counts_and_is_told_as_such(tmp_path):
         assert [worker.heard("metrics")[0]["lost_servers"] for worker in job.workers] == [1, 1]
         (survived,) = first_cause.explain(job.flight).survived
         assert "took the place of server 1" in survived and survived.endswith("it was told to stop")
+
+
+LOSE_WORKER = """
+import os, sys, time
+import ctypes
+from byteps._core.client import Job
+job = Job.join()
+values = (ctypes.c_float * 1000)()
+address = ctypes.addressof(values)
+deadline = time.monotonic() + 30
+while time.monotonic() < deadline:
+    job.wait(job.push_pull("sum", 0, address, address, 1000, 0))
+    time.sleep(0.01)
+    if job.rank == 1 and os.path.exists(sys.argv[1]):
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_bpslaunch_blames_who_ended_the_job_and_no_server_that_it_had_started_again(place):
+    """It ends the workers that live at once, so that none leaves a recording: others tell of the server."""
+    go_on, log = place.folder / "go_on", place.folder / "log.txt"
+    environ = {"BYTEPS_RECOVERY": "1", "BYTEPS_LOCAL_REDUCE": "0"}
+    command = ["--local", "--workers", "2", "--servers", "2", "--", sys.executable, "-c", LOSE_WORKER, str(go_on)]
+    with open(log, "w") as output:
+        launcher = place.launch(*command, environ=environ, stdout=output, stderr=output)
+    servers = lambda: [pid for pid, what in place.living().items() if "byteps_server" in what]
+    wait_for("a running job", lambda: len(servers()) == 2, 30)
+    time.sleep(2)
+    os.kill(servers()[0], signal.SIGKILL)
+    wait_for("workers that know", lambda: log.read_text().count("has taken its place") >= 2, 30)
+    go_on.touch()
+    assert launcher.wait(30) == 128 + signal.SIGKILL, log.read_text()
+    assert "First cause: server" not in log.read_text(), log.read_text()
+    verdict = first_cause.explain(re.findall(r"bps why (\S+)", log.read_text())[-1])
+    assert (verdict.kind, verdict.role, verdict.rank) == ("killed", "worker", 1), verdict
+    assert len(verdict.survived) == 1 and "server" in verdict.survived[0], verdict

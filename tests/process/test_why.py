@@ -347,7 +347,8 @@ def lines_of(verdict):
 
 def test_losses_that_were_survived_are_told_in_order_and_once_for_all_that_tell_of_them(scene):
     scene.add("worker", 0, 5, "well", events=[of_scheduler(4, 2), replaced(2.2, "late"), of_scheduler(6, 3)])
-    scene.add("worker", 1, 6, "well", events=[replaced(2.1, "first"), replaced(5, "again", number=2)])
+    again = replaced(5, "again", number=2, host="there:10")
+    scene.add("worker", 1, 6, "well", events=[replaced(2.1, "first"), again])
     scene.add("server", 1, 7, "well", events=[of_scheduler(4.1, 2)])
     verdict = scene.why()
     assert not verdict.is_found and "the job ended well" in verdict.cause
@@ -369,6 +370,16 @@ def test_the_scheduler_knows_why_a_server_was_replaced_whose_connections_were_op
     scene.add("worker", 0, 5, "well", events=[replaced(2, "open", cause=None)])
     scene.add("scheduler", None, 1, "well", events=[(1.9, kind, {**SERVER_0, "text": "it is silent"})])
     assert lines_of(scene.why()) == [words]
+
+
+def test_what_no_worker_could_tell_the_scheduler_or_another_server_does(scene):
+    scene.add("server", 1, 7, "job", GONE, [replaced(2, "a server's words", cause=None)])
+    assert lines_of(scene.why()) == ["a server's words"]
+    at_scheduler = (1.9, "replaced", {**SERVER_0, "text": "the scheduler's words"})
+    scene.add("scheduler", None, 1, "job", GONE, [scene.ran(), at_scheduler])
+    assert lines_of(scene.why()) == ["the scheduler's words"]
+    scene.add("worker", 0, 5, "job", GONE, [replaced(2.1, "a worker's words")])
+    assert lines_of(scene.why()) == ["a worker's words"]
 
 
 def test_a_server_that_was_replaced_is_no_cause_of_a_later_end(scene):

@@ -23,12 +23,17 @@ class Loss:
         return host == self.who.host if self.who.host else when <= self.when
 
 
+# Workers have seen connections end, and when; the scheduler knows why; other servers only that it was so.
+TELLERS = ("worker", "scheduler", "server")
+
+
 def find_losses(recordings: List[Recording]) -> List[Loss]:
-    """In order of time. What several tell of is one, in the words of the first that knew why."""
-    events = [event for each in recordings for event in each.find("replaced") if event.role]
+    """In order of time. What several tell of is one, in the words of the one that knows most."""
+    events = [e for each in recordings if each.role in TELLERS for e in each.find("replaced") if e.role]
     told: Dict[Tuple[Any, ...], Event] = {}
-    for event in sorted(events, key=lambda each: (not each.cause, each.when)):
-        told.setdefault((event.role, event.rank, number_of(event.fields, "epoch"), event.number), event)
+    for event in sorted(events, key=lambda each: (TELLERS.index(each.recording.role), not each.cause, each.when)):
+        which = event.host or (number_of(event.fields, "epoch"), event.number)  # a process is lost once
+        told.setdefault((event.role, event.rank, which), event)
     losses = [
         Loss(event.when, Participant(event.role, event.rank, event.host), event.text + _why(event, recordings))
         for event in told.values()
@@ -38,7 +43,7 @@ def find_losses(recordings: List[Recording]) -> List[Loss]:
 
 def _why(event: Event, recordings: List[Recording]) -> str:
     """Of a process whose connections had not ended: what the scheduler knew of it."""
-    if event.cause or not event.host:
+    if event.cause or not event.host or event.recording.role == "scheduler":
         return ""
     for recording in recordings:
         for each in recording.events if recording.role == "scheduler" else ():
