@@ -13,7 +13,7 @@ import pytest
 from job import SUMMING, Job
 from place import ROOT, wait_for
 
-from byteps.recordings import first_cause
+from byteps.recordings import first_cause, flight
 from byteps.tools import trace
 
 TRACED = {"BYTEPS_TRACE_ON": "1", "BYTEPS_TRACE_START_STEP": "0", "BYTEPS_TRACE_END_STEP": "100000"}
@@ -87,6 +87,10 @@ def test_a_job_that_has_lost_a_server_and_the_scheduler_counts_them_and_says_so(
         told = why(job.flight)
         section = rf"Survived:\n  \d\d:\d\d:\d\d\.\d\d\d  {server}\n  \d\d:\d\d:\d\d\.\d\d\d  {scheduler}\n\n"
         assert re.match(section + "the job ended well", told.stdout), job.story(told.stdout + told.stderr)
+
+        beside = next(each for each in flight.read([job.flight]) if (each.role, each.rank) == ("server", 1))
+        assert [each.role for each in beside.find("replaced")] == ["server", "scheduler"], "servers tell of it, too"
+        assert beside.find("replaced")[0].host.endswith(f":{lost.pid}")
 
         processes = trace.read([str(tmp_path / "trace")])
         workers = [each for each in processes if each.role == "worker"]
