@@ -4,52 +4,69 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/config.h"
 #include "base/time.h"
+#include "scheduler/barriers.h"
+#include "scheduler/joining.h"
+#include "scheduler/outputs.h"
 #include "scheduler/seats.h"
+#include "scheduler/stalls.h"
+#include "scheduler/succession.h"
+#include "scheduler/vigil.h"
 
 namespace byteps {
 
 class Losses {
  public:
-  // Both outlive it.
-  Losses(bool continues, const TimeoutConfig& timeout, const Seats& seats)
-      : continues_(continues), timeout_(timeout), seats_(seats) {}
+  // What a loss concerns. All outlive this.
+  struct Concerned {
+    Seats& seats;
+    const Speaker& speaker;
+    Joining& joining;
+    Barriers& barriers;
+    Stalls& stalls;
+    Succession& succession;
+  };
+  Losses(bool continues, const TimeoutConfig& timeout, const Concerned& concerned)
+      : continues_(continues), timeout_(timeout), all_(concerned) {}
 
   // The job goes on without a worker that is lost.
   bool are_borne() const { return continues_; }
+  // How long those that have lost their connections are waited for.
+  Vigil::Patience patience() const;
 
   // Whoever has started the process of this rank has seen its end, and how that was. Nobody waits for it.
-  void note_ended(WorkerRank rank, const std::string& how, TimeNs now) {
-    ended_.try_emplace(rank.value, Ended{how, now});
-  }
+  void note_ended(WorkerRank rank, const std::string& how, TimeNs now);
   // Another process has come under this rank.
   void note_new(std::uint32_t rank) { ended_.erase(rank); }
+  // Of the running epoch, those whose processes have ended, and what there is to say of one.
+  std::vector<Arrival> ended_seats() const;
+  std::string text_of(const Seat& ended) const;
+  // One that has ended for a failure timeout, although the job is not complete; empty: none. (A scheduler that was begun
+  // anew is told of them before it hears of a job that goes on without them.)
+  std::string missed_in_gathering(TimeNs now) const;
+
+  // When it is looked at: whether more than half of those that should be here are away, or silent. Then rather this
+  // scheduler is cut off than that all of them are lost.
+  void look(TimeNs now);
+  // This member of the running epoch is lost: if it is a worker, the job goes on without it, and its rank is vacant; or
+  // it is waited for, where the scheduler may be cut off. False: neither.
+  bool bear(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
+
+ private:
+  bool is_last(const Seat& lost) const;
+  void vacate(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
+
   struct Ended {
     std::string how;
     TimeNs at_ns = 0;
   };
-  const std::map<std::uint32_t, Ended>& ended() const { return ended_; }
-  // Of the running epoch, those whose processes have ended.
-  std::vector<Arrival> ended_seats() const;
-
-  // Without this one there is nobody left whose job it could be: all others are lost, and none has left it well.
-  bool is_last(const Seat& lost) const;
-  // When it is looked at: whether more than half of those that should be here are away, or silent. Then rather this
-  // scheduler is cut off than that all of them are lost.
-  void look(TimeNs now);
-  bool is_cut_off() const { return is_cut_off_; }
-  // So long a worker that has lost its connection may be away.
-  TimeNs patience_ns() const;
-
- private:
   const bool continues_;
   const TimeoutConfig& timeout_;
-  const Seats& seats_;
+  const Concerned all_;
   std::map<std::uint32_t, Ended> ended_;  // by rank
   bool is_cut_off_ = false;
 };

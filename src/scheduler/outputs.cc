@@ -21,6 +21,14 @@ void Speaker::close(PeerId peer, Status reason, KeeperOutputs& out) const {
   out.emplace_back(KeeperOutput::Close{peer, std::move(reason)});
 }
 
+void Speaker::drop(Seat& seat, const Status& why, KeeperOutputs& out) const {
+  const PeerId peer = *seat.peer;
+  seats_.connection(peer).seat.reset();
+  seat.peer.reset();
+  seat.lost_why = why;
+  close(peer, why, out);
+}
+
 void Speaker::notice(LogLevel level, std::string text, KeeperOutputs& out,
                      KeeperOutput::Sort sort) {
   out.emplace_back(KeeperOutput::Notice{level, std::move(text), sort});

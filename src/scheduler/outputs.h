@@ -57,6 +57,8 @@ class Speaker {
             KeeperOutputs& out) const;
   // Nothing that it says counts any more.
   void close(PeerId peer, Status reason, KeeperOutputs& out) const;
+  // The same to a member that has a connection: it is lost then.
+  void drop(Seat& seat, const Status& why, KeeperOutputs& out) const;
   static void notice(LogLevel level, std::string text, KeeperOutputs& out,
                      KeeperOutput::Sort sort = KeeperOutput::Sort::kJob);
   // The same of a member, for the flight recorder too: `text` is its title with what follows.

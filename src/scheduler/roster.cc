@@ -47,7 +47,13 @@ RosterKeeper::RosterKeeper(const Config& config)
       timeout_(config.timeout),
       recovers_(config.recovers),
       term_(config.recovers ? 1 : 0),
-      losses_(config.recovers && config.continues, timeout_, seats_) {}
+      losses_(config.recovers && config.continues, timeout_,
+              {.seats = seats_,
+               .speaker = speaker_,
+               .joining = joining_,
+               .barriers = barriers_,
+               .stalls = stalls_,
+               .succession = succession_}) {}
 
 // ---- from the network ----
 
@@ -145,7 +151,7 @@ void RosterKeeper::on_join(PeerId peer, const wire::Header& header,
                          {.epoch = epoch_,
                           .in_epoch = in_epoch,
                           .recovers = recall_.is_on() || succession_.recovers(),
-                          .is_vacant = succession_.is_vacant(join.wanted_rank)},
+                          .is_vacant = seats_.is_vacant(join.wanted_rank)},
                          now);
   if (known.begun) mark_left(seats_.at(*known.begun), false, now, out);
   if (known.is_new) joining_.check_new(join, phase_ == Phase::kGathering, known);
@@ -214,7 +220,7 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
   if (is_new && is_worker && gathering_.is_idle())
     gather(now);  // the next generation begins to come
   joining_.attach(arrival, peer, now, speaker_, out);
-  if (!known.fatal.is_ok()) return fail_job(known.fatal, now, out);
+  if (!known.fatal.is_ok()) return end_job(known.fatal, now, out);
 
   Seat& seat = seats_.at(arrival);
   Joining::note_life(seat, life);
@@ -299,10 +305,10 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
   // Its sums are lost with it, unless another one takes its place.
   if (server_of_running_job && !succession_.recovers()) {
     const Seat& seat = seats_.at(*arrival);
-    return fail_job({Code::kDisconnected,
-                     seat.text() + " was stopped while the job ran",
-                     {.kind = CauseKind::kLeft, .who = seat.participant()}},
-                    now, out);
+    return end_job({Code::kDisconnected,
+                    seat.text() + " was stopped while the job ran",
+                    {.kind = CauseKind::kLeft, .who = seat.participant()}},
+                   now, out);
   }
   if (server_of_running_job) return succession_.leave(*arrival, now, out);
   if (arrival && phase_ == Phase::kEnding) {
@@ -393,7 +399,7 @@ void RosterKeeper::on_fail(PeerId peer, Arrival arrival, std::span<const std::by
   if (cause.detail.empty()) cause.detail = said.message();
   const Status why(said.code(), seat.text() + ": " + said.message(), std::move(cause));
   if (seat.in_roster || phase_ == Phase::kGathering || recall_.is_on())
-    return fail_job(why, now, out);
+    return end_job(why, now, out);
   // It waits for the next epoch; the running one is none of its business.
   seats_.erase(arrival, now);
   refuse(peer, why, now, out);
@@ -422,7 +428,7 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
   for (wire::RosterMember& member : roster.members) member.life = recovers_ ? member.life : 0;
   const std::size_t servers = roles.servers.size();
   if (servers == 0 && roster.summing != wire::Summing::kAlone) {
-    return fail_job(
+    return end_job(
         {Code::kInvalidArgument,
          "all workers are here, but nobody said how many servers the job has, and they do "
          "not all sum on one machine (BYTEPS_LOCAL_REDUCE): set DMLC_NUM_SERVER to at "
@@ -434,7 +440,7 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
     Speaker::notice(LogLevel::kWarning, text, out);
   }
   if (!succession_.begin_epoch(roster)) {
-    return fail_job(
+    return end_job(
         {Code::kUnsupported, "the job is too large: its roster has " +
                                  std::to_string(succession_.roster_bytes()) + " bytes, at most " +
                                  std::to_string(kPayloadBytesMax) + " fit a message"},
@@ -467,7 +473,8 @@ void RosterKeeper::try_next_generation(TimeNs now, Outputs& out) {
   }
   joining_.remember(gone);
   for (const Arrival arrival : gone) seats_.erase(arrival, now);
-  if (for_good && !seats_.anyone_waits()) return succeed("all workers have left", now, out);
+  if (for_good && !seats_.anyone_waits())
+    return end_job(Status::ok(), now, out, "all workers have left");
   gather(now);
   succession_.dismiss(now, out);
   if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
@@ -538,24 +545,21 @@ void RosterKeeper::take_up(TimeNs now, Outputs& out) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
   }
   note_epoch(nullptr, epoch_, out);
-  heed_ended(now, out);
   try_next_generation(now, out);
 }
 
-void RosterKeeper::fail_job(Status why, TimeNs now, Outputs& out) {
+// Well, because of what `text` says, or not.
+void RosterKeeper::end_job(Status why, TimeNs now, Outputs& out, const std::string& text) {
   if (phase_ == Phase::kEnding || ended()) return;
-  Speaker::notice(LogLevel::kError, "the job has failed: " + why.message(), out);
+  const bool is_well = why.is_ok();
+  Speaker::notice(is_well ? LogLevel::kInfo : LogLevel::kError,
+                  is_well ? "the job is over: " + text : "the job has failed: " + why.message(),
+                  out);
   phase_ = Phase::kEnding;
   recall_.end();
   // With silence_ns() before it, as when a member stands still, this process too ends within twice the failure timeout.
-  ending_.begin(std::move(why), now + timeout_.failure_ns - 2 * timeout_.heartbeat_ns(), out);
-  try_end(now, out);
-}
-
-void RosterKeeper::succeed(const std::string& text, TimeNs now, Outputs& out) {
-  Speaker::notice(LogLevel::kInfo, "the job is over: " + text, out);
-  phase_ = Phase::kEnding;
-  ending_.begin(Status::ok(), now + timeout_.failure_ns, out);
+  const TimeNs lingers_ns = timeout_.failure_ns - (is_well ? 0 : 2 * timeout_.heartbeat_ns());
+  ending_.begin(std::move(why), now + lingers_ns, out);
   try_end(now, out);
 }
 
@@ -569,7 +573,7 @@ void RosterKeeper::try_end(TimeNs now, Outputs& out) {
 
 void RosterKeeper::stop(const Status& why, TimeNs now, Outputs& out) {
   CHECK(!why.is_ok()) << "stopping needs a reason";
-  fail_job(why, now, out);
+  end_job(why, now, out);
   ending_.hurry(now + 2 * timeout_.heartbeat_ns());
 }
 
@@ -599,13 +603,21 @@ void RosterKeeper::watch(TimeNs now, Outputs& out) {
   beat(now, out);
   if (succession_.recovers()) succession_.fill(now, out);
   watch_silence(now, out);
-  heed_ended(now, out);
   if (phase_ == Phase::kEnding) return;
   watch_start(now, out);
   if (phase_ == Phase::kRunning || phase_ == Phase::kConfirming) vigil_.tell_queue(now, out);
   if (phase_ != Phase::kRunning) return;
   const std::string stall = stalls_.due(now);
-  if (!stall.empty()) fail_job({Code::kMismatch, stall, {.kind = CauseKind::kStalled}}, now, out);
+  if (!stall.empty()) end_job({Code::kMismatch, stall, {.kind = CauseKind::kStalled}}, now, out);
+}
+
+void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now,
+                                   Outputs& out) {
+  begin(now);
+  if (!losses_.are_borne() || phase_ == Phase::kEnding || ended()) return;
+  losses_.note_ended(rank, how, now);
+  recall_.note_ended(rank.value);
+  watch_silence(now, out);
 }
 
 void RosterKeeper::beat(TimeNs now, Outputs& out) {
@@ -621,19 +633,26 @@ void RosterKeeper::beat(TimeNs now, Outputs& out) {
 
 void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
   losses_.look(now);
-  for (const Arrival arrival : vigil_.silent(now, patience())) {
+  std::vector<Arrival> gone = losses_.ended_seats();
+  const std::size_t ended_count = gone.size();
+  for (const Arrival each : vigil_.silent(now, losses_.patience())) gone.push_back(each);
+  for (std::size_t i = 0; i < gone.size(); ++i) {
+    const Arrival arrival = gone[i];
+    if (!seats_.all().contains(arrival)) continue;  // twice among them
     Seat& seat = seats_.at(arrival);
-    const std::string text = vigil_.text_of(seat, now);
+    const std::string text = i < ended_count ? losses_.text_of(seat) : vigil_.text_of(seat, now);
     const bool is_in_epoch = seat.in_roster && phase_ != Phase::kGathering;
     if (is_in_epoch && succession_.recovers() && succession_.replace(arrival, text, now, out)) {
       continue;
     }
-    if (is_in_epoch && go_on_without(arrival, text, now, out)) {
-      if (phase_ == Phase::kEnding || phase_ == Phase::kGathering) return;
+    if (is_in_epoch && losses_.bear(arrival, text, now, out)) {
+      note_epoch(nullptr, epoch_, out);
+      try_next_generation(now, out);
+      if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
       continue;
     }
     if (is_in_epoch) {
-      fail_job(
+      end_job(
           {Code::kDisconnected,
            text + " and the job cannot go on without it; look at its log, or whether its machine "
                   "is down",
@@ -644,111 +663,31 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
     }
     Speaker::notice(LogLevel::kWarning, text, out);
     if (seat.peer) {
-      drop(seat, {Code::kTimeout, "silent for " + duration_text(timeout_.silence_ns())}, out);
+      speaker_.drop(seat, {Code::kTimeout, "silent for " + duration_text(timeout_.silence_ns())},
+                    out);
     }
     seats_.erase(arrival, now);
     if (phase_ == Phase::kGathering) gathering_.note_absence(epoch_, seats_, now);
   }
 }
 
-// ---- workers that are lost ----
-
-Vigil::Patience RosterKeeper::patience() const {
-  const bool bears = succession_.recovers() && losses_.are_borne();
-  return {.recovers = succession_.recovers(),
-          .worker_ns = bears ? losses_.patience_ns() : timeout_.failure_ns};
-}
-
-void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now,
-                                   Outputs& out) {
-  begin(now);
-  if (!losses_.are_borne() || phase_ == Phase::kEnding || ended()) return;
-  losses_.note_ended(rank, how, now);
-  recall_.note_ended(rank.value);
-  heed_ended(now, out);
-}
-
-// Nobody waits for those whose processes have ended. (A scheduler that was begun anew is told of them before it hears of
-// a job that goes on without them.)
-void RosterKeeper::heed_ended(TimeNs now, Outputs& out) {
-  for (const auto& [rank, end] : losses_.ended()) {
-    if (phase_ != Phase::kGathering || now < end.at_ns + timeout_.failure_ns) continue;
-    return fail_job({Code::kDisconnected,
-                     "worker " + std::to_string(rank) + " " + end.how +
-                         " before the job was complete, which cannot begin without it",
-                     {.kind = CauseKind::kGone, .who = {.role = Role::kWorker, .rank = rank}}},
-                    now, out);
-  }
-  if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
-  for (const Arrival arrival : losses_.ended_seats()) {
-    const Seat& seat = seats_.at(arrival);
-    const std::string text = seat.text() + " " + losses_.ended().at(seat.rank).how;
-    if (go_on_without(arrival, text, now, out)) {
-      if (phase_ != Phase::kConfirming && phase_ != Phase::kRunning) return;
-      continue;
-    }
-    const Cause cause{.kind = CauseKind::kGone, .who = seat.participant()};
-    return fail_job({Code::kDisconnected, text + ", and the job cannot go on without it", cause},
-                    now, out);
-  }
-}
-
-// A worker of the running epoch is lost. False: that ends the job.
-bool RosterKeeper::go_on_without(Arrival lost, const std::string& why, TimeNs now, Outputs& out) {
-  Seat& seat = seats_.at(lost);
-  if (!seat.worker() || !losses_.are_borne() || !succession_.recovers()) return false;
-  const std::uint32_t rank = seat.rank;
-  const bool is_known = losses_.ended().contains(rank);
-  if (losses_.is_cut_off() && !is_known) {
-    if (!seat.peer) return false;
-    drop(seat, {Code::kDisconnected, why, {.kind = CauseKind::kSilent}}, out);
-    seat.heard_ns = now;
-    return true;
-  }
-  if (losses_.is_last(seat)) return false;
-  Speaker::news("lost", seat, " is lost: " + why, out, {Code::kDisconnected, why});
-  if (seat.peer) drop(seat, went_on_without(seat.text()), out);
-  joining_.remember_lost(seat);
-  seats_.erase(lost, now);
-  succession_.vacate(rank, out);
-  barriers_.lose(rank, out);
-  stalls_.on_left(now);
-  const auto left = std::count_if(seats_.all().begin(), seats_.all().end(), [](const auto& entry) {
-    return entry.second.plays() && !entry.second.left;
-  });
-  Speaker::notice(LogLevel::kWarning,
-                  why + "; the job goes on without it: its rank is vacant, and averages are of " +
-                      (left == 1 ? "the one worker that is"
-                                 : "the " + std::to_string(left) + " workers that are") +
-                      " left",
-                  out);
-  note_epoch(nullptr, epoch_, out);
-  try_next_generation(now, out);
-  return true;
-}
-
-// Its connection ends.
-void RosterKeeper::drop(Seat& seat, const Status& why, Outputs& out) {
-  const PeerId peer = *seat.peer;
-  seats_.connection(peer).seat.reset();
-  seat.peer.reset();
-  seat.lost_why = why;
-  speaker_.close(peer, why, out);
-}
-
 void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
   if (phase_ != Phase::kGathering && phase_ != Phase::kConfirming) return;
+  const std::string missed = losses_.missed_in_gathering(now);
+  if (phase_ == Phase::kGathering && !missed.empty()) {
+    return end_job({Code::kDisconnected, missed, {.kind = CauseKind::kGone}}, now, out);
+  }
   if (gathering_.is_idle()) {
     if (now < gathering_.idle_until_ns()) return;
-    return succeed(
-        "all workers left, and none came back within " + duration_text(2 * timeout_.failure_ns),
-        now, out);
+    return end_job(
+        Status::ok(), now, out,
+        "all workers left, and none came back within " + duration_text(2 * timeout_.failure_ns));
   }
   if (now >= gathering_.give_up_ns()) {
-    return fail_job({Code::kTimeout,
-                     "gave up after " + duration_text(timeout_.start_ns) + ": " + waiting_text(now),
-                     waiting_cause(scene_of(job_, seats_, epoch_, phase_))},
-                    now, out);
+    return end_job({Code::kTimeout,
+                    "gave up after " + duration_text(timeout_.start_ns) + ": " + waiting_text(now),
+                    waiting_cause(scene_of(job_, seats_, epoch_, phase_))},
+                   now, out);
   }
   if (!gathering_.wants_notice(now)) return;
   const std::string text = waiting_text(now);
@@ -766,7 +705,7 @@ TimeNs RosterKeeper::next_deadline() const {
   if (ended()) return kNever;
   TimeNs next = vigil_.strangers_deadline();
   if (phase_ == Phase::kEnding) return std::min(next, ending_.end_ns());
-  next = std::min({next, clock_.next_heartbeat_ns, vigil_.members_deadline(patience())});
+  next = std::min({next, clock_.next_heartbeat_ns, vigil_.members_deadline(losses_.patience())});
   if (phase_ == Phase::kRecalling) return std::min(next, recall_.deadline());
   if (phase_ != Phase::kGathering) next = std::min(next, vigil_.queue_deadline());
   if (gathering_.is_idle()) return std::min(next, gathering_.idle_until_ns());

@@ -96,8 +96,6 @@ class RosterKeeper {
 
   // For the flight recorder.
   const Seats& seats() const { return seats_; }
-  // Of workers that the running epoch goes on without.
-  bool is_vacant(std::uint32_t rank) const { return succession_.is_vacant(rank); }
 
   // The sentence for people about who is missing and who is here. Also what is sent as Waiting.
   std::string waiting_text(TimeNs now) const;
@@ -134,17 +132,12 @@ class RosterKeeper {
   void try_next_generation(TimeNs now, Outputs& out);
   void resume(TimeNs now, Outputs& out);
   void take_up(TimeNs now, Outputs& out);
-  void fail_job(Status why, TimeNs now, Outputs& out);
-  void succeed(const std::string& text, TimeNs now, Outputs& out);
+  void end_job(Status why, TimeNs now, Outputs& out, const std::string& text = "");
   void try_end(TimeNs now, Outputs& out);
 
   // Ticks.
   void watch(TimeNs now, Outputs& out);
   void watch_silence(TimeNs now, Outputs& out);
-  Vigil::Patience patience() const;
-  void heed_ended(TimeNs now, Outputs& out);
-  bool go_on_without(Arrival lost, const std::string& why, TimeNs now, Outputs& out);
-  void drop(Seat& seat, const Status& why, Outputs& out);
   void watch_start(TimeNs now, Outputs& out);
 
   // Constant after construction, but that a scheduler that was begun anew has its job's incarnation then.

@@ -38,7 +38,7 @@ class Scheduler final : public Actor {
   Status outcome() const { return keeper_.outcome(); }
   Epoch epoch() const { return keeper_.epoch(); }
   // For the simulator.
-  bool is_vacant(std::uint32_t rank) const { return keeper_.is_vacant(rank); }
+  bool is_vacant(std::uint32_t rank) const { return keeper_.seats().is_vacant(rank); }
 
   // Ends the job (a signal came): everyone hears why. Any thread; wake the actor afterwards, and go on turning it
   // until it is finished().

@@ -178,6 +178,7 @@ std::uint32_t line_mbps_of(const wire::Roster& roster) {
 wire::Roster Seats::take(const Cast& roles, Epoch epoch, bool continues) {
   wire::Roster roster;
   roster.epoch = epoch;
+  vacant_.clear();
   for (auto& [arrival, seat] : seats_) seat.in_roster = false;
   for (const auto* side : {&roles.workers, &roles.servers}) {
     for (std::uint32_t rank = 0; rank < side->size(); ++rank) {

@@ -116,6 +116,9 @@ class Seats {
   // All take the places of this complete cast: the roster of the epoch that begins. `continues`: it goes on without a
   // worker that is lost, so none sums for others.
   wire::Roster take(const Cast& cast, Epoch epoch, bool continues);
+  // Of the roster that was taken last, or that another scheduler has made: this rank is vacant, its worker was lost.
+  void note_vacant(std::uint32_t rank) { vacant_.insert(rank); }
+  bool is_vacant(std::uint32_t rank) const { return vacant_.contains(rank); }
   // Of rank 0 of the roster that was taken last.
   bool local_reduce() const { return local_reduce_; }
 
@@ -128,6 +131,7 @@ class Seats {
   std::map<PeerId, Connection> connections_;
   Arrival next_arrival_ = 0;
   bool local_reduce_ = false;
+  std::set<std::uint32_t> vacant_;
 };
 
 }  // namespace byteps

@@ -23,6 +23,7 @@ bool Succession::begin_epoch(wire::Roster roster) {
 void Succession::resume_epoch(wire::Roster roster, std::uint32_t jump) {
   roster_ = std::move(roster);
   jump_ = jump;
+  for (const WorkerRank rank : vacant_ranks(roster_)) seats_.note_vacant(rank.value);
   newest_ = wire::encode(roster_);
   released_ = {};
 }
@@ -168,6 +169,7 @@ void Succession::revise() {
 // ---- workers
 
 void Succession::vacate(std::uint32_t rank, KeeperOutputs& out) {
+  seats_.note_vacant(rank);
   revise();
   for (wire::RosterMember& member : roster_.members) {
     if (member.role == Role::kWorker && member.rank == rank) member.vacant_since = roster_.revision;
@@ -176,16 +178,6 @@ void Succession::vacate(std::uint32_t rank, KeeperOutputs& out) {
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster && !seat.worker() && seat.peer) catch_up(seat, out);
   }
-}
-
-bool Succession::is_vacant(std::uint32_t rank) const {
-  return std::any_of(roster_.members.begin(), roster_.members.end(), [&](const auto& member) {
-    return member.role == Role::kWorker && member.rank == rank && member.vacant_since > 0;
-  });
-}
-
-std::uint32_t Succession::vacant_count() const {
-  return static_cast<std::uint32_t>(vacant_ranks(roster_).size());
 }
 
 // ---- who leaves

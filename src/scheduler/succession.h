@@ -60,8 +60,6 @@ class Succession {
   // This worker of the roster is lost for good, and its rank vacant from the next revision on. Servers hear it at once,
   // workers when all servers have confirmed what came before it.
   void vacate(std::uint32_t rank, KeeperOutputs& out);
-  bool is_vacant(std::uint32_t rank) const;
-  std::uint32_t vacant_count() const;
 
   // This server of the roster was told to stop: it is to have a successor. It is answered how that is.
   void leave(Arrival leaver, TimeNs now, KeeperOutputs& out);

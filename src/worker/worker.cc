@@ -422,6 +422,7 @@ void Worker::publish_counters() {
   };
   const PipelineCounters& now = pipeline_->counters();
   shards_.publish(relay_.has_begun() ? door_.counters.local : door_.counters.servers);
+  publish(door_.counters.lost_workers, door_.membership.lost_workers());
   publish(door_.counters.finished_operations, now.finished_operations);
   publish(door_.counters.finished_bytes, now.finished_bytes);
   publish(door_.counters.failed_operations, now.failed_operations);
