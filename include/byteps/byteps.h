@@ -310,6 +310,13 @@ BYTEPS_API int byteps_check_seal(byteps_job* job, uint32_t rank, const char* nam
 #define BYTEPS_INTERRUPTED 4804180
 BYTEPS_API int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* error);
 
+/* 1: the job goes on without this process, which was away from it for too long (it stood still, or was cut off), where
+ * the loss of a worker does not end a job (BYTEPS_ON_WORKER_LOSS=continue): what fails here fails because of that. Else
+ * 0. A process that ends for this reason with exit code BYTEPS_EXIT_REPLACED has not failed, says that to bpslaunch;
+ * with any other but 0 it has. Ask before byteps_leave. Since version 10. */
+#define BYTEPS_EXIT_REPLACED 86
+BYTEPS_API int byteps_is_replaced(const byteps_job* job);
+
 /* The table of all environment variables as Markdown (docs/env.md); valid for ever. */
 BYTEPS_API const char* byteps_environment_reference(void);
 

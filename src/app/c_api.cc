@@ -578,6 +578,12 @@ int byteps_record(byteps_job* job, const char* text, int failed, byteps_error* e
   });
 }
 
+int byteps_is_replaced(const byteps_job* job) {
+  if (job == nullptr || job->mark.is_forked()) return 0;
+  const Status state = job->door.membership().state();
+  return state.is_because_of(byteps::CauseKind::kReplaced) ? 1 : 0;
+}
+
 int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
   return with_job(job, nullptr, [&]() -> Status {
     constexpr std::size_t kBytesOfVersion1 = offsetof(byteps_metrics, shared_bytes);

@@ -309,6 +309,11 @@ TEST_F(JobOfOne, what_a_binding_says_of_all_threads_holds_until_something_moves)
   EXPECT_EQ(byteps_all_wait(nullptr, 0, 0), BYTEPS_INVALID_ARGUMENT);
 }
 
+TEST_F(JobOfOne, nothing_goes_on_without_a_job_of_one) {
+  EXPECT_EQ(byteps_is_replaced(job_), 0);
+  EXPECT_EQ(byteps_is_replaced(nullptr), 0);
+}
+
 TEST_F(JobOfOne, keeps_what_a_caller_records) {
   EXPECT_EQ(byteps_record(job_, "a line", 0, &error_), BYTEPS_OK) << error_.message;
   EXPECT_EQ(byteps_record(job_, nullptr, 0, &error_), BYTEPS_INVALID_ARGUMENT);

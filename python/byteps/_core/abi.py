@@ -49,6 +49,8 @@ INTERRUPTED = 4804180
 
 SEAL_BYTES = 32
 
+EXIT_REPLACED = 86
+
 
 class Error(Structure):
     _fields_ = [("code", c_int32), ("message", c_char * 2044)]
@@ -147,6 +149,7 @@ _PROTOTYPES = {
     "byteps_seal": (c_int, [_JOB, c_char_p, c_void_p, c_uint64, c_void_p, _ERROR]),
     "byteps_check_seal": (c_int, [_JOB, c_uint32, c_char_p, c_void_p, c_uint64, c_void_p, _ERROR]),
     "byteps_record": (c_int, [_JOB, c_char_p, c_int, _ERROR]),
+    "byteps_is_replaced": (c_int, [_JOB]),
     "byteps_environment_reference": (c_char_p, []),
 }
 

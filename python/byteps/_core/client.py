@@ -105,6 +105,7 @@ class Job:
         self._pointer: Optional[int] = pointer  # None: left, or a forked child's copy
         self._ended_as: Optional[Callable[[], errors.BytePSError]] = None
         self._is_forked = False
+        self._was_replaced = False  # when it was left
         # Guards the two above against leave(). Reentrant: a signal handler may call us amid one of our calls.
         self._lock = threading.RLock()
         self._quiet = threading.Condition(self._lock)
@@ -162,6 +163,7 @@ class Job:
                 self._pointer = None
                 if final:
                     self._record_exception(pointer)
+                self._was_replaced = bool(self._library.nonblocking.byteps_is_replaced(pointer))
                 self._ended_as = lambda: errors.CancelledError("this process has left the job")
                 # This thread itself is here, so not in the C library, even when a signal handler called amid a wait.
                 while any(thread != threading.get_ident() for thread in self._blocked):
@@ -203,6 +205,14 @@ class Job:
     def is_live(self) -> bool:
         """False after leave(), and in a forked child."""
         return self._pointer is not None
+
+    @property
+    def is_replaced(self) -> bool:
+        """The job goes on without this process: what fails here fails because of that. Also after leave()."""
+        with self._lock:
+            if self._pointer is None:
+                return self._was_replaced
+            return bool(self._library.nonblocking.byteps_is_replaced(self._pointer))
 
     def check_not_forked(self) -> None:
         """InvalidArgumentError in a forked child. For waits that the core does not know of: nothing would end them."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Protocol, Tuple
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Protocol, Tuple, Type
 
-from byteps._core import errors
+from byteps._core import abi, errors
 from byteps._core.client import Job, Metrics
 
 # What resume() says to the core.
@@ -82,6 +84,8 @@ _leave_hooks: List[Callable[[], None]] = []
 _end_hooks: List[Callable[[], None]] = []
 _inputs_hooks: List[Callable[[int], None]] = []
 _attachments: List["Attachment"] = []
+_is_replaced = False  # the last job that was left goes on without this process
+_former_hook: Optional[Callable[..., Any]] = None  # sys.excepthook, before ours
 
 
 def current() -> Session:
@@ -270,10 +274,29 @@ def _join(settings: Optional[Mapping[str, str]] = None) -> None:
             _leave_job(job, True, attached)
             raise
         _session = Session(job)
+        if os.environ.get("BYTEPS_ON_WORKER_LOSS") == "continue":
+            _hook_exceptions()
+
+
+def _hook_exceptions() -> None:
+    global _former_hook
+    if _former_hook is None:
+        _former_hook, sys.excepthook = sys.excepthook, _on_uncaught
+
+
+def _on_uncaught(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+    """Where a job goes on without a worker that is lost, and this one was: an exception ends the process with the exit
+    code that says so to bpslaunch, which then does not take it for a failure. It is shown as any other."""
+    assert _former_hook is not None
+    _former_hook(kind, error, trace)
+    session = _session
+    if _is_replaced if session is None else session.job.is_replaced:
+        raise SystemExit(abi.EXIT_REPLACED)  # the interpreter ends as it does, with this code
+
 
 
 def _leave(final: bool) -> None:
-    global _session
+    global _session, _is_replaced
     with _lock:
         session = _session
         if session is None:
@@ -281,6 +304,7 @@ def _leave(final: bool) -> None:
         try:
             _leave_job(session.job, final, _attachments)
         finally:
+            _is_replaced = session.job.is_replaced
             if not session.job.is_live:  # or an exception from a signal handler came first: it can be left again
                 _session = None
                 for hook in _leave_hooks:
