@@ -5,7 +5,8 @@ It does what it is told on its standard input, one JSON message a line, and ends
 ends: when bpslaunch ends, when it is killed, when the connection breaks, or when nothing is said for a minute
 (frames.py). The job key comes this way too, so it is in no command line and in no environment.
 
-Messages: "start" (at most once), "signal", "ask", "forget" (what flight recorders left: the job ended well), "alive".
+Messages: "start" (at most once), "again", "signal", "tell" (a line for a scheduler's standard input), "ask", "forget"
+(what flight recorders left: the job ended well), "alive".
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
-from byteps.launcher import cores, frames, plan, sessions
+from byteps.launcher import cores, frames, losses, plan, sessions
 from byteps.launcher.environment import BadEnvironment
 from byteps.launcher.frames import Kind
 from byteps.launcher.keeper import Keeper
@@ -64,6 +65,7 @@ class Agent:
         self._is_ended = False
         self._paused = False
         self._processes: List[plan.Process] = []  # by number
+        self._ears: Dict[int, losses.Ear] = {}  # likewise, of those that hear
 
     def run(self) -> None:
         for descriptor in (0, 1):
@@ -92,6 +94,8 @@ class Agent:
             elif key.data != "output":
                 self._relay(key.data, key.fd)
         self._collect()
+        for ear in self._ears.values():
+            ear.flush()
         if time.monotonic() > self._heard_s + frames.SILENCE_S:
             self._is_ended = True
 
@@ -124,6 +128,9 @@ class Agent:
         elif "signal" in message:
             chosen = set(message["to"])
             sessions.send(message["signal"], [r.child.pid for r in self._runners if r.number in chosen])
+        elif "tell" in message:
+            if message["tell"] in self._ears:  # or it could not be started
+                self._ears[message["tell"]].tell(message["line"])
         elif "forget" in message and self._recordings is not None:
             self._recordings.forget()
         elif "ask" in message:
@@ -226,7 +233,7 @@ class Agent:
         child = subprocess.Popen(
             process.command,
             env=process.environ,
-            stdin=subprocess.DEVNULL,
+            stdin=losses.input_for(process.hears_losses),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -239,6 +246,8 @@ class Agent:
             runner.open_files.append(file.fileno())
             self._selector.register(file.fileno(), selectors.EVENT_READ, runner)
         self._runners.append(runner)
+        if process.hears_losses:
+            self._ears[number] = losses.Ear(child)
         self._say_json(Kind.STARTED, number, {"pid": child.pid})
 
     def _relay(self, runner: Runner, fd: int) -> bool:
@@ -307,8 +316,11 @@ def prepare(wanted: List[Mapping[str, Any]], base: Mapping[str, str]) -> Iterato
             if process["role"] == "server":
                 environ.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(bound.server_loops(core_count)))
             command = [plan.find_executable(process["role"], environ)]
+        hears_losses = bool(process.get("hears_losses"))
+        if hears_losses:
+            command = plan.scheduler_command(command[0], hears_losses)
         command = plan.with_gdb(command, environ)
-        yield plan.Process(process["role"], process["rank"], command, environ, chosen)
+        yield plan.Process(process["role"], process["rank"], command, environ, chosen, hears_losses=hears_losses)
 
 
 def main(questions: Optional[Questions] = None) -> int:

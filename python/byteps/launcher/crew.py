@@ -3,10 +3,12 @@
 One loop waits for output, for signals and for the next deadline; there are no threads. How it ends:
 - all workers ended with 0: servers and scheduler end by themselves within `grace_s`, or are told to. Result 0.
 - a server or the scheduler was killed, and the job survives that (BYTEPS_RECOVERY): it is started again (restarts.py).
+- a worker was lost, and the job goes on without it (losses.py): the scheduler is told at once. Result: that of the
+  others. What else was lost with a host is not missed either, but for the scheduler. No worker is left: a failure.
 - another process failed: the workers get SIGTERM. Result: the exit code of who failed, or 128 + its signal.
 - SIGINT, SIGTERM or SIGHUP to bpslaunch: the workers get it. Result: 128 + the signal. A second one: SIGKILL to all.
 In both cases all get SIGTERM when the workers are gone, or after `grace_s`, and SIGKILL after another `grace_s`.
-A host whose link is lost counts as the failure of all that ran there; its agent ends them.
+A host whose link is lost counts as the failure, or the loss, of all that ran there; its agent ends them.
 While nobody reads our own output (a pager, Ctrl-S), we go on: with signals, with ends, and with saying to other hosts
 that we are here. Only the output of the processes is left where it is once OUTPUT_BYTES_MAX wait, so that they wait for
 the reader as they would without us. Once a job is being ended that has failed, everything is read; of that, what is
@@ -28,10 +30,11 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
-from byteps.launcher import sessions
+from byteps.launcher import losses, sessions
 from byteps.launcher.frames import Frame, Kind
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.link import SSH_FAILED, Link
+from byteps.launcher.losses import Ear
 from byteps.launcher.outlet import Outlet
 from byteps.launcher.plan import Plan, Process
 from byteps.launcher.restarts import Restarts
@@ -44,6 +47,7 @@ OUTPUT_BYTES_MAX = 1 << 20  # that waits for our reader; then we read no more
 LAST_OUTPUT_BYTES_MAX = 4 << 20  # the same once a failed job is being ended, when we must read; lines are left out
 KILLED_WITHIN_S = 5.0  # another host has so long to say that what it was to kill is gone
 LINK_TICK_S = 1.0
+EAR_TICK_S = 0.05
 JOB_FAILED = 1  # exit code of server and scheduler when it was not their fault
 REPLACED = 4  # of a server or a scheduler that was lost for a while: another one has, or had, its place
 
@@ -87,6 +91,8 @@ class Member:
         self.ended_s = 0.0
         self.is_replaced = False  # another was started in its place
         self.is_given_up = False  # it is not started again
+        self.is_missed = False  # lost, and the job goes on without it
+        self.ear: Optional[Ear] = None  # here
         self.session_lives = True  # it or something it started
 
     def end(self, code: int, trouble: str = "", kind: str = "") -> None:
@@ -117,6 +123,23 @@ class Member:
     def is_running(self) -> bool:
         return self.exit_code is None
 
+    @property
+    def may_be_missed(self) -> bool:
+        """It has ended, and in a way that a job survives which goes on without workers that are lost."""
+        if self.is_running or self.process.role == "scheduler":
+            return False
+        is_loss = self.is_worker and (self.end_kind == "killed" or self.exit_code == losses.EXIT_REPLACED)
+        return is_loss or self.end_kind == "host_lost"
+
+    @property
+    def how_lost(self) -> str:
+        """Behind its name. For one that is_missed."""
+        if self.signal_number:
+            return f"was ended by signal {_signal_name(self.signal_number)}"
+        if self.process.link is not None and self.end_kind == "host_lost":
+            return f"was lost with its host {self.process.link.host.name}: {self.process.link.lost}"
+        return f"was away for too long, and ended with exit code {self.exit_code}"
+
 
 class Crew:
     def __init__(self, plan: Plan, screen: Screen, grace_s: float, has_prefix: bool):
@@ -140,6 +163,8 @@ class Crew:
         self._left_out = 0  # lines that nobody read in time
         self._has_prefix = has_prefix
         self._restarts = Restarts()
+        self._goes_on = any(losses.goes_on(process.environ) for process in plan.processes)
+        self._told: List[str] = []  # what schedulers were told of losses
         self._signal_in, self._signal_out = socket.socketpair()
 
     def run(self, keeper: Optional[Keeper] = None, orders: Sequence[Order] = ()) -> int:
@@ -158,6 +183,7 @@ class Crew:
             while any(member.session_lives for member in self._members):
                 self._wait()
                 self._collect(keeper)
+                self._note_losses()
                 self._restart(keeper)
                 self._decide(time.monotonic())
             if self._result is None:
@@ -165,7 +191,10 @@ class Crew:
             if self._left_out:
                 self._say(f"{self._left_out} lines of output are left out above: nobody read them in time")
             if self._result == 0:
-                self._say(f"all workers ended well after {time.monotonic() - begin_s:.1f} s")
+                who = "all other workers" if self._lost() else "all workers"
+                self._say(f"{who} ended well after {time.monotonic() - begin_s:.1f} s")
+            has_gone_on = self._result == 0 or self.interrupted_by is not None
+            self._say_lost(self._lost(), "the job went on without it" if has_gone_on else "")
             return self._result
         finally:
             signal.set_wakeup_fd(-1)
@@ -198,13 +227,15 @@ class Crew:
         member.child = subprocess.Popen(
             process.command,
             env=environ,
-            stdin=subprocess.DEVNULL,
+            stdin=losses.input_for(process.hears_losses),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=before_exec,
         )
         member.pid = member.child.pid
+        if process.hears_losses:
+            member.ear = Ear(member.child)
         keeper.watch(member.pid)
         for own, file in enumerate(sessions.outputs(member.child), 1):
             os.set_blocking(file.fileno(), False)
@@ -236,6 +267,58 @@ class Crew:
                 fresh.number = len(there)
                 there.append(fresh)
                 process.link.send({"again": member.number, "attempt": attempt})
+            for line in self._told:
+                self._tell(fresh, line)
+
+    # ---- losses
+
+    def _note_losses(self) -> None:
+        """Who was lost, where the job goes on."""
+        if not self._goes_on or self._result is not None:
+            return
+        if any(m.process.role == "scheduler" and m.end_kind == "host_lost" for m in self._members):
+            return  # none can be started at its address: all that was there has failed
+        fresh = [m for m in self._members if m.may_be_missed and not (m.is_missed or m.is_replaced)]
+        for member in fresh:
+            member.is_missed = True
+            if member.is_worker and member.process.rank is not None:
+                self._told.append(losses.line(member.process.rank, member.how_lost))
+                for each in self._members:
+                    if each.is_running:
+                        self._tell(each, self._told[-1])
+        self._send(signal.SIGKILL, [member for member in fresh if member.session_lives])  # what it has started
+        if self._runs(WORKERS):
+            self._say_lost(fresh, "the job goes on without it")
+
+    def _tell(self, scheduler: Member, line: str) -> None:
+        process = scheduler.process
+        if not process.hears_losses:
+            return
+        if process.link is not None:
+            process.link.send({"tell": scheduler.number, "line": line})
+        elif scheduler.ear is not None:
+            scheduler.ear.tell(line)
+
+    def _lost(self) -> List[Member]:
+        return [member for member in self._members if member.is_missed]
+
+    def _has_survivors(self) -> bool:
+        return any(member.is_worker and not member.is_missed for member in self._members)
+
+    def _say_lost(self, lost: Sequence[Member], outcome: str) -> None:
+        """A line for each, and one for all that was lost with a host."""
+        ending = f"; {outcome}" if outcome else ""
+        by_host: Dict[Link, List[Member]] = {}
+        for member in lost:
+            link = member.process.link
+            if link is not None and member.end_kind == "host_lost":
+                by_host.setdefault(link, []).append(member)
+            else:
+                how = member.how_lost.replace("was ", "", 1)
+                self._say(f"{member.title} (pid {member.pid}) was lost: {how}{ending}")
+        for link, members in by_host.items():
+            who = " and ".join(member.process.title for member in members)
+            self._say(f"host {link.host.name} was lost with {who}: {link.lost}{ending}")
 
     # ---- watching
 
@@ -251,6 +334,9 @@ class Crew:
                 due.append(now + 0.05)
         if self._remote:
             due.append(now + LINK_TICK_S)
+        for member in self._members:
+            if member.ear is not None and member.ear.waits:
+                due.append(now + EAR_TICK_S)
         timeout_s = max(0.0, min(due) - now) if due else None
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
@@ -264,6 +350,9 @@ class Crew:
                 self._pump(key.data, key.fd)
         for link in self._remote:
             link.tick()
+        for member in self._members:
+            if member.ear is not None:
+                member.ear.flush()
 
     def _heed_reader(self) -> None:
         """Writes when our reader takes something, and pauses when it takes too little."""
@@ -410,9 +499,17 @@ class Crew:
                 self._report(failed)
                 self._finish(failed.exit_code, signal.SIGTERM)
             elif not self._runs(WORKERS):
-                self._finish(0, None)
+                self._finish(*self._end_of_workers())
         while self._steps and self._is_due(self._steps[0], now):
             self._take(self._steps.pop(0), now)
+
+    def _end_of_workers(self) -> Tuple[int, Optional[int]]:
+        """Result, and the signal to the workers, when no worker runs any more and none has failed."""
+        if self._has_survivors() or not self._goes_on:
+            return 0, None
+        self._say("no worker is left: the job has failed")
+        last = max((m for m in self._members if m.is_worker), key=lambda member: member.ended_s)
+        return last.exit_code or JOB_FAILED, signal.SIGTERM
 
     def _runs(self, roles: FrozenSet[str]) -> bool:
         return any(m.is_running for m in self._members if m.process.role in roles)
@@ -425,9 +522,7 @@ class Crew:
         for member in targets:
             if self._result == 0:
                 self._note_leftover(member, step.number)
-        sessions.send(step.number, [m.pid for m in targets if m.process.link is None])
-        for link in self._remote:
-            link.send({"signal": int(step.number), "to": [m.number for m in targets if m.process.link is link]})
+        self._send(step.number, targets)
         if step.number == signal.SIGKILL:  # again and again: a fork may slip through one look
             self._kill_s = self._kill_s or now
             if now > self._kill_s + KILLED_WITHIN_S:
@@ -435,9 +530,15 @@ class Crew:
                     link.end("it does not say that what it was told to kill is gone")
             self._steps.append(Step(now + 0.1, signal.SIGKILL, ALL))
 
+    def _send(self, number: int, targets: Sequence[Member]) -> None:
+        sessions.send(number, [m.pid for m in targets if m.process.link is None])
+        for link in {m.process.link for m in targets}:
+            if link is not None:
+                link.send({"signal": int(number), "to": [m.number for m in targets if m.process.link is link]})
+
     def _failed(self, now: float) -> Optional[Member]:
         """Whom to blame: the first to fail, but a worker rather than a server that ended because the job failed."""
-        failed = [m for m in self._members if m.exit_code and not m.is_replaced]
+        failed = [m for m in self._members if m.exit_code and not (m.is_replaced or m.is_missed)]
         if not any(m.is_running for m in self._members if m.is_worker) and not any(m.is_worker for m in failed):
             return None  # all workers ended well: what servers say no longer matters
         own_fault = [m for m in failed if m.is_worker or m.exit_code != JOB_FAILED]
@@ -492,6 +593,8 @@ class Crew:
                 event["told"] = 1
             if member.is_replaced:
                 event["replaced"] = 1
+            if member.is_missed and self._has_survivors():
+                event["missed"] = 1
             events.append(event)
         return events
 

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from byteps import __version__
-from byteps.launcher import link
+from byteps.launcher import link, losses
 from byteps.launcher.hostfile import Host
 from byteps.launcher.keeper import Keeper
 from byteps.launcher.key import JobKey, given_key
@@ -137,6 +137,7 @@ def job_plan(
     worker_count = sum(host.workers for host in hosts)
     base = dict(environ)
     server_count, notes = used_servers(worker_count, sum(host.servers for host in hosts), base)
+    losses.check_servers(base, server_count)
     base.update(
         DMLC_NUM_WORKER=str(sum(host.workers > 0 for host in hosts)),
         DMLC_NUM_SERVER=str(server_count),
@@ -153,7 +154,9 @@ def job_plan(
     plan = Plan([], sizes, notes)
     if has_scheduler:
         plan.summary += f", scheduler on {address} port {port}"
-        plan.processes.append(Process("scheduler", None, [], dict(base, DMLC_ROLE="scheduler"), link=links[0]))
+        scheduler = Process("scheduler", None, [], dict(base, DMLC_ROLE="scheduler"), link=links[0])
+        scheduler.hears_losses = losses.goes_on(base)
+        plan.processes.append(scheduler)
     server_rank = worker_rank = machine = 0
     for each in links:
         host = each.host
@@ -184,7 +187,9 @@ def start_messages(plan: Plan, folder: str, key: JobKey) -> List[Tuple[Link, Dic
     wanted: Dict[Link, List[Dict[str, Any]]] = {}
     for process in plan.processes:
         if process.link is not None:
-            words = {"role": process.role, "rank": process.rank, "command": process.command}
+            words: Dict[str, Any] = {"role": process.role, "rank": process.rank, "command": process.command}
+            if process.hears_losses:
+                words["hears_losses"] = True
             wanted.setdefault(process.link, []).append({**words, "environ": process.environ})
     return [
         (each, {"start": {"folder": folder, "environ": {}, "key": key.text, "processes": processes}})

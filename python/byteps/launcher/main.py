@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from byteps.launcher import bounds, gpus, hosts, plan
+from byteps.launcher import bounds, gpus, hosts, losses, plan
 from byteps.launcher.crew import Crew, Order
 from byteps.launcher.environment import (
     SERVERS_MAX,
@@ -51,6 +51,9 @@ On one machine, everything at once:
 On several machines, everything at once over ssh; the file has lines like: node1 workers=4 servers=1
   bpslaunch --hosts hosts.txt -- python train.py --epochs 5
 
+A job that goes on when a worker is killed or its host is gone, with sums and averages of those that are there:
+  bpslaunch --hosts hosts.txt --on-worker-loss continue -- python train.py --epochs 5
+
 On several machines, one call per process or worker machine, told by the environment what it is:
   export DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=1 DMLC_PS_ROOT_URI=10.0.0.1 DMLC_PS_ROOT_PORT=9000
   export BYTEPS_JOB_KEY_FILE=~/job.key                  # the same file everywhere: openssl rand -hex 16
@@ -62,9 +65,9 @@ The order does not matter. The number of workers on a machine is the number of d
 NVIDIA_VISIBLE_DEVICES, or BYTEPS_LOCAL_SIZE, or 1.
 
 The command is run as given, without a shell; a single argument with spaces is split as a shell would.
-Exit code: 0 when all workers ended with 0; that of the process that failed (128 + n for signal n); 2 when an option
-or variable is wrong, with its name; 126 when the program is not executable; 127 when it does not exist; 255 when a
-host cannot be reached.
+Exit code: 0 when all workers ended with 0 (with --on-worker-loss continue all that were not lost); that of the process
+that failed (128 + n for signal n); 2 when an option or variable is wrong, with its name; 126 when the program is not
+executable; 127 when it does not exist; 255 when a host cannot be reached.
 All variables: docs/env.md.
 """
 
@@ -135,6 +138,12 @@ def parse(argv: List[str]) -> argparse.Namespace:
         metavar="K[=V]",
         help="set a variable for all processes; with --hosts K alone means the value it has here",
     )
+    both.add_argument(
+        "--on-worker-loss",
+        choices=losses.POLICIES,
+        help="when a worker is killed, or its host is gone: the job fails, or it goes on with the others, as with "
+        f"BYTEPS_RECOVERY=1 and at least one server (default: {losses.VARIABLE}, or fail)",
+    )
     both.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
     remote = parser.add_argument_group("with --hosts")
     remote.add_argument(
@@ -167,7 +176,7 @@ def check_together(parser: argparse.ArgumentParser, options: argparse.Namespace)
             parser.error(f"'{name}' is not of the form NAME=value")
     for names, wanted, is_there in (
         (("workers", "servers"), "--local", options.local),
-        (("shards", "env", "no_prefix"), "--local or --hosts", options.local or options.hosts),
+        (("shards", "env", "no_prefix", "on_worker_loss"), "--local or --hosts", options.local or options.hosts),
         (("workers_per_host", "servers_per_host", "ssh", "python", "folder"), "--hosts", options.hosts),
     ):
         for name in names:
@@ -197,6 +206,7 @@ def split_command(command: List[str]) -> List[str]:
 
 def run_local(options: argparse.Namespace, command: List[str], environ: Dict[str, str]) -> int:
     environ.update(options.env)
+    losses.settle(environ, options.on_worker_loss)
     workers, servers = local_counts(options, environ)
     command = need_command(command, environ)
     return run(
@@ -215,6 +225,7 @@ def local_counts(options: argparse.Namespace, environ: Mapping[str, str]) -> Tup
 
 def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str, str]) -> int:
     common = hosts.forwarded(environ, options.env)
+    losses.settle(common, options.on_worker_loss)
     wants_servers = options.shards is not None or wants_servers_anyway({**environ, **common})
     listed = read_hosts(options.hosts, options.workers_per_host, options.servers_per_host, wants_servers)
     if not command:
@@ -242,6 +253,7 @@ def run_hosts(options: argparse.Namespace, command: List[str], environ: Dict[str
 def run_from_environment(command: List[str], environ: Dict[str, str], grace_s: float) -> int:
     if "DMLC_ROLE" not in environ:
         raise UsageError("DMLC_ROLE is missing: set it to worker, server or scheduler; or use --local (see --help)")
+    losses.settle(environ)
     job = read_job(environ)
     if job.role != "worker":
         return run_service(job, command, environ)

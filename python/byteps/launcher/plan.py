@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Set, Tuple, Union
 
-from byteps.launcher import cores
+from byteps.launcher import cores, losses
 from byteps.launcher.environment import BadEnvironment, Job, is_forced, read_switch
 from byteps.launcher.key import JobKey
 
@@ -27,7 +27,7 @@ FORCING = "BYTEPS_FORCE_DISTRIBUTED=1 uses servers all the same"
 IDENTITY = (
     "DMLC_ROLE DMLC_NUM_WORKER DMLC_NUM_SERVER DMLC_WORKER_ID DMLC_RANK DMLC_PS_ROOT_URI DMLC_PS_ROOT_PORT "
     "DMLC_NODE_HOST DMLC_INTERFACE DMLC_PORT BYTEPS_LOCAL_RANK BYTEPS_LOCAL_SIZE BYTEPS_GLOBAL_RANK "
-    "BYTEPS_GLOBAL_SIZE BYTEPS_JOB_KEY BYTEPS_JOB_KEY_FILE"
+    "BYTEPS_GLOBAL_SIZE BYTEPS_JOB_KEY BYTEPS_JOB_KEY_FILE BYTEPS_ATTEMPT"
 ).split()
 
 
@@ -49,6 +49,7 @@ class Process:
     environ: Dict[str, str]
     cores: Optional[Set[int]] = None  # None: not bound
     link: Optional[Link] = None  # to the host that runs it, which finds the program itself; None: this host
+    hears_losses: bool = False  # a scheduler that is told on its standard input which workers were lost
 
     @property
     def title(self) -> str:
@@ -108,6 +109,7 @@ def whole_job(
         BYTEPS_JOB_KEY_FILE=key.path,
     )
     server_count, notes = used_servers(worker_count, server_count, base)
+    losses.check_servers(base, server_count)
     if shards is not None and server_count > 0:
         base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
     bound = cores.bind(worker_count, server_count, base)
@@ -127,7 +129,7 @@ def whole_job(
         base.setdefault("BYTEPS_ROLL_CALL", "0")  # the scheduler's own is shown
         if server_count > 0:
             base.setdefault("BYTEPS_SERVER_ENGINE_THREAD", str(bound.server_loops(core_count)))
-        plan.processes.append(_service("scheduler", None, base))
+        plan.processes.append(_scheduler(base))
         for index in range(server_count):
             plan.processes.append(_service("server", index, dict(base, DMLC_RANK=str(index)), bound.servers[index]))
     store = hold_free_port()
@@ -155,6 +157,17 @@ def used_servers(worker_count: int, asked: int, environ: Dict[str, str]) -> Tupl
         is_not = "1 server is" if asked == 1 else f"{asked} servers are"
         return 0, [f"{is_not} not used: a single worker has nobody to sum with ({FORCING})"]
     return asked, []
+
+
+def _scheduler(base: Mapping[str, str]) -> Process:
+    hears_losses = losses.goes_on(base)
+    command = scheduler_command(find_executable("scheduler", base), hears_losses)
+    environ = dict(base, DMLC_ROLE="scheduler")
+    return Process("scheduler", None, with_gdb(command, base), environ, hears_losses=hears_losses)
+
+
+def scheduler_command(program: str, hears_losses: bool) -> List[str]:
+    return [program, losses.TELLING] if hears_losses else [program]
 
 
 def _service(role: str, rank: Optional[int], base: Mapping[str, str], own: Optional[Set[int]] = None) -> Process:

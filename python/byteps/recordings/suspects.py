@@ -183,7 +183,7 @@ def vanished(scheduler: Recording, recordings: List[Recording]) -> Iterator[Susp
             lost[event.host] = event
         elif event.kind in ("back", "left"):
             lost.pop(event.host, None)
-    told = {host_in(e) for each in recordings for e in each.find("ended") if e.fields.get("told")}
+    told = {host_in(e) for each in recordings for e in each.find("ended") if is_none_of_it(e)}
     for host, event in lost.items():
         if host in told:
             continue
@@ -192,6 +192,11 @@ def vanished(scheduler: Recording, recordings: List[Recording]) -> Iterator[Susp
         who = title(event.role, event.rank, host)
         evidence = [Evidence(name_of(scheduler), f"{who} lost its connection: {event.text}")]
         yield Suspect(event.when, kind, f"{who} {what}", event.role, event.rank, host, evidence, remedy)
+
+
+def is_none_of_it(ended: Event) -> bool:
+    """bpslaunch told it to end, or the job went on without it."""
+    return bool(ended.fields.get("told") or ended.fields.get("missed"))
 
 
 def seen_by_launcher(recording: Recording, recordings: List[Recording]) -> Iterator[Suspect]:
@@ -207,7 +212,7 @@ def seen_by_launcher(recording: Recording, recordings: List[Recording]) -> Itera
     for event in recording.find("ended"):
         host = host_in(event)
         was_killed = bool(event.fields.get("signal"))
-        if event.fields.get("told") or not event.fields.get("code"):
+        if is_none_of_it(event) or not event.fields.get("code"):
             continue
         if not was_killed and (event.role != "worker" or recording_of(recordings, host) is not None):
             continue
