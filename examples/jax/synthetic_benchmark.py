@@ -78,7 +78,7 @@ def main():
         params, state = jax.block_until_ready(step(params, state))
 
     def log(line):
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(line, flush=True)
 
     log(f"Model: {args.model}")

@@ -91,13 +91,13 @@ def main():
             mine = share(order[begin : begin + batch], bps.rank(), bps.size())
             params, state, value = train_step(optimizer, params, state, inputs[mine], train_labels[mine])
         average = float(bps.push_pull(value, name="loss"))
-        if bps.rank() == 0 and (epoch + 1) % 10 == 0:
+        if bps.rank() == bps.leader() and (epoch + 1) % 10 == 0:
             print(f"epoch {epoch + 1}: loss {average:.4f}", flush=True)
     samples_per_s = args.epochs * (len(inputs) // batch) * batch / (time.perf_counter() - began)
     outputs = np.asarray(jax.jit(predict)(params, test_images.astype(np.float32)))
     accuracy = float((outputs.argmax(1) == test_labels).mean())
     difference = prove(train_images, train_labels, 48 // bps.size() * bps.size())
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         rate = f"samples_per_s={samples_per_s:.0f}"
         print(f"DIGITS accuracy={accuracy:.4f} difference={difference:.3g} {rate}", flush=True)
 

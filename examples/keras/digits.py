@@ -60,10 +60,10 @@ def main():
         batch_size=args.batch_size // bps.size(),
         epochs=args.epochs,
         callbacks=callbacks,
-        verbose=2 if bps.rank() == 0 else 0,
+        verbose=2 if bps.rank() == bps.leader() else 0,
     )
     accuracy = model.evaluate(test_x, test_y, verbose=0)[1]
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"backend {keras.backend.backend()}, {bps.size()} workers: test accuracy {accuracy:.4f}", flush=True)
 
 

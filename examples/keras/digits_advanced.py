@@ -49,7 +49,7 @@ def main():
             multiplier=lambda epoch: 0.1 ** (epoch // 8), start_epoch=args.warmup_epochs, initial_lr=rate
         ),
     ]
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         callbacks.append(keras.callbacks.ModelCheckpoint(args.checkpoint, "val_accuracy", save_best_only=True))
     model.fit(
         train_x[mine],
@@ -58,10 +58,10 @@ def main():
         epochs=args.epochs,
         validation_data=(test_x[bps.rank() :: bps.size()], test_y[bps.rank() :: bps.size()]),
         callbacks=callbacks,
-        verbose=2 if bps.rank() == 0 else 0,
+        verbose=2 if bps.rank() == bps.leader() else 0,
     )
     accuracy = bps.push_pull(model.evaluate(test_x, test_y, verbose=0)[1], name="accuracy")
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"{'went on, ' if goes_on else ''}test accuracy {accuracy:.4f}", flush=True)
 
 

@@ -171,14 +171,14 @@ def main():
             initial_lr=rate,
         ),
     ]
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         callbacks.append(keras.callbacks.ModelCheckpoint(args.checkpoint_format))
-    verbose = 2 if bps.rank() == 0 else 0
+    verbose = 2 if bps.rank() == bps.leader() else 0
     model.fit(
         train, epochs=args.epochs, initial_epoch=begin, validation_data=tested, callbacks=callbacks, verbose=verbose
     )
     loss, accuracy, top5 = bps.allreduce(model.evaluate(tested, verbose=0), name="evaluation")
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         result = f"loss={loss:.4f} accuracy={accuracy:.4f} top5={top5:.4f}"
         print(f"from epoch {begin} to {args.epochs}: {result}", flush=True)
 

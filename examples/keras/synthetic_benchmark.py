@@ -47,7 +47,7 @@ class Rates(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.rates.append(self.images_per_epoch / (time.perf_counter() - self.began))
-        if bps.rank() == 0 and epoch > 0:
+        if bps.rank() == bps.leader() and epoch > 0:
             print(f"Iter #{epoch - 1}: {self.rates[-1]:.1f} img/sec per worker", flush=True)
 
 
@@ -63,7 +63,7 @@ def main():
     from_logits = args.model == "cnn"
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=True if args.jit_compile else "auto")
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"Model: {args.model}\nBatch size: {args.batch_size}\nNumber of workers: {bps.size()}", flush=True)
     rates = Rates(images)
     callbacks = [bps.callbacks.BroadcastGlobalVariablesCallback(0), rates]
@@ -71,7 +71,7 @@ def main():
     options = dict(epochs=args.num_iters + 1, callbacks=callbacks, verbose=0, shuffle=False)
     model.fit(inputs, labels, batch_size=args.batch_size, **options)
     mean, deviation = np.mean(rates.rates[1:]), 1.96 * np.std(rates.rates[1:])
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"Img/sec per worker: {mean:.1f} +-{deviation:.1f}")
         print(f"Total img/sec on {bps.size()} worker(s): {bps.size() * mean:.1f} +-{bps.size() * deviation:.1f}")
 

@@ -61,7 +61,7 @@ def main():
         mx.nd.waitall()
 
     def log(text):
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(text, flush=True)
 
     log(f"Model: {args.model}\nBatch size: {args.batch_size}\nNumber of workers: {bps.size()}")

@@ -67,14 +67,14 @@ def main():
             loss.backward()
             trainer.step(len(mine))  # nothing waits here: the engine orders averages and updates
         mean_loss = bps.allreduce(loss.mean(), name="loss").asscalar()
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(f"epoch {epoch}: loss {mean_loss:.4f}", flush=True)
 
     accuracy = float((net(mx.nd.array(test_x)).argmax(axis=1).asnumpy() == test_y).mean())
     sums = [float(param.data().sum().asscalar()) for param in net.collect_params().values()]
     for other in bps.allgather_object(sums):
         assert other == sums, "the workers have different parameters"
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"accuracy={accuracy:.4f} workers={bps.size()}", flush=True)
 
 

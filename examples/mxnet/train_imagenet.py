@@ -127,7 +127,7 @@ def go_on(args, net, trainer):
     """The epochs that the newest checkpoint of rank 0 has had, 0 without one. All ranks get what is in its files, which
     only rank 0 needs to see."""
     files = None
-    if bps.rank() == 0 and args.save_dir and os.path.isdir(args.save_dir):
+    if bps.rank() == bps.leader() and args.save_dir and os.path.isdir(args.save_dir):
         found = sorted(re.findall(r"epoch-(\d+)\.states", " ".join(os.listdir(args.save_dir))))
         if found:
             path = os.path.join(args.save_dir, f"epoch-{found[-1]}")
@@ -185,13 +185,13 @@ def main():
             trainer.step(len(labels))
             counted.update(labels, outputs)
         learnt, (first, fifth) = average(counted), evaluate(net, tested)
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             told = f"training {learnt:.4f}, top-1 {first:.4f}, top-5 {fifth:.4f}"
             print(f"epoch {epoch}: rate {trainer.learning_rate:.4g}, {told}", flush=True)
             if args.save_dir and (epoch + 1) % args.save_frequency == 0:
                 save(args, epoch + 1, net, trainer)
     first, fifth = evaluate(net, tested)
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"from epoch {begin} to {args.num_epochs}: accuracy={first:.4f} top5={fifth:.4f}", flush=True)
 
 

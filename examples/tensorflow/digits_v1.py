@@ -59,7 +59,7 @@ def main():
         while not session.should_stop():
             batch, wanted = next(drawn)
             session.run(train, {x: batch, y: wanted})
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"test accuracy {tested.final_ops_values:.4f}")
 
 

@@ -63,11 +63,11 @@ def main():
 
     for epoch in range(args.epochs):
         losses = [float(step(x, y)) for x, y in dataset]
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(f"epoch {epoch}: loss {np.mean(losses):.4f}", flush=True)
     accuracy = float(np.mean(np.argmax(logits(test_x), axis=1) == test_y))
     apart = float(tf.reduce_max(bps.push_pull(head, op=bps.Sum) / bps.size() - head))
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"RESULT accuracy={accuracy:.4f} replicas={strategy.num_replicas_in_sync} apart={apart:.1g}", flush=True)
 
 

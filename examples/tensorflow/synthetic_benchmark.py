@@ -64,7 +64,7 @@ def main():
         function().numpy()
 
     def log(line):
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(line, flush=True)
 
     log(f"Model: {args.model}")

@@ -91,11 +91,11 @@ def main():
         shares = batches(len(x), 32 * bps.size(), epoch, bps.rank(), bps.size())
         losses = [float(step(x[chosen], y[chosen])) for chosen in shares]
         loss = float(bps.push_pull(tf.constant(np.mean(losses)), name="loss"))
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(f"epoch {epoch}: loss {loss:.4f}", flush=True)
     accuracy = float(np.mean(np.argmax(model(test_x), axis=1) == test_y))
     difference = prove()
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"RESULT accuracy={accuracy:.4f} max_relative_difference={difference:.3g}", flush=True)
 
 

@@ -50,10 +50,10 @@ def main():
             bps.callbacks.MetricAverageCallback(),
             bps.callbacks.LearningRateWarmupCallback(warmup_epochs=2),
         ],
-        verbose=2 if bps.rank() == 0 else 0,
+        verbose=2 if bps.rank() == bps.leader() else 0,
     )
     accuracy = model.evaluate(test_x, test_y, verbose=0)[1]
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"{bps.size()} workers: test accuracy {accuracy:.4f}", flush=True)
 
 

@@ -37,7 +37,7 @@ def main():
         optimizer.step()
     images, labels = (tensor.to(args.device) for tensor in tests[:])
     reached = (model(images).argmax(1) == labels).float().mean().item()
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         metrics = bps.metrics()
         carried = max(metrics.pushed_bytes, metrics.local_pushed_bytes)  # to servers, or within the machine
         print(f"test accuracy {reached:.3f}; BytePS carried {carried / 1e6:.1f} MB", flush=True)

@@ -63,7 +63,7 @@ def main():
     for name, value in model.state_dict().items():
         if not torch.equal(bps.broadcast(value, root_rank=0), value):
             raise SystemExit(f"rank {bps.rank()}: {name} is not what rank 0 has")
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"accuracy {accuracy:.4f} on 360 held-out images; all {bps.size()} ranks have the same model", flush=True)
 
 

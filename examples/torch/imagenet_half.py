@@ -79,7 +79,7 @@ def main():
             optimizer.step()
     with torch.no_grad():
         accuracy = (model(images.half()).argmax(1) == labels).float().mean().item()
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"loss={loss.item():.3f} accuracy={accuracy:.3f}")
 
 

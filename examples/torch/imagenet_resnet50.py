@@ -151,12 +151,12 @@ def main():
     for epoch in range(begin, args.epochs):
         train(args, epoch, model, optimizer, train_loader)
         loss, accuracy = evaluate(model, tested, args.device)
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(f"epoch {epoch}: validation loss {loss:.4f}, accuracy {accuracy:.4f}", flush=True)
             saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(saved, args.checkpoint_format.format(epoch=epoch + 1))
     loss, accuracy = evaluate(model, tested, args.device)
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"from epoch {begin} to {args.epochs}: loss={loss:.4f} accuracy={accuracy:.4f}", flush=True)
 
 

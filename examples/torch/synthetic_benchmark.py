@@ -100,7 +100,7 @@ def main():
             torch.cuda.synchronize()
 
     def log(line):
-        if bps.rank() == 0:
+        if bps.rank() == bps.leader():
             print(line, flush=True)
 
     log(f"Model: {args.model}")

@@ -107,7 +107,7 @@ def main():
     with torch.no_grad():
         accuracy = (model(test_inputs).argmax(1) == test_labels).double().mean().item()
     difference, losses, reference_losses = prove(args.device)
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         plot(args.plot, losses, reference_losses)
         metrics = bps.metrics()
         pushed, pulled, local = (

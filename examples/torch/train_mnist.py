@@ -66,7 +66,7 @@ def train(args, epoch, model, optimizer, train_loader, train_sampler):
         loss = F.nll_loss(output, target)
         loss.backward()
         optimizer.step()
-        if batch_idx % args.log_interval == 0 and bps.rank() == 0:
+        if batch_idx % args.log_interval == 0 and bps.rank() == bps.leader():
             # BytePS: use train_sampler to determine the number of examples in this worker's partition.
             print(
                 f"Train Epoch: {epoch} [{batch_idx * len(data)}/{len(train_sampler)} "
@@ -96,7 +96,7 @@ def test(args, model, test_loader, test_sampler):
     # BytePS: average metric values across workers.
     test_loss = metric_average(test_loss, "avg_loss")
     test_accuracy = metric_average(test_accuracy, "avg_accuracy")
-    if bps.rank() == 0:
+    if bps.rank() == bps.leader():
         print(f"\nTest set: Average loss: {test_loss:.4f}, Accuracy: {100 * test_accuracy:.2f}%\n", flush=True)
 
 

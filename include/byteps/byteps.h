@@ -214,9 +214,10 @@ BYTEPS_API uint32_t byteps_local_rank(const byteps_job* job);
 BYTEPS_API uint32_t byteps_local_size(const byteps_job* job);
 BYTEPS_API uint32_t byteps_server_count(const byteps_job* job);
 
-/* The lowest rank whose worker was not lost: 0, unless the job goes on without that one (BYTEPS_ON_WORKER_LOSS=continue).
- * Ask it for what one worker does for all, as to save checkpoints. May change at any time, and ranks hear of a loss at
- * slightly different times: for a moment two of them, or none, may take themselves for it. Since version 10. */
+/* The lowest rank whose worker was not lost: 0, unless the job goes on without that one
+ * (BYTEPS_ON_WORKER_LOSS=continue). Ask it for what one worker does for all, as to save checkpoints. May change at any
+ * time, and ranks hear of a loss at slightly different times: for a moment two of them, or none, may take themselves
+ * for it. Since version 10. */
 BYTEPS_API uint32_t byteps_leader(const byteps_job* job);
 
 /* Which machine each worker is on, by rank: on each of them local ranks begin at 0. A launcher that says local ranks

@@ -37,8 +37,11 @@ struct Draft {
   std::optional<std::uint64_t> scheduling_credit;
   std::optional<std::uint64_t> scheduler_port;
   bool force_distributed = false;
-  std::string local_reduce = "auto";
-  std::string on_worker_loss = "fail";
+  struct Chosen {
+    std::string local_reduce = "auto";
+    std::string on_worker_loss = "fail";
+  };
+  Chosen chosen;
   std::string engine;
   bool async = false;
   bool shared_memory = true;
@@ -164,7 +167,7 @@ std::vector<Variable> rank_variables() {
        "goes "
        "over the network (docs/local.md). 0, at any worker: each exchanges with the servers by "
        "itself.",
-       0, 0, nullptr, [](Draft& d, const std::string& v) { d.local_reduce = v; }},
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.local_reduce = v; }},
       {"BYTEPS_ENGINE", "worker", "unset", "none",
        "none: a process without DMLC_* is alone on purpose, although torchrun, mpirun, srun or the "
        "like has started several. Without it that is an error, for each would train a model of its "
@@ -359,7 +362,7 @@ std::vector<Variable> safety_variables() {
        "What becomes of a job that loses a worker. fail: it ends. continue, with "
        "BYTEPS_RECOVERY=1: it goes on, the "
        "rank is vacant, and sums and averages are of those that are left (docs/recovery.md).",
-       0, 0, nullptr, [](Draft& d, const std::string& v) { d.on_worker_loss = v; }},
+       0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.on_worker_loss = v; }},
       {"BYTEPS_ROLL_CALL", "worker, server", "1", "0 or 1",
        "0: a member does not repeat what the scheduler says about who is missing; bpslaunch sets "
        "it, because it shows what the scheduler itself says.",
@@ -787,7 +790,7 @@ Status take_rdma(Draft& draft) {
 }
 
 Status take_worker_loss(Draft& draft) {
-  const std::string& said = draft.on_worker_loss;
+  const std::string& said = draft.chosen.on_worker_loss;
   if (said != "fail" && said != "continue") {
     return wrong("BYTEPS_ON_WORKER_LOSS",
                  "BYTEPS_ON_WORKER_LOSS='" + said + "' is not valid: it takes fail or continue");
@@ -856,11 +859,11 @@ Status finish_worker(Draft& draft, const Environment& environment, std::string_v
                  "BYTEPS_LOCAL_RANK=" + std::to_string(job.local.rank) +
                      " must be below BYTEPS_LOCAL_SIZE=" + std::to_string(job.local.size));
   }
-  if (draft.local_reduce != "auto" && draft.local_reduce != "0") {
-    return wrong("BYTEPS_LOCAL_REDUCE", "BYTEPS_LOCAL_REDUCE='" + draft.local_reduce +
+  if (draft.chosen.local_reduce != "auto" && draft.chosen.local_reduce != "0") {
+    return wrong("BYTEPS_LOCAL_REDUCE", "BYTEPS_LOCAL_REDUCE='" + draft.chosen.local_reduce +
                                             "' is not valid: it takes auto or 0");
   }
-  job.sums.locally = draft.local_reduce == "auto";
+  job.sums.locally = draft.chosen.local_reduce == "auto";
   job.sums.needs_servers = draft.force_distributed;
   if (size == 1 && !draft.force_distributed) {
     if (Status status = check_alone(draft, environment, command); !status.is_ok()) return status;

@@ -216,7 +216,8 @@ struct RosterMember {
   std::uint32_t machine_index = 0;
   std::uint16_t relay_port = 0;
   std::uint64_t life = 0;  // where the job recovers
-  // The revision since which the rank of a worker that was lost is vacant, and the job goes on without it; 0: it is not.
+  // The revision since which the rank is vacant, because its worker was lost and the job goes on without it; 0: it is
+  // not.
   std::uint32_t vacant_since = 0;
   bool operator==(const RosterMember&) const = default;
 };

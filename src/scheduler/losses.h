@@ -1,5 +1,5 @@
-// Losses: workers that are lost while a job runs that goes on without them (BYTEPS_ON_WORKER_LOSS=continue), and whether
-// it can (docs/recovery.md, "A worker is lost").
+// Losses: workers that are lost while a job runs that goes on without them (BYTEPS_ON_WORKER_LOSS=continue), and
+// whether it can (docs/recovery.md, "A worker is lost").
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ class Losses {
   // Of the running epoch, those whose processes have ended, and what there is to say of one.
   std::vector<Arrival> ended_seats() const;
   std::string text_of(const Seat& ended) const;
-  // One that has ended for a failure timeout, although the job is not complete; empty: none. (A scheduler that was begun
-  // anew is told of them before it hears of a job that goes on without them.)
+  // One that has ended for a failure timeout, although the job is not complete; empty: none. (A scheduler that was
+  // begun anew is told of them before it hears of a job that goes on without them.)
   std::string missed_in_gathering(TimeNs now) const;
 
   // When it is looked at: whether more than half of those that should be here are away, or silent. Then rather this

@@ -73,6 +73,74 @@ std::optional<WorkerRank> declarer(const ShelfEpoch& facts, WorkerRank from, Par
   return is_neighbour ? std::optional(who) : std::nullopt;
 }
 
+// For the log: the first round of each frame that this worker is not in.
+void append_absence(const Inventory& inventory, WorkerRank worker, ShelfOutputs& out) {
+  for (const auto& [key, tensor] : inventory.tensors()) {
+    if (!tensor->declared.members.has(worker)) continue;
+    for (const auto& [index, part] : tensor->parts) {
+      for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+        const bool is_in = has_bit(part->bits_of(frame), worker);
+        out.emplace_back(ShelfOutput::Absence{
+            .worker = worker,
+            .name = tensor->declared.name,
+            .part = index,
+            .offset_bytes = frame * part->frame_bytes,
+            .since = Round(part->frames[frame].round.value + (is_in ? 1 : 0))});
+      }
+    }
+  }
+}
+
+// Its root is lost, and has not contributed to this.
+bool has_lost_root(const PartSum& part, std::uint32_t frame_index, const Generations& generations) {
+  const wire::Declare& declared = part.tensor->declared;
+  return declared.has_root() && generations.is_lost(declared.root) &&
+         !has_bit(part.bits_of(frame_index), declared.root);
+}
+
+// Members that are lost and not in this sum.
+std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index,
+                                 const Generations& generations) {
+  if (generations.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
+  const std::span bits = part.bits_of(frame_index);
+  std::uint32_t count = 0;
+  for (WorkerRank each(0); each.value < 64 * bits.size(); ++each.value) {
+    const bool is_lost =
+        has_bit(generations.lost(), each) && part.tensor->declared.members.has(each);
+    if (is_lost && !has_bit(bits, each)) ++count;
+  }
+  return count;
+}
+
+// nullptr: the push is one that a worker may send, whatever its round.
+const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Header& header,
+                         std::size_t payload_bytes, const ShelfEpoch& facts,
+                         const Generations& generations) {
+  const TensorSum& tensor = *part.tensor;
+  if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
+  if (generations.is_done(*tensor.contributors, tensor.contributors->place_of(from)) &&
+      later_by(header.round, generations.first_round()) >= 0 &&
+      later_by(header.round, part.frames[0].round) >= 0) {
+    return "it has said that it has no more inputs";
+  }
+  if (header.offset_bytes % part.frame_bytes != 0) return "no frame starts there";
+  const std::uint64_t frame_index = header.offset_bytes / part.frame_bytes;
+  if (frame_index >= part.frames.size()) return "the part ends before";
+  if (tensor.contributors->speaker_of(from, tensor.key, part.index) != from) {
+    return "another worker of its machine leads this part";
+  }
+  const bool is_sum = facts.takes_over && (header.flags & wire::kSum) != 0;
+  // Who has not got what the root alone gets says by its absence that the root has it.
+  const bool without = (is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
+                       !tensor.contributors->speaks_for(from, tensor.declared.root);
+  if (header.flags != (is_sum ? wire::kSum : without ? wire::kNoPayload : 0))
+    return "the flags are wrong";
+  const std::size_t expected_bytes =
+      without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
+  if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
+  return nullptr;
+}
+
 }  // namespace
 
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
@@ -144,33 +212,12 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
 
 void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
-  append_absence(worker, out);
+  append_absence(inventory_, worker, out);
   if (facts_.takes_over && !PLANTED(giver_lost)) inheritance_.lose(worker, out);
   settling_.note_left(worker, facts_.groups->most_ranks() > 1);
-  if (generations_.lose(worker)) {
-    end_generation(out);
-  } else if (!PLANTED(vacancy_awaited)) {
-    finish_without(worker, out);
-  }
+  const bool is_last = generations_.lose(worker);
+  if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
-}
-
-// For the log: the first round of each frame that this worker is not in.
-void Shelf::append_absence(WorkerRank worker, ShelfOutputs& out) const {
-  for (const auto& [key, tensor] : inventory_.tensors()) {
-    if (!tensor->declared.members.has(worker)) continue;
-    for (const auto& [index, part] : tensor->parts) {
-      for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
-        const bool is_in = has_bit(part->bits_of(frame), worker);
-        out.emplace_back(ShelfOutput::Absence{
-            .worker = worker,
-            .name = tensor->declared.name,
-            .part = index,
-            .offset_bytes = frame * part->frame_bytes,
-            .since = Round(part->frames[frame].round.value + (is_in ? 1 : 0))});
-      }
-    }
-  }
 }
 
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -218,7 +265,15 @@ void Shelf::dispatch(WorkerRank from, const wire::Header& header,
       return;
     case wire::Kind::kMismatch:
       if (!has_relays && !facts_.takes_over) break;
-      return mismatch(from, header, payload, out);
+      // The workers of a machine do not agree about a tensor. Perhaps none of them leads a part of it that belongs
+      // here, or can: then it is known from this on by its key alone.
+      if (Result<wire::Text> text = wire::decode_text(payload); text.is_ok()) {
+        if (inventory_.find(header.key) == nullptr) make_tensor(from, from, header.key, {}, out);
+        give_up(header.key, error_of(text.value(), Code::kMismatch), out);
+      } else {
+        violation(from, "a mismatch: " + text.status().message(), out);
+      }
+      return;
     case wire::Kind::kMissing:
       if (!has_relays) break;
       if (Status fine = asking_.heed(from, header, payload, *facts_.groups); !fine.is_ok()) {
@@ -332,18 +387,6 @@ void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
   inventory_.drop(tensor);
 }
 
-// ---- what relays say
-
-// The workers of a machine do not agree about a tensor. Perhaps none of them leads a part of it that belongs here, or
-// can: then it is known from this on by its key alone.
-void Shelf::mismatch(WorkerRank from, const wire::Header& header,
-                     std::span<const std::byte> payload, ShelfOutputs& out) {
-  const Result<wire::Text> text = wire::decode_text(payload);
-  if (!text.is_ok()) return violation(from, "a mismatch: " + text.status().message(), out);
-  if (inventory_.find(header.key) == nullptr) make_tensor(from, from, header.key, {}, out);
-  give_up(header.key, error_of(text.value(), Code::kMismatch), out);
-}
-
 // ---- the end of inputs
 
 void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
@@ -383,20 +426,20 @@ void Shelf::inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& ou
 }
 
 void Shelf::end_inputs_of(WorkerRank from, ShelfOutputs& out) {
-  if (generations_.finish(from) && !facts_.relay) return end_generation(out);
-  out.emplace_back(ShelfOutput::InputsDone{from, generations_.number(), from});
-  finish_without(from, out);
+  const bool is_last = generations_.finish(from) && !facts_.relay;
+  if (!is_last) out.emplace_back(ShelfOutput::InputsDone{from, generations_.number(), from});
+  await_no_more(from, is_last, out);
 }
 
-// Nobody has more in the generation of now.
-void Shelf::end_generation(ShelfOutputs& out) {
-  restart_tensors(generations_.begin(generations_.number() + 1, generations_.last_of_all()), out);
-  out.emplace_back(
-      ShelfOutput::InputsDone{std::nullopt, generations_.number(), generations_.last()});
-}
-
-// This worker is awaited no more.
-void Shelf::finish_without(WorkerRank worker, ShelfOutputs& out) {
+// Nothing more comes from this worker in the generation of now, which is over then, or what waited for it alone is
+// finished.
+void Shelf::await_no_more(WorkerRank worker, bool is_last, ShelfOutputs& out) {
+  if (is_last) {
+    restart_tensors(generations_.begin(generations_.number() + 1, generations_.last_of_all()), out);
+    out.emplace_back(
+        ShelfOutput::InputsDone{std::nullopt, generations_.number(), generations_.last()});
+    return;
+  }
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
     TensorSum& tensor = *(at++)->second;
     if (tensor.declared.members.has(worker) || facts_.groups->most_ranks() > 1) {
@@ -548,7 +591,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   PartSum* const known = inventory_.find(header.key, header.part);
   PartSum* const part = known != nullptr ? known : open_part(from, header, out);
   if (part == nullptr) return;
-  const char* flaw = flaw_of_push(*part, from, header, payload.size());
+  const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
   if (flaw != nullptr) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
@@ -651,34 +694,6 @@ PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutp
   return &inventory_.make_part(tensor, header.part, generations_.first_round(), facts_);
 }
 
-// nullptr: the push is one that a worker may send, whatever its round.
-const char* Shelf::flaw_of_push(const PartSum& part, WorkerRank from, const wire::Header& header,
-                                std::size_t payload_bytes) const {
-  const TensorSum& tensor = *part.tensor;
-  if (!has_bit(tensor.declared_here, from)) return "it was not declared on this connection";
-  if (generations_.is_done(*tensor.contributors, tensor.contributors->place_of(from)) &&
-      later_by(header.round, generations_.first_round()) >= 0 &&
-      later_by(header.round, part.frames[0].round) >= 0) {
-    return "it has said that it has no more inputs";
-  }
-  if (header.offset_bytes % part.frame_bytes != 0) return "no frame starts there";
-  const std::uint64_t frame_index = header.offset_bytes / part.frame_bytes;
-  if (frame_index >= part.frames.size()) return "the part ends before";
-  if (tensor.contributors->speaker_of(from, tensor.key, part.index) != from) {
-    return "another worker of its machine leads this part";
-  }
-  const bool is_sum = facts_.takes_over && (header.flags & wire::kSum) != 0;
-  // Who has not got what the root alone gets says by its absence that the root has it.
-  const bool without = (is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
-                       !tensor.contributors->speaks_for(from, tensor.declared.root);
-  if (header.flags != (is_sum ? wire::kSum : without ? wire::kNoPayload : 0))
-    return "the flags are wrong";
-  const std::size_t expected_bytes =
-      without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
-  if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
-  return nullptr;
-}
-
 void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                        std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out) {
   FrameSum& frame = part.frames[frame_index];
@@ -708,7 +723,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
 void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   const TensorSum& tensor = *part.tensor;
   if (generations_.no_more_count() > 0) {
-    if (has_lost_root(part, frame_index)) {
+    if (has_lost_root(part, frame_index, generations_)) {
       std::ostringstream text;
       text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
            << ": its root, " << tensor.declared.root
@@ -728,28 +743,9 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) 
     summing_.add_held(part, frame_index);
   }
   if (facts_.relay) return forward(part, frame_index, out);
-  summing_.finish(part, frame_index, count_lost_without(part, frame_index));
+  summing_.finish(part, frame_index, count_lost_without(part, frame_index, generations_));
   inventory_.end_frame(part);
   end_round(part, frame_index, out);
-}
-
-// Its root is lost, and has not contributed to this.
-bool Shelf::has_lost_root(const PartSum& part, std::uint32_t frame_index) const {
-  const wire::Declare& declared = part.tensor->declared;
-  return declared.has_root() && generations_.is_lost(declared.root) &&
-         !has_bit(part.bits_of(frame_index), declared.root);
-}
-
-// Members that are lost and not in this sum.
-std::uint32_t Shelf::count_lost_without(const PartSum& part, std::uint32_t frame_index) const {
-  if (generations_.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
-  const std::span bits = part.bits_of(frame_index);
-  std::uint32_t count = 0;
-  for (WorkerRank each(0); each.value < facts_.worker_count; ++each.value) {
-    const bool is_lost = generations_.is_lost(each) && part.tensor->declared.members.has(each);
-    if (is_lost && !has_bit(bits, each)) ++count;
-  }
-  return count;
 }
 
 // The next round of a frame begins: all are answered.

@@ -138,8 +138,8 @@ class Shelf {
   void disconnect(WorkerRank worker, ShelfOutputs& out);
   // It has left the job: it lacks nothing any more.
   void leave(WorkerRank worker, ShelfOutputs& out);
-  // It is lost for good, and its rank vacant. What it has contributed counts: frames in which it is are finished with it,
-  // all others without, and averages are of those that are in. Nothing of it may be handed in any more.
+  // It is lost for good, and its rank vacant. What it has contributed counts: frames in which it is are finished with
+  // it, all others without, and averages are of those that are in. Nothing of it may be handed in any more.
   void lose(WorkerRank worker, ShelfOutputs& out);
   // One message (kDeclare, kPush, kForget, kInputs, kHave, kAck; from a relay also kMismatch, kMissing) of a connected
   // worker.
@@ -193,17 +193,11 @@ class Shelf {
   void forget(WorkerRank from, Key key, ShelfOutputs& out);
   void drop(TensorSum& tensor, ShelfOutputs& out);
 
-  // ---- what relays say
-  void mismatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
-                ShelfOutputs& out);
-
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
   void end_inputs_of(WorkerRank from, ShelfOutputs& out);
-  void append_absence(WorkerRank worker, ShelfOutputs& out) const;
-  void finish_without(WorkerRank worker, ShelfOutputs& out);
+  void await_no_more(WorkerRank worker, bool is_last, ShelfOutputs& out);
   void finish_without(TensorSum& tensor, ShelfOutputs& out);
-  void end_generation(ShelfOutputs& out);
   void begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out);
   void restart_tensors(Round former_first, ShelfOutputs& out);
   void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
@@ -216,13 +210,9 @@ class Shelf {
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
   PartSum* open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
-  const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Header& header,
-                           std::size_t payload_bytes) const;
   void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
-  bool has_lost_root(const PartSum& part, std::uint32_t frame_index) const;
-  std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index) const;
   void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
 

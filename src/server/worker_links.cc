@@ -86,7 +86,7 @@ void WorkerLinks::stop(const Status& why) {
 void WorkerLinks::lose(WorkerRank worker) {
   if (worker.value >= links_.size()) return;
   end(worker, {Code::kDisconnected, "it was away for too long, and the job goes on without it"});
-  links_[worker.value].lost = !PLANTED(old_worker_counted);
+  links_[worker.value].lost = true;
 }
 
 bool WorkerLinks::is_of_epoch(const Hello& hello) const {
@@ -209,7 +209,7 @@ WorkerLinks::News WorkerLinks::down(const Event& event) {
     link.up = false;
     link.queue.clear();
     record_link("down", peer->worker, event.why.message());
-    note_absence();
+    if (!any_up()) deserted_since_ns_ = now_;
     news = {.kind = News::Kind::kDown, .worker = peer->worker, .header = {}};
   }
   peers_.remove(event.peer);
@@ -224,11 +224,6 @@ void WorkerLinks::end(WorkerRank worker, const Status& why) {
   link.up = false;
   link.queue.clear();
   ended_.emplace_back(link.peer, why);
-  note_absence();
-}
-
-// A worker's connection has ended.
-void WorkerLinks::note_absence() {
   if (!any_up()) deserted_since_ns_ = now_;
 }
 

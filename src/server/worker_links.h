@@ -155,7 +155,6 @@ class WorkerLinks {
   News down(const Event& event);
   Status refusal(const Event& up) const;
   void end(WorkerRank worker, const Status& why);
-  void note_absence();
 
   // ---- to workers
   void tell(ShelfOutput::Answer& answer, Sum& last);

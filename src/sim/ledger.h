@@ -77,6 +77,8 @@ class Ledger {
   // From now on sums may be without this worker: it died, or the scheduler has given it up.
   void lose_worker(std::uint32_t rank) { lost_.insert(rank); }
   bool is_lost(std::uint32_t rank) const { return lost_.contains(rank); }
+  // Somebody is lost because of whom the job may end for this worker, or this one, without which it goes on.
+  bool may_fail(std::uint32_t rank) const { return has_lost() || is_lost(rank); }
   std::uint32_t lost_count() const { return static_cast<std::uint32_t>(lost_.size()); }
 
   // A rank was given this for a round of a tensor; none: its operation has ended, and it gets nothing. `whose`: for

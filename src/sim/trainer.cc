@@ -21,6 +21,10 @@ bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const Generat
   return status.is(Code::kMismatch) || is_gone || is_alone;
 }
 
+bool ends_by_lost_root(const TensorFacts& facts, const Status& status, const Ledger& ledger) {
+  return facts.has_root() && ledger.is_lost(facts.root) && status.is_because_of(CauseKind::kGone);
+}
+
 }  // namespace
 
 // ---- memory
@@ -171,7 +175,7 @@ void Trainer::release() {
 
 // Without a lost process the job never fails; with one, everything that waits ends with an error.
 void Trainer::job_failed(const Status& why) {
-  if (!may_fail()) return fail(Invariant::kGoodEnd, "the job failed: " + why.text());
+  if (!ledger_.may_fail(rank_)) return fail(Invariant::kGoodEnd, "the job failed: " + why.text());
   ledger_.check_cause(process_->seat.name(), why, state_ == State::kJoining);
   failed_ = true;
   state_ = State::kLeaving;
@@ -186,7 +190,7 @@ void Trainer::die() {
 
 void Trainer::end_life() {
   const Status state = process_->door.membership().state();
-  if (!state.is(Code::kCancelled) && !may_fail()) {
+  if (!state.is(Code::kCancelled) && !ledger_.may_fail(rank_)) {
     fail(Invariant::kGoodEnd, "leaving failed: " + state.text());
   }
   if (!state.is(Code::kCancelled)) failed_ = true;
@@ -266,7 +270,7 @@ void Trainer::submit(const StepPlan& step) {
   if (step.on_device) launch(step, operation, submission);
   const Result<HandleId> handle = process_->door.submit(submission);
   if (!handle.is_ok()) {
-    if (may_fail()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    if (ledger_.may_fail(rank_)) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd,
                 "could not submit " + facts.name + ": " + handle.status().text());
   }
@@ -317,7 +321,7 @@ void Trainer::launch(const StepPlan& step, Pending& operation, Submission& submi
 void Trainer::begin_barrier() {
   const Result<HandleId> handle = process_->door.begin_barrier();
   if (!handle.is_ok()) {
-    if (may_fail()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    if (ledger_.may_fail(rank_)) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd, "could not begin a barrier: " + handle.status().text());
   }
   Pending operation;
@@ -332,7 +336,7 @@ void Trainer::begin_barrier() {
 void Trainer::finish_inputs() {
   const Result<HandleId> handle = process_->door.finish_inputs();
   if (!handle.is_ok()) {
-    if (may_fail()) return ledger_.check_cause(process_->seat.name(), handle.status());
+    if (ledger_.may_fail(rank_)) return ledger_.check_cause(process_->seat.name(), handle.status());
     return fail(Invariant::kOneEnd, "could not finish its inputs: " + handle.status().text());
   }
   Pending operation;
@@ -371,7 +375,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
     fail(Invariant::kOneEnd, describe(operation) + " is still known after its end");
   }
   if (operation.is_barrier) {
-    if (!status.is_ok() && may_fail()) {
+    if (!status.is_ok() && ledger_.may_fail(rank_)) {
       return ledger_.check_cause(process_->seat.name(), status);
     }
     if (!status.is_ok()) fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
@@ -382,7 +386,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
     return;
   }
   if (operation.is_finish) {
-    if (!status.is_ok() && may_fail()) {
+    if (!status.is_ok() && ledger_.may_fail(rank_)) {
       return ledger_.check_cause(process_->seat.name(), status);
     }
     if (!status.is_ok())
@@ -408,9 +412,8 @@ void Trainer::ended(Pending& operation, const Status& status) {
   const bool odd = tensor.odd_rank.has_value();
   const bool as_it_must =
       odd ? is_end_of_odd(tensor, status, plan(), ledger_.plan().local_reduce) : status.is_ok();
-  const bool has_lost_root = tensor.facts.has_root() && ledger_.is_lost(tensor.facts.root) &&
-                             status.is_because_of(CauseKind::kGone);
-  if (!as_it_must && !has_lost_root && (status.is_ok() || !may_fail())) {
+  const bool has_lost_root = ends_by_lost_root(tensor.facts, status, ledger_);
+  if (!as_it_must && !has_lost_root && (status.is_ok() || !ledger_.may_fail(rank_))) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());
   }
   // A device does what nobody else takes part in until its process leaves the job.

@@ -117,8 +117,6 @@ class Trainer {
   void free_memory(GuardedMemory& memory, const std::string& what);
   void end_life();
   void job_failed(const Status& why);
-  // Somebody is lost because of whom the job may end, or this one, without which it goes on.
-  bool may_fail() const { return ledger_.has_lost() || ledger_.is_lost(rank_); }
   void fail(Invariant invariant, const std::string& text);
   std::string describe(const Pending& operation) const;
 

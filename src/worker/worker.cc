@@ -127,17 +127,17 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
   switch (command.kind) {
     case WorkerCommand::Kind::kSubmit:
       // The door lets nobody through before the job is joined, so the pipeline is there unless we have failed.
-      if (!pipeline_) return door_.handles.complete(command.handle, ended_);
+      if (!pipeline_) return door_.handles.complete(command.handle, ending_.why);
       record("submit");
       if (command.call.place.device != nullptr) devices_.staging().take(command.call);
       return pipeline_->submit(std::move(command.call));
     case WorkerCommand::Kind::kBarrier:
-      if (state_ != State::kWorking) return door_.handles.complete(command.handle, ended_);
+      if (state_ != State::kWorking) return door_.handles.complete(command.handle, ending_.why);
       record("barrier");
       barriers_.emplace(port_.barrier(now), command.handle);
       return;
     case WorkerCommand::Kind::kFinish:
-      if (!pipeline_) return door_.handles.complete(command.handle, ended_);
+      if (!pipeline_) return door_.handles.complete(command.handle, ending_.why);
       record("finish");
       return pipeline_->finish_inputs(command.handle);
     case WorkerCommand::Kind::kLeave:
@@ -512,7 +512,7 @@ void Worker::fail(const Status& why) {
 // The job is over for this worker: everything ends with `why`, connections are closed so that lent memory comes back.
 void Worker::end(const Status& why) {
   if (state_ == State::kEnding || state_ == State::kFinished) return;
-  ended_ = why;
+  ending_.why = why;
   devices_.note_end(now_, timeout().failure_ns);
   state_ = State::kEnding;
   end_all();
@@ -520,17 +520,17 @@ void Worker::end(const Status& why) {
 
 // Throws when there is no memory; then it is to be called again.
 void Worker::end_all() {
-  if (all_ended_) return;
-  door_.membership.ended(ended_);
-  if (pipeline_) pipeline_->fail_all(ended_);
+  if (ending_.is_all) return;
+  door_.membership.ended(ending_.why);
+  if (pipeline_) pipeline_->fail_all(ending_.why);
   while (!barriers_.empty()) {
-    door_.handles.complete(barriers_.begin()->second, ended_);
+    door_.handles.complete(barriers_.begin()->second, ending_.why);
     barriers_.erase(barriers_.begin());
   }
   if (pipeline_) apply_outputs();
-  shards_.connections().close_all(ended_);
-  relay_.end(ended_);
-  all_ended_ = true;
+  shards_.connections().close_all(ending_.why);
+  relay_.end(ending_.why);
+  ending_.is_all = true;
 }
 
 void Worker::failed(const Status& why) {
@@ -552,7 +552,8 @@ void Worker::try_finish() {
   CHECK(!pipeline_ || pipeline_->pending_operations() == 0) << "lent memory did not come back";
   door_.commands.close(scratch_.commands);
   for (const WorkerCommand& command : scratch_.commands) {
-    if (command.kind != WorkerCommand::Kind::kLeave) door_.handles.complete(command.handle, ended_);
+    if (command.kind != WorkerCommand::Kind::kLeave)
+      door_.handles.complete(command.handle, ending_.why);
   }
   state_ = State::kFinished;
 }

@@ -129,9 +129,12 @@ class Worker final : public Actor, private ShardTraffic::Owner {
 
   // owned by the loop
   State state_ = State::kJoining;
-  TimeNs now_ = 0;          // of this turn
-  Status ended_;            // kEnding: what everything ends with
-  bool all_ended_ = false;  // kEnding: everything has
+  TimeNs now_ = 0;  // of this turn
+  struct Ending {
+    Status why;           // what everything ends with
+    bool is_all = false;  // everything has
+  };
+  Ending ending_;  // kEnding
   MemberPort port_;
   RelayWatch relay_;
   ShardTraffic shards_;

@@ -23,7 +23,8 @@ def require_agreement(
     name = current.unique_name(scoped("agreement", tuple(members)))
     digests = [row[0] for row in collectives.run(job, collectives.tables(job, name, [digest], members, once=True))]
     expected_digest = digests[ranks.index(root_rank)]
-    differing = [rank for rank, value in zip(ranks, digests) if value != expected_digest]
+    # Zero is a rank that has called join(), or is vacant: it has no say.
+    differing = [rank for rank, value in zip(ranks, digests) if value not in (expected_digest, 0)]
     if not differing:
         return
     expected = objects.broadcast_object(items, root_rank, "agreement", members)

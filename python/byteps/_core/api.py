@@ -28,7 +28,17 @@ from byteps._core.horovod import (
 )
 from byteps._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from byteps._core.reduction import Adasum, Average, Max, Min, Product, Sum
-from byteps._core.session import get_pushpull_speed, leader, local_rank, local_size, metrics, rank, shutdown, size, suspend
+from byteps._core.session import (
+    get_pushpull_speed,
+    leader,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    shutdown,
+    size,
+    suspend,
+)
 
 __all__ = [
     "Adasum",
