@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "base/phrases.h"
+#include "base/timeline.h"
 #include "member/roster_check.h"
 
 namespace byteps {
@@ -16,8 +18,26 @@ void Vacancies::note(const wire::Roster& roster, TimeNs now) {
   const std::size_t left = count_of(roster, Role::kWorker) - vacant.size();
   for (const WorkerRank rank : vacant) {
     if (!known_.insert(rank).second) continue;
+    const wire::RosterMember& member = roster.members[rank.value];
     const std::string who =
-        "worker " + std::to_string(rank.value) + " (" + roster.members[rank.value].host + ")";
+        "worker " + std::to_string(rank.value) + " (" + printable(member.host, 128) + ")";
+    const std::string text = who + " was lost, and its rank is vacant";
+    log_.record({.kind = "replaced",
+                 .role = name(Role::kWorker),
+                 .rank = rank.value,
+                 .cause = name(CauseKind::kGone),
+                 .epoch = roster.epoch.value,
+                 .number = member.vacant_since,
+                 .host = member.host,
+                 .text = text,
+                 .at_ns = now,
+                 .stays = true});
+    if (log_.timeline() != nullptr) {
+      log_.timeline()->mark({.name = "worker " + std::to_string(rank.value) + " lost",
+                             .text = text,
+                             .number = member.vacant_since,
+                             .at_ns = now});
+    }
     log_.write(
         is_leader ? LogLevel::kWarning : LogLevel::kInfo,
         who + " was lost, and the job goes on without it: averages are of the " +

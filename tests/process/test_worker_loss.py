@@ -127,3 +127,42 @@ def test_a_host_of_workers_and_a_server_is_lost(place, stand_in):
     assert code == 0, run.text
     assert "host 127.0.0.2 was lost with server 1 and worker 1 and worker 2: " in lines[-1], run.text
     assert run.text.count("ends with 1") == 1
+
+
+TELLER = """
+import os, sys, time, torch
+import byteps.torch as bps
+bps.init()
+print("pid", os.getpid(), "of rank", bps.rank(), flush=True)
+while bps.push_pull(torch.ones(10), name="until", average=False)[0] == 3:
+    time.sleep(0.01)
+while bps.metrics().lost_workers == 0:  # the sums know it first
+    time.sleep(0.01)
+mean = bps.push_pull(torch.full((10,), float(bps.rank())), name="mean", average=True)
+print("leader", bps.leader(), "of", bps.size(), "mean", mean[0].item(), flush=True)
+bps.barrier()
+try:
+    bps.broadcast(torch.ones(10), root_rank=0, name="from nobody")
+except Exception as error:
+    print("told:", error, flush=True)
+total = bps.broadcast(torch.full((10,), float(bps.rank())), root_rank=1, name="from the leader")
+print("heard", total[0].item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(120)
+def test_those_that_are_left_are_told_who_leads_and_that_nobody_is_rank_0(place):
+    path = place.folder / "all"
+    with open(path, "w") as both:
+        sizes = ["--local", "--workers", "3", "--servers", "1"]
+        launcher = place.launch(*sizes, *GOES_ON, "--", PYTHON, "-c", TELLER, stdout=both, stderr=both)
+    wait_for("all ranks", lambda: len(re.findall(r"pid \d+ of rank", path.read_text())) == 3, 40)
+    time.sleep(1)
+    os.kill(int(re.search(r"pid (\d+) of rank 0\b", path.read_text())[1]), signal.SIGKILL)
+    code = launcher.wait(60)
+    text = path.read_text()
+    assert code == 0, text
+    assert text.count("leader 1 of 3 mean 1.5") == 2, text  # of ranks 1 and 2
+    assert len(re.findall(r"told: .*its root, worker 0, was lost, and its rank is vacant", text)) == 2, text
+    assert text.count("heard 1.0") == 2, text
+    assert len(re.findall(r"WARNING.*rank 0 is vacant, for its worker was lost", text)) == 1, text
