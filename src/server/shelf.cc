@@ -213,7 +213,7 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
 void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
   append_absence(inventory_, worker, out);
-  if (facts_.takes_over && !PLANTED(giver_lost)) inheritance_.lose(worker, out);
+  if (facts_.takes_over) inheritance_.lose(worker, out);
   settling_.note_left(worker, facts_.groups->most_ranks() > 1);
   const bool is_last = generations_.lose(worker);
   if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);

@@ -105,19 +105,22 @@ class Ledger {
     finished_[generation].ranks.insert(rank);
   }
   // Whether all have that are not lost, and all were told of the same last one.
-  bool all_finished(std::uint32_t generation, std::uint32_t last) {
+  bool all_finished(std::uint32_t generation, std::uint32_t rank, std::uint32_t last) {
     Finished& finished = finished_[generation];
-    if (!finished.last) finished.last = last;
-    for (std::uint32_t rank = 0; rank < worker_count(); ++rank) {
-      if (!finished.ranks.contains(rank) && !is_lost(rank)) return false;
+    finished.last[rank] = last;
+    for (std::uint32_t each = 0; each < worker_count(); ++each) {
+      if (is_lost(each)) continue;
+      const auto told = finished.last.find(each);
+      if (!finished.ranks.contains(each) || (told != finished.last.end() && told->second != last))
+        return false;
     }
-    return finished.last == last;
+    return true;
   }
 
  private:
   struct Finished {
     std::set<std::uint32_t> ranks;
-    std::optional<std::uint32_t> last;
+    std::map<std::uint32_t, std::uint32_t> last;  // by rank, as that was told
   };
   bool may_be_without_lost(const TensorFacts& facts, std::uint32_t round,
                            std::span<const std::byte> result) const;

@@ -392,7 +392,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
     if (!status.is_ok())
       return fail(Invariant::kOneEnd, describe(operation) + ": " + status.text());
     const std::uint32_t last = process_->door.membership().last_with_inputs();
-    if (!ledger_.all_finished(generation_, last)) {
+    if (!ledger_.all_finished(generation_, rank_, last)) {
       fail(Invariant::kOneEnd, describe(operation) + " came before all had none, or other ranks " +
                                    "have heard of another last one than " + std::to_string(last));
     }

@@ -444,8 +444,8 @@ class World {
         }
       }
     }
-    // A successor may have what a lost worker has pushed again, and all others have done with.
-    if (ledger_.lost_count() > 0 && mischief_->happened().has(Fault::kLostServer)) return;
+    // What a lost worker has pushed last may stay until the tensor is used again.
+    if (ledger_.lost_count() > 0) return;
     std::size_t held_bytes = 0;
     std::size_t incomplete_frames = 0;
     for (const auto& server : servers_) {
