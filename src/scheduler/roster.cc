@@ -611,13 +611,12 @@ void RosterKeeper::watch(TimeNs now, Outputs& out) {
   if (!stall.empty()) end_job({Code::kMismatch, stall, {.kind = CauseKind::kStalled}}, now, out);
 }
 
-void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now,
-                                   Outputs& out) {
+void RosterKeeper::on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now) {
   begin(now);
   if (!losses_.are_borne() || phase_ == Phase::kEnding || ended()) return;
   losses_.note_ended(rank, how, now);
-  recall_.note_ended(rank.value);
-  watch_silence(now, out);
+  recall_.note_ended(
+      rank.value);  // tick() does what follows: silence is judged when all has been handed in
 }
 
 void RosterKeeper::beat(TimeNs now, Outputs& out) {

@@ -67,7 +67,8 @@ class RosterKeeper {
   void on_malformed(PeerId peer, const Status& why, KeeperOutputs& out);
   // The process of a worker has ended, says whoever started it: `how` follows its name in a sentence. It may be said of
   // a worker that was never here, or has left, again and again, and of one whose connections are still open.
-  void on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now, KeeperOutputs& out);
+  // The next tick() does what comes of it.
+  void on_worker_ended(WorkerRank rank, const std::string& how, TimeNs now);
 
   // Ends the job because of `why`, which everyone is told, and lingers a shorter while.
   void stop(const Status& why, TimeNs now, KeeperOutputs& out);

@@ -84,7 +84,7 @@ void Scheduler::handle(const Event& event, TimeNs now) {
 void Scheduler::hear_of_ended_workers(TimeNs now) {
   std::vector<EndedWorker> ended;
   ended_workers_.drain(ended);
-  for (const EndedWorker& each : ended) keeper_.on_worker_ended(each.rank, each.how, now, out_);
+  for (const EndedWorker& each : ended) keeper_.on_worker_ended(each.rank, each.how, now);
 }
 
 // Before all that waits to be sent.

@@ -72,6 +72,14 @@ TEST(Losses, who_has_started_a_worker_says_that_it_has_ended_and_nobody_waits) {
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
+TEST(Losses, a_scheduler_that_stood_still_takes_nobody_else_for_silent_when_it_hears_of_an_end) {
+  ContinuingJob job;
+  job.table.stand_still(2 * kFailure);
+  job.table.worker_ended(1, "was ended by signal SIGKILL");
+  EXPECT_THAT(job.vacant_to(job.server), ElementsAre(WorkerRank(1)));
+  for (const PeerId each : job.others(1)) EXPECT_FALSE(job.table.closed(each));
+}
+
 TEST(Losses, without_that_word_a_third_of_the_failure_timeout_is_waited) {
   ContinuingJob job;
   job.table.down(job.workers[1]);

@@ -57,7 +57,8 @@ class Table {
     keeper_.on_down(peer, {Code::kDisconnected, why}, now_, out_);
   }
   void worker_ended(std::uint32_t rank, const std::string& how) {
-    keeper_.on_worker_ended(WorkerRank(rank), how, now_, out_);
+    keeper_.on_worker_ended(WorkerRank(rank), how, now_);
+    tick();  // at the end of a turn
   }
   void hear_end(PeerId peer) {  // what a Member does with the last word
     leave(peer, 0, true);
