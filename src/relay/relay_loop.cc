@@ -157,7 +157,8 @@ RelayConfig RelayLoop::relay_config(const wire::Roster& roster) {
   RelayConfig relay{.shelf = {},
                     .uplink = with_flow({.self = WorkerRank(roster.your_rank),
                                          .epoch = roster.epoch,
-                                         .placement = placement_of(roster)},
+                                         .placement = placement_of(roster),
+                                         .worker_count = groups_of(roster).worker_count()},
                                         config_.flow),
                     .is_alone = roster.summing == wire::Summing::kAlone};
   relay.shelf.wanted_ns = config_.timeout.wanted_ns;

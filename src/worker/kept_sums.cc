@@ -32,7 +32,7 @@ Word declare_of(const Tensor& tensor) {
 void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t frame,
                     std::span<const std::byte> sum) {
   Tensor& tensor = work_.tensors[index];
-  if (!work_.config.keeps_sums || PLANTED(sum_not_kept)) return;
+  if (!work_.config.keeps_sums || tensor.is_alone || PLANTED(sum_not_kept)) return;
   if (tensor.kept.empty()) {
     tensor.kept.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
   }

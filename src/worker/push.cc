@@ -194,7 +194,10 @@ bool Push::front(ShardIndex index, Outgoing& message) {
   wire::Header header;
   header.epoch = work_.config.epoch;
   header.worker = work_.config.self;
-  if (!stage_control(index, header, message) && !stage_tensor(shard, header, message)) return false;
+  if (!stage_control(index, header, message) && !stage_tensor(shard, header, message) &&
+      !stage_ack(index, header)) {
+    return false;
+  }
   staged_header_ = wire::encode(header);
   return true;
 }
@@ -220,7 +223,11 @@ bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& messa
     staged_ = Staged::kForget;
     return true;
   }
-  if (stage_inputs(index, false, header)) return true;
+  return stage_inputs(index, false, header);
+}
+
+// Where no push says it.
+bool Push::stage_ack(ShardIndex index, wire::Header& header) {
   if (!kept_.owes_ack(index)) return false;
   header.kind = wire::Kind::kAck;
   header.count = kept_.came(index);

@@ -29,6 +29,13 @@ Work::Work(const PipelineConfig& pipeline_config)
   }
 }
 
+bool Work::is_alone_in(const Spec& spec) const {
+  for (std::uint32_t place = 0; place < spec.members.count(config.worker_count); ++place) {
+    if (!speaks_for(spec.members.at(place))) return false;
+  }
+  return config.worker_count > 0;
+}
+
 bool Work::leads(const Tensor& tensor, std::uint32_t part) const {
   if (!config.is_relay) return true;
   const Crew crew =

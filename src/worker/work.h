@@ -50,6 +50,7 @@ struct PipelineConfig {
   WorkerRank self;
   Epoch epoch;
   Placement placement;             // the job's
+  std::uint32_t worker_count = 0;  // the job's; 0: not known
   std::uint64_t credit_bytes = 0;  // of all connections together; 0: finds it by itself (credit.h)
   std::uint64_t credit_frames_min = 4;
   bool autotune = false;  // without credit_bytes: looks for the best horizon (credit_tuner.h)
@@ -148,6 +149,8 @@ struct Work {
     return rank == config.self || (config.is_relay && config.groups->group_of(rank) ==
                                                           config.groups->group_of(config.self));
   }
+  // Whether nobody else contributes to it, so nobody else lacks its sums.
+  bool is_alone_in(const Spec& spec) const;
   // Whether it pushes this part: a relay does where it leads.
   bool leads(const Tensor& tensor, std::uint32_t part) const;
   // Whether its ways lead to relays.

@@ -291,7 +291,8 @@ void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
 PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
   PipelineConfig pipeline = with_flow({.self = WorkerRank(roster.your_rank),
                                        .epoch = roster.epoch,
-                                       .placement = placement_of(roster)},
+                                       .placement = placement_of(roster),
+                                       .worker_count = groups_of(roster).worker_count()},
                                       config_.flow);
   // Longer than any silence is borne: if somebody else is lost, that is said first.
   pipeline.departed_ns = timeout().silence_ns() + timeout().heartbeat_ns();

@@ -42,6 +42,7 @@ class KeptSumsTest : public testing::Test {
                           .epoch = Epoch(3),
                           .placement = Placement(128, 64, std::vector<std::uint32_t>{1})};
     config.keeps_sums = keeps_sums;
+    config.worker_count = 2;
     config.credit_bytes = 1 << 20;
     return config;
   }
@@ -344,6 +345,28 @@ TEST_F(KeptSumsTest, pushes_say_how_many_answers_came_and_an_ack_where_none_does
   EXPECT_EQ(sent[0].header.kind, Kind::kAck);
   EXPECT_EQ(sent[0].header.count, 5U);
   EXPECT_THAT(send(), IsEmpty());
+}
+
+TEST_F(KeptSumsTest, where_a_push_goes_it_says_what_an_ack_would) {
+  submit("t");
+  send();
+  answer_all("t", 0, 10);
+  pipeline_.begin_turn(KeptSums::kSilenceNs);
+  submit("t");
+  for (const Message& each : send()) EXPECT_EQ(each.header.kind, Kind::kPush);
+}
+
+TEST_F(KeptSumsTest, what_nobody_else_contributes_to_is_not_kept) {
+  const std::vector<std::uint32_t> self = {0};
+  submit("own", false, Operation::kSum, Members(self));
+  send();
+  answer_all("own", 0, 10);
+  EXPECT_EQ(pipeline_.counters().kept_bytes, 0U);
+  take_over();
+  EXPECT_THAT(kinds(), ElementsAre(Kind::kHave)) << "this is all";
+  submit("own", false, Operation::kSum, Members(self));
+  EXPECT_THAT(kinds(),
+              ElementsAre(Kind::kDeclare, Kind::kPush, Kind::kPush, Kind::kPush, Kind::kPush));
 }
 
 TEST_F(KeptSumsTest, counts_begin_anew_with_a_connection) {
