@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ namespace fs = std::filesystem;
 using json::Object;
 
 constexpr std::string_view kPrefix = "byteps-flight-";
+constexpr std::string_view kAbsencesPrefix = "byteps-absences-";
 constexpr std::string_view kSuffix = ".jsonl";
 
 std::string value_of(const Environment& environment, const std::string& name) {
@@ -98,6 +100,12 @@ void append_peers(std::string& out, const std::vector<FlightPeer>& peers) {
     object.number("heard_ns", peer.heard_ns, kNever);
   }
   out += peers.empty() ? "[]" : "]";
+}
+
+void append_scheduler(Object& object, const Environment& environment) {
+  const std::string uri = value_of(environment, "DMLC_PS_ROOT_URI");
+  const std::string port = value_of(environment, "DMLC_PS_ROOT_PORT");
+  if (!uri.empty()) object.text("scheduler", uri + ":" + port);
 }
 
 void append_participant(Object& object, const Participant& who) {
@@ -207,12 +215,12 @@ int next_number(const std::string& folder, Role role) {
 }
 
 // Removes all but the newest files of this kind.
-void keep_newest(const std::string& folder, std::size_t kept) {
+void keep_newest(const std::string& folder, std::string_view prefix, std::size_t kept) {
   std::error_code failed;
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   for (const auto& entry : fs::directory_iterator(folder, failed)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(kPrefix)) continue;
+    if (!name.starts_with(prefix)) continue;
     files.emplace_back(entry.last_write_time(failed), entry.path());
   }
   if (files.size() <= kept) return;
@@ -221,6 +229,20 @@ void keep_newest(const std::string& folder, std::size_t kept) {
 }
 
 }  // namespace
+
+std::string absence_line(Epoch epoch, const ShelfOutput::Absence& absence) {
+  std::string out;
+  {
+    Object object(out);
+    object.number("epoch", epoch.value);
+    object.text("tensor", absence.name);
+    object.number("first", absence.first_element);
+    object.number("count", absence.element_count);
+    object.number("worker", absence.worker.value);
+    object.number("round", absence.since.value);
+  }
+  return out + '\n';
+}
 
 std::string default_flight_folder() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody sets variables at that time
@@ -238,7 +260,10 @@ struct FlightFile::State {
   State& operator=(const State&) = delete;
 
   void write();
+  void write_absences();
+  Status open_absences();
   std::string header(const FlightRecorder::Facts& facts, std::size_t kept) const;
+  std::string absences_header() const;
   std::string path_of(std::uint32_t rank) const;
   void warn(const Status& why);
 
@@ -248,6 +273,7 @@ struct FlightFile::State {
   const bool chosen;  // the folder, by BYTEPS_FLIGHT_DIR
   const bool always;  // BYTEPS_FLIGHT_ALWAYS
   const std::string folder;
+  const bool keeps_absences;
   MonotonicClock clock;
   const TimeNs wall_zero_ns;  // the time of day at the clock's zero, when the process began
   Status flaw;                // why nothing can be written
@@ -258,6 +284,19 @@ struct FlightFile::State {
   std::string path;  // "" before the first time
 
   std::atomic<bool> is_due{false};  // a job that writes waits
+
+  // Lines for the file of absences.
+  struct Absences {
+    std::mutex mutex;       // guards the next three
+    std::string waiting;    // not yet written
+    std::size_t bytes = 0;  // that there ever were
+    bool is_due = false;    // a job that writes them waits
+    int file = -1;          // by the thread that writes; -1: there were none yet
+    ~Absences() {
+      if (file >= 0) close(file);
+    }
+  };
+  Absences absences;
 
   // by the thread that writes
   int spare_file = -1;  // a descriptor for the file, when the process has none left; -1: none
@@ -272,6 +311,7 @@ FlightFile::State::State(Role own_role, Environment variables)
       chosen(!value_of(environment, "BYTEPS_FLIGHT_DIR").empty()),
       always(value_of(environment, "BYTEPS_FLIGHT_ALWAYS") == "1"),
       folder(chosen ? value_of(environment, "BYTEPS_FLIGHT_DIR") : default_flight_folder()),
+      keeps_absences(event_count(environment) > 0),
       wall_zero_ns(wall_clock_now() - clock.now()),
       recorder(
           event_count(environment), [this] { return clock.now(); },
@@ -315,6 +355,48 @@ std::string FlightFile::leave(const FlightRecorder& recorder) {
   return {};
 }
 
+void FlightFile::record_absence(const std::string& line) {
+  if (!state_->keeps_absences) return;
+  State::Absences& absences = state_->absences;
+  const std::lock_guard lock(absences.mutex);
+  if (absences.bytes > kAbsencesBytesMax) return;
+  absences.bytes += line.size();
+  absences.waiting += line;
+  if (absences.bytes > kAbsencesBytesMax) absences.waiting += "{\"full\":1}\n";
+  if (absences.is_due) return;
+  absences.is_due = executor_.post([shared = state_] { shared->write_absences(); }).is_ok();
+}
+
+Status FlightFile::State::open_absences() {
+  const Status status = chosen ? make_chosen(folder) : make_private(folder);
+  if (!status.is_ok()) return status;
+  if (!chosen) keep_newest(folder, kAbsencesPrefix, kFilesKept);
+  const std::string to = folder + "/" + std::string(kAbsencesPrefix) + host_in_path() + "-" +
+                         std::to_string(getpid()) + std::string(kSuffix);
+  absences.file = open(to.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  return absences.file < 0 ? system_error(to, errno) : Status::ok();
+}
+
+void FlightFile::State::write_absences() {
+  std::string lines;
+  {
+    const std::lock_guard lock(absences.mutex);
+    absences.is_due = false;
+    lines.swap(absences.waiting);
+  }
+  if (absences.file < 0) {
+    const Status opened = open_absences();
+    if (!opened.is_ok()) return warn(opened);
+    lines.insert(0, absences_header());
+  }
+  for (std::size_t done = 0; done < lines.size();) {
+    const ssize_t count = ::write(absences.file, lines.data() + done, lines.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return warn(system_error(folder, errno));
+    done += static_cast<std::size_t>(count);
+  }
+}
+
 void FlightFile::State::write() {
   if (spare_file >= 0) close(std::exchange(spare_file, -1));
   const std::vector<FlightRecorder::Entry> entries = recorder.entries();
@@ -330,7 +412,7 @@ void FlightFile::State::write() {
     file.append(content);
     status = file.commit();
   }
-  if (status.is_ok() && !chosen) keep_newest(folder, kFilesKept);
+  if (status.is_ok() && !chosen) keep_newest(folder, kPrefix, kFilesKept);
   spare_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (!status.is_ok()) warn(status);
 }
@@ -347,6 +429,20 @@ void FlightFile::State::warn(const Status& why) {
                      << "; set BYTEPS_FLIGHT_DIR to a folder that this user can write to";
 }
 
+std::string FlightFile::State::absences_header() const {
+  std::string out;
+  {
+    Object object(out);
+    object.number("byteps_absences", 1);
+    object.text("version", BYTEPS_VERSION);
+    object.text("host", host_in_path());
+    object.number("pid", getpid());
+    append_scheduler(object, environment);
+    object.number("wall_ns", wall_clock_now());
+  }
+  return out + '\n';
+}
+
 std::string FlightFile::State::header(const FlightRecorder::Facts& facts, std::size_t kept) const {
   std::string out;
   {
@@ -357,9 +453,7 @@ std::string FlightFile::State::header(const FlightRecorder::Facts& facts, std::s
     object.number("rank", facts.rank, FlightEvent::kNone);
     object.text("host", host_in_path());
     object.number("pid", getpid());
-    const std::string uri = value_of(environment, "DMLC_PS_ROOT_URI");
-    const std::string port = value_of(environment, "DMLC_PS_ROOT_PORT");
-    if (!uri.empty()) object.text("scheduler", uri + ":" + port);
+    append_scheduler(object, environment);
     object.number("epoch", facts.epoch);
     object.number("wall_zero_ns", wall_zero_ns);
     object.number("wall_step_ns", wall_clock_now() - facts.now_ns - wall_zero_ns);

@@ -5,6 +5,9 @@
 // JSON lines. The first: who this is, when, its settings (never a key), how it ended and why, whom it knew. Then one
 // line per event, oldest first, `t` in ns of the machine's monotonic clock; t + wall_zero_ns is the time of day.
 // The name is byteps-flight-<role>-<rank or x>-<host>-<pid>.jsonl, mode 0600, written whole and then renamed.
+//
+// A server that a worker's loss leaves without contributions of it says in a second file, byteps-absences-<host>-<pid>,
+// which sums these are: a line like the first one above, then one per frame and worker.
 #pragma once
 
 #include <memory>
@@ -15,6 +18,7 @@
 #include "base/time.h"
 #include "loop/executor.h"
 #include "net/transport.h"
+#include "server/shelf_output.h"
 
 namespace byteps {
 
@@ -38,6 +42,11 @@ class FlightFile {
   // gives is that of a file that will be there soon: see settle(). "": the folder was found to be of no use.
   FlightRecorder& recorder();
 
+  // A line for the file of absences, as bytes that end with a newline: which sums a lost worker is not in. It is
+  // appended soon, not when the process ends: that may be killed. Any thread; never blocks.
+  void record_absence(const std::string& line);
+  static constexpr std::size_t kAbsencesBytesMax = std::size_t{64} << 20;
+
   // Waits until all that was left behind is written, at most so long. Not on a loop.
   bool settle(TimeNs at_most_ns = kEndNs) { return executor_.settle(at_most_ns); }
 
@@ -48,6 +57,9 @@ class FlightFile {
   const std::shared_ptr<State> state_;  // with the thread, which may outlive this object
   Executor executor_;
 };
+
+// As it stands in the file of absences.
+std::string absence_line(Epoch epoch, const ShelfOutput::Absence& absence);
 
 // ${TMPDIR:-/tmp}/byteps-<uid>/flight
 std::string default_flight_folder();

@@ -22,7 +22,7 @@ class ServerHost final : public Actor {
   // `address`: of this process, as of its first unit. `to_scheduler` is that unit's and wakes this actor; `log` is that
   // unit's too. All references must outlive the host.
   ServerHost(const TransportMaker& maker, const Config& config, std::string address,
-             ProcessTransport& to_scheduler, Clock& clock, Log log);
+             ProcessTransport& to_scheduler, Clock& clock, Log log, AbsenceSink absences);
   // Makes the first unit, which listens from now on.
   Status open_first();
 
@@ -47,6 +47,7 @@ class ServerHost final : public Actor {
   ProcessTransport& to_scheduler_;
   Clock& clock_;
   const Log log_;
+  const AbsenceSink absences_;  // of all units
   Mailbox<UnitOrder> orders_;
   std::vector<UnitOrder> ordered_;
   std::vector<std::unique_ptr<ServerUnit>> all_;

@@ -4,10 +4,11 @@ namespace byteps {
 
 ServerUnit::ShardUnit::ShardUnit(const Config& config, ShardIndex index,
                                  std::unique_ptr<ProcessTransport> listening,
-                                 Mailbox<ShardNotice>& notices, const Log& log)
+                                 Mailbox<ShardNotice>& notices, const Log& log,
+                                 const AbsenceSink& absences)
     : transport(std::move(listening)),
       inbox(kNoticesMax, &transport->waiter()),
-      shard(config, index, *transport, inbox, notices, log) {}
+      shard(config, index, *transport, inbox, notices, log, absences) {}
 
 ServerUnit::ServerUnit(const Config& config, std::unique_ptr<ProcessTransport> own,
                        ProcessTransport& to_scheduler)
@@ -19,28 +20,30 @@ ServerUnit::ServerUnit(const Config& config, std::unique_ptr<ProcessTransport> o
 Result<std::unique_ptr<ServerUnit>> ServerUnit::make(const TransportMaker& maker,
                                                      const Config& config, const std::string& host,
                                                      ProcessTransport& to_scheduler,
-                                                     Mailbox<UnitOrder>& orders, const Log& log) {
+                                                     Mailbox<UnitOrder>& orders, const Log& log,
+                                                     const AbsenceSink& absences) {
   std::unique_ptr<ServerUnit> unit(new ServerUnit(config, nullptr, to_scheduler));
-  const Status listens = unit->listen(maker, host, orders, log);
+  const Status listens = unit->listen(maker, host, orders, log, absences);
   if (!listens.is_ok()) return listens;
   return unit;
 }
 
 Result<std::unique_ptr<ServerUnit>> ServerUnit::make(const TransportMaker& maker,
                                                      const Config& config, const std::string& host,
-                                                     Mailbox<UnitOrder>& orders, const Log& log) {
+                                                     Mailbox<UnitOrder>& orders, const Log& log,
+                                                     const AbsenceSink& absences) {
   Result<std::unique_ptr<ProcessTransport>> made = maker.make({});
   if (!made.is_ok()) return made.status();
   std::unique_ptr<ProcessTransport> own = std::move(made).value();
   ProcessTransport& to_scheduler = *own;
   std::unique_ptr<ServerUnit> unit(new ServerUnit(config, std::move(own), to_scheduler));
-  const Status listens = unit->listen(maker, host, orders, log);
+  const Status listens = unit->listen(maker, host, orders, log, absences);
   if (!listens.is_ok()) return listens;
   return unit;
 }
 
 Status ServerUnit::listen(const TransportMaker& maker, const std::string& host,
-                          Mailbox<UnitOrder>& orders, const Log& log) {
+                          Mailbox<UnitOrder>& orders, const Log& log, const AbsenceSink& absences) {
   const std::string told = told_host(host);
   std::vector<Endpoint> endpoints;
   std::vector<Mailbox<ShardCommand>*> inboxes;
@@ -51,8 +54,8 @@ Status ServerUnit::listen(const TransportMaker& maker, const std::string& host,
         maker.make({{listening_host(host), static_cast<std::uint16_t>(port)}}, tells_ways);
     if (!transport.is_ok()) return transport.status();
     endpoints.push_back({told, transport.value()->listening().front().port});
-    shards_.push_back(std::make_unique<ShardUnit>(config_, ShardIndex(i),
-                                                  std::move(transport).value(), notices_, log));
+    shards_.push_back(std::make_unique<ShardUnit>(
+        config_, ShardIndex(i), std::move(transport).value(), notices_, log, absences));
     inboxes.push_back(&shards_.back()->inbox);
   }
   member_.emplace(with_machine(config_, host), to_scheduler_, host_and_pid(), std::move(endpoints),

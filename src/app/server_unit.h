@@ -26,10 +26,12 @@ class ServerUnit {
   static Result<std::unique_ptr<ServerUnit>> make(const TransportMaker& maker, const Config& config,
                                                   const std::string& host,
                                                   ProcessTransport& to_scheduler,
-                                                  Mailbox<UnitOrder>& orders, const Log& log);
+                                                  Mailbox<UnitOrder>& orders, const Log& log,
+                                                  const AbsenceSink& absences);
   static Result<std::unique_ptr<ServerUnit>> make(const TransportMaker& maker, const Config& config,
                                                   const std::string& host,
-                                                  Mailbox<UnitOrder>& orders, const Log& log);
+                                                  Mailbox<UnitOrder>& orders, const Log& log,
+                                                  const AbsenceSink& absences);
 
   ServerMember& member() { return *member_; }
   Waiter& waiter() { return to_scheduler_.waiter(); }
@@ -46,7 +48,7 @@ class ServerUnit {
   // One shard with all that belongs to it, in the order of construction.
   struct ShardUnit {
     ShardUnit(const Config& config, ShardIndex index, std::unique_ptr<ProcessTransport> listening,
-              Mailbox<ShardNotice>& notices, const Log& log);
+              Mailbox<ShardNotice>& notices, const Log& log, const AbsenceSink& absences);
     std::unique_ptr<ProcessTransport> transport;
     Mailbox<ShardCommand> inbox;
     Shard shard;
@@ -56,7 +58,7 @@ class ServerUnit {
   ServerUnit(const Config& config, std::unique_ptr<ProcessTransport> own,
              ProcessTransport& to_scheduler);
   Status listen(const TransportMaker& maker, const std::string& host, Mailbox<UnitOrder>& orders,
-                const Log& log);
+                const Log& log, const AbsenceSink& absences);
 
   const Config config_;
   const std::unique_ptr<ProcessTransport> own_;  // null: it is lent

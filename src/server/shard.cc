@@ -30,12 +30,14 @@ ShelfSettings shelf_settings(const Config& config, TimelineLane* timeline) {
 // ---- turns
 
 Shard::Shard(const Config& config, ShardIndex index, Transport& transport,
-             Mailbox<ShardCommand>& inbox, Mailbox<ShardNotice>& outbox, Log log)
+             Mailbox<ShardCommand>& inbox, Mailbox<ShardNotice>& outbox, Log log,
+             AbsenceSink absences)
     : index_(index),
       transport_(transport),
       inbox_(inbox),
       notices_{.box = outbox, .waiting = {}},
       log_(std::move(log)),
+      absences_(std::move(absences)),
       timeline_(log_.timeline() == nullptr ? nullptr : &log_.timeline()->open_lane()),
       pool_(transport.payload_source()),
       shelf_(shelf_settings(config, timeline_), pool_),
@@ -193,9 +195,11 @@ std::size_t Shard::deliver() {
   return links_.deliver(
       out_, Overloads{[this](ShelfOutput::Absence& absence) {
                         LOG(log_, kDebug)
-                            << "tensor " << quoted_name(absence.name) << ", " << absence.part
-                            << ", offset " << absence.offset_bytes << ": without " << absence.worker
-                            << " since " << absence.since;
+                            << "tensor " << quoted_name(absence.name) << ", elements "
+                            << absence.first_element << " to "
+                            << absence.first_element + absence.element_count << ": without "
+                            << absence.worker << " since " << absence.since;
+                        if (absences_) absences_(self_.epoch, absence);
                       },
                       [this](ShelfOutput::Failure& failure) {
                         LOG(log_, kError) << failure.why.message();

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/buffer.h"
@@ -56,6 +57,9 @@ struct ShardNotice {
   Status why;
 };
 
+// Where it is recorded which sums a lost worker is not in. Must not block.
+using AbsenceSink = std::function<void(Epoch, const ShelfOutput::Absence&)>;
+
 class Shard final : public Actor {
  public:
   // The transport listens already, and checks version and job of each Hello. It, the mailboxes and
@@ -63,7 +67,7 @@ class Shard final : public Actor {
   // lent payloads any more once the shard is destroyed (so close or destroy it first, or wait for
   // finished()).
   Shard(const Config& config, ShardIndex index, Transport& transport, Mailbox<ShardCommand>& inbox,
-        Mailbox<ShardNotice>& outbox, Log log);
+        Mailbox<ShardNotice>& outbox, Log log, AbsenceSink absences = {});
 
   std::size_t turn(TimeNs now) override;
   TimeNs next_deadline() const override;
@@ -105,6 +109,7 @@ class Shard final : public Actor {
   };
   Notices notices_;
   const Log log_;
+  const AbsenceSink absences_;    // empty: they are not recorded
   TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.

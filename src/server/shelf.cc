@@ -73,24 +73,6 @@ std::optional<WorkerRank> declarer(const ShelfEpoch& facts, WorkerRank from, Par
   return is_neighbour ? std::optional(who) : std::nullopt;
 }
 
-// For the log: the first round of each frame that this worker is not in.
-void append_absence(const Inventory& inventory, WorkerRank worker, ShelfOutputs& out) {
-  for (const auto& [key, tensor] : inventory.tensors()) {
-    if (!tensor->declared.members.has(worker)) continue;
-    for (const auto& [index, part] : tensor->parts) {
-      for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
-        const bool is_in = has_bit(part->bits_of(frame), worker);
-        out.emplace_back(ShelfOutput::Absence{
-            .worker = worker,
-            .name = tensor->declared.name,
-            .part = index,
-            .offset_bytes = frame * part->frame_bytes,
-            .since = Round(part->frames[frame].round.value + (is_in ? 1 : 0))});
-      }
-    }
-  }
-}
-
 // Its root is lost, and has not contributed to this.
 bool has_lost_root(const PartSum& part, std::uint32_t frame_index, const Generations& generations) {
   const wire::Declare& declared = part.tensor->declared;
@@ -99,17 +81,45 @@ bool has_lost_root(const PartSum& part, std::uint32_t frame_index, const Generat
 }
 
 // Members that are lost and not in this sum.
-std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index,
-                                 const Generations& generations) {
-  if (generations.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
+template <typename Do>
+void for_each_lost_without(const PartSum& part, std::uint32_t frame_index,
+                           const Generations& generations, const Do& does) {
   const std::span bits = part.bits_of(frame_index);
-  std::uint32_t count = 0;
   for (WorkerRank each(0); each.value < 64 * bits.size(); ++each.value) {
     const bool is_lost =
         has_bit(generations.lost(), each) && part.tensor->declared.members.has(each);
-    if (is_lost && !has_bit(bits, each)) ++count;
+    if (is_lost && !has_bit(bits, each)) does(each);
   }
+}
+
+std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index,
+                                 const Generations& generations) {
+  if (generations.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
+  std::uint32_t count = 0;
+  for_each_lost_without(part, frame_index, generations, [&](WorkerRank /*each*/) { ++count; });
   return count;
+}
+
+// Who is not in this sum for the first time, for the record. A member that is lost never comes back, so their number
+// says whether there are new ones.
+void append_absences(PartSum& part, std::uint32_t frame_index, std::uint32_t count,
+                     const ShelfEpoch& facts, const Generations& generations, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  if (count == frame.absent) return;
+  frame.absent = count;
+  const wire::Declare& declared = part.tensor->declared;
+  const std::size_t element_bytes = byteps::element_bytes(declared.dtype);
+  const std::uint64_t begin_bytes =
+      facts.placement->part(part.tensor->key, declared.total_bytes, part.index.value).offset +
+      frame_index * part.frame_bytes;
+  for_each_lost_without(part, frame_index, generations, [&](WorkerRank each) {
+    out.emplace_back(
+        ShelfOutput::Absence{.worker = each,
+                             .name = declared.name,
+                             .first_element = begin_bytes / element_bytes,
+                             .element_count = part.frame_length(frame_index) / element_bytes,
+                             .since = frame.round});
+  });
 }
 
 // nullptr: the push is one that a worker may send, whatever its round.
@@ -212,7 +222,6 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
 
 void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
-  append_absence(inventory_, worker, out);
   if (facts_.takes_over) inheritance_.lose(worker, out);
   settling_.note_left(worker, facts_.groups->most_ranks() > 1);
   const bool is_last = generations_.lose(worker);
@@ -743,7 +752,9 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) 
     summing_.add_held(part, frame_index);
   }
   if (facts_.relay) return forward(part, frame_index, out);
-  summing_.finish(part, frame_index, count_lost_without(part, frame_index, generations_));
+  const std::uint32_t absent = count_lost_without(part, frame_index, generations_);
+  summing_.finish(part, frame_index, absent);
+  append_absences(part, frame_index, absent, facts_, generations_, out);
   inventory_.end_frame(part);
   end_round(part, frame_index, out);
 }

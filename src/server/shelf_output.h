@@ -105,12 +105,14 @@ struct ShelfOutput {
     WorkerRank worker;
     std::uint32_t count = 0;
   };
-  // Sums of this frame are without this worker, which is lost, from this round on.
+  // Sums of these elements of a tensor are without this worker, which is lost, from this round on. It is said when the
+  // first of them is finished, by whoever finishes it: so of all that is said of a frame the earliest round is right,
+  // also where another shard has taken it over.
   struct Absence {
     WorkerRank worker;
     std::string name;  // of the tensor
-    PartIndex part;
-    std::uint64_t offset_bytes = 0;
+    std::uint64_t first_element = 0;
+    std::uint64_t element_count = 0;
     Round since;
   };
   // This worker broke the protocol: end its connection with one log line.

@@ -29,11 +29,12 @@ struct FrameSum {
   Round round;                    // being summed
   std::uint32_t contributed = 0;  // number of bits set
   bool is_forwarded = false;      // at a relay: complete, and not answered
+  bool waits_for_root = false;    // only the root is answered with `finished` (Settling)
   std::int32_t priority = 0;      // of the last contribution
   std::unique_ptr<Takeover>
-      takeover{};               // of a successor, until its first sum is finished; null: none
-  bool waits_for_root = false;  // only the root is answered with `finished` (Settling)
+      takeover{};              // of a successor, until its first sum is finished; null: none
   std::uint32_t settling = 0;  // what Settling knows of `finished`; 0: nothing, or that all have it
+  std::uint32_t absent = 0;    // members that are lost, and were said not to be in its sums
   // Whether it waits for contributions.
   bool is_begun() const { return contributed > 0 && !is_forwarded; }
 };

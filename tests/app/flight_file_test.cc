@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "app/process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -73,6 +74,34 @@ TEST_F(FlightFileTest, names_role_rank_and_process_and_is_for_its_user_only) {
   EXPECT_EQ(facts.st_mode & 0777, 0600U);
   ASSERT_EQ(stat(variables_["BYTEPS_FLIGHT_DIR"].c_str(), &facts), 0);
   EXPECT_EQ(facts.st_mode & 0777, 0700U);
+}
+
+// The process may be killed.
+TEST_F(FlightFileTest, absences_are_in_their_file_while_the_process_goes_on) {
+  FlightFile flight(Role::kServer, variables_);
+  const ShelfOutput::Absence absence{.worker = WorkerRank(2),
+                                     .name = "fc1.weight",
+                                     .first_element = 64,
+                                     .element_count = 16,
+                                     .since = Round(131)};
+  flight.record_absence(absence_line(Epoch(1), absence));
+  ASSERT_TRUE(flight.settle());
+  flight.record_absence(absence_line(Epoch(1), absence));
+  ASSERT_TRUE(flight.settle());
+  const std::string path = variables_["BYTEPS_FLIGHT_DIR"] + "/byteps-absences-" + host_name() +
+                           "-" + std::to_string(getpid()) + ".jsonl";
+  const std::string line =
+      R"({"epoch":1,"tensor":"fc1.weight","first":64,"count":16,"worker":2,"round":131})";
+  EXPECT_THAT(content(path), testing::StartsWith(R"({"byteps_absences":1,)"));
+  EXPECT_THAT(content(path), testing::EndsWith("}\n" + line + "\n" + line + "\n"));
+}
+
+TEST_F(FlightFileTest, without_a_recorder_there_are_no_absences_either) {
+  variables_["BYTEPS_FLIGHT_EVENTS"] = "0";
+  FlightFile flight(Role::kServer, variables_);
+  flight.record_absence("{}\n");
+  ASSERT_TRUE(flight.settle());
+  EXPECT_FALSE(fs::exists(variables_["BYTEPS_FLIGHT_DIR"]));
 }
 
 TEST_F(FlightFileTest, is_written_even_when_no_descriptor_is_left_and_again) {

@@ -82,18 +82,30 @@ TEST_F(ShelfLossesTest, each_frame_says_from_which_round_on_it_is_without_the_lo
   world_.declare_all(declaration("t", DType::kFloat32, 128));  // two frames
   world_.push(2, "t", 0, filled(64, 0));
   world_.push(0, "t", 0, filled(64, 0), {.part = 0, .offset = 64});
-  world_.out.clear();
   world_.lose(2);
-  ASSERT_THAT(world_.out.absences, SizeIs(2));
+  world_.push(0, "t", 0, filled(64, 0));
+  world_.push(1, "t", 0, filled(64, 0));
+  EXPECT_THAT(world_.out.absences, IsEmpty()) << "it is in the first round of the first";
+  world_.push(1, "t", 0, filled(64, 0), {.part = 0, .offset = 64});
+  ASSERT_THAT(world_.out.absences, SizeIs(1));
   EXPECT_EQ(world_.out.absences[0].name, "t");
   EXPECT_EQ(world_.out.absences[0].worker, WorkerRank(2));
-  EXPECT_EQ(world_.out.absences[0].since, Round(1)) << "it is in the round that is summed";
-  EXPECT_EQ(world_.out.absences[1].offset_bytes, 64U);
-  EXPECT_EQ(world_.out.absences[1].since, Round(0));
-  world_.out.clear();
-  world_.lose(2);
-  EXPECT_TRUE(world_.out.empty()) << "once";
-  EXPECT_THAT(world_.out.absences, IsEmpty());
+  EXPECT_EQ(world_.out.absences[0].first_element, 16U);
+  EXPECT_EQ(world_.out.absences[0].element_count, 16U);
+  EXPECT_EQ(world_.out.absences[0].since, Round(0));
+  world_.out.absences.clear();
+  for (const std::uint32_t each : {0U, 1U}) world_.push(each, "t", 1, filled(64, 0));
+  ASSERT_THAT(world_.out.absences, SizeIs(1));
+  EXPECT_EQ(world_.out.absences[0].first_element, 0U);
+  EXPECT_EQ(world_.out.absences[0].since, Round(1));
+  world_.out.absences.clear();
+  for (const std::uint32_t each : {0U, 1U}) world_.push(each, "t", 2, filled(64, 0));
+  EXPECT_THAT(world_.out.absences, IsEmpty()) << "once";
+  world_.push(0, "t", 3, filled(64, 0));
+  world_.lose(1);
+  ASSERT_THAT(world_.out.absences, SizeIs(2)) << "all that are not in it";
+  EXPECT_EQ(world_.out.absences[0].worker, WorkerRank(1));
+  EXPECT_EQ(world_.out.absences[0].since, Round(3));
 }
 
 TEST_F(ShelfLossesTest, a_broadcast_whose_root_is_lost_ends_with_its_name) {

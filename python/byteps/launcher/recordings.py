@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from byteps.launcher.link import Link, ask_once
 from byteps.launcher.plan import Plan
-from byteps.recordings import first_cause, flight
+from byteps.recordings import absences, first_cause, flight
 
 JOBS_KEPT = 16
 PREFIX = "job-"
@@ -72,6 +72,8 @@ class Recordings:
             self._gather(links, self.folder, say)
         for link in links if result == 0 else ():
             link.send({"forget": True})
+        if result == 0 and absences.are_in(self.folder):
+            return say(f"which sums those that were lost are not in: bps why {self.folder}")
         if result == 0:
             return self.forget()
         content = self._own(story)
@@ -146,8 +148,8 @@ class Recordings:
         return reply
 
     def forget(self) -> None:
-        """The job ended well: what its processes have left is of no use."""
-        if self.folder is not None and not self._chosen:
+        """The job ended well: what its processes have left is of no use, but which sums a lost worker is not in."""
+        if self.folder is not None and not self._chosen and not absences.are_in(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def forget_if_empty(self) -> None:

@@ -6,6 +6,7 @@ causes.py       causes: what ended a job or an operation, in fields
 flight.py       reads the files
 form_1.py       those of before causes were fields; the only place that knows a sentence
 survived.py     losses after which the job went on
+absences.py     which sums a lost worker is not in
 suspects.py     what may have been the first cause
 first_cause.py  what was, in words
 """

@@ -10,13 +10,14 @@ import json
 import sys
 from typing import List, Optional
 
-from byteps.recordings import flight
+from byteps.recordings import absences, flight
 from byteps.recordings.first_cause import TIMELINE_EVENTS, Verdict, analyse, summary
 from byteps.recordings.flight import Recording, title
 
 
-def report(verdict: Verdict, recordings: List[Recording]) -> str:
-    lines = ["Survived:"] + [f"  {each}" for each in verdict.survived] + [""] if verdict.survived else []
+def report(verdict: Verdict, recordings: List[Recording], without: List[str]) -> str:
+    survived = verdict.survived + without
+    lines = ["Survived:"] + [f"  {each}" for each in survived] + [""] if survived else []
     lines += summary(verdict)
     if verdict.evidence:
         lines += ["", "Evidence:"] + [f"  {each}" for each in verdict.evidence]
@@ -56,12 +57,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
-    recordings = flight.newest_job(flight.read(options.places or [flight.default_folder()]))
+    places = options.places or [flight.default_folder()]
+    recordings = flight.newest_job(flight.read(places))
     verdict = analyse(recordings, max(0, options.events))
     if options.json:
         print(json.dumps(verdict.__dict__, indent=2))
     else:
-        print(report(verdict, recordings))
+        its = next((each.scheduler for each in recordings if each.scheduler), "")
+        print(report(verdict, recordings, absences.read(places, its).summary()))
     return 0 if verdict.is_found else 1
 
 
