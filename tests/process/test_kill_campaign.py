@@ -1,0 +1,49 @@
+"""tools/kill_campaign in small: five kills of each kind cost nobody a step, and what is silent is given up in time."""
+
+import re
+import signal
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+import pytest
+from place import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def campaign(monkeypatch):
+    loader = SourceFileLoader("kill_campaign", str(ROOT / "tools/kill_campaign"))
+    module = module_from_spec(spec_from_loader("kill_campaign", loader))
+    loader.exec_module(module)
+    monkeypatch.setattr(module.fork_servers, "end", lambda: None)  # they are this process's
+    before = signal.getsignal(signal.SIGTERM)
+    yield module
+    signal.signal(signal.SIGTERM, before)
+
+
+def run(campaign, tmp_path, capsys, *arguments):
+    code = campaign.main([*arguments, "--seed", "3", "--output", str(tmp_path / "campaign")])
+    out = capsys.readouterr().out
+    assert code == 0 and "violations 0\n" in out, out
+    assert (tmp_path / "campaign" / arguments[0] / "stalls.csv").is_file()
+    return out
+
+
+def test_five_kills_of_servers_in_one_job(campaign, tmp_path, capsys):
+    out = run(campaign, tmp_path, capsys, "server", "--jobs", "1", "--kills", "5", "--steps", "1000")
+    assert re.search(r"^  [45] after a kill: .*p100 [01]\.", out, re.M), out
+
+
+def test_kills_of_the_scheduler_while_a_worker_joins_once_and_twice_in_a_row(campaign, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(campaign, "WINDOW_S", 0.7)
+    steps = ["--steps", "100", "--step-ms", "100"]
+    out = run(campaign, tmp_path, capsys, "scheduler", "--jobs", "1", "--kills", "4", *steps)
+    assert "  4 after a kill: " in out and "  4 without one: " in out, out
+
+
+def test_who_is_stopped_or_cut_off_is_given_up_in_time_and_counts_nowhere(campaign, tmp_path, capsys, monkeypatch):
+    kinds = ("stop a worker and a server", "cut a worker's and a server's host")
+    monkeypatch.setattr(campaign, "SILENT", {kind: campaign.SILENT[kind] for kind in kinds})
+    out = run(campaign, tmp_path, capsys, "silence", "--jobs", "2", "--deterministic", "--steps", "450")
+    assert "2 jobs were compared with their replay" in out, out
