@@ -77,28 +77,37 @@ void Departures::announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs&
   const std::optional<std::vector<Arrival>> who = witnesses(gone_ns);
   if (!who) return;
   for (const bool final : {true, false}) {
-    std::vector<std::uint32_t> ranks;
+    std::vector<Seat*> leaving;
     for (auto& [arrival, seat] : seats_.all()) {
-      if (seat.leaving.final != final || std::exchange(seat.leaving.is_told, true)) continue;
-      ranks.push_back(seat.rank);
+      if (seat.leaving.final != final || seat.left) continue;
+      seat.leaving.is_told = true;
+      leaving.push_back(&seat);
     }
-    if (ranks.empty()) continue;
-    const SharedBytes message = departed_message(std::move(ranks), final, barriers);
+    std::vector<std::uint32_t> last;
+    SharedBytes message;
     for (const Arrival each : *who) {
       if (PLANTED(departure_untold)) break;
+      std::vector<std::uint32_t> ranks;
+      for (Seat* const seat : leaving) {
+        if (seat->leaving.told_to.insert(each).second) ranks.push_back(seat->rank);
+      }
+      if (ranks.empty()) continue;
+      if (ranks != last) message = departed_message(ranks, final, barriers);
+      last = std::move(ranks);
       speaker_.send(*seats_.at(each).peer, wire::Kind::kLeave, WorkerRank(), message, out);
     }
   }
 }
 
-void Departures::announce_all_to(const Seat& witness, std::uint64_t barriers,
-                                 KeeperOutputs& out) const {
+void Departures::announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out) {
+  const Arrival self = *seats_.find(*witness.peer)->seat;
   for (const bool final : {true, false}) {
     std::vector<std::uint32_t> ranks;
-    for (const auto& [arrival, seat] : seats_.all()) {
+    for (auto& [arrival, seat] : seats_.all()) {
       if (!seat.plays()) continue;
       if (seat.left ? seat.left_for_good == final : seat.leaving.final == final) {
         ranks.push_back(seat.rank);
+        seat.leaving.told_to.insert(self);
       }
     }
     if (ranks.empty()) continue;

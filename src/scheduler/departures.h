@@ -29,10 +29,11 @@ class Departures {
   // for they tell a scheduler that is begun anew. `barriers`: that are done. `gone_ns`: who was lost before may be gone
   // for good.
 
-  // Tells them of all who want to leave and have not been told of.
+  // Tells each of them of all who want to leave, and of whom it has not been told: it may have come since, in the place
+  // of one that is lost.
   void announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs& out);
   // One of them that has another connection, of all who have left or want to.
-  void announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out) const;
+  void announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out);
   // It knows of these.
   void note_known(Arrival witness, const std::vector<std::uint32_t>& ranks);
   // Those that may be answered.

@@ -34,7 +34,8 @@ struct Seat {
   // Where the job recovers, workers that want to leave, until all who would tell a scheduler begun anew know it.
   struct Leaving {
     std::optional<bool> final;
-    bool is_told = false;
+    bool is_told = false;  // all that were here were
+    std::set<Arrival> told_to;
     std::set<Arrival> known_to;
   };
   Leaving leaving;

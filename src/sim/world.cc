@@ -242,11 +242,14 @@ class World {
 
   // A launcher has ended who would still join when the job has ended well, or who has not heard of that: nothing else
   // is wrong than that the scheduler is there no more.
+  // (A worker that was given up may look for the scheduler still: the job is over without it. And one that was started
+  // anew may live still, which knows nothing of the job.)
   bool misses_scheduler_only(const Status& end) const {
-    const bool is_over = plan_.config.recovers && !ledger_.has_lost() && scheduler_end_ &&
-                         scheduler_end_->is_ok() &&
-                         std::all_of(trainers_.begin(), trainers_.end(),
-                                     [](const auto& trainer) { return trainer->is_done(); });
+    const bool has_gone = scheduler_lives_ > 1 || (scheduler_end_ && scheduler_end_->is_ok());
+    bool is_over = plan_.config.recovers && !ledger_.has_lost() && has_gone;
+    for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
+      is_over = is_over && (trainers_[rank]->is_done() || ledger_.is_lost(rank));
+    }
     return is_over && end.cause().who.role == Role::kScheduler;
   }
 

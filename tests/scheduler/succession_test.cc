@@ -105,6 +105,23 @@ TEST(Succession, who_was_replaced_is_told_that_the_job_went_on_without_it_and_no
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
+TEST(Succession, one_that_takes_a_place_while_a_worker_leaves_hears_so_and_the_worker_may_go) {
+  RecoveringJob job;
+  job.table.leave(job.worker1, 1, true);
+  EXPECT_THAT(job.table.sent(job.server, Kind::kLeave), SizeIs(1));
+  job.table.down(job.server);
+  const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
+  job.table.heartbeat(heir, 1);
+  job.table.tick();
+  const auto told = job.table.sent(heir, Kind::kLeave);
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_THAT(job.table.sent(job.worker1, Kind::kLeave), SizeIs(0)) << "nobody knows it yet";
+  job.table.say(heir, Kind::kLeave, wire::encode(wire::decode_leave(told[0].payload).value()),
+                Epoch(1));
+  job.table.tick();
+  EXPECT_THAT(job.table.sent(job.worker1, Kind::kLeave), SizeIs(1));
+}
+
 TEST(Succession, a_server_that_says_nothing_is_lost_where_there_is_no_spare_one_and_may_come_back) {
   RecoveringJob job;
   job.table.pass(4 * kSecond, job.workers(), 1);
