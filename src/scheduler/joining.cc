@@ -197,10 +197,7 @@ bool Joining::is_late(const wire::Join& join, Epoch epoch, std::optional<Arrival
 bool Joining::is_rival(Seat& seat, std::uint64_t life, TimeNs now) {
   if (life == 0 || seat.join.life == 0 || life == seat.join.life) return false;
   if (seat.left || !seat.peer) return false;
-  if (seat.rival != life) {
-    seat.rival = life;
-    seat.rival_since_ns = now;
-  }
+  if (seat.rival.life != life) seat.rival = {.life = life, .since_ns = now};
   return true;
 }
 
@@ -209,7 +206,7 @@ bool Joining::is_rival(Seat& seat, std::uint64_t life, TimeNs now) {
 Joining::Known Joining::rival_of(Arrival place, const wire::Join& join) const {
   const Seat& seat = seats_.at(place);
   Known known;
-  if (seat.said_ns >= seat.rival_since_ns + 2 * timeout_.heartbeat_ns()) {
+  if (seat.said_ns >= seat.rival.since_ns + 2 * timeout_.heartbeat_ns()) {
     known.refusal = claimed_twice(seat, join);
   } else {
     known.closed = {Code::kAgain, seat.text() + " is connected still"};

@@ -55,17 +55,22 @@ Status Recall::on_roster(Arrival from, std::span<const std::byte> payload) {
     return {Code::kInvalidArgument, "a roster that nobody asked for"};
   Result<wire::Roster> decoded = wire::decode_roster(payload);
   if (!decoded.is_ok()) return decoded.status();
-  const wire::Roster& roster = decoded.value();
-  if (const Status fine = check_roster(roster); !fine.is_ok()) return fine;
   const Heard& said = seats_.at(from).join.heard;
+  if (const Status fine = check(decoded.value(), said); !fine.is_ok()) return fine;
+  roster_ = std::move(decoded).value();
+  roster_term_ = said.term;
+  asked_.reset();
+  return Status::ok();
+}
+
+// It must be the one that the member's Join told of.
+Status Recall::check(const wire::Roster& roster, const Heard& said) const {
+  if (const Status fine = check_roster(roster); !fine.is_ok()) return fine;
   const bool is_said = roster.epoch == said.epoch && roster.revision == said.revision;
   if (!is_said || !roster.recovers || roster.incarnation != incarnation_ ||
       count_of(roster, Role::kWorker) == 0 || wire::encode(roster).size() > kPayloadBytesMax) {
     return {Code::kInvalidArgument, "another roster than its Join told of"};
   }
-  roster_ = std::move(decoded).value();
-  roster_term_ = said.term;
-  asked_.reset();
   return Status::ok();
 }
 
@@ -84,6 +89,36 @@ bool Recall::has_newest() const {
   return std::none_of(seats_.all().begin(), seats_.all().end(), [&](const auto& entry) {
     return entry.second.peer && is_newer(entry.second.join.heard, here());
   });
+}
+
+// ---- while the job goes on
+
+// One that it went on with, one that this scheduler has made since, or an older one of the scheduler that made the
+// former. (No number means two revisions.)
+bool Recall::is_known(const Heard& heard, std::uint32_t newest) const {
+  if (!roster_ || heard.term == 0 || heard.epoch != roster_->epoch) return true;
+  if (heard.revision > roster_->revision) {
+    return heard.revision > roster_->revision + jump_ && heard.revision <= newest;
+  }
+  return heard.revision == roster_->revision || heard.term == roster_term_;
+}
+
+bool Recall::ask_for_unknown(Seat& seat, std::uint32_t newest, KeeperOutputs& out) const {
+  if (seat.is_asked()) return true;
+  if (is_known(seat.join.heard, newest)) return false;
+  seat.asked = seat.peer;
+  speaker_.send(*seat.peer, wire::Kind::kRecall, WorkerRank(), {}, out);
+  return true;
+}
+
+Result<std::vector<WorkerRank>> Recall::on_unknown(Seat& from,
+                                                   std::span<const std::byte> payload) const {
+  const Result<wire::Roster> decoded = wire::decode_roster(payload);
+  if (!decoded.is_ok()) return decoded.status();
+  if (const Status fine = check(decoded.value(), from.join.heard); !fine.is_ok()) return fine;
+  from.asked.reset();
+  from.join.heard = {};  // it is known now
+  return vacant_ranks(decoded.value());
 }
 
 // ---- who is back

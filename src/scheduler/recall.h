@@ -7,7 +7,9 @@
 //  2 It goes on when all workers of the roster are back. No sum is finished without any of them, so nobody else can go
 //    on with the job meanwhile; and if a revision is known to any worker, it is that one or a newer. (What servers
 //    alone know, no worker has acted by.)
-//  3 After failure_ns it waits no longer. With half of the members it goes on, and ends the job by the name of who is
+//  3 Who is back later may have heard of a revision that nobody else has. It is asked for that before it is told of
+//     this scheduler's: of the workers that are lost there it has been told, and it serves them no more.
+//  4 After failure_ns it waits no longer. With half of the members it goes on, and ends the job by the name of who is
 //    lost; with fewer it refuses them: they may have another scheduler, or belong to a job that is over.
 #pragma once
 
@@ -57,6 +59,12 @@ class Recall {
   // "3 of 4 members are back".
   std::string text() const;
 
+  // While the job goes on, of which `newest` is the newest revision: asks a member on its new connection for the roster
+  // that it knows, if that is none that is known here. False: it is.
+  bool ask_for_unknown(Seat& seat, std::uint32_t newest, KeeperOutputs& out) const;
+  // The answer: the workers that are lost there. Not Ok: what is wrong with it.
+  Result<std::vector<WorkerRank>> on_unknown(Seat& from, std::span<const std::byte> payload) const;
+
   const wire::Roster& roster() const { return *roster_; }
   // The members of the roster have seats in it, those that are not back too, as lost. Returns who knows an epoch, but
   // has no place in it.
@@ -87,6 +95,8 @@ class Recall {
                                std::optional<Arrival> found) const;
   wire::Join::Heard here() const;  // the roster that is here
   bool has_newest() const;
+  bool is_known(const wire::Join::Heard& heard, std::uint32_t newest) const;
+  Status check(const wire::Roster& roster, const wire::Join::Heard& said) const;
 
   const TimeoutConfig& timeout_;
   Seats& seats_;

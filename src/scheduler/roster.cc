@@ -28,6 +28,21 @@ Scene scene_of(const JobConfig& job, const Seats& seats, Epoch epoch, RosterKeep
           .is_confirming = phase == RosterKeeper::Phase::kConfirming};
 }
 
+// The roster that a member alone knows. It does not serve the workers any more that are lost there, so they are lost.
+Status believe(Seat& seat, std::span<const std::byte> payload, const Recall& recall,
+               const Seats& seats, Losses& losses, TimeNs now) {
+  if (!seat.is_asked()) return nonsense("a roster that nobody asked for");
+  const Result<std::vector<WorkerRank>> lost = recall.on_unknown(seat, payload);
+  if (!lost.is_ok()) return lost.status();
+  for (const WorkerRank rank : lost.value()) {
+    if (seats.is_vacant(rank.value)) continue;
+    losses.note_ended(
+        rank, "was given up by a scheduler before this one, as only " + seat.text() + " has heard",
+        now);
+  }
+  return Status::ok();
+}
+
 void tell_spares(const Seats& seats, const Speaker& speaker, std::size_t servers,
                  KeeperOutputs& out) {
   const SharedBytes words = encode_status(
@@ -115,9 +130,11 @@ void RosterKeeper::step(PeerId peer, const wire::Header& header, std::span<const
     case wire::Kind::kFail:
       return on_fail(peer, *arrival, payload, now, out);
     case wire::Kind::kRoster: {
-      const Status fine = recall_.is_on() ? recall_.on_roster(*arrival, payload)
-                                          : nonsense("a roster that nobody asked for");
-      if (!fine.is_ok()) on_malformed(peer, fine, out);
+      const bool is_recalling = recall_.is_on();
+      const Status fine = is_recalling ? recall_.on_roster(*arrival, payload)
+                                       : believe(seat, payload, recall_, seats_, losses_, now);
+      if (!fine.is_ok()) return on_malformed(peer, fine, out);
+      if (!is_recalling) catch_up(seat, out);
       return;
     }
     default:
@@ -224,6 +241,7 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
 
   Seat& seat = seats_.at(arrival);
   Joining::note_life(seat, life);
+  if (!is_new) seat.join.heard = join.heard;
   if (recall_.is_on()) {
     if (!is_new) seat.join = std::move(join);
     seat.applied = epoch;
@@ -240,8 +258,12 @@ void RosterKeeper::seat(PeerId peer, wire::Join join, const Joining::Known& know
 }
 
 // What a member of the roster may have missed while it had no connection.
-void RosterKeeper::catch_up(const Seat& seat, Outputs& out) {
+void RosterKeeper::catch_up(Seat& seat, Outputs& out) {
   if (!seat.peer || seat.left || (seat.worker() && phase_ != Phase::kRunning)) return;
+  if (seat.join.heard.epoch == epoch_ &&
+      recall_.ask_for_unknown(seat, succession_.revision(), out)) {
+    return;
+  }
   succession_.catch_up(seat, out);
   if (recovers_) return departures_.announce_all_to(seat, barriers_.number(), out);
   if (seat.worker()) departures_.tell_all_to(*seat.peer, out);
@@ -285,7 +307,7 @@ void RosterKeeper::note_epoch(Seat* seat, Epoch epoch, Outputs& out) {
   succession_.release(out);
   if (phase_ == Phase::kRunning) return;
   phase_ = Phase::kRunning;
-  for (const auto& [arrival, other] : seats_.all()) {
+  for (auto& [arrival, other] : seats_.all()) {
     if (other.plays()) catch_up(other, out);
   }
 }
@@ -454,7 +476,7 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
                   out);
   const std::string sizes = other_sizes_text(scene_of(job_, seats_, epoch_, phase_));
   if (!sizes.empty()) Speaker::notice(LogLevel::kWarning, sizes, out);
-  for (const auto& [arrival, seat] : seats_.all()) {
+  for (auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
   }
   tell_spares(seats_, speaker_, servers, out);
@@ -541,7 +563,7 @@ void RosterKeeper::take_up(TimeNs now, Outputs& out) {
   }
   succession_.resume_epoch(roster, recall_.jump());
   recall_.end();
-  for (const auto& [arrival, seat] : seats_.all()) {
+  for (auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster) catch_up(seat, out);  // servers only, in this phase
   }
   note_epoch(nullptr, epoch_, out);

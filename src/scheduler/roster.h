@@ -111,7 +111,7 @@ class RosterKeeper {
             Outputs& out);
   bool hear_of_others(PeerId peer, const wire::Join& join, TimeNs now, Outputs& out);
   void refuse(PeerId peer, const Status& why, TimeNs now, Outputs& out);
-  void catch_up(const Seat& seat, Outputs& out);
+  void catch_up(Seat& seat, Outputs& out);
   void on_heartbeat(PeerId peer, Seat& seat, const wire::Header& header,
                     std::span<const std::byte> payload, TimeNs now, Outputs& out);
   void note_epoch(Seat* seat, Epoch epoch, Outputs& out);

@@ -44,18 +44,25 @@ struct Seat {
   bool heard_end = false;  // it acknowledged the last word, or needs none
   std::optional<PeerId> peer;  // none: the connection is lost
   TimeNs since_ns = 0;
-  TimeNs heard_ns = 0;        // last sign of life, or when the connection was lost
-  TimeNs said_ns = 0;         // its last message
-  std::uint64_t rival = 0;    // a life that claims this place while our connection is up; 0: none
-  TimeNs rival_since_ns = 0;  // its first claim
+  TimeNs heard_ns = 0;  // last sign of life, or when the connection was lost
+  TimeNs said_ns = 0;   // its last message
+  // A life that claims this place while our connection is up; 0: none.
+  struct Rival {
+    std::uint64_t life = 0;
+    TimeNs since_ns = 0;  // its first claim
+  };
+  Rival rival;
   Status lost_why;
-  Epoch applied;              // the epoch it works in, by Join and Heartbeat
-  wire::Stalled stalled;      // workers: what they wait for while nothing moves
+  Epoch applied;          // the epoch it works in, by Join and Heartbeat
+  wire::Stalled stalled;  // workers: what they wait for while nothing moves
+  // On this connection it was asked for a roster that is not known here, and hears of none before it has answered.
+  std::optional<PeerId> asked;
   TimeNs next_notice_ns = 0;  // workers that wait while an epoch runs
 
   bool worker() const { return join.role == Role::kWorker; }
   bool plays() const { return in_roster && worker(); }  // in this epoch, or has left it
-  std::string text() const;                             // "worker 1 (host:pid)"
+  bool is_asked() const { return peer && asked == peer; }
+  std::string text() const;  // "worker 1 (host:pid)"
   Participant participant() const { return {join.role, rank, join.host}; }
 };
 

@@ -29,6 +29,7 @@ void Succession::resume_epoch(wire::Roster roster, std::uint32_t jump) {
 }
 
 void Succession::catch_up(const Seat& seat, KeeperOutputs& out) const {
+  if (seat.is_asked()) return;
   const SharedBytes& known = seat.worker() ? released_ : newest_;
   speaker_.send(*seat.peer, wire::Kind::kRoster, WorkerRank(seat.rank), known, out);
 }

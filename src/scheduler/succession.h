@@ -40,6 +40,7 @@ class Succession {
   void end_epoch() { roster_.recovers = false; }
   // Whether one of them that is lost may get a successor now.
   bool recovers() const { return roster_.recovers; }
+  std::uint32_t revision() const { return roster_.revision; }  // the newest
   // There is a revision that not everybody may know.
   bool is_pending() const { return !newest_.is_same(released_); }
 

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "member/roster_check.h"
 #include "tests/scheduler/table.h"
 
 namespace byteps {
@@ -17,6 +18,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 using wire::Kind;
 using Phase = RosterKeeper::Phase;
@@ -58,7 +60,7 @@ wire::Roster roster_of(std::uint32_t revision = 0) {
 }
 
 struct BegunAnew {
-  BegunAnew() : table(recovering_job()) {}
+  explicit BegunAnew(const Config& config = recovering_job()) : table(config) {}
 
   static wire::Join heard(wire::Join join, std::uint64_t life, std::uint32_t term = 1,
                           std::uint32_t revision = 0) {
@@ -248,6 +250,92 @@ TEST(Recall, one_of_a_lower_term_than_members_have_had_ends_and_is_to_be_started
   EXPECT_THAT(job.table.sent(again, Kind::kFail), IsEmpty());
   EXPECT_TRUE(job.table.keeper().ended());
   EXPECT_TRUE(job.table.keeper().outcome().is_because_of(CauseKind::kReplaced));
+}
+
+// What one server alone was told: worker 1 was given up.
+wire::Roster without_worker_1(std::uint32_t revision) {
+  wire::Roster roster = roster_of(revision);
+  roster.members[1].vacant_since = revision;
+  return roster;
+}
+
+// Of a job that goes on without workers that are lost: all are back but for a second server.
+struct ContinuedAnew : BegunAnew {
+  ContinuedAnew() : BegunAnew(continuing_job()) {
+    for (const wire::Join& each : {worker(0), worker(1), server()}) peers.push_back(join(each));
+    answer(peers[0], with_second_server(roster_of()));
+    table.pass(kFailure / 2, peers, 4);
+    EXPECT_EQ(table.keeper().phase(), Phase::kConfirming) << "nor has it a successor";
+    table.forget();
+  }
+  static Config continuing_job() {
+    Config config = recovering_job();
+    config.continues = true;
+    return config;
+  }
+  static wire::Roster with_second_server(wire::Roster roster) {
+    wire::RosterMember& second = roster.members.emplace_back(roster.members.back());
+    second.rank = 1;
+    second.host = "delta:13";
+    second.endpoints = {{"10.0.0.3", 4000}};
+    second.life = 201;
+    roster.slots.push_back({.server = 1, .shard = 0, .weight = 256});
+    return roster;
+  }
+  static wire::Join second(std::uint32_t term, std::uint32_t revision) {
+    wire::Join join = heard(server_join("delta:13", 4000), 201, term, revision);
+    join.endpoints = {{"10.0.0.3", 4000}};
+    return join;
+  }
+  std::vector<PeerId> peers;
+};
+
+TEST(Recall, who_is_back_later_and_alone_knows_of_a_loss_is_believed) {
+  ContinuedAnew job;
+  const PeerId back = job.join(ContinuedAnew::second(1, 1));
+  EXPECT_THAT(job.table.sent(back, Kind::kRecall), SizeIs(1));
+  EXPECT_THAT(job.table.sent(back, Kind::kRoster), IsEmpty()) << "or it could not say what it knew";
+  job.answer(back, ContinuedAnew::with_second_server(without_worker_1(1)));
+  for (const PeerId each : {job.peers[0], job.peers[2], back}) {
+    const wire::Roster roster = job.table.roster_to(each);
+    EXPECT_THAT(vacant_ranks(roster), ElementsAre(WorkerRank(1)));
+    EXPECT_GT(roster.revision, 1U) << "a number of its own";
+  }
+  EXPECT_TRUE(job.table.closed(job.peers[1]));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  EXPECT_THAT(job.table.notices(LogLevel::kWarning),
+              Contains(AllOf(HasSubstr("worker 1 (beta:11) was given up by a scheduler before"),
+                             HasSubstr("server 1 (delta:13"))));
+}
+
+TEST(Recall, one_that_is_gone_before_it_has_said_what_it_knows_alone_is_asked_again) {
+  ContinuedAnew job;
+  job.table.down(job.join(ContinuedAnew::second(1, 1)));
+  const PeerId again = job.join(ContinuedAnew::second(1, 1));
+  EXPECT_THAT(job.table.sent(again, Kind::kRecall), SizeIs(1));
+  job.answer(again, ContinuedAnew::with_second_server(roster_of(1)));
+  EXPECT_THAT(job.table.sent(again, Kind::kRoster), Not(IsEmpty())) << "nobody was lost";
+  EXPECT_THAT(vacant_ranks(job.table.roster_to(again)), IsEmpty());
+}
+
+TEST(Recall, who_is_back_later_and_knows_nothing_else_is_not_asked) {
+  ContinuedAnew job;
+  const PeerId back = job.join(ContinuedAnew::second(1, 0));
+  EXPECT_THAT(job.table.sent(back, Kind::kRecall), IsEmpty());
+  EXPECT_THAT(job.table.sent(back, Kind::kRoster), Not(IsEmpty()));
+  job.table.worker_ended(1, "was ended by signal SIGKILL");
+  const std::uint32_t revision = job.table.roster_to(back).revision;
+  job.table.down(back);
+  const PeerId again = job.join(ContinuedAnew::second(2, revision));
+  EXPECT_THAT(job.table.sent(again, Kind::kRecall), IsEmpty()) << "it has that from this scheduler";
+}
+
+TEST(Recall, another_roster_than_the_one_that_it_told_of_ends_its_connection) {
+  ContinuedAnew job;
+  const PeerId back = job.join(ContinuedAnew::second(1, 1));
+  job.answer(back, ContinuedAnew::with_second_server(without_worker_1(2)));
+  EXPECT_TRUE(job.table.closed(back));
+  EXPECT_FALSE(job.table.closed(job.peers[1]));
 }
 
 TEST(Recall, a_job_that_is_ended_meanwhile_is_not_taken_up) {
