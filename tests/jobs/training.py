@@ -24,13 +24,8 @@ from zygote import Refused, fork_servers
 WORKER = str(Path(__file__).with_name("digits_hash.py"))
 STEP = re.compile(r"(?:\[worker (\d+)\] )?step (\d+) at (\S+) is (\S+)$")
 PID = re.compile(r"(?:\[worker \d+\] )?pid (\d+) of rank (\d+)$")
-ENVIRON = {
-    "BYTEPS_RECOVERY": "1",
-    "BYTEPS_LOCAL_REDUCE": "0",
-    "BYTEPS_FORCE_DISTRIBUTED": "1",
-    "OMP_NUM_THREADS": "1",  # or what is imported starts threads, and is not forked
-    "OPENBLAS_NUM_THREADS": "1",
-}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # else imports start some: no fork
+ENVIRON = {"BYTEPS_RECOVERY": "1", "BYTEPS_LOCAL_REDUCE": "0", "BYTEPS_FORCE_DISTRIBUTED": "1", **ONE_THREAD}
 IMPORTED = ["torch", "sklearn.datasets", "torch._dynamo"]  # seconds of each worker's start: it is forked behind them
 END_S = 120.0
 
@@ -169,11 +164,10 @@ class Launched(Training):
         self.log, self.flight = folder / "all.txt", folder / "flight"
         sizes = ["--local", "--workers", str(workers), "--servers", str(servers)]
         environ = {**ENVIRON, "BYTEPS_FLIGHT_DIR": str(self.flight), **dict(environ)}
-        python = fork_servers.get_for_launcher(sys.executable, IMPORTED, {**self.place.environ, **environ}).command()
+        worker = worker_command(self.place, environ, steps)
         with open(self.log, "w") as log:
             both = {"stdout": log, "stderr": log, "start_new_session": True}
-            command = [*sizes, *options, "--", *python, WORKER, str(steps)]
-            self.launcher = self.place.launch(*command, environ=environ, **both)
+            self.launcher = self.place.launch(*sizes, *options, "--", *worker, environ=environ, **both)
         self._tail = Tail(self.log)
 
     def tails(self):
@@ -233,6 +227,18 @@ class Forked(Process):
         return child
 
 
+def start_worker(job, rank, steps):
+    """Of a Job whose environment has ONE_THREAD, or it is not forked."""
+    command = [sys.executable, WORKER, str(steps)]
+    job.workers.append(Forked(job, f"worker{rank}", command, job.worker_environ(rank)))
+
+
+def worker_command(place, environ, steps):
+    """For bpslaunch with this environment, which has ONE_THREAD: forks a worker."""
+    python = fork_servers.get_for_launcher(sys.executable, IMPORTED, {**place.environ, **environ})
+    return [*python.command(), WORKER, str(steps)]
+
+
 class Separate(Training):
     """Without bpslaunch: nobody starts again what was killed. `hosts`, `beside`: as in Job."""
 
@@ -248,8 +254,7 @@ class Separate(Training):
             prefix = self.job.network.on(server_hosts[number]) if server_hosts else []
             self.job.start_server(prefix=prefix, start_new_session=True)
         for rank in range(self.size):
-            command = [sys.executable, WORKER, str(steps)]
-            self.job.workers.append(Forked(self.job, f"worker{rank}", command, self.job.worker_environ(rank)))
+            start_worker(self.job, rank, steps)
         self._tails = [(rank, Tail(worker.out_path)) for rank, worker in enumerate(self.job.workers)]
 
     def tails(self):

@@ -45,5 +45,6 @@ def test_kills_of_the_scheduler_while_a_worker_joins_once_and_twice_in_a_row(cam
 def test_who_is_stopped_or_cut_off_is_given_up_in_time_and_counts_nowhere(campaign, tmp_path, capsys, monkeypatch):
     kinds = ("stop a worker and a server", "cut a worker's and a server's host")
     monkeypatch.setattr(campaign, "SILENT", {kind: campaign.SILENT[kind] for kind in kinds})
-    out = run(campaign, tmp_path, capsys, "silence", "--jobs", "2", "--deterministic", "--steps", "450")
+    steps = ["--steps", "250", "--step-ms", "20", "--failure-ms", "1500"]
+    out = run(campaign, tmp_path, capsys, "silence", "--jobs", "2", "--deterministic", *steps)
     assert "2 jobs were compared with their replay" in out, out

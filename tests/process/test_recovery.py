@@ -4,17 +4,16 @@ run without it."""
 import os
 import re
 import signal
-import sys
 import time
 
 import pytest
 from job import Job
 from place import wait_for
+from training import ONE_THREAD, start_worker, worker_command
 
 STEPS = 150
 UNSTALLED_STEPS = 3000  # where training goes on meanwhile: 10 s at least
-WORKER = os.path.join(os.path.dirname(__file__), "../jobs/digits_hash.py")
-FLAT = {"BYTEPS_LOCAL_REDUCE": "0"}
+FLAT = {"BYTEPS_LOCAL_REDUCE": "0", **ONE_THREAD}
 STALL_S = 2.0  # the longest step with a loss; the median is some milliseconds
 
 
@@ -27,9 +26,8 @@ class Training:
         environ = {**FLAT, **dict(environ)}
         sizes = ["--local", "--workers", str(workers), "--servers", str(servers)]
         with open(self.log, "w") as log:
-            self.launcher = place.launch(
-                *sizes, "--", sys.executable, WORKER, str(steps), environ=environ, stdout=log, stderr=log
-            )
+            worker = worker_command(place, environ, steps)
+            self.launcher = place.launch(*sizes, "--", *worker, environ=environ, stdout=log, stderr=log)
 
     def text(self):
         return self.log.read_text()
@@ -99,10 +97,10 @@ def test_weights_are_those_of_a_run_in_which_no_server_was_killed(place):
 
 def train_on_machines(folder, kills=()):
     """Two machines of two workers, which sum first: the hash of the weights. `kills`: at which steps a server dies."""
-    with Job(folder, servers=2, hosts=(2, 2)) as job:
+    with Job(folder, servers=2, hosts=(2, 2), environ=ONE_THREAD) as job:
         job.start_services()
         for rank in range(job.size):
-            job.start_program(rank, [sys.executable, WORKER, str(STEPS)])
+            start_worker(job, rank, STEPS)
         first, serving = job.workers[0], list(job.servers)
         for number, step in enumerate(kills):
             has_come = lambda step=step: f"step {step} at" in first.out_path.read_text() or first.code is not None
@@ -131,7 +129,7 @@ class Alone:
         self.job = Job(folder, servers=servers, environ={**FLAT, **dict(environ)})
         self.job.start_services()
         for rank in range(self.job.size):
-            self.job.start_program(rank, [sys.executable, WORKER, str(steps)])
+            start_worker(self.job, rank, steps)
 
     def steps_of(self, rank):
         return [float(when) for _, when in STEP.findall(self.job.workers[rank].out_path.read_text())]

@@ -8,15 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from byteps.recordings import absences, flight
 from byteps.recordings.first_cause import TIMELINE_EVENTS, Verdict, analyse, summary
 from byteps.recordings.flight import Recording, title
 
 
-def report(verdict: Verdict, recordings: List[Recording], without: List[str]) -> str:
-    survived = verdict.survived + without
+def report(verdict: Verdict, recordings: List[Recording], without: Sequence[str] = ()) -> str:
+    survived = [*verdict.survived, *without]
     lines = ["Survived:"] + [f"  {each}" for each in survived] + [""] if survived else []
     lines += summary(verdict)
     if verdict.evidence:
