@@ -22,13 +22,18 @@ void violation(WorkerRank from, std::string text, ShelfOutputs& out) {
 
 // By all who have declared it, of each crew one at least; a crew that has no more inputs need not say it. (Of a crew,
 // those who lead no part here declare nothing. Nor does, at a shard that took another one's place, who had
-// heard there that all have forgotten it: if a whole crew says nothing of it, that was so.)
+// heard there that all have forgotten it: if a whole crew says nothing of it, that was so.) Of what could not be summed
+// all that live have to say so: who has not used it yet is to hear why.
 bool is_forgotten(const TensorSum& tensor, const Generations& generations,
                   const Inheritance& inheritance) {
   if (!has_any_bit(tensor.forgotten)) return false;
+  const bool is_spoiled = tensor.spoiled.code != Code::kOk;
   const Contributors& contributors = *tensor.contributors;
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
-    if (generations.is_done(contributors, place)) continue;
+    if (is_spoiled ? contributors.are_all_at(place, generations.lost())
+                   : generations.is_done(contributors, place)) {
+      continue;
+    }
     bool any = false;
     bool all_know = true;
     for (const WorkerRank rank : contributors.crew(place)) {
@@ -39,7 +44,7 @@ bool is_forgotten(const TensorSum& tensor, const Generations& generations,
       all_know = all_know && knows;
       any = any || (knows && PLANTED(crew_forgets_by_one));
     }
-    if (!any && !all_know) return false;
+    if (!any && (!all_know || is_spoiled)) return false;
   }
   return true;
 }
@@ -550,7 +555,8 @@ void Shelf::begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutpu
   restart_tensors(generations_.begin_by_word_of(generation, by), out);
 }
 
-// A generation of inputs begins: all operations have ended everywhere. What somebody has forgotten is not used again.
+// A generation of inputs begins: all operations have ended everywhere. What somebody has forgotten is not used again;
+// but of what could not be summed not all may have heard.
 void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
   inheritance_.begin_generation();
   for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
@@ -558,7 +564,7 @@ void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
     tensor.next_round = next_round_of(tensor, former_first);
     tensor.lacks.clear();
     inventory_.drop_parts(tensor);
-    if (has_any_bit(tensor.forgotten)) drop(tensor, out);
+    if (has_any_bit(tensor.forgotten) && tensor.spoiled.code == Code::kOk) drop(tensor, out);
   }
 }
 

@@ -447,8 +447,6 @@ class World {
         }
       }
     }
-    // What a lost worker has pushed last may stay until the tensor is used again.
-    if (ledger_.lost_count() > 0) return;
     std::size_t held_bytes = 0;
     std::size_t incomplete_frames = 0;
     for (const auto& server : servers_) {
@@ -484,8 +482,8 @@ class World {
   bool may_have_reconnected() const {
     const Faults& happened = mischief_->happened();
     return happened.has(Fault::kCut) || happened.has(Fault::kPartition) ||
-           happened.has(Fault::kLostServer) || happened.has(Fault::kFormerJob) ||
-           cluster_->network().counts().corrupted_messages > 0;
+           happened.has(Fault::kDrain) || happened.has(Fault::kLostServer) ||
+           happened.has(Fault::kFormerJob) || cluster_->network().counts().corrupted_messages > 0;
   }
 
   void check_end() {

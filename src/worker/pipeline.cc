@@ -263,6 +263,10 @@ void Pipeline::on_mismatch(Key key, const Status& why) {
   const TensorIndex index = work_.tensors.find(key);
   if (index != kNoTensor) {
     kept_.note_spoiled(key);
+    // Another shard has what others have pushed of it, and waits for this one. Where sums go when all have them, that
+    // is to go as well.
+    const Tensor& tensor = work_.tensors[index];
+    if (tensor.failed.is_ok() && work_.config.keeps_sums) work_.forget(tensor);
     return end_early(index, why);
   }
   // Who comes to a shard later is told then. A relay may have left with its worker.

@@ -153,6 +153,33 @@ TEST_F(ShelfLossesTest, a_name_that_all_others_have_forgotten_is_forgotten) {
   EXPECT_THAT(world_.out.forgotten_by_all, SizeIs(1));
 }
 
+TEST_F(ShelfLossesTest, what_another_shard_could_not_sum_goes_with_what_was_pushed_of_it) {
+  world_.declare_all(declaration("b", DType::kFloat32, 8, Operation::kBroadcast, 2));
+  world_.push(0, "b", 0, {}, {}, wire::kNoPayload);
+  world_.lose(2);
+  const Inventory& inventory = world_.shelf.inventory();
+  EXPECT_EQ(inventory.incomplete_frame_count(), 1U);
+  world_.forget(0, "b");
+  EXPECT_EQ(inventory.incomplete_frame_count(), 1U) << "worker 1 may have heard of nothing";
+  world_.forget(1, "b");
+  EXPECT_EQ(inventory.incomplete_frame_count(), 0U);
+  EXPECT_THAT(inventory.tensors(), IsEmpty());
+}
+
+TEST_F(ShelfLossesTest, what_could_not_be_summed_is_told_later_though_others_have_forgotten_it) {
+  world_.declare(0, declaration("t", DType::kFloat32, 8));
+  world_.declare(1, declaration("t", DType::kInt32, 8));
+  EXPECT_THAT(world_.out.spoiled, SizeIs(1));
+  for (const std::uint32_t worker : {0U, 1U, 2U}) {
+    if (worker < 2) world_.forget(worker, "t");
+    world_.no_more_inputs(worker);
+  }
+  EXPECT_EQ(world_.out.inputs_done.back().generation, 1U);
+  world_.out.clear();
+  world_.declare(2, declaration("t", DType::kFloat32, 8));
+  EXPECT_THAT(world_.out.spoiled, SizeIs(1)) << "or it would wait for them";
+}
+
 TEST_F(ShelfLossesTest, a_successor_knows_who_was_lost_before_it_came) {
   ShelfEpoch facts = recovering(3);
   facts.takes_over = true;

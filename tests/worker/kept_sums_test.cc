@@ -259,10 +259,22 @@ TEST_F(KeptSumsTest, what_a_shard_could_not_sum_its_successor_is_told) {
   pipeline_.on_mismatch(key_of("t"), {Code::kMismatch, "they differ"});
   take_over();
   const std::vector<Message> sent = send();
-  ASSERT_THAT(sent, SizeIs(2));
+  ASSERT_THAT(sent, SizeIs(3));
   EXPECT_EQ(sent[0].header.kind, Kind::kMismatch);
   EXPECT_EQ(wire::decode_text(sent[0].payload).value().text, "they differ");
   EXPECT_EQ(sent[1].header.flags, wire::kAll);
+  EXPECT_EQ(sent[2].header.kind, Kind::kForget);
+}
+
+TEST_F(KeptSumsTest, what_a_shard_could_not_sum_all_its_shards_are_to_forget) {
+  submit("t");
+  send();
+  pipeline_.on_mismatch(key_of("t"), {Code::kMismatch, "they differ"});
+  pipeline_.on_mismatch(key_of("t"), {Code::kMismatch, "says another"});
+  const std::vector<Message> sent = send();
+  ASSERT_THAT(sent, SizeIs(1)) << "for others may have pushed to them, and wait for this one";
+  EXPECT_EQ(sent[0].header.kind, Kind::kForget);
+  EXPECT_EQ(sent[0].header.key, key_of("t"));
 }
 
 TEST_F(KeptSumsTest, what_nobody_has_is_pushed_again) {
