@@ -51,9 +51,12 @@ class Training:
         return found()[0]
 
     def lose_scheduler(self):
-        """Kills it, and waits for its like and until that knows the job again."""
+        """Kills it, and waits for its like and until that knows the job again. (bpslaunch would give up one that does
+        not live for a second three times.)"""
         back = self.text().count("the scheduler goes on with the job")
-        kill(self.scheduler())
+        victim = self.scheduler()
+        wait_for("it to have lived for a while", lambda: age_s(victim) > 1.2)
+        kill(victim)
         again = lambda: self.text().count("the scheduler goes on with the job") > back or self.is_over()
         wait_for("the scheduler's like", again, 20)
 
@@ -74,6 +77,12 @@ class Training:
 
 def nothing_is_left(place):
     return [what for what in place.left() if "torchinductor" not in what] == []
+
+
+def age_s(pid):
+    with open(f"/proc/{pid}/stat", "rb") as stat, open("/proc/uptime") as uptime:
+        began_ticks = int(stat.read().rpartition(b")")[2].split()[19])
+        return float(uptime.read().split()[0]) - began_ticks / os.sysconf("SC_CLK_TCK")
 
 
 def kill(pid):
