@@ -230,6 +230,7 @@ class World {
       }
       if (server_lives_[i].is_told && servers_[i]->outcome().is_ok() && !comings_.is_released) {
         const bool may_stay_away = servers_[i]->together.has_handed_over();
+        if (!may_stay_away) look_at_leaver(number);
         may_stay_away&& fault_prng_.chance(plan_.stay_away) ? keep_server_away(number)
                                                             : start_server_anew(number, 0);
         continue;
@@ -238,6 +239,16 @@ class World {
           misses_scheduler_only(servers_[i]->outcome()) ? Status::ok() : servers_[i]->outcome();
       servers_[i].reset();
     }
+  }
+
+  // It was told to stop, and ends. While all work it goes on until another one has its place. (In a later generation it
+  // may have none.)
+  void look_at_leaver(std::uint32_t number) {
+    const bool is_served = comings_.all_work_in_last && plan_.generations.size() == 1;
+    if (!is_served || servers_[number]->rank() == kNoRank) return;
+    ledger_.fail(Invariant::kGoodEnd,
+                 "server " + std::to_string(number) +
+                     " was told to stop, and ended before another had its place");
   }
 
   // A launcher has ended who would still join when the job has ended well, or who has not heard of that: nothing else
