@@ -22,18 +22,16 @@ void violation(WorkerRank from, std::string text, ShelfOutputs& out) {
 
 // By all who have declared it, of each crew one at least; a crew that has no more inputs need not say it. (Of a crew,
 // those who lead no part here declare nothing. Nor does, at a shard that took another one's place, who had
-// heard there that all have forgotten it: if a whole crew says nothing of it, that was so.) Of what could not be summed
-// all that live have to say so: who has not used it yet is to hear why.
+// heard there that all have forgotten it: if a whole crew says nothing of it, that was so.) Where a job recovers, what
+// could not be summed is not forgotten: who has not used the name yet is to hear why, and members may be what ranks
+// disagree about.
 bool is_forgotten(const TensorSum& tensor, const Generations& generations,
-                  const Inheritance& inheritance) {
+                  const Inheritance& inheritance, bool recovers) {
   if (!has_any_bit(tensor.forgotten)) return false;
-  const bool is_spoiled = tensor.spoiled.code != Code::kOk;
+  if (recovers && tensor.spoiled.code != Code::kOk) return false;
   const Contributors& contributors = *tensor.contributors;
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
-    if (is_spoiled ? contributors.are_all_at(place, generations.lost())
-                   : generations.is_done(contributors, place)) {
-      continue;
-    }
+    if (generations.is_done(contributors, place)) continue;
     bool any = false;
     bool all_know = true;
     for (const WorkerRank rank : contributors.crew(place)) {
@@ -44,7 +42,7 @@ bool is_forgotten(const TensorSum& tensor, const Generations& generations,
       all_know = all_know && knows;
       any = any || (knows && PLANTED(crew_forgets_by_one));
     }
-    if (!any && (!all_know || is_spoiled)) return false;
+    if (!any && !all_know) return false;
   }
   return true;
 }
@@ -392,7 +390,7 @@ void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   for (const auto& [index, part] : tensor->parts) {  // its operations have ended
     for (FrameSum& frame : part->frames) settling_.note_has(frame, from);
   }
-  if (is_forgotten(*tensor, generations_, inheritance_)) drop(*tensor, out);
+  if (is_forgotten(*tensor, generations_, inheritance_, facts_.recovers)) drop(*tensor, out);
 }
 
 void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
@@ -488,7 +486,7 @@ void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
       if (tensor.spoiled.code != Code::kOk) return;
     }
   }
-  if (is_forgotten(tensor, generations_, inheritance_)) drop(tensor, out);
+  if (is_forgotten(tensor, generations_, inheritance_, facts_.recovers)) drop(tensor, out);
 }
 
 // Sums are lost already, by another's word. Nobody must wait for them.
@@ -564,7 +562,8 @@ void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
     tensor.next_round = next_round_of(tensor, former_first);
     tensor.lacks.clear();
     inventory_.drop_parts(tensor);
-    if (has_any_bit(tensor.forgotten) && tensor.spoiled.code == Code::kOk) drop(tensor, out);
+    const bool is_kept = facts_.recovers && tensor.spoiled.code != Code::kOk;
+    if (has_any_bit(tensor.forgotten) && !is_kept) drop(tensor, out);
   }
 }
 
@@ -583,7 +582,7 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
     inheritance_.note_all_is_told(from);
     for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
       TensorSum& tensor = *(at++)->second;
-      if (is_forgotten(tensor, generations_, inheritance_)) drop(tensor, out);
+      if (is_forgotten(tensor, generations_, inheritance_, facts_.recovers)) drop(tensor, out);
     }
     return;
   }

@@ -242,9 +242,10 @@ class World {
   }
 
   // It was told to stop, and ends. While all work it goes on until another one has its place. (In a later generation it
-  // may have none.)
+  // may have none; and a scheduler that was started anew, and does not know the job yet, lets it go.)
   void look_at_leaver(std::uint32_t number) {
-    const bool is_served = comings_.all_work_in_last && plan_.generations.size() == 1;
+    const bool is_served =
+        comings_.all_work_in_last && plan_.generations.size() == 1 && scheduler_lives_ == 1;
     if (!is_served || servers_[number]->rank() == kNoRank) return;
     ledger_.fail(Invariant::kGoodEnd,
                  "server " + std::to_string(number) +

@@ -180,6 +180,20 @@ TEST_F(ShelfLossesTest, what_could_not_be_summed_is_told_later_though_others_hav
   EXPECT_THAT(world_.out.spoiled, SizeIs(1)) << "or it would wait for them";
 }
 
+TEST_F(ShelfLossesTest,
+       members_that_have_forgotten_it_are_not_all_where_ranks_disagree_about_them) {
+  const std::vector<std::uint32_t> members = {0, 1};
+  wire::Declare declared = declaration("t", DType::kFloat32, 8);
+  declared.members = Members(members);
+  world_.declare(0, declared);
+  world_.declare(1, declaration("t", DType::kFloat32, 8));
+  world_.forget(0, "t");
+  world_.forget(1, "t");
+  world_.out.clear();
+  world_.declare(2, declaration("t", DType::kFloat32, 8));
+  EXPECT_THAT(world_.out.spoiled, SizeIs(1)) << "to worker 2 it is one of all";
+}
+
 TEST_F(ShelfLossesTest, a_successor_knows_who_was_lost_before_it_came) {
   ShelfEpoch facts = recovering(3);
   facts.takes_over = true;
