@@ -32,7 +32,7 @@ Word declare_of(const Tensor& tensor) {
 void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t frame,
                     std::span<const std::byte> sum) {
   Tensor& tensor = work_.tensors[index];
-  if (!work_.config.keeps_sums || tensor.is_alone || PLANTED(sum_not_kept)) return;
+  if (!work_.config.keeps_sums || PLANTED(sum_not_kept)) return;
   if (tensor.kept.empty()) {
     tensor.kept.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
   }
@@ -41,7 +41,9 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
   KeptFrame& kept = tensor.kept[place];
   kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kOperation};
   const bool is_here = work_.is_sent_to(tensor.spec);
-  if (!is_here && tensor.spec.root_only) {
+  if (tensor.is_alone) {
+    kept.where = KeptFrame::Where::kOwn;
+  } else if (!is_here && tensor.spec.root_only) {
     kept.where = KeptFrame::Where::kRoot;
   } else if (tensor.cargo != nullptr) {
     copy(kept, is_here ? sum : tensor.cargo->frame(part_index, frame));  // it brings a broadcast

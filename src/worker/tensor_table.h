@@ -82,6 +82,7 @@ struct KeptFrame {
     kOperation,  // in the memory of the active operation
     kCopy,
     kRoot,  // the root has it, which alone gets it; others may not know
+    kOwn,  // nobody else contributes, so it goes with the operation; the shard may not know that it came
     kGone,  // nobody lacks it
   };
   BufferRef copy;
