@@ -41,7 +41,7 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
   KeptFrame& kept = tensor.kept[place];
   kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kOperation};
   const bool is_here = work_.is_sent_to(tensor.spec);
-  if (tensor.is_alone) {
+  if (work_.is_alone_in(tensor.spec)) {
     kept.where = KeptFrame::Where::kOwn;
   } else if (!is_here && tensor.spec.root_only) {
     kept.where = KeptFrame::Where::kRoot;

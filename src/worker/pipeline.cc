@@ -27,7 +27,6 @@ Road road_of(const RoadEnds& ends, Push& push, Pull& pull) {
 
 // It is new here. `early`: what was said of tensors before.
 void begin_tensor(Work& work, std::map<Key, Status>& early, Tensor& tensor) {
-  tensor.is_alone = work.is_alone_in(tensor.spec);
   if (const auto known = early.find(tensor.key); known != early.end()) {
     tensor.failed = known->second;
     early.erase(known);

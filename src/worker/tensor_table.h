@@ -117,7 +117,6 @@ struct Tensor {
   TensorIndex follower = kNoTensor;  // who was submitted next, the last time
   bool once = false;                 // the active or a waiting operation is the name's last
   Status failed;                     // not ok: every further operation ends with it
-  bool is_alone = false;             // nobody else contributes to it (Work::is_alone_in)
   std::vector<KeptFrame> kept;       // of each frame (invariant 4) the sum; empty: none ever came
 
   // constant
