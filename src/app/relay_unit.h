@@ -57,7 +57,8 @@ class RelayUnit {
   bool join_within(TimeNs at_most_ns) { return runner_->join_within(at_most_ns); }
 
  private:
-  static constexpr std::size_t kWordsMax = 16;  // they say a few in their lives
+  static constexpr std::size_t kWordsMax =
+      1024;  // they say a few in their lives, and one for each loss
 
   std::unique_ptr<ProcessTransport> transport_;
   Mailbox<RelayCommand> commands_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -35,6 +36,21 @@ Groups groups_of(const wire::Roster& roster);
 std::vector<std::uint32_t> shard_weights_of(const wire::Roster& roster);
 // How tensors are cut, and which shard owns what. There must be one.
 Placement placement_of(const wire::Roster& roster);
+
+// Where a worker's relay is: beside it. Where the worker is lost, and the job goes on without it, another relay stands
+// in for that one, in the process of the next worker of the machine that is not lost, since the revision in which it
+// came there: who leads which part depends on the epoch, not on who lives.
+struct RelayPlace {
+  WorkerRank host;
+  std::uint32_t since = 0;
+};
+// nullopt: all workers of its machine are lost, or each exchanges with the servers by itself and is.
+std::optional<RelayPlace> relay_place_of(const wire::Roster& roster, const Groups& groups,
+                                         WorkerRank worker);
+
+// Of lost workers for whose relays others stand in, since when.
+using StandIns = std::map<WorkerRank, std::uint32_t>;
+StandIns stand_ins_of(const wire::Roster& roster, const Groups& groups);
 
 // Where this worker reaches the relays of its machine, in the order of their ranks.
 std::vector<ShardPlace> relays_of(const wire::Roster& roster, const Groups& groups,

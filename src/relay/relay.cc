@@ -20,10 +20,13 @@ const wire::Declare* declared_in(const Shelf& shelf, Key key) {
 }  // namespace
 
 Relay::Relay(const RelayConfig& config, BufferPool& pool)
-    : config_(uplink_config(config.uplink)), shelf_(config.shelf, pool) {
+    : config_(uplink_config(config.uplink)),
+      stands_in_(config.takes_over && !config.is_alone),
+      shelf_(config.shelf, pool) {
   if (!config.is_alone) uplink_.emplace(config_);
   const Status begun = shelf_.begin_epoch(facts_of(config));
   CHECK(begun.is_ok()) << begun.message();
+  if (stands_in_) end_inputs(Status::ok());
 }
 
 ShelfEpoch Relay::facts_of(const RelayConfig& config) {
@@ -32,6 +35,9 @@ ShelfEpoch Relay::facts_of(const RelayConfig& config) {
   facts.worker_count = config.uplink.groups->worker_count();
   facts.placement = std::make_shared<const Placement>(config.uplink.placement);
   facts.keeps_links = true;
+  facts.recovers = config.recovers;
+  facts.takes_over = config.takes_over;
+  facts.lost = config.lost;
   if (config.is_alone) return facts;
   facts.groups = config.uplink.groups;
   facts.relay = config.uplink.self;
@@ -55,6 +61,27 @@ void Relay::step(WorkerRank from, const wire::Header& header, std::span<const st
   if (header.kind == wire::Kind::kDeclare) look_at_declaration(from, header.key, payload);
   absorb();
   settle();
+  if (stands_in_ && header.kind == wire::Kind::kHave && shelf_.is_all_told()) {
+    uplink_->uplink().say_all();
+  }
+}
+
+void Relay::connect(WorkerRank worker) {
+  shelf_.connect(worker, is_alone() ? down_ : fresh_);
+  if (!is_alone()) absorb();
+}
+
+void Relay::disconnect(WorkerRank worker) {
+  shelf_.disconnect(worker, is_alone() ? down_ : fresh_);
+  if (!is_alone()) absorb();
+}
+
+void Relay::lose(WorkerRank worker) {
+  shelf_.lose(worker, is_alone() ? down_ : fresh_);
+  if (is_alone()) return;
+  absorb();
+  settle();
+  if (stands_in_ && shelf_.is_all_told()) uplink_->uplink().say_all();
 }
 
 void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload) {
@@ -138,11 +165,98 @@ bool Relay::absorb(ShelfOutput::InputsEnd& end) {
 bool Relay::absorb(ShelfOutput::Forgotten& forgotten) {
   uplink_->uplink().take_back(config_.placement.first_shard(forgotten.key), wire::Kind::kDeclare,
                               forgotten.key);
-  if (!PLANTED(forgotten_by_machine_alone)) uplink_->uplink().forget(forgotten.key);
+  if (!PLANTED(forgotten_by_machine_alone))
+    uplink_->uplink().forget(forgotten.key, forgotten.declared);
   mismatches_.erase(forgotten.key);
   const auto found = batches_.find(forgotten.key);
   if (found != batches_.end() && found->second.empty()) batches_.erase(found);
+  if (config_.waits_for_crew && uplink_->tensors().find(forgotten.key) == kNoTensor) {
+    end_forgotten(forgotten.key);
+  }
   return true;
+}
+
+// The servers have forgotten it as well, if they have said so, or never knew it.
+void Relay::end_forgotten(Key key) {
+  if (uplink_->uplink().is_forgetting(key)) return;
+  shelf_.forgotten_above(key);
+  down_.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, key});
+}
+
+// Other machines may lack what these have, until the servers say so.
+bool Relay::absorb(ShelfOutput::ForgottenByAll& forgotten) {
+  return uplink_->uplink().is_forgetting(forgotten.key);
+}
+
+bool Relay::absorb(ShelfOutput::Had& had) {
+  const wire::Declare* const declared = declared_in(shelf_, had.key);
+  if (declared == nullptr) return true;
+  if (had.is_given) {
+    std::optional<std::span<const std::byte>> sum;
+    const bool is_without = had.payload_bytes == 0 && declared->root_only;
+    if (!is_without) sum = std::span<const std::byte>();
+    if (had.payload_bytes > 0) {
+      sum = std::span<const std::byte>(had.buffer.span()).first(had.payload_bytes);
+    }
+    uplink_->uplink().inherit(*declared, had.part, had.offset_bytes, had.round, sum);
+  }
+  const auto found = batches_.find(had.key);
+  if (found == batches_.end()) return true;
+  for (const auto& batch : found->second) {
+    if (batch->round() != had.round) continue;
+    if (batch->is_submitted) {
+      take_had(had.key, *batch, had.part, had.offset_bytes);
+    } else {
+      batch->put_had(had.part, had.offset_bytes);
+      if (batch->has_ready_frames()) submit(had.key, *batch);
+    }
+    break;
+  }
+  return true;
+}
+
+bool Relay::absorb(ShelfOutput::CrewHas& has) {
+  uplink_->uplink().note_crew_has(has.key, has.part, has.offset_bytes, has.round);
+  return true;
+}
+
+// Nobody waits for what they have contributed last: it ends here, whether it is answered or not.
+bool Relay::absorb(ShelfOutput::CrewGone& gone) {
+  drop_unsubmitted(gone.key);
+  const auto found = batches_.find(gone.key);
+  if (found == batches_.end() || found->second.empty()) return true;
+  take_all_had(gone.key, *found->second.front(), true);
+  return true;
+}
+
+// It is not pushed.
+void Relay::take_had(Key key, Batch& batch, PartIndex part, std::uint64_t offset_bytes) {
+  const TensorIndex index = uplink_->tensors().find(key);
+  if (index == kNoTensor) return;
+  const Tensor& tensor = uplink_->tensors()[index];
+  if (tensor.active == kNoOp || tensor.round != batch.round()) return;
+  const bool was_ready = batch.ready_frames(part.value) > 0;
+  batch.put_had(part, offset_bytes);
+  const PartState& state = tensor.parts[part.value];
+  const auto frame = static_cast<std::uint32_t>(offset_bytes / state.frame_bytes);
+  const bool waits = !was_ready && state.stage != PartState::kOffRoad;
+  uplink_->take_had({index, part.value}, frame);
+  if (waits && batch.ready_frames(part.value) > 0) reduce_.leave({index, part.value});
+}
+
+// Of its frames those that are had, or all that are not answered.
+void Relay::take_all_had(Key key, Batch& batch, bool is_gone) {
+  const std::uint64_t bytes = batch.total_bytes();
+  const std::uint64_t parts = config_.placement.part_count(bytes);
+  for (std::uint32_t index = 0; index < parts; ++index) {
+    if (!batch.leads(index)) continue;
+    const Placement::Part place = config_.placement.part(key, bytes, index);
+    for (std::uint32_t frame = 0; frame < Placement::frame_count(place); ++frame) {
+      const std::uint64_t offset_bytes = frame * place.frame_bytes;
+      if (!is_gone && !shelf_.is_had(key, PartIndex(index), offset_bytes, batch.round())) continue;
+      take_had(key, batch, PartIndex(index), offset_bytes);
+    }
+  }
 }
 
 void Relay::take(ShelfOutput::Forward& forward) {
@@ -152,7 +266,17 @@ void Relay::take(ShelfOutput::Forward& forward) {
   Batch& batch = batch_of(header.key, *declared, header.round);
   batch.priority = header.priority;
   const bool was_ready = batch.ready_frames(header.part.value) > 0;
-  batch.put(header.part, header.offset_bytes, std::move(forward.buffer), forward.payload_bytes);
+  batch.put(header.part, header.offset_bytes, std::move(forward.buffer), forward.payload_bytes,
+            {.flags = header.flags, .lost = header.lost});
+  if (stands_in_ && !batch.is_submitted) {  // those before it may be had
+    const Placement::Part place =
+        config_.placement.part(header.key, batch.total_bytes(), header.part.value);
+    for (std::uint64_t offset = 0; offset < header.offset_bytes; offset += place.frame_bytes) {
+      if (shelf_.is_had(header.key, header.part, offset, header.round)) {
+        batch.put_had(header.part, offset);
+      }
+    }
+  }
   if (batch.ready_frames(header.part.value) == 0) return;
   if (!batch.is_submitted) return submit(header.key, batch);
   const TensorIndex index = uplink_->tensors().find(header.key);
@@ -200,7 +324,9 @@ void Relay::submit(Key key, Batch& batch) {
                    .input = {},
                    .output = {},
                    .priority = batch.priority,
-                   .cargo = &batch});
+                   .cargo = &batch,
+                   .round = stands_in_ ? std::optional(batch.round()) : std::nullopt});
+  if (stands_in_) take_all_had(key, batch, false);
 }
 
 void Relay::submit_held() {
@@ -222,9 +348,23 @@ void Relay::drop_unsubmitted(Key key) {
 Status Relay::on_answer(ShardIndex shard, const wire::Header& header,
                         std::span<const std::byte> payload) {
   const Status fine = uplink_->on_answer(shard, header, payload);
+  note_settled();
   absorb();
   settle();
   return fine;
+}
+
+// What all of other machines have.
+void Relay::note_settled() {
+  for (const KeptSums::Settled& each : uplink_->uplink().take_settled()) {
+    shelf_.settled_above(each.key, each.part, each.offset_bytes, each.round);
+  }
+}
+
+void Relay::on_recovery(ShardIndex shard, const wire::Header& header) {
+  uplink_->on_recovery(shard, header);
+  note_settled();
+  if (header.kind == wire::Kind::kForgotten && config_.waits_for_crew) end_forgotten(header.key);
 }
 
 void Relay::answered(const wire::Header& header, std::span<const std::byte> payload) {
@@ -281,6 +421,13 @@ void Relay::on_sent(SendToken token) {
   settle();
 }
 
+void Relay::hand_on() {
+  for (WorkerRank each(0); each.value < config_.groups->worker_count(); ++each.value) {
+    shelf_.leave(each, is_alone() ? down_ : fresh_);
+  }
+  if (!is_alone()) absorb();
+}
+
 void Relay::fail_all(const Status& status) {
   if (is_alone()) return;
   uplink_->fail_all(status);
@@ -321,6 +468,10 @@ void Relay::end_batch(HandleId handle, const Status& status) {
 void Relay::end_inputs(const Status& status) {
   inputs_handle_.reset();
   if (!status.is_ok()) return;
+  if (stands_in_) {  // who is lost has no more in any generation
+    inputs_handle_ = ++last_handle_;
+    uplink_->finish_inputs(HandleId(*inputs_handle_), 0);
+  }
   shelf_.begin_inputs(uplink_->uplink().inputs_generation(), uplink_->inputs().last(), fresh_);
   absorb();
   submit_held();

@@ -43,6 +43,14 @@ class Generations {
     return true;
   }
 
+  // Whether nobody contributes in this generation any more.
+  bool are_all_done(const Contributors& contributors) const {
+    for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+      if (!is_done(contributors, place)) return false;
+    }
+    return true;
+  }
+
   // A worker says that it is in this generation, and whether it has no more inputs in it. How far that is ahead of
   // ours; nullopt: too far to be true.
   std::optional<std::int32_t> hear(WorkerRank from, std::uint32_t generation, bool has_no_more);

@@ -37,6 +37,8 @@ class Inventory {
   // Why no more can be declared; empty when this one can.
   std::string flaw_of_another(const wire::Declare& declared, const ShelfEpoch& facts) const;
   TensorSum& make(Key key, WorkerRank from, wire::Declare declared, const ShelfEpoch& facts);
+  // This worker is lost: what only it has of broadcasts is in their sums alone, or nowhere.
+  void note_lost(WorkerRank worker);
   // Forgets its parts, or all of it.
   void drop_parts(TensorSum& tensor);
   void drop(TensorSum& tensor);

@@ -91,25 +91,54 @@ void append_absence(const Inventory& inventory, WorkerRank worker, ShelfOutputs&
   }
 }
 
-// Its root is lost, and has not contributed to this.
+// Its root is lost, and has not contributed to this. (Of a crew its relay says so, perhaps before it is known here.)
 bool has_lost_root(const PartSum& part, std::uint32_t frame_index, const Generations& generations) {
   const wire::Declare& declared = part.tensor->declared;
-  return declared.has_root() && generations.is_lost(declared.root) &&
-         !has_bit(part.bits_of(frame_index), declared.root);
+  if (part.frames[frame_index].is_rootless) return true;
+  if (!declared.has_root() || !generations.is_lost(declared.root)) return false;
+  const WorkerRank speaker =
+      part.tensor->contributors->speaker_of(declared.root, part.tensor->key, part.index);
+  return !has_bit(part.bits_of(frame_index), speaker);
 }
 
-// Members that are lost and not in this sum.
+// Members that are lost and not in this sum. Of crews that have contributed their relays have said how many these are.
 std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index,
                                  const Generations& generations) {
-  if (generations.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
+  if (PLANTED(divisor_of_all)) return 0;
+  std::uint32_t count = PLANTED(group_counted_as_one) ? 0 : part.frames[frame_index].lost;
+  if (generations.lost_count() == 0) return count;
+  const Contributors& contributors = *part.tensor->contributors;
   const std::span bits = part.bits_of(frame_index);
-  std::uint32_t count = 0;
-  for (WorkerRank each(0); each.value < 64 * bits.size(); ++each.value) {
-    const bool is_lost =
-        has_bit(generations.lost(), each) && part.tensor->declared.members.has(each);
-    if (is_lost && !has_bit(bits, each)) ++count;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    if (has_bit(bits, contributors.at(place, part.tensor->key, part.index))) continue;
+    for (const WorkerRank each : contributors.crew(place)) {
+      if (generations.is_lost(each)) ++count;
+    }
   }
   return count;
+}
+
+// What this relay has for its crew is without so many, and without the root.
+void note_losses(const PartSum& part, std::uint32_t frame_index, const Generations& generations,
+                 wire::Header& header) {
+  header.lost = static_cast<std::uint16_t>(count_lost_without(part, frame_index, generations));
+  const wire::Declare& declared = part.tensor->declared;
+  const bool is_root_here = declared.has_root() && part.tensor->contributors->has(declared.root);
+  if (is_root_here && has_lost_root(part, frame_index, generations)) {
+    header.flags |= wire::kRootless;
+  }
+}
+
+// Those who are left of its crew have no more inputs, and the others are lost: what one of these has pushed last may
+// come late.
+bool is_of_the_gone(const PartSum& part, WorkerRank from, const Generations& generations) {
+  if (generations.lost_count() == 0) return false;
+  const Contributors& contributors = *part.tensor->contributors;
+  const std::uint32_t place = contributors.place_of(from);
+  if (!generations.is_done(contributors, place)) return false;
+  const Crew crew = contributors.crew(place);
+  return std::any_of(crew.begin(), crew.end(),
+                     [&](WorkerRank each) { return generations.is_lost(each); });
 }
 
 // nullptr: the push is one that a worker may send, whatever its round.
@@ -130,11 +159,24 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
     return "another worker of its machine leads this part";
   }
   const bool is_sum = facts.takes_over && (header.flags & wire::kSum) != 0;
+  const bool is_for_root =
+      tensor.declared.has_root() && tensor.contributors->speaks_for(from, tensor.declared.root);
+  const bool is_rootless = is_for_root && !is_sum && facts.recovers && !facts.relay &&
+                           (header.flags & wire::kRootless) != 0;
+  const bool is_settled = is_sum && facts.relay && (header.flags & wire::kNoPayload) != 0;
   // Who has not got what the root alone gets says by its absence that the root has it.
-  const bool without = (is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
-                       !tensor.contributors->speaks_for(from, tensor.declared.root);
-  if (header.flags != (is_sum ? wire::kSum : without ? wire::kNoPayload : 0))
-    return "the flags are wrong";
+  const bool without = is_settled || ((is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
+                                      (!is_for_root || is_rootless));
+  const int flags = (is_sum    ? wire::kSum
+                     : without ? wire::kNoPayload
+                               : 0) |
+                    (is_settled ? wire::kNoPayload : 0) | (is_rootless ? wire::kRootless : 0);
+  if (header.flags != flags) return "the flags are wrong";
+  if (header.lost > 0 &&
+      (facts.relay ||
+       header.lost >= tensor.contributors->crew(tensor.contributors->place_of(from)).size())) {
+    return "it says that more of its crew are lost than there can be";
+  }
   const std::size_t expected_bytes =
       without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
   if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
@@ -181,7 +223,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     alarms_.lateness().begin_epoch(contributors * facts_.placement->frame_bytes());
     generations_.begin_epoch(facts.worker_count);
     inheritance_.begin_epoch(facts.worker_count);
-    settling_.begin_epoch(facts.recovers ? facts.worker_count : 0);
+    settling_.begin_epoch(facts.recovers ? facts.worker_count : 0, facts.relay.has_value());
     for (const WorkerRank worker : facts.lost) {
       generations_.lose(worker);
       settling_.note_left(worker, false);
@@ -206,18 +248,73 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
 
 void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
-  settling_.note_left(worker, facts_.groups->most_ranks() > 1);
+  settling_.note_left(worker, !facts_.relay && facts_.groups->most_ranks() > 1);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+  say_what_crew_has(out);
 }
 
 void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
   append_absence(inventory_, worker, out);
-  if (facts_.takes_over) inheritance_.lose(worker, out);
-  settling_.note_left(worker, facts_.groups->most_ranks() > 1);
-  const bool is_last = generations_.lose(worker);
+  const bool is_in_crew = !facts_.relay && facts_.groups->most_ranks() > 1;
+  if (facts_.takes_over && !is_in_crew) inheritance_.lose(worker, out);
+  settling_.note_left(worker, is_in_crew);
+  const bool is_last = generations_.lose(worker) && !facts_.relay;
+  if (is_in_crew && is_machine_lost(worker)) {  // nobody speaks for them any more
+    const Groups& groups = *facts_.groups;
+    for (const WorkerRank each : groups.crew_of(groups.group_of(worker), Members())) {
+      if (facts_.takes_over) inheritance_.lose(each, out);
+      settling_.note_left(each, false);
+    }
+  }
+  inventory_.note_lost(worker);
   if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+  say_what_crew_has(out);
+}
+
+bool Shelf::is_machine_lost(WorkerRank worker) const {
+  const Crew machine = facts_.groups->crew_of(facts_.groups->group_of(worker), Members());
+  return std::all_of(machine.begin(), machine.end(),
+                     [this](WorkerRank each) { return generations_.is_lost(each); });
+}
+
+void Shelf::move(WorkerRank worker, ShelfOutputs& out) {
+  if (worker.value >= facts_.worker_count) return;
+  for (const auto& [key, tensor] : inventory_.tensors()) clear_bit(tensor->forgotten, worker);
+  if (facts_.takes_over) inheritance_.lose(worker, out);
+}
+
+void Shelf::say_what_crew_has(ShelfOutputs& out) {
+  for (const Settling::Frame& each : settling_.take_crew_has()) {
+    out.emplace_back(ShelfOutput::CrewHas{.key = each.key,
+                                          .part = each.part,
+                                          .round = each.round,
+                                          .offset_bytes = each.offset_bytes});
+  }
+}
+
+void Shelf::settled_above(Key key, PartIndex part_index, std::uint64_t offset_bytes, Round round) {
+  PartSum* const part = inventory_.find(key, part_index);
+  if (part == nullptr) return;
+  FrameSum& frame = part->frames[offset_bytes / part->frame_bytes];
+  if (later_by(frame.round, round) == 1) settling_.settled_above(frame);
+}
+
+bool Shelf::is_had(Key key, PartIndex part_index, std::uint64_t offset_bytes, Round round) const {
+  const PartSum* const part = inventory_.find(key, part_index);
+  if (part == nullptr) return false;
+  const auto frame_index = static_cast<std::uint32_t>(offset_bytes / part->frame_bytes);
+  return later_by(part->frames[frame_index].round, round) > 0 &&
+         inheritance_.is_over(*part, frame_index);
+}
+
+bool Shelf::is_all_told() const {
+  const Groups& groups = *facts_.groups;
+  const Crew machine = groups.crew_of(groups.group_of(*facts_.relay), Members());
+  return std::all_of(machine.begin(), machine.end(), [this](WorkerRank each) {
+    return generations_.is_lost(each) || inheritance_.has_told(each);
+  });
 }
 
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -226,6 +323,7 @@ void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const st
   try {
     dispatch(from, header, payload, now, out);
     append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+    say_what_crew_has(out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }
@@ -347,6 +445,7 @@ void Shelf::make_tensor(WorkerRank from, WorkerRank who, Key key, wire::Declare 
     return;
   }
   TensorSum& tensor = inventory_.make(key, who, std::move(declared), facts_);
+  tensor.is_root_lost = tensor.is_broadcast && generations_.is_lost(tensor.declared.root);
   set_bit(tensor.declared_here, from);
   set_bit(tensor.declared_ever, from);
 }
@@ -378,13 +477,31 @@ void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   for (const auto& [index, part] : tensor->parts) {  // its operations have ended
     for (FrameSum& frame : part->frames) settling_.note_has(frame, from);
   }
-  if (is_forgotten(*tensor, generations_, inheritance_)) drop(*tensor, out);
+  drop_if_forgotten(*tensor, out);
 }
 
+// What this relay asks its crew for on behalf of other machines is waited for.
+void Shelf::drop_if_forgotten(TensorSum& tensor, ShelfOutputs& out) {
+  if (!is_forgotten(tensor, generations_, inheritance_)) return;
+  if (!facts_.relay || !Inheritance::is_fetching(tensor)) drop(tensor, out);
+}
+
+// At a relay other machines may lack its last sums, where a worker may be lost: then it waits for the servers' word.
 void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
-  if (facts_.relay) out.emplace_back(ShelfOutput::Forgotten{tensor.key});
-  if (facts_.recovers) out.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, tensor.key});
+  if (facts_.relay) {
+    if (tensor.is_forgotten_here) return;
+    tensor.is_forgotten_here = true;
+    out.emplace_back(ShelfOutput::Forgotten{tensor.key, tensor.declared});
+    if (facts_.recovers) return;
+  } else if (facts_.recovers) {
+    out.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, tensor.key});
+  }
   inventory_.drop(tensor);
+}
+
+void Shelf::forgotten_above(Key key) {
+  TensorSum* const tensor = inventory_.find(key);
+  if (tensor != nullptr && tensor->is_forgotten_here) inventory_.drop(*tensor);
 }
 
 // ---- the end of inputs
@@ -458,10 +575,18 @@ void Shelf::begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs
     restart_tensors(generations_.begin(generation, last), out);
   }
   out.emplace_back(ShelfOutput::InputsDone{*facts_.relay, generation, last});
+  say_what_crew_has(out);
 }
 
 // One contributor less is awaited: what waited for it alone is finished.
 void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
+  if (facts_.relay && generations_.lost_count() > 0) {
+    if (generations_.are_all_done(*tensor.contributors)) {
+      out.emplace_back(ShelfOutput::CrewGone{tensor.key});
+    } else if (facts_.takes_over) {
+      inheritance_.tell_of_had(tensor, out);
+    }
+  }
   if (generations_.are_all_lost(*tensor.contributors)) return drop(tensor, out);
   for (const auto& [index, part] : tensor.parts) {
     for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
@@ -474,7 +599,7 @@ void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
       if (tensor.spoiled.code != Code::kOk) return;
     }
   }
-  if (is_forgotten(tensor, generations_, inheritance_)) drop(tensor, out);
+  drop_if_forgotten(tensor, out);
 }
 
 // Sums are lost already, by another's word. Nobody must wait for them.
@@ -568,7 +693,7 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
     inheritance_.note_all_is_told(from);
     for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
       TensorSum& tensor = *(at++)->second;
-      if (is_forgotten(tensor, generations_, inheritance_)) drop(tensor, out);
+      drop_if_forgotten(tensor, out);
     }
     return;
   }
@@ -591,6 +716,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   PartSum* const known = inventory_.find(header.key, header.part);
   PartSum* const part = known != nullptr ? known : open_part(from, header, out);
   if (part == nullptr) return;
+  if (is_of_the_gone(*part, from, generations_)) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
   if (flaw != nullptr) {
     std::ostringstream text;
@@ -601,7 +727,9 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
 
   const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / part->frame_bytes);
   if ((header.flags & wire::kSum) != 0) {
-    return inheritance_.take_sum(*part, frame_index, from, header.round, payload, out);
+    inheritance_.take_sum(*part, frame_index, header, payload, out);
+    if (facts_.relay) drop_if_forgotten(*part->tensor, out);
+    return;
   }
   const bool is_of_ended_inputs = later_by(header.round, generations_.first_round()) < 0;
   if (part->frames[frame_index].takeover && !is_of_ended_inputs &&
@@ -617,7 +745,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     }
     part->tags[from.value] = header.tag;
     part->frames[frame_index].priority = header.priority;
-    contribute(*part, frame_index, from, payload, now, out);
+    contribute(*part, frame_index, header, payload, now, out);
   } else if (ahead > 0 || (ahead == -1 && has_gone)) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
@@ -639,6 +767,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
 void Shelf::tick(TimeNs now, ShelfOutputs& out) {
   asking_.tick(now, out);
   settling_.tick(now, out);
+  say_what_crew_has(out);
 }
 
 void Shelf::expect(Key key, PartIndex part_index, int distance) const {
@@ -694,8 +823,9 @@ PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutp
   return &inventory_.make_part(tensor, header.part, generations_.first_round(), facts_);
 }
 
-void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+void Shelf::contribute(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                        std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out) {
+  const WorkerRank from = header.worker;
   FrameSum& frame = part.frames[frame_index];
   const std::span bits = part.bits_of(frame_index);
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
@@ -706,6 +836,8 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);
+  frame.lost += header.lost;
+  frame.is_rootless = frame.is_rootless || (header.flags & wire::kRootless) != 0;
   if (frame.contributed++ == 0) {
     if (PLANTED(last_sum_forgotten)) frame.finished = {};
     frame.since_ns = now;
@@ -722,17 +854,17 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
 
 void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   const TensorSum& tensor = *part.tensor;
+  if (!facts_.relay && has_lost_root(part, frame_index, generations_)) {
+    std::ostringstream text;
+    text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
+         << ": its root, " << tensor.declared.root
+         << ", was lost, and its rank is vacant; leader() names one that is not";
+    part.tensor->spoiled.cause = {
+        .kind = CauseKind::kGone,
+        .who = {.role = Role::kWorker, .rank = tensor.declared.root.value}};
+    return spoil(*part.tensor, Code::kDisconnected, text.str(), out);
+  }
   if (generations_.no_more_count() > 0) {
-    if (has_lost_root(part, frame_index, generations_)) {
-      std::ostringstream text;
-      text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
-           << ": its root, " << tensor.declared.root
-           << ", was lost, and its rank is vacant; leader() names one that is not";
-      part.tensor->spoiled.cause = {
-          .kind = CauseKind::kGone,
-          .who = {.role = Role::kWorker, .rank = tensor.declared.root.value}};
-      return spoil(*part.tensor, Code::kDisconnected, text.str(), out);
-    }
     if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root) &&
         !generations_.is_lost(tensor.declared.root)) {
       std::ostringstream text;
@@ -755,6 +887,8 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
   const std::span bits = part.bits_of(frame_index);
   std::fill(bits.begin(), bits.end(), 0);
   frame.contributed = 0;
+  frame.lost = 0;
+  frame.is_rootless = false;
   frame.takeover.reset();
   ++frame.round.value;
   settling_.begin(part, frame_index, generations_);
@@ -799,6 +933,7 @@ void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out)
   forward.header.round = frame.round;
   forward.header.offset_bytes = frame_index * part.frame_bytes;
   forward.header.priority = frame.priority;
+  note_losses(part, frame_index, generations_, forward.header);
   forward.buffer = frame.finished;
   forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
   if (part.timeline) part.timeline->on_frame_summed(frame.round);
@@ -807,11 +942,19 @@ void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out)
 void Shelf::answered(const wire::Header& header, std::span<const std::byte> payload,
                      ShelfOutputs& out) {
   PartSum* const part = inventory_.find(header.key, header.part);
-  if (part == nullptr || header.epoch != facts_.epoch) return;
+  if (header.epoch != facts_.epoch) return;
+  const auto ignore = [&] {
+    if (!facts_.recovers) return;
+    out.emplace_back(ShelfOutput::CrewHas{.key = header.key,
+                                          .part = header.part,
+                                          .round = header.round,
+                                          .offset_bytes = header.offset_bytes});
+  };
+  if (part == nullptr) return ignore();
   const std::uint64_t frame_index = header.offset_bytes / part->frame_bytes;
   if (frame_index >= part->frames.size()) return;
   FrameSum& frame = part->frames[frame_index];
-  if (!frame.is_forwarded || frame.round != header.round) return;
+  if (!frame.is_forwarded || frame.round != header.round) return ignore();
   if (part->timeline) part->timeline->on_frame_returned(frame.round);
   try {
     if (!payload.empty()) {
@@ -821,6 +964,7 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
     }
     frame.is_forwarded = false;
     end_round(*part, static_cast<std::uint32_t>(frame_index), out);
+    say_what_crew_has(out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }

@@ -141,6 +141,9 @@ class Shelf {
   // It is lost for good, and its rank vacant. What it has contributed counts: frames in which it is are finished with
   // it, all others without, and averages are of those that are in. Nothing of it may be handed in any more.
   void lose(WorkerRank worker, ShelfOutputs& out);
+  // At a server: for this worker, which is lost, another relay speaks from now on. What the former one was asked for is
+  // asked of others, and what that said of names used once its crew says again.
+  void move(WorkerRank worker, ShelfOutputs& out);
   // One message (kDeclare, kPush, kForget, kInputs, kHave, kAck; from a relay also kMismatch, kMissing) of a connected
   // worker.
   // `payload` is only read during the call. Appends to out.
@@ -153,6 +156,14 @@ class Shelf {
   void answered(const wire::Header& header, std::span<const std::byte> payload, ShelfOutputs& out);
   // The tensor cannot be summed, as was said elsewhere.
   void give_up(Key key, const Status& why, ShelfOutputs& out);
+  // All of other machines have the sum of this round of a frame.
+  void settled_above(Key key, PartIndex part, std::uint64_t offset_bytes, Round round);
+  // All have forgotten the key, as the servers say.
+  void forgotten_above(Key key);
+  // Of one that stands in for another: nobody will contribute to this round of this frame, see ShelfOutput::Had.
+  bool is_had(Key key, PartIndex part, std::uint64_t offset_bytes, Round round) const;
+  // Of the same: all of the crew have said what they have.
+  bool is_all_told() const;
   // There is no memory for what was forwarded of it.
   void out_of_memory(Key key, ShelfOutputs& out);
   // Others wait for a part, up to this byte of it (0: to its end): who has not contributed here is asked at once.
@@ -192,6 +203,9 @@ class Shelf {
   void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out);
   void forget(WorkerRank from, Key key, ShelfOutputs& out);
   void drop(TensorSum& tensor, ShelfOutputs& out);
+  void drop_if_forgotten(TensorSum& tensor, ShelfOutputs& out);
+  void say_what_crew_has(ShelfOutputs& out);
+  bool is_machine_lost(WorkerRank worker) const;
 
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
@@ -210,7 +224,7 @@ class Shelf {
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
   PartSum* open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
-  void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+  void contribute(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);

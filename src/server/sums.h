@@ -30,6 +30,9 @@ struct FrameSum {
   std::uint32_t contributed = 0;  // number of bits set
   bool is_forwarded = false;      // at a relay: complete, and not answered
   std::int32_t priority = 0;      // of the last contribution
+  std::uint32_t lost =
+      0;  // of the crews that have contributed: members that are lost, and not in it
+  bool is_rootless = false;  // the root's crew has, without what the root had, which is lost
   std::unique_ptr<Takeover>
       takeover{};               // of a successor, until its first sum is finished; null: none
   bool waits_for_root = false;  // only the root is answered with `finished` (Settling)
@@ -85,7 +88,9 @@ struct TensorSum {
   std::shared_ptr<const Contributors> contributors;
   Finishing finishing;
   bool is_broadcast = false;
-  bool in_order = false;  // I8
+  bool is_root_lost = false;
+  bool is_forgotten_here = false;  // at a relay: its crew have, and the servers hear it
+  bool in_order = false;           // I8
   SumKernels kernels;
   wire::Declare declared;
   std::size_t declared_bytes = 0;  // of this record

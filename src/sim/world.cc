@@ -473,9 +473,7 @@ class World {
 
   static std::size_t kept_bytes_of(const WorkerProcess& process) {
     std::size_t bytes = process.worker.pipeline()->counters().kept_bytes;
-    const Relay* const relay = process.relay ? process.relay->loop.relay() : nullptr;
-    if (relay != nullptr && !relay->is_alone()) bytes += relay->uplink().counters().kept_bytes;
-    return bytes;
+    return process.relay ? bytes + process.relay->loop.kept_bytes() : bytes;
   }
 
   bool may_have_reconnected() const {

@@ -82,6 +82,7 @@ void Pipeline::submit(PipelineCall&& call) {
   patience_.on_submitted();
   tensor.once = call.once;
   if (tensor.active == kNoOp) {
+    if (call.round) tensor.round = *call.round;
     tensor.active = place;
     return start(index);
   }
@@ -113,10 +114,30 @@ void Pipeline::start(TensorIndex index) {
 // The part goes on; with the last one at the end of the road the operation ends.
 void Pipeline::leave_stage(PartRef part) {
   Tensor& tensor = work_.tensors[part.tensor];
-  if (!road_.leave(part, tensor, work_.now)) return;
+  if (!road_.leave(part, tensor, work_.now)) return skip_had(part);
   ++tensor.finished_parts;
   if (work_.timeline) work_.timeline->on_part_done(part.tensor, tensor, part.part);
   settle(part.tensor);
+}
+
+// Of a part that has come to where frames are pushed, or answered: perhaps none is left.
+void Pipeline::skip_had(PartRef ref) {
+  Tensor& tensor = work_.tensors[ref.tensor];
+  PartState& part = tensor.parts[ref.part];
+  if (!work_.config.is_relay || part.answered_frames == 0) return;
+  if (road_.is_at(part, push_)) {
+    const bool leaves = push_.advance(tensor, ref.part);
+    const bool is_none_left = part.ticket == Gate::kNoTicket && part.next_frame == part.frame_count;
+    if (leaves || is_none_left) leave_stage(ref);
+  } else if (road_.is_at(part, pull_) && part.answered_frames == part.frame_count) {
+    leave_stage(ref);
+  }
+}
+
+void Pipeline::take_had(PartRef ref, std::uint32_t frame) {
+  Tensor& tensor = work_.tensors[ref.tensor];
+  if (!work_.is_active(tensor) || tensor.is_answered(ref.part, frame)) return;
+  pull_.take_had(ref, frame).was_unsent ? leave_stage(ref) : skip_had(ref);
 }
 
 // The tensor cannot go on: its operations end with this status as soon as nothing of them is lent, later ones at once.
@@ -232,12 +253,17 @@ void Pipeline::send_again(PartRef ref) {
 
 Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
                            std::span<const std::byte> payload) {
-  kept_.begin_answer(shard, header.count);
+  kept_.begin_answer(shard, header);
   const Pull::Taken taken = pull_.take(shard, header, payload);
   if (taken.part.tensor == kNoTensor) return taken.broken;
   patience_.on_answer();
   if (taken.was_unsent) leave_stage(taken.part);
-  if (taken.is_complete) leave_stage(taken.part);
+  const Tensor& tensor = work_.tensors[taken.part.tensor];
+  // (At a relay it has gone on from where frames are pushed, if that was the last.)
+  const bool has_gone_on = work_.config.is_relay && taken.was_unsent;
+  if (taken.is_complete && !has_gone_on && road_.is_at(tensor.parts[taken.part.part], pull_)) {
+    leave_stage(taken.part);
+  }
   return Status::ok();
 }
 

@@ -86,6 +86,9 @@ class Pipeline {
   void finish_inputs(HandleId handle, std::optional<std::uint64_t> rounds = {});
   // A shard says that nobody has more, or that it has heard that this worker has none.
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
+  // At a relay: this frame of the active operation is not pushed, or its answer not waited for any more: its crew has
+  // the sum, or is gone (Cargo::ready_frames() counts it).
+  void take_had(PartRef part, std::uint32_t frame);
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
 
@@ -122,6 +125,7 @@ class Pipeline {
   // ---- an operation's life
   void start(TensorIndex index);
   void leave_stage(PartRef part);
+  void skip_had(PartRef part);
   void give_back(TensorIndex index);
   void send_again(PartRef part);
   void end_early(TensorIndex index, const Status& status);

@@ -44,6 +44,8 @@ struct PipelineCall {
   device::Place
       place{};  // of input and output, where they are on a device: for Staging, which makes a cargo of it
   Cargo* cargo = nullptr;  // not null: instead of input and output, which are empty
+  // Of a relay that stands in for another, which was in the middle of it: the round.
+  std::optional<Round> round{};
 };
 
 struct PipelineConfig {
@@ -71,6 +73,10 @@ struct PipelineConfig {
   TimeNs stalled_ns = 5 * kMillisecond;  // a way without answers for so long: see flow.h
   bool keeps_sums = false;               // for the successor of a shard that is lost (kept_sums.h)
   ShardIndex inputs_way{};               // the way whose other end says when all inputs have ended
+  // A relay where its worker, or others of the machine, may be lost: servers hear that it has a sum when all of its crew
+  // have.
+  bool waits_for_crew = false;
+  bool stands_in = false;  // it is a relay that stands in for another
 };
 
 // With what the user has set of the flow.
