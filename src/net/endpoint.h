@@ -34,8 +34,8 @@ struct Hello {
   // Between a worker and a shard: the revision of the epoch's roster since which this process serves the shard's slot.
   // Who was there before is at the same place, perhaps, and says another one.
   std::uint32_t since = 0;
-  // From a worker to a relay: of which worker it is, its rank + 1. Where that worker is lost another relay stands in for
-  // it, in the process of another one of the machine, since revision `since`. (Who answers is that process's own.)
+  // From a worker to a relay: of which worker it is, its rank + 1. Where that worker is lost another relay stands in
+  // for it, in the process of another one of the machine, since revision `since`. (Who answers is that process's own.)
   std::uint32_t relay_of = 0;
   // From a relay to a shard: the revision since which it stands in for the relay of `rank`; 0: it is that worker's own.
   std::uint32_t stands_since = 0;

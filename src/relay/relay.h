@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -76,7 +77,7 @@ class Relay final : private Batch::Listener {
   Pipeline& uplink() { return *uplink_; }
   const Pipeline& uplink() const { return *uplink_; }
   bool is_alone() const { return !uplink_.has_value(); }
-  bool waits_for_crew() const { return config_.waits_for_crew; }
+  bool waits_for_crew() const { return config_.duties.waits_for_crew; }
 
   // ---- both
   void tick(TimeNs now);
@@ -88,8 +89,8 @@ class Relay final : private Batch::Listener {
   std::vector<PipelineOutput::Tuned>& tuned() { return tuned_; }
   // For recordings: what waits for the servers, and for how long.
   std::vector<PipelineOutput::Notice>& notices() { return notices_; }
-  // The worker beside it leaves the job. What was sent to the others arrives, and nobody is asked any more whether it has:
-  // the servers are to hear that all have it.
+  // The worker beside it leaves the job. What was sent to the others arrives, and nobody is asked any more whether it
+  // has: the servers are to hear that all have it.
   void hand_on();
   // The job ends: all that waits for the servers ends with this status.
   void fail_all(const Status& status);
@@ -121,31 +122,22 @@ class Relay final : private Batch::Listener {
     Batch* batch = nullptr;
   };
 
+  // Takes what the shelf says that is not for the workers.
+  struct Taking;
+
   // Batch::Listener
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
 
   static ShelfEpoch facts_of(const RelayConfig& config);
   PipelineConfig uplink_config(PipelineConfig config);
   void absorb();
-  bool absorb(ShelfOutput::Forward& forward);
-  bool absorb(ShelfOutput::Spoiled& spoiled);
-  bool absorb(ShelfOutput::Missing& missing);
-  bool absorb(ShelfOutput::InputsEnd& end);
-  bool absorb(ShelfOutput::Forgotten& forgotten);
-  bool absorb(ShelfOutput::ForgottenByAll& forgotten);
-  bool absorb(ShelfOutput::Had& had);
-  bool absorb(ShelfOutput::CrewHas& has);
-  bool absorb(ShelfOutput::CrewGone& gone);
-  bool absorb(auto& /*other*/) { return false; }
   void look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload);
   void take(ShelfOutput::Forward& forward);
   Batch& batch_of(Key key, const wire::Declare& declared, Round round);
   void submit(Key key, Batch& batch);
   void submit_held();
-  void take_had(Key key, Batch& batch, PartIndex part, std::uint64_t offset_bytes);
-  void take_all_had(Key key, Batch& batch, bool is_gone);
   void note_settled();
-  void end_forgotten(Key key);
+  bool is_all_told() const;
   void drop_unsubmitted(Key key);
   void settle();
   void end_batch(HandleId handle, const Status& status);
@@ -154,6 +146,7 @@ class Relay final : private Batch::Listener {
   Reduce reduce_{*this};
   const PipelineConfig config_;  // the uplink's
   const bool stands_in_;         // for another worker's relay
+  std::set<WorkerRank> lost_;
   Shelf shelf_;
   std::optional<Pipeline> uplink_;
   std::map<Key, Batches> batches_;

@@ -160,12 +160,17 @@ bool RelayLoop::is_known(const Hello& hello) const {
 
 // Its own refuses whom none expects.
 RelayPost& RelayLoop::post_of(const Event& event) {
-  for (const auto& post : posts_) {
-    const bool is_its =
-        event.kind == Event::Kind::kUp ? post->is_meant(event.hello) : post->knows(event.peer);
-    if (is_its) return *post;
+  if (event.kind != Event::Kind::kUp) {
+    const auto found = post_of_.find(event.peer);
+    RelayPost& post = found == post_of_.end() ? *posts_.front() : *found->second;
+    if (event.kind == Event::Kind::kDown) post_of_.erase(event.peer);
+    return post;
   }
-  return *posts_.front();
+  const auto meant = std::find_if(posts_.begin(), posts_.end(),
+                                  [&](const auto& post) { return post->is_meant(event.hello); });
+  RelayPost& post = meant == posts_.end() ? *posts_.front() : **meant;
+  post_of_[event.peer] = &post;
+  return post;
 }
 
 void RelayLoop::close_ended() {

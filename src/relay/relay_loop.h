@@ -1,6 +1,6 @@
-// RelayLoop: the shell around the relays of a worker's process: an Actor beside the worker, with a transport of its own.
-// It listens for the workers of its machine, and connects to the servers as a worker. The Worker says when it begins, who
-// is lost, and when it is to end (worker/relay_port.h).
+// RelayLoop: the shell around the relays of a worker's process: an Actor beside the worker, with a transport of its
+// own. It listens for the workers of its machine, and connects to the servers as a worker. The Worker says when it
+// begins, who is lost, and when it is to end (worker/relay_port.h).
 //
 //   the worker's thread | the relay's thread
 //   Worker --Mailbox--> | RelayLoop (Actor): RelayPost, its own, and one for each lost worker for whom it stands in:
@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "base/config.h"
@@ -89,7 +90,8 @@ class RelayLoop final : public Actor {
   TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.
-  std::vector<std::unique_ptr<RelayPost>> posts_;  // first its own
+  std::vector<std::unique_ptr<RelayPost>> posts_;   // first its own
+  std::unordered_map<PeerId, RelayPost*> post_of_;  // of connections of workers
   State state_ = State::kWaiting;
   bool said_ready_ = false;
   bool said_failed_ = false;

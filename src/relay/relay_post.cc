@@ -100,8 +100,8 @@ RelayConfig RelayPost::relay_config(const wire::Roster& roster) const {
   relay.shelf.words = words_of(roster);
   relay.shelf.timeline = timeline_;
   relay.uplink.keeps_sums = roster.recovers && !relay.is_alone && !PLANTED(relay_keeps_nothing);
-  relay.uplink.waits_for_crew = roster.continues && !relay.is_alone;
-  relay.uplink.stands_in = relay.takes_over && !relay.is_alone;
+  relay.uplink.duties.waits_for_crew = roster.continues && !relay.is_alone;
+  relay.uplink.duties.stands_in = relay.takes_over && !relay.is_alone;
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;
   relay.uplink.notice_every_ns = config_.timeout.notice_every_ns;

@@ -53,7 +53,6 @@ class RelayPost final : private ShardTraffic::Owner {
   void handle_downward(const Event& event, TimeNs now);
   // Whether a worker with this Hello looks for this relay, and is of the epoch that it serves.
   bool is_meant(const Hello& hello) const;
-  bool knows(PeerId peer) { return links_.knows(peer); }
   void close_ended() { links_.close_ended(); }
 
   // ---- what goes out

@@ -143,7 +143,7 @@ std::shared_ptr<const Contributors> Inventory::contributors_of(const Members& me
 
 void Inventory::note_lost(WorkerRank worker) {
   for (const auto& [key, tensor] : tensors_) {
-    if (tensor->is_broadcast && tensor->declared.root == worker) tensor->is_root_lost = true;
+    if (tensor->is_broadcast && tensor->declared.root == worker) tensor->gone.is_root = true;
   }
 }
 

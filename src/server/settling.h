@@ -8,8 +8,9 @@
 // Where the root alone gets a sum (Spec::root_only), the others are answered when it has said that it has it: their
 // contributions are in the memory of operations that end with that, and there is no other copy.
 //
-// At a relay before servers those above may lack a sum, too: those of other machines, as the servers tell (settled_above()).
-// And what all of the crew have is told (take_crew_has()): only then the servers hear that this machine has it.
+// At a relay before servers those above may lack a sum, too: those of other machines, as the servers tell
+// (settled_above()). And what all of the crew have is told (take_crew_has()): only then the servers hear that this
+// machine has it.
 //
 // Invariants:
 //   N1 A frame whose sum is not settled has a record, with a bit for each worker that may lack it.

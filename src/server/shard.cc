@@ -113,9 +113,7 @@ std::size_t Shard::take_commands() {
         shelf_.leave(command.worker, out_);
         break;
       case ShardCommand::Kind::kWorkerLost:
-        links_.lose(command.worker);
-        shelf_.lose(command.worker, out_);
-        for (const WorkerRank each : links_.move(command.stand_ins)) shelf_.move(each, out_);
+        shelf_.lose(command.worker, out_, links_.lose(command.worker, command.stand_ins));
         break;
       case ShardCommand::Kind::kPing:
         notify(ShardNotice::Kind::kAlive, Status::ok());
@@ -149,8 +147,7 @@ void Shard::begin_epoch(const ShardCommand& command) {
   self_.epoch = facts.epoch;
   self_.since = command.since;
   links_.begin({.self = self_, .worker_count = facts.worker_count, .crew = {}});
-  for (const WorkerRank worker : facts.lost) links_.lose(worker);
-  links_.move(command.stand_ins);
+  for (const WorkerRank worker : facts.lost) links_.lose(worker, command.stand_ins);
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
                     << " workers";
   notify(ShardNotice::Kind::kEpochApplied, Status::ok());

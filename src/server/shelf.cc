@@ -183,6 +183,103 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
   return nullptr;
 }
 
+void say_what_crew_has(Settling& settling, ShelfOutputs& out) {
+  for (const Settling::Frame& each : settling.take_crew_has()) {
+    out.emplace_back(ShelfOutput::CrewHas{.key = each.key,
+                                          .part = each.part,
+                                          .round = each.round,
+                                          .offset_bytes = each.offset_bytes});
+  }
+}
+
+// Nobody speaks for its crews any more.
+bool is_machine_lost(const Groups& groups, const Generations& generations, WorkerRank worker) {
+  const Crew machine = groups.crew_of(groups.group_of(worker), Members());
+  return std::all_of(machine.begin(), machine.end(),
+                     [&](WorkerRank each) { return generations.is_lost(each); });
+}
+
+void spoil(Inventory& inventory, TensorSum& tensor, Code code, std::string text,
+           ShelfOutputs& out) {
+  inventory.drop_parts(tensor);
+  tensor.spoiled.code = code;
+  tensor.spoiled.text = std::move(text);
+  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled.text,
+                                        tensor.spoiled.cause});
+}
+
+// Sums are lost already, by another's word. Nobody must wait for them.
+void look_for_contradiction(const Generations& generations, Inventory& inventory, WorkerRank from,
+                            const wire::Header& header, ShelfOutputs& out) {
+  const auto untrue = generations.contradict_late(from, header.round);
+  TensorSum* const tensor = untrue ? inventory.find(header.key) : nullptr;
+  if (tensor == nullptr || tensor->spoiled.code != Code::kOk) return;
+  if (later_by(header.round, tensor->next_round) < 0) return;  // a repeat
+  violation(untrue->by, untrue->text, out);
+  spoil(inventory, *tensor, Code::kMismatch,
+        "tensor " + quoted_name(tensor->declared.name) + ": " + untrue->text, out);
+}
+
+// The record of a part that has none. nullptr: the push goes no further.
+PartSum* open_part(const ShelfEpoch& facts, Inventory& inventory, const Generations& generations,
+                   WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
+  TensorSum* const found = inventory.find(header.key);
+  if (found == nullptr) {
+    violation(from, "a push of a tensor that nobody declared", out);
+    return nullptr;
+  }
+  TensorSum& tensor = *found;
+  if (!has_bit(tensor.declared_here, from)) {
+    violation(from,
+              "a push of tensor " + quoted_name(tensor.declared.name) +
+                  " without a declaration on this connection",
+              out);
+    return nullptr;
+  }
+  if (tensor.spoiled.code != Code::kOk) return nullptr;  // everyone was told
+  if (header.part.value >= tensor.part_count) {
+    std::ostringstream text;
+    text << "a push of tensor " << quoted_name(tensor.declared.name) << ", " << header.part
+         << " of " << tensor.part_count;
+    violation(from, text.str(), out);
+    return nullptr;
+  }
+  if (facts.relay && tensor.contributors->leader(tensor.key, header.part) != *facts.relay) {
+    violation(from,
+              "a push of tensor " + quoted_name(tensor.declared.name) +
+                  " to a relay that does not lead its part",
+              out);
+    return nullptr;
+  }
+  return &inventory.make_part(tensor, header.part, generations.first_round(), facts);
+}
+
+// At a relay: what its crew has together.
+void forward(Summing& summing, Inventory& inventory, const Generations& generations, Epoch epoch,
+             PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  const TensorSum& tensor = *part.tensor;
+  const bool is_without =
+      tensor.is_broadcast && !has_bit(part.bits_of(frame_index), tensor.declared.root);
+  if (!is_without) summing.finish(part, frame_index, 0);
+  inventory.end_frame(part);
+  frame.is_forwarded = true;
+  auto& forward =
+      std::get<ShelfOutput::Forward>(out.emplace_back(std::in_place_type<ShelfOutput::Forward>));
+  forward.header.kind = wire::Kind::kPush;
+  forward.header.flags = is_without ? wire::kNoPayload : 0;
+  forward.header.epoch = epoch;
+  forward.header.key = tensor.key;
+  forward.header.part = part.index;
+  forward.header.round = frame.round;
+  forward.header.offset_bytes = frame_index * part.frame_bytes;
+  forward.header.priority = frame.priority;
+  note_losses(part, frame_index, generations, forward.header);
+  forward.buffer = frame.finished;
+  forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
+  if (part.timeline) part.timeline->on_frame_summed(frame.round);
+}
+
 }  // namespace
 
 Shelf::Shelf(const ShelfSettings& settings, BufferPool& pool)
@@ -250,17 +347,21 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
   settling_.note_left(worker, !facts_.relay && facts_.groups->most_ranks() > 1);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
-  say_what_crew_has(out);
+  say_what_crew_has(settling_, out);
 }
 
-void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
+void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerRank>& moved) {
+  for (const WorkerRank each : moved) {
+    for (const auto& [key, tensor] : inventory_.tensors()) clear_bit(tensor->forgotten, each);
+    if (facts_.takes_over) inheritance_.lose(each, out);
+  }
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
   append_absence(inventory_, worker, out);
   const bool is_in_crew = !facts_.relay && facts_.groups->most_ranks() > 1;
   if (facts_.takes_over && !is_in_crew) inheritance_.lose(worker, out);
   settling_.note_left(worker, is_in_crew);
   const bool is_last = generations_.lose(worker) && !facts_.relay;
-  if (is_in_crew && is_machine_lost(worker)) {  // nobody speaks for them any more
+  if (is_in_crew && is_machine_lost(*facts_.groups, generations_, worker)) {
     const Groups& groups = *facts_.groups;
     for (const WorkerRank each : groups.crew_of(groups.group_of(worker), Members())) {
       if (facts_.takes_over) inheritance_.lose(each, out);
@@ -270,28 +371,7 @@ void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
   inventory_.note_lost(worker);
   if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
-  say_what_crew_has(out);
-}
-
-bool Shelf::is_machine_lost(WorkerRank worker) const {
-  const Crew machine = facts_.groups->crew_of(facts_.groups->group_of(worker), Members());
-  return std::all_of(machine.begin(), machine.end(),
-                     [this](WorkerRank each) { return generations_.is_lost(each); });
-}
-
-void Shelf::move(WorkerRank worker, ShelfOutputs& out) {
-  if (worker.value >= facts_.worker_count) return;
-  for (const auto& [key, tensor] : inventory_.tensors()) clear_bit(tensor->forgotten, worker);
-  if (facts_.takes_over) inheritance_.lose(worker, out);
-}
-
-void Shelf::say_what_crew_has(ShelfOutputs& out) {
-  for (const Settling::Frame& each : settling_.take_crew_has()) {
-    out.emplace_back(ShelfOutput::CrewHas{.key = each.key,
-                                          .part = each.part,
-                                          .round = each.round,
-                                          .offset_bytes = each.offset_bytes});
-  }
+  say_what_crew_has(settling_, out);
 }
 
 void Shelf::settled_above(Key key, PartIndex part_index, std::uint64_t offset_bytes, Round round) {
@@ -301,29 +381,13 @@ void Shelf::settled_above(Key key, PartIndex part_index, std::uint64_t offset_by
   if (later_by(frame.round, round) == 1) settling_.settled_above(frame);
 }
 
-bool Shelf::is_had(Key key, PartIndex part_index, std::uint64_t offset_bytes, Round round) const {
-  const PartSum* const part = inventory_.find(key, part_index);
-  if (part == nullptr) return false;
-  const auto frame_index = static_cast<std::uint32_t>(offset_bytes / part->frame_bytes);
-  return later_by(part->frames[frame_index].round, round) > 0 &&
-         inheritance_.is_over(*part, frame_index);
-}
-
-bool Shelf::is_all_told() const {
-  const Groups& groups = *facts_.groups;
-  const Crew machine = groups.crew_of(groups.group_of(*facts_.relay), Members());
-  return std::all_of(machine.begin(), machine.end(), [this](WorkerRank each) {
-    return generations_.is_lost(each) || inheritance_.has_told(each);
-  });
-}
-
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
                  TimeNs now, ShelfOutputs& out) {
   CHECK_LT(from.value, facts_.worker_count);
   try {
     dispatch(from, header, payload, now, out);
     append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
-    say_what_crew_has(out);
+    say_what_crew_has(settling_, out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }
@@ -397,7 +461,7 @@ void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
     return;
   }
   tensor->spoiled.cause = {.kind = CauseKind::kNoMemory, .who = settings_.words.who};
-  spoil(*tensor, Code::kSystem,
+  spoil(inventory_, *tensor, Code::kSystem,
         "tensor " + quoted_name(tensor->declared.name) + " " + described(tensor->declared) + ": " +
             text + ". " + settings_.words.remedy,
         out);
@@ -428,13 +492,13 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
     out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled.code,
                                           tensor.spoiled.text, tensor.spoiled.cause});
   } else if (tensor.declared != declared) {
-    spoil(tensor, Code::kMismatch,
+    spoil(inventory_, tensor, Code::kMismatch,
           difference_text(tensor.declared_by, tensor.declared, *who, declared), out);
   } else if (has_bit(tensor.forgotten, from) && !facts_.takes_over) {
     std::ostringstream text;
     text << "tensor " << quoted_name(declared.name) << ": " << from
          << " uses again a name that it said it would use once, and others still use it";
-    spoil(tensor, Code::kInvalidArgument, text.str(), out);
+    spoil(inventory_, tensor, Code::kInvalidArgument, text.str(), out);
   }
 }
 
@@ -445,24 +509,16 @@ void Shelf::make_tensor(WorkerRank from, WorkerRank who, Key key, wire::Declare 
     return;
   }
   TensorSum& tensor = inventory_.make(key, who, std::move(declared), facts_);
-  tensor.is_root_lost = tensor.is_broadcast && generations_.is_lost(tensor.declared.root);
+  tensor.gone.is_root = tensor.is_broadcast && generations_.is_lost(tensor.declared.root);
   set_bit(tensor.declared_here, from);
   set_bit(tensor.declared_ever, from);
-}
-
-void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out) {
-  inventory_.drop_parts(tensor);
-  tensor.spoiled.code = code;
-  tensor.spoiled.text = std::move(text);
-  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled.text,
-                                        tensor.spoiled.cause});
 }
 
 void Shelf::give_up(Key key, const Status& why, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
   if (tensor != nullptr && tensor->spoiled.code == Code::kOk) {
     tensor->spoiled.cause = why.cause();
-    spoil(*tensor, why.code(), why.message(), out);
+    spoil(inventory_, *tensor, why.code(), why.message(), out);
   }
 }
 
@@ -489,8 +545,8 @@ void Shelf::drop_if_forgotten(TensorSum& tensor, ShelfOutputs& out) {
 // At a relay other machines may lack its last sums, where a worker may be lost: then it waits for the servers' word.
 void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
   if (facts_.relay) {
-    if (tensor.is_forgotten_here) return;
-    tensor.is_forgotten_here = true;
+    if (tensor.gone.is_name) return;
+    tensor.gone.is_name = true;
     out.emplace_back(ShelfOutput::Forgotten{tensor.key, tensor.declared});
     if (facts_.recovers) return;
   } else if (facts_.recovers) {
@@ -501,7 +557,7 @@ void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
 
 void Shelf::forgotten_above(Key key) {
   TensorSum* const tensor = inventory_.find(key);
-  if (tensor != nullptr && tensor->is_forgotten_here) inventory_.drop(*tensor);
+  if (tensor != nullptr && tensor->gone.is_name) inventory_.drop(*tensor);
 }
 
 // ---- the end of inputs
@@ -575,7 +631,7 @@ void Shelf::begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs
     restart_tensors(generations_.begin(generation, last), out);
   }
   out.emplace_back(ShelfOutput::InputsDone{*facts_.relay, generation, last});
-  say_what_crew_has(out);
+  say_what_crew_has(settling_, out);
 }
 
 // One contributor less is awaited: what waited for it alone is finished.
@@ -600,17 +656,6 @@ void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
     }
   }
   drop_if_forgotten(tensor, out);
-}
-
-// Sums are lost already, by another's word. Nobody must wait for them.
-void Shelf::look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
-  const auto untrue = generations_.contradict_late(from, header.round);
-  TensorSum* const tensor = untrue ? inventory_.find(header.key) : nullptr;
-  if (tensor == nullptr || tensor->spoiled.code != Code::kOk) return;
-  if (later_by(header.round, tensor->next_round) < 0) return;  // a repeat
-  violation(untrue->by, untrue->text, out);
-  spoil(*tensor, Code::kMismatch,
-        "tensor " + quoted_name(tensor->declared.name) + ": " + untrue->text, out);
 }
 
 namespace {
@@ -700,7 +745,8 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
   if (later_by(header.round, generations_.first_round()) < 0) return;
   PartSum* const known = inventory_.find(header.key, header.part);
   if (known == nullptr && !facts_.takes_over) return;  // nothing of it was summed here
-  PartSum* const part = known != nullptr ? known : open_part(from, header, out);
+  PartSum* const part =
+      known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);
   if (part == nullptr) return;
   const char* const flaw = inheritance_.have(*part, from, header, payload, out);
   if (flaw != nullptr) violation(from, std::string("a word about sums that it has: ") + flaw, out);
@@ -714,7 +760,8 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     begin_by_word_of(generations_.heard_of(from), from, out);
   }
   PartSum* const known = inventory_.find(header.key, header.part);
-  PartSum* const part = known != nullptr ? known : open_part(from, header, out);
+  PartSum* const part =
+      known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);
   if (part == nullptr) return;
   if (is_of_the_gone(*part, from, generations_)) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
@@ -760,14 +807,14 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     }
     append_answer(facts_.epoch, *part, frame_index, from, header.tag, settling_, out);
   } else {  // earlier still: all have that sum
-    look_for_contradiction(from, header, out);
+    look_for_contradiction(generations_, inventory_, from, header, out);
   }
 }
 
 void Shelf::tick(TimeNs now, ShelfOutputs& out) {
   asking_.tick(now, out);
   settling_.tick(now, out);
-  say_what_crew_has(out);
+  say_what_crew_has(settling_, out);
 }
 
 void Shelf::expect(Key key, PartIndex part_index, int distance) const {
@@ -788,39 +835,6 @@ void Shelf::expect(Key key, PartIndex part_index, int distance) const {
     part.frames.front().finished.prefetch();
     part.frames.front().accumulator.prefetch();
   }
-}
-
-// The record of a part that has none. nullptr: the push goes no further.
-PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
-  TensorSum* const found = inventory_.find(header.key);
-  if (found == nullptr) {
-    violation(from, "a push of a tensor that nobody declared", out);
-    return nullptr;
-  }
-  TensorSum& tensor = *found;
-  if (!has_bit(tensor.declared_here, from)) {
-    violation(from,
-              "a push of tensor " + quoted_name(tensor.declared.name) +
-                  " without a declaration on this connection",
-              out);
-    return nullptr;
-  }
-  if (tensor.spoiled.code != Code::kOk) return nullptr;  // everyone was told
-  if (header.part.value >= tensor.part_count) {
-    std::ostringstream text;
-    text << "a push of tensor " << quoted_name(tensor.declared.name) << ", " << header.part
-         << " of " << tensor.part_count;
-    violation(from, text.str(), out);
-    return nullptr;
-  }
-  if (facts_.relay && tensor.contributors->leader(tensor.key, header.part) != *facts_.relay) {
-    violation(from,
-              "a push of tensor " + quoted_name(tensor.declared.name) +
-                  " to a relay that does not lead its part",
-              out);
-    return nullptr;
-  }
-  return &inventory_.make_part(tensor, header.part, generations_.first_round(), facts_);
 }
 
 void Shelf::contribute(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
@@ -862,7 +876,7 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) 
     part.tensor->spoiled.cause = {
         .kind = CauseKind::kGone,
         .who = {.role = Role::kWorker, .rank = tensor.declared.root.value}};
-    return spoil(*part.tensor, Code::kDisconnected, text.str(), out);
+    return spoil(inventory_, *part.tensor, Code::kDisconnected, text.str(), out);
   }
   if (generations_.no_more_count() > 0) {
     if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root) &&
@@ -870,11 +884,13 @@ void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) 
       std::ostringstream text;
       text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
            << ": " << tensor.declared.root << " has said that it has no more inputs";
-      return spoil(*part.tensor, Code::kMismatch, text.str(), out);
+      return spoil(inventory_, *part.tensor, Code::kMismatch, text.str(), out);
     }
     summing_.add_held(part, frame_index);
   }
-  if (facts_.relay) return forward(part, frame_index, out);
+  if (facts_.relay) {
+    return forward(summing_, inventory_, generations_, facts_.epoch, part, frame_index, out);
+  }
   summing_.finish(part, frame_index, count_lost_without(part, frame_index, generations_));
   inventory_.end_frame(part);
   end_round(part, frame_index, out);
@@ -915,30 +931,6 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
 
 // ---- a relay's frames
 
-void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
-  FrameSum& frame = part.frames[frame_index];
-  const TensorSum& tensor = *part.tensor;
-  const bool is_without =
-      tensor.is_broadcast && !has_bit(part.bits_of(frame_index), tensor.declared.root);
-  if (!is_without) summing_.finish(part, frame_index, 0);
-  inventory_.end_frame(part);
-  frame.is_forwarded = true;
-  auto& forward =
-      std::get<ShelfOutput::Forward>(out.emplace_back(std::in_place_type<ShelfOutput::Forward>));
-  forward.header.kind = wire::Kind::kPush;
-  forward.header.flags = is_without ? wire::kNoPayload : 0;
-  forward.header.epoch = facts_.epoch;
-  forward.header.key = tensor.key;
-  forward.header.part = part.index;
-  forward.header.round = frame.round;
-  forward.header.offset_bytes = frame_index * part.frame_bytes;
-  forward.header.priority = frame.priority;
-  note_losses(part, frame_index, generations_, forward.header);
-  forward.buffer = frame.finished;
-  forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
-  if (part.timeline) part.timeline->on_frame_summed(frame.round);
-}
-
 void Shelf::answered(const wire::Header& header, std::span<const std::byte> payload,
                      ShelfOutputs& out) {
   PartSum* const part = inventory_.find(header.key, header.part);
@@ -964,7 +956,7 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
     }
     frame.is_forwarded = false;
     end_round(*part, static_cast<std::uint32_t>(frame_index), out);
-    say_what_crew_has(out);
+    say_what_crew_has(settling_, out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }

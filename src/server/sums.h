@@ -88,9 +88,12 @@ struct TensorSum {
   std::shared_ptr<const Contributors> contributors;
   Finishing finishing;
   bool is_broadcast = false;
-  bool is_root_lost = false;
-  bool is_forgotten_here = false;  // at a relay: its crew have, and the servers hear it
-  bool in_order = false;           // I8
+  struct Gone {
+    bool is_root = false;  // lost
+    bool is_name = false;  // at a relay: its crew have forgotten it, and the servers hear that
+  };
+  Gone gone;
+  bool in_order = false;  // I8
   SumKernels kernels;
   wire::Declare declared;
   std::size_t declared_bytes = 0;  // of this record

@@ -36,8 +36,8 @@ class Takeover {
     Bits done{};  // have no more inputs, so that others may be further; empty: nobody
   };
 
-  // `fetches`: the sum of the round before is asked for as soon as anybody has it, for others may come for it here (at a
-  // relay, those of other machines).
+  // `fetches`: the sum of the round before is asked for as soon as anybody has it, for others may come for it here (at
+  // a relay, those of other machines).
   explicit Takeover(std::uint32_t worker_count, bool fetches = false);
 
   // What is to be done, in this order.

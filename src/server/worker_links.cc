@@ -83,21 +83,19 @@ void WorkerLinks::stop(const Status& why) {
   stopped_ = why;
 }
 
-void WorkerLinks::lose(WorkerRank worker) {
-  if (worker.value >= links_.size() || links_[worker.value].lost) return;
-  end(worker, {Code::kDisconnected, "it was away for too long, and the job goes on without it"});
-  links_[worker.value].lost = true;
-}
-
-std::vector<WorkerRank> WorkerLinks::move(const std::map<WorkerRank, std::uint32_t>& stand_ins) {
+std::vector<WorkerRank> WorkerLinks::lose(WorkerRank worker,
+                                          const std::map<WorkerRank, std::uint32_t>& stand_ins) {
   std::vector<WorkerRank> moved;
-  for (WorkerRank worker(0); worker.value < links_.size(); ++worker.value) {
-    const auto found = stand_ins.find(worker);
+  if (worker.value < links_.size() && !std::exchange(links_[worker.value].lost, true)) {
+    end(worker, {Code::kDisconnected, "it was away for too long, and the job goes on without it"});
+  }
+  for (WorkerRank each(0); each.value < links_.size(); ++each.value) {
+    const auto found = stand_ins.find(each);
     const std::uint32_t since = found == stand_ins.end() ? 0 : found->second;
-    if (links_[worker.value].stands_since == since) continue;
-    end(worker, {Code::kDisconnected, "no relay stands in for it there any more"});
-    links_[worker.value].stands_since = since;
-    moved.push_back(worker);
+    if (links_[each.value].stands_since == since) continue;
+    end(each, {Code::kDisconnected, "no relay stands in for it there any more"});
+    links_[each.value].stands_since = since;
+    moved.push_back(each);
   }
   return moved;
 }

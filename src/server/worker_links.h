@@ -83,11 +83,11 @@ class WorkerLinks {
   void end_all(const Status& why);
   // The same for good. Who comes later is refused with these words.
   void stop(const Status& why);
-  // This worker is lost for good: its connection ends, and no other one of it is served in this epoch.
-  void lose(WorkerRank worker);
-  // But one of the relay that stands in for its own, since that revision (Hello::stands_since). Those of former ones
-  // end. Returns of whom that is news.
-  std::vector<WorkerRank> move(const std::map<WorkerRank, std::uint32_t>& stand_ins);
+  // This worker is lost for good: its connection ends, and no other one of it is served in this epoch, but of relays
+  // that stand in for those of lost workers, since these revisions (Hello::stands_since); those of former ones end.
+  // Returns for whom others stand in now.
+  std::vector<WorkerRank> lose(WorkerRank worker,
+                               const std::map<WorkerRank, std::uint32_t>& stand_ins = {});
   // Whether a connection with this Hello is of the epoch that is served, or was last. If not, the owner may hear of its
   // epoch first: a worker may be faster.
   bool is_of_epoch(const Hello& hello) const;
@@ -105,8 +105,6 @@ class WorkerLinks {
   std::size_t deliver(ShelfOutputs& outputs, const Own& own);
 
   // ---- what is there
-  // Whether this connection is one of these.
-  bool knows(PeerId peer) { return peers_.find(peer) != nullptr; }
   bool any_up() const;
   // Since when none of those it serves is connected; kNever while one is, and until the first has come.
   TimeNs deserted_since_ns() const { return deserted_since_ns_; }

@@ -34,7 +34,8 @@ void ShardConnections::begin(const Job& job, std::vector<ShardPlace> places, Tim
   }
 }
 
-void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
+std::vector<WorkerRank> ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
+  std::vector<WorkerRank> departed;
   note_replaced(places, now);
   for (std::size_t at = 0; at < std::min(links_.size(), places.size()); ++at) {
     Link& link = links_[at];
@@ -44,7 +45,7 @@ void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
     const bool is_relay = places[at].relay.has_value();
     link.place = std::move(places[at]);
     link.left_ns = kNever;
-    note_departed(link, now);
+    if (note_departed(link, now)) departed.push_back(*link.place.relay);
     if (link.peer && !link.closing) end(shard, {Code::kDisconnected, "its place is another's now"});
     link.moved = true;
     link.lost_since_ns = now;
@@ -56,6 +57,7 @@ void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
       LOG(log_, kWarning) << before << " was lost; " << describe(shard) << " has taken its place";
     }
   }
+  return departed;
 }
 
 // Each server once, by the one of its connections that was lost first.
@@ -178,16 +180,20 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
 
 // ---- time
 
-void ShardConnections::note_left(WorkerRank worker, TimeNs now) {
+std::vector<WorkerRank> ShardConnections::note_left(WorkerRank worker, TimeNs now) {
+  std::vector<WorkerRank> departed;
   left_.insert(worker);
-  for (Link& link : links_) note_departed(link, now);
+  for (Link& link : links_) {
+    if (note_departed(link, now)) departed.push_back(*link.place.relay);
+  }
+  return departed;
 }
 
-void ShardConnections::note_departed(Link& link, TimeNs now) {
-  if (!link.place.relay || has_left(link)) return;
-  if (!left_.contains(link.place.relay_host.value_or(*link.place.relay))) return;
+bool ShardConnections::note_departed(Link& link, TimeNs now) {
+  if (!link.place.relay || has_left(link)) return false;
+  if (!left_.contains(link.place.relay_host.value_or(*link.place.relay))) return false;
   link.left_ns = now;
-  departed_.push_back(*link.place.relay);
+  return true;
 }
 
 void ShardConnections::end_left(Link& link, TimeNs now) {

@@ -48,7 +48,8 @@ bool Inputs::on_done(ShardIndex shard, const wire::Header& header) {
     first_has_heard_ = true;
     return false;
   }
-  const bool is_later = work_.config.stands_in && later_by(header.round, Round(generation_)) > 0;
+  const bool is_later =
+      work_.config.duties.stands_in && later_by(header.round, Round(generation_)) > 0;
   if (header.round.value != generation_ + 1 && !is_later) return false;
   done_ = header;
   return settle();

@@ -26,6 +26,19 @@ Word declare_of(const Tensor& tensor) {
   return {.kind = wire::Kind::kDeclare, .key = tensor.key, .payload = tensor.declaration};
 }
 
+// At a relay: this is no news, and its crew have it already.
+bool may_count(const Tensor* tensor, const wire::Header& answer) {
+  if (tensor == nullptr || answer.part.value >= tensor->parts.size()) return true;
+  const PartState& part = tensor->parts[answer.part.value];
+  const std::size_t place = tensor->place_of(
+      answer.part.value, static_cast<std::uint32_t>(answer.offset_bytes / part.frame_bytes));
+  if (place < tensor->kept.size() && tensor->kept[place].where != KeptFrame::Where::kNowhere &&
+      tensor->kept[place].round == answer.round) {
+    return tensor->kept[place].crew_has;
+  }
+  return later_by(answer.round, tensor->round) < 0;
+}
+
 }  // namespace
 
 // ---- what is kept
@@ -58,7 +71,7 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
     return;
   }
   const bool is_awaited = is_here && tensor.spec.root_only;  // the others wait for its word
-  if (is_awaited && !work_.config.waits_for_crew) answers.due_ns = work_.now;
+  if (is_awaited && !work_.config.duties.waits_for_crew) answers.due_ns = work_.now;
   if (answers.open.size() >= answers.sweep_at) sweep(answers);
   answers.open.push_back({.number = answers.came,
                           .tensor = index,
@@ -130,42 +143,25 @@ void KeptSums::begin_answer(ShardIndex shard, const wire::Header& answer) {
   Answers& answers = answers_[shard.value];
   on_settled(shard, answer.count);
   ++answers.came;
-  if (work_.config.waits_for_crew) {
+  if (work_.config.duties.waits_for_crew) {
     answers.held.push_back({.number = answers.came,
                             .key = answer.key,
                             .part = answer.part,
                             .offset_bytes = answer.offset_bytes,
                             .round = answer.round,
-                            .crew_has = may_count(answer)});
+                            .crew_has = may_count(find(answer.key), answer)});
   }
-  count(answers);
+  answers.count(work_.config.duties.waits_for_crew, work_.now);
 }
 
-// Those that have come, or at a relay those whose sums all of its crew have.
-void KeptSums::count(Answers& answers) {
-  const std::uint32_t before = answers.counted;
-  if (!work_.config.waits_for_crew) answers.counted = answers.came;
-  while (!answers.held.empty() && answers.held.front().crew_has) {
-    answers.counted = answers.held.front().number;
-    answers.held.pop_front();
+void KeptSums::Answers::count(bool waits_for_crew, TimeNs now) {
+  const std::uint32_t before = counted;
+  if (!waits_for_crew) counted = came;
+  while (!held.empty() && held.front().crew_has) {
+    counted = held.front().number;
+    held.pop_front();
   }
-  if (before == answers.said && answers.counted != before) {
-    answers.due_ns = work_.now + kSilenceNs;
-  }
-}
-
-// At a relay: this is no news, and its crew have it already.
-bool KeptSums::may_count(const wire::Header& answer) const {
-  const Tensor* const tensor = find(answer.key);
-  if (tensor == nullptr || answer.part.value >= tensor->parts.size()) return true;
-  const PartState& part = tensor->parts[answer.part.value];
-  const std::size_t place = tensor->place_of(
-      answer.part.value, static_cast<std::uint32_t>(answer.offset_bytes / part.frame_bytes));
-  if (place < tensor->kept.size() && tensor->kept[place].where != KeptFrame::Where::kNowhere &&
-      tensor->kept[place].round == answer.round) {
-    return tensor->kept[place].crew_has;
-  }
-  return later_by(answer.round, tensor->round) < 0;
+  if (before == said && counted != before) due_ns = now + kSilenceNs;
 }
 
 // ---- at a relay
@@ -201,7 +197,7 @@ void KeptSums::note_crew_has(Key key, PartIndex part_index, std::uint64_t offset
     }
     if (!is_its) continue;
     is_counted = true;
-    count(answers);
+    answers.count(work_.config.duties.waits_for_crew, work_.now);
     const bool is_awaited =
         is_known && tensor->spec.root_only && work_.is_sent_to(tensor->spec);  // by the others
     if (is_awaited && answers.counted != answers.said) answers.due_ns = work_.now;
@@ -247,7 +243,7 @@ void KeptSums::tell_news(const Tensor& tensor, std::uint32_t part) {
 
 // Those who wait below may hear it.
 void KeptSums::note_settled(const Tensor& tensor, std::size_t place, Round round) {
-  if (!work_.config.waits_for_crew) return;
+  if (!work_.config.duties.waits_for_crew) return;
   const auto part = static_cast<std::uint32_t>(place / tensor.frames_per_part);
   settled_.push_back(
       {.key = tensor.key,
@@ -308,11 +304,6 @@ TimeNs KeptSums::next_deadline() const {
 }
 
 // ---- what it has
-
-// In the round under way. (What was answered in the one before is remembered until the next begins.)
-bool KeptSums::is_answered(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const {
-  return work_.is_active(tensor) && tensor.is_answered(part, frame);
-}
 
 // In a generation of inputs that has begun, nobody lacks anything of the one before.
 bool KeptSums::has_former(const Tensor& tensor) const {
@@ -417,7 +408,7 @@ void KeptSums::said(ShardIndex shard) {
     case wire::Kind::kHave:
       if (telling.stage == Telling::Stage::kAll) telling.stage = Telling::Stage::kNothing;
       telling.part = word->part.value;
-      if (work_.config.waits_for_crew && (word->flags & wire::kSome) == 0) {
+      if (work_.config.duties.waits_for_crew && (word->flags & wire::kSome) == 0) {
         telling.has_told_of_all = true;
       } else {
         ++telling.part;
@@ -506,7 +497,7 @@ std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
     if (!work_.leads(tensor, telling.part) && !PLANTED(unled_part_claimed)) continue;
     if (!telling.is_successor && !is_open(tensor, telling.part)) continue;
     std::optional<Word> have = have_of(tensor, telling.part);
-    if (work_.config.waits_for_crew) {
+    if (work_.config.duties.waits_for_crew) {
       const bool is_told = std::exchange(telling.has_told_of_all, false);
       have = is_told ? std::nullopt : have_of_crew(tensor, telling.part, false);
       if (!have) have = have_of_crew(tensor, telling.part, true);

@@ -12,9 +12,9 @@
 //
 // A successor is told of all that is kept there before anything is pushed: Declare and Have for each part, of tensors
 // that cannot be summed why, of names that were given up Declare, Have and Forget; last, that this is all.
-// At a relay where a worker may be lost (PipelineConfig::waits_for_crew) answers count when all of the crew have their
-// sums: then no shard gives up a sum that one of them lacks, whoever of them is lost. A relay that stands in for another
-// gets from the crew what others may lack (inherit()).
+// At a relay where a worker may be lost (PipelineConfig::Duties) answers count when all of the crew have their sums:
+// then no shard gives up a sum that one of them lacks, whoever of them is lost. A relay that stands in for another gets
+// from the crew what others may lack (inherit()).
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class KeptSums {
       : work_(work),
         tellings_(work.shards.size()),
         answers_(work.shards.size()),
-        may_say_all_(!work.config.stands_in) {}
+        may_say_all_(!work.config.duties.stands_in) {}
 
   // An answer has come, which says of how many before it the sums are settled. Then keep(), if it is news.
   void begin_answer(ShardIndex shard, const wire::Header& answer);
@@ -142,6 +142,8 @@ class KeptSums {
     TimeNs due_ns = kNever;  // when it is to be said how many came
     std::deque<Open> open{};
     std::size_t sweep_at = kSweepLeast;
+    // Those that have come; with `waits_for_crew` those whose sums all of the crew have.
+    void count(bool waits_for_crew, TimeNs now);
   };
   static constexpr std::size_t kSweepLeast = 1024;
   static constexpr std::size_t kIdleBytesMax = std::size_t{4} << 20;
@@ -151,15 +153,12 @@ class KeptSums {
   std::span<const std::byte> memory_of(const Tensor& tensor) const;
   void copy(KeptFrame& kept, std::span<const std::byte> sum);
   bool is_open(const Tensor& tensor, std::uint32_t part) const;
-  bool is_answered(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const;
   bool has_former(const Tensor& tensor) const;
   std::optional<std::span<const std::byte>> sum_of(const Tensor& tensor, std::uint32_t part,
                                                    std::uint32_t frame, Round round) const;
   const Tensor* find(Key key) const;
   std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part) const;
   std::optional<Word> have_of_crew(const Tensor& tensor, std::uint32_t part, bool some) const;
-  void count(Answers& answers);
-  bool may_count(const wire::Header& answer) const;
   void tell_news(const Tensor& tensor, std::uint32_t part);
   void note_settled(const Tensor& tensor, std::size_t place, Round round);
   std::optional<Word> next_of(const Tensor& tensor, ShardIndex shard, Telling& telling) const;

@@ -125,14 +125,12 @@ class Pipeline {
   // ---- an operation's life
   void start(TensorIndex index);
   void leave_stage(PartRef part);
-  void skip_had(PartRef part);
   void give_back(TensorIndex index);
   void send_again(PartRef part);
   void end_early(TensorIndex index, const Status& status);
   void settle(TensorIndex index);
   void finish_well(TensorIndex index);
   void end_op(OpIndex index, const Status& status);
-  void lose_patience();
 
   Work work_;
   Flow flow_{work_};

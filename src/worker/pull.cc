@@ -54,7 +54,7 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   named.bytes = TensorTable::frame_bytes(part, named.frame);
   const std::uint64_t expected = work_.is_sent_to(tensor.spec) ? named.bytes : 0;
   // What the crew of a lost root has pushed of a broadcast may be lost with it.
-  const bool is_root_lost = work_.config.waits_for_crew && payload_bytes == named.bytes;
+  const bool is_root_lost = work_.config.duties.waits_for_crew && payload_bytes == named.bytes;
   if (payload_bytes != expected && !is_root_lost) return {"has a wrong size"};
   if (expected > 0 && tensor.cargo == nullptr) {
     named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;

@@ -10,7 +10,7 @@ void Uplink::on_ready(PartRef ref) {
 
 void Uplink::forget(Key key, const wire::Declare& declared) {
   TensorIndex index = work_.tensors.find(key);
-  if (index == kNoTensor && work_.config.stands_in && !declared.name.empty()) {
+  if (index == kNoTensor && work_.config.duties.stands_in && !declared.name.empty()) {
     const Result<TensorIndex> made = work_.tensors.find_or_add(declared.name, declared);
     if (made.is_ok()) index = made.value();
   }

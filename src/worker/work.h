@@ -73,10 +73,12 @@ struct PipelineConfig {
   TimeNs stalled_ns = 5 * kMillisecond;  // a way without answers for so long: see flow.h
   bool keeps_sums = false;               // for the successor of a shard that is lost (kept_sums.h)
   ShardIndex inputs_way{};               // the way whose other end says when all inputs have ended
-  // A relay where its worker, or others of the machine, may be lost: servers hear that it has a sum when all of its crew
-  // have.
-  bool waits_for_crew = false;
-  bool stands_in = false;  // it is a relay that stands in for another
+  // Of a relay where a worker may be lost.
+  struct Duties {
+    bool waits_for_crew = false;  // servers hear that it has a sum when all of its crew have
+    bool stands_in = false;       // it stands in for another
+  };
+  Duties duties{};
 };
 
 // With what the user has set of the flow.

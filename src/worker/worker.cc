@@ -238,9 +238,8 @@ void Worker::take_member_events(TimeNs now) {
         barriers_.erase(found);
       },
       [&](const MemberOutput::WorkerLeft& gone) {
-        shards_.connections().note_left(gone.worker, now);
         if (pipeline_) pipeline_->on_worker_left(gone.worker);
-        note_departed();
+        note_departed(shards_.connections().note_left(gone.worker, now));
       },
       [&](const MemberOutput::Notice& notice) { log_.write(notice.level, notice.text); },
       [&](const MemberOutput::Left&) {
@@ -284,9 +283,8 @@ void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
   vacancies_.note(roster, now);
   if (!reaches_servers(roster)) {
     relay_.amend(roster);
-    shards_.connections().amend(relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank)),
-                                now);
-    return note_departed();
+    return note_departed(shards_.connections().amend(
+        relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank)), now));
   }
   if (roster.slots.size() != shards_.connections().count()) {
     return fail_job({Code::kDisconnected, "the roster of an epoch has other shards than before"},
@@ -296,8 +294,8 @@ void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
 }
 
 // A relay is missed as its worker is, or the worker in whose process it stood in for another's.
-void Worker::note_departed() {
-  for (const WorkerRank each : shards_.connections().take_departed()) {
+void Worker::note_departed(const std::vector<WorkerRank>& workers) {
+  for (const WorkerRank each : workers) {
     if (pipeline_) pipeline_->on_worker_left(each);
   }
 }

@@ -23,6 +23,8 @@ struct One {
     std::uint32_t shards = 1;
     bool is_alone = false;
     bool keeps_sums = false;
+    bool continues = false;  // the job does, without a worker that is lost
+    bool stands_in = false;  // for worker 0's, which is lost; worker 1 says first what it has
   };
 
   One() : One(Settings{}) {}
@@ -33,14 +35,18 @@ struct One {
                    .epoch = Epoch(7),
                    .placement = Placement(kPartitionBytes, kFrameBytes,
                                           std::vector<std::uint32_t>(settings.shards, 1))},
-        .is_alone = settings.is_alone};
+        .is_alone = settings.is_alone,
+        .recovers = settings.continues,
+        .takes_over = settings.stands_in};
     std::vector<std::uint64_t> machines = {1, 1};
     if (!settings.is_alone) machines.push_back(2);
     config.uplink.credit_bytes = 1 << 20;  // enough
-    config.uplink.keeps_sums = settings.keeps_sums;
+    config.uplink.keeps_sums = settings.keeps_sums || settings.continues;
+    config.uplink.duties = {.waits_for_crew = settings.continues, .stands_in = settings.stands_in};
+    if (settings.stands_in) config.lost = {WorkerRank(0)};
     config.uplink.groups = std::make_shared<const Groups>(machines);
     relay = std::make_unique<Relay>(config, pool);
-    relay->connect(WorkerRank(0));
+    if (!settings.stands_in) relay->connect(WorkerRank(0));
     relay->connect(WorkerRank(1));
     if (settings.is_alone) return;
     for (std::uint32_t shard = 0; shard < settings.shards; ++shard) {
