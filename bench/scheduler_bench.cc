@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -94,14 +95,15 @@ class Crowd final : public Transport {
 
 class Job {
  public:
-  Job(std::uint32_t workers, std::uint32_t servers, std::uint32_t shards)
+  Job(std::uint32_t workers, std::uint32_t servers, std::uint32_t shards, bool recovers)
       : workers_(workers),
         servers_(servers),
         shards_(shards),
+        recovers_(recovers),
         flight_(
             kFlightEvents, [] { return TimeNs{0}; },
             [](const FlightRecorder&) { return std::string(); }),
-        scheduler_(config(workers, servers), crowd_,
+        scheduler_(config(workers, servers, recovers), crowd_,
                    Log(
                        "scheduler", LogLevel::kSilent, [](std::string_view) {}, &flight_)) {}
 
@@ -120,20 +122,32 @@ class Job {
       say(i, wire::Kind::kLeave, wire::encode(wire::Leave{true, Members()}));
     }
     turn("all leave");
+    if (recovers_) all_know();
     CHECK(scheduler_.outcome().is_ok()) << scheduler_.outcome().message();
     CHECK_EQ(crowd_.sent_count[wire::Kind::kRoster], std::size_t{workers_} + servers_);
     CHECK_EQ(crowd_.sent_count[wire::Kind::kBarrierDone], std::size_t{workers_});
     std::printf(
-        "%u workers, %u servers of %u shards: nobody waits longer than %.2f ms for a turn\n",
-        workers_, servers_, shards_, longest_ms_);
+        "%u workers, %u servers of %u shards%s: nobody waits longer than %.2f ms for a turn\n",
+        workers_, servers_, shards_, recovers_ ? ", recovery" : "", longest_ms_);
   }
 
  private:
-  static Config config(std::uint32_t workers, std::uint32_t servers) {
+  static Config config(std::uint32_t workers, std::uint32_t servers, bool recovers) {
     Config config;
+    config.recovers = recovers;
     config.job.worker_count = workers;
     config.job.server_count = servers;
     return config;
+  }
+  // Who leaves is answered when all servers know it.
+  void all_know() {
+    std::vector<std::uint32_t> ranks(workers_);
+    std::iota(ranks.begin(), ranks.end(), 0U);
+    const std::vector<std::byte> known = wire::encode(wire::Leave{true, Members(ranks)});
+    for (std::uint32_t i = workers_; i < workers_ + servers_; ++i) {
+      say(i, wire::Kind::kLeave, known);
+    }
+    turn("servers know who leaves");
   }
   PeerId peer(std::uint32_t member) const { return PeerId(member + 1); }
 
@@ -194,6 +208,7 @@ class Job {
   const std::uint32_t workers_;
   const std::uint32_t servers_;
   const std::uint32_t shards_;
+  const bool recovers_;
   TimeNs now_ = kSecond;
   double longest_ms_ = 0;  // of all turns
   Crowd crowd_;
@@ -215,6 +230,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: scheduler_bench [workers] [servers] [shards of each]\n");
     return 2;
   }
-  byteps::Job(workers, servers, shards).run();
+  for (const bool recovers : {false, true}) {
+    byteps::Job(workers, servers, shards, recovers).run();
+    std::printf("\n");
+  }
   return 0;
 }

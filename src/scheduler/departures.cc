@@ -1,6 +1,7 @@
 #include "scheduler/departures.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/planted.h"
@@ -20,6 +21,11 @@ void Departures::begin_epoch() {
   count_ = 0;
   for_good_.clear();
   for_a_while_.clear();
+  announced_.clear();
+  for (auto& [arrival, seat] : seats_.all()) {
+    seat.leaving.is_told = false;
+    seat.witness = {};
+  }
 }
 
 void Departures::add(const Seat& seat, bool is_running) {
@@ -76,38 +82,49 @@ std::optional<std::vector<Arrival>> Departures::witnesses(TimeNs gone_ns) const 
 void Departures::announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs& out) {
   const std::optional<std::vector<Arrival>> who = witnesses(gone_ns);
   if (!who) return;
-  for (const bool final : {true, false}) {
-    std::vector<Seat*> leaving;
-    for (auto& [arrival, seat] : seats_.all()) {
-      if (seat.leaving.final != final || seat.left) continue;
-      seat.leaving.is_told = true;
-      leaving.push_back(&seat);
-    }
-    std::vector<std::uint32_t> last;
-    SharedBytes message;
-    for (const Arrival each : *who) {
-      if (PLANTED(departure_untold)) break;
-      std::vector<std::uint32_t> ranks;
-      for (Seat* const seat : leaving) {
-        if (seat->leaving.told_to.insert(each).second) ranks.push_back(seat->rank);
-      }
-      if (ranks.empty()) continue;
-      if (ranks != last) message = departed_message(ranks, final, barriers);
-      last = std::move(ranks);
-      speaker_.send(*seats_.at(each).peer, wire::Kind::kLeave, WorkerRank(), message, out);
+  for (auto& [arrival, seat] : seats_.all()) {
+    if (!seat.leaving.final || seat.left || seat.leaving.is_told) continue;
+    seat.leaving.is_told = true;
+    announced_.push_back(arrival);
+  }
+  std::size_t last = announced_.size();  // the messages are for who has been told of so many
+  std::array<SharedBytes, 2> messages;   // for good, for a while
+  for (const Arrival each : *who) {
+    Seat& seat = seats_.at(each);
+    const std::size_t told_count = std::exchange(seat.witness.told_count, announced_.size());
+    if (told_count == announced_.size() || PLANTED(departure_untold)) continue;
+    if (told_count != last) messages = departures_since(told_count, barriers);
+    last = told_count;
+    for (const SharedBytes& message : messages) {
+      if (!message.empty()) speaker_.send(*seat.peer, wire::Kind::kLeave, WorkerRank(), message, out);
     }
   }
 }
 
-void Departures::announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out) {
-  const Arrival self = *seats_.find(*witness.peer)->seat;
+std::array<SharedBytes, 2> Departures::departures_since(std::size_t count,
+                                                        std::uint64_t barriers) const {
+  std::array<std::vector<std::uint32_t>, 2> ranks;
+  for (std::size_t i = count; i < announced_.size(); ++i) {
+    const auto found = seats_.all().find(announced_[i]);
+    if (found == seats_.all().end() || found->second.left) continue;
+    ranks[*found->second.leaving.final ? 0 : 1].push_back(found->second.rank);
+  }
+  std::array<SharedBytes, 2> messages;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!ranks[i].empty()) messages[i] = departed_message(std::move(ranks[i]), i == 0, barriers);
+  }
+  return messages;
+}
+
+void Departures::announce_all_to(Seat& witness, std::uint64_t barriers, KeeperOutputs& out) {
+  if (count_ == 0 && announced_.empty()) return;
+  witness.witness.told_count = announced_.size();
   for (const bool final : {true, false}) {
     std::vector<std::uint32_t> ranks;
-    for (auto& [arrival, seat] : seats_.all()) {
+    for (const auto& [arrival, seat] : seats_.all()) {
       if (!seat.plays()) continue;
       if (seat.left ? seat.left_for_good == final : seat.leaving.final == final) {
         ranks.push_back(seat.rank);
-        seat.leaving.told_to.insert(self);
       }
     }
     if (ranks.empty()) continue;
@@ -116,12 +133,13 @@ void Departures::announce_all_to(const Seat& witness, std::uint64_t barriers, Ke
   }
 }
 
-void Departures::note_known(Arrival witness, const std::vector<std::uint32_t>& ranks) {
-  for (auto& [arrival, seat] : seats_.all()) {
+void Departures::note_known(Seat& witness, const std::vector<std::uint32_t>& ranks) {
+  std::vector<bool>& knows = witness.witness.knows;
+  for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.plays() || !seat.leaving.final) continue;
-    if (std::binary_search(ranks.begin(), ranks.end(), seat.rank)) {
-      seat.leaving.known_to.insert(witness);
-    }
+    if (!std::binary_search(ranks.begin(), ranks.end(), seat.rank)) continue;
+    if (knows.size() <= seat.rank) knows.resize(seat.rank + 1);
+    knows[seat.rank] = true;
   }
 }
 
@@ -132,12 +150,15 @@ std::vector<Arrival> Departures::known(TimeNs gone_ns) const {
   }
   if (leaving.empty()) return leaving;
   const std::optional<std::vector<Arrival>> who = witnesses(gone_ns);
-  std::erase_if(leaving, [&](Arrival self) {
-    return !who || !std::all_of(who->begin(), who->end(), [&](Arrival each) {
-      return each == self || seats_.at(self).leaving.known_to.contains(each) ||
-             PLANTED(departure_untold);
+  if (!who) return {};
+  for (const Arrival each : *who) {
+    const std::vector<bool>& knows = seats_.at(each).witness.knows;
+    std::erase_if(leaving, [&](Arrival self) {
+      const std::uint32_t rank = seats_.at(self).rank;
+      return self != each && !(rank < knows.size() && knows[rank]) && !PLANTED(departure_untold);
     });
-  });
+    if (leaving.empty()) break;
+  }
   return leaving;
 }
 

@@ -1,6 +1,7 @@
 // Departures: workers that have left the running epoch, and who has been told.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -33,9 +34,9 @@ class Departures {
   // of one that is lost.
   void announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs& out);
   // One of them that has another connection, of all who have left or want to.
-  void announce_all_to(const Seat& witness, std::uint64_t barriers, KeeperOutputs& out);
+  void announce_all_to(Seat& witness, std::uint64_t barriers, KeeperOutputs& out);
   // It knows of these.
-  void note_known(Arrival witness, const std::vector<std::uint32_t>& ranks);
+  void note_known(Seat& witness, const std::vector<std::uint32_t>& ranks);
   // Those that may be answered.
   std::vector<Arrival> known(TimeNs gone_ns) const;
 
@@ -43,12 +44,16 @@ class Departures {
   // nullopt: there are servers, but none is here. (When all workers leave, and they are gone for good, nobody needs to
   // know it.)
   std::optional<std::vector<Arrival>> witnesses(TimeNs gone_ns) const;
+  // For who has been told of so many of those announced, of the others: who leaves for good, and who for a while; empty:
+  // nobody.
+  std::array<SharedBytes, 2> departures_since(std::size_t count, std::uint64_t barriers) const;
 
   Seats& seats_;
   const Speaker& speaker_;
   std::uint32_t count_ = 0;
   std::vector<std::uint32_t> for_good_;  // ranks that the others are not told of yet
   std::vector<std::uint32_t> for_a_while_;
+  std::vector<Arrival> announced_;  // in the order in which they wanted to leave
 };
 
 }  // namespace byteps

@@ -318,7 +318,7 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
   if (!leave.is_ok()) return on_malformed(peer, leave.status(), out);
   const std::optional<Arrival> arrival = seats_.connection(peer).seat;
   if (!leave.value().who.is_all()) {  // it knows that these leave
-    if (arrival) departures_.note_known(*arrival, leave.value().who.some());
+    if (arrival) departures_.note_known(seats_.at(*arrival), leave.value().who.some());
     return;
   }
   const bool server_of_running_job = arrival && !seats_.at(*arrival).worker() &&

@@ -35,10 +35,15 @@ struct Seat {
   struct Leaving {
     std::optional<bool> final;
     bool is_told = false;  // all that were here were
-    std::set<Arrival> told_to;
-    std::set<Arrival> known_to;
   };
   Leaving leaving;
+  // Where the job recovers, of those who would tell a scheduler begun anew: of how many departures it has been told,
+  // and by rank which it knows.
+  struct Witness {
+    std::size_t told_count = 0;
+    std::vector<bool> knows;
+  };
+  Witness witness;
   bool leaves = false;     // servers: it was told to stop, and serves until another has its place
   bool told_end = false;   // the job is ending: the last word was sent
   bool heard_end = false;  // it acknowledged the last word, or needs none

@@ -3,7 +3,8 @@
 //
 // Of a frame the sum of the round under way is kept once it is there, before that the one of the round before: nobody
 // ends a round before all have the sum of the one before. It is in the operation's memory until that ends, and copied
-// then, or at once where it passes through (Cargo).
+// then, or at once where it passes through (Cargo). Who contributes alone (Work::is_alone_in) keeps no copy: nobody can
+// lack that sum but its shard, which is only told that it came.
 //
 // It goes when it is settled: all have it. Answers are counted on each connection; a shard is told how many have come,
 // and says of how many of them the sums are settled (server/settling.h). What was open when a connection ended is told

@@ -227,10 +227,10 @@ bool Push::stage_control(ShardIndex index, wire::Header& header, Outgoing& messa
 }
 
 // Where no push says it.
-bool Push::stage_ack(ShardIndex index, wire::Header& header) {
-  if (!kept_.owes_ack(index)) return false;
+bool Push::stage_ack(ShardIndex shard, wire::Header& header) {
+  if (!kept_.owes_ack(shard)) return false;
   header.kind = wire::Kind::kAck;
-  header.count = kept_.came(index);
+  header.count = kept_.came(shard);
   staged_ = Staged::kAck;
   return true;
 }

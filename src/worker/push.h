@@ -83,7 +83,7 @@ class Push final : public Stage {
   bool stage_control(ShardIndex shard, wire::Header& header, Outgoing& message);
   void stage_word(const Word& word, wire::Header& header, Outgoing& message);
   bool stage_inputs(ShardIndex shard, bool before_sums, wire::Header& header);
-  bool stage_ack(ShardIndex index, wire::Header& header);
+  bool stage_ack(ShardIndex shard, wire::Header& header);
   bool stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message);
   void stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
                    Outgoing& message);
