@@ -24,7 +24,8 @@ void Departures::begin_epoch() {
   announced_.clear();
   for (auto& [arrival, seat] : seats_.all()) {
     seat.leaving.is_told = false;
-    seat.witness = {};
+    seat.leaving.told_count = 0;
+    seat.leaving.knows.clear();
   }
 }
 
@@ -91,7 +92,7 @@ void Departures::announce(std::uint64_t barriers, TimeNs gone_ns, KeeperOutputs&
   std::array<SharedBytes, 2> messages;   // for good, for a while
   for (const Arrival each : *who) {
     Seat& seat = seats_.at(each);
-    const std::size_t told_count = std::exchange(seat.witness.told_count, announced_.size());
+    const std::size_t told_count = std::exchange(seat.leaving.told_count, announced_.size());
     if (told_count == announced_.size() || PLANTED(departure_untold)) continue;
     if (told_count != last) messages = departures_since(told_count, barriers);
     last = told_count;
@@ -118,7 +119,7 @@ std::array<SharedBytes, 2> Departures::departures_since(std::size_t count,
 
 void Departures::announce_all_to(Seat& witness, std::uint64_t barriers, KeeperOutputs& out) {
   if (count_ == 0 && announced_.empty()) return;
-  witness.witness.told_count = announced_.size();
+  witness.leaving.told_count = announced_.size();
   for (const bool final : {true, false}) {
     std::vector<std::uint32_t> ranks;
     for (const auto& [arrival, seat] : seats_.all()) {
@@ -134,7 +135,7 @@ void Departures::announce_all_to(Seat& witness, std::uint64_t barriers, KeeperOu
 }
 
 void Departures::note_known(Seat& witness, const std::vector<std::uint32_t>& ranks) {
-  std::vector<bool>& knows = witness.witness.knows;
+  std::vector<bool>& knows = witness.leaving.knows;
   for (const auto& [arrival, seat] : seats_.all()) {
     if (!seat.plays() || !seat.leaving.final) continue;
     if (!std::binary_search(ranks.begin(), ranks.end(), seat.rank)) continue;
@@ -152,7 +153,7 @@ std::vector<Arrival> Departures::known(TimeNs gone_ns) const {
   const std::optional<std::vector<Arrival>> who = witnesses(gone_ns);
   if (!who) return {};
   for (const Arrival each : *who) {
-    const std::vector<bool>& knows = seats_.at(each).witness.knows;
+    const std::vector<bool>& knows = seats_.at(each).leaving.knows;
     std::erase_if(leaving, [&](Arrival self) {
       const std::uint32_t rank = seats_.at(self).rank;
       return self != each && !(rank < knows.size() && knows[rank]) && !PLANTED(departure_untold);

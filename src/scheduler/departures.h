@@ -44,8 +44,8 @@ class Departures {
   // nullopt: there are servers, but none is here. (When all workers leave, and they are gone for good, nobody needs to
   // know it.)
   std::optional<std::vector<Arrival>> witnesses(TimeNs gone_ns) const;
-  // For who has been told of so many of those announced, of the others: who leaves for good, and who for a while; empty:
-  // nobody.
+  // For who has been told of so many of those announced, of the others: who leaves for good, and who for a while.
+  // Empty: nobody.
   std::array<SharedBytes, 2> departures_since(std::size_t count, std::uint64_t barriers) const;
 
   Seats& seats_;

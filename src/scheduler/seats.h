@@ -31,19 +31,16 @@ struct Seat {
   bool in_roster = false;        // of the current epoch
   bool left = false;             // workers in the roster only
   bool left_for_good = false;
-  // Where the job recovers, workers that want to leave, until all who would tell a scheduler begun anew know it.
+  // Where the job recovers: workers that want to leave, until all witnesses know it: those who would tell a scheduler
+  // begun anew.
   struct Leaving {
     std::optional<bool> final;
-    bool is_told = false;  // all that were here were
-  };
-  Leaving leaving;
-  // Where the job recovers, of those who would tell a scheduler begun anew: of how many departures it has been told,
-  // and by rank which it knows.
-  struct Witness {
+    bool is_told = false;  // all witnesses that were here were
+    // As a witness: of how many that leave it was told, and by rank of whom it knows.
     std::size_t told_count = 0;
     std::vector<bool> knows;
   };
-  Witness witness;
+  Leaving leaving;
   bool leaves = false;     // servers: it was told to stop, and serves until another has its place
   bool told_end = false;   // the job is ending: the last word was sent
   bool heard_end = false;  // it acknowledged the last word, or needs none

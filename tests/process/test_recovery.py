@@ -51,12 +51,9 @@ class Training:
         return found()[0]
 
     def lose_scheduler(self):
-        """Kills it, and waits for its like and until that knows the job again. (bpslaunch would give up one that does
-        not live for a second three times.)"""
+        """Kills it, and waits for its like and until that knows the job again."""
         back = self.text().count("the scheduler goes on with the job")
-        victim = self.scheduler()
-        wait_for("it to have lived for a while", lambda: age_s(victim) > 1.2)
-        kill(victim)
+        kill_grown(self.scheduler)
         again = lambda: self.text().count("the scheduler goes on with the job") > back or self.is_over()
         wait_for("the scheduler's like", again, 20)
 
@@ -89,13 +86,26 @@ def kill(pid):
     os.kill(pid, signal.SIGKILL)
 
 
+def kill_grown(find):
+    """Kills the process that this finds; bpslaunch gives up what does not live for a second three times."""
+
+    def is_grown():
+        try:
+            return age_s(find()) > 1.2
+        except (IndexError, FileNotFoundError):  # the one before it is just gone
+            return False
+
+    wait_for("it to have lived for a while", is_grown)
+    kill(find())
+
+
 @pytest.mark.timeout(240)
 def test_weights_are_those_of_a_run_in_which_no_server_was_killed(place):
     calm = Training(place).end()
-    training = Training(place)
+    training = Training(place, environ={"STEP_MS": "30"})
     for step in (20, 50, 80, 110, 130):
         training.wait_for_step(step)
-        kill(training.servers()[step // 10 % 2])
+        kill_grown(lambda: training.servers()[0])  # in turns, for who is started again is the last
         training.wait_for_step(step + 3)
     assert training.end() == calm
     assert training.text().count("it is started again") == 5
@@ -258,10 +268,10 @@ def test_where_the_workers_of_a_machine_sum_first_the_weights_are_the_same_too(t
 @pytest.mark.timeout(120)
 def test_floats_that_are_added_in_another_order_stay_the_same_on_all_ranks(place):
     """Four workers whose sums depend on the order of arrival: a sum that one has used is not made anew."""
-    training = Training(place, workers=4, servers=1)
-    for step in (30, 60, 90):
+    training = Training(place, workers=4, servers=1, environ={"STEP_MS": "30"})
+    for step in (30, 70, 110):
         training.wait_for_step(step)
-        kill(training.servers()[0])
+        kill_grown(lambda: training.servers()[0])
         training.wait_for_step(step + 3)
     training.end()  # compares them
 
