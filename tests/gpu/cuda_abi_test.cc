@@ -11,9 +11,6 @@
 #include "tests/gpu/ipc.h"
 
 namespace declared {
-namespace fake_gpu {
-using ::fake_gpu::IpcHandle;
-}
 #define FAKE_GPU_EXPORT
 #include "tests/gpu/fake_gpu.h"
 }  // namespace declared

@@ -9,6 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #define FAKE_GPU_EXPORT extern "C" __attribute__((visibility("default")))
+namespace fake_gpu {
+struct IpcHandle;  // 64 bytes (ipc.h)
+}
 #endif
 
 // Everything as at the beginning of the process, with the environment read again. No other thread may be in a call,
@@ -98,9 +101,6 @@ FAKE_GPU_EXPORT std::uint32_t cuMemcpyHtoD_v2(std::uint64_t to, const void* from
                                               std::size_t bytes);
 FAKE_GPU_EXPORT std::uint32_t cuMemsetD8Async(std::uint64_t to, unsigned char byte,
                                               std::size_t bytes, void* stream);
-namespace fake_gpu {
-struct IpcHandle;  // 64 bytes (ipc.h)
-}
 FAKE_GPU_EXPORT std::uint32_t cuIpcGetMemHandle(fake_gpu::IpcHandle* handle, std::uint64_t address);
 FAKE_GPU_EXPORT std::uint32_t cuIpcOpenMemHandle_v2(std::uint64_t* address,
                                                     fake_gpu::IpcHandle handle, unsigned flags);

@@ -104,7 +104,9 @@ NcclResult issue_all() {
   NcclResult result = kNcclSuccess;
   for (auto& [comm, rest] : std::exchange(group.issues, {})) {
     auto& [stream, issue] = rest;
-    const auto body = [&](Engine& engine, Lock&) { return comm->issue(engine, issue, stream); };
+    const auto body = [&comm = comm, &stream = stream, &issue = issue](Engine& engine, Lock&) {
+      return comm->issue(engine, issue, stream);
+    };
     const NcclResult one = call(issue->what, body);
     if (result == kNcclSuccess) result = one;
   }

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "kernels/half.h"
+
 namespace fake_nccl {
 
 std::string text_of(const Call& call) {
@@ -75,22 +77,18 @@ bool Line::next(Frame* frame, Bytes* bytes) {
 
 namespace {
 
+struct Float16 {
+  std::uint16_t bits = 0;
+  Float16() = default;
+  explicit Float16(float value) : bits(byteps::half_of_float(value)) {}
+  explicit operator float() const { return byteps::float_of_half(bits); }
+};
+
 struct Bfloat16 {
   std::uint16_t bits = 0;
   Bfloat16() = default;
-  explicit Bfloat16(float value) {
-    std::uint32_t wide = 0;
-    std::memcpy(&wide, &value, sizeof wide);
-    constexpr std::uint32_t kHalf = 0x7FFF;
-    bits = value != value ? 0x7FC0
-                          : static_cast<std::uint16_t>((wide + kHalf + ((wide >> 16) & 1)) >> 16);
-  }
-  explicit operator float() const {
-    const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
-    float value = 0;
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
-  }
+  explicit Bfloat16(float value) : bits(byteps::bfloat_of_float(value)) {}
+  explicit operator float() const { return byteps::float_of_bfloat(bits); }
 };
 
 template <typename T>
@@ -98,7 +96,7 @@ struct Wide {
   using type = T;
 };
 template <>
-struct Wide<_Float16> {
+struct Wide<Float16> {
   using type = float;
 };
 template <>
@@ -123,7 +121,7 @@ void with_type(NcclType type, const Function& function) {
     case kNcclUint64:
       return function(std::uint64_t());
     case kNcclFloat16:
-      return function(_Float16());
+      return function(Float16());
     case kNcclFloat32:
       return function(float());
     case kNcclFloat64:

@@ -171,7 +171,9 @@ TYPED_TEST(Integers, product_wraps_and_minimum_and_maximum_are_those_of_the_lang
   for (std::size_t i = 0; i < base.size(); ++i) {
     ASSERT_EQ(least[i], std::min(base[i], turned[i]));
     ASSERT_EQ(most[i], std::max(base[i], turned[i]));
-    ASSERT_EQ(product[i], static_cast<T>(static_cast<Wide>(base[i]) * turned[i])) << i;
+    const std::uint64_t wraps =
+        static_cast<std::uint64_t>(base[i]) * static_cast<std::uint64_t>(turned[i]);
+    ASSERT_EQ(product[i], static_cast<T>(wraps)) << i;
   }
 }
 

@@ -85,7 +85,7 @@ class DeviceFigures : public testing::Test {
     Submission submission;
     submission.name = name;
     submission.input = submission.output = worker.device ? SimDevice::far(memory) : memory;
-    if (worker.device) submission.device.emplace();
+    if (worker.device) submission.device = Submission::OnDevice();
     submission.element_count = kTensorBytes;
     submission.dtype = static_cast<std::uint32_t>(DType::kUint8);
     submission.priority = -static_cast<std::int32_t>(tensor);

@@ -166,7 +166,7 @@ class World {
     if (gets) plan.output.assign(tensor.count, 0xdead);
     Numbers& input = plan.in_place && gets ? plan.output : plan.input;
     input.resize(tensor.count);
-    const auto fill = [this, &plan, &input, pushes, rank] {
+    const auto fill = [&plan, &input, pushes, rank] {
       for (std::size_t i = 0; i < input.size(); ++i) {
         if (pushes) input[i] = value(plan.tensor, plan.round, rank, i);
       }
