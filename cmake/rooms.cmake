@@ -31,9 +31,9 @@ function(byteps_add_tests target prefix)
   math(EXPR last "${BYTEPS_TEST_SHARDS} - 1")
   foreach(shard RANGE ${last})
     add_test(NAME ${prefix}.shard${shard} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set(its "GTEST_TOTAL_SHARDS=${BYTEPS_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
     set_tests_properties(${prefix}.shard${shard} PROPERTIES TIMEOUT 900
-                         ENVIRONMENT
-                         "GTEST_FILTER=-${BYTEPS_UNSANITIZED};GTEST_TOTAL_SHARDS=${BYTEPS_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
+                         ENVIRONMENT "GTEST_FILTER=-${BYTEPS_UNSANITIZED};${its}")
   endforeach()
 endfunction()
 

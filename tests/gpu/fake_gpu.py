@@ -133,7 +133,8 @@ def compile_into(folder):
     compiler = ["ccache", "g++"] if shutil.which("ccache") else ["g++"]
 
     def run(*command):
-        done = subprocess.run([*compiler, *FLAGS, f"-I{ROOT}", *map(str, command)], capture_output=True, text=True)
+        folders = [f"-I{ROOT}", f"-I{ROOT}/src"]
+        done = subprocess.run([*compiler, *FLAGS, *folders, *map(str, command)], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stderr}")
 
