@@ -58,3 +58,17 @@ def test_a_host_that_is_cut_off_is_given_up_in_time_and_counts_nowhere(campaign,
 @pytest.mark.timeout(600)
 def test_who_is_stopped_or_cut_off_is_given_up_in_time_and_counts_nowhere(campaign, tmp_path, capsys):
     give_up(campaign, tmp_path, capsys, len(campaign.SILENT))
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["worker", "--hosts", "2,2"], "--hosts goes with `server` alone, not with `worker`"),
+        (["scheduler", "--successor", "adoption"], "--successor adoption goes with `server` alone"),
+        (["server", "--successor", "adoption", "--servers", "1"], "needs another server"),
+    ],
+)
+def test_options_that_it_cannot_serve_are_refused(campaign, capsys, options, said):
+    with pytest.raises(SystemExit) as ended:
+        campaign.main(options)
+    assert ended.value.code == 2 and said in capsys.readouterr().err
