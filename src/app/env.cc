@@ -348,7 +348,7 @@ std::vector<Variable> safety_variables() {
        [](Draft& d, std::uint64_t v) {
          d.config.timeout.stall_ns = static_cast<TimeNs>(v) * kSecond;
        }},
-      {"BYTEPS_RECOVERY", "all, launcher", "0", "0 or 1",
+      {"BYTEPS_RECOVERY", "all, launcher", "1", "0 or 1",
        "1: a server or a scheduler that is lost, or a server that is told to stop, gets a "
        "successor, and no step is lost: a spare server, one that is started in its place, as "
        "bpslaunch does, or another server (docs/recovery.md). 0: the job ends.",
@@ -359,8 +359,8 @@ std::vector<Variable> safety_variables() {
          d.config.timeout.recovery_ns = static_cast<TimeNs>(v) * kSecond;
        }},
       {"BYTEPS_ON_WORKER_LOSS", "all, launcher", "fail", "fail or continue",
-       "What becomes of a job that loses a worker. fail: it ends. continue, with "
-       "BYTEPS_RECOVERY=1: it goes on, the "
+       "What becomes of a job that loses a worker. fail: it ends. continue, if not "
+       "BYTEPS_RECOVERY=0: it goes on, the "
        "rank is vacant, and sums and averages are of those that are left (docs/recovery.md).",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.on_worker_loss = v; }},
       {"BYTEPS_ROLL_CALL", "worker, server", "1", "0 or 1",
@@ -798,9 +798,8 @@ Status take_worker_loss(Draft& draft) {
   draft.config.continues = said == "continue";
   if (draft.config.continues && !draft.config.recovers) {
     return wrong("BYTEPS_ON_WORKER_LOSS",
-                 "BYTEPS_ON_WORKER_LOSS=continue needs BYTEPS_RECOVERY=1: without recovery a job "
-                 "ends with any of its "
-                 "processes");
+                 "BYTEPS_ON_WORKER_LOSS=continue and BYTEPS_RECOVERY=0 exclude each other: "
+                 "without recovery a job ends with any of its processes");
   }
   return Status::ok();
 }

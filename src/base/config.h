@@ -153,7 +153,7 @@ struct Config {
   bool tells_roll_call = true;
   std::uint64_t memory_bytes_max = UINT64_MAX;        // servers: of sums, all shards together
   std::uint64_t relay_memory_bytes_max = UINT64_MAX;  // workers: of sums at the relay
-  bool recovers = false;  // the scheduler's: a server that is lost gets a successor
+  bool recovers = true;  // the scheduler's: a server that is lost gets a successor
   bool continues =
       false;  // the scheduler's, if it recovers: a job goes on without a worker that is lost
   TimeNs spin_ns = 0;             // a thread looks for more work for so long before it sleeps

@@ -10,8 +10,10 @@
 
 namespace byteps {
 
+// It ends with any of its processes.
 inline Config small_job(std::uint32_t workers = 2, std::uint32_t servers = 1) {
   Config config;
+  config.recovers = false;
   config.job.worker_count = workers;
   config.job.server_count = servers;
   config.job.scheduler_host = "10.0.0.9";

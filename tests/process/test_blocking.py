@@ -232,7 +232,8 @@ def test_no_loop_of_a_whole_job_calls_what_may_block(tmp_path, preload):
 @pytest.mark.parametrize("victim", ["scheduler", "server", "worker"])
 def test_no_loop_calls_what_may_block_when_the_job_fails(tmp_path, preload, victim):
     report = tmp_path / "report"
-    with trapped(Job(tmp_path / "job"), report, {"LD_PRELOAD": preload["no_blocking"]}) as job:
+    environ = {"LD_PRELOAD": preload["no_blocking"], "BYTEPS_RECOVERY": "0"}
+    with trapped(Job(tmp_path / "job"), report, environ) as job:
         job.start({"*": [["loop"]]})
         job.wait_for("looping")
         {"scheduler": job.scheduler, "server": job.servers[1], "worker": job.workers[1]}[victim].kill()
@@ -244,7 +245,8 @@ def test_no_loop_calls_what_may_block_when_the_job_fails(tmp_path, preload, vict
 
 def test_no_loop_calls_what_may_block_when_signals_end_the_job(tmp_path, preload):
     report = tmp_path / "report"
-    with trapped(Job(tmp_path / "job"), report, {"LD_PRELOAD": preload["no_blocking"]}) as job:
+    environ = {"LD_PRELOAD": preload["no_blocking"], "BYTEPS_RECOVERY": "0"}
+    with trapped(Job(tmp_path / "job"), report, environ) as job:
         began_s = time.monotonic()
         job.start({"*": [["loop"]]})
         job.wait_for("looping")

@@ -39,7 +39,8 @@ def test_two_workers_join_twice_and_every_sum_is_right(tmp_path):
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("victim", ["server", "worker", "scheduler"])
 def test_a_killed_process_ends_the_others_without_a_finding(tmp_path, victim):
-    with Job(tmp_path, workers=2, servers=2, environ={"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}) as job:
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "3000", "BYTEPS_RECOVERY": "0"}
+    with Job(tmp_path, workers=2, servers=2, environ=environ) as job:
         start(job, "1", "0", "leave")
         at_work = lambda: all("round" in worker.out_path.read_text() for worker in job.workers)
         assert wait_until(at_work), job.story("no rounds")
@@ -61,7 +62,7 @@ def test_workers_on_machines_of_two_and_of_one_join_twice_and_every_sum_is_right
 
 @pytest.mark.timeout(180)
 def test_a_server_serves_a_lost_ones_slots_as_well_and_hands_all_over_when_it_is_told_to_stop(tmp_path):
-    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "3000", "BYTEPS_RECOVERY": "1"}
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": "3000"}
     with Job(tmp_path, workers=2, servers=2, environ=environ) as job:
         start(job, "1", "300", "leave", "10")
         at_work = lambda: all("round" in worker.out_path.read_text() for worker in job.workers)

@@ -76,6 +76,7 @@ def check_in_time(job):
 @case
 def a_server_without_descriptors(job):
     """It can accept no worker: they are told why, and the job ends."""
+    job.environ["BYTEPS_RECOVERY"] = "0"  # else they wait for another in its place
     with job:
         job.start_services()
         assert wait_until(lambda: job.scheduler.err.count("is here") >= 2), job.story("no servers")
@@ -121,6 +122,7 @@ def a_scheduler_without_descriptors(job):
 @case
 def a_worker_without_descriptors(job):
     """It joins, but cannot reach the servers."""
+    job.environ["BYTEPS_RECOVERY"] = "0"
     with job:
         job.start_scheduler()
         worker = job.start_worker(1, HERE)
@@ -235,11 +237,26 @@ def refusers(job):
 
 @case
 def a_server_that_may_not_use_more_memory(job):
-    job.environ["BYTEPS_SERVER_MEMORY_MB"] = "8"
+    job.environ |= {"BYTEPS_SERVER_MEMORY_MB": "8", "BYTEPS_RECOVERY": "0"}
     with job.start({"*": [["push", "small"], ["wait"], ["push", *HUGE], ["wait"], *AND_AFTERWARDS]}):
         job.join(timeout_s=60)
         check_huge_is_refused(job)
         assert "BYTEPS_SERVER_MEMORY_MB" in job.workers[0].failures[0]["message"]
+        job.check_cause("server", refusers(job), "huge")
+        job.check_nothing_is_left()
+
+
+@case
+def a_server_that_gives_sums_back_and_may_not_use_more_memory(job):
+    """With recovery it holds what one worker has pushed and the other has not."""
+    job.environ["BYTEPS_SERVER_MEMORY_MB"] = "1"
+    full = job.place.folder / "full"
+    first, huge = [["push", "small"], ["wait"]], [["push", *HUGE], ["wait"], *AND_AFTERWARDS]
+    with job.start({0: [*first, *huge], 1: [*first, ["await_file", str(full)], *huge]}):
+        assert wait_until(lambda: job.workers[0].failures), job.story("nothing was refused")
+        full.touch()
+        job.join(timeout_s=60)
+        check_huge_is_refused(job)
         job.check_cause("server", refusers(job), "huge")
         job.check_nothing_is_left()
 
@@ -264,6 +281,7 @@ def a_relay_that_may_not_use_more_memory(job):
 
 @case
 def a_server_whose_machine_has_no_more_memory(job):
+    job.environ["BYTEPS_RECOVERY"] = "0"  # else it gives sums back, and needs little
     full = job.place.folder / "full"
     huge = [["await_file", str(full)], ["push", *HUGE], ["wait"]]
     with job.start({"*": [["push", "small"], ["wait"], *huge, *AND_AFTERWARDS]}):

@@ -97,12 +97,23 @@ for rank, place in ((0, "alone"), (1, "with_a_neighbour")):
         CASES[f"a_rank_{place}_is_{name}"] = lambda job, rank=rank, number=number, words=words: loses(
             job, lambda job: job.workers[rank], number, [[f"worker {rank} (", words]]
         )
-CASES["a_server_is_killed"] = lambda job: loses(job, lambda job: job.servers[1], signal.SIGKILL, [["server 1"]])
-CASES["a_server_is_stopped"] = lambda job: loses(job, lambda job: job.servers[1], signal.SIGSTOP, [["server 1"]])
-CASES["the_scheduler_is_killed"] = lambda job: loses(job, lambda job: job.scheduler, signal.SIGKILL, [["scheduler at"]])
+
+
+def loses_service(job, *what):
+    job.environ["BYTEPS_RECOVERY"] = "0"
+    loses(job, *what)
+
+
+server_1 = lambda job: job.servers[1]
+CASES["a_server_is_killed"] = lambda job: loses_service(job, server_1, signal.SIGKILL, [["server 1"]])
+CASES["a_server_is_stopped"] = lambda job: loses_service(job, server_1, signal.SIGSTOP, [["server 1"]])
+CASES["the_scheduler_is_killed"] = lambda job: loses_service(
+    job, lambda job: job.scheduler, signal.SIGKILL, [["scheduler at"]]
+)
 
 
 def is_cut_off(job, host, words):
+    job.environ["BYTEPS_RECOVERY_TIMEOUT_S"] = "1"  # the one that is cut off waits for a scheduler, too
     with job.start(LOOP):
         job.wait_for("looping")
         began_s = time.monotonic()

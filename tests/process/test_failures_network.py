@@ -33,6 +33,8 @@ def spread(job):
 
 def loses(job, pull, cut_off, words, who):
     """`pull` does it. `cut_off`: the process that nobody hears any more, which ends too."""
+    # A worker that nobody hears waits for a scheduler, too: by default for a minute.
+    job.environ |= {"BYTEPS_RECOVERY_TIMEOUT_S": "1"} if cut_off is worker_1 else {"BYTEPS_RECOVERY": "0"}
     with spread(job) as network:
         began_s = time.monotonic()
         pull(network)

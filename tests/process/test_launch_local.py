@@ -79,7 +79,8 @@ def test_a_killed_rank_ends_the_job_with_128_and_its_signal(place):
 
 
 def test_a_killed_server_ends_the_job_and_is_named(place):
-    launcher = place.launch("--local", *USED_SERVERS, "--", PYTHON, MEMBER, "--sleep", "--touch", "joined")
+    command = ["--local", *USED_SERVERS, "-x", "BYTEPS_RECOVERY=0", "--", PYTHON, MEMBER, "--sleep"]
+    launcher = place.launch(*command, "--touch", "joined")
     wait_for("both workers to join", both_joined(place))
     server = next(pid for pid, command in place.living().items() if "byteps_server" in command)
     os.kill(server, signal.SIGKILL)

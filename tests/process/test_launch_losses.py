@@ -204,7 +204,7 @@ def test_processes_know_the_policy_and_the_first_start_has_no_attempt(place):
     code, out, err = place.run(
         *THREE, *GOES_ON, "--no-prefix", "--", PYTHON, "-c", prints, environ={"BYTEPS_ATTEMPT": "5"}
     )
-    assert code == 0 and out == "continue 1 None\n" * 3, err
+    assert code == 0 and out == "continue None None\n" * 3, err
 
 
 @pytest.mark.parametrize("arguments, environ, text", [
@@ -226,18 +226,17 @@ def test_what_cannot_go_on_is_refused_with_the_reason(place, arguments, environ,
     assert place.left() == []
 
 
-def test_recovery_is_on_where_the_policy_is_and_only_there():
-    for environ, wanted, expected in [
-        ({}, None, None),
-        ({}, "fail", None),
-        ({}, "continue", "1"),
-        ({"BYTEPS_ON_WORKER_LOSS": "continue"}, None, "1"),
-        ({"BYTEPS_ON_WORKER_LOSS": "continue", "BYTEPS_RECOVERY": "1"}, "continue", "1"),
-        ({"BYTEPS_ON_WORKER_LOSS": "continue", "BYTEPS_RECOVERY": "0"}, "fail", "0"),
+def test_the_option_wins_over_the_variable():
+    for environ, wanted, goes_on in [
+        ({}, None, False),
+        ({}, "fail", False),
+        ({}, "continue", True),
+        ({"BYTEPS_ON_WORKER_LOSS": "continue"}, None, True),
+        ({"BYTEPS_ON_WORKER_LOSS": "fail"}, "continue", True),
+        ({"BYTEPS_ON_WORKER_LOSS": "continue", "BYTEPS_RECOVERY": "0"}, "fail", False),
     ]:
         losses.settle(environ, wanted)
-        assert environ.get("BYTEPS_RECOVERY") == expected
-        assert losses.goes_on(environ) == (expected == "1")
+        assert losses.goes_on(environ) == goes_on
     with pytest.raises(BadEnvironment, match="exclude each other"):
         losses.settle({"BYTEPS_RECOVERY": "0"}, "continue")
 

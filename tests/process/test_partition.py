@@ -30,7 +30,7 @@ def network():
 
 @pytest.fixture
 def job(tmp_path, network):
-    with Job(tmp_path, workers=2, servers=1) as job:
+    with Job(tmp_path, workers=2, servers=1, environ={"BYTEPS_RECOVERY": "0"}) as job:
         job.start_scheduler(prefix=network)
         # Through shared memory they would not need the network that is cut.
         job.start_server({"DMLC_NODE_HOST": SERVER, "BYTEPS_ENABLE_IPC": "0"}, prefix=network)

@@ -13,7 +13,7 @@ from training import ONE_THREAD, start_worker, worker_command
 
 STEPS = 150
 UNSTALLED_STEPS = 3000  # where training goes on meanwhile: 10 s at least
-RECOVERING = {"BYTEPS_RECOVERY": "1", "BYTEPS_LOCAL_REDUCE": "0", **ONE_THREAD}
+FLAT = {"BYTEPS_LOCAL_REDUCE": "0", **ONE_THREAD}
 STALL_S = 2.0  # the longest step with a loss; the median is some milliseconds
 
 
@@ -23,7 +23,7 @@ class Training:
     def __init__(self, place, workers=2, servers=2, environ=(), steps=STEPS):
         self.place, self.workers = place, workers
         self.log = place.folder / f"training-{len(place.started)}.txt"
-        environ = {**RECOVERING, **dict(environ)}
+        environ = {**FLAT, **dict(environ)}
         sizes = ["--local", "--workers", str(workers), "--servers", str(servers)]
         with open(self.log, "w") as log:
             worker = worker_command(place, environ, steps)
@@ -116,8 +116,7 @@ def test_weights_are_those_of_a_run_in_which_no_server_was_killed(place):
 
 def train_on_machines(folder, kills=()):
     """Two machines of two workers, which sum first: the hash of the weights. `kills`: at which steps a server dies."""
-    environ = {"BYTEPS_RECOVERY": "1", **ONE_THREAD}
-    with Job(folder, servers=2, hosts=(2, 2), environ=environ) as job:
+    with Job(folder, servers=2, hosts=(2, 2), environ=ONE_THREAD) as job:
         job.start_services()
         for rank in range(job.size):
             start_worker(job, rank, STEPS)
@@ -146,7 +145,7 @@ class Alone:
     """The same training where nobody starts a server again: its processes are started one by one."""
 
     def __init__(self, folder, servers=2, steps=STEPS, environ=()):
-        self.job = Job(folder, servers=servers, environ={**RECOVERING, **dict(environ)})
+        self.job = Job(folder, servers=servers, environ={**FLAT, **dict(environ)})
         self.job.start_services()
         for rank in range(self.job.size):
             start_worker(self.job, rank, steps)

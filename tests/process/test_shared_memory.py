@@ -78,7 +78,7 @@ def test_what_is_mapped_has_no_descriptor_and_is_of_the_size_that_was_asked_for(
 
 @pytest.mark.parametrize("victim", ["worker", "server"])
 def test_sigkill_in_mid_transfer_is_noticed_and_leaves_nothing(tmp_path, victim):
-    with new_job(tmp_path) as job:
+    with new_job(tmp_path, {"BYTEPS_RECOVERY": "0"}) as job:
         job.start(LOOP)
         job.wait_for("looping")
         assert wait_until(lambda: shared_mappings(job.workers[0]), 5), job.story("it does not use shared memory")

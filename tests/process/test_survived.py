@@ -22,7 +22,6 @@ TRACED = {"BYTEPS_TRACE_ON": "1", "BYTEPS_TRACE_START_STEP": "0", "BYTEPS_TRACE_
 def recovering(folder, summing="servers", **environ):
     local_reduce, forced = SUMMING[summing]
     full = {
-        "BYTEPS_RECOVERY": "1",
         "BYTEPS_SERVER_ENGINE_THREAD": "2",
         "BYTEPS_LOCAL_REDUCE": local_reduce,
         "BYTEPS_FORCE_DISTRIBUTED": forced,
@@ -157,7 +156,7 @@ while time.monotonic() < deadline:
 def test_bpslaunch_blames_who_ended_the_job_and_no_server_that_it_had_started_again(place):
     """It ends the workers that live at once, so that none leaves a recording: others tell of the server."""
     go_on, log = place.folder / "go_on", place.folder / "log.txt"
-    environ = {"BYTEPS_RECOVERY": "1", "BYTEPS_LOCAL_REDUCE": "0"}
+    environ = {"BYTEPS_LOCAL_REDUCE": "0"}
     command = ["--local", "--workers", "2", "--servers", "2", "--", sys.executable, "-c", LOSE_WORKER, str(go_on)]
     with open(log, "w") as output:
         launcher = place.launch(*command, environ=environ, stdout=output, stderr=output)

@@ -13,7 +13,6 @@ from place import BUILD, wait_until
 
 STEPS = 2
 ENVIRON = {
-    "BYTEPS_RECOVERY": "1",
     "BYTEPS_LOCAL_REDUCE": "0",
     "BYTEPS_FAILURE_TIMEOUT_MS": "2000",
     "BYTEPS_PARTITION_BYTES": "16384",

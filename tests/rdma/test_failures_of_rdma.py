@@ -17,8 +17,8 @@ LITTLE_MEMORY = ["prlimit", "--memlock=65536"]
 
 @contextmanager
 def looping(tmp_path):
-    """Server 0 is beside worker 0, server 1 on a host of its own."""
-    with LabJob(tmp_path / "job") as job:
+    """Server 0 is beside worker 0, server 1 on a host of its own. Any loss ends the job."""
+    with LabJob(tmp_path / "job", environ={"BYTEPS_RECOVERY": "0"}) as job:
         job.start(LOOP, worker_hosts=(1, 2), server_hosts=(1, 3))
         job.wait_for("looping")
         yield job
@@ -50,7 +50,7 @@ def test_a_host_that_cannot_be_reached_is_seen_in_time(tmp_path, trouble):
 def test_a_killed_server_of_which_tcp_says_nothing_is_given_up_by_rdma(tmp_path):
     """RDMA gives up after 1.9 s (7 times 268 ms; twice that would be more than half the failure timeout), TCP after
     2.7 s at the earliest: 3.7 s since it last heard something, and it asks every second."""
-    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": str(int(1000 * SLOW_TCP_S))}
+    environ = {"BYTEPS_FAILURE_TIMEOUT_MS": str(int(1000 * SLOW_TCP_S)), "BYTEPS_RECOVERY": "0"}
     with LabJob(tmp_path / "job", servers=1, environ=environ) as job:
         go = tmp_path / "go"
         steps = [["push", "A"], ["wait"], ["await_file", str(go)], ["push", "B"], ["wait"]]

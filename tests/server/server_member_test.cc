@@ -14,6 +14,7 @@ using testing::SizeIs;
 
 Config config() {
   Config config;
+  config.recovers = false;
   config.job.scheduler_host = "10.0.0.1";
   config.job.scheduler_port = 9000;
   return config;

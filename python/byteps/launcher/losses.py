@@ -40,13 +40,10 @@ def settle(environ: Dict[str, str], wanted: Optional[str] = None) -> None:
     """Makes the variables of a job agree. `wanted`: the policy of the command line, which wins."""
     if wanted is not None:
         environ[VARIABLE] = wanted
-    if not goes_on(environ):
-        return
-    if not read_switch(environ, RECOVERY, default=True):
+    if goes_on(environ) and not read_switch(environ, RECOVERY, default=True):
         raise BadEnvironment(
             f"{OPTION} and {RECOVERY}=0 exclude each other: who lost a worker has to recover; unset {RECOVERY}"
         )
-    environ[RECOVERY] = "1"
 
 
 def check_servers(environ: Mapping[str, str], server_count: int) -> None:

@@ -23,7 +23,7 @@ class Restarts:
     @staticmethod
     def are_wanted(role: str, environ: Mapping[str, str]) -> bool:
         """Whether a process of this role is started again when a signal has ended it."""
-        return role in ("server", "scheduler") and read_switch(environ, "BYTEPS_RECOVERY", default=False)
+        return role in ("server", "scheduler") and read_switch(environ, "BYTEPS_RECOVERY", default=True)
 
     def attempt(self, name: Name, started_s: float, ended_s: float) -> int:
         """The number of the next start, from 2; 0: no more (see why_not)."""
