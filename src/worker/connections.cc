@@ -202,7 +202,10 @@ TimeNs ShardConnections::give_up_time(const Link& link) const {
   // Of a relay the scheduler knows before whether its worker has left or is lost; and of a server that may get a
   // successor, whether there is one.
   TimeNs patience_ns = link.place.relay ? 2 * job_.failure_ns : job_.failure_ns;
-  if (job_.recovers) patience_ns = config_.timeout.recovery_ns + 2 * job_.failure_ns;
+  // A way that settings rule out is there with no successor.
+  if (job_.recovers && !link.last_down.is(Code::kUnsupported)) {
+    patience_ns = config_.timeout.recovery_ns + 2 * job_.failure_ns;
+  }
   return std::max(std::max(link.lost_since_ns, named_ns) + patience_ns, excused_until_ns_);
 }
 

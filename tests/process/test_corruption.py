@@ -13,7 +13,8 @@ CORRUPTED = "corrupted on the way (CRC32C differs)"
 @pytest.fixture
 def job(tmp_path):
     # Shared memory would go past the relay.
-    with Job(tmp_path / "job", workers=2, servers=2, environ={"BYTEPS_ENABLE_IPC": "0", "BYTEPS_RECOVERY_TIMEOUT_S": "1"}) as job:
+    environ = {"BYTEPS_ENABLE_IPC": "0", "BYTEPS_RECOVERY_TIMEOUT_S": "1"}
+    with Job(tmp_path / "job", workers=2, servers=2, environ=environ) as job:
         yield job
         job.check_nothing_is_left(wait_s=5)
 

@@ -270,7 +270,7 @@ def test_a_small_run_measures_each_group_and_keeps_the_result(small_run):
         assert len(figure["seconds"]) == 2
         assert 0 < figure["first_s"] <= figure["seconds"][-1]
         assert figure["server_cpu_s"] > 0 and figure["worker_cpu_s"] > 0
-    assert result["server_memory_growth"] >= 64 << 20  # it holds the sums
+    assert result["server_memory_growth"] < 64 << 20  # it gives sums back
     assert math.isclose(result["worker_memory_growth"], 64 << 20, rel_tol=0.5)
 
 
