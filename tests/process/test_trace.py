@@ -152,8 +152,9 @@ def test_a_server_that_stands_still_is_named(tmp_path):
         job.close()
     summary = trace.summarize(processes)
     told = trace.text_of(summary, processes)
-    assert (summary.slowest.stage, summary.slowest.peer) == ("server", "server 1"), told
-    longest = max(part.first_answer - part.first_sent for each in processes for part in each.parts if part.server == 1)
+    # It may have been stopped between two frames of an answer, which is then one that is slow to arrive.
+    assert (summary.slowest.stage, summary.slowest.peer) in (("server", "server 1"), ("transfer", "server 1")), told
+    longest = max(part.last_answer - part.first_sent for each in processes for part in each.parts if part.server == 1)
     assert longest >= 0.8e6 * STOPPED_S, told
 
 
