@@ -30,9 +30,9 @@ constexpr const char* kHelp =
   --gpus KIND      none: all tensors are in host memory; some: rank 0 has a GPU, and most others; seed: some in one
                    world of four (the default)
   --faults KINDS   each world has these, with commas between: cut, repeat, partition, pause, slow, corrupt, look-up,
-                   former-job, lost-server, lost-scheduler, slow-gpu, and one of kill, long-pause,
-                   long-partition, stuck-thread, broken-gpu (of several of these one by seed; then nobody is lost);
-                   none: no faults. Default: by seed
+                   former-job, lost-server, drain, adopt, lost-scheduler, lost-worker, slow-gpu, and one of kill,
+                   long-pause, long-partition, stuck-thread, broken-gpu (of several of these one by seed; then
+                   nobody else is lost); none: no faults. Default: by seed
   --events N       how many of the last events a failure tells (default 60)
   --until-failure  stops at the first seed that fails
   --verbose        a line for each seed
@@ -66,24 +66,6 @@ struct Arguments {
   std::optional<sim::Faults> faults;  // none: by seed
   bool help = false;
 };
-
-std::optional<sim::Faults> parse_faults(std::string_view text) {
-  sim::Faults faults;
-  if (text == "none") return faults;
-  while (!text.empty()) {
-    const std::string_view word = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), word.size() + 1));
-    bool known = false;
-    for (std::size_t i = 0; i < sim::kFaultCount; ++i) {
-      const auto fault = static_cast<sim::Fault>(i);
-      if (word != sim::name(fault)) continue;
-      faults.add(fault);
-      known = true;
-    }
-    if (!known) return std::nullopt;
-  }
-  return faults;
-}
 
 std::optional<sim::Hosts> parse_hosts(std::string_view text) {
   if (text == "apart") return sim::Hosts::kApart;
@@ -120,7 +102,7 @@ std::optional<Arguments> parse(int argc, char** argv) {
     arguments.until_failure |= word == "--until-failure";
     if (word == "--faults" && i + 1 < argc) {
       arguments.faults_text = argv[++i];
-      arguments.faults = parse_faults(argv[i]);
+      arguments.faults = sim::faults_named(argv[i]);
       known = arguments.faults.has_value();
     }
     if (word == "--hosts" && i + 1 < argc) {

@@ -106,7 +106,8 @@ struct byteps_job {
         devices(config.device, log, clock, transport ? &transport->waiter() : nullptr),
         door(config, transport ? &transport->waiter() : nullptr, &devices) {
     if (door.is_job_of_one()) return;
-    relay = byteps::RelayUnit::make(config, transport->waiter(), door.relay_counters(), log);
+    relay = byteps::RelayUnit::make(config, transport->waiter(), door.relay_counters(), log,
+                                    flight->absence_sink());
     worker.emplace(config, *transport, door, log, byteps::host_and_pid(), byteps::RoadEnds(),
                    relay ? relay->port() : byteps::RelayPort(), devices.port());
     if (relay) relay->start(clock, config.spin_ns);

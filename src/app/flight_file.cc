@@ -367,6 +367,12 @@ void FlightFile::record_absence(const std::string& line) {
   absences.is_due = executor_.post([shared = state_] { shared->write_absences(); }).is_ok();
 }
 
+AbsenceSink FlightFile::absence_sink() {
+  return [this](Epoch epoch, const ShelfOutput::Absence& absence) {
+    record_absence(absence_line(epoch, absence));
+  };
+}
+
 Status FlightFile::State::open_absences() {
   const Status status = chosen ? make_chosen(folder) : make_private(folder);
   if (!status.is_ok()) return status;

@@ -6,8 +6,9 @@
 // line per event, oldest first, `t` in ns of the machine's monotonic clock; t + wall_zero_ns is the time of day.
 // The name is byteps-flight-<role>-<rank or x>-<host>-<pid>.jsonl, mode 0600, written whole and then renamed.
 //
-// A server that a worker's loss leaves without contributions of it says in a second file, byteps-absences-<host>-<pid>,
-// which sums these are: a line like the first one above, then one per frame and worker.
+// A process that sums, and that a worker's loss leaves without contributions of it, says in a second file,
+// byteps-absences-<host>-<pid>, which sums these are: a line like the first one above, then one per frame and worker.
+// That is a server, or a worker whose relay sums alone.
 #pragma once
 
 #include <memory>
@@ -45,6 +46,8 @@ class FlightFile {
   // A line for the file of absences, as bytes that end with a newline: which sums a lost worker is not in. It is
   // appended soon, not when the process ends: that may be killed. Any thread; never blocks.
   void record_absence(const std::string& line);
+  // Makes such lines, as long as this file is there.
+  AbsenceSink absence_sink();
   static constexpr std::size_t kAbsencesBytesMax = std::size_t{64} << 20;
 
   // Waits until all that was left behind is written, at most so long. Not on a loop.

@@ -23,14 +23,15 @@ class RelayUnit {
   // Where workers of this machine may sum first; null where they do not, or where the relay cannot listen, which is
   // told. `worker` is woken by what it says, `counters` are the door's. All references must outlive it.
   static std::unique_ptr<RelayUnit> make(const Config& config, Waiter& worker,
-                                         TrafficCounters& counters, const Log& log) {
+                                         TrafficCounters& counters, const Log& log,
+                                         const AbsenceSink& absences) {
     const JobConfig& job = config.job;
     if (!job.sums.locally || job.scheduler_host.empty() || job.worker_count < 2) return nullptr;
     if (job.machine == 0) return nullptr;
     auto listening = TransportMaker(config, Role::kWorker, log).make({{"127.0.0.1", 0}});
     if (listening.is_ok()) {
       return std::make_unique<RelayUnit>(config, std::move(listening).value(), worker, counters,
-                                         log);
+                                         log, absences);
     }
     LOG(log, kWarning)
         << "cannot listen for the other workers of this machine, so the job's workers do not sum "
@@ -39,11 +40,11 @@ class RelayUnit {
     return nullptr;
   }
   RelayUnit(const Config& config, std::unique_ptr<ProcessTransport> transport, Waiter& worker,
-            TrafficCounters& counters, const Log& log)
+            TrafficCounters& counters, const Log& log, const AbsenceSink& absences)
       : transport_(std::move(transport)),
         commands_(kWordsMax, &transport_->waiter()),
         notices_(kWordsMax, &worker),
-        loop_(config, *transport_, commands_, notices_, counters, log) {}
+        loop_(config, *transport_, commands_, notices_, counters, log, absences) {}
 
   RelayPort port() {
     return {.commands = &commands_,
@@ -57,7 +58,8 @@ class RelayUnit {
   bool join_within(TimeNs at_most_ns) { return runner_->join_within(at_most_ns); }
 
  private:
-  static constexpr std::size_t kWordsMax = 16;  // they say a few in their lives
+  static constexpr std::size_t kWordsMax =
+      1024;  // they say a few in their lives, and one for each loss
 
   std::unique_ptr<ProcessTransport> transport_;
   Mailbox<RelayCommand> commands_;

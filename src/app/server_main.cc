@@ -114,9 +114,7 @@ int serve(const ParsedEnvironment& environment, FlightFile& flight, LogWriter& w
     return kExitBadSettings;
   }
   ServerHost process(maker, config, host.value(), *to_scheduler.value(), clock, log,
-                     [&flight](Epoch epoch, const ShelfOutput::Absence& absence) {
-                       flight.record_absence(absence_line(epoch, absence));
-                     });
+                     flight.absence_sink());
   if (const Status opened = process.open_first(); !opened.is_ok()) {
     const Status told = cannot_listen(opened, " (DMLC_PORT)");
     LOG(log, kError) << log.left_behind("port", told).message();

@@ -43,8 +43,8 @@ Status check_roster(const wire::Roster& roster) {
     if (!worker && member.role != Role::kServer) return fault("a roster with a strange role");
     if (worker && server_count > 0) return fault("a roster with workers after servers");
     if (member.rank != (worker ? worker_count : server_count)) return fault("a roster with gaps");
-    if (member.vacant_since > (worker ? roster.revision : 0))
-      return fault("a roster with a rank that is vacant in the future, or no worker's");
+    if (std::max(member.vacant_since, member.serves_none_since) > (worker ? roster.revision : 0))
+      return fault("a roster with a rank that is vacant or left in the future, or no worker's");
     if (!worker && member.endpoints.empty()) return fault("a roster with a server without address");
     ++(worker ? worker_count : server_count);
   }

@@ -34,8 +34,9 @@ std::vector<std::int64_t> shares_of(const std::vector<MachineLoad>& machines);
 
 // One shard of the job, at its place in the global order: element i of shards_of() is ShardIndex(i).
 struct ShardPlace {
-  // Not empty: in its place, the relay of this worker, on the same machine (member/summing.h).
+  // Not empty: in its place, the relay of this worker, on the same machine (member/summing.h) ...
   std::optional<WorkerRank> relay;
+  std::optional<WorkerRank> relay_host{};  // ... in the process of that one
   ServerRank server;
   std::uint32_t shard_of_server = 0;
   Endpoint endpoint;

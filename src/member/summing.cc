@@ -27,11 +27,16 @@ wire::Summing summing_of(const wire::Roster& roster, bool local_reduce, bool nee
   const Groups groups(machines_of_workers(roster));
   if (groups.most_ranks() < 2) return wire::Summing::kServers;
   if (groups.count() == 1 && !needs_servers) return wire::Summing::kAlone;
-  return wire::Summing::kRelays;
+  return is_beyond_relays(roster) ? wire::Summing::kServers : wire::Summing::kRelays;
 }
 
 bool has_neighbours(const wire::Roster& roster) {
   return Groups(machines_of_workers(roster)).most_ranks() > 1;
+}
+
+bool is_beyond_relays(const wire::Roster& roster) {
+  return roster.continues &&
+         Groups(machines_of_workers(roster)).most_ranks() > wire::kLostPlacesMax;
 }
 
 std::optional<WorkerRank> who_has_no_relay(const wire::Roster& roster, bool local_reduce) {
@@ -67,18 +72,46 @@ Placement placement_of(const wire::Roster& roster) {
   return {roster.partition_bytes, roster.frame_bytes, shard_weights_of(roster)};
 }
 
+std::optional<RelayPlace> relay_place_of(const wire::Roster& roster, const Groups& groups,
+                                         WorkerRank worker) {
+  const Crew machine = groups.crew_of(groups.group_of(worker), Members());
+  const auto own = std::lower_bound(machine.begin(), machine.end(), worker) - machine.begin();
+  RelayPlace place{.host = worker};
+  for (std::size_t step = 0; step < machine.size(); ++step) {
+    place.host = machine[(static_cast<std::size_t>(own) + step) % machine.size()];
+    const wire::RosterMember& host = roster.members[place.host.value];
+    std::uint32_t gone_since = host.vacant_since;
+    if (place.host != worker) gone_since = std::max(gone_since, host.serves_none_since);
+    if (gone_since == 0) return place;
+    place.since = std::max(place.since, gone_since);
+  }
+  return std::nullopt;
+}
+
+StandIns stand_ins_of(const wire::Roster& roster, const Groups& groups) {
+  StandIns found;
+  for (WorkerRank rank(0); rank.value < groups.worker_count(); ++rank.value) {
+    const auto place = relay_place_of(roster, groups, rank);
+    if (place && place->since > 0) found.emplace(rank, place->since);
+  }
+  return found;
+}
+
 std::vector<ShardPlace> relays_of(const wire::Roster& roster, const Groups& groups,
                                   WorkerRank self) {
   std::vector<ShardPlace> places;
   for (const WorkerRank rank : groups.crew_of(groups.group_of(self), Members())) {
-    const wire::RosterMember& member = roster.members[rank.value];
+    const RelayPlace place =
+        relay_place_of(roster, groups, rank).value_or(RelayPlace{.host = rank});
+    const wire::RosterMember& member = roster.members[place.host.value];
     places.push_back({.relay = rank,
+                      .relay_host = place.host,
                       .server = {},
                       .shard_of_server = 0,
                       .endpoint = {"127.0.0.1", member.relay_port},
                       .host = member.host,
                       .weight = 1,
-                      .since = 0});
+                      .since = place.since});
   }
   return places;
 }

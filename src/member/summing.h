@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,9 @@ wire::Summing summing_of(const wire::Roster& roster, bool local_reduce, bool nee
 
 // Some workers are on one machine.
 bool has_neighbours(const wire::Roster& roster);
+// Whether a machine has more workers than relays can speak for before servers, where the job goes on without one that
+// is lost: a push has a bit for each that is not in it (wire::Header::lost). Then each worker exchanges by itself.
+bool is_beyond_relays(const wire::Roster& roster);
 
 // Because of whom they do not sum machine by machine although rank 0's settings want it; nullopt: nobody.
 std::optional<WorkerRank> who_has_no_relay(const wire::Roster& roster, bool local_reduce);
@@ -35,6 +39,21 @@ Groups groups_of(const wire::Roster& roster);
 std::vector<std::uint32_t> shard_weights_of(const wire::Roster& roster);
 // How tensors are cut, and which shard owns what. There must be one.
 Placement placement_of(const wire::Roster& roster);
+
+// Where a worker's relay is: beside it. Where the worker is lost, and the job goes on without it, another relay stands
+// in for that one, in the process of the next worker of the machine that is not lost and has not left, since the
+// revision in which it came there: who leads which part depends on the epoch, not on who lives.
+struct RelayPlace {
+  WorkerRank host;
+  std::uint32_t since = 0;
+};
+// nullopt: all workers of its machine are lost, or each exchanges with the servers by itself and is.
+std::optional<RelayPlace> relay_place_of(const wire::Roster& roster, const Groups& groups,
+                                         WorkerRank worker);
+
+// Of lost workers for whose relays others stand in, since when.
+using StandIns = std::map<WorkerRank, std::uint32_t>;
+StandIns stand_ins_of(const wire::Roster& roster, const Groups& groups);
 
 // Where this worker reaches the relays of its machine, in the order of their ranks.
 std::vector<ShardPlace> relays_of(const wire::Roster& roster, const Groups& groups,

@@ -396,6 +396,7 @@ void fields(Visitor& v, RosterMember& m) {
   v.field(9, m.relay_port);
   v.count(10, m.life);
   v.count(11, m.vacant_since);
+  v.count(12, m.serves_none_since);
 }
 template <typename Visitor>
 void fields(Visitor& v, Slot& m) {
@@ -416,6 +417,7 @@ void fields(Visitor& v, Roster& m) {
   v.field(8, m.revision);
   v.field(9, m.recovers);
   v.incarnation(10, m.incarnation);
+  v.flag(11, m.continues);
 }
 template <typename Visitor>
 void fields(Visitor& v, Heartbeat& m) {
@@ -463,6 +465,8 @@ void fields(Visitor& v, Hello& m) {
   v.array(6, m.incarnation);
   v.field(7, m.failure_ms);
   v.field(8, m.since);
+  v.count(9, m.relay_of);
+  v.count(10, m.stands_since);
 }
 
 // A list is one bytes field: u32 length and content, again and again.
@@ -541,6 +545,7 @@ HeaderBytes encode(const Header& header) {
   HeaderBytes out{};
   put(out, 0, static_cast<std::uint8_t>(header.kind));
   put(out, 1, header.flags);
+  put(out, 2, header.lost);
   put(out, 4, header.epoch.value);
   put(out, 8, header.key.value);
   put(out, 16, header.part.value);
@@ -562,6 +567,7 @@ Result<Header> decode_header(std::span<const std::byte> bytes) {
   Header header;
   header.kind = static_cast<Kind>(kind);
   header.flags = get<std::uint8_t>(bytes, 1);
+  header.lost = get<std::uint16_t>(bytes, 2);
   header.epoch = Epoch(get<std::uint32_t>(bytes, 4));
   header.key = Key(get<std::uint64_t>(bytes, 8));
   header.part = PartIndex(get<std::uint32_t>(bytes, 16));

@@ -6,7 +6,7 @@
 //   header, 48 bytes                           a tagged field
 //    0  u8   kind                               0  u8  tag (1..255)
 //    1  u8   flags                              1  u8  type (1 u64, 2 bytes)
-//    2  u16  zero                               2  u64 value              when type is u64
+//    2  u16  lost                               2  u64 value              when type is u64
 //    4  u32  epoch                              2  u32 length, bytes      when type is bytes
 //    8  u64  key
 //   16  u32  part
@@ -17,6 +17,7 @@
 //   40  u32  tag: push: what its sender calls the operation; answer: repeated from the push
 //   44  u32  count: push and Ack: how many answers came on this connection; answer and Settled: of how many of them
 //           all have the sums
+// lost: push of a relay: who of its crew is lost, and not in it: a bit for each place there, the first in the lowest
 //
 // Rules: every length is checked against a limit before it is used; fields with an unknown tag are
 // skipped; a known tag with a wrong type, or any tag of this version twice, makes the message
@@ -93,13 +94,15 @@ enum class Kind : std::uint8_t {
 // Broadcast: a non-root's push, the root's answer. Where the root alone gets the result: all other answers.
 inline constexpr std::uint8_t kNoPayload = 1;
 
-// Flag of a push: its payload is no contribution, but the finished sum of that round. It is not answered.
+// Flag of a push: its payload is no contribution, but the finished sum of that round. It is not answered. To a relay,
+// with kNoPayload: all have that sum.
 inline constexpr std::uint8_t kSum = 2;
 
 // Flags of a Have. Of the frames that its bitmap (the payload: a bit each, the first in the lowest bit of the first
 // byte) does not name the worker has the sum of the round before `round`.
 inline constexpr std::uint8_t kHasFormer = 1;
-inline constexpr std::uint8_t kAll = 2;  // it is the last, and about nothing
+inline constexpr std::uint8_t kAll = 2;   // it is the last, and about nothing
+inline constexpr std::uint8_t kSome = 4;  // of a relay: some of its crew may lack them
 
 // Flags of an Inputs.
 inline constexpr std::uint8_t kNoMore = 1;
@@ -109,6 +112,9 @@ inline constexpr std::uint8_t kEnding = 2;
 
 // Flag of a BarrierDone.
 inline constexpr std::uint8_t kNeverDone = 2;  // the worker in the header has left: it cannot end
+
+// Places in a crew of which Header::lost can tell.
+inline constexpr std::size_t kLostPlacesMax = 16;
 
 struct Header {
   Kind kind = Kind::kPush;
@@ -122,6 +128,7 @@ struct Header {
   std::int32_t priority = 0;  // of a push: a relay takes it on with the same
   std::uint32_t tag = 0;      // 0: none
   std::uint32_t count = 0;    // modulo 2^32
+  std::uint16_t lost = 0;
   bool operator==(const Header&) const = default;
 };
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
@@ -219,6 +226,9 @@ struct RosterMember {
   // The revision since which the rank is vacant, because its worker was lost and the job goes on without it; 0: it is
   // not.
   std::uint32_t vacant_since = 0;
+  // Of a worker that has left: the revision since which it serves nobody in another one's place; 0: it does, or had no
+  // reason to yet.
+  std::uint32_t serves_none_since = 0;
   bool operator==(const RosterMember&) const = default;
 };
 
@@ -255,6 +265,8 @@ struct Roster {
   bool recovers =
       false;  // who is lost gets a successor: workers keep sums, members go on without a scheduler
   Incarnation incarnation{};  // of the job, where it recovers: that of its first scheduler
+  bool continues =
+      false;  // it goes on without a worker that is lost, and relays get successors too
   bool operator==(const Roster&) const = default;
 };
 

@@ -8,7 +8,7 @@
 
 namespace byteps {
 
-void Batch::put(PartIndex index, std::uint64_t offset, BufferRef buffer, std::size_t bytes) {
+Batch::Frame& Batch::frame_at(PartIndex index, std::uint64_t offset) {
   const auto [found, is_new] = parts_.try_emplace(index.value);
   Part& part = found->second;
   if (is_new) {
@@ -16,12 +16,28 @@ void Batch::put(PartIndex index, std::uint64_t offset, BufferRef buffer, std::si
     part.frame_bytes = place.frame_bytes;
     part.frames.resize(Placement::frame_count(place));
   }
-  Frame& frame = part.frames[offset / part.frame_bytes];
-  CHECK(!frame.is_there);
-  frame = {std::move(buffer), bytes, true};
+  return part.frames[offset / part.frame_bytes];
+}
+
+void Batch::count_ready(Part& part) {
   while (part.ready_count < part.frames.size() && part.frames[part.ready_count].is_there) {
     ++part.ready_count;
   }
+}
+
+void Batch::put(PartIndex index, std::uint64_t offset, BufferRef buffer, std::size_t bytes,
+                const Note& note) {
+  Frame& frame = frame_at(index, offset);
+  CHECK(!frame.is_there);
+  frame = {std::move(buffer), bytes, true, note};
+  count_ready(parts_.at(index.value));
+}
+
+bool Batch::put_had(PartIndex index, std::uint64_t offset) {
+  Frame& frame = frame_at(index, offset);
+  if (std::exchange(frame.is_there, true)) return false;
+  count_ready(parts_.at(index.value));
+  return true;
 }
 
 std::uint32_t Batch::ready_frames(std::uint32_t part) const {

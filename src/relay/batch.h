@@ -39,7 +39,11 @@ class Batch final : public Cargo {
 
   Round round() const { return round_; }
   // A frame of a part that is led here, for the first time.
-  void put(PartIndex part, std::uint64_t offset, BufferRef buffer, std::size_t bytes);
+  void put(PartIndex part, std::uint64_t offset, BufferRef buffer, std::size_t bytes,
+           const Note& note = {});
+  // A frame that is not to be pushed (Pipeline::take_had()); false: it is there.
+  bool put_had(PartIndex part, std::uint64_t offset);
+  std::uint64_t total_bytes() const { return tensor_.total_bytes; }
   bool has_ready_frames() const;
 
   bool is_submitted = false;  // its operation has begun, or waits for that of the round before
@@ -51,6 +55,9 @@ class Batch final : public Cargo {
   }
   std::uint32_t ready_frames(std::uint32_t part) const override;
   std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const override;
+  Note note(std::uint32_t part, std::uint32_t frame) const override {
+    return parts_.at(part).frames[frame].note;
+  }
   void on_lent(std::uint32_t part) override { ++parts_.at(part).lent_count; }
   void on_given_back(std::uint32_t part) override;
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
@@ -60,6 +67,7 @@ class Batch final : public Cargo {
     BufferRef buffer;
     std::size_t bytes = 0;
     bool is_there = false;
+    Note note{};
   };
   struct Part {
     std::uint64_t frame_bytes = 0;
@@ -69,6 +77,9 @@ class Batch final : public Cargo {
     std::uint32_t lent_count = 0;
     std::vector<std::uint32_t> answered;
   };
+  Frame& frame_at(PartIndex part, std::uint64_t offset);
+  static void count_ready(Part& part);
+
   Listener& listener_;
   const Placement& placement_;
   const RelayedTensor tensor_;

@@ -17,13 +17,26 @@ const wire::Declare* declared_in(const Shelf& shelf, Key key) {
   return tensor == nullptr ? nullptr : &tensor->declared;
 }
 
+// Nobody will contribute to this round of this frame: the crew have its sum, see ShelfOutput::Had.
+bool is_had(const Shelf& shelf, Key key, PartIndex index, std::uint64_t offset_bytes, Round round) {
+  const PartSum* const part = shelf.inventory().find(key, index);
+  if (part == nullptr) return false;
+  const auto frame = static_cast<std::uint32_t>(offset_bytes / part->frame_bytes);
+  return later_by(part->frames[frame].round, round) > 0 &&
+         shelf.inheritance().is_over(*part, frame);
+}
+
 }  // namespace
 
 Relay::Relay(const RelayConfig& config, BufferPool& pool)
-    : config_(uplink_config(config.uplink)), shelf_(config.shelf, pool) {
+    : config_(uplink_config(config.uplink)),
+      stands_in_(config.takes_over && !config.is_alone),
+      lost_(config.lost.begin(), config.lost.end()),
+      shelf_(config.shelf, pool) {
   if (!config.is_alone) uplink_.emplace(config_);
   const Status begun = shelf_.begin_epoch(facts_of(config));
   CHECK(begun.is_ok()) << begun.message();
+  if (stands_in_) end_inputs(Status::ok());
 }
 
 ShelfEpoch Relay::facts_of(const RelayConfig& config) {
@@ -32,6 +45,9 @@ ShelfEpoch Relay::facts_of(const RelayConfig& config) {
   facts.worker_count = config.uplink.groups->worker_count();
   facts.placement = std::make_shared<const Placement>(config.uplink.placement);
   facts.keeps_links = true;
+  facts.recovers = config.recovers;
+  facts.takes_over = config.takes_over;
+  facts.lost = config.lost;
   if (config.is_alone) return facts;
   facts.groups = config.uplink.groups;
   facts.relay = config.uplink.self;
@@ -55,6 +71,50 @@ void Relay::step(WorkerRank from, const wire::Header& header, std::span<const st
   if (header.kind == wire::Kind::kDeclare) look_at_declaration(from, header.key, payload);
   absorb();
   settle();
+  if (stands_in_ && header.kind == wire::Kind::kHave && is_all_told()) {
+    uplink_->uplink().say_all();
+  }
+}
+
+void Relay::connect(WorkerRank worker) {
+  shelf_.connect(worker, is_alone() ? down_ : fresh_);
+  if (!is_alone()) absorb();
+}
+
+void Relay::disconnect(WorkerRank worker) {
+  shelf_.disconnect(worker, is_alone() ? down_ : fresh_);
+  if (is_alone()) return;
+  absorb();
+  if (stands_in_ && left_.contains(worker) && is_all_told()) uplink_->uplink().say_all();
+}
+
+void Relay::leave(WorkerRank worker) {
+  left_.insert(worker);
+  shelf_.leave(worker, is_alone() ? down_ : fresh_);
+  if (is_alone()) return;
+  absorb();
+  settle();
+  if (stands_in_ && is_all_told()) uplink_->uplink().say_all();
+}
+
+void Relay::lose(WorkerRank worker) {
+  lost_.insert(worker);
+  shelf_.lose(worker, is_alone() ? down_ : fresh_);
+  if (is_alone()) return;
+  absorb();
+  settle();
+  if (stands_in_ && is_all_told()) uplink_->uplink().say_all();
+}
+
+// All of the crew have said what they have, or will not.
+bool Relay::is_all_told() const {
+  const Groups& groups = *config_.groups;
+  const Crew machine = groups.crew_of(groups.group_of(config_.self), Members());
+  return std::all_of(machine.begin(), machine.end(), [this](WorkerRank each) {
+    const Inheritance& inheritance = shelf_.inheritance();
+    if (left_.contains(each) && !inheritance.is_connected(each)) return true;
+    return lost_.contains(each) || inheritance.has_told(each);
+  });
 }
 
 void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload) {
@@ -75,74 +135,174 @@ void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::b
                          .lasts = true});
 }
 
+// ---- what the shelf says
+
+// True: it was not for the workers.
+struct Relay::Taking {
+  Relay& relay;
+
+  bool operator()(auto& /*for them*/) const { return false; }
+
+  bool operator()(ShelfOutput::Forward& forward) const {
+    try {
+      relay.take(forward);
+    } catch (const std::bad_alloc&) {
+      relay.shelf_.out_of_memory(forward.header.key, relay.fresh_);
+    }
+    return true;
+  }
+
+  // Told to all here. What these have found goes on to the servers, which know what they have said themselves.
+  bool operator()(ShelfOutput::Spoiled& spoiled) const {
+    if (spoiled.worker) return false;
+    const Status why(spoiled.code, spoiled.text, spoiled.cause);
+    relay.uplink_->on_mismatch(spoiled.key, why);
+    relay.drop_unsubmitted(spoiled.key);
+    if (relay.mismatches_.try_emplace(spoiled.key, why).second &&
+        !PLANTED(mismatch_kept_by_machine)) {
+      const wire::Text text{spoiled.text, static_cast<std::uint32_t>(spoiled.code), why.cause()};
+      relay.uplink_->uplink().say(relay.config_.placement.first_shard(spoiled.key),
+                                  {.kind = wire::Kind::kMismatch,
+                                   .key = spoiled.key,
+                                   .payload = wire::encode(text),
+                                   .lasts = true});
+    }
+    return false;
+  }
+
+  bool operator()(ShelfOutput::Missing& missing) const {
+    const wire::Declare* const declared = declared_in(relay.shelf_, missing.key);
+    if (declared == nullptr) return false;
+    const Placement::Part place =
+        relay.config_.placement.part(missing.key, declared->total_bytes, missing.part.value);
+    relay.uplink_->uplink().say(place.shard,
+                                {.kind = wire::Kind::kMissing,
+                                 .key = missing.key,
+                                 .part = missing.part,
+                                 .round = missing.round,
+                                 .payload = wire::encode(wire::Missing{Members(missing.ranks)})});
+    return false;
+  }
+
+  bool operator()(ShelfOutput::InputsEnd& end) const {
+    if (relay.inputs_handle_) return true;  // a repeat
+    relay.inputs_handle_ = ++relay.last_handle_;
+    relay.inputs_were_heard_ = false;
+    relay.uplink_->finish_inputs(HandleId(*relay.inputs_handle_),
+                                 PLANTED(rounds_of_relay_said) ? 0 : end.rounds);
+    return true;
+  }
+
+  bool operator()(ShelfOutput::Forgotten& forgotten) const {
+    relay.uplink_->uplink().take_back(relay.config_.placement.first_shard(forgotten.key),
+                                      wire::Kind::kDeclare, forgotten.key);
+    if (!PLANTED(forgotten_by_machine_alone))
+      relay.uplink_->uplink().forget(forgotten.key, forgotten.declared);
+    relay.mismatches_.erase(forgotten.key);
+    const auto found = relay.batches_.find(forgotten.key);
+    if (found != relay.batches_.end() && found->second.empty()) relay.batches_.erase(found);
+    if (relay.config_.duties.waits_for_crew &&
+        relay.uplink_->tensors().find(forgotten.key) == kNoTensor) {
+      end_forgotten(forgotten.key);
+    }
+    return true;
+  }
+
+  // Other machines may lack what these have, until the servers say so.
+  bool operator()(ShelfOutput::ForgottenByAll& forgotten) const {
+    return relay.uplink_->uplink().is_forgetting(forgotten.key);
+  }
+
+  bool operator()(ShelfOutput::Had& had) const {
+    const wire::Declare* const declared = declared_in(relay.shelf_, had.key);
+    if (declared == nullptr) return true;
+    if (had.is_given) {
+      std::optional<std::span<const std::byte>> sum;
+      const bool is_without = had.payload_bytes == 0 && declared->root_only;
+      if (!is_without) sum = std::span<const std::byte>();
+      if (had.payload_bytes > 0) {
+        sum = std::span<const std::byte>(had.buffer.span()).first(had.payload_bytes);
+      }
+      relay.uplink_->uplink().inherit(*declared, had.part, had.offset_bytes, had.round, sum);
+    }
+    const auto found = relay.batches_.find(had.key);
+    if (found == relay.batches_.end()) return true;
+    for (const auto& batch : found->second) {
+      if (batch->round() != had.round) continue;
+      if (batch->is_submitted) {
+        take_had(had.key, *batch, had.part, had.offset_bytes);
+      } else {
+        batch->put_had(had.part, had.offset_bytes);
+        if (batch->has_ready_frames()) relay.submit(had.key, *batch);
+      }
+      break;
+    }
+    return true;
+  }
+
+  bool operator()(ShelfOutput::CrewHas& has) const {
+    relay.uplink_->uplink().note_crew_has(has.key, has.part, has.offset_bytes, has.round);
+    return true;
+  }
+
+  // Nobody waits for what they have contributed last: it ends here, whether it is answered or not.
+  bool operator()(ShelfOutput::CrewGone& gone) const {
+    relay.drop_unsubmitted(gone.key);
+    const auto found = relay.batches_.find(gone.key);
+    if (found == relay.batches_.end() || found->second.empty()) return true;
+    take_all_had(gone.key, *found->second.front(), true);
+    return true;
+  }
+
+  // The servers have forgotten it as well, if they have said so, or never knew it.
+  void end_forgotten(Key key) const {
+    if (relay.uplink_->uplink().is_forgetting(key)) return;
+    relay.shelf_.forgotten_above(key);
+    relay.down_.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, key});
+  }
+
+  // It is not pushed.
+  void take_had(Key key, Batch& batch, PartIndex part, std::uint64_t offset_bytes) const {
+    const TensorIndex index = relay.uplink_->tensors().find(key);
+    if (index == kNoTensor) return;
+    const Tensor& tensor = relay.uplink_->tensors()[index];
+    if (tensor.active == kNoOp || tensor.round != batch.round()) return;
+    const bool was_ready = batch.ready_frames(part.value) > 0;
+    batch.put_had(part, offset_bytes);
+    const PartState& state = tensor.parts[part.value];
+    const auto frame = static_cast<std::uint32_t>(offset_bytes / state.frame_bytes);
+    const bool waits = !was_ready && state.stage != PartState::kOffRoad;
+    relay.uplink_->take_had({index, part.value}, frame);
+    if (waits && batch.ready_frames(part.value) > 0) relay.reduce_.leave({index, part.value});
+  }
+
+  // Of its frames those that are had, or all that are not answered.
+  void take_all_had(Key key, Batch& batch, bool is_gone) const {
+    const std::uint64_t bytes = batch.total_bytes();
+    const std::uint64_t parts = relay.config_.placement.part_count(bytes);
+    for (std::uint32_t index = 0; index < parts; ++index) {
+      if (!batch.leads(index)) continue;
+      const Placement::Part place = relay.config_.placement.part(key, bytes, index);
+      for (std::uint32_t frame = 0; frame < Placement::frame_count(place); ++frame) {
+        const std::uint64_t offset_bytes = frame * place.frame_bytes;
+        if (!is_gone && !is_had(relay.shelf_, key, PartIndex(index), offset_bytes, batch.round()))
+          continue;
+        take_had(key, batch, PartIndex(index), offset_bytes);
+      }
+    }
+  }
+};
+
 // What is for the servers goes to the uplink, the rest is for the workers.
 void Relay::absorb() {
   while (!fresh_.empty()) {
     ShelfOutputs outputs;
     outputs.swap(fresh_);
     for (auto& output : outputs) {
-      const bool is_taken = std::visit([this](auto& each) { return absorb(each); }, output);
+      const bool is_taken = std::visit(Taking{*this}, output);
       if (!is_taken) down_.push_back(std::move(output));
     }
   }
-}
-
-bool Relay::absorb(ShelfOutput::Forward& forward) {
-  try {
-    take(forward);
-  } catch (const std::bad_alloc&) {
-    shelf_.out_of_memory(forward.header.key, fresh_);
-  }
-  return true;
-}
-
-// Told to all here. What these have found goes on to the servers, which know what they have said themselves.
-bool Relay::absorb(ShelfOutput::Spoiled& spoiled) {
-  if (spoiled.worker) return false;
-  const Status why(spoiled.code, spoiled.text, spoiled.cause);
-  uplink_->on_mismatch(spoiled.key, why);
-  drop_unsubmitted(spoiled.key);
-  if (mismatches_.try_emplace(spoiled.key, why).second && !PLANTED(mismatch_kept_by_machine)) {
-    const wire::Text text{spoiled.text, static_cast<std::uint32_t>(spoiled.code), why.cause()};
-    uplink_->uplink().say(config_.placement.first_shard(spoiled.key),
-                          {.kind = wire::Kind::kMismatch,
-                           .key = spoiled.key,
-                           .payload = wire::encode(text),
-                           .lasts = true});
-  }
-  return false;
-}
-
-bool Relay::absorb(ShelfOutput::Missing& missing) {
-  const wire::Declare* const declared = declared_in(shelf_, missing.key);
-  if (declared == nullptr) return false;
-  const Placement::Part place =
-      config_.placement.part(missing.key, declared->total_bytes, missing.part.value);
-  uplink_->uplink().say(place.shard,
-                        {.kind = wire::Kind::kMissing,
-                         .key = missing.key,
-                         .part = missing.part,
-                         .round = missing.round,
-                         .payload = wire::encode(wire::Missing{Members(missing.ranks)})});
-  return false;
-}
-
-bool Relay::absorb(ShelfOutput::InputsEnd& end) {
-  if (inputs_handle_) return true;  // a repeat
-  inputs_handle_ = ++last_handle_;
-  inputs_were_heard_ = false;
-  uplink_->finish_inputs(HandleId(*inputs_handle_), PLANTED(rounds_of_relay_said) ? 0 : end.rounds);
-  return true;
-}
-
-bool Relay::absorb(ShelfOutput::Forgotten& forgotten) {
-  uplink_->uplink().take_back(config_.placement.first_shard(forgotten.key), wire::Kind::kDeclare,
-                              forgotten.key);
-  if (!PLANTED(forgotten_by_machine_alone)) uplink_->uplink().forget(forgotten.key);
-  mismatches_.erase(forgotten.key);
-  const auto found = batches_.find(forgotten.key);
-  if (found != batches_.end() && found->second.empty()) batches_.erase(found);
-  return true;
 }
 
 void Relay::take(ShelfOutput::Forward& forward) {
@@ -152,7 +312,17 @@ void Relay::take(ShelfOutput::Forward& forward) {
   Batch& batch = batch_of(header.key, *declared, header.round);
   batch.priority = header.priority;
   const bool was_ready = batch.ready_frames(header.part.value) > 0;
-  batch.put(header.part, header.offset_bytes, std::move(forward.buffer), forward.payload_bytes);
+  batch.put(header.part, header.offset_bytes, std::move(forward.buffer), forward.payload_bytes,
+            {.flags = header.flags, .lost = header.lost});
+  if (stands_in_ && !batch.is_submitted) {  // those before it may be had
+    const Placement::Part place =
+        config_.placement.part(header.key, batch.total_bytes(), header.part.value);
+    for (std::uint64_t offset = 0; offset < header.offset_bytes; offset += place.frame_bytes) {
+      if (is_had(shelf_, header.key, header.part, offset, header.round)) {
+        batch.put_had(header.part, offset);
+      }
+    }
+  }
   if (batch.ready_frames(header.part.value) == 0) return;
   if (!batch.is_submitted) return submit(header.key, batch);
   const TensorIndex index = uplink_->tensors().find(header.key);
@@ -200,7 +370,9 @@ void Relay::submit(Key key, Batch& batch) {
                    .input = {},
                    .output = {},
                    .priority = batch.priority,
-                   .cargo = &batch});
+                   .cargo = &batch,
+                   .round = stands_in_ ? std::optional(batch.round()) : std::nullopt});
+  if (stands_in_) Taking{*this}.take_all_had(key, batch, false);
 }
 
 void Relay::submit_held() {
@@ -222,9 +394,24 @@ void Relay::drop_unsubmitted(Key key) {
 Status Relay::on_answer(ShardIndex shard, const wire::Header& header,
                         std::span<const std::byte> payload) {
   const Status fine = uplink_->on_answer(shard, header, payload);
+  note_settled();
   absorb();
   settle();
   return fine;
+}
+
+// What all of other machines have.
+void Relay::note_settled() {
+  for (const KeptSums::Settled& each : uplink_->uplink().take_settled()) {
+    shelf_.settled_above(each.key, each.part, each.offset_bytes, each.round);
+  }
+}
+
+void Relay::on_recovery(ShardIndex shard, const wire::Header& header) {
+  uplink_->on_recovery(shard, header);
+  note_settled();
+  if (header.kind == wire::Kind::kForgotten && config_.duties.waits_for_crew)
+    Taking{*this}.end_forgotten(header.key);
 }
 
 void Relay::answered(const wire::Header& header, std::span<const std::byte> payload) {
@@ -281,6 +468,13 @@ void Relay::on_sent(SendToken token) {
   settle();
 }
 
+void Relay::hand_on() {
+  for (WorkerRank each(0); each.value < config_.groups->worker_count(); ++each.value) {
+    shelf_.leave(each, is_alone() ? down_ : fresh_);
+  }
+  if (!is_alone()) absorb();
+}
+
 void Relay::fail_all(const Status& status) {
   if (is_alone()) return;
   uplink_->fail_all(status);
@@ -321,6 +515,10 @@ void Relay::end_batch(HandleId handle, const Status& status) {
 void Relay::end_inputs(const Status& status) {
   inputs_handle_.reset();
   if (!status.is_ok()) return;
+  if (stands_in_) {  // who is lost has no more in any generation
+    inputs_handle_ = ++last_handle_;
+    uplink_->finish_inputs(HandleId(*inputs_handle_), 0);
+  }
   shelf_.begin_inputs(uplink_->uplink().inputs_generation(), uplink_->inputs().last(), fresh_);
   absorb();
   submit_held();

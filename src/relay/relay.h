@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,10 @@ struct RelayConfig {
   ShelfSettings shelf{};
   PipelineConfig uplink;  // its groups are the job's; its road_ends are empty
   bool is_alone = false;  // no servers: there is one machine
+  // The job goes on without a worker that is lost: workers keep sums, and other relays stand in for those of the lost.
+  bool recovers = false;
+  bool takes_over = false;         // this is such a relay
+  std::vector<WorkerRank> lost{};  // already
 };
 
 class Relay final : private Batch::Listener {
@@ -51,7 +56,12 @@ class Relay final : private Batch::Listener {
   Relay(const RelayConfig& config, BufferPool& pool);
 
   // ---- the workers of this machine
-  void connect(WorkerRank worker) { shelf_.connect(worker, down_); }
+  void connect(WorkerRank worker);
+  void disconnect(WorkerRank worker);
+  // It has left the job: it lacks nothing any more.
+  void leave(WorkerRank worker);
+  // It is lost for good: nobody waits for it any more.
+  void lose(WorkerRank worker);
   void step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now);
 
@@ -62,11 +72,14 @@ class Relay final : private Batch::Listener {
   void on_missing(const wire::Header& header, const Members& whom);
   void on_mismatch(Key key, const Status& why);
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
+  // kGive, kAgain, kForgotten, kSettled
+  void on_recovery(ShardIndex shard, const wire::Header& header);
   void on_sent(SendToken token);
   // For connections, front(), pop(), flow(), on_recovery() and questions.
   Pipeline& uplink() { return *uplink_; }
   const Pipeline& uplink() const { return *uplink_; }
   bool is_alone() const { return !uplink_.has_value(); }
+  bool waits_for_crew() const { return config_.duties.waits_for_crew; }
 
   // ---- both
   void tick(TimeNs now);
@@ -78,6 +91,9 @@ class Relay final : private Batch::Listener {
   std::vector<PipelineOutput::Tuned>& tuned() { return tuned_; }
   // For recordings: what waits for the servers, and for how long.
   std::vector<PipelineOutput::Notice>& notices() { return notices_; }
+  // The worker beside it leaves the job. What was sent to the others arrives, and nobody is asked any more whether it
+  // has: the servers are to hear that all have it.
+  void hand_on();
   // The job ends: all that waits for the servers ends with this status.
   void fail_all(const Status& status);
   // Nothing is lent to the servers' connections, or waits for them.
@@ -108,23 +124,22 @@ class Relay final : private Batch::Listener {
     Batch* batch = nullptr;
   };
 
+  // Takes what the shelf says that is not for the workers.
+  struct Taking;
+
   // Batch::Listener
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
 
   static ShelfEpoch facts_of(const RelayConfig& config);
   PipelineConfig uplink_config(PipelineConfig config);
   void absorb();
-  bool absorb(ShelfOutput::Forward& forward);
-  bool absorb(ShelfOutput::Spoiled& spoiled);
-  bool absorb(ShelfOutput::Missing& missing);
-  bool absorb(ShelfOutput::InputsEnd& end);
-  bool absorb(ShelfOutput::Forgotten& forgotten);
-  bool absorb(auto& /*other*/) { return false; }
   void look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload);
   void take(ShelfOutput::Forward& forward);
   Batch& batch_of(Key key, const wire::Declare& declared, Round round);
   void submit(Key key, Batch& batch);
   void submit_held();
+  void note_settled();
+  bool is_all_told() const;
   void drop_unsubmitted(Key key);
   void settle();
   void end_batch(HandleId handle, const Status& status);
@@ -132,6 +147,9 @@ class Relay final : private Batch::Listener {
 
   Reduce reduce_{*this};
   const PipelineConfig config_;  // the uplink's
+  const bool stands_in_;         // for another worker's relay
+  std::set<WorkerRank> left_;
+  std::set<WorkerRank> lost_;
   Shelf shelf_;
   std::optional<Pipeline> uplink_;
   std::map<Key, Batches> batches_;

@@ -1,11 +1,12 @@
-// RelayLoop: the shell around a Relay: an Actor beside a worker, in its process, with a transport of its own. It
-// listens for the workers of its machine, and connects to the servers as a worker. The Worker says when it begins, and
-// when it is to end (worker/relay_port.h).
+// RelayLoop: the shell around the relays of a worker's process: an Actor beside the worker, with a transport of its
+// own. It listens for the workers of its machine, and connects to the servers as a worker. The Worker says when it
+// begins, who is lost, and when it is to end (worker/relay_port.h).
 //
 //   the worker's thread | the relay's thread
-//   Worker --Mailbox--> | RelayLoop (Actor): WorkerLinks (the workers of this machine)
-//   Worker <--Mailbox-- |                    Relay (what they have becomes one contribution)
-//                       |                    ShardTraffic (one connection to each shard)
+//   Worker --Mailbox--> | RelayLoop (Actor): RelayPost, its own, and one for each lost worker for whom it stands in:
+//   Worker <--Mailbox-- |                      WorkerLinks (the workers of this machine)
+//                       |                      Relay (what they have becomes one contribution)
+//                       |                      ShardTraffic (one connection to each shard)
 //                       |                    Transport
 //
 // When it ends it first sends what workers have to get: they may still wait for sums when the worker beside it has all
@@ -13,10 +14,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
-#include "base/buffer.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -26,32 +28,33 @@
 #include "loop/mailbox.h"
 #include "net/transport.h"
 #include "relay/relay.h"
-#include "server/worker_links.h"
+#include "relay/relay_post.h"
 #include "worker/relay_port.h"
-#include "worker/shard_traffic.h"
+#include "worker/traffic_counters.h"
 
 namespace byteps {
 
-class RelayLoop final : public Actor, private ShardTraffic::Owner {
+class RelayLoop final : public Actor {
  public:
   // The transport listens already, and checks version and job of each Hello. All outlive it; the transport is used by
   // this relay only, and must not touch lent payloads any more once it is destroyed.
-  // What it exchanges with servers is counted in `counters`.
+  // What it exchanges with servers is counted in `counters`. `absences`: of what it sums alone.
   RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCommand>& commands,
-            Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log);
+            Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log,
+            AbsenceSink absences = {});
   ~RelayLoop() override;
 
   std::size_t turn(TimeNs now) override;
   TimeNs next_deadline() const override;
-  TimeNs patience() const override {
-    return relay_ && !relay_->is_alone() ? relay_->uplink().flow().patience() : 0;
-  }
+  TimeNs patience() const override { return own().patience(); }
   // After kEnd, once all connections are down and all lent buffers are back.
   bool finished() const override { return state_ == State::kFinished; }
   void failed(const Status& why) override;
 
   // For tests and the simulator; null before it has begun.
-  const Relay* relay() const { return relay_.get(); }
+  const Relay* relay() const { return own().relay(); }
+  // Copies of sums that its relays keep, bytes.
+  std::uint64_t kept_bytes() const;
 
  private:
   enum class State : std::uint8_t {
@@ -62,21 +65,21 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
     kFinished,
   };
 
+  const RelayPost& own() const { return *posts_.front(); }
+  RelayPost& add_post();
   std::size_t take_commands();
   void begin(const RelayCommand& command);
   void amend(const wire::Roster& roster);
-  RelayConfig relay_config(const wire::Roster& roster);
-  void take_events(std::size_t count);
+  void note_left(WorkerRank worker);
+  void stand_in(const wire::Roster& roster);
   void handle(const Event& event);
-  void note_idle_end(const Event& event);
-  Status on_message(ShardIndex shard, const wire::Header& header, const Event& event) override;
-  Status on_mismatch(ShardIndex shard, const wire::Header& header,
-                     std::span<const std::byte> payload);
-  void record(FlightEvent event, ShardIndex shard, const wire::Header& header) const;
-  void on_sent(SendToken token) override { relay_->on_sent(token); }
-  std::size_t deliver();
+  RelayPost& post_of(const Event& event);
+  bool is_known(const Hello& hello) const;
+  void close_ended();
+  void publish();
   void tell_ready();
   void end(const Status& why);
+  void end_unneeded();
   void try_finish();
   void notify(RelayNotice::Kind kind, Status why);
 
@@ -87,18 +90,18 @@ class RelayLoop final : public Actor, private ShardTraffic::Owner {
   Mailbox<RelayNotice>& notices_;
   TrafficCounters& counters_;
   const Log log_;
+  const AbsenceSink absences_;    // empty: they are not recorded
   TimelineLane* const timeline_;  // null: none is recorded
 
   // Owned by the loop.
-  BufferPool pool_;  // first: it outlives all refs
-  std::unique_ptr<Relay> relay_;
-  WorkerLinks links_;
-  ShardTraffic shards_;
+  std::vector<std::unique_ptr<RelayPost>> posts_;   // first its own
+  std::unordered_map<PeerId, RelayPost*> post_of_;  // of connections of workers
+  std::vector<WorkerRank> left_;                    // have left the job
   State state_ = State::kWaiting;
   bool said_ready_ = false;
   bool said_failed_ = false;
   Status ended_;
-  TimeNs failure_ns_ = 0;  // the job's
+  RelayPost::Job job_;
   TimeNs flush_until_ns_ = kNever;
   TimeNs now_ = 0;
   TimeNs planned_ns_ = kNever;  // when turn() wanted to be called next

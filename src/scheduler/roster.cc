@@ -457,8 +457,7 @@ void RosterKeeper::try_complete(TimeNs now, Outputs& out) {
          "least 1"},
         now, out);
   }
-  for (const std::string& text :
-       summing_texts(roster, servers, seats_.local_reduce(), losses_.are_borne())) {
+  for (const std::string& text : summing_texts(roster, servers, seats_.local_reduce())) {
     Speaker::notice(LogLevel::kWarning, text, out);
   }
   if (!succession_.begin_epoch(roster)) {

@@ -160,22 +160,24 @@ std::string who_sums_text(const wire::Roster& roster, std::size_t servers) {
 }
 
 std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t servers,
-                                       bool local_reduce, bool continues) {
+                                       bool local_reduce) {
   std::vector<std::string> texts;
   if (servers > 0 && roster.summing == wire::Summing::kAlone) {
     texts.push_back(std::to_string(servers) + (servers == 1 ? " server is" : " servers are") +
                     " not used: all workers are on one machine, and sum there themselves "
                     "(BYTEPS_FORCE_DISTRIBUTED=1 uses servers all the same)");
   }
-  if (continues && local_reduce && has_neighbours(roster)) {
-    texts.emplace_back(
-        "machines with several workers send as many copies: the job goes on without a worker that "
-        "is lost (BYTEPS_ON_WORKER_LOSS=continue), so each exchanges with the servers by itself");
-  } else if (const auto without = who_has_no_relay(roster, local_reduce)) {
+  if (const auto without = who_has_no_relay(roster, local_reduce)) {
     texts.push_back(
         "worker " + std::to_string(without->value) + " (" + roster.members[without->value].host +
         ") has no relay (is BYTEPS_LOCAL_REDUCE=0 there?), so each worker exchanges with "
         "the servers by itself, and machines with several send as many copies");
+  } else if (local_reduce && roster.summing == wire::Summing::kServers &&
+             is_beyond_relays(roster)) {
+    texts.push_back("a machine has more than " + std::to_string(wire::kLostPlacesMax) +
+                    " workers, and the job goes on without one that is lost "
+                    "(BYTEPS_ON_WORKER_LOSS=continue), so each worker exchanges with the servers "
+                    "by itself, and machines with several send as many copies");
   }
   return texts;
 }

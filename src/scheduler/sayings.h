@@ -35,9 +35,8 @@ std::string running_text(const Seats& seats, TimeNs now);
 std::string other_sizes_text(const Scene& scene);
 // Who sums: "2 servers", or "relays of 2 machines with 4 workers each, then 2 servers".
 std::string who_sums_text(const wire::Roster& roster, std::size_t servers);
-// What users may not expect of who sums. `local_reduce`: as rank 0 wants. `continues`: the job goes on without a worker
-// that is lost.
+// What users may not expect of who sums. `local_reduce`: as rank 0 wants.
 std::vector<std::string> summing_texts(const wire::Roster& roster, std::size_t servers,
-                                       bool local_reduce, bool continues);
+                                       bool local_reduce);
 
 }  // namespace byteps

@@ -190,8 +190,8 @@ wire::Roster Seats::take(const Cast& roles, Epoch epoch, bool continues) {
   }
   const Seat& first = at(*roles.workers[0]);
   local_reduce_ = first.join.local_reduce;
-  const bool local_reduce = first.join.local_reduce && !continues;
-  roster.summing = summing_of(roster, local_reduce, first.join.needs_servers);
+  roster.continues = continues;
+  roster.summing = summing_of(roster, local_reduce_, first.join.needs_servers);
   roster.slots = slots_of(roster);
   roster.partition_bytes = first.join.partition_bytes;
   roster.frame_bytes = first.join.frame_bytes;

@@ -43,6 +43,14 @@ void Succession::release(KeeperOutputs& out) {
   say_farewell(out);
 }
 
+// Servers have it.
+void Succession::release_to_workers(KeeperOutputs& out) {
+  released_ = newest_;
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (seat.in_roster && seat.worker() && seat.peer && !seat.left) catch_up(seat, out);
+  }
+}
+
 // ---- who is lost, and who takes its place
 
 std::uint32_t Succession::shards_needed(std::uint32_t rank) const {
@@ -171,13 +179,29 @@ void Succession::revise() {
 
 void Succession::vacate(std::uint32_t rank, KeeperOutputs& out) {
   seats_.note_vacant(rank);
+  const bool is_pending_already =
+      is_pending() || std::any_of(seats_.all().begin(), seats_.all().end(), [&](const auto& entry) {
+        const Seat& seat = entry.second;
+        return seat.in_roster && !seat.worker() && seat.applied != roster_.epoch;
+      });
   revise();
   for (wire::RosterMember& member : roster_.members) {
     if (member.role == Role::kWorker && member.rank == rank) member.vacant_since = roster_.revision;
   }
+  note_leavers();
   newest_ = wire::encode(roster_);
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.in_roster && !seat.worker() && seat.peer) catch_up(seat, out);
+  }
+  if (!is_pending_already) release_to_workers(out);
+}
+
+// Who leaves serves those that it serves already, and nobody else.
+void Succession::note_leavers() {
+  for (const auto& [arrival, seat] : seats_.all()) {
+    if (!seat.plays() || !(seat.left || seat.leaving.final)) continue;
+    wire::RosterMember& member = roster_.members[seat.rank];
+    if (member.serves_none_since == 0) member.serves_none_since = roster_.revision;
   }
 }
 

@@ -59,7 +59,7 @@ class Succession {
   TimeNs deadline() const;
 
   // This worker of the roster is lost for good, and its rank vacant from the next revision on. Servers hear it at once,
-  // workers when all servers have confirmed what came before it.
+  // and then workers, but not before all servers have confirmed what came before it.
   void vacate(std::uint32_t rank, KeeperOutputs& out);
 
   // This server of the roster was told to stop: it is to have a successor. It is answered how that is.
@@ -68,6 +68,7 @@ class Succession {
   void dismiss(TimeNs now, KeeperOutputs& out);
 
  private:
+  void release_to_workers(KeeperOutputs& out);
   static bool is_lost(const Seat& seat) { return seat.in_roster && !seat.worker() && !seat.peer; }
   // It is to have a successor.
   static bool is_open(const Seat& seat) {
@@ -82,6 +83,7 @@ class Succession {
   bool is_in_place_of(const Seat& heir, const Seat& lost) const;
   std::optional<Arrival> heir_of(const Seat& lost, bool any, TimeNs now) const;
   void revise();
+  void note_leavers();
   void hand_over(Arrival lost, Arrival heir, const std::string& why, TimeNs now,
                  KeeperOutputs& out);
   void say_farewell(KeeperOutputs& out);

@@ -9,6 +9,7 @@ namespace {
 // the result is of one machine.
 bool is_sent_to(const TensorSum& tensor, WorkerRank to) {
   if (!tensor.declared.has_root()) return true;
+  if (tensor.gone.is_root) return true;  // perhaps what its crew had of it is lost, too
   return tensor.contributors->speaks_for(to, tensor.declared.root) == tensor.declared.root_only;
 }
 

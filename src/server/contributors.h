@@ -43,6 +43,8 @@ class Contributors {
   bool speaks_for(WorkerRank contributor, WorkerRank member) const {
     return groups_->group_of(contributor) == groups_->group_of(member);
   }
+  // Whether it is a member; at a relay: of its crew.
+  bool has(WorkerRank member) const { return members_.has(member); }
   // At a relay: who leads the part.
   WorkerRank leader(Key key, PartIndex part) const {
     return leader_of(crews_.front(), key, part.value, shard_count_);

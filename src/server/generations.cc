@@ -30,7 +30,10 @@ std::optional<std::int32_t> Generations::hear(WorkerRank from, std::uint32_t gen
   const std::int32_t ahead = later_by(Round(generation), Round(number_));
   if (ahead > kAheadMax) return std::nullopt;
   if (ahead >= 0) heard_in_[from.value] = generation + (has_no_more ? 1 : 0);
-  if (ahead > 0 && !announced_by_) announced_by_ = from;
+  if (ahead > 0 && !announced_by_) {
+    announced_by_ = from;
+    announced_ = generation;
+  }
   return ahead;
 }
 
@@ -55,8 +58,10 @@ bool Generations::lose(WorkerRank worker) {
   if (announced_by_ == worker) {
     announced_by_.reset();
     for (WorkerRank each(0); each.value < heard_in_.size(); ++each.value) {
-      if (!is_lost(each) && later_by(Round(heard_in_[each.value]), Round(number_)) > 0)
-        announced_by_ = each;
+      const std::uint32_t in = heard_in_[each.value] - (has_no_more(each) ? 1 : 0);
+      if (is_lost(each) || later_by(Round(in), Round(number_)) <= 0) continue;
+      announced_by_ = each;
+      announced_ = in;
     }
   }
   if (has_no_more(worker)) return false;
@@ -71,7 +76,7 @@ WorkerRank Generations::last_of_all() const {
 
 Round Generations::begin(std::uint32_t generation, WorkerRank last) {
   const Round former_first = byteps::first_round(std::exchange(number_, generation));
-  if (announced_by_ && heard_in_[announced_by_->value] <= generation) announced_by_.reset();
+  if (announced_by_ && later_by(Round(announced_), Round(generation)) <= 0) announced_by_.reset();
   begun_by_.reset();
   last_ = last;
   longest_.reset();

@@ -43,6 +43,14 @@ class Generations {
     return true;
   }
 
+  // Whether nobody contributes in this generation any more.
+  bool are_all_done(const Contributors& contributors) const {
+    for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+      if (!is_done(contributors, place)) return false;
+    }
+    return true;
+  }
+
   // A worker says that it is in this generation, and whether it has no more inputs in it. How far that is ahead of
   // ours; nullopt: too far to be true.
   std::optional<std::int32_t> hear(WorkerRank from, std::uint32_t generation, bool has_no_more);
@@ -87,9 +95,11 @@ class Generations {
   static constexpr std::int32_t kAheadMax = 8;
 
   std::uint32_t number_ = 0;
-  std::optional<WorkerRank> announced_by_;  // says that the next has begun; nothing of it has come
-  std::optional<WorkerRank> begun_by_;      // by whose word alone this one began
-  std::vector<std::uint32_t> heard_in_;     // by worker: the one it is in at least, by its own word
+  // Says that this later one has begun; nothing of it has come.
+  std::optional<WorkerRank> announced_by_;
+  std::uint32_t announced_ = 0;
+  std::optional<WorkerRank> begun_by_;   // by whose word alone this one began
+  std::vector<std::uint32_t> heard_in_;  // by worker: the one it is in at least, by its own word
   WorkerRank last_;
   std::optional<WorkerRank> longest_;
   std::uint64_t longest_rounds_ = 0;

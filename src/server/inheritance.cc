@@ -90,28 +90,92 @@ const char* Inheritance::have(PartSum& part, WorkerRank from, const wire::Header
       const Takeover::Doing doing = takeover->on_have(from, round, scene_of(part, frame));
       if (!carry_out(doing, part, frame, from, out)) return nullptr;  // it was said
     }
-    if (later_by(part.frames[frame].round, round) == 1)
-      settling_.note_has(part.frames[frame], from);
+    if (later_by(part.frames[frame].round, round) != 1) continue;
+    const bool is_for_some = (header.flags & wire::kSome) != 0;
+    if (takeover != nullptr) takeover->note_some(from, is_for_some);
+    if (!is_for_some) settling_.note_has(part.frames[frame], from);
   }
   return nullptr;
 }
 
-void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, WorkerRank from, Round round,
+void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                            std::span<const std::byte> payload, ShelfOutputs& out) {
   FrameSum& frame = part.frames[frame_index];
   if (!frame.takeover) return;  // all have it
-  const Takeover::Doing doing = frame.takeover->on_sum(from, round);
+  if ((header.flags & wire::kNoPayload) != 0) {
+    frame.takeover->on_settled(header.worker, header.round);
+    return tell_if_had(part, frame_index, out);
+  }
+  const Takeover::Doing doing = frame.takeover->on_sum(header.worker, header.round);
   if (doing.keeps && !payload.empty()) {
     frame.finished = inventory_.take(payload.size());
     std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
   }
   if (doing.keeps) {
+    if (facts_.relay) {
+      out.emplace_back(ShelfOutput::Had{.key = part.tensor->key,
+                                        .part = part.index,
+                                        .round = header.round,
+                                        .offset_bytes = header.offset_bytes,
+                                        .is_given = true,
+                                        .buffer = frame.finished,
+                                        .payload_bytes = payload.size()});
+    }
     settling_.begin(part, frame_index, generations_);
     for (WorkerRank each(0); each.value < facts_.worker_count; ++each.value) {
-      if (frame.takeover->has_sum(each)) settling_.note_has(frame, each);
+      const bool has_it = frame.takeover->has_sum(each) && !frame.takeover->is_for_some(each);
+      if (has_it) settling_.note_has(frame, each);
     }
   }
-  carry_out(doing, part, frame_index, from, out);
+  carry_out(doing, part, frame_index, header.worker, out);
+}
+
+// ---- at a relay
+
+bool Inheritance::is_over(const PartSum& part, std::uint32_t frame_index) const {
+  const Takeover* const takeover = part.frames[frame_index].takeover.get();
+  if (takeover == nullptr || takeover->has_sum()) return true;
+  const Contributors& contributors = *part.tensor->contributors;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    if (generations_.is_done(contributors, place)) continue;
+    if (!takeover->has_sum(contributors.at(place, part.tensor->key, part.index))) return false;
+  }
+  return true;
+}
+
+void Inheritance::tell_if_had(const PartSum& part, std::uint32_t frame_index,
+                              ShelfOutputs& out) const {
+  const FrameSum& frame = part.frames[frame_index];
+  if (!frame.takeover || !frame.takeover->round() || !is_over(part, frame_index)) return;
+  out.emplace_back(ShelfOutput::Had{.key = part.tensor->key,
+                                    .part = part.index,
+                                    .round = Round(frame.round.value - 1),
+                                    .offset_bytes = frame_index * part.frame_bytes});
+}
+
+void Inheritance::tell_of_had(const TensorSum& tensor, ShelfOutputs& out) const {
+  for (const auto& [index, part] : tensor.parts) {
+    for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+      tell_if_had(*part, frame, out);
+    }
+  }
+}
+
+bool Inheritance::is_fetching(const TensorSum& tensor) {
+  return std::any_of(tensor.parts.begin(), tensor.parts.end(), [](const auto& each) {
+    const std::vector<FrameSum>& frames = each.second->frames;
+    return std::any_of(frames.begin(), frames.end(), [](const FrameSum& frame) {
+      return frame.takeover && frame.takeover->is_fetching();
+    });
+  });
+}
+
+bool Inheritance::has_told(WorkerRank worker) const {
+  return has_bit(told_, worker);
+}
+
+bool Inheritance::is_connected(WorkerRank worker) const {
+  return has_bit(connected_, worker);
 }
 
 void Inheritance::note_all_is_told(WorkerRank from) {
@@ -159,6 +223,7 @@ bool Inheritance::carry_out(const Takeover::Doing& doing, PartSum& part, std::ui
   };
   if (doing.giver) ask(wire::Kind::kGive, *doing.giver, Round(frame.round.value - 1));
   for (const WorkerRank whom : doing.again) ask(wire::Kind::kAgain, whom, frame.round);
+  if (facts_.relay) tell_if_had(part, frame_index, out);
   return true;
 }
 
@@ -170,6 +235,7 @@ void Inheritance::drop_contributions(PartSum& part, std::uint32_t frame_index) {
   Summing::drop(part, frame_index);
   const std::span bits = part.bits_of(frame_index);
   std::fill(bits.begin(), bits.end(), 0);
+  part.clear_lacking(frame_index);
   frame.contributed = 0;
   inventory_.end_frame(part);
 }

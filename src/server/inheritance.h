@@ -43,8 +43,19 @@ class Inheritance {
   const char* have(PartSum& part, WorkerRank from, const wire::Header& header,
                    std::span<const std::byte> payload, ShelfOutputs& out);
   // It brings the finished sum of a round of a frame.
-  void take_sum(PartSum& part, std::uint32_t frame_index, WorkerRank from, Round round,
+  void take_sum(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                 std::span<const std::byte> payload, ShelfOutputs& out);
+
+  // ---- at a relay
+  // Nobody of the crew needs the sum of the round before any more that has not got it, so far as is known: it is here,
+  // or all have it, who contribute.
+  bool is_over(const PartSum& part, std::uint32_t frame_index) const;
+  // Tells of all frames of which that is so.
+  void tell_of_had(const TensorSum& tensor, ShelfOutputs& out) const;
+  // A sum is asked for.
+  static bool is_fetching(const TensorSum& tensor);
+  bool has_told(WorkerRank worker) const;
+  bool is_connected(WorkerRank worker) const;
 
   // It has said all that it has; and what it has not declared then, it knows to be forgotten by all.
   void note_all_is_told(WorkerRank from);
@@ -58,6 +69,7 @@ class Inheritance {
   Takeover::Scene scene_of(const PartSum& part, std::uint32_t frame_index) const;
   bool carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
                  WorkerRank from, ShelfOutputs& out);
+  void tell_if_had(const PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) const;
   void drop_contributions(PartSum& part, std::uint32_t frame_index);
 
   const ShelfEpoch& facts_;

@@ -141,6 +141,12 @@ std::shared_ptr<const Contributors> Inventory::contributors_of(const Members& me
   return made;
 }
 
+void Inventory::note_lost(WorkerRank worker) {
+  for (const auto& [key, tensor] : tensors_) {
+    if (tensor->is_broadcast && tensor->declared.root == worker) tensor->gone.is_root = true;
+  }
+}
+
 void Inventory::drop_parts(TensorSum& tensor) {
   for (const auto& [index, part] : tensor.parts) {
     alarms_.rest(*part);
@@ -180,7 +186,9 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   part->frames.resize(frame_count);
   for (FrameSum& frame : part->frames) {
     frame.round = first;
-    if (facts.takes_over) frame.takeover = std::make_unique<Takeover>(facts.worker_count);
+    if (facts.takes_over) {
+      frame.takeover = std::make_unique<Takeover>(facts.worker_count, facts.relay.has_value());
+    }
   }
   part->bits.assign(frame_count * bit_words_of(facts.worker_count), 0);
   part->tags.assign(facts.worker_count, 0);
@@ -198,6 +206,18 @@ PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
   record_bytes_ += made.record_bytes;
   parts_.insert({tensor.key, index}, &made);
   return made;
+}
+
+void Inventory::note_lacking(PartSum& part, std::uint32_t frame, WorkerRank worker) {
+  if (part.lacking.empty()) {
+    const std::size_t bytes = part.bits.size() * sizeof(std::uint64_t);
+    refuse_beyond_limit(bytes);
+    part.lacking.assign(part.bits.size(), 0);
+    part.record_bytes += bytes;
+    record_bytes_ += bytes;
+  }
+  const std::size_t words = part.tensor->declared_here.size();
+  set_bit(std::span(part.lacking).subspan(frame * words, words), worker);
 }
 
 void Inventory::begin_frame(PartSum& part) {

@@ -37,6 +37,8 @@ class Inventory {
   // Why no more can be declared; empty when this one can.
   std::string flaw_of_another(const wire::Declare& declared, const ShelfEpoch& facts) const;
   TensorSum& make(Key key, WorkerRank from, wire::Declare declared, const ShelfEpoch& facts);
+  // This worker is lost: what only it has of broadcasts is in their sums alone, or nowhere.
+  void note_lost(WorkerRank worker);
   // Forgets its parts, or all of it.
   void drop_parts(TensorSum& tensor);
   void drop(TensorSum& tensor);
@@ -46,6 +48,9 @@ class Inventory {
   void prefetch(Key key, PartIndex part) const { parts_.prefetch({key, part}); }
   // Its frames are in round `first`. bad_alloc when there is no memory for the record, or the limit is reached.
   PartSum& make_part(TensorSum& tensor, PartIndex index, Round first, const ShelfEpoch& facts);
+
+  // What this worker's crew has contributed to the frame is without it, which is lost. bad_alloc as above.
+  void note_lacking(PartSum& part, std::uint32_t frame, WorkerRank worker);
 
   // Frames with a contribution, and not all.
   std::size_t incomplete_frame_count() const { return incomplete_frame_count_; }

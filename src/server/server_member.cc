@@ -148,6 +148,7 @@ void ServerMember::begin_epoch(const wire::Roster& roster) {
   applied_.assign(shards_.size(), false);
   command.facts.recovers = roster.recovers;
   if (!PLANTED(vacancy_untold_to_heirs)) command.facts.lost = vacant_ranks(roster);
+  command.stand_ins = stand_ins_of(roster, *command.facts.groups);
   for (std::uint32_t shard = 0; shard < to_post_.size(); ++shard) {
     command.since = since_of(roster, shard);
     command.facts.takes_over = command.since > 0;
@@ -165,6 +166,7 @@ void ServerMember::lose_workers(const wire::Roster& roster) {
     ShardCommand lost;
     lost.kind = ShardCommand::Kind::kWorkerLost;
     lost.worker = worker;
+    lost.stand_ins = stand_ins_of(roster, groups_of(roster));
     for (auto& commands : to_post_) commands.push_back(lost);
   }
 }

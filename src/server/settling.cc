@@ -17,8 +17,10 @@ std::int32_t further_by(std::uint32_t count, std::uint32_t than) {
 
 }  // namespace
 
-void Settling::begin_epoch(std::uint32_t worker_count) {
-  words_ = bit_words_of(worker_count);
+void Settling::begin_epoch(std::uint32_t worker_count, bool is_below) {
+  above_ = is_below ? std::optional(WorkerRank(worker_count)) : std::nullopt;
+  words_ = bit_words_of(worker_count + (is_below ? 1 : 0));
+  crew_has_.clear();
   records_.clear();
   lacks_.clear();
   free_.clear();
@@ -52,7 +54,10 @@ void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations
     index = free_.back();
     free_.pop_back();
   }
-  records_[index] = {.part = &part, .frame = frame_index, .holders = 1};
+  records_[index] = {.part = &part,
+                     .frame = frame_index,
+                     .round = Round(part.frames[frame_index].round.value - 1),
+                     .holders = 1};
   const std::span lacks = lacks_of(index);
   std::fill(lacks.begin(), lacks.end(), 0);
   const Contributors& contributors = *part.tensor->contributors;
@@ -61,6 +66,32 @@ void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations
     set_bit(lacks, contributors.at(place, part.tensor->key, part.index));
   }
   part.frames[frame_index].settling = index + 1;
+  if (!above_) return;
+  set_bit(lacks, *above_);
+  look_at_crew(index);
+}
+
+// Whether nobody of the crew lacks it any more.
+void Settling::look_at_crew(Index index) {
+  Record& record = records_[index];
+  if (record.crew_has || record.part == nullptr) return;
+  const std::span lacks = lacks_of(index);
+  const bool is_above = has_bit(lacks, *above_);
+  clear_bit(lacks, *above_);
+  const bool any = has_any_bit(lacks);
+  if (is_above) set_bit(lacks, *above_);
+  if (!any) say_crew_has(index);
+}
+
+void Settling::say_crew_has(Index index) {
+  Record& record = records_[index];
+  if (std::exchange(record.crew_has, true)) return;
+  const PartSum& part = *record.part;
+  crew_has_.push_back({.key = part.tensor->key,
+                       .part = part.index,
+                       .frame = record.frame,
+                       .offset_bytes = record.frame * part.frame_bytes,
+                       .round = record.round});
 }
 
 void Settling::wait_for_root(PartSum& part, std::uint32_t frame_index,
@@ -68,6 +99,7 @@ void Settling::wait_for_root(PartSum& part, std::uint32_t frame_index,
   const TensorSum& tensor = *part.tensor;
   if (!is_on() || !tensor.declared.root_only || PLANTED(root_unawaited)) return;
   if (has_bit(left_, tensor.declared.root)) return;
+  if (above_ && !tensor.contributors->has(tensor.declared.root)) return;  // the servers have waited
   const std::uint32_t place = tensor.contributors->place_of(
       tensor.contributors->speaker_of(tensor.declared.root, tensor.key, part.index));
   part.frames[frame_index].waits_for_root = !generations.is_done(*tensor.contributors, place);
@@ -82,6 +114,7 @@ void Settling::end(FrameSum& frame) {
   frame.waits_for_root = false;
   if (frame.settling == 0) return;
   const Index index = std::exchange(frame.settling, 0) - 1;
+  if (above_) say_crew_has(index);  // N2
   records_[index].part = nullptr;
   let_go(index);
   if (due_ns_ == kNever) due_ns_ = now_ + kSilenceNs;
@@ -91,7 +124,7 @@ void Settling::end(FrameSum& frame) {
 void Settling::settle(Index index) {
   Record& record = records_[index];
   FrameSum& frame = record.part->frames[record.frame];
-  frame.finished = {};
+  if (!frame.is_forwarded) frame.finished = {};  // or that is what goes to the servers
   end(frame);
 }
 
@@ -106,13 +139,17 @@ void Settling::note_has(FrameSum& frame, WorkerRank worker) {
   if (frame.waits_for_root && may_answer(*record.part, record.frame, worker)) root_has(frame);
   const std::span lacks = lacks_of(index);
   clear_bit(lacks, worker);
+  if (above_) look_at_crew(index);
   if (!has_any_bit(lacks) || PLANTED(settled_by_first)) settle(index);
 }
 
 void Settling::root_has(FrameSum& frame) {
   const Record& record = records_[frame.settling - 1];
   frame.waits_for_root = false;
-  answerable_.push_back({record.part->tensor->key, record.part->index, record.frame});
+  answerable_.push_back({.key = record.part->tensor->key,
+                         .part = record.part->index,
+                         .frame = record.frame,
+                         .round = record.round});
 }
 
 void Settling::note_left(WorkerRank worker, bool is_in_crew) {

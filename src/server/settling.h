@@ -8,6 +8,10 @@
 // Where the root alone gets a sum (Spec::root_only), the others are answered when it has said that it has it: their
 // contributions are in the memory of operations that end with that, and there is no other copy.
 //
+// At a relay before servers those above may lack a sum, too: those of other machines, as the servers tell
+// (settled_above()). And what all of the crew have is told (take_crew_has()): only then the servers hear that this
+// machine has it.
+//
 // Invariants:
 //   N1 A frame whose sum is not settled has a record, with a bit for each worker that may lack it.
 //   N2 A record lives as long as its frame's sum does, or an answer with it counts. Once the frame sums on or is
@@ -18,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,8 +37,8 @@ namespace byteps {
 
 class Settling {
  public:
-  // Forgets everything. 0 workers: nothing is counted.
-  void begin_epoch(std::uint32_t worker_count);
+  // Forgets everything. 0 workers: nothing is counted. `is_below`: of a relay with servers.
+  void begin_epoch(std::uint32_t worker_count, bool is_below = false);
   bool is_on() const { return !answers_.empty(); }
 
   // The frame has a sum now, and those who contribute to it lack it; who has no more inputs lacks nothing.
@@ -51,12 +56,20 @@ class Settling {
     Key key;
     PartIndex part;
     std::uint32_t frame = 0;
+    std::uint64_t offset_bytes = 0;
+    Round round{};  // whose sum it is
   };
   std::vector<Frame> take_answerable() { return std::exchange(answerable_, {}); }
   // It has that sum no longer, or another.
   void end(FrameSum& frame);
   // This worker is answered with it. What the answer is to say: of how many before it the sums are settled.
   std::uint32_t answer(const FrameSum& frame, WorkerRank to);
+  // Frames of which all of the crew have the sum, since the last call.
+  std::vector<Frame> take_crew_has() { return std::exchange(crew_has_, {}); }
+  // All of other machines have the sum of this frame.
+  void settled_above(FrameSum& frame) {
+    if (above_) note_has(frame, *above_);
+  }
   // It has that sum, as is known without its count.
   void note_has(FrameSum& frame, WorkerRank worker);
   // It has left the job: it lacks nothing, nor does a root that is this worker. `is_in_crew`: others may speak through
@@ -83,7 +96,9 @@ class Settling {
   struct Record {
     PartSum* part = nullptr;  // null: it is settled
     std::uint32_t frame = 0;
+    Round round{};
     std::uint32_t holders = 0;  // its frame, and answers
+    bool crew_has = false;      // and it was told
   };
   struct Answer {
     std::uint32_t number = 0;
@@ -103,16 +118,20 @@ class Settling {
   void settle(Index index);
   void let_go(Index index);
   void root_has(FrameSum& frame);
+  void look_at_crew(Index index);
+  void say_crew_has(Index index);
   void drop_settled(Answers& answers);
   void sweep(Answers& answers);
   std::uint32_t settled_of(Answers& answers);
 
-  std::size_t words_ = 0;  // of a record's bits
+  std::optional<WorkerRank> above_;  // the bit of those above
+  std::size_t words_ = 0;            // of a record's bits
   std::vector<Record> records_;
   std::vector<std::uint64_t> lacks_;  // of all records: bits of those that may lack the sum
   std::vector<Index> free_;
   std::vector<Answers> answers_;  // by worker
   std::vector<Frame> answerable_;
+  std::vector<Frame> crew_has_;
   std::vector<std::uint64_t> left_;  // a bit for each worker that has left
   TimeNs now_ = 0;                   // of the last tick
   TimeNs due_ns_ = kNever;           // when workers are told

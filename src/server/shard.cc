@@ -113,10 +113,11 @@ std::size_t Shard::take_commands() {
         break;
       case ShardCommand::Kind::kWorkerLeft:
         shelf_.leave(command.worker, out_);
+        deliver();
         break;
       case ShardCommand::Kind::kWorkerLost:
-        links_.lose(command.worker);
-        shelf_.lose(command.worker, out_);
+        shelf_.lose(command.worker, out_, links_.lose(command.worker, command.stand_ins));
+        deliver();  // before who stands in for it is there, whose answers are counted anew
         break;
       case ShardCommand::Kind::kPing:
         notify(ShardNotice::Kind::kAlive, Status::ok());
@@ -150,7 +151,7 @@ void Shard::begin_epoch(const ShardCommand& command) {
   self_.epoch = facts.epoch;
   self_.since = command.since;
   links_.begin({.self = self_, .worker_count = facts.worker_count, .crew = {}});
-  for (const WorkerRank worker : facts.lost) links_.lose(worker);
+  for (const WorkerRank worker : facts.lost) links_.lose(worker, command.stand_ins);
   LOG(log_, kDebug) << index_ << ": " << facts.epoch << " with " << facts.worker_count
                     << " workers";
   notify(ShardNotice::Kind::kEpochApplied, Status::ok());
@@ -194,11 +195,7 @@ void Shard::handle(const Event& event, TimeNs now) {
 std::size_t Shard::deliver() {
   return links_.deliver(
       out_, Overloads{[this](ShelfOutput::Absence& absence) {
-                        LOG(log_, kDebug)
-                            << "tensor " << quoted_name(absence.name) << ", elements "
-                            << absence.first_element << " to "
-                            << absence.first_element + absence.element_count << ": without "
-                            << absence.worker << " since " << absence.since;
+                        LOG(log_, kDebug) << absence.text();
                         if (absences_) absences_(self_.epoch, absence);
                       },
                       [this](ShelfOutput::Failure& failure) {

@@ -20,6 +20,7 @@
 #include "base/timeline.h"
 #include "loop/actor.h"
 #include "loop/mailbox.h"
+#include "member/summing.h"
 #include "net/transport.h"
 #include "server/shelf.h"
 #include "server/worker_links.h"
@@ -33,7 +34,7 @@ struct ShardCommand {
     kStop,        // close all connections and end
     kPing,        // answered by kAlive: this shard's thread comes round
     kWorkerLeft,  // `worker` has left the job
-    kWorkerLost,  // `worker` is lost, and its rank vacant: it is served no more
+    kWorkerLost,  // `worker` is lost, and its rank vacant: it is served no more, but for the relay that stands in
   };
   Kind kind = Kind::kStop;
   ShelfEpoch facts;               // kBeginEpoch
@@ -42,6 +43,7 @@ struct ShardCommand {
   TimeNs failure_ns = 0;          // kBeginEpoch: its failure timeout; 0: as this process was told
   std::uint32_t since = 0;        // kBeginEpoch: wire::Slot
   WorkerRank worker{};            // kWorkerLeft, kWorkerLost
+  StandIns stand_ins{};           // kBeginEpoch, kWorkerLost: for whose relays others stand
 };
 
 // What a shard tells the ServerMember.
@@ -56,9 +58,6 @@ struct ShardNotice {
   Epoch epoch;
   Status why;
 };
-
-// Where it is recorded which sums a lost worker is not in. Must not block.
-using AbsenceSink = std::function<void(Epoch, const ShelfOutput::Absence&)>;
 
 class Shard final : public Actor {
  public:

@@ -76,31 +76,46 @@ std::optional<WorkerRank> declarer(const ShelfEpoch& facts, WorkerRank from, Par
   return is_neighbour ? std::optional(who) : std::nullopt;
 }
 
-// Its root is lost, and has not contributed to this.
+// Its root is lost, and has not contributed to this. (Of a crew its relay says so, perhaps before it is known here.)
 bool has_lost_root(const PartSum& part, std::uint32_t frame_index, const Generations& generations) {
   const wire::Declare& declared = part.tensor->declared;
-  return declared.has_root() && generations.is_lost(declared.root) &&
-         !has_bit(part.bits_of(frame_index), declared.root);
+  if (!declared.has_root()) return false;
+  if (part.is_said_to_lack(frame_index, declared.root)) return true;
+  if (!generations.is_lost(declared.root)) return false;
+  const WorkerRank speaker =
+      part.tensor->contributors->speaker_of(declared.root, part.tensor->key, part.index);
+  return !has_bit(part.bits_of(frame_index), speaker);
 }
 
-// Members that are lost and not in this sum.
+// Members that are lost and not in this sum: those of which the relays of crews that have contributed say so, and of
+// the others all that are lost.
 template <typename Do>
 void for_each_lost_without(const PartSum& part, std::uint32_t frame_index,
                            const Generations& generations, const Do& does) {
+  const Contributors& contributors = *part.tensor->contributors;
   const std::span bits = part.bits_of(frame_index);
   for (WorkerRank each(0); each.value < 64 * bits.size(); ++each.value) {
-    const bool is_lost =
-        has_bit(generations.lost(), each) && part.tensor->declared.members.has(each);
-    if (is_lost && !has_bit(bits, each)) does(each);
+    const bool is_lost = has_bit(generations.lost(), each) && contributors.has(each);
+    if (part.is_said_to_lack(frame_index, each) ||
+        (is_lost && !has_bit(bits, contributors.speaker_of(each, part.tensor->key, part.index)))) {
+      does(each);
+    }
   }
 }
 
 std::uint32_t count_lost_without(const PartSum& part, std::uint32_t frame_index,
                                  const Generations& generations) {
-  if (generations.lost_count() == 0 || PLANTED(divisor_of_all)) return 0;
+  if (generations.lost_count() == 0 && part.lacking.empty()) return 0;
   std::uint32_t count = 0;
   for_each_lost_without(part, frame_index, generations, [&](WorkerRank /*each*/) { ++count; });
   return count;
+}
+
+// By how many fewer than its members an average is divided.
+std::uint32_t divisor_less_of(const PartSum& part, std::uint32_t frame_index,
+                              std::uint32_t absent) {
+  if (PLANTED(divisor_of_all)) return 0;
+  return PLANTED(group_counted_as_one) ? absent - part.lacking_count(frame_index) : absent;
 }
 
 // Who is not in this sum for the first time, for the record. A member that is lost never comes back, so their number
@@ -125,6 +140,56 @@ void append_absences(PartSum& part, std::uint32_t frame_index, std::uint32_t cou
   });
 }
 
+// Who of this relay's crew is lost, and not in what it has for them: bits of their places in the crew.
+std::uint16_t places_lost_without(const PartSum& part, std::uint32_t frame_index,
+                                  const Generations& generations) {
+  if (generations.lost_count() == 0) return 0;
+  std::uint32_t places = 0;
+  for_each_lost_without(part, frame_index, generations, [&](WorkerRank each) {
+    const std::uint32_t place = part.tensor->contributors->place_of(each);
+    CHECK_LT(place, wire::kLostPlacesMax);
+    places |= 1U << place;
+  });
+  return static_cast<std::uint16_t>(places);
+}
+
+// What a relay's push says so at a server.
+std::vector<WorkerRank> lost_of_crew(const Contributors& contributors, const wire::Header& header) {
+  std::vector<WorkerRank> lost;
+  if (header.lost == 0) return lost;
+  const Crew crew = contributors.crew(contributors.place_of(header.worker));
+  for (std::size_t place = 0; place < crew.size(); ++place) {
+    if ((header.lost >> place & 1U) != 0) lost.push_back(crew[place]);
+  }
+  return lost;
+}
+
+bool says_root_is_lost(const TensorSum& tensor, const wire::Header& header) {
+  const std::vector<WorkerRank> lost = lost_of_crew(*tensor.contributors, header);
+  return std::find(lost.begin(), lost.end(), tensor.declared.root) != lost.end();
+}
+
+// More of its crew are lost than there can be.
+bool are_too_many_lost(const TensorSum& tensor, const wire::Header& header, bool is_at_relay) {
+  if (header.lost == 0) return false;
+  const Contributors& contributors = *tensor.contributors;
+  const std::size_t count = contributors.crew(contributors.place_of(header.worker)).size();
+  const std::uint32_t all = (1U << std::min(count, wire::kLostPlacesMax)) - 1;
+  return is_at_relay || (header.lost & ~all) != 0 || header.lost == all;
+}
+
+// Those who are left of its crew have no more inputs, and the others are lost: what one of these has pushed last may
+// come late.
+bool is_of_the_gone(const PartSum& part, WorkerRank from, const Generations& generations) {
+  if (generations.lost_count() == 0) return false;
+  const Contributors& contributors = *part.tensor->contributors;
+  const std::uint32_t place = contributors.place_of(from);
+  if (!generations.is_done(contributors, place)) return false;
+  const Crew crew = contributors.crew(place);
+  return std::any_of(crew.begin(), crew.end(),
+                     [&](WorkerRank each) { return generations.is_lost(each); });
+}
+
 // nullptr: the push is one that a worker may send, whatever its round.
 const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Header& header,
                          std::size_t payload_bytes, const ShelfEpoch& facts,
@@ -142,16 +207,131 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
   if (tensor.contributors->speaker_of(from, tensor.key, part.index) != from) {
     return "another worker of its machine leads this part";
   }
+  if (are_too_many_lost(tensor, header, facts.relay.has_value())) {
+    return "it says that more of its crew are lost than there can be";
+  }
   const bool is_sum = facts.takes_over && (header.flags & wire::kSum) != 0;
+  const bool is_for_root =
+      tensor.declared.has_root() && tensor.contributors->speaks_for(from, tensor.declared.root);
+  const bool is_rootless = is_for_root && !is_sum && says_root_is_lost(tensor, header);
+  const bool is_settled = is_sum && facts.relay && (header.flags & wire::kNoPayload) != 0;
   // Who has not got what the root alone gets says by its absence that the root has it.
-  const bool without = (is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
-                       !tensor.contributors->speaks_for(from, tensor.declared.root);
-  if (header.flags != (is_sum ? wire::kSum : without ? wire::kNoPayload : 0))
-    return "the flags are wrong";
+  const bool without = is_settled || ((is_sum ? tensor.declared.root_only : tensor.is_broadcast) &&
+                                      (!is_for_root || is_rootless));
+  const int flags = (is_sum    ? wire::kSum
+                     : without ? wire::kNoPayload
+                               : 0) |
+                    (is_settled ? wire::kNoPayload : 0);
+  if (header.flags != flags) return "the flags are wrong";
   const std::size_t expected_bytes =
       without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
   if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
   return nullptr;
+}
+
+void say_what_crew_has(Settling& settling, ShelfOutputs& out) {
+  for (const Settling::Frame& each : settling.take_crew_has()) {
+    out.emplace_back(ShelfOutput::CrewHas{.key = each.key,
+                                          .part = each.part,
+                                          .round = each.round,
+                                          .offset_bytes = each.offset_bytes});
+  }
+}
+
+// Nobody speaks for its crews any more.
+bool is_machine_lost(const Groups& groups, const Generations& generations, WorkerRank worker) {
+  const Crew machine = groups.crew_of(groups.group_of(worker), Members());
+  return std::all_of(machine.begin(), machine.end(),
+                     [&](WorkerRank each) { return generations.is_lost(each); });
+}
+
+void spoil(Inventory& inventory, TensorSum& tensor, Code code, std::string text,
+           ShelfOutputs& out) {
+  inventory.drop_parts(tensor);
+  tensor.spoiled.code = code;
+  tensor.spoiled.text = std::move(text);
+  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled.text,
+                                        tensor.spoiled.cause});
+}
+
+// Sums are lost already, by another's word. Nobody must wait for them.
+void look_for_contradiction(const Generations& generations, Inventory& inventory, WorkerRank from,
+                            const wire::Header& header, ShelfOutputs& out) {
+  const auto untrue = generations.contradict_late(from, header.round);
+  TensorSum* const tensor = untrue ? inventory.find(header.key) : nullptr;
+  if (tensor == nullptr || tensor->spoiled.code != Code::kOk) return;
+  if (later_by(header.round, tensor->next_round) < 0) return;  // a repeat
+  violation(untrue->by, untrue->text, out);
+  spoil(inventory, *tensor, Code::kMismatch,
+        "tensor " + quoted_name(tensor->declared.name) + ": " + untrue->text, out);
+}
+
+// At a relay: its crew have come further than this answer.
+bool is_past(const PartSum* part, const wire::Header& answer) {
+  if (part == nullptr) return false;
+  const std::uint64_t frame_index = answer.offset_bytes / part->frame_bytes;
+  return frame_index < part->frames.size() &&
+         later_by(part->frames[frame_index].round, answer.round) > 0;
+}
+
+// The record of a part that has none. nullptr: the push goes no further.
+PartSum* open_part(const ShelfEpoch& facts, Inventory& inventory, const Generations& generations,
+                   WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
+  TensorSum* const found = inventory.find(header.key);
+  if (found == nullptr) {
+    violation(from, "a push of a tensor that nobody declared", out);
+    return nullptr;
+  }
+  TensorSum& tensor = *found;
+  if (!has_bit(tensor.declared_here, from)) {
+    violation(from,
+              "a push of tensor " + quoted_name(tensor.declared.name) +
+                  " without a declaration on this connection",
+              out);
+    return nullptr;
+  }
+  if (tensor.spoiled.code != Code::kOk) return nullptr;  // everyone was told
+  if (header.part.value >= tensor.part_count) {
+    std::ostringstream text;
+    text << "a push of tensor " << quoted_name(tensor.declared.name) << ", " << header.part
+         << " of " << tensor.part_count;
+    violation(from, text.str(), out);
+    return nullptr;
+  }
+  if (facts.relay && tensor.contributors->leader(tensor.key, header.part) != *facts.relay) {
+    violation(from,
+              "a push of tensor " + quoted_name(tensor.declared.name) +
+                  " to a relay that does not lead its part",
+              out);
+    return nullptr;
+  }
+  return &inventory.make_part(tensor, header.part, generations.first_round(), facts);
+}
+
+// At a relay: what its crew has together.
+void forward(Summing& summing, Inventory& inventory, const Generations& generations, Epoch epoch,
+             PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
+  FrameSum& frame = part.frames[frame_index];
+  const TensorSum& tensor = *part.tensor;
+  const bool is_without =
+      tensor.is_broadcast && !has_bit(part.bits_of(frame_index), tensor.declared.root);
+  if (!is_without) summing.finish(part, frame_index, 0);
+  inventory.end_frame(part);
+  frame.is_forwarded = true;
+  auto& forward =
+      std::get<ShelfOutput::Forward>(out.emplace_back(std::in_place_type<ShelfOutput::Forward>));
+  forward.header.kind = wire::Kind::kPush;
+  forward.header.flags = is_without ? wire::kNoPayload : 0;
+  forward.header.epoch = epoch;
+  forward.header.key = tensor.key;
+  forward.header.part = part.index;
+  forward.header.round = frame.round;
+  forward.header.offset_bytes = frame_index * part.frame_bytes;
+  forward.header.priority = frame.priority;
+  forward.header.lost = places_lost_without(part, frame_index, generations);
+  forward.buffer = frame.finished;
+  forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
+  if (part.timeline) part.timeline->on_frame_summed(frame.round);
 }
 
 }  // namespace
@@ -194,7 +374,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     alarms_.lateness().begin_epoch(contributors * facts_.placement->frame_bytes());
     generations_.begin_epoch(facts.worker_count);
     inheritance_.begin_epoch(facts.worker_count);
-    settling_.begin_epoch(facts.recovers ? facts.worker_count : 0);
+    settling_.begin_epoch(facts.recovers ? facts.worker_count : 0, facts.relay.has_value());
     for (const WorkerRank worker : facts.lost) {
       generations_.lose(worker);
       settling_.note_left(worker, false);
@@ -219,17 +399,39 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
 
 void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
-  settling_.note_left(worker, facts_.groups->most_ranks() > 1);
+  settling_.note_left(worker, !facts_.relay && facts_.groups->most_ranks() > 1);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+  say_what_crew_has(settling_, out);
 }
 
-void Shelf::lose(WorkerRank worker, ShelfOutputs& out) {
+void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerRank>& moved) {
+  for (const WorkerRank each : moved) {
+    for (const auto& [key, tensor] : inventory_.tensors()) clear_bit(tensor->forgotten, each);
+    if (facts_.takes_over) inheritance_.lose(each, out);
+  }
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
-  if (facts_.takes_over) inheritance_.lose(worker, out);
-  settling_.note_left(worker, facts_.groups->most_ranks() > 1);
-  const bool is_last = generations_.lose(worker);
+  const bool is_in_crew = !facts_.relay && facts_.groups->most_ranks() > 1;
+  if (facts_.takes_over && !is_in_crew) inheritance_.lose(worker, out);
+  settling_.note_left(worker, is_in_crew);
+  const bool is_last = generations_.lose(worker) && !facts_.relay;
+  if (is_in_crew && is_machine_lost(*facts_.groups, generations_, worker)) {
+    const Groups& groups = *facts_.groups;
+    for (const WorkerRank each : groups.crew_of(groups.group_of(worker), Members())) {
+      if (facts_.takes_over) inheritance_.lose(each, out);
+      settling_.note_left(each, false);
+    }
+  }
+  inventory_.note_lost(worker);
   if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+  say_what_crew_has(settling_, out);
+}
+
+void Shelf::settled_above(Key key, PartIndex part_index, std::uint64_t offset_bytes, Round round) {
+  PartSum* const part = inventory_.find(key, part_index);
+  if (part == nullptr) return;
+  FrameSum& frame = part->frames[offset_bytes / part->frame_bytes];
+  if (later_by(frame.round, round) == 1) settling_.settled_above(frame);
 }
 
 void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -238,6 +440,7 @@ void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const st
   try {
     dispatch(from, header, payload, now, out);
     append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
+    say_what_crew_has(settling_, out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }
@@ -311,10 +514,17 @@ void Shelf::out_of_memory(Key key, ShelfOutputs& out) {
     return;
   }
   tensor->spoiled.cause = {.kind = CauseKind::kNoMemory, .who = settings_.words.who};
-  spoil(*tensor, Code::kSystem,
+  spoil(inventory_, *tensor, Code::kSystem,
         "tensor " + quoted_name(tensor->declared.name) + " " + described(tensor->declared) + ": " +
             text + ". " + settings_.words.remedy,
         out);
+}
+
+std::string ShelfOutput::Absence::text() const {
+  std::ostringstream out;
+  out << "tensor " << quoted_name(name) << ", elements " << first_element << " to "
+      << first_element + element_count << ": without " << worker << " since " << since;
+  return out.str();
 }
 
 // ---- tensors
@@ -342,13 +552,13 @@ void Shelf::declare(WorkerRank from, const wire::Header& header, std::span<const
     out.emplace_back(ShelfOutput::Spoiled{from, tensor.key, tensor.spoiled.code,
                                           tensor.spoiled.text, tensor.spoiled.cause});
   } else if (tensor.declared != declared) {
-    spoil(tensor, Code::kMismatch,
+    spoil(inventory_, tensor, Code::kMismatch,
           difference_text(tensor.declared_by, tensor.declared, *who, declared), out);
   } else if (has_bit(tensor.forgotten, from) && !facts_.takes_over) {
     std::ostringstream text;
     text << "tensor " << quoted_name(declared.name) << ": " << from
          << " uses again a name that it said it would use once, and others still use it";
-    spoil(tensor, Code::kInvalidArgument, text.str(), out);
+    spoil(inventory_, tensor, Code::kInvalidArgument, text.str(), out);
   }
 }
 
@@ -359,23 +569,16 @@ void Shelf::make_tensor(WorkerRank from, WorkerRank who, Key key, wire::Declare 
     return;
   }
   TensorSum& tensor = inventory_.make(key, who, std::move(declared), facts_);
+  tensor.gone.is_root = tensor.is_broadcast && generations_.is_lost(tensor.declared.root);
   set_bit(tensor.declared_here, from);
   set_bit(tensor.declared_ever, from);
-}
-
-void Shelf::spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out) {
-  inventory_.drop_parts(tensor);
-  tensor.spoiled.code = code;
-  tensor.spoiled.text = std::move(text);
-  out.emplace_back(ShelfOutput::Spoiled{std::nullopt, tensor.key, code, tensor.spoiled.text,
-                                        tensor.spoiled.cause});
 }
 
 void Shelf::give_up(Key key, const Status& why, ShelfOutputs& out) {
   TensorSum* const tensor = inventory_.find(key);
   if (tensor != nullptr && tensor->spoiled.code == Code::kOk) {
     tensor->spoiled.cause = why.cause();
-    spoil(*tensor, why.code(), why.message(), out);
+    spoil(inventory_, *tensor, why.code(), why.message(), out);
   }
 }
 
@@ -390,13 +593,31 @@ void Shelf::forget(WorkerRank from, Key key, ShelfOutputs& out) {
   for (const auto& [index, part] : tensor->parts) {  // its operations have ended
     for (FrameSum& frame : part->frames) settling_.note_has(frame, from);
   }
-  if (is_forgotten(*tensor, generations_, inheritance_, facts_.recovers)) drop(*tensor, out);
+  drop_if_forgotten(*tensor, out);
 }
 
+// What this relay asks its crew for on behalf of other machines is waited for.
+void Shelf::drop_if_forgotten(TensorSum& tensor, ShelfOutputs& out) {
+  if (!is_forgotten(tensor, generations_, inheritance_, facts_.recovers)) return;
+  if (!facts_.relay || !Inheritance::is_fetching(tensor)) drop(tensor, out);
+}
+
+// At a relay other machines may lack its last sums, where a worker may be lost: then it waits for the servers' word.
 void Shelf::drop(TensorSum& tensor, ShelfOutputs& out) {
-  if (facts_.relay) out.emplace_back(ShelfOutput::Forgotten{tensor.key});
-  if (facts_.recovers) out.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, tensor.key});
+  if (facts_.relay) {
+    if (tensor.gone.is_name) return;
+    tensor.gone.is_name = true;
+    out.emplace_back(ShelfOutput::Forgotten{tensor.key, tensor.declared});
+    if (facts_.recovers) return;
+  } else if (facts_.recovers) {
+    out.emplace_back(ShelfOutput::ForgottenByAll{std::nullopt, tensor.key});
+  }
   inventory_.drop(tensor);
+}
+
+void Shelf::forgotten_above(Key key) {
+  TensorSum* const tensor = inventory_.find(key);
+  if (tensor != nullptr && tensor->gone.is_name) inventory_.drop(*tensor);
 }
 
 // ---- the end of inputs
@@ -470,10 +691,18 @@ void Shelf::begin_inputs(std::uint32_t generation, WorkerRank last, ShelfOutputs
     restart_tensors(generations_.begin(generation, last), out);
   }
   out.emplace_back(ShelfOutput::InputsDone{*facts_.relay, generation, last});
+  say_what_crew_has(settling_, out);
 }
 
 // One contributor less is awaited: what waited for it alone is finished.
 void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
+  if (facts_.relay && generations_.lost_count() > 0) {
+    if (generations_.are_all_done(*tensor.contributors)) {
+      out.emplace_back(ShelfOutput::CrewGone{tensor.key});
+    } else if (facts_.takes_over) {
+      inheritance_.tell_of_had(tensor, out);
+    }
+  }
   if (generations_.are_all_lost(*tensor.contributors)) return drop(tensor, out);
   for (const auto& [index, part] : tensor.parts) {
     for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
@@ -486,18 +715,7 @@ void Shelf::finish_without(TensorSum& tensor, ShelfOutputs& out) {
       if (tensor.spoiled.code != Code::kOk) return;
     }
   }
-  if (is_forgotten(tensor, generations_, inheritance_, facts_.recovers)) drop(tensor, out);
-}
-
-// Sums are lost already, by another's word. Nobody must wait for them.
-void Shelf::look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
-  const auto untrue = generations_.contradict_late(from, header.round);
-  TensorSum* const tensor = untrue ? inventory_.find(header.key) : nullptr;
-  if (tensor == nullptr || tensor->spoiled.code != Code::kOk) return;
-  if (later_by(header.round, tensor->next_round) < 0) return;  // a repeat
-  violation(untrue->by, untrue->text, out);
-  spoil(*tensor, Code::kMismatch,
-        "tensor " + quoted_name(tensor->declared.name) + ": " + untrue->text, out);
+  drop_if_forgotten(tensor, out);
 }
 
 namespace {
@@ -582,14 +800,15 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
     inheritance_.note_all_is_told(from);
     for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
       TensorSum& tensor = *(at++)->second;
-      if (is_forgotten(tensor, generations_, inheritance_, facts_.recovers)) drop(tensor, out);
+      drop_if_forgotten(tensor, out);
     }
     return;
   }
   if (later_by(header.round, generations_.first_round()) < 0) return;
   PartSum* const known = inventory_.find(header.key, header.part);
   if (known == nullptr && !facts_.takes_over) return;  // nothing of it was summed here
-  PartSum* const part = known != nullptr ? known : open_part(from, header, out);
+  PartSum* const part =
+      known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);
   if (part == nullptr) return;
   const char* const flaw = inheritance_.have(*part, from, header, payload, out);
   if (flaw != nullptr) violation(from, std::string("a word about sums that it has: ") + flaw, out);
@@ -603,8 +822,10 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     begin_by_word_of(generations_.heard_of(from), from, out);
   }
   PartSum* const known = inventory_.find(header.key, header.part);
-  PartSum* const part = known != nullptr ? known : open_part(from, header, out);
+  PartSum* const part =
+      known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);
   if (part == nullptr) return;
+  if (is_of_the_gone(*part, from, generations_)) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
   if (flaw != nullptr) {
     std::ostringstream text;
@@ -615,7 +836,9 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
 
   const auto frame_index = static_cast<std::uint32_t>(header.offset_bytes / part->frame_bytes);
   if ((header.flags & wire::kSum) != 0) {
-    return inheritance_.take_sum(*part, frame_index, from, header.round, payload, out);
+    inheritance_.take_sum(*part, frame_index, header, payload, out);
+    if (facts_.relay) drop_if_forgotten(*part->tensor, out);
+    return;
   }
   const bool is_of_ended_inputs = later_by(header.round, generations_.first_round()) < 0;
   if (part->frames[frame_index].takeover && !is_of_ended_inputs &&
@@ -631,7 +854,7 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     }
     part->tags[from.value] = header.tag;
     part->frames[frame_index].priority = header.priority;
-    contribute(*part, frame_index, from, payload, now, out);
+    contribute(*part, frame_index, header, payload, now, out);
   } else if (ahead > 0 || (ahead == -1 && has_gone)) {
     std::ostringstream text;
     text << "a push of tensor " << quoted_name(part->tensor->declared.name) << ", " << header.part
@@ -646,13 +869,14 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
     }
     append_answer(facts_.epoch, *part, frame_index, from, header.tag, settling_, out);
   } else {  // earlier still: all have that sum
-    look_for_contradiction(from, header, out);
+    look_for_contradiction(generations_, inventory_, from, header, out);
   }
 }
 
 void Shelf::tick(TimeNs now, ShelfOutputs& out) {
   asking_.tick(now, out);
   settling_.tick(now, out);
+  say_what_crew_has(settling_, out);
 }
 
 void Shelf::expect(Key key, PartIndex part_index, int distance) const {
@@ -675,41 +899,9 @@ void Shelf::expect(Key key, PartIndex part_index, int distance) const {
   }
 }
 
-// The record of a part that has none. nullptr: the push goes no further.
-PartSum* Shelf::open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out) {
-  TensorSum* const found = inventory_.find(header.key);
-  if (found == nullptr) {
-    violation(from, "a push of a tensor that nobody declared", out);
-    return nullptr;
-  }
-  TensorSum& tensor = *found;
-  if (!has_bit(tensor.declared_here, from)) {
-    violation(from,
-              "a push of tensor " + quoted_name(tensor.declared.name) +
-                  " without a declaration on this connection",
-              out);
-    return nullptr;
-  }
-  if (tensor.spoiled.code != Code::kOk) return nullptr;  // everyone was told
-  if (header.part.value >= tensor.part_count) {
-    std::ostringstream text;
-    text << "a push of tensor " << quoted_name(tensor.declared.name) << ", " << header.part
-         << " of " << tensor.part_count;
-    violation(from, text.str(), out);
-    return nullptr;
-  }
-  if (facts_.relay && tensor.contributors->leader(tensor.key, header.part) != *facts_.relay) {
-    violation(from,
-              "a push of tensor " + quoted_name(tensor.declared.name) +
-                  " to a relay that does not lead its part",
-              out);
-    return nullptr;
-  }
-  return &inventory_.make_part(tensor, header.part, generations_.first_round(), facts_);
-}
-
-void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+void Shelf::contribute(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                        std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out) {
+  const WorkerRank from = header.worker;
   FrameSum& frame = part.frames[frame_index];
   const std::span bits = part.bits_of(frame_index);
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
@@ -720,6 +912,9 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
   if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);
   set_bit(bits, from);
+  for (const WorkerRank each : lost_of_crew(*part.tensor->contributors, header)) {
+    inventory_.note_lacking(part, frame_index, each);
+  }
   if (frame.contributed++ == 0) {
     if (PLANTED(last_sum_forgotten)) frame.finished = {};
     frame.since_ns = now;
@@ -736,29 +931,31 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from
 
 void Shelf::finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   const TensorSum& tensor = *part.tensor;
+  if (!facts_.relay && has_lost_root(part, frame_index, generations_)) {
+    std::ostringstream text;
+    text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
+         << ": its root, " << tensor.declared.root
+         << ", was lost, and its rank is vacant; leader() names one that is not";
+    part.tensor->spoiled.cause = {
+        .kind = CauseKind::kGone,
+        .who = {.role = Role::kWorker, .rank = tensor.declared.root.value}};
+    return spoil(inventory_, *part.tensor, Code::kDisconnected, text.str(), out);
+  }
   if (generations_.no_more_count() > 0) {
-    if (has_lost_root(part, frame_index, generations_)) {
-      std::ostringstream text;
-      text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
-           << ": its root, " << tensor.declared.root
-           << ", was lost, and its rank is vacant; leader() names one that is not";
-      part.tensor->spoiled.cause = {
-          .kind = CauseKind::kGone,
-          .who = {.role = Role::kWorker, .rank = tensor.declared.root.value}};
-      return spoil(*part.tensor, Code::kDisconnected, text.str(), out);
-    }
     if (tensor.is_broadcast && generations_.has_no_more(tensor.declared.root) &&
         !generations_.is_lost(tensor.declared.root)) {
       std::ostringstream text;
       text << "tensor " << quoted_name(tensor.declared.name) << ' ' << described(tensor.declared)
            << ": " << tensor.declared.root << " has said that it has no more inputs";
-      return spoil(*part.tensor, Code::kMismatch, text.str(), out);
+      return spoil(inventory_, *part.tensor, Code::kMismatch, text.str(), out);
     }
     summing_.add_held(part, frame_index);
   }
-  if (facts_.relay) return forward(part, frame_index, out);
+  if (facts_.relay) {
+    return forward(summing_, inventory_, generations_, facts_.epoch, part, frame_index, out);
+  }
   const std::uint32_t absent = count_lost_without(part, frame_index, generations_);
-  summing_.finish(part, frame_index, absent);
+  summing_.finish(part, frame_index, divisor_less_of(part, frame_index, absent));
   append_absences(part, frame_index, absent, facts_, generations_, out);
   inventory_.end_frame(part);
   end_round(part, frame_index, out);
@@ -770,6 +967,7 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
   const TensorSum& tensor = *part.tensor;
   const std::span bits = part.bits_of(frame_index);
   std::fill(bits.begin(), bits.end(), 0);
+  part.clear_lacking(frame_index);
   frame.contributed = 0;
   frame.takeover.reset();
   ++frame.round.value;
@@ -797,37 +995,26 @@ void Shelf::end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& ou
 
 // ---- a relay's frames
 
-void Shelf::forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
-  FrameSum& frame = part.frames[frame_index];
-  const TensorSum& tensor = *part.tensor;
-  const bool is_without =
-      tensor.is_broadcast && !has_bit(part.bits_of(frame_index), tensor.declared.root);
-  if (!is_without) summing_.finish(part, frame_index, 0);
-  inventory_.end_frame(part);
-  frame.is_forwarded = true;
-  auto& forward =
-      std::get<ShelfOutput::Forward>(out.emplace_back(std::in_place_type<ShelfOutput::Forward>));
-  forward.header.kind = wire::Kind::kPush;
-  forward.header.flags = is_without ? wire::kNoPayload : 0;
-  forward.header.epoch = facts_.epoch;
-  forward.header.key = tensor.key;
-  forward.header.part = part.index;
-  forward.header.round = frame.round;
-  forward.header.offset_bytes = frame_index * part.frame_bytes;
-  forward.header.priority = frame.priority;
-  forward.buffer = frame.finished;
-  forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
-  if (part.timeline) part.timeline->on_frame_summed(frame.round);
-}
-
 void Shelf::answered(const wire::Header& header, std::span<const std::byte> payload,
                      ShelfOutputs& out) {
   PartSum* const part = inventory_.find(header.key, header.part);
-  if (part == nullptr || header.epoch != facts_.epoch) return;
+  if (header.epoch != facts_.epoch) return;
+  const auto ignore = [&] {
+    if (!facts_.recovers) return;
+    // What the relay before this one has pushed, and its crew have not pushed here yet, they do not have.
+    const TensorSum* const tensor = inventory_.find(header.key);
+    const bool may_be_pushed = tensor == nullptr || tensor->spoiled.code == Code::kOk;
+    if (facts_.takes_over && may_be_pushed && !is_past(part, header)) return;
+    out.emplace_back(ShelfOutput::CrewHas{.key = header.key,
+                                          .part = header.part,
+                                          .round = header.round,
+                                          .offset_bytes = header.offset_bytes});
+  };
+  if (part == nullptr) return ignore();
   const std::uint64_t frame_index = header.offset_bytes / part->frame_bytes;
   if (frame_index >= part->frames.size()) return;
   FrameSum& frame = part->frames[frame_index];
-  if (!frame.is_forwarded || frame.round != header.round) return;
+  if (!frame.is_forwarded || frame.round != header.round) return ignore();
   if (part->timeline) part->timeline->on_frame_returned(frame.round);
   try {
     if (!payload.empty()) {
@@ -837,6 +1024,7 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
     }
     frame.is_forwarded = false;
     end_round(*part, static_cast<std::uint32_t>(frame_index), out);
+    say_what_crew_has(settling_, out);
   } catch (const std::bad_alloc&) {
     out_of_memory(header.key, out);
   }

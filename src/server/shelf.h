@@ -140,7 +140,9 @@ class Shelf {
   void leave(WorkerRank worker, ShelfOutputs& out);
   // It is lost for good, and its rank vacant. What it has contributed counts: frames in which it is are finished with
   // it, all others without, and averages are of those that are in. Nothing of it may be handed in any more.
-  void lose(WorkerRank worker, ShelfOutputs& out);
+  // `moved`: at a server, lost workers for which other relays speak from now on. What the former ones were asked for is
+  // asked of others, and what they said of names used once their crews say again.
+  void lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerRank>& moved = {});
   // One message (kDeclare, kPush, kForget, kInputs, kHave, kAck; from a relay also kMismatch, kMissing) of a connected
   // worker.
   // `payload` is only read during the call. Appends to out.
@@ -153,6 +155,10 @@ class Shelf {
   void answered(const wire::Header& header, std::span<const std::byte> payload, ShelfOutputs& out);
   // The tensor cannot be summed, as was said elsewhere.
   void give_up(Key key, const Status& why, ShelfOutputs& out);
+  // All of other machines have the sum of this round of a frame.
+  void settled_above(Key key, PartIndex part, std::uint64_t offset_bytes, Round round);
+  // All have forgotten the key, as the servers say.
+  void forgotten_above(Key key);
   // There is no memory for what was forwarded of it.
   void out_of_memory(Key key, ShelfOutputs& out);
   // Others wait for a part, up to this byte of it (0: to its end): who has not contributed here is asked at once.
@@ -179,6 +185,8 @@ class Shelf {
 
   // For metrics and tests.
   const Inventory& inventory() const { return inventory_; }
+  // At a relay that stands in for another: what its crew has said to have.
+  const Inheritance& inheritance() const { return inheritance_; }
 
  private:
   void dispatch(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -189,9 +197,9 @@ class Shelf {
                ShelfOutputs& out);
   void make_tensor(WorkerRank from, WorkerRank who, Key key, wire::Declare declared,
                    ShelfOutputs& out);
-  void spoil(TensorSum& tensor, Code code, std::string text, ShelfOutputs& out);
   void forget(WorkerRank from, Key key, ShelfOutputs& out);
   void drop(TensorSum& tensor, ShelfOutputs& out);
+  void drop_if_forgotten(TensorSum& tensor, ShelfOutputs& out);
 
   // ---- the end of inputs
   void inputs(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
@@ -200,7 +208,6 @@ class Shelf {
   void finish_without(TensorSum& tensor, ShelfOutputs& out);
   void begin_by_word_of(std::uint32_t generation, WorkerRank by, ShelfOutputs& out);
   void restart_tensors(Round former_first, ShelfOutputs& out);
-  void look_for_contradiction(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
 
   // ---- what workers have
   void have(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
@@ -209,11 +216,9 @@ class Shelf {
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             TimeNs now, ShelfOutputs& out);
-  PartSum* open_part(WorkerRank from, const wire::Header& header, ShelfOutputs& out);
-  void contribute(PartSum& part, std::uint32_t frame_index, WorkerRank from,
+  void contribute(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
                   std::span<const std::byte> payload, TimeNs now, ShelfOutputs& out);
   void finish(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
-  void forward(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void end_round(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
 
   const ShelfSettings settings_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +36,30 @@ struct ShelfOutput {
   };
   // At a relay: this name is not used again by any of its workers, nor is it known here any more.
   struct Forgotten {
+    Key key;
+    wire::Declare declared;
+  };
+  // At a relay that stands in for another: somebody of the crew had the sum of this round of this frame already, and
+  // nobody else will contribute to it.
+  struct Had {
+    Key key;
+    PartIndex part;
+    Round round;
+    std::uint64_t offset_bytes = 0;
+    bool is_given =
+        false;  // it is here now, and others may lack it: with this, or without a payload
+    BufferRef buffer{};
+    std::size_t payload_bytes = 0;
+  };
+  // At a relay: all of the crew have the sum of this round of this frame.
+  struct CrewHas {
+    Key key;
+    PartIndex part;
+    Round round;
+    std::uint64_t offset_bytes = 0;
+  };
+  // At a relay: of this tensor's crew nobody has inputs any more, and some are lost: what they have begun is over.
+  struct CrewGone {
     Key key;
   };
   // At a relay: what the workers of the machine have together goes on, as one contribution. Until its answer is handed
@@ -114,6 +139,7 @@ struct ShelfOutput {
     std::uint64_t first_element = 0;
     std::uint64_t element_count = 0;
     Round since;
+    std::string text() const;
   };
   // This worker broke the protocol: end its connection with one log line.
   struct Violation {
@@ -125,10 +151,15 @@ struct ShelfOutput {
     Status why;
   };
 };
-using ShelfOutputs = Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted,
-                             ShelfOutput::Missing, ShelfOutput::Spoiled, ShelfOutput::InputsDone,
-                             ShelfOutput::InputsEnd, ShelfOutput::Forgotten, ShelfOutput::Renew,
-                             ShelfOutput::Ask, ShelfOutput::ForgottenByAll, ShelfOutput::Settled,
-                             ShelfOutput::Absence, ShelfOutput::Violation, ShelfOutput::Failure>;
+using ShelfOutputs =
+    Outputs<ShelfOutput::Answer, ShelfOutput::Forward, ShelfOutput::Wanted, ShelfOutput::Missing,
+            ShelfOutput::Spoiled, ShelfOutput::InputsDone, ShelfOutput::InputsEnd,
+            ShelfOutput::Forgotten, ShelfOutput::Had, ShelfOutput::CrewHas, ShelfOutput::CrewGone,
+            ShelfOutput::Renew, ShelfOutput::Ask, ShelfOutput::ForgottenByAll, ShelfOutput::Settled,
+            ShelfOutput::Absence, ShelfOutput::Violation, ShelfOutput::Failure>;
+
+// Where it is recorded which sums a lost worker is not in: by who finishes them, a shard, or a relay that sums alone.
+// Must not block.
+using AbsenceSink = std::function<void(Epoch, const ShelfOutput::Absence&)>;
 
 }  // namespace byteps

@@ -19,6 +19,7 @@
 #include "server/contributors.h"
 #include "server/part_timeline.h"
 #include "server/takeover.h"
+#include "server/worker_bits.h"
 
 namespace byteps {
 
@@ -48,7 +49,9 @@ struct PartSum {
   std::uint64_t frame_bytes = 0;  // of all frames but the last
   std::size_t record_bytes = 0;   // of this record
   std::vector<FrameSum> frames;
-  std::vector<std::uint64_t> bits;   // a bit per worker, for each frame
+  std::vector<std::uint64_t> bits;  // a bit per worker, for each frame
+  // Likewise: members of crews that have contributed that are lost and not in it; empty: nobody ever was.
+  std::vector<std::uint64_t> lacking;
   std::vector<std::uint32_t> tags;   // by worker: of its operation in the round being summed
   std::size_t incomplete_count = 0;  // frames with a bit set
 
@@ -74,6 +77,10 @@ struct PartSum {
   // Who has contributed to this frame.
   std::span<std::uint64_t> bits_of(std::size_t frame);
   std::span<const std::uint64_t> bits_of(std::size_t frame) const;
+  // Whether the crew of this worker has contributed to this frame without it, because it is lost.
+  bool is_said_to_lack(std::size_t frame, WorkerRank worker) const;
+  std::uint32_t lacking_count(std::size_t frame) const;
+  void clear_lacking(std::size_t frame);
   std::size_t frame_length(std::uint32_t frame) const {
     return std::min(frame_bytes, bytes - frame * frame_bytes);
   }
@@ -86,6 +93,11 @@ struct TensorSum {
   std::shared_ptr<const Contributors> contributors;
   Finishing finishing;
   bool is_broadcast = false;
+  struct Gone {
+    bool is_root = false;  // lost
+    bool is_name = false;  // at a relay: its crew have forgotten it, and the servers hear that
+  };
+  Gone gone;
   bool in_order = false;  // I8
   SumKernels kernels;
   wire::Declare declared;
@@ -121,6 +133,22 @@ inline std::span<std::uint64_t> PartSum::bits_of(std::size_t frame) {
 inline std::span<const std::uint64_t> PartSum::bits_of(std::size_t frame) const {
   const std::size_t words = tensor->declared_here.size();
   return std::span(bits).subspan(frame * words, words);
+}
+inline bool PartSum::is_said_to_lack(std::size_t frame, WorkerRank worker) const {
+  const std::size_t words = tensor->declared_here.size();
+  return !lacking.empty() && has_bit(std::span(lacking).subspan(frame * words, words), worker);
+}
+inline std::uint32_t PartSum::lacking_count(std::size_t frame) const {
+  std::uint32_t count = 0;
+  for (WorkerRank each(0); each.value < tags.size(); ++each.value) {
+    if (is_said_to_lack(frame, each)) ++count;
+  }
+  return count;
+}
+inline void PartSum::clear_lacking(std::size_t frame) {
+  if (lacking.empty()) return;
+  const std::size_t words = tensor->declared_here.size();
+  std::fill_n(lacking.begin() + static_cast<std::ptrdiff_t>(frame * words), words, 0);
 }
 
 }  // namespace byteps

@@ -20,8 +20,11 @@ std::vector<WorkerRank> ranks_of(Takeover::Bits bits) {
 
 }  // namespace
 
-Takeover::Takeover(std::uint32_t worker_count)
-    : has_(bit_words_of(worker_count), 0), needs_(bit_words_of(worker_count), 0) {}
+Takeover::Takeover(std::uint32_t worker_count, bool fetches)
+    : fetches_(fetches),
+      some_(bit_words_of(worker_count), 0),
+      has_(bit_words_of(worker_count), 0),
+      needs_(bit_words_of(worker_count), 0) {}
 
 // Whether all that is known is from members that have no more inputs: others may be any number of rounds further.
 bool Takeover::may_skip(const Scene& scene) const {
@@ -42,7 +45,8 @@ bool Takeover::move_on(WorkerRank from, Round to, const Scene& scene, Doing& doi
     round_ = to;
     needs_.assign(scene.contributed.begin(), scene.contributed.end());
     std::fill(has_.begin(), has_.end(), 0);
-    has_sum_ = false;
+    std::fill(some_.begin(), some_.end(), 0);
+    has_sum_ = is_settled_ = false;
     asked_.reset();
     doing.drops = true;
   }
@@ -60,6 +64,7 @@ Takeover::Doing Takeover::on_push(WorkerRank from, Round round, const Scene& sce
       doing.answered = {from};
     } else {
       set_bit(needs_, from);
+      clear_bit(has_, from);  // a relay whose crew has lost who had it
     }
   } else {
     doing.adds = move_on(from, round, scene, doing);
@@ -83,6 +88,20 @@ Takeover::Doing Takeover::on_sum(WorkerRank from, Round round) {
   std::fill(needs_.begin(), needs_.end(), 0);
   asked_.reset();
   return doing;
+}
+
+void Takeover::on_settled(WorkerRank from, Round round) {
+  if (!round_ || has_sum_ || later_by(*round_, round) != 1 || !has_bit(has_, from)) return;
+  is_settled_ = true;
+  asked_.reset();
+}
+
+void Takeover::note_some(WorkerRank worker, bool some) {
+  some ? set_bit(some_, worker) : clear_bit(some_, worker);
+}
+
+bool Takeover::is_for_some(WorkerRank worker) const {
+  return has_bit(some_, worker);
 }
 
 Takeover::Doing Takeover::on_down(WorkerRank worker, const Scene& scene) {
@@ -114,7 +133,9 @@ std::string Takeover::text() const {
 }
 
 void Takeover::ask(const Scene& scene, Doing& doing) {
-  if (has_sum_ || asked_ || !has_any_bit(needs_)) return;
+  if (has_sum_ || asked_) return;
+  const bool is_needed = has_any_bit(needs_);
+  if (!is_needed && (!fetches_ || is_settled_ || !has_any_bit(has_))) return;
   if (!has_any_bit(has_) ||
       PLANTED(sum_made_anew)) {  // who had it is gone with it: nobody alive has used that sum
     --round_->value;

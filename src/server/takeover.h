@@ -36,7 +36,9 @@ class Takeover {
     Bits done{};  // have no more inputs, so that others may be further; empty: nobody
   };
 
-  explicit Takeover(std::uint32_t worker_count);
+  // `fetches`: the sum of the round before is asked for as soon as anybody has it, for others may come for it here (at
+  // a relay, those of other machines).
+  explicit Takeover(std::uint32_t worker_count, bool fetches = false);
 
   // What is to be done, in this order.
   struct Doing {
@@ -55,6 +57,8 @@ class Takeover {
   Doing on_push(WorkerRank from, Round round, const Scene& scene);
   Doing on_have(WorkerRank from, Round round, const Scene& scene);
   Doing on_sum(WorkerRank from, Round round);
+  // Who was asked says that all have it.
+  void on_settled(WorkerRank from, Round round);
   // Its connection has ended, and it may come back; or it is lost, and never does.
   Doing on_down(WorkerRank worker, const Scene& scene);
   Doing on_lost(WorkerRank worker, const Scene& scene);
@@ -63,6 +67,12 @@ class Takeover {
   std::optional<Round> round() const { return round_; }
   // Whether this member has said that it has the sum of the round before.
   bool has_sum(WorkerRank worker) const;
+  // It is a relay: of its crew some may lack the sum that it has said to have.
+  void note_some(WorkerRank worker, bool some);
+  bool is_for_some(WorkerRank worker) const;
+  // The sum of the round before is here, or all have it; or somebody is asked for it.
+  bool has_sum() const { return has_sum_ || is_settled_; }
+  bool is_fetching() const { return fetches_ && asked_ && !has_sum(); }
   // All of it, to tell two states apart.
   std::string text() const;
 
@@ -71,8 +81,11 @@ class Takeover {
   bool move_on(WorkerRank from, Round to, const Scene& scene, Doing& doing);
   void ask(const Scene& scene, Doing& doing);
 
+  const bool fetches_;
   std::optional<Round> round_;
   // Of the round before.
+  bool is_settled_ = false;            // all have it
+  std::vector<std::uint64_t> some_;    // of has_, those whose crews may lack it
   bool has_sum_ = false;               // it is here
   std::vector<std::uint64_t> has_;     // a bit for each that is known to have it, and lives ...
   std::vector<std::uint64_t> needs_;   // ... or has asked for it

@@ -66,7 +66,7 @@ WorkerLinks::WorkerLinks(const Config& config, const Place& place, Transport& tr
 void WorkerLinks::begin(Service service) {
   CHECK(links_.empty() && stopped_.is_ok()) << "an epoch begins before the former one has ended";
   service_ = std::move(service);
-  transport_.set_self(service_.self);
+  if (!service_.is_guest) transport_.set_self(service_.self);
   transport_.expect_peers(service_.crew.empty() ? service_.worker_count : service_.crew.size());
   links_.resize(service_.worker_count);
 }
@@ -83,10 +83,21 @@ void WorkerLinks::stop(const Status& why) {
   stopped_ = why;
 }
 
-void WorkerLinks::lose(WorkerRank worker) {
-  if (worker.value >= links_.size()) return;
-  end(worker, {Code::kDisconnected, "it was away for too long, and the job goes on without it"});
-  links_[worker.value].lost = true;
+std::vector<WorkerRank> WorkerLinks::lose(WorkerRank worker,
+                                          const std::map<WorkerRank, std::uint32_t>& stand_ins) {
+  std::vector<WorkerRank> moved;
+  if (worker.value < links_.size() && !std::exchange(links_[worker.value].lost, true)) {
+    end(worker, {Code::kDisconnected, "it was away for too long, and the job goes on without it"});
+  }
+  for (WorkerRank each(0); each.value < links_.size(); ++each.value) {
+    const auto found = stand_ins.find(each);
+    const std::uint32_t since = found == stand_ins.end() ? 0 : found->second;
+    if (links_[each.value].stands_since == since) continue;
+    end(each, {Code::kDisconnected, "no relay stands in for it there any more"});
+    links_[each.value].stands_since = since;
+    moved.push_back(each);
+  }
+  return moved;
 }
 
 bool WorkerLinks::is_of_epoch(const Hello& hello) const {
@@ -166,7 +177,11 @@ Status WorkerLinks::refusal(const Event& up) const {
     why << "worker " << hello.rank << " of a job with " << service_.worker_count;
   } else if (!is_of_crew(service_.crew, WorkerRank(hello.rank))) {
     why << "a " << place_.noun << " serves the workers of its machine, not worker " << hello.rank;
-  } else if (links_[hello.rank].lost) {
+  } else if (hello.stands_since != links_[hello.rank].stands_since) {
+    why << "its relay stands in for worker " << hello.rank << " since revision "
+        << hello.stands_since << ", as is known here one does since "
+        << links_[hello.rank].stands_since;
+  } else if (links_[hello.rank].lost && hello.stands_since == 0) {
     why << "worker " << hello.rank << " was away for too long, and the job goes on without it";
   } else if (const Link& link = links_[hello.rank]; link.up && up.peer < link.peer) {
     // Between connections there is no order (T2), but their numbers have one: this was an earlier attempt.

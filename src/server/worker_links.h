@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,6 +53,7 @@ class WorkerLinks {
     Hello self;  // who connects is told this; it must be of that incarnation and epoch
     std::uint32_t worker_count = 0;  // of the job
     Crew crew;                       // who of them: those of a relay's machine; empty: all
+    bool is_guest = false;           // the transport is another one's, and says who that is
   };
   // What an event brings to the shelf.
   struct News {
@@ -81,8 +83,11 @@ class WorkerLinks {
   void end_all(const Status& why);
   // The same for good. Who comes later is refused with these words.
   void stop(const Status& why);
-  // This worker is lost for good: its connection ends, and no other one of it is served in this epoch.
-  void lose(WorkerRank worker);
+  // This worker is lost for good: its connection ends, and no other one of it is served in this epoch, but of relays
+  // that stand in for those of lost workers, since these revisions (Hello::stands_since); those of former ones end.
+  // Returns for whom others stand in now.
+  std::vector<WorkerRank> lose(WorkerRank worker,
+                               const std::map<WorkerRank, std::uint32_t>& stand_ins = {});
   // Whether a connection with this Hello is of the epoch that is served, or was last. If not, the owner may hear of its
   // epoch first: a worker may be faster.
   bool is_of_epoch(const Hello& hello) const;
@@ -138,7 +143,9 @@ class WorkerLinks {
   struct Link {
     PeerId peer;
     bool up = false;
-    bool lost = false;  // for good
+    bool lost = false;  // for good ...
+    std::uint32_t stands_since =
+        0;  // ... but a relay stands in for its own since this revision; 0: none does
     Queue queue;
     TimeNs backlog_since_ns = 0;  // for the timeline: the queue is not empty since; 0: not recorded
   };
@@ -208,6 +215,9 @@ std::size_t WorkerLinks::deliver(ShelfOutputs& outputs, const Own& own) {
                        [&own](ShelfOutput::Forward& forward) { own(forward); },
                        [&own](ShelfOutput::InputsEnd& end) { own(end); },
                        [&own](ShelfOutput::Forgotten& forgotten) { own(forgotten); },
+                       [&own](ShelfOutput::Had& had) { own(had); },
+                       [&own](ShelfOutput::CrewHas& has) { own(has); },
+                       [&own](ShelfOutput::CrewGone& gone) { own(gone); },
                        [&own](ShelfOutput::Failure& failure) { own(failure); },
                        [&own](ShelfOutput::Absence& absence) { own(absence); },
                        [this](const auto& told) { this->tell(told); }};

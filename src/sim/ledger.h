@@ -106,6 +106,7 @@ class Ledger {
   }
   // Whether all have that are not lost, and all were told of the same last one.
   bool all_finished(std::uint32_t generation, std::uint32_t rank, std::uint32_t last) {
+    if (is_lost(rank)) return true;  // what it heard counts nowhere
     Finished& finished = finished_[generation];
     finished.last[rank] = last;
     for (std::uint32_t each = 0; each < worker_count(); ++each) {

@@ -736,6 +736,20 @@ const char* name(Fault fault) {
   return kNames[static_cast<std::size_t>(fault)];
 }
 
+std::optional<Faults> faults_named(std::string_view text) {
+  Faults faults;
+  if (text == "none") return faults;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    std::size_t kind = 0;
+    while (kind < kFaultCount && word != name(static_cast<Fault>(kind))) ++kind;
+    if (kind == kFaultCount) return std::nullopt;
+    faults.add(static_cast<Fault>(kind));
+  }
+  return faults;
+}
+
 void WorldPlan::introduce(std::uint32_t rank, JobConfig& job) const {
   job.rank = rank;
   job.machine = rank < worker_machines.size() ? worker_machines[rank] : 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/config.h"
@@ -119,6 +120,8 @@ class Faults {
  private:
   unsigned bits_ = 0;
 };
+// "cut,lost-worker", by their names; "none": none. nullopt: there is no such kind.
+std::optional<Faults> faults_named(std::string_view text);
 
 struct FaultPlan {
   Faults kinds;

@@ -23,6 +23,12 @@ class Cargo {
   // What is pushed of this frame, which is ready and not answered; empty where it goes without payload.
   // It stays as it is until it is answered, and no transport has anything of its part any more.
   virtual std::span<const std::byte> frame(std::uint32_t part, std::uint32_t frame) const = 0;
+  // What its push says beside it (wire::Header).
+  struct Note {
+    std::uint8_t flags = 0;
+    std::uint16_t lost = 0;  // places in its crew
+  };
+  virtual Note note(std::uint32_t /*part*/, std::uint32_t /*frame*/) const { return {}; }
   // A transport has something of this part; or has it no more, once for each time.
   virtual void on_lent(std::uint32_t part) = 0;
   virtual void on_given_back(std::uint32_t part) = 0;

@@ -34,21 +34,30 @@ void ShardConnections::begin(const Job& job, std::vector<ShardPlace> places, Tim
   }
 }
 
-void ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
+std::vector<WorkerRank> ShardConnections::amend(std::vector<ShardPlace> places, TimeNs now) {
+  std::vector<WorkerRank> departed;
   note_replaced(places, now);
   for (std::size_t at = 0; at < std::min(links_.size(), places.size()); ++at) {
     Link& link = links_[at];
     if (places[at].since <= link.place.since) continue;
     const ShardIndex shard(static_cast<std::uint32_t>(at));
     const std::string before = describe(shard);
+    const bool is_relay = places[at].relay.has_value();
     link.place = std::move(places[at]);
+    link.left_ns = kNever;
+    if (note_departed(link, now)) departed.push_back(*link.place.relay);
     if (link.peer && !link.closing) end(shard, {Code::kDisconnected, "its place is another's now"});
     link.moved = true;
     link.lost_since_ns = now;
     link.next_attempt_ns = now;
     link.attempt_count = 0;
-    LOG(log_, kWarning) << before << " was lost; " << describe(shard) << " has taken its place";
+    if (is_relay) {
+      LOG(log_, kInfo) << before << " was lost; " << describe(shard) << " stands in for it";
+    } else {
+      LOG(log_, kWarning) << before << " was lost; " << describe(shard) << " has taken its place";
+    }
   }
+  return departed;
 }
 
 // Each server once, by the one of its connections that was lost first.
@@ -57,7 +66,7 @@ void ShardConnections::note_replaced(const std::vector<ShardPlace>& places, Time
   std::map<ServerRank, std::size_t> replaced;
   for (std::size_t at = 0; at < std::min(links_.size(), places.size()); ++at) {
     const Link& link = links_[at];
-    if (places[at].since <= link.place.since) continue;
+    if (places[at].since <= link.place.since || places[at].relay) continue;
     const auto [first, is_new] = replaced.try_emplace(link.place.server, at);
     if (!is_new && lost_ns(link) < lost_ns(links_[first->second])) first->second = at;
   }
@@ -105,7 +114,9 @@ std::optional<ShardIndex> ShardConnections::shard_of(PeerId peer) const {
 // Whether who answers is who the roster says is there, of our incarnation and in our epoch.
 Status ShardConnections::check(const Link& link, const Hello& theirs) const {
   const Participant owner = owner_of(link);
-  if (theirs.role != owner.role || theirs.rank != owner.rank) {
+  const std::uint32_t rank =
+      link.place.relay_host ? link.place.relay_host->value : owner.rank;  // who answers
+  if (theirs.role != owner.role || theirs.rank != rank) {
     return {Code::kMismatch, "a " + theirs.text() + " answers there"};
   }
   if (theirs.incarnation != job_.incarnation && !PLANTED(incarnation_not_fenced)) {
@@ -113,7 +124,8 @@ Status ShardConnections::check(const Link& link, const Hello& theirs) const {
                                  " of another job, or of another life of this one, answers there: "
                                  "its scheduler is another"};
   }
-  if (theirs.since != link.place.since) {
+  // One that stands in for another listens where its worker's own relay does; which is meant our Hello says.
+  if (!link.place.relay && theirs.since != link.place.since) {
     return {Code::kDisconnected, "it serves this slot since revision " +
                                      std::to_string(theirs.since) + ", the roster says " +
                                      std::to_string(link.place.since)};
@@ -168,10 +180,20 @@ bool ShardConnections::on_down(ShardIndex shard, const Status& why, TimeNs now, 
 
 // ---- time
 
-void ShardConnections::note_left(WorkerRank worker, TimeNs now) {
+std::vector<WorkerRank> ShardConnections::note_left(WorkerRank worker, TimeNs now) {
+  std::vector<WorkerRank> departed;
+  left_.insert(worker);
   for (Link& link : links_) {
-    if (link.place.relay == worker && !has_left(link)) link.left_ns = now;
+    if (note_departed(link, now)) departed.push_back(*link.place.relay);
   }
+  return departed;
+}
+
+bool ShardConnections::note_departed(Link& link, TimeNs now) {
+  if (!link.place.relay || has_left(link)) return false;
+  if (!left_.contains(link.place.relay_host.value_or(*link.place.relay))) return false;
+  link.left_ns = now;
+  return true;
 }
 
 void ShardConnections::end_left(Link& link, TimeNs now) {
@@ -223,7 +245,8 @@ Status ShardConnections::keep(TimeNs now, bool is_ending) {
     const TimeNs give_up_ns = give_up_time(link);
     if (now >= give_up_ns) return unreachable(shard, now);
     deadline_ns_ = std::min(deadline_ns_, give_up_ns);
-    if (link.peer || (link.place.relay && link.was_used)) continue;
+    const bool is_own = link.place.relay && link.place.since == 0;  // else it may not be there yet
+    if (link.peer || (is_own && link.was_used)) continue;
     if (now >= link.next_attempt_ns) connect(shard, now);
     if (!link.peer) deadline_ns_ = std::min(deadline_ns_, link.next_attempt_ns);
   }
@@ -265,9 +288,11 @@ void ShardConnections::connect(ShardIndex shard, TimeNs now) {
   Link& link = links_[shard.value];
   Hello self;
   self.role = Role::kWorker;
-  self.rank = config_.job.rank;
+  self.rank = job_.self.value;
   self.epoch = job_.epoch;
   self.since = link.place.since;
+  self.relay_of = link.place.relay ? link.place.relay->value + 1 : 0;
+  self.stands_since = job_.stands_since;
   self.job_id = config_.job.job_id;
   self.incarnation = job_.incarnation;
   const Result<PeerId> attempt = transport_.connect(link.place.endpoint, self);
@@ -353,7 +378,10 @@ void ShardConnections::record(const char* kind, ShardIndex shard, const Status& 
 Participant ShardConnections::owner_of(const Link& link) {
   const ShardPlace& place = link.place;
   Participant owner{.role = Role::kServer, .rank = place.server.value, .host = {}};
-  if (place.relay) owner = {.role = Role::kWorker, .rank = place.relay->value, .host = {}};
+  if (place.relay) {
+    const WorkerRank host = place.relay_host.value_or(*place.relay);
+    owner = {.role = Role::kWorker, .rank = host.value, .host = {}};
+  }
   owner.host = printable(place.host, 128);
   return owner;
 }
@@ -363,7 +391,10 @@ std::string ShardConnections::describe(ShardIndex shard) const {
   const Participant owner = owner_of(shard);
   return std::string(name(*owner.role)) + " " + std::to_string(owner.rank) + " (" + owner.host +
          ") at " + place.endpoint.text() + ", " +
-         (place.relay ? "its relay" : "shard " + std::to_string(place.shard_of_server));
+         (place.since > 0 && place.relay
+              ? "its relay for worker " + std::to_string(place.relay->value)
+          : place.relay ? "its relay"
+                        : "shard " + std::to_string(place.shard_of_server));
 }
 
 }  // namespace byteps

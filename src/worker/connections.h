@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/cause.h"
@@ -36,11 +38,14 @@ class ShardConnections {
     TimeNs failure_ns = 0;  // the job's failure timeout
     bool recovers =
         false;  // who is lost is waited for longer: the scheduler finds a successor, or ends the job
+    WorkerRank self{};               // a relay: the worker for whom it speaks ...
+    std::uint32_t stands_since = 0;  // ... and the revision since which it stands in there (Hello)
   };
   void begin(const Job& job, std::vector<ShardPlace> places, TimeNs now);
   std::size_t count() const { return links_.size(); }
   // Who serves the shards has changed: connections to those that are replaced end, and their successors are reached.
-  void amend(std::vector<ShardPlace> places, TimeNs now);
+  // Returns the workers whose relays would be in the process of one that has left.
+  std::vector<WorkerRank> amend(std::vector<ShardPlace> places, TimeNs now);
   // Whether its shard has taken another one's place.
   bool is_successor(ShardIndex shard) const { return links_[shard.value].place.since > 0; }
 
@@ -56,7 +61,8 @@ class ShardConnections {
 
   // This worker has left the job, and its relay is missed no more. A relay sends what it has for others before it ends,
   // for the failure timeout at most; one whose connection is there after twice that stands still, and is given up.
-  void note_left(WorkerRank worker, TimeNs now);
+  // Returns the workers whose relays are gone with it: itself, or lost ones for whom its process had others.
+  std::vector<WorkerRank> note_left(WorkerRank worker, TimeNs now);
 
   // ---- time
   // Makes connections that are missing, and closes those that are to be. Not ok: a shard cannot be reached for too
@@ -117,6 +123,7 @@ class ShardConnections {
   TimeNs pause_after(const Link& link);
   TimeNs give_up_time(const Link& link) const;
   void end_left(Link& link, TimeNs now);
+  bool note_departed(Link& link, TimeNs now);
   Status unreachable(ShardIndex shard, TimeNs now) const;
   void tell_missing(TimeNs now);
   void note_replaced(const std::vector<ShardPlace>& places, TimeNs now);
@@ -129,6 +136,7 @@ class ShardConnections {
   Job job_;
   std::vector<Link> links_;  // by ShardIndex
   std::unordered_map<PeerId, ShardIndex> shard_of_;
+  std::set<WorkerRank> left_;  // workers
   std::uint64_t reconnects_ = 0;
   std::uint64_t lost_servers_ = 0;
   TimeNs excused_until_ns_ = 0;     // no shard is given up before

@@ -29,7 +29,7 @@ Status Inputs::check_rounds() const {
   const Tensor* const most = work_.tensors.most_rounds();
   if (most == nullptr) return Status::ok();
   const std::uint32_t rounds = most->round.value - first_round(generation_).value;
-  const std::uint32_t rounds_max = work_.config.finishing_rounds_max;
+  const std::uint32_t rounds_max = work_.config.finishing.rounds_max;
   if (rounds <= rounds_max) return Status::ok();
   return {Code::kUnsupported,
           "tensor '" + most->name + "' has been exchanged " + std::to_string(rounds) +
@@ -40,7 +40,7 @@ Status Inputs::check_rounds() const {
 
 bool Inputs::on_done(ShardIndex shard, const wire::Header& header) {
   // Which worker was last may look different at other shards, and all must agree.
-  if (header.epoch != work_.config.epoch || shard != work_.config.inputs_way || !handle_) {
+  if (header.epoch != work_.config.epoch || shard != work_.config.finishing.way || !handle_) {
     return false;
   }
   if (work_.operations.count() > 0 && !work_.config.is_relay) return false;
@@ -48,7 +48,9 @@ bool Inputs::on_done(ShardIndex shard, const wire::Header& header) {
     first_has_heard_ = true;
     return false;
   }
-  if (header.round.value != generation_ + 1) return false;
+  const bool is_later =
+      work_.config.duties.stands_in && later_by(header.round, Round(generation_)) > 0;
+  if (header.round.value != generation_ + 1 && !is_later) return false;
   done_ = header;
   return settle();
 }

@@ -38,14 +38,14 @@ class Inputs {
   }  // who said so last, of the last generation that has ended
 
   // What the shard has to know of the inputs; 0: nothing, for they begin so. The one that says who was last
-  // (inputs_way) hears first that there are no more: the others then cannot end an operation without this worker whose
-  // end makes another one say so there before this one. A relay says so for the worker beside it; its operations are
-  // others'.
+  // (finishing.way) hears first that there are no more: the others then cannot end an operation without this worker
+  // whose end makes another one say so there before this one. A relay says so for the worker beside it; its operations
+  // are others'.
   std::uint64_t word_for(ShardIndex shard) const {
     const bool is_of_others = work_.config.is_relay && !PLANTED(inputs_end_before_heard);
     const bool has_ended = is_of_others || work_.operations.count() == 0;
-    const bool no_more =
-        handle_.has_value() && has_ended && (shard == work_.config.inputs_way || first_has_heard_);
+    const bool no_more = handle_.has_value() && has_ended &&
+                         (shard == work_.config.finishing.way || first_has_heard_);
     return std::uint64_t{generation_} * 2 + (no_more ? 1 : 0);
   }
   // How many rounds of a tensor at most this worker has begun in this generation.
@@ -60,8 +60,8 @@ class Inputs {
   std::uint32_t generation_ = 0;
   std::optional<HandleId> handle_;            // this worker has no more
   std::optional<std::uint64_t> told_rounds_;  // rounds(), while there is such a handle at a relay
-  bool first_has_heard_ = false;              // inputs_way, of that, while there is such a handle
-  std::optional<wire::Header> done_;          // settle()
+  bool first_has_heard_ = false;      // finishing.way, of that, while there is such a handle
+  std::optional<wire::Header> done_;  // settle()
   WorkerRank last_;
 };
 

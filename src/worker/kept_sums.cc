@@ -12,6 +12,7 @@ namespace byteps {
 namespace {
 
 bool goes_to(const Tensor& tensor, ShardIndex shard) {
+  if (tensor.meeting == shard) return true;  // it is declared there
   return std::any_of(tensor.ways.begin(), tensor.ways.end(),
                      [&](const TensorWay& way) { return way.shard == shard; });
 }
@@ -23,6 +24,21 @@ std::int32_t further_by(std::uint32_t count, std::uint32_t than) {
 
 Word declare_of(const Tensor& tensor) {
   return {.kind = wire::Kind::kDeclare, .key = tensor.key, .payload = tensor.declaration};
+}
+
+// At a relay: this is no news, and its crew have it already. One that stands in is also answered what the relay before
+// it has pushed, perhaps before its crew have come: they are to get it yet.
+bool may_count(const Tensor* tensor, const wire::Header& answer, bool stands_in) {
+  if (tensor == nullptr) return !stands_in;
+  if (answer.part.value >= tensor->parts.size()) return true;
+  const PartState& part = tensor->parts[answer.part.value];
+  const std::size_t place = tensor->place_of(
+      answer.part.value, static_cast<std::uint32_t>(answer.offset_bytes / part.frame_bytes));
+  if (place < tensor->kept.size() && tensor->kept[place].where != KeptFrame::Where::kNowhere &&
+      tensor->kept[place].round == answer.round) {
+    return tensor->kept[place].crew_has;
+  }
+  return later_by(answer.round, tensor->round) < 0;
 }
 
 }  // namespace
@@ -46,7 +62,8 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
   } else if (!is_here && tensor.spec.root_only) {
     kept.where = KeptFrame::Where::kRoot;
   } else if (tensor.cargo != nullptr) {
-    copy(kept, is_here ? sum : tensor.cargo->frame(part_index, frame));  // it brings a broadcast
+    // It brings a broadcast, unless its root is lost.
+    copy(kept, is_here || !sum.empty() ? sum : tensor.cargo->frame(part_index, frame));
   } else if (PLANTED(give_contribution) && work_.gives(tensor.spec)) {
     copy(kept, work_.operations[tensor.active].input.subspan(
                    part.offset + frame * part.frame_bytes, TensorTable::frame_bytes(part, frame)));
@@ -54,9 +71,11 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
   Answers& answers = answers_[part.shard.value];
   if (further_by(answers.settled, answers.came) >= 0) {  // it has been given to this worker before
     kept = {.copy = {}, .round = tensor.round, .where = KeptFrame::Where::kGone};
+    note_settled(tensor, place, tensor.round);
     return;
   }
-  if (is_here && tensor.spec.root_only) answers.due_ns = work_.now;  // the others wait for its word
+  const bool is_awaited = is_here && tensor.spec.root_only;  // the others wait for its word
+  if (is_awaited && !work_.config.duties.waits_for_crew) answers.due_ns = work_.now;
   if (answers.open.size() >= answers.sweep_at) sweep(answers);
   answers.open.push_back({.number = answers.came,
                           .tensor = index,
@@ -116,16 +135,137 @@ void KeptSums::on_forgotten(ShardIndex shard, Key key) {
   if (found == retired_.end()) return;
   std::vector<TensorWay>& ways = found->second.ways;
   std::erase_if(ways, [&](const TensorWay& way) { return way.shard == shard; });
-  if (ways.empty()) retired_.erase(found);
+  if (!ways.empty()) return;
+  retired_.erase(found);
+  work_.counters.kept_bytes = work_.kept.lent_bytes();
 }
 
 // ---- what is settled
 
-void KeptSums::begin_answer(ShardIndex shard, std::uint32_t settled) {
+void KeptSums::begin_answer(ShardIndex shard, const wire::Header& answer) {
   if (!work_.config.keeps_sums) return;
   Answers& answers = answers_[shard.value];
-  on_settled(shard, settled);
-  if (answers.came++ == answers.said) answers.due_ns = work_.now + kSilenceNs;
+  on_settled(shard, answer.count);
+  ++answers.came;
+  if (work_.config.duties.waits_for_crew) {
+    const TensorIndex index = work_.tensors.find(answer.key);
+    const bool is_spoiled =  // nobody waits for it
+        index == kNoTensor ? spoiled_.contains(answer.key) : !work_.tensors[index].failed.is_ok();
+    answers.held.push_back({.number = answers.came,
+                            .key = answer.key,
+                            .part = answer.part,
+                            .offset_bytes = answer.offset_bytes,
+                            .round = answer.round,
+                            .crew_has = is_spoiled || may_count(find(answer.key), answer,
+                                                                work_.config.duties.stands_in)});
+  }
+  answers.count(work_.config.duties.waits_for_crew, work_.now);
+}
+
+void KeptSums::Answers::count(bool waits_for_crew, TimeNs now) {
+  const std::uint32_t before = counted;
+  if (!waits_for_crew) counted = came;
+  while (!held.empty() && held.front().crew_has) {
+    counted = held.front().number;
+    held.pop_front();
+  }
+  if (before == said && counted != before) due_ns = now + kSilenceNs;
+}
+
+void KeptSums::note_spoiled(Key key) {
+  spoiled_.insert(key);
+  for (Answers& answers : answers_) {  // nobody waits for these
+    for (Held& each : answers.held) each.crew_has = each.crew_has || each.key == key;
+    if (!answers.held.empty()) answers.count(work_.config.duties.waits_for_crew, work_.now);
+  }
+}
+
+// ---- at a relay
+
+void KeptSums::note_crew_has(Key key, PartIndex part_index, std::uint64_t offset_bytes,
+                             Round round) {
+  Tensor* tensor = nullptr;
+  if (const TensorIndex index = work_.tensors.find(key); index != kNoTensor) {
+    tensor = &work_.tensors[index];
+  } else if (const auto found = retired_.find(key); found != retired_.end()) {
+    tensor = &found->second;
+  }
+  const bool is_known = tensor != nullptr && part_index.value < tensor->parts.size();
+  KeptFrame* kept = nullptr;
+  if (is_known) {
+    const std::size_t place = tensor->place_of(
+        part_index.value,
+        static_cast<std::uint32_t>(offset_bytes / tensor->parts[part_index.value].frame_bytes));
+    const bool is_kept = place < tensor->kept.size() && tensor->kept[place].round == round &&
+                         tensor->kept[place].where != KeptFrame::Where::kNowhere;
+    if (is_kept) kept = &tensor->kept[place];
+  }
+  if (kept != nullptr && std::exchange(kept->crew_has, true)) return;
+  bool is_counted = false;
+  for (Answers& answers : answers_) {
+    bool is_its = false;
+    for (Held& each : answers.held) {
+      if (each.key != key || each.part != part_index || each.offset_bytes != offset_bytes ||
+          each.round != round) {
+        continue;
+      }
+      each.crew_has = is_its = true;
+    }
+    if (!is_its) continue;
+    is_counted = true;
+    answers.count(work_.config.duties.waits_for_crew, work_.now);
+    const bool is_awaited =
+        is_known && tensor->spec.root_only && work_.is_sent_to(tensor->spec);  // by the others
+    if (is_awaited && answers.counted != answers.said) answers.due_ns = work_.now;
+  }
+  // It came on an earlier connection, or from the crew.
+  if (!is_counted && kept != nullptr && kept->where != KeptFrame::Where::kGone) {
+    tell_news(*tensor, part_index.value);
+  }
+}
+
+void KeptSums::inherit(TensorIndex index, PartIndex part_index, std::uint64_t offset_bytes,
+                       Round round, const std::optional<std::span<const std::byte>>& sum) {
+  Tensor& tensor = work_.tensors[index];
+  if (!work_.config.keeps_sums || !tensor.failed.is_ok()) return;
+  if (part_index.value >= tensor.parts.size()) return;
+  if (tensor.kept.empty()) {
+    tensor.kept.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
+  }
+  if (tensor.active == kNoOp && later_by(round, tensor.round) > 0) tensor.round = round;
+  const PartState& part = tensor.parts[part_index.value];
+  KeptFrame& kept = tensor.kept[tensor.place_of(
+      part_index.value, static_cast<std::uint32_t>(offset_bytes / part.frame_bytes))];
+  const bool is_known = kept.where != KeptFrame::Where::kNowhere;
+  if (is_known && later_by(round, kept.round) <= 0) return;
+  kept = {.copy = {}, .round = round, .where = KeptFrame::Where::kRoot};
+  if (sum) copy(kept, *sum);
+  tell_news(tensor, part_index.value);
+}
+
+// On the connection that is there; on another one it is told with all else.
+void KeptSums::tell_news(const Tensor& tensor, std::uint32_t part) {
+  const ShardIndex shard = tensor.parts[part].shard;
+  if (!work_.shards[shard.value].is_up()) return;
+  Telling& telling = tellings_[shard.value];
+  bool is_declared = false;
+  for (const bool some : {false, true}) {
+    std::optional<Word> word = have_of_crew(tensor, part, some);
+    if (!word) continue;
+    if (!std::exchange(is_declared, true)) telling.news.push_back(declare_of(tensor));
+    telling.news.push_back(std::move(*word));
+  }
+}
+
+// Those who wait below may hear it.
+void KeptSums::note_settled(const Tensor& tensor, std::size_t place, Round round) {
+  if (!work_.config.duties.waits_for_crew) return;
+  const auto part = static_cast<std::uint32_t>(place / tensor.frames_per_part);
+  settled_.push_back(
+      {.key = tensor.key,
+       .part = PartIndex(part),
+       .offset_bytes = place % tensor.frames_per_part * tensor.parts[part].frame_bytes,
+       .round = round});
 }
 
 void KeptSums::on_settled(ShardIndex shard, std::uint32_t count) {
@@ -133,9 +273,11 @@ void KeptSums::on_settled(ShardIndex shard, std::uint32_t count) {
   if (further_by(count, answers.settled) <= 0) return;
   answers.settled = count;
   while (!answers.open.empty() && further_by(count, answers.open.front().number) >= 0) {
-    KeptFrame* const kept = frame_of(answers.open.front());
+    const Open open = answers.open.front();
+    KeptFrame* const kept = frame_of(open);
     answers.open.pop_front();
     if (kept == nullptr) continue;
+    if (const Tensor* const tensor = find(open.key)) note_settled(*tensor, open.place, open.round);
     kept->copy = {};
     kept->where = KeptFrame::Where::kGone;
   }
@@ -164,7 +306,7 @@ void KeptSums::sweep(Answers& answers) {
 
 void KeptSums::came_is_said(ShardIndex shard) {
   Answers& answers = answers_[shard.value];
-  answers.said = answers.came;
+  answers.said = answers.counted;
   answers.due_ns = kNever;
 }
 
@@ -178,11 +320,6 @@ TimeNs KeptSums::next_deadline() const {
 }
 
 // ---- what it has
-
-// In the round under way. (What was answered in the one before is remembered until the next begins.)
-bool KeptSums::is_answered(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const {
-  return work_.is_active(tensor) && tensor.is_answered(part, frame);
-}
 
 // In a generation of inputs that has begun, nobody lacks anything of the one before.
 bool KeptSums::has_former(const Tensor& tensor) const {
@@ -261,8 +398,12 @@ std::optional<Word> KeptSums::next_word(ShardIndex shard, Telling& telling) {
     if (std::optional<Word> word = next_of_retired(shard, telling)) return word;
     telling.stage = telling.is_successor ? Telling::Stage::kAll : Telling::Stage::kNothing;
   }
-  if (telling.stage == Telling::Stage::kAll) {
+  if (telling.stage == Telling::Stage::kAll && may_say_all_) {
     return Word{.kind = wire::Kind::kHave, .flags = wire::kAll};
+  }
+  if (!telling.news.empty()) {
+    telling.is_of_news = true;
+    return telling.news.front();
   }
   return next_gift(telling);
 }
@@ -270,6 +411,7 @@ std::optional<Word> KeptSums::next_word(ShardIndex shard, Telling& telling) {
 void KeptSums::said(ShardIndex shard) {
   Telling& telling = tellings_[shard.value];
   const std::shared_ptr<const Word> word = std::exchange(telling.staged, nullptr);
+  if (std::exchange(telling.is_of_news, false)) return telling.news.pop_front();
   const bool is_of_tensor = telling.stage == Telling::Stage::kTensors;
   switch (word->kind) {
     case wire::Kind::kDeclare:
@@ -281,7 +423,13 @@ void KeptSums::said(ShardIndex shard) {
       return;
     case wire::Kind::kHave:
       if (telling.stage == Telling::Stage::kAll) telling.stage = Telling::Stage::kNothing;
-      telling.part = word->part.value + 1;
+      telling.part = word->part.value;
+      if (work_.config.duties.waits_for_crew && (word->flags & wire::kSome) == 0) {
+        telling.has_told_of_all = true;
+      } else {
+        ++telling.part;
+        telling.has_told_of_all = false;
+      }
       return;
     case wire::Kind::kPush:
       telling.gifts.pop_front();
@@ -317,6 +465,42 @@ std::optional<Word> KeptSums::have_of(const Tensor& tensor, std::uint32_t index)
   return word;
 }
 
+// The same at a relay: those that all of its crew have, or those that some may lack.
+std::optional<Word> KeptSums::have_of_crew(const Tensor& tensor, std::uint32_t index,
+                                           bool some) const {
+  if (tensor.kept.empty()) return std::nullopt;
+  const PartState& part = tensor.parts[index];
+  const auto frame_of = [&](std::uint32_t frame) -> const KeptFrame& {
+    return tensor.kept[tensor.place_of(index, frame)];
+  };
+  // Of the round under way; between two, of the one before.
+  bool is_of_this = work_.is_active(tensor);
+  for (std::uint32_t frame = 0; frame < part.frame_count && !is_of_this; ++frame) {
+    const KeptFrame& kept = frame_of(frame);
+    is_of_this = kept.where != KeptFrame::Where::kNowhere && kept.round == tensor.round;
+  }
+  Word word{.kind = wire::Kind::kHave,
+            .flags = some ? wire::kSome : std::uint8_t{0},
+            .key = tensor.key,
+            .part = PartIndex(index),
+            .round = is_of_this ? tensor.round : Round(tensor.round.value - 1)};
+  // Who has begun a round has the one before.
+  if (!some && is_of_this && has_former(tensor)) word.flags = wire::kHasFormer;
+  word.payload.resize((part.frame_count + 7) / 8);
+  bool any = false;
+  for (std::uint32_t frame = 0; frame < part.frame_count; ++frame) {
+    const KeptFrame& kept = frame_of(frame);
+    if (kept.where == KeptFrame::Where::kNowhere || kept.round != word.round) continue;
+    const bool crew_has = kept.crew_has || kept.where == KeptFrame::Where::kGone;
+    if (crew_has == some) continue;
+    word.payload[frame / 8] |= std::byte{1} << (frame % 8);
+    any = true;
+  }
+  if (!any) word.payload.clear();
+  if (!any && word.flags != wire::kHasFormer) return std::nullopt;
+  return word;
+}
+
 // The next of its parts at this shard. A successor is told of all, of what is under way the declaration in any case:
 // who does not name what others have forgotten knows that it is settled.
 std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
@@ -329,6 +513,11 @@ std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
     if (!work_.leads(tensor, telling.part) && !PLANTED(unled_part_claimed)) continue;
     if (!telling.is_successor && !is_open(tensor, telling.part)) continue;
     std::optional<Word> have = have_of(tensor, telling.part);
+    if (work_.config.duties.waits_for_crew) {
+      const bool is_told = std::exchange(telling.has_told_of_all, false);
+      have = is_told ? std::nullopt : have_of_crew(tensor, telling.part, false);
+      if (!have) have = have_of_crew(tensor, telling.part, true);
+    }
     if (!have) continue;
     return telling.is_declared ? std::move(have) : declare_of(tensor);
   }
@@ -382,7 +571,11 @@ std::optional<Word> KeptSums::next_gift(Telling& telling) const {
               .round = wanted.round,
               .offset_bytes = wanted.offset_bytes};
     const auto sum = sum_of(*tensor, wanted.part.value, frame, wanted.round);
-    if (!sum) continue;
+    if (!sum) {
+      if (!work_.is_behind_relays() || work_.config.relays_are_alone) continue;
+      word.flags = wire::kSum | wire::kNoPayload;
+      return word;
+    }
     word.payload.assign(sum->begin(), sum->end());
     return word;
   }

@@ -13,6 +13,9 @@
 //
 // A successor is told of all that is kept there before anything is pushed: Declare and Have for each part, of tensors
 // that cannot be summed why, of names that were given up Declare, Have and Forget; last, that this is all.
+// At a relay where a worker may be lost (PipelineConfig::Duties) answers count when all of the crew have their sums:
+// then no shard gives up a sum that one of them lacks, whoever of them is lost. A relay that stands in for another gets
+// from the crew what others may lack (inherit()).
 #pragma once
 
 #include <cstdint>
@@ -34,10 +37,13 @@ namespace byteps {
 class KeptSums {
  public:
   explicit KeptSums(Work& work)
-      : work_(work), tellings_(work.shards.size()), answers_(work.shards.size()) {}
+      : work_(work),
+        tellings_(work.shards.size()),
+        answers_(work.shards.size()),
+        may_say_all_(!work.config.duties.stands_in) {}
 
   // An answer has come, which says of how many before it the sums are settled. Then keep(), if it is news.
-  void begin_answer(ShardIndex shard, std::uint32_t settled);
+  void begin_answer(ShardIndex shard, const wire::Header& answer);
   // This frame of the active operation is answered. `sum`: with this; empty: what it pushed is the result, or the
   // result is not for this worker.
   void keep(TensorIndex index, std::uint32_t part, std::uint32_t frame,
@@ -46,8 +52,26 @@ class KeptSums {
   void release(Tensor& tensor);
   // Of so many of its answers all have the sums.
   void on_settled(ShardIndex shard, std::uint32_t count);
+  // ---- at a relay
+  // All of its crew have the sum of this round of a frame.
+  void note_crew_has(Key key, PartIndex part, std::uint64_t offset_bytes, Round round);
+  // It has this sum from its crew, or knows that the root has it (nothing). The tensor is known here.
+  void inherit(TensorIndex index, PartIndex part, std::uint64_t offset_bytes, Round round,
+               const std::optional<std::span<const std::byte>>& sum);
+  // Sums that all have, since the last call.
+  struct Settled {
+    Key key;
+    PartIndex part;
+    std::uint64_t offset_bytes = 0;
+    Round round;
+  };
+  std::vector<Settled> take_settled() { return std::exchange(settled_, {}); }
+  // Successors may hear that it has said all: its crew have.
+  void say_all() { may_say_all_ = true; }
+  bool is_retired(Key key) const { return retired_.contains(key); }
+
   // Shards cannot sum it.
-  void note_spoiled(Key key) { spoiled_.insert(key); }
+  void note_spoiled(Key key);
   // The name is given up; its record may go.
   void retire(Tensor& tensor);
   // All have forgotten the key there.
@@ -65,7 +89,7 @@ class KeptSums {
   void said(ShardIndex shard);
 
   // How many answers came on this connection: to be said in each push, or where it is due alone; then it is said.
-  std::uint32_t came(ShardIndex shard) const { return answers_[shard.value].came; }
+  std::uint32_t came(ShardIndex shard) const { return answers_[shard.value].counted; }
   bool owes_ack(ShardIndex shard) const { return work_.now >= answers_[shard.value].due_ns; }
   void came_is_said(ShardIndex shard);
   TimeNs next_deadline() const;
@@ -83,9 +107,12 @@ class KeptSums {
     std::optional<Key> key;            // kRetired: the last that is told
     std::uint32_t part = 0;            // of it: those before are told
     bool is_declared = false;          // kRetired: it is, on this connection
+    bool has_told_of_all = false;      // of that part: next is what some of the crew lack
     std::deque<wire::Header> gifts{};  // frames whose sums are wanted
+    std::deque<Word> news{};           // what it has since it has told
     std::shared_ptr<const Word> staged{};
-    bool is_telling() const { return stage != Stage::kNothing || !gifts.empty(); }
+    bool is_of_news = false;  // `staged`
+    bool is_telling() const { return stage != Stage::kNothing || !gifts.empty() || !news.empty(); }
   };
 
   // An answer that is not settled.
@@ -96,14 +123,28 @@ class KeptSums {
     Round round;
     Key key;
   };
+  // At a relay: an answer whose sum not all of the crew have, or one behind it.
+  struct Held {
+    std::uint32_t number = 0;
+    Key key;
+    PartIndex part;
+    std::uint64_t offset_bytes = 0;
+    Round round;
+    bool crew_has = false;
+  };
   // From one shard, on its connection.
   struct Answers {
     std::uint32_t came = 0;
+    std::uint32_t counted =
+        0;                    // of them: at a relay those that all of its crew have, without a gap
+    std::deque<Held> held{};  // the others
     std::uint32_t said = 0;
     std::uint32_t settled = 0;
     TimeNs due_ns = kNever;  // when it is to be said how many came
     std::deque<Open> open{};
     std::size_t sweep_at = kSweepLeast;
+    // Those that have come; with `waits_for_crew` those whose sums all of the crew have.
+    void count(bool waits_for_crew, TimeNs now);
   };
   static constexpr std::size_t kSweepLeast = 1024;
   static constexpr std::size_t kIdleBytesMax = std::size_t{4} << 20;
@@ -113,12 +154,14 @@ class KeptSums {
   std::span<const std::byte> memory_of(const Tensor& tensor) const;
   void copy(KeptFrame& kept, std::span<const std::byte> sum);
   bool is_open(const Tensor& tensor, std::uint32_t part) const;
-  bool is_answered(const Tensor& tensor, std::uint32_t part, std::uint32_t frame) const;
   bool has_former(const Tensor& tensor) const;
   std::optional<std::span<const std::byte>> sum_of(const Tensor& tensor, std::uint32_t part,
                                                    std::uint32_t frame, Round round) const;
   const Tensor* find(Key key) const;
   std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part) const;
+  std::optional<Word> have_of_crew(const Tensor& tensor, std::uint32_t part, bool some) const;
+  void tell_news(const Tensor& tensor, std::uint32_t part);
+  void note_settled(const Tensor& tensor, std::size_t place, Round round);
   std::optional<Word> next_of(const Tensor& tensor, ShardIndex shard, Telling& telling) const;
   std::optional<Word> next_of_tensors(ShardIndex shard, Telling& telling);
   std::optional<Word> next_of_retired(ShardIndex shard, Telling& telling);
@@ -130,6 +173,8 @@ class KeptSums {
   std::vector<Answers> answers_;   // by shard
   std::map<Key, Tensor> retired_;  // names that were given up, and some may lack the sum of
   std::set<Key> spoiled_;
+  std::vector<Settled> settled_;
+  bool may_say_all_ = false;
 };
 
 }  // namespace byteps

@@ -95,7 +95,7 @@ void Patience::give_up_inputs(std::vector<Verdict>& verdicts) {
   const TimeNs departed_ns = work_.config.departed_ns;
   if (work_.operations.count() > 0) return wake(work_.now + departed_ns);
   // Who has left may have heard that all have none, where this worker cannot: that is the connection's affair.
-  const ShardIndex way = work_.config.inputs_way;
+  const ShardIndex way = work_.config.finishing.way;
   if (!work_.shards[way.value].is_up() && whose_relay(way) == nullptr) {
     unheard_ns_ = work_.now;
     return wake(work_.now + departed_ns / 8);

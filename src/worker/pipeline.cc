@@ -45,6 +45,17 @@ void begin_tensor(Work& work, std::map<Key, Status>& early, Tensor& tensor) {
   if (tensor.meeting && !PLANTED(members_never_meet)) declare_at(*tensor.meeting);
 }
 
+// At a relay, of a part that is where frames are pushed, or answered: none is left.
+bool is_passed(Work& work, const Road& road, Push& push, const Pull& pull, PartRef ref) {
+  Tensor& tensor = work.tensors[ref.tensor];
+  PartState& part = tensor.parts[ref.part];
+  if (!work.config.is_relay || part.answered_frames == 0) return false;
+  if (road.is_at(part, pull)) return part.answered_frames == part.frame_count;
+  if (!road.is_at(part, push)) return false;
+  return push.advance(tensor, ref.part) ||
+         (part.ticket == Gate::kNoTicket && part.next_frame == part.frame_count);
+}
+
 }  // namespace
 
 Pipeline::Pipeline(const PipelineConfig& config)
@@ -82,6 +93,7 @@ void Pipeline::submit(PipelineCall&& call) {
   patience_.on_submitted();
   tensor.once = call.once;
   if (tensor.active == kNoOp) {
+    if (call.round) tensor.round = *call.round;
     tensor.active = place;
     return start(index);
   }
@@ -113,10 +125,20 @@ void Pipeline::start(TensorIndex index) {
 // The part goes on; with the last one at the end of the road the operation ends.
 void Pipeline::leave_stage(PartRef part) {
   Tensor& tensor = work_.tensors[part.tensor];
-  if (!road_.leave(part, tensor, work_.now)) return;
+  if (!road_.leave(part, tensor, work_.now)) {
+    if (is_passed(work_, road_, push_, pull_, part)) leave_stage(part);
+    return;
+  }
   ++tensor.finished_parts;
   if (work_.timeline) work_.timeline->on_part_done(part.tensor, tensor, part.part);
   settle(part.tensor);
+}
+
+void Pipeline::take_had(PartRef ref, std::uint32_t frame) {
+  Tensor& tensor = work_.tensors[ref.tensor];
+  if (!work_.is_active(tensor) || tensor.is_answered(ref.part, frame)) return;
+  if (pull_.take_had(ref, frame).was_unsent || is_passed(work_, road_, push_, pull_, ref))
+    leave_stage(ref);
 }
 
 // The tensor cannot go on: its operations end with this status as soon as nothing of them is lent, later ones at once.
@@ -232,12 +254,17 @@ void Pipeline::send_again(PartRef ref) {
 
 Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
                            std::span<const std::byte> payload) {
-  kept_.begin_answer(shard, header.count);
+  kept_.begin_answer(shard, header);
   const Pull::Taken taken = pull_.take(shard, header, payload);
   if (taken.part.tensor == kNoTensor) return taken.broken;
   patience_.on_answer();
   if (taken.was_unsent) leave_stage(taken.part);
-  if (taken.is_complete) leave_stage(taken.part);
+  const Tensor& tensor = work_.tensors[taken.part.tensor];
+  // (At a relay it has gone on from where frames are pushed, if that was the last.)
+  const bool has_gone_on = work_.config.is_relay && taken.was_unsent;
+  if (taken.is_complete && !has_gone_on && road_.is_at(tensor.parts[taken.part.part], pull_)) {
+    leave_stage(taken.part);
+  }
   return Status::ok();
 }
 
@@ -322,24 +349,22 @@ void Pipeline::tick() {
   if (inputs_.settle()) push_.forget_wanted();
   flow_.tick();
   patience_.tick();
-  if (work_.now >= patience_.next_deadline()) lose_patience();
+  if (work_.now >= patience_.next_deadline()) {
+    for (const Patience::Verdict& verdict : patience_.give_up()) {
+      if (verdict.tensor == kNoTensor) {
+        inputs_.end(verdict.why);
+      } else {
+        end_early(verdict.tensor, verdict.why);
+      }
+    }
+    patience_.notice(road_);
+  }
   if (!road_.has_time()) return;
   stage_output_.clear();
   road_.tick(work_.now, stage_output_);
   for (const PartRef part : stage_output_.leaving) leave_stage(part);
   for (const PartRef part : stage_output_.ready) uplink_.on_ready(part);
   for (const TensorIndex tensor : stage_output_.given_back) give_back(tensor);
-}
-
-void Pipeline::lose_patience() {
-  for (const Patience::Verdict& verdict : patience_.give_up()) {
-    if (verdict.tensor == kNoTensor) {
-      inputs_.end(verdict.why);
-    } else {
-      end_early(verdict.tensor, verdict.why);
-    }
-  }
-  patience_.notice(road_);
 }
 
 TimeNs Pipeline::next_deadline() const {

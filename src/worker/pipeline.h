@@ -86,6 +86,9 @@ class Pipeline {
   void finish_inputs(HandleId handle, std::optional<std::uint64_t> rounds = {});
   // A shard says that nobody has more, or that it has heard that this worker has none.
   void on_inputs_done(ShardIndex shard, const wire::Header& header);
+  // At a relay: this frame of the active operation is not pushed, or its answer not waited for any more: its crew has
+  // the sum, or is gone (Cargo::ready_frames() counts it).
+  void take_had(PartRef part, std::uint32_t frame);
   // The job ends: all operations, also later ones, end with this status.
   void fail_all(const Status& status);
 
@@ -128,7 +131,6 @@ class Pipeline {
   void settle(TensorIndex index);
   void finish_well(TensorIndex index);
   void end_op(OpIndex index, const Status& status);
-  void lose_patience();
 
   Work work_;
   Flow flow_{work_};

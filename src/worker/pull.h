@@ -38,6 +38,8 @@ class Pull final : public Stage {
   };
   // An answer, as Pipeline::on_answer().
   Taken take(ShardIndex shard, const wire::Header& header, std::span<const std::byte> payload);
+  // As Pipeline::take_had().
+  Taken take_had(PartRef part, std::uint32_t frame);
   // Brings what take() needs for an answer that will follow soon nearer to the CPU, as Pipeline::expect().
   static constexpr int kFarthest = 3;
   void expect(const wire::Glimpse& answer, int distance) const;

@@ -242,6 +242,7 @@ void Push::stage_word(const Word& word, wire::Header& header, Outgoing& message)
   header.part = word.part;
   header.round = word.round;
   header.offset_bytes = word.offset_bytes;
+  if (word.kind == wire::Kind::kPush) header.count = kept_.came(staged_shard_);
   message.payload = word.payload;
   message.bulk = word.kind == wire::Kind::kPush;
   message.token = ++last_word_;
@@ -304,9 +305,11 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
     header.flags = wire::kNoPayload;
   } else if (tensor.cargo != nullptr) {
     message.payload = tensor.cargo->frame(staged_part_.part, frame);
+    header.flags = tensor.cargo->note(staged_part_.part, frame).flags;
   } else {
     message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
   }
+  if (tensor.cargo != nullptr) header.lost = tensor.cargo->note(staged_part_.part, frame).lost;
   message.bulk = true;
   staged_ = Staged::kPush;
   staged_payload_bytes_ = message.payload.size();

@@ -16,11 +16,13 @@ struct RelayCommand {
   enum class Kind : std::uint8_t {
     kBegin,  // serve those of this machine, as the roster says
     kAmend,  // another process serves a shard, as the roster says
+    kLeft,   // `left` has left the job
     kEnd,    // the job is over here because of `why`: sends what waits to be sent, and ends
     kPing,   // answered by kAlive: the relay's thread comes round
   };
   Kind kind = Kind::kEnd;
   wire::Roster roster{};
+  WorkerRank left{};
   Incarnation incarnation{};
   TimeNs failure_ns = 0;  // the job's failure timeout
   Status why{};

@@ -26,6 +26,10 @@ void RelayWatch::amend(const wire::Roster& roster) {
   post({.kind = RelayCommand::Kind::kAmend, .roster = roster});
 }
 
+void RelayWatch::note_left(WorkerRank worker) {
+  if (has_begun_) post({.kind = RelayCommand::Kind::kLeft, .left = worker});
+}
+
 void RelayWatch::end(const Status& why) {
   if (!exists()) return;
   next_question_ns_ = kNever;

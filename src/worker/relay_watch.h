@@ -27,6 +27,8 @@ class RelayWatch {
              const TimeoutConfig& timeout, TimeNs now);
   // Another process serves a shard.
   void amend(const wire::Roster& roster);
+  // Another worker has left the job.
+  void note_left(WorkerRank worker);
   bool has_begun() const { return has_begun_; }
   bool is_ready() const { return is_ready_; }
   // Takes what it has said, and asks for a sign of life. Not ok, once for each reason: the job cannot go on. `late_ns`:

@@ -88,6 +88,7 @@ struct KeptFrame {
   BufferRef copy;
   Round round;  // whose sum it is
   Where where = Where::kNowhere;
+  bool crew_has = false;  // at a relay: all of its crew have it
 };
 
 // A way that parts of a tensor go.

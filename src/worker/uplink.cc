@@ -8,8 +8,12 @@ void Uplink::on_ready(PartRef ref) {
   push_.enter(ref, tensor, work_.now);
 }
 
-void Uplink::forget(Key key) {
-  const TensorIndex index = work_.tensors.find(key);
+void Uplink::forget(Key key, const wire::Declare& declared) {
+  TensorIndex index = work_.tensors.find(key);
+  if (index == kNoTensor && work_.config.duties.stands_in && !declared.name.empty()) {
+    const Result<TensorIndex> made = work_.tensors.find_or_add(declared.name, declared);
+    if (made.is_ok()) index = made.value();
+  }
   if (index == kNoTensor) return;
   Tensor& tensor = work_.tensors[index];
   if (tensor.active != kNoOp) {
@@ -19,6 +23,12 @@ void Uplink::forget(Key key) {
     kept_.retire(tensor);
     work_.tensors.give_up(index);
   }
+}
+
+void Uplink::inherit(const wire::Declare& declared, PartIndex part, std::uint64_t offset_bytes,
+                     Round round, const std::optional<std::span<const std::byte>>& sum) {
+  const Result<TensorIndex> found = work_.tensors.find_or_add(declared.name, declared);
+  if (found.is_ok()) kept_.inherit(found.value(), part, offset_bytes, round, sum);
 }
 
 }  // namespace byteps

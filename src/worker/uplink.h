@@ -2,8 +2,12 @@
 // makes frames ready (staging.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/ids.h"
 #include "net/wire.h"
@@ -32,8 +36,20 @@ class Uplink {
   }
   // More frames of this part are ready (Cargo).
   void on_ready(PartRef part);
-  // Its name is not used again; what is under way of it ends as it does.
-  void forget(Key key);
+  // Its name is not used again; what is under way of it ends as it does. Where it is not known here, but `stands_in`,
+  // the shards may know it of the relay that was there before.
+  void forget(Key key, const wire::Declare& declared);
+  // The servers have not said yet that all have forgotten it.
+  bool is_forgetting(Key key) const { return kept_.is_retired(key); }
+
+  // See KeptSums.
+  void note_crew_has(Key key, PartIndex part, std::uint64_t offset_bytes, Round round) {
+    kept_.note_crew_has(key, part, offset_bytes, round);
+  }
+  void inherit(const wire::Declare& declared, PartIndex part, std::uint64_t offset_bytes,
+               Round round, const std::optional<std::span<const std::byte>>& sum);
+  std::vector<KeptSums::Settled> take_settled() { return kept_.take_settled(); }
+  void say_all() { kept_.say_all(); }
 
   // The servers have heard that the worker beside this relay has no more inputs, and it may be skipped.
   bool inputs_are_heard() const { return inputs_.are_heard(); }

@@ -44,6 +44,8 @@ struct PipelineCall {
   device::Place
       place{};  // of input and output, where they are on a device: for Staging, which makes a cargo of it
   Cargo* cargo = nullptr;  // not null: instead of input and output, which are empty
+  // Of a relay that stands in for another, which was in the middle of it: the round.
+  std::optional<Round> round{};
 };
 
 struct PipelineConfig {
@@ -59,9 +61,13 @@ struct PipelineConfig {
       3 * kSecond;  // patience with what a worker that left may owe, see on_worker_left()
   TimeNs first_notice_ns = 5 * kSecond;
   TimeNs notice_every_ns = 10 * kSecond;
-  // Of a tensor, in one generation of inputs that can still end: the next begins at a number of its own (ids.h). Less
-  // than that, because of those that are under way.
-  std::uint32_t finishing_rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
+  struct Finishing {
+    // Of a tensor, in one generation of inputs that can still end: the next begins at a number of its own (ids.h). Less
+    // than that, because of those that are under way.
+    std::uint32_t rounds_max = kRoundsPerGeneration - std::uint32_t{kOperationsMax};
+    ShardIndex way{};  // whose other end says when all inputs have ended
+  };
+  Finishing finishing{};
   TimelineLane* timeline = nullptr;  // null: none is recorded
   RoadEnds road_ends{};              // their stages outlive the pipeline
   // Where workers of a machine sum first, at relays (relay/relay.h): a worker's ways lead to those of its machine, and
@@ -71,7 +77,12 @@ struct PipelineConfig {
   bool relays_are_alone = false;         // there are no servers behind them
   TimeNs stalled_ns = 5 * kMillisecond;  // a way without answers for so long: see flow.h
   bool keeps_sums = false;               // for the successor of a shard that is lost (kept_sums.h)
-  ShardIndex inputs_way{};               // the way whose other end says when all inputs have ended
+  // Of a relay where a worker may be lost.
+  struct Duties {
+    bool waits_for_crew = false;  // servers hear that it has a sum when all of its crew have
+    bool stands_in = false;       // it stands in for another
+  };
+  Duties duties{};
 };
 
 // With what the user has set of the flow.

@@ -238,8 +238,9 @@ void Worker::take_member_events(TimeNs now) {
         barriers_.erase(found);
       },
       [&](const MemberOutput::WorkerLeft& gone) {
-        shards_.connections().note_left(gone.worker, now);
         if (pipeline_) pipeline_->on_worker_left(gone.worker);
+        relay_.note_left(gone.worker);
+        note_departed(shards_.connections().note_left(gone.worker, now));
       },
       [&](const MemberOutput::Notice& notice) { log_.write(notice.level, notice.text); },
       [&](const MemberOutput::Left&) {
@@ -272,7 +273,8 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
   const ShardConnections::Job job{.epoch = roster.epoch,
                                   .incarnation = facts_.incarnation,
                                   .failure_ns = timeout().failure_ns,
-                                  .recovers = roster.recovers};
+                                  .recovers = roster.recovers,
+                                  .self = WorkerRank(roster.your_rank)};
   shards_.begin(*pipeline_, job, std::move(places), now);
 }
 
@@ -280,12 +282,23 @@ void Worker::on_roster(const wire::Roster& roster, TimeNs now) {
 void Worker::on_amended(const wire::Roster& roster, TimeNs now) {
   if (state_ == State::kEnding) return;
   vacancies_.note(roster, now);
-  if (!reaches_servers(roster)) return relay_.amend(roster);
+  if (!reaches_servers(roster)) {
+    relay_.amend(roster);
+    return note_departed(shards_.connections().amend(
+        relays_of(roster, groups_of(roster), WorkerRank(roster.your_rank)), now));
+  }
   if (roster.slots.size() != shards_.connections().count()) {
     return fail_job({Code::kDisconnected, "the roster of an epoch has other shards than before"},
                     now);
   }
   shards_.connections().amend(shards_of(roster), now);
+}
+
+// A relay is missed as its worker is, or the worker in whose process it stood in for another's.
+void Worker::note_departed(const std::vector<WorkerRank>& workers) {
+  for (const WorkerRank each : workers) {
+    if (pipeline_) pipeline_->on_worker_left(each);
+  }
 }
 
 PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
@@ -299,7 +312,7 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
   pipeline.first_notice_ns = config_.timeout.first_notice_ns;
   pipeline.notice_every_ns = config_.timeout.notice_every_ns;
   pipeline.road_ends = road_ends_;
-  pipeline.keeps_sums = reaches_servers(roster) && roster.recovers;
+  pipeline.keeps_sums = roster.recovers && (reaches_servers(roster) || roster.continues);
   if (!reaches_servers(roster)) {
     const auto groups = std::make_shared<const Groups>(groups_of(roster));
     pipeline.groups = groups;
@@ -309,7 +322,7 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
     const auto own = std::find(machine.begin(), machine.end(), pipeline.self) - machine.begin();
     const bool is_alone = roster.summing == wire::Summing::kAlone;
     pipeline.relays_are_alone = is_alone;
-    pipeline.inputs_way = ShardIndex(is_alone ? 0 : static_cast<std::uint32_t>(own));
+    pipeline.finishing.way = ShardIndex(is_alone ? 0 : static_cast<std::uint32_t>(own));
   }
   if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {
     std::vector<std::uint32_t> server_of_shard;

@@ -92,6 +92,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   void take_member_events(TimeNs now);
   void on_roster(const wire::Roster& roster, TimeNs now);
   void on_amended(const wire::Roster& roster, TimeNs now);
+  void note_departed(const std::vector<WorkerRank>& workers);
   Status check_roster(const wire::Roster& roster) const;
   PipelineConfig pipeline_config(const wire::Roster& roster);
 

@@ -45,6 +45,11 @@ def hash_of(model):
     return hashlib.sha256(weights).hexdigest()
 
 
+def all_pushed_bytes():
+    counted = bps.metrics()
+    return counted.pushed_bytes + counted.local_pushed_bytes
+
+
 def main() -> None:
     if os.environ.get("RANK") != "0":  # all others join later
         time.sleep(float(os.environ.get("LATE_S", "0")))
@@ -62,8 +67,8 @@ def main() -> None:
         time.sleep(max(0.0, began + float(os.environ.get("STEP_MS", "2")) / 1000 - time.monotonic()))
         optimizer.step()
         print(f"step {step} at {time.monotonic():.6f} is {hash_of(model)[:32]}", flush=True)
-        assert bps.metrics().pushed_bytes > pushed, "nothing went to the servers"
-        pushed = bps.metrics().pushed_bytes
+        assert all_pushed_bytes() > pushed, "nothing went to the servers, or to relays"
+        pushed = all_pushed_bytes()
     print("weights", hash_of(model), flush=True)
     bps.barrier()  # who leaves takes along what others may lack still
     atexit._run_exitfuncs()  # leaves for good; to take torch apart as well costs a second of processor time

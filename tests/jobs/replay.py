@@ -4,7 +4,9 @@ be, bit for bit.
 
     hashes = replay(workers=3, steps=200, absences=absences.read([folder]))
 
-It adds in the order of ranks, as BYTEPS_DETERMINISTIC=1 does; of two, any order is that."""
+It adds in the order of ranks, as BYTEPS_DETERMINISTIC=1 does; of two, any order is that. Where the workers of a machine
+sum first, `machines` has the ranks of each: these are added, and then the sums of the machines, in the order of their
+lowest ranks."""
 
 import torch
 
@@ -13,20 +15,25 @@ import digits_hash
 PREFIX = "byteps.Gradient."  # of the names that DistributedOptimizer gives
 
 
-def average(gradients, absent):
+def total_of(tensors):
+    total = tensors[0].clone()
+    for each in tensors[1:]:
+        total += each
+    return total
+
+
+def average(gradients, absent, machines):
     """Of one tensor: `gradients` by rank, flat; `absent`: elements from, to, and who is not in these."""
     everybody = set(range(len(gradients)))
     mean = torch.empty_like(gradients[0])
     for first, last, without in [(0, len(mean), set()), *absent]:
-        present = sorted(everybody - without)
-        total = gradients[present[0]][first:last].clone()
-        for rank in present[1:]:
-            total += gradients[rank][first:last]
-        mean[first:last] = total / len(present)
+        crews = [[gradients[rank][first:last] for rank in ranks if rank not in without] for ranks in machines]
+        mean[first:last] = total_of([total_of(crew) for crew in crews if crew]) / len(everybody - without)
     return mean
 
 
-def replay(workers, steps, absences):
+def replay(workers, steps, absences, machines=None):
+    machines = machines or [[rank] for rank in range(workers)]
     shards = [digits_hash.shard(rank, workers) for rank in range(workers)]
     model = digits_hash.make_model()
     optimizer = digits_hash.make_optimizer(model)
@@ -38,7 +45,8 @@ def replay(workers, steps, absences):
             digits_hash.compute_gradients(model, x, y, step)
             by_rank.append([parameter.grad.detach().clone().flatten() for parameter in model.parameters()])
         for number, (name, parameter) in enumerate(model.named_parameters()):
-            mean = average([each[number] for each in by_rank], absences.absent(PREFIX + name, step))
+            gradients = [each[number] for each in by_rank]
+            mean = average(gradients, absences.absent(PREFIX + name, step), machines)
             parameter.grad = mean.reshape(parameter.shape)
         optimizer.step()
         hashes.append(digits_hash.hash_of(model)[:32])

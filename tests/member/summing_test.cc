@@ -70,6 +70,22 @@ TEST(Summing, is_the_servers_where_rank_0_says_so_or_a_worker_has_no_relay) {
   EXPECT_EQ(summing_of(roster, true, false), Summing::kServers);
 }
 
+TEST(Summing, is_the_servers_where_a_relay_could_not_say_who_of_its_crew_is_lost) {
+  std::vector<std::uint64_t> machines(wire::kLostPlacesMax, 1);
+  machines.push_back(2);
+  wire::Roster roster = roster_of(machines);
+  roster.continues = true;
+  EXPECT_EQ(summing_of(roster, true, false), Summing::kRelays);
+  machines.push_back(1);
+  roster = roster_of(machines);
+  EXPECT_EQ(summing_of(roster, true, false), Summing::kRelays);
+  roster.continues = true;
+  EXPECT_EQ(summing_of(roster, true, false), Summing::kServers);
+  roster = roster_of(std::vector<std::uint64_t>(wire::kLostPlacesMax + 1, 1));
+  roster.continues = true;
+  EXPECT_EQ(summing_of(roster, true, false), Summing::kAlone) << "relays say it to nobody";
+}
+
 TEST(PartitionBytes, are_divided_among_the_leaders_of_the_largest_machine) {
   const wire::Roster roster = roster_of({1, 1, 1, 2, 2}, 1, Summing::kRelays);
   EXPECT_EQ(partition_bytes_of(roster, 3 << 20, 4096), 1U << 20);
@@ -126,6 +142,65 @@ TEST(RelaysOfRoster, are_those_of_ones_own_machine_by_rank_at_loopback) {
   EXPECT_EQ(places[1].relay, WorkerRank(2)) << "its own is one of them";
   EXPECT_EQ(places[1].endpoint.text(), "127.0.0.1:7002");
   EXPECT_EQ(relays_of(roster, groups_of(roster), WorkerRank(3)).size(), 1U);
+}
+
+// ---- where relays are when their workers are lost
+
+TEST(PlaceOfRelay, is_beside_its_worker_as_long_as_that_lives) {
+  const wire::Roster roster = roster_of({1, 1, 1}, 1, Summing::kAlone);
+  const auto place = relay_place_of(roster, groups_of(roster), WorkerRank(1));
+  ASSERT_TRUE(place.has_value());
+  EXPECT_EQ(place->host, WorkerRank(1));
+  EXPECT_EQ(place->since, 0U);
+  EXPECT_TRUE(stand_ins_of(roster, groups_of(roster)).empty());
+}
+
+TEST(PlaceOfRelay, is_in_the_process_of_the_next_worker_of_the_machine_that_is_not_lost) {
+  wire::Roster roster = roster_of({1, 2, 1, 1}, 1, Summing::kAlone);
+  roster.members[2].vacant_since = 4;
+  const Groups groups = groups_of(roster);
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(2))->host, WorkerRank(3));
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(2))->since, 4U);
+  roster.members[3].vacant_since = 7;
+  for (const WorkerRank lost : {WorkerRank(2), WorkerRank(3)}) {
+    EXPECT_EQ(relay_place_of(roster, groups, lost)->host, WorkerRank(0)) << "ranks go round";
+    EXPECT_EQ(relay_place_of(roster, groups, lost)->since, 7U)
+        << "it came there when the last one before was lost";
+  }
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(0))->since, 0U);
+  const StandIns expected = {{WorkerRank(2), 7}, {WorkerRank(3), 7}};
+  EXPECT_EQ(stand_ins_of(roster, groups), expected);
+}
+
+TEST(PlaceOfRelay, is_not_in_the_process_of_one_that_has_left_but_its_own) {
+  wire::Roster roster = roster_of({1, 1, 1}, 1, Summing::kAlone);
+  roster.members[0].vacant_since = 2;
+  roster.members[1].serves_none_since = 5;
+  const Groups groups = groups_of(roster);
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(0))->host, WorkerRank(2));
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(0))->since, 5U);
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(1))->host, WorkerRank(1))
+      << "what it leads ends with its name";
+  EXPECT_EQ(relay_place_of(roster, groups, WorkerRank(1))->since, 0U);
+}
+
+TEST(PlaceOfRelay, is_nowhere_when_all_of_its_machine_are_lost) {
+  wire::Roster roster = roster_of({1, 2, 1}, 1, Summing::kAlone);
+  roster.members[1].vacant_since = 2;
+  EXPECT_FALSE(relay_place_of(roster, groups_of(roster), WorkerRank(1)).has_value());
+  EXPECT_TRUE(relay_place_of(roster, groups_of(roster), WorkerRank(0)).has_value());
+}
+
+TEST(PlaceOfRelay, is_where_the_others_of_the_machine_look_for_it) {
+  wire::Roster roster = roster_of({1, 1, 1}, 1, Summing::kAlone);
+  roster.members[1].vacant_since = 3;
+  const std::vector<ShardPlace> places = relays_of(roster, groups_of(roster), WorkerRank(0));
+  ASSERT_EQ(places.size(), 3U);
+  EXPECT_EQ(places[1].relay, WorkerRank(1)) << "who leads which part does not change";
+  EXPECT_EQ(places[1].relay_host, WorkerRank(2));
+  EXPECT_EQ(places[1].endpoint, places[2].endpoint);
+  EXPECT_EQ(places[1].since, 3U);
+  EXPECT_EQ(places[2].since, 0U);
 }
 
 }  // namespace

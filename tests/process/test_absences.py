@@ -1,4 +1,4 @@
-"""Which sums a lost worker is not in: servers say so in files of absences, byteps.recordings.absences reads them, and
+"""Which sums a lost worker is not in: who sums says so in files of absences, byteps.recordings.absences reads them, and
 with them the training can be done again, bit for bit."""
 
 import json
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from place import ROOT
-from training import Launched
+from training import Launched, Separate
 
 from byteps.recordings import absences
 
@@ -45,7 +45,7 @@ def test_what_is_damaged_of_another_job_or_of_an_earlier_epoch_does_not_count(tm
 
 def test_a_list_that_was_full_is_said_to_be(tmp_path):
     write(tmp_path / "byteps-absences-a-1.jsonl", HEADER, LINE, {"full": 1})
-    assert absences.read([tmp_path]).summary()[-1] == "a server's list of such sums was full, and says no more"
+    assert absences.read([tmp_path]).summary()[-1] == "a list of such sums was full, and says no more"
 
 
 @pytest.mark.timeout(240)
@@ -72,3 +72,39 @@ def test_those_that_are_left_have_the_weights_of_the_training_once_more_with_the
         command = [sys.executable, "-m", "byteps.tools.bps", "why", str(training.flight)]
         told = subprocess.run(command, env={"PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True)
         assert "  sums without worker 0: " in told.stdout and "  sums without worker 2: " in told.stdout, told
+
+
+CONTINUES = {"BYTEPS_RECOVERY": "1", "BYTEPS_ON_WORKER_LOSS": "continue", "BYTEPS_DETERMINISTIC": "1"}
+
+
+@pytest.mark.timeout(240)
+def test_the_record_holds_where_the_workers_of_a_machine_sum_first(tmp_path):
+    """Two machines of two: a worker of each is killed. A relay speaks for two ranks, servers record which are in."""
+    from replay import replay
+
+    environ = {**CONTINUES, "BYTEPS_PARTITION_BYTES": "8192", "STEP_MS": "10"}
+    with Separate(tmp_path / "job", servers=2, steps=60, environ=environ, hosts=(2, 2)) as training:
+        for step, rank in ((5, 1), (25, 2)):
+            assert training.wait_for_step(step), training.story()
+            assert training.stall_s(training.kill_worker(rank)) is not None, training.story()
+        assert training.end() == [], training.story()
+        assert "relays of 2 machines with 2 workers each, then 2 servers" in training.text
+        recorded = absences.read([training.flight])
+        assert recorded.workers() == [1, 2]
+        assert training.hashes[0] == training.hashes[3] == replay(4, 60, recorded, machines=[[0, 1], [2, 3]])
+
+
+@pytest.mark.timeout(240)
+def test_relays_that_sum_alone_keep_the_record_themselves(tmp_path):
+    from replay import replay
+
+    environ = {**CONTINUES, "BYTEPS_LOCAL_REDUCE": "auto", "BYTEPS_FORCE_DISTRIBUTED": "0", "STEP_MS": "10"}
+    options = ["--on-worker-loss", "continue"]
+    with Launched(tmp_path / "job", workers=4, servers=0, steps=60, environ=environ, options=options) as training:
+        for step, rank in ((5, 0), (25, 2)):
+            assert training.wait_for_step(step), training.story()
+            assert training.stall_s(training.kill_worker(rank)) is not None, training.story()
+        assert training.end() == [], training.story()
+        recorded = absences.read([training.flight])
+        assert recorded.workers() == [0, 2]
+        assert training.hashes[1] == training.hashes[3] == replay(4, 60, recorded)

@@ -208,8 +208,8 @@ def test_processes_know_the_policy_and_the_first_start_has_no_attempt(place):
 
 
 @pytest.mark.parametrize("arguments, environ, text", [
-    (["--local", "--workers", "3", "--servers", "0", *GOES_ON], {}, "this job uses no server; say --servers 1"),
-    (["--local", "--workers", "3", *GOES_ON], {}, "say --servers 1 with --local"),
+    (["--local", "--workers", "3", "--servers", "0", *GOES_ON], {"BYTEPS_LOCAL_REDUCE": "0"}, "at least one server"),
+    (["--local", "--workers", "3", *GOES_ON], {"BYTEPS_LOCAL_REDUCE": "0"}, "say --servers 1 with --local"),
     (["--local", "--workers", "1", "--servers", "1", *GOES_ON], {}, "needs at least one server"),
     (["--hosts", "hosts", "--servers-per-host", "0", *GOES_ON], {}, "servers=N behind a host"),
     ([*THREE, *GOES_ON], {"BYTEPS_RECOVERY": "0"},

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from job import Job
 from place import wait_for
 
 PYTHON = sys.executable
@@ -60,7 +61,9 @@ class Run:
 
 SIZES = {
     "one server": ["--local", "--workers", "3", "--servers", "1"],
-    "servers": ["--local", "--workers", "3", "--servers", "2", "-x", "BYTEPS_LOCAL_REDUCE=0"],  # as it is anyway
+    "servers": ["--local", "--workers", "3", "--servers", "2", "-x", "BYTEPS_LOCAL_REDUCE=0"],
+    "relays": ["--local", "--workers", "3", "--servers", "2", "-x", "BYTEPS_FORCE_DISTRIBUTED=1"],
+    "relays alone": ["--local", "--workers", "3", "-x", "BYTEPS_FORCE_DISTRIBUTED=0"],
 }
 
 
@@ -87,6 +90,30 @@ def test_a_worker_that_is_killed_costs_nobody_else_anything(place, summing, rank
     assert "all other workers ended well" in lines[-2]
     assert re.search(f"^{RECORDED}$", run.text, re.M), run.text
     assert [what for what in place.left() if "torchinductor" not in what] == []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("ranks", [[1], [0], [2, 3]])
+def test_workers_of_machines_that_sum_first_go_on_without_one_or_a_whole_machine(tmp_path, ranks):
+    environ = {"BYTEPS_RECOVERY": "1", "BYTEPS_ON_WORKER_LOSS": "continue"}
+    with Job(tmp_path, servers=2, hosts=(2, 2), environ=environ) as job:
+        job.start_services()
+        for rank in range(job.size):
+            job.start_program(rank, [PYTHON, "-c", WORKER, "400"])
+        left = [worker for rank, worker in enumerate(job.workers) if rank not in ranks]
+        says = lambda worker, text: re.search(text, worker.out_path.read_text()) or worker.code is not None
+        for worker in job.workers:
+            wait_for("the first sum", lambda worker=worker: says(worker, r"step \d+ sum 15\b"), 60)
+        assert "relays of 2 machines with 2 workers each, then 2 servers" in job.scheduler.err
+        for rank in ranks:
+            job.workers[rank].kill()
+        others = 15 - sum(2**rank for rank in ranks)
+        for worker in left:
+            wait_for("the sum of the others", lambda worker=worker: says(worker, rf"step \d+ sum {others}\b"), 30)
+        job.join(timeout_s=90)
+        assert all(worker.code == 0 for worker in left), job.story("a worker that is left has failed")
+        for worker in left:
+            assert f"ends with {others}" in worker.out_path.read_text(), job.story("another last sum")
 
 
 @pytest.mark.timeout(180)

@@ -23,24 +23,31 @@ struct One {
     std::uint32_t shards = 1;
     bool is_alone = false;
     bool keeps_sums = false;
+    bool continues = false;  // the job does, without a worker that is lost
+    bool stands_in = false;  // for worker 0's, which is lost; worker 1 says first what it has
   };
 
   One() : One(Settings{}) {}
   explicit One(const Settings& one) : settings(one) {
     x.name = name_led_by(0);
     RelayConfig config{
+        .shelf = {},
         .uplink = {.self = WorkerRank(0),
                    .epoch = Epoch(7),
                    .placement = Placement(kPartitionBytes, kFrameBytes,
                                           std::vector<std::uint32_t>(settings.shards, 1))},
-        .is_alone = settings.is_alone};
+        .is_alone = settings.is_alone,
+        .recovers = settings.continues,
+        .takes_over = settings.stands_in,
+        .lost = settings.stands_in ? std::vector{WorkerRank(0)} : std::vector<WorkerRank>()};
     std::vector<std::uint64_t> machines = {1, 1};
     if (!settings.is_alone) machines.push_back(2);
     config.uplink.credit_bytes = 1 << 20;  // enough
-    config.uplink.keeps_sums = settings.keeps_sums;
+    config.uplink.keeps_sums = settings.keeps_sums || settings.continues;
+    config.uplink.duties = {.waits_for_crew = settings.continues, .stands_in = settings.stands_in};
     config.uplink.groups = std::make_shared<const Groups>(machines);
     relay = std::make_unique<Relay>(config, pool);
-    relay->connect(WorkerRank(0));
+    if (!settings.stands_in) relay->connect(WorkerRank(0));
     relay->connect(WorkerRank(1));
     if (settings.is_alone) return;
     for (std::uint32_t shard = 0; shard < settings.shards; ++shard) {

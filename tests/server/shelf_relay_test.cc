@@ -1,8 +1,10 @@
 // Shelves of two levels: the workers of a machine sum at a relay first, and what they have together goes to a server.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -496,6 +498,56 @@ TEST(ShelfRelay,
                 result.begin() + place_of(answer, *flat.facts.placement, tensor));
     }
     ASSERT_EQ(results, expected) << "world " << world << ": " << tensor.text();
+  }
+}
+
+// ---- workers that are lost
+
+TEST(RelayTree, an_average_and_the_record_are_of_those_that_are_in_as_relays_say) {
+  Tree tree({1, 1, 2});
+  wire::Declare tensor = declaration("mean", kF32, 64);
+  tensor.operation = Operation::kAverage;
+  const std::uint32_t leader = tree.leader(0, tensor, 0);
+  tree.server.declare(leader, tensor);
+  tree.server.declare(2, tensor);
+  wire::Header header;
+  header.kind = wire::Kind::kPush;
+  header.epoch = Epoch(7);
+  header.key = key_of(tensor.name);
+  header.worker = WorkerRank(leader);
+  header.lost = 0b10;  // worker 1
+  const std::vector<float> six(16, 6.0F);
+  tree.server.step(leader, header, std::as_bytes(std::span(six)));
+  header.lost = 0b01;  // a relay that stands in repeats it: that is not taken, nor what it says
+  tree.server.step(leader, header, std::as_bytes(std::span(six)));
+  header.worker = WorkerRank(2);
+  header.lost = 0;
+  tree.server.step(2, header, std::as_bytes(std::span(six)));
+  const Told told = tree.server.take();
+  ASSERT_THAT(told.violations, IsEmpty());
+  ASSERT_EQ(told.answers.size(), 2U);
+  float first = 0;
+  std::memcpy(&first, told.answers[0].payload().data(), sizeof first);
+  EXPECT_EQ(first, 6.0F) << "12 of two workers, and not of three";
+  ASSERT_EQ(told.absences.size(), 1U);
+  EXPECT_EQ(told.absences[0].worker, WorkerRank(1));
+  EXPECT_EQ(told.absences[0].since, Round(0));
+}
+
+TEST(RelayTree, a_relay_that_says_that_all_of_its_crew_are_lost_or_more_breaks_the_protocol) {
+  Tree tree({1, 1, 2});
+  const wire::Declare tensor = declaration("x", kF32, 64);
+  const std::uint32_t leader = tree.leader(0, tensor, 0);
+  tree.server.declare(leader, tensor);
+  wire::Header header;
+  header.kind = wire::Kind::kPush;
+  header.epoch = Epoch(7);
+  header.key = key_of(tensor.name);
+  header.worker = WorkerRank(leader);
+  for (const auto lost : {std::uint16_t{0b11}, std::uint16_t{0b100}}) {
+    header.lost = lost;
+    tree.server.step(leader, header, filled(64, 0));
+    EXPECT_EQ(tree.server.take().violations.size(), 1U);
   }
 }
 

@@ -105,6 +105,9 @@ struct Told {
   std::vector<ShelfOutput::Ask> given;  // of kGive
   std::vector<ShelfOutput::Ask> again;  // of kAgain
   std::vector<ShelfOutput::ForgottenByAll> forgotten_by_all;
+  std::vector<ShelfOutput::Had> had;
+  std::vector<ShelfOutput::CrewHas> crew_has;
+  std::vector<Key> crews_gone;
   std::vector<ShelfOutput::Settled> settled;
   std::vector<ShelfOutput::Absence> absences;
   std::vector<Key> forgotten;
@@ -135,6 +138,9 @@ struct Told {
         [this](ShelfOutput::Absence& it) { absences.push_back(std::move(it)); },
         [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
         [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },
+        [this](ShelfOutput::Had& it) { had.push_back(std::move(it)); },
+        [this](ShelfOutput::CrewHas& it) { crew_has.push_back(it); },
+        [this](ShelfOutput::CrewGone& it) { crews_gone.push_back(it.key); },
         [this](ShelfOutput::Failure& it) { failures.push_back(std::move(it)); }};
     for (auto& output : outputs) std::visit(keep, output);
   }

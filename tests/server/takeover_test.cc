@@ -114,5 +114,23 @@ TEST_F(TakeoverTest, what_is_older_says_nothing_and_two_rounds_further_is_wrong)
   EXPECT_TRUE(have(0, 9).is_wrong);
 }
 
+// At a relay, where others may come for it.
+TEST_F(TakeoverTest, a_relay_asks_for_a_sum_as_soon_as_somebody_has_it_and_once) {
+  Takeover relay(3, true);
+  EXPECT_EQ(relay.on_have(WorkerRank(1), Round(7), scene()), Doing{.giver = WorkerRank(1)});
+  EXPECT_EQ(relay.on_have(WorkerRank(2), Round(7), scene()), Doing{}) << "it is asked for already";
+  EXPECT_TRUE(relay.is_fetching());
+  relay.on_settled(WorkerRank(1), Round(7));
+  EXPECT_FALSE(relay.is_fetching()) << "all have it";
+  EXPECT_TRUE(relay.has_sum());
+}
+
+TEST_F(TakeoverTest, a_member_that_pushes_what_it_said_to_have_has_it_no_more) {
+  have(0, 7);
+  have(1, 7);
+  EXPECT_EQ(push(1, 7), Doing{.giver = WorkerRank(0)}) << "a relay whose crew has lost who had it";
+  EXPECT_FALSE(takeover_.has_sum(WorkerRank(1)));
+}
+
 }  // namespace
 }  // namespace byteps

@@ -220,5 +220,34 @@ TEST_F(WorkerLinksTest, the_end_of_a_connection_is_news_once) {
   EXPECT_EQ(news[0].worker, WorkerRank(1));
 }
 
+// ---- workers that are lost
+
+TEST_F(WorkerLinksTest, for_a_lost_worker_only_the_newest_relay_that_stands_in_is_served) {
+  begin();
+  const PeerId own = transport_.arrive(hello(4));
+  EXPECT_THAT(turn(), SizeIs(1));
+  EXPECT_THAT(links_.lose(WorkerRank(4), {{WorkerRank(4), 2}}), SizeIs(1));
+  links_.close_ended();
+  EXPECT_TRUE(transport_.closed.contains(own));
+  const PeerId back = transport_.arrive(hello(4));
+  Hello first = hello(4);
+  first.stands_since = 2;
+  const PeerId former = transport_.arrive(first);
+  const auto news = turn();
+  EXPECT_TRUE(transport_.closed.contains(back));
+  EXPECT_FALSE(transport_.closed.contains(former));
+  EXPECT_EQ(news.back().kind, Kind::kUp);
+  EXPECT_THAT(links_.lose(WorkerRank(4), {{WorkerRank(4), 2}}), SizeIs(0)) << "it is known";
+  EXPECT_THAT(links_.lose(WorkerRank(3), {{WorkerRank(3), 5}, {WorkerRank(4), 5}}), SizeIs(2))
+      << "that one's process was lost, too";
+  links_.close_ended();
+  EXPECT_TRUE(transport_.closed.contains(former));
+  Hello second = hello(4);
+  second.stands_since = 5;
+  const PeerId newest = transport_.arrive(second);
+  turn();
+  EXPECT_FALSE(transport_.closed.contains(newest));
+}
+
 }  // namespace
 }  // namespace byteps

@@ -60,7 +60,7 @@ class Cluster {
       config.credit_bytes = settings.credit_bytes;
       config.credit_frames_min = settings.credit_frames_min;
       config.priority_scheduling = settings.priority_scheduling;
-      config.finishing_rounds_max = settings.finishing_rounds_max;
+      config.finishing.rounds_max = settings.finishing_rounds_max;
       if (settings.delay_ns > 0) {
         for (auto* const rows : {&config.road_ends.before_push, &config.road_ends.after_pull}) {
           delays_.push_back(std::make_unique<DelayStage>(seed + delays_.size(), settings.delay_ns));

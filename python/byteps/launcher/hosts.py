@@ -137,7 +137,7 @@ def job_plan(
     worker_count = sum(host.workers for host in hosts)
     base = dict(environ)
     server_count, notes = used_servers(worker_count, sum(host.servers for host in hosts), base)
-    losses.check_servers(base, server_count)
+    losses.check_servers(base, worker_count, server_count)
     base.update(
         DMLC_NUM_WORKER=str(sum(host.workers > 0 for host in hosts)),
         DMLC_NUM_SERVER=str(server_count),

@@ -142,7 +142,7 @@ def parse(argv: List[str]) -> argparse.Namespace:
         "--on-worker-loss",
         choices=losses.POLICIES,
         help="when a worker is killed, or its host is gone: the job fails, or it goes on with the others, which "
-        f"needs at least one server (default: {losses.VARIABLE}, or fail)",
+        f"needs a server, or several workers of one machine (default: {losses.VARIABLE}, or fail)",
     )
     both.add_argument("--no-prefix", action="store_true", help="do not put [worker 0] before each line of output")
     remote = parser.add_argument_group("with --hosts")

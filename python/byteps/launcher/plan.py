@@ -109,7 +109,7 @@ def whole_job(
         BYTEPS_JOB_KEY_FILE=key.path,
     )
     server_count, notes = used_servers(worker_count, server_count, base)
-    losses.check_servers(base, server_count)
+    losses.check_servers(base, worker_count, server_count)
     if shards is not None and server_count > 0:
         base["BYTEPS_SERVER_ENGINE_THREAD"] = str(shards)
     bound = cores.bind(worker_count, server_count, base)

@@ -1,4 +1,5 @@
-"""Which sums a lost worker is not in, where a job goes on without it (docs/recovery.md): servers' files of absences.
+"""Which sums a lost worker is not in, where a job goes on without it (docs/recovery.md): the files of absences of
+servers, or of workers whose relays sum alone.
 
     absences = read([folder])
     absences.absent("fc1.weight", 131)    # [(0, 4096, {2}), ...]: elements from, to, and who is not in their round 131
@@ -53,7 +54,7 @@ class Absences:
                 f"from {begin} on"
             )
         if not self.is_whole:
-            lines.append("a server's list of such sums was full, and says no more")
+            lines.append("a list of such sums was full, and says no more")
         return lines
 
 
