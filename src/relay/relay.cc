@@ -26,20 +26,7 @@ bool is_had(const Shelf& shelf, Key key, PartIndex index, std::uint64_t offset_b
          shelf.inheritance().is_over(*part, frame);
 }
 
-}  // namespace
-
-Relay::Relay(const RelayConfig& config, BufferPool& pool)
-    : config_(uplink_config(config.uplink)),
-      stands_in_(config.takes_over && !config.is_alone),
-      lost_(config.lost.begin(), config.lost.end()),
-      shelf_(config.shelf, pool) {
-  if (!config.is_alone) uplink_.emplace(config_);
-  const Status begun = shelf_.begin_epoch(facts_of(config));
-  CHECK(begun.is_ok()) << begun.message();
-  if (stands_in_) end_inputs(Status::ok());
-}
-
-ShelfEpoch Relay::facts_of(const RelayConfig& config) {
+ShelfEpoch facts_of(const RelayConfig& config) {
   ShelfEpoch facts;
   facts.epoch = config.uplink.epoch;
   facts.worker_count = config.uplink.groups->worker_count();
@@ -52,6 +39,19 @@ ShelfEpoch Relay::facts_of(const RelayConfig& config) {
   facts.groups = config.uplink.groups;
   facts.relay = config.uplink.self;
   return facts;
+}
+
+}  // namespace
+
+Relay::Relay(const RelayConfig& config, BufferPool& pool)
+    : config_(uplink_config(config.uplink)),
+      stands_in_(config.takes_over && !config.is_alone),
+      lost_(config.lost.begin(), config.lost.end()),
+      shelf_(config.shelf, pool) {
+  if (!config.is_alone) uplink_.emplace(config_);
+  const Status begun = shelf_.begin_epoch(facts_of(config));
+  CHECK(begun.is_ok()) << begun.message();
+  if (stands_in_) end_inputs(Status::ok());
 }
 
 PipelineConfig Relay::uplink_config(PipelineConfig config) {

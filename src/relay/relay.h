@@ -130,7 +130,6 @@ class Relay final : private Batch::Listener {
   // Batch::Listener
   void answered(const wire::Header& header, std::span<const std::byte> payload) override;
 
-  static ShelfEpoch facts_of(const RelayConfig& config);
   PipelineConfig uplink_config(PipelineConfig config);
   void absorb();
   void look_at_declaration(WorkerRank from, Key key, std::span<const std::byte> payload);

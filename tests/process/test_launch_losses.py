@@ -208,9 +208,10 @@ def test_processes_know_the_policy_and_the_first_start_has_no_attempt(place):
 
 
 @pytest.mark.parametrize("arguments, environ, text", [
-    (["--local", "--workers", "3", "--servers", "0", *GOES_ON], {"BYTEPS_LOCAL_REDUCE": "0"}, "at least one server"),
-    (["--local", "--workers", "3", *GOES_ON], {"BYTEPS_LOCAL_REDUCE": "0"}, "say --servers 1 with --local"),
-    (["--local", "--workers", "1", "--servers", "1", *GOES_ON], {}, "needs at least one server"),
+    (["--local", "--workers", "3", "--servers", "0", *GOES_ON], {"BYTEPS_LOCAL_REDUCE": "0"},
+     "needs at least one server: BYTEPS_LOCAL_REDUCE=0"),
+    (["--local", "--workers", "1", *GOES_ON], {}, "needs several workers"),
+    (["--local", "--workers", "1", "--servers", "1", *GOES_ON], {}, "needs several workers"),
     (["--hosts", "hosts", "--servers-per-host", "0", *GOES_ON], {}, "servers=N behind a host"),
     ([*THREE, *GOES_ON], {"BYTEPS_RECOVERY": "0"},
      "--on-worker-loss continue (BYTEPS_ON_WORKER_LOSS=continue) and BYTEPS_RECOVERY=0 exclude each other"),

@@ -48,12 +48,14 @@ def settle(environ: Dict[str, str], wanted: Optional[str] = None) -> None:
 
 def check_servers(environ: Mapping[str, str], worker_count: int, server_count: int) -> None:
     """Refuses what nobody sums for when a worker is lost: a single worker, or several that leave sums to servers."""
-    sums_itself = worker_count > 1 and environ.get("BYTEPS_LOCAL_REDUCE", "") != "0"
-    if goes_on(environ) and server_count == 0 and not sums_itself:
+    if not goes_on(environ) or server_count > 0:
+        return
+    if worker_count == 1:
+        raise BadEnvironment(f"{OPTION} needs several workers: without the only one nobody is left; leave it out")
+    if environ.get("BYTEPS_LOCAL_REDUCE") == "0":
         raise BadEnvironment(
-            f"{OPTION} needs at least one server, or several workers of one machine, which sum there themselves "
-            "(BYTEPS_LOCAL_REDUCE, BYTEPS_FORCE_DISTRIBUTED=1); say --servers 1 with --local, or servers=1 behind a "
-            "host of the file"
+            f"{OPTION} needs at least one server: BYTEPS_LOCAL_REDUCE=0 forbids workers of one machine to sum there "
+            "themselves; say --servers 1 with --local, or servers=1 behind a host of the file, or unset it"
         )
 
 
