@@ -65,6 +65,10 @@ fuzz:       ## all fuzz targets from their kept corpora, FUZZ_SECONDS (60) each;
 soak: setup ## half an hour of real jobs, something killed or stopped every 15 s; SOAK_MINUTES=5 is shorter
 	@$(VENV)/python tools/soak
 
+.PHONY: soak-recovery
+soak-recovery: setup ## two hours of one job that survives kills, stops and pulled cables
+	@$(VENV)/python tools/soak_recovery --verbose
+
 bench: setup ## BytePS and its rivals on shaped networks, beside the physical limits; needs root
 	@$(VENV)/python bench/run.py; code=$$?; $(VENV)/python bench/report.py && exit $$code
 	@build/release/bin/shelf_bench

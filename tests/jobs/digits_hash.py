@@ -51,7 +51,7 @@ def all_pushed_bytes():
 
 
 def main() -> None:
-    if os.environ.get("RANK") != "0":  # all others join later
+    if os.environ.get("RANK", os.environ.get("DMLC_WORKER_ID")) != "0":  # all others join later
         time.sleep(float(os.environ.get("LATE_S", "0")))
     bps.init()
     print(f"pid {os.getpid()} of rank {bps.rank()}", flush=True)

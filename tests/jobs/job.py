@@ -160,10 +160,11 @@ class Job:
         for _ in range(self.server_count):
             self.start_server(**options)
 
-    def start_scheduler(self, environ=(), prefix=(), **options):
+    def start_scheduler(self, environ=(), prefix=(), arguments=(), **options):
         full = {**self.environ, **dict(environ)}
         prefix = [*self.there("scheduler"), *prefix]
-        self.scheduler = Process(self, "scheduler", [self.place.executable("scheduler")], full, prefix, **options)
+        command = [self.place.executable("scheduler"), *arguments]
+        self.scheduler = Process(self, "scheduler", command, full, prefix, **options)
         return self.scheduler
 
     def start_server(self, environ=(), prefix=(), **options):

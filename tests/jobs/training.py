@@ -7,12 +7,14 @@
         training.end()                             # its flaws: texts; none
         training.hashes                            # of the weights after each step
 
-    Separate(folder, ...)                          # the same processes one by one: nobody starts them again
+    Separate(folder, ...)                          # the same processes one by one, on hosts of their own if you like
+    training.restart(pid)                          # nobody but you starts them again
 """
 
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +22,8 @@ from pathlib import Path
 from job import Job, Process
 from place import Place, wait_until
 from zygote import Refused, fork_servers
+
+from byteps.launcher import losses
 
 WORKER = str(Path(__file__).with_name("digits_hash.py"))
 STEP = re.compile(r"(?:\[worker (\d+)\] )?step (\d+) at (\S+) is (\S+)$")
@@ -183,6 +187,9 @@ class Launched(Training):
     def of_role(self, role):
         return sorted(pid for pid, command in self.place.living().items() if f"byteps_{role}" in command)
 
+    def kill_scheduler(self):
+        return self.kill(self.scheduler())
+
     def servers(self):
         """Their process ids, when all are there."""
         wait_until(lambda: len(self.of_role("server")) == self.server_count or self.is_over())
@@ -240,16 +247,20 @@ def worker_command(place, environ, steps):
 
 
 class Separate(Training):
-    """Without bpslaunch: nobody starts again what was killed. `hosts`, `beside`: as in Job."""
+    """Without bpslaunch: nobody starts again what was killed. `hosts`, `beside`: as in Job. `tells`: the
+    scheduler hears of the end of a worker, as bpslaunch tells it."""
 
-    def __init__(self, folder, workers=2, servers=2, steps=150, environ=(), hosts=(), beside=False, server_hosts=()):
+    def __init__(
+        self, folder, workers=2, servers=2, steps=150, environ=(), hosts=(), beside=False, server_hosts=(), tells=False
+    ):
         """`server_hosts`: the number of the host of each server, where that is another than Job's."""
         environ = {**ENVIRON, **({"BYTEPS_LOCAL_REDUCE": "auto"} if hosts else {}), **dict(environ)}
         self.job = Job(folder, workers, servers, environ, hosts=hosts, beside=beside)
         super().__init__(self.job.size, servers, steps)
         self.place, self.flight = self.job.place, self.job.flight
         self.slots = {}  # of servers that were started for another one's place, by process id
-        self.job.start_scheduler(start_new_session=True)
+        self._tells = tells
+        self._start_scheduler()
         for number in range(servers):
             prefix = self.job.network.on(server_hosts[number]) if server_hosts else []
             self.job.start_server(prefix=prefix, start_new_session=True)
@@ -269,6 +280,28 @@ class Separate(Training):
 
     def servers(self):
         return [server.pid for server in self.job.servers if server.code is None]
+
+    def scheduler(self):
+        return self.job.scheduler.pid
+
+    def _start_scheduler(self):
+        arguments, options = ([losses.TELLING], {"stdin": subprocess.PIPE}) if self._tells else ([], {})
+        self.job.start_scheduler(arguments=arguments, start_new_session=True, **options)
+
+    def kill_scheduler(self):
+        """And starts it again."""
+        at_s = self.kill(self.scheduler())
+        self.job.scheduler.child.wait()
+        self._start_scheduler()
+        return at_s
+
+    def kill_worker(self, rank):
+        at_s = super().kill_worker(rank)
+        if self._tells:
+            self.job.workers[rank].child.wait()
+            told = losses.Ear(self.job.scheduler.child)
+            told.tell(losses.line(rank, "was ended by signal SIGKILL"))
+        return at_s
 
     def restart(self, pid):
         """Starts a server in the place of this one, which was killed."""

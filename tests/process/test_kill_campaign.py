@@ -50,20 +50,20 @@ def give_up(campaign, tmp_path, capsys, jobs):
 
 def test_a_host_that_is_cut_off_is_given_up_in_time_and_counts_nowhere(campaign, tmp_path, capsys, monkeypatch):
     kind = "cut a worker's and a server's host"
-    monkeypatch.setattr(campaign, "SILENT", {kind: campaign.SILENT[kind]})
+    monkeypatch.setitem(campaign.SILENT, (), {kind: campaign.SILENT[()][kind]})
     give_up(campaign, tmp_path, capsys, 1)
 
 
 @pytest.mark.long(reason="waits for timeouts; the quick one has the host of both")
 @pytest.mark.timeout(600)
 def test_who_is_stopped_or_cut_off_is_given_up_in_time_and_counts_nowhere(campaign, tmp_path, capsys):
-    give_up(campaign, tmp_path, capsys, len(campaign.SILENT))
+    give_up(campaign, tmp_path, capsys, len(campaign.SILENT[()]))
 
 
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["worker", "--hosts", "2,2"], "--hosts goes with `server` alone, not with `worker`"),
+        (["silence", "--hosts", "2,1"], "`silence` takes no other --hosts than 2,2"),
         (["scheduler", "--successor", "adoption"], "--successor adoption goes with `server` alone"),
         (["server", "--successor", "adoption", "--servers", "1"], "needs another server"),
     ],

@@ -9,6 +9,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
+import soaking
 from place import ROOT
 
 SOAK = ROOT / "tools/soak"
@@ -82,9 +83,40 @@ def test_what_does_not_end_in_time_is_a_violation(tmp_path, soak, monkeypatch, c
 
 
 @pytest.mark.parametrize("mib_per_minute, grown", [(0.0, False), (0.05, False), (0.5, True)])
-def test_growth_is_seen_beyond_the_warm_up(soak, mib_per_minute, grown):
-    memory = soak.Memory()
+def test_growth_is_seen_beyond_the_warm_up(mib_per_minute, grown):
+    memory = soaking.Memory()
     memory.series["server0"] = [
         (at, 20.0 * min(1.0, at / 120) + mib_per_minute * at / 60 + (5.0 if at == 900 else 0.0)) for at in range(1800)
     ]
-    assert (memory.growth_mib("server0") > soak.GROWTH_MIB_MAX) == grown
+    assert (memory.growth_mib("server0") > soaking.GROWTH_MIB_MAX) == grown
+
+
+# ---- of recovery
+
+
+def start_recovery(folder, *arguments):
+    command = [sys.executable, ROOT / "tools/soak_recovery", "--output", folder / "soak", "-v", *arguments]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE)
+
+
+def test_a_job_survives_some_blows_and_the_loss_of_two_of_its_workers(tmp_path):
+    run = start_recovery(tmp_path, "--minutes", "0.35", "--period-s", "3", "--seed", "3")
+    out, _ = run.communicate()
+    assert run.returncode == 0 and re.search(r"violations +0\n", out), out
+    assert re.search(r"workers +4, then 2\n", out) and re.search(r"kill a (server|worker) +2", out), out
+    assert {"summary.txt", "memory.csv"} <= set(os.listdir(tmp_path / "soak"))
+    assert left_by(tmp_path) == []
+
+
+def test_the_soak_of_recovery_ends_cleanly_with_ctrl_c(tmp_path):
+    run = start_recovery(tmp_path, "--minutes", "10", "--period-s", "2", "--seed", "3")
+    lines = []
+    for line in run.stdout:
+        lines.append(line)
+        if re.search(r"  (kill|stop|cut) ", line):
+            break
+    run.send_signal(signal.SIGINT)
+    out, _ = run.communicate()
+    assert run.returncode == 130, out
+    assert "interrupted" in out and re.search(r"violations +0\n", out), "".join(lines) + out
+    assert left_by(tmp_path) == []
