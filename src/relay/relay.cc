@@ -125,6 +125,8 @@ void Relay::look_at_declaration(WorkerRank from, Key key, std::span<const std::b
   if (!batches_.try_emplace(key).second) return;  // known
   const Groups& groups = *config_.groups;
   const Crew crew = groups.crew_of(groups.group_of(config_.self), declared->members);
+  const bool may_lead = std::find(crew.begin(), crew.end(), config_.self) != crew.end();
+  if (stands_in_ && may_lead) uplink_->uplink().note_begun(*declared);
   if (leader_of(crew, key, 0, config_.placement.shard_count()) != config_.self) return;
   if (PLANTED(declared_when_pushed)) return;
   uplink_->uplink().say(config_.placement.first_shard(key),
@@ -267,13 +269,19 @@ struct Relay::Taking {
     if (index == kNoTensor) return;
     const Tensor& tensor = relay.uplink_->tensors()[index];
     if (tensor.active == kNoOp || tensor.round != batch.round()) return;
-    const bool was_ready = batch.ready_frames(part.value) > 0;
+    const std::uint32_t were_ready = batch.ready_frames(part.value);
     batch.put_had(part, offset_bytes);
     const PartState& state = tensor.parts[part.value];
     const auto frame = static_cast<std::uint32_t>(offset_bytes / state.frame_bytes);
-    const bool waits = !was_ready && state.stage != PartState::kOffRoad;
+    const bool is_on_its_way = state.stage != PartState::kOffRoad;
     relay.uplink_->take_had({index, part.value}, frame);
-    if (waits && batch.ready_frames(part.value) > 0) relay.reduce_.leave({index, part.value});
+    // Frames behind it may have waited for it.
+    if (!is_on_its_way || batch.ready_frames(part.value) == were_ready) return;
+    if (were_ready > 0) {
+      relay.uplink_->uplink().on_ready({index, part.value});
+    } else {
+      relay.reduce_.leave({index, part.value});
+    }
   }
 
   // Of its frames those that are had, or all that are not answered.

@@ -32,13 +32,15 @@ std::string Losses::text_of(const Seat& ended) const {
   return ended.text() + " " + ended_.at(ended.rank).how;
 }
 
-std::string Losses::missed_in_gathering(TimeNs now) const {
+Status Losses::missed_in_gathering(TimeNs now) const {
   for (const auto& [rank, end] : ended_) {
     if (now < end.at_ns + timeout_.failure_ns) continue;
-    return "worker " + std::to_string(rank) + " " + end.how +
-           " before the job was complete, which cannot begin without it";
+    return {Code::kDisconnected,
+            "worker " + std::to_string(rank) + " " + end.how +
+                " before the job was complete, which cannot begin without it",
+            {.kind = CauseKind::kGone, .who = {.role = Role::kWorker, .rank = rank}}};
   }
-  return "";
+  return Status::ok();
 }
 
 // ---- who is lost

@@ -45,9 +45,9 @@ class Losses {
   // Of the running epoch, those whose processes have ended, and what there is to say of one.
   std::vector<Arrival> ended_seats() const;
   std::string text_of(const Seat& ended) const;
-  // One that has ended for a failure timeout, although the job is not complete; empty: none. (A scheduler that was
+  // One that has ended for a failure timeout, although the job is not complete; ok: none. (A scheduler that was
   // begun anew is told of them before it hears of a job that goes on without them.)
-  std::string missed_in_gathering(TimeNs now) const;
+  Status missed_in_gathering(TimeNs now) const;
 
   // When it is looked at: whether more than half of those that should be here are away, or silent. Then rather this
   // scheduler is cut off than that all of them are lost.

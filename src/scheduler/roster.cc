@@ -321,6 +321,7 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
     if (arrival) departures_.note_known(seats_.at(*arrival), leave.value().who.some());
     return;
   }
+  if (succession_.awaits_farewell(peer)) return;  // it said so on two connections
   const bool server_of_running_job = arrival && !seats_.at(*arrival).worker() &&
                                      seats_.at(*arrival).in_roster &&
                                      (phase_ == Phase::kConfirming || phase_ == Phase::kRunning);
@@ -578,6 +579,7 @@ void RosterKeeper::end_job(Status why, TimeNs now, Outputs& out, const std::stri
                   out);
   phase_ = Phase::kEnding;
   recall_.end();
+  succession_.say_farewell(out);
   // With silence_ns() before it, as when a member stands still, this process too ends within twice the failure timeout.
   const TimeNs lingers_ns = timeout_.failure_ns - (is_well ? 0 : 2 * timeout_.heartbeat_ns());
   ending_.begin(std::move(why), now + lingers_ns, out);
@@ -693,10 +695,8 @@ void RosterKeeper::watch_silence(TimeNs now, Outputs& out) {
 
 void RosterKeeper::watch_start(TimeNs now, Outputs& out) {
   if (phase_ != Phase::kGathering && phase_ != Phase::kConfirming) return;
-  const std::string missed = losses_.missed_in_gathering(now);
-  if (phase_ == Phase::kGathering && !missed.empty()) {
-    return end_job({Code::kDisconnected, missed, {.kind = CauseKind::kGone}}, now, out);
-  }
+  const Status missed = losses_.missed_in_gathering(now);
+  if (phase_ == Phase::kGathering && !missed.is_ok()) return end_job(missed, now, out);
   if (gathering_.is_idle()) {
     if (now < gathering_.idle_until_ns()) return;
     return end_job(

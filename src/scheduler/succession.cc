@@ -236,6 +236,7 @@ void Succession::leave(Arrival leaver, TimeNs now, KeeperOutputs& out) {
 }
 
 void Succession::dismiss(TimeNs now, KeeperOutputs& out) {
+  say_farewell(out);
   std::vector<Arrival> leavers;
   for (const auto& [arrival, seat] : seats_.all()) {
     if (seat.leaves) leavers.push_back(arrival);

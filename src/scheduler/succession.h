@@ -64,6 +64,9 @@ class Succession {
 
   // This server of the roster was told to stop: it is to have a successor. It is answered how that is.
   void leave(Arrival leaver, TimeNs now, KeeperOutputs& out);
+  // At the other end is one that has a successor, and goes on until all know it.
+  bool awaits_farewell(PeerId peer) const { return farewells_.contains(peer); }
+  void say_farewell(KeeperOutputs& out);
   // The epoch is over: those that leave may go.
   void dismiss(TimeNs now, KeeperOutputs& out);
 
@@ -86,7 +89,6 @@ class Succession {
   void note_leavers();
   void hand_over(Arrival lost, Arrival heir, const std::string& why, TimeNs now,
                  KeeperOutputs& out);
-  void say_farewell(KeeperOutputs& out);
 
   const TimeoutConfig& timeout_;
   Seats& seats_;

@@ -30,7 +30,10 @@ void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, 
   answer.header.worker = to;
   answer.header.tag = tag;
   answer.header.count = settling.answer(frame, to);
-  if (!is_sent_to(tensor, to)) {
+  // A root that alone got the result may be lost, and that with it.
+  const bool is_lost =
+      tensor.declared.root_only && !frame.finished && part.frame_length(frame_index) > 0;
+  if (is_lost || !is_sent_to(tensor, to)) {
     answer.header.flags = wire::kNoPayload;
   } else {
     answer.buffer = frame.finished;

@@ -19,6 +19,7 @@ void Generations::begin_epoch(std::uint32_t worker_count) {
   begun_by_.reset();
   longest_.reset();
   heard_in_.assign(worker_count, 0);
+  said_in_.assign(worker_count, 0);
 }
 
 bool Generations::has_no_more(WorkerRank worker) const {
@@ -29,7 +30,10 @@ std::optional<std::int32_t> Generations::hear(WorkerRank from, std::uint32_t gen
                                               bool has_no_more) {
   const std::int32_t ahead = later_by(Round(generation), Round(number_));
   if (ahead > kAheadMax) return std::nullopt;
-  if (ahead >= 0) heard_in_[from.value] = generation + (has_no_more ? 1 : 0);
+  if (ahead >= 0) {
+    heard_in_[from.value] = generation + (has_no_more ? 1 : 0);
+    said_in_[from.value] = generation;
+  }
   if (ahead > 0 && !announced_by_) {
     announced_by_ = from;
     announced_ = generation;
@@ -58,7 +62,7 @@ bool Generations::lose(WorkerRank worker) {
   if (announced_by_ == worker) {
     announced_by_.reset();
     for (WorkerRank each(0); each.value < heard_in_.size(); ++each.value) {
-      const std::uint32_t in = heard_in_[each.value] - (has_no_more(each) ? 1 : 0);
+      const std::uint32_t in = said_in_[each.value];
       if (is_lost(each) || later_by(Round(in), Round(number_)) <= 0) continue;
       announced_by_ = each;
       announced_ = in;
@@ -106,7 +110,7 @@ std::optional<Generations::Untrue> Generations::contradict(WorkerRank from) {
   text << "it said that nobody had more inputs in generation " << number_ << ", but " << from
        << " has";
   const WorkerRank by = *std::exchange(announced_by_, std::nullopt);
-  heard_in_[by.value] = number_;
+  heard_in_[by.value] = said_in_[by.value] = number_;
   return Untrue{by, text.str()};
 }
 

@@ -100,6 +100,7 @@ class Generations {
   std::uint32_t announced_ = 0;
   std::optional<WorkerRank> begun_by_;   // by whose word alone this one began
   std::vector<std::uint32_t> heard_in_;  // by worker: the one it is in at least, by its own word
+  std::vector<std::uint32_t> said_in_;   // by worker: the one that it has named last
   WorkerRank last_;
   std::optional<WorkerRank> longest_;
   std::uint64_t longest_rounds_ = 0;

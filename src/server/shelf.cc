@@ -223,8 +223,10 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
                                : 0) |
                     (is_settled ? wire::kNoPayload : 0);
   if (header.flags != flags) return "the flags are wrong";
+  // Others of its crew may know that the root has it, too.
+  const bool may_be_without = is_sum && tensor.declared.root_only && payload_bytes == 0;
   const std::size_t expected_bytes =
-      without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
+      without || may_be_without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
   if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
   return nullptr;
 }
@@ -825,7 +827,8 @@ void Shelf::push(WorkerRank from, const wire::Header& header, std::span<const st
   PartSum* const part =
       known != nullptr ? known : open_part(facts_, inventory_, generations_, from, header, out);
   if (part == nullptr) return;
-  if (is_of_the_gone(*part, from, generations_)) return;
+  const bool is_gift = facts_.takes_over && (header.flags & wire::kSum) != 0;
+  if (!is_gift && is_of_the_gone(*part, from, generations_)) return;
   const char* flaw = flaw_of_push(*part, from, header, payload.size(), facts_, generations_);
   if (flaw != nullptr) {
     std::ostringstream text;

@@ -525,6 +525,13 @@ void Mischief::cut_off() {
   cluster_.network().put_up(wall);
 }
 
+void Mischief::miss(std::uint32_t rank) {
+  Loss loss;
+  loss.what = "worker " + std::to_string(rank) + " was given up, and will be missed";
+  loss.who = {"worker " + std::to_string(rank)};
+  lose(std::move(loss), 0);
+}
+
 void Mischief::lose(Loss loss, TimeNs lasts) {
   ended_ = true;
   cluster_.network().end_chances();

@@ -63,6 +63,8 @@ class Mischief {
   void begin();
   // After each step. `all_work`: every worker is in the job and works; `in_last`: in its last generation.
   void look(bool all_work, bool in_last);
+  // This worker will not come when the others do.
+  void miss(std::uint32_t rank);
 
   // This happened.
   void note(Fault fault);

@@ -146,6 +146,15 @@ class World {
         ledger_.fail(Invariant::kGoodEnd,
                      "worker " + std::to_string(rank) + " lives, and was given up");
       ledger_.lose_worker(rank);
+      // Nobody starts it again, and generations after this one begin with all.
+      if (trainers_[rank]->generation() + 1 < plan_.generations.size()) mischief_->miss(rank);
+    }
+    // Without the last one the job ends: its rank does not become vacant.
+    const Cause& cause = scheduler_->scheduler.outcome().cause();
+    const bool is_last = ledger_.lost_count() + 1 == trainers_.size();
+    if (may_be_wrong && is_last && cause.who.role == Role::kWorker &&
+        cause.kind != CauseKind::kOther) {
+      ledger_.lose_worker(cause.who.rank);
     }
   }
 
@@ -208,7 +217,7 @@ class World {
   void end_scheduler() {
     const Status outcome = scheduler_->scheduler.outcome();
     if (outcome.is_because_of(CauseKind::kReplaced)) return start_scheduler_anew(0);
-    scheduler_end_ = outcome;
+    scheduler_end_ = misses_others_only(outcome) ? Status::ok() : outcome;
     scheduler_.reset();
   }
 
@@ -235,8 +244,8 @@ class World {
                                                             : start_server_anew(number, 0);
         continue;
       }
-      server_ends_[i] =
-          misses_scheduler_only(servers_[i]->outcome()) ? Status::ok() : servers_[i]->outcome();
+      const Status outcome = servers_[i]->outcome();
+      server_ends_[i] = misses_others_only(outcome) ? Status::ok() : outcome;
       servers_[i].reset();
     }
   }
@@ -252,17 +261,21 @@ class World {
                      " was told to stop, and ended before another had its place");
   }
 
-  // A launcher has ended who would still join when the job has ended well, or who has not heard of that: nothing else
-  // is wrong than that the scheduler is there no more.
+  // The job has ended well for its workers. A launcher has ended who would still join then, or who has not heard of it:
+  // nothing else is wrong than that the scheduler is there no more. Or such a one has met a scheduler that was started
+  // anew, which knows of the job what it says and misses workers.
   // (A worker that was given up may look for the scheduler still: the job is over without it. And one that was started
   // anew may live still, which knows nothing of the job.)
-  bool misses_scheduler_only(const Status& end) const {
-    const bool has_gone = scheduler_lives_ > 1 || (scheduler_end_ && scheduler_end_->is_ok());
-    bool is_over = plan_.config.recovers && !ledger_.has_lost() && has_gone;
+  bool misses_others_only(const Status& end) const {
+    bool is_over = plan_.config.recovers && !ledger_.has_lost();
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
       is_over = is_over && (trainers_[rank]->is_done() || ledger_.is_lost(rank));
     }
-    return is_over && end.cause().who.role == Role::kScheduler;
+    const bool is_anew = scheduler_lives_ > 1;
+    const bool has_gone = is_anew || (scheduler_end_ && scheduler_end_->is_ok());
+    const std::optional<Role> whom = end.cause().who.role;
+    return is_over &&
+           ((has_gone && whom == Role::kScheduler) || (is_anew && whom == Role::kWorker));
   }
 
   void look() {
@@ -315,7 +328,7 @@ class World {
                    is_settling_ = false;
                    if (ledger_.has_lost() || is_server_coming()) return;
                    comings_.is_released = leader().generation() + 1 == plan_.generations.size();
-                   if (plan_.check_memory) check_server_memory();
+                   if (plan_.check_memory && leader().process()) check_server_memory();
                    for (auto& trainer : trainers_) {
                      if (trainer->is_ready_to_leave()) trainer->release();
                    }
@@ -525,6 +538,7 @@ class World {
   }
 
   void check_ends() {
+    if (ledger_.lost_count() == trainers_.size()) return;  // without the last worker the job ends
     check_end_of("the scheduler", *scheduler_end_);
     for (std::size_t i = 0; i < server_ends_.size(); ++i) {
       check_end_of("server " + std::to_string(i), *server_ends_[i]);

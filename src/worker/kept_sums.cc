@@ -41,6 +41,11 @@ bool may_count(const Tensor* tensor, const wire::Header& answer, bool stands_in)
   return later_by(answer.round, tensor->round) < 0;
 }
 
+// In a generation of inputs that has begun, nobody lacks anything of the one before.
+bool has_former(const Tensor& tensor) {
+  return !tensor.kept.empty() && round_in_generation(tensor.round.value) > 0;
+}
+
 }  // namespace
 
 // ---- what is kept
@@ -59,8 +64,8 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
   const bool is_here = work_.is_sent_to(tensor.spec);
   if (work_.is_alone_in(tensor.spec)) {
     kept.where = KeptFrame::Where::kOwn;
-  } else if (!is_here && tensor.spec.root_only) {
-    kept.where = KeptFrame::Where::kRoot;
+  } else if (tensor.spec.root_only && (!is_here || sum.empty())) {
+    kept.where = KeptFrame::Where::kRoot;  // or lost with it
   } else if (tensor.cargo != nullptr) {
     // It brings a broadcast, unless its root is lost.
     copy(kept, is_here || !sum.empty() ? sum : tensor.cargo->frame(part_index, frame));
@@ -116,6 +121,7 @@ void KeptSums::release(Tensor& tensor) {
 }
 
 void KeptSums::retire(Tensor& tensor) {
+  begun_.erase(tensor.key);
   if (!work_.config.keeps_sums) return;
   Tensor& retired = retired_[tensor.key];
   retired = Tensor{};
@@ -243,6 +249,17 @@ void KeptSums::inherit(TensorIndex index, PartIndex part_index, std::uint64_t of
   tell_news(tensor, part_index.value);
 }
 
+void KeptSums::note_begun(TensorIndex index) {
+  const Tensor& tensor = work_.tensors[index];
+  if (!work_.config.keeps_sums || !begun_.insert(tensor.key).second) return;
+  for (std::uint32_t shard = 0; shard < tellings_.size(); ++shard) {
+    Telling& telling = tellings_[shard];
+    const bool will_say_all = telling.is_successor && telling.stage != Telling::Stage::kNothing;
+    if (!will_say_all || !goes_to(tensor, ShardIndex(shard))) continue;
+    telling.news.push_back(declare_of(tensor));
+  }
+}
+
 // On the connection that is there; on another one it is told with all else.
 void KeptSums::tell_news(const Tensor& tensor, std::uint32_t part) {
   const ShardIndex shard = tensor.parts[part].shard;
@@ -321,11 +338,6 @@ TimeNs KeptSums::next_deadline() const {
 
 // ---- what it has
 
-// In a generation of inputs that has begun, nobody lacks anything of the one before.
-bool KeptSums::has_former(const Tensor& tensor) const {
-  return !tensor.kept.empty() && round_in_generation(tensor.round.value) > 0;
-}
-
 // None: it has not, or nobody lacks it. Empty: the root has it, which alone gets it.
 std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
                                                            std::uint32_t index, std::uint32_t frame,
@@ -398,12 +410,12 @@ std::optional<Word> KeptSums::next_word(ShardIndex shard, Telling& telling) {
     if (std::optional<Word> word = next_of_retired(shard, telling)) return word;
     telling.stage = telling.is_successor ? Telling::Stage::kAll : Telling::Stage::kNothing;
   }
-  if (telling.stage == Telling::Stage::kAll && may_say_all_) {
-    return Word{.kind = wire::Kind::kHave, .flags = wire::kAll};
-  }
   if (!telling.news.empty()) {
     telling.is_of_news = true;
     return telling.news.front();
+  }
+  if (telling.stage == Telling::Stage::kAll && may_say_all_) {
+    return Word{.kind = wire::Kind::kHave, .flags = wire::kAll};
   }
   return next_gift(telling);
 }
@@ -505,9 +517,8 @@ std::optional<Word> KeptSums::have_of_crew(const Tensor& tensor, std::uint32_t i
 // who does not name what others have forgotten knows that it is settled.
 std::optional<Word> KeptSums::next_of(const Tensor& tensor, ShardIndex shard,
                                       Telling& telling) const {
-  if (telling.is_successor && tensor.active != kNoOp && !telling.is_declared) {
-    return declare_of(tensor);
-  }
+  const bool is_under_way = tensor.active != kNoOp || begun_.contains(tensor.key);
+  if (telling.is_successor && is_under_way && !telling.is_declared) return declare_of(tensor);
   for (; telling.part < tensor.parts.size(); ++telling.part) {
     if (tensor.parts[telling.part].shard != shard) continue;
     if (!work_.leads(tensor, telling.part) && !PLANTED(unled_part_claimed)) continue;

@@ -58,6 +58,9 @@ class KeptSums {
   // It has this sum from its crew, or knows that the root has it (nothing). The tensor is known here.
   void inherit(TensorIndex index, PartIndex part, std::uint64_t offset_bytes, Round round,
                const std::optional<std::span<const std::byte>>& sum);
+  // Its crew have begun this tensor, of which nothing is under way here before all of them have. Who hears what this
+  // relay has does not take it for one that knows nothing of it.
+  void note_begun(TensorIndex index);
   // Sums that all have, since the last call.
   struct Settled {
     Key key;
@@ -154,7 +157,6 @@ class KeptSums {
   std::span<const std::byte> memory_of(const Tensor& tensor) const;
   void copy(KeptFrame& kept, std::span<const std::byte> sum);
   bool is_open(const Tensor& tensor, std::uint32_t part) const;
-  bool has_former(const Tensor& tensor) const;
   std::optional<std::span<const std::byte>> sum_of(const Tensor& tensor, std::uint32_t part,
                                                    std::uint32_t frame, Round round) const;
   const Tensor* find(Key key) const;
@@ -174,6 +176,7 @@ class KeptSums {
   std::map<Key, Tensor> retired_;  // names that were given up, and some may lack the sum of
   std::set<Key> spoiled_;
   std::vector<Settled> settled_;
+  std::set<Key> begun_;  // by its crew, see note_begun()
   bool may_say_all_ = false;
 };
 

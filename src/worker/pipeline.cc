@@ -287,8 +287,9 @@ void Pipeline::on_recovery(ShardIndex shard, const wire::Header& header) {
 
 void Pipeline::on_mismatch(Key key, const Status& why) {
   const TensorIndex index = work_.tensors.find(key);
+  // What stands in for another relay is answered what that has pushed, and may not know it.
+  if (index != kNoTensor || work_.config.duties.stands_in) kept_.note_spoiled(key);
   if (index != kNoTensor) {
-    kept_.note_spoiled(key);
     // Another shard has what others have pushed of it, and waits for this one. Where sums go when all have them, that
     // is to go as well.
     const Tensor& tensor = work_.tensors[index];

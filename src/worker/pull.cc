@@ -53,8 +53,9 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   named.frame = static_cast<std::uint32_t>(frame);
   named.bytes = TensorTable::frame_bytes(part, named.frame);
   const std::uint64_t expected = work_.is_sent_to(tensor.spec) ? named.bytes : 0;
-  // What the crew of a lost root has pushed of a broadcast may be lost with it.
-  const bool is_root_lost = work_.config.duties.waits_for_crew && payload_bytes == named.bytes;
+  // What the crew of a lost root has pushed of a broadcast may be lost with it; and what a root alone got.
+  const std::uint64_t without_root = tensor.spec.root_only ? 0 : named.bytes;
+  const bool is_root_lost = work_.config.duties.waits_for_crew && payload_bytes == without_root;
   if (payload_bytes != expected && !is_root_lost) return {"has a wrong size"};
   if (expected > 0 && tensor.cargo == nullptr) {
     named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;

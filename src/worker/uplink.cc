@@ -25,6 +25,11 @@ void Uplink::forget(Key key, const wire::Declare& declared) {
   }
 }
 
+void Uplink::note_begun(const wire::Declare& declared) {
+  const Result<TensorIndex> found = work_.tensors.find_or_add(declared.name, declared);
+  if (found.is_ok()) kept_.note_begun(found.value());
+}
+
 void Uplink::inherit(const wire::Declare& declared, PartIndex part, std::uint64_t offset_bytes,
                      Round round, const std::optional<std::span<const std::byte>>& sum) {
   const Result<TensorIndex> found = work_.tensors.find_or_add(declared.name, declared);

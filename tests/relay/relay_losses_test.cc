@@ -207,5 +207,71 @@ TEST_F(StandIn, tells_a_successor_that_this_was_all_when_its_crew_have_said_so) 
   EXPECT_TRUE(std::any_of(haves.begin(), haves.end(), is_all));
 }
 
+// Who does not name what others have forgotten knows that it is settled.
+TEST_F(StandIn, names_to_a_successor_what_its_crew_have_begun_before_it_says_that_this_was_all) {
+  one.x.total_bytes = 4 * kPartitionBytes;
+  one.x.name = one.name_led_by(1);  // it leads other parts
+  const auto place_of = [](const std::vector<wire::Header>& sent, auto&& is_it) {
+    return std::find_if(sent.begin(), sent.end(), is_it) - sent.begin();
+  };
+  const auto is_name = [&](const wire::Header& each) {
+    return each.kind == wire::Kind::kDeclare && each.key == one.key();
+  };
+  const auto is_all = [](const wire::Header& each) {
+    return each.kind == wire::Kind::kHave && each.flags == wire::kAll;
+  };
+  for (const bool is_begun : {false, true}) {  // before the successor has come
+    one.replace();
+    if (!is_begun) {
+      one.send();
+      one.declare(1);
+      say_all(1);
+    }
+    const std::vector<wire::Header> sent = one.send();
+    const auto all = place_of(sent, is_all);
+    EXPECT_LT(all, std::ssize(sent));
+    EXPECT_LT(place_of(sent, is_name), all);
+  }
+}
+
+TEST_F(StandIn, an_answer_to_what_the_relay_before_it_has_pushed_counts_when_its_crew_have_it) {
+  const auto acks = [&] {
+    one.now += kSecond;
+    return of_kind(one.send(), wire::Kind::kAck);
+  };
+  wire::Header pushed = one.about(0, wire::Kind::kPush);
+  pushed.round = Round(5);
+  answer(pushed);
+  EXPECT_THAT(acks(), IsEmpty()) << "worker 1 has not come for it yet";
+  one.declare(1);
+  say_all(1);
+  one.push(1, 5);
+  const auto pushes = of_kind(one.send(), wire::Kind::kPush);
+  ASSERT_THAT(pushes, SizeIs(1));
+  answer(pushes[0]);
+  one.give_back();
+  EXPECT_THAT(acks(), IsEmpty());
+  ack(1, 1);
+  const auto said = acks();
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(said[0].count, 2U);
+}
+
+// The root of x is lost: what one shard has of it cannot be summed, what another has was.
+TEST_F(StandIn, an_answer_of_a_tensor_that_cannot_be_summed_holds_nothing_back) {
+  const Status why(Code::kDisconnected, "its root was lost");
+  for (const bool is_told_first : {false, true}) {
+    if (is_told_first) one.relay->on_mismatch(one.key(), why);
+    wire::Header pushed = one.about(0, wire::Kind::kPush);  // by the relay before it
+    pushed.round = Round(5);
+    answer(pushed);
+    if (!is_told_first) one.relay->on_mismatch(one.key(), why);
+    one.now += kSecond;
+    const auto acks = of_kind(one.send(), wire::Kind::kAck);
+    ASSERT_THAT(acks, SizeIs(1)) << "nobody waits for it";
+    EXPECT_EQ(acks[0].count, is_told_first ? 2U : 1U);
+  }
+}
+
 }  // namespace
 }  // namespace byteps

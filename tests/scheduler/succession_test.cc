@@ -382,6 +382,28 @@ TEST(Leaving, a_server_goes_when_all_know_that_a_spare_one_has_its_place) {
   EXPECT_THAT(job.table.sent(job.servers[1], Kind::kRoster), SizeIs(0));
 }
 
+TEST(Leaving, one_that_says_so_again_on_a_new_connection_still_goes_when_all_know) {
+  JobOfThree job;
+  job.table.leave(job.servers[1], 0, true);
+  job.table.down(job.servers[1]);
+  const PeerId again = job.table.join(JobOfThree::join_of(1), Epoch(1));
+  const PeerId unit = job.unit_of(0, 1);
+  job.table.leave(again, 0, true);
+  EXPECT_THAT(job.table.sent(again, Kind::kLeave), SizeIs(0));
+  EXPECT_THAT(job.table.sent(again, Kind::kFail), SizeIs(0)) << "nobody knows its successor yet";
+  job.table.heartbeat(unit, 1);
+  EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("has its place"));
+}
+
+TEST(Leaving, when_the_job_fails_before_all_know_the_successor_it_goes_as_one_that_has_one) {
+  JobOfThree job;
+  job.table.join(server_join("delta:13", 6000));
+  job.table.leave(job.servers[1], 0, true);
+  EXPECT_THAT(job.table.sent(job.servers[1], Kind::kFail), SizeIs(0));
+  job.table.say(job.worker0, Kind::kFail, wire::encode(wire::Text{"out of memory", 1}), Epoch(1));
+  EXPECT_THAT(job.table.text_to(job.servers[1], Kind::kFail), HasSubstr("has its place"));
+}
+
 TEST(Leaving, without_a_spare_server_another_one_is_asked_at_once) {
   JobOfThree job;
   job.table.leave(job.servers[1], 0, true);

@@ -2,6 +2,8 @@
 #include "server/settling.h"
 
 #include <array>
+#include <memory>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -243,6 +245,226 @@ TEST_F(SettlingTest,
   world_.tick(2 * Settling::kSilenceNs);
   EXPECT_THAT(world_.take().settled, SizeIs(3));
   EXPECT_EQ(lent_bytes(), 0U);
+}
+
+// At a relay before servers, of workers 0 and 1; worker 2 is on another machine. It leads the tensor.
+class CrewSettlingTest : public testing::Test {
+ protected:
+  explicit CrewSettlingTest(bool takes_over = false)
+      : world_(ShelfEpoch{.epoch = Epoch(7),
+                          .worker_count = 3,
+                          .placement = placed(128, 64),
+                          .groups =
+                              std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 2}),
+                          .relay = WorkerRank(0),
+                          .keeps_links = true,
+                          .recovers = true,
+                          .takes_over = takes_over},
+               {}) {
+    tensor_ = declaration("t", DType::kUint8, 64);
+    while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(tensor_.name), 0, 1) != WorkerRank(0)) {
+      tensor_.name += "t";
+    }
+  }
+  void declare_both() {
+    for (const std::uint32_t worker : {0U, 1U}) world_.declare(worker, tensor_);
+  }
+  void push(std::uint32_t worker, std::uint32_t round = 0) {
+    wire::Header header = world_.about(worker, tensor_.name);
+    header.kind = wire::Kind::kPush;
+    header.round = Round(round);
+    header.count = acked_[worker];
+    const bool gives = tensor_.gives(WorkerRank(worker));
+    header.flags = gives ? 0 : wire::kNoPayload;
+    world_.step(worker, header, gives ? filled(64, 1) : Bytes());
+  }
+  // The servers' answer.
+  void answer(std::uint32_t round = 0, const Bytes& sum = filled(64, 3)) {
+    wire::Header header = world_.about(0, tensor_.name);
+    header.round = Round(round);
+    ShelfOutputs outputs;
+    world_.shelf.answered(header, sum, outputs);
+    world_.out.add(std::move(outputs));
+  }
+  void sum(std::uint32_t round = 0) {
+    for (const std::uint32_t worker : {0U, 1U}) push(worker, round);
+    answer(round);
+  }
+  void ack(std::uint32_t worker, std::uint32_t count) {
+    wire::Header header = world_.about(worker, "");
+    header.kind = wire::Kind::kAck;
+    header.key = Key();
+    header.count = acked_[worker] = count;
+    world_.step(worker, header, {});
+  }
+  void tick() {
+    world_.tick(world_.now + Settling::kSilenceNs);
+    world_.tick(world_.now + Settling::kSilenceNs);
+  }
+  void settled_above(std::uint32_t round = 0) {
+    world_.shelf.settled_above(key_of(tensor_.name), PartIndex(0), 0, Round(round));
+  }
+  std::vector<Round> rounds_of_crew() {
+    std::vector<Round> rounds;
+    for (const ShelfOutput::CrewHas& each : world_.take().crew_has) rounds.push_back(each.round);
+    return rounds;
+  }
+
+  wire::Declare tensor_;
+  ShelfWorld world_;
+  std::array<std::uint32_t, 2> acked_{};  // what each has said last
+};
+
+TEST_F(CrewSettlingTest, that_all_of_the_crew_have_a_sum_is_said_and_does_not_settle_it) {
+  declare_both();
+  sum();
+  EXPECT_THAT(rounds_of_crew(), IsEmpty());
+  ack(0, 1);
+  tick();
+  EXPECT_THAT(rounds_of_crew(), IsEmpty());
+  ack(1, 1);
+  tick();
+  const Told told = world_.take();
+  ASSERT_THAT(told.crew_has, SizeIs(1));
+  EXPECT_EQ(told.crew_has[0].key, key_of(tensor_.name));
+  EXPECT_EQ(told.crew_has[0].round, Round(0));
+  EXPECT_THAT(told.settled, IsEmpty()) << "those of other machines may lack it";
+  settled_above();
+  tick();
+  const Told settled = world_.take();
+  ASSERT_THAT(settled.settled, SizeIs(2));
+  EXPECT_EQ(settled.settled[0].count, 1U);
+  EXPECT_THAT(settled.crew_has, IsEmpty()) << "once";
+}
+
+TEST_F(CrewSettlingTest, nor_do_those_of_other_machines_settle_it_for_the_crew) {
+  declare_both();
+  sum();
+  settled_above();
+  tick();
+  EXPECT_THAT(world_.take().settled, IsEmpty());
+  ack(0, 1);
+  ack(1, 1);
+  tick();
+  EXPECT_THAT(world_.take().settled, SizeIs(2));
+}
+
+TEST_F(CrewSettlingTest, of_another_round_they_say_nothing_of_this_one) {
+  declare_both();
+  sum(0);
+  ack(0, 1);
+  ack(1, 1);
+  sum(1);
+  ack(0, 2);
+  ack(1, 2);
+  world_.take();
+  settled_above(0);
+  tick();
+  const Told told = world_.take();
+  for (const ShelfOutput::Settled& each : told.settled) EXPECT_EQ(each.count, 1U);
+  settled_above(1);
+  tick();
+  EXPECT_THAT(world_.take().settled, SizeIs(2));
+}
+
+TEST_F(CrewSettlingTest, who_pushes_the_next_round_has_the_sum) {
+  declare_both();
+  sum(0);
+  push(0, 1);
+  tick();
+  EXPECT_THAT(rounds_of_crew(), IsEmpty());
+  push(1, 1);
+  tick();
+  EXPECT_THAT(rounds_of_crew(), ElementsAre(Round(0)));
+}
+
+TEST_F(CrewSettlingTest, nobody_waits_for_one_of_the_crew_that_has_left) {
+  declare_both();
+  sum(0);
+  ack(0, 1);
+  tick();
+  EXPECT_THAT(rounds_of_crew(), IsEmpty());
+  ShelfOutputs outputs;
+  world_.shelf.leave(WorkerRank(1), outputs);
+  world_.out.add(std::move(outputs));
+  EXPECT_THAT(rounds_of_crew(), ElementsAre(Round(0)));
+}
+
+TEST_F(CrewSettlingTest, nor_for_one_that_is_lost) {
+  declare_both();
+  sum(0);
+  ack(0, 1);
+  world_.lose(1);
+  EXPECT_THAT(rounds_of_crew(), ElementsAre(Round(0)));
+}
+
+// Its crew has brought it, and what goes to the servers is what the others of the crew get.
+TEST_F(CrewSettlingTest, the_sum_before_is_settled_while_the_next_is_with_the_servers) {
+  tensor_.operation = Operation::kBroadcast;
+  tensor_.root = WorkerRank(0);
+  declare_both();
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 0);
+  answer(0, {});
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 1);
+  settled_above(0);
+  tick();
+  answer(1, {});
+  const Told told = world_.take();
+  ASSERT_THAT(told.answers, SizeIs(2));
+  for (const ShelfOutput::Answer& each : told.answers) {
+    const bool is_root = each.header.worker == WorkerRank(0);
+    EXPECT_EQ(bytes_of(each.payload()), is_root ? Bytes() : filled(64, 1));
+  }
+}
+
+TEST_F(CrewSettlingTest, for_a_root_of_another_machine_the_servers_have_waited) {
+  tensor_.root = WorkerRank(2);
+  tensor_.root_only = true;
+  declare_both();
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 0);
+  answer(0, {});
+  EXPECT_THAT(world_.take().answers, SizeIs(2));
+}
+
+TEST_F(CrewSettlingTest, for_one_of_the_crew_it_waits_itself) {
+  tensor_.root = WorkerRank(1);
+  tensor_.root_only = true;
+  declare_both();
+  sum();
+  ASSERT_THAT(world_.out.answers, SizeIs(1));
+  EXPECT_EQ(world_.take().answers[0].header.worker, WorkerRank(1));
+  ack(1, 1);
+  tick();
+  EXPECT_THAT(world_.take().answers, SizeIs(1));
+}
+
+TEST_F(CrewSettlingTest, an_answer_that_nobody_here_waits_for_is_of_a_sum_that_they_have) {
+  answer(4);
+  EXPECT_THAT(rounds_of_crew(), ElementsAre(Round(4)));
+}
+
+// What stands in for another is answered what that has pushed.
+class StandInSettlingTest : public CrewSettlingTest {
+ protected:
+  StandInSettlingTest() : CrewSettlingTest(true) {}
+};
+
+TEST_F(StandInSettlingTest, unless_they_are_to_come_for_it_yet) {
+  answer(4);
+  EXPECT_THAT(rounds_of_crew(), IsEmpty());
+  declare_both();
+  push(0, 4);
+  answer(4);
+  EXPECT_THAT(rounds_of_crew(), IsEmpty()) << "worker 1 has not pushed it";
+}
+
+TEST_F(StandInSettlingTest, or_are_further_by_now) {
+  declare_both();
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 5);
+  world_.take();
+  answer(4);
+  EXPECT_THAT(rounds_of_crew(), ElementsAre(Round(4)));
 }
 
 }  // namespace

@@ -223,5 +223,107 @@ TEST_F(ShelfLossesTest, a_sum_that_the_lost_one_alone_had_is_made_anew_without_i
   EXPECT_EQ(bytes_of(heir.out.answers[0].payload()), floats({11, 22}));
 }
 
+// Another shard says when all have no more; this one may not have heard of all.
+TEST(ShelfLosses, who_had_no_more_before_another_was_lost_is_not_taken_to_be_in_the_next) {
+  ShelfWorld world(recovering(4), {});
+  world.declare_all(declaration("t", DType::kFloat32, 8));
+  world.no_more_inputs(0);
+  world.inputs(2, 1, 0);
+  world.lose(2);
+  world.push(1, "t", 0, kOne);
+  world.push(3, "t", 0, kTwo);
+  EXPECT_THAT(world.out.violations, IsEmpty());
+  EXPECT_THAT(world.out.answers, SizeIs(2));
+}
+
+TEST(ShelfLosses, who_is_in_the_next_begins_it_though_who_said_so_first_was_lost) {
+  ShelfWorld world(recovering(4), {});
+  const wire::Declare declared = declaration("t", DType::kFloat32, 8);
+  world.declare_all(declared);
+  for (const std::uint32_t worker : {0U, 3U}) world.no_more_inputs(worker);
+  world.inputs(2, 1, 0);
+  world.inputs(3, 1, 0);
+  world.lose(2);
+  world.push(3, "t", first_round(1).value, kOne);
+  EXPECT_THAT(world.out.violations, IsEmpty());
+  world.push(0, "t", first_round(1).value, kTwo);
+  world.push(1, "t", first_round(1).value, kFour);
+  ASSERT_THAT(world.out.answers, SizeIs(3));
+  EXPECT_EQ(bytes_of(world.out.answers[0].payload()), floats({111, 222}));
+}
+
+// ---- machines whose workers sum first
+
+// Workers 0 and 1 are on one machine, worker 2 on another. Another relay stands in for that of worker 0, which is lost.
+class MachineLossesTest : public testing::Test {
+ protected:
+  MachineLossesTest() : world_(facts(), {}) {
+    while (leader_of({WorkerRank(0), WorkerRank(1)}, key_of(tensor_.name), 0, 1) != WorkerRank(0)) {
+      tensor_.name += "t";
+    }
+    for (const std::uint32_t worker : {0U, 2U}) world_.declare(worker, tensor_);
+  }
+  static ShelfEpoch facts() {
+    ShelfEpoch facts = recovering(3);
+    facts.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 2});
+    return facts;
+  }
+  void lose_first() {
+    ShelfOutputs outputs;
+    world_.shelf.lose(WorkerRank(0), outputs, {WorkerRank(0)});
+    world_.out.add(std::move(outputs));
+    world_.reconnect(0);
+    world_.declare(0, tensor_);
+  }
+  void push(std::uint32_t worker, std::uint16_t lost = 0) {
+    wire::Header header = world_.about(worker, tensor_.name);
+    header.kind = wire::Kind::kPush;
+    header.lost = lost;
+    world_.step(worker, header, kOne);
+  }
+  void ack(std::uint32_t worker) {
+    wire::Header header = world_.about(worker, "");
+    header.kind = wire::Kind::kAck;
+    header.key = Key();
+    header.count = 1;
+    world_.step(worker, header, {});
+  }
+  wire::Declare tensor_ = declaration("t", DType::kFloat32, 8);
+  ShelfWorld world_;
+};
+
+TEST_F(MachineLossesTest, what_stands_in_says_again_what_its_crew_have_forgotten) {
+  world_.forget(0, tensor_.name);
+  lose_first();
+  world_.forget(2, tensor_.name);
+  EXPECT_THAT(world_.out.forgotten_by_all, IsEmpty()) << "some of the crew may not have";
+  world_.forget(0, tensor_.name);
+  EXPECT_THAT(world_.out.forgotten_by_all, SizeIs(1));
+}
+
+TEST_F(MachineLossesTest, a_sum_that_the_rest_of_a_crew_may_lack_is_kept_until_they_are_lost_too) {
+  push(0);
+  push(2);
+  ack(2);
+  lose_first();
+  EXPECT_GT(world_.pool.lent_bytes(), 0U) << "worker 1 may come for it";
+  world_.take();
+  push(0, 0b01);
+  EXPECT_THAT(world_.take().answers, SizeIs(1));
+  world_.lose(1);
+  EXPECT_EQ(world_.pool.lent_bytes(), 0U);
+}
+
+TEST_F(MachineLossesTest,
+       what_comes_late_of_a_crew_that_has_no_more_inputs_or_is_lost_is_not_summed) {
+  lose_first();
+  world_.no_more_inputs(1);
+  world_.take();
+  push(0, 0b01);
+  const Told told = world_.take();
+  EXPECT_THAT(told.violations, IsEmpty());
+  EXPECT_EQ(world_.shelf.inventory().incomplete_frame_count(), 0U);
+}
+
 }  // namespace
 }  // namespace byteps

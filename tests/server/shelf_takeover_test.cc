@@ -184,6 +184,54 @@ TEST_F(ShelfTakeoverOfMachines, a_machine_that_says_nothing_of_a_name_has_told_a
   EXPECT_THAT(world_.out.forgotten_by_all, SizeIs(1));
 }
 
+// Worker 1 is the root, and perhaps lost with what it got; its machine knows that it had it.
+TEST_F(ShelfTakeoverOfMachines, who_speaks_for_the_root_may_know_without_a_payload_that_it_has_it) {
+  wire::Declare reduced = declaration(name(), DType::kFloat32, 16, Operation::kSum, 1);
+  reduced.root_only = true;
+  world_.declare(0, reduced);
+  world_.declare(2, reduced);
+  world_.have(0, name(), 6, {}, kFormer);
+  world_.push(2, name(), 5, kOne);
+  ASSERT_THAT(world_.out.given, SizeIs(1));
+  EXPECT_EQ(world_.out.given[0].worker, WorkerRank(0));
+  world_.push(0, name(), 5, {}, {}, wire::kSum);
+  EXPECT_THAT(world_.out.violations, IsEmpty());
+  ASSERT_THAT(world_.out.answers, SizeIs(1));
+  EXPECT_EQ(world_.out.answers[0].header.worker, WorkerRank(2));
+  EXPECT_THAT(world_.out.answers[0].payload(), IsEmpty());
+}
+
+// The root was lost with what it got.
+TEST_F(ShelfTakeoverOfMachines,
+       a_sum_that_is_lost_with_the_root_that_alone_got_it_is_answered_without_a_payload) {
+  wire::Declare reduced = declaration(name(), DType::kFloat32, 16, Operation::kSum, 1);
+  reduced.root_only = true;
+  world_.declare(0, reduced);
+  world_.declare(2, reduced);
+  world_.lose(1);
+  world_.have(2, name(), 6, {}, kFormer);  // it knows that the root had it
+  world_.push(0, name(), 5, kOne);         // for the others of the root's machine
+  ASSERT_THAT(world_.out.given, SizeIs(1));
+  world_.push(2, name(), 5, {}, {}, wire::kSum);
+  ASSERT_THAT(world_.out.answers, SizeIs(1));
+  EXPECT_EQ(world_.out.answers[0].header.worker, WorkerRank(0));
+  EXPECT_EQ(world_.out.answers[0].header.flags, wire::kNoPayload);
+  EXPECT_THAT(world_.out.answers[0].payload(), IsEmpty());
+}
+
+// Its others have no more inputs; what they have said that they have they still give.
+TEST_F(ShelfTakeoverOfMachines, a_machine_that_pushes_no_more_gives_what_others_lack) {
+  world_.declare(0, declaration(name(), DType::kFloat32, 16));
+  world_.declare(2, declaration(name(), DType::kFloat32, 16));
+  world_.lose(1);
+  world_.have(0, name(), 6, {}, kFormer);
+  world_.inputs(0, 0, wire::kNoMore);
+  world_.push(2, name(), 5, kOne);
+  ASSERT_THAT(world_.out.given, SizeIs(1));
+  world_.push(0, name(), 5, kSum, {}, wire::kSum);
+  EXPECT_THAT(world_.out.answers, SizeIs(1));
+}
+
 TEST_F(ShelfTakeoverOfMachines, who_does_not_lead_a_part_has_no_sum_of_it) {
   world_.declare(1, declaration(name(), DType::kFloat32, 16));
   world_.have(1, name(), 5, {}, kFormer);

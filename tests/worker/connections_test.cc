@@ -13,7 +13,10 @@ namespace byteps {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr Incarnation kJob = {std::byte{9}};
@@ -319,6 +322,150 @@ TEST_F(ConnectionsTest, who_serves_a_slot_since_another_revision_is_not_who_is_l
   turn();
   EXPECT_EQ(transport_.closed.at(stranger).message(),
             "it serves this slot since revision 2, the roster says 0");
+}
+
+// ---- relays in the place of those of lost workers
+
+// The relay of worker 4 is with this one's, or with that of worker 5, since revision 2.
+class GuestsTest : public ConnectionsTest {
+ protected:
+  GuestsTest() {
+    ShardPlace relay;
+    relay.relay = WorkerRank(5);
+    relay.endpoint = {"127.0.0.1", 7005};
+    relay.host = "alpha:15";
+    add(std::move(relay), Role::kWorker, 5);
+  }
+  // The place of worker 4's relay.
+  std::vector<ShardPlace> hosted(std::uint32_t host, std::uint32_t since) const {
+    std::vector<ShardPlace> places = places_;
+    places[1].relay_host = WorkerRank(host);
+    places[1].since = since;
+    places[1].endpoint.port = static_cast<std::uint16_t>(7000 + host);
+    places[1].host = "alpha:1" + std::to_string(host);
+    return places;
+  }
+  std::vector<WorkerRank> amend(std::uint32_t host, std::uint32_t since) {
+    places_ = hosted(host, since);
+    return connections_.amend(places_, now_);
+  }
+  std::vector<WorkerRank> leave(std::uint32_t worker) {
+    return connections_.note_left(WorkerRank(worker), now_);
+  }
+  // The newest attempt that looks for the relay of this worker.
+  const ScriptedTransport::Attempt* looks_for(std::uint32_t worker) const {
+    for (auto at = transport_.attempts.rbegin(); at != transport_.attempts.rend(); ++at) {
+      if (at->hello.relay_of == worker + 1) return &*at;
+    }
+    return nullptr;
+  }
+  void use(std::uint32_t shard) {
+    const wire::HeaderBytes header = wire::encode(wire::Header{});
+    Outgoing message;
+    message.header = header;
+    EXPECT_TRUE(connections_.send(ShardIndex(shard), message));
+  }
+  // It has taken the place of the lost one's, and is reached.
+  void stand_in_at(std::uint32_t host, std::uint32_t since) {
+    all_up();
+    use(1);
+    transport_.end(peer(1));
+    turn();
+    EXPECT_THAT(amend(host, since), IsEmpty());
+    turn();
+    transport_.up(looks_for(4)->peer);
+    turn();
+    ASSERT_TRUE(connections_.is_in_use(ShardIndex(1)));
+  }
+};
+
+TEST_F(GuestsTest, what_stands_in_is_reached_where_it_is_and_told_whom_we_look_for) {
+  stand_in_at(5, 2);
+  const ScriptedTransport::Attempt& attempt = *looks_for(4);
+  EXPECT_EQ(attempt.to.port, 7005);
+  EXPECT_EQ(attempt.hello.since, 2U);
+  EXPECT_EQ(looks_for(5)->hello.since, 0U);
+  EXPECT_TRUE(connections_.is_successor(ShardIndex(1)));
+  EXPECT_EQ(connections_.describe(ShardIndex(1)),
+            "worker 5 (alpha:15) at 127.0.0.1:7005, its relay for worker 4");
+  EXPECT_EQ(connections_.owner_of(ShardIndex(1)).rank, 5U);
+  EXPECT_EQ(connections_.lost_servers(), 0U);
+  EXPECT_THAT(lines_, Contains(HasSubstr("stands in for it")));
+}
+
+TEST_F(GuestsTest, who_answers_there_must_be_the_one_in_whose_process_it_is) {
+  all_up();
+  amend(5, 2);
+  turn();
+  turn();
+  Hello lost;
+  lost = transport_.answers["127.0.0.1:7004"];
+  transport_.up(looks_for(4)->peer, lost);
+  turn();
+  EXPECT_FALSE(connections_.is_in_use(ShardIndex(1)));
+}
+
+TEST_F(GuestsTest, a_relay_that_stands_in_is_reached_again_though_it_was_used) {
+  stand_in_at(5, 2);
+  use(1);
+  const std::size_t before = transport_.attempts.size();
+  transport_.end(looks_for(4)->peer);
+  pass(kFailure / 100);
+  EXPECT_EQ(transport_.attempts.size(), before + 1) << "it may not have heard yet that it does";
+}
+
+TEST_F(GuestsTest, with_a_worker_that_leaves_go_all_relays_of_its_process) {
+  stand_in_at(5, 2);
+  EXPECT_THAT(leave(4), IsEmpty()) << "its own was lost before";
+  EXPECT_THAT(leave(5), ElementsAre(WorkerRank(4), WorkerRank(5)));
+  EXPECT_THAT(leave(5), IsEmpty()) << "once";
+  transport_.end(looks_for(4)->peer);
+  const std::size_t before = transport_.attempts.size();
+  pass(5 * kFailure);
+  EXPECT_EQ(transport_.attempts.size(), before) << "nobody is missed there";
+  EXPECT_TRUE(reached_.is_ok());
+}
+
+TEST_F(GuestsTest, what_would_be_in_the_process_of_one_that_has_left_is_gone) {
+  all_up();
+  EXPECT_THAT(leave(5), ElementsAre(WorkerRank(5)));
+  EXPECT_THAT(amend(5, 2), ElementsAre(WorkerRank(4)));
+  pass(5 * kFailure);
+  EXPECT_TRUE(reached_.is_ok()) << "and not missed";
+}
+
+TEST_F(GuestsTest, in_the_process_of_the_next_that_is_there_it_is_missed_as_before) {
+  stand_in_at(5, 2);
+  EXPECT_THAT(leave(5), SizeIs(2));
+  EXPECT_THAT(amend(0, 3), IsEmpty()) << "worker 0 is here";
+  turn();
+  turn();
+  ASSERT_EQ(looks_for(4)->to.port, 7000);
+  EXPECT_EQ(looks_for(4)->hello.since, 3U);
+  transport_.up(looks_for(4)->peer);
+  turn();
+  EXPECT_TRUE(connections_.is_in_use(ShardIndex(1)));
+  EXPECT_THAT(leave(0), ElementsAre(WorkerRank(0), WorkerRank(4)));
+}
+
+TEST_F(GuestsTest, an_older_revision_of_it_changes_nothing) {
+  stand_in_at(5, 2);
+  EXPECT_THAT(leave(0), ElementsAre(WorkerRank(0)));
+  EXPECT_THAT(connections_.amend(hosted(0, 1), now_), IsEmpty());
+  EXPECT_TRUE(connections_.is_in_use(ShardIndex(1)));
+}
+
+TEST_F(ConnectionsTest, a_relay_says_to_the_servers_since_when_it_stands_in) {
+  connections_.begin({.epoch = Epoch(1),
+                      .incarnation = kJob,
+                      .failure_ns = kFailure,
+                      .self = WorkerRank(4),
+                      .stands_since = 7},
+                     places_, now_);
+  turn();
+  EXPECT_EQ(transport_.attempts.back().to, places_[2].endpoint);
+  EXPECT_EQ(transport_.attempts.back().hello.rank, 4U);
+  EXPECT_EQ(transport_.attempts.back().hello.stands_since, 7U);
 }
 
 }  // namespace
