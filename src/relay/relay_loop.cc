@@ -189,7 +189,17 @@ void RelayLoop::close_ended() {
 }
 
 void RelayLoop::publish() {
-  posts_.front()->publish(counters_);
+  PipelineCounters others;
+  for (const auto& post : posts_) {
+    const Relay* const each = post->relay();
+    if (post == posts_.front() || each == nullptr || each->is_alone()) continue;
+    const PipelineCounters& its = each->uplink().counters();
+    others.pushed_bytes += its.pushed_bytes;
+    others.pulled_bytes += its.pulled_bytes;
+    others.pushed_frames += its.pushed_frames;
+    others.wanted_messages += its.wanted_messages;
+  }
+  own().publish(counters_, others);
 }
 
 std::uint64_t RelayLoop::kept_bytes() const {

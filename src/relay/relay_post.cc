@@ -255,8 +255,8 @@ std::size_t RelayPost::tick(TimeNs now) {
   return count;
 }
 
-void RelayPost::publish(TrafficCounters& counters) const {
-  if (!relay_->is_alone()) shards_.publish(counters);
+void RelayPost::publish(TrafficCounters& counters, const PipelineCounters& others) const {
+  if (!relay_->is_alone()) shards_.publish(counters, others);
 }
 
 TimeNs RelayPost::next_deadline() const {

@@ -63,7 +63,8 @@ class RelayPost final : private ShardTraffic::Owner {
   // Time passes; returns how much it has sent.
   std::size_t tick(TimeNs now);
   void excuse(TimeNs pause_ns, TimeNs now) { shards_.connections().excuse(pause_ns, now); }
-  void publish(TrafficCounters& counters) const;
+  // What it has exchanged with servers, and what others of its process have.
+  void publish(TrafficCounters& counters, const PipelineCounters& others) const;
   TimeNs next_deadline() const;
   TimeNs patience() const {
     return relay_ && !relay_->is_alone() ? relay_->uplink().flow().patience() : 0;

@@ -179,8 +179,10 @@ Status WorkerLinks::refusal(const Event& up) const {
     why << "a " << place_.noun << " serves the workers of its machine, not worker " << hello.rank;
   } else if (hello.stands_since != links_[hello.rank].stands_since) {
     why << "its relay stands in for worker " << hello.rank << " since revision "
-        << hello.stands_since << ", as is known here one does since "
-        << links_[hello.rank].stands_since;
+        << hello.stands_since << ", here "
+        << (links_[hello.rank].stands_since == 0
+                ? "it is not lost"
+                : "that is known of one since " + std::to_string(links_[hello.rank].stands_since));
   } else if (links_[hello.rank].lost && hello.stands_since == 0) {
     why << "worker " << hello.rank << " was away for too long, and the job goes on without it";
   } else if (const Link& link = links_[hello.rank]; link.up && up.peer < link.peer) {

@@ -85,7 +85,8 @@ class KeptSums {
   // It wants the sum of a round of a frame.
   void on_give(ShardIndex shard, const wire::Header& header);
 
-  // There is something to be told, and nothing else is to go before it but the word about the inputs.
+  // There is something to be told, and nothing else is to go before it but the word about the inputs. (Where a relay
+  // stands in, and its crew have not said all, next() is nothing yet, and sums go on.)
   bool is_telling(ShardIndex shard) const { return tellings_[shard.value].is_telling(); }
   // The next word for this shard; null: none. Then said(), when it is.
   std::shared_ptr<const Word> next(ShardIndex shard);

@@ -93,15 +93,16 @@ std::size_t ShardTraffic::send_frames() {
   return sent_count;
 }
 
-void ShardTraffic::publish(TrafficCounters& counters) const {
+void ShardTraffic::publish(TrafficCounters& counters, const PipelineCounters& beside) const {
   const auto publish = [](std::atomic<std::uint64_t>& counter, std::uint64_t value) {
     counter.store(value, std::memory_order_relaxed);
   };
   const Transport::Ways ways = transport_.outbound_ways();
-  publish(counters.pushed_bytes, pipeline_->counters().pushed_bytes);
-  publish(counters.pulled_bytes, pipeline_->counters().pulled_bytes);
-  publish(counters.pushed_frames, pipeline_->counters().pushed_frames);
-  publish(counters.wanted_messages, pipeline_->counters().wanted_messages);
+  const PipelineCounters& here = pipeline_->counters();
+  publish(counters.pushed_bytes, here.pushed_bytes + beside.pushed_bytes);
+  publish(counters.pulled_bytes, here.pulled_bytes + beside.pulled_bytes);
+  publish(counters.pushed_frames, here.pushed_frames + beside.pushed_frames);
+  publish(counters.wanted_messages, here.wanted_messages + beside.wanted_messages);
   publish(counters.reconnects, connections_.reconnects());
   publish(counters.shared_bytes, ways.shared_bytes);
   publish(counters.rdma_bytes, ways.rdma_bytes);

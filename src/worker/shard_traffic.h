@@ -47,8 +47,8 @@ class ShardTraffic {
   bool handle(const Event& event, TimeNs now, bool is_ending);
   // Sends what may go, and returns how much that was.
   std::size_t send_frames();
-  // What was exchanged so far.
-  void publish(TrafficCounters& counters) const;
+  // What was exchanged so far, here and `beside`.
+  void publish(TrafficCounters& counters, const PipelineCounters& beside = {}) const;
   // What kMismatch says; `tensor`: its name, where it is known.
   Status error_of_mismatch(ShardIndex shard, const wire::Text& text,
                            const std::string& tensor) const;

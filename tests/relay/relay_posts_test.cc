@@ -382,6 +382,8 @@ TEST_F(RelayPostsTest, what_its_crew_have_goes_to_the_servers_without_the_lost_a
   transport_.say(pushed->peer, header, filled(9));
   turn();
   EXPECT_THAT(answered(), ElementsAre(one, two));
+  EXPECT_EQ(counters_.pushed_bytes, pushed->payload.size()) << "of the process";
+  EXPECT_EQ(counters_.pulled_bytes, pushed->payload.size());
 }
 
 TEST_F(RelayPostsTest, its_own_goes_on_beside_it) {
