@@ -708,7 +708,8 @@ class Planner {
     plan_.limit_ns =
         60 * kSecond + steps_ns + plan_.faults.until_ns + 20 * plan_.config.timeout.failure_ns;
     // Who was given up while it stood still looks for the scheduler when the job is over.
-    if (plan_.config.continues) plan_.limit_ns += 2 * plan_.config.timeout.recovery_ns;
+    const bool may_wait = plan_.config.continues || plan_.faults.kinds.has(Fault::kLostScheduler);
+    if (may_wait) plan_.limit_ns += 2 * plan_.config.timeout.recovery_ns;
     const std::uint64_t slow = plan_.faults.slow_line_bytes_per_second;
     if (slow > 0) plan_.limit_ns += static_cast<TimeNs>(8 * bytes / slow + 1) * kSecond;
   }

@@ -91,6 +91,7 @@ std::size_t Worker::turn(TimeNs now) {
     devices_.post_orders(now);
     publish_counters();
   }
+  try_leave(now);
   port_.tick_again(now);
   take_member_events(now);
   try_finish();
@@ -103,6 +104,7 @@ TimeNs Worker::next_deadline() const {
                           shards_.connections().next_deadline(), relay_.next_deadline(),
                           devices_.next_deadline(), vacancies_.next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
+  if (state_ != State::kEnding) next = std::min(next, ending_.leaves_ns);
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
 }
@@ -144,8 +146,9 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
       if (state_ == State::kEnding) return;
       log_.record(
           {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
-      port_.leave(command.final, now);
-      return end(Status(Code::kCancelled, "this process has left the job"));
+      ending_.is_final = command.final;
+      ending_.leaves_ns = now + timeout().failure_ns / 2;
+      return;
   }
 }
 
@@ -511,8 +514,20 @@ void Worker::give_up_waiting(TimeNs now) {
 
 // ---- the end
 
+// Told to leave. Sums that others may lack it keeps until they have them: that takes a round trip, or as long
+// as a server takes to be replaced. What was not waited for ends at once.
+void Worker::try_leave(TimeNs now) {
+  if (ending_.leaves_ns == kNever || state_ == State::kEnding || state_ == State::kFinished) return;
+  const bool keeps = state_ == State::kWorking && pipeline_->pending_operations() == 0 &&
+                     pipeline_->counters().kept_bytes > 0;
+  if (keeps && now < ending_.leaves_ns) return;
+  port_.leave(ending_.is_final, now);
+  end(Status(Code::kCancelled, "this process has left the job"));
+}
+
 // This worker ends the job.
 void Worker::fail_job(const Status& why, TimeNs now) {
+  if (ending_.leaves_ns != kNever) return try_leave(ending_.leaves_ns = now);
   port_.fail(why, now);
   fail(why);
 }
@@ -520,6 +535,7 @@ void Worker::fail_job(const Status& why, TimeNs now) {
 // The job has failed for this worker. Everyone who waits hears why, and where the last events are.
 void Worker::fail(const Status& why) {
   if (state_ == State::kEnding || state_ == State::kFinished) return;
+  if (ending_.leaves_ns != kNever) return try_leave(ending_.leaves_ns = now_);
   end(log_.left_behind("job", why));
 }
 

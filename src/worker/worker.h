@@ -113,6 +113,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   }
 
   // The end.
+  void try_leave(TimeNs now);
   void fail_job(const Status& why, TimeNs now);
   void fail(const Status& why);
   void end(const Status& why);
@@ -134,8 +135,11 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   struct Ending {
     Status why;           // what everything ends with
     bool is_all = false;  // everything has
+    // It was told to leave: for good or not, and at the latest when.
+    bool is_final = false;
+    TimeNs leaves_ns = kNever;
   };
-  Ending ending_;  // kEnding
+  Ending ending_;  // kEnding, but for the last two
   MemberPort port_;
   RelayWatch relay_;
   ShardTraffic shards_;

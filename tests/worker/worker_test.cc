@@ -111,9 +111,9 @@ class WorkerTest : public ::testing::Test {
     transport_.up(scheduler());
     turn();
   }
-  void join() {
+  void join(const wire::Roster& roster = roster_of_two()) {
     reach_scheduler();
-    say(Kind::kRoster, wire::encode(roster_of_two()));
+    say(Kind::kRoster, wire::encode(roster));
     turn();
     for (std::size_t i = 0; i < 2; ++i) transport_.up(shard(i));
     turn();
@@ -548,6 +548,58 @@ TEST_F(WorkerTest, leaving_cancels_what_is_pending_and_says_good_bye) {
   Submission late;
   late.name = "late";
   EXPECT_TRUE(door_.submit(late).status().is(Code::kCancelled));
+}
+
+// It has a sum that others may lack: a server may be lost now, whose successor asks for it.
+class LeaverTest : public WorkerTest {
+ protected:
+  void get_a_sum_and_leave() {
+    wire::Roster roster = roster_of_two();
+    roster.recovers = true;
+    roster.incarnation = kJob;
+    join(roster);
+    std::vector<float> values(4);
+    const HandleId handle = submit("w", values);
+    server_ = transport_.take(Kind::kPush)->peer;
+    wire::Header answer;
+    answer.kind = Kind::kAnswer;
+    answer.epoch = Epoch(1);
+    answer.key = key_of("w");
+    transport_.say(server_, answer, std::vector<std::byte>(16));
+    turn();
+    ASSERT_TRUE(result(handle).is_ok());
+    door_.leave(true);
+    turn();
+    EXPECT_FALSE(transport_.take(Kind::kLeave));
+  }
+  PeerId server_;
+};
+
+TEST_F(LeaverTest, leaves_when_all_have_it) {
+  get_a_sum_and_leave();
+  wire::Header settled;
+  settled.kind = Kind::kSettled;
+  settled.epoch = Epoch(1);
+  settled.count = 1;
+  transport_.say(server_, settled, {});
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+}
+
+TEST_F(LeaverTest, leaves_after_half_the_failure_timeout_in_any_case) {
+  get_a_sum_and_leave();
+  pass_with_heartbeats(1400 * kMillisecond);
+  EXPECT_FALSE(transport_.take(Kind::kLeave));
+  pass_with_heartbeats(200 * kMillisecond);
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+}
+
+TEST_F(LeaverTest, what_fails_meanwhile_is_no_concern_of_it) {
+  get_a_sum_and_leave();
+  say(Kind::kFail, wire::encode(wire::Text{.text = "worker 1: out of memory", .code = 1}));
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+  EXPECT_TRUE(door_.membership().state().is(Code::kCancelled));
 }
 
 TEST_F(WorkerTest, leaving_ends_without_a_scheduler_after_the_failure_time) {
