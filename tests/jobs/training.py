@@ -196,8 +196,14 @@ class Launched(Training):
         return self.of_role("server")
 
     def scheduler(self):
-        wait_until(lambda: self.of_role("scheduler") or self.is_over())
-        return self.of_role("scheduler")[0]
+        found = []
+
+        def is_there():
+            found[:] = self.of_role("scheduler")
+            return found or self.is_over()
+
+        assert wait_until(is_there) and found, self.story()
+        return found[0]
 
     def end(self, calm=None):
         """What is wrong with how it ended."""
