@@ -354,13 +354,15 @@ std::vector<Variable> safety_variables() {
        "bpslaunch does, or another server (docs/recovery.md). 0: the job ends.",
        0, 1, [](Draft& d, std::uint64_t v) { d.config.recovers = v == 1; }},
       {"BYTEPS_RECOVERY_TIMEOUT_S", "all", "60", "seconds, 1 to 604800",
-       "So long a job waits for the successor of a server or a scheduler that is lost.", 1, 604'800,
+       "So long a process waits for the successor of a server or a scheduler that is lost. Each goes "
+       "by its own value: set it equal everywhere.",
+       1, 604'800,
        [](Draft& d, std::uint64_t v) {
          d.config.timeout.recovery_ns = static_cast<TimeNs>(v) * kSecond;
        }},
       {"BYTEPS_ON_WORKER_LOSS", "all, launcher", "fail", "fail or continue",
-       "What becomes of a job that loses a worker. fail: it ends. continue, if not "
-       "BYTEPS_RECOVERY=0: it goes on, the "
+       "What becomes of a job that loses a worker. fail: it ends. continue (not together with "
+       "BYTEPS_RECOVERY=0): it goes on, the "
        "rank is vacant, and sums and averages are of those that are left (docs/recovery.md).",
        0, 0, nullptr, [](Draft& d, const std::string& v) { d.chosen.on_worker_loss = v; }},
       {"BYTEPS_ROLL_CALL", "worker, server", "1", "0 or 1",

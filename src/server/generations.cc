@@ -63,7 +63,8 @@ bool Generations::lose(WorkerRank worker) {
     announced_by_.reset();
     for (WorkerRank each(0); each.value < heard_in_.size(); ++each.value) {
       const std::uint32_t in = said_in_[each.value];
-      if (is_lost(each) || later_by(Round(in), Round(number_)) <= 0) continue;
+      const std::uint32_t than = announced_by_ ? announced_ : number_;
+      if (is_lost(each) || later_by(Round(in), Round(than)) <= 0) continue;
       announced_by_ = each;
       announced_ = in;
     }

@@ -1024,6 +1024,8 @@ void Shelf::answered(const wire::Header& header, std::span<const std::byte> payl
       frame.finished = {};  // or there might be no room for the answer
       frame.finished = inventory_.take(payload.size());
       std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
+    } else if (part->tensor->declared.root_only) {
+      frame.finished = {};  // what goes to the root is the sum of all, or nothing
     }
     frame.is_forwarded = false;
     end_round(*part, static_cast<std::uint32_t>(frame_index), out);

@@ -29,6 +29,9 @@ wire::Join join_of(const Config& config, std::string host, const RelayPort& rela
   return join;
 }
 
+// Of who leaves, sums that others may lack.
+constexpr TimeNs kKeepsLongestNs = 5 * kSecond;
+
 // Not only through relays.
 bool reaches_servers(const wire::Roster& roster) {
   return roster.summing == wire::Summing::kServers;
@@ -147,7 +150,7 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
       log_.record(
           {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
       ending_.is_final = command.final;
-      ending_.leaves_ns = now + timeout().failure_ns / 2;
+      ending_.leaves_ns = now + std::min(timeout().failure_ns / 2, kKeepsLongestNs);
       return;
   }
 }
@@ -518,8 +521,9 @@ void Worker::give_up_waiting(TimeNs now) {
 // as a server takes to be replaced. What was not waited for ends at once.
 void Worker::try_leave(TimeNs now) {
   if (ending_.leaves_ns == kNever || state_ == State::kEnding || state_ == State::kFinished) return;
-  const bool keeps = state_ == State::kWorking && pipeline_->pending_operations() == 0 &&
-                     pipeline_->counters().kept_bytes > 0;
+  const bool has_ended_all = state_ == State::kWorking && barriers_.empty() &&
+                             pipeline_->pending_operations() == 0;
+  const bool keeps = has_ended_all && pipeline_->counters().kept_bytes > 0;
   if (keeps && now < ending_.leaves_ns) return;
   port_.leave(ending_.is_final, now);
   end(Status(Code::kCancelled, "this process has left the job"));
