@@ -107,9 +107,12 @@ void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire:
     return tell_if_had(part, frame_index, out);
   }
   const Takeover::Doing doing = frame.takeover->on_sum(header.worker, header.round);
+  BufferRef given;
   if (doing.keeps && !payload.empty()) {
-    frame.finished = inventory_.take(payload.size());
-    std::memcpy(frame.finished.span().data(), payload.data(), payload.size());
+    given = inventory_.take(payload.size());
+    std::memcpy(given.span().data(), payload.data(), payload.size());
+    // Or all here have contributed to the next round already, and that is what goes to the servers.
+    if (!frame.is_forwarded) frame.finished = given;
   }
   if (doing.keeps) {
     if (facts_.relay) {
@@ -118,7 +121,7 @@ void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire:
                                         .round = header.round,
                                         .offset_bytes = header.offset_bytes,
                                         .is_given = true,
-                                        .buffer = frame.finished,
+                                        .buffer = given,
                                         .payload_bytes = payload.size()});
     }
     settling_.begin(part, frame_index, generations_);

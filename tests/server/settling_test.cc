@@ -450,6 +450,25 @@ class StandInSettlingTest : public CrewSettlingTest {
   StandInSettlingTest() : CrewSettlingTest(true) {}
 };
 
+// What the root has brought is not in the servers' answer.
+TEST_F(StandInSettlingTest,
+       a_sum_of_the_round_before_that_comes_late_does_not_take_the_place_of_this_one) {
+  tensor_.operation = Operation::kBroadcast;
+  declare_both();
+  world_.have(1, tensor_.name, 5, {std::byte{1}});
+  ASSERT_THAT(world_.take().given, SizeIs(1));
+  for (const std::uint32_t worker : {0U, 1U}) push(worker, 6);
+  ASSERT_THAT(world_.take().forwards, SizeIs(1));
+  world_.push(1, tensor_.name, 5, filled(64, 7), {}, wire::kSum);
+  const Told told = world_.take();
+  ASSERT_FALSE(told.had.empty());
+  EXPECT_EQ(bytes_of(told.had[0].buffer.span()), filled(64, 7));
+  answer(6, {});
+  const auto answers = world_.take().answers;
+  ASSERT_THAT(answers, SizeIs(2));
+  EXPECT_EQ(bytes_of(answers[1].payload()), filled(64, 1));
+}
+
 TEST_F(StandInSettlingTest, unless_they_are_to_come_for_it_yet) {
   answer(4);
   EXPECT_THAT(rounds_of_crew(), IsEmpty());
