@@ -321,7 +321,7 @@ void RosterKeeper::on_leave(PeerId peer, const wire::Header& header,
     if (arrival) departures_.note_known(seats_.at(*arrival), leave.value().who.some());
     return;
   }
-  if (succession_.awaits_farewell(peer)) return;  // it said so on two connections
+  if (succession_.awaits_farewell(peer)) return;  // said again: it goes when all know its successor
   const bool server_of_running_job = arrival && !seats_.at(*arrival).worker() &&
                                      seats_.at(*arrival).in_roster &&
                                      (phase_ == Phase::kConfirming || phase_ == Phase::kRunning);

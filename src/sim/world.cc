@@ -152,8 +152,8 @@ class World {
     // Without the last one the job ends: its rank does not become vacant.
     const Cause& cause = scheduler_->scheduler.outcome().cause();
     const bool is_last = ledger_.lost_count() + 1 == trainers_.size();
-    if (may_be_wrong && is_last && cause.who.role == Role::kWorker &&
-        cause.kind != CauseKind::kOther) {
+    const bool is_given_up = cause.kind == CauseKind::kGone || cause.kind == CauseKind::kSilent;
+    if (may_be_wrong && is_last && is_given_up && cause.who.role == Role::kWorker) {
       ledger_.lose_worker(cause.who.rank);
     }
   }
@@ -538,7 +538,6 @@ class World {
   }
 
   void check_ends() {
-    if (ledger_.lost_count() == trainers_.size()) return;  // without the last worker the job ends
     check_end_of("the scheduler", *scheduler_end_);
     for (std::size_t i = 0; i < server_ends_.size(); ++i) {
       check_end_of("server " + std::to_string(i), *server_ends_[i]);
@@ -548,6 +547,9 @@ class World {
   void check_end_of(const std::string& who, const Status& end) {
     if (end.is_ok()) return;
     if (ledger_.has_lost()) return ledger_.check_cause(who, end);
+    // Without the last worker the job ends, by its name.
+    const bool is_nobody_left = ledger_.lost_count() == trainers_.size();
+    if (is_nobody_left && end.cause().who.role == Role::kWorker) return;
     ledger_.fail(Invariant::kGoodEnd, who + " ended with " + end.text());
   }
 

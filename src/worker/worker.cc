@@ -107,7 +107,7 @@ TimeNs Worker::next_deadline() const {
                           shards_.connections().next_deadline(), relay_.next_deadline(),
                           devices_.next_deadline(), vacancies_.next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
-  if (state_ != State::kEnding) next = std::min(next, ending_.leaves_ns);
+  if (is_about_to_leave()) next = std::min(next, ending_.leaves_ns);
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
 }
@@ -520,9 +520,9 @@ void Worker::give_up_waiting(TimeNs now) {
 // Told to leave. Sums that others may lack it keeps until they have them: that takes a round trip, or as long
 // as a server takes to be replaced. What was not waited for ends at once.
 void Worker::try_leave(TimeNs now) {
-  if (ending_.leaves_ns == kNever || state_ == State::kEnding || state_ == State::kFinished) return;
-  const bool has_ended_all = state_ == State::kWorking && barriers_.empty() &&
-                             pipeline_->pending_operations() == 0;
+  if (!is_about_to_leave()) return;
+  const bool has_ended_all =
+      state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
   const bool keeps = has_ended_all && pipeline_->counters().kept_bytes > 0;
   if (keeps && now < ending_.leaves_ns) return;
   port_.leave(ending_.is_final, now);
@@ -531,7 +531,10 @@ void Worker::try_leave(TimeNs now) {
 
 // This worker ends the job.
 void Worker::fail_job(const Status& why, TimeNs now) {
-  if (ending_.leaves_ns != kNever) return try_leave(ending_.leaves_ns = now);
+  if (is_about_to_leave()) {  // what fails now is no concern of it
+    ending_.leaves_ns = now;
+    return try_leave(now);
+  }
   port_.fail(why, now);
   fail(why);
 }
@@ -539,7 +542,10 @@ void Worker::fail_job(const Status& why, TimeNs now) {
 // The job has failed for this worker. Everyone who waits hears why, and where the last events are.
 void Worker::fail(const Status& why) {
   if (state_ == State::kEnding || state_ == State::kFinished) return;
-  if (ending_.leaves_ns != kNever) return try_leave(ending_.leaves_ns = now_);
+  if (is_about_to_leave()) {
+    ending_.leaves_ns = now_;
+    return try_leave(now_);
+  }
   end(log_.left_behind("job", why));
 }
 

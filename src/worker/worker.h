@@ -113,6 +113,9 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   }
 
   // The end.
+  bool is_about_to_leave() const {
+    return ending_.leaves_ns != kNever && state_ != State::kEnding && state_ != State::kFinished;
+  }
   void try_leave(TimeNs now);
   void fail_job(const Status& why, TimeNs now);
   void fail(const Status& why);
