@@ -74,6 +74,7 @@ std::size_t RelayLoop::turn(TimeNs now) {
     }
     if (work > 0) publish();
     tell_ready();
+    tell_settled();
   }
   close_ended();
   try_finish();
@@ -102,6 +103,9 @@ std::size_t RelayLoop::take_commands() {
         break;
       case RelayCommand::Kind::kLeft:
         note_left(command.left);
+        break;
+      case RelayCommand::Kind::kLeave:
+        is_leaving_ = true;
         break;
       case RelayCommand::Kind::kEnd:
         end(command.why);
@@ -215,6 +219,15 @@ void RelayLoop::tell_ready() {
   if (said_ready_ || state_ != State::kServing || !own().has_reached_all()) return;
   said_ready_ = true;
   notify(RelayNotice::Kind::kReady, Status::ok());
+}
+
+void RelayLoop::tell_settled() {
+  if (!is_leaving_) return;
+  const bool keeps = std::any_of(posts_.begin(), posts_.end(),
+                                 [](const auto& post) { return post->keeps_for_others(); });
+  if (keeps) return;
+  is_leaving_ = false;
+  notify(RelayNotice::Kind::kSettled, Status::ok());
 }
 
 void RelayLoop::notify(RelayNotice::Kind kind, Status why) {

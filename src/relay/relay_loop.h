@@ -78,6 +78,7 @@ class RelayLoop final : public Actor {
   void close_ended();
   void publish();
   void tell_ready();
+  void tell_settled();
   void end(const Status& why);
   void end_unneeded();
   void try_finish();
@@ -99,6 +100,7 @@ class RelayLoop final : public Actor {
   std::vector<WorkerRank> left_;                    // have left the job
   State state_ = State::kWaiting;
   bool said_ready_ = false;
+  bool is_leaving_ = false;  // the worker beside it waits for kSettled
   bool said_failed_ = false;
   Status ended_;
   RelayPost::Job job_;

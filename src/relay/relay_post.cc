@@ -264,6 +264,11 @@ TimeNs RelayPost::next_deadline() const {
   return relay_ ? std::min(next, relay_->next_deadline()) : next;
 }
 
+bool RelayPost::keeps_for_others() const {
+  if (!relay_ || is_ending_ || relay_->is_alone() || relay_->waits_for_crew()) return false;
+  return relay_->uplink().keeps_any();
+}
+
 // ---- the end
 
 void RelayPost::end(const Status& why) {

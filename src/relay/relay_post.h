@@ -71,6 +71,10 @@ class RelayPost final : private ShardTraffic::Owner {
   }
   bool has_reached_all() const { return relay_->is_alone() || shards_.connections().all_were_up(); }
 
+  // Servers may ask it alone for sums: others of other machines may lack them. (Where workers may be lost, those of its
+  // crew have them as well.)
+  bool keeps_for_others() const;
+
   // ---- the end
   // What waits for servers ends with this; what waits to be sent to workers is sent.
   void end(const Status& why);

@@ -22,9 +22,10 @@ bool is_named(std::span<const std::byte> bitmap, std::uint32_t frame) {
 }  // namespace
 
 void Inheritance::begin_epoch(std::uint32_t worker_count) {
-  for (auto* const bits : {&connected_, &told_, &ending_}) {
+  for (auto* const bits : {&connected_, &told_, &ending_, &left_}) {
     bits->assign(bit_words_of(worker_count), 0);
   }
+  gone_.clear();
 }
 
 void Inheritance::begin_generation() {
@@ -47,6 +48,17 @@ void Inheritance::disconnect(WorkerRank worker, ShelfOutputs& out) {
 void Inheritance::lose(WorkerRank worker, ShelfOutputs& out) {
   clear_bit(connected_, worker);
   for_all(&Takeover::on_lost, worker, out);
+}
+
+void Inheritance::leave(WorkerRank worker, ShelfOutputs& out) {
+  set_bit(left_, worker);
+  for (const auto& [key, tensor] : inventory_.tensors()) {
+    for (const auto& [index, part] : tensor->parts) {
+      for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
+        look_whether_gone(*part, frame, out);
+      }
+    }
+  }
 }
 
 // Of each frame whose takeover is not over.
@@ -227,7 +239,32 @@ bool Inheritance::carry_out(const Takeover::Doing& doing, PartSum& part, std::ui
   if (doing.giver) ask(wire::Kind::kGive, *doing.giver, Round(frame.round.value - 1));
   for (const WorkerRank whom : doing.again) ask(wire::Kind::kAgain, whom, frame.round);
   if (facts_.relay) tell_if_had(part, frame_index, out);
+  look_whether_gone(part, frame_index, out);
   return true;
+}
+
+// Whether somebody needs a sum that only workers had which have left: nobody can give it, and without what they have
+// contributed it would be another one. A relay's crew may get it from the servers.
+void Inheritance::look_whether_gone(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
+  const Takeover* const takeover = part.frames[frame_index].takeover.get();
+  if (takeover == nullptr || !has_any_bit(left_)) return;
+  if (facts_.relay && facts_.groups->count() > 1) return;
+  std::vector<std::uint64_t> away = left_;
+  for (std::size_t word = 0; word < away.size(); ++word) away[word] &= ~connected_[word];
+  if (!takeover->waits_only_for(away)) return;
+  WorkerRank with(0);
+  while (!takeover->has_sum(with)) ++with.value;
+  const wire::Declare& declared = part.tensor->declared;
+  if (!declared.root_only || !has_bit(left_, declared.root)) {
+    gone_.push_back({part.tensor->key, with});
+    return;
+  }
+  wire::Header
+      given;  // for the root alone, which has left with it: the others only wait for word of that
+  given.worker = with;
+  given.round = Round(takeover->round()->value - 1);
+  given.offset_bytes = frame_index * part.frame_bytes;
+  take_sum(part, frame_index, given, {}, out);
 }
 
 void Inheritance::drop_contributions(PartSum& part, std::uint32_t frame_index) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -35,6 +36,15 @@ class Inheritance {
   void disconnect(WorkerRank worker, ShelfOutputs& out);
   // It is lost, and never comes back: what it had is gone with it.
   void lose(WorkerRank worker, ShelfOutputs& out);
+  // It has left, and takes along what it had.
+  void leave(WorkerRank worker, ShelfOutputs& out);
+  // Tensors of which somebody needs a sum that only workers had which have left, with one of those; since the last
+  // call.
+  struct Gone {
+    Key key;
+    WorkerRank with;
+  };
+  std::vector<Gone> take_gone() { return std::exchange(gone_, {}); }
 
   // A push of a frame that has a takeover; whether it is to be added.
   bool admits(PartSum& part, std::uint32_t frame_index, WorkerRank from, const wire::Header& header,
@@ -70,6 +80,7 @@ class Inheritance {
   bool carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
                  WorkerRank from, ShelfOutputs& out);
   void tell_if_had(const PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) const;
+  void look_whether_gone(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void drop_contributions(PartSum& part, std::uint32_t frame_index);
 
   const ShelfEpoch& facts_;
@@ -80,6 +91,8 @@ class Inheritance {
   std::vector<std::uint64_t> connected_;
   std::vector<std::uint64_t> told_;
   std::vector<std::uint64_t> ending_;
+  std::vector<std::uint64_t> left_;
+  std::vector<Gone> gone_;
 };
 
 }  // namespace byteps

@@ -401,6 +401,8 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
 
 void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
+  if (facts_.takes_over) inheritance_.leave(worker, out);
+  give_up_gone(out);
   settling_.note_left(worker, !facts_.relay && facts_.groups->most_ranks() > 1);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   say_what_crew_has(settling_, out);
@@ -425,6 +427,7 @@ void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerR
   }
   inventory_.note_lost(worker);
   if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);
+  give_up_gone(out);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   say_what_crew_has(settling_, out);
 }
@@ -441,6 +444,7 @@ void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const st
   CHECK_LT(from.value, facts_.worker_count);
   try {
     dispatch(from, header, payload, now, out);
+    give_up_gone(out);
     append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
     say_what_crew_has(settling_, out);
   } catch (const std::bad_alloc&) {
@@ -791,6 +795,23 @@ void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
 
 void Shelf::disconnect(WorkerRank worker, ShelfOutputs& out) {
   if (facts_.takes_over) inheritance_.disconnect(worker, out);
+  give_up_gone(out);
+}
+
+// Of these a sum went with who has left.
+void Shelf::give_up_gone(ShelfOutputs& out) {
+  for (const Inheritance::Gone& each : inheritance_.take_gone()) {
+    const TensorSum* const tensor = inventory_.find(each.key);
+    if (tensor == nullptr) continue;
+    std::ostringstream text;
+    text << "tensor " << quoted_name(tensor->declared.name) << ' ' << described(tensor->declared)
+         << ": its server was lost, and its last sum had only " << each.with
+         << ", which has left the job";
+    const Cause cause{.kind = CauseKind::kLeft,
+                      .who = {.role = Role::kWorker, .rank = each.with.value},
+                      .detail = tensor->declared.name};
+    give_up(each.key, Status(Code::kDisconnected, text.str(), cause), out);
+  }
 }
 
 // What sums it has of a part; or that it has said so of all. Where those of an earlier generation of inputs are meant,

@@ -124,6 +124,11 @@ bool Takeover::has_sum(WorkerRank worker) const {
   return has_bit(has_, worker);
 }
 
+bool Takeover::waits_only_for(Bits whom) const {
+  if (has_sum() || !has_any_bit(needs_) || !has_any_bit(has_)) return false;
+  return count_bits_without(has_, whom) == 0;
+}
+
 std::string Takeover::text() const {
   std::string text = round_ ? std::to_string(round_->value) : "?";
   text += has_sum_ ? '+' : '-';

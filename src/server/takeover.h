@@ -72,6 +72,8 @@ class Takeover {
   bool is_for_some(WorkerRank worker) const;
   // The sum of the round before is here, or all have it; or somebody is asked for it.
   bool has_sum() const { return has_sum_ || is_settled_; }
+  // Who needs it can have it of nobody but these.
+  bool waits_only_for(Bits whom) const;
   bool is_fetching() const { return fetches_ && asked_ && !has_sum(); }
   // All of it, to tell two states apart.
   std::string text() const;

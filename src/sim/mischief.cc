@@ -287,8 +287,7 @@ void Mischief::lose_one(Fault fault, Role role) {
   std::erase_if(living, [&](const Living& each) { return !each.start_anew || each.role != role; });
   const bool is_any_time = role == Role::kScheduler;
   if (living.empty() || (!all_work_ && !is_any_time)) return;
-  const auto end = [this, fault, is_any_time](const Living& victim) {
-    if ((!all_work_ && !is_any_time) || ended_) return;
+  const auto end = [this, fault](const Living& victim) {
     note(fault);
     if (trace_.keeps_text()) trace_.say(cluster_.now(), victim.who + " dies");
     victim.stay_away&& prng_.chance(plan_.stay_away)

@@ -172,6 +172,10 @@ class World {
     std::uint32_t shards = 0;
   };
   void start_server(std::uint32_t number, const Anew& anew) {
+    if (scheduler_end_ && scheduler_end_->is_ok()) {  // the job is over
+      server_ends_[number] = Status::ok();
+      return;
+    }
     Config config = plan_.config;
     config.job.life = 1 + number + 100 * server_lives_[number].count++;
     config.job.wanted_server_rank = anew.rank;
@@ -267,12 +271,15 @@ class World {
   // (A worker that was given up may look for the scheduler still: the job is over without it. And one that was started
   // anew may live still, which knows nothing of the job.)
   bool misses_others_only(const Status& end) const {
+    const bool has_ended_well = scheduler_end_ && scheduler_end_->is_ok();  // all have left
     bool is_over = plan_.config.recovers && !ledger_.has_lost();
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
-      is_over = is_over && (trainers_[rank]->is_done() || ledger_.is_lost(rank));
+      const bool waits_for_scheduler = has_ended_well && trainers_[rank]->is_ending();
+      is_over =
+          is_over && (trainers_[rank]->is_done() || waits_for_scheduler || ledger_.is_lost(rank));
     }
     const bool is_anew = scheduler_lives_ > 1;
-    const bool has_gone = is_anew || (scheduler_end_ && scheduler_end_->is_ok());
+    const bool has_gone = is_anew || has_ended_well;
     const std::optional<Role> whom = end.cause().who.role;
     return is_over &&
            ((has_gone && whom == Role::kScheduler) || (is_anew && whom == Role::kWorker));
@@ -310,7 +317,7 @@ class World {
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
   void release_trainers() {
     const auto ready = [](const auto& trainer) { return trainer->is_ready_to_leave(); };
-    const bool is_together = plan_.check_memory || plan_.faults.kinds.has(Fault::kLostServer);
+    const bool is_together = plan_.check_memory;
     if (!is_together || ledger_.has_lost()) {
       for (auto& trainer : trainers_) {
         if (ready(trainer)) trainer->release();

@@ -321,6 +321,10 @@ TimeNs ShardConnections::pause_after(const Link& link) {
 
 // ---- use
 
+bool ShardConnections::all_are_up() const {
+  return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.up; });
+}
+
 bool ShardConnections::all_were_up() const {
   return std::all_of(links_.begin(), links_.end(),
                      [](const Link& link) { return link.was_up || has_left(link); });

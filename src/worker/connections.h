@@ -74,6 +74,7 @@ class ShardConnections {
 
   // ---- use
   bool all_were_up() const;
+  bool all_are_up() const;
   bool none_is_left() const { return shard_of_.empty(); }
   // The connection, where it is up; nullopt otherwise.
   std::optional<PeerId> peer_of(ShardIndex shard) const;

@@ -22,9 +22,13 @@ Gate::Ticket Gate::add(const Order& order, bool wanted, std::uint64_t item) {
   return ticket;
 }
 
-void Gate::set_wanted(Ticket ticket, bool wanted) { set(ticket, Place::kNotWanted, !wanted); }
+void Gate::set_wanted(Ticket ticket, bool wanted) {
+  set(ticket, Place::kNotWanted, !wanted);
+}
 
-void Gate::set_alone(Ticket ticket, bool is_alone) { set(ticket, Place::kAlone, is_alone); }
+void Gate::set_alone(Ticket ticket, bool is_alone) {
+  set(ticket, Place::kAlone, is_alone);
+}
 
 void Gate::set(Ticket ticket, std::uint64_t bit, bool is_set) {
   Place& place = heap_[slots_[ticket].position];

@@ -364,6 +364,19 @@ bool KeptSums::is_open(const Tensor& tensor, std::uint32_t index) const {
   });
 }
 
+bool KeptSums::keeps_any() const {
+  const auto keeps = [](const Tensor& tensor) {
+    return std::any_of(tensor.kept.begin(), tensor.kept.end(), [](const KeptFrame& each) {
+      return each.where == KeptFrame::Where::kCopy || each.where == KeptFrame::Where::kRoot;
+    });
+  };
+  for (TensorIndex index = 0; index < work_.tensors.slot_count(); ++index) {
+    if (keeps(work_.tensors[index])) return true;
+  }
+  return std::any_of(retired_.begin(), retired_.end(),
+                     [&](const auto& each) { return keeps(each.second); });
+}
+
 const Tensor* KeptSums::find(Key key) const {
   const TensorIndex index = work_.tensors.find(key);
   if (index != kNoTensor) return &work_.tensors[index];

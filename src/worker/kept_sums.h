@@ -100,6 +100,8 @@ class KeptSums {
   static constexpr TimeNs kSilenceNs = kMillisecond;
 
   std::size_t retired_count() const { return retired_.size(); }
+  // Whether somebody may lack a sum that it has, or the word that the root has it.
+  bool keeps_any() const;
 
  private:
   // Where it is with what a shard is told.

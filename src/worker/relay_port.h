@@ -17,6 +17,7 @@ struct RelayCommand {
     kBegin,  // serve those of this machine, as the roster says
     kAmend,  // another process serves a shard, as the roster says
     kLeft,   // `left` has left the job
+    kLeave,  // the worker beside it leaves: answered by kSettled once others have what it keeps
     kEnd,    // the job is over here because of `why`: sends what waits to be sent, and ends
     kPing,   // answered by kAlive: the relay's thread comes round
   };
@@ -30,9 +31,10 @@ struct RelayCommand {
 
 struct RelayNotice {
   enum class Kind : std::uint8_t {
-    kReady,   // workers are served, and the servers were reached
-    kFailed,  // the job cannot go on: `why`
-    kAlive,   // the answer to kPing
+    kReady,    // workers are served, and the servers were reached
+    kFailed,   // the job cannot go on: `why`
+    kSettled,  // the answer to kLeave
+    kAlive,    // the answer to kPing
   };
   Kind kind = Kind::kReady;
   Status why{};

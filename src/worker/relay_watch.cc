@@ -30,6 +30,11 @@ void RelayWatch::note_left(WorkerRank worker) {
   if (has_begun_) post({.kind = RelayCommand::Kind::kLeft, .left = worker});
 }
 
+void RelayWatch::ask_to_settle() {
+  if (!has_begun_ || std::exchange(is_asked_to_settle_, true)) return;
+  post({.kind = RelayCommand::Kind::kLeave});
+}
+
 void RelayWatch::end(const Status& why) {
   if (!exists()) return;
   next_question_ns_ = kNever;
@@ -48,6 +53,7 @@ Status RelayWatch::take_notices() {
   for (RelayNotice& notice : notices_) {
     sign_.came();  // whatever it says
     if (notice.kind == RelayNotice::Kind::kReady) is_ready_ = true;
+    if (notice.kind == RelayNotice::Kind::kSettled) is_settled_ = true;
     if (notice.kind == RelayNotice::Kind::kFailed) failure = std::move(notice.why);
   }
   return failure;

@@ -29,6 +29,9 @@ class RelayWatch {
   void amend(const wire::Roster& roster);
   // Another worker has left the job.
   void note_left(WorkerRank worker);
+  // This worker is about to leave. Until has_settled() others may lack sums that only the relay has.
+  void ask_to_settle();
+  bool has_settled() const { return is_settled_ || !has_begun_; }
   bool has_begun() const { return has_begun_; }
   bool is_ready() const { return is_ready_; }
   // Takes what it has said, and asks for a sign of life. Not ok, once for each reason: the job cannot go on. `late_ns`:
@@ -51,6 +54,8 @@ class RelayWatch {
   WorkerRank self_;
   bool has_begun_ = false;
   bool is_ready_ = false;
+  bool is_asked_to_settle_ = false;
+  bool is_settled_ = false;
   bool stands_still_ = false;
   SignOfLife sign_;
   TimeNs next_question_ns_ = kNever;  // from begin() to end()

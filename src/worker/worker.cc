@@ -150,7 +150,7 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
       log_.record(
           {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
       ending_.is_final = command.final;
-      ending_.leaves_ns = now + std::min(timeout().failure_ns / 2, kKeepsLongestNs);
+      ending_.leaves_ns = now + keeps_for_others_ns();
       return;
   }
 }
@@ -517,13 +517,20 @@ void Worker::give_up_waiting(TimeNs now) {
 
 // ---- the end
 
-// Told to leave. Sums that others may lack it keeps until they have them: that takes a round trip, or as long
-// as a server takes to be replaced. What was not waited for ends at once.
+TimeNs Worker::keeps_for_others_ns() const {
+  return std::min(timeout().failure_ns / 2, kKeepsLongestNs);
+}
+
+// Told to leave. Sums that others may lack it keeps until they have them: that takes a round trip. (A server that is
+// lost is waited for first: its successor asks for them.) What was not waited for ends at once.
 void Worker::try_leave(TimeNs now) {
   if (!is_about_to_leave()) return;
   const bool has_ended_all =
       state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
-  const bool keeps = has_ended_all && pipeline_->counters().kept_bytes > 0;
+  if (has_ended_all) relay_.ask_to_settle();
+  const bool keeps = has_ended_all && (pipeline_->keeps_any() || !relay_.has_settled());
+  const bool misses_server = !relay_.has_begun() && !shards_.connections().all_are_up();
+  if (keeps && misses_server) ending_.leaves_ns = now + keeps_for_others_ns();
   if (keeps && now < ending_.leaves_ns) return;
   port_.leave(ending_.is_final, now);
   end(Status(Code::kCancelled, "this process has left the job"));

@@ -116,6 +116,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   bool is_about_to_leave() const {
     return ending_.leaves_ns != kNever && state_ != State::kEnding && state_ != State::kFinished;
   }
+  TimeNs keeps_for_others_ns() const;
   void try_leave(TimeNs now);
   void fail_job(const Status& why, TimeNs now);
   void fail(const Status& why);

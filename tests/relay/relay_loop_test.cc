@@ -41,8 +41,10 @@ class RelayLoopTest : public testing::Test {
     x_.dtype = DType::kUint8;
     x_.total_bytes = kFrameBytes;
   }
-  static wire::Roster roster(bool is_alone) {
+  wire::Roster roster(bool is_alone) const {
     wire::Roster roster;
+    roster.recovers = recovers_;
+    roster.continues = continues_;
     roster.epoch = Epoch(1);
     roster.partition_bytes = 256;
     roster.frame_bytes = kFrameBytes;
@@ -170,6 +172,8 @@ class RelayLoopTest : public testing::Test {
     x.name = "x";
     return x;
   }();
+  bool recovers_ = false;
+  bool continues_ = false;
   std::vector<PeerId> workers_;
   std::vector<RelayNotice> told_;
   TimeNs now_ = kSecond;
@@ -295,6 +299,35 @@ TEST_F(RelayLoopTest, gives_a_sign_of_life_when_it_is_asked) {
     told_.clear();
     if (i == 0) begin();
   }
+}
+
+// Where a server that is lost is replaced, whose successor would ask this relay for sums.
+TEST_F(RelayLoopTest, says_when_others_have_the_sums_that_it_keeps) {
+  recovers_ = true;
+  serve();
+  both_push();
+  answer();
+  told_.clear();
+  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  turn();
+  EXPECT_THAT(kinds_told(), IsEmpty());
+  wire::Header settled = about(0, Kind::kSettled);
+  settled.key = Key();
+  settled.count = 1;
+  transport_.say(server(), settled, {});
+  turn();
+  EXPECT_THAT(kinds_told(), ElementsAre(RelayNotice::Kind::kSettled));
+}
+
+TEST_F(RelayLoopTest, where_the_crew_keeps_sums_as_well_it_says_so_at_once) {
+  recovers_ = continues_ = true;
+  serve();
+  both_push();
+  answer();
+  told_.clear();
+  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  turn();
+  EXPECT_THAT(kinds_told(), ElementsAre(RelayNotice::Kind::kSettled));
 }
 
 TEST_F(RelayLoopTest, counts_what_it_exchanges_with_the_servers_and_not_with_its_workers) {

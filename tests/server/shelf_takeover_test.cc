@@ -109,6 +109,65 @@ TEST_F(ShelfTakeoverTest, who_was_asked_and_is_gone_is_asked_again_when_it_is_ba
   EXPECT_THAT(world_.out.given, SizeIs(2));
 }
 
+// It has left the job, and took the sum of round 5 along.
+TEST_F(ShelfTakeoverTest, a_sum_that_only_a_worker_had_which_left_ends_its_tensor_by_that_name) {
+  world_.have(1, "t", 6, {}, kFormer);
+  world_.push(0, "t", 5, kOne);
+  world_.leave(1);
+  EXPECT_THAT(world_.out.spoiled, IsEmpty()) << "it is connected, and was asked";
+  world_.disconnect(1);
+  ASSERT_THAT(world_.out.spoiled, SizeIs(1));
+  EXPECT_EQ(world_.out.spoiled[0].code, Code::kDisconnected);
+  EXPECT_EQ(world_.out.spoiled[0].text,
+            "tensor \"t\" (float32, shape 4, 16 bytes, sum): its server was lost, and its last sum "
+            "had only worker 1, which has left the job");
+  EXPECT_EQ(world_.out.spoiled[0].cause.kind, CauseKind::kLeft);
+  EXPECT_EQ(world_.out.spoiled[0].cause.who.rank, 1U);
+  EXPECT_THAT(world_.out.again, IsEmpty()) << "without its contribution it would be another sum";
+}
+
+TEST_F(ShelfTakeoverTest, who_needs_it_may_come_when_the_other_has_left) {
+  world_.have(1, "t", 6, {}, kFormer);
+  world_.disconnect(1);
+  world_.leave(1);
+  EXPECT_THAT(world_.out.spoiled, IsEmpty());
+  world_.push(0, "t", 5, kOne);
+  EXPECT_THAT(world_.out.spoiled, SizeIs(1));
+}
+
+TEST(ShelfTakeover, who_has_left_is_not_missed_while_another_has_the_sum) {
+  ShelfWorld world(successor(3), {});
+  world.declare_all(declaration("t", DType::kFloat32, 16));
+  world.have(1, "t", 6, {}, kFormer);
+  world.have(2, "t", 6, {}, kFormer);
+  world.push(0, "t", 5, kOne);
+  ASSERT_THAT(world.out.given, SizeIs(1));
+  EXPECT_EQ(world.out.given[0].worker, WorkerRank(1));
+  world.leave(1);
+  world.disconnect(1);
+  EXPECT_THAT(world.out.spoiled, IsEmpty());
+  ASSERT_THAT(world.out.given, SizeIs(2));
+  EXPECT_EQ(world.out.given[1].worker, WorkerRank(2));
+}
+
+TEST(ShelfTakeover, where_the_root_that_alone_got_it_has_left_with_it_the_others_are_answered) {
+  ShelfWorld world(successor(3), {});
+  wire::Declare reduced = declaration("t", DType::kFloat32, 16, Operation::kSum, 1);
+  reduced.root_only = true;
+  world.declare_all(reduced);
+  world.have(1, "t", 6, {}, kFormer);
+  world.disconnect(1);
+  world.leave(1);
+  world.push(0, "t", 5, kOne);
+  world.push(2, "t", 5, kOne);
+  EXPECT_THAT(world.out.spoiled, IsEmpty());
+  ASSERT_THAT(world.out.answers, SizeIs(2));
+  for (const auto& answer : world.out.answers) {
+    EXPECT_EQ(answer.header.flags, wire::kNoPayload);
+    EXPECT_THAT(answer.payload(), IsEmpty());
+  }
+}
+
 TEST_F(ShelfTakeoverTest, more_than_one_round_apart_breaks_the_protocol) {
   world_.push(0, "t", 5, kOne);
   world_.push(1, "t", 7, kOne);

@@ -239,6 +239,11 @@ struct ShelfWorld {
     shelf.connect(WorkerRank(worker), outputs);
     out.add(std::move(outputs));
   }
+  void leave(std::uint32_t worker) {
+    ShelfOutputs outputs;
+    shelf.leave(WorkerRank(worker), outputs);
+    out.add(std::move(outputs));
+  }
   void lose(std::uint32_t worker) {
     ShelfOutputs outputs;
     shelf.lose(WorkerRank(worker), outputs);

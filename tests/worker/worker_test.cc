@@ -559,13 +559,22 @@ class LeaverTest : public WorkerTest {
     roster.incarnation = kJob;
     join(roster);
     std::vector<float> values(4);
-    const HandleId handle = submit("w", values);
+    Submission one;
+    one.name = "w";
+    one.input = values.data();
+    one.output = values.data();
+    one.element_count = values.size();
+    one.root = root_only_ ? 1 : 0;
+    one.root_only = root_only_;
+    const HandleId handle = door_.submit(one).value();
+    turn();
     server_ = transport_.take(Kind::kPush)->peer;
     wire::Header answer;
     answer.kind = Kind::kAnswer;
     answer.epoch = Epoch(1);
     answer.key = key_of("w");
-    transport_.say(server_, answer, std::vector<std::byte>(16));
+    if (root_only_) answer.flags = wire::kNoPayload;
+    transport_.say(server_, answer, std::vector<std::byte>(root_only_ ? 0 : 16));
     turn();
     ASSERT_TRUE(result(handle).is_ok());
     door_.leave(true);
@@ -573,6 +582,7 @@ class LeaverTest : public WorkerTest {
     EXPECT_FALSE(transport_.take(Kind::kLeave));
   }
   PeerId server_;
+  bool root_only_ = false;  // of which this worker is not the root
 };
 
 TEST_F(LeaverTest, leaves_when_all_have_it) {
@@ -588,6 +598,23 @@ TEST_F(LeaverTest, leaves_when_all_have_it) {
 
 TEST_F(LeaverTest, leaves_after_half_the_failure_timeout_in_any_case) {
   get_a_sum_and_leave();
+  pass_with_heartbeats(1400 * kMillisecond);
+  EXPECT_FALSE(transport_.take(Kind::kLeave));
+  pass_with_heartbeats(200 * kMillisecond);
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+}
+
+TEST_F(LeaverTest, waits_until_a_server_that_is_lost_is_replaced) {
+  get_a_sum_and_leave();
+  transport_.end(server_, Status(Code::kDisconnected, "reset by peer"));
+  pass_with_heartbeats(2500 * kMillisecond);
+  EXPECT_FALSE(transport_.take(Kind::kLeave));
+}
+
+TEST_F(LeaverTest, waits_as_well_while_others_may_not_know_that_the_root_has_what_it_alone_gets) {
+  root_only_ = true;
+  get_a_sum_and_leave();
+  EXPECT_EQ(worker_.pipeline()->counters().kept_bytes, 0u);
   pass_with_heartbeats(1400 * kMillisecond);
   EXPECT_FALSE(transport_.take(Kind::kLeave));
   pass_with_heartbeats(200 * kMillisecond);
@@ -1055,6 +1082,30 @@ TEST_F(RelayedWorkerTest, its_relay_ends_when_it_does_and_for_the_same_reason) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].kind, RelayCommand::Kind::kEnd);
   EXPECT_EQ(told[0].why.message(), "worker 1 is lost");
+}
+
+TEST_F(RelayedWorkerTest, leaves_when_its_relay_has_no_sum_that_others_may_lack) {
+  join_relays();
+  commands();
+  door_.leave(true);
+  turn();
+  std::vector<RelayCommand> told = commands();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].kind, RelayCommand::Kind::kLeave);
+  turn();
+  EXPECT_TRUE(commands().empty()) << "it is asked once";
+  EXPECT_FALSE(transport_.take(Kind::kLeave));
+  relay_says(RelayNotice::Kind::kSettled);
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+}
+
+TEST_F(RelayedWorkerTest, leaves_after_half_the_failure_timeout_whatever_its_relay_has) {
+  join_relays();
+  door_.leave(true);
+  pass_with_relay(failure_ns_ / 2 - 100 * kMillisecond);
+  EXPECT_FALSE(transport_.take(Kind::kLeave));
+  pass_with_relay(200 * kMillisecond);
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
 }
 
 TEST_F(RelayedWorkerTest, a_relay_that_has_left_with_its_worker_is_not_missed) {
