@@ -83,8 +83,8 @@ std::size_t RelayLoop::turn(TimeNs now) {
 }
 
 TimeNs RelayLoop::next_deadline() const {
-  TimeNs next =
-      std::min(transport_.next_deadline(), state_ == State::kFlushing ? flush_until_ns_ : kNever);
+  TimeNs next = std::min({transport_.next_deadline(), settled_by_ns_,
+                          state_ == State::kFlushing ? flush_until_ns_ : kNever});
   for (const auto& post : posts_) next = std::min(next, post->next_deadline());
   return next;
 }
@@ -105,7 +105,7 @@ std::size_t RelayLoop::take_commands() {
         note_left(command.left);
         break;
       case RelayCommand::Kind::kLeave:
-        is_leaving_ = true;
+        be_asked_to_settle();
         break;
       case RelayCommand::Kind::kEnd:
         end(command.why);
@@ -222,12 +222,21 @@ void RelayLoop::tell_ready() {
 }
 
 void RelayLoop::tell_settled() {
-  if (!is_leaving_) return;
-  const bool keeps = std::any_of(posts_.begin(), posts_.end(),
-                                 [](const auto& post) { return post->keeps_for_others(); });
-  if (keeps) return;
-  is_leaving_ = false;
+  if (settled_by_ns_ == kNever) return;
+  const auto any = [this](auto does) {
+    return std::any_of(posts_.begin(), posts_.end(), [&](const auto& post) { return does(*post); });
+  };
+  const bool keeps = any([](const RelayPost& post) { return post.keeps_for_others(); });
+  if (keeps && any([](const RelayPost& post) { return post.misses_server(); }))
+    be_asked_to_settle();
+  if (keeps && now_ < settled_by_ns_) return;
+  settled_by_ns_ = kNever;
   notify(RelayNotice::Kind::kSettled, Status::ok());
+}
+
+// The worker beside it is about to leave.
+void RelayLoop::be_asked_to_settle() {
+  settled_by_ns_ = now_ + KeptSums::longest_ns(job_.failure_ns);
 }
 
 void RelayLoop::notify(RelayNotice::Kind kind, Status why) {

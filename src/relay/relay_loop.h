@@ -79,6 +79,7 @@ class RelayLoop final : public Actor {
   void publish();
   void tell_ready();
   void tell_settled();
+  void be_asked_to_settle();
   void end(const Status& why);
   void end_unneeded();
   void try_finish();
@@ -100,7 +101,7 @@ class RelayLoop final : public Actor {
   std::vector<WorkerRank> left_;                    // have left the job
   State state_ = State::kWaiting;
   bool said_ready_ = false;
-  bool is_leaving_ = false;  // the worker beside it waits for kSettled
+  TimeNs settled_by_ns_ = kNever;  // the worker beside it waits for kSettled until then
   bool said_failed_ = false;
   Status ended_;
   RelayPost::Job job_;

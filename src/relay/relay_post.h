@@ -74,6 +74,9 @@ class RelayPost final : private ShardTraffic::Owner {
   // Servers may ask it alone for sums: others of other machines may lack them. (Where workers may be lost, those of its
   // crew have them as well.)
   bool keeps_for_others() const;
+  bool misses_server() const {
+    return relay_ && !relay_->is_alone() && !shards_.connections().all_are_up();
+  }
 
   // ---- the end
   // What waits for servers ends with this; what waits to be sent to workers is sent.

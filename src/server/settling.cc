@@ -152,7 +152,7 @@ void Settling::root_has(FrameSum& frame) {
                          .round = record.round});
 }
 
-void Settling::note_left(WorkerRank worker, bool is_in_crew) {
+void Settling::note_left(WorkerRank worker) {
   if (!is_on()) return;
   set_bit(left_, worker);
   for (Index index = 0; index < records_.size(); ++index) {
@@ -160,7 +160,12 @@ void Settling::note_left(WorkerRank worker, bool is_in_crew) {
     PartSum& part = *records_[index].part;
     FrameSum& frame = part.frames[records_[index].frame];
     if (frame.waits_for_root && part.tensor->declared.root == worker) root_has(frame);
-    if (!is_in_crew && has_bit(lacks_of(index), worker)) note_has(frame, worker);
+    const Contributors& contributors = *part.tensor->contributors;
+    for (std::uint32_t place = 0; place < contributors.count() && frame.settling != 0; ++place) {
+      const WorkerRank speaker = contributors.at(place, part.tensor->key, part.index);
+      const bool lacks = has_bit(lacks_of(index), speaker);
+      if (lacks && contributors.are_all_at(place, left_)) note_has(frame, speaker);
+    }
   }
 }
 

@@ -72,9 +72,9 @@ class Settling {
   }
   // It has that sum, as is known without its count.
   void note_has(FrameSum& frame, WorkerRank worker);
-  // It has left the job: it lacks nothing, nor does a root that is this worker. `is_in_crew`: others may speak through
-  // its relay, which goes on.
-  void note_left(WorkerRank worker, bool is_in_crew);
+  // It has left the job, or is lost: it lacks nothing, nor does a root that is this worker, nor a crew of which all
+  // have. (For the others of its crew it may speak still, or who stands in for its relay.)
+  void note_left(WorkerRank worker);
   // It says how many answers came. Empty, or what is wrong with that.
   const char* ack(WorkerRank from, std::uint32_t count);
   // It has a new connection: counts begin anew.

@@ -379,7 +379,7 @@ Status Shelf::begin_epoch(const ShelfEpoch& facts) {
     settling_.begin_epoch(facts.recovers ? facts.worker_count : 0, facts.relay.has_value());
     for (const WorkerRank worker : facts.lost) {
       generations_.lose(worker);
-      settling_.note_left(worker, false);
+      settling_.note_left(worker);
     }
     return Status::ok();
   }
@@ -403,7 +403,7 @@ void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
   if (facts_.takes_over) inheritance_.leave(worker, out);
   give_up_gone(out);
-  settling_.note_left(worker, !facts_.relay && facts_.groups->most_ranks() > 1);
+  settling_.note_left(worker);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   say_what_crew_has(settling_, out);
 }
@@ -416,13 +416,12 @@ void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerR
   if (worker.value >= facts_.worker_count || generations_.is_lost(worker)) return;
   const bool is_in_crew = !facts_.relay && facts_.groups->most_ranks() > 1;
   if (facts_.takes_over && !is_in_crew) inheritance_.lose(worker, out);
-  settling_.note_left(worker, is_in_crew);
+  settling_.note_left(worker);
   const bool is_last = generations_.lose(worker) && !facts_.relay;
   if (is_in_crew && is_machine_lost(*facts_.groups, generations_, worker)) {
     const Groups& groups = *facts_.groups;
     for (const WorkerRank each : groups.crew_of(groups.group_of(worker), Members())) {
       if (facts_.takes_over) inheritance_.lose(each, out);
-      settling_.note_left(each, false);
     }
   }
   inventory_.note_lost(worker);

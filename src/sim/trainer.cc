@@ -11,13 +11,15 @@ namespace {
 constexpr std::byte kGuard{0x77};
 
 // Whether a round of a tensor on which the ranks disagree may end so.
-bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const GenerationPlan& plan,
-                   bool local_reduce) {
-  // Where relays sum first, whoever would have to hear what it is here may have left.
-  const bool is_gone = local_reduce && status.is_because_of(CauseKind::kLeft);
+bool is_end_of_odd(const TensorPlan& tensor, const Status& status, const GenerationPlan& generation,
+                   const WorldPlan& plan) {
+  // Where relays sum first, whoever would have to hear what it is here may have left; or whoever has heard it of a
+  // server that was lost has.
+  const bool may_leave_untold = plan.local_reduce || plan.faults.kinds.has(Fault::kLostServer);
+  const bool is_gone = may_leave_untold && status.is_because_of(CauseKind::kLeft);
   // Those whom the odd rank takes for members may have no more inputs: they are not waited for.
   const bool is_alone =
-      plan.uneven && status.is_ok() && tensor.odd_facts.members != tensor.facts.members;
+      generation.uneven && status.is_ok() && tensor.odd_facts.members != tensor.facts.members;
   return status.is(Code::kMismatch) || is_gone || is_alone;
 }
 
@@ -411,7 +413,7 @@ void Trainer::ended(Pending& operation, const Status& status) {
   const TensorPlan& tensor = plan().tensors[operation.tensor];
   const bool odd = tensor.odd_rank.has_value();
   const bool as_it_must =
-      odd ? is_end_of_odd(tensor, status, plan(), ledger_.plan().local_reduce) : status.is_ok();
+      odd ? is_end_of_odd(tensor, status, plan(), ledger_.plan()) : status.is_ok();
   const bool has_lost_root = ends_by_lost_root(tensor.facts, status, ledger_);
   if (!as_it_must && !has_lost_root && (status.is_ok() || !ledger_.may_fail(rank_))) {
     fail(Invariant::kOneEnd, describe(operation) + " ended with " + status.text());

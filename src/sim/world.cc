@@ -317,7 +317,10 @@ class World {
   // Trainers that are ready leave at once, or, in worlds that look at the servers' memory, together after the look.
   void release_trainers() {
     const auto ready = [](const auto& trainer) { return trainer->is_ready_to_leave(); };
-    const bool is_together = plan_.check_memory;
+    // (A server that has not heard that the others have left to come back is not taken by a scheduler begun anew.)
+    const Faults& kinds = plan_.faults.kinds;
+    const bool is_together =
+        plan_.check_memory || (kinds.has(Fault::kLostServer) && kinds.has(Fault::kLostScheduler));
     if (!is_together || ledger_.has_lost()) {
       for (auto& trainer : trainers_) {
         if (ready(trainer)) trainer->release();
@@ -503,13 +506,34 @@ class World {
       ledger_.fail(Invariant::kServerMemory, "the servers hold " + std::to_string(held_bytes) +
                                                  " bytes and own " + std::to_string(owned_bytes) +
                                                  "; " + std::to_string(incomplete_frames) +
-                                                 " frames are incomplete");
+                                                 " frames are incomplete" + kept_sums_text());
     }
   }
 
   static std::size_t kept_bytes_of(const WorkerProcess& process) {
     std::size_t bytes = process.worker.pipeline()->counters().kept_bytes;
     return process.relay ? bytes + process.relay->loop.kept_bytes() : bytes;
+  }
+
+  // "; server 1 keeps key ff25, part 0, frame 2, round 3"
+  std::string kept_sums_text() {
+    std::ostringstream text;
+    for (std::size_t i = 0; i < servers_.size(); ++i) {
+      if (!servers_[i]) continue;
+      for_each_shard(*servers_[i], [&](const ServerProcess::ShardUnit& unit) {
+        for (const auto& [key, tensor] : unit.shard.shelf().inventory().tensors()) {
+          for (const auto& [index, part] : tensor->parts) {
+            for (std::size_t frame = 0; frame < part->frames.size(); ++frame) {
+              if (part->frames[frame].settling == 0) continue;
+              text << "; server " << i << " keeps key " << std::hex << key.value << std::dec
+                   << ", part " << index.value << ", frame " << frame << ", round "
+                   << part->frames[frame].round.value - 1;
+            }
+          }
+        }
+      });
+    }
+    return text.str();
   }
 
   // At a server.

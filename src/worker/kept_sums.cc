@@ -123,6 +123,7 @@ void KeptSums::release(Tensor& tensor) {
 void KeptSums::retire(Tensor& tensor) {
   begun_.erase(tensor.key);
   if (!work_.config.keeps_sums) return;
+  drop_news(tensor.key);
   Tensor& retired = retired_[tensor.key];
   retired = Tensor{};
   retired.key = tensor.key;
@@ -134,6 +135,16 @@ void KeptSums::retire(Tensor& tensor) {
   retired.ways = std::move(tensor.ways);
   retired.declaration = std::move(tensor.declaration);
   retired.kept = std::move(tensor.kept);
+}
+
+// Forget says more, and nothing of that name may follow it.
+void KeptSums::drop_news(Key key) {
+  for (Telling& telling : tellings_) {
+    const auto kept = telling.news.begin() + (telling.is_of_news ? 1 : 0);  // that is staged
+    telling.news.erase(std::remove_if(kept, telling.news.end(),
+                                      [key](const Word& word) { return word.key == key; }),
+                       telling.news.end());
+  }
 }
 
 void KeptSums::on_forgotten(ShardIndex shard, Key key) {
@@ -262,6 +273,7 @@ void KeptSums::note_begun(TensorIndex index) {
 
 // On the connection that is there; on another one it is told with all else.
 void KeptSums::tell_news(const Tensor& tensor, std::uint32_t part) {
+  if (work_.tensors.find(tensor.key) == kNoTensor) return;  // it is given up: Forget says it
   const ShardIndex shard = tensor.parts[part].shard;
   if (!work_.shards[shard.value].is_up()) return;
   Telling& telling = tellings_[shard.value];

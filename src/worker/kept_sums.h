@@ -18,6 +18,7 @@
 // from the crew what others may lack (inherit()).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -102,6 +103,8 @@ class KeptSums {
   std::size_t retired_count() const { return retired_.size(); }
   // Whether somebody may lack a sum that it has, or the word that the root has it.
   bool keeps_any() const;
+  // Who leaves waits so long at most until nobody does, while all shards are there.
+  static TimeNs longest_ns(TimeNs failure_ns) { return std::min(failure_ns / 2, 5 * kSecond); }
 
  private:
   // Where it is with what a shard is told.
@@ -166,6 +169,7 @@ class KeptSums {
   std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part) const;
   std::optional<Word> have_of_crew(const Tensor& tensor, std::uint32_t part, bool some) const;
   void tell_news(const Tensor& tensor, std::uint32_t part);
+  void drop_news(Key key);
   void note_settled(const Tensor& tensor, std::size_t place, Round round);
   std::optional<Word> next_of(const Tensor& tensor, ShardIndex shard, Telling& telling) const;
   std::optional<Word> next_of_tensors(ShardIndex shard, Telling& telling);

@@ -29,9 +29,6 @@ wire::Join join_of(const Config& config, std::string host, const RelayPort& rela
   return join;
 }
 
-// Of who leaves, sums that others may lack.
-constexpr TimeNs kKeepsLongestNs = 5 * kSecond;
-
 // Not only through relays.
 bool reaches_servers(const wire::Roster& roster) {
   return roster.summing == wire::Summing::kServers;
@@ -150,7 +147,7 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
       log_.record(
           {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
       ending_.is_final = command.final;
-      ending_.leaves_ns = now + keeps_for_others_ns();
+      ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
       return;
   }
 }
@@ -517,29 +514,33 @@ void Worker::give_up_waiting(TimeNs now) {
 
 // ---- the end
 
-TimeNs Worker::keeps_for_others_ns() const {
-  return std::min(timeout().failure_ns / 2, kKeepsLongestNs);
-}
-
-// Told to leave. Sums that others may lack it keeps until they have them: that takes a round trip. (A server that is
-// lost is waited for first: its successor asks for them.) What was not waited for ends at once.
+// Told to leave. What was not waited for ends at once.
 void Worker::try_leave(TimeNs now) {
-  if (!is_about_to_leave()) return;
-  const bool has_ended_all =
-      state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
-  if (has_ended_all) relay_.ask_to_settle();
-  const bool keeps = has_ended_all && (pipeline_->keeps_any() || !relay_.has_settled());
-  const bool misses_server = !relay_.has_begun() && !shards_.connections().all_are_up();
-  if (keeps && misses_server) ending_.leaves_ns = now + keeps_for_others_ns();
-  if (keeps && now < ending_.leaves_ns) return;
+  if (!is_about_to_leave() || (!ending_.is_at_once && keeps_for_others(now))) return;
   port_.leave(ending_.is_final, now);
   end(Status(Code::kCancelled, "this process has left the job"));
+}
+
+// Sums that others may lack it keeps until they have them: that takes a round trip. (A server that is lost is waited
+// for first: its successor asks for them. Without a scheduler there is none.)
+bool Worker::keeps_for_others(TimeNs now) {
+  const bool has_ended_all =
+      state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
+  if (!has_ended_all) return false;
+  relay_.ask_to_settle();
+  if (relay_.has_settled() && !pipeline_->keeps_any()) return false;
+  const bool misses_server =
+      relay_.has_begun() ? !relay_.has_settled() : !shards_.connections().all_are_up();
+  if (misses_server && port_.member().is_connected()) {
+    ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
+  }
+  return now < ending_.leaves_ns;
 }
 
 // This worker ends the job.
 void Worker::fail_job(const Status& why, TimeNs now) {
   if (is_about_to_leave()) {  // what fails now is no concern of it
-    ending_.leaves_ns = now;
+    ending_.is_at_once = true;
     return try_leave(now);
   }
   port_.fail(why, now);
@@ -550,7 +551,7 @@ void Worker::fail_job(const Status& why, TimeNs now) {
 void Worker::fail(const Status& why) {
   if (state_ == State::kEnding || state_ == State::kFinished) return;
   if (is_about_to_leave()) {
-    ending_.leaves_ns = now_;
+    ending_.is_at_once = true;
     return try_leave(now_);
   }
   end(log_.left_behind("job", why));

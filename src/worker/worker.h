@@ -116,8 +116,8 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   bool is_about_to_leave() const {
     return ending_.leaves_ns != kNever && state_ != State::kEnding && state_ != State::kFinished;
   }
-  TimeNs keeps_for_others_ns() const;
   void try_leave(TimeNs now);
+  bool keeps_for_others(TimeNs now);
   void fail_job(const Status& why, TimeNs now);
   void fail(const Status& why);
   void end(const Status& why);
@@ -139,11 +139,12 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   struct Ending {
     Status why;           // what everything ends with
     bool is_all = false;  // everything has
-    // It was told to leave: for good or not, and at the latest when.
+    // It was told to leave: for good or not, and at the latest when, or without waiting.
     bool is_final = false;
+    bool is_at_once = false;
     TimeNs leaves_ns = kNever;
   };
-  Ending ending_;  // kEnding, but for the last two
+  Ending ending_;  // kEnding, but for the last three
   MemberPort port_;
   RelayWatch relay_;
   ShardTraffic shards_;

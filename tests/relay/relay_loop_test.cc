@@ -319,6 +319,24 @@ TEST_F(RelayLoopTest, says_when_others_have_the_sums_that_it_keeps) {
   EXPECT_THAT(kinds_told(), ElementsAre(RelayNotice::Kind::kSettled));
 }
 
+TEST_F(RelayLoopTest, waits_for_that_while_a_server_is_missed_and_else_half_the_failure_timeout) {
+  recovers_ = true;
+  serve();
+  both_push();
+  answer();
+  told_.clear();
+  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  turn();
+  transport_.end(server(), Status(Code::kDisconnected, "reset by peer"));
+  pass(kFailure - 100 * kMillisecond);
+  EXPECT_THAT(kinds_told(), IsEmpty());
+  transport_.up(server());
+  pass(kFailure / 2 - 100 * kMillisecond);
+  EXPECT_THAT(kinds_told(), IsEmpty());
+  pass(200 * kMillisecond);
+  EXPECT_THAT(kinds_told(), ElementsAre(RelayNotice::Kind::kSettled));
+}
+
 TEST_F(RelayLoopTest, where_the_crew_keeps_sums_as_well_it_says_so_at_once) {
   recovers_ = continues_ = true;
   serve();

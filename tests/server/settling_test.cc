@@ -186,6 +186,31 @@ TEST_F(SettlingTest, who_has_no_more_inputs_is_not_waited_for) {
   EXPECT_EQ(lent_bytes(), 0U);
 }
 
+// Workers 0 and 1 are on one machine, and worker 0 is no member.
+TEST(Settling, members_of_a_machine_that_are_all_lost_lack_nothing_though_others_of_it_live) {
+  ShelfWorld world({.epoch = Epoch(7),
+                    .worker_count = 3,
+                    .placement = placed(128, 64),
+                    .groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 2}),
+                    .recovers = true},
+                   {});
+  wire::Declare of_two = declaration("t", DType::kUint8, 64);
+  of_two.members = Members(std::vector<std::uint32_t>{1, 2});
+  for (const std::uint32_t worker : {1U, 2U}) {
+    world.declare(worker, of_two);
+    world.push(worker, "t", 0, filled(64, 1));
+  }
+  world.take();
+  wire::Header ack = world.about(2, "");
+  ack.kind = wire::Kind::kAck;
+  ack.key = Key();
+  ack.count = 1;
+  world.step(2, ack, {});
+  EXPECT_EQ(world.pool.lent_bytes(), 64U) << "worker 1 may lack it";
+  world.lose(1);
+  EXPECT_EQ(world.pool.lent_bytes(), 0U);
+}
+
 TEST_F(SettlingTest, when_the_epoch_ends_nobody_is_told_anything_any_more) {
   sum(0);
   world_.take();

@@ -55,7 +55,7 @@ class CrewSumsTest : public testing::Test {
     declared.name = name;
     return declared;
   }
-  void submit(const std::string& name, bool is_for_root = false) {
+  void submit(const std::string& name, bool is_for_root = false, bool once = false) {
     PipelineCall call;
     call.handle = HandleId(++last_handle_);
     call.name = name;
@@ -63,6 +63,7 @@ class CrewSumsTest : public testing::Test {
     call.spec.root_only = is_for_root;  // worker 0
     call.input = memory_;
     call.output = memory_;
+    call.once = once;
     pipeline_.submit(std::move(call));
     send();
   }
@@ -256,6 +257,21 @@ TEST_F(CrewSumsTest, what_came_on_an_earlier_connection_is_told_and_whether_all_
   ASSERT_THAT(news, SizeIs(1));
   EXPECT_EQ(news[0].header.flags & wire::kSome, 0);
   EXPECT_EQ(news[0].payload, Bytes{std::byte{0b11}});
+}
+
+TEST_F(CrewSumsTest, behind_the_word_that_a_name_is_given_up_nothing_is_said_of_it) {
+  submit("t", false, true);
+  answer("t", 0, 0);
+  reconnect();
+  crew_has("t", 0, 0);
+  answer("t", 0, 64);
+  crew_has("t", 0, 64);
+  std::vector<Kind> kinds;
+  for (const Message& each : send()) {
+    if (each.header.key == key_of("t")) kinds.push_back(each.header.kind);
+  }
+  ASSERT_THAT(kinds, Contains(Kind::kForget));
+  EXPECT_EQ(kinds.back(), Kind::kForget);
 }
 
 TEST_F(CrewSumsTest, what_the_root_alone_gets_it_says_to_have_at_once_when_the_root_has) {

@@ -611,6 +611,16 @@ TEST_F(LeaverTest, waits_until_a_server_that_is_lost_is_replaced) {
   EXPECT_FALSE(transport_.take(Kind::kLeave));
 }
 
+TEST_F(LeaverTest, waits_for_no_server_where_no_scheduler_could_name_its_successor) {
+  get_a_sum_and_leave();
+  transport_.end(server_, Status(Code::kDisconnected, "reset by peer"));
+  transport_.end(scheduler(), Status(Code::kDisconnected, "reset by peer"));
+  pass(1400 * kMillisecond);
+  EXPECT_FALSE(door_.membership().state().is(Code::kCancelled));
+  pass(200 * kMillisecond);
+  EXPECT_TRUE(door_.membership().state().is(Code::kCancelled));
+}
+
 TEST_F(LeaverTest, waits_as_well_while_others_may_not_know_that_the_root_has_what_it_alone_gets) {
   root_only_ = true;
   get_a_sum_and_leave();
@@ -1099,13 +1109,14 @@ TEST_F(RelayedWorkerTest, leaves_when_its_relay_has_no_sum_that_others_may_lack)
   EXPECT_TRUE(transport_.take(Kind::kLeave));
 }
 
-TEST_F(RelayedWorkerTest, leaves_after_half_the_failure_timeout_whatever_its_relay_has) {
+TEST_F(RelayedWorkerTest, leaves_without_its_relay_when_that_fails) {
   join_relays();
   door_.leave(true);
-  pass_with_relay(failure_ns_ / 2 - 100 * kMillisecond);
-  EXPECT_FALSE(transport_.take(Kind::kLeave));
-  pass_with_relay(200 * kMillisecond);
+  pass_with_relay(failure_ns_);
+  EXPECT_FALSE(transport_.take(Kind::kLeave)) << "its relay waits for a server";
+  relay_says(RelayNotice::Kind::kFailed, {Code::kDisconnected, "server 0 cannot be reached"});
   EXPECT_TRUE(transport_.take(Kind::kLeave));
+  EXPECT_TRUE(state().is(Code::kCancelled));
 }
 
 TEST_F(RelayedWorkerTest, a_relay_that_has_left_with_its_worker_is_not_missed) {
