@@ -4,7 +4,8 @@
 //
 // GB/s (1e9 bytes) counts the bytes of one array, the contribution. An addition reads two arrays and writes
 // one of them, a copy reads one and writes the other. The working set is that of both arrays together: 512
-// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Each row has memory of its own, and where its pages lie moves a
+// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Rows of coding count the bytes of the float32 elements that are coded,
+// 240 KiB or 32 MiB of them. Each row has memory of its own, and where its pages lie moves a
 // row by a tenth and more: to compare kernels with plain loops and with torch, on the same pages, run
 // `bench/run.py --only kernels`.
 #include <cstring>
@@ -14,6 +15,8 @@
 #include <benchmark/benchmark.h>
 
 #include "base/buffer.h"
+#include "base/prng.h"
+#include "kernels/coding.h"
 #include "kernels/crc32c.h"
 #include "kernels/kernels.h"
 
@@ -122,6 +125,55 @@ void register_step(const KernelSet& set, DType dtype, const char* step_name, Ste
   for (const std::int64_t working_set_bytes : kWorkingSets) bench->Arg(working_set_bytes);
 }
 
+// ---- coding
+
+enum class Coding { kEncode, kEncodeWithResidual, kLoad, kAdd };
+constexpr std::int64_t kCodedElements[] = {60 << 10, 8 << 20};  // 240 KiB of float32, 32 MiB
+
+Buffer drawn(std::size_t element_count, float magnitude) {
+  Buffer buffer(element_count * sizeof(float));
+  Prng prng(1);
+  for (std::size_t i = 0; i < element_count; ++i) {
+    const float number = (static_cast<float>(prng.below(1 << 20)) / float{1 << 19} - 1) * magnitude;
+    std::memcpy(buffer.span().data() + i * sizeof number, &number, sizeof number);
+  }
+  return buffer;
+}
+
+void run_coding(benchmark::State& state, const CodingKernels& kernels, Coding step) {
+  const auto element_count = static_cast<std::size_t>(state.range(0));
+  Buffer elements = drawn(element_count, 1e-3F);
+  Buffer residual = drawn(element_count, 1e-5F);
+  Buffer payload = filled(payload_bytes(kernels.format(), element_count));
+  kernels.encode(payload.span(), elements.span(), {});
+  for (auto _ : state) {
+    switch (step) {
+      case Coding::kEncode:
+        kernels.encode(payload.span(), elements.span(), {});
+        break;
+      case Coding::kEncodeWithResidual:
+        kernels.encode(payload.span(), elements.span(), residual.span());
+        break;
+      case Coding::kLoad:
+        kernels.load(elements.span(), payload.span());
+        break;
+      case Coding::kAdd:
+        kernels.add(elements.span(), payload.span());
+        break;
+    }
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, element_count * sizeof(float));
+}
+
+void register_coding(const KernelSet& set, Format format, const char* step_name, Coding step) {
+  const std::string row = std::string("coded/") + name(format) + "/" + step_name + "/" + set.target;
+  const CodingKernels kernels = coding_kernels_for(format, set);
+  auto* bench = benchmark::RegisterBenchmark(
+      row.c_str(), [=](benchmark::State& state) { run_coding(state, kernels, step); });
+  for (const std::int64_t element_count : kCodedElements) bench->Arg(element_count);
+}
+
 void register_all() {
   auto* copy = benchmark::RegisterBenchmark("copy/memcpy", copy_plain);
   auto* loop = benchmark::RegisterBenchmark("float32/add/plain_loop", add_plain_loop);
@@ -144,6 +196,16 @@ void register_all() {
   for (const DType dtype : {DType::kInt8, DType::kInt32, DType::kInt64}) {
     register_step(best, dtype, "add", Step::kAdd);
     register_step(best, dtype, "average", Step::kFinishAverage);
+  }
+  for (const Format format : {Format::kFloat16, Format::kBfloat16, Format::kInt8, Format::kInt4}) {
+    register_coding(best, format, "load", Coding::kLoad);
+    if (block_elements(format) > 1) {
+      register_coding(best, format, "encode_with_residual", Coding::kEncodeWithResidual);
+    }
+    for (const KernelSet& set : available_kernels()) {
+      register_coding(set, format, "encode", Coding::kEncode);
+      register_coding(set, format, "add", Coding::kAdd);
+    }
   }
   for (const Crc32cKernel& kernel : available_crc32c()) register_crc32c(kernel, "message", 0);
   register_crc32c(available_crc32c().back(), "message_at_odd_address", 1);

@@ -98,10 +98,22 @@ struct KindKernels {
   SumKernels::Combine multiply_elements = nullptr;
 };
 
+// Float32 elements become codes in blocks, and numbers again (kernels/coding.h).
+struct BlockCoding {
+  using Encode = void (*)(std::byte* payload, const std::byte* elements, std::byte* residual,
+                          std::size_t element_count);
+  using Decode = void (*)(std::byte* elements, const std::byte* payload, std::size_t element_count);
+  Encode encode_elements = nullptr;
+  Decode load_elements = nullptr;
+  Decode add_elements = nullptr;
+};
+
 // All kernels of one target: "scalar" (plain C++, the reference), "sse4", "avx2", "avx512", "neon".
 struct KernelSet {
   const char* target = nullptr;
   KindKernels kinds[kDTypeCount];  // by DType
+  BlockCoding int8;
+  BlockCoding int4;
 };
 
 // Of a sum, an average or a broadcast the same: its add() adds.

@@ -217,18 +217,22 @@ constexpr KindKernels kernels_of() {
           .multiply_elements = add<T, Times>};
 }
 
-constexpr KernelSet kScalar = {
-    .target = "scalar",
-    .kinds = {kernels_of<float>(), kernels_of<double>(), kernels_of<Half>(),
-              kernels_of<std::uint8_t>(), kernels_of<std::int32_t>(), kernels_of<std::int8_t>(),
-              kernels_of<std::int64_t>(), kernels_of<Bfloat>(), kernels_of<Bool>(),
-              kernels_of<std::int16_t>(), kernels_of<std::uint16_t>(), kernels_of<std::uint32_t>(),
-              kernels_of<std::uint64_t>()}};
+KernelSet scalar_set() {
+  return {.target = "scalar",
+          .kinds = {kernels_of<float>(), kernels_of<double>(), kernels_of<Half>(),
+                    kernels_of<std::uint8_t>(), kernels_of<std::int32_t>(),
+                    kernels_of<std::int8_t>(), kernels_of<std::int64_t>(), kernels_of<Bfloat>(),
+                    kernels_of<Bool>(), kernels_of<std::int16_t>(), kernels_of<std::uint16_t>(),
+                    kernels_of<std::uint32_t>(), kernels_of<std::uint64_t>()},
+          .int8 = scalar_int8(),
+          .int4 = scalar_int4()};
+}
 
 }  // namespace
 
 const KernelSet& scalar_kernels() {
-  return kScalar;
+  static const KernelSet set = scalar_set();
+  return set;
 }
 
 }  // namespace byteps

@@ -406,6 +406,7 @@ std::vector<CompiledSet> simd_kernels() {
     sets.push_back({needs, scalar_kernels()});
     sets.back().set.target = target;
     vectorise(sets.back().set.kinds);
+    vectorise_coding(sets.back());
   };
 #if HWY_TARGETS & HWY_SSE4
   put("sse4", CompiledSet::Needs::kSse4, N_SSE4::vectorise);

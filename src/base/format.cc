@@ -1,0 +1,63 @@
+#include "base/format.h"
+
+namespace byteps {
+
+const char* name(Format format) {
+  switch (format) {
+    case Format::kPlain:
+      return "plain";
+    case Format::kFloat16:
+      return "float16";
+    case Format::kBfloat16:
+      return "bfloat16";
+    case Format::kInt8:
+      return "int8";
+    case Format::kInt4:
+      return "int4";
+  }
+  return "unknown";
+}
+
+std::optional<Format> format_of(std::uint32_t wire_number) {
+  if (wire_number >= kFormatCount) return std::nullopt;
+  return static_cast<Format>(wire_number);
+}
+
+std::size_t block_elements(Format format) {
+  switch (format) {
+    case Format::kInt8:
+      return 256;
+    case Format::kInt4:
+      return 32;
+    default:
+      return 1;
+  }
+}
+
+std::uint64_t payload_bytes(Format format, std::uint64_t element_count) {
+  const std::uint64_t block = block_elements(format);
+  const std::uint64_t blocks = element_count / block + (element_count % block != 0 ? 1 : 0);
+  switch (format) {
+    case Format::kPlain:
+      return element_count * sizeof(float);
+    case Format::kFloat16:
+    case Format::kBfloat16:
+      return element_count * 2;
+    case Format::kInt8:
+      return blocks * sizeof(float) + element_count;
+    case Format::kInt4:
+      return blocks * (2 + block / 2);
+  }
+  return 0;
+}
+
+const char* flaw_of_format(Format format, DType dtype, Operation operation) {
+  if (format == Format::kPlain) return nullptr;
+  if (dtype != DType::kFloat32) return "only float32 elements can be coded";
+  if (operation != Operation::kSum && operation != Operation::kAverage) {
+    return "only sums and averages can be coded";
+  }
+  return nullptr;
+}
+
+}  // namespace byteps
