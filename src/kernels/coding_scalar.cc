@@ -17,7 +17,7 @@ constexpr std::size_t kInt4Block = 32;
 constexpr std::size_t kInt4Bytes = kInt4Block / 2;
 
 float read(const std::byte* array, std::size_t index) {
-  float number;
+  float number = 0;
   std::memcpy(&number, array + index * sizeof(float), sizeof number);
   return number;
 }

@@ -229,7 +229,7 @@ void decode_int8(std::byte* elements, const std::byte* payload, std::size_t elem
   const std::size_t rest = element_count % kInt8Block;
   const std::byte* const codes = payload + (whole + (rest > 0 ? 1 : 0)) * sizeof(float);
   for (std::size_t block = 0; block < whole; ++block) {
-    float number;
+    float number = 0;
     __builtin_memcpy(&number, payload + block * sizeof(float), sizeof number);
     const auto scale = hn::Set(Floats(), number);
     const std::size_t first = block * kInt8Block;
@@ -254,7 +254,7 @@ void decode_int4(std::byte* elements, const std::byte* payload, std::size_t elem
   const auto lower_half = hn::Set(integers, 15);
   const auto zero = hn::Set(integers, 8);
   for (std::size_t block = 0; block < whole; ++block) {
-    std::uint16_t upper_bits;
+    std::uint16_t upper_bits = 0;
     __builtin_memcpy(&upper_bits, payload + block * 2, 2);
     const auto scale =
         hn::BitCast(Floats(), hn::Set(Bits(), static_cast<std::uint32_t>(upper_bits) << 16));
