@@ -521,16 +521,18 @@ void Worker::try_leave(TimeNs now) {
   end(Status(Code::kCancelled, "this process has left the job"));
 }
 
-// Sums that others may lack it keeps until they have them: that takes a round trip. (A server that is lost is waited
-// for first: its successor asks for them. Without a scheduler there is none.)
+// What others may lack it keeps until they have it: that takes a round trip. (A server that is lost is waited for first:
+// its successor asks for it. Without a scheduler there is none.)
 bool Worker::keeps_for_others(TimeNs now) {
   const bool has_ended_all =
       state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
   if (!has_ended_all) return false;
   relay_.ask_to_settle();
-  if (relay_.has_settled() && !pipeline_->keeps_any()) return false;
   const bool misses_server =
       relay_.has_begun() ? !relay_.has_settled() : !shards_.connections().all_are_up();
+  // A lost server may not have told all that their inputs have ended.
+  const bool has_heard_end = misses_server && pipeline_->inputs().generation() > 0;
+  if (relay_.has_settled() && !pipeline_->keeps_any() && !has_heard_end) return false;
   if (misses_server && port_.member().is_connected()) {
     ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
   }

@@ -611,6 +611,30 @@ TEST_F(LeaverTest, waits_until_a_server_that_is_lost_is_replaced) {
   EXPECT_FALSE(transport_.take(Kind::kLeave));
 }
 
+// A server that was lost may not have told it to the others.
+TEST_F(LeaverTest, who_has_heard_the_end_of_all_inputs_waits_for_a_lost_server_too) {
+  wire::Roster roster = roster_of_two();
+  roster.recovers = true;
+  roster.incarnation = kJob;
+  join(roster);
+  const HandleId handle = door_.finish_inputs().value();
+  turn();
+  wire::Header done;
+  done.kind = Kind::kInputsDone;
+  done.epoch = Epoch(1);
+  done.round = Round(1);
+  for (const std::size_t each : {0U, 1U}) transport_.say(shard(each), done, {});
+  turn();
+  ASSERT_TRUE(result(handle).is_ok());
+  transport_.end(shard(0), Status(Code::kDisconnected, "reset by peer"));
+  door_.leave(true);
+  pass_with_heartbeats(2500 * kMillisecond);
+  EXPECT_FALSE(transport_.take(Kind::kLeave));
+  transport_.up(shard(0));
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+}
+
 TEST_F(LeaverTest, waits_for_no_server_where_no_scheduler_could_name_its_successor) {
   get_a_sum_and_leave();
   transport_.end(server_, Status(Code::kDisconnected, "reset by peer"));
