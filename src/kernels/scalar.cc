@@ -134,7 +134,7 @@ T divided(T number, std::uint32_t divisor) {
 template <typename T>
 T divided_and_scaled(T number, Finishing finishing) {
   using Limits = std::numeric_limits<T>;
-  constexpr double kBeyond = 2.0 * static_cast<double>(Limits::max() / 2 + 1);
+  constexpr double kBeyond = 2.0 * static_cast<double>((Limits::max() >> 1) + 1);
   const double result = static_cast<double>(number) / finishing.divisor * finishing.scale;
   if (result >= kBeyond) return Limits::max();
   if (result <= static_cast<double>(Limits::min())) return Limits::min();
@@ -231,8 +231,8 @@ KernelSet scalar_set() {
 }  // namespace
 
 const KernelSet& scalar_kernels() {
-  static const KernelSet set = scalar_set();
-  return set;
+  static const KernelSet kSet = scalar_set();
+  return kSet;
 }
 
 }  // namespace byteps

@@ -141,6 +141,7 @@ void Member::on_up(const Hello& theirs, TimeNs now, MemberOutputs& out) {
   line_.up(now);
   next_heartbeat_ns_ = now + timeout_.heartbeat_ns();
   wire::Join join = join_;
+  join.has_waited = line_.is_known() && job_.roster_epoch == Epoch(0);
   if (testimony_.recovers()) {
     testimony_.note_barriers(barriers_.open_on_wire());
     join.heard = testimony_.heard();

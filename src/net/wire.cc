@@ -382,6 +382,7 @@ void fields(Visitor& v, Join& m) {
   v.count(20, m.heard.barriers);
   v.ranks(21, m.heard.left_for_good, kWorkersMax);
   v.ranks(22, m.heard.left_for_a_while, kWorkersMax);
+  v.flag(23, m.has_waited);
 }
 template <typename Visitor>
 void fields(Visitor& v, RosterMember& m) {

@@ -194,6 +194,8 @@ struct Join {
       0;  // workers: where others of its machine reach its relay, at 127.0.0.1; 0: it has none
   bool local_reduce = false;  // workers: their settings; rank 0's become the job's
   bool needs_servers = false;
+  // A scheduler has counted it before, and had no place for it: it was not started for anybody who is missing now.
+  bool has_waited = false;
   // For a scheduler that was begun anew: what this member was told by those before it. Zeros and empty: nothing.
   struct Heard {
     // The newest roster: rosters are ordered by these, and members hear no scheduler of a lower term any more.

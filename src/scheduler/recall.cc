@@ -159,6 +159,7 @@ bool Recall::is_replaced(const wire::RosterMember& server) const {
   return std::any_of(seats_.all().begin(), seats_.all().end(), [&](const auto& entry) {
     const Seat& seat = entry.second;
     if (seat.worker() || !seat.peer || seat.join.heard.epoch != Epoch(0)) return false;
+    if (seat.join.has_waited) return false;
     return seat.join.wanted_rank == server.rank || shares_endpoint(seat.join, there);
   });
 }

@@ -52,6 +52,11 @@ void Inheritance::lose(WorkerRank worker, ShelfOutputs& out) {
 
 void Inheritance::leave(WorkerRank worker, ShelfOutputs& out) {
   set_bit(left_, worker);
+  look_whether_any_is_gone(out);
+}
+
+void Inheritance::look_whether_any_is_gone(ShelfOutputs& out) {
+  if (!has_any_bit(left_)) return;
   for (const auto& [key, tensor] : inventory_.tensors()) {
     for (const auto& [index, part] : tensor->parts) {
       for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
@@ -193,8 +198,9 @@ bool Inheritance::is_connected(WorkerRank worker) const {
   return has_bit(connected_, worker);
 }
 
-void Inheritance::note_all_is_told(WorkerRank from) {
+void Inheritance::note_all_is_told(WorkerRank from, ShelfOutputs& out) {
   set_bit(told_, from);
+  look_whether_any_is_gone(out);
 }
 
 bool Inheritance::knows_forgotten(const TensorSum& tensor, WorkerRank worker) const {
@@ -244,19 +250,16 @@ bool Inheritance::carry_out(const Takeover::Doing& doing, PartSum& part, std::ui
 }
 
 // Whether somebody needs a sum that only workers had which have left: nobody can give it, and without what they have
-// contributed it would be another one. A relay's crew may get it from the servers.
+// contributed it would be another one.
 void Inheritance::look_whether_gone(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) {
   const Takeover* const takeover = part.frames[frame_index].takeover.get();
   if (takeover == nullptr || !has_any_bit(left_)) return;
-  if (facts_.relay && facts_.groups->count() > 1) return;
-  std::vector<std::uint64_t> away = left_;
-  for (std::size_t word = 0; word < away.size(); ++word) away[word] &= ~connected_[word];
-  if (!takeover->waits_only_for(away)) return;
+  if (!takeover->waits_only_for(left_) || may_another_tell(part)) return;
   WorkerRank with(0);
   while (!takeover->has_sum(with)) ++with.value;
   const wire::Declare& declared = part.tensor->declared;
   if (!declared.root_only || !has_bit(left_, declared.root)) {
-    gone_.push_back({part.tensor->key, with});
+    gone_.try_emplace(part.tensor->key, with);
     return;
   }
   wire::Header
@@ -265,6 +268,20 @@ void Inheritance::look_whether_gone(PartSum& part, std::uint32_t frame_index, Sh
   given.round = Round(takeover->round()->value - 1);
   given.offset_bytes = frame_index * part.frame_bytes;
   take_sum(part, frame_index, given, {}, out);
+}
+
+// Somebody who contributes to this part may have the sum, and has not said yet what it has; or has left, and is asked
+// as long as its connection is there.
+bool Inheritance::may_another_tell(const PartSum& part) const {
+  const Contributors& contributors = *part.tensor->contributors;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    const WorkerRank each = contributors.at(place, part.tensor->key, part.index);
+    const bool has_left = has_bit(left_, each);
+    if (has_left && has_bit(connected_, each)) return true;
+    if (has_left || contributors.are_all_at(place, generations_.lost())) continue;
+    if (!has_bit(told_, each)) return true;
+  }
+  return false;
 }
 
 void Inheritance::drop_contributions(PartSum& part, std::uint32_t frame_index) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -40,11 +41,7 @@ class Inheritance {
   void leave(WorkerRank worker, ShelfOutputs& out);
   // Tensors of which somebody needs a sum that only workers had which have left, with one of those; since the last
   // call.
-  struct Gone {
-    Key key;
-    WorkerRank with;
-  };
-  std::vector<Gone> take_gone() { return std::exchange(gone_, {}); }
+  std::map<Key, WorkerRank> take_gone() { return std::exchange(gone_, {}); }
 
   // A push of a frame that has a takeover; whether it is to be added.
   bool admits(PartSum& part, std::uint32_t frame_index, WorkerRank from, const wire::Header& header,
@@ -68,7 +65,7 @@ class Inheritance {
   bool is_connected(WorkerRank worker) const;
 
   // It has said all that it has; and what it has not declared then, it knows to be forgotten by all.
-  void note_all_is_told(WorkerRank from);
+  void note_all_is_told(WorkerRank from, ShelfOutputs& out);
   bool knows_forgotten(const TensorSum& tensor, WorkerRank worker) const;
   // It has, or will say that it has, no more inputs: others may be further.
   void note_ending(WorkerRank from);
@@ -80,7 +77,9 @@ class Inheritance {
   bool carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
                  WorkerRank from, ShelfOutputs& out);
   void tell_if_had(const PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) const;
+  void look_whether_any_is_gone(ShelfOutputs& out);
   void look_whether_gone(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
+  bool may_another_tell(const PartSum& part) const;
   void drop_contributions(PartSum& part, std::uint32_t frame_index);
 
   const ShelfEpoch& facts_;
@@ -92,7 +91,7 @@ class Inheritance {
   std::vector<std::uint64_t> told_;
   std::vector<std::uint64_t> ending_;
   std::vector<std::uint64_t> left_;
-  std::vector<Gone> gone_;
+  std::map<Key, WorkerRank> gone_;
 };
 
 }  // namespace byteps

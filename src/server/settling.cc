@@ -62,7 +62,7 @@ void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations
   std::fill(lacks.begin(), lacks.end(), 0);
   const Contributors& contributors = *part.tensor->contributors;
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
-    if (generations.is_done(contributors, place)) continue;
+    if (generations.is_done(contributors, place) || contributors.are_all_at(place, left_)) continue;
     set_bit(lacks, contributors.at(place, part.tensor->key, part.index));
   }
   part.frames[frame_index].settling = index + 1;

@@ -799,17 +799,17 @@ void Shelf::disconnect(WorkerRank worker, ShelfOutputs& out) {
 
 // Of these a sum went with who has left.
 void Shelf::give_up_gone(ShelfOutputs& out) {
-  for (const Inheritance::Gone& each : inheritance_.take_gone()) {
-    const TensorSum* const tensor = inventory_.find(each.key);
+  for (const auto& [key, with] : inheritance_.take_gone()) {
+    const TensorSum* const tensor = inventory_.find(key);
     if (tensor == nullptr) continue;
     std::ostringstream text;
     text << "tensor " << quoted_name(tensor->declared.name) << ' ' << described(tensor->declared)
-         << ": its server was lost, and its last sum had only " << each.with
+         << ": its server was lost, and its last sum had only " << with
          << ", which has left the job";
     const Cause cause{.kind = CauseKind::kLeft,
-                      .who = {.role = Role::kWorker, .rank = each.with.value},
+                      .who = {.role = Role::kWorker, .rank = with.value},
                       .detail = tensor->declared.name};
-    give_up(each.key, Status(Code::kDisconnected, text.str(), cause), out);
+    give_up(key, Status(Code::kDisconnected, text.str(), cause), out);
   }
 }
 
@@ -819,7 +819,7 @@ void Shelf::have(WorkerRank from, const wire::Header& header, std::span<const st
                  ShelfOutputs& out) {
   if ((header.flags & wire::kAll) != 0) {
     if (!facts_.takes_over) return;
-    inheritance_.note_all_is_told(from);
+    inheritance_.note_all_is_told(from, out);
     for (auto at = inventory_.tensors().begin(); at != inventory_.tensors().end();) {
       TensorSum& tensor = *(at++)->second;
       drop_if_forgotten(tensor, out);

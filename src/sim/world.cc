@@ -131,15 +131,18 @@ class World {
                  });
   }
 
+  // Members that live may look as if they did not.
+  bool may_be_cut_off() const {
+    const auto faults = {Fault::kCut,     Fault::kPartition, Fault::kPause,    Fault::kSlow,
+                         Fault::kCorrupt, Fault::kLookUp,    Fault::kFormerJob};
+    return std::any_of(faults.begin(), faults.end(),
+                       [&](Fault each) { return plan_.faults.kinds.has(each); });
+  }
+
   // What the scheduler has given up. Without a fault that could have cut it off nobody is that lives.
   void look_for_vacancies() {
     if (!scheduler_ || !plan_.config.continues) return;
-    const Faults& kinds = plan_.faults.kinds;
-    bool may_be_wrong = false;
-    for (const Fault fault : {Fault::kCut, Fault::kPartition, Fault::kPause, Fault::kSlow,
-                              Fault::kCorrupt, Fault::kLookUp, Fault::kFormerJob}) {
-      may_be_wrong = may_be_wrong || kinds.has(fault);
-    }
+    const bool may_be_wrong = may_be_cut_off();
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
       if (ledger_.is_lost(rank) || !scheduler_->scheduler.is_vacant(rank)) continue;
       if (!may_be_wrong)
@@ -238,6 +241,10 @@ class World {
       const auto number = static_cast<std::uint32_t>(i);
       // Another one has its place: it is started again, to take the next.
       if (servers_[i]->outcome().is_because_of(CauseKind::kReplaced)) {
+        if (!may_be_cut_off() && !server_lives_[i].is_told) {
+          ledger_.fail(Invariant::kGoodEnd,
+                       "server " + std::to_string(number) + " lives, and its place was given away");
+        }
         start_server_anew(number, 0);
         continue;
       }

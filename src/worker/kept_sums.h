@@ -103,8 +103,9 @@ class KeptSums {
   std::size_t retired_count() const { return retired_.size(); }
   // Whether somebody may lack a sum that it has, or the word that the root has it.
   bool keeps_any() const;
-  // Who leaves waits so long at most until nobody does, while all shards are there.
-  static TimeNs longest_ns(TimeNs failure_ns) { return std::min(failure_ns / 2, 5 * kSecond); }
+  // Who leaves waits so long at most until nobody does, while all shards are there: one that only looks so is missed by
+  // then (TimeoutConfig::silence_ns()).
+  static TimeNs longest_ns(TimeNs failure_ns) { return failure_ns + failure_ns / 3; }
 
  private:
   // Where it is with what a shard is told.

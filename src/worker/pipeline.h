@@ -117,6 +117,7 @@ class Pipeline {
   std::size_t pending_operations() const { return work_.operations.count(); }
   const Inputs& inputs() const { return inputs_; }
   const PipelineCounters& counters() const { return work_.counters; }
+  bool keeps_sums() const { return work_.config.keeps_sums; }
   // Others may lack what it has of sums.
   bool keeps_any() const { return kept_.keeps_any(); }
   const TensorTable& tensors() const { return work_.tensors; }

@@ -104,7 +104,7 @@ TimeNs Worker::next_deadline() const {
                           shards_.connections().next_deadline(), relay_.next_deadline(),
                           devices_.next_deadline(), vacancies_.next_deadline()});
   if (pipeline_) next = std::min(next, pipeline_->next_deadline());
-  if (is_about_to_leave()) next = std::min(next, ending_.leaves_ns);
+  if (is_about_to_leave()) next = std::min({next, ending_.leaves_ns, ending_.notice_ns});
   if (may_stall()) next = std::min(next, stall_watch_.next_look_ns());
   return next;
 }
@@ -148,6 +148,7 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
           {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
       ending_.is_final = command.final;
       ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
+      ending_.notice_ns = now + timeout().failure_ns / 3;
       return;
   }
 }
@@ -516,27 +517,38 @@ void Worker::give_up_waiting(TimeNs now) {
 
 // Told to leave. What was not waited for ends at once.
 void Worker::try_leave(TimeNs now) {
-  if (!is_about_to_leave() || (!ending_.is_at_once && keeps_for_others(now))) return;
+  if (!is_about_to_leave()) return;
+  if (!ending_.is_at_once && keeps_for_others(now)) return tell_of_leaving(now);
   port_.leave(ending_.is_final, now);
   end(Status(Code::kCancelled, "this process has left the job"));
 }
 
 // What others may lack it keeps until they have it: that takes a round trip. (A server that is lost is waited for first:
-// its successor asks for it. Without a scheduler there is none.)
+// its successor asks for it.)
 bool Worker::keeps_for_others(TimeNs now) {
   const bool has_ended_all =
       state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
   if (!has_ended_all) return false;
   relay_.ask_to_settle();
+  const bool is_behind_relays = relay_.has_begun();
   const bool misses_server =
-      relay_.has_begun() ? !relay_.has_settled() : !shards_.connections().all_are_up();
+      is_behind_relays ? !relay_.has_settled() : !shards_.connections().all_are_up();
   // A lost server may not have told all that their inputs have ended.
   const bool has_heard_end = misses_server && pipeline_->inputs().generation() > 0;
-  if (relay_.has_settled() && !pipeline_->keeps_any() && !has_heard_end) return false;
-  if (misses_server && port_.member().is_connected()) {
-    ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
-  }
+  const bool keeps = pipeline_->keeps_any() || has_heard_end;
+  // Where only relays keep sums, its own says when others have them.
+  if (!keeps && (pipeline_->keeps_sums() || !misses_server)) return false;
+  if (misses_server) ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
   return now < ending_.leaves_ns;
+}
+
+// It takes long, and people wait for shutdown().
+void Worker::tell_of_leaving(TimeNs now) {
+  if (now < ending_.notice_ns) return;
+  ending_.notice_ns = now + timeout().notice_every_ns;
+  LOG(log_, kWarning) << "leaving waits until others have the last sums of this worker, because a "
+                         "server is lost or says nothing; when another has its place, or after "
+                         "BYTEPS_RECOVERY_TIMEOUT_S, it goes on";
 }
 
 // This worker ends the job.

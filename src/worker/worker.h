@@ -118,6 +118,7 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   }
   void try_leave(TimeNs now);
   bool keeps_for_others(TimeNs now);
+  void tell_of_leaving(TimeNs now);
   void fail_job(const Status& why, TimeNs now);
   void fail(const Status& why);
   void end(const Status& why);
@@ -143,8 +144,9 @@ class Worker final : public Actor, private ShardTraffic::Owner {
     bool is_final = false;
     bool is_at_once = false;
     TimeNs leaves_ns = kNever;
+    TimeNs notice_ns = kNever;  // when people are told that it waits
   };
-  Ending ending_;  // kEnding, but for the last three
+  Ending ending_;  // kEnding, but for the last four
   MemberPort port_;
   RelayWatch relay_;
   ShardTraffic shards_;

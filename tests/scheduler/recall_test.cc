@@ -191,6 +191,25 @@ TEST(Recall, a_server_that_is_not_back_is_replaced_and_no_revision_is_given_twic
   EXPECT_EQ(job.table.roster_to(worker0).slots[0].since, 1024U + 5 + 1);
 }
 
+// It was started for another one, and somebody else was faster; the server that it names lives.
+TEST(Recall, a_spare_server_that_has_waited_is_not_taken_for_one_that_was_started_just_now) {
+  BegunAnew job;
+  const PeerId worker0 = job.join(BegunAnew::worker(0));
+  job.answer(worker0, roster_of());
+  job.join(BegunAnew::worker(1));
+  wire::Join spare = server_join("gamma:99", 5000, 0);
+  spare.life = 300;
+  spare.has_waited = true;
+  const PeerId waiting = job.table.join(spare);
+  job.table.tick();
+  job.table.tick();
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRecalling);
+  job.join(BegunAnew::server());
+  job.table.tick();
+  EXPECT_NE(job.table.keeper().phase(), Phase::kRecalling);
+  EXPECT_THAT(job.table.sent(waiting, Kind::kRoster), IsEmpty());
+}
+
 TEST(Recall, a_worker_that_is_not_back_in_time_ends_the_job_by_its_name) {
   BegunAnew job;
   const PeerId worker0 = job.join(BegunAnew::worker(0));

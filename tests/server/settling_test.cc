@@ -211,6 +211,28 @@ TEST(Settling, members_of_a_machine_that_are_all_lost_lack_nothing_though_others
   EXPECT_EQ(world.pool.lent_bytes(), 0U);
 }
 
+TEST(Settling, who_had_left_before_a_sum_was_given_lacks_nothing) {
+  ShelfWorld world({.epoch = Epoch(7),
+                    .worker_count = 3,
+                    .placement = placed(128, 64),
+                    .recovers = true,
+                    .takes_over = true},
+                   {});
+  world.declare_all(declaration("t", DType::kUint8, 64));
+  world.leave(2);
+  world.have(1, "t", 6, {}, wire::kHasFormer);
+  world.push(0, "t", 5, filled(64, 1));
+  world.push(1, "t", 5, filled(64, 2), {}, wire::kSum);
+  world.take();
+  wire::Header ack = world.about(0, "");
+  ack.kind = wire::Kind::kAck;
+  ack.key = Key();
+  ack.count = 1;
+  world.step(0, ack, {});
+  world.tick(Settling::kSilenceNs);
+  EXPECT_THAT(world.take().settled, SizeIs(1));
+}
+
 TEST_F(SettlingTest, when_the_epoch_ends_nobody_is_told_anything_any_more) {
   sum(0);
   world_.take();

@@ -112,6 +112,7 @@ TEST_F(ShelfTakeoverTest, who_was_asked_and_is_gone_is_asked_again_when_it_is_ba
 // It has left the job, and took the sum of round 5 along.
 TEST_F(ShelfTakeoverTest, a_sum_that_only_a_worker_had_which_left_ends_its_tensor_by_that_name) {
   world_.have(1, "t", 6, {}, kFormer);
+  world_.told_all(0);
   world_.push(0, "t", 5, kOne);
   world_.leave(1);
   EXPECT_THAT(world_.out.spoiled, IsEmpty()) << "it is connected, and was asked";
@@ -130,9 +131,61 @@ TEST_F(ShelfTakeoverTest, who_needs_it_may_come_when_the_other_has_left) {
   world_.have(1, "t", 6, {}, kFormer);
   world_.disconnect(1);
   world_.leave(1);
+  world_.told_all(0);
   EXPECT_THAT(world_.out.spoiled, IsEmpty());
   world_.push(0, "t", 5, kOne);
   EXPECT_THAT(world_.out.spoiled, SizeIs(1));
+}
+
+TEST(ShelfTakeover, a_sum_is_not_taken_for_gone_before_all_have_said_what_they_have) {
+  ShelfWorld world(successor(3), {});
+  world.declare_all(declaration("t", DType::kFloat32, 16));
+  world.told_all(0);
+  world.have(1, "t", 6, {}, kFormer);
+  world.push(0, "t", 5, kOne);
+  world.leave(1);
+  world.disconnect(1);
+  EXPECT_THAT(world.out.spoiled, IsEmpty()) << "worker 2 has not come";
+  world.told_all(2);
+  EXPECT_THAT(world.out.spoiled, SizeIs(1)) << "it has it not";
+}
+
+// A relay that stands in for another before servers: of its crew, one needs what another took along.
+TEST(ShelfTakeover, also_at_a_relay_before_servers_nobody_waits_for_a_sum_that_is_gone) {
+  ShelfEpoch epoch = successor(4);
+  epoch.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1, 1, 2});
+  epoch.relay = WorkerRank(0);
+  epoch.lost = {WorkerRank(0)};
+  std::string name = "t";
+  while (leader_of({WorkerRank(0), WorkerRank(1), WorkerRank(2)}, key_of(name), 0, 1) !=
+         WorkerRank(0)) {
+    name += "t";
+  }
+  ShelfWorld world(epoch, {});
+  for (const std::uint32_t worker : {1U, 2U}) {
+    world.declare(worker, declaration(name, DType::kFloat32, 16));
+  }
+  world.have(1, name, 6, {}, kFormer);
+  world.told_all(1);
+  world.told_all(2);
+  world.leave(1);
+  world.disconnect(1);
+  world.push(2, name, 5, kOne);
+  EXPECT_THAT(world.out.spoiled, SizeIs(1));
+}
+
+TEST(ShelfTakeover, a_loss_can_be_what_makes_a_sum_gone) {
+  ShelfWorld world(successor(3), {});
+  world.declare_all(declaration("t", DType::kFloat32, 16));
+  world.have(1, "t", 6, {}, kFormer);
+  world.have(2, "t", 6, {}, kFormer);
+  for (const std::uint32_t worker : {0U, 1U, 2U}) world.told_all(worker);
+  world.push(0, "t", 5, kOne);
+  world.leave(1);
+  world.disconnect(1);
+  EXPECT_THAT(world.out.spoiled, IsEmpty());
+  world.lose(2);
+  EXPECT_THAT(world.out.spoiled, SizeIs(1));
 }
 
 TEST(ShelfTakeover, who_has_left_is_not_missed_while_another_has_the_sum) {
@@ -156,6 +209,7 @@ TEST(ShelfTakeover, where_the_root_that_alone_got_it_has_left_with_it_the_others
   reduced.root_only = true;
   world.declare_all(reduced);
   world.have(1, "t", 6, {}, kFormer);
+  for (const std::uint32_t worker : {0U, 1U, 2U}) world.told_all(worker);
   world.disconnect(1);
   world.leave(1);
   world.push(0, "t", 5, kOne);

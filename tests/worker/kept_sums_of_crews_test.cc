@@ -1,5 +1,6 @@
 // What a relay keeps of sums for its crew, in a job that goes on without a worker that is lost: what counts as being
 // here, and what one that stands in for another says.
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@ namespace byteps {
 namespace {
 
 using testing::Contains;
+using testing::Each;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::Not;
@@ -270,8 +272,9 @@ TEST_F(CrewSumsTest, behind_the_word_that_a_name_is_given_up_nothing_is_said_of_
   for (const Message& each : send()) {
     if (each.header.key == key_of("t")) kinds.push_back(each.header.kind);
   }
-  ASSERT_THAT(kinds, Contains(Kind::kForget));
-  EXPECT_EQ(kinds.back(), Kind::kForget);
+  const auto forget = std::find(kinds.begin(), kinds.end(), Kind::kForget);
+  ASSERT_NE(forget, kinds.end());
+  EXPECT_THAT(std::vector(forget, kinds.end()), Each(Kind::kForget)) << "it may be said again";
 }
 
 TEST_F(CrewSumsTest, what_the_root_alone_gets_it_says_to_have_at_once_when_the_root_has) {
