@@ -4,8 +4,8 @@
 //
 // GB/s (1e9 bytes) counts the bytes of one array, the contribution. An addition reads two arrays and writes
 // one of them, a copy reads one and writes the other. The working set is that of both arrays together: 512
-// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Rows of coding count the bytes of the float32 elements that are coded,
-// 240 KiB or 32 MiB of them. Each row has memory of its own, and where its pages lie moves a
+// KiB stays in L2, 8 MiB in L3, 512 MiB in memory. Rows of coding count the bytes of the float32 elements that are
+// coded, 240 KiB or 32 MiB of them. Each row has memory of its own, and where its pages lie moves a
 // row by a tenth and more: to compare kernels with plain loops and with torch, on the same pages, run
 // `bench/run.py --only kernels`.
 #include <cstring>

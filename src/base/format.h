@@ -1,7 +1,7 @@
 // Format: how the elements of a tensor travel, where they are coded. All ranks use the same (base/spec.h).
 //
-// A coded tensor is an ordinary one whose frames have another payload. Parts, frames, offsets and rounds count the bytes
-// of its elements as ever; the payload of a frame has a length that follows from its number of elements alone.
+// A coded tensor is an ordinary one whose frames have another payload. Parts, frames, offsets and rounds count the
+// bytes of its elements as ever; the payload of a frame has a length that follows from its number of elements alone.
 //
 //   format    bits an element   block   payload of n elements, as blocks whose last may have fewer
 //   plain     32                1       the elements

@@ -15,8 +15,8 @@
 //   both    decoded: code * scale
 //
 // A block whose m is below 1e-30 becomes zeros. One with a NaN, or with a magnitude of 2^127 or more, becomes NaNs,
-// everywhere: its sum without codes would be of no use either. Codes of int4 are kept as code + 8: byte i of a block has
-// that of element i in its lower half and that of element 16 + i in the upper one; where the last block has fewer
+// everywhere: its sum without codes would be of no use either. Codes of int4 are kept as code + 8: byte i of a block
+// has that of element i in its lower half and that of element 16 + i in the upper one; where the last block has fewer
 // elements, zeros follow.
 //
 // Error feedback: what a code leaves of an element is its residual, and is added to the element of the next round

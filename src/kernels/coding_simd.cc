@@ -1,6 +1,6 @@
-// The kernels for coding in vectors of Google Highway, as simd.cc compiles those of sums: what is said there holds here.
-// Besides, the compiler must not join a multiplication and an addition into one step, which rounds once instead of
-// twice (-ffp-contract=off).
+// The kernels for coding in vectors of Google Highway, as simd.cc compiles those of sums: what is said there holds
+// here. Besides, the compiler must not join a multiplication and an addition into one step, which rounds once instead
+// of twice (-ffp-contract=off).
 #include "kernels/sets.h"
 
 #if __has_include(<hwy/highway.h>)

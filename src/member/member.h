@@ -144,8 +144,6 @@ class Member {
   TimeNs next_deadline() const;
 
   bool done() const { return stage_ == Stage::kDone; }
-  // There is a connection to the scheduler.
-  bool is_connected() const { return line_.is_up(); }
   // How messages number the barrier that barrier() gave this number: they count in each epoch anew.
   std::uint64_t barrier_on_wire(std::uint64_t number) const { return number - barriers_.base; }
   Epoch epoch() const { return job_.epoch; }  // applied; 0 before the first roster

@@ -416,10 +416,13 @@ void Relay::note_settled() {
 }
 
 void Relay::on_recovery(ShardIndex shard, const wire::Header& header) {
+  // One that stands in may hear so of what its crew are to tell it yet, and other shards have not heard.
+  const bool is_known = !stands_in_ || uplink_->uplink().is_forgetting(header.key);
   uplink_->on_recovery(shard, header);
   note_settled();
-  if (header.kind == wire::Kind::kForgotten && config_.duties.waits_for_crew)
+  if (header.kind == wire::Kind::kForgotten && config_.duties.waits_for_crew && is_known) {
     Taking{*this}.end_forgotten(header.key);
+  }
 }
 
 void Relay::answered(const wire::Header& header, std::span<const std::byte> payload) {

@@ -216,8 +216,8 @@ std::uint64_t RelayLoop::kept_bytes() const {
 }
 
 void RelayLoop::tell_ready() {
-  if (said_ready_ || state_ != State::kServing || !own().has_reached_all()) return;
-  said_ready_ = true;
+  if (said_.ready || state_ != State::kServing || !own().has_reached_all()) return;
+  said_.ready = true;
   notify(RelayNotice::Kind::kReady, Status::ok());
 }
 
@@ -236,11 +236,11 @@ void RelayLoop::tell_settled() {
 
 // The worker beside it is about to leave.
 void RelayLoop::be_asked_to_settle() {
-  settled_by_ns_ = now_ + KeptSums::longest_ns(job_.failure_ns);
+  settled_by_ns_ = now_ + longest_kept_ns(job_.failure_ns);
 }
 
 void RelayLoop::notify(RelayNotice::Kind kind, Status why) {
-  if (kind == RelayNotice::Kind::kFailed && std::exchange(said_failed_, true)) return;
+  if (kind == RelayNotice::Kind::kFailed && std::exchange(said_.failed, true)) return;
   const Status posted = notices_.post({.kind = kind, .why = std::move(why)});
   CHECK(posted.is_ok()) << posted.text();
 }

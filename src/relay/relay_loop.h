@@ -100,9 +100,12 @@ class RelayLoop final : public Actor {
   std::unordered_map<PeerId, RelayPost*> post_of_;  // of connections of workers
   std::vector<WorkerRank> left_;                    // have left the job
   State state_ = State::kWaiting;
-  bool said_ready_ = false;
   TimeNs settled_by_ns_ = kNever;  // the worker beside it waits for kSettled until then
-  bool said_failed_ = false;
+  struct Said {
+    bool ready = false;
+    bool failed = false;
+  };
+  Said said_;  // to the worker
   Status ended_;
   RelayPost::Job job_;
   TimeNs flush_until_ns_ = kNever;

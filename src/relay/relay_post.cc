@@ -268,7 +268,7 @@ bool RelayPost::keeps_for_others() const {
   if (!relay_ || is_ending_ || relay_->is_alone()) return false;
   if (relay_->waits_for_crew()) return misses_server();
   const bool has_heard_end = misses_server() && relay_->uplink().inputs().generation() > 0;
-  return relay_->uplink().keeps_any() || has_heard_end;
+  return relay_->uplink().uplink().keeps_any() || has_heard_end;
 }
 
 // ---- the end

@@ -72,7 +72,8 @@ class RelayPost final : private ShardTraffic::Owner {
   bool has_reached_all() const { return relay_->is_alone() || shards_.connections().all_were_up(); }
 
   // Servers may ask it alone for sums, or for word of the end of inputs: others of other machines may lack that. Where
-  // workers may be lost, those of its crew have it as well: then, that a server is missed, whose successor may ask them.
+  // workers may be lost, those of its crew have it as well: then, that a server is missed, whose successor may ask
+  // them.
   bool keeps_for_others() const;
   bool misses_server() const {
     return relay_ && !relay_->is_alone() && !shards_.connections().all_are_up();

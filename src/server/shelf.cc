@@ -256,6 +256,22 @@ void spoil(Inventory& inventory, TensorSum& tensor, Code code, std::string text,
                                         tensor.spoiled.cause});
 }
 
+// Of these a sum went with who has left.
+void give_up_gone(Inheritance& inheritance, Inventory& inventory, ShelfOutputs& out) {
+  for (const auto& [key, with] : inheritance.take_gone()) {
+    TensorSum* const tensor = inventory.find(key);
+    if (tensor == nullptr || tensor->spoiled.code != Code::kOk) continue;
+    std::ostringstream text;
+    text << "tensor " << quoted_name(tensor->declared.name) << ' ' << described(tensor->declared)
+         << ": its server was lost, and its last sum had only " << with
+         << ", which has left the job";
+    tensor->spoiled.cause = {.kind = CauseKind::kLeft,
+                             .who = {.role = Role::kWorker, .rank = with.value},
+                             .detail = tensor->declared.name};
+    spoil(inventory, *tensor, Code::kDisconnected, text.str(), out);
+  }
+}
+
 // Sums are lost already, by another's word. Nobody must wait for them.
 void look_for_contradiction(const Generations& generations, Inventory& inventory, WorkerRank from,
                             const wire::Header& header, ShelfOutputs& out) {
@@ -402,7 +418,7 @@ void Shelf::connect(WorkerRank worker, ShelfOutputs& out) {
 void Shelf::leave(WorkerRank worker, ShelfOutputs& out) {
   if (worker.value >= facts_.worker_count) return;
   if (facts_.takes_over) inheritance_.leave(worker, out);
-  give_up_gone(out);
+  give_up_gone(inheritance_, inventory_, out);
   settling_.note_left(worker);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   say_what_crew_has(settling_, out);
@@ -426,7 +442,7 @@ void Shelf::lose(WorkerRank worker, ShelfOutputs& out, const std::vector<WorkerR
   }
   inventory_.note_lost(worker);
   if (!PLANTED(vacancy_awaited)) await_no_more(worker, is_last, out);
-  give_up_gone(out);
+  give_up_gone(inheritance_, inventory_, out);
   append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
   say_what_crew_has(settling_, out);
 }
@@ -443,7 +459,7 @@ void Shelf::step(WorkerRank from, const wire::Header& header, std::span<const st
   CHECK_LT(from.value, facts_.worker_count);
   try {
     dispatch(from, header, payload, now, out);
-    give_up_gone(out);
+    give_up_gone(inheritance_, inventory_, out);
     append_answers_of_others(facts_.epoch, inventory_, generations_, settling_, out);
     say_what_crew_has(settling_, out);
   } catch (const std::bad_alloc&) {
@@ -794,23 +810,7 @@ void Shelf::restart_tensors(Round former_first, ShelfOutputs& out) {
 
 void Shelf::disconnect(WorkerRank worker, ShelfOutputs& out) {
   if (facts_.takes_over) inheritance_.disconnect(worker, out);
-  give_up_gone(out);
-}
-
-// Of these a sum went with who has left.
-void Shelf::give_up_gone(ShelfOutputs& out) {
-  for (const auto& [key, with] : inheritance_.take_gone()) {
-    const TensorSum* const tensor = inventory_.find(key);
-    if (tensor == nullptr) continue;
-    std::ostringstream text;
-    text << "tensor " << quoted_name(tensor->declared.name) << ' ' << described(tensor->declared)
-         << ": its server was lost, and its last sum had only " << with
-         << ", which has left the job";
-    const Cause cause{.kind = CauseKind::kLeft,
-                      .who = {.role = Role::kWorker, .rank = with.value},
-                      .detail = tensor->declared.name};
-    give_up(key, Status(Code::kDisconnected, text.str(), cause), out);
-  }
+  give_up_gone(inheritance_, inventory_, out);
 }
 
 // What sums it has of a part; or that it has said so of all. Where those of an earlier generation of inputs are meant,

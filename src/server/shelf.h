@@ -212,7 +212,6 @@ class Shelf {
   // ---- what workers have
   void have(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,
             ShelfOutputs& out);
-  void give_up_gone(ShelfOutputs& out);
 
   // ---- frames
   void push(WorkerRank from, const wire::Header& header, std::span<const std::byte> payload,

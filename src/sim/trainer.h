@@ -67,8 +67,6 @@ class Trainer {
   WorkerProcess* process() { return process_.get(); }
   // All its lives are over.
   bool is_done() const { return state_ == State::kDone; }
-  // It has all that it wanted, or has failed, and its process has not ended yet.
-  bool is_ending() const { return state_ == State::kLeaving; }
   std::uint32_t generation() const { return generation_; }
   std::uint64_t reconnects() const { return reconnects_; }  // of lives that are over
 

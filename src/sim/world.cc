@@ -26,6 +26,13 @@ std::string describe_message(std::span<const std::byte> bytes) {
   return header_text(header);
 }
 
+// Members that live may look as if they did not.
+bool may_be_cut_off(const Faults& kinds) {
+  const auto faults = {Fault::kCut,     Fault::kPartition, Fault::kPause,    Fault::kSlow,
+                       Fault::kCorrupt, Fault::kLookUp,    Fault::kFormerJob};
+  return std::any_of(faults.begin(), faults.end(), [&](Fault each) { return kinds.has(each); });
+}
+
 class World {
  public:
   explicit World(const WorldOptions& options)
@@ -122,6 +129,8 @@ class World {
 
   // The job goes on without a worker.
   void lose_worker(std::uint32_t rank, bool is_told) {
+    // Its process may serve for others that are lost, while it ends.
+    if (!trainers_[rank]->is_needed() && ledger_.lost_count() > 1) return;
     trainers_[rank]->die();
     if (!is_told) return;
     cluster_->at(cluster_->now() + fault_prng_.below(plan_.config.timeout.failure_ns / 20 + 1),
@@ -131,18 +140,10 @@ class World {
                  });
   }
 
-  // Members that live may look as if they did not.
-  bool may_be_cut_off() const {
-    const auto faults = {Fault::kCut,     Fault::kPartition, Fault::kPause,    Fault::kSlow,
-                         Fault::kCorrupt, Fault::kLookUp,    Fault::kFormerJob};
-    return std::any_of(faults.begin(), faults.end(),
-                       [&](Fault each) { return plan_.faults.kinds.has(each); });
-  }
-
   // What the scheduler has given up. Without a fault that could have cut it off nobody is that lives.
   void look_for_vacancies() {
     if (!scheduler_ || !plan_.config.continues) return;
-    const bool may_be_wrong = may_be_cut_off();
+    const bool may_be_wrong = may_be_cut_off(plan_.faults.kinds);
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
       if (ledger_.is_lost(rank) || !scheduler_->scheduler.is_vacant(rank)) continue;
       if (!may_be_wrong)
@@ -241,7 +242,7 @@ class World {
       const auto number = static_cast<std::uint32_t>(i);
       // Another one has its place: it is started again, to take the next.
       if (servers_[i]->outcome().is_because_of(CauseKind::kReplaced)) {
-        if (!may_be_cut_off() && !server_lives_[i].is_told) {
+        if (!may_be_cut_off(plan_.faults.kinds) && !server_lives_[i].is_told) {
           ledger_.fail(Invariant::kGoodEnd,
                        "server " + std::to_string(number) + " lives, and its place was given away");
         }
@@ -281,7 +282,7 @@ class World {
     const bool has_ended_well = scheduler_end_ && scheduler_end_->is_ok();  // all have left
     bool is_over = plan_.config.recovers && !ledger_.has_lost();
     for (std::uint32_t rank = 0; rank < trainers_.size(); ++rank) {
-      const bool waits_for_scheduler = has_ended_well && trainers_[rank]->is_ending();
+      const bool waits_for_scheduler = has_ended_well && !trainers_[rank]->is_needed();
       is_over =
           is_over && (trainers_[rank]->is_done() || waits_for_scheduler || ledger_.is_lost(rank));
     }

@@ -70,7 +70,7 @@ void ShardConnections::note_replaced(const std::vector<ShardPlace>& places, Time
     const auto [first, is_new] = replaced.try_emplace(link.place.server, at);
     if (!is_new && lost_ns(link) < lost_ns(links_[first->second])) first->second = at;
   }
-  lost_servers_ += replaced.size();
+  counts_.lost_servers += replaced.size();
   for (const auto& [server, at] : replaced) record_replaced(links_[at], places[at], now);
 }
 
@@ -144,7 +144,7 @@ bool ShardConnections::on_up(ShardIndex shard, const Hello& theirs, TimeNs now) 
     end(shard, fine);
     return false;
   }
-  if (link.was_up) ++reconnects_;
+  if (link.was_up) ++counts_.reconnects;
   link.up = true;
   link.was_up = true;
   link.full = false;
@@ -322,7 +322,8 @@ TimeNs ShardConnections::pause_after(const Link& link) {
 // ---- use
 
 bool ShardConnections::all_are_up() const {
-  return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.up; });
+  return std::all_of(links_.begin(), links_.end(),
+                     [](const Link& link) { return link.up || has_left(link); });
 }
 
 bool ShardConnections::all_were_up() const {

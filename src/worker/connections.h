@@ -74,7 +74,7 @@ class ShardConnections {
 
   // ---- use
   bool all_were_up() const;
-  bool all_are_up() const;
+  bool all_are_up() const;  // but relays of workers that have left
   bool none_is_left() const { return shard_of_.empty(); }
   // The connection, where it is up; nullopt otherwise.
   std::optional<PeerId> peer_of(ShardIndex shard) const;
@@ -92,9 +92,12 @@ class ShardConnections {
 
   std::string describe(ShardIndex shard) const;  // "server 1 (host:pid) at 10.0.0.2:9001, shard 0"
   Participant owner_of(ShardIndex shard) const { return owner_of(links_[shard.value]); }
-  std::uint64_t reconnects() const { return reconnects_; }
-  // Whose places others have taken, each once for all of its shards.
-  std::uint64_t lost_servers() const { return lost_servers_; }
+  struct Counts {
+    std::uint64_t reconnects = 0;
+    std::uint64_t lost_servers =
+        0;  // whose places others have taken, each once for all of its shards
+  };
+  const Counts& counts() const { return counts_; }
 
  private:
   // The connection to one shard.
@@ -138,8 +141,7 @@ class ShardConnections {
   std::vector<Link> links_;  // by ShardIndex
   std::unordered_map<PeerId, ShardIndex> shard_of_;
   std::set<WorkerRank> left_;  // workers
-  std::uint64_t reconnects_ = 0;
-  std::uint64_t lost_servers_ = 0;
+  Counts counts_;
   TimeNs excused_until_ns_ = 0;     // no shard is given up before
   TimeNs next_notice_ns_ = kNever;  // when to say which shards have not been reached yet
   TimeNs deadline_ns_ = kNever;

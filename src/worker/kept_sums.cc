@@ -123,7 +123,13 @@ void KeptSums::release(Tensor& tensor) {
 void KeptSums::retire(Tensor& tensor) {
   begun_.erase(tensor.key);
   if (!work_.config.keeps_sums) return;
-  drop_news(tensor.key);
+  // Forget says more, and nothing of that name may follow it.
+  for (Telling& telling : tellings_) {
+    const auto kept = telling.news.begin() + (telling.is_of_news ? 1 : 0);  // that is staged
+    telling.news.erase(std::remove_if(kept, telling.news.end(),
+                                      [&](const Word& word) { return word.key == tensor.key; }),
+                       telling.news.end());
+  }
   Tensor& retired = retired_[tensor.key];
   retired = Tensor{};
   retired.key = tensor.key;
@@ -135,16 +141,6 @@ void KeptSums::retire(Tensor& tensor) {
   retired.ways = std::move(tensor.ways);
   retired.declaration = std::move(tensor.declaration);
   retired.kept = std::move(tensor.kept);
-}
-
-// Forget says more, and nothing of that name may follow it.
-void KeptSums::drop_news(Key key) {
-  for (Telling& telling : tellings_) {
-    const auto kept = telling.news.begin() + (telling.is_of_news ? 1 : 0);  // that is staged
-    telling.news.erase(std::remove_if(kept, telling.news.end(),
-                                      [key](const Word& word) { return word.key == key; }),
-                       telling.news.end());
-  }
 }
 
 void KeptSums::on_forgotten(ShardIndex shard, Key key) {

@@ -18,7 +18,6 @@
 // from the crew what others may lack (inherit()).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,6 +33,12 @@
 #include "worker/work.h"
 
 namespace byteps {
+
+// Who leaves waits so long at most until nobody lacks what it has, while all shards are there: one that only looks so
+// is missed by then (TimeoutConfig::silence_ns()).
+inline TimeNs longest_kept_ns(TimeNs failure_ns) {
+  return failure_ns + failure_ns / 3;
+}
 
 class KeptSums {
  public:
@@ -100,12 +105,8 @@ class KeptSums {
   TimeNs next_deadline() const;
   static constexpr TimeNs kSilenceNs = kMillisecond;
 
-  std::size_t retired_count() const { return retired_.size(); }
   // Whether somebody may lack a sum that it has, or the word that the root has it.
   bool keeps_any() const;
-  // Who leaves waits so long at most until nobody does, while all shards are there: one that only looks so is missed by
-  // then (TimeoutConfig::silence_ns()).
-  static TimeNs longest_ns(TimeNs failure_ns) { return failure_ns + failure_ns / 3; }
 
  private:
   // Where it is with what a shard is told.
@@ -170,7 +171,6 @@ class KeptSums {
   std::optional<Word> have_of(const Tensor& tensor, std::uint32_t part) const;
   std::optional<Word> have_of_crew(const Tensor& tensor, std::uint32_t part, bool some) const;
   void tell_news(const Tensor& tensor, std::uint32_t part);
-  void drop_news(Key key);
   void note_settled(const Tensor& tensor, std::size_t place, Round round);
   std::optional<Word> next_of(const Tensor& tensor, ShardIndex shard, Telling& telling) const;
   std::optional<Word> next_of_tensors(ShardIndex shard, Telling& telling);

@@ -117,9 +117,6 @@ class Pipeline {
   std::size_t pending_operations() const { return work_.operations.count(); }
   const Inputs& inputs() const { return inputs_; }
   const PipelineCounters& counters() const { return work_.counters; }
-  bool keeps_sums() const { return work_.config.keeps_sums; }
-  // Others may lack what it has of sums.
-  bool keeps_any() const { return kept_.keeps_any(); }
   const TensorTable& tensors() const { return work_.tensors; }
   // Bytes that are sent to this shard and not answered, and their limit.
   const Gate& gate(ShardIndex shard) const { return work_.shards[shard.value].gate(); }

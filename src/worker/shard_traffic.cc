@@ -103,10 +103,10 @@ void ShardTraffic::publish(TrafficCounters& counters, const PipelineCounters& be
   publish(counters.pulled_bytes, here.pulled_bytes + beside.pulled_bytes);
   publish(counters.pushed_frames, here.pushed_frames + beside.pushed_frames);
   publish(counters.wanted_messages, here.wanted_messages + beside.wanted_messages);
-  publish(counters.reconnects, connections_.reconnects());
+  publish(counters.reconnects, connections_.counts().reconnects);
   publish(counters.shared_bytes, ways.shared_bytes);
   publish(counters.rdma_bytes, ways.rdma_bytes);
-  publish(counters.lost_servers, connections_.lost_servers());
+  publish(counters.lost_servers, connections_.counts().lost_servers);
 }
 
 bool ShardTraffic::send_next(ShardIndex shard) {

@@ -43,6 +43,8 @@ class Uplink {
   bool is_forgetting(Key key) const { return kept_.is_retired(key); }
 
   // See KeptSums.
+  bool keeps_sums() const { return work_.config.keeps_sums; }
+  bool keeps_any() const { return kept_.keeps_any(); }
   void note_begun(const wire::Declare& declared);
   void note_crew_has(Key key, PartIndex part, std::uint64_t offset_bytes, Round round) {
     kept_.note_crew_has(key, part, offset_bytes, round);

@@ -29,6 +29,21 @@ wire::Join join_of(const Config& config, std::string host, const RelayPort& rela
   return join;
 }
 
+// The end of a handle, for the flight recorder.
+void record_end(const Log& log, const char* kind, HandleId handle, const Status& why, TimeNs now) {
+  FlightEvent event{.kind = kind};
+  if (!why.is_ok()) event = FlightEvent::of_end(kind, why);
+  event.number = static_cast<std::uint64_t>(handle.value);
+  event.at_ns = now;
+  log.record(event);
+}
+
+// People wait for shutdown().
+constexpr const char* kWaitsToLeave =
+    "leaving waits until others have the last sums of this worker, because a server is lost or "
+    "says "
+    "nothing; when another has its place, or after BYTEPS_RECOVERY_TIMEOUT_S, it goes on";
+
 // Not only through relays.
 bool reaches_servers(const wire::Roster& roster) {
   return roster.summing == wire::Summing::kServers;
@@ -147,7 +162,7 @@ void Worker::obey(WorkerCommand& command, TimeNs now) {
       log_.record(
           {.kind = "leave", .text = command.final ? "for good" : "may come back", .at_ns = now});
       ending_.is_final = command.final;
-      ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
+      ending_.leaves_ns = now + longest_kept_ns(timeout().failure_ns);
       ending_.notice_ns = now + timeout().failure_ns / 3;
       return;
   }
@@ -237,7 +252,7 @@ void Worker::take_member_events(TimeNs now) {
       [&](const MemberOutput::BarrierDone& ended) {
         const auto found = barriers_.find(ended.barrier);
         if (found == barriers_.end()) return;
-        record_end("done", found->second, ended.why, now);
+        record_end(log_, "done", found->second, ended.why, now);
         door_.handles.complete(found->second, ended.why);
         barriers_.erase(found);
       },
@@ -406,9 +421,9 @@ void Worker::apply_outputs() {
 void Worker::note_end(const PipelineOutput::Complete& end) {
   Status status = end.status;
   if (status.is_ok()) {
-    record_end("done", end.handle, status, now_);
+    record_end(log_, "done", end.handle, status, now_);
   } else if (state_ != State::kEnding) {
-    record_end("failed", end.handle, status, now_);
+    record_end(log_, "failed", end.handle, status, now_);
     const bool misuse = status.is(Code::kInvalidArgument);
     if (!misuse) status = log_.left_behind("operation", status);
   }
@@ -424,14 +439,6 @@ std::size_t Worker::take_reports(TimeNs now) {
   if (!taken.failure.is_ok() && state_ != State::kEnding) fail_job(taken.failure, now);
   devices_.look(now, log_);
   return taken.count;
-}
-
-void Worker::record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const {
-  FlightEvent event{.kind = kind};
-  if (!why.is_ok()) event = FlightEvent::of_end(kind, why);
-  event.number = static_cast<std::uint64_t>(handle.value);
-  event.at_ns = now;
-  log_.record(event);
 }
 
 void Worker::publish_counters() {
@@ -518,37 +525,32 @@ void Worker::give_up_waiting(TimeNs now) {
 // Told to leave. What was not waited for ends at once.
 void Worker::try_leave(TimeNs now) {
   if (!is_about_to_leave()) return;
-  if (!ending_.is_at_once && keeps_for_others(now)) return tell_of_leaving(now);
+  if (!ending_.is_at_once && keeps_for_others(now)) {
+    if (now < ending_.notice_ns) return;
+    ending_.notice_ns = now + timeout().notice_every_ns;
+    LOG(log_, kWarning) << kWaitsToLeave;
+    return;
+  }
   port_.leave(ending_.is_final, now);
   end(Status(Code::kCancelled, "this process has left the job"));
 }
 
-// What others may lack it keeps until they have it: that takes a round trip. (A server that is lost is waited for first:
-// its successor asks for it.)
+// What others may lack it keeps until they have it: that takes a round trip. (A server that is lost is waited for
+// first: its successor asks for it.)
 bool Worker::keeps_for_others(TimeNs now) {
   const bool has_ended_all =
       state_ == State::kWorking && barriers_.empty() && pipeline_->pending_operations() == 0;
   if (!has_ended_all) return false;
   relay_.ask_to_settle();
-  const bool is_behind_relays = relay_.has_begun();
-  const bool misses_server =
-      is_behind_relays ? !relay_.has_settled() : !shards_.connections().all_are_up();
+  // Or a relay: another one stands in for it.
+  const bool misses_server = !relay_.has_settled() || !shards_.connections().all_are_up();
   // A lost server may not have told all that their inputs have ended.
   const bool has_heard_end = misses_server && pipeline_->inputs().generation() > 0;
-  const bool keeps = pipeline_->keeps_any() || has_heard_end;
+  const bool keeps = pipeline_->uplink().keeps_any() || has_heard_end;
   // Where only relays keep sums, its own says when others have them.
-  if (!keeps && (pipeline_->keeps_sums() || !misses_server)) return false;
-  if (misses_server) ending_.leaves_ns = now + KeptSums::longest_ns(timeout().failure_ns);
+  if (!keeps && (pipeline_->uplink().keeps_sums() || !misses_server)) return false;
+  if (misses_server) ending_.leaves_ns = now + longest_kept_ns(timeout().failure_ns);
   return now < ending_.leaves_ns;
-}
-
-// It takes long, and people wait for shutdown().
-void Worker::tell_of_leaving(TimeNs now) {
-  if (now < ending_.notice_ns) return;
-  ending_.notice_ns = now + timeout().notice_every_ns;
-  LOG(log_, kWarning) << "leaving waits until others have the last sums of this worker, because a "
-                         "server is lost or says nothing; when another has its place, or after "
-                         "BYTEPS_RECOVERY_TIMEOUT_S, it goes on";
 }
 
 // This worker ends the job.

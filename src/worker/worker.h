@@ -100,7 +100,6 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   void apply_outputs();
   std::size_t take_reports(TimeNs now);
   void note_end(const PipelineOutput::Complete& end);
-  void record_end(const char* kind, HandleId handle, const Status& why, TimeNs now) const;
   void publish_counters();
 
   // Stalls.
@@ -118,7 +117,6 @@ class Worker final : public Actor, private ShardTraffic::Owner {
   }
   void try_leave(TimeNs now);
   bool keeps_for_others(TimeNs now);
-  void tell_of_leaving(TimeNs now);
   void fail_job(const Status& why, TimeNs now);
   void fail(const Status& why);
   void end(const Status& why);

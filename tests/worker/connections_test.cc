@@ -279,7 +279,7 @@ TEST_F(ConnectionsTest, a_server_that_is_replaced_is_counted_and_told_once_for_a
   now_ += 500 * kMillisecond;
   places_ = amended(4, "gamma:8", 1);
   connections_.amend(places_, now_);
-  EXPECT_EQ(connections_.lost_servers(), 1U);
+  EXPECT_EQ(connections_.counts().lost_servers, 1U);
   ASSERT_THAT(replaced(), SizeIs(1));
   const FlightRecorder::Entry told = replaced()[0];
   EXPECT_EQ(told.text,
@@ -298,13 +298,13 @@ TEST_F(ConnectionsTest, a_server_that_is_replaced_is_counted_and_told_once_for_a
   EXPECT_EQ(marks[0].text, told.text);
   EXPECT_EQ(marks[0].at_ns, now_);
   connections_.amend(places_, now_);
-  EXPECT_EQ(connections_.lost_servers(), 1U) << "nothing has changed";
+  EXPECT_EQ(connections_.counts().lost_servers, 1U) << "nothing has changed";
 }
 
 TEST_F(ConnectionsTest, a_server_that_was_there_until_another_took_its_place_was_not_seen_to_end) {
   all_up();
   connections_.amend(amended(4, "gamma:8", 3), now_);
-  EXPECT_EQ(connections_.lost_servers(), 1U);
+  EXPECT_EQ(connections_.counts().lost_servers, 1U);
   ASSERT_THAT(replaced(), SizeIs(1));
   EXPECT_EQ(replaced()[0].text,
             "server 4 (gamma:8) took the place of server 4 (beta:7), whose connection was still "
@@ -389,7 +389,7 @@ TEST_F(GuestsTest, what_stands_in_is_reached_where_it_is_and_told_whom_we_look_f
   EXPECT_EQ(connections_.describe(ShardIndex(1)),
             "worker 5 (alpha:15) at 127.0.0.1:7005, its relay for worker 4");
   EXPECT_EQ(connections_.owner_of(ShardIndex(1)).rank, 5U);
-  EXPECT_EQ(connections_.lost_servers(), 0U);
+  EXPECT_EQ(connections_.counts().lost_servers, 0U);
   EXPECT_THAT(lines_, Contains(HasSubstr("stands in for it")));
 }
 
