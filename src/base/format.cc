@@ -1,5 +1,7 @@
 #include "base/format.h"
 
+#include <algorithm>
+
 namespace byteps {
 
 const char* name(Format format) {
@@ -49,6 +51,18 @@ std::uint64_t payload_bytes(Format format, std::uint64_t element_count) {
       return blocks * (2 + block / 2);
   }
   return 0;
+}
+
+std::uint64_t payload_bytes_of(const Extent& extent) {
+  if (extent.format == Format::kPlain) return extent.bytes;
+  return payload_bytes(extent.format, extent.bytes / sizeof(float));
+}
+
+std::uint64_t bytes_in_payload(Format format, std::uint64_t room_bytes) {
+  if (format == Format::kPlain) return room_bytes;
+  const std::uint64_t block = block_elements(format);
+  const std::uint64_t blocks = room_bytes / payload_bytes(format, block);
+  return std::max<std::uint64_t>(1, blocks) * block * sizeof(float);
 }
 
 const char* flaw_of_format(Format format, DType dtype, Operation operation) {

@@ -30,12 +30,25 @@ enum class Format : std::uint8_t {  // the numbers are on the wire
 };
 inline constexpr int kFormatCount = 5;
 
+// How much of a tensor there is to cut and to send.
+struct Extent {
+  // NOLINTNEXTLINE(google-explicit-constructor): bytes are an extent, of plain elements
+  Extent(std::uint64_t bytes_of_elements, Format how = Format::kPlain)
+      : bytes(bytes_of_elements), format(how) {}
+  std::uint64_t bytes;  // of its elements
+  Format format;
+};
+
 const char* name(Format format);  // "plain", "int8"
 std::optional<Format> format_of(std::uint32_t wire_number);
 // So many elements are coded together: a frame begins with the first of them.
 std::size_t block_elements(Format format);
 // Of float32 elements.
 std::uint64_t payload_bytes(Format format, std::uint64_t element_count);
+// Of elements of so many bytes. Plain elements may be of any kind.
+std::uint64_t payload_bytes_of(const Extent& extent);
+// The most bytes of elements, in whole blocks, that a payload of so many bytes has room for; one block where it has less.
+std::uint64_t bytes_in_payload(Format format, std::uint64_t payload_bytes);
 // nullptr when elements of this kind can be coded so; otherwise why not.
 const char* flaw_of_format(Format format, DType dtype, Operation operation);
 

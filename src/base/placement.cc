@@ -63,24 +63,24 @@ Placement::Placement(std::uint64_t partition_bytes, std::uint64_t frame_bytes,
                   kAlignment * kAlignment;
 }
 
-std::uint64_t Placement::part_count(std::uint64_t tensor_bytes) const {
-  const std::uint64_t rest_bytes = tensor_bytes % stripe_bytes_;
-  const std::uint64_t frame_bytes = frame_bytes_of(tensor_bytes);
+std::uint64_t Placement::part_count(const Extent& tensor) const {
+  const std::uint64_t rest_bytes = tensor.bytes % stripe_bytes_;
+  const std::uint64_t frame_bytes = frame_bytes_of(tensor);
   const std::uint64_t of_rest = is_single_frames(rest_bytes, frame_bytes)
                                     ? divide_up(rest_bytes, frame_bytes)
                                     : weights_.size();
-  return std::max<std::uint64_t>(1, tensor_bytes / stripe_bytes_ * weights_.size() + of_rest);
+  return std::max<std::uint64_t>(1, tensor.bytes / stripe_bytes_ * weights_.size() + of_rest);
 }
 
 // Where part `index` begins; for the index after the last, the end of the tensor.
-std::uint64_t Placement::start(std::uint64_t tensor_bytes, std::uint64_t first,
+std::uint64_t Placement::start(const Extent& tensor, std::uint64_t first,
                                std::uint64_t index) const {
   const std::uint64_t stripe = index / weights_.size();
   const std::uint64_t offset = stripe * stripe_bytes_;
-  if (offset >= tensor_bytes) return tensor_bytes;
+  if (offset >= tensor.bytes) return tensor.bytes;
   const std::uint64_t place = index % weights_.size();
-  const std::uint64_t bytes = std::min(stripe_bytes_, tensor_bytes - offset);
-  const std::uint64_t frame_bytes = frame_bytes_of(tensor_bytes);
+  const std::uint64_t bytes = std::min(stripe_bytes_, tensor.bytes - offset);
+  const std::uint64_t frame_bytes = frame_bytes_of(tensor);
   if (bytes < stripe_bytes_ && is_single_frames(bytes, frame_bytes)) {
     return offset + std::min(place * frame_bytes, bytes);
   }
@@ -94,13 +94,13 @@ std::uint64_t Placement::start(std::uint64_t tensor_bytes, std::uint64_t first,
   return offset + static_cast<std::uint64_t>(std::min<Wide>(aligned, bytes));
 }
 
-Placement::Part Placement::part(Key key, std::uint64_t tensor_bytes, std::uint64_t index) const {
+Placement::Part Placement::part(Key key, const Extent& tensor, std::uint64_t index) const {
   const std::uint64_t first = first_shard(key).value;
   Part part;
-  part.offset = start(tensor_bytes, first, index);
-  part.bytes = start(tensor_bytes, first, index + 1) - part.offset;
+  part.offset = start(tensor, first, index);
+  part.bytes = start(tensor, first, index + 1) - part.offset;
   part.shard = ShardIndex(static_cast<std::uint32_t>((first + index) % weights_.size()));
-  part.frame_bytes = frame_bytes_of(tensor_bytes);
+  part.frame_bytes = frame_bytes_of(tensor);
   return part;
 }
 
@@ -110,12 +110,22 @@ ShardIndex Placement::first_shard(Key key) const {
   return ShardIndex(static_cast<std::uint32_t>(after - before_.begin() - 1));
 }
 
-std::uint64_t Placement::frame_bytes_of(std::uint64_t tensor_bytes) const {
+std::uint64_t Placement::frame_bytes_of(const Extent& tensor) const {
   constexpr std::uint64_t kFramesPerShard = 6;  // where more would be shorter than the longest
   constexpr std::uint64_t kShort = 15 << 10;
+  constexpr std::uint64_t kCodedMost = 4;  // times as many bytes of elements
+  // In these steps, whole blocks and whole lines of a cache.
+  const std::uint64_t step =
+      std::max<std::uint64_t>(kAlignment, block_elements(tensor.format) * sizeof(float));
+  const auto of_payload = [&](std::uint64_t payload_bytes) {
+    const std::uint64_t most =
+        tensor.format == Format::kPlain ? payload_bytes : kCodedMost * payload_bytes;
+    const std::uint64_t bytes = std::min(bytes_in_payload(tensor.format, payload_bytes), most);
+    return std::max(step, bytes / step * step);
+  };
   const std::uint64_t frames = kFramesPerShard * weights_.size();
-  const std::uint64_t wanted = divide_up(divide_up(tensor_bytes, frames), kAlignment) * kAlignment;
-  return std::clamp(wanted, std::min(kShort, frame_bytes_), frame_bytes_);
+  const std::uint64_t wanted = divide_up(divide_up(tensor.bytes, frames), step) * step;
+  return std::clamp(wanted, of_payload(std::min(kShort, frame_bytes_)), of_payload(frame_bytes_));
 }
 
 std::uint32_t Placement::frame_count(const Part& part) {

@@ -8,7 +8,9 @@
 // shard, it is cut into single frames, one a part: so a small tensor goes whole to one shard.
 //
 // Frames are frame_bytes long. Those of a tensor that would have only a few are shorter, down to 15 KiB: the time until
-// the first frame is summed and until the last is answered is a large part of such a tensor's time.
+// the first frame is summed and until the last is answered is a large part of such a tensor's time. All that is in bytes of
+// elements. Where those are coded (format.h), it is the payloads of frames that have these lengths: a frame has more
+// elements, a whole number of blocks, and four times frame_bytes of them at most, which with its payload fit a cache.
 //
 // Part 0 goes where the key says, whatever the size: workers that disagree about a tensor meet there, and the shard can
 // tell them (docs/protocol.md, Mismatch). Part i is on the i-th shard after it. Shards are numbered across servers
@@ -19,6 +21,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/format.h"
 #include "base/ids.h"
 
 namespace byteps {
@@ -47,16 +50,16 @@ class Placement {
     std::uint64_t frame_bytes = 0;  // of all its frames but the last
   };
   // An empty tensor has one empty part. 64 bits: whoever takes sizes from others compares with its own limit.
-  std::uint64_t part_count(std::uint64_t tensor_bytes) const;
-  // index < part_count(tensor_bytes).
-  Part part(Key key, std::uint64_t tensor_bytes, std::uint64_t index) const;
+  std::uint64_t part_count(const Extent& tensor) const;
+  // index < part_count(tensor).
+  Part part(Key key, const Extent& tensor, std::uint64_t index) const;
   // Where part 0 is.
   ShardIndex first_shard(Key key) const;
   // An empty part has one empty frame.
   static std::uint32_t frame_count(const Part& part);
 
   std::uint64_t partition_bytes() const { return partition_bytes_; }
-  // The longest frames.
+  // The longest frames of plain elements.
   std::uint64_t frame_bytes() const { return frame_bytes_; }
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(weights_.size()); }
   const std::vector<std::uint32_t>& weights() const { return weights_; }
@@ -64,11 +67,11 @@ class Placement {
   std::uint64_t lightest_count() const;
 
  private:
-  std::uint64_t frame_bytes_of(std::uint64_t tensor_bytes) const;
+  std::uint64_t frame_bytes_of(const Extent& tensor) const;
   bool is_single_frames(std::uint64_t rest_bytes, std::uint64_t frame_bytes) const {
     return rest_bytes <= frame_bytes * weights_.size();
   }
-  std::uint64_t start(std::uint64_t tensor_bytes, std::uint64_t first, std::uint64_t index) const;
+  std::uint64_t start(const Extent& tensor, std::uint64_t first, std::uint64_t index) const;
 
   std::uint64_t partition_bytes_;
   std::uint64_t frame_bytes_;

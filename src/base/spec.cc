@@ -22,6 +22,7 @@ std::string flaw_of_numbers(const RawSpec& raw) {
   if (!operation_of(raw.operation)) {
     return "no operation has the number " + number(raw.operation);
   }
+  if (!format_of(raw.format)) return "no format has the number " + number(raw.format);
   constexpr std::uint64_t kBytesMax = std::numeric_limits<std::ptrdiff_t>::max();
   if (raw.element_count > kBytesMax / element_bytes(*dtype)) {
     return number(raw.element_count) + " elements of " + name(*dtype) +
@@ -55,7 +56,7 @@ std::string flaw_of_ranks(const RawSpec& raw, WorkerRank self, std::uint32_t wor
 bool Spec::operator==(const Spec& other) const {
   return dtype == other.dtype && logical == other.logical && operation == other.operation &&
          total_bytes == other.total_bytes && shape == other.shape && scale == other.scale &&
-         root_only == other.root_only && members == other.members &&
+         root_only == other.root_only && members == other.members && format == other.format &&
          (!has_root() || root == other.root);
 }
 
@@ -65,6 +66,7 @@ std::string Spec::text() const {
   if (operation == Operation::kBroadcast) text += " from worker " + number(root.value);
   if (root_only) text += " for worker " + number(root.value) + " alone";
   if (scale != 1) text += " times " + number_text(scale);
+  if (format != Format::kPlain) text += std::string(", coded as ") + name(format);
   if (!members.is_all()) text += ", of " + workers_text(members.some());
   return text;
 }
@@ -78,6 +80,7 @@ std::string Spec::flaw(WorkerRank self, std::uint32_t worker_count) const {
     return "booleans have no average; use sum, which is their logical or";
   }
   if (const char* const flaw = flaw_of_scale(scale, dtype, operation)) return flaw;
+  if (const char* const flaw = flaw_of_format(format, dtype, operation)) return flaw;
   if (root_only && operation == Operation::kBroadcast) {
     return "a broadcast is for all, so it cannot be for the root alone";
   }
@@ -107,6 +110,7 @@ Result<Spec> spec_of(const RawSpec& raw, WorkerRank self, std::uint32_t worker_c
   spec.operation = *operation_of(raw.operation);
   spec.total_bytes = raw.element_count * element_bytes(spec.dtype);
   spec.root_only = raw.root_only;
+  spec.format = *format_of(raw.format);
   if (spec.has_root()) spec.root = WorkerRank(raw.root);
   if (raw.scale != 0) spec.scale = raw.scale;
   // All of them, one by one, are no different from all.

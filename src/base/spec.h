@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "base/format.h"
 #include "base/ids.h"
 #include "base/members.h"
 #include "base/shape.h"
@@ -24,10 +25,11 @@ struct Spec {
   WorkerRank
       root{};     // of a broadcast, and where it alone gets the result; otherwise it means nothing
   Shape shape{};  // flat: one dimension
-  double scale = 1;        // what a sum or average is multiplied by
-  bool root_only = false;  // nobody but the root gets the result
-  Members members{};       // who takes part
-  LogicalType logical{};   // what the elements are to the framework, where they travel as others
+  double scale = 1;                // what a sum or average is multiplied by
+  bool root_only = false;          // nobody but the root gets the result
+  Members members{};               // who takes part
+  Format format = Format::kPlain;  // how its elements travel
+  LogicalType logical{};  // what the elements are to the framework, where they travel as others
 
   bool operator==(const Spec& other) const;
 
@@ -41,6 +43,7 @@ struct Spec {
     return gets(rank) && (operation != Operation::kBroadcast || rank != root);
   }
 
+  Extent extent() const { return {total_bytes, format}; }
   std::uint64_t element_count() const { return total_bytes / element_bytes(dtype); }
   // "float32, shape 2x512, 4096 bytes, sum times 0.5, of workers 0-3"
   std::string text() const;
@@ -59,6 +62,7 @@ struct RawSpec {
   std::span<const std::uint64_t> shape{};  // empty: one dimension of element_count
   const std::uint32_t* members = nullptr;  // ranks, ascending, the caller's among them; null: all
   std::uint32_t member_count = 0;
+  std::uint32_t format = 0;  // a Format's number
 };
 
 // Status: kInvalidArgument with the flaw.

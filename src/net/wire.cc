@@ -72,6 +72,9 @@ class Writer {
   void logical(std::uint8_t tag, LogicalType& value) {
     if (value != LogicalType::kSame) number(tag, static_cast<std::uint64_t>(value));
   }
+  void format(std::uint8_t tag, Format& value) {
+    if (value != Format::kPlain) number(tag, static_cast<std::uint64_t>(value));
+  }
   void flag(std::uint8_t tag, bool& value) {
     if (value) number(tag, 1);
   }
@@ -174,6 +177,14 @@ class Reader {
     if (!number_of(tag, number)) return;
     if (number == 0 || number > 0xff) return fail("no logical type", tag);
     value = static_cast<LogicalType>(number);
+  }
+  void format(std::uint8_t tag, Format& value) {
+    std::uint64_t number = 0;
+    if (!number_of(tag, number)) return;
+    const auto known =
+        number <= UINT32_MAX ? format_of(static_cast<std::uint32_t>(number)) : std::nullopt;
+    if (!known || *known == Format::kPlain) return fail("unknown format", tag);
+    value = *known;
   }
   void flag(std::uint8_t tag, bool& value) {
     std::uint64_t number = 0;
@@ -341,6 +352,7 @@ void fields(Visitor& v, Declare& m) {
   v.flag(8, m.root_only);
   v.members(9, m.members);
   v.logical(10, m.logical);
+  v.format(11, m.format);
 }
 template <typename Visitor>
 void fields(Visitor& v, Text& m) {

@@ -12,7 +12,7 @@ Batch::Frame& Batch::frame_at(PartIndex index, std::uint64_t offset) {
   const auto [found, is_new] = parts_.try_emplace(index.value);
   Part& part = found->second;
   if (is_new) {
-    const Placement::Part place = placement_.part(tensor_.key, tensor_.total_bytes, index.value);
+    const Placement::Part place = placement_.part(tensor_.key, tensor_.extent, index.value);
     part.frame_bytes = place.frame_bytes;
     part.frames.resize(Placement::frame_count(place));
   }

@@ -20,7 +20,7 @@ namespace byteps {
 // A tensor as a relay sees it.
 struct RelayedTensor {
   Key key;
-  std::uint64_t total_bytes = 0;
+  Extent extent = 0;
   Crew crew;        // of its machine
   WorkerRank self;  // the relay's
 };
@@ -43,7 +43,7 @@ class Batch final : public Cargo {
            const Note& note = {});
   // A frame that is not to be pushed (Pipeline::take_had()); false: it is there.
   bool put_had(PartIndex part, std::uint64_t offset);
-  std::uint64_t total_bytes() const { return tensor_.total_bytes; }
+  const Extent& extent() const { return tensor_.extent; }
   bool has_ready_frames() const;
 
   bool is_submitted = false;  // its operation has begun, or waits for that of the round before

@@ -176,7 +176,7 @@ struct Relay::Taking {
     const wire::Declare* const declared = declared_in(relay.shelf_, missing.key);
     if (declared == nullptr) return false;
     const Placement::Part place =
-        relay.config_.placement.part(missing.key, declared->total_bytes, missing.part.value);
+        relay.config_.placement.part(missing.key, declared->extent(), missing.part.value);
     relay.uplink_->uplink().say(place.shard,
                                 {.kind = wire::Kind::kMissing,
                                  .key = missing.key,
@@ -286,11 +286,11 @@ struct Relay::Taking {
 
   // Of its frames those that are had, or all that are not answered.
   void take_all_had(Key key, Batch& batch, bool is_gone) const {
-    const std::uint64_t bytes = batch.total_bytes();
-    const std::uint64_t parts = relay.config_.placement.part_count(bytes);
+    const Extent& extent = batch.extent();
+    const std::uint64_t parts = relay.config_.placement.part_count(extent);
     for (std::uint32_t index = 0; index < parts; ++index) {
       if (!batch.leads(index)) continue;
-      const Placement::Part place = relay.config_.placement.part(key, bytes, index);
+      const Placement::Part place = relay.config_.placement.part(key, extent, index);
       for (std::uint32_t frame = 0; frame < Placement::frame_count(place); ++frame) {
         const std::uint64_t offset_bytes = frame * place.frame_bytes;
         if (!is_gone && !is_had(relay.shelf_, key, PartIndex(index), offset_bytes, batch.round()))
@@ -324,7 +324,7 @@ void Relay::take(ShelfOutput::Forward& forward) {
             {.flags = header.flags, .lost = header.lost});
   if (stands_in_ && !batch.is_submitted) {  // those before it may be had
     const Placement::Part place =
-        config_.placement.part(header.key, batch.total_bytes(), header.part.value);
+        config_.placement.part(header.key, batch.extent(), header.part.value);
     for (std::uint64_t offset = 0; offset < header.offset_bytes; offset += place.frame_bytes) {
       if (is_had(shelf_, header.key, header.part, offset, header.round)) {
         batch.put_had(header.part, offset);
@@ -353,7 +353,7 @@ Batch& Relay::batch_of(Key key, const wire::Declare& declared, Round round) {
   if (!batches.empty() && batches.back()->round() == round) return *batches.back();
   const Groups& groups = *config_.groups;
   RelayedTensor tensor{.key = key,
-                       .total_bytes = declared.total_bytes,
+                       .extent = declared.extent(),
                        .crew = groups.crew_of(groups.group_of(config_.self), declared.members),
                        .self = config_.self};
   Batch::Listener& listener = *this;

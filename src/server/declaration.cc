@@ -22,7 +22,7 @@ std::string flaw_of(const wire::Declare& declared, Key key, WorkerRank from,
   std::string flaw = declared.flaw(from, worker_count);
   if (!flaw.empty()) return flaw;
   const bool is_too_long =
-      placement.part_count(declared.total_bytes) > std::numeric_limits<std::uint32_t>::max();
+      placement.part_count(declared.extent()) > std::numeric_limits<std::uint32_t>::max();
   return is_too_long ? "the tensor has too many parts" : "";
 }
 

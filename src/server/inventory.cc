@@ -107,8 +107,11 @@ TensorSum& Inventory::make(Key key, WorkerRank from, wire::Declare declared,
   auto tensor = std::make_unique<TensorSum>();
   tensor->key = key;
   tensor->declared_by = from;
-  tensor->part_count = facts.placement->part_count(declared.total_bytes);
+  tensor->part_count = facts.placement->part_count(declared.extent());
   tensor->kernels = kernels_for(declared.dtype, declared.operation, settings_.kernels);
+  if (declared.format != Format::kPlain && !facts.relay) {
+    tensor->coding = coding_kernels_for(declared.format, settings_.kernels);
+  }
   tensor->is_broadcast = declared.operation == Operation::kBroadcast;
   tensor->contributors = contributors_of(declared.members, facts);
   tensor->finishing = finishing_of(declared, facts);
@@ -174,7 +177,7 @@ PartSum* Inventory::find(Key key, PartIndex part) const {
 PartSum& Inventory::make_part(TensorSum& tensor, PartIndex index, Round first,
                               const ShelfEpoch& facts) {
   const Placement::Part place =
-      facts.placement->part(tensor.key, tensor.declared.total_bytes, index.value);
+      facts.placement->part(tensor.key, tensor.declared.extent(), index.value);
   auto part = std::make_unique<PartSum>();
   part->tensor = &tensor;
   part->index = index;

@@ -128,7 +128,7 @@ void append_absences(PartSum& part, std::uint32_t frame_index, std::uint32_t cou
   const wire::Declare& declared = part.tensor->declared;
   const std::size_t element_bytes = byteps::element_bytes(declared.dtype);
   const std::uint64_t begin_bytes =
-      facts.placement->part(part.tensor->key, declared.total_bytes, part.index.value).offset +
+      facts.placement->part(part.tensor->key, declared.extent(), part.index.value).offset +
       frame_index * part.frame_bytes;
   for_each_lost_without(part, frame_index, generations, [&](WorkerRank each) {
     out.emplace_back(
@@ -226,7 +226,7 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
   // Others of its crew may know that the root has it, too.
   const bool may_be_without = is_sum && tensor.declared.root_only && payload_bytes == 0;
   const std::size_t expected_bytes =
-      without || may_be_without ? 0 : part.frame_length(static_cast<std::uint32_t>(frame_index));
+      without || may_be_without ? 0 : part.payload_length(static_cast<std::uint32_t>(frame_index));
   if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
   return nullptr;
 }
@@ -348,7 +348,7 @@ void forward(Summing& summing, Inventory& inventory, const Generations& generati
   forward.header.priority = frame.priority;
   forward.header.lost = places_lost_without(part, frame_index, generations);
   forward.buffer = frame.finished;
-  forward.payload_bytes = is_without ? 0 : part.frame_length(frame_index);
+  forward.payload_bytes = is_without ? 0 : part.payload_length(frame_index);
   if (part.timeline) part.timeline->on_frame_summed(frame.round);
 }
 
@@ -930,7 +930,7 @@ void Shelf::contribute(PartSum& part, std::uint32_t frame_index, const wire::Hea
   if (has_bit(bits, from) && !PLANTED(repeat_counted_twice)) return;  // a repeat
   const TimeNs begun_ns = part.timeline ? part.timeline->begin(frame.round, frame_index) : 0;
 
-  alarms_.lateness().on_contribution(part.frame_length(frame_index), now);
+  alarms_.lateness().on_contribution(part.payload_length(frame_index), now);
   settling_.note_has(frame, from);  // I4
   if (!payload.empty()) summing_.add(part, frame_index, from, payload);
   if (part.timeline) part.timeline->on_added(from, frame_index, begun_ns);

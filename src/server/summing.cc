@@ -18,28 +18,37 @@ void Summing::add(PartSum& part, std::uint32_t frame, WorkerRank from,
   if (part.tensor->in_order) {
     add_in_order(part, frame, from, payload);
   } else {
-    add_now(part, part.frames[frame], payload);
+    add_now(part, frame, payload);
   }
 }
 
-void Summing::add_now(PartSum& part, FrameSum& frame, std::span<const std::byte> payload) {
-  const SumKernels& kernels = part.tensor->kernels;
-  if (part.tensor->is_broadcast) {
-    frame.accumulator = inventory_.take(payload.size());
-    std::memcpy(frame.accumulator.span().data(), payload.data(), payload.size());
-  } else if (!frame.accumulator) {
-    frame.accumulator =
-        inventory_.take(kernels.accumulator_bytes(payload.size() / kernels.element_bytes));
-    kernels.load(frame.accumulator.span(), payload);
-  } else {
-    kernels.add(frame.accumulator.span(), payload);
+void Summing::add_now(PartSum& part, std::uint32_t frame_index,
+                      std::span<const std::byte> payload) {
+  const TensorSum& tensor = *part.tensor;
+  BufferRef& accumulator = part.frames[frame_index].accumulator;
+  const bool is_first = !accumulator;
+  const std::size_t length = part.frame_length(frame_index);
+  if (tensor.is_broadcast) {
+    accumulator = inventory_.take(payload.size());
+    std::memcpy(accumulator.span().data(), payload.data(), payload.size());
+    return;
   }
+  if (is_first) {
+    accumulator =
+        inventory_.take(tensor.kernels.accumulator_bytes(length / tensor.kernels.element_bytes));
+  }
+  if (!tensor.coding) {
+    is_first ? tensor.kernels.load(accumulator.span(), payload)
+             : tensor.kernels.add(accumulator.span(), payload);
+    return;
+  }
+  const std::span sums = accumulator.span().first(length);
+  is_first ? tensor.coding->load(sums, payload) : tensor.coding->add(sums, payload);
 }
 
 void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank from,
                            std::span<const std::byte> payload) {
   const std::uint32_t place = part.tensor->contributors->place_of(from);
-  FrameSum& frame = part.frames[frame_index];
   std::uint32_t& added = part.added[frame_index];
   const std::span held = held_of(part, frame_index);
   if (place != added) {
@@ -47,19 +56,19 @@ void Summing::add_in_order(PartSum& part, std::uint32_t frame_index, WorkerRank 
     std::memcpy(held[place].span().data(), payload.data(), payload.size());
     return;
   }
-  add_now(part, frame, payload);
+  add_now(part, frame_index, payload);
   for (++added; added < held.size() && held[added]; ++added) {
-    add_now(part, frame, held[added].span().first(payload.size()));
+    add_now(part, frame_index, held[added].span().first(payload.size()));
     held[added] = {};
   }
 }
 
 void Summing::add_held(PartSum& part, std::uint32_t frame) {
   if (!part.tensor->in_order) return;
-  const std::size_t length = part.frame_length(frame);
+  const std::size_t length = part.payload_length(frame);
   for (BufferRef& each : held_of(part, frame)) {
     if (!each) continue;
-    add_now(part, part.frames[frame], each.span().first(length));
+    add_now(part, frame, each.span().first(length));
     each = {};
   }
 }
@@ -83,7 +92,13 @@ void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t los
   if (tensor.is_broadcast || tensor.kernels.in_place()) {
     const std::span sum = frame.accumulator.span().first(length);
     if (!finishing.changes_nothing()) tensor.kernels.finish(sum, sum, finishing);
-    frame.finished = std::move(frame.accumulator);
+    if (tensor.coding) {
+      frame.finished = inventory_.take(part.payload_length(frame_index));
+      tensor.coding->encode(frame.finished.span().first(part.payload_length(frame_index)), sum, {});
+      frame.accumulator = {};
+    } else {
+      frame.finished = std::move(frame.accumulator);
+    }
   } else {
     frame.finished = inventory_.take(length);
     tensor.kernels.finish(frame.finished.span().first(length), frame.accumulator.span(), finishing);

@@ -27,7 +27,7 @@ class Summing {
   void finish(PartSum& part, std::uint32_t frame, std::uint32_t lost);
 
  private:
-  void add_now(PartSum& part, FrameSum& frame, std::span<const std::byte> payload);
+  void add_now(PartSum& part, std::uint32_t frame, std::span<const std::byte> payload);
   void add_in_order(PartSum& part, std::uint32_t frame, WorkerRank from,
                     std::span<const std::byte> payload);
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/buffer.h"
 #include "base/ids.h"
 #include "base/time.h"
+#include "kernels/coding.h"
 #include "kernels/kernels.h"
 #include "net/transport.h"
 #include "net/wire.h"
@@ -81,9 +83,11 @@ struct PartSum {
   bool is_said_to_lack(std::size_t frame, WorkerRank worker) const;
   std::uint32_t lacking_count(std::size_t frame) const;
   void clear_lacking(std::size_t frame);
+  // Of its elements; of a payload of them.
   std::size_t frame_length(std::uint32_t frame) const {
     return std::min(frame_bytes, bytes - frame * frame_bytes);
   }
+  std::size_t payload_length(std::uint32_t frame) const;
 };
 
 struct TensorSum {
@@ -100,6 +104,7 @@ struct TensorSum {
   Gone gone;
   bool in_order = false;  // I8
   SumKernels kernels;
+  std::optional<CodingKernels> coding;  // its frames travel coded; nullopt at a relay in any case
   wire::Declare declared;
   std::size_t declared_bytes = 0;  // of this record
   WorkerRank declared_by;          // who declared it first
@@ -133,6 +138,10 @@ inline std::span<std::uint64_t> PartSum::bits_of(std::size_t frame) {
 inline std::span<const std::uint64_t> PartSum::bits_of(std::size_t frame) const {
   const std::size_t words = tensor->declared_here.size();
   return std::span(bits).subspan(frame * words, words);
+}
+inline std::size_t PartSum::payload_length(std::uint32_t frame) const {
+  const std::size_t length = frame_length(frame);
+  return tensor->coding ? payload_bytes_of({length, tensor->coding->format()}) : length;
 }
 inline bool PartSum::is_said_to_lack(std::size_t frame, WorkerRank worker) const {
   const std::size_t words = tensor->declared_here.size();

@@ -50,7 +50,7 @@ Result<TensorIndex> TensorTable::find_or_add(std::string_view name, const Spec& 
                                               " was submitted before as used once: give each use "
                                               "a name of its own, or do not mark it so");
   }
-  if (placement().part_count(spec.total_bytes) > kPartsMax) {
+  if (placement().part_count(spec.extent()) > kPartsMax) {
     return Status(Code::kInvalidArgument, quoted(name) + " (" + spec.text() +
                                               ") would have more than " +
                                               std::to_string(kPartsMax) + " parts of " +
@@ -132,14 +132,14 @@ void TensorTable::begin_generation(Round first) {
 }
 
 void TensorTable::cut_up(Tensor& tensor) const {
-  const std::uint64_t total_bytes = tensor.spec.total_bytes;
-  const std::uint64_t part_count = placement().part_count(total_bytes);
+  const Extent extent = tensor.spec.extent();
+  const std::uint64_t part_count = placement().part_count(extent);
   const Route::OfTensor route(route_, tensor.key, tensor.spec.members);
   constexpr std::uint16_t kNone = 0xffff;
   std::vector<std::uint16_t> place_of_way(route_.way_count(), kNone);
   tensor.parts.resize(part_count);
   for (std::uint32_t index = 0; index < part_count; ++index) {
-    const Placement::Part place = placement().part(tensor.key, total_bytes, index);
+    const Placement::Part place = placement().part(tensor.key, extent, index);
     PartState& part = tensor.parts[index];
     part.offset = place.offset;
     part.bytes = place.bytes;

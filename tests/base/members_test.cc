@@ -47,7 +47,8 @@ TEST(Members, some_have_places_and_a_bit_each) {
 TEST(Members, bytes_that_no_set_has_are_refused) {
   EXPECT_EQ(Members::of_bitmap({}), std::nullopt);
   EXPECT_EQ(Members::of_bitmap(bytes({1, 0})), std::nullopt) << "two forms of one set";
-  EXPECT_EQ(Members::of_bitmap(std::vector<std::byte>(kBitmapBytesMax + 1, std::byte{1})), std::nullopt);
+  EXPECT_EQ(Members::of_bitmap(std::vector<std::byte>(kBitmapBytesMax + 1, std::byte{1})),
+            std::nullopt);
 }
 
 TEST(Members, a_list_must_ascend_within_the_job_and_have_the_caller) {

@@ -133,6 +133,42 @@ TEST(Placement, a_tensor_of_few_frames_has_shorter_ones) {
   EXPECT_EQ(placement.part_count(15 << 10), 1U);
 }
 
+TEST(Placement, frames_of_coded_elements_are_whole_blocks_whose_payload_is_a_frame) {
+  const Placement placement(4'096'000, 60 << 10, {1, 1, 1, 1});
+  const auto frame_bytes = [&](Format format, std::uint64_t bytes) {
+    return placement.part(key_of("w"), {bytes, format}, 0).frame_bytes;
+  };
+  EXPECT_EQ(frame_bytes(Format::kBfloat16, 64 << 20), 120U << 10);
+  EXPECT_EQ(frame_bytes(Format::kInt8, 64 << 20), 236U << 10) << "61,360 bytes of payload";
+  EXPECT_EQ(frame_bytes(Format::kInt4, 64 << 20), 240U << 10) << "that many elements fit a cache";
+  EXPECT_EQ(frame_bytes(Format::kInt8, 64), 59U << 10) << "15 KiB of payload";
+  EXPECT_EQ(placement.part_count({60 << 10, Format::kInt8}), 2U);
+  EXPECT_EQ(placement.part_count({48 << 10, Format::kInt4}), 1U);
+  const Placement tiny(4096, 64, {1});
+  EXPECT_EQ(tiny.part(key_of("w"), {4096, Format::kInt8}, 0).frame_bytes, 1024U) << "one block";
+}
+
+TEST(Placement, coded_tensors_are_cut_into_frames_of_whole_blocks_whatever_the_sizes) {
+  Prng prng(8);
+  for (int round = 0; round < 2000; ++round) {
+    const Weights weights(1 + prng.below(5), 1);
+    const std::uint64_t frame = 64 * (1 + prng.below(64));
+    const Placement placement(frame * (1 + prng.below(8)), frame, weights);
+    const Extent extent(4 * prng.below(100'000), static_cast<Format>(1 + prng.below(4)));
+    const std::uint64_t block = block_elements(extent.format);
+    std::uint64_t end = 0;
+    for (std::uint64_t i = 0; i < placement.part_count(extent); ++i) {
+      const Placement::Part part = placement.part(Key(round), extent, i);
+      ASSERT_EQ(part.offset, end);
+      ASSERT_EQ(part.frame_bytes % (4 * block), 0U);
+      const std::uint64_t payload = payload_bytes(extent.format, part.frame_bytes / 4);
+      ASSERT_LE(payload, std::max(frame, payload_bytes(extent.format, block)));
+      end += part.bytes;
+    }
+    ASSERT_EQ(end, extent.bytes);
+  }
+}
+
 TEST(Placement, an_empty_tensor_has_one_empty_part_with_one_empty_frame) {
   const Placement placement(4'096'000, 32 << 10, {3, 1});
   ASSERT_EQ(placement.part_count(0), 1u);

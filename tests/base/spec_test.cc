@@ -38,6 +38,22 @@ TEST(Spec, says_everything_that_ranks_must_agree_about) {
   EXPECT_TRUE(spec.value().gets(WorkerRank(2)) && !spec.value().gets(WorkerRank(1)));
 }
 
+TEST(Spec, a_format_is_of_float32_sums_and_averages_and_ranks_agree_about_it) {
+  const Result<Spec> coded = made([](RawSpec& raw) { raw.format = 3; });
+  ASSERT_TRUE(coded.is_ok()) << coded.status().text();
+  EXPECT_NE(coded.value().text().find(", coded as int8"), std::string::npos);
+  EXPECT_NE(coded.value(), made([](RawSpec&) {}).value());
+  EXPECT_FALSE(made([](RawSpec& raw) { raw.format = kFormatCount; }).is_ok());
+  EXPECT_FALSE(made([](RawSpec& raw) {
+                 raw.format = 3;
+                 raw.dtype = static_cast<std::uint32_t>(DType::kInt32);
+               }).is_ok());
+  EXPECT_FALSE(made([](RawSpec& raw) {
+                 raw.format = 4;
+                 raw.operation = static_cast<std::uint32_t>(Operation::kMax);
+               }).is_ok());
+}
+
 TEST(Spec, a_root_counts_only_where_there_is_one) {
   Spec sum;
   Spec other = sum;

@@ -166,6 +166,23 @@ TEST(Wire, a_logical_type_is_one_byte_and_sent_only_where_there_is_one) {
   }
 }
 
+TEST(Wire, a_format_is_sent_only_where_there_is_one_and_must_be_known) {
+  Declare declare{{DType::kFloat32, Operation::kSum, 24}, "w"};
+  const std::size_t plain_bytes = encode(declare).size();
+  for (int number = 1; number < kFormatCount; ++number) {
+    declare.format = static_cast<Format>(number);
+    EXPECT_EQ(encode(declare).size(), plain_bytes + 10);
+    EXPECT_EQ(hex(encode(declare)).substr(2 * plain_bytes),
+              "0b010" + std::to_string(number) + "00000000000000");
+    EXPECT_EQ(decode_declare(encode(declare)).value(), declare);
+  }
+  std::vector<std::byte> bytes = encode(declare);
+  for (const int wrong : {0, kFormatCount, 255}) {
+    bytes[plain_bytes + 2] = static_cast<std::byte>(wrong);
+    EXPECT_TRUE(decode_declare(bytes).status().is(Code::kInvalidArgument)) << wrong;
+  }
+}
+
 TEST(Wire, a_shape_has_2_to_64_dimensions_of_8_bytes) {
   const auto declare_with = [](std::size_t shape_bytes) {
     std::vector<std::byte> bytes = encode(Declare{});

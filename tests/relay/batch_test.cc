@@ -46,7 +46,7 @@ class BatchTest : public testing::Test, protected Batch::Listener {
   // Three parts of four frames.
   Batch batch_{*this,
                placement_,
-               {.key = key_, .total_bytes = 12 * kFrameBytes, .crew = crew_, .self = crew_[1]},
+               {.key = key_, .extent = 12 * kFrameBytes, .crew = crew_, .self = crew_[1]},
                Round(5)};
   std::vector<std::uint32_t> answers_;
 };

@@ -9,6 +9,7 @@
 
 #include "base/phrases.h"
 #include "base/prng.h"
+#include "kernels/coding.h"
 #include "tests/server/shelf_world.h"
 
 namespace byteps {
@@ -18,6 +19,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 
 constexpr auto kF32 = DType::kFloat32;
 const wire::Declare kX = declaration("x", kF32, 8);
@@ -43,6 +45,92 @@ TEST(Shelf, sends_the_sum_to_all_workers_when_the_last_contribution_is_in) {
     EXPECT_EQ(bytes_of(answer.payload()), floats({7, 70}));
   }
 }
+
+// ---- coded tensors
+
+class CodedShelf : public testing::TestWithParam<Format> {
+ protected:
+  static wire::Declare coded(Operation operation = Operation::kSum) {
+    wire::Declare declared = declaration("x", kF32, 4 * 40, operation);
+    declared.format = GetParam();
+    return declared;
+  }
+  static CodingKernels coding() { return coding_kernels_for(GetParam(), best_kernels()); }
+  static Bytes code(const Bytes& elements) {
+    Bytes payload(payload_bytes(GetParam(), elements.size() / 4));
+    coding().encode(payload, elements, {});
+    return payload;
+  }
+  static Bytes elements(float first, float step) {
+    std::vector<float> numbers;
+    for (int i = 0; i < 40; ++i) numbers.push_back(first + step * static_cast<float>(i));
+    return floats(numbers);
+  }
+  // What the codes of these say, added in this order, divided, and coded again.
+  static Bytes sum(const std::vector<Bytes>& contributions, std::uint32_t divisor) {
+    Bytes total(4 * 40);
+    coding().load(total, code(contributions.front()));
+    for (std::size_t i = 1; i < contributions.size(); ++i)
+      coding().add(total, code(contributions[i]));
+    kernels_for(kF32, Operation::kSum, best_kernels()).finish(total, total, {.divisor = divisor});
+    return code(total);
+  }
+};
+
+TEST_P(CodedShelf, adds_what_the_codes_say_and_answers_with_codes) {
+  for (const bool deterministic : {false, true}) {
+    ShelfSettings settings;
+    settings.deterministic = deterministic;
+    ShelfWorld world(3, 4096, 2048, settings);
+    world.declare_all(coded(Operation::kAverage));
+    const std::vector<Bytes> contributions = {elements(1, 0.5F), elements(-3, 0.01F),
+                                              elements(0, -0.25F)};
+    for (const std::uint32_t worker : {1U, 0U, 2U}) {
+      world.push(worker, "x", 0, code(contributions[worker]));
+    }
+    const Told out = world.take();
+    ASSERT_EQ(out.answers.size(), 3U);
+    const Bytes expected = deterministic
+                               ? sum(contributions, 3)
+                               : sum({contributions[1], contributions[0], contributions[2]}, 3);
+    for (const auto& answer : out.answers) EXPECT_EQ(bytes_of(answer.payload()), expected);
+    EXPECT_LE(world.pool.lent_bytes(), 256U) << "the sum is kept coded";
+  }
+}
+
+TEST_P(CodedShelf, a_payload_of_another_length_breaks_the_protocol) {
+  ShelfWorld world(1, 4096, 2048);
+  world.declare(0, coded());
+  world.push(0, "x", 0, elements(0, 1));  // plain
+  EXPECT_THAT(world.out.violations, SizeIs(1));
+  EXPECT_THAT(world.out.answers, IsEmpty());
+}
+
+TEST_P(CodedShelf, who_codes_otherwise_is_told_how_the_others_do) {
+  ShelfWorld world(2, 4096, 2048);
+  wire::Declare plain = coded();
+  plain.format = Format::kPlain;
+  world.declare(0, plain);
+  world.declare(1, coded());
+  ASSERT_THAT(world.out.spoiled, SizeIs(1));
+  EXPECT_THAT(world.out.spoiled[0].text, HasSubstr(std::string("coded as ") + name(GetParam())));
+}
+
+TEST_P(CodedShelf, at_a_relay_elements_come_and_go_as_they_are) {
+  ShelfEpoch epoch{.epoch = Epoch(7), .worker_count = 2, .placement = placed(4096, 2048)};
+  epoch.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1});
+  epoch.relay = leader_of({WorkerRank(0), WorkerRank(1)}, key_of("x"), 0, 1);
+  ShelfWorld world(epoch, {});
+  world.declare_all(coded());
+  for (const std::uint32_t worker : {0U, 1U}) world.push(worker, "x", 0, elements(1, 1));
+  ASSERT_THAT(world.out.forwards, SizeIs(1));
+  EXPECT_EQ(world.out.forwards[0].payload_bytes, 4U * 40);
+}
+
+INSTANTIATE_TEST_SUITE_P(all, CodedShelf,
+                         testing::Values(Format::kFloat16, Format::kBfloat16, Format::kInt8,
+                                         Format::kInt4),
+                         [](const auto& each) { return name(each.param); });
 
 TEST(Shelf, answers_of_each_frame_begin_with_another_worker) {
   ShelfWorld world(3);
