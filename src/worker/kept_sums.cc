@@ -66,6 +66,8 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
     kept.where = KeptFrame::Where::kOwn;
   } else if (tensor.spec.root_only && (!is_here || sum.empty())) {
     kept.where = KeptFrame::Where::kRoot;  // or lost with it
+  } else if (tensor.codes != nullptr) {
+    copy(kept, sum);
   } else if (tensor.cargo != nullptr) {
     // It brings a broadcast, unless its root is lost.
     copy(kept, is_here || !sum.empty() ? sum : tensor.cargo->frame(part_index, frame));
@@ -135,6 +137,7 @@ void KeptSums::retire(Tensor& tensor) {
   retired.key = tensor.key;
   retired.round = tensor.round;
   retired.spec = tensor.spec;
+  retired.is_coded = tensor.is_coded;
   retired.frames_per_part = tensor.frames_per_part;
   retired.answered.assign(tensor.answered.size(), 0);
   retired.parts = std::move(tensor.parts);
@@ -353,7 +356,7 @@ std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
   const std::size_t place = tensor.place_of(index, frame);
   if (place >= tensor.kept.size() || tensor.kept[place].round != round) return std::nullopt;
   const PartState& part = tensor.parts[index];
-  const std::uint64_t bytes = TensorTable::frame_bytes(part, frame);
+  const std::uint64_t bytes = tensor.payload_bytes(part, frame);
   const KeptFrame& kept = tensor.kept[place];
   if (kept.where == KeptFrame::Where::kCopy) {
     return std::span<const std::byte>(kept.copy.span()).first(bytes);

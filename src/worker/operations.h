@@ -38,6 +38,7 @@ struct Op {
   TensorIndex tensor = kNoTensor;
   std::span<const std::byte> input;
   std::span<std::byte> output;
+  std::span<std::byte> residual;
   Cargo* cargo = nullptr;        // instead of both
   std::uint64_t submission = 0;  // counts them
   TimeNs submitted_ns = 0;

@@ -32,6 +32,7 @@ void begin_tensor(Work& work, std::map<Key, Status>& early, Tensor& tensor) {
     early.erase(known);
     return;
   }
+  if (work.is_coded(tensor.spec)) work.coder.begin(tensor);
   if (!work.is_behind_relays()) return;
   // Relays hold back what not all of their workers have contributed. So what it is here is said at once, whatever
   // credit there is: others may take it for another one, and wait for less or more.
@@ -89,6 +90,7 @@ void Pipeline::submit(PipelineCall&& call) {
   op.handle = call.handle;
   op.input = call.input;
   op.output = call.output;
+  op.residual = call.residual;
   op.cargo = call.cargo;
   patience_.on_submitted();
   tensor.once = call.once;
@@ -202,7 +204,10 @@ void Pipeline::finish_well(TensorIndex index) {
 
 void Pipeline::end_op(OpIndex index, const Status& status) {
   const Op& op = work_.operations[index];
-  if (op.state != OpState::kWaiting) work_.tensors[op.tensor].cargo = nullptr;
+  if (op.state != OpState::kWaiting) {
+    work_.tensors[op.tensor].cargo = nullptr;
+    Coder::end(work_.tensors[op.tensor]);
+  }
   work_.complete(op.handle, work_.tensors[op.tensor].spec, status);
   work_.operations.remove(index);
   if (work_.operations.count() == 0) flow_.on_idle();

@@ -51,7 +51,7 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   }
   Named named;
   named.frame = static_cast<std::uint32_t>(frame);
-  named.bytes = TensorTable::frame_bytes(part, named.frame);
+  named.bytes = tensor.payload_bytes(part, named.frame);
   const std::uint64_t expected = work_.is_sent_to(tensor.spec) ? named.bytes : 0;
   // What the crew of a lost root has pushed of a broadcast may be lost with it; and what a root alone got.
   const std::uint64_t without_root = tensor.spec.root_only ? 0 : named.bytes;
@@ -85,21 +85,36 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
   if (tensor.is_answered(part.part, named.frame) && !PLANTED(answer_counted_twice)) return taken;
 
   kept_.keep(index, part.part, named.frame, payload);
-  if (tensor.cargo != nullptr) {
-    tensor.cargo->answered(header, payload);
-  } else if (!payload.empty()) {
-    std::memcpy(named.place, payload.data(), payload.size());
-  }
-  work_.counters.pulled_bytes += payload.size();
+  work_.counters.pulled_bytes += put(tensor, header, named, payload);
   count(part, named, taken);
   return taken;
 }
 
+// What the answer brings goes where it belongs. Returns the bytes of its elements.
+std::uint64_t Pull::put(Tensor& tensor, const wire::Header& header, const Named& named,
+                        std::span<const std::byte> payload) {
+  const bool is_coded = tensor.codes != nullptr && !payload.empty();
+  const std::uint64_t bytes =
+      is_coded ? TensorTable::frame_bytes(tensor.parts[header.part.value], named.frame)
+               : payload.size();
+  if (is_coded) work_.counters.pulled_payload_bytes += payload.size();
+  if (tensor.cargo != nullptr) {
+    tensor.cargo->answered(header,
+                           is_coded ? work_.coder.decoded(tensor, payload, bytes) : payload);
+  } else if (is_coded) {
+    Coder::decode(tensor, payload, {named.place, bytes});
+  } else if (!payload.empty()) {
+    std::memcpy(named.place, payload.data(), payload.size());
+  }
+  return bytes;
+}
+
 Pull::Taken Pull::take_had(PartRef ref, std::uint32_t frame) {
+  const Tensor& tensor = work_.tensors[ref.tensor];
   PartState& part = work_.tensors[ref.tensor].parts[ref.part];
   Named named;
   named.frame = frame;
-  named.bytes = TensorTable::frame_bytes(part, frame);
+  named.bytes = tensor.payload_bytes(part, frame);
   const std::uint64_t forgets =
       std::exchange(part.forgets_before, 0);  // the shard has said nothing
   Taken taken;
@@ -113,6 +128,7 @@ void Pull::count(PartRef ref, const Named& named, Taken& taken) {
   PartState& part = tensor.parts[ref.part];
   ShardWay& shard = work_.shard_of(part);
   tensor.set_answered(ref.part, named.frame);
+  Coder::note_answered(tensor, tensor.place_of(ref.part, named.frame));
   ++part.answered_frames;
   shard.forgets_are_heard(part.forgets_before);
   if (work_.timeline) work_.timeline->on_answered(ref.tensor, tensor, ref.part);

@@ -49,12 +49,14 @@ class Pull final : public Stage {
   struct Named {
     const char* what = nullptr;
     std::uint32_t frame = 0;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0;     // of its payload, if it has one
     std::byte* place = nullptr;  // where the payload belongs; null: there is none
   };
   TensorIndex tensor_of(const wire::Header& answer) const;
   Named look_at(const Tensor& tensor, ShardIndex shard, const wire::Header& header,
                 std::size_t payload_bytes) const;
+  std::uint64_t put(Tensor& tensor, const wire::Header& header, const Named& named,
+                    std::span<const std::byte> payload);
   void count(PartRef part, const Named& named, Taken& taken);
 
   Work& work_;

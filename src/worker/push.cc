@@ -69,7 +69,7 @@ void Push::abandon(PartRef ref, Tensor& tensor) {
   ShardWay& shard = work_.shard_of(part);
   for (std::uint32_t frame = 0; frame < part.next_frame; ++frame) {
     if (tensor.is_answered(ref.part, frame)) continue;
-    flow_.free(shard, credit_cost(TensorTable::frame_bytes(part, frame)),
+    flow_.free(shard, credit_cost(tensor.payload_bytes(part, frame)),
                work_.operations[tensor.active].priority);
   }
   part.next_frame = 0;
@@ -274,7 +274,8 @@ bool Push::stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message
   const PartState& part = tensor.parts[staged_part_.part];
   const std::uint32_t frame = part.next_frame;
   staged_bytes_ = TensorTable::frame_bytes(part, frame);
-  if (!shard.gate().may_pass(credit_cost(staged_bytes_))) {
+  staged_cost_ = credit_cost(tensor.payload_bytes(part, frame));
+  if (!shard.gate().may_pass(staged_cost_)) {
     flow_.on_blocked(shard);
     return false;
   }
@@ -290,7 +291,7 @@ bool Push::stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message
   return true;
 }
 
-void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
+void Push::stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header,
                        Outgoing& message) {
   const Op& op = work_.operations[tensor.active];
   const PartState& part = tensor.parts[staged_part_.part];
@@ -308,6 +309,14 @@ void Push::stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& 
     header.flags = tensor.cargo->note(staged_part_.part, frame).flags;
   } else {
     message.payload = op.input.subspan(part.offset + header.offset_bytes, staged_bytes_);
+  }
+  staged_element_bytes_ = message.payload.size();
+  if (tensor.codes != nullptr && !message.payload.empty()) {
+    const std::span residual =
+        op.residual.empty() ? op.residual
+                            : op.residual.subspan(part.offset + header.offset_bytes, staged_bytes_);
+    message.payload = work_.coder.payload(tensor, tensor.place_of(staged_part_.part, frame),
+                                          message.payload, residual);
   }
   if (tensor.cargo != nullptr) header.lost = tensor.cargo->note(staged_part_.part, frame).lost;
   message.bulk = true;
@@ -358,8 +367,9 @@ void Push::lend(Tensor& tensor) {
 Push::Sent Push::pop_frame(ShardWay& shard) {
   Tensor& tensor = work_.tensors[staged_part_.tensor];
   PartState& part = tensor.parts[staged_part_.part];
-  shard.gate().on_sent(credit_cost(staged_bytes_), work_.operations[tensor.active].priority);
-  work_.counters.pushed_bytes += staged_payload_bytes_;
+  shard.gate().on_sent(staged_cost_, work_.operations[tensor.active].priority);
+  work_.counters.pushed_bytes += staged_element_bytes_;
+  if (tensor.is_coded) work_.counters.pushed_payload_bytes += staged_payload_bytes_;
   ++work_.counters.pushed_frames;
   lend(tensor);
   kept_.came_is_said(staged_shard_);

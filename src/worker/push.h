@@ -85,8 +85,7 @@ class Push final : public Stage {
   bool stage_inputs(ShardIndex shard, bool before_sums, wire::Header& header);
   bool stage_ack(ShardIndex shard, wire::Header& header);
   bool stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message);
-  void stage_frame(const Tensor& tensor, std::uint32_t frame, wire::Header& header,
-                   Outgoing& message);
+  void stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header, Outgoing& message);
   Sent pop_frame(ShardWay& shard);
   void lend(Tensor& tensor);
   std::uint32_t& declared_on(Tensor& tensor) const {
@@ -119,7 +118,9 @@ class Push final : public Stage {
   PartRef staged_part_;
   std::uint64_t staged_inputs_ = 0;         // what is told of them
   std::uint64_t staged_bytes_ = 0;          // what the frame covers of the tensor
-  std::uint64_t staged_payload_bytes_ = 0;  // what of it is sent
+  std::uint64_t staged_cost_ = 0;           // of the credit
+  std::uint64_t staged_element_bytes_ = 0;  // what of it is sent
+  std::uint64_t staged_payload_bytes_ = 0;  // the same as it travels
   wire::HeaderBytes staged_header_{};
 };
 

@@ -27,6 +27,7 @@
 #include "base/ids.h"
 #include "base/spec.h"
 #include "base/status.h"
+#include "kernels/coding.h"
 #include "worker/gate.h"
 #include "worker/route.h"
 
@@ -91,6 +92,13 @@ struct KeptFrame {
   bool crew_has = false;  // at a relay: all of its crew have it
 };
 
+// Of a tensor whose frames travel coded (coder.h): how, and what is pushed of each frame of the active operation
+// (invariant 4) while it may be pushed again.
+struct Codes {
+  CodingKernels kernels;
+  std::vector<BufferRef> frames;
+};
+
 // A way that parts of a tensor go.
 struct TensorWay {
   ShardIndex shard;
@@ -118,14 +126,22 @@ struct Tensor {
   TensorIndex follower = kNoTensor;  // who was submitted next, the last time
   bool once = false;                 // the active or a waiting operation is the name's last
   Status failed;                     // not ok: every further operation ends with it
+  std::unique_ptr<Codes> codes;      // null: its frames travel as they are
   std::vector<KeptFrame> kept;       // of each frame (invariant 4) the sum; empty: none ever came
 
   // constant
   std::optional<ShardIndex> meeting;  // a further way that its declaration goes (Route::meeting)
   std::string name;
   Spec spec;
+  bool is_coded =
+      false;  // as the shards see it; also of a name that was given up, which has no codes any more
   std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
 
+  // Of one frame, as it travels; an empty part has one empty frame.
+  std::uint64_t payload_bytes(const PartState& part, std::uint32_t frame) const {
+    const std::uint64_t bytes = std::min(part.frame_bytes, part.bytes - frame * part.frame_bytes);
+    return is_coded ? payload_bytes_of({bytes, spec.format}) : bytes;
+  }
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
     const std::size_t bit = place_of(part, frame);
     return (answered[bit >> 6] >> (bit & 63) & 1) != 0;

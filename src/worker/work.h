@@ -23,6 +23,7 @@
 #include "net/transport.h"
 #include "net/wire.h"
 #include "worker/cargo.h"
+#include "worker/coder.h"
 #include "worker/handles.h"
 #include "worker/operations.h"
 #include "worker/road.h"
@@ -43,6 +44,8 @@ struct PipelineCall {
   bool once = false;
   device::Place
       place{};  // of input and output, where they are on a device: for Staging, which makes a cargo of it
+  std::span<std::byte>
+      residual{};          // of a coded tensor, spec.total_bytes: error feedback; empty: none
   Cargo* cargo = nullptr;  // not null: instead of input and output, which are empty
   // Of a relay that stands in for another, which was in the middle of it: the round.
   std::optional<Round> round{};
@@ -111,6 +114,8 @@ using PipelineOutputs =
 struct PipelineCounters {
   std::uint64_t pushed_bytes = 0;
   std::uint64_t pulled_bytes = 0;
+  std::uint64_t pushed_payload_bytes = 0;  // the same as they travel, where they are coded
+  std::uint64_t pulled_payload_bytes = 0;
   std::uint64_t pushed_frames = 0;
   std::uint64_t wanted_messages = 0;
   std::uint64_t finished_operations = 0;
@@ -123,6 +128,7 @@ struct Work {
   explicit Work(const PipelineConfig& pipeline_config);
 
   const PipelineConfig config;
+  Coder coder;      // likewise
   BufferPool kept;  // what KeptSums copies; outlives the tensors, which have the copies
   TensorTable tensors;
   Operations operations;
@@ -164,6 +170,10 @@ struct Work {
   bool is_alone_in(const Spec& spec) const;
   // Whether it pushes this part: a relay does where it leads.
   bool leads(const Tensor& tensor, std::uint32_t part) const;
+  // Whether its shards sum codes of this: relays sum elements.
+  bool is_coded(const Spec& spec) const {
+    return spec.format != Format::kPlain && !is_behind_relays();
+  }
   // Whether its ways lead to relays.
   bool is_behind_relays() const { return config.groups && !config.is_relay; }
 };

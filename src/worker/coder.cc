@@ -1,0 +1,49 @@
+#include "worker/coder.h"
+
+#include <memory>
+
+namespace byteps {
+
+void Coder::begin(Tensor& tensor) {
+  if (!kernels_) kernels_ = best_kernels();
+  tensor.is_coded = true;
+  tensor.codes = std::make_unique<Codes>(
+      Codes{.kernels = coding_kernels_for(tensor.spec.format, *kernels_), .frames = {}});
+  tensor.codes->frames.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});
+}
+
+std::span<const std::byte> Coder::payload(Tensor& tensor, std::size_t place,
+                                          std::span<const std::byte> elements,
+                                          std::span<std::byte> residual) {
+  const std::size_t bytes = payload_bytes_of({elements.size(), tensor.spec.format});
+  BufferRef& codes = tensor.codes->frames[place];
+  const bool is_new = !codes;
+  if (is_new) codes = pool_.take(bytes);
+  const std::span payload = codes.span().first(bytes);
+  if (is_new) tensor.codes->kernels.encode(payload, elements, residual);
+  return payload;
+}
+
+void Coder::decode(const Tensor& tensor, std::span<const std::byte> payload,
+                   std::span<std::byte> elements) {
+  tensor.codes->kernels.load(elements, payload);
+}
+
+std::span<const std::byte> Coder::decoded(const Tensor& tensor, std::span<const std::byte> payload,
+                                          std::size_t element_bytes) {
+  if (scratch_.size() < element_bytes) scratch_.resize(element_bytes);
+  const std::span elements = std::span(scratch_).first(element_bytes);
+  decode(tensor, payload, elements);
+  return elements;
+}
+
+void Coder::note_answered(Tensor& tensor, std::size_t place) {
+  if (tensor.codes != nullptr && tensor.lent_count == 0) tensor.codes->frames[place] = {};
+}
+
+void Coder::end(Tensor& tensor) {
+  if (tensor.codes == nullptr) return;
+  for (BufferRef& each : tensor.codes->frames) each = {};
+}
+
+}  // namespace byteps
