@@ -47,7 +47,8 @@ std::size_t block_elements(Format format);
 std::uint64_t payload_bytes(Format format, std::uint64_t element_count);
 // Of elements of so many bytes. Plain elements may be of any kind.
 std::uint64_t payload_bytes_of(const Extent& extent);
-// The most bytes of elements, in whole blocks, that a payload of so many bytes has room for; one block where it has less.
+// The most bytes of elements, in whole blocks, that a payload of so many bytes has room for; one block where it has
+// less.
 std::uint64_t bytes_in_payload(Format format, std::uint64_t payload_bytes);
 // nullptr when elements of this kind can be coded so; otherwise why not.
 const char* flaw_of_format(Format format, DType dtype, Operation operation);

@@ -7,10 +7,11 @@
 // the heaviest shard a part of partition_bytes; the last stripe has what is left. If that is at most one frame per
 // shard, it is cut into single frames, one a part: so a small tensor goes whole to one shard.
 //
-// Frames are frame_bytes long. Those of a tensor that would have only a few are shorter, down to 15 KiB: the time until
-// the first frame is summed and until the last is answered is a large part of such a tensor's time. All that is in bytes of
-// elements. Where those are coded (format.h), it is the payloads of frames that have these lengths: a frame has more
-// elements, a whole number of blocks, and four times frame_bytes of them at most, which with its payload fit a cache.
+// Frames are frame_bytes long. Those of a tensor that would have only a few are shorter, down to 15 KiB: the time
+// until the first frame is summed and until the last is answered is a large part of such a tensor's time. All that is
+// in bytes of elements. Where those are coded (format.h), it is the payloads of frames that have these lengths: a
+// frame has more elements, a whole number of blocks, and four times frame_bytes of them at most, which with its
+// payload fit a cache.
 //
 // Part 0 goes where the key says, whatever the size: workers that disagree about a tensor meet there, and the shard can
 // tell them (docs/protocol.md, Mismatch). Part i is on the i-th shard after it. Shards are numbered across servers

@@ -112,12 +112,12 @@ void Asking::tell_missing(const PartSum& part, const FrameSum& oldest, TimeNs no
   if (told.ranks.empty()) return;
   std::sort(told.ranks.begin(), told.ranks.end());
   std::sort(told.to.begin(), told.to.end());
-  const bool said = tensor.missing_told == told.ranks &&
-                    now < tensor.missing_told_ns + settings_.missing_every_ns &&
-                    tensor.missing_told_ns >= oldest.since_ns;
+  const bool said = tensor.missing_told.ranks == told.ranks &&
+                    now < tensor.missing_told.at_ns + settings_.missing_every_ns &&
+                    tensor.missing_told.at_ns >= oldest.since_ns;
   if (said) return;
-  tensor.missing_told = told.ranks;
-  tensor.missing_told_ns = now;
+  tensor.missing_told.ranks = told.ranks;
+  tensor.missing_told.at_ns = now;
   told.key = tensor.key;
   told.part = part.index;
   told.round = oldest.round;

@@ -126,8 +126,11 @@ struct TensorSum {
     std::vector<std::uint32_t> ranks;
   };
   std::map<WorkerRank, Lack> lacks;
-  std::vector<std::uint32_t> missing_told;  // whom its parts missed, as said last ...
-  TimeNs missing_told_ns = 0;               // ... and when
+  struct MissingTold {
+    std::vector<std::uint32_t> ranks;
+    TimeNs at_ns = 0;
+  };
+  MissingTold missing_told;  // whom its parts missed, as said last, and when
   std::map<PartIndex, std::unique_ptr<PartSum>> parts;
 };
 

@@ -6,7 +6,6 @@ namespace byteps {
 
 void Coder::begin(Tensor& tensor) {
   if (!kernels_) kernels_ = best_kernels();
-  tensor.is_coded = true;
   tensor.codes = std::make_unique<Codes>(
       Codes{.kernels = coding_kernels_for(tensor.spec.format, *kernels_), .frames = {}});
   tensor.codes->frames.resize(tensor.parts.size() * std::size_t{tensor.frames_per_part});

@@ -1,10 +1,10 @@
-// Coder: codes the frames that are pushed to shards which sum coded tensors (base/format.h), and makes elements of their
-// answers.
+// Coder: codes the frames that are pushed to shards which sum coded tensors (base/format.h), and makes elements of
+// their answers.
 //
 // Invariants:
-//   C1 A frame is coded once in a round, when it is pushed for the first time, and the same bytes are pushed again until
-//      it is answered: what the codes left is in the residual by then, and the elements may have been overwritten by the
-//      answer, which may land where they were.
+//   C1 A frame is coded once in a round, when it is pushed for the first time, and the same bytes are pushed again
+//      until it is answered: what the codes left is in the residual by then, and the elements may have been overwritten
+//      by the answer, which may land where they were.
 //   C2 Codes go when their frame is answered and no transport has anything of the tensor; with the operation at last.
 #pragma once
 

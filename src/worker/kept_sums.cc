@@ -137,13 +137,13 @@ void KeptSums::retire(Tensor& tensor) {
   retired.key = tensor.key;
   retired.round = tensor.round;
   retired.spec = tensor.spec;
-  retired.is_coded = tensor.is_coded;
   retired.frames_per_part = tensor.frames_per_part;
   retired.answered.assign(tensor.answered.size(), 0);
   retired.parts = std::move(tensor.parts);
   retired.ways = std::move(tensor.ways);
   retired.declaration = std::move(tensor.declaration);
   retired.kept = std::move(tensor.kept);
+  retired.codes = std::move(tensor.codes);
 }
 
 void KeptSums::on_forgotten(ShardIndex shard, Key key) {

@@ -99,9 +99,9 @@ void Pipeline::submit(PipelineCall&& call) {
     tensor.active = place;
     return start(index);
   }
-  (tensor.line_last == kNoOp ? tensor.line_first : work_.operations[tensor.line_last].line_next) =
+  (tensor.line.last == kNoOp ? tensor.line.first : work_.operations[tensor.line.last].line_next) =
       place;
-  tensor.line_last = place;
+  tensor.line.last = place;
 }
 
 // The tensor's active operation begins its round.
@@ -156,12 +156,12 @@ void Pipeline::end_early(TensorIndex index, const Status& status) {
     }
     work_.operations[tensor.active].state = OpState::kEnding;
   }
-  while (tensor.line_first != kNoOp) {
-    const OpIndex waiting = tensor.line_first;
-    tensor.line_first = work_.operations[waiting].line_next;
+  while (tensor.line.first != kNoOp) {
+    const OpIndex waiting = tensor.line.first;
+    tensor.line.first = work_.operations[waiting].line_next;
     end_op(waiting, status);
   }
-  tensor.line_last = kNoOp;
+  tensor.line.last = kNoOp;
   settle(index);
 }
 
@@ -193,11 +193,11 @@ void Pipeline::finish_well(TensorIndex index) {
     work_.forget(tensor);
     kept_.retire(tensor);
     work_.tensors.give_up(index);
-  } else if (tensor.line_first != kNoOp) {
-    tensor.active = tensor.line_first;
+  } else if (tensor.line.first != kNoOp) {
+    tensor.active = tensor.line.first;
     Op& next = work_.operations[tensor.active];
-    tensor.line_first = std::exchange(next.line_next, kNoOp);
-    if (tensor.line_first == kNoOp) tensor.line_last = kNoOp;
+    tensor.line.first = std::exchange(next.line_next, kNoOp);
+    if (tensor.line.first == kNoOp) tensor.line.last = kNoOp;
     start(index);
   }
 }

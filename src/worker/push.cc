@@ -369,7 +369,7 @@ Push::Sent Push::pop_frame(ShardWay& shard) {
   PartState& part = tensor.parts[staged_part_.part];
   shard.gate().on_sent(staged_cost_, work_.operations[tensor.active].priority);
   work_.counters.pushed_bytes += staged_element_bytes_;
-  if (tensor.is_coded) work_.counters.pushed_payload_bytes += staged_payload_bytes_;
+  if (tensor.codes != nullptr) work_.counters.pushed_payload_bytes += staged_payload_bytes_;
   ++work_.counters.pushed_frames;
   lend(tensor);
   kept_.came_is_said(staged_shard_);

@@ -98,7 +98,7 @@ TensorIndex TensorTable::find(Key key) const {
 
 void TensorTable::give_up(TensorIndex index) {
   Tensor& tensor = tensors_[index];
-  CHECK(tensor.active == kNoOp && tensor.line_first == kNoOp && tensor.lent_count == 0)
+  CHECK(tensor.active == kNoOp && tensor.line.first == kNoOp && tensor.lent_count == 0)
       << "tensor '" << tensor.name << "' is still in use";
   by_key_.erase(tensor.key);
   given_up_.insert(tensor.key);

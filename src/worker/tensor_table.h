@@ -121,8 +121,11 @@ struct Tensor {
   std::vector<TensorWay> ways;          // that its parts go
 
   // those that wait (linked through the Pipeline's operations)
-  OpIndex line_first = kNoOp;
-  OpIndex line_last = kNoOp;
+  struct Line {
+    OpIndex first = kNoOp;
+    OpIndex last = kNoOp;
+  };
+  Line line;
   TensorIndex follower = kNoTensor;  // who was submitted next, the last time
   bool once = false;                 // the active or a waiting operation is the name's last
   Status failed;                     // not ok: every further operation ends with it
@@ -133,14 +136,12 @@ struct Tensor {
   std::optional<ShardIndex> meeting;  // a further way that its declaration goes (Route::meeting)
   std::string name;
   Spec spec;
-  bool is_coded =
-      false;  // as the shards see it; also of a name that was given up, which has no codes any more
   std::vector<std::byte> declaration;  // the payload of its Declare, lent while it is sent
 
   // Of one frame, as it travels; an empty part has one empty frame.
   std::uint64_t payload_bytes(const PartState& part, std::uint32_t frame) const {
     const std::uint64_t bytes = std::min(part.frame_bytes, part.bytes - frame * part.frame_bytes);
-    return is_coded ? payload_bytes_of({bytes, spec.format}) : bytes;
+    return codes != nullptr ? payload_bytes_of({bytes, spec.format}) : bytes;
   }
   bool is_answered(std::uint32_t part, std::uint32_t frame) const {
     const std::size_t bit = place_of(part, frame);
