@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/limits.h"
 
 namespace byteps {
 namespace {
@@ -118,8 +119,10 @@ std::uint64_t Placement::frame_bytes_of(const Extent& tensor) const {
   const std::uint64_t step =
       std::max<std::uint64_t>(kAlignment, block_elements(tensor.format) * sizeof(float));
   const auto of_payload = [&](std::uint64_t payload_bytes) {
+    if (tensor.format == Format::kPlain) return payload_bytes;
+    // Between the workers of a machine and its relays they travel as they are.
     const std::uint64_t most =
-        tensor.format == Format::kPlain ? payload_bytes : kCodedMost * payload_bytes;
+        std::min<std::uint64_t>(kCodedMost * payload_bytes, kPayloadBytesMax);
     const std::uint64_t bytes = std::min(bytes_in_payload(tensor.format, payload_bytes), most);
     return std::max(step, bytes / step * step);
   };

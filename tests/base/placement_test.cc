@@ -144,6 +144,9 @@ TEST(Placement, frames_of_coded_elements_are_whole_blocks_whose_payload_is_a_fra
   EXPECT_EQ(frame_bytes(Format::kInt8, 64), 59U << 10) << "15 KiB of payload";
   EXPECT_EQ(placement.part_count({60 << 10, Format::kInt8}), 2U);
   EXPECT_EQ(placement.part_count({48 << 10, Format::kInt4}), 1U);
+  const Placement long_frames(64 << 20, 4 << 20, {1});
+  EXPECT_EQ(long_frames.part(key_of("w"), {1ULL << 30, Format::kInt8}, 0).frame_bytes, 4U << 20)
+      << "relays get them as they are";
   const Placement tiny(4096, 64, {1});
   EXPECT_EQ(tiny.part(key_of("w"), {4096, Format::kInt8}, 0).frame_bytes, 1024U) << "one block";
 }
