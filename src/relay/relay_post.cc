@@ -267,8 +267,9 @@ TimeNs RelayPost::next_deadline() const {
 bool RelayPost::keeps_for_others() const {
   if (!relay_ || is_ending_ || relay_->is_alone()) return false;
   if (relay_->waits_for_crew()) return misses_server();
-  const bool has_heard_end = misses_server() && relay_->uplink().inputs().generation() > 0;
-  return relay_->uplink().uplink().keeps_any() || has_heard_end;
+  Pipeline& uplink = relay_->uplink();
+  if (!uplink.uplink().keeps_sums()) return false;
+  return uplink.uplink().keeps_any() || (misses_server() && uplink.inputs().generation() > 0);
 }
 
 // ---- the end

@@ -128,8 +128,8 @@ struct Work {
   explicit Work(const PipelineConfig& pipeline_config);
 
   const PipelineConfig config;
-  Coder coder;      // likewise
-  BufferPool kept;  // what KeptSums copies; outlives the tensors, which have the copies
+  Coder coder;      // and its buffers; outlives the tensors, which have codes in these
+  BufferPool kept;  // what KeptSums copies; likewise
   TensorTable tensors;
   Operations operations;
   std::vector<ShardWay> shards;  // by ShardIndex

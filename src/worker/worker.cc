@@ -544,11 +544,13 @@ bool Worker::keeps_for_others(TimeNs now) {
   relay_.ask_to_settle();
   // Or a relay: another one stands in for it.
   const bool misses_server = !relay_.has_settled() || !shards_.connections().all_are_up();
-  // A lost server may not have told all that their inputs have ended.
-  const bool has_heard_end = misses_server && pipeline_->inputs().generation() > 0;
+  // A lost server may not have told all that their inputs have ended; its successor is to hear it.
+  const bool keeps_sums = pipeline_->uplink().keeps_sums();
+  const bool has_heard_end = keeps_sums && misses_server && pipeline_->inputs().generation() > 0;
   const bool keeps = pipeline_->uplink().keeps_any() || has_heard_end;
-  // Where only relays keep sums, its own says when others have them.
-  if (!keeps && (pipeline_->uplink().keeps_sums() || !misses_server)) return false;
+  // Where relays alone keep sums, its own says when others have them.
+  const bool may_relay_keep = !keeps_sums && !relay_.has_settled();
+  if (!keeps && !may_relay_keep) return false;
   if (misses_server) ending_.leaves_ns = now + longest_kept_ns(timeout().failure_ns);
   return now < ending_.leaves_ns;
 }

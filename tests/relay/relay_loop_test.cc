@@ -91,6 +91,11 @@ class RelayLoopTest : public testing::Test {
                     .is_ok());
     turn();
   }
+  // The worker beside it is about to leave.
+  void be_asked_to_settle() {
+    told_.clear();
+    ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  }
   static Hello hello(std::uint32_t rank) {
     Hello hello;
     hello.rank = rank;
@@ -307,8 +312,7 @@ TEST_F(RelayLoopTest, says_when_others_have_the_sums_that_it_keeps) {
   serve();
   both_push();
   answer();
-  told_.clear();
-  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  be_asked_to_settle();
   turn();
   EXPECT_THAT(kinds_told(), IsEmpty());
   wire::Header settled = about(0, Kind::kSettled);
@@ -324,8 +328,7 @@ TEST_F(RelayLoopTest, waits_for_that_while_a_server_is_missed_and_else_a_while) 
   serve();
   both_push();
   answer();
-  told_.clear();
-  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  be_asked_to_settle();
   turn();
   transport_.end(server(), Status(Code::kDisconnected, "reset by peer"));
   pass(kFailure - 100 * kMillisecond);
@@ -342,8 +345,7 @@ TEST_F(RelayLoopTest, where_the_crew_keeps_sums_as_well_it_says_so_at_once) {
   serve();
   both_push();
   answer();
-  told_.clear();
-  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  be_asked_to_settle();
   turn();
   EXPECT_THAT(kinds_told(), ElementsAre(RelayNotice::Kind::kSettled));
 }
@@ -352,8 +354,7 @@ TEST_F(RelayLoopTest, but_not_while_a_server_is_missed_whose_successor_may_ask_t
   recovers_ = continues_ = true;
   serve();
   transport_.end(server(), Status(Code::kDisconnected, "reset by peer"));
-  told_.clear();
-  ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kLeave}).is_ok());
+  be_asked_to_settle();
   pass(kFailure - 100 * kMillisecond);
   EXPECT_THAT(kinds_told(), IsEmpty());
   transport_.up(server());

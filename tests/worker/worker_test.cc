@@ -627,6 +627,14 @@ TEST_F(LeaverTest, says_why_it_waits) {
   EXPECT_THAT(log_lines_[0], HasSubstr("leaving waits until others have the last sums"));
 }
 
+TEST_F(WorkerTest, where_no_server_is_replaced_leaving_waits_for_none) {
+  join();
+  transport_.end(shard(0), Status(Code::kDisconnected, "reset by peer"));
+  door_.leave(true);
+  turn();
+  EXPECT_TRUE(transport_.take(Kind::kLeave));
+}
+
 // A server that was lost may not have told it to the others.
 TEST_F(LeaverTest, who_has_heard_the_end_of_all_inputs_waits_for_a_lost_server_too) {
   wire::Roster roster = roster_of_two();
