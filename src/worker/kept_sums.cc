@@ -125,13 +125,6 @@ void KeptSums::release(Tensor& tensor) {
 void KeptSums::retire(Tensor& tensor) {
   begun_.erase(tensor.key);
   if (!work_.config.keeps_sums) return;
-  // Forget says more, and nothing of that name may follow it.
-  for (Telling& telling : tellings_) {
-    const auto kept = telling.news.begin() + (telling.is_of_news ? 1 : 0);  // that is staged
-    telling.news.erase(std::remove_if(kept, telling.news.end(),
-                                      [&](const Word& word) { return word.key == tensor.key; }),
-                       telling.news.end());
-  }
   Tensor& retired = retired_[tensor.key];
   retired = Tensor{};
   retired.key = tensor.key;
@@ -470,8 +463,9 @@ void KeptSums::said(ShardIndex shard) {
     case wire::Kind::kPush:
       telling.gifts.pop_front();
       return;
-    case wire::Kind::kForget:
+    case wire::Kind::kForget:  // which says more than news; and nothing of that name may follow it
       telling.key = word->key;
+      std::erase_if(telling.news, [&](const Word& news) { return news.key == word->key; });
       break;
     default:  // kMismatch
       ++telling.tensor;

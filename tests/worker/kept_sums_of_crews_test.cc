@@ -277,6 +277,17 @@ TEST_F(CrewSumsTest, behind_the_word_that_a_name_is_given_up_nothing_is_said_of_
   EXPECT_THAT(std::vector(forget, kinds.end()), Each(Kind::kForget)) << "it may be said again";
 }
 
+TEST_F(CrewSumsTest, what_it_had_before_it_is_said_first) {
+  send();
+  pipeline_.uplink().inherit(declaration("t"), PartIndex(0), 0, Round(0), std::nullopt);
+  pipeline_.uplink().forget(key_of("t"), declaration("t"));
+  std::vector<Kind> kinds;
+  for (const Message& each : send()) {
+    if (each.header.key == key_of("t")) kinds.push_back(each.header.kind);
+  }
+  EXPECT_THAT(kinds, ElementsAre(Kind::kDeclare, Kind::kHave, Kind::kForget));
+}
+
 TEST_F(CrewSumsTest, what_the_root_alone_gets_it_says_to_have_at_once_when_the_root_has) {
   submit("t", true);
   answer("t", 0, 0);
