@@ -105,6 +105,28 @@ TEST(Succession, who_was_replaced_is_told_that_the_job_went_on_without_it_and_no
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 
+TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_meanwhile_too) {
+  RecoveringJob job;
+  job.table.down(job.server);
+  const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
+  job.table.heartbeat(heir, 1);
+  job.table.leave(job.worker0, 0, false);
+  job.table.leave(job.worker1, 1, false);
+  for (const auto& told : job.table.sent(heir, Kind::kLeave)) {
+    job.table.say(heir, Kind::kLeave, wire::encode(wire::decode_leave(told.payload).value()),
+                  Epoch(1));
+  }
+  job.table.down(job.worker0);
+  job.table.down(job.worker1);
+  job.table.join(worker_join(0, "alpha:10"));
+  job.table.join(worker_join(1, "beta:11"));
+  job.table.heartbeat(heir, 2);
+  ASSERT_EQ(job.table.roster_to(heir).epoch, Epoch(2));
+  const PeerId again = job.table.join(server_join("gamma:12", 4000), Epoch(1));
+  EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("another server has its place"));
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+}
+
 TEST(Succession, one_that_takes_a_place_while_a_worker_leaves_hears_so_and_the_worker_may_go) {
   RecoveringJob job;
   job.table.leave(job.worker1, 1, true);
