@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 /* Grows when something is added; a change that breaks callers changes the library's soname. */
-#define BYTEPS_ABI_VERSION 10
+#define BYTEPS_ABI_VERSION 11
 
 typedef struct byteps_job byteps_job;
 typedef struct byteps_queue byteps_queue;
@@ -104,9 +104,21 @@ typedef enum byteps_memory {
   BYTEPS_CUDA_MEMORY = 1 /* of an NVIDIA GPU; the driver, libcuda.so.1, is loaded at the first use */
 } byteps_memory;
 
+/* How the elements of a sum or an average of BYTEPS_FLOAT32 travel between machines and are kept at servers, which add
+ * what the codes say in float32 and code the sum once (docs/compression.md). All ranks get the same elements, bit for
+ * bit. Nothing is coded between the workers of a machine that sum first, and in a tensor of one member. Since version
+ * 11. */
+typedef enum byteps_format {
+  BYTEPS_FORMAT_PLAIN = 0,
+  BYTEPS_FORMAT_FLOAT16 = 1,
+  BYTEPS_FORMAT_BFLOAT16 = 2,
+  BYTEPS_FORMAT_INT8 = 3, /* a code of a byte each, and a float32 scale for 256 elements */
+  BYTEPS_FORMAT_INT4 = 4  /* a code of half a byte each, and a bfloat16 scale for 32 elements */
+} byteps_format;
+
 /* One tensor of one call. Zero the struct, set struct_bytes = sizeof(byteps_tensor), then the rest. Ranks must agree
- * about name, shape, dtype, operation, root, scale and members; a name keeps them from its first use on. Different sets
- * of members need different names. */
+ * about name, shape, dtype, operation, root, scale, members and format; a name keeps them from its first use on.
+ * Different sets of members need different names. */
 typedef struct byteps_tensor {
   uint32_t struct_bytes;
   uint32_t dtype;         /* byteps_dtype, or with a byteps_logical_type */
@@ -142,6 +154,16 @@ typedef struct byteps_tensor {
                       is captured from is refused with BYTEPS_INVALID_ARGUMENT. When the operation has ended, so have
                       all copies: work that is put on any stream afterwards finds the result. (Only when
                       a job ends and a device does not end its copies for the failure timeout are they left behind.) */
+  /* Since version 11. */
+  uint32_t format;    /* byteps_format */
+  uint32_t reserved3; /* 0 */
+  float* residual;    /* BYTEPS_FORMAT_INT8 and BYTEPS_FORMAT_INT4: error feedback; NULL: none. Host memory,
+                         element_count elements, zeros before the first round: what the codes of one round left of the
+                         elements, which is added to those of the next before they are coded. Written while the
+                         operation is under way, and the caller's to keep between two, with a checkpoint as well; a
+                         rank's own matter. An operation that fails may have written a part of it. Where the workers of
+                         a machine sum first, the sum of theirs is coded, and its residual is with who leads the part
+                         (docs/local.md) */
 } byteps_tensor;
 
 #define BYTEPS_DIMENSIONS_MAX 64u
@@ -187,6 +209,9 @@ typedef struct byteps_metrics {
   uint64_t lost_servers;
   uint64_t lost_schedulers;
   uint64_t lost_workers;
+  /* Since version 11. pushed_bytes and pulled_bytes as they travelled: fewer where tensors are coded. */
+  uint64_t pushed_wire_bytes;
+  uint64_t pulled_wire_bytes;
 } byteps_metrics;
 
 BYTEPS_API uint32_t byteps_abi_version(void);

@@ -253,10 +253,11 @@ Status with_events(byteps_job& job, Status status) {
   return status;
 }
 
-// sizeof(byteps_tensor) for programs that were compiled before interface versions 3 and 4.
+// sizeof(byteps_tensor) for programs that were compiled before interface versions 3, 4, 9 and 11.
 constexpr std::size_t kTensorBytesBeforeShape = offsetof(byteps_tensor, shape);
 constexpr std::size_t kTensorBytesBeforeScale = offsetof(byteps_tensor, scale);
 constexpr std::size_t kTensorBytesBeforeMemory = offsetof(byteps_tensor, memory);
+constexpr std::size_t kTensorBytesBeforeFormat = offsetof(byteps_tensor, format);
 
 Status check_memory(uint32_t memory) {
   if (memory <= BYTEPS_CUDA_MEMORY) return Status::ok();
@@ -273,14 +274,15 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
   }
   const std::size_t bytes = given->struct_bytes;
   if (bytes != kTensorBytesBeforeShape && bytes != kTensorBytesBeforeScale &&
-      bytes != kTensorBytesBeforeMemory && bytes < sizeof(byteps_tensor)) {
+      bytes != kTensorBytesBeforeMemory && bytes != kTensorBytesBeforeFormat &&
+      bytes < sizeof(byteps_tensor)) {
     return {Code::kInvalidArgument, "byteps_tensor.struct_bytes is " + std::to_string(bytes) +
                                         ": set it to sizeof(byteps_tensor), " +
                                         std::to_string(sizeof(byteps_tensor))};
   }
   tensor = {};
   std::memcpy(&tensor, given, std::min(bytes, sizeof tensor));
-  const std::uint32_t reserved = tensor.reserved | tensor.reserved2;
+  const std::uint32_t reserved = tensor.reserved | tensor.reserved2 | tensor.reserved3;
   if (reserved != 0) {
     return {Code::kInvalidArgument,
             "byteps_tensor.reserved is " + std::to_string(reserved) + ": set it to 0"};
@@ -311,6 +313,8 @@ byteps::Submission submission_of(const byteps_tensor& tensor) {
   submission.scale = tensor.scale;
   submission.members = tensor.members;
   submission.member_count = tensor.member_count;
+  submission.format = tensor.format;
+  submission.residual = tensor.residual;
   if (tensor.memory == BYTEPS_CUDA_MEMORY) {
     submission.device = {.ordinal = tensor.device,
                          .stream = static_cast<byteps::device::abi::Stream>(tensor.stream)};
@@ -591,6 +595,7 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     constexpr std::size_t kBytesOfVersion5 = offsetof(byteps_metrics, local_pushed_bytes);
     constexpr std::size_t kBytesOfVersion8 = offsetof(byteps_metrics, device_out_bytes);
     constexpr std::size_t kBytesOfVersion9 = offsetof(byteps_metrics, lost_servers);
+    constexpr std::size_t kBytesOfVersion10 = offsetof(byteps_metrics, pushed_wire_bytes);
     if (metrics == nullptr || metrics->struct_bytes < kBytesOfVersion1) {
       return {Code::kInvalidArgument, "byteps_metrics.struct_bytes must be sizeof(byteps_metrics)"};
     }
@@ -613,10 +618,13 @@ int byteps_get_metrics(const byteps_job* job, byteps_metrics* metrics) {
     metrics->device_in_bytes = now.device_in_bytes;
     metrics->pushed_frames = now.pushed_frames;
     metrics->wanted_messages = now.wanted_messages;
-    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    if (metrics->struct_bytes < kBytesOfVersion10) return Status::ok();
     metrics->lost_servers = now.lost_servers;
     metrics->lost_schedulers = now.lost_schedulers;
     metrics->lost_workers = now.lost_workers;
+    if (metrics->struct_bytes < sizeof(byteps_metrics)) return Status::ok();
+    metrics->pushed_wire_bytes = now.pushed_wire_bytes;
+    metrics->pulled_wire_bytes = now.pulled_wire_bytes;
     return Status::ok();
   });
 }

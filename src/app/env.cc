@@ -430,6 +430,9 @@ std::vector<Variable> launcher_variables() {
        "The libbyteps.so to load instead of the package's own."},
       {"BYTEPS_BIN", "Python", "none", "folder",
        "Where byteps_server and byteps_scheduler are, instead of the package's own."},
+      {"BYTEPS_MIN_COMPRESS_BYTES", "Python", "65536", "bytes",
+       "Gradients of fewer bytes are not coded (docs/compression.md). The same on all ranks.", 0,
+       std::uint64_t{1} << 62, kNotHere},
       {"BYTEPS_NUMA_ON", "launcher", "1", "0 or 1",
        "Bind the workers of a machine to its NUMA nodes when it has several, and servers beside "
        "workers to cores of their own (docs/launch.md).",
@@ -459,8 +462,6 @@ std::vector<Variable> replaced_variables() {
   constexpr const char* kShares =
       "tensors are spread over the servers by the rates of their machines' network cards; "
       "BYTEPS_NIC_MBPS tells a rate";
-  constexpr const char* kCompressors =
-      "the compressors are casts to 16 bits (compression= of the optimizer), for all sizes";
   constexpr const char* kStages =
       "BYTEPS_TRACE_ON=1 records when each part of each tensor passes which stage";
   return {
@@ -471,8 +472,8 @@ std::vector<Variable> replaced_variables() {
       without_effect("BYTEPS_MIXED_MODE_BOUND", kUpstream, kShares),
       without_effect("BYTEPS_KEY_HASH_FN", kUpstream, kShares),
       without_effect("BYTEPS_BUILT_IN_HASH_COEF", kUpstream, kShares),
-      without_effect("BYTEPS_MIN_COMPRESS_BYTES", kUpstream, kCompressors),
-      without_effect("BYTEPS_THREADPOOL_SIZE", kUpstream, kCompressors),
+      without_effect("BYTEPS_THREADPOOL_SIZE", kUpstream,
+                     "tensors are coded by the thread that sends them (docs/compression.md)"),
       without_effect("BYTEPS_CPU_BLACKLIST", kUpstream, kCores),
       without_effect("BYTEPS_NUMA_DEFAULT_QUOTA", kUpstream, kCores),
       without_effect("BYTEPS_NUMA_ROOT_QUOTA", kUpstream, kCores),

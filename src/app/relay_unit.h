@@ -44,12 +44,13 @@ class RelayUnit {
       : transport_(std::move(transport)),
         commands_(kWordsMax, &transport_->waiter()),
         notices_(kWordsMax, &worker),
-        loop_(config, *transport_, commands_, notices_, counters, log, absences) {}
+        loop_(config, *transport_, port(), counters, log, absences) {}
 
   RelayPort port() {
     return {.commands = &commands_,
             .notices = &notices_,
-            .listening_port = transport_->listening().front().port};
+            .listening_port = transport_->listening().front().port,
+            .residuals = &residuals_};
   }
   void start(Clock& clock, TimeNs spin_ns) {
     runner_.emplace("byteps-relay", loop_, transport_->waiter(), clock, spin_ns);
@@ -64,6 +65,7 @@ class RelayUnit {
   std::unique_ptr<ProcessTransport> transport_;
   Mailbox<RelayCommand> commands_;
   Mailbox<RelayNotice> notices_;
+  Residuals residuals_;
   RelayLoop loop_;
   std::optional<Runner> runner_;
 };

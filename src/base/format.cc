@@ -25,6 +25,10 @@ std::optional<Format> format_of(std::uint32_t wire_number) {
   return static_cast<Format>(wire_number);
 }
 
+bool has_residual(Format format) {
+  return format == Format::kInt8 || format == Format::kInt4;
+}
+
 std::size_t block_elements(Format format) {
   switch (format) {
     case Format::kInt8:

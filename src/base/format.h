@@ -41,6 +41,8 @@ struct Extent {
 
 const char* name(Format format);  // "plain", "int8"
 std::optional<Format> format_of(std::uint32_t wire_number);
+// Whether its codes leave a residual (kernels/coding.h).
+bool has_residual(Format format);
 // So many elements are coded together: a frame begins with the first of them.
 std::size_t block_elements(Format format);
 // Of float32 elements.

@@ -24,13 +24,11 @@ Config config_of(Config worker) {
 
 }  // namespace
 
-RelayLoop::RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCommand>& commands,
-                     Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log,
-                     AbsenceSink absences)
+RelayLoop::RelayLoop(const Config& config, Transport& transport, const RelayPort& port,
+                     TrafficCounters& counters, const Log& log, AbsenceSink absences)
     : config_(config_of(config)),
       transport_(transport),
-      commands_(commands),
-      notices_(notices),
+      port_(port),
       counters_(counters),
       log_(log),
       absences_(std::move(absences)),
@@ -45,7 +43,7 @@ RelayLoop::~RelayLoop() = default;
 
 RelayPost& RelayLoop::add_post() {
   posts_.push_back(std::make_unique<RelayPost>(
-      config_, transport_, log_, timeline_, absences_,
+      config_, transport_, port_.residuals, log_, timeline_, absences_,
       [this](const Status& why) { notify(RelayNotice::Kind::kFailed, why); }));
   posts_.back()->begin_turn(now_);
   return *posts_.back();
@@ -92,7 +90,7 @@ TimeNs RelayLoop::next_deadline() const {
 // ---- the worker beside it
 
 std::size_t RelayLoop::take_commands() {
-  commands_.drain(scratch_.commands);
+  port_.commands->drain(scratch_.commands);
   for (const RelayCommand& command : scratch_.commands) {
     switch (command.kind) {
       case RelayCommand::Kind::kBegin:
@@ -200,6 +198,8 @@ void RelayLoop::publish() {
     const PipelineCounters& its = each->uplink().counters();
     others.pushed_bytes += its.pushed_bytes;
     others.pulled_bytes += its.pulled_bytes;
+    others.pushed_wire_bytes += its.pushed_wire_bytes;
+    others.pulled_wire_bytes += its.pulled_wire_bytes;
     others.pushed_frames += its.pushed_frames;
     others.wanted_messages += its.wanted_messages;
   }
@@ -241,7 +241,7 @@ void RelayLoop::be_asked_to_settle() {
 
 void RelayLoop::notify(RelayNotice::Kind kind, Status why) {
   if (kind == RelayNotice::Kind::kFailed && std::exchange(said_.failed, true)) return;
-  const Status posted = notices_.post({.kind = kind, .why = std::move(why)});
+  const Status posted = port_.notices->post({.kind = kind, .why = std::move(why)});
   CHECK(posted.is_ok()) << posted.text();
 }
 

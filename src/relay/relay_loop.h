@@ -39,9 +39,8 @@ class RelayLoop final : public Actor {
   // The transport listens already, and checks version and job of each Hello. All outlive it; the transport is used by
   // this relay only, and must not touch lent payloads any more once it is destroyed.
   // What it exchanges with servers is counted in `counters`. `absences`: of what it sums alone.
-  RelayLoop(const Config& config, Transport& transport, Mailbox<RelayCommand>& commands,
-            Mailbox<RelayNotice>& notices, TrafficCounters& counters, const Log& log,
-            AbsenceSink absences = {});
+  RelayLoop(const Config& config, Transport& transport, const RelayPort& port,
+            TrafficCounters& counters, const Log& log, AbsenceSink absences = {});
   ~RelayLoop() override;
 
   std::size_t turn(TimeNs now) override;
@@ -88,8 +87,7 @@ class RelayLoop final : public Actor {
   // Constant after construction.
   const Config config_;
   Transport& transport_;
-  Mailbox<RelayCommand>& commands_;
-  Mailbox<RelayNotice>& notices_;
+  const RelayPort port_;
   TrafficCounters& counters_;
   const Log log_;
   const AbsenceSink absences_;    // empty: they are not recorded

@@ -30,10 +30,11 @@ ShelfWords words_of(const wire::Roster& roster) {
 
 }  // namespace
 
-RelayPost::RelayPost(const Config& config, Transport& transport, const Log& log,
-                     TimelineLane* timeline, const AbsenceSink& absences,
+RelayPost::RelayPost(const Config& config, Transport& transport, Residuals* residuals,
+                     const Log& log, TimelineLane* timeline, const AbsenceSink& absences,
                      std::function<void(const Status&)> fail)
     : config_(config),
+      residuals_(residuals),
       log_(log),
       timeline_(timeline),
       absences_(absences),
@@ -112,6 +113,7 @@ RelayConfig RelayPost::relay_config(const wire::Roster& roster) const {
   relay.uplink.keeps_sums = roster.recovers && !relay.is_alone && !PLANTED(relay_keeps_nothing);
   relay.uplink.duties.waits_for_crew = roster.continues && !relay.is_alone;
   relay.uplink.duties.stands_in = relay.takes_over && !relay.is_alone;
+  relay.uplink.relays.residuals = residuals_;
   relay.uplink.stalled_ns = config_.timeout.wanted_ns;
   relay.uplink.first_notice_ns = config_.timeout.first_notice_ns;
   relay.uplink.notice_every_ns = config_.timeout.notice_every_ns;

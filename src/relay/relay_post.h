@@ -18,6 +18,7 @@
 #include "net/transport.h"
 #include "relay/relay.h"
 #include "server/worker_links.h"
+#include "worker/residuals.h"
 #include "worker/shard_traffic.h"
 
 namespace byteps {
@@ -34,9 +35,11 @@ class RelayPost final : private ShardTraffic::Owner {
     WorkerRank worker;
     std::uint32_t since = 0;
   };
-  // All outlive it. `fail`: the job cannot go on, and why. `absences`: empty where they are not recorded.
-  RelayPost(const Config& config, Transport& transport, const Log& log, TimelineLane* timeline,
-            const AbsenceSink& absences, std::function<void(const Status&)> fail);
+  // All outlive it. `fail`: the job cannot go on, and why. `absences`: empty where they are not recorded. `residuals`:
+  // null where it codes without.
+  RelayPost(const Config& config, Transport& transport, Residuals* residuals, const Log& log,
+            TimelineLane* timeline, const AbsenceSink& absences,
+            std::function<void(const Status&)> fail);
 
   // Serves those of its machine from now on, as the roster says.
   void begin(const Place& place, const wire::Roster& roster, const Job& job, TimeNs now);
@@ -105,6 +108,7 @@ class RelayPost final : private ShardTraffic::Owner {
   void record_absence(const ShelfOutput::Absence& absence) const;
 
   const Config& config_;
+  Residuals* const residuals_;
   const Log& log_;
   TimelineLane* const timeline_;  // null: none is recorded
   const AbsenceSink& absences_;

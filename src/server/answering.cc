@@ -37,7 +37,7 @@ void append_answer(Epoch epoch, const PartSum& part, std::uint32_t frame_index, 
     answer.header.flags = wire::kNoPayload;
   } else {
     answer.buffer = frame.finished;
-    answer.payload_bytes = part.payload_length(frame_index);
+    answer.payload_bytes = part.finished_length(frame_index);
   }
 }
 

@@ -129,7 +129,11 @@ void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire:
     given = inventory_.take(payload.size());
     std::memcpy(given.span().data(), payload.data(), payload.size());
     // Or all here have contributed to the next round already, and that is what goes to the servers.
-    if (!frame.is_forwarded) frame.finished = given;
+    if (!frame.is_forwarded) {
+      frame.finished = given;
+      // Where workers sum first, who has lost its relay has elements of what the others were answered with codes.
+      frame.is_plain = part.tensor->coding && payload.size() == part.frame_length(frame_index);
+    }
   }
   if (doing.keeps) {
     if (facts_.relay) {

@@ -225,9 +225,12 @@ const char* flaw_of_push(const PartSum& part, WorkerRank from, const wire::Heade
   if (header.flags != flags) return "the flags are wrong";
   // Others of its crew may know that the root has it, too.
   const bool may_be_without = is_sum && tensor.declared.root_only && payload_bytes == 0;
-  const std::size_t expected_bytes =
-      without || may_be_without ? 0 : part.payload_length(static_cast<std::uint32_t>(frame_index));
-  if (payload_bytes != expected_bytes) return "the payload has another length than the frame";
+  const auto frame = static_cast<std::uint32_t>(frame_index);
+  const std::size_t expected_bytes = without || may_be_without ? 0 : part.payload_length(frame);
+  const bool is_plain = is_sum && !without && payload_bytes == part.frame_length(frame);
+  if (payload_bytes != expected_bytes && !is_plain) {
+    return "the payload has another length than the frame";
+  }
   return nullptr;
 }
 

@@ -87,6 +87,7 @@ void Summing::finish(PartSum& part, std::uint32_t frame_index, std::uint32_t los
   Finishing finishing = tensor.finishing;
   if (finishing.divisor > 1) finishing.divisor -= lost;
   frame.finished = {};  // I3, I4
+  frame.is_plain = false;
   if (tensor.in_order) part.added[frame_index] = 0;
   if (length == 0) return;
   if (tensor.is_broadcast || tensor.kernels.in_place()) {

@@ -33,6 +33,7 @@ struct FrameSum {
   std::uint32_t contributed = 0;  // number of bits set
   bool is_forwarded = false;      // at a relay: complete, and not answered
   bool waits_for_root = false;    // only the root is answered with `finished` (Settling)
+  bool is_plain = false;          // `finished` are elements of a tensor that is coded (take_sum())
   std::int32_t priority = 0;      // of the last contribution
   std::unique_ptr<Takeover>
       takeover{};              // of a successor, until its first sum is finished; null: none
@@ -88,6 +89,9 @@ struct PartSum {
     return std::min(frame_bytes, bytes - frame * frame_bytes);
   }
   std::size_t payload_length(std::uint32_t frame) const;
+  std::size_t finished_length(std::uint32_t frame) const {
+    return frames[frame].is_plain ? frame_length(frame) : payload_length(frame);
+  }
 };
 
 struct TensorSum {

@@ -359,7 +359,7 @@ WorkerProcess::RelayUnit::RelayUnit(SimCluster& cluster, const Config& config,
                              {"127.0.0.1", listening_port})),
       commands(kMailboxCapacity, &seat),
       notices(kMailboxCapacity, &worker),
-      loop(config, transport, commands, notices, counters, cluster.log_for(name)) {
+      loop(config, transport, port(), counters, cluster.log_for(name)) {
   seat.sit(loop, std::move(after_turn));
 }
 

@@ -231,12 +231,13 @@ struct WorkerProcess {
     RelayUnit(SimCluster& cluster, const Config& config, const std::string& name, HostIndex host,
               Waiter& worker, TrafficCounters& counters, std::function<void()> after_turn);
     ~RelayUnit() { transport.die(); }
-    RelayPort port() { return {&commands, &notices, listening_port}; }
+    RelayPort port() { return {&commands, &notices, listening_port, &residuals}; }
     SimCluster::Seat seat;
     const std::uint16_t listening_port;
     SimTransport transport;
     Mailbox<RelayCommand> commands;
     Mailbox<RelayNotice> notices;
+    Residuals residuals;
     RelayLoop loop;
   };
   // Its GPU, and the thread that speaks with it: what device::Devices has in production.

@@ -21,11 +21,32 @@ Status invalid(std::string message) {
   return {Code::kInvalidArgument, std::move(message)};
 }
 
-// Whether the two spans share memory without being the same.
+// Whether the two, of so many bytes each, share memory.
+bool overlap(const void* one, const void* other, std::uint64_t bytes) {
+  const auto a = reinterpret_cast<std::uintptr_t>(one);
+  const auto b = reinterpret_cast<std::uintptr_t>(other);
+  return (a < b ? b - a : a - b) < bytes;
+}
+
+// Whether they do so without being the same.
 bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
-  const auto a = reinterpret_cast<std::uintptr_t>(input);
-  const auto b = reinterpret_cast<std::uintptr_t>(output);
-  return a != b && (a < b ? b - a : a - b) < bytes;
+  return input != output && overlap(input, output, bytes);
+}
+
+// nullptr: an operation with this residual can be.
+const char* flaw_of_residual(const Submission& submission, const Spec& spec) {
+  if (submission.residual == nullptr) return nullptr;
+  if (!has_residual(spec.format)) {
+    return "it has a residual, which only the formats int8 and int4 leave; its residual must be "
+           "NULL";
+  }
+  const auto shares = [&](const void* memory) {
+    return overlap(submission.residual, memory, spec.total_bytes);
+  };
+  if (!submission.device && (shares(submission.input) || shares(submission.output))) {
+    return "its residual shares memory with its input or output";
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -63,7 +84,11 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   if (gives && gets && overlap_apart(submission.input, submission.output, bytes)) {
     return refused("input and output overlap without being the same memory");
   }
+  if (const char* const flaw = flaw_of_residual(submission, spec)) return refused(flaw);
   call.name = tensor_name;
+  if (submission.residual != nullptr) {
+    call.residual = std::as_writable_bytes(std::span(submission.residual, spec.element_count()));
+  }
   if (gives) call.input = {static_cast<const std::byte*>(submission.input), bytes};
   if (gets) call.output = {static_cast<std::byte*>(submission.output), bytes};
   call.priority = submission.priority;
@@ -236,7 +261,9 @@ WorkerMetrics WorkerDoor::metrics() const {
           .wanted_messages = read(servers.wanted_messages) + read(local.wanted_messages),
           .lost_servers = read(servers.lost_servers),
           .lost_schedulers = read(counters_.lost_schedulers),
-          .lost_workers = read(counters_.lost_workers)};
+          .lost_workers = read(counters_.lost_workers),
+          .pushed_wire_bytes = read(servers.pushed_wire_bytes),
+          .pulled_wire_bytes = read(servers.pulled_wire_bytes)};
 }
 
 }  // namespace byteps

@@ -33,6 +33,7 @@ struct Submission : RawSpec {
   const void* input =
       nullptr;             // element_count elements; not needed on the non-roots of a broadcast
   void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
+  float* residual = nullptr;  // element_count of host memory: error feedback; null: none
   std::int32_t priority = 0;
   bool once = false;       // the name is never used again
   Handles::Report report;  // where its end is told
@@ -70,6 +71,9 @@ struct WorkerMetrics {
   std::uint64_t lost_servers = 0;
   std::uint64_t lost_schedulers = 0;
   std::uint64_t lost_workers = 0;
+  // pushed_bytes and pulled_bytes as they travelled.
+  std::uint64_t pushed_wire_bytes = 0;
+  std::uint64_t pulled_wire_bytes = 0;
 };
 
 // Counted by one thread each, read by any.

@@ -92,7 +92,7 @@ void Flow::share() {
   for (std::size_t shard = 0; shard < work_.shards.size(); ++shard) {
     const std::uint64_t weight = weights[shard];
     const std::uint64_t share = bytes / sum * weight + bytes % sum * weight / sum;
-    const bool has_servers_behind = work_.is_behind_relays() && !config.relays_are_alone;
+    const bool has_servers_behind = work_.is_behind_relays() && !config.relays.are_alone;
     const bool is_set = config.credit_bytes > 0 || has_servers_behind;
     const std::uint64_t capacity = is_set ? 0 : work_.shards[shard].capacity_bytes();
     Gate& gate = work_.shards[shard].gate();

@@ -68,6 +68,7 @@ void KeptSums::keep(TensorIndex index, std::uint32_t part_index, std::uint32_t f
     kept.where = KeptFrame::Where::kRoot;  // or lost with it
   } else if (tensor.codes != nullptr) {
     copy(kept, sum);
+    kept.is_plain = sum.size() == TensorTable::frame_bytes(part, frame);
   } else if (tensor.cargo != nullptr) {
     // It brings a broadcast, unless its root is lost.
     copy(kept, is_here || !sum.empty() ? sum : tensor.cargo->frame(part_index, frame));
@@ -249,6 +250,7 @@ void KeptSums::inherit(TensorIndex index, PartIndex part_index, std::uint64_t of
   if (is_known && later_by(round, kept.round) <= 0) return;
   kept = {.copy = {}, .round = round, .where = KeptFrame::Where::kRoot};
   if (sum) copy(kept, *sum);
+  kept.is_plain = sum && tensor.codes != nullptr;
   tell_news(tensor, part_index.value);
 }
 
@@ -349,8 +351,9 @@ std::optional<std::span<const std::byte>> KeptSums::sum_of(const Tensor& tensor,
   const std::size_t place = tensor.place_of(index, frame);
   if (place >= tensor.kept.size() || tensor.kept[place].round != round) return std::nullopt;
   const PartState& part = tensor.parts[index];
-  const std::uint64_t bytes = tensor.payload_bytes(part, frame);
   const KeptFrame& kept = tensor.kept[place];
+  const std::uint64_t bytes =
+      kept.is_plain ? TensorTable::frame_bytes(part, frame) : tensor.payload_bytes(part, frame);
   if (kept.where == KeptFrame::Where::kCopy) {
     return std::span<const std::byte>(kept.copy.span()).first(bytes);
   }
@@ -601,7 +604,7 @@ std::optional<Word> KeptSums::next_gift(Telling& telling) const {
               .offset_bytes = wanted.offset_bytes};
     const auto sum = sum_of(*tensor, wanted.part.value, frame, wanted.round);
     if (!sum) {
-      if (!work_.is_behind_relays() || work_.config.relays_are_alone) continue;
+      if (!work_.is_behind_relays() || work_.config.relays.are_alone) continue;
       word.flags = wire::kSum | wire::kNoPayload;
       return word;
     }

@@ -112,6 +112,7 @@ void Pipeline::start(TensorIndex index) {
   tensor.cargo = op.cargo;
   tensor.finished_parts = 0;
   std::fill(tensor.answered.begin(), tensor.answered.end(), 0);
+  if (work_.lends_residual(op)) work_.config.relays.residuals->lend(tensor.key, op.residual);
   push_.begin_round(tensor);
   for (std::uint32_t part = 0; part < tensor.parts.size(); ++part) {
     tensor.parts[part].begin_round();
@@ -205,8 +206,10 @@ void Pipeline::finish_well(TensorIndex index) {
 void Pipeline::end_op(OpIndex index, const Status& status) {
   const Op& op = work_.operations[index];
   if (op.state != OpState::kWaiting) {
-    work_.tensors[op.tensor].cargo = nullptr;
-    Coder::end(work_.tensors[op.tensor]);
+    Tensor& tensor = work_.tensors[op.tensor];
+    tensor.cargo = nullptr;
+    if (work_.lends_residual(op)) work_.config.relays.residuals->take_back(tensor.key);
+    Coder::end(tensor);
   }
   work_.complete(op.handle, work_.tensors[op.tensor].spec, status);
   work_.operations.remove(index);

@@ -56,7 +56,10 @@ Pull::Named Pull::look_at(const Tensor& tensor, ShardIndex shard, const wire::He
   // What the crew of a lost root has pushed of a broadcast may be lost with it; and what a root alone got.
   const std::uint64_t without_root = tensor.spec.root_only ? 0 : named.bytes;
   const bool is_root_lost = work_.config.duties.waits_for_crew && payload_bytes == without_root;
-  if (payload_bytes != expected && !is_root_lost) return {"has a wrong size"};
+  // A sum of coded elements that only workers had who got elements from their relay.
+  const bool is_plain =
+      expected > 0 && payload_bytes == TensorTable::frame_bytes(part, named.frame);
+  if (payload_bytes != expected && !is_root_lost && !is_plain) return {"has a wrong size"};
   if (expected > 0 && tensor.cargo == nullptr) {
     named.place = work_.operations[tensor.active].output.data() + part.offset + header.offset_bytes;
   }
@@ -93,11 +96,12 @@ Pull::Taken Pull::take(ShardIndex shard, const wire::Header& header,
 // What the answer brings goes where it belongs. Returns the bytes of its elements.
 std::uint64_t Pull::put(Tensor& tensor, const wire::Header& header, const Named& named,
                         std::span<const std::byte> payload) {
-  const bool is_coded = tensor.codes != nullptr && !payload.empty();
-  const std::uint64_t bytes =
-      is_coded ? TensorTable::frame_bytes(tensor.parts[header.part.value], named.frame)
-               : payload.size();
-  if (is_coded) work_.counters.pulled_payload_bytes += payload.size();
+  const std::uint64_t frame_bytes =
+      TensorTable::frame_bytes(tensor.parts[header.part.value], named.frame);
+  const bool is_coded =
+      tensor.codes != nullptr && !payload.empty() && payload.size() != frame_bytes;
+  const std::uint64_t bytes = is_coded ? frame_bytes : payload.size();
+  work_.counters.pulled_wire_bytes += payload.size();
   if (tensor.cargo != nullptr) {
     tensor.cargo->answered(header,
                            is_coded ? work_.coder.decoded(tensor, payload, bytes) : payload);

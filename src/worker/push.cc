@@ -312,16 +312,32 @@ void Push::stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header
   }
   staged_element_bytes_ = message.payload.size();
   if (tensor.codes != nullptr && !message.payload.empty()) {
-    const std::span residual =
-        op.residual.empty() ? op.residual
-                            : op.residual.subspan(part.offset + header.offset_bytes, staged_bytes_);
-    message.payload = work_.coder.payload(tensor, tensor.place_of(staged_part_.part, frame),
-                                          message.payload, residual);
+    message.payload = code(tensor, frame, message.payload);
   }
   if (tensor.cargo != nullptr) header.lost = tensor.cargo->note(staged_part_.part, frame).lost;
   message.bulk = true;
   staged_ = Staged::kPush;
   staged_payload_bytes_ = message.payload.size();
+}
+
+// With the residual of what is pushed, if there is one: of a relay that is its worker's.
+std::span<const std::byte> Push::code(Tensor& tensor, std::uint32_t frame,
+                                      std::span<const std::byte> elements) {
+  const PartState& part = tensor.parts[staged_part_.part];
+  std::span<const std::byte> payload;
+  const auto code_with = [&](std::span<std::byte> residual) {
+    if (!residual.empty()) {
+      residual = residual.subspan(part.offset + frame * part.frame_bytes, elements.size());
+    }
+    payload =
+        work_.coder.payload(tensor, tensor.place_of(staged_part_.part, frame), elements, residual);
+  };
+  if (work_.config.is_relay && work_.config.relays.residuals != nullptr) {
+    work_.config.relays.residuals->code_with(tensor.key, tensor.spec.total_bytes, code_with);
+  } else {
+    code_with(work_.operations[tensor.active].residual);
+  }
+  return payload;
 }
 
 Push::Sent Push::pop() {
@@ -369,7 +385,7 @@ Push::Sent Push::pop_frame(ShardWay& shard) {
   PartState& part = tensor.parts[staged_part_.part];
   shard.gate().on_sent(staged_cost_, work_.operations[tensor.active].priority);
   work_.counters.pushed_bytes += staged_element_bytes_;
-  if (tensor.codes != nullptr) work_.counters.pushed_payload_bytes += staged_payload_bytes_;
+  work_.counters.pushed_wire_bytes += staged_payload_bytes_;
   ++work_.counters.pushed_frames;
   lend(tensor);
   kept_.came_is_said(staged_shard_);

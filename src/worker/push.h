@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -86,6 +87,8 @@ class Push final : public Stage {
   bool stage_ack(ShardIndex shard, wire::Header& header);
   bool stage_tensor(ShardWay& shard, wire::Header& header, Outgoing& message);
   void stage_frame(Tensor& tensor, std::uint32_t frame, wire::Header& header, Outgoing& message);
+  std::span<const std::byte> code(Tensor& tensor, std::uint32_t frame,
+                                  std::span<const std::byte> elements);
   Sent pop_frame(ShardWay& shard);
   void lend(Tensor& tensor);
   std::uint32_t& declared_on(Tensor& tensor) const {

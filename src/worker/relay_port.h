@@ -9,6 +9,7 @@
 #include "base/time.h"
 #include "loop/mailbox.h"
 #include "net/wire.h"
+#include "worker/residuals.h"
 
 namespace byteps {
 
@@ -44,6 +45,7 @@ struct RelayPort {
   Mailbox<RelayCommand>* commands = nullptr;  // null: this worker has no relay
   Mailbox<RelayNotice>* notices = nullptr;    // wakes the worker
   std::uint16_t listening_port = 0;           // of the relay, at 127.0.0.1
+  Residuals* residuals = nullptr;  // of operations of the worker; null: relays code without
 };
 
 }  // namespace byteps

@@ -20,6 +20,7 @@ namespace byteps {
 class RelayWatch {
  public:
   RelayWatch(RelayPort port, const TimeoutConfig& timeout) : port_(port), timeout_(timeout) {}
+  Residuals* residuals() const { return port_.residuals; }
 
   bool exists() const { return port_.commands != nullptr; }
   // This worker's tensors go to relays, its own among them.

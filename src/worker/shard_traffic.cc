@@ -101,6 +101,8 @@ void ShardTraffic::publish(TrafficCounters& counters, const PipelineCounters& be
   const PipelineCounters& here = pipeline_->counters();
   publish(counters.pushed_bytes, here.pushed_bytes + beside.pushed_bytes);
   publish(counters.pulled_bytes, here.pulled_bytes + beside.pulled_bytes);
+  publish(counters.pushed_wire_bytes, here.pushed_wire_bytes + beside.pushed_wire_bytes);
+  publish(counters.pulled_wire_bytes, here.pulled_wire_bytes + beside.pulled_wire_bytes);
   publish(counters.pushed_frames, here.pushed_frames + beside.pushed_frames);
   publish(counters.wanted_messages, here.wanted_messages + beside.wanted_messages);
   publish(counters.reconnects, connections_.counts().reconnects);

@@ -90,6 +90,7 @@ struct KeptFrame {
   Round round;  // whose sum it is
   Where where = Where::kNowhere;
   bool crew_has = false;  // at a relay: all of its crew have it
+  bool is_plain = false;  // the copy has elements though the tensor travels coded
 };
 
 // Of a tensor whose frames travel coded (coder.h): how, and what is pushed of each frame of the active operation

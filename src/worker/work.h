@@ -26,6 +26,7 @@
 #include "worker/coder.h"
 #include "worker/handles.h"
 #include "worker/operations.h"
+#include "worker/residuals.h"
 #include "worker/road.h"
 #include "worker/shard_way.h"
 #include "worker/tensor_table.h"
@@ -77,7 +78,12 @@ struct PipelineConfig {
   // a relay speaks for its group. Null: all workers exchange with the shards by themselves.
   std::shared_ptr<const Groups> groups = nullptr;
   bool is_relay = false;
-  bool relays_are_alone = false;         // there are no servers behind them
+  struct Relays {
+    bool are_alone = false;  // there are no servers behind them
+    // Of the process: a worker behind relays lends those of its operations there, and its relays code with them.
+    Residuals* residuals = nullptr;
+  };
+  Relays relays{};
   TimeNs stalled_ns = 5 * kMillisecond;  // a way without answers for so long: see flow.h
   bool keeps_sums = false;               // for the successor of a shard that is lost (kept_sums.h)
   // Of a relay where a worker may be lost.
@@ -114,8 +120,8 @@ using PipelineOutputs =
 struct PipelineCounters {
   std::uint64_t pushed_bytes = 0;
   std::uint64_t pulled_bytes = 0;
-  std::uint64_t pushed_payload_bytes = 0;  // the same as they travel, where they are coded
-  std::uint64_t pulled_payload_bytes = 0;
+  std::uint64_t pushed_wire_bytes = 0;  // the same as they travel
+  std::uint64_t pulled_wire_bytes = 0;
   std::uint64_t pushed_frames = 0;
   std::uint64_t wanted_messages = 0;
   std::uint64_t finished_operations = 0;
@@ -176,6 +182,10 @@ struct Work {
   }
   // Whether its ways lead to relays.
   bool is_behind_relays() const { return config.groups && !config.is_relay; }
+  // Relays code, with the residual of this operation.
+  bool lends_residual(const Op& op) const {
+    return !op.residual.empty() && config.relays.residuals != nullptr && is_behind_relays();
+  }
 };
 
 // What a frame costs of the credit: small ones are not free.

@@ -335,12 +335,13 @@ PipelineConfig Worker::pipeline_config(const wire::Roster& roster) {
   if (!reaches_servers(roster)) {
     const auto groups = std::make_shared<const Groups>(groups_of(roster));
     pipeline.groups = groups;
+    pipeline.relays.residuals = relay_.residuals();
     pipeline.autotune = false;  // that is the relays'
     // The relay beside it speaks for this worker; where there is no server, all ask the first one.
     const Crew machine = groups->crew_of(groups->group_of(pipeline.self), Members());
     const auto own = std::find(machine.begin(), machine.end(), pipeline.self) - machine.begin();
     const bool is_alone = roster.summing == wire::Summing::kAlone;
-    pipeline.relays_are_alone = is_alone;
+    pipeline.relays.are_alone = is_alone;
     pipeline.finishing.way = ShardIndex(is_alone ? 0 : static_cast<std::uint32_t>(own));
   }
   if (Timeline* const timeline = log_.timeline(); timeline != nullptr) {

@@ -246,7 +246,7 @@ TEST(Environment, what_users_rely_on_and_has_no_effect_warns_once_with_the_count
       {"BYTEPS_ORDERED_HOSTS", "DMLC_WORKER_ID"},
       {"BYTEPS_ENABLE_MIXED_MODE", "BYTEPS_NIC_MBPS"},
       {"BYTEPS_MIXED_MODE_BOUND", "BYTEPS_NIC_MBPS"},
-      {"BYTEPS_MIN_COMPRESS_BYTES", "compression="},
+      {"BYTEPS_THREADPOOL_SIZE", "docs/compression.md"},
       {"BYTEPS_CPU_BLACKLIST", "BYTEPS_VISIBLE_CPU_CORES"},
       {"PS_VERBOSE", "BYTEPS_LOG_LEVEL"},
       {"PS_HEARTBEAT_TIMEOUT", "BYTEPS_FAILURE_TIMEOUT_MS"},

@@ -239,8 +239,39 @@ TEST_F(JobOfOne, a_program_that_knows_no_shapes_is_served) {
   call.struct_bytes = offsetof(byteps_tensor, scale);  // of version 3
   call.queue = reinterpret_cast<byteps_queue*>(1);
   EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.queue = nullptr;
+  call.struct_bytes = offsetof(byteps_tensor, format);  // of version 10
+  call.format = 77;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
   call.struct_bytes = sizeof call - 1;
   EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);
+}
+
+TEST_F(JobOfOne, a_format_and_a_residual_that_cannot_be_are_refused_with_a_reason) {
+  std::vector<float> values(256, 1.0F);
+  std::vector<float> residual(256);
+  const byteps_tensor good = tensor("t", values);
+  const auto refused = [&](const byteps_tensor& call, const char* reason) {
+    EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT) << reason;
+    EXPECT_THAT(error_.message, HasSubstr(reason));
+    EXPECT_THAT(error_.message, HasSubstr("'t'"));
+  };
+  byteps_tensor bad = good;
+  bad.format = 5;
+  refused(bad, "no format has the number 5");
+  bad = good, bad.format = BYTEPS_FORMAT_INT8, bad.operation = BYTEPS_MAX;
+  refused(bad, "only sums and averages");
+  bad = good, bad.format = BYTEPS_FORMAT_INT8, bad.dtype = BYTEPS_INT32;
+  refused(bad, "only float32");
+  bad = good, bad.residual = residual.data();
+  refused(bad, "residual must be NULL");
+  bad.format = BYTEPS_FORMAT_FLOAT16;
+  refused(bad, "residual must be NULL");
+  bad.format = BYTEPS_FORMAT_INT4, bad.residual = values.data() + 255;
+  refused(bad, "shares memory");
+  bad.residual = residual.data();
+  EXPECT_EQ(push_pull(bad), BYTEPS_OK) << error_.message;
+  EXPECT_EQ(values, std::vector<float>(256, 1.0F)) << "nobody else takes part";
 }
 
 TEST_F(JobOfOne, an_empty_tensor_needs_no_memory) {
@@ -280,9 +311,14 @@ TEST_F(JobOfOne, a_caller_that_knows_fewer_metrics_gets_those) {
   ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
   EXPECT_EQ(metrics.wanted_messages, 0U);
   EXPECT_EQ(metrics.lost_workers, 80U) << "it was not touched";
-  metrics.struct_bytes = sizeof metrics;
+  metrics.struct_bytes = offsetof(byteps_metrics, pushed_wire_bytes);
+  metrics.pushed_wire_bytes = 81;
   ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
   EXPECT_EQ(metrics.lost_workers, 0U);
+  EXPECT_EQ(metrics.pushed_wire_bytes, 81U) << "it was not touched";
+  metrics.struct_bytes = sizeof metrics;
+  ASSERT_EQ(byteps_get_metrics(job_, &metrics), BYTEPS_OK);
+  EXPECT_EQ(metrics.pushed_wire_bytes, 0U);
 }
 
 TEST_F(JobOfOne, a_barrier_of_one_is_passed) {

@@ -171,7 +171,7 @@ class RelayLoopTest : public testing::Test {
   FlightRecorder flight_{100, [] { return TimeNs{1}; },
                          [](const FlightRecorder&) { return std::string(); }};
   const Log log_{"worker 0", LogLevel::kSilent, nullptr, &flight_, &timeline_};
-  RelayLoop loop_{config_, transport_, commands_, notices_, counters_, log_};
+  RelayLoop loop_{config_, transport_, {&commands_, &notices_}, counters_, log_};
   wire::Declare x_ = [] {
     wire::Declare x;
     x.name = "x";

@@ -216,8 +216,7 @@ class RelayPostsTest : public testing::Test {
   std::vector<ShelfOutput::Absence> absences_;
   RelayLoop loop_{config_,
                   transport_,
-                  commands_,
-                  notices_,
+                  {&commands_, &notices_},
                   counters_,
                   log_,
                   [this](Epoch, const ShelfOutput::Absence& each) { absences_.push_back(each); }};

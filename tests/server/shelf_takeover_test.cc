@@ -76,6 +76,27 @@ TEST_F(ShelfTakeoverTest, who_lacks_a_sum_that_another_has_gets_that_one) {
   EXPECT_THAT(answered(), ElementsAre(std::pair(0U, kSum), std::pair(1U, kSum)));
 }
 
+TEST_F(ShelfTakeoverTest,
+       of_a_coded_tensor_a_sum_comes_as_codes_or_as_elements_and_is_answered_so) {
+  const Bytes codes = filled(20, 0);  // a scale and 16 codes
+  for (const auto& [name, given] : {std::pair("codes", filled(20, 1)),
+                                    std::pair("elements", floats(std::vector<float>(16, 0.3F)))}) {
+    wire::Declare coded = declaration(name, DType::kFloat32, 64);
+    coded.format = Format::kInt8;
+    world_.declare_all(coded);
+    world_.push(0, name, 5, codes);
+    world_.have(1, name, 6, {}, kFormer);
+    world_.push(1, name, 5, given, {}, wire::kSum);
+    EXPECT_THAT(answered(), ElementsAre(std::pair(0U, given)));
+    world_.out.clear();
+    for (const std::uint32_t worker : {0U, 1U}) world_.push(worker, name, 6, codes);
+    EXPECT_THAT(answered(), ElementsAre(std::pair(0U, codes), std::pair(1U, codes)));
+    world_.out.clear();
+  }
+  world_.push(1, "elements", 7, floats(std::vector<float>(16, 0.3F)));
+  EXPECT_THAT(world_.out.violations, SizeIs(1)) << "a contribution is codes";
+}
+
 TEST_F(ShelfTakeoverTest, a_sum_of_which_nobody_has_said_that_he_has_it_is_made_of_contributions) {
   world_.have(0, "t", 5, {}, kFormer);
   world_.have(1, "t", 5, {}, kFormer);

@@ -37,21 +37,24 @@ Bytes bytes_of(const Floats& floats) {
 // One shard. Tensors of 400 elements in one part: as int8 two frames of 256 and 144.
 class CoderTest : public testing::Test {
  protected:
-  explicit CoderTest(bool is_behind_relays = false) : pipeline_(config(is_behind_relays)) {
+  enum class Place : std::uint8_t { kApart, kBehindRelays, kRelay };
+  explicit CoderTest(Place place = Place::kApart) : pipeline_(config(place)) {
     pipeline_.on_shard_up(ShardIndex(0));
     for (std::size_t i = 0; i < elements_.size(); ++i) {
       elements_[i] = static_cast<float>(i) * 0.01F - 1.7F;
     }
   }
-  static PipelineConfig config(bool is_behind_relays) {
+  PipelineConfig config(Place place) {
     PipelineConfig config{.self = WorkerRank(0),
                           .epoch = Epoch(3),
                           .placement = Placement(4096, 320, std::vector<std::uint32_t>{1})};
     config.keeps_sums = true;
     config.worker_count = 2;
     config.credit_bytes = 1 << 20;
-    if (is_behind_relays) {
+    if (place != Place::kApart) {
       config.groups = std::make_shared<const Groups>(std::vector<std::uint64_t>{1, 1});
+      config.is_relay = place == Place::kRelay;
+      config.relays.residuals = &lent_;
     }
     return config;
   }
@@ -107,6 +110,7 @@ class CoderTest : public testing::Test {
 
   Floats elements_ = Floats(400);
   Floats residual_ = Floats(400);
+  Residuals lent_;
   Pipeline pipeline_;
   Status answered_;
   std::int64_t last_handle_ = 0;
@@ -121,7 +125,7 @@ TEST_F(CoderTest, pushes_codes_of_frames_and_offsets_in_bytes_of_elements) {
   EXPECT_EQ(sent[1].payload, code(Floats(before.begin() + 256, before.end())));
   EXPECT_EQ(sent[1].header.offset_bytes, kFrame);
   EXPECT_EQ(pipeline_.counters().pushed_bytes, 1600U);
-  EXPECT_EQ(pipeline_.counters().pushed_payload_bytes, 260U + 148U);
+  EXPECT_EQ(pipeline_.counters().pushed_wire_bytes, 260U + 148U);
   EXPECT_EQ(pipeline_.gate(ShardIndex(0)).unanswered_bytes(), 408U + 2 * wire::kHeaderBytes)
       << "the credit is of what travels";
 }
@@ -134,9 +138,30 @@ TEST_F(CoderTest, answers_are_elements_of_their_codes) {
   ASSERT_TRUE(answered_.is_ok()) << answered_.text();
   EXPECT_THAT(std::vector(elements_.begin(), elements_.begin() + 256), Each(-2.5F));
   EXPECT_EQ(pipeline_.counters().pulled_bytes, kFrame);
-  EXPECT_EQ(pipeline_.counters().pulled_payload_bytes, 260U);
-  answer(kFrame, bytes_of(Floats(144)));
-  EXPECT_FALSE(answered_.is_ok()) << "plain elements are none";
+  EXPECT_EQ(pipeline_.counters().pulled_wire_bytes, 260U);
+  answer(kFrame, Bytes(147));
+  EXPECT_FALSE(answered_.is_ok()) << "of another length";
+}
+
+TEST_F(CoderTest, an_answer_may_have_elements_that_only_workers_had_and_is_kept_so) {
+  submit();
+  send();
+  Floats sum(144);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = static_cast<float>(i) * 0.3F;
+  answer(kFrame, bytes_of(sum));
+  ASSERT_TRUE(answered_.is_ok()) << answered_.text();
+  EXPECT_EQ(std::vector(elements_.begin() + 256, elements_.end()), sum);
+  reconnect(true);
+  send();
+  wire::Header give;
+  give.kind = Kind::kGive;
+  give.epoch = Epoch(3);
+  give.key = key_of("t");
+  give.offset_bytes = kFrame;
+  pipeline_.on_recovery(ShardIndex(0), give);
+  const auto given = pushes();
+  ASSERT_THAT(given, SizeIs(1));
+  EXPECT_EQ(given[0].payload, bytes_of(sum));
 }
 
 TEST_F(CoderTest, a_frame_is_coded_once_though_it_is_pushed_again_and_its_elements_are_gone) {
@@ -201,7 +226,14 @@ TEST_F(CoderTest, a_successor_gets_the_codes_that_were_the_sum) {
 
 class CoderBehindRelaysTest : public CoderTest {
  protected:
-  CoderBehindRelaysTest() : CoderTest(true) { pipeline_.on_shard_up(ShardIndex(1)); }
+  CoderBehindRelaysTest() : CoderTest(Place::kBehindRelays) {
+    pipeline_.on_shard_up(ShardIndex(1));
+  }
+  std::size_t lent_bytes() {
+    std::size_t bytes = 0;
+    lent_.code_with(key_of("t"), 1600, [&](std::span<std::byte> lent) { bytes = lent.size(); });
+    return bytes;
+  }
 };
 
 TEST_F(CoderBehindRelaysTest, to_a_relay_go_elements) {
@@ -219,6 +251,35 @@ TEST_F(CoderBehindRelaysTest, to_a_relay_go_elements) {
   ASSERT_THAT(sent, SizeIs(2));
   EXPECT_EQ(sent[0].payload.size() + sent[1].payload.size(), 1600U);
   EXPECT_THAT(residual_, Each(0.0F)) << "the relay has it";
+}
+
+TEST_F(CoderBehindRelaysTest, the_residual_is_lent_to_relays_until_the_operation_ends) {
+  EXPECT_EQ(lent_bytes(), 0U);
+  submit();
+  EXPECT_EQ(lent_bytes(), 1600U);
+  lent_.code_with(key_of("t"), 1604, [](std::span<std::byte> lent) {
+    EXPECT_TRUE(lent.empty()) << "that of another tensor";
+  });
+  pipeline_.fail_all({Code::kDisconnected, "a relay was lost"});
+  EXPECT_EQ(lent_bytes(), 0U);
+}
+
+class CoderOfARelayTest : public CoderTest {
+ protected:
+  CoderOfARelayTest() : CoderTest(Place::kRelay) {}
+};
+
+TEST_F(CoderOfARelayTest, codes_with_what_its_worker_has_lent) {
+  std::fill(residual_.begin(), residual_.end(), 0.25F);
+  lent_.lend(key_of("t"), std::as_writable_bytes(std::span(residual_)));
+  Floats expected = elements_;
+  for (float& each : expected) each += 0.25F;
+  submit(Format::kInt8, false);
+  const auto sent = pushes();
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(sent[0].payload, code(Floats(expected.begin(), expected.begin() + 256)));
+  EXPECT_EQ(sent[1].payload, code(Floats(expected.begin() + 256, expected.end())));
+  EXPECT_NE(residual_, Floats(400, 0.25F)) << "what the codes left";
 }
 
 }  // namespace

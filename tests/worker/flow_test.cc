@@ -265,7 +265,7 @@ TEST_F(FlowOfWorkerTest, to_a_relay_as_much_may_be_on_the_way_as_memory_holds) {
 TEST_F(FlowOfWorkerTest, to_a_relay_without_servers_as_much_may_be_on_the_way_as_its_ring_holds) {
   PipelineConfig config = config_of(false);
   config.credit_bytes = 0;
-  config.relays_are_alone = true;
+  config.relays.are_alone = true;
   Work work(config);
   Flow flow(work);
   EXPECT_EQ(work.shards[0].gate().credit_bytes(), 4U << 20) << "over TCP";
@@ -278,7 +278,7 @@ TEST_F(FlowOfWorkerTest, a_frame_that_is_larger_than_a_ring_may_have_goes_alone)
   PipelineConfig config = config_of(false);
   config.placement = Placement(kLarge, kLarge, {1, 1});
   config.credit_bytes = 0;
-  config.relays_are_alone = true;
+  config.relays.are_alone = true;
   Work work(config);
   Flow flow(work);
   flow.set_capacity(ShardIndex(0), 256 << 10);

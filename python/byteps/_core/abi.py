@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 # byteps_code
 OK = 0
@@ -35,6 +35,13 @@ BROADCAST = 2
 MIN = 3
 MAX = 4
 PRODUCT = 5
+
+# byteps_format
+FORMAT_PLAIN = 0
+FORMAT_FLOAT16 = 1
+FORMAT_BFLOAT16 = 2
+FORMAT_INT8 = 3
+FORMAT_INT4 = 4
 
 # byteps_tensor.flags
 ONCE = 1
@@ -83,6 +90,9 @@ class Tensor(Structure):
         ("memory", c_uint32),
         ("device", c_int32),
         ("stream", c_void_p),
+        ("format", c_uint32),
+        ("reserved3", c_uint32),
+        ("residual", c_void_p),
     ]
 
 
@@ -112,6 +122,8 @@ class Metrics(Structure):
         ("lost_servers", c_uint64),
         ("lost_schedulers", c_uint64),
         ("lost_workers", c_uint64),
+        ("pushed_wire_bytes", c_uint64),
+        ("pulled_wire_bytes", c_uint64),
     ]
 
 

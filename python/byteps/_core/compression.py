@@ -1,20 +1,57 @@
-"""What the compressors of all framework layers share: compress before the push, decompress after the pull.
+"""What the compressors of all framework layers share. There are two kinds.
 
-A compressor is a class with two methods that need no instance, compress(tensor) -> (tensor, context) and
-decompress(tensor, context) -> tensor. Sums of 16-bit elements are made in 32 bits at the servers and rounded once.
+Casts compress before the push and decompress after the pull: classes with two methods that need no instance,
+compress(tensor) -> (tensor, context) and decompress(tensor, context) -> tensor. Sums of 16-bit elements are made in
+32 bits at the servers and rounded once.
+
+Coded formats (Coded) leave the tensor as it is: the core codes what travels. They are for float32 tensors of at least
+BYTEPS_MIN_COMPRESS_BYTES; others travel as they are.
 """
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+import os
+from typing import Any, NamedTuple, Tuple
 
-__all__ = ["CastCompressor", "Compressor", "NoneCompressor", "checked_compression"]
+from byteps._core import abi
+
+__all__ = [
+    "CastCompressor",
+    "Coded",
+    "Compressor",
+    "INT4",
+    "INT8",
+    "NoneCompressor",
+    "checked_cast",
+    "checked_compression",
+    "checked_stateless",
+    "format_of",
+]
+
+MIN_COMPRESS_BYTES = "BYTEPS_MIN_COMPRESS_BYTES"
 
 
 def checked_compression(compression: Any) -> Any:
     """`compression`, a compressor. ValueError for what is none, as its name is."""
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise ValueError(f"compression is {compression!r}: use one of Compression, as Compression.none or .fp16")
+    return compression
+
+
+def checked_cast(compression: Any, where: str) -> Any:
+    """The same where nothing is coded."""
+    if isinstance(checked_compression(compression), Coded):
+        raise ValueError(f"compression is {compression!r}: {where} codes nothing; use Compression.none, .fp16 or .bf16")
+    return compression
+
+
+def checked_stateless(compression: Any) -> Any:
+    """The same where nothing is kept from one call to the next."""
+    if isinstance(checked_compression(compression), Coded) and compression.error_feedback:
+        raise ValueError(
+            f"compression is {compression!r}: error feedback is kept by an optimizer; give it to DistributedOptimizer, "
+            f"or use Compression.{compression.title} here"
+        )
     return compression
 
 
@@ -63,3 +100,53 @@ class CastCompressor(Compressor):
     @classmethod
     def decompress(cls, tensor: Any, ctx: Any) -> Any:
         return tensor if ctx is None else cls.cast(tensor, ctx)
+
+
+class Coded(NamedTuple):
+    """Compression.int8 and .int4, and with error feedback Compression.int8(error_feedback=True): what the codes of one
+    round leave of the elements is added to those of the next."""
+
+    title: str
+    format: int  # abi.FORMAT_INT8, ...
+    error_feedback: bool = False
+
+    def __call__(self, error_feedback: bool = True) -> "Coded":
+        return self._replace(error_feedback=bool(error_feedback))
+
+    def __repr__(self) -> str:
+        return f"Compression.{self.title}" + ("(error_feedback=True)" if self.error_feedback else "")
+
+    def format_of(self, kind: int, element_count: int) -> int:
+        """How a tensor of so many elements of this kind travels."""
+        is_coded = kind == abi.FLOAT32 and 4 * element_count >= min_compress_bytes()
+        return self.format if is_coded else abi.FORMAT_PLAIN
+
+    # Where a layer asks no more of a compressor.
+    @staticmethod
+    def compress(tensor: Any) -> Tuple[Any, None]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: None) -> Any:
+        return tensor
+
+
+INT8 = Coded("int8", abi.FORMAT_INT8)
+INT4 = Coded("int4", abi.FORMAT_INT4)
+
+
+def min_compress_bytes() -> int:
+    """Tensors of fewer bytes are not coded. ValueError names the variable."""
+    text = os.environ.get(MIN_COMPRESS_BYTES, "65536")
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise ValueError(f"{MIN_COMPRESS_BYTES} is {text!r}: it must be a number of bytes, 0 or more")
+    return value
+
+
+def format_of(compression: Any, kind: int, element_count: int) -> int:
+    """How a tensor of so many elements of this kind travels with any compressor."""
+    return compression.format_of(kind, element_count) if isinstance(compression, Coded) else abi.FORMAT_PLAIN

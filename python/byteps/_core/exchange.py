@@ -42,6 +42,7 @@ class Exchange(NamedTuple):
     members: Tuple[int, ...] = ()  # ascending ranks that take part; (): all
     priority: int = 0  # a larger one goes first; equal on all ranks is best
     once: bool = False  # the name is never used again
+    format: int = abi.FORMAT_PLAIN  # how its elements travel
 
     def tensor(
         self,
@@ -73,6 +74,8 @@ class Exchange(NamedTuple):
         if self.members:
             tensor.members = (ctypes.c_uint32 * len(self.members))(*self.members)
             tensor.member_count = len(self.members)
+        if self.format:
+            tensor.format = self.format
         if place.memory != abi.HOST_MEMORY:
             tensor.memory, tensor.device, tensor.stream = place
         return tensor
@@ -98,6 +101,7 @@ class Exchange(NamedTuple):
             tuple(members),
             tensor.priority,
             bool(tensor.flags & abi.ONCE),
+            tensor.format,
         )
 
 

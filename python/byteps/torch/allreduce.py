@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
 import torch
 
 from byteps._core import abi, reduction, session
-from byteps._core.compression import checked_compression
+from byteps._core.compression import NoneCompressor, checked_stateless
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of, scoped
 from byteps._core.reduction import ReduceOp
@@ -103,8 +103,8 @@ def allreduce(
     tensor, meaning = prepare(tensor, op, average, prescale_factor, postscale_factor)
     if isinstance(tensor, torch.Tensor) and tensor.layout == torch.sparse_coo:
         return pending.synchronize(sparse.start(tensor, meaning, name, members_of(process_set)))
-    compressed, context = checked_compression(compression).compress(tensor)
-    (reduced,) = _Allreduce.apply([meaning], members_of(process_set), [name], compressed)
+    compressed, context = checked_stateless(compression).compress(tensor)
+    (reduced,) = _Allreduce.apply([meaning], members_of(process_set), [name], compression, compressed)
     return compression.decompress(reduced, context)
 
 
@@ -177,13 +177,14 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> List[torch.Tensor]:
     """Differentiable, as allreduce()."""
-    checked_compression(compression)
+    checked_stateless(compression)
     several = check_all(tensors, _check_of(op, average, prescale_factor, postscale_factor))
     prepared = [prepare(tensor, op, average, prescale_factor, postscale_factor) for tensor in several]
     compressed = [compression.compress(tensor) for tensor, _ in prepared]
     names = _names(name, len(compressed))
     meanings = [meaning for _, meaning in prepared]
-    reduced = _Allreduce.apply(meanings, members_of(process_set), names, *[tensor for tensor, _ in compressed])
+    members = members_of(process_set)
+    reduced = _Allreduce.apply(meanings, members, names, compression, *[tensor for tensor, _ in compressed])
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, compressed)]
 
 
@@ -212,10 +213,11 @@ def _start(
     name: Optional[str],
     members: Tuple[int, ...],
     once: bool = False,
+    compression: Any = NoneCompressor,
 ) -> int:
     if name is not None:
         name = scoped(encoded_name(name).decode(), members)
-    return exchange.start(tensor, output, Exchange(*meaning, members=members, once=once), name)
+    return exchange.start(tensor, output, Exchange(*meaning, members=members, once=once), name, compression)
 
 
 def _start_group(
@@ -237,10 +239,12 @@ class _Allreduce(torch.autograd.Function):
         meanings: Sequence[reduction.Reduction],
         members: Tuple[int, ...],
         names: Sequence[Optional[str]],
+        compression: Any,
         *tensors: torch.Tensor,
     ) -> Tuple[torch.Tensor, ...]:
         for tensor in tensors:
             check_dense(tensor)
+        ctx.compression = compression
         ctx.meanings, ctx.members, ctx.is_named = meanings, members, None not in names
         # Backward runs in an order of autograd's choice, so its names are fixed here.
         current, noname = session.current(), scoped("allreduce.noname", members)
@@ -256,12 +260,13 @@ class _Allreduce(torch.autograd.Function):
         if not ctx.is_named:
             suffix += f".{ctx.backward_count}"
             ctx.backward_count += 1
-        return (None, None, None, *_Allreduce._exchange(ctx, gradients, [name + suffix for name in ctx.names]))
+        return (None, None, None, None, *_Allreduce._exchange(ctx, gradients, [name + suffix for name in ctx.names]))
 
     @staticmethod
     def _exchange(ctx: Any, tensors: Sequence[torch.Tensor], names: Sequence[str]) -> Tuple[torch.Tensor, ...]:
         def start(tensor: torch.Tensor, named: Tuple[str, reduction.Reduction]) -> int:
             output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-            return _start(tensor, output, named[1], named[0], ctx.members, once=not ctx.is_named)
+            name, meaning = named
+            return _start(tensor, output, meaning, name, ctx.members, not ctx.is_named, ctx.compression)
 
         return tuple(pending.synchronize(_start_group(tensors, list(zip(names, ctx.meanings)), start)))

@@ -13,16 +13,17 @@ first, passes others that wait.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Type
+from typing import Any, Callable, Dict, List, Optional, Type
 
 import torch
 from torch.futures import Future
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_compression
+from byteps._core.compression import Coded, checked_compression, format_of
 from byteps._core.reduction import Reduction
-from byteps.torch import devices
+from byteps.torch import devices, tensors
 from byteps.torch.compression import Compression, Compressor
+from byteps.torch.residuals import Residuals
 
 __all__ = ["DDPHookState", "ddp_comm_hook"]
 
@@ -33,6 +34,8 @@ class DDPHookState:
 
     def __init__(self, compression: Type[Compressor] = Compression.none) -> None:
         self.compression = checked_compression(compression)
+        self._residuals = Residuals()
+        self._parameters: Dict[str, List[int]] = {}  # of each bucket, whose residual is kept
         self._name = "ddp"
         self._job: Callable[[], Any] = lambda: None  # in which the name holds; a weak reference, which can be copied
         if session.is_joined():
@@ -44,6 +47,22 @@ class DDPHookState:
         if self._job() is not current.job:
             self._name, self._job = current.lasting_name(self._name, self), weakref.ref(current.job)
         return self._name
+
+
+    def _format_of(self, memory: torch.Tensor) -> int:
+        """How a bucket travels."""
+        kind, _ = tensors.elements_of(memory.dtype, abi.AVERAGE)
+        return format_of(self.compression, kind, memory.numel())
+
+    def _residual_of(self, name: str, bucket: Any, memory: torch.Tensor) -> Optional[torch.Tensor]:
+        """Of a coded bucket; None: none is kept. DDP may arrange its buckets anew: then it begins with zeros."""
+        if not (isinstance(self.compression, Coded) and self.compression.error_feedback):
+            return None
+        parameters = [id(each) for each in bucket.parameters()]
+        if self._parameters.setdefault(name, parameters) != parameters:
+            self._parameters[name] = parameters
+            self._residuals.tensors.pop(name, None)
+        return self._residuals.of(name, memory.numel())
 
 
 def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
@@ -72,6 +91,10 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     name = current.lasting_name(f"{state.wire_name()}.bucket.{index}", (memory.numel(), memory.dtype))
     members = exchange.Members(current.job, range(current.job.size), current.job.rank)
     piece = exchange.reduction(members, memory, Reduction(abi.AVERAGE), priority=index, once=False)
+    format = state._format_of(memory)
+    if format != abi.FORMAT_PLAIN:
+        what = piece.what._replace(format=format)
+        piece = piece._replace(what=what, residual=state._residual_of(name, bucket, memory))
     lineage = futures.Lineage(current.unique_name(f"{name}.step"), f"bucket {index} of DistributedDataParallel")
     started = work.Work(current.job, state, lineage, _TIMEOUT_S, finish, buffer)
     work.start(started, [(piece, f"byteps.{name}")])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import Job
+from byteps._core.compression import NoneCompressor, format_of
 from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import scoped
 from byteps.torch import devices, pending, tensors
+from byteps.torch.residuals import Residuals
 
 __all__: List[str] = []
 
@@ -23,6 +25,7 @@ class Running(pending.Pending):
     is the buffer. Source and buffer are contiguous."""
 
     ended = False
+    residual: Optional[torch.Tensor] = None  # read and written by the core, too
 
     def __init__(self, job: Job, source: torch.Tensor, buffer: torch.Tensor, output: torch.Tensor) -> None:
         self.job = job
@@ -53,11 +56,18 @@ class Running(pending.Pending):
         return self.output
 
 
-def start(tensor: torch.Tensor, output: torch.Tensor, what: Exchange, name: Optional[str]) -> int:
+def start(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    what: Exchange,
+    name: Optional[str],
+    compression: Any = NoneCompressor,
+) -> int:
     """Starts the exchange of `tensor`, the result for `output`: a fresh contiguous tensor, or `tensor` itself. `name`:
-    scoped() to the members; without one the exchange is numbered."""
+    scoped() to the members; without one the exchange is numbered. `compression`: a cast has been made already."""
     current = session.current()
     kind, shape = tensors.travels_as(tensor, what.operation)
+    what = what._replace(format=format_of(compression, kind, tensor.numel()))
     source = tensors.plain_to_land(tensor) if output is tensor else tensors.plain(tensor)
     buffer = source if output is tensor else output
     if name is None:
@@ -69,21 +79,27 @@ class Repeated:
     """Exchanges in place under one lasting name, as of a gradient in each step: as long as the tensors are alike, what
     the core is told is made once, but for their addresses. One is under way at a time."""
 
-    def __init__(self, what: Exchange, name: str) -> None:
+    def __init__(self, what: Exchange, name: str, compression: Any = NoneCompressor) -> None:
         self.what = what
         self.name = name
+        self._compression = compression
         self._alike: Optional[tuple] = None
         self._call = abi.Tensor()
 
-    def start(self, tensor: torch.Tensor) -> int:
-        """start() of `tensor` for itself."""
+    def start(self, tensor: torch.Tensor, residuals: Optional[Residuals] = None) -> int:
+        """start() of `tensor` for itself. `residuals`: where its residual is kept, with error feedback."""
         alike = (type(tensor), tensor.dtype, tensor.shape, tensor.layout, tensor.device)
         if alike != self._alike:
             kind, shape = tensors.travels_as(tensor, self.what.operation)
-            self._call = self.what.tensor(self.name, kind, shape, prefix=PREFIX)
+            what = self.what._replace(format=format_of(self._compression, kind, tensor.numel()))
+            self._call = what.tensor(self.name, kind, shape, prefix=PREFIX)
             self._alike = alike
         source = tensors.plain_to_land(tensor)
-        return _submit(Running(session.job(), source, source, tensor), self._call)
+        entry = Running(session.job(), source, source, tensor)
+        if residuals is not None and self._call.format != abi.FORMAT_PLAIN:
+            entry.residual = residuals.of(self.name, source.numel())
+            self._call.residual = entry.residual.data_ptr()
+        return _submit(entry, self._call)
 
 
 def start_broadcast(

@@ -18,7 +18,7 @@ import torch
 
 from byteps._core import abi, collectives, reduction, session
 from byteps._core.collectives import Rows
-from byteps._core.compression import checked_compression
+from byteps._core.compression import checked_cast
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, members_of
 from byteps._core.reduction import Average, ReduceOp
@@ -175,7 +175,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> List[torch.Tensor]:
     """reducescatter() of several, which travel at once. Differentiable."""
-    checked_compression(compression)
+    checked_cast(compression, "reducescatter()")
     several = check_all(tensors, lambda tensor: _check_reduced(tensor, op, prescale_factor, postscale_factor))
     prepared = [prepare(tensor, op, None, prescale_factor, postscale_factor) for tensor in several]
     compressed = [compression.compress(tensor) for tensor, _ in prepared]

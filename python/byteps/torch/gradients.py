@@ -27,12 +27,13 @@ import torch
 
 from byteps._core import abi, errors, session
 from byteps._core.client import Job
-from byteps._core.compression import checked_compression
+from byteps._core.compression import Coded, checked_compression
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps._core.reduction import Reduction
 from byteps.torch import devices, exchange, pending, sparse
 from byteps.torch.compression import Compressor, NoneCompressor
+from byteps.torch.residuals import Residuals
 
 __all__: List[str] = []
 
@@ -120,6 +121,9 @@ class Gradients:
         self._meaning = meaning
         self._process_set = process_set
         self._compression = checked_compression(compression)
+        # Casts are made here, codes by the core.
+        self._casts = self._compression is not NoneCompressor and not isinstance(self._compression, Coded)
+        self.residuals = Residuals()
         self._sparse_as_dense = sparse_as_dense
         self._by_parameter: Dict[int, Slot] = {}
         self._device = devices.OneDevice()
@@ -149,6 +153,10 @@ class Gradients:
         return id(parameter) in self._by_parameter
 
     @property
+    def has_error_feedback(self) -> bool:
+        return isinstance(self._compression, Coded) and self._compression.error_feedback
+
+    @property
     def travel(self) -> bool:
         """False in a job of one, and on a rank that is not in the process set: there nothing is exchanged."""
         self._enter_job()
@@ -175,7 +183,7 @@ class Gradients:
             slot.name = session.current().lasting_name(name, spec)
             slot.number += slot.name[len(name) :]
         what = Exchange(*self._meaning, members=self._members, priority=slot.priority)
-        slot.exchange = exchange.Repeated(what, slot.name)
+        slot.exchange = exchange.Repeated(what, slot.name, self._compression)
 
     def _abandon(self) -> None:
         for slot in self.slots:
@@ -255,10 +263,10 @@ class Gradients:
         return any(slot.handle is None for slot in self.slots)
 
     def _start(self, slot: Slot, grad: torch.Tensor) -> None:
-        if self._compression is not NoneCompressor:
+        if self._casts:
             with torch.no_grad():
                 grad, slot.context = self._compression.compress(grad)
-        slot.handle = slot.exchange.start(grad)
+        slot.handle = slot.exchange.start(grad, self.residuals if self.has_error_feedback else None)
 
     def _push_sparse(self, slot: Slot) -> None:
         """The gradient's rows, or none when this rank has no gradient."""
@@ -299,7 +307,7 @@ class Gradients:
 
     def _take(self, slot: Slot, result: torch.Tensor) -> None:
         parameter = slot.parameter
-        if result is parameter.grad and self._compression is NoneCompressor:
+        if result is parameter.grad and not self._casts:
             return
         if result.layout != torch.strided:
             if parameter.grad is not None or slot.grad is None and parameter.requires_grad:

@@ -16,7 +16,7 @@ from typing import Any, Optional, Tuple, Type
 import torch
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_compression
+from byteps._core.compression import checked_stateless
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.session import (
     barrier,
@@ -95,24 +95,32 @@ def push_pull(
 ) -> torch.Tensor:
     """The sum (or average) of `tensor` over all workers, in a new tensor. Differentiable: the gradient of a sum is the
     sum of the gradients, so all ranks must run backward through it."""
-    compressed, context = checked_compression(compression).compress(tensor)
-    summed = _PushPull.apply(compressed, average, name, version, priority)
+    compressed, context = checked_stateless(compression).compress(tensor)
+    summed = _PushPull.apply(compressed, average, name, version, priority, compression)
     return compression.decompress(summed, context)
 
 
 class _PushPull(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, average: bool, name: Optional[str], version: int, priority: int
+        ctx: Any,
+        tensor: torch.Tensor,
+        average: bool,
+        name: Optional[str],
+        version: int,
+        priority: int,
+        compression: Any,
     ) -> torch.Tensor:
+        check_dense(tensor)
+        ctx.compression = compression
         ctx.average = average
         ctx.version = version
         ctx.priority = priority
         # Backward runs in an order of autograd's choice, so its name is fixed here.
         ctx.name = session.current().unique_name("push_pull.noname") if name is None else name
         ctx.backward_count = 0 if name is None else None
-        handle = push_pull_async(tensor, average, name, version, priority)
-        return synchronize(handle)
+        output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return synchronize(start(tensor, output, _what(average, priority), name, compression))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Optional[torch.Tensor], ...]:
@@ -123,7 +131,7 @@ class _PushPull(torch.autograd.Function):
             ctx.backward_count += 1
         output = torch.empty(gradient.shape, dtype=gradient.dtype, device=gradient.device)
         what = _what(ctx.average, ctx.priority, once)
-        return synchronize(start(gradient, output, what, name)), None, None, None, None
+        return synchronize(start(gradient, output, what, name, ctx.compression)), None, None, None, None, None
 
 
 _group_lock = threading.Lock()

@@ -17,6 +17,7 @@ from byteps._core import abi, reduction
 from byteps._core.mixed import Wrapped
 from byteps._core.process_sets import ProcessSet, global_process_set
 from byteps._core.reduction import Average, ReduceOp
+from byteps.torch import residuals
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.gradients import Gradients, Slot
 
@@ -42,7 +43,8 @@ def DistributedOptimizer(  # the name users know
     named_parameters: model.named_parameters(), in the order of the layers: the first ones, which the next forward pass
         needs first, travel first. All parameters of the optimizer are among them. Without it, the order within the
         optimizer's groups counts. All ranks must have the same names.
-    compression: Compression.none, .fp16 or .bf16: what travels.
+    compression: Compression.none, .fp16, .bf16, .int8 or .int4: what travels. With error feedback,
+        Compression.int8(error_feedback=True), state_dict() has what this rank carries to the next step, too.
     backward_passes_per_step: so many backward passes are accumulated locally, as a sum, before the gradients travel.
     op: Average or Sum.
     gradient_predivide_factor: for compatibility. Sums are made in 32 bits or more, so that no gradient needs to be
@@ -220,6 +222,21 @@ class _DistributedOptimizer(Wrapped):
         for parameter in self.param_groups[-1]["params"]:
             self._add_slot(parameter, _numbered_names(self.param_groups)[id(parameter)])
         self._hook_what_needs_it()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Dict[str, Any]:
+        """That of the wrapped optimizer, and with error feedback this rank's residuals."""
+        state = super().state_dict(*args, **kwargs)
+        return {**state, residuals.KEY: self._gradients.residuals.state()} if self._feeds_back() else state
+
+    def load_state_dict(self, state_dict: Dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """What state_dict() gave on the same rank; residuals of another one are not loaded, with a warning."""
+        own = {key: each for key, each in state_dict.items() if key != residuals.KEY}
+        super().load_state_dict(own, *args, **kwargs)
+        if self._feeds_back():
+            self._gradients.residuals.load(state_dict.get(residuals.KEY))
+
+    def _feeds_back(self) -> bool:
+        return self._gradients.has_error_feedback and self._gradients.travel
 
     @staticmethod
     def find_duplicates(lst: Iterable[Any]) -> set:

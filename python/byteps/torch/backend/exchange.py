@@ -43,6 +43,7 @@ class Piece(NamedTuple):
     dtype: torch.dtype
     what: Exchange
     label: str = ""  # tells it from the others of its collective; empty: its place among them does
+    residual: Optional[torch.Tensor] = None  # of error feedback; whoever starts it keeps it
 
 
 def reduction(
@@ -87,6 +88,8 @@ def submit(job: Job, piece: Piece, name: str, queue: Optional[EndQueue] = None, 
     some = piece.target if piece.source is None else piece.source
     assert some is not None
     call = piece.what.tensor(name, kind, shape, source, target, place=devices.place_of(some))
+    if piece.residual is not None:
+        call.residual = piece.residual.data_ptr()
     return job.submit(call, queue, tag)
 
 

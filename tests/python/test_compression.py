@@ -1,0 +1,287 @@
+"""Coded sums: what they are, bit for bit, in which calls, on how many machines, and what error feedback carries on."""
+
+import copy
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from cluster import Cluster
+from torch import nn
+
+import byteps.torch as bps
+from byteps._core import errors
+
+BLOCKS = {"int8": 256, "int4": 32}
+LARGE = 3 * 65536 // 4 + 77  # elements, above BYTEPS_MIN_COMPRESS_BYTES, and no whole number of blocks
+
+
+@pytest.fixture(scope="module")
+def apart():
+    """Two workers, each on a machine of its own."""
+    with Cluster(hosts=(1, 1)) as job:
+        yield job
+
+
+@pytest.fixture(scope="module")
+def two_and_two():
+    with Cluster(hosts=(2, 2)) as job:
+        yield job
+
+
+# ---- a dull model of src/kernels/coding.h
+
+
+def bfloat16_up(scales):
+    """The least bfloat16 that is not less."""
+    bits = scales.view(np.uint32)
+    return ((bits + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def coded(values, format):
+    """What is left of float32 values when they have been codes."""
+    block = BLOCKS[format]
+    padded = np.zeros(-(-values.size // block) * block, np.float32)
+    padded[: values.size] = values
+    rows = padded.reshape(-1, block)
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    if format == "int8":
+        scale, inverse = largest / np.float32(127), np.float32(127) / np.maximum(largest, np.float32(1e-30))
+        limit = 127
+    else:
+        scale = bfloat16_up(np.ascontiguousarray(largest / np.float32(7)))
+        inverse, limit = np.float32(1) / np.maximum(scale, np.float32(1e-30)), 7
+    codes = np.clip(np.rint(rows * inverse), -limit, limit).astype(np.float32)
+    return (np.where(largest < 1e-30, np.float32(0), codes * scale)).reshape(-1)[: values.size]
+
+
+def averaged(contributions, format):
+    total = contributions[0].copy()
+    for each in contributions[1:]:
+        total += each
+    return coded(total / np.float32(len(contributions)), format)
+
+
+def values_of(rank, seed=0, count=LARGE):
+    generator = np.random.default_rng(100 * seed + rank)
+    return (generator.standard_normal(count) * 10.0 ** generator.integers(-3, 2, count)).astype(np.float32)
+
+
+# ---- calls
+
+
+def one_call(format):
+    values = torch.from_numpy(values_of(bps.rank()))
+    given = values.clone()
+    before = bps.metrics()
+    result = bps.push_pull(values, name=f"call.{format}", compression=getattr(bps.Compression, format))
+    assert torch.equal(values, given)
+    after = bps.metrics()
+    reduced = bps.allreduce(values, name=f"reduce.{format}", compression=getattr(bps.Compression, format))
+    assert torch.equal(reduced, result)
+    return result.numpy(), after.pushed_bytes - before.pushed_bytes, after.pushed_wire_bytes - before.pushed_wire_bytes
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+def test_a_coded_average_is_that_of_the_model_bit_for_bit_and_of_fewer_bytes(apart, format):
+    results = apart.run(one_call, format)
+    expected = averaged([coded(values_of(rank), format) for rank in (0, 1)], format)
+    for result, pushed, on_wire in results:
+        np.testing.assert_array_equal(result, expected)
+        assert pushed >= 4 * LARGE
+        assert pushed / on_wire > {"int8": 3.9, "int4": 7.0}[format]
+    plain = np.mean([values_of(rank) for rank in (0, 1)], axis=0)
+    assert 0 < np.abs(expected - plain).max() < np.abs(plain).max() / 5
+
+
+def what_is_not_coded():
+    small = torch.from_numpy(values_of(bps.rank(), count=16383))
+    wide = torch.from_numpy(values_of(bps.rank())).double()
+    whole = torch.arange(LARGE, dtype=torch.int32)
+    before = bps.metrics()
+    for index, tensor in enumerate((small, wide, whole)):
+        coded_one = bps.push_pull(tensor, average=False, name=f"small.{index}", compression=bps.Compression.int4)
+        plain_one = bps.push_pull(tensor, average=False, name=f"plain.{index}")
+        assert torch.equal(coded_one, plain_one)
+    after = bps.metrics()
+    return after.pushed_bytes - before.pushed_bytes, after.pushed_wire_bytes - before.pushed_wire_bytes
+
+
+def test_small_tensors_and_other_dtypes_travel_as_they_are(apart):
+    for pushed, on_wire in apart.run(what_is_not_coded):
+        assert pushed == on_wire > 0
+
+
+def refused_calls():
+    values = torch.zeros(LARGE)
+    with pytest.raises(ValueError, match="error feedback is kept by an optimizer"):
+        bps.push_pull(values, name="x", compression=bps.Compression.int8(error_feedback=True))
+    with pytest.raises(ValueError, match=re.escape("Compression.int4: reducescatter() codes nothing")):
+        bps.reducescatter(values, compression=bps.Compression.int4)
+
+
+def test_what_cannot_be_is_an_error_that_says_what_to_do(alone):
+    refused_calls()
+    assert repr(bps.Compression.int8(error_feedback=True)) == "Compression.int8(error_feedback=True)"
+    assert bps.Compression.int8(error_feedback=False) == bps.Compression.int8
+
+
+def disagreeing():
+    compression = bps.Compression.int8 if bps.rank() == 0 else bps.Compression.int4
+    with pytest.raises(errors.MismatchError) as raised:
+        bps.push_pull(torch.zeros(LARGE), name="disagreed", compression=compression)
+    return str(raised.value)
+
+
+def test_ranks_that_disagree_about_the_format_are_told_both(apart):
+    for text in apart.run(disagreeing):
+        assert '"byteps.disagreed"' in text and "coded as int8" in text and "coded as int4" in text, text
+
+
+# ---- the optimizer
+
+
+def model_of(seed=1):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def trained(compression, steps, optimizer_of=None, load=None):
+    """After `steps` of the digits: (parameters, residuals by name, the optimizer's state)."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    images, labels = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
+    model = model_of()
+    optimizer_of = optimizer_of or (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+    optimizer = bps.DistributedOptimizer(
+        optimizer_of(model.parameters()), model.named_parameters(), compression, name=f"{compression}"
+    )
+    first = 0
+    if load is not None:
+        model.load_state_dict(load[0])
+        optimizer.load_state_dict(load[1])
+        first = load[2]
+    generator = torch.Generator().manual_seed(7)
+    for step in range(first + steps):
+        batch = torch.randint(0, len(images), (32 * bps.size(),), generator=generator)[bps.rank() :: bps.size()]
+        if step < first:
+            continue
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+        optimizer.step()
+    accuracy = (model(images).argmax(1) == labels).float().mean().item()
+    state = copy.deepcopy((model.state_dict(), optimizer.state_dict(), first + steps))
+    residuals = {name: each.clone() for name, each in optimizer._gradients.residuals.tensors.items()}
+    return state, residuals, accuracy
+
+
+@pytest.mark.parametrize("feeds_back", [False, True])
+@pytest.mark.parametrize("format", ["int8", "int4"])
+def test_digits_are_learned_with_codes_and_all_ranks_have_the_same_parameters(apart, format, feeds_back):
+    def train():
+        compression = getattr(bps.Compression, format)(error_feedback=feeds_back)
+        before = bps.metrics()
+        state, residuals, accuracy = trained(compression, 150)
+        after = bps.metrics()
+        ratio = (after.pushed_bytes - before.pushed_bytes) / (after.pushed_wire_bytes - before.pushed_wire_bytes)
+        assert set(residuals) == ({f"Gradient.{compression}.{at}.weight" for at in (0, 2)} if feeds_back else set())
+        assert all(each.abs().max() > 0 for each in residuals.values())
+        return state[0], accuracy, ratio
+
+    (first, accuracy, ratio), (second, _, _) = apart.run(train)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert accuracy > 0.95
+    assert ratio > {"int8": 3.4, "int4": 5.5}[format]
+
+
+def test_on_two_machines_of_two_workers_the_sum_of_each_machine_is_coded_once(two_and_two):
+    def train():
+        state, residuals, accuracy = trained(bps.Compression.int4(error_feedback=True), 60)
+        return state[0], residuals, accuracy
+
+    results = two_and_two.run(train)
+    for parameters, residuals, accuracy in results[1:]:
+        assert all(torch.equal(results[0][0][name], parameters[name]) for name in parameters)
+        assert accuracy > 0.9 and residuals.keys() == results[0][1].keys()
+    for machine in (results[:2], results[2:]):  # who leads a part has its residual, nobody else
+        for name in machine[0][1]:
+            mine, its = (residuals[name] != 0 for _, residuals, _ in machine)
+            assert not (mine & its).any()
+            assert (mine | its).float().mean() > 0.5
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_been(apart):
+    def train():
+        compression = bps.Compression.int8(error_feedback=True)
+        whole, _, _ = trained(compression, 20)
+        half, _, _ = trained(compression, 10)
+        rest, _, _ = trained(compression, 10, load=half)
+        without = copy.deepcopy(half)
+        del without[1]["byteps"]
+        with pytest.warns(UserWarning, match="error feedback begins with zeros: what is loaded has none"):
+            other, _, _ = trained(compression, 10, load=without)
+        return whole[0], rest[0], other[0]
+
+    for whole, rest, other in apart.run(train):
+        assert all(torch.equal(whole[name], rest[name]) for name in whole)
+        assert any(not torch.equal(whole[name], other[name]) for name in whole)
+
+
+def test_residuals_of_another_rank_are_not_loaded(apart):
+    def train():
+        compression = bps.Compression.int8(error_feedback=True)
+        state, residuals, _ = trained(compression, 2)
+        of_root = bps.broadcast_object(state[1], root_rank=0)
+        model = model_of()
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), compression, name="o"
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.load_state_dict(of_root)
+        kept = optimizer._gradients.residuals.tensors
+        if bps.rank() == 0:
+            assert not caught and all(torch.equal(kept[name], residuals[name]) for name in residuals)
+        else:
+            assert not kept
+            assert "has that of rank 0 of 2 on 2 machines, and this is rank 1" in str(caught[0].message)
+
+    apart.run(train)
+
+
+def test_adam_takes_its_state_as_ever(apart):
+    def train():
+        optimizer_of = lambda parameters: torch.optim.Adam(parameters, lr=0.01)
+        state, _, accuracy = trained(bps.Compression.int8(error_feedback=True), 60, optimizer_of)
+        assert set(state[1]) == {"state", "param_groups", "byteps"}
+        return accuracy
+
+    assert all(accuracy > 0.9 for accuracy in apart.run(train))
+
+
+# ---- torch's own DistributedDataParallel
+
+
+def test_buckets_of_ddp_are_coded_by_the_hook(apart, tmp_path):
+    def train(store):
+        from torch_group import ensure_group
+
+        ensure_group(store)
+        model = torch.nn.parallel.DistributedDataParallel(model_of())
+        state = bps.DDPHookState(bps.Compression.int8(error_feedback=True))
+        model.register_comm_hook(state, bps.ddp_comm_hook)
+        torch.manual_seed(bps.rank())
+        before = bps.metrics()
+        for _ in range(4):
+            model.zero_grad()
+            model(torch.randn(16, 64)).square().sum().backward()
+        after = bps.metrics()
+        assert any(each.abs().max() > 0 for each in state._residuals.tensors.values())
+        ratio = (after.pushed_bytes - before.pushed_bytes) / (after.pushed_wire_bytes - before.pushed_wire_bytes)
+        return {name: each.grad.clone() for name, each in model.named_parameters()}, ratio
+
+    (first, ratio), (second, _) = apart.run(train, str(tmp_path / "store"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert ratio > 3
