@@ -49,6 +49,18 @@ Status take_timeout(std::uint32_t failure_ms, const Line& line, TimeoutConfig& t
   return Status::ok();
 }
 
+// Whether a job goes on without somebody is the scheduler's to say: who has asked for something else hears so.
+void tell_what_counts(const Member::Asked& asked, const wire::Roster& roster, const Line& line,
+                      MemberOutputs& out) {
+  const auto differs = [&](const char* variable, const char* here, const char* there) {
+    tell(std::string(variable) + " is " + here + " here, but " + there + " at the " +
+             line.scheduler_text() + ", whose value counts for the whole job",
+         out);
+  };
+  if (!asked.recovers && roster.recovers) differs("BYTEPS_RECOVERY", "0", "1");
+  if (asked.continues && !roster.continues) differs("BYTEPS_ON_WORKER_LOSS", "continue", "fail");
+}
+
 std::string reason_text(const Status& why) {
   return why.is_ok() ? "" : " (" + why.message() + ")";
 }
@@ -94,7 +106,7 @@ Member::Member(wire::Join join, const Config& config, Timeline* timeline)
     : join_(std::move(join)),
       job_id_(config.job.job_id),
       tells_roll_call_(config.tells_roll_call),
-      recovers_(config.recovers),
+      asked_{.recovers = config.recovers, .continues = config.continues},
       timeline_(timeline),
       timeout_(config.timeout),
       line_({config.job.scheduler_host, config.job.scheduler_port}, timeout_) {
@@ -321,6 +333,7 @@ void Member::on_roster(const wire::Header& header, std::span<const std::byte> pa
   }
   if (stage_ == Stage::kJoining || exit_.hands_over) stage_ = Stage::kRunning;
   if (stage_ == Stage::kRunning) {
+    tell_what_counts(asked_, roster, line_, out);
     out.emplace_back(MemberOutput::Began{std::move(roster)});
   }
   if (join_.role == Role::kWorker) applied(job_.roster_epoch, now, out);

@@ -104,6 +104,11 @@ wire::Join make_join(const Config& config, Role role, std::string host,
 
 class Member {
  public:
+  // What the settings of this process say, and the scheduler's decide.
+  struct Asked {
+    bool recovers = true;
+    bool continues = false;
+  };
   // Uses config.job (scheduler's address, job id), config.timeout and, until there is a roster, config.recovers.
   // With a timeline it asks the scheduler for the
   // time with each heartbeat, and the timeline gets the answers.
@@ -226,7 +231,7 @@ class Member {
   void watch_silence(TimeNs now, MemberOutputs& out);
   // The job goes on without its scheduler for recovery_ns.
   bool recovers() const {
-    return job_.roster_epoch == Epoch(0) ? recovers_ : testimony_.recovers();
+    return job_.roster_epoch == Epoch(0) ? asked_.recovers : testimony_.recovers();
   }
   // When the scheduler's absence is an end. Before it has answered it may not have been started.
   TimeNs give_up_scheduler_ns() const;
@@ -245,7 +250,7 @@ class Member {
   const wire::Join join_;
   const std::array<std::byte, 16> job_id_;
   const bool tells_roll_call_;
-  const bool recovers_;  // as this process was told
+  const Asked asked_;
   Timeline* const timeline_;
 
   TimeoutConfig timeout_;  // with the scheduler's failure timeout, once it has answered

@@ -280,11 +280,14 @@ void RelayPost::end(const Status& why) {
   is_ending_ = !relay_;
   if (!relay_) return;
   deliver();
-  relay_->hand_on();
+  // Where the job goes on without this worker, its crew turn to another relay: what they have not got yet they ask of
+  // the servers, which are to keep it.
+  const bool is_replaced = why.is_because_of(CauseKind::kReplaced);
+  if (!is_replaced) relay_->hand_on();
   deliver();
   is_ending_ = true;
   ended_ = why;
-  if (relay_->is_alone() || !relay_->waits_for_crew()) return leave_servers();
+  if (relay_->is_alone() || !relay_->waits_for_crew() || is_replaced) return leave_servers();
   leaves_ns_ = now_ + 2 * KeptSums::kSilenceNs;
 }
 

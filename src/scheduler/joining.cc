@@ -155,13 +155,18 @@ Joining::Known Joining::recognise_in_epoch(const wire::Join& join, Epoch epoch, 
                         seats_.at(*known.same).join.life != join.life;
   if (is_other) known.same.reset();
   if (known.same) return known;
+  // Between two epochs nobody has taken the place of a server that was away: it is one of the next.
+  if (!worker && is_ours && !situation.in_epoch && !seats_.was_replaced(join.life)) {
+    known.is_new = true;
+    return known;
+  }
   known.refusal = {Code::kDisconnected,
                    member_text(join, join.wanted_rank) + " comes from epoch " +
                        std::to_string(epoch.value) +
                        ", which this scheduler does not know or which is over: the scheduler was "
                        "started anew, or the job went on without it"};
   // Whose place another one took while it was away, perhaps in an epoch that is over since.
-  if (!worker && is_ours && (epoch == current || (situation.recovers && epoch < current))) {
+  if (!worker && is_ours && (epoch == current || seats_.was_replaced(join.life))) {
     known.refusal = {
         Code::kDisconnected,
         member_text(join, join.wanted_rank) +

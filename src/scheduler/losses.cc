@@ -9,8 +9,9 @@ namespace byteps {
 Vigil::Patience Losses::patience() const {
   const bool recovers = all_.succession.recovers();
   Vigil::Patience patience{.recovers = recovers, .worker_ns = timeout_.failure_ns};
-  if (!continues_ || !recovers) return patience;
-  patience.worker_ns = is_cut_off_ ? timeout_.recovery_ns : timeout_.failure_ns / 3;
+  if (!recovers) return patience;
+  if (continues_) patience.worker_ns = timeout_.failure_ns / 3;
+  if (is_cut_off()) patience.worker_ns = timeout_.recovery_ns;
   return patience;
 }
 
@@ -45,6 +46,15 @@ Status Losses::missed_in_gathering(TimeNs now) const {
 
 // ---- who is lost
 
+// Silence counts early: members say something at about the same times, but not all are late at once. An end of a
+// connection that was said (the process has ended, perhaps) is no sign of a cable that is out; where the job goes on
+// without workers, whoever has started them has seen those ends.
+bool Losses::may_be_out_of_reach(const Seat& seat, TimeNs now) const {
+  if (seat.peer) return now >= seat.heard_ns + timeout_.failure_ns / 2;
+  return continues_ || seat.lost_why.is(Code::kTimeout) ||
+         seat.lost_why.is_because_of(CauseKind::kSilent);
+}
+
 void Losses::look(TimeNs now) {
   std::size_t count = 0;
   std::size_t away = 0;
@@ -52,9 +62,10 @@ void Losses::look(TimeNs now) {
     const bool is_known_to_be_gone = seat.plays() && ended_.contains(seat.rank);
     if (!seat.in_roster || seat.left || is_known_to_be_gone) continue;
     ++count;
-    if (!seat.peer || now >= seat.heard_ns + timeout_.silence_ns()) ++away;
+    if (may_be_out_of_reach(seat, now)) ++away;
   }
-  is_cut_off_ = 2 * away > count;
+  looked_ns_ = now;
+  if (2 * away > count) cut_off_until_ns_ = now + timeout_.failure_ns;
 }
 
 // Without this one there is nobody whose job it could be: all others are lost, and none has left it well.
@@ -67,14 +78,14 @@ bool Losses::is_last(const Seat& lost) const {
 
 bool Losses::bear(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out) {
   Seat& seat = all_.seats.at(lost);
-  if (!seat.worker() || !continues_ || !all_.succession.recovers()) return false;
-  if (is_cut_off_ && !ended_.contains(seat.rank)) {
+  if (!seat.worker() || !all_.succession.recovers()) return false;
+  if (is_cut_off() && !ended_.contains(seat.rank)) {
     if (!seat.peer) return false;
     all_.speaker.drop(seat, {Code::kDisconnected, why, {.kind = CauseKind::kSilent}}, out);
     seat.heard_ns = now;
     return true;
   }
-  if (is_last(seat)) return false;
+  if (!continues_ || is_last(seat)) return false;
   vacate(lost, why, now, out);
   return true;
 }

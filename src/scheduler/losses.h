@@ -1,5 +1,6 @@
 // Losses: workers that are lost while a job runs that goes on without them (BYTEPS_ON_WORKER_LOSS=continue), and
-// whether it can (docs/recovery.md, "A worker is lost").
+// whether it can (docs/recovery.md, "A worker is lost"); and in any job that recovers, whether it is the scheduler that
+// is cut off.
 #pragma once
 
 #include <cstdint>
@@ -50,13 +51,15 @@ class Losses {
   Status missed_in_gathering(TimeNs now) const;
 
   // When it is looked at: whether more than half of those that should be here are away, or silent. Then rather this
-  // scheduler is cut off than that all of them are lost.
+  // scheduler is cut off than that all of them are lost; and when some are back, the others may be as soon.
   void look(TimeNs now);
   // This member of the running epoch is lost: if it is a worker, the job goes on without it, and its rank is vacant; or
   // it is waited for, where the scheduler may be cut off. False: neither.
   bool bear(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
 
  private:
+  bool is_cut_off() const { return looked_ns_ < cut_off_until_ns_; }
+  bool may_be_out_of_reach(const Seat& seat, TimeNs now) const;
   bool is_last(const Seat& lost) const;
   void vacate(Arrival lost, const std::string& why, TimeNs now, KeeperOutputs& out);
 
@@ -68,7 +71,8 @@ class Losses {
   const TimeoutConfig& timeout_;
   const Concerned all_;
   std::map<std::uint32_t, Ended> ended_;  // by rank
-  bool is_cut_off_ = false;
+  TimeNs looked_ns_ = 0;
+  TimeNs cut_off_until_ns_ = 0;
 };
 
 }  // namespace byteps

@@ -129,6 +129,11 @@ class Seats {
   // Of the roster that was taken last, or that another scheduler has made: this rank is vacant, its worker was lost.
   void note_vacant(std::uint32_t rank) { vacant_.insert(rank); }
   bool is_vacant(std::uint32_t rank) const { return vacant_.contains(rank); }
+  // The server with this life has lost its place to another one, in whatever epoch. (0: it never said one.)
+  void note_replaced(std::uint64_t life) {
+    if (life != 0) replaced_.insert(life);
+  }
+  bool was_replaced(std::uint64_t life) const { return replaced_.contains(life); }
   // Of rank 0 of the roster that was taken last.
   bool local_reduce() const { return local_reduce_; }
 
@@ -142,6 +147,7 @@ class Seats {
   Arrival next_arrival_ = 0;
   bool local_reduce_ = false;
   std::set<std::uint32_t> vacant_;
+  std::set<std::uint64_t> replaced_;  // lives
 };
 
 }  // namespace byteps

@@ -135,6 +135,7 @@ TimeNs Succession::deadline() const {
 void Succession::hand_over(Arrival lost, Arrival heir, const std::string& why, TimeNs now,
                            KeeperOutputs& out) {
   const Seat before = seats_.at(lost);
+  seats_.note_replaced(before.join.life);
   seats_.erase(lost, now);
   Seat& seat = seats_.at(heir);
   if (before.peer && before.leaves) {

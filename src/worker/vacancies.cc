@@ -1,6 +1,7 @@
 #include "worker/vacancies.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/phrases.h"
@@ -8,43 +9,61 @@
 #include "member/roster_check.h"
 
 namespace byteps {
+namespace {
+
+std::string name_of(const wire::RosterMember& member) {
+  return "worker " + std::to_string(member.rank) + " (" + printable(member.host, 128) + ")";
+}
+
+}  // namespace
 
 void Vacancies::note(const wire::Roster& roster, TimeNs now) {
   const std::vector<WorkerRank> vacant = vacant_ranks(roster);
   if (vacant.empty()) return;
   own_rank_ = roster.your_rank;
   membership_.lost(vacant);
-  const bool is_leader = membership_.leader() == own_rank_;  // one says it for all
   const std::size_t left = count_of(roster, Role::kWorker) - vacant.size();
   for (const WorkerRank rank : vacant) {
-    if (!known_.insert(rank).second) continue;
     const wire::RosterMember& member = roster.members[rank.value];
-    const std::string who =
-        "worker " + std::to_string(rank.value) + " (" + printable(member.host, 128) + ")";
-    const std::string text = who + " was lost, and its rank is vacant";
-    log_.record({.kind = "replaced",
-                 .role = name(Role::kWorker),
-                 .rank = rank.value,
-                 .cause = name(CauseKind::kGone),
-                 .epoch = roster.epoch.value,
-                 .number = member.vacant_since,
-                 .host = member.host,
-                 .text = text,
-                 .at_ns = now,
-                 .stays = true});
-    if (log_.timeline() != nullptr) {
-      log_.timeline()->mark({.name = "worker " + std::to_string(rank.value) + " lost",
-                             .text = text,
-                             .number = member.vacant_since,
-                             .at_ns = now});
-    }
-    log_.write(
-        is_leader ? LogLevel::kWarning : LogLevel::kInfo,
-        who + " was lost, and the job goes on without it: averages are of the " +
-            (left == 1 ? "one worker" : std::to_string(left) + " workers") +
-            " left; a sum that a script divides by size() itself is too small by what is missing");
+    const bool is_new = known_.insert(rank).second;
+    if (is_new) record(roster.epoch, member, now);
+    tell(member, left, is_new);
   }
-  if (vacant.front() == WorkerRank(0) && next_warning_ns_ == kNever) next_warning_ns_ = now;
+  const bool has_become_leader =
+      !std::exchange(is_leader_, membership_.leader() == own_rank_) && is_leader_;
+  const bool is_first = next_warning_ns_ == kNever;
+  if (vacant.front() == WorkerRank(0) && (is_first || has_become_leader)) next_warning_ns_ = now;
+}
+
+// For the recordings.
+void Vacancies::record(Epoch epoch, const wire::RosterMember& member, TimeNs now) const {
+  const std::string text = name_of(member) + " was lost, and its rank is vacant";
+  log_.record({.kind = "replaced",
+               .role = name(Role::kWorker),
+               .rank = member.rank,
+               .cause = name(CauseKind::kGone),
+               .epoch = epoch.value,
+               .number = member.vacant_since,
+               .host = member.host,
+               .text = text,
+               .at_ns = now,
+               .stays = true});
+  if (log_.timeline() == nullptr) return;
+  log_.timeline()->mark({.name = "worker " + std::to_string(member.rank) + " lost",
+                         .text = text,
+                         .number = member.vacant_since,
+                         .at_ns = now});
+}
+
+// One says it for all. Who that was may be lost as well, and may not have come to it: then the next one does.
+void Vacancies::tell(const wire::RosterMember& member, std::size_t left, bool is_new) {
+  const bool warns = membership_.leader() == own_rank_ && warned_.insert(member.rank).second;
+  if (!warns && !is_new) return;
+  log_.write(
+      warns ? LogLevel::kWarning : LogLevel::kInfo,
+      name_of(member) + " was lost, and the job goes on without it: averages are of the " +
+          (left == 1 ? "one worker" : std::to_string(left) + " workers") +
+          " left; a sum that a script divides by size() itself is too small by what is missing");
 }
 
 void Vacancies::tick(TimeNs now) {

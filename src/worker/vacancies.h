@@ -2,6 +2,7 @@
 // (docs/recovery.md), and what a worker says about that.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <set>
 
@@ -27,10 +28,15 @@ class Vacancies {
   static constexpr TimeNs kWarningEveryNs = 60 * kSecond;
 
  private:
+  void record(Epoch epoch, const wire::RosterMember& member, TimeNs now) const;
+  void tell(const wire::RosterMember& member, std::size_t left, bool is_new);
+
   Membership& membership_;
   const Log& log_;
   std::uint32_t own_rank_ = 0;
   std::set<WorkerRank> known_;
+  std::set<std::uint32_t> warned_;  // of these, as the leader
+  bool is_leader_ = false;
   TimeNs next_warning_ns_ = kNever;
 };
 

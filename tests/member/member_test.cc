@@ -692,6 +692,19 @@ TEST(
   EXPECT_TRUE(desk.member().done()) << "the scheduler has said nothing for 3.5 s";
 }
 
+TEST(Member, says_that_its_word_about_losses_does_not_count_where_the_schedulers_is_another) {
+  Config config = small_job();
+  config.continues = true;
+  Desk desk(worker_join(1, "beta:11"), config);
+  desk.tick();
+  desk.member().on_up(scheduler_hello(), desk.now(), desk.out());
+  desk.say_roster();
+  ASSERT_EQ(desk.happened<MemberOutput::Notice>().size(), 1U);
+  EXPECT_THAT(desk.happened<MemberOutput::Notice>()[0].text,
+              AllOf(HasSubstr("BYTEPS_ON_WORKER_LOSS is continue here, but fail at the scheduler"),
+                    HasSubstr("counts for the whole job")));
+}
+
 TEST(Member, does_not_take_over_a_failure_timeout_that_cannot_be_set) {
   Desk desk;
   desk.tick();

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/net/scripted_transport.h"
+#include "worker/kept_sums.h"
 
 namespace byteps {
 namespace {
@@ -84,11 +85,8 @@ class RelayLoopTest : public testing::Test {
                     .is_ok());
     turn();
   }
-  void end() {
-    ASSERT_TRUE(commands_
-                    .post({.kind = RelayCommand::Kind::kEnd,
-                           .why = {Code::kCancelled, "the worker has left"}})
-                    .is_ok());
+  void end(const Status& why = {Code::kCancelled, "the worker has left"}) {
+    ASSERT_TRUE(commands_.post({.kind = RelayCommand::Kind::kEnd, .why = why}).is_ok());
     turn();
   }
   // The worker beside it is about to leave.
@@ -498,6 +496,28 @@ TEST_F(RelayLoopTest, at_the_end_workers_get_first_what_is_theirs) {
   turn();
   EXPECT_TRUE(loop_.finished());
   EXPECT_EQ(loop_.turn(now_), 0U);
+}
+
+// Its crew turn to another relay, which asks the servers for what they have not got.
+TEST_F(RelayLoopTest, one_whose_job_goes_on_without_it_does_not_say_that_its_crew_have_everything) {
+  recovers_ = continues_ = true;
+  serve();
+  both_push();
+  answer();
+  end({Code::kDisconnected, "was away for too long", {.kind = CauseKind::kReplaced}});
+  turn(2 * KeptSums::kSilenceNs);
+  EXPECT_FALSE(transport_.take(Kind::kAck));
+  EXPECT_TRUE(transport_.closed.contains(server()));
+}
+
+TEST_F(RelayLoopTest, and_one_that_leaves_does) {
+  recovers_ = continues_ = true;
+  serve();
+  both_push();
+  answer();
+  end();
+  turn(2 * KeptSums::kSilenceNs);
+  EXPECT_TRUE(transport_.take(Kind::kAck));
 }
 
 TEST_F(RelayLoopTest, at_the_end_who_does_not_read_is_waited_for_only_so_long) {

@@ -164,6 +164,64 @@ TEST(Losses, when_most_are_away_at_once_it_is_the_scheduler_that_is_cut_off) {
   EXPECT_FALSE(job.table.keeper().outcome().is_ok()) << "but not for ever";
 }
 
+// They come back one by one, and their connections have ended long ago.
+TEST(Losses, when_most_are_back_the_others_have_the_failure_timeout_to_come_back_too) {
+  ContinuingJob job;
+  for (const PeerId each : job.others(3)) job.table.down(each, "connection timed out");
+  job.table.pass(2 * kFailure);
+  std::vector<PeerId> back = {job.table.join(server_join("gamma:12", 4000), Epoch(1))};
+  for (const std::uint32_t rank : {0U, 1U}) {
+    back.push_back(job.table.join(worker_join(rank, "host:" + std::to_string(rank), 3), Epoch(1)));
+    job.table.tick();
+    EXPECT_THAT(job.vacant_to(back[0]), IsEmpty());
+  }
+  job.table.pass(kFailure - 300 * kMillisecond, back, 1);
+  EXPECT_THAT(job.vacant_to(back[0]), IsEmpty());
+  job.table.pass(600 * kMillisecond, back, 1);
+  EXPECT_THAT(job.vacant_to(back[0]), ElementsAre(WorkerRank(2)));
+}
+
+// Who has said something last is silent for too long a little later than the first.
+TEST(Losses, it_is_cut_off_though_not_all_have_been_silent_for_as_long) {
+  ContinuingJob job;
+  job.table.pass(kFailure / 6, {job.server, job.workers[1], job.workers[2]}, 1);
+  job.table.pass(2 * kFailure);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  job.table.join(server_join("gamma:12", 4000), Epoch(1));
+  std::vector<PeerId> back;
+  for (const std::uint32_t rank : {0U, 1U, 2U}) {
+    back.push_back(job.table.join(worker_join(rank, "host:" + std::to_string(rank), 3), Epoch(1)));
+    EXPECT_THAT(job.vacant_to(back.back()), IsEmpty());
+  }
+}
+
+TEST(Losses, a_job_that_ends_with_a_worker_does_not_end_with_a_cable_of_its_scheduler) {
+  Config config = continuing_job();
+  config.continues = false;
+  ContinuingJob job(config);
+  job.table.pass(2 * kFailure);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  std::vector<PeerId> back = {job.table.join(server_join("gamma:12", 4000), Epoch(1))};
+  for (const std::uint32_t rank : {0U, 1U}) {
+    back.push_back(job.table.join(worker_join(rank, "host:" + std::to_string(rank), 3), Epoch(1)));
+  }
+  job.table.pass(kFailure - 300 * kMillisecond, back, 1);
+  EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
+  job.table.pass(600 * kMillisecond, back, 1);
+  EXPECT_THAT(job.table.keeper().outcome().message(), HasSubstr("worker 2")) << "it is not back";
+}
+
+// Their ends were said: that is no cable.
+TEST(Losses, and_where_most_processes_have_ended_it_ends_as_ever) {
+  Config config = continuing_job();
+  config.continues = false;
+  ContinuingJob job(config);
+  for (const PeerId each : job.workers)
+    job.table.down(each, "the other side closed the connection");
+  job.table.pass(kFailure + 100 * kMillisecond, {job.server}, 1);
+  EXPECT_FALSE(job.table.keeper().outcome().is_ok());
+}
+
 TEST(Losses, a_worker_that_has_ended_before_the_job_was_complete_ends_it) {
   Table table(continuing_job());
   table.join(worker_join(0, "host:0", 3));

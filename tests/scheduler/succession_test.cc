@@ -107,7 +107,12 @@ TEST(Succession, who_was_replaced_is_told_that_the_job_went_on_without_it_and_no
 
 TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_meanwhile_too) {
   RecoveringJob job;
+  wire::Join first = server_join("gamma:98", 4999, 0);
+  first.life = 77;
   job.table.down(job.server);
+  const PeerId second = job.table.join(first);
+  job.table.heartbeat(second, 1);
+  job.table.down(second);
   const PeerId heir = job.table.join(server_join("gamma:99", 5000, 0));
   job.table.heartbeat(heir, 1);
   job.table.leave(job.worker0, 0, false);
@@ -122,8 +127,12 @@ TEST(Succession, who_was_replaced_hears_so_when_the_workers_have_begun_again_mea
   job.table.join(worker_join(1, "beta:11"));
   job.table.heartbeat(heir, 2);
   ASSERT_EQ(job.table.roster_to(heir).epoch, Epoch(2));
-  const PeerId again = job.table.join(server_join("gamma:12", 4000), Epoch(1));
+  const PeerId again = job.table.join(first, Epoch(1));
   EXPECT_THAT(job.table.text_to(again, Kind::kFail), HasSubstr("another server has its place"));
+  wire::Join stranger = server_join("gamma:97", 4998);
+  stranger.life = 78;
+  EXPECT_THAT(job.table.text_to(job.table.join(stranger, Epoch(1)), Kind::kFail),
+              HasSubstr("which this scheduler does not know or which is over"));
   EXPECT_EQ(job.table.keeper().phase(), Phase::kRunning);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,8 @@ class Table {
     tick();  // others are told at the end of a turn
   }
   void down(PeerId peer, const char* why = "connection reset by peer") {
-    keeper_.on_down(peer, {Code::kDisconnected, why}, now_, out_);
+    const bool is_timeout = std::string_view(why) == "connection timed out";
+    keeper_.on_down(peer, {is_timeout ? Code::kTimeout : Code::kDisconnected, why}, now_, out_);
   }
   void worker_ended(std::uint32_t rank, const std::string& how) {
     keeper_.on_worker_ended(WorkerRank(rank), how, now_);
