@@ -74,8 +74,9 @@ enum class Kind : std::uint8_t {
   kAgain = 12,  // shard to worker: nobody has the sum of that round of that frame, push it again
   kForgotten = 13,  // shard to workers: all have forgotten the key
   // where a lost server gets a successor (KeptSums, Settling)
-  kAck = 14,      // worker to shard: `count`, where no push says it soon
-  kSettled = 15,  // shard to worker: the same, of answers
+  kAck = 14,  // worker to shard: `count`, where no push says it soon
+  kSettled =
+      15,  // shard to worker: the same, of answers; with kOfFrame: of a frame that it has told by a Have
   // control, between member and scheduler
   kJoin = 16,
   kRoster = 17,
@@ -103,6 +104,11 @@ inline constexpr std::uint8_t kSum = 2;
 inline constexpr std::uint8_t kHasFormer = 1;
 inline constexpr std::uint8_t kAll = 2;   // it is the last, and about nothing
 inline constexpr std::uint8_t kSome = 4;  // of a relay: some of its crew may lack them
+
+// Flag of a Settled: all have the sum of that round of that frame, and `count` says nothing.
+inline constexpr std::uint8_t kOfFrame = 1;
+// As its offset: of all frames of the part, and of rounds up to that one.
+inline constexpr std::uint64_t kWholePart = UINT64_MAX;
 
 // Flags of an Inputs.
 inline constexpr std::uint8_t kNoMore = 1;

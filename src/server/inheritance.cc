@@ -61,6 +61,7 @@ void Inheritance::look_whether_any_is_gone(ShelfOutputs& out) {
     for (const auto& [index, part] : tensor->parts) {
       for (std::uint32_t frame = 0; frame < part->frames.size(); ++frame) {
         look_whether_gone(*part, frame, out);
+        look_whether_all_have(*part, frame, out);
       }
     }
   }
@@ -107,12 +108,51 @@ const char* Inheritance::have(PartSum& part, WorkerRank from, const wire::Header
       const Takeover::Doing doing = takeover->on_have(from, round, scene_of(part, frame));
       if (!carry_out(doing, part, frame, from, out)) return nullptr;  // it was said
     }
-    if (later_by(part.frames[frame].round, round) != 1) continue;
+    if (later_by(part.frames[frame].round, round) != 1) {
+      if (later_by(part.frames[frame].round, round) > 1)
+        tell_settled(part, frame, round, from, out);
+      continue;
+    }
     const bool is_for_some = (header.flags & wire::kSome) != 0;
     if (takeover != nullptr) takeover->note_some(from, is_for_some);
-    if (!is_for_some) settling_.note_has(part.frames[frame], from);
+    if (settling_.is_settled(part.frames[frame]) || (takeover && takeover->is_settled())) {
+      tell_settled(part, frame, round, from, out);
+    } else if (!is_for_some) {
+      settling_.note_told(part.frames[frame], from);
+      look_whether_all_have(part, frame, out);
+    }
   }
   return nullptr;
+}
+
+void Inheritance::tell_settled(const PartSum& part, std::uint32_t frame_index, Round round,
+                               WorkerRank whom, ShelfOutputs& out) const {
+  out.emplace_back(ShelfOutput::SettledFrame{.worker = whom,
+                                             .key = part.tensor->key,
+                                             .part = part.index,
+                                             .round = round,
+                                             .offset_bytes = frame_index * part.frame_bytes});
+}
+
+// A frame of which nobody lacks the sum of the round before, for all have said that they have it. (At a relay before
+// servers others may.)
+void Inheritance::look_whether_all_have(PartSum& part, std::uint32_t frame_index,
+                                        ShelfOutputs& out) {
+  Takeover* const takeover = part.frames[frame_index].takeover.get();
+  if (takeover == nullptr || facts_.relay || takeover->has_sum() || !takeover->round()) return;
+  const Contributors& contributors = *part.tensor->contributors;
+  std::vector<WorkerRank> told;
+  for (std::uint32_t place = 0; place < contributors.count(); ++place) {
+    if (contributors.are_all_at(place, left_) || generations_.is_done(contributors, place))
+      continue;
+    const WorkerRank each = contributors.at(place, part.tensor->key, part.index);
+    if (!takeover->has_sum(each) || takeover->is_for_some(each)) return;
+    told.push_back(each);
+  }
+  if (told.empty()) return;
+  const Round round(takeover->round()->value - 1);
+  takeover->on_settled(told.front(), round);
+  for (const WorkerRank each : told) tell_settled(part, frame_index, round, each, out);
 }
 
 void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire::Header& header,
@@ -121,6 +161,9 @@ void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire:
   if (!frame.takeover) return;  // all have it
   if ((header.flags & wire::kNoPayload) != 0) {
     frame.takeover->on_settled(header.worker, header.round);
+    for (WorkerRank each(0); each.value < facts_.worker_count; ++each.value) {
+      if (frame.takeover->has_sum(each)) tell_settled(part, frame_index, header.round, each, out);
+    }
     return tell_if_had(part, frame_index, out);
   }
   const Takeover::Doing doing = frame.takeover->on_sum(header.worker, header.round);
@@ -148,7 +191,7 @@ void Inheritance::take_sum(PartSum& part, std::uint32_t frame_index, const wire:
     settling_.begin(part, frame_index, generations_);
     for (WorkerRank each(0); each.value < facts_.worker_count; ++each.value) {
       const bool has_it = frame.takeover->has_sum(each) && !frame.takeover->is_for_some(each);
-      if (has_it) settling_.note_has(frame, each);
+      if (has_it) settling_.note_told(frame, each);
     }
   }
   carry_out(doing, part, frame_index, header.worker, out);

@@ -76,6 +76,9 @@ class Inheritance {
   Takeover::Scene scene_of(const PartSum& part, std::uint32_t frame_index) const;
   bool carry_out(const Takeover::Doing& doing, PartSum& part, std::uint32_t frame_index,
                  WorkerRank from, ShelfOutputs& out);
+  void tell_settled(const PartSum& part, std::uint32_t frame_index, Round round, WorkerRank whom,
+                    ShelfOutputs& out) const;
+  void look_whether_all_have(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);
   void tell_if_had(const PartSum& part, std::uint32_t frame_index, ShelfOutputs& out) const;
   void look_whether_any_is_gone(ShelfOutputs& out);
   void look_whether_gone(PartSum& part, std::uint32_t frame_index, ShelfOutputs& out);

@@ -23,6 +23,8 @@ void Settling::begin_epoch(std::uint32_t worker_count, bool is_below) {
   crew_has_.clear();
   records_.clear();
   lacks_.clear();
+  told_.clear();
+  told_settled_.clear();
   free_.clear();
   answers_.clear();
   answers_.resize(worker_count);
@@ -40,6 +42,10 @@ std::span<std::uint64_t> Settling::lacks_of(Index index) {
   return std::span(lacks_).subspan(index * words_, words_);
 }
 
+std::span<std::uint64_t> Settling::told_of(Index index) {
+  return std::span(told_).subspan(index * words_, words_);
+}
+
 // ---- sums
 
 void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations& generations) {
@@ -50,6 +56,7 @@ void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations
     index = static_cast<Index>(records_.size());
     records_.emplace_back();
     lacks_.resize(lacks_.size() + words_, 0);
+    told_.resize(lacks_.size(), 0);
   } else {
     index = free_.back();
     free_.pop_back();
@@ -60,6 +67,8 @@ void Settling::begin(PartSum& part, std::uint32_t frame_index, const Generations
                      .holders = 1};
   const std::span lacks = lacks_of(index);
   std::fill(lacks.begin(), lacks.end(), 0);
+  const std::span told = told_of(index);
+  std::fill(told.begin(), told.end(), 0);
   const Contributors& contributors = *part.tensor->contributors;
   for (std::uint32_t place = 0; place < contributors.count(); ++place) {
     if (generations.is_done(contributors, place) || contributors.are_all_at(place, left_)) continue;
@@ -115,9 +124,32 @@ void Settling::end(FrameSum& frame) {
   if (frame.settling == 0) return;
   const Index index = std::exchange(frame.settling, 0) - 1;
   if (above_) say_crew_has(index);  // N2
+  tell_those(index);
   records_[index].part = nullptr;
   let_go(index);
   if (due_ns_ == kNever) due_ns_ = now_ + kSilenceNs;
+}
+
+void Settling::note_told(FrameSum& frame, WorkerRank worker) {
+  if (frame.settling == 0) return;
+  set_bit(told_of(frame.settling - 1), worker);
+  note_has(frame, worker);
+}
+
+void Settling::tell_those(Index index) {
+  const std::span told = told_of(index);
+  if (!has_any_bit(told)) return;
+  const Record& record = records_[index];
+  const PartSum& part = *record.part;
+  for (WorkerRank worker(0); worker.value < answers_.size(); ++worker.value) {
+    if (!has_bit(told, worker)) continue;
+    told_settled_.push_back({.frame = {.key = part.tensor->key,
+                                       .part = part.index,
+                                       .frame = record.frame,
+                                       .offset_bytes = record.frame * part.frame_bytes,
+                                       .round = record.round},
+                             .worker = worker});
+  }
 }
 
 // All have the sum.

@@ -72,6 +72,14 @@ class Settling {
   }
   // It has that sum, as is known without its count.
   void note_has(FrameSum& frame, WorkerRank worker);
+  // The same, as it has said by a Have: it is told when all have that sum, for no count of answers tells it.
+  void note_told(FrameSum& frame, WorkerRank worker);
+  // To be told so since the last call.
+  struct ToldFrame {
+    Frame frame;
+    WorkerRank worker;
+  };
+  std::vector<ToldFrame> take_told() { return std::exchange(told_settled_, {}); }
   // It has left the job, or is lost: it lacks nothing, nor does a root that is this worker, nor a crew of which all
   // have. (For the others of its crew it may speak still, or who stands in for its relay.)
   void note_left(WorkerRank worker);
@@ -115,6 +123,8 @@ class Settling {
   static constexpr std::size_t kIdleMax = 1024;
 
   std::span<std::uint64_t> lacks_of(Index index);
+  std::span<std::uint64_t> told_of(Index index);
+  void tell_those(Index index);
   void settle(Index index);
   void let_go(Index index);
   void root_has(FrameSum& frame);
@@ -128,6 +138,9 @@ class Settling {
   std::size_t words_ = 0;            // of a record's bits
   std::vector<Record> records_;
   std::vector<std::uint64_t> lacks_;  // of all records: bits of those that may lack the sum
+  std::vector<std::uint64_t>
+      told_;  // likewise: of those that have said by a Have that they have it
+  std::vector<ToldFrame> told_settled_;
   std::vector<Index> free_;
   std::vector<Answers> answers_;  // by worker
   std::vector<Frame> answerable_;

@@ -72,6 +72,7 @@ class Takeover {
   bool is_for_some(WorkerRank worker) const;
   // The sum of the round before is here, or all have it; or somebody is asked for it.
   bool has_sum() const { return has_sum_ || is_settled_; }
+  bool is_settled() const { return is_settled_; }  // all have it
   // Who needs it can have it of nobody but these.
   bool waits_only_for(Bits whom) const;
   bool is_fetching() const { return fetches_ && asked_ && !has_sum(); }

@@ -313,6 +313,19 @@ void WorkerLinks::tell(const ShelfOutput::Settled& settled) {
   post(settled.worker, message);
 }
 
+void WorkerLinks::tell(const ShelfOutput::SettledFrame& settled) {
+  Message message;
+  message.header.kind = wire::Kind::kSettled;
+  message.header.flags = wire::kOfFrame;
+  message.header.epoch = service_.self.epoch;
+  message.header.worker = settled.worker;
+  message.header.key = settled.key;
+  message.header.part = settled.part;
+  message.header.round = settled.round;
+  message.header.offset_bytes = settled.offset_bytes;
+  post(settled.worker, message);
+}
+
 void WorkerLinks::tell(const ShelfOutput::Violation& violation) {
   if (!links_[violation.worker.value].up) return;
   warn(Misdeed::kBrokeProtocol, "worker " + std::to_string(violation.worker.value) +

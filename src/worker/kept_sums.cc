@@ -308,6 +308,29 @@ void KeptSums::on_settled(ShardIndex shard, std::uint32_t count) {
   work_.counters.kept_bytes = work_.kept.lent_bytes();
 }
 
+void KeptSums::on_settled_frame(ShardIndex shard, const wire::Header& header) {
+  const TensorIndex index = work_.tensors.find(header.key);
+  const auto found = retired_.find(header.key);
+  if (index == kNoTensor && found == retired_.end()) return;
+  Tensor& tensor = index != kNoTensor ? work_.tensors[index] : found->second;
+  if (header.part.value >= tensor.parts.size() || tensor.kept.empty()) return;
+  const PartState& part = tensor.parts[header.part.value];
+  if (part.shard != shard) return;
+  const bool is_whole = header.offset_bytes == wire::kWholePart;
+  for (std::uint32_t frame = 0; frame < part.frame_count; ++frame) {
+    if (!is_whole && header.offset_bytes != frame * part.frame_bytes) continue;
+    const std::size_t place = tensor.place_of(header.part.value, frame);
+    KeptFrame& kept = tensor.kept[place];
+    const std::int32_t later = later_by(kept.round, header.round);
+    const bool is_it = is_whole ? later <= 0 : later == 0;
+    if (kept.where == KeptFrame::Where::kNowhere || !is_it) continue;
+    note_settled(tensor, place, kept.round);
+    kept.copy = {};
+    kept.where = KeptFrame::Where::kGone;
+  }
+  work_.counters.kept_bytes = work_.kept.lent_bytes();
+}
+
 // Null: its sum is not kept any more.
 KeptFrame* KeptSums::frame_of(const Open& answer) {
   std::vector<KeptFrame>* kept = nullptr;

@@ -58,6 +58,8 @@ class KeptSums {
   void release(Tensor& tensor);
   // Of so many of its answers all have the sums.
   void on_settled(ShardIndex shard, std::uint32_t count);
+  // Of this frame, which it was told of.
+  void on_settled_frame(ShardIndex shard, const wire::Header& header);
   // ---- at a relay
   // All of its crew have the sum of this round of a frame.
   void note_crew_has(Key key, PartIndex part, std::uint64_t offset_bytes, Round round);

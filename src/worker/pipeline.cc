@@ -278,7 +278,10 @@ Status Pipeline::on_answer(ShardIndex shard, const wire::Header& header,
 
 void Pipeline::on_recovery(ShardIndex shard, const wire::Header& header) {
   if (header.kind == wire::Kind::kForgotten) return kept_.on_forgotten(shard, header.key);
-  if (header.kind == wire::Kind::kSettled) return kept_.on_settled(shard, header.count);
+  if (header.kind == wire::Kind::kSettled) {
+    if ((header.flags & wire::kOfFrame) != 0) return kept_.on_settled_frame(shard, header);
+    return kept_.on_settled(shard, header.count);
+  }
   if (header.kind == wire::Kind::kGive) return kept_.on_give(shard, header);
   // Who had the sum of one of its frames is lost.
   const TensorIndex index = work_.tensors.find(header.key);

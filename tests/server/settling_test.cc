@@ -81,6 +81,27 @@ TEST_F(SettlingTest, workers_are_told_of_it_in_the_next_answer_or_after_a_while)
   for (const ShelfOutput::Settled& each : out.settled) EXPECT_EQ(each.count, 2U);
 }
 
+TEST_F(SettlingTest, who_tells_on_a_new_connection_what_it_has_hears_of_that_frame_when_all_have) {
+  sum(0);
+  world_.take();
+  for (const std::uint32_t worker : {0U, 1U}) {
+    world_.reconnect(worker);
+    acked_[worker] = 0;
+    world_.declare(worker, declaration("t", DType::kUint8, 128));
+    world_.have(worker, "t", 0, Bytes{std::byte{0b01}}, 0);
+  }
+  EXPECT_THAT(world_.take().settled_frames, IsEmpty());
+  ack(2, 1);
+  const Told told = world_.take();
+  ASSERT_THAT(told.settled_frames, SizeIs(2));
+  EXPECT_EQ(told.settled_frames[1].worker, WorkerRank(1));
+  EXPECT_EQ(told.settled_frames[1].offset_bytes, 0U);
+  EXPECT_EQ(told.settled_frames[1].round, Round(0));
+  EXPECT_EQ(lent_bytes(), 0U);
+  world_.have(0, "t", 0, Bytes{std::byte{0b01}}, 0);
+  EXPECT_THAT(world_.take().settled_frames, SizeIs(1)) << "at once, if it is so";
+}
+
 TEST_F(SettlingTest, what_one_lacks_holds_back_the_count_behind_it_but_not_the_memory) {
   sum(0);
   sum(0, 64);

@@ -120,6 +120,31 @@ TEST_F(ShelfTakeoverTest, of_the_frames_of_a_part_each_is_where_it_is) {
   EXPECT_THAT(world_.out.answers, SizeIs(4));
 }
 
+TEST_F(ShelfTakeoverTest, who_has_said_what_it_has_is_told_when_all_have) {
+  world_.have(0, "t", 6, {}, kFormer);
+  EXPECT_THAT(world_.out.settled_frames, IsEmpty());
+  world_.have(1, "t", 6, {}, kFormer);
+  ASSERT_THAT(world_.out.settled_frames, SizeIs(2));
+  for (const std::uint32_t worker : {0U, 1U}) {
+    EXPECT_EQ(world_.out.settled_frames[worker].worker, WorkerRank(worker));
+    EXPECT_EQ(world_.out.settled_frames[worker].round, Round(5));
+  }
+  EXPECT_THAT(world_.out.given, IsEmpty());
+  world_.disconnect(1);
+  world_.reconnect(1);
+  world_.declare(1, declaration("t", DType::kFloat32, 16));
+  world_.out.clear();
+  world_.have(1, "t", 6, {}, kFormer);
+  EXPECT_THAT(world_.out.settled_frames, SizeIs(1)) << "its word may have been lost";
+}
+
+TEST_F(ShelfTakeoverTest, and_when_one_that_has_not_leaves) {
+  world_.have(0, "t", 6, {}, kFormer);
+  world_.leave(1);
+  ASSERT_THAT(world_.out.settled_frames, SizeIs(1));
+  EXPECT_EQ(world_.out.settled_frames[0].worker, WorkerRank(0));
+}
+
 TEST_F(ShelfTakeoverTest, who_was_asked_and_is_gone_is_asked_again_when_it_is_back) {
   world_.push(0, "t", 5, kOne);
   world_.have(1, "t", 6, {}, kFormer);

@@ -109,6 +109,7 @@ struct Told {
   std::vector<ShelfOutput::CrewHas> crew_has;
   std::vector<Key> crews_gone;
   std::vector<ShelfOutput::Settled> settled;
+  std::vector<ShelfOutput::SettledFrame> settled_frames;
   std::vector<ShelfOutput::Absence> absences;
   std::vector<Key> forgotten;
   int inputs_ends = 0;
@@ -135,6 +136,7 @@ struct Told {
         },
         [this](ShelfOutput::ForgottenByAll& it) { forgotten_by_all.push_back(it); },
         [this](ShelfOutput::Settled& it) { settled.push_back(it); },
+        [this](ShelfOutput::SettledFrame& it) { settled_frames.push_back(it); },
         [this](ShelfOutput::Absence& it) { absences.push_back(std::move(it)); },
         [this](ShelfOutput::InputsEnd&) { ++inputs_ends; },
         [this](ShelfOutput::Forgotten& it) { forgotten.push_back(it.key); },

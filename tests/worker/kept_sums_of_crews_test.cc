@@ -261,6 +261,40 @@ TEST_F(CrewSumsTest, what_came_on_an_earlier_connection_is_told_and_whether_all_
   EXPECT_EQ(news[0].payload, Bytes{std::byte{0b11}});
 }
 
+TEST_F(CrewSumsTest, a_frame_that_was_told_of_is_settled_by_its_name) {
+  submit("t");
+  answer("t", 0, 0);
+  answer("t", 0, 64);
+  crew_has("t", 0, 0);
+  crew_has("t", 0, 64);
+  reconnect();
+  send();
+  EXPECT_TRUE(pipeline_.uplink().keeps_any());
+  wire::Header settled = about(Kind::kSettled, "t", 1, 0);
+  settled.flags = wire::kOfFrame;
+  pipeline_.on_recovery(ShardIndex(0), settled);
+  EXPECT_TRUE(pipeline_.uplink().keeps_any()) << "of another round";
+  for (const std::uint64_t offset : {0U, 64U}) {
+    settled.round = Round(0);
+    settled.offset_bytes = offset;
+    pipeline_.on_recovery(ShardIndex(0), settled);
+  }
+  EXPECT_FALSE(pipeline_.uplink().keeps_any());
+  EXPECT_THAT(pipeline_.uplink().take_settled(), SizeIs(2)) << "the crew are to hear it";
+}
+
+TEST_F(CrewSumsTest, or_its_whole_part_is) {
+  submit("t");
+  answer("t", 0, 0);
+  answer("t", 0, 64);
+  reconnect();
+  send();
+  wire::Header settled = about(Kind::kSettled, "t", 3, wire::kWholePart);
+  settled.flags = wire::kOfFrame;
+  pipeline_.on_recovery(ShardIndex(0), settled);
+  EXPECT_FALSE(pipeline_.uplink().keeps_any());
+}
+
 TEST_F(CrewSumsTest, behind_the_word_that_a_name_is_given_up_nothing_is_said_of_it) {
   submit("t", false, true);
   answer("t", 0, 0);
