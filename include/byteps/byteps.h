@@ -131,7 +131,7 @@ typedef struct byteps_tensor {
   uint32_t operation;     /* byteps_operation */
   uint32_t root;          /* broadcast: rank whose values all get. BYTEPS_ROOT_ONLY: rank that gets the result */
   int32_t priority;       /* larger passes earlier; equal on all ranks is best */
-  uint32_t flags;         /* BYTEPS_ONCE, BYTEPS_ROOT_ONLY */
+  uint32_t flags;         /* BYTEPS_ONCE, BYTEPS_ROOT_ONLY, BYTEPS_CODED_WHERE_FIT */
   /* Since version 3. A struct_bytes that ends before them is taken as one dimension. */
   const uint64_t* shape;    /* the dimensions; read before byteps_push_pull returns. NULL: one dimension */
   uint32_t dimension_count; /* at most BYTEPS_DIMENSIONS_MAX; 0: one dimension. Their product is element_count */
@@ -173,6 +173,10 @@ typedef struct byteps_tensor {
 
 /* Only `root` gets the result; not for a broadcast. Since version 4. */
 #define BYTEPS_ROOT_ONLY 2u
+
+/* The format is for sums and averages of at least BYTEPS_MIN_COMPRESS_BYTES of BYTEPS_FLOAT32; any other tensor travels
+ * plain, and its residual is not touched. Without it a format that cannot be is an error. Since version 11. */
+#define BYTEPS_CODED_WHERE_FIT 4u
 
 /* A push_pull under way. 0 is never a handle. */
 typedef int64_t byteps_handle;

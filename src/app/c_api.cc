@@ -289,7 +289,7 @@ Status read_tensor(const byteps_tensor* given, const byteps_handle* handle, byte
   }
   if (tensor.name == nullptr)
     return {Code::kInvalidArgument, "byteps_tensor.name is NULL: every tensor has a name"};
-  if ((tensor.flags & ~(BYTEPS_ONCE | BYTEPS_ROOT_ONLY)) != 0) {
+  if ((tensor.flags & ~(BYTEPS_ONCE | BYTEPS_ROOT_ONLY | BYTEPS_CODED_WHERE_FIT)) != 0) {
     return {Code::kInvalidArgument,
             "byteps_tensor.flags has unknown bits: " + std::to_string(tensor.flags)};
   }
@@ -314,6 +314,7 @@ byteps::Submission submission_of(const byteps_tensor& tensor) {
   submission.members = tensor.members;
   submission.member_count = tensor.member_count;
   submission.format = tensor.format;
+  submission.coded_where_fit = (tensor.flags & BYTEPS_CODED_WHERE_FIT) != 0;
   submission.residual = tensor.residual;
   if (tensor.memory == BYTEPS_CUDA_MEMORY) {
     submission.device = {.ordinal = tensor.device,

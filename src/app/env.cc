@@ -190,6 +190,10 @@ std::vector<Variable> flow_variables() {
        "more; no more than goes over the cards in 1.25 ms (BYTEPS_NIC_MBPS), or 15360.",
        0, kPayloadBytesMax,
        [](Draft& d, std::uint64_t v) { d.config.flow.frame_bytes = (v + 63) / 64 * 64; }},
+      {"BYTEPS_MIN_COMPRESS_BYTES", "worker", "65536", "bytes, from 0",
+       "Tensors of fewer bytes are not coded (docs/compression.md). The same on all ranks.", 0,
+       std::numeric_limits<std::int64_t>::max(),
+       [](Draft& d, std::uint64_t v) { d.config.flow.min_compress_bytes = v; }},
       {"BYTEPS_CREDIT_BYTES", "worker", "0", "bytes, from 0 (0: finds it by itself)",
        "Bytes a worker may have sent without an answer, shared by its connections; each may have "
        "four frames in any case. By itself each connection has some milliseconds of its own rate.",
@@ -430,9 +434,6 @@ std::vector<Variable> launcher_variables() {
        "The libbyteps.so to load instead of the package's own."},
       {"BYTEPS_BIN", "Python", "none", "folder",
        "Where byteps_server and byteps_scheduler are, instead of the package's own."},
-      {"BYTEPS_MIN_COMPRESS_BYTES", "Python", "65536", "bytes",
-       "Gradients of fewer bytes are not coded (docs/compression.md). The same on all ranks.", 0,
-       std::uint64_t{1} << 62, kNotHere},
       {"BYTEPS_NUMA_ON", "launcher", "1", "0 or 1",
        "Bind the workers of a machine to its NUMA nodes when it has several, and servers beside "
        "workers to cores of their own (docs/launch.md).",

@@ -32,6 +32,8 @@ struct FlowConfig {
   // accepts a connection says it: a server, or a relay, of which each worker of a machine is connected to all.
   std::uint64_t shared_ring_bytes = 1 << 20;
   static constexpr std::uint64_t kRelayRingBytes = 256 << 10;  // default of a worker's
+  std::uint64_t min_compress_bytes =
+      65'536;                       // of what is coded where it fits: smaller tensors travel plain
   bool priority_scheduling = true;  // false: parts pass the gate in order of submission
 };
 

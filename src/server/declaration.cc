@@ -34,6 +34,21 @@ std::string quoted_name(std::string_view name) {
   return "\"" + printable(name, kQuotedBytesMax) + "\"";
 }
 
+namespace {
+
+const char* remedy_of(const wire::Declare& first, const wire::Declare& second) {
+  if (first.members != second.members) {
+    return "Give the tensors of different process sets different names, on all ranks";
+  }
+  if (first.format != second.format) {
+    return "Ask for the same compression on all ranks, and set BYTEPS_COMPRESSION and "
+           "BYTEPS_MIN_COMPRESS_BYTES alike";
+  }
+  return "Give it the same shape, element type and operation on all ranks, or different names";
+}
+
+}  // namespace
+
 std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
                             WorkerRank second_worker, const wire::Declare& second) {
   std::ostringstream text;
@@ -48,10 +63,7 @@ std::string difference_text(WorkerRank first_worker, const wire::Declare& first,
   } else {
     text << "tensor " << quoted_name(first.name) << " differs between ranks: " << first_worker
          << ' ' << described(first) << ", but " << second_worker << ' ' << described(second) << ". "
-         << (first.members == second.members
-                 ? "Give it the same shape, element type and operation on all ranks, or different "
-                   "names"
-                 : "Give the tensors of different process sets different names, on all ranks");
+         << remedy_of(first, second);
   }
   return text.str();
 }

@@ -33,9 +33,20 @@ bool overlap_apart(const void* input, const void* output, std::uint64_t bytes) {
   return input != output && overlap(input, output, bytes);
 }
 
+// Whether its format is for this tensor. (What is no dtype or operation is refused as such.)
+bool is_fit(const RawSpec& raw, std::uint64_t min_compress_bytes) {
+  const auto format = format_of(raw.format);
+  const auto dtype = dtype_of(raw.dtype & 0xff);
+  const auto operation = operation_of(raw.operation);
+  if (!format || !dtype || !operation) return true;
+  return flaw_of_format(*format, *dtype, *operation) == nullptr && raw.dtype <= 0xff &&
+         raw.element_count >= (min_compress_bytes + 3) / sizeof(float);
+}
+
 // nullptr: an operation with this residual can be.
 const char* flaw_of_residual(const Submission& submission, const Spec& spec) {
   if (submission.residual == nullptr) return nullptr;
+  if (submission.coded_where_fit && spec.format == Format::kPlain) return nullptr;
   if (!has_residual(spec.format)) {
     return "it has a residual, which only the formats int8 and int4 leave; its residual must be "
            "NULL";
@@ -53,6 +64,7 @@ const char* flaw_of_residual(const Submission& submission, const Spec& spec) {
 
 WorkerDoor::WorkerDoor(const Config& config, Waiter* waiter, device::Places* devices)
     : job_of_one_(config.job.scheduler_host.empty()),
+      min_compress_bytes_(config.flow.min_compress_bytes),
       devices_(devices),
       handles_(config.spin_ns),
       mailbox_(kMailboxCapacity, waiter),
@@ -71,7 +83,9 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
     return invalid("tensor '" + std::string(tensor_name) + "': " + why);
   };
   const WorkerRank self(membership_.rank());
-  Result<Spec> made = spec_of(submission, self, membership_.size());
+  RawSpec raw = submission;
+  if (submission.coded_where_fit && !is_fit(raw, min_compress_bytes_)) raw.format = 0;
+  Result<Spec> made = spec_of(raw, self, membership_.size());
   if (!made.is_ok()) return refused(made.status().message());
   call.spec = std::move(made).value();
   const Spec& spec = call.spec;
@@ -86,7 +100,7 @@ Status WorkerDoor::check(const Submission& submission, PipelineCall& call) const
   }
   if (const char* const flaw = flaw_of_residual(submission, spec)) return refused(flaw);
   call.name = tensor_name;
-  if (submission.residual != nullptr) {
+  if (submission.residual != nullptr && spec.format != Format::kPlain) {
     call.residual = std::as_writable_bytes(std::span(submission.residual, spec.element_count()));
   }
   if (gives) call.input = {static_cast<const std::byte*>(submission.input), bytes};

@@ -33,7 +33,8 @@ struct Submission : RawSpec {
   const void* input =
       nullptr;             // element_count elements; not needed on the non-roots of a broadcast
   void* output = nullptr;  // element_count elements; may be input; not needed where it gets nothing
-  float* residual = nullptr;  // element_count of host memory: error feedback; null: none
+  bool coded_where_fit = false;  // the format is for large sums of float32; others travel plain
+  float* residual = nullptr;     // element_count of host memory: error feedback; null: none
   std::int32_t priority = 0;
   bool once = false;       // the name is never used again
   Handles::Report report;  // where its end is told
@@ -165,6 +166,7 @@ class WorkerDoor {
 
   // constant
   const bool job_of_one_;
+  const std::uint64_t min_compress_bytes_;
   const KernelSet kernels_ = best_kernels();
   device::Places* const devices_;
 

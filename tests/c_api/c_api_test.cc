@@ -269,9 +269,24 @@ TEST_F(JobOfOne, a_format_and_a_residual_that_cannot_be_are_refused_with_a_reaso
   refused(bad, "residual must be NULL");
   bad.format = BYTEPS_FORMAT_INT4, bad.residual = values.data() + 255;
   refused(bad, "shares memory");
-  bad.residual = residual.data();
+  bad = good, bad.format = BYTEPS_FORMAT_INT8, bad.residual = residual.data();
   EXPECT_EQ(push_pull(bad), BYTEPS_OK) << error_.message;
   EXPECT_EQ(values, std::vector<float>(256, 1.0F)) << "nobody else takes part";
+}
+
+TEST_F(JobOfOne, where_a_format_is_for_what_it_fits_other_tensors_are_no_error) {
+  std::vector<float> values(256, 1.0F);
+  byteps_tensor call = tensor("small", values);
+  call.format = BYTEPS_FORMAT_INT4;
+  call.flags = BYTEPS_CODED_WHERE_FIT;
+  call.residual = values.data();  // is not touched
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.name = "integers", call.dtype = BYTEPS_INT32;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.name = "largest", call.dtype = BYTEPS_FLOAT32, call.operation = BYTEPS_MAX;
+  EXPECT_EQ(push_pull(call), BYTEPS_OK) << error_.message;
+  call.name = "unknown", call.format = 77;
+  EXPECT_EQ(push_pull(call), BYTEPS_INVALID_ARGUMENT);
 }
 
 TEST_F(JobOfOne, an_empty_tensor_needs_no_memory) {

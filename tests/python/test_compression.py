@@ -6,12 +6,17 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from cluster import Cluster
-from torch import nn
 
-import byteps.torch as bps
 from byteps._core import errors
+
+try:
+    import torch
+    from torch import nn
+
+    import byteps.torch as bps
+except ImportError:
+    torch = nn = bps = None  # in a worker with MXNet
 
 BLOCKS = {"int8": 256, "int4": 32}
 LARGE = 3 * 65536 // 4 + 77  # elements, above BYTEPS_MIN_COMPRESS_BYTES, and no whole number of blocks
@@ -186,8 +191,8 @@ def test_digits_are_learned_with_codes_and_all_ranks_have_the_same_parameters(ap
         state, residuals, accuracy = trained(compression, 150)
         after = bps.metrics()
         ratio = (after.pushed_bytes - before.pushed_bytes) / (after.pushed_wire_bytes - before.pushed_wire_bytes)
-        assert set(residuals) == ({f"Gradient.{compression}.{at}.weight" for at in (0, 2)} if feeds_back else set())
-        assert all(each.abs().max() > 0 for each in residuals.values())
+        coded = {name for name, each in residuals.items() if each.abs().max() > 0}
+        assert coded == ({f"Gradient.{compression}.{at}.weight" for at in (0, 2)} if feeds_back else set())
         return state[0], accuracy, ratio
 
     (first, accuracy, ratio), (second, _, _) = apart.run(train)
@@ -209,7 +214,7 @@ def test_on_two_machines_of_two_workers_the_sum_of_each_machine_is_coded_once(tw
         for name in machine[0][1]:
             mine, its = (residuals[name] != 0 for _, residuals, _ in machine)
             assert not (mine & its).any()
-            assert (mine | its).float().mean() > 0.5
+            assert (mine | its).float().mean() > 0.5 or mine.numel() * 4 < 65536
 
 
 def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_been(apart):
@@ -285,3 +290,74 @@ def test_buckets_of_ddp_are_coded_by_the_hook(apart, tmp_path):
     (first, ratio), (second, _) = apart.run(train, str(tmp_path / "store"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert ratio > 3
+
+
+# ---- the same bytes from every framework
+
+
+def by_torch(values, format):
+    values = torch.from_numpy(values[bps.rank()])
+    return bps.push_pull(values, name=f"layers.{format}", compression=getattr(bps.Compression, format)).numpy()
+
+
+def by_jax(values, format):
+    import jax
+
+    import byteps.jax as layer
+
+    compression = getattr(layer.Compression, format)
+    mine = values[layer.rank()]
+    call = lambda x: layer.push_pull(x, name=f"layers.{format}", compression=compression)
+    result = np.asarray(call(mine))
+    np.testing.assert_array_equal(result, jax.jit(call)(mine))
+    return result
+
+
+def by_tensorflow(values, format):
+    import tensorflow as tf
+
+    import byteps.tensorflow as layer
+
+    compression = getattr(layer.Compression, format)
+    mine = tf.constant(values[layer.rank()])
+    result = layer.push_pull(mine, name=f"layers.{format}", compression=compression)
+    again = tf.function(lambda: layer.push_pull(mine, name=f"layers.{format}", compression=compression))()
+    np.testing.assert_array_equal(result, again)
+    return result.numpy()
+
+
+def by_keras(values, format):
+    import byteps.keras as layer
+
+    compression = getattr(layer.Compression, format)
+    return layer.allreduce(values[layer.rank()], name=f"layers.{format}", compression=compression)
+
+
+def by_mxnet(values, format):
+    import mxnet as mx
+
+    import byteps.mxnet as layer
+
+    mine = mx.nd.array(values[layer.rank()])
+    return layer.push_pull(mine, name=f"layers.{format}", compression=getattr(layer.Compression, format)).asnumpy()
+
+
+LAYERS = {
+    "torch": (by_torch, "job2"),
+    "jax": (by_jax, "job2"),
+    "tensorflow": (by_tensorflow, "tf_job2"),
+    "keras": (by_keras, "job2"),
+    "mxnet": (by_mxnet, "mxnet_job2"),
+}
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_framework_gets_the_same_bytes(layer, format, request):
+    call, fixture = LAYERS[layer]
+    if fixture != "mxnet_job2":
+        pytest.importorskip(layer)
+    values = [values_of(rank, seed=3) for rank in (0, 1)]
+    expected = averaged([coded(each, format) for each in values], format)
+    for result in request.getfixturevalue(fixture).run(call, values, format):
+        np.testing.assert_array_equal(result, expected)

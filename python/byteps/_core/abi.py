@@ -46,6 +46,7 @@ FORMAT_INT4 = 4
 # byteps_tensor.flags
 ONCE = 1
 ROOT_ONLY = 2
+CODED_WHERE_FIT = 4
 
 # byteps_memory
 HOST_MEMORY = 0

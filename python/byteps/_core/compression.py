@@ -4,13 +4,12 @@ Casts compress before the push and decompress after the pull: classes with two m
 compress(tensor) -> (tensor, context) and decompress(tensor, context) -> tensor. Sums of 16-bit elements are made in
 32 bits at the servers and rounded once.
 
-Coded formats (Coded) leave the tensor as it is: the core codes what travels. They are for float32 tensors of at least
-BYTEPS_MIN_COMPRESS_BYTES; others travel as they are.
+Coded formats (Coded) leave the tensor as it is: the core codes what travels, where that is a sum or an average of
+float32 of at least BYTEPS_MIN_COMPRESS_BYTES. Other tensors travel as they are.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple, Tuple
 
 from byteps._core import abi
@@ -27,9 +26,6 @@ __all__ = [
     "checked_stateless",
     "format_of",
 ]
-
-MIN_COMPRESS_BYTES = "BYTEPS_MIN_COMPRESS_BYTES"
-
 
 def checked_compression(compression: Any) -> Any:
     """`compression`, a compressor. ValueError for what is none, as its name is."""
@@ -116,11 +112,6 @@ class Coded(NamedTuple):
     def __repr__(self) -> str:
         return f"Compression.{self.title}" + ("(error_feedback=True)" if self.error_feedback else "")
 
-    def format_of(self, kind: int, element_count: int) -> int:
-        """How a tensor of so many elements of this kind travels."""
-        is_coded = kind == abi.FLOAT32 and 4 * element_count >= min_compress_bytes()
-        return self.format if is_coded else abi.FORMAT_PLAIN
-
     # Where a layer asks no more of a compressor.
     @staticmethod
     def compress(tensor: Any) -> Tuple[Any, None]:
@@ -135,18 +126,6 @@ INT8 = Coded("int8", abi.FORMAT_INT8)
 INT4 = Coded("int4", abi.FORMAT_INT4)
 
 
-def min_compress_bytes() -> int:
-    """Tensors of fewer bytes are not coded. ValueError names the variable."""
-    text = os.environ.get(MIN_COMPRESS_BYTES, "65536")
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise ValueError(f"{MIN_COMPRESS_BYTES} is {text!r}: it must be a number of bytes, 0 or more")
-    return value
-
-
-def format_of(compression: Any, kind: int, element_count: int) -> int:
-    """How a tensor of so many elements of this kind travels with any compressor."""
-    return compression.format_of(kind, element_count) if isinstance(compression, Coded) else abi.FORMAT_PLAIN
+def format_of(compression: Any) -> int:
+    """The format of an Exchange with any compressor."""
+    return compression.format if isinstance(compression, Coded) else abi.FORMAT_PLAIN

@@ -42,7 +42,7 @@ class Exchange(NamedTuple):
     members: Tuple[int, ...] = ()  # ascending ranks that take part; (): all
     priority: int = 0  # a larger one goes first; equal on all ranks is best
     once: bool = False  # the name is never used again
-    format: int = abi.FORMAT_PLAIN  # how its elements travel
+    format: int = abi.FORMAT_PLAIN  # how its elements travel, where it is for such a tensor (CODED_WHERE_FIT)
 
     def tensor(
         self,
@@ -60,6 +60,8 @@ class Exchange(NamedTuple):
         flags = abi.ONCE if self.once else 0
         if self.root_only:
             flags |= abi.ROOT_ONLY
+        if self.format:
+            flags |= abi.CODED_WHERE_FIT
         encoded = prefix + encoded_name(name)
         count = math.prod(shape)
         tensor = abi.Tensor(

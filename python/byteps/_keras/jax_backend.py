@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import jax
 
+from byteps._core.compression import format_of
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import members_of, scoped
 from byteps._core.reduction import resolve
@@ -20,7 +21,7 @@ def push_pull(slots: Sequence[Slot], exchange: GradientExchange) -> List[Optiona
     """The combined gradients, in the order of `slots`; None stays None."""
     present = [slot for slot in slots if slot.gradient is not None]
     members = members_of(exchange.process_set)
-    what = Exchange(*resolve(exchange.op), members=members)
+    what = Exchange(*resolve(exchange.op), members=members, format=format_of(exchange.compression))
     gradients = [slot.gradient for slot in present]
     packed = [exchange.compression.compress(array) for array in scaled(gradients, 1.0 / exchange.predivide)]
     exchanges = [(scoped(slot.name, members), what._replace(priority=slot.priority)) for slot in present]

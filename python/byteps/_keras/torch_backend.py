@@ -136,7 +136,7 @@ class _Gradients:
         members = members_of(what.process_set)
         output = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         exchange = Exchange(*resolve(what.op), members=members, priority=slot.priority)
-        handle = exchanges.start(tensor, output, exchange, scoped(slot.name, members))
+        handle = exchanges.start(tensor, output, exchange, scoped(slot.name, members), what.compression)
         version = 0 if slot.gradient is None else slot.gradient._version
         self._pushed[key] = _Pushed(handle, context, slot.gradient, version)
 

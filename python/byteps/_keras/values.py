@@ -12,7 +12,7 @@ import numpy as np
 
 from byteps._core import abi, collectives, elements, errors, objects, session
 from byteps._core.agreement import require_agreement
-from byteps._core.compression import NoneCompressor
+from byteps._core.compression import Coded, NoneCompressor, checked_stateless, format_of
 from byteps._core.exchange import PREFIX, Exchange
 from byteps._core.process_sets import ProcessSet, check_root, members_of
 from byteps._core.reduction import Average, ReduceOp, op_of, resolve
@@ -34,7 +34,8 @@ def push_pull(
     array = array.astype(_wire_dtype(dtype, compression), copy=False)
     result = np.empty(array.shape, array.dtype)
     wire_name, once = _name(name, "push_pull")
-    _finish([_start(array, result, Exchange(*meaning, once=once), wire_name)])
+    what = Exchange(*meaning, once=once, format=format_of(checked_stateless(compression)))
+    _finish([_start(array, result, what, wire_name)])
     return result.astype(dtype, copy=False)
 
 
@@ -126,7 +127,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
 
 def _wire_dtype(dtype: np.dtype, compression: Any) -> Any:
     """In which an array of this dtype travels. The compressors are those of the frameworks, and values are numpy's."""
-    if compression is NoneCompressor:
+    if compression is NoneCompressor or isinstance(compression, Coded):
         return dtype
     wanted = str(getattr(compression, "wire_dtype", ""))
     if "float16" not in wanted:

@@ -1,4 +1,5 @@
-"""Fewer bytes on the wire: 16 bits instead of 32 or 64 (byteps/_core/compression.py). They work inside jit as well."""
+"""Fewer bytes on the wire: 16 bits instead of 32 or 64, or coded by the core (byteps/_core/compression.py). They work
+inside jit as well."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from byteps._core.compression import CastCompressor, Compressor, NoneCompressor
+from byteps._core.compression import INT4, INT8, CastCompressor, Compressor, NoneCompressor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -37,3 +38,5 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    int8 = INT8
+    int4 = INT4

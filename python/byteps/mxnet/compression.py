@@ -11,6 +11,8 @@ from typing import Any, Tuple
 import numpy as np
 from mxnet.ndarray import NDArray
 
+from byteps._core.compression import INT4, INT8
+
 __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
@@ -52,3 +54,5 @@ class Compression:
 
     none = NoneCompressor()
     fp16 = FP16Compressor()
+    int8 = INT8
+    int4 = INT4

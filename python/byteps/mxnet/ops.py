@@ -14,7 +14,7 @@ import numpy as np
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, horovod, session
-from byteps._core.compression import checked_compression
+from byteps._core.compression import checked_stateless, format_of
 from byteps._core.exchange import Exchange, encoded_name
 from byteps._core.process_sets import ProcessSet, check_root, global_process_set, members_of, named
 from byteps._core.reduction import ReduceOp, Reduction, resolve
@@ -65,9 +65,10 @@ def push_pull(
     compression: Compressor = Compression.none,
 ) -> NDArray:
     """The average (or sum) of `tensor` over all workers, in a new array."""
-    compressed, context = checked_compression(compression).compress(tensor)
+    compressed, context = checked_stateless(compression).compress(tensor)
     output = engine.empty(compressed.shape, compressed)
-    _reduce(output, compressed, resolve(average=average), "push_pull", name, priority)
+    format = format_of(compression)
+    _reduce(output, compressed, resolve(average=average), "push_pull", name, priority, format=format)
     return compression.decompress(output, context)
 
 
@@ -189,10 +190,12 @@ def _reduce(
     name: Optional[str],
     priority: int,
     process_set: ProcessSet = global_process_set,
+    format: int = abi.FORMAT_PLAIN,
 ) -> NDArray:
     members = members_of(process_set)
     wire_name, once = named(name, what, members)
-    engine.push(output, Exchange(*reduction, members=members, priority=priority, once=once), wire_name, input)
+    exchange = Exchange(*reduction, members=members, priority=priority, once=once, format=format)
+    engine.push(output, exchange, wire_name, input)
     return output
 
 

@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet.ndarray import NDArray
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_compression
+from byteps._core.compression import checked_stateless, format_of
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, global_process_set, is_member, members_of, scoped
 from byteps.mxnet import engine
@@ -33,7 +33,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     gradient_predivide_factor, num_groups: for compatibility. Sums of 16 bits are made in 32, so that no gradient needs
         to be divided before, and the average is the same; every gradient leaves as soon as it is ready.
     process_set: the ranks that average together. On a rank that is not in it, the optimizer works alone.
-    compression: Compression.none or .fp16: what travels.
+    compression: Compression.none, .fp16, .int8 or .int4: what travels.
     """
 
     def __new__(
@@ -108,7 +108,7 @@ class Gradients:
         process_set: ProcessSet,
         prefix: Optional[str] = None,
     ) -> None:
-        checked_compression(compression)
+        checked_stateless(compression)
         factor: Any = gradient_predivide_factor
         if not isinstance(factor, numbers.Real) or not 0 < float(factor) < math.inf:
             raise ValueError(f"gradient_predivide_factor is {factor!r}: it must be a number larger than 0")
@@ -145,12 +145,14 @@ class Gradients:
             self._session, self._names = current, {}
         name = self._names.get(index)
         if name is None:
-            meaning = (self._owner, gradient.shape, str(gradient.dtype), type(self._compression))
+            what = (type(self._compression), format_of(self._compression))
+            meaning = (self._owner, gradient.shape, str(gradient.dtype), what)
             name = current.lasting_name(scoped(f"gradient_{self._title}{index}", self.members), meaning)
             self._names[index] = name
         tensor, context = self._compression.compress(gradient)
         priority = -index if isinstance(index, int) else 0
-        engine.push(tensor, Exchange(abi.AVERAGE, members=self.members, priority=priority), name)
+        format = format_of(self._compression)
+        engine.push(tensor, Exchange(abi.AVERAGE, members=self.members, priority=priority, format=format), name)
         return self._compression.decompress(tensor, context)
 
     def __getstate__(self) -> Dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Optional, Sequence, Type, Union
 import tensorflow as tf
 
 from byteps._core import abi, session
-from byteps._core.compression import checked_compression
+from byteps._core.compression import checked_stateless, format_of
 from byteps._core.exchange import Exchange
 from byteps._core.process_sets import ProcessSet, members_of
 from byteps._core.reduction import ReduceOp, resolve
@@ -36,8 +36,7 @@ class Reduce(NamedTuple):
         compression: Type[Compressor] = Compression.none,
     ) -> "Reduce":
         meaning = resolve(op, average, prescale_factor, postscale_factor)
-        checked_compression(compression)
-        what = Exchange(*meaning, members=members_of(process_set))
+        what = Exchange(*meaning, members=members_of(process_set), format=format_of(checked_stateless(compression)))
         member_count, factors = len(what.members) or session.size(), (prescale_factor, postscale_factor)
         return cls(what, member_count, compression, factors)
 

@@ -21,7 +21,7 @@ from torch.futures import Future
 from byteps._core import abi, session
 from byteps._core.compression import Coded, checked_compression, format_of
 from byteps._core.reduction import Reduction
-from byteps.torch import devices, tensors
+from byteps.torch import devices
 from byteps.torch.compression import Compression, Compressor
 from byteps.torch.residuals import Residuals
 
@@ -49,14 +49,11 @@ class DDPHookState:
         return self._name
 
 
-    def _format_of(self, memory: torch.Tensor) -> int:
-        """How a bucket travels."""
-        kind, _ = tensors.elements_of(memory.dtype, abi.AVERAGE)
-        return format_of(self.compression, kind, memory.numel())
-
     def _residual_of(self, name: str, bucket: Any, memory: torch.Tensor) -> Optional[torch.Tensor]:
         """Of a coded bucket; None: none is kept. DDP may arrange its buckets anew: then it begins with zeros."""
         if not (isinstance(self.compression, Coded) and self.compression.error_feedback):
+            return None
+        if memory.dtype != torch.float32:
             return None
         parameters = [id(each) for each in bucket.parameters()]
         if self._parameters.setdefault(name, parameters) != parameters:
@@ -91,10 +88,8 @@ def ddp_comm_hook(state: DDPHookState, bucket: Any) -> Future[torch.Tensor]:
     name = current.lasting_name(f"{state.wire_name()}.bucket.{index}", (memory.numel(), memory.dtype))
     members = exchange.Members(current.job, range(current.job.size), current.job.rank)
     piece = exchange.reduction(members, memory, Reduction(abi.AVERAGE), priority=index, once=False)
-    format = state._format_of(memory)
-    if format != abi.FORMAT_PLAIN:
-        what = piece.what._replace(format=format)
-        piece = piece._replace(what=what, residual=state._residual_of(name, bucket, memory))
+    what = piece.what._replace(format=format_of(state.compression))
+    piece = piece._replace(what=what, residual=state._residual_of(name, bucket, memory))
     lineage = futures.Lineage(current.unique_name(f"{name}.step"), f"bucket {index} of DistributedDataParallel")
     started = work.Work(current.job, state, lineage, _TIMEOUT_S, finish, buffer)
     work.start(started, [(piece, f"byteps.{name}")])

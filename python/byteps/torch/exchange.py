@@ -67,7 +67,7 @@ def start(
     scoped() to the members; without one the exchange is numbered. `compression`: a cast has been made already."""
     current = session.current()
     kind, shape = tensors.travels_as(tensor, what.operation)
-    what = what._replace(format=format_of(compression, kind, tensor.numel()))
+    what = what._replace(format=format_of(compression))
     source = tensors.plain_to_land(tensor) if output is tensor else tensors.plain(tensor)
     buffer = source if output is tensor else output
     if name is None:
@@ -80,9 +80,8 @@ class Repeated:
     the core is told is made once, but for their addresses. One is under way at a time."""
 
     def __init__(self, what: Exchange, name: str, compression: Any = NoneCompressor) -> None:
-        self.what = what
+        self.what = what._replace(format=format_of(compression))
         self.name = name
-        self._compression = compression
         self._alike: Optional[tuple] = None
         self._call = abi.Tensor()
 
@@ -91,12 +90,11 @@ class Repeated:
         alike = (type(tensor), tensor.dtype, tensor.shape, tensor.layout, tensor.device)
         if alike != self._alike:
             kind, shape = tensors.travels_as(tensor, self.what.operation)
-            what = self.what._replace(format=format_of(self._compression, kind, tensor.numel()))
-            self._call = what.tensor(self.name, kind, shape, prefix=PREFIX)
+            self._call = self.what.tensor(self.name, kind, shape, prefix=PREFIX)
             self._alike = alike
         source = tensors.plain_to_land(tensor)
         entry = Running(session.job(), source, source, tensor)
-        if residuals is not None and self._call.format != abi.FORMAT_PLAIN:
+        if residuals is not None and tensor.dtype == torch.float32:
             entry.residual = residuals.of(self.name, source.numel())
             self._call.residual = entry.residual.data_ptr()
         return _submit(entry, self._call)
