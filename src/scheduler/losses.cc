@@ -51,7 +51,7 @@ Status Losses::missed_in_gathering(TimeNs now) const {
 // without workers, whoever has started them has seen those ends.
 bool Losses::may_be_out_of_reach(const Seat& seat, TimeNs now) const {
   if (seat.peer) return now >= seat.heard_ns + timeout_.failure_ns / 2;
-  return continues_ || seat.lost_why.is(Code::kTimeout) ||
+  return (continues_ && seat.worker()) || seat.lost_why.is(Code::kTimeout) ||
          seat.lost_why.is_because_of(CauseKind::kSilent);
 }
 
